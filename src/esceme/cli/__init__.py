@@ -1,0 +1,86 @@
+"""The `esceme` command: one function per sub-command, found by name and parsed by tyro."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from esceme import __version__
+from esceme.errors import EscemeError
+
+COMMANDS = {
+    "demo": ("esceme.cli.demo:demo", "Walk, score and draw the embedded world: the quickest look around."),
+    "data check": ("esceme.cli.data:check", "Say what a data folder holds and what is wrong with it."),
+    "data r4r": ("esceme.cli.data:r4r", "Make R4R, the long-path dataset, from R2R."),
+    "data tours": ("esceme.cli.data:tours", "Make IVLN-style tours: long series of episodes in one scene."),
+    "features pack": (
+        "esceme.cli.features:pack",
+        "Turn an HDF5 feature file into a mapped half-precision one.",
+    ),
+    "score": ("esceme.cli.score:score", "Score a prediction file with every measure of the field."),
+    "submit": (
+        "esceme.cli.submit:submit",
+        "Check predictions and write the file that a leaderboard accepts.",
+    ),
+    "scene": ("esceme.cli.scene:scene", "Draw a scene from above, with paths on it, as SVG."),
+    "verify": (
+        "esceme.cli.verify:verify",
+        "Compare this implementation with reference numbers of the original.",
+    ),
+}
+"""Command -> where its function lives, and one line for the overview. Modules load only when called."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; messages meant for people go to standard error."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["--version"]:
+        print(f"esceme {__version__}")
+        return 0
+    name = _find(words)
+    if name is None:
+        return _overview(words)
+    try:
+        return _run(name, words[len(name.split()) :])
+    except EscemeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+
+
+def _find(words: Sequence[str]) -> str | None:
+    for length in (2, 1):
+        if (name := " ".join(words[:length])) in COMMANDS:
+            return name
+    return None
+
+
+def _run(name: str, words: list[str]) -> int:
+    import tyro
+
+    module, _, function = COMMANDS[name][0].partition(":")
+    command = getattr(import_module(module), function)
+    result: int = tyro.cli(command, prog=f"esceme {name}", args=words, config=(tyro.conf.FlagCreatePairsOff,))
+    return result
+
+
+def _overview(words: Sequence[str]) -> int:
+    asked = not words or words[0] in ("-h", "--help", "help")
+    group = words[0] if words and any(name.startswith(f"{words[0]} ") for name in COMMANDS) else ""
+    stream = sys.stdout if asked or words[1:2] in (["-h"], ["--help"]) else sys.stderr
+    if not asked and not group:
+        print(f"error: no command '{words[0]}'\n", file=stream)
+    print(
+        "usage: esceme COMMAND [options]      (esceme COMMAND --help shows options and examples)\n",
+        file=stream,
+    )
+    for name, (_, line) in COMMANDS.items():
+        if name.startswith(group):
+            print(f"  {name:<15}{line}", file=stream)
+    return 0 if stream is sys.stdout else 2

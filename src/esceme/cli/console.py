@@ -1,0 +1,41 @@
+"""What the commands share in talking to people: progress and notes on standard error, results on output."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+T = TypeVar("T")
+
+
+def note(message: str) -> None:
+    """Tell the person at the terminal something, on standard error."""
+    print(message, file=sys.stderr)
+
+
+def print_json(value: object) -> None:
+    """One json object, alone on standard output."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def tables() -> Console:
+    """Where result tables go: standard output, wide enough for a file when it is not a terminal."""
+    return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+
+
+def progress(items: Iterable[T], label: str, *, total: int | None = None) -> Iterator[T]:
+    """Iterate with a bar, a count and the time left on standard error."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        yield from bar.track(items, description=label, total=total)

@@ -1,0 +1,132 @@
+"""Files in and out: reading that validates and names the faulty record, writing that is whole or absent."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import msgspec
+
+from esceme.errors import DataError
+
+T = TypeVar("T")
+
+
+def read_bytes(path: Path) -> bytes:
+    """The whole content of a file, unpacked when its name ends in `.gz`."""
+    try:
+        data = path.read_bytes()
+        return gzip.decompress(data) if path.suffix == ".gz" else data
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{path}: damaged gzip file ({error}); fetch it again") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def read_text(path: Path) -> str:
+    """The whole content of a UTF-8 text file."""
+    try:
+        return read_bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text (byte {error.start})") from None
+
+
+def read_json(path: Path, kind: type[T]) -> T:
+    """A json file decoded as `kind`; raises `DataError` naming the record and field that do not fit."""
+    data = read_bytes(path)
+    if not data.strip():
+        raise DataError(f"{path}: the file is empty; expected json")
+    return _decode(data, kind, path)
+
+
+def read_records(path: Path, kind: type[T]) -> list[T]:
+    """The records of a json array (`.json`) or of json lines (`.jsonl`), either of them gzipped or not.
+
+    An empty file or an empty array is an error: no dataset of the field has an empty split.
+    """
+    if path.name.removesuffix(".gz").endswith(".jsonl"):
+        lines = [line for line in read_bytes(path).splitlines() if line.strip()]
+        records = [_decode(line, kind, path, line=number) for number, line in enumerate(lines, 1)]
+    else:
+        records = read_json(path, list[kind])  # type: ignore[valid-type]
+    if not records:
+        raise DataError(f"{path}: holds no records")
+    return records
+
+
+def _decode(data: bytes, kind: type[T], path: Path, *, line: int | None = None) -> T:
+    place = f"{path}" if line is None else f"{path}: line {line}"
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise DataError(f"{place}: {_readable(str(error))}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{place}: not valid json ({error}); is the file complete?") from None
+
+
+def _readable(message: str) -> str:
+    """Rephrase msgspec's `… - at `$[3].scan`` as `record 3: field 'scan': …`.
+
+    >>> _readable("Expected `str`, got `int` - at `$[3].scan`")
+    "record 3: field 'scan': expected str, got int"
+    """
+    text, _, place = message.partition(" - at `$")
+    text = text.replace("`", "")
+    record = re.match(r"\[(\d+)\]", place)
+    field = place[record.end() :] if record else place
+    field = field.rstrip("`").removeprefix(".")
+    parts = [f"record {record[1]}"] if record else []
+    parts += [f"field '{field}'"] if field else []
+    return ": ".join([*parts, text[:1].lower() + text[1:]])
+
+
+@contextmanager
+def writing(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
+    """A file that appears under its name, complete, when the block ends well; otherwise nothing changes."""
+    target = path.resolve()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror or error})") from None
+    part = Path(name)
+    try:
+        with os.fdopen(handle, mode) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.chmod(0o666 & ~_umask())
+        part.replace(target)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: object, *, indent: int | None = None) -> None:
+    """Write `value` as json, whole or not at all."""
+    data = msgspec.json.encode(value)
+    if indent is not None:
+        data = msgspec.json.format(data, indent=indent)
+    with writing(path) as file:
+        file.write(data + b"\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` as UTF-8, whole or not at all."""
+    with writing(path) as file:
+        file.write(text.encode())
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

@@ -1,0 +1,97 @@
+"""What is asked of an agent once: an instruction, where it starts, and the way it should go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from esceme.errors import DataError, WorldError, blaming
+from esceme.world.graph import SceneGraph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """One instruction to follow; every task's files become these."""
+
+    episode_id: str
+    """Unique within a split: the id that prediction files use."""
+    scene_id: str
+    path_id: str
+    """Shared by the instructions that describe the same walk."""
+    reference_path: tuple[str, ...]
+    """Viewpoints from start to goal; only the start where the goal is withheld (test splits)."""
+    heading: float
+    instruction: str
+    tokens: tuple[int, ...] | None = None
+    """Ids of a pre-encoded instruction, as stored in the file (untruncated)."""
+    language: str = "en"
+    goals: tuple[str, ...] = ()
+    """Where stopping counts: the end panoramas of a dialog, otherwise the end of the reference path."""
+    object_id: str | None = None
+    """The object to find (REVERIE)."""
+    goal_withheld: bool = False
+    """Whether this is a test episode, whose goal only a leaderboard knows."""
+
+    @property
+    def start(self) -> str:
+        """Where the episode begins."""
+        return self.reference_path[0]
+
+    @property
+    def goal(self) -> str:
+        """Where the reference path ends."""
+        return self.reference_path[-1]
+
+    def expert_at(self, step: int) -> str:
+        """Where the reference path goes at time `step`; its end means stop (spec A.11)."""
+        return self.reference_path[min(step + 1, len(self.reference_path) - 1)]
+
+    def expert_from(self, viewpoint: str) -> str:
+        """Where the reference path goes after `viewpoint`; its end means stop. Off the path: `WorldError`."""
+        if viewpoint not in self.reference_path:
+            raise WorldError(
+                f"viewpoint '{viewpoint}' is not on the reference path of episode {self.episode_id}"
+            )
+        return self.expert_at(self.reference_path.index(viewpoint))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DialogEpisode(Episode):
+    """An episode whose instruction is a dialog about a target object (CVDN)."""
+
+    target: str = ""
+    player_path: tuple[str, ...] = ()
+    """What the human walked after the latest answer."""
+    planner_path: tuple[str, ...] = ()
+    """What the human oracle was shown."""
+
+
+def require_unique(episodes: Sequence[Episode], file: object) -> list[Episode]:
+    """The episodes, or a `DataError` naming the id that occurs twice."""
+    seen: set[str] = set()
+    for episode in episodes:
+        if episode.episode_id in seen:
+            raise DataError(f"{file}: episode id '{episode.episode_id}' occurs twice")
+        seen.add(episode.episode_id)
+    return list(episodes)
+
+
+def check_paths(episodes: Iterable[Episode], graphs: dict[str, SceneGraph], file: object) -> None:
+    """Raise `DataError` naming the first episode whose path does not exist in its scene."""
+    for episode in episodes:
+        with blaming(file=file, record=f"episode {episode.episode_id}"):
+            check_walk(episode.scene_id, episode.reference_path, graphs)
+            for goal in episode.goals:
+                graphs[episode.scene_id].index(goal)
+
+
+def check_walk(scene_id: str, path: Sequence[str], graphs: dict[str, SceneGraph]) -> None:
+    """Raise `WorldError` unless `path` can be walked edge by edge (standing still is allowed)."""
+    if scene_id not in graphs:
+        raise WorldError(f"scene '{scene_id}' is unknown; is its connectivity file missing?")
+    graph = graphs[scene_id]
+    for viewpoint in path:
+        graph.index(viewpoint)
+    for a, b in zip(path, path[1:], strict=False):
+        if a != b and not graph.adjacent(a, b):
+            raise WorldError(f"no edge leads from '{a}' to '{b}' in scene '{scene_id}'")

@@ -1,0 +1,52 @@
+"""Room-to-Room and every file of its form: R4R, R2R-Last, R2R-Back, PREVALENT augmentation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from esceme.errors import DataError
+from esceme.files import read_records
+from esceme.tasks.episode import Episode, require_unique
+
+
+class Record(msgspec.Struct, omit_defaults=True):
+    """One walk with its instructions, as the json files have it; other keys are ignored."""
+
+    scan: str
+    path_id: int | str
+    path: list[str]
+    heading: float
+    instructions: list[str]
+    instr_encodings: list[list[int]] | None = None
+    distance: float | None = None
+
+
+def read_r2r(path: str | Path) -> list[Episode]:
+    """One episode per instruction of an R2R-style file, plain or pre-encoded; ids are `<path_id>_<k>`."""
+    path = Path(path)
+    episodes = []
+    for record in read_records(path, Record):
+        if not record.path:
+            raise DataError(f"{path}: path {record.path_id}: 'path' is empty; expected at least the start")
+        encodings = record.instr_encodings
+        if encodings is not None and len(encodings) != len(record.instructions):
+            raise DataError(
+                f"{path}: path {record.path_id}: {len(record.instructions)} instructions "
+                f"but {len(encodings)} instr_encodings"
+            )
+        for k, instruction in enumerate(record.instructions):
+            episodes.append(
+                Episode(
+                    episode_id=f"{record.path_id}_{k}",
+                    scene_id=record.scan,
+                    path_id=str(record.path_id),
+                    reference_path=tuple(record.path),
+                    heading=record.heading,
+                    instruction=instruction,
+                    tokens=None if encodings is None else tuple(encodings[k]),
+                    goal_withheld=len(record.path) == 1,
+                )
+            )
+    return require_unique(episodes, path)

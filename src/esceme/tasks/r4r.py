@@ -1,0 +1,69 @@
+"""R4R made from R2R: two walks of one scene joined where the second begins near the end of the first."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from esceme.errors import blaming
+from esceme.files import read_records
+from esceme.tasks.r2r import Record
+from esceme.world.graph import SceneGraph
+
+JOIN_WITHIN = 3.0
+"""Two walks are joined when at most this many metres lie between them."""
+
+
+def join_paths(records: list[Record], graphs: Mapping[str, SceneGraph]) -> Iterator[Record]:
+    """Every pair of different walks of one scene that can be joined, in file order of the first, then second.
+
+    The path is the first walk, the shortest way between, the second walk, junctions not doubled; the
+    instructions are all pairs, the first text followed by the second.
+    """
+    by_scene: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        by_scene[record.scan].append(record)
+    starts: dict[str, np.ndarray] = {}
+    for scene, walks in by_scene.items():
+        starts[scene] = np.array([graphs[scene].index(walk.path[0]) for walk in walks])
+
+    path_id = 0
+    for first in records:
+        graph = graphs[first.scan]
+        gaps = graph.distances[graph.index(first.path[-1]), starts[first.scan]]
+        for index in np.flatnonzero(gaps <= JOIN_WITHIN):
+            second = by_scene[first.scan][index]
+            if second is not first:
+                yield _join(first, second, graph, path_id)
+                path_id += 1
+
+
+def _join(first: Record, second: Record, graph: SceneGraph, path_id: int) -> Record:
+    between = graph.shortest_path(first.path[-1], second.path[0])
+    path = [*first.path, *between[1:], *second.path[1:]]
+    return Record(
+        scan=first.scan,
+        path_id=path_id,
+        path=path,
+        heading=first.heading,
+        instructions=[_follow(a, b) for a in first.instructions for b in second.instructions],
+        distance=sum(graph.distance(a, b) for a, b in zip(path, path[1:], strict=False)),
+    )
+
+
+def _follow(a: str, b: str) -> str:
+    return f"{a}{b}" if a[-1:].isspace() else f"{a} {b}"
+
+
+def read_walks(path: Path, graphs: Mapping[str, SceneGraph]) -> list[Record]:
+    """The records of an R2R file, each known to lie in the graphs."""
+    records = read_records(path, Record)
+    for record in records:
+        with blaming(file=path, record=f"path {record.path_id}"):
+            graph = graphs[record.scan]
+            for viewpoint in record.path:
+                graph.index(viewpoint)
+    return records

@@ -1,0 +1,269 @@
+"""Many scenes compiled into arrays: observing and moving a whole batch is a handful of gathers.
+
+Every viewpoint of every scene has one integer. All tables have a row per viewpoint (P).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from esceme.errors import WorldError
+from esceme.world.features import FeatureStore, open_features
+from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, panorama_angles, snap
+from esceme.world.graph import SceneGraph, read_scenes
+
+CONTEXT, CANDIDATE, STOP = 0, 1, 2
+"""Kinds of token: a view that leads nowhere (or padding), a candidate, staying here."""
+
+
+class Pose(NamedTuple):
+    """Where a batch of agents stands and looks: viewpoints (B,) and views (B,)."""
+
+    viewpoint: NDArray[np.int64]
+    view: NDArray[np.int64]
+
+
+class Panoramas(NamedTuple):
+    """A batch of panoramas as tokens: candidates, STOP, the remaining views in view order, padding.
+
+    STOP and padding have zero features and angles and view -1; `neighbour` is -1 but for candidates.
+    """
+
+    features: NDArray[np.float32]
+    """(B, N, D)"""
+    angles: NDArray[np.float32]
+    """(B, N, 4): headings relative to the faced column, elevations absolute."""
+    kind: NDArray[np.uint8]
+    """(B, N): CANDIDATE, STOP, or CONTEXT."""
+    view: NDArray[np.int8]
+    """(B, N)"""
+    neighbour: NDArray[np.int32]
+    """(B, N): the viewpoint a candidate leads to."""
+    valid: NDArray[np.bool_]
+    """(B, N): True but for padding."""
+
+
+class Atlas:
+    """All scenes of a run, and their features, as flat arrays.
+
+    >>> graph = SceneGraph.build("toy", {"a": (0, 0, 0), "b": (0, 2, 0)}, [("a", "b")])
+    >>> atlas = Atlas([graph])
+    >>> pose = atlas.begin(atlas.locate("toy", ["a"]), heading=[3.1])
+    >>> pose = atlas.step(pose, [0])
+    >>> atlas.name(pose.viewpoint[0]), int(pose.view[0])
+    (('toy', 'b'), 12)
+    """
+
+    def __init__(self, graphs: Iterable[SceneGraph], features: FeatureStore | None = None) -> None:
+        """Compile `graphs`; with `features`, which must cover every viewpoint, panoramas can be observed."""
+        self.graphs: dict[str, SceneGraph] = {graph.scene_id: graph for graph in graphs}
+        if not self.graphs:
+            raise WorldError("an atlas needs at least one scene")
+        sizes = [len(graph) for graph in self.graphs.values()]
+        self.first: NDArray[np.int64] = np.concatenate([[0], np.cumsum(sizes)])
+        """Where each scene's viewpoints begin (S + 1,)."""
+        self.scene_of: NDArray[np.int32] = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+        self._scene_order = {scene: index for index, scene in enumerate(self.graphs)}
+
+        self.neighbours = self._join("neighbours", -1)
+        self.neighbours[self.neighbours >= 0] += np.repeat(
+            self.first[self.scene_of], (self.neighbours >= 0).sum(axis=1)
+        ).astype(np.int32)
+        self.views = self._join("views", -1)
+        self.lengths = self._join("lengths", 0.0)
+        self.degrees: NDArray[np.int64] = (self.neighbours >= 0).sum(axis=1)
+        self._lay_out_tokens()
+
+        self.features = features
+        if features is not None:
+            self._feature_row = features.locate([f"{scene}_{viewpoint}" for scene, viewpoint in self.names])
+
+    @classmethod
+    def read(
+        cls,
+        connectivity: str | Path,
+        *,
+        features: str | Path | FeatureStore | None = None,
+        scenes: Iterable[str] | None = None,
+        width: int | None = None,
+    ) -> Atlas:
+        """An atlas from a connectivity folder and, optionally, a feature file."""
+        store = (
+            features if isinstance(features, FeatureStore | None) else open_features(features, width=width)
+        )
+        return cls(read_scenes(connectivity, scenes).values(), store)
+
+    def _join(self, table: str, fill: float) -> NDArray[np.generic]:
+        """One table over all scenes, each scene's candidates padded to the widest."""
+        tables = [getattr(graph, table) for graph in self.graphs.values()]
+        joined = np.full((len(self), max(each.shape[1] for each in tables)), fill, dtype=tables[0].dtype)
+        for start, each in zip(self.first, tables, strict=False):
+            joined[start : start + len(each), : each.shape[1]] = each
+        return joined
+
+    def _lay_out_tokens(self) -> None:
+        """Fix, for every viewpoint, which view stands at which place of its observation."""
+        size = len(self)
+        is_candidate = self.neighbours >= 0
+        leads = np.zeros((size, VIEWS), dtype=bool)
+        rows, slots = np.nonzero(is_candidate)
+        leads[rows, self.views[rows, slots]] = True
+
+        self.token_count: NDArray[np.int64] = self.degrees + 1 + (~leads).sum(axis=1)
+        """Length of each observation (P,)."""
+        shape = (size, int(self.token_count.max()))
+        self._token_view = np.full(shape, -1, dtype=np.int8)
+        self._token_kind = np.zeros(shape, dtype=np.uint8)
+        self._token_neighbour = np.full(shape, -1, dtype=np.int32)
+        self._token_heading = np.zeros(shape)
+        self._token_elevation = np.zeros(shape)
+
+        self._token_view[rows, slots] = self.views[rows, slots]
+        self._token_kind[rows, slots] = CANDIDATE
+        self._token_neighbour[rows, slots] = self.neighbours[rows, slots]
+        self._token_heading[rows, slots] = self._join("headings", 0.0)[rows, slots]
+        self._token_elevation[rows, slots] = self._join("elevations", 0.0)[rows, slots]
+
+        self._token_kind[np.arange(size), self.degrees] = STOP
+
+        rows, rest = np.nonzero(~leads)
+        places = self.degrees[rows] + (~leads).cumsum(axis=1)[rows, rest]
+        self._token_view[rows, places] = rest
+        self._token_heading[rows, places] = VIEW_HEADINGS[rest]
+        self._token_elevation[rows, places] = VIEW_ELEVATIONS[rest]
+        self._token_cos_elevation = np.where(self._token_view >= 0, np.cos(self._token_elevation), 0).astype(
+            np.float32
+        )
+        self._token_sin_elevation = np.sin(self._token_elevation).astype(np.float32)
+
+    # -- names -------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return int(self.first[-1])
+
+    @property
+    def scenes(self) -> tuple[str, ...]:
+        """The scenes, in the order of their numbers."""
+        return tuple(self.graphs)
+
+    @cached_property
+    def names(self) -> tuple[tuple[str, str], ...]:
+        """(scene, viewpoint) of every integer."""
+        return tuple((scene, name) for scene, graph in self.graphs.items() for name in graph.viewpoints)
+
+    def name(self, viewpoint: int | np.integer) -> tuple[str, str]:
+        """(scene, viewpoint) of one integer."""
+        return self.names[viewpoint]
+
+    def graph(self, scene: str) -> SceneGraph:
+        """The graph of a scene; raises `WorldError` where it is not loaded."""
+        try:
+            return self.graphs[scene]
+        except KeyError:
+            raise WorldError(f"scene '{scene}' is not loaded ({len(self.graphs)} others are)") from None
+
+    def locate(self, scene: str, viewpoints: Sequence[str]) -> NDArray[np.int64]:
+        """The integers of viewpoints of one scene; raises `WorldError` where one does not exist."""
+        graph = self.graph(scene)
+        start = int(self.first[self._scene_order[scene]])
+        return np.array([start + graph.index(viewpoint) for viewpoint in viewpoints], dtype=np.int64)
+
+    # -- walking -----------------------------------------------------------------------------------------
+
+    def begin(self, viewpoints: ArrayLike, heading: ArrayLike, elevation: ArrayLike = 0.0) -> Pose:
+        """Poses at the start of episodes: headings snapped to the nearest view (spec A.4)."""
+        viewpoint = np.asarray(viewpoints, dtype=np.int64)
+        return Pose(viewpoint, np.broadcast_to(snap(heading, elevation), viewpoint.shape))
+
+    def step(self, pose: Pose, choices: ArrayLike) -> Pose:
+        """Poses after each agent took candidate `choices` (B,); -1 or the number of candidates is STOP.
+
+        The agent turns to the candidate's view and keeps it across the move.
+        """
+        choice = np.asarray(choices, dtype=np.int64)
+        degree = self.degrees[pose.viewpoint]
+        if (bad := (choice < -1) | (choice > degree)).any():
+            slot = int(np.flatnonzero(bad)[0])
+            scene, viewpoint = self.name(pose.viewpoint[slot])
+            raise WorldError(
+                f"choice {choice[slot]} at viewpoint '{viewpoint}' of scene '{scene}': "
+                f"it has candidates 0 to {degree[slot] - 1} (and {degree[slot]} or -1 for STOP)"
+            )
+        moves = (choice >= 0) & (choice < degree)
+        taken = np.where(moves, choice, 0)
+        return Pose(
+            np.where(moves, self.neighbours[pose.viewpoint, taken], pose.viewpoint),
+            np.where(moves, self.views[pose.viewpoint, taken], pose.view),
+        )
+
+    def observe(self, pose: Pose) -> Panoramas:
+        """What a batch of agents sees, trimmed to the longest panorama of the batch."""
+        at = pose.viewpoint
+        count = self.token_count[at]
+        longest = int(count.max())
+        view = self._token_view[at, :longest]
+        kind = self._token_kind[at, :longest]
+        return Panoramas(
+            features=self._token_features(at, view),
+            angles=self._token_angles(pose, longest),
+            kind=kind,
+            view=view,
+            neighbour=self._token_neighbour[at, :longest],
+            valid=np.arange(longest) < count[:, None],
+        )
+
+    def panorama_features(self, viewpoints: NDArray[np.integer]) -> NDArray[np.float32]:
+        """All 36 views of a batch of viewpoints in view order: (B,) -> (B, 36, D)."""
+        rows = self._feature_row[viewpoints]
+        return self._store().gather(rows, np.broadcast_to(np.arange(VIEWS), (len(rows), VIEWS)))
+
+    def panorama_angles(self, views: NDArray[np.integer]) -> NDArray[np.float32]:
+        """Angle features of all 36 views for agents that face `views`: (B,) -> (B, 36, 4)."""
+        return panorama_angles(views)
+
+    def _store(self) -> FeatureStore:
+        if self.features is None:
+            raise WorldError("this atlas has no features; give it a feature file to observe panoramas")
+        return self.features
+
+    def _token_features(self, at: NDArray[np.integer], view: NDArray[np.int8]) -> NDArray[np.float32]:
+        store = self._store()
+        features = store.gather(self._feature_row[at], view.clip(0))
+        features[view < 0] = 0.0
+        return features
+
+    def _token_angles(self, pose: Pose, longest: int) -> NDArray[np.float32]:
+        heading = self._token_heading[pose.viewpoint, :longest] - VIEW_HEADINGS[pose.view][:, None]
+        seen = self._token_view[pose.viewpoint, :longest] >= 0
+        angles = np.empty((*heading.shape, 4), dtype=np.float32)
+        angles[..., 0] = np.where(seen, np.sin(heading), 0.0)
+        angles[..., 1] = np.where(seen, np.cos(heading), 0.0)
+        angles[..., 2] = self._token_sin_elevation[pose.viewpoint, :longest]
+        angles[..., 3] = self._token_cos_elevation[pose.viewpoint, :longest]
+        return angles
+
+    # -- distances ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def _all_distances(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Every scene's distance matrix end to end, and where each one begins."""
+        matrices = [graph.distances.ravel() for graph in self.graphs.values()]
+        return np.concatenate(matrices), np.concatenate([[0], np.cumsum([len(each) for each in matrices])])
+
+    def distance(self, a: ArrayLike, b: ArrayLike) -> NDArray[np.float64]:
+        """Shortest walking distance in metres between viewpoints, broadcast; inf across scenes."""
+        a, b = np.asarray(a), np.asarray(b)
+        flat, begin = self._all_distances
+        scene = self.scene_of[a]
+        first = self.first[scene]
+        size = self.first[scene + 1] - first
+        same = scene == self.scene_of[b]
+        place = begin[scene] + (a - first) * size + np.where(same, b - first, 0)
+        found = flat[place]
+        return found if same.all() else np.where(same, found, np.inf)

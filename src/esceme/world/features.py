@@ -1,0 +1,257 @@
+"""Picture features of every view: HDF5 files as published, half-precision maps for speed, or plain arrays.
+
+All of them answer the same question, `gather(rows, views)`, with single-precision features. Viewpoints are
+found by the key of the published files, `<scene>_<viewpoint>`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from esceme.errors import DataError
+from esceme.files import read_json, write_json, writing
+from esceme.world.geometry import VIEWS
+
+HDF5_SUFFIXES = (".hdf5", ".h5")
+FORMAT = "esceme-features-1"
+
+
+class FeatureStore(ABC):
+    """What the 36 views of each viewpoint look like, as vectors of one width.
+
+    `values` holds a row per viewpoint, (R, 36, D); a store that reads on demand fills it in `_prepare`.
+    """
+
+    def __init__(self, keys: Iterable[str], values: NDArray[Any], *, source: str) -> None:
+        """Serve `values`, whose rows belong to `keys`; `source` names where they come from."""
+        self.keys = tuple(keys)
+        self.source = source
+        self._values = values
+        self._row_of = {key: row for row, key in enumerate(self.keys)}
+        if len(self._row_of) < len(self.keys):
+            twice = next(key for row, key in enumerate(self.keys) if self._row_of[key] != row)
+            raise DataError(f"{source}: key '{twice}' occurs twice")
+
+    @property
+    def width(self) -> int:
+        """How many numbers describe a view."""
+        return int(self._values.shape[-1])
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._row_of
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def locate(self, keys: Sequence[str]) -> NDArray[np.int64]:
+        """The rows of `keys`; raises `DataError` naming what is missing."""
+        missing = [key for key in keys if key not in self._row_of]
+        if missing:
+            raise DataError(
+                f"{self.source}: no features for '{missing[0]}'"
+                + (f" and {len(missing) - 1} more viewpoints" if len(missing) > 1 else "")
+                + "; expected one entry per viewpoint under the key '<scene>_<viewpoint>'"
+            )
+        return np.array([self._row_of[key] for key in keys], dtype=np.int64)
+
+    def gather(self, rows: NDArray[np.integer], views: NDArray[np.integer]) -> NDArray[np.float32]:
+        """Features of views (B, N) of viewpoints (B,), as single precision: (B, N, D)."""
+        self._prepare(rows)
+        flat = self._values.reshape(-1, self.width)
+        return _as_single(flat.take(rows[:, None] * VIEWS + views, axis=0))
+
+    def panorama(self, key: str) -> NDArray[np.float32]:
+        """All 36 views of one viewpoint, (36, D)."""
+        return self.gather(self.locate([key]), np.arange(VIEWS)[None])[0]
+
+    @abstractmethod
+    def _prepare(self, rows: NDArray[np.integer]) -> None:
+        """Make sure that `values` is filled for `rows`."""
+
+
+class ArrayFeatures(FeatureStore):
+    """Features that lie in memory or in a mapped file, half or single precision.
+
+    >>> store = ArrayFeatures.from_mapping({"house_a": np.zeros((36, 8))}, source="zeros")
+    >>> store.width, store.panorama("house_a").shape
+    (8, (36, 8))
+    """
+
+    def __init__(self, keys: Iterable[str], values: NDArray[Any], *, source: str) -> None:
+        """Serve `values` (R, 36, D), float16 or float32, whose rows belong to `keys`."""
+        super().__init__(keys, values, source=source)
+        if values.ndim != 3 or values.shape[:2] != (len(self.keys), VIEWS):
+            raise DataError(
+                f"{source}: expected features of shape ({len(self.keys)}, {VIEWS}, D), found {values.shape}"
+            )
+        if values.dtype not in (np.float16, np.float32):
+            raise DataError(f"{source}: expected float16 or float32 features, found {values.dtype}")
+
+    @classmethod
+    def from_mapping(cls, panoramas: Mapping[str, NDArray[Any]], *, source: str) -> ArrayFeatures:
+        """Keep `{"<scene>_<viewpoint>": (36, D)}` in memory as single precision."""
+        if not panoramas:
+            raise DataError(f"{source}: no features given")
+        width = np.shape(next(iter(panoramas.values())))[-1]
+        checked = [check_panorama(value, key, source, width=width) for key, value in panoramas.items()]
+        return cls(panoramas, np.stack(checked), source=source)
+
+    @classmethod
+    def open(cls, path: str | Path) -> ArrayFeatures:
+        """Map a file written by `pack` (`NAME.npy` with its index `NAME.json`); nothing is read yet."""
+        path = Path(path)
+        index = read_json(path.with_suffix(".json"), _Index)
+        if index.format != FORMAT:
+            raise DataError(f"{path.with_suffix('.json')}: format '{index.format}', expected '{FORMAT}'")
+        try:
+            values = np.load(path, mmap_mode="r", allow_pickle=False)
+        except FileNotFoundError:
+            raise DataError(f"{path}: no such file") from None
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{path}: not a complete .npy file ({error}); pack it again") from None
+        if values.shape != (len(index.keys), VIEWS, index.width):
+            raise DataError(
+                f"{path}: shape {values.shape} does not fit its index, "
+                f"which names {len(index.keys)} viewpoints of width {index.width}; pack it again"
+            )
+        # A plain view of the map: numpy's memmap subclass makes every small operation slower.
+        return cls(index.keys, np.asarray(values), source=index.source)
+
+    def _prepare(self, rows: NDArray[np.integer]) -> None:
+        return
+
+
+class Hdf5Features(FeatureStore):
+    """A published HDF5 feature file, read a viewpoint at a time and kept once read.
+
+    `width` cuts off what follows the features (published files append 1000 classifier scores); by default all
+    columns are kept.
+    """
+
+    def __init__(self, path: str | Path, *, width: int | None = None) -> None:
+        """Open `path`; nothing but its keys is read."""
+        path = Path(path)
+        self._file = _open_hdf5(path)
+        keys = sorted(self._file)
+        if not keys:
+            raise DataError(f"{path}: holds no features")
+        stored = self._file[keys[0]].shape[-1] if self._file[keys[0]].shape else 0
+        width = stored if width is None else width
+        # calloc: pages that no viewpoint has touched yet cost nothing.
+        super().__init__(keys, np.zeros((len(keys), VIEWS, width), dtype=np.float32), source=str(path))
+        self._loaded = np.zeros(len(keys), dtype=bool)
+
+    def _prepare(self, rows: NDArray[np.integer]) -> None:
+        for row in np.unique(rows[~self._loaded[rows]]):
+            self._values[row] = self._read(int(row))
+            self._loaded[row] = True
+
+    def _read(self, row: int) -> NDArray[np.float32]:
+        key = self.keys[row]
+        try:
+            stored = self._file[key][()]
+        except (OSError, KeyError, RuntimeError) as error:
+            raise DataError(
+                f"{self.source}: '{key}' cannot be read ({error}); fetch the file again"
+            ) from None
+        return check_panorama(stored, key, self.source, width=self.width)
+
+
+def open_features(path: str | Path, *, width: int | None = None) -> FeatureStore:
+    """A feature file by its ending: `.hdf5` / `.h5` as published, `.npy` as packed."""
+    path = Path(path)
+    if path.suffix == ".npy":
+        return ArrayFeatures.open(path)
+    if path.suffix in HDF5_SUFFIXES:
+        return Hdf5Features(path, width=width)
+    raise DataError(f"{path}: expected a feature file ending in .hdf5, .h5 or .npy")
+
+
+def pack(
+    source: FeatureStore,
+    out: str | Path,
+    *,
+    progress: Callable[[Iterable[str]], Iterable[str]] = lambda keys: keys,
+) -> Path:
+    """Write features as one half-precision array `out` (.npy) with its index beside it (.json).
+
+    The array can be mapped, so that processes share it and nothing is read before it is used. Every value is
+    checked on the way; on any fault neither file appears.
+    """
+    out = Path(out).with_suffix(".npy")
+    with writing(out) as file:
+        header = {"descr": "<f2", "fortran_order": False, "shape": (len(source), VIEWS, source.width)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for key in progress(source.keys):
+            file.write(_as_half(source.panorama(key), key, source.source).tobytes())
+    write_json(
+        out.with_suffix(".json"),
+        _Index(format=FORMAT, width=source.width, source=Path(source.source).name, keys=list(source.keys)),
+    )
+    return out
+
+
+def check_panorama(
+    stored: NDArray[Any], key: str, source: str, *, width: int | None = None
+) -> NDArray[np.float32]:
+    """The first `width` columns of a viewpoint's features as float32; raises `DataError` on shape or NaN."""
+    stored = np.asarray(stored)
+    if stored.ndim != 2 or stored.shape[0] != VIEWS or stored.shape[1] < (width or 1):
+        wanted = "at least 1" if width is None else f"at least {width}"
+        raise DataError(f"{source}: '{key}' has shape {stored.shape}, expected ({VIEWS}, {wanted})")
+    features = stored[:, :width].astype(np.float32)
+    if not np.isfinite(features).all():
+        view = int(np.argwhere(~np.isfinite(features))[0, 0])
+        raise DataError(f"{source}: '{key}' holds NaN or infinity in view {view}; extract it again")
+    return features
+
+
+class _Index(msgspec.Struct):
+    """What a packed file's `.json` says."""
+
+    format: str
+    width: int
+    source: str
+    keys: list[str]
+
+
+def _open_hdf5(path: Path) -> h5py.File:
+    if not path.exists():
+        raise DataError(f"{path}: no such file")
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        raise DataError(f"{path}: not a complete HDF5 file ({error}); fetch it again") from None
+
+
+def _as_half(features: NDArray[np.float32], key: str, source: str) -> NDArray[np.float16]:
+    largest = float(np.abs(features).max())
+    if largest > np.finfo(np.float16).max:
+        raise DataError(
+            f"{source}: '{key}' holds {largest:g}, which half precision cannot; use the HDF5 file"
+        )
+    return features.astype("<f2")
+
+
+def _as_single(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Finite half-precision numbers as float32, exactly; float32 as it is.
+
+    numpy converts halves one by one; moving the bits into place and rescaling by a power of two is exact, too,
+    and several times faster.
+    """
+    if values.dtype == np.float32:
+        return values
+    bits = values.view(np.int16).astype(np.int32)
+    bits <<= 13
+    bits &= np.int32(-0x70002000)  # sign, five bits of exponent, ten of mantissa
+    single = bits.view(np.float32)
+    single *= np.float32(2.0**112)  # exponents are biased by 15 in half, by 127 in single precision
+    return single

@@ -1,0 +1,339 @@
+"""One building as a graph: its viewpoints, what each one's neighbours look like from there, and distances."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import dijkstra
+
+from esceme.errors import DataError, WorldError
+from esceme.files import read_json, read_text
+from esceme.world.geometry import VIEW_HEADINGS, direction, sight
+
+SUFFIX = "_connectivity.json"
+
+
+class Candidate(NamedTuple):
+    """A view that leads to an adjacent viewpoint (spec A.6)."""
+
+    viewpoint: str
+    view: int
+    heading: float
+    """Absolute heading, as the simulator gives it: the view's own heading plus what remains, not wrapped."""
+    elevation: float
+    angular_distance: float
+    """How far the neighbour is from the centre of its view, in radians."""
+    distance: float
+    """Length of the edge in metres."""
+
+
+class Sighting(NamedTuple):
+    """An adjacent viewpoint as it appears in one view: relative angles, distance in metres."""
+
+    viewpoint: str
+    heading: float
+    elevation: float
+    distance: float
+
+
+class Record(msgspec.Struct):
+    """One panorama of a connectivity file; other keys are ignored."""
+
+    image_id: str
+    pose: list[float]
+    included: bool
+    unobstructed: list[bool]
+
+
+@dataclass(frozen=True, eq=False)
+class SceneGraph:
+    """The navigation graph of one scene, with the candidates of each viewpoint in the simulator's order.
+
+    Arrays have a row per viewpoint (P) and a column per candidate (K, padded): `neighbours` (-1 where there is
+    none), `views` (-1), `headings`, `elevations`, `angular_distances` (radians) and `lengths` (metres; 0).
+
+    >>> square = {"a": (0, 0, 0), "b": (0, 2, 0), "c": (2, 2, 0), "d": (2, 0, 0)}
+    >>> graph = SceneGraph.build("toy", square, [("a", "b"), ("b", "c"), ("c", "d")])
+    >>> [candidate.viewpoint for candidate in graph.candidates("b")]
+    ['c', 'a']
+    >>> graph.shortest_path("a", "d"), float(graph.distance("a", "d"))
+    (['a', 'b', 'c', 'd'], 6.0)
+    """
+
+    scene_id: str
+    viewpoints: tuple[str, ...]
+    positions: NDArray[np.float64]
+    neighbours: NDArray[np.int32]
+    views: NDArray[np.int8]
+    headings: NDArray[np.float64]
+    elevations: NDArray[np.float64]
+    angular_distances: NDArray[np.float64]
+    lengths: NDArray[np.float64]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Viewpoints of the file that cannot be stood on, and why: 'excluded' or 'isolated'."""
+
+    # -- making ------------------------------------------------------------------------------------------
+
+    @classmethod
+    def build(
+        cls,
+        scene_id: str,
+        positions: Mapping[str, Sequence[float]],
+        edges: Iterable[tuple[str, str]],
+        *,
+        excluded: Iterable[str] = (),
+    ) -> SceneGraph:
+        """A graph from positions in metres (z up) and undirected edges; bring your own building here."""
+        names = list(positions)
+        order = {name: index for index, name in enumerate(names)}
+        adjacency = np.zeros((len(names), len(names)), dtype=bool)
+        for a, b in edges:
+            for name in (a, b):
+                if name not in order:
+                    raise DataError(f"scene '{scene_id}': edge {a} - {b}: viewpoint '{name}' has no position")
+            adjacency[order[a], order[b]] = adjacency[order[b], order[a]] = True
+        places = np.array([positions[name] for name in names], dtype=np.float64).reshape(len(names), 3)
+        included = ~np.isin(names, list(excluded))
+        return cls._compile(scene_id, names, places, adjacency, included)
+
+    @classmethod
+    def read(cls, path: str | Path) -> SceneGraph:
+        """The graph of `<scene>_connectivity.json`; raises `DataError` where the file breaks its own rules."""
+        path = Path(path)
+        records = read_json(path, list[Record])
+        names = [record.image_id for record in records]
+        if len(set(names)) < len(names):
+            twice = next(name for index, name in enumerate(names) if name in names[:index])
+            raise DataError(f"{path}: viewpoint '{twice}' occurs twice")
+        for record in records:
+            for key, expected in (("pose", 16), ("unobstructed", len(records))):
+                if (found := len(getattr(record, key))) != expected:
+                    raise DataError(
+                        f"{path}: viewpoint '{record.image_id}': {key} has {found} entries, expected {expected}"
+                    )
+        poses = np.array([record.pose for record in records], dtype=np.float64).reshape(-1, 16)
+        if not np.isfinite(poses).all():
+            raise DataError(
+                f"{path}: viewpoint '{names[int(np.argwhere(~np.isfinite(poses))[0, 0])]}': pose is not finite"
+            )
+        adjacency = np.array([record.unobstructed for record in records], dtype=bool).reshape(len(names), -1)
+        included = np.array([record.included for record in records], dtype=bool)
+        adjacency &= included[:, None] & included[None, :]
+        if (adjacency != adjacency.T).any():
+            a, b = np.argwhere(adjacency & ~adjacency.T)[0]
+            raise DataError(
+                f"{path}: adjacency is not symmetric: '{names[a]}' sees '{names[b]}' as reachable, "
+                "but not the other way round; fetch the file again"
+            )
+        return cls._compile(path.name.removesuffix(SUFFIX), names, poses[:, [3, 7, 11]], adjacency, included)
+
+    @classmethod
+    def _compile(
+        cls,
+        scene_id: str,
+        names: Sequence[str],
+        places: NDArray[np.float64],
+        adjacency: NDArray[np.bool_],
+        included: NDArray[np.bool_],
+    ) -> SceneGraph:
+        """Drop what is not in the graph and lay out every viewpoint's candidates."""
+        adjacency = adjacency & included[:, None] & included[None, :] & ~np.eye(len(names), dtype=bool)
+        connected = adjacency.any(axis=1)
+        if not connected.any():
+            raise DataError(f"scene '{scene_id}': no two viewpoints are connected")
+        left_out = {
+            name: "isolated" if included[index] else "excluded"
+            for index, name in enumerate(names)
+            if not connected[index]
+        }
+        kept = np.flatnonzero(connected)
+        places = places[kept]
+        here, there = np.nonzero(adjacency[np.ix_(kept, kept)])
+
+        # The simulator keeps positions in single precision; angles follow from those.
+        seen = direction(places.astype(np.float32)[there] - places.astype(np.float32)[here])
+        view_of = sight(seen)
+        edges = np.arange(len(here))
+        nearest = np.where(view_of.visible, view_of.angular_distance, np.inf).argmin(axis=1)
+        first = view_of.visible.argmax(axis=1)
+
+        # Listed as the sweep over views 0..35 first meets them, within a view from its centre outwards.
+        order = np.lexsort((there, view_of.angular_distance[edges, first], first, here))
+        degree = np.bincount(here, minlength=len(kept))
+        slot = edges - np.repeat(np.cumsum(degree) - degree, degree)
+
+        def table(values: NDArray[np.generic], fill: float, dtype: type[np.generic]) -> NDArray[np.generic]:
+            out = np.full((len(kept), int(degree.max())), fill, dtype=dtype)
+            out[here[order], slot] = values[order]
+            return out
+
+        return cls(
+            scene_id=scene_id,
+            viewpoints=tuple(names[index] for index in kept),
+            positions=places,
+            neighbours=table(there, -1, np.int32),
+            views=table(nearest, -1, np.int8),
+            headings=table(VIEW_HEADINGS[nearest] + view_of.heading[edges, nearest], 0.0, np.float64),
+            elevations=table(seen.elevation, 0.0, np.float64),
+            angular_distances=table(view_of.angular_distance[edges, nearest], 0.0, np.float64),
+            lengths=table(np.linalg.norm(places[there] - places[here], axis=1), 0.0, np.float64),
+            left_out=left_out,
+        )
+
+    # -- looking -----------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.viewpoints)
+
+    def __contains__(self, viewpoint: str) -> bool:
+        return viewpoint in self._order
+
+    @cached_property
+    def _order(self) -> dict[str, int]:
+        return {viewpoint: index for index, viewpoint in enumerate(self.viewpoints)}
+
+    def index(self, viewpoint: str) -> int:
+        """The row of `viewpoint`; raises `WorldError` that says why there is none."""
+        try:
+            return self._order[viewpoint]
+        except KeyError:
+            raise WorldError(self._absence(viewpoint)) from None
+
+    def _absence(self, viewpoint: str) -> str:
+        reason = self.left_out.get(viewpoint)
+        if reason == "excluded":
+            return f"viewpoint '{viewpoint}' is excluded from scene '{self.scene_id}' (\"included\": false)"
+        if reason == "isolated":
+            return f"viewpoint '{viewpoint}' of scene '{self.scene_id}' has no edge to any other"
+        return f"viewpoint '{viewpoint}' is not in scene '{self.scene_id}'; is connectivity from another release?"
+
+    @cached_property
+    def degrees(self) -> NDArray[np.int64]:
+        """How many candidates each viewpoint has."""
+        return (self.neighbours >= 0).sum(axis=1)
+
+    @property
+    def edge_count(self) -> int:
+        """How many undirected edges there are."""
+        return int(self.degrees.sum()) // 2
+
+    def edges(self) -> NDArray[np.int64]:
+        """Undirected edges as pairs of rows (E, 2), the smaller row first."""
+        here, slot = np.nonzero(self.neighbours >= 0)
+        there = self.neighbours[here, slot]
+        return np.stack([here, there], axis=1)[here < there]
+
+    def adjacent(self, a: str, b: str) -> bool:
+        """Whether one step leads from `a` to `b`."""
+        return self.index(b) in self.neighbours[self.index(a)]
+
+    def candidates(self, viewpoint: str) -> list[Candidate]:
+        """The candidates of a viewpoint in the simulator's order (spec A.6)."""
+        row = self.index(viewpoint)
+        return [
+            Candidate(
+                viewpoint=self.viewpoints[self.neighbours[row, slot]],
+                view=int(self.views[row, slot]),
+                heading=float(self.headings[row, slot]),
+                elevation=float(self.elevations[row, slot]),
+                angular_distance=float(self.angular_distances[row, slot]),
+                distance=float(self.lengths[row, slot]),
+            )
+            for slot in range(self.degrees[row])
+        ]
+
+    def navigable(self, viewpoint: str, view: int) -> list[Sighting]:
+        """The neighbours visible in one view, from its centre outwards: the simulator's navigable list."""
+        row = self.index(viewpoint)
+        around = self.neighbours[row, : self.degrees[row]]
+        offsets = self.positions.astype(np.float32)[around] - self.positions.astype(np.float32)[row]
+        seen = sight(direction(offsets))
+        order = np.lexsort((around, seen.angular_distance[:, view]))
+        return [
+            Sighting(
+                viewpoint=self.viewpoints[around[slot]],
+                heading=float(seen.heading[slot, view]),
+                elevation=float(seen.elevation[slot, view]),
+                distance=float(np.linalg.norm(offsets[slot].astype(np.float64))),
+            )
+            for slot in order
+            if seen.visible[slot, view]
+        ]
+
+    # -- distances ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def _routes(self) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+        here, slot = np.nonzero(self.neighbours >= 0)
+        size = (len(self), len(self))
+        weights = csr_array((self.lengths[here, slot], (here, self.neighbours[here, slot])), shape=size)
+        distances, before = dijkstra(weights, return_predecessors=True)
+        # On an undirected graph, the node before u on the way from v is the one after u on the way to v.
+        return distances, np.ascontiguousarray(before.T)
+
+    @property
+    def distances(self) -> NDArray[np.float64]:
+        """Shortest walking distance between all pairs, metres (P, P); inf where there is no way."""
+        return self._routes[0]
+
+    @property
+    def next_steps(self) -> NDArray[np.int32]:
+        """`[u, v]` is the row after u on a shortest path to v (P, P); -9999 where there is none or u is v."""
+        return self._routes[1]
+
+    def distance(self, a: str, b: str) -> float:
+        """Shortest walking distance from `a` to `b` in metres."""
+        return float(self.distances[self.index(a), self.index(b)])
+
+    def shortest_path(self, a: str, b: str) -> list[str]:
+        """The viewpoints of a shortest path, both ends included; raises `WorldError` where there is no way."""
+        at, goal = self.index(a), self.index(b)
+        if not np.isfinite(self.distances[at, goal]):
+            raise WorldError(f"scene '{self.scene_id}': no way leads from '{a}' to '{b}'")
+        path = [at]
+        while path[-1] != goal:
+            path.append(int(self.next_steps[path[-1], goal]))
+        return [self.viewpoints[row] for row in path]
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether every viewpoint can be reached from every other."""
+        return bool(np.isfinite(self.distances).all())
+
+
+def scene_ids(directory: str | Path) -> list[str]:
+    """The scenes that a connectivity folder holds, from the files themselves, sorted."""
+    directory = Path(directory)
+    try:
+        names = sorted(path.name for path in directory.iterdir())
+    except OSError as error:
+        raise DataError(f"{directory}: cannot be read as a connectivity folder ({error.strerror})") from None
+    scenes = [name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)]
+    if not scenes:
+        raise DataError(f"{directory}: no file ends in {SUFFIX}; is this the connectivity folder?")
+    return scenes
+
+
+def listed_scene_ids(directory: str | Path) -> list[str] | None:
+    """The scenes that `scans.txt` names, in its order; None where the folder has no such file."""
+    path = Path(directory) / "scans.txt"
+    return read_text(path).split() if path.exists() else None
+
+
+def read_scenes(directory: str | Path, scenes: Iterable[str] | None = None) -> dict[str, SceneGraph]:
+    """The graphs of the named scenes (default: all) of a connectivity folder."""
+    directory = Path(directory)
+    present = scene_ids(directory)
+    wanted = present if scenes is None else sorted(set(scenes))
+    for scene in wanted:
+        if scene not in set(present):
+            raise DataError(f"{directory}: no {scene}{SUFFIX}; the folder holds {len(present)} other scenes")
+    return {scene: SceneGraph.read(directory / f"{scene}{SUFFIX}") for scene in wanted}

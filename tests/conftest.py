@@ -1,0 +1,52 @@
+"""What tests share: the generated toy world, and the public datasets where they are at hand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from esceme.world import SceneGraph
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def find_data() -> Path | None:
+    """`ESCEME_DATA`, else the folder `shared/data` beside the repository, else None."""
+    root = Path(os.environ.get("ESCEME_DATA") or REPOSITORY.parent / "shared" / "data")
+    return root if (root / "connectivity").is_dir() else None
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """The folder of public datasets; tests that ask for it carry the `real` mark."""
+    root = find_data()
+    if root is None:
+        pytest.skip("the public datasets are not here; set ESCEME_DATA to run the tests on real data")
+    return root
+
+
+@pytest.fixture(scope="session")
+def vectors_root(data_root: Path) -> Path:
+    """Reference numbers of the original implementation, beside the datasets."""
+    root = data_root.parent / "vectors"
+    if not root.is_dir():
+        pytest.skip("the reference vectors are not beside the datasets")
+    return root
+
+
+@pytest.fixture(scope="session")
+def real_graphs(data_root: Path) -> dict[str, SceneGraph]:
+    """The 90 Matterport scenes."""
+    from esceme.world import read_scenes
+
+    return read_scenes(data_root / "connectivity")
+
+
+@pytest.fixture(scope="session")
+def toy_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small generated data folder in the published formats; read-only, copy before damaging."""
+    from esceme.synth.toy import write_toy_world
+
+    return write_toy_world(tmp_path_factory.mktemp("toy"), seed=0)

@@ -1,0 +1,95 @@
+"""Who may import whom: one line, leftwards only (docs/architecture.md)."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "esceme"
+
+LEVELS = [
+    {"errors"},
+    {"files"},
+    {"world"},
+    {"tasks"},
+    {"metrics"},
+    {"perception"},
+    {"synth"},
+    {"observation"},
+    {"memory", "agents"},
+    {"navigator", "checkpoints"},
+    {"rollout"},
+    {"evaluation"},
+    {"learning"},
+    {"config"},
+    {"recipes"},
+    {"report"},
+    {"verify", "demo"},
+    {"cli"},
+    {"__main__"},
+]
+LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
+KNOWS_IT_IS_GENERATED = {"synth", "demo", "cli"}
+FORBIDDEN = {("agents", "tasks"), ("agents", "memory"), ("memory", "agents")}
+
+# Inside a folder, files import only those before them.
+ORDER_WITHIN = {
+    "world": ["geometry", "graph", "features", "atlas", "__init__"],
+    "tasks": [
+        *["episode", "task", "r2r", "r4r", "rxr", "cvdn", "reverie", "tours", "text"],
+        *["catalogue", "submission", "doctor", "gym", "__init__"],
+    ],
+    "synth": ["toy", "__init__"],
+    "report": ["topdown", "__init__"],
+    "cli": ["__init__", "console", "data", "demo", "features", "scene", "score", "submit", "verify"],
+}
+
+
+def room_of(parts: tuple[str, ...]) -> str:
+    return parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> set[tuple[str, ...]]:
+    """Every `esceme.…` module that a file imports, as its dotted parts below the package."""
+    found: set[tuple[str, ...]] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import; write the full name"
+            names = [node.module or ""]
+        else:
+            continue
+        found |= {tuple(name.split(".")[1:]) for name in names if name.split(".")[0] == "esceme"}
+    return found
+
+
+FILES = sorted(path.relative_to(SOURCE) for path in SOURCE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=str)
+def test_imports_go_leftwards_only(file: Path) -> None:
+    if file == Path("__init__.py"):
+        return  # the package's front door may show anything
+    room = room_of(file.parts)
+    assert room in LEVEL_OF, f"{file}: room '{room}' has no place in the import order; give it one"
+    for parts in imports_of(SOURCE / file):
+        if not parts:
+            continue  # `from esceme import __version__`
+        other = room_of(parts)
+        if other == room:
+            within = ORDER_WITHIN.get(room)
+            if within and len(parts) > 1:
+                assert within.index(parts[1]) < within.index(file.stem), f"{file} imports {'.'.join(parts)}"
+            continue
+        assert LEVEL_OF[other] < LEVEL_OF[room], f"{file} ({room}) may not import {'.'.join(parts)}"
+        assert (room, other) not in FORBIDDEN, f"{file}: {room} never imports {other}"
+        if other == "synth":
+            assert room in KNOWS_IT_IS_GENERATED, f"{file} knows that the world is generated"
+
+
+def test_the_world_is_plain_numpy() -> None:
+    for path in (SOURCE / "world").glob("*.py"):
+        assert "torch" not in path.read_text().replace("no torch", ""), f"{path} uses torch"
