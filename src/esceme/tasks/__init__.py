@@ -1,0 +1,1 @@
+"""What is asked: the files of every task, as episodes."""

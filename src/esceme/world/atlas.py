@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -71,12 +71,12 @@ class Atlas:
         self.scene_of: NDArray[np.int32] = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
         self._scene_order = {scene: index for index, scene in enumerate(self.graphs)}
 
-        self.neighbours = self._join("neighbours", -1)
+        self.neighbours: NDArray[np.int32] = self._join("neighbours", -1)
         self.neighbours[self.neighbours >= 0] += np.repeat(
             self.first[self.scene_of], (self.neighbours >= 0).sum(axis=1)
         ).astype(np.int32)
-        self.views = self._join("views", -1)
-        self.lengths = self._join("lengths", 0.0)
+        self.views: NDArray[np.int8] = self._join("views", -1)
+        self.lengths: NDArray[np.float64] = self._join("lengths", 0.0)
         self.degrees: NDArray[np.int64] = (self.neighbours >= 0).sum(axis=1)
         self._lay_out_tokens()
 
@@ -99,7 +99,7 @@ class Atlas:
         )
         return cls(read_scenes(connectivity, scenes).values(), store)
 
-    def _join(self, table: str, fill: float) -> NDArray[np.generic]:
+    def _join(self, table: str, fill: float) -> NDArray[Any]:
         """One table over all scenes, each scene's candidates padded to the widest."""
         tables = [getattr(graph, table) for graph in self.graphs.values()]
         joined = np.full((len(self), max(each.shape[1] for each in tables)), fill, dtype=tables[0].dtype)

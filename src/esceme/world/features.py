@@ -244,8 +244,8 @@ def _as_half(features: NDArray[np.float32], key: str, source: str) -> NDArray[np
 def _as_single(values: NDArray[Any]) -> NDArray[np.float32]:
     """Finite half-precision numbers as float32, exactly; float32 as it is.
 
-    numpy converts halves one by one; moving the bits into place and rescaling by a power of two is exact, too,
-    and several times faster.
+    numpy converts halves one by one; moving the bits into place and rescaling by a power of two is exact
+    too, and several times faster.
     """
     if values.dtype == np.float32:
         return values

@@ -13,13 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 
 VIEWS = 36
 COLUMNS = 12
-TURN = np.pi / 6
+TURN: float = np.pi / 6
 """The angle between two neighbouring views, 30°."""
 HALF_FIELD = np.radians(40.0)
 """Half the horizontal field of view: a 640x480 picture with a vertical field of 60°."""
 
-VIEW_HEADINGS: NDArray[np.float64] = (np.arange(VIEWS) % COLUMNS) * TURN
-VIEW_ELEVATIONS: NDArray[np.float64] = (np.arange(VIEWS) // COLUMNS - 1) * TURN
+VIEW_HEADINGS: NDArray[np.float64] = np.float64(TURN) * (np.arange(VIEWS) % COLUMNS)
+VIEW_ELEVATIONS: NDArray[np.float64] = np.float64(TURN) * (np.arange(VIEWS) // COLUMNS - 1)
 
 
 class Direction(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -57,8 +57,8 @@ class Record(msgspec.Struct):
 class SceneGraph:
     """The navigation graph of one scene, with the candidates of each viewpoint in the simulator's order.
 
-    Arrays have a row per viewpoint (P) and a column per candidate (K, padded): `neighbours` (-1 where there is
-    none), `views` (-1), `headings`, `elevations`, `angular_distances` (radians) and `lengths` (metres; 0).
+    Arrays have a row per viewpoint (P) and a column per candidate (K, padded): `neighbours` (-1 where there
+    is none), `views` (-1), `headings`, `elevations`, `angular_distances` (radians) and `lengths` (metres; 0).
 
     >>> square = {"a": (0, 0, 0), "b": (0, 2, 0), "c": (2, 2, 0), "d": (2, 0, 0)}
     >>> graph = SceneGraph.build("toy", square, [("a", "b"), ("b", "c"), ("c", "d")])
@@ -106,7 +106,7 @@ class SceneGraph:
 
     @classmethod
     def read(cls, path: str | Path) -> SceneGraph:
-        """The graph of `<scene>_connectivity.json`; raises `DataError` where the file breaks its own rules."""
+        """The graph of `<scene>_connectivity.json`; raises `DataError` where it breaks its own rules."""
         path = Path(path)
         records = read_json(path, list[Record])
         names = [record.image_id for record in records]
@@ -117,13 +117,12 @@ class SceneGraph:
             for key, expected in (("pose", 16), ("unobstructed", len(records))):
                 if (found := len(getattr(record, key))) != expected:
                     raise DataError(
-                        f"{path}: viewpoint '{record.image_id}': {key} has {found} entries, expected {expected}"
+                        f"{path}: viewpoint '{record.image_id}': {key} has {found} entries, not {expected}"
                     )
         poses = np.array([record.pose for record in records], dtype=np.float64).reshape(-1, 16)
         if not np.isfinite(poses).all():
-            raise DataError(
-                f"{path}: viewpoint '{names[int(np.argwhere(~np.isfinite(poses))[0, 0])]}': pose is not finite"
-            )
+            row = int(np.argwhere(~np.isfinite(poses))[0, 0])
+            raise DataError(f"{path}: viewpoint '{names[row]}': pose is not finite")
         adjacency = np.array([record.unobstructed for record in records], dtype=bool).reshape(len(names), -1)
         included = np.array([record.included for record in records], dtype=bool)
         adjacency &= included[:, None] & included[None, :]
@@ -146,7 +145,7 @@ class SceneGraph:
     ) -> SceneGraph:
         """Drop what is not in the graph and lay out every viewpoint's candidates."""
         adjacency = adjacency & included[:, None] & included[None, :] & ~np.eye(len(names), dtype=bool)
-        connected = adjacency.any(axis=1)
+        connected: NDArray[np.bool_] = adjacency.any(axis=1)
         if not connected.any():
             raise DataError(f"scene '{scene_id}': no two viewpoints are connected")
         left_out = {
@@ -170,14 +169,14 @@ class SceneGraph:
         degree = np.bincount(here, minlength=len(kept))
         slot = edges - np.repeat(np.cumsum(degree) - degree, degree)
 
-        def table(values: NDArray[np.generic], fill: float, dtype: type[np.generic]) -> NDArray[np.generic]:
+        def table(values: NDArray[Any], fill: float, dtype: type[np.generic]) -> NDArray[Any]:
             out = np.full((len(kept), int(degree.max())), fill, dtype=dtype)
             out[here[order], slot] = values[order]
             return out
 
         return cls(
             scene_id=scene_id,
-            viewpoints=tuple(names[index] for index in kept),
+            viewpoints=tuple(names[index] for index in kept.tolist()),
             positions=places,
             neighbours=table(there, -1, np.int32),
             views=table(nearest, -1, np.int8),
@@ -213,7 +212,9 @@ class SceneGraph:
             return f"viewpoint '{viewpoint}' is excluded from scene '{self.scene_id}' (\"included\": false)"
         if reason == "isolated":
             return f"viewpoint '{viewpoint}' of scene '{self.scene_id}' has no edge to any other"
-        return f"viewpoint '{viewpoint}' is not in scene '{self.scene_id}'; is connectivity from another release?"
+        return (
+            f"viewpoint '{viewpoint}' is not in scene '{self.scene_id}'; is connectivity/ of another release?"
+        )
 
     @cached_property
     def degrees(self) -> NDArray[np.int64]:
@@ -294,7 +295,7 @@ class SceneGraph:
         return float(self.distances[self.index(a), self.index(b)])
 
     def shortest_path(self, a: str, b: str) -> list[str]:
-        """The viewpoints of a shortest path, both ends included; raises `WorldError` where there is no way."""
+        """The viewpoints of a shortest path, both ends included; `WorldError` where there is no way."""
         at, goal = self.index(a), self.index(b)
         if not np.isfinite(self.distances[at, goal]):
             raise WorldError(f"scene '{self.scene_id}': no way leads from '{a}' to '{b}'")
