@@ -145,7 +145,7 @@ class SceneGraph:
     ) -> SceneGraph:
         """Drop what is not in the graph and lay out every viewpoint's candidates."""
         adjacency = adjacency & included[:, None] & included[None, :] & ~np.eye(len(names), dtype=bool)
-        connected: NDArray[np.bool_] = adjacency.any(axis=1)
+        connected = np.asarray(adjacency.any(axis=1))
         if not connected.any():
             raise DataError(f"scene '{scene_id}': no two viewpoints are connected")
         left_out = {
