@@ -6,8 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from esceme.world import SceneGraph
+
+# Property tests draw the same examples every time and take the time they need.
+settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.load_profile("fixed")
 
 REPOSITORY = Path(__file__).parents[1]
 

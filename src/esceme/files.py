@@ -106,6 +106,9 @@ def writing(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
             os.fsync(file.fileno())
         part.chmod(0o666 & ~_umask())
         part.replace(target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise DataError(f"{path}: cannot be written ({error.strerror or error})") from None
     except BaseException:
         part.unlink(missing_ok=True)
         raise

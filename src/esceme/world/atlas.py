@@ -62,7 +62,11 @@ class Atlas:
 
     def __init__(self, graphs: Iterable[SceneGraph], features: FeatureStore | None = None) -> None:
         """Compile `graphs`; with `features`, which must cover every viewpoint, panoramas can be observed."""
-        self.graphs: dict[str, SceneGraph] = {graph.scene_id: graph for graph in graphs}
+        self.graphs: dict[str, SceneGraph] = {}
+        for graph in graphs:
+            if graph.scene_id in self.graphs:
+                raise WorldError(f"scene '{graph.scene_id}' is given twice")
+            self.graphs[graph.scene_id] = graph
         if not self.graphs:
             raise WorldError("an atlas needs at least one scene")
         sizes = [len(graph) for graph in self.graphs.values()]
@@ -121,26 +125,21 @@ class Atlas:
         self._token_view = np.full(shape, -1, dtype=np.int8)
         self._token_kind = np.zeros(shape, dtype=np.uint8)
         self._token_neighbour = np.full(shape, -1, dtype=np.int32)
-        self._token_heading = np.zeros(shape)
-        self._token_elevation = np.zeros(shape)
+        self._token_angle = np.zeros((*shape, 4))
+        """Sine and cosine of absolute heading and elevation; zeros for STOP and padding (P, N, 4)."""
 
         self._token_view[rows, slots] = self.views[rows, slots]
         self._token_kind[rows, slots] = CANDIDATE
         self._token_neighbour[rows, slots] = self.neighbours[rows, slots]
-        self._token_heading[rows, slots] = self._join("headings", 0.0)[rows, slots]
-        self._token_elevation[rows, slots] = self._join("elevations", 0.0)[rows, slots]
+        headings, elevations = self._join("headings", 0.0), self._join("elevations", 0.0)
+        self._token_angle[rows, slots] = _sines(headings[rows, slots], elevations[rows, slots])
 
         self._token_kind[np.arange(size), self.degrees] = STOP
 
         rows, rest = np.nonzero(~leads)
         places = self.degrees[rows] + (~leads).cumsum(axis=1)[rows, rest]
         self._token_view[rows, places] = rest
-        self._token_heading[rows, places] = VIEW_HEADINGS[rest]
-        self._token_elevation[rows, places] = VIEW_ELEVATIONS[rest]
-        self._token_cos_elevation = np.where(self._token_view >= 0, np.cos(self._token_elevation), 0).astype(
-            np.float32
-        )
-        self._token_sin_elevation = np.sin(self._token_elevation).astype(np.float32)
+        self._token_angle[rows, places] = _sines(VIEW_HEADINGS[rest], VIEW_ELEVATIONS[rest])
 
     # -- names -------------------------------------------------------------------------------------------
 
@@ -174,6 +173,34 @@ class Atlas:
         start = int(self.first[self._scene_order[scene]])
         return np.array([start + graph.index(viewpoint) for viewpoint in viewpoints], dtype=np.int64)
 
+    def locate_all(
+        self, paths: Iterable[tuple[str, Sequence[str]]]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The integers of many (scene, viewpoints) end to end, and how many each has; errors as above."""
+        flat: list[int] = []
+        count: list[int] = []
+        previous, rows = None, []
+        for scene, viewpoints in paths:
+            if viewpoints is not previous:  # the instructions of one path share it
+                try:
+                    order = self._order[scene]
+                    rows = [order[viewpoint] for viewpoint in viewpoints]
+                except KeyError:
+                    self.locate(scene, viewpoints)
+                    raise
+                previous = viewpoints
+            flat += rows
+            count.append(len(rows))
+        return np.array(flat, dtype=np.int64), np.array(count, dtype=np.int64)
+
+    @cached_property
+    def _order(self) -> dict[str, dict[str, int]]:
+        """Scene -> viewpoint -> integer."""
+        return {
+            scene: {name: start + row for row, name in enumerate(graph.viewpoints)}
+            for start, (scene, graph) in zip(self.first.tolist(), self.graphs.items(), strict=False)
+        }
+
     # -- walking -----------------------------------------------------------------------------------------
 
     def begin(self, viewpoints: ArrayLike, heading: ArrayLike, elevation: ArrayLike = 0.0) -> Pose:
@@ -202,26 +229,32 @@ class Atlas:
             np.where(moves, self.views[pose.viewpoint, taken], pose.view),
         )
 
-    def observe(self, pose: Pose) -> Panoramas:
-        """What a batch of agents sees, trimmed to the longest panorama of the batch."""
+    def observe(self, pose: Pose, *, out: NDArray[np.float32] | None = None) -> Panoramas:
+        """What a batch of agents sees, trimmed to the longest panorama of the batch.
+
+        With `out`, a buffer from `room_for`, features are written there instead of to fresh memory.
+        """
         at = pose.viewpoint
         count = self.token_count[at]
         longest = int(count.max())
-        view = self._token_view[at, :longest]
-        kind = self._token_kind[at, :longest]
+        view = self._token_view.take(at, axis=0)[:, :longest]
         return Panoramas(
-            features=self._token_features(at, view),
+            features=self._token_features(at, view, out),
             angles=self._token_angles(pose, longest),
-            kind=kind,
+            kind=self._token_kind.take(at, axis=0)[:, :longest],
             view=view,
-            neighbour=self._token_neighbour[at, :longest],
+            neighbour=self._token_neighbour.take(at, axis=0)[:, :longest],
             valid=np.arange(longest) < count[:, None],
         )
 
+    def room_for(self, batch: int) -> NDArray[np.float32]:
+        """A buffer that holds the features of `batch` panoramas of any length."""
+        return np.empty((batch, int(self.token_count.max()), self._store().width), dtype=np.float32)
+
     def panorama_features(self, viewpoints: NDArray[np.integer]) -> NDArray[np.float32]:
         """All 36 views of a batch of viewpoints in view order: (B,) -> (B, 36, D)."""
-        rows = self._feature_row[viewpoints]
-        return self._store().gather(rows, np.broadcast_to(np.arange(VIEWS), (len(rows), VIEWS)))
+        store, rows = self._store(), self._feature_row[viewpoints]
+        return store.gather(rows, np.broadcast_to(np.arange(VIEWS), (len(rows), VIEWS)))
 
     def panorama_angles(self, views: NDArray[np.integer]) -> NDArray[np.float32]:
         """Angle features of all 36 views for agents that face `views`: (B,) -> (B, 36, 4)."""
@@ -232,20 +265,21 @@ class Atlas:
             raise WorldError("this atlas has no features; give it a feature file to observe panoramas")
         return self.features
 
-    def _token_features(self, at: NDArray[np.integer], view: NDArray[np.int8]) -> NDArray[np.float32]:
-        store = self._store()
-        features = store.gather(self._feature_row[at], view.clip(0))
+    def _token_features(
+        self, at: NDArray[np.integer], view: NDArray[np.int8], out: NDArray[np.float32] | None
+    ) -> NDArray[np.float32]:
+        features = self._store().gather(self._feature_row[at], view.clip(0), out=out)
         features[view < 0] = 0.0
         return features
 
     def _token_angles(self, pose: Pose, longest: int) -> NDArray[np.float32]:
-        heading = self._token_heading[pose.viewpoint, :longest] - VIEW_HEADINGS[pose.view][:, None]
-        seen = self._token_view[pose.viewpoint, :longest] >= 0
-        angles = np.empty((*heading.shape, 4), dtype=np.float32)
-        angles[..., 0] = np.where(seen, np.sin(heading), 0.0)
-        angles[..., 1] = np.where(seen, np.cos(heading), 0.0)
-        angles[..., 2] = self._token_sin_elevation[pose.viewpoint, :longest]
-        angles[..., 3] = self._token_cos_elevation[pose.viewpoint, :longest]
+        """Absolute angles turned by the faced heading; zeros stay zeros."""
+        absolute = self._token_angle.take(pose.viewpoint, axis=0)[:, :longest]  # (B, N, 4)
+        sine, cosine = absolute[..., 0], absolute[..., 1]
+        turn = VIEW_HEADINGS[pose.view][:, None]
+        angles = absolute.astype(np.float32)
+        angles[..., 0] = sine * np.cos(turn) - cosine * np.sin(turn)
+        angles[..., 1] = cosine * np.cos(turn) + sine * np.sin(turn)
         return angles
 
     # -- distances ---------------------------------------------------------------------------------------
@@ -262,8 +296,12 @@ class Atlas:
         flat, begin = self._all_distances
         scene = self.scene_of[a]
         first = self.first[scene]
-        size = self.first[scene + 1] - first
+        row = begin[scene] + (a - first) * (self.first[scene + 1] - first) - first
         same = scene == self.scene_of[b]
-        place = begin[scene] + (a - first) * size + np.where(same, b - first, 0)
-        found = flat[place]
-        return found if same.all() else np.where(same, found, np.inf)
+        if same.all():
+            return flat[row + b]
+        return np.where(same, flat[np.where(same, row + b, 0)], np.inf)
+
+
+def _sines(heading: NDArray[np.float64], elevation: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.stack([np.sin(heading), np.cos(heading), np.sin(elevation), np.cos(elevation)], axis=-1)

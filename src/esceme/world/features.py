@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from esceme.errors import DataError
+from esceme.errors import DataError, WorldError
 from esceme.files import read_json, write_json, writing
 from esceme.world.geometry import VIEWS
 
@@ -62,11 +62,25 @@ class FeatureStore(ABC):
             )
         return np.array([self._row_of[key] for key in keys], dtype=np.int64)
 
-    def gather(self, rows: NDArray[np.integer], views: NDArray[np.integer]) -> NDArray[np.float32]:
-        """Features of views (B, N) of viewpoints (B,), as single precision: (B, N, D)."""
+    def gather(
+        self,
+        rows: NDArray[np.integer],
+        views: NDArray[np.integer],
+        *,
+        out: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float32]:
+        """Features of views (B, N) of viewpoints (B,), as single precision: (B, N, D).
+
+        They are written to the front of `out` where that is given: it saves fresh memory at every step.
+        """
         self._prepare(rows)
         flat = self._values.reshape(-1, self.width)
-        return _as_single(flat.take(rows[:, None] * VIEWS + views, axis=0))
+        places = rows[:, None] * VIEWS + views
+        shape = (*places.shape, self.width)
+        target = np.empty(shape, np.float32) if out is None else _front(out, shape)
+        if flat.dtype == np.float32:
+            return flat.take(places, axis=0, out=target, mode="clip")
+        return _widen(flat.take(places, axis=0), target)
 
     def panorama(self, key: str) -> NDArray[np.float32]:
         """All 36 views of one viewpoint, (36, D)."""
@@ -112,7 +126,7 @@ class ArrayFeatures(FeatureStore):
         if index.format != FORMAT:
             raise DataError(f"{path.with_suffix('.json')}: format '{index.format}', expected '{FORMAT}'")
         try:
-            values = np.load(path, mmap_mode="r", allow_pickle=False)
+            values = np.lib.format.open_memmap(path, mode="r")
         except FileNotFoundError:
             raise DataError(f"{path}: no such file") from None
         except (OSError, ValueError, EOFError) as error:
@@ -143,8 +157,10 @@ class Hdf5Features(FeatureStore):
         keys = sorted(self._file)
         if not keys:
             raise DataError(f"{path}: holds no features")
-        stored = self._file[keys[0]].shape[-1] if self._file[keys[0]].shape else 0
-        width = stored if width is None else width
+        if width is None:
+            width = (_dataset(self._file, keys[0], path).shape or (1,))[-1]
+        if width < 1:
+            raise DataError(f"{path}: features of width {width} say nothing; expected at least 1")
         # calloc: pages that no viewpoint has touched yet cost nothing.
         super().__init__(keys, np.zeros((len(keys), VIEWS, width), dtype=np.float32), source=str(path))
         self._loaded = np.zeros(len(keys), dtype=bool)
@@ -157,7 +173,7 @@ class Hdf5Features(FeatureStore):
     def _read(self, row: int) -> NDArray[np.float32]:
         key = self.keys[row]
         try:
-            stored = self._file[key][()]
+            stored = _dataset(self._file, key, self.source)[()]
         except (OSError, KeyError, RuntimeError) as error:
             raise DataError(
                 f"{self.source}: '{key}' cannot be read ({error}); fetch the file again"
@@ -169,7 +185,12 @@ def open_features(path: str | Path, *, width: int | None = None) -> FeatureStore
     """A feature file by its ending: `.hdf5` / `.h5` as published, `.npy` as packed."""
     path = Path(path)
     if path.suffix == ".npy":
-        return ArrayFeatures.open(path)
+        store = ArrayFeatures.open(path)
+        if width not in (None, store.width):
+            raise DataError(
+                f"{path}: holds features of width {store.width}, not {width}; pack them again with that width"
+            )
+        return store
     if path.suffix in HDF5_SUFFIXES:
         return Hdf5Features(path, width=width)
     raise DataError(f"{path}: expected a feature file ending in .hdf5, .h5 or .npy")
@@ -192,10 +213,9 @@ def pack(
         np.lib.format.write_array_header_1_0(file, header)
         for key in progress(source.keys):
             file.write(_as_half(source.panorama(key), key, source.source).tobytes())
-    write_json(
-        out.with_suffix(".json"),
-        _Index(format=FORMAT, width=source.width, source=Path(source.source).name, keys=list(source.keys)),
-    )
+        name = Path(source.source).name
+        index = _Index(format=FORMAT, width=source.width, source=name, keys=list(source.keys))
+        write_json(out.with_suffix(".json"), index)
     return out
 
 
@@ -207,7 +227,10 @@ def check_panorama(
     if stored.ndim != 2 or stored.shape[0] != VIEWS or stored.shape[1] < (width or 1):
         wanted = "at least 1" if width is None else f"at least {width}"
         raise DataError(f"{source}: '{key}' has shape {stored.shape}, expected ({VIEWS}, {wanted})")
-    features = stored[:, :width].astype(np.float32)
+    if stored.dtype.kind not in "fiu":
+        raise DataError(f"{source}: '{key}' holds {stored.dtype}, expected numbers")
+    with np.errstate(over="ignore"):  # what single precision cannot hold becomes infinite and is refused
+        features = stored[:, :width].astype(np.float32)
     if not np.isfinite(features).all():
         view = int(np.argwhere(~np.isfinite(features))[0, 0])
         raise DataError(f"{source}: '{key}' holds NaN or infinity in view {view}; extract it again")
@@ -223,35 +246,47 @@ class _Index(msgspec.Struct):
     keys: list[str]
 
 
+def _dataset(file: h5py.File, key: str, source: object) -> h5py.Dataset:
+    stored = file[key]
+    if not isinstance(stored, h5py.Dataset):
+        raise DataError(f"{source}: '{key}' is a group; expected an array under '<scene>_<viewpoint>'")
+    return stored
+
+
 def _open_hdf5(path: Path) -> h5py.File:
-    if not path.exists():
-        raise DataError(f"{path}: no such file")
     try:
         return h5py.File(path, "r")
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except PermissionError:
+        raise DataError(f"{path}: cannot be read (Permission denied)") from None
     except OSError as error:
         raise DataError(f"{path}: not a complete HDF5 file ({error}); fetch it again") from None
 
 
 def _as_half(features: NDArray[np.float32], key: str, source: str) -> NDArray[np.float16]:
     largest = float(np.abs(features).max())
-    if largest > np.finfo(np.float16).max:
+    if largest > float(np.finfo(np.float16).max):
         raise DataError(
             f"{source}: '{key}' holds {largest:g}, which half precision cannot; use the HDF5 file"
         )
     return features.astype("<f2")
 
 
-def _as_single(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Finite half-precision numbers as float32, exactly; float32 as it is.
+def _front(buffer: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """The first numbers of a buffer, in this shape; raises `WorldError` where it is too small."""
+    size = int(np.prod(shape))
+    if buffer.size < size or not buffer.flags.c_contiguous or buffer.dtype != np.float32:
+        raise WorldError(f"out must be a contiguous float32 array of at least {size} numbers, for {shape}")
+    return buffer.reshape(-1)[:size].reshape(shape)
 
-    numpy converts halves one by one; moving the bits into place and rescaling by a power of two is exact
-    too, and several times faster.
+
+def _widen(halves: NDArray[np.float16], out: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Half precision as single precision, exactly.
+
+    numpy converts halves one by one; torch, loaded here only when it is needed, is thirty times faster.
     """
-    if values.dtype == np.float32:
-        return values
-    bits = values.view(np.int16).astype(np.int32)
-    bits <<= 13
-    bits &= np.int32(-0x70002000)  # sign, five bits of exponent, ten of mantissa
-    single = bits.view(np.float32)
-    single *= np.float32(2.0**112)  # exponents are biased by 15 in half, by 127 in single precision
-    return single
+    import torch
+
+    torch.from_numpy(out).copy_(torch.from_numpy(halves))
+    return out

@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
-from esceme.errors import DataError, WorldError
-from esceme.files import read_json, read_text
+from esceme.errors import DataError, WorldError, blaming
+from esceme.files import read_records, read_text
 from esceme.world.geometry import VIEW_HEADINGS, direction, sight
 
 SUFFIX = "_connectivity.json"
+FAR_AWAY = 1e6
+"""No building has a viewpoint this many metres from its origin."""
 
 
 class Candidate(NamedTuple):
@@ -77,6 +79,8 @@ class SceneGraph:
     elevations: NDArray[np.float64]
     angular_distances: NDArray[np.float64]
     lengths: NDArray[np.float64]
+    records: NDArray[np.int64]
+    """The place of each viewpoint in the connectivity file, whose other records are left out here."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Viewpoints of the file that cannot be stood on, and why: 'excluded' or 'isolated'."""
 
@@ -108,7 +112,7 @@ class SceneGraph:
     def read(cls, path: str | Path) -> SceneGraph:
         """The graph of `<scene>_connectivity.json`; raises `DataError` where it breaks its own rules."""
         path = Path(path)
-        records = read_json(path, list[Record])
+        records = read_records(path, Record)
         names = [record.image_id for record in records]
         if len(set(names)) < len(names):
             twice = next(name for index, name in enumerate(names) if name in names[:index])
@@ -120,9 +124,9 @@ class SceneGraph:
                         f"{path}: viewpoint '{record.image_id}': {key} has {found} entries, not {expected}"
                     )
         poses = np.array([record.pose for record in records], dtype=np.float64).reshape(-1, 16)
-        if not np.isfinite(poses).all():
-            row = int(np.argwhere(~np.isfinite(poses))[0, 0])
-            raise DataError(f"{path}: viewpoint '{names[row]}': pose is not finite")
+        if (outside := ~(np.abs(poses) < FAR_AWAY)).any():
+            row, entry = np.argwhere(outside)[0]
+            raise DataError(f"{path}: viewpoint '{names[row]}': pose holds {poses[row, entry]:g}, not metres")
         adjacency = np.array([record.unobstructed for record in records], dtype=bool).reshape(len(names), -1)
         included = np.array([record.included for record in records], dtype=bool)
         adjacency &= included[:, None] & included[None, :]
@@ -132,7 +136,9 @@ class SceneGraph:
                 f"{path}: adjacency is not symmetric: '{names[a]}' sees '{names[b]}' as reachable, "
                 "but not the other way round; fetch the file again"
             )
-        return cls._compile(path.name.removesuffix(SUFFIX), names, poses[:, [3, 7, 11]], adjacency, included)
+        scene = path.name.removesuffix(SUFFIX)
+        with blaming(file=path):
+            return cls._compile(scene, names, poses[:, [3, 7, 11]], adjacency, included)
 
     @classmethod
     def _compile(
@@ -184,6 +190,7 @@ class SceneGraph:
             elevations=table(seen.elevation, 0.0, np.float64),
             angular_distances=table(view_of.angular_distance[edges, nearest], 0.0, np.float64),
             lengths=table(np.linalg.norm(places[there] - places[here], axis=1), 0.0, np.float64),
+            records=kept,
             left_out=left_out,
         )
 
@@ -313,11 +320,7 @@ class SceneGraph:
 def scene_ids(directory: str | Path) -> list[str]:
     """The scenes that a connectivity folder holds, from the files themselves, sorted."""
     directory = Path(directory)
-    try:
-        names = sorted(path.name for path in directory.iterdir())
-    except OSError as error:
-        raise DataError(f"{directory}: cannot be read as a connectivity folder ({error.strerror})") from None
-    scenes = [name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)]
+    scenes = [name.removesuffix(SUFFIX) for name in _entries(directory) if name.endswith(SUFFIX)]
     if not scenes:
         raise DataError(f"{directory}: no file ends in {SUFFIX}; is this the connectivity folder?")
     return scenes
@@ -325,8 +328,15 @@ def scene_ids(directory: str | Path) -> list[str]:
 
 def listed_scene_ids(directory: str | Path) -> list[str] | None:
     """The scenes that `scans.txt` names, in its order; None where the folder has no such file."""
-    path = Path(directory) / "scans.txt"
-    return read_text(path).split() if path.exists() else None
+    directory = Path(directory)
+    return read_text(directory / "scans.txt").split() if "scans.txt" in _entries(directory) else None
+
+
+def _entries(directory: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in directory.iterdir())
+    except OSError as error:
+        raise DataError(f"{directory}: cannot be read as a connectivity folder ({error.strerror})") from None
 
 
 def read_scenes(directory: str | Path, scenes: Iterable[str] | None = None) -> dict[str, SceneGraph]:

@@ -1,0 +1,387 @@
+"""Feature stores: exact conversion, packing, and files that are not what they should be."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from esceme.errors import DataError
+from esceme.world import ArrayFeatures, Atlas, SceneGraph, open_features, pack
+from esceme.world.geometry import snap
+
+Panoramas = dict[str, NDArray[np.float64]]
+
+
+def panoramas(count: int = 3, width: int = 6, *, seed: int = 0) -> Panoramas:
+    values = np.random.default_rng(seed).normal(size=(count, 36, width))
+    return {f"house_v{index}": panorama for index, panorama in enumerate(values)}
+
+
+def write_hdf5(path: Path, stored: Panoramas) -> Path:
+    with h5py.File(path, "w") as file:
+        for key, values in stored.items():
+            file.create_dataset(key, data=values, compression="gzip" if np.ndim(values) else None)
+    return path
+
+
+# -- half to single precision ----------------------------------------------------------------------------
+
+
+def test_every_finite_half_becomes_the_same_number_in_single_precision() -> None:
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    finite = halves[np.isfinite(halves)]
+    assert len(finite) == 63_488
+    values = np.zeros((28, 36, 64), dtype=np.float16)  # the smallest whole number of panoramas
+    values.ravel()[: len(finite)] = finite
+    store = ArrayFeatures([f"v{row}" for row in range(28)], values, source="every half")
+    ours = store.gather(np.arange(28), np.tile(np.arange(36), (28, 1))).ravel()[: len(finite)]
+    theirs = finite.astype(np.float32)
+    assert (ours.view(np.uint32) == theirs.view(np.uint32)).all()  # bit for bit, so -0.0 too
+
+
+# -- gathering -------------------------------------------------------------------------------------------
+
+
+@given(st.data())
+def test_gathering_is_indexing(data: st.DataObject) -> None:
+    stored = panoramas(4, 5)
+    half = data.draw(st.booleans())
+    values = np.stack(list(stored.values())).astype(np.float16 if half else np.float32)
+    store = ArrayFeatures(stored, values, source="test")
+    batch = data.draw(st.integers(1, 5))
+    rows = np.array(data.draw(st.lists(st.integers(0, 3), min_size=batch, max_size=batch)))
+    views = np.array(
+        data.draw(st.lists(st.tuples(*[st.integers(0, 35)] * 3), min_size=batch, max_size=batch))
+    )
+    gathered = store.gather(rows, views)
+    assert gathered.dtype == np.float32
+    for item in range(batch):
+        for place in range(3):
+            expected = values[rows[item], views[item, place]].astype(np.float32)
+            assert (gathered[item, place] == expected).all()
+
+
+def test_gathered_features_may_be_written_to_without_changing_the_store() -> None:
+    store = ArrayFeatures.from_mapping(panoramas(), source="test")
+    rows, views = np.array([0]), np.array([[0, 1]])
+    before = store.gather(rows, views).copy()
+    store.gather(rows, views)[:] = 7.0
+    assert (store.gather(rows, views) == before).all()
+
+
+def test_a_published_file_gives_what_was_stored_as_single_precision(tmp_path: Path) -> None:
+    stored = panoramas()
+    store = open_features(write_hdf5(tmp_path / "f.hdf5", stored))
+    assert (store.width, len(store), store.keys) == (6, 3, tuple(sorted(stored)))
+    for key, values in stored.items():
+        assert key in store
+        assert (store.panorama(key) == values.astype(np.float32)).all()
+
+
+def test_a_width_cuts_off_what_follows_the_features(tmp_path: Path) -> None:
+    stored = panoramas()
+    store = open_features(write_hdf5(tmp_path / "f.h5", stored), width=4)
+    assert store.width == 4
+    assert (store.panorama("house_v1") == stored["house_v1"][:, :4].astype(np.float32)).all()
+
+
+# -- packing ---------------------------------------------------------------------------------------------
+
+
+def test_packing_and_opening_gives_the_features_back_within_half_precision(tmp_path: Path) -> None:
+    source = open_features(write_hdf5(tmp_path / "f.hdf5", panoramas(5, 7)))
+    packed = open_features(pack(source, tmp_path / "packed.npy"))
+    assert (packed.keys, packed.width, packed.source) == (source.keys, source.width, "f.hdf5")
+    for key in source.keys:
+        half = source.panorama(key).astype(np.float16)
+        assert (packed.panorama(key) == half.astype(np.float32)).all()
+        np.testing.assert_allclose(packed.panorama(key), source.panorama(key), rtol=2.0**-11, atol=2.0**-25)
+
+
+def test_packing_a_packed_file_changes_nothing(tmp_path: Path) -> None:
+    once = pack(ArrayFeatures.from_mapping(panoramas(), source="test"), tmp_path / "once")
+    twice = pack(open_features(once), tmp_path / "twice")
+    assert once.read_bytes() == twice.read_bytes()
+    assert once.name == "once.npy"
+
+
+def test_the_toy_features_pack_and_observe_alike(toy_root: Path, tmp_path: Path) -> None:
+    published = toy_root / "features" / "toy.hdf5"
+    packed = pack(open_features(published, width=32), tmp_path / "toy")
+    whole = Atlas.read(toy_root / "connectivity", features=published, width=32)
+    half = Atlas.read(toy_root / "connectivity", features=packed, width=32)
+    everywhere = whole.begin(np.arange(len(whole)), 1.0)
+    np.testing.assert_allclose(
+        half.observe(everywhere).features, whole.observe(everywhere).features, rtol=2.0**-11, atol=2.0**-25
+    )
+
+
+def test_packing_shows_its_progress(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def watch(keys: Iterable[str]) -> Iterable[str]:
+        for key in keys:
+            seen.append(key)
+            yield key
+
+    pack(ArrayFeatures.from_mapping(panoramas(), source="test"), tmp_path / "f", progress=watch)
+    assert seen == ["house_v0", "house_v1", "house_v2"]
+
+
+def with_nan() -> Panoramas:
+    stored = panoramas()
+    stored["house_v2"][17, 3] = np.nan
+    return stored
+
+
+def test_packing_a_file_with_nan_leaves_nothing_behind(tmp_path: Path) -> None:
+    source = write_hdf5(tmp_path / "f.hdf5", with_nan())
+    out = tmp_path / "out"
+    with pytest.raises(DataError, match=r"f\.hdf5: 'house_v2' holds NaN or infinity in view 17"):
+        pack(open_features(source), out / "packed")
+    assert list(out.iterdir()) == []
+
+
+def test_an_array_never_appears_without_its_index(tmp_path: Path) -> None:
+    (tmp_path / "packed.json").mkdir()
+    with pytest.raises((DataError, OSError)):
+        pack(ArrayFeatures.from_mapping(panoramas(), source="test"), tmp_path / "packed")
+    assert [path.name for path in tmp_path.iterdir()] == ["packed.json"]
+
+
+def test_a_failed_packing_keeps_what_was_there(tmp_path: Path) -> None:
+    out = pack(ArrayFeatures.from_mapping(panoramas(), source="test"), tmp_path / "packed")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(DataError):
+        pack(open_features(write_hdf5(tmp_path / "f.hdf5", with_nan())), out)
+    (tmp_path / "f.hdf5").unlink()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_numbers_too_large_for_half_precision_are_refused_not_made_infinite(tmp_path: Path) -> None:
+    stored = panoramas()
+    stored["house_v1"][0, 0] = 1e5
+    with pytest.raises(DataError, match="test: 'house_v1' holds 100000, which half precision cannot"):
+        pack(ArrayFeatures.from_mapping(stored, source="test"), tmp_path / "packed")
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- files that are not what they should be --------------------------------------------------------------
+
+
+def test_a_viewpoint_without_features_is_named(tmp_path: Path) -> None:
+    places = {f"v{index}": (0.0, float(index), 0.0) for index in range(4)}
+    graph = SceneGraph.build("house", places, [("v0", "v1"), ("v1", "v2"), ("v2", "v3")])
+    path = write_hdf5(tmp_path / "f.hdf5", panoramas(2))
+    with pytest.raises(DataError, match=r"f\.hdf5: no features for 'house_v2' and 1 more viewpoints"):
+        Atlas([graph], open_features(path))
+
+
+def reshape(values: NDArray[np.float64]) -> Panoramas:
+    return panoramas() | {"house_v1": values}
+
+
+WRONG: dict[str, tuple[Callable[[], Panoramas], str]] = {
+    "narrow": (lambda: reshape(np.zeros((36, 5))), r"has shape \(36, 5\), expected \(36, at least 6\)"),
+    "35 views": (lambda: reshape(np.zeros((35, 6))), r"has shape \(35, 6\)"),
+    "flat": (lambda: reshape(np.zeros(36 * 6)), r"has shape \(216,\)"),
+    "a scalar": (lambda: reshape(np.float64(3)), r"has shape \(\)"),  # type: ignore[arg-type]
+    "infinite": (lambda: reshape(np.full((36, 6), np.inf)), "holds NaN or infinity in view 0"),
+    "overflowing": (lambda: reshape(np.full((36, 6), 1e300)), "holds NaN or infinity in view 0"),
+    "words": (lambda: reshape(np.full((36, 6), b"x")), "holds .*S1, expected numbers"),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_a_wrong_panorama_is_named_with_its_file(tmp_path: Path, fault: str) -> None:
+    stored, message = WRONG[fault]
+    store = open_features(write_hdf5(tmp_path / "f.hdf5", stored()))
+    assert store.panorama("house_v0").shape == (36, 6)  # the others can still be read
+    with pytest.raises(DataError, match=rf"f\.hdf5: 'house_v1' {message}"):
+        store.panorama("house_v1")
+
+
+def test_a_published_file_grouped_by_scene_is_an_error_that_names_the_group(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "f.hdf5", "w") as file:
+        file.create_dataset("house/v0", data=np.zeros((36, 6)))
+    with pytest.raises(DataError, match=r"f\.hdf5: 'house' is a group"):
+        open_features(tmp_path / "f.hdf5")
+
+
+def test_an_hdf5_file_without_features_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"f\.hdf5: holds no features"):
+        open_features(write_hdf5(tmp_path / "f.hdf5", {}))
+
+
+def test_a_file_that_is_not_hdf5_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "f.hdf5").write_text("<html>404</html>")
+    with pytest.raises(DataError, match=r"f\.hdf5: not a complete HDF5 file"):
+        open_features(tmp_path / "f.hdf5")
+
+
+def test_a_truncated_hdf5_file_is_an_error(tmp_path: Path) -> None:
+    path = write_hdf5(tmp_path / "f.hdf5", panoramas())
+    path.write_bytes(path.read_bytes()[:-2000])
+    with pytest.raises(DataError, match=r"f\.hdf5: not a complete HDF5 file"):
+        open_features(path)
+
+
+def test_a_damaged_dataset_is_named(tmp_path: Path) -> None:
+    path = write_hdf5(tmp_path / "f.hdf5", panoramas(1, 64))
+    data = bytearray(path.read_bytes())
+    data[-3000:-1000] = bytes(2000)
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"f\.hdf5: 'house_v0' cannot be read"):
+        open_features(path).panorama("house_v0")
+
+
+@pytest.mark.parametrize("name", ["f.hdf5", "f.npy"])
+def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match=r"f\.(hdf5|json): no such file"):
+        open_features(tmp_path / name)
+
+
+def test_a_folder_in_place_of_a_feature_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "f.hdf5").mkdir()
+    with pytest.raises(DataError, match=r"f\.hdf5: "):
+        open_features(tmp_path / "f.hdf5")
+
+
+def test_an_unknown_ending_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"f\.zip: expected a feature file ending in"):
+        open_features(tmp_path / "f.zip")
+
+
+def test_a_file_in_an_unreadable_folder_is_an_error(tmp_path: Path) -> None:
+    folder = tmp_path / "locked"
+    folder.mkdir()
+    write_hdf5(folder / "f.hdf5", panoramas())
+    pack(ArrayFeatures.from_mapping(panoramas(), source="test"), folder / "f.npy")
+    folder.chmod(0o000)
+    superuser = os.geteuid() == 0
+    try:
+        if superuser:
+            os.seteuid(65534)
+        for name in ("f.hdf5", "f.npy"):
+            with pytest.raises(DataError, match="locked/f.*[Pp]ermission denied"):
+                open_features(folder / name)
+    finally:
+        if superuser:
+            os.seteuid(0)
+        folder.chmod(0o700)
+
+
+def packed(tmp_path: Path) -> tuple[Path, Path]:
+    path = pack(ArrayFeatures.from_mapping(panoramas(), source="test"), tmp_path / "f")
+    return path, path.with_suffix(".json")
+
+
+def test_a_truncated_array_is_an_error(tmp_path: Path) -> None:
+    path, _ = packed(tmp_path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(DataError, match=r"f\.npy: not a complete \.npy file"):
+        open_features(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY\x01\x00", b"PK\x03\x04", b"not an array at all"])
+def test_a_file_that_is_not_an_array_is_an_error(tmp_path: Path, content: bytes) -> None:
+    path, _ = packed(tmp_path)
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"f\.npy: not a complete \.npy file"):
+        open_features(path)
+
+
+def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
+    path, _ = packed(tmp_path)
+    np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(DataError, match=r"f\.npy"):
+        open_features(path)
+
+
+def test_an_index_of_another_file_is_an_error(tmp_path: Path) -> None:
+    path, index = packed(tmp_path)
+    content = json.loads(index.read_text())
+    index.write_text(json.dumps(content | {"keys": content["keys"][:2]}))
+    with pytest.raises(DataError, match=r"f\.npy: shape \(3, 36, 6\) does not fit its index"):
+        open_features(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "other-1"}, "format 'other-1', expected 'esceme-features-1'"),
+        ({"keys": "all"}, "field 'keys'"),
+        ({"keys": ["house_v0", "house_v1", "house_v0"]}, "key 'house_v0' occurs twice"),
+    ],
+)
+def test_a_wrong_index_is_named(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    path, index = packed(tmp_path)
+    index.write_text(json.dumps(json.loads(index.read_text()) | change))
+    with pytest.raises(DataError, match=message):
+        open_features(path)
+
+
+def test_a_packed_file_of_another_width_than_asked_for_is_an_error(tmp_path: Path) -> None:
+    path, _ = packed(tmp_path)
+    assert open_features(path, width=6).width == 6
+    with pytest.raises(DataError, match=r"f\.npy: holds features of width 6, not 4"):
+        open_features(path, width=4)
+
+
+def test_arrays_of_the_wrong_kind_are_refused() -> None:
+    with pytest.raises(DataError, match=r"test: expected features of shape \(1, 36, D\), found \(1, 35, 4\)"):
+        ArrayFeatures(["a"], np.zeros((1, 35, 4), dtype=np.float32), source="test")
+    with pytest.raises(DataError, match="test: expected float16 or float32 features, found float64"):
+        ArrayFeatures(["a"], np.zeros((1, 36, 4)), source="test")
+    with pytest.raises(DataError, match="test: key 'a' occurs twice"):
+        ArrayFeatures(["a", "a"], np.zeros((2, 36, 4), dtype=np.float32), source="test")
+    with pytest.raises(DataError, match="test: no features given"):
+        ArrayFeatures.from_mapping({}, source="test")
+
+
+@pytest.mark.parametrize("width", [0, -1])
+def test_a_width_below_one_is_refused(tmp_path: Path, width: int) -> None:
+    with pytest.raises(DataError, match=rf"f\.hdf5: .*width.*{width}"):
+        open_features(write_hdf5(tmp_path / "f.hdf5", panoramas()), width=width)
+
+
+# -- real features ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.real
+def test_real_features_in_another_order_of_views_become_a_store(
+    data_root: Path, real_graphs: dict[str, SceneGraph]
+) -> None:
+    with np.load(data_root / "features" / "valan_efficientnet_b4_3scans.npz", allow_pickle=False) as stored:
+        names, values = stored["viewpoints"].tolist(), stored["features"]
+        headings, elevations = stored["heading"], stored["elevation"]
+    place_of = snap(headings, elevations)  # theirs is heading-major: view -> place
+    assert sorted(place_of.tolist()) == list(range(36))
+    assert place_of[:4].tolist() == [0, 12, 24, 1]
+    ordered = np.empty_like(values)
+    ordered[:, place_of] = values
+
+    scene_of = {
+        name: scene for scene, graph in real_graphs.items() for name in (*graph.viewpoints, *graph.left_out)
+    }
+    keys = [f"{scene_of[name]}_{name}" for name in names]
+    store = ArrayFeatures(keys, ordered, source="valan_efficientnet_b4_3scans.npz")
+    assert (len(store), store.width) == (31, 1792)
+
+    scenes = {scene_of[name] for name in names}
+    atlas = Atlas([real_graphs[scene] for scene in sorted(scenes)], store)
+    seen = atlas.observe(atlas.begin(np.arange(len(atlas)), 0.0))
+    for row, (scene, name) in enumerate(atlas.names):
+        theirs = values[names.index(name)].astype(np.float32)
+        candidate = real_graphs[scene].candidates(name)[0]
+        column, line = candidate.view % 12, candidate.view // 12
+        assert (seen.features[row, 0] == theirs[3 * column + line]).all()

@@ -1,0 +1,160 @@
+"""The 36-view grid, against the same rules written as plain loops."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esceme.world.geometry import (
+    TURN,
+    VIEW_ELEVATIONS,
+    VIEW_HEADINGS,
+    angle_feature,
+    direction,
+    panorama_angles,
+    sight,
+    snap,
+    wrap,
+)
+
+angles = st.floats(-1000.0, 1000.0)
+offsets = st.tuples(*[st.floats(-50.0, 50.0).map(lambda x: round(x, 3))] * 3)
+
+
+@given(angles)
+def test_wrapping_keeps_the_angle_and_brings_it_into_one_turn(angle: float) -> None:
+    wrapped = float(wrap(angle))
+    assert -math.pi <= wrapped <= math.pi
+    assert math.sin(wrapped) == pytest.approx(math.sin(angle), abs=1e-9)
+    assert math.cos(wrapped) == pytest.approx(math.cos(angle), abs=1e-9)
+
+
+@given(st.floats(-3.14, 3.14))
+def test_wrapping_leaves_a_wrapped_angle_alone(angle: float) -> None:
+    assert float(wrap(angle)) == pytest.approx(angle, abs=1e-12)
+
+
+def test_half_a_turn_is_positive_whichever_way_one_turns() -> None:
+    assert wrap([math.pi, -math.pi, 3 * math.pi]).tolist() == pytest.approx([math.pi] * 3)
+
+
+def snap_by_loop(heading: float, elevation: float) -> int:
+    """Spec A.4: nearest multiple of 30°, halves away from zero, 12 is 0; beyond 15° another row."""
+    heading = math.fmod(heading, 2 * math.pi)
+    if heading < 0:
+        heading += 2 * math.pi
+    column = math.floor(heading / math.radians(30) + 0.5)
+    row = 1
+    if elevation < -math.radians(15):
+        row = 0
+    if elevation > math.radians(15):
+        row = 2
+    return row * 12 + column % 12
+
+
+@given(angles, st.floats(-1.5, 1.5))
+def test_an_episode_begins_at_the_nearest_view(heading: float, elevation: float) -> None:
+    view = int(snap(heading, elevation))
+    if abs(heading / TURN % 1 - 0.5) > 1e-6 and abs(abs(elevation) - TURN / 2) > 1e-9:
+        assert view == snap_by_loop(heading, elevation)
+    assert abs(float(wrap(VIEW_HEADINGS[view] - heading))) <= TURN / 2 + 1e-6
+
+
+def test_a_heading_half_way_between_two_views_goes_to_the_larger() -> None:
+    assert int(snap(TURN / 2)) == 13
+    assert int(snap(-TURN / 2)) == 12
+    assert int(snap(11.75 * TURN)) == 12
+
+
+def test_a_heading_that_rounds_to_a_whole_turn_is_view_12() -> None:
+    assert snap([-1e-20, 2 * np.pi, -4 * np.pi, 2 * np.pi - 1e-9]).tolist() == [12, 12, 12, 12]
+
+
+def test_elevations_of_15_degrees_still_look_straight_ahead() -> None:
+    assert snap([0.0] * 4, [TURN / 2, -TURN / 2, TURN / 2 + 1e-6, -TURN / 2 - 1e-6]).tolist() == [
+        12,
+        12,
+        24,
+        0,
+    ]
+
+
+def test_heading_grows_clockwise_from_y() -> None:
+    seen = direction([(0, 1, 0), (1, 0, 0), (0, -1, 0), (-1, 0, 0), (0, 1, 1), (0, 1, -1)])
+    assert np.degrees(seen.heading) == pytest.approx([0, 90, 180, -90, 0, 0])
+    assert np.degrees(seen.elevation) == pytest.approx([0, 0, 0, 0, 45, -45])
+
+
+@given(offsets)
+def test_heading_and_elevation_lead_back_to_the_direction(offset: tuple[float, float, float]) -> None:
+    length = math.hypot(*offset)
+    seen = direction(offset)
+    flat = math.cos(float(seen.elevation)) * length
+    back = (
+        math.sin(float(seen.heading)) * flat,
+        math.cos(float(seen.heading)) * flat,
+        math.sin(float(seen.elevation)) * length,
+    )
+    assert back == pytest.approx(offset, abs=1e-9)
+
+
+@given(offsets)
+def test_sight_relates_a_direction_to_every_view_as_the_simulator_does(
+    offset: tuple[float, float, float],
+) -> None:
+    x, y, z = offset
+    seen = sight(direction(offset))
+    for view in range(36):
+        heading = math.atan2(x, y) - math.radians(view % 12 * 30)
+        while heading <= -math.pi:
+            heading += 2 * math.pi
+        elevation = math.atan2(z, math.hypot(x, y)) - math.radians((view // 12 - 1) * 30)
+        if abs(abs(heading) - math.pi) > 1e-9:
+            assert seen.heading[view] == pytest.approx(heading, abs=1e-9)
+        assert seen.elevation[view] == pytest.approx(elevation, abs=1e-9)
+        assert seen.angular_distance[view] == pytest.approx(math.hypot(heading, elevation), abs=1e-6)
+        if abs(abs(heading) - math.radians(40)) > 1e-9:
+            assert bool(seen.visible[view]) == (abs(heading) <= math.radians(40))
+
+
+@given(offsets)
+def test_a_direction_shows_in_two_or_three_columns_and_in_every_row(
+    offset: tuple[float, float, float],
+) -> None:
+    rows = sight(direction(offset)).visible.reshape(3, 12)
+    assert (rows == rows[0]).all()
+    assert rows[0].sum() in (2, 3)
+
+
+def test_a_neighbour_exactly_40_degrees_aside_is_still_visible() -> None:
+    aside = np.radians(40.0)
+    assert sight(direction((np.sin(aside), np.cos(aside), 0.0))).visible[13]
+
+
+def test_views_run_along_headings_then_elevations() -> None:
+    assert np.degrees(VIEW_HEADINGS[[0, 11, 12, 25]]) == pytest.approx([0, 330, 0, 30])
+    assert np.degrees(VIEW_ELEVATIONS[[0, 11, 12, 25]]) == pytest.approx([-30, -30, 0, 30])
+
+
+@given(angles, st.floats(-1.5, 1.5), st.sampled_from([4, 8, 128]))
+def test_an_angle_feature_repeats_four_numbers(heading: float, elevation: float, size: int) -> None:
+    expected = [math.sin(heading), math.cos(heading), math.sin(elevation), math.cos(elevation)]
+    feature = angle_feature(heading, elevation, size=size)
+    assert feature.dtype == np.float32
+    assert feature.tolist() == pytest.approx(expected * (size // 4), abs=1e-6)
+
+
+@pytest.mark.parametrize("faced", [0, 5, 17, 35])
+def test_panorama_angles_turn_with_the_agent_but_do_not_tilt(faced: int) -> None:
+    table = panorama_angles(faced)
+    assert table.shape == (36, 4)
+    for view in range(36):
+        heading = math.radians(view % 12 * 30) - math.radians(faced % 12 * 30)
+        elevation = math.radians((view // 12 - 1) * 30)
+        expected = [math.sin(heading), math.cos(heading), math.sin(elevation), math.cos(elevation)]
+        assert table[view].tolist() == pytest.approx(expected, abs=1e-6)
+    assert panorama_angles([[faced]] * 2, size=8).shape == (2, 1, 36, 8)
