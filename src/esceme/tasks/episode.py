@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from esceme.errors import DataError, WorldError, blaming
 from esceme.world.graph import SceneGraph
 
+SUCCESS_WITHIN = 3.0
+"""Stopping nearer to the goal than this many metres is success."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:

@@ -36,17 +36,18 @@ def read_r2r(path: str | Path) -> list[Episode]:
                 f"{path}: path {record.path_id}: {len(record.instructions)} instructions "
                 f"but {len(encodings)} instr_encodings"
             )
+        walk = tuple(record.path)
         for k, instruction in enumerate(record.instructions):
             episodes.append(
                 Episode(
                     episode_id=f"{record.path_id}_{k}",
                     scene_id=record.scan,
                     path_id=str(record.path_id),
-                    reference_path=tuple(record.path),
+                    reference_path=walk,
                     heading=record.heading,
                     instruction=instruction,
                     tokens=None if encodings is None else tuple(encodings[k]),
-                    goal_withheld=len(record.path) == 1,
+                    goal_withheld=len(walk) == 1,
                 )
             )
     return require_unique(episodes, path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +17,16 @@ JOIN_WITHIN = 3.0
 """Two walks are joined when at most this many metres lie between them."""
 
 
-def join_paths(records: list[Record], graphs: Mapping[str, SceneGraph]) -> Iterator[Record]:
+def join_paths(
+    records: Sequence[Record],
+    graphs: Mapping[str, SceneGraph],
+    *,
+    watch: Callable[[Sequence[Record]], Iterable[Record]] = iter,
+) -> Iterator[Record]:
     """Every pair of different walks of one scene that can be joined, in file order of the first, then second.
 
     The path is the first walk, the shortest way between, the second walk, junctions not doubled; the
-    instructions are all pairs, the first text followed by the second.
+    instructions are all pairs, the first text followed by the second. `watch` may show progress.
     """
     by_scene: dict[str, list[Record]] = defaultdict(list)
     for record in records:
@@ -31,7 +36,7 @@ def join_paths(records: list[Record], graphs: Mapping[str, SceneGraph]) -> Itera
         starts[scene] = np.array([graphs[scene].index(walk.path[0]) for walk in walks])
 
     path_id = 0
-    for first in records:
+    for first in watch(records):
         graph = graphs[first.scan]
         gaps = graph.distances[graph.index(first.path[-1]), starts[first.scan]]
         for index in np.flatnonzero(gaps <= JOIN_WITHIN):

@@ -1,0 +1,176 @@
+"""Navigation from Dialog History (CVDN): follow the latest answer of a dialog towards its target object."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from esceme.errors import ConfigError, DataError
+from esceme.files import read_records
+from esceme.tasks.episode import DialogEpisode, require_unique
+
+History = Literal["target", "last-answer", "all"]
+"""How much of the dialog the agent is told, besides the target."""
+Supervision = Literal["trusted", "player", "planner"]
+"""Which walk is the reference path."""
+
+MARKERS = {"navigator": "<NAV>", "oracle": "<ORA>", "target": "<TAR>"}
+"""What precedes a question, an answer and the target in the instruction."""
+
+
+class Turn(msgspec.Struct):
+    """One message of a dialog."""
+
+    role: Literal["navigator", "oracle"]
+    message: str
+
+
+class Start(msgspec.Struct):
+    """Where, and facing which way, the navigator asked the latest question."""
+
+    pano: str
+    heading: float
+
+
+class Record(msgspec.Struct, omit_defaults=True):
+    """One NDH instance as published; test instances have none of the fields below `dialog_history`."""
+
+    inst_idx: int
+    scan: str
+    target: str
+    start_pano: Start
+    dialog_history: list[Turn]
+    end_panos: list[str] = []
+    player_path: list[str] = []
+    planner_path: list[str] = []
+    game_idx: int | None = None
+
+
+class EncodedRecord(msgspec.Struct, omit_defaults=True):
+    """One instance as HAMT pre-encodes it (spec A.12); test instances have no `end_panos`."""
+
+    instr_id: str | int
+    scan: str
+    instr_encoding: list[int]
+    start_pano: str
+    start_heading: float
+    end_panos: list[str] = []
+    nav_steps: list[str] = []
+    nav_idx: Annotated[int, msgspec.Meta(ge=0)] = 0
+    target: str = ""
+    game_idx: int | None = None
+
+
+class Form(msgspec.Struct):
+    """What tells the two forms of a file apart."""
+
+    instr_encoding: object = None
+
+
+def read_cvdn(
+    path: str | Path, *, history: History = "all", supervision: Supervision = "trusted"
+) -> list[DialogEpisode]:
+    """One episode per NDH instance of a raw or a pre-encoded file; goals are the end panoramas.
+
+    The instruction of a raw instance is `dialog_text(...)`. Its reference path is the human's
+    (`player`), that shown to the oracle (`planner`), or the human's where it passes the planner's goal
+    after its start and the planner's otherwise (`trusted`).
+
+    A pre-encoded instance has ids only, of a text fixed by its makers, and no planner path: `history` and
+    `supervision="planner"` raise `ConfigError`. Its human path is the rest of the whole game; where that
+    does not begin at the start, it cannot be followed from there and the reference path is the start
+    alone: take the shortest way to a goal instead, as the original training does half of the time.
+
+    Instances without end panoramas (test) have only a start. Instances of one game share a `path_id`.
+    """
+    path = Path(path)
+    if read_records(path, Form)[0].instr_encoding is None:
+        episodes = [_raw(record, path, history, supervision) for record in read_records(path, Record)]
+    else:
+        if history != "all" or supervision == "planner":
+            raise ConfigError(
+                f"{path}: a pre-encoded file offers neither history='{history}' nor a planner path; "
+                "read the raw NDH file for those"
+            )
+        episodes = [_encoded(record, path) for record in read_records(path, EncodedRecord)]
+    require_unique(episodes, path)
+    return episodes
+
+
+def dialog_text(turns: list[Turn], target: str, history: History = "all") -> str:
+    """A dialog as one text, oldest turn first and the target last, each after its marker.
+
+    How the text of the released encodings was built is not public; this follows the order that the NDH
+    task describes, so that cutting on the left keeps the latest answer and the target (spec A.12).
+
+    >>> turns = [Turn("navigator", "Left or right?"), Turn("oracle", "Left.")]
+    >>> dialog_text(turns, "lamp")
+    '<NAV> Left or right? <ORA> Left. <TAR> lamp'
+    >>> dialog_text(turns, "lamp", "last-answer"), dialog_text(turns, "lamp", "target")
+    ('<ORA> Left. <TAR> lamp', '<TAR> lamp')
+    """
+    answers = [turn for turn in turns if turn.role == "oracle"]
+    told = {"all": turns, "last-answer": answers[-1:], "target": []}[history]
+    said = [f"{MARKERS[turn.role]} {turn.message}" for turn in told]
+    return " ".join([*said, f"{MARKERS['target']} {target}"])
+
+
+def trusted_path(player: list[str], planner: list[str]) -> list[str]:
+    """The human's path if it passes the planner's goal after its start, otherwise the planner's.
+
+    >>> trusted_path(["a", "b", "c"], ["a", "b"]), trusted_path(["a", "c"], ["a", "b"])
+    (['a', 'b', 'c'], ['a', 'b'])
+    """
+    return player if planner and planner[-1] in player[1:] else planner
+
+
+def _raw(record: Record, file: Path, history: History, supervision: Supervision) -> DialogEpisode:
+    start = record.start_pano.pano
+    reference = [start]
+    if record.end_panos:
+        reference = {
+            "player": record.player_path,
+            "planner": record.planner_path,
+            "trusted": trusted_path(record.player_path, record.planner_path),
+        }[supervision]
+        if reference[:1] != [start]:
+            begin = f"begins at '{reference[0]}'" if reference else "is empty"
+            raise DataError(
+                f"{file}: instance {record.inst_idx}: the {supervision} path {begin}, "
+                f"expected it to begin at start_pano '{start}'"
+            )
+    return DialogEpisode(
+        episode_id=str(record.inst_idx),
+        scene_id=record.scan,
+        path_id=str(record.inst_idx if record.game_idx is None else record.game_idx),
+        reference_path=tuple(reference),
+        heading=record.start_pano.heading,
+        instruction=dialog_text(record.dialog_history, record.target, history),
+        goals=tuple(record.end_panos),
+        goal_withheld=not record.end_panos,
+        target=record.target,
+        player_path=tuple(record.player_path),
+        planner_path=tuple(record.planner_path),
+    )
+
+
+def _encoded(record: EncodedRecord, file: Path) -> DialogEpisode:
+    if not record.instr_encoding:
+        raise DataError(f"{file}: instance {record.instr_id}: 'instr_encoding' is empty; expected token ids")
+    walked = tuple(record.nav_steps[record.nav_idx :])
+    follows = bool(record.end_panos) and walked[:1] == (record.start_pano,)
+    return DialogEpisode(
+        episode_id=str(record.instr_id),
+        scene_id=record.scan,
+        path_id=str(record.instr_id if record.game_idx is None else record.game_idx),
+        reference_path=walked if follows else (record.start_pano,),
+        heading=record.start_heading,
+        instruction="",
+        tokens=tuple(record.instr_encoding),
+        goals=tuple(record.end_panos),
+        goal_withheld=not record.end_panos,
+        target=record.target,
+        player_path=walked,
+    )

@@ -1,0 +1,92 @@
+"""A data folder: where each kind of file lies, in the layouts that people have on disk."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from esceme.errors import DataError
+from esceme.tasks.catalogue import TASKS
+
+CONNECTIVITY = ("connectivity", "R2R/connectivity")
+FEATURES = ("features/*", "R2R/features/*", "*/features/*")
+TOKENIZERS = ("tokenizer/vocab.txt", "tokenizer/tokenizer.json")
+OBJECTS = ("objects/reverie_objects.json.gz", "objects/reverie_objects.json", "REVERIE/objects.json.gz")
+ROOMS = ("rooms/viewpoint_rooms.json",)
+TOURS = (
+    "tours/tours_iVLN.json",
+    "tours_iVLN.json",
+    "R2R/annotations/tours_iVLN.json",
+    "IVLN/tours_iVLN.json",
+)
+FEATURE_SUFFIXES = (".hdf5", ".h5", ".npy")
+
+
+def default_data() -> Path:
+    """The folder that `ESCEME_DATA` names, else `../shared/data`."""
+    return Path(os.environ.get("ESCEME_DATA") or Path("..") / "shared" / "data")
+
+
+@dataclass(frozen=True)
+class DataFolder:
+    """One root with connectivity, annotations, features and the rest below it.
+
+    Two layouts are known: a folder per kind (`connectivity/`, `R2R/R2R_train.json`, `features/`), and that of
+    the HAMT family of code (`R2R/connectivity/`, `R2R/annotations/R2R_train_enc.json`, `R2R/features/`).
+    """
+
+    root: Path
+
+    @property
+    def connectivity(self) -> Path:
+        """The folder of navigation graphs."""
+        for place in CONNECTIVITY:
+            if (self.root / place).is_dir():
+                return self.root / place
+        raise DataError(f"{self.root}: no connectivity folder; looked for {' and '.join(CONNECTIVITY)}")
+
+    def annotations(self, task: str, split: str) -> Path | None:
+        """The annotation file of a split, the first of the known places that exists."""
+        places = (self.root / pattern.format(split=split) for pattern in TASKS[task].files)
+        return next((place for place in places if place.is_file()), None)
+
+    def splits(self, task: str) -> dict[str, Path]:
+        """The splits of a task that are here, published ones first and in their order."""
+        found = {split: self.annotations(task, split) for split in TASKS[task].published}
+        for pattern in TASKS[task].files:
+            before, _, after = pattern.partition("{split}")
+            for path in sorted(self.root.glob(pattern.replace("{split}", "*"))):
+                split = path.relative_to(self.root).as_posix()[len(before) : -len(after) or None]
+                if after and self.annotations(task, split) == path:
+                    found.setdefault(split, path)
+        return {split: path for split, path in found.items() if path is not None}
+
+    @property
+    def features(self) -> list[Path]:
+        """Every feature file."""
+        found = {path for pattern in FEATURES for path in self.root.glob(pattern)}
+        return sorted(path for path in found if path.suffix in FEATURE_SUFFIXES)
+
+    @property
+    def objects(self) -> Path | None:
+        """Which objects are seen from each viewpoint."""
+        return self._first(OBJECTS)
+
+    @property
+    def rooms(self) -> Path | None:
+        """Room labels of viewpoints."""
+        return self._first(ROOMS)
+
+    @property
+    def tours(self) -> Path | None:
+        """IVLN tours."""
+        return self._first(TOURS)
+
+    @property
+    def tokenizers(self) -> list[Path]:
+        """WordPiece vocabularies."""
+        return [self.root / place for place in TOKENIZERS if (self.root / place).is_file()]
+
+    def _first(self, places: tuple[str, ...]) -> Path | None:
+        return next((self.root / place for place in places if (self.root / place).is_file()), None)

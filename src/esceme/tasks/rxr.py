@@ -1,0 +1,74 @@
+"""Room-across-Room: long instructions in three languages, one json line each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import msgspec
+
+from esceme.errors import ConfigError, DataError
+from esceme.files import read_records
+from esceme.tasks.episode import Episode, require_unique
+
+
+class Record(msgspec.Struct, omit_defaults=True):
+    """One guide annotation; other keys are ignored. Test records have no path id and only the start."""
+
+    instruction_id: int
+    language: str
+    scan: str
+    path: list[str]
+    heading: float
+    instruction: str
+    path_id: int | None = None
+    instr_encoding: list[int] | None = None
+
+
+def read_rxr(path: str | Path, *, languages: Collection[str] | None = None) -> list[Episode]:
+    """One episode per guide annotation of a `.jsonl` or `.jsonl.gz` file, plain or pre-encoded.
+
+    Ids are `<path_id>_<instruction_id>`, or the instruction id alone where the path id is missing (test).
+    `languages` keeps some: a whole tag (`hi-IN`) or its first part (`en` for en-IN and en-US); one that
+    no record has raises `DataError`.
+    """
+    path = Path(path)
+    episodes = [_episode(record, path) for record in read_records(path, Record)]
+    require_unique(episodes, path)
+    return episodes if languages is None else _select(episodes, languages, path)
+
+
+def _episode(record: Record, file: Path) -> Episode:
+    if not record.path:
+        raise DataError(
+            f"{file}: instruction {record.instruction_id}: 'path' is empty; expected at least the start"
+        )
+    walk = record.instruction_id if record.path_id is None else record.path_id
+    return Episode(
+        episode_id=f"{walk}" if record.path_id is None else f"{walk}_{record.instruction_id}",
+        scene_id=record.scan,
+        path_id=str(walk),
+        reference_path=tuple(record.path),
+        heading=record.heading,
+        instruction=record.instruction,
+        tokens=None if record.instr_encoding is None else tuple(record.instr_encoding),
+        language=record.language,
+        goal_withheld=len(record.path) == 1,
+    )
+
+
+def _select(episodes: Sequence[Episode], languages: Collection[str], file: Path) -> list[Episode]:
+    """The episodes in the languages asked for, in file order."""
+    asked = {languages} if isinstance(languages, str) else set(languages)
+    if not asked:
+        raise ConfigError("no language was asked for; name at least one, or leave the choice out for all")
+    present = {episode.language for episode in episodes}
+    chosen: set[str] = set()
+    for language in sorted(asked):
+        found = {tag for tag in present if tag == language or tag.startswith(f"{language}-")}
+        if not found:
+            raise DataError(
+                f"{file}: no instruction is in '{language}'; the file holds {', '.join(sorted(present))}"
+            )
+        chosen |= found
+    return [episode for episode in episodes if episode.language in chosen]

@@ -1,0 +1,111 @@
+"""Tours: episodes of one scene lived one after the other, with memory kept in between (IVLN)."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from esceme.errors import ConfigError, DataError
+from esceme.files import read_json, write_json
+from esceme.tasks.episode import Episode, require_unique
+
+
+@dataclass(frozen=True, slots=True)
+class Tour:
+    """An ordered series of episodes in one scene."""
+
+    scene_id: str
+    episode_ids: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.episode_ids)
+
+
+def read_all_tours(path: str | Path) -> dict[str, list[Tour]]:
+    """Every split of a published tour file: split, then scene, then lists of episode ids."""
+    path = Path(path)
+    splits = {
+        split: [Tour(scene, tuple(ids)) for scene, listed in scenes.items() for ids in listed]
+        for split, scenes in read_json(path, dict[str, dict[str, list[list[str]]]]).items()
+    }
+    for split, tours in splits.items():
+        if not tours:
+            raise DataError(f"{path}: split '{split}' holds no tours")
+    return splits
+
+
+def read_tours(path: str | Path, split: str) -> list[Tour]:
+    """The tours of one split of a published tour file."""
+    splits = read_all_tours(path)
+    if split not in splits:
+        raise DataError(f"{path}: no split '{split}'; the file holds {', '.join(sorted(splits)) or 'none'}")
+    return splits[split]
+
+
+def write_tours(path: str | Path, splits: Mapping[str, Iterable[Tour]]) -> None:
+    """Write the tours of each split in the published form; a scene's tours keep their order."""
+    published: dict[str, dict[str, list[tuple[str, ...]]]] = {}
+    for split, tours in splits.items():
+        scenes = published.setdefault(split, {})
+        for tour in tours:
+            scenes.setdefault(tour.scene_id, []).append(tour.episode_ids)
+    write_json(Path(path), published)
+
+
+def make_tours(episodes: Sequence[Episode], *, longest: int = 100, seed: int = 0) -> list[Tour]:
+    """Every episode in exactly one tour of at most `longest` episodes, a scene's tours about equally long.
+
+    The order is drawn from `seed` and depends on which episodes a scene has, not on their order in
+    `episodes` nor on other scenes.
+
+    >>> episodes = [
+    ...     Episode(episode_id=f"{k}_0", scene_id=scene, path_id=f"{k}", reference_path=("a",),
+    ...             heading=0.0, instruction="wait")
+    ...     for k, scene in enumerate(["attic"] * 5 + ["barn"] * 2)
+    ... ]
+    >>> [(tour.scene_id, len(tour)) for tour in make_tours(episodes, longest=3)]
+    [('attic', 2), ('attic', 3), ('barn', 2)]
+    """
+    if longest < 1:
+        raise ConfigError(f"a tour of at most {longest} episodes is none; give at least 1")
+    if seed < 0:
+        raise ConfigError(f"the seed is {seed}; give 0 or more")
+    by_scene: dict[str, list[str]] = defaultdict(list)
+    for episode in require_unique(episodes, "making tours"):
+        by_scene[episode.scene_id].append(episode.episode_id)
+    tours = []
+    for scene, listed in sorted(by_scene.items()):
+        generator = np.random.default_rng([seed, zlib.crc32(scene.encode())])
+        ids = sorted(listed)
+        order = [ids[place] for place in generator.permutation(len(ids))]
+        count = math.ceil(len(ids) / longest)
+        bounds = [len(ids) * k // count for k in range(count + 1)]
+        tours += [Tour(scene, tuple(order[a:b])) for a, b in pairwise(bounds)]
+    return tours
+
+
+def check_tours(tours: Iterable[Tour], episodes: Iterable[Episode], file: object) -> None:
+    """Raise `DataError` for an empty tour, an unknown or repeated episode, or one of another scene."""
+    scene_of = {episode.episode_id: episode.scene_id for episode in episodes}
+    toured: set[str] = set()
+    counted: Counter[str] = Counter()
+    for tour in tours:
+        place = f"{file}: scene '{tour.scene_id}', tour {counted[tour.scene_id]}"
+        counted[tour.scene_id] += 1
+        if not tour.episode_ids:
+            raise DataError(f"{place}: is empty; expected at least one episode id")
+        for episode_id in tour.episode_ids:
+            if episode_id not in scene_of:
+                raise DataError(f"{place}: episode '{episode_id}' is unknown; are the tours of this split?")
+            if scene_of[episode_id] != tour.scene_id:
+                raise DataError(f"{place}: episode '{episode_id}' is in scene '{scene_of[episode_id]}'")
+            if episode_id in toured:
+                raise DataError(f"{place}: episode '{episode_id}' was in a tour already; expected it once")
+            toured.add(episode_id)

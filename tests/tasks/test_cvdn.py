@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from esceme.errors import ConfigError, DataError
+from esceme.tasks.cvdn import Supervision, Turn, dialog_text, read_cvdn
+from esceme.tasks.episode import check_paths
+from esceme.world import SceneGraph
+
+TRAINING_ONLY = ("game_idx", "end_panos", "player_path", "planner_path")
+
+
+def raw(inst_idx: int = 149, **changes: Any) -> dict[str, Any]:
+    """An NDH instance as published, some fields changed."""
+    fields = {
+        "inst_idx": inst_idx,
+        "scan": "attic",
+        "target": "trashcan",
+        "start_pano": {"heading": 0.6, "elevation": 19.1, "pano": "a"},
+        "nav_camera": [{"heading": 0.6, "elevation": 19.1, "pano": "a"}],
+        "dialog_history": [
+            {"nav_idx": 0, "role": "navigator", "message": "Which door?"},
+            {"nav_idx": 0, "role": "oracle", "message": "The closet."},
+            {"nav_idx": 2, "role": "navigator", "message": "And now?"},
+            {"nav_idx": 2, "role": "oracle", "message": "Turn right."},
+        ],
+        "nav_history": ["z", "a"],
+        "game_idx": 42,
+        "end_panos": ["d", "e"],
+        "player_path": ["a", "b", "c", "d"],
+        "planner_path": ["a", "b", "f"],
+        "R2R_success": 1,
+    }
+    return {**fields, **changes}
+
+
+def encoded(instr_id: str = "149", **changes: Any) -> dict[str, Any]:
+    """The same instance as HAMT pre-encodes it."""
+    fields = {
+        "instr_id": instr_id,
+        "scan": "attic",
+        "instr_encoding": [101, 7, 8, 102],
+        "start_pano": "a",
+        "start_heading": 0.6,
+        "end_panos": ["d", "e"],
+        "nav_steps": ["z", "a", "b", "c", "d"],
+        "nav_idx": 1,
+    }
+    return {**fields, **changes}
+
+
+def without(fields: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if key not in keys}
+
+
+def write(tmp_path: Path, *records: dict[str, Any]) -> Path:
+    path = tmp_path / "val_seen.json"
+    path.write_text(json.dumps(records))
+    return path
+
+
+def test_an_instance_is_an_episode_with_a_dialog(tmp_path: Path) -> None:
+    (episode,) = read_cvdn(write(tmp_path, raw()))
+    assert (episode.episode_id, episode.scene_id, episode.path_id) == ("149", "attic", "42")
+    assert (episode.start, episode.heading) == ("a", 0.6)
+    assert (episode.target, episode.goals) == ("trashcan", ("d", "e"))
+    assert episode.player_path == ("a", "b", "c", "d") and episode.planner_path == ("a", "b", "f")
+    assert episode.instruction == (
+        "<NAV> Which door? <ORA> The closet. <NAV> And now? <ORA> Turn right. <TAR> trashcan"
+    )
+    assert episode.tokens is None and not episode.goal_withheld
+
+
+@pytest.mark.parametrize(
+    ("history", "text"),
+    [("target", "<TAR> trashcan"), ("last-answer", "<ORA> Turn right. <TAR> trashcan")],
+)
+def test_history_says_how_much_is_told(tmp_path: Path, history: Any, text: str) -> None:
+    assert read_cvdn(write(tmp_path, raw()), history=history)[0].instruction == text
+
+
+@pytest.mark.parametrize("history", ["all", "last-answer", "target"])
+def test_without_a_dialog_only_the_target_is_told(history: Any) -> None:
+    assert dialog_text([], "lamp", history) == "<TAR> lamp"
+
+
+def test_an_unanswered_question_is_no_answer() -> None:
+    turns = [Turn("oracle", "Left."), Turn("navigator", "Sure?")]
+    assert dialog_text(turns, "lamp", "last-answer") == "<ORA> Left. <TAR> lamp"
+    assert dialog_text(turns[1:], "lamp", "last-answer") == "<TAR> lamp"
+
+
+@pytest.mark.parametrize(
+    ("planner", "supervision", "reference"),
+    [
+        (["a", "b", "f"], "player", "abcd"),
+        (["a", "b", "f"], "planner", "abf"),
+        (["a", "b", "f"], "trusted", "abf"),
+        (["a", "b", "c"], "trusted", "abcd"),
+        (["a", "b", "c"], "planner", "abc"),
+        (["a"], "trusted", "a"),
+    ],
+)
+def test_supervision_chooses_the_reference_path(
+    tmp_path: Path, planner: list[str], supervision: Supervision, reference: str
+) -> None:
+    file = write(tmp_path, raw(planner_path=planner))
+    assert read_cvdn(file, supervision=supervision)[0].reference_path == tuple(reference)
+
+
+@pytest.mark.parametrize("supervision", get_args(Supervision))
+def test_a_test_instance_has_only_a_start(tmp_path: Path, supervision: Supervision) -> None:
+    file = write(tmp_path, without(raw(), *TRAINING_ONLY))
+    (episode,) = read_cvdn(file, supervision=supervision)
+    assert episode.reference_path == ("a",) and episode.goal_withheld and episode.goals == ()
+    assert episode.path_id == episode.episode_id == "149"
+
+
+def test_a_pre_encoded_instance_follows_the_rest_of_the_game(tmp_path: Path) -> None:
+    (episode,) = read_cvdn(write(tmp_path, encoded()))
+    assert (episode.episode_id, episode.path_id, episode.heading) == ("149", "149", 0.6)
+    assert episode.tokens == (101, 7, 8, 102) and episode.instruction == ""
+    assert episode.reference_path == episode.player_path == ("a", "b", "c", "d")
+    assert episode.goals == ("d", "e") and not episode.goal_withheld
+
+
+@pytest.mark.parametrize("nav_idx", [0, 2, 9])
+def test_a_game_that_continues_elsewhere_leaves_only_the_start(tmp_path: Path, nav_idx: int) -> None:
+    (episode,) = read_cvdn(write(tmp_path, encoded(nav_idx=nav_idx)))
+    assert episode.reference_path == ("a",)
+    assert episode.goals == ("d", "e") and not episode.goal_withheld
+
+
+def test_a_pre_encoded_test_instance_has_only_a_start(tmp_path: Path) -> None:
+    (episode,) = read_cvdn(write(tmp_path, without(encoded(), "end_panos")))
+    assert episode.reference_path == ("a",) and episode.goal_withheld
+
+
+@pytest.mark.parametrize("choice", [{"history": "target"}, {"supervision": "planner"}])
+def test_a_pre_encoded_file_refuses_what_it_cannot_offer(tmp_path: Path, choice: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="raw NDH file"):
+        read_cvdn(write(tmp_path, encoded()), **choice)
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([raw(), raw(150, scan=None)], "record 1: field 'scan': expected str, got null"),
+        ([raw(), raw(150, start_pano="a")], "record 1: field 'start_pano'"),
+        ([raw(dialog_history=[{"role": "judge", "message": ""}])], "record 0: .*invalid enum value 'judge'"),
+        ([raw(), without(raw(150), "target")], "record 1: .*target"),
+        ([raw(player_path=["b", "f"])], "instance 149: the trusted path begins at 'b'.*start_pano 'a'"),
+        ([raw(planner_path=[])], "instance 149: the trusted path is empty"),
+        ([raw(), raw()], "episode id '149' occurs twice"),
+        ([encoded(), encoded()], "episode id '149' occurs twice"),
+        ([encoded(), raw(150)], "record 1: field 'start_pano': expected str, got object"),
+        ([encoded(nav_idx=-1)], "record 0: field 'nav_idx'"),
+        ([encoded(instr_encoding=[])], "instance 149: 'instr_encoding' is empty"),
+        ([encoded(instr_encoding="text")], "record 0: field 'instr_encoding'"),
+        ([], "holds no records"),
+    ],
+)
+def test_a_bad_record_is_named(tmp_path: Path, records: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(DataError, match=f"val_seen.json: {message}"):
+        read_cvdn(write(tmp_path, *records))
+
+
+@pytest.mark.parametrize(("size", "message"), [(0, "is empty"), (-30, "not valid json")])
+def test_an_incomplete_file_is_refused(tmp_path: Path, size: int, message: str) -> None:
+    file = write(tmp_path, raw())
+    file.write_bytes(file.read_bytes()[:size])
+    with pytest.raises(DataError, match=message):
+        read_cvdn(file)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("split", "human"), [("val_seen", 213), ("val_unseen", 544)])
+def test_every_supervision_can_be_walked(
+    data_root: Path, real_graphs: dict[str, SceneGraph], split: str, human: int
+) -> None:
+    file = data_root / "CVDN" / f"{split}.json"
+    for supervision in get_args(Supervision):
+        check_paths(read_cvdn(file, supervision=supervision), real_graphs, file)
+    trusted = read_cvdn(file)
+    assert sum(episode.reference_path == episode.player_path for episode in trusted) == human
+    assert all(episode.reference_path in (episode.player_path, episode.planner_path) for episode in trusted)
+
+
+@pytest.mark.real
+def test_prediction_files_use_the_same_ids(data_root: Path) -> None:
+    file = data_root / "predictions" / "PREVALENT_NDH_all_trusted40_val_seen_iter100.json"
+    starts = {str(each["inst_idx"]): each["trajectory"][0][0] for each in json.loads(file.read_text())}
+    episodes = read_cvdn(data_root / "CVDN" / "val_seen.json")
+    assert {episode.episode_id: episode.start for episode in episodes} == starts

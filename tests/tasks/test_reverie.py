@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from esceme.errors import DataError
+from esceme.tasks.episode import check_paths
+from esceme.tasks.reverie import read_objects, read_reverie
+from esceme.world import SceneGraph
+
+
+def record(name: str = "3894_349", **changes: Any) -> dict[str, Any]:
+    fields = {
+        "id": name,
+        "path": ["a", "b"],
+        "objId": 349,
+        "instructions": ["Go to the lounge and clean the picture", "Wipe the top picture"],
+        "heading": 5.674,
+        "scan": "attic",
+        "path_id": 3894,
+    }
+    return {**fields, **changes}
+
+
+def write(tmp_path: Path, value: object, name: str = "v2_REVERIE_val.json") -> Path:
+    path = tmp_path / name
+    data = json.dumps(value).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def test_each_instruction_is_an_episode_about_an_object(tmp_path: Path) -> None:
+    first, second = read_reverie(write(tmp_path, [record()]))
+    assert (first.episode_id, second.episode_id) == ("3894_349_0", "3894_349_1")
+    assert first.path_id == second.path_id == "3894"
+    assert (first.object_id, first.scene_id, first.heading) == ("349", "attic", 5.674)
+    assert second.instruction == "Wipe the top picture"
+    assert first.reference_path == ("a", "b") and not first.goal_withheld
+
+
+def test_a_test_record_hides_the_object_and_the_way(tmp_path: Path) -> None:
+    public = {
+        "id": "227",
+        "path": ["a"],
+        "instructions": ["Level the picture"],
+        "heading": 3.9,
+        "scan": "attic",
+    }
+    (episode,) = read_reverie(write(tmp_path, [public]))
+    assert (episode.episode_id, episode.path_id, episode.object_id) == ("227_0", "227", None)
+    assert episode.reference_path == ("a",) and episode.goal_withheld
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([record(), record("1_2", heading="north")], "record 1: field 'heading': expected float, got str"),
+        ([record(objId=[3])], "record 0: field 'objId'"),
+        ([record(), record("1_2", path=[])], "record '1_2': 'path' is empty"),
+        ([record(), record()], "episode id '3894_349_0' occurs twice"),
+        ([], "holds no records"),
+    ],
+)
+def test_a_bad_record_is_named(tmp_path: Path, records: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(DataError, match=f"v2_REVERIE_val.json: {message}"):
+        read_reverie(write(tmp_path, records))
+
+
+@pytest.mark.parametrize(("size", "message"), [(0, "is empty"), (-3, "not valid json")])
+def test_an_incomplete_file_is_refused(tmp_path: Path, size: int, message: str) -> None:
+    file = write(tmp_path, [record()])
+    file.write_bytes(file.read_bytes()[:size])
+    with pytest.raises(DataError, match=message):
+        read_reverie(file)
+
+
+@pytest.mark.parametrize("name", ["objects.json", "objects.json.gz"])
+def test_objects_are_sets_of_ids_per_viewpoint(tmp_path: Path, name: str) -> None:
+    lamp = {"id": "7", "name": "lamp", "views": [0], "boxes": [[0, 0, 5, 5]]}
+    file = write(tmp_path, {"attic_a": [lamp, {"id": 9}], "attic_b": []}, name)
+    assert read_objects(file) == {"attic_a": {"7", "9"}, "attic_b": frozenset()}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [({}, "lists no viewpoints"), ({"attic_a": [{"name": "lamp"}]}, "id"), ([record()], "expected object")],
+)
+def test_a_bad_object_file_is_refused(tmp_path: Path, value: object, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_objects(write(tmp_path, value, "objects.json"))
+
+
+def test_a_truncated_object_file_is_damaged(tmp_path: Path) -> None:
+    file = write(tmp_path, {"attic_a": []}, "objects.json.gz")
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(DataError, match="damaged gzip"):
+        read_objects(file)
+
+
+@pytest.mark.real
+def test_the_real_walks_exist_and_end_near_their_objects(
+    data_root: Path, real_graphs: dict[str, SceneGraph]
+) -> None:
+    objects = read_objects(data_root / "objects" / "reverie_objects.json.gz")
+    assert len(objects) == 10567 and sum(map(len, objects.values())) == 38293
+    assert sum(not found for found in objects.values()) == 2385
+    for split, astray in {"train": 27, "val_seen": 3, "val_unseen": 0}.items():
+        file = data_root / "REVERIE" / f"v2_REVERIE_{split}.json"
+        episodes = read_reverie(file)
+        check_paths(episodes, real_graphs, file)
+        missing = {
+            episode.episode_id.rpartition("_")[0]
+            for episode in episodes
+            if episode.object_id not in objects[f"{episode.scene_id}_{episode.goal}"]
+        }
+        assert len(missing) == astray

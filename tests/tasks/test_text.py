@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esceme.errors import ConfigError, DataError
+from esceme.tasks.r2r import read_r2r
+from esceme.tasks.text import Tokenizer, Vocabulary, WordPiece, pad, truncate, words
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "turn", "left", "##over", "a", ".", "<", "nav", ">"]
+
+token_lists = st.lists(st.integers(0, 30521), max_size=20)
+
+
+def write_pieces(path: Path, pieces: list[str] = PIECES, newline: str = "\n") -> Path:
+    path.write_bytes("".join(f"{piece}{newline}" for piece in pieces).encode())
+    return path
+
+
+# -- truncation and padding --------------------------------------------------------------------------------
+
+
+@given(tokens=token_lists, longest=st.integers(1, 25), keep=st.sampled_from(["first", "last"]))
+def test_truncation_keeps_one_end_and_never_adds(
+    tokens: list[int], longest: int, keep: Literal["first", "last"]
+) -> None:
+    kept = truncate(tokens, longest, keep=keep)
+    assert len(kept) == min(len(tokens), longest)
+    assert kept == (tokens[: len(kept)] if keep == "first" else tokens[len(tokens) - len(kept) :])
+    assert truncate(kept, longest, keep=keep) == kept
+
+
+def test_truncating_to_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        truncate([1, 2], 0, keep="last")
+
+
+@given(batch=st.lists(token_lists, max_size=6))
+def test_padding_loses_nothing_and_is_no_longer_than_needed(batch: list[list[int]]) -> None:
+    ids, valid = pad(batch)
+    assert ids.shape == valid.shape == (len(batch), max(map(len, batch), default=0))
+    assert (ids.dtype, valid.dtype) == (np.int64, np.bool_)
+    assert [row[real].tolist() for row, real in zip(ids, valid, strict=True)] == batch
+    assert (ids[~valid] == 0).all()
+    assert not (valid[:, 1:] & ~valid[:, :-1]).any()
+
+
+# -- WordPiece ---------------------------------------------------------------------------------------------
+
+
+def test_wordpiece_lowers_splits_and_frames(tmp_path: Path) -> None:
+    tokenizer: Tokenizer = WordPiece.read(write_pieces(tmp_path / "vocab.txt"))
+    assert tokenizer.encode("Turn LEFTOVER.") == [2, 5, 6, 7, 9, 3]
+    assert tokenizer.encode("<NAV> zebra") == [2, 10, 11, 12, 1, 3]
+    assert tokenizer.encode("") == [2, 3]
+    assert (tokenizer.size, tokenizer.pad_id) == (len(PIECES), 0)
+
+
+def test_line_ends_do_not_matter(tmp_path: Path) -> None:
+    unix = WordPiece.read(write_pieces(tmp_path / "vocab.txt"))
+    windows = WordPiece.read(write_pieces(tmp_path / "windows.txt", newline="\r\n"))
+    assert windows.encode("turn left.") == unix.encode("turn left.")
+
+
+def write_json_tokenizer(path: Path, *, lowercase: bool = True, longest: int | None = None) -> Path:
+    from tokenizers import BertWordPieceTokenizer
+
+    made = BertWordPieceTokenizer({piece: k for k, piece in enumerate(PIECES)}, lowercase=lowercase)
+    if longest:
+        made.enable_truncation(longest)
+        made.enable_padding(length=longest)
+    made.save(str(path))
+    return path
+
+
+def test_a_json_tokenizer_is_the_same(tmp_path: Path) -> None:
+    text = "Turn left. a [SEP] <nav> leftover!"
+    from_pieces = WordPiece.read(write_pieces(tmp_path / "vocab.txt"))
+    assert WordPiece.read(write_json_tokenizer(tmp_path / "t.json")).encode(text) == from_pieces.encode(text)
+
+
+def test_truncation_and_padding_of_the_file_are_ignored(tmp_path: Path) -> None:
+    tokenizer = WordPiece.read(write_json_tokenizer(tmp_path / "t.json", longest=4))
+    assert tokenizer.encode("turn left turn left") == [2, 5, 6, 5, 6, 3]
+    assert tokenizer.encode("") == [2, 3]
+
+
+def test_a_cased_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="t.json: tells upper from lower case"):
+        WordPiece.read(write_json_tokenizer(tmp_path / "t.json", lowercase=False))
+
+
+def test_a_tokenizer_of_another_kind_is_refused(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer as Pretrained
+    from tokenizers import models
+
+    Pretrained(models.WordLevel({"[PAD]": 0}, unk_token="[PAD]")).save(str(tmp_path / "t.json"))
+    with pytest.raises(DataError, match="holds a WordLevel tokenizer, not WordPiece"):
+        WordPiece.read(tmp_path / "t.json")
+
+
+def test_a_tokenizer_without_frame_is_refused(tmp_path: Path) -> None:
+    file = write_json_tokenizer(tmp_path / "t.json")
+    file.write_text(json.dumps({**json.loads(file.read_text()), "post_processor": None}))
+    with pytest.raises(DataError, match=r"\[CLS\] before and \[SEP\] after"):
+        WordPiece.read(file)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "message"),
+    [
+        ([], "line 1 is empty"),
+        (["[PAD]", "", "[UNK]"], "line 2 is empty"),
+        ([*PIECES, "turn"], "'turn' occurs twice .ids 5 and 13."),
+        (["hello", "world"], r"none is \[PAD\]"),
+        ([PIECES[1], PIECES[0], *PIECES[2:]], r"\[PAD\] has id 1, expected 0"),
+    ],
+)
+def test_a_bad_piece_file_is_refused(tmp_path: Path, pieces: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=f"vocab.txt: .*{message}"):
+        WordPiece.read(write_pieces(tmp_path / "vocab.txt", pieces))
+
+
+@pytest.mark.parametrize("content", [b"", b'{"version": "1.0", "model', b"\xff\xfe"])
+def test_a_damaged_json_tokenizer_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "t.json").write_bytes(content)
+    with pytest.raises(DataError, match="t.json: not"):
+        WordPiece.read(tmp_path / "t.json")
+
+
+# -- word-level vocabulary ---------------------------------------------------------------------------------
+
+
+@given(texts=st.lists(st.text(max_size=40), max_size=5))
+def test_known_words_survive_encoding_and_decoding(texts: list[str]) -> None:
+    vocabulary = Vocabulary.build(texts)
+    for text in texts:
+        ids = vocabulary.encode(text)
+        assert ids[0] == 2 and ids[-1] == 3 and len(ids) == len(words(text)) + 2
+        assert vocabulary.decode([*ids, 0, 0]) == " ".join(words(text))
+
+
+def test_rare_words_become_unknown() -> None:
+    vocabulary = Vocabulary.build(["go left", "go right", "go left"], min_count=2)
+    assert vocabulary.entries[4:] == ("go", "left")
+    assert vocabulary.decode(vocabulary.encode("go right")) == "go <UNK>"
+
+
+def test_equally_frequent_words_are_in_alphabetical_order() -> None:
+    assert Vocabulary.build(["b a"]) == Vocabulary.build(["a", "b"])
+
+
+@given(texts=st.lists(st.text(max_size=40), max_size=5))
+def test_a_written_vocabulary_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str]
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "words.txt"
+    vocabulary: Tokenizer = Vocabulary.build(texts)
+    Vocabulary.build(texts).write(file)
+    assert Vocabulary.read(file) == vocabulary
+
+
+def test_a_vocabulary_without_begin_has_none_in_its_ids(tmp_path: Path) -> None:
+    vocabulary = Vocabulary.read(write_pieces(tmp_path / "v.txt", ["<PAD>", "<UNK>", "<EOS>", "go", ". ."]))
+    assert vocabulary.encode("Go home") == [3, 1, 2]
+    assert (vocabulary.size, vocabulary.pad_id) == (5, 0)
+
+
+@pytest.mark.parametrize("outside", [-1, 4])
+def test_an_id_outside_the_vocabulary_is_refused(outside: int) -> None:
+    with pytest.raises(DataError, match=f"id {outside} is outside a vocabulary of 4"):
+        Vocabulary.build([]).decode([outside])
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ([], "line 1 is empty"),
+        (["<UNK>", "<PAD>", "<EOS>"], "expected <PAD>"),
+        (["<PAD>", "<EOS>", "go"], "none of the 3 entries is <UNK>"),
+        (["<PAD>", "<UNK>", "go"], "none of the 3 entries is <EOS>"),
+        (["<PAD>", "<UNK>", "<EOS>", "go", "go"], "'go' occurs twice"),
+        (["<PAD>", "<UNK>", "", "<EOS>"], "line 3 is empty"),
+    ],
+)
+def test_a_bad_vocabulary_file_is_refused(tmp_path: Path, entries: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=f"v.txt: .*{message}"):
+        Vocabulary.read(write_pieces(tmp_path / "v.txt", entries))
+
+
+# -- the public files --------------------------------------------------------------------------------------
+
+
+@pytest.mark.real
+def test_both_bert_files_agree_on_every_unseen_instruction(data_root: Path) -> None:
+    folder = data_root / "tokenizer"
+    pieces, whole = WordPiece.read(folder / "vocab.txt"), WordPiece.read(folder / "tokenizer.json")
+    assert pieces.size == whole.size == 30522
+    texts = [episode.instruction for episode in read_r2r(data_root / "R2R" / "R2R_val_unseen.json")]
+    assert len(texts) == 2349
+    assert [pieces.encode(text) for text in texts] == [whole.encode(text) for text in texts]
+    assert pieces.encode("Walk to the kitchen.") == [101, 3328, 2000, 1996, 3829, 1012, 102]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["R2R_trainval", "REVERIE_train"])
+def test_glove_vocabularies_have_an_entry_per_row(data_root: Path, name: str) -> None:
+    vocabulary = Vocabulary.read(data_root / "glove" / f"{name}_vocab.txt")
+    rows = np.load(data_root / "glove" / f"{name}_glove.npy", mmap_mode="r", allow_pickle=False)
+    assert vocabulary.size == len(rows)
+
+
+@pytest.mark.real
+def test_our_words_rebuild_the_published_r2r_vocabulary(data_root: Path) -> None:
+    published = Vocabulary.read(data_root / "glove" / "R2R_trainval_vocab.txt")
+    texts = [
+        episode.instruction
+        for split in ("train", "val_seen", "val_unseen")
+        for episode in read_r2r(data_root / "R2R" / f"R2R_{split}.json")
+    ]
+    ours = Vocabulary.build(texts, min_count=5)
+    assert set(published.entries) ^ set(ours.entries) == {". .", "...", "<BOS>"}
