@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -66,7 +67,13 @@ def _run(name: str, words: list[str]) -> int:
 
     module, _, function = COMMANDS[name][0].partition(":")
     command = getattr(import_module(module), function)
-    result: int = tyro.cli(command, prog=f"esceme {name}", args=words, config=(tyro.conf.FlagCreatePairsOff,))
+    result: int = tyro.cli(
+        command,
+        prog=f"esceme {name}",
+        description=inspect.cleandoc(command.__doc__).partition("\nArgs:")[0],
+        args=words,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
     return result
 
 

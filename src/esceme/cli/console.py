@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import TypeVar
 
 import msgspec
@@ -30,6 +30,8 @@ def tables() -> Console:
 
 def progress(items: Iterable[T], label: str, *, total: int | None = None) -> Iterator[T]:
     """Iterate with a bar, a count and the time left on standard error."""
+    if isinstance(items, Sized) and not len(items):
+        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

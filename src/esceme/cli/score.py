@@ -1,0 +1,161 @@
+"""`esceme score`."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from rich.table import Table
+
+from esceme.cli.console import note, print_json, tables
+from esceme.errors import ConfigError, DataError
+from esceme.files import write_text
+from esceme.metrics import Scores, SuccessRule
+from esceme.metrics import score as score_pairs
+from esceme.tasks.catalogue import TASKS
+from esceme.tasks.episode import Episode
+from esceme.tasks.reverie import read_objects
+from esceme.tasks.submission import check_predictions, match, read_predictions
+from esceme.tasks.tours import check_tours, read_all_tours, read_tours
+from esceme.world import Atlas
+
+TaskName = Literal["r2r", "r4r", "rxr", "cvdn", "reverie"]
+METRES = {"tl", "ne", "gp"}
+COUNTS = {"steps", "n"}
+
+
+def score(
+    task: TaskName,
+    predictions: Path,
+    annotations: Path,
+    connectivity: Path,
+    success: SuccessRule = "trusted",
+    objects: Path | None = None,
+    tours: Path | None = None,
+    split: str | None = None,
+    partial: bool = False,
+    jumps: Literal["refuse", "shortest"] = "refuse",
+    bootstrap: int = 0,
+    seed: int = 0,
+    per_episode: Path | None = None,
+    json: bool = False,
+) -> int:
+    """Score a prediction file with every measure of the field.
+
+    Both forms of SPL are always given: against the length of the reference path, as the field reports it, and
+    against the shortest distance from start to goal. Turns on the spot are merged first.
+
+    Examples:
+        esceme score --task r2r --predictions p.json --annotations R2R_val_unseen.json --connectivity graphs
+        esceme score --task cvdn --success end-panos --predictions p.json --annotations val_seen.json ...
+        esceme score --task r2r ... --tours tours_iVLN.json --split val_unseen --bootstrap 1000 --json
+
+    Args:
+        task: which task the annotations are of.
+        predictions: trajectories, json or json lines, in any form the field writes.
+        annotations: the split's annotation file, as published.
+        connectivity: the folder of navigation graphs.
+        success: what counts as success in a dialog (cvdn): the end of the trusted path, or the end panoramas.
+        objects: which objects are seen from where (reverie: needed).
+        tours: tours of the split, for t-nDTW.
+        split: which split of the tours file; by default the one that the annotations belong to.
+        partial: score the episodes that have a prediction, instead of asking for all.
+        jumps: what to do about steps between viewpoints that share no edge.
+        bootstrap: draws for 95 % confidence intervals (paths are resampled); 0 for none.
+        seed: of the bootstrap.
+        per_episode: also write every episode's values: .csv, .jsonl, otherwise json.
+        json: print one json object of plain fractions instead of a table.
+    """
+    if (task == "reverie") != (objects is not None):
+        raise ConfigError(
+            "REVERIE counts success by the objects in sight: give --objects FILE"
+            if objects is None
+            else f"--objects belongs to reverie, not to {task}"
+        )
+    episodes = TASKS[task].read(annotations)
+    found = read_predictions(predictions)
+    atlas = Atlas.read(connectivity, scenes={episode.scene_id for episode in episodes})
+    pairs = match(episodes, found, file=predictions, partial=partial)
+    if jumps == "refuse":
+        check_predictions(pairs, atlas.graphs, file=predictions)
+    visits = None
+    if tours is not None:
+        visits = read_tours(tours, split or _split_of(tours, episodes))
+        check_tours(visits, episodes, tours)
+    scores = score_pairs(
+        pairs,
+        atlas,
+        success=success,
+        objects=None if objects is None else read_objects(objects),
+        tours=visits,
+        file=predictions,
+    )
+    if partial and len(pairs) < len(episodes):
+        note(f"note: {len(pairs)} of {len(episodes)} episodes have a prediction; the rest is left out")
+    if per_episode is not None:
+        _write_values(per_episode, scores)
+    intervals = scores.intervals(draws=bootstrap, seed=seed) if bootstrap else {}
+    if json:
+        print_json(
+            scores.means() | ({"ci95": intervals, "draws": bootstrap, "seed": seed} if bootstrap else {})
+        )
+    else:
+        tables().print(_table(f"{task} · {predictions.name}", scores.means(), intervals))
+    return 0
+
+
+def _split_of(tours: Path, episodes: Sequence[Episode]) -> str:
+    """The split of a tour file that these episodes belong to."""
+    annotated = {episode.episode_id for episode in episodes}
+    splits = read_all_tours(tours)
+    fitting = [
+        split for split, each in splits.items() if any(annotated & set(tour.episode_ids) for tour in each)
+    ]
+    if len(fitting) != 1:
+        names = ", ".join(splits)
+        raise DataError(f"{tours}: {len(fitting)} of its splits ({names}) fit the annotations; use --split")
+    return fitting[0]
+
+
+def _table(
+    title: str, means: Mapping[str, float | int], intervals: Mapping[str, tuple[float, float]]
+) -> Table:
+    table = Table(title=title)
+    for heading in ("measure", "value", *(["95 % interval"] if intervals else [])):
+        table.add_column(heading, justify="left" if heading == "measure" else "right")
+    for name, value in means.items():
+        row = [_label(name), _shown(name, value)]
+        if name in intervals:
+            row.append(" .. ".join(_shown(name, edge) for edge in intervals[name]))
+        table.add_row(*row)
+    return table
+
+
+def _label(name: str) -> str:
+    unit = " (m)" if name in METRES else "" if name in COUNTS else " (%)"
+    return f"{name}{unit}"
+
+
+def _shown(name: str, value: float) -> str:
+    if name == "n":
+        return f"{value}"
+    return f"{value if name in METRES | COUNTS else 100 * value:.2f}"
+
+
+def _write_values(path: Path, scores: Scores) -> None:
+    rows = [
+        {"id": name, **{key: float(values[row]) for key, values in scores.values.items()}}
+        for row, name in enumerate(scores.episode_ids)
+    ]
+    if path.suffix == ".csv":
+        text = io.StringIO()
+        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return write_text(path, text.getvalue())
+    lines = [msgspec.json.encode(row).decode() for row in rows]
+    write_text(path, "\n".join(lines) + "\n" if path.suffix == ".jsonl" else f"[{','.join(lines)}]\n")

@@ -1,0 +1,58 @@
+"""`esceme verify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tyro
+from rich.table import Table
+
+from esceme.cli.console import note, print_json, tables
+from esceme.tasks.folder import default_data
+from esceme.verify import Report
+from esceme.verify import verify as verify_folder
+
+
+def verify(directory: tyro.conf.Positional[Path], /, data: Path | None = None, json: bool = False) -> int:
+    """Compare this implementation with a folder of reference numbers from the original one.
+
+    Prints a row per file and quantity. Exit code 0: everything recognised was compared whole and lies within
+    tolerance; 1: something lies beyond it; 3: something was skipped, or nothing compared.
+
+    Examples:
+        esceme verify ../shared/vectors
+        esceme verify vectors --data ../datasets --json
+
+    Args:
+        directory: the folder of reference vectors; sub-folders count.
+        data: connectivity, R2R and predictions; by default ESCEME_DATA, else ../shared/data.
+        json: print one json object instead of a table.
+    """
+    report = verify_folder(directory, data or default_data())
+    if json:
+        print_json(
+            {
+                "rows": [row._asdict() for row in report.rows],
+                "skipped": [skip._asdict() for skip in report.skipped],
+                "exit_code": report.exit_code,
+            }
+        )
+        return report.exit_code
+    tables().print(_table(report))
+    for skip in report.skipped:
+        note(f"skipped {skip.file}: {skip.reason}")
+    faults = sum(not row.ok for row in report.rows)
+    note(f"{len(report.rows)} quantities compared, {faults} beyond tolerance, {len(report.skipped)} skipped")
+    return report.exit_code
+
+
+def _table(report: Report) -> Table:
+    table = Table()
+    for heading in ("file", "quantity"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("compared", "max_abs_diff", "tolerance", "ok"):
+        table.add_column(heading, justify="right")
+    for row in report.rows:
+        cells = (row.file, row.quantity, f"{row.compared}", f"{row.max_abs_diff:.3g}", f"{row.tolerance:g}")
+        table.add_row(*cells, "yes" if row.ok else "NO", style=None if row.ok else "bold red")
+    return table

@@ -1,0 +1,214 @@
+"""Prediction files: read in every form the field writes, checked, and written as leaderboards accept them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from esceme.errors import DataError, EscemeError
+from esceme.files import read_records, write_json, writing
+from esceme.tasks.episode import Episode, check_walk
+from esceme.tasks.task import Task
+from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, snap
+from esceme.world.graph import SceneGraph
+
+
+class Stand(NamedTuple):
+    """One entry of a trajectory: where the agent stood and, where the file says so, where it looked."""
+
+    viewpoint: str
+    heading: float | None = None
+    elevation: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Where an agent went in one episode."""
+
+    episode_id: str
+    trajectory: tuple[Stand, ...]
+    object_id: str | None = None
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The viewpoints in order, turns on the spot merged."""
+        return tuple(
+            stand.viewpoint
+            for before, stand in zip((None, *self.trajectory), self.trajectory, strict=False)
+            if before is None or before.viewpoint != stand.viewpoint
+        )
+
+
+class Record(msgspec.Struct):
+    """One record of a prediction file: one of three ids, one of two ways to say where the agent went."""
+
+    instr_id: str | int | None = None
+    inst_idx: str | int | None = None
+    instruction_id: str | int | None = None
+    trajectory: list[str | list[str | float | None]] | None = None
+    path: list[str] | None = None
+    predObjId: str | int | None = None  # noqa: N815 - the key of the REVERIE server
+
+
+def read_predictions(path: str | Path) -> dict[str, Prediction]:
+    """Predictions by episode id, from json or json lines.
+
+    A trajectory entry may be `[viewpoint, heading, elevation]`, `[viewpoint]`, a bare viewpoint, or several
+    viewpoints walked in one step (`["b", "c", "d"]`, as agents with a global action space write them).
+    """
+    path = Path(path)
+    predictions: dict[str, Prediction] = {}
+    for number, record in enumerate(read_records(path, Record)):
+        ids = [each for each in (record.instr_id, record.inst_idx, record.instruction_id) if each is not None]
+        if len(ids) != 1:
+            raise DataError(
+                f"{path}: record {number}: {len(ids)} ids; expected instr_id, inst_idx or instruction_id"
+            )
+        episode_id = str(ids[0])
+        if episode_id in predictions:
+            raise DataError(f"{path}: record {number}: id '{episode_id}' occurs twice")
+        trajectory = tuple(_flatten(record.trajectory or record.path or (), f"{path}: episode {episode_id}"))
+        if not trajectory:
+            raise DataError(f"{path}: episode {episode_id}: no trajectory; expected at least the start")
+        target = None if record.predObjId is None else str(record.predObjId)
+        predictions[episode_id] = Prediction(episode_id, trajectory, target)
+    return predictions
+
+
+def _flatten(entries: Iterable[str | list[str | float | None]], place: str) -> Iterable[Stand]:
+    for number, entry in enumerate(entries):
+        match [entry] if isinstance(entry, str) else entry:
+            case [str(viewpoint), *angles] if len(angles) <= 2 and not any(
+                isinstance(a, str) for a in angles
+            ):
+                yield Stand(viewpoint, *angles)
+            case [*hops] if hops and all(isinstance(hop, str) for hop in hops):
+                yield from (Stand(str(hop)) for hop in hops)
+            case _:
+                raise DataError(
+                    f"{place}: trajectory entry {number} is {entry}; "
+                    "expected [viewpoint, heading, elevation] or viewpoints"
+                )
+
+
+# -- matching and checking -------------------------------------------------------------------------------
+
+
+def match(
+    episodes: Sequence[Episode],
+    predictions: Mapping[str, Prediction],
+    *,
+    file: object,
+    partial: bool = False,
+) -> list[tuple[Episode, Prediction]]:
+    """Each episode with its prediction, in the episodes' order.
+
+    RxR files name an episode by its instruction alone. Raises `DataError` for predictions of unknown episodes
+    and, unless `partial`, for episodes without one.
+    """
+    known = {_short(episode): episode for episode in episodes} | {e.episode_id: e for e in episodes}
+    unknown = [name for name in predictions if name not in known]
+    if unknown:
+        raise DataError(
+            f"{file}: episode {unknown[0]}{_more(unknown)} is not among the {len(episodes)} annotated ones; "
+            "is this the right split?"
+        )
+    by_episode = {known[name].episode_id: prediction for name, prediction in predictions.items()}
+    missing = [episode.episode_id for episode in episodes if episode.episode_id not in by_episode]
+    if missing and not partial:
+        raise DataError(
+            f"{file}: no prediction for episode {missing[0]}{_more(missing)} of {len(episodes)}; "
+            "add --partial to score what is there"
+        )
+    return [(each, by_episode[each.episode_id]) for each in episodes if each.episode_id in by_episode]
+
+
+def _short(episode: Episode) -> str:
+    """What is left of the id when the path's own is taken off: RxR's instruction id."""
+    return episode.episode_id.removeprefix(f"{episode.path_id}_")
+
+
+def _more(names: Sequence[str]) -> str:
+    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+
+
+def problem_with(episode: Episode, prediction: Prediction, graphs: dict[str, SceneGraph]) -> str | None:
+    """Why a server would refuse this prediction, or None: it must start at the start and walk along edges."""
+    path = prediction.path
+    if path[0] != episode.start:
+        return f"starts at '{path[0]}', expected the episode's start '{episode.start}'"
+    try:
+        check_walk(episode.scene_id, path, graphs)
+    except EscemeError as error:
+        return str(error)
+    return None
+
+
+def check_predictions(
+    pairs: Iterable[tuple[Episode, Prediction]], graphs: dict[str, SceneGraph], *, file: object
+) -> None:
+    """Raise one `DataError` that names the faulty predictions, the first ten of them in full."""
+    faults = [
+        f"episode {episode.episode_id}: {fault}"
+        for episode, prediction in pairs
+        if (fault := problem_with(episode, prediction, graphs))
+    ]
+    if len(faults) == 1:
+        raise DataError(f"{file}: {faults[0]}")
+    if faults:
+        rest = [f"... and {len(faults) - 10} more"] if len(faults) > 10 else []
+        raise DataError("\n  ".join([f"{file}: {len(faults)} faulty predictions", *faults[:10], *rest]))
+
+
+# -- writing ---------------------------------------------------------------------------------------------
+
+
+def write_submission(
+    path: Path, task: Task, pairs: Sequence[tuple[Episode, Prediction]], graphs: Mapping[str, SceneGraph]
+) -> None:
+    """Write predictions in the form that the task's server takes, whole or not at all."""
+    records = [_record(task, episode, prediction, graphs) for episode, prediction in pairs]
+    if task.id_key != "instruction_id":
+        return write_json(path, records)
+    with writing(path) as file:
+        for record in sorted(records, key=lambda each: each["instruction_id"]):
+            file.write(msgspec.json.encode(record) + b"\n")
+
+
+def _record(
+    task: Task, episode: Episode, prediction: Prediction, graphs: Mapping[str, SceneGraph]
+) -> dict[str, Any]:
+    if task.id_key == "instruction_id":
+        return {task.id_key: _number(_short(episode), task.id_key), "path": prediction.path}
+    name = _number(episode.episode_id, task.id_key) if task.id_key == "inst_idx" else episode.episode_id
+    trajectory = _poses(episode, prediction, graphs[episode.scene_id])
+    record: dict[str, Any] = {task.id_key: name, "trajectory": trajectory}
+    if prediction.object_id is not None:
+        record["predObjId"] = _number(prediction.object_id, "predObjId")
+    return record
+
+
+def _number(text: str, key: str) -> int:
+    if not text.isdecimal():
+        raise DataError(f"'{text}' cannot be written as {key}: the server expects an integer")
+    return int(text)
+
+
+def _poses(episode: Episode, prediction: Prediction, graph: SceneGraph) -> list[tuple[str, float, float]]:
+    """The trajectory with a heading and an elevation everywhere: those stated, or those the walk implies."""
+    view = int(snap(episode.heading))
+    poses: list[tuple[str, float, float]] = []
+    for stand in prediction.trajectory:
+        if poses and poses[-1][0] != stand.viewpoint:
+            here = graph.index(poses[-1][0])
+            slot = int(np.flatnonzero(graph.neighbours[here] == graph.index(stand.viewpoint))[0])
+            view = int(graph.views[here, slot])
+        heading = float(VIEW_HEADINGS[view]) if stand.heading is None else stand.heading
+        elevation = float(VIEW_ELEVATIONS[view]) if stand.elevation is None else stand.elevation
+        poses.append((stand.viewpoint, heading, elevation))
+    return poses
