@@ -1,0 +1,166 @@
+"""Candidates, shortest paths, teachers and view angles against the original simulator's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from esceme.errors import WorldError
+from esceme.files import read_json
+from esceme.tasks.episode import Episode, check_walk
+from esceme.verify.comparison import Comparison, Json, Report, or_fault, outputs_of, records_of
+from esceme.verify.references import References
+from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, angle_feature, panorama_angles
+from esceme.world.graph import Candidate, SceneGraph, Sighting
+
+FILES = r"(.*/)?sim_candidates\.json\.gz"
+ANGLES = 1e-6
+"""Tolerance of angles (radians) and positions: the simulator computes them in single precision."""
+DISTANCES = 1e-9
+OBSERVED_AT = ("scan", "viewpoint", "viewIndex")
+SUMS = 1e-6
+"""Tolerance of a sum over all pairs of a scene, metres."""
+
+
+def compare_simulator(name: str, path: Path, references: References, report: Report) -> None:
+    """Compare `sim_candidates.json.gz`."""
+    stored = read_json(path, dict[str, Json])
+    comparison = Comparison(name)
+    scenes = list(stored.get("graph_stats", {}))
+    comparison.add("scans", sorted(stored.get("scans", [])), sorted(scenes), 0.0)
+    for observation in records_of(stored, "observations"):
+        ours = or_fault(_observation, observation, references)
+        comparison.add("observations", outputs_of(observation, OBSERVED_AT), ours, ANGLES)
+    for pair in records_of(stored, "shortest_pairs"):
+        ours = or_fault(_shortest_pair, pair, references)
+        comparison.add("shortest_pairs", outputs_of(pair, ("scan",)), ours, DISTANCES)
+    for action, ours in _teacher_actions(records_of(stored, "teacher_path_actions"), references):
+        comparison.add("teacher_path_actions", outputs_of(action, ("path_id", "t")), ours, 0.0)
+    for scene in scenes:
+        ours = or_fault(_statistics, scene, references)
+        comparison.add("graph_stats", stored["graph_stats"][scene], ours, SUMS)
+    angles = {
+        key: int(found[1]) for key in stored if (found := re.fullmatch(r"view_angle_feature_base(\d+)", key))
+    }
+    for key, view in angles.items():
+        comparison.add(key, stored[key], panorama_angles(view).tolist(), ANGLES)
+    sections = {
+        "source",
+        "scans",
+        "observations",
+        "shortest_pairs",
+        "teacher_path_actions",
+        "graph_stats",
+        *angles,
+    }
+    comparison.unknown |= set(stored) - sections
+    comparison.add_to(report)
+
+
+def _observation(stored: Json, references: References) -> Json:
+    graph, viewpoint, view = references.graph(stored["scan"]), stored["viewpoint"], stored["viewIndex"]
+    if not isinstance(view, int) or not 0 <= view < VIEWS:
+        raise WorldError(f"there is no view {view}")
+    here = [Sighting(viewpoint, 0.0, 0.0, 0.0), *graph.navigable(viewpoint, view)]
+    return {
+        "state_heading": float(VIEW_HEADINGS[view]),
+        "state_elevation": float(VIEW_ELEVATIONS[view]),
+        "position": _position(graph, viewpoint),
+        "navigableLocations": [_location(graph, each) for each in here],
+        "candidates": [_candidate(graph, viewpoint, view, each) for each in graph.candidates(viewpoint)],
+    }
+
+
+def _position(graph: SceneGraph, viewpoint: str) -> list[float]:
+    return graph.positions[graph.index(viewpoint)].astype(np.float32).tolist()
+
+
+def _location(graph: SceneGraph, seen: Sighting) -> Json:
+    x, y, z = _position(graph, seen.viewpoint)
+    return {
+        "viewpointId": seen.viewpoint,
+        "ix": int(graph.records[graph.index(seen.viewpoint)]),
+        "rel_heading": seen.heading,
+        "rel_elevation": seen.elevation,
+        "rel_distance": seen.distance,
+        "x": x,
+        "y": y,
+        "z": z,
+    }
+
+
+def _candidate(graph: SceneGraph, viewpoint: str, view: int, candidate: Candidate) -> Json:
+    heading = candidate.heading - float(VIEW_HEADINGS[view])
+    in_view = [each.viewpoint for each in graph.navigable(viewpoint, candidate.view)]
+    return {
+        "viewpointId": candidate.viewpoint,
+        "pointId": candidate.view,
+        "idx": 1 + in_view.index(candidate.viewpoint),
+        "heading": heading,
+        "elevation": candidate.elevation,
+        "normalized_heading": candidate.heading,
+        "angular_distance": candidate.angular_distance,
+        "angle_feat": angle_feature(heading, candidate.elevation).tolist(),
+        "position": _position(graph, candidate.viewpoint),
+        "metric_distance": candidate.distance,
+    }
+
+
+def _shortest_pair(stored: Json, references: References) -> Json:
+    """Where several paths are shortest, the stored one is as good as ours."""
+    graph = references.graph(stored["scan"])
+    distance, path = graph.distance(stored["from"], stored["to"]), stored["path"]
+    if not _is_walk_of(path, graph, stored["from"], stored["to"], distance):
+        path = graph.shortest_path(stored["from"], stored["to"])
+    return {
+        "from": path[0],
+        "to": path[-1],
+        "teacher_next": path[min(1, len(path) - 1)],
+        "path": path,
+        "distance": distance,
+    }
+
+
+def _is_walk_of(path: list[str], graph: SceneGraph, start: str, goal: str, metres: float) -> bool:
+    try:
+        check_walk(graph.scene_id, path, {graph.scene_id: graph})
+    except WorldError:
+        return False
+    walked = sum(graph.distance(a, b) for a, b in zip(path, path[1:], strict=False))
+    return path[:1] == [start] and path[-1:] == [goal] and abs(walked - metres) <= DISTANCES
+
+
+def _teacher_actions(records: list[Json], references: References) -> Iterator[tuple[Json, Json]]:
+    """Each stored step along an R2R path, and ours: by time, and by where the agent stands."""
+    if not records:
+        return
+    by_path = {int(each.path_id): each for each in references.episodes("val_unseen").values()}
+    for record in records:
+        yield record, or_fault(_teacher_action, record, by_path)
+
+
+def _teacher_action(stored: Json, by_path: Mapping[int, Episode]) -> Json:
+    if stored["path_id"] not in by_path:
+        raise WorldError(f"R2R has no path {stored['path_id']}")
+    episode, step = by_path[stored["path_id"]], stored["t"]
+    at = episode.reference_path[min(step, len(episode.reference_path) - 1)]
+    return {
+        "scan": episode.scene_id,
+        "at": at,
+        "teacher_t": episode.expert_at(step),
+        "teacher_none": episode.expert_from(at),
+    }
+
+
+def _statistics(scene: str, references: References) -> Json:
+    graph = references.graph(scene)
+    reachable = np.isfinite(graph.distances)
+    return {
+        "nodes": len(graph),
+        "edges": graph.edge_count,
+        "sum_all_pairs_distance": float(graph.distances[reachable].sum()),
+        "components": len(np.unique(reachable, axis=0)),
+    }
