@@ -1,0 +1,680 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.error import InvalidAction, ResetNeeded
+from gymnasium.utils.env_checker import check_env, data_equivalence
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from esceme.errors import ConfigError, DataError, WorldError
+from esceme.tasks.episode import Episode
+from esceme.tasks.gym import (
+    ENV_ID,
+    NavigationEnv,
+    NavigationVectorEnv,
+    make_env,
+    make_vector_env,
+    register,
+)
+from esceme.tasks.r2r import read_r2r
+from esceme.tasks.text import Vocabulary, WordPiece
+from esceme.world import CANDIDATE, STOP, ArrayFeatures, Atlas, SceneGraph
+
+WIDTH = 4
+START = np.pi / 6
+"""What the toy episodes' heading of 0.3 is snapped to."""
+
+# Three buildings: a horseshoe of 4 m sides, a straight corridor, and a hub with six arms, two of them behind
+# each other in one view, so that panoramas differ in length.
+GRAPHS = [
+    SceneGraph.build(
+        "square",
+        {"a": (0, 0, 0), "b": (0, 4, 0), "c": (4, 4, 0), "d": (4, 0, 0)},
+        [("a", "b"), ("b", "c"), ("c", "d")],
+    ),
+    SceneGraph.build(
+        "corridor",
+        {"p": (0, 0, 0), "q": (0, 2.5, 0), "r": (0, 5, 0), "s": (0, 8, 0)},
+        [("p", "q"), ("q", "r"), ("r", "s")],
+    ),
+    SceneGraph.build(
+        "star",
+        {
+            **{"hub": (0, 0, 0), "n": (0, 3, 0), "far": (0, 6, 0), "e": (3, 0, 1)},
+            **{"s": (0, -3, 0), "w": (-3, 0, 0), "up": (0.9, 1.1, 3)},
+        },
+        [("hub", arm) for arm in ("n", "far", "e", "s", "w", "up")],
+    ),
+]
+
+
+def ask(episode_id: str, scene: str, path: Sequence[str], **more: Any) -> Episode:
+    facts = {"path_id": episode_id, "heading": 0.3, "instruction": f"Walk to {path[-1]}.", **more}
+    return Episode(episode_id=episode_id, scene_id=scene, reference_path=tuple(path), **facts)
+
+
+EPISODES = [
+    ask("around", "square", "abcd"),
+    ask("straight", "corridor", "pqrs"),
+    ask("arm", "star", ("n", "hub", "up"), heading=3.2),
+    ask("back", "square", "dcb"),
+    ask("short", "corridor", "sr"),
+    ask("arms", "star", ("w", "hub", "e")),
+    ask("half", "square", "ab"),
+]
+
+
+@pytest.fixture(scope="module")
+def atlas() -> Atlas:
+    return with_features(GRAPHS)
+
+
+def with_features(graphs: Sequence[SceneGraph]) -> Atlas:
+    rng = np.random.default_rng(7)
+    keys = [f"{graph.scene_id}_{viewpoint}" for graph in graphs for viewpoint in graph.viewpoints]
+    panoramas = {key: rng.normal(size=(36, WIDTH)).astype(np.float32) for key in keys}
+    return Atlas(graphs, ArrayFeatures.from_mapping(panoramas, source="random"))
+
+
+def action_to(atlas: Atlas, info: dict[str, Any], viewpoint: str) -> int:
+    """The action that leads from where `info` says to an adjacent viewpoint; STOP to stay."""
+    listed = atlas.graph(info["scene_id"]).candidates(info["viewpoint"])
+    names = [candidate.viewpoint for candidate in listed]
+    return len(names) if viewpoint == info["viewpoint"] else names.index(viewpoint)
+
+
+def walk(env: NavigationEnv, atlas: Atlas, episode: Episode, path: Sequence[str]) -> tuple[list[float], Any]:
+    """Rewards along `path`, STOP at its end included, and the last step."""
+    _, info = env.reset(options={"episode": episode.episode_id})
+    rewards = []
+    for viewpoint in [*path[1:], path[-1]]:
+        last = env.step(action_to(atlas, info, viewpoint))
+        rewards.append(float(last[1]))
+        info = last[4]
+    return rewards, last
+
+
+def begun(env: NavigationEnv, count: int, **reset: Any) -> list[str]:
+    """The episodes of `count` resets, the first of them with `reset`'s arguments."""
+    first = env.reset(**reset)[1]["episode_id"]
+    return [first, *(env.reset()[1]["episode_id"] for _ in range(count - 1))]
+
+
+# -- one agent -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["file", "shuffled", "lanes"])
+@pytest.mark.parametrize("with_text", [False, True])
+def test_gymnasium_finds_no_fault(atlas: Atlas, order: Any, with_text: bool) -> None:
+    tokenizer = Vocabulary.build(episode.instruction for episode in EPISODES) if with_text else None
+
+    def make(render_mode: str | None = None) -> NavigationEnv:
+        return NavigationEnv(atlas, EPISODES, order=order, tokenizer=tokenizer, render_mode=render_mode)
+
+    env = make(render_mode="ansi")
+    env.spec = EnvSpec("toy/Navigation-v0", entry_point=make)
+    check_env(env)
+
+
+def test_walking_the_reference_path_earns_its_length_and_the_prize_for_stopping(atlas: Atlas) -> None:
+    env = NavigationEnv(atlas, EPISODES)
+    rewards, (_, _, terminated, truncated, info) = walk(env, atlas, EPISODES[0], "abcd")
+    assert rewards == [4.0, 4.0, 4.0, 2.0]
+    assert (terminated, truncated, info["success"]) == (True, False, True)
+    assert info["distance_to_goal"] == 0.0
+    assert info["trajectory"] == [
+        ["a", pytest.approx(START), 0.0],
+        ["b", 0.0, 0.0],
+        ["c", pytest.approx(np.pi / 2), 0.0],
+        ["d", pytest.approx(np.pi), 0.0],
+    ]
+
+
+def test_walking_away_costs_what_walking_back_earns(atlas: Atlas) -> None:
+    env = NavigationEnv(atlas, EPISODES)
+    rewards, _ = walk(env, atlas, EPISODES[3], "dcbabcb")
+    assert rewards == [4.0, 4.0, -4.0, 4.0, -4.0, 4.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("scene", "path", "ends", "reward"),
+    [
+        ("corridor", "pqr", "q", 2.0),  # 2.5 m short
+        ("corridor", "qrs", "r", -2.0),  # 3 m short: nearer than 3 m is asked for
+        ("corridor", "pqrs", "p", -2.0),
+    ],
+)
+def test_stopping_succeeds_nearer_than_three_metres(
+    atlas: Atlas, scene: str, path: str, ends: str, reward: float
+) -> None:
+    episode = ask("1", scene, path)
+    rewards, last = walk(NavigationEnv(atlas, [episode]), atlas, episode, path[: path.index(ends) + 1])
+    assert rewards[-1] == reward
+    assert last[4]["success"] is (reward > 0)
+
+
+def test_listed_goals_must_be_reached_exactly_and_the_nearest_counts(atlas: Atlas) -> None:
+    episode = ask("1", "corridor", "pq", goals=("s", "r"))
+    other = ask("2", "square", "ab", goals=("a", "b", "c", "d"))
+    env = NavigationEnv(atlas, [episode, other])
+    _, info = env.reset()
+    assert info["distance_to_goal"] == 5.0
+    assert walk(env, atlas, episode, "pq")[0] == [2.5, -2.0]
+    assert walk(env, atlas, episode, "pqr")[0] == [2.5, 2.5, 2.0]
+    assert walk(env, atlas, episode, "pqrs")[0] == [2.5, 2.5, 0.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("reward", "good", "bad"),
+    [("success", [0.0, 1.0], [0.0]), ("none", [0.0, 0.0], [0.0])],
+)
+def test_other_rewards(atlas: Atlas, reward: Any, good: list[float], bad: list[float]) -> None:
+    env = NavigationEnv(atlas, EPISODES, reward=reward)
+    assert walk(env, atlas, EPISODES[6], "ab")[0] == good
+    assert walk(env, atlas, EPISODES[6], "a")[0] == bad
+
+
+@pytest.mark.parametrize("reward", ["progress", "success", "none"])
+def test_a_withheld_goal_rewards_nothing_and_is_not_told(atlas: Atlas, reward: Any) -> None:
+    episode = ask("test", "square", "a", goal_withheld=True)
+    env = NavigationEnv(atlas, [episode], reward=reward)
+    rewards, last = walk(env, atlas, episode, "ab")
+    assert rewards == [0.0, 0.0]
+    assert np.isnan(last[4]["distance_to_goal"])
+    assert "success" not in last[4]
+    assert [pose[0] for pose in last[4]["trajectory"]] == ["a", "b"]
+
+
+def test_an_observation_is_the_panorama_padded_with_zeros(atlas: Atlas) -> None:
+    env = NavigationEnv(atlas, EPISODES)
+    observation, info = env.reset(options={"episode": "arms"})
+    pose = atlas.begin(atlas.locate("star", ["w"]), heading=[0.3])
+    seen = atlas.observe(pose)
+    count = int(seen.valid.sum())
+    assert observation["features"].shape == (atlas.token_count.max(), WIDTH)
+    assert count == 37 < len(observation["valid"])
+    for key in ("features", "angles", "kind", "valid"):
+        np.testing.assert_array_equal(observation[key][:count], getattr(seen, key)[0])
+        assert not observation[key][count:].any()
+    assert info["action_mask"].tolist() == [1, 1, 0, 0, 0, 0, 0]
+    assert observation["kind"][:2].tolist() == [CANDIDATE, STOP]
+
+
+def test_info_tells_the_snapped_pose(atlas: Atlas) -> None:
+    env = NavigationEnv(atlas, EPISODES)
+    _, info = env.reset(options={"episode": "arm"})
+    assert (info["scene_id"], info["viewpoint"], info["view"], info["step"]) == ("star", "n", 18, 0)
+    assert (info["heading"], info["elevation"]) == (pytest.approx(np.pi), 0.0)
+    assert info["instruction"] == "Walk to up."
+    info = env.step(0)[4]
+    assert (info["viewpoint"], info["step"]) == ("hub", 1)
+    info = env.step(action_to(atlas, info, "up"))[4]
+    # 'up' lies at heading 39° and elevation 65°: the second column of the upper row.
+    assert (info["view"], info["heading"]) == (25, pytest.approx(np.pi / 6))
+    assert info["elevation"] == pytest.approx(np.pi / 6)
+
+
+def test_the_mask_marks_exactly_the_actions_that_do_something(atlas: Atlas) -> None:
+    env = NavigationEnv(atlas, EPISODES, max_steps=10**4)
+    env.action_space.seed(3)
+    _, info = env.reset(seed=3)
+    for _ in range(300):
+        action = env.action_space.sample()
+        allowed = bool(info["action_mask"][action])
+        before = info["viewpoint"]
+        _, reward, terminated, _, info = env.step(action)
+        assert info["invalid_action"] is not allowed
+        assert terminated or (info["viewpoint"] != before) is allowed
+        if not allowed:
+            assert (reward, terminated) == (0.0, False)
+        if terminated:
+            _, info = env.reset()
+
+
+def test_masked_samples_are_never_wasted(atlas: Atlas) -> None:
+    env = NavigationEnv(atlas, EPISODES, order="shuffled")
+    env.action_space.seed(4)
+    _, info = env.reset(seed=4)
+    for _ in range(200):
+        observation, _, terminated, truncated, info = env.step(env.action_space.sample(info["action_mask"]))
+        assert not info["invalid_action"]
+        assert observation in env.observation_space
+        if terminated or truncated:
+            _, info = env.reset()
+
+
+def test_a_wasted_step_counts_but_leaves_no_trace(atlas: Atlas) -> None:
+    env = NavigationEnv(atlas, EPISODES, max_steps=3)
+    before, _ = env.reset(options={"episode": "around"})
+    after, reward, terminated, truncated, info = env.step(6)
+    assert (reward, terminated, truncated) == (0.0, False, False)
+    assert (info["invalid_action"], info["step"], info["viewpoint"]) == (True, 1, "a")
+    assert data_equivalence(before, after, exact=True)
+    assert env.step(0)[4]["invalid_action"] is False
+    _, _, terminated, truncated, info = env.step(6)
+    assert (terminated, truncated, info["invalid_action"]) == (False, True, True)
+    assert [pose[0] for pose in info["trajectory"]] == ["a", "b"]
+
+
+@pytest.mark.parametrize("action", [-1, 7, 0.5, None])
+def test_actions_outside_the_space_are_refused(atlas: Atlas, action: Any) -> None:
+    env = NavigationEnv(atlas, EPISODES)
+    env.reset()
+    with pytest.raises(InvalidAction):
+        env.step(action)
+
+
+def test_the_last_decision_truncates_unless_it_is_stop(atlas: Atlas) -> None:
+    env = NavigationEnv(atlas, EPISODES, max_steps=2)
+    rewards, (_, _, terminated, truncated, info) = walk(env, atlas, EPISODES[6], "ab")
+    assert (terminated, truncated, info["success"]) == (True, False, True)
+
+    env.reset(options={"episode": "around"})
+    _, _, terminated, truncated, info = env.step(0)
+    assert (terminated, truncated) == (False, False)
+    _, reward, terminated, truncated, info = env.step(action_to(atlas, info, "a"))
+    assert (reward, terminated, truncated, info["success"]) == (-4.0, False, True, False)
+    assert [pose[0] for pose in info["trajectory"]] == ["a", "b", "a"]
+
+
+def test_a_walk_that_runs_out_of_steps_is_judged_by_where_it_got(atlas: Atlas) -> None:
+    env = NavigationEnv(atlas, EPISODES, max_steps=1)
+    env.reset(options={"episode": "half"})
+    _, reward, terminated, truncated, info = env.step(0)
+    assert (reward, terminated, truncated, info["success"]) == (4.0, False, True, True)
+
+
+def test_step_needs_a_reset_before_the_first_and_after_the_last(atlas: Atlas) -> None:
+    env = NavigationEnv(atlas, EPISODES)
+    with pytest.raises(ResetNeeded):
+        env.step(0)
+    env.reset()
+    env.step(1)
+    with pytest.raises(ResetNeeded):
+        env.step(0)
+    env.reset()
+    env.step(0)
+
+
+def test_a_named_episode_leaves_the_order_alone(atlas: Atlas) -> None:
+    env = NavigationEnv(atlas, EPISODES)
+    assert begun(env, 2) == ["around", "straight"]
+    assert begun(env, 2, options={"episode": "short"}) == ["short", "arm"]
+    with pytest.raises(WorldError, match="'nowhere' is none of the environment's 7"):
+        env.reset(options={"episode": "nowhere"})
+    with pytest.raises(ConfigError, match="'episodes' is unknown; expected episode"):
+        env.reset(options={"episodes": ["short"]})
+    assert begun(env, 1) == ["back"]
+
+
+def test_file_order_wraps_around_and_a_seed_starts_it_over(atlas: Atlas) -> None:
+    env = NavigationEnv(atlas, EPISODES)
+    listed = [episode.episode_id for episode in EPISODES]
+    assert begun(env, 9) == listed + listed[:2]
+    assert begun(env, 3, seed=1) == listed[:3]
+
+
+def test_the_same_seed_gives_the_same_shuffled_order(atlas: Atlas) -> None:
+    env, twin = (NavigationEnv(atlas, EPISODES, order="shuffled") for _ in range(2))
+    first = begun(env, 14, seed=5)
+    assert first == begun(twin, 14, seed=5) == begun(env, 14, seed=5)
+    assert sorted(first[:7]) == sorted(first[7:]) == sorted(episode.episode_id for episode in EPISODES)
+    assert begun(env, 14, seed=6) != first
+
+
+def test_a_copy_walks_on_by_itself(atlas: Atlas) -> None:
+    env = NavigationEnv(atlas, EPISODES)
+    env.reset()
+    env.step(0)
+    twin = copy.deepcopy(env)
+    assert data_equivalence(env.step(1), twin.step(1), exact=True)
+    env.step(2)
+    assert twin.step(0)[2] is False
+
+
+@pytest.mark.parametrize(("keep", "kept"), [("first", [2, 4, 5]), ("last", [5, 6, 3])])
+def test_tokens_are_cut_or_filled_up(atlas: Atlas, keep: Any, kept: list[int]) -> None:
+    vocabulary = Vocabulary(("<PAD>", "<UNK>", "<BOS>", "<EOS>", "go", "on", "now"))
+    episodes = [
+        ask("long", "square", "ab", instruction="go on now"),
+        ask("short", "square", "ab", instruction=""),
+        ask("encoded", "square", "ab", instruction="", tokens=(6,)),
+        ask("both", "square", "ab", instruction="", tokens=(2, 4, 5, 6, 3)),
+    ]
+    env = NavigationEnv(atlas, episodes, tokenizer=vocabulary, max_tokens=3, keep=keep)
+    tokens = [env.reset()[0]["tokens"].tolist() for _ in episodes]
+    assert tokens == [kept, [2, 3, 0], [6, 0, 0], kept]
+    assert env.observation_space["tokens"].high.max() == 6
+    assert "tokens" not in NavigationEnv(atlas, episodes).reset()[0]
+
+
+def test_rendering_says_where_one_is_and_what_one_can_do(atlas: Atlas) -> None:
+    env = NavigationEnv(atlas, EPISODES, render_mode="ansi")
+    env.reset(options={"episode": "around"})
+    env.step(0)
+    assert env.render() == (
+        'episode around: "Walk to d."\n'
+        "scene square, viewpoint b, facing 0°\n"
+        "step 1 of 15, 8.0 m to the goal\n"
+        "  0: c at 90°, 4.0 m\n"
+        "  1: a at 180°, 4.0 m\n"
+        "  2: STOP"
+    )
+    assert NavigationEnv(atlas, EPISODES).render() is None
+
+
+def test_rendering_does_not_betray_a_withheld_goal(atlas: Atlas) -> None:
+    env = NavigationEnv(atlas, [ask("1", "square", "a", goal_withheld=True)], render_mode="ansi")
+    with pytest.raises(ResetNeeded):
+        env.render()
+    env.reset()
+    assert "goal withheld" in str(env.render())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_steps": 0}, "max_steps: expected at least 1"),
+        ({"max_tokens": 0}, "max_tokens: expected at least 1"),
+        ({"order": "random"}, "order: expected one of file, shuffled, lanes"),
+        ({"reward": "sparse"}, "reward: expected one of progress, success, none"),
+        ({"keep": "middle"}, "keep: expected one of first, last"),
+        ({"render_mode": "human"}, "render_mode 'human'"),
+    ],
+)
+def test_options_out_of_range_are_refused(atlas: Atlas, options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        NavigationEnv(atlas, EPISODES, **options)
+
+
+def test_what_cannot_be_walked_is_refused_at_once(atlas: Atlas) -> None:
+    with pytest.raises(ConfigError, match="episodes: expected at least 1"):
+        NavigationEnv(atlas, [])
+    with pytest.raises(ConfigError, match="no features"):
+        NavigationEnv(Atlas(GRAPHS), EPISODES)
+    with pytest.raises(DataError, match="'around' occurs twice"):
+        NavigationEnv(atlas, EPISODES * 2)
+    with pytest.raises(DataError, match="episode 9: scene 'cellar' is not loaded"):
+        NavigationEnv(atlas, [ask("9", "cellar", "ab")])
+    with pytest.raises(DataError, match="episode 9: .*'z'"):
+        NavigationEnv(atlas, [ask("9", "square", "ab", goals=("z",))])
+    parts = SceneGraph.build(
+        "parts", {"a": (0, 0, 0), "b": (0, 2, 0), "c": (9, 0, 0), "d": (9, 2, 0)}, [("a", "b"), ("c", "d")]
+    )
+    with pytest.raises(WorldError, match="episode 9: no way leads"):
+        NavigationEnv(with_features([parts]), [ask("9", "parts", "ad")])
+
+
+# -- many agents -----------------------------------------------------------------------------------------
+
+
+def by_scene() -> list[list[Episode]]:
+    scenes = ("square", "corridor", "star")
+    return [[episode for episode in EPISODES if episode.scene_id == scene] for scene in scenes]
+
+
+def drawn(rng: np.random.Generator, masks: np.ndarray) -> np.ndarray:
+    """Mostly allowed actions, some that are wasted."""
+    allowed = np.array([rng.choice(np.flatnonzero(mask)) for mask in masks])
+    return np.where(rng.random(len(masks)) < 0.1, masks.shape[1] - 1, allowed)
+
+
+def slot_of(batch: tuple[Any, ...], slot: int) -> tuple[Any, ...]:
+    """What a single environment would have returned in the place of one slot."""
+    observations, *middle, infos = batch
+    facts = {key: infos[key][slot] for key in infos if key[0] != "_" and infos[f"_{key}"][slot]}
+    plain = {key: fact.item() if isinstance(fact, np.generic) else fact for key, fact in facts.items()}
+    return {key: value[slot] for key, value in observations.items()}, *(x[slot].item() for x in middle), plain
+
+
+def test_the_spaces_are_those_of_one_agent_batched(atlas: Atlas) -> None:
+    envs = NavigationVectorEnv(atlas, EPISODES, 3)
+    single = NavigationEnv(atlas, EPISODES)
+    assert envs.single_observation_space == single.observation_space
+    assert envs.single_action_space == single.action_space
+    observations, infos = envs.reset(seed=0)
+    assert observations in envs.observation_space
+    assert envs.action_space.shape == (3,)
+    assert infos["action_mask"].shape == (3, single.action_space.n)
+    observations, rewards, terminations, truncations, _ = envs.step(envs.action_space.sample())
+    assert observations in envs.observation_space
+    assert (rewards.dtype, terminations.dtype, truncations.dtype) == (np.float64, np.bool_, np.bool_)
+
+
+def test_every_slot_sees_what_an_agent_alone_would_see(atlas: Atlas) -> None:
+    envs = NavigationVectorEnv(atlas, EPISODES, 4, autoreset_mode=AutoresetMode.DISABLED, max_steps=6)
+    alone = [NavigationEnv(atlas, EPISODES, max_steps=6) for _ in range(4)]
+    rng = np.random.default_rng(0)
+    ended = np.ones(4, dtype=bool)
+    masks = np.zeros((4, envs.single_action_space.n), dtype=np.int8)
+    for _ in range(40):
+        if ended.any():
+            named = [EPISODES[index].episode_id for index in rng.choice(7, size=ended.sum())]
+            together = envs.reset(options={"reset_mask": ended, "episodes": named})
+            for slot, name in zip(np.flatnonzero(ended), named, strict=True):
+                begin = alone[slot].reset(options={"episode": name})
+                assert data_equivalence(begin, slot_of(together, slot), exact=True)
+            masks[ended] = together[1]["action_mask"][ended]
+        actions = drawn(rng, masks)
+        together = envs.step(actions)
+        for slot, env in enumerate(alone):
+            assert data_equivalence(env.step(actions[slot]), slot_of(together, slot), exact=True)
+        masks, ended = together[4]["action_mask"], together[2] | together[3]
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+@pytest.mark.parametrize("order", ["lanes", "shuffled"])
+def test_autoreset_keeps_the_contract_of_gymnasium(atlas: Atlas, mode: AutoresetMode, order: Any) -> None:
+    """Same as gymnasium's own vector of single environments, observation by observation, info by info."""
+    if order == "lanes":
+        own = NavigationVectorEnv(atlas, EPISODES, 3, autoreset_mode=mode, order="lanes", max_steps=5)
+        lists = by_scene()
+    else:
+        own = NavigationVectorEnv(atlas, EPISODES[:1], 3, autoreset_mode=mode, order=order, max_steps=5)
+        lists = [EPISODES[:1]] * 3
+    theirs = SyncVectorEnv(
+        [lambda each=each: NavigationEnv(atlas, each, max_steps=5) for each in lists], autoreset_mode=mode
+    )
+    rng = np.random.default_rng(1)
+    ours, expected = own.reset(seed=0), theirs.reset(seed=0)
+    assert data_equivalence(ours, expected, exact=True)
+    latest, ends = ours[1]["action_mask"], 0
+    for _ in range(60):
+        actions = drawn(rng, latest)
+        ours, expected = own.step(actions), theirs.step(actions)
+        assert data_equivalence(ours, expected, exact=True)
+        latest, ended = ours[4]["action_mask"], ours[2] | ours[3]
+        ends += ended.sum()
+        if mode is AutoresetMode.DISABLED and ended.any():
+            again = own.reset(options={"reset_mask": ended})
+            assert data_equivalence(again, theirs.reset(options={"reset_mask": ended.copy()}), exact=True)
+            latest = np.where(ended[:, None], again[1]["action_mask"], latest)
+    assert ends > 20
+
+
+def test_the_step_after_the_end_begins_the_next_episode(atlas: Atlas) -> None:
+    envs = NavigationVectorEnv(atlas, EPISODES, 2)
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    envs.reset()  # 'around' and 'straight', both with one candidate at the start
+    _, rewards, terminations, _, infos = envs.step([1, 0])
+    assert rewards.tolist() == [-2.0, 2.5]
+    assert terminations.tolist() == [True, False]
+    assert infos["_trajectory"].tolist() == [True, False]
+    assert infos["trajectory"].tolist() == [[["a", pytest.approx(START), 0.0]], None]
+    assert infos["viewpoint"].tolist() == ["a", "q"]
+    _, rewards, terminations, _, infos = envs.step([99, 0])
+    assert (rewards[0], terminations[0], infos["step"].tolist()) == (0.0, False, [0, 2])
+    assert infos["episode_id"].tolist() == ["arm", "straight"]
+    assert "trajectory" not in infos
+
+
+def test_without_autoreset_an_ended_slot_must_be_reset(atlas: Atlas) -> None:
+    envs = NavigationVectorEnv(atlas, EPISODES, 2, autoreset_mode="Disabled")
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.DISABLED
+    envs.reset()
+    envs.step(np.array([1, 0], dtype=np.uint64))
+    with pytest.raises(ResetNeeded, match=r"slots \[0\]"):
+        envs.step([0, 0])
+    observations, infos = envs.reset(options={"reset_mask": np.array([True, False]), "episodes": ["half"]})
+    assert len(observations["features"]) == 2
+    assert infos["episode_id"].tolist() == ["half", None]
+    assert infos["_episode_id"].tolist() == [True, False]
+    assert envs.step([0, 0])[4]["step"].tolist() == [1, 2]
+
+
+def test_a_reset_that_hides_the_last_observation_is_refused(atlas: Atlas) -> None:
+    with pytest.raises(ConfigError, match="SAME_STEP.*memory"):
+        NavigationVectorEnv(atlas, EPISODES, 2, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+@pytest.mark.parametrize(
+    "mask", [[True], [1, 0], [[True, False]], [False, False]], ids=["short", "integers", "nested", "none"]
+)
+def test_reset_masks_that_make_no_sense_are_refused(atlas: Atlas, mask: Any) -> None:
+    envs = NavigationVectorEnv(atlas, EPISODES, 2)
+    envs.reset()
+    with pytest.raises(ConfigError, match="reset_mask: expected 2 booleans"):
+        envs.reset(options={"reset_mask": np.array(mask)})
+
+
+def test_resets_that_would_confuse_the_order_are_refused(atlas: Atlas) -> None:
+    envs = NavigationVectorEnv(atlas, EPISODES, 2)
+    first = {"reset_mask": np.array([True, False])}
+    with pytest.raises(ResetNeeded):
+        envs.step([0, 0])
+    with pytest.raises(ResetNeeded):
+        envs.reset(options=first)
+    envs.reset()
+    with pytest.raises(ConfigError, match="without a reset_mask"):
+        envs.reset(seed=1, options=first)
+    with pytest.raises(ConfigError, match="1 episodes were chosen for 2 slots"):
+        envs.reset(options={"episodes": ["half"]})
+    with pytest.raises(InvalidAction, match="expected 2 integers"):
+        envs.step([0])
+    with pytest.raises(ConfigError, match="num_envs: expected at least 1"):
+        NavigationVectorEnv(atlas, EPISODES, 0)
+
+
+def test_lanes_never_let_two_agents_into_the_same_scene(atlas: Atlas) -> None:
+    envs = NavigationVectorEnv(atlas, EPISODES, 2, order="lanes", max_steps=4)
+    rng = np.random.default_rng(2)
+    _, infos = envs.reset(seed=0)
+    lived: dict[str, list[str]] = {"square": [], "corridor": [], "star": []}
+    for _ in range(120):
+        assert len(set(infos["scene_id"])) == 2
+        for slot in np.flatnonzero(infos["step"] == 0):
+            lived[infos["scene_id"][slot]].append(infos["episode_id"][slot])
+        infos = envs.step(drawn(rng, infos["action_mask"]))[4]
+    for listed in by_scene():
+        ids = [episode.episode_id for episode in listed]
+        found = lived[listed[0].scene_id]
+        assert len(found) > len(ids)
+        assert found == [ids[place % len(ids)] for place in range(len(found))]
+
+
+def test_fewer_episodes_than_slots_are_repeated(atlas: Atlas) -> None:
+    _, infos = NavigationVectorEnv(atlas, EPISODES[:2], 5).reset()
+    assert infos["episode_id"].tolist() == ["around", "straight", "around", "straight", "around"]
+
+
+@pytest.mark.parametrize("order", ["file", "shuffled", "lanes"])
+def test_the_same_seed_gives_the_same_batches(atlas: Atlas, order: Any) -> None:
+    envs = [NavigationVectorEnv(atlas, EPISODES, 3, order=order, max_steps=4) for _ in range(2)]
+    envs[0].reset(seed=1)  # a past that must not matter
+    envs[0].step([1, 0, 0])
+    envs[0].step([1, 0, 0])
+    results = [each.reset(seed=9) for each in envs]
+    for _ in range(20):
+        assert data_equivalence(results[0], results[1], exact=True)
+        actions = envs[0].action_space.sample()
+        results = [each.step(actions) for each in envs]
+
+
+def test_what_was_returned_is_never_overwritten(atlas: Atlas) -> None:
+    vocabulary = Vocabulary.build(episode.instruction for episode in EPISODES)
+    envs = NavigationVectorEnv(atlas, EPISODES, 3, tokenizer=vocabulary, max_steps=3)
+    rng = np.random.default_rng(3)
+    returned: list[Any] = [envs.reset()]
+    infos = returned[0][1]
+    kept = [copy.deepcopy(returned[0])]
+    for _ in range(12):
+        returned.append(envs.step(drawn(rng, infos["action_mask"])))
+        infos = returned[-1][4]
+        kept.append(copy.deepcopy(returned[-1]))
+    assert data_equivalence(returned, kept, exact=True)
+
+
+def test_rendering_a_batch_gives_a_text_per_slot(atlas: Atlas) -> None:
+    envs = NavigationVectorEnv(atlas, EPISODES, 2, render_mode="ansi")
+    envs.reset()
+    texts = envs.render()
+    assert texts is not None
+    assert ["around" in texts[0], "straight" in texts[1]] == [True, True]
+    assert NavigationVectorEnv(atlas, EPISODES, 2).render() is None
+
+
+# -- from files ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    register()
+    register()  # a second call changes nothing
+    yield
+    del gymnasium.registry[ENV_ID]
+
+
+def test_a_data_folder_makes_an_environment(toy_root: Path) -> None:
+    tokenizer = WordPiece.read(toy_root / "tokenizer" / "vocab.txt")
+    env = make_env(toy_root, task="cvdn", split="val_unseen", tokenizer=tokenizer)
+    observation, info = env.reset(seed=0)
+    assert observation in env.observation_space
+    assert len(observation["tokens"]) == 100
+    assert np.isfinite(info["distance_to_goal"])
+    short = make_env(toy_root, task="cvdn", split="val_unseen", max_steps=1)
+    short.reset()
+    assert short.step(0)[3] is True
+
+
+def test_gymnasium_makes_it_by_name(toy_root: Path, registered: None) -> None:
+    env = gymnasium.make(ENV_ID, folder=toy_root, task="r2r", split="val_seen", render_mode="ansi")
+    check_env(env.unwrapped)
+    envs = gymnasium.make_vec(ENV_ID, num_envs=2, folder=toy_root, split="val_seen", order="lanes")
+    assert isinstance(envs, NavigationVectorEnv)
+    assert envs.reset(seed=0)[0] in envs.observation_space
+
+
+def test_folders_that_lack_something_are_named(toy_root: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="task 'r3r' is unknown"):
+        make_env(toy_root, task="r3r")
+    with pytest.raises(DataError, match=r"no split 'val' of r2r; splits that are here: train, "):
+        make_env(toy_root, split="val")
+    (tmp_path / "R2R").mkdir()
+    (tmp_path / "R2R" / "R2R_train.json").write_bytes((toy_root / "R2R" / "R2R_train.json").read_bytes())
+    (tmp_path / "connectivity").symlink_to(toy_root / "connectivity")
+    with pytest.raises(DataError, match="expected one feature file, found none"):
+        make_vector_env(tmp_path, 2, split="train")
+
+
+# -- real buildings --------------------------------------------------------------------------------------
+
+
+@pytest.mark.real
+def test_real_reference_paths_lead_to_success(data_root: Path, real_graphs: dict[str, SceneGraph]) -> None:
+    episodes = read_r2r(data_root / "R2R" / "R2R_val_unseen.json")[::120][:20]
+    atlas = with_features([real_graphs[scene] for scene in sorted({each.scene_id for each in episodes})])
+    env = NavigationEnv(atlas, episodes)
+    assert len(episodes) == 20
+    for episode in episodes:
+        rewards, last = walk(env, atlas, episode, episode.reference_path)
+        length = atlas.graph(episode.scene_id).distance(episode.start, episode.goal)
+        assert sum(rewards) == pytest.approx(length + 2.0)
+        assert last[4]["success"] is True
+        assert [pose[0] for pose in last[4]["trajectory"]] == list(episode.reference_path)
