@@ -1,0 +1,115 @@
+"""Scoring R4R val_unseen (45,234 episodes), against per-episode Python DTW over a distance table.
+
+The obvious side keeps distances as nested dicts by viewpoint id, fills a numpy matrix cell by cell for DTW,
+and computes every measure of an episode on its own, as the released evaluators do. Predictions are seeded:
+the reference path up to a random point, then a random walk. Both sides start from the same episodes and
+predictions, and are checked to agree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.measure import Ratio, both_sides
+from esceme.metrics import score
+from esceme.tasks.episode import Episode
+from esceme.tasks.r4r import join_paths, read_walks
+from esceme.tasks.submission import Prediction, Stand
+from esceme.world import Atlas, SceneGraph, read_scenes
+
+Table = dict[str, dict[str, dict[str, float]]]
+
+
+def score_obviously(pairs: list[tuple[Episode, Prediction]], table: Table) -> dict[str, float]:
+    rows = [
+        score_one(episode.reference_path, prediction.path, table[episode.scene_id])
+        for episode, prediction in pairs
+    ]
+    return {key: sum(row[key] for row in rows) / len(rows) for key in rows[0]}
+
+
+def score_one(
+    reference: tuple[str, ...], path: tuple[str, ...], distance: dict[str, dict[str, float]]
+) -> dict[str, float]:
+    goal = reference[-1]
+    walked = sum(distance[a][b] for a, b in zip(path, path[1:], strict=False))
+    planned = sum(distance[a][b] for a, b in zip(reference, reference[1:], strict=False))
+    error = distance[path[-1]][goal]
+    success = float(error < 3.0)
+    shortest = distance[reference[0]][goal]
+    ndtw = math.exp(-warp(reference, path, distance) / (3.0 * len(reference)))
+    coverage = sum(math.exp(-min(distance[r][p] for p in path) / 3.0) for r in reference) / len(reference)
+    expected = coverage * planned
+    return {
+        "tl": walked,
+        "ne": error,
+        "osr": float(min(distance[p][goal] for p in path) < 3.0),
+        "sr": success,
+        "spl": success * planned / max(walked, planned, 0.01),
+        "spl_shortest": success * (shortest / max(walked, shortest) if shortest else float(walked == 0)),
+        "cls": coverage * expected / (expected + abs(expected - walked)),
+        "ndtw": ndtw,
+        "sdtw": success * ndtw,
+        "gp": shortest - error,
+        "steps": len(path) - 1.0,
+    }
+
+
+def warp(reference: tuple[str, ...], path: tuple[str, ...], distance: dict[str, dict[str, float]]) -> float:
+    best = np.inf * np.ones((len(path) + 1, len(reference) + 1))
+    best[0][0] = 0.0
+    for i in range(1, len(path) + 1):
+        for j in range(1, len(reference) + 1):
+            before = min(best[i - 1][j], best[i][j - 1], best[i - 1][j - 1])
+            best[i][j] = distance[path[i - 1]][reference[j - 1]] + before
+    return float(best[len(path)][len(reference)])
+
+
+def episodes_of(data: Path, graphs: dict[str, SceneGraph]) -> Iterator[Episode]:
+    for record in join_paths(read_walks(data / "R2R" / "R2R_val_unseen.json", graphs), graphs):
+        walk = tuple(record.path)
+        for k, instruction in enumerate(record.instructions):
+            yield Episode(
+                episode_id=f"{record.path_id}_{k}",
+                scene_id=record.scan,
+                path_id=str(record.path_id),
+                reference_path=walk,
+                heading=record.heading,
+                instruction=instruction,
+            )
+
+
+def wander(episode: Episode, graph: SceneGraph, generator: np.random.Generator) -> Prediction:
+    """Follow the reference for a while, then walk at random; about as long as the reference."""
+    kept = int(generator.integers(1, len(episode.reference_path) + 1))
+    path = [graph.index(name) for name in episode.reference_path[:kept]]
+    steps = len(episode.reference_path) + int(generator.integers(-2, 3))
+    while len(path) < steps:
+        path.append(int(generator.choice(graph.neighbours[path[-1], : graph.degrees[path[-1]]])))
+    return Prediction(episode.episode_id, tuple(Stand(graph.viewpoints[row]) for row in path))
+
+
+def run(data: Path) -> Iterator[Ratio]:
+    graphs = read_scenes(data / "connectivity")
+    generator = np.random.default_rng(0)
+    episodes = list(episodes_of(data, graphs))
+    pairs = [(episode, wander(episode, graphs[episode.scene_id], generator)) for episode in episodes]
+    used = {episode.scene_id for episode in episodes}
+    atlas = Atlas(graph for scene, graph in graphs.items() if scene in used)
+    table = {
+        scene: {
+            name: dict(zip(graph.viewpoints, row, strict=True))
+            for name, row in zip(graph.viewpoints, graph.distances.tolist(), strict=True)
+        }
+        for scene, graph in atlas.graphs.items()
+    }
+    theirs, ours = score_obviously(pairs, table), score(pairs, atlas).means()
+    for key, value in theirs.items():
+        assert math.isclose(value, ours[key], abs_tol=1e-9), key
+    times = both_sides(lambda: score_obviously(pairs, table), lambda: score(pairs, atlas), 2)
+    bound = "turning viewpoint names into integers, one dict look-up each; then the gathers of distances"
+    yield Ratio(f"scoring R4R val_unseen ({len(pairs):,} episodes)", *times, 20, bound)
