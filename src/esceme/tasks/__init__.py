@@ -1,1 +1,29 @@
-"""What is asked: the files of every task, as episodes."""
+"""What is asked: the files of every task, as episodes, and predictions about them.
+
+The gymnasium environments are in `esceme.tasks.gym`, the data doctor in `esceme.tasks.doctor`.
+"""
+
+from esceme.tasks.catalogue import TASKS
+from esceme.tasks.episode import DialogEpisode, Episode
+from esceme.tasks.folder import DataFolder
+from esceme.tasks.submission import Prediction, Stand, read_predictions
+from esceme.tasks.task import Counts, Task
+from esceme.tasks.text import Vocabulary, WordPiece
+from esceme.tasks.tours import Tour, make_tours, read_tours
+
+__all__ = [
+    "TASKS",
+    "Counts",
+    "DataFolder",
+    "DialogEpisode",
+    "Episode",
+    "Prediction",
+    "Stand",
+    "Task",
+    "Tour",
+    "Vocabulary",
+    "WordPiece",
+    "make_tours",
+    "read_predictions",
+    "read_tours",
+]
