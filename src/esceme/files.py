@@ -8,15 +8,17 @@ import re
 import tempfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, TypeVar, get_args, get_origin
 
 import msgspec
 
 from esceme.errors import DataError
 
 T = TypeVar("T")
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises on bytes that are not json at all."""
 
 
 def read_bytes(path: Path) -> bytes:
@@ -54,8 +56,8 @@ def read_records(path: Path, kind: type[T]) -> list[T]:
     An empty file or an empty array is an error: no dataset of the field has an empty split.
     """
     if path.name.removesuffix(".gz").endswith(".jsonl"):
-        lines = [line for line in read_bytes(path).splitlines() if line.strip()]
-        records = [_decode(line, kind, path, line=number) for number, line in enumerate(lines, 1)]
+        lines = enumerate(read_bytes(path).splitlines(), 1)
+        records = [_decode(line, kind, path, line=number) for number, line in lines if line.strip()]
     else:
         records = read_json(path, list[kind])  # type: ignore[valid-type]
     if not records:
@@ -68,9 +70,22 @@ def _decode(data: bytes, kind: type[T], path: Path, *, line: int | None = None) 
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
-        raise DataError(f"{place}: {_readable(str(error))}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{place}: {_explain(error, data, kind)}") from None
+    except UNREADABLE as error:
         raise DataError(f"{place}: not valid json ({error}); is the file complete?") from None
+
+
+def _explain(error: msgspec.ValidationError, data: bytes | msgspec.Raw, kind: Any) -> str:
+    """What does not fit, with the names of entries, which msgspec leaves out."""
+    if get_origin(kind) is dict:
+        inner = get_args(kind)[1]
+        with suppress(*UNREADABLE):
+            for name, entry in msgspec.json.decode(data, type=dict[str, msgspec.Raw]).items():
+                try:
+                    msgspec.json.decode(entry, type=inner)
+                except msgspec.ValidationError as fault:
+                    return f"entry '{name}': {_explain(fault, entry, inner)}"
+    return _readable(str(error))
 
 
 def _readable(message: str) -> str:
@@ -91,13 +106,18 @@ def _readable(message: str) -> str:
 
 @contextmanager
 def writing(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
-    """A file that appears under its name, complete, when the block ends well; otherwise nothing changes."""
-    target = path.resolve()
+    """A file that appears under its name, complete, when the block ends well; otherwise nothing changes.
+
+    What is there already is replaced only if it is a regular file: never a folder, a pipe or a device.
+    """
     try:
+        target = path.resolve()
+        if target.exists() and not target.is_file():
+            raise DataError(f"{path}: cannot be written (there is a {_kind(target)} of that name)")
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror or error})") from None
+    except (OSError, RuntimeError) as error:  # resolve() says RuntimeError where links go round in circles
+        raise DataError(f"{path}: cannot be written ({getattr(error, 'strerror', None) or error})") from None
     part = Path(name)
     try:
         with os.fdopen(handle, mode) as file:
@@ -127,6 +147,10 @@ def write_text(path: Path, text: str) -> None:
     """Write `text` as UTF-8, whole or not at all."""
     with writing(path) as file:
         file.write(text.encode())
+
+
+def _kind(path: Path) -> str:
+    return "folder" if path.is_dir() else "device or pipe"
 
 
 def _umask() -> int:

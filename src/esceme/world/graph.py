@@ -127,9 +127,10 @@ class SceneGraph:
         if (outside := ~(np.abs(poses) < FAR_AWAY)).any():
             row, entry = np.argwhere(outside)[0]
             raise DataError(f"{path}: viewpoint '{names[row]}': pose holds {poses[row, entry]:g}, not metres")
-        adjacency = np.array([record.unobstructed for record in records], dtype=bool).reshape(len(names), -1)
+        flags = b"".join(bytes(record.unobstructed) for record in records)
+        adjacency = np.frombuffer(flags, dtype=bool).reshape(len(names), len(names))
         included = np.array([record.included for record in records], dtype=bool)
-        adjacency &= included[:, None] & included[None, :]
+        adjacency = adjacency & included[:, None] & included[None, :]
         if (adjacency != adjacency.T).any():
             a, b = np.argwhere(adjacency & ~adjacency.T)[0]
             raise DataError(
