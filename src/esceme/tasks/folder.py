@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import chain
+from pathlib import Path, PurePath
 
 from esceme.errors import DataError
 from esceme.tasks.catalogue import TASKS
 
 CONNECTIVITY = ("connectivity", "R2R/connectivity")
-FEATURES = ("features/*", "R2R/features/*", "*/features/*")
+FEATURES = ("features", "*/features")
 TOKENIZERS = ("tokenizer/vocab.txt", "tokenizer/tokenizer.json")
 OBJECTS = ("objects/reverie_objects.json.gz", "objects/reverie_objects.json", "REVERIE/objects.json.gz")
 ROOMS = ("rooms/viewpoint_rooms.json",)
@@ -38,18 +39,22 @@ class DataFolder:
 
     root: Path
 
+    def __init__(self, root: str | Path) -> None:
+        """Look below `root`; nothing is read."""
+        object.__setattr__(self, "root", Path(root))
+
     @property
     def connectivity(self) -> Path:
         """The folder of navigation graphs."""
         for place in CONNECTIVITY:
-            if (self.root / place).is_dir():
+            if os.path.isdir(self.root / place):
                 return self.root / place
         raise DataError(f"{self.root}: no connectivity folder; looked for {' and '.join(CONNECTIVITY)}")
 
     def annotations(self, task: str, split: str) -> Path | None:
         """The annotation file of a split, the first of the known places that exists."""
         places = (self.root / pattern.format(split=split) for pattern in TASKS[task].files)
-        return next((place for place in places if place.is_file()), None)
+        return next((place for place in places if os.path.isfile(place)), None)
 
     def splits(self, task: str) -> dict[str, Path]:
         """The splits of a task that are here, published ones first and in their order."""
@@ -65,7 +70,7 @@ class DataFolder:
     @property
     def features(self) -> list[Path]:
         """Every feature file."""
-        found = {path for pattern in FEATURES for path in self.root.glob(pattern)}
+        found = {path for place in FEATURES for path in self.root.glob(f"{place}/*")}
         return sorted(path for path in found if path.suffix in FEATURE_SUFFIXES)
 
     @property
@@ -86,7 +91,19 @@ class DataFolder:
     @property
     def tokenizers(self) -> list[Path]:
         """WordPiece vocabularies."""
-        return [self.root / place for place in TOKENIZERS if (self.root / place).is_file()]
+        return [self.root / place for place in TOKENIZERS if os.path.isfile(self.root / place)]
+
+    @property
+    def places(self) -> list[Path]:
+        """Every folder that is looked into and there; one that may not be read counts as empty above."""
+        patterns = chain(
+            (f"{place}/*" for place in (*CONNECTIVITY, *FEATURES)),
+            *(task.files for task in TASKS.values()),
+            *(TOKENIZERS, OBJECTS, ROOMS, TOURS),
+        )
+        names = {parent for pattern in patterns for parent in PurePath(pattern).parents if parent.name}
+        found = {place for name in names for place in self.root.glob(f"{name}")}
+        return sorted(place for place in found if os.path.isdir(place))
 
     def _first(self, places: tuple[str, ...]) -> Path | None:
-        return next((self.root / place for place in places if (self.root / place).is_file()), None)
+        return next((self.root / place for place in places if os.path.isfile(self.root / place)), None)

@@ -74,6 +74,7 @@ class NavigationEnv(gymnasium.Env[Arrays, int | np.integer[Any]]):
     ) -> None:
         """Walk `episodes` in `atlas`, which must have features; `Options` explains the other keywords."""
         self._walkers = Walkers(atlas, episodes, 1, **options)
+        self.atlas, self.episodes = atlas, self._walkers.episodes
         self._all = np.ones(1, dtype=bool)
         # gymnasium declares what a Dict samples as spaces, not as arrays.
         self.observation_space = _observation_space(self._walkers)  # type: ignore[assignment]
@@ -141,6 +142,7 @@ class NavigationVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
                 "last one, which a memory has to write; use NEXT_STEP or DISABLED"
             )
         self._walkers = Walkers(atlas, episodes, num_envs, **options)
+        self.atlas, self.episodes = atlas, self._walkers.episodes
         self._all = np.ones(num_envs, dtype=bool)
         self.num_envs = num_envs
         self.metadata = {**NavigationEnv.metadata, "autoreset_mode": self._autoreset}
