@@ -1,4 +1,4 @@
-"""An agent of your own, walked and scored: prefer the candidate that lies straight ahead, stop after six moves.
+"""An agent of your own, walked and scored: it prefers the candidate straight ahead and stops after six moves.
 
     python examples/own_agent.py [DATA_FOLDER] [SPLIT]
 
