@@ -155,12 +155,17 @@ class Scores:
 
     def intervals(self, *, draws: int, seed: int = 0, level: float = 0.95) -> dict[str, tuple[float, float]]:
         """Bootstrap intervals of the means, resampling paths: a path's instructions are not independent."""
+        if draws < 1 or seed < 0:
+            raise ConfigError(
+                f"{draws} draws with seed {seed}: expected at least 1 draw and no negative seed"
+            )
         cluster = np.unique(self.path_ids, return_inverse=True)[1]
         size = np.bincount(cluster).astype(float)
         sums = np.stack([np.bincount(cluster, weights=each) for each in self.values.values()], axis=1)
         generator = np.random.default_rng(seed)
-        weights = generator.multinomial(len(size), np.full(len(size), 1 / len(size)), size=draws)
-        means = (weights @ sums) / (weights @ size)[:, None]
+        equal = np.full(len(size), 1 / len(size))
+        drawn = (generator.multinomial(len(size), equal) for _ in range(draws))
+        means = np.stack([times @ sums / (times @ size) for times in drawn])  # (draws, measures)
         edges = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
         return {name: (float(low), float(high)) for name, low, high in zip(self.values, *edges, strict=True)}
 
@@ -194,6 +199,8 @@ def score(
         raise DataError(
             f"{file}: episode {episode.episode_id}: starts at '{prediction.path[0]}', not '{episode.start}'"
         )
+    _refuse(pairs, np.isinf(length(walked, atlas)), file, "no way leads along its trajectory")
+    _refuse(pairs, np.isinf(length(planned, atlas)), "annotations", "no way leads along its reference path")
     values = _values(pairs, walked, planned, atlas, success, objects)
     return Scores(
         episode_ids=tuple(episode.episode_id for episode, _ in pairs),
@@ -201,6 +208,14 @@ def score(
         values=values,
         tour_ndtw=None if tours is None else tour_ndtw(tours, pairs, walked, planned, atlas),
     )
+
+
+def _refuse(
+    pairs: Sequence[tuple[Episode, Prediction]], faulty: NDArray[np.bool_], file: object, fault: str
+) -> None:
+    """Raise `DataError` for the first faulty episode, if there is one."""
+    for row in np.flatnonzero(faulty)[:1]:
+        raise DataError(f"{file}: episode {pairs[row][0].episode_id}: {fault}")
 
 
 def _walks(
@@ -240,6 +255,7 @@ def _values(
     if is_dialog:
         goals = _goals(pairs, atlas)
         to_goals = np.stack([atlas.distance(step, goals).min(axis=0) for step in walked.viewpoints])  # (T, E)
+        _refuse(pairs, np.isinf(to_goals[0]), "annotations", "no way leads to its end panoramas")
         progress = to_goals[0] - to_goals[-1]
         extra["sr_end"] = (to_goals[-1] == 0).astype(float)
         if success == "end-panos":

@@ -264,3 +264,18 @@ def test_real_distances_between_any_two_viewpoints_are_finite_within_a_scene(
     distances = atlas.distance(a, b)
     assert (np.isfinite(distances) == (atlas.scene_of[a] == atlas.scene_of[b])).all()
     np.testing.assert_allclose(distances, atlas.distance(b, a), rtol=1e-12)
+
+
+def test_one_path_in_two_scenes_is_located_in_each() -> None:
+    names = {"a": (0.0, 0.0, 0.0), "b": (0.0, 2.0, 0.0)}
+    turned = {"b": names["b"], "a": names["a"]}
+    atlas = Atlas(
+        [
+            SceneGraph.build("first", names, [("a", "b")]),
+            SceneGraph.build("second", turned, [("a", "b")]),
+        ]
+    )
+    path = ("a", "b")
+    flat, count = atlas.locate_all([("first", path), ("second", path)])
+    assert flat.tolist() == [0, 1, 3, 2]
+    assert count.tolist() == [2, 2]

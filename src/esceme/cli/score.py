@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+from rich.markup import escape
 from rich.table import Table
 
 from esceme.cli.console import note, print_json, tables
@@ -70,16 +71,11 @@ def score(
         per_episode: also write every episode's values: .csv, .jsonl, otherwise json.
         json: print one json object of plain fractions instead of a table.
     """
-    if (task == "reverie") != (objects is not None):
-        raise ConfigError(
-            "REVERIE counts success by the objects in sight: give --objects FILE"
-            if objects is None
-            else f"--objects belongs to reverie, not to {task}"
-        )
+    _require_sense(task, success, objects, tours, split)
     episodes = TASKS[task].read(annotations)
     found = read_predictions(predictions)
     atlas = Atlas.read(connectivity, scenes={episode.scene_id for episode in episodes})
-    pairs = match(episodes, found, file=predictions, partial=partial)
+    pairs = match(episodes, found, file=predictions, id_key=TASKS[task].id_key, partial=partial)
     if jumps == "refuse":
         check_predictions(pairs, atlas.graphs, file=predictions)
     visits = None
@@ -96,16 +92,30 @@ def score(
     )
     if partial and len(pairs) < len(episodes):
         note(f"note: {len(pairs)} of {len(episodes)} episodes have a prediction; the rest is left out")
+    intervals = scores.intervals(draws=bootstrap, seed=seed) if bootstrap else {}
     if per_episode is not None:
         _write_values(per_episode, scores)
-    intervals = scores.intervals(draws=bootstrap, seed=seed) if bootstrap else {}
     if json:
         print_json(
             scores.means() | ({"ci95": intervals, "draws": bootstrap, "seed": seed} if bootstrap else {})
         )
     else:
-        tables().print(_table(f"{task} · {predictions.name}", scores.means(), intervals))
+        tables().print(_table(f"{task} · {escape(predictions.name)}", scores.means(), intervals))
     return 0
+
+
+def _require_sense(
+    task: TaskName, success: SuccessRule, objects: Path | None, tours: Path | None, split: str | None
+) -> None:
+    """Raise `ConfigError` for an option that would have no effect, and for one that is needed."""
+    if task == "reverie" and objects is None:
+        raise ConfigError("REVERIE counts success by the objects in sight: give --objects FILE")
+    if task != "reverie" and objects is not None:
+        raise ConfigError(f"--objects belongs to reverie, not to {task}")
+    if task != "cvdn" and success != "trusted":
+        raise ConfigError(f"--success {success} belongs to cvdn, not to {task}")
+    if split is not None and tours is None:
+        raise ConfigError(f"--split {split} chooses among tours: give --tours FILE as well")
 
 
 def _split_of(tours: Path, episodes: Sequence[Episode]) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from esceme.cli.console import note, print_json
-from esceme.errors import DataError
+from esceme.errors import ConfigError, DataError
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.submission import check_predictions, match, read_predictions, write_submission
 from esceme.world import read_scenes
@@ -45,12 +45,15 @@ def submit(
         out: the file to write.
         json: print what was written as one json object.
     """
+    if out.suffix == ".gz":
+        raise ConfigError(f"--out {out}: servers take the plain file; leave .gz off its name")
     episodes = TASKS[task].read(annotations)
     graphs = read_scenes(connectivity, {episode.scene_id for episode in episodes})
-    pairs = match(episodes, read_predictions(predictions), file=predictions)
+    found = read_predictions(predictions)
+    pairs = match(episodes, found, file=predictions, id_key=TASKS[task].id_key)
     check_predictions(pairs, graphs, file=predictions)
-    with_object = sum(prediction.object_id is not None for _, prediction in pairs)
-    if task == "reverie" and 0 < with_object < len(pairs):
+    with_object = sum(task == "reverie" and prediction.object_id is not None for _, prediction in pairs)
+    if 0 < with_object < len(pairs):
         raise DataError(
             f"{predictions}: {with_object} of {len(pairs)} predictions have predObjId; give all or none"
         )

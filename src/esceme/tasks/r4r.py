@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from esceme.errors import blaming
+from esceme.errors import DataError, blaming
 from esceme.files import read_records
+from esceme.tasks.episode import check_walk
 from esceme.tasks.r2r import Record
 from esceme.world.graph import SceneGraph
 
@@ -63,12 +64,12 @@ def _follow(a: str, b: str) -> str:
     return f"{a}{b}" if a[-1:].isspace() else f"{a} {b}"
 
 
-def read_walks(path: Path, graphs: Mapping[str, SceneGraph]) -> list[Record]:
-    """The records of an R2R file, each known to lie in the graphs."""
+def read_walks(path: Path, graphs: dict[str, SceneGraph]) -> list[Record]:
+    """The records of an R2R file, each known to be a walk in the graphs."""
     records = read_records(path, Record)
     for record in records:
         with blaming(file=path, record=f"path {record.path_id}"):
-            graph = graphs[record.scan]
-            for viewpoint in record.path:
-                graph.index(viewpoint)
+            if not record.path:
+                raise DataError("'path' is empty; expected at least the start")
+            check_walk(record.scan, record.path, graphs)
     return records

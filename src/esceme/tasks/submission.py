@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from esceme.errors import DataError, EscemeError
+from esceme.errors import DataError, EscemeError, blaming
 from esceme.files import read_records, write_json, writing
 from esceme.tasks.episode import Episode, check_walk
 from esceme.tasks.task import Task
@@ -104,26 +104,33 @@ def match(
     predictions: Mapping[str, Prediction],
     *,
     file: object,
+    id_key: str = "instr_id",
     partial: bool = False,
 ) -> list[tuple[Episode, Prediction]]:
     """Each episode with its prediction, in the episodes' order.
 
-    RxR files name an episode by its instruction alone. Raises `DataError` for predictions of unknown episodes
-    and, unless `partial`, for episodes without one.
+    Where the task's `id_key` is `instruction_id` (RxR), an episode goes by its instruction alone as well.
+    Raises `DataError` for predictions of unknown episodes, for two of one episode and, unless `partial`, for
+    episodes without one.
     """
-    known = {_short(episode): episode for episode in episodes} | {e.episode_id: e for e in episodes}
+    known = {episode.episode_id: episode for episode in episodes}
+    if id_key == "instruction_id":
+        known = {_short(episode): episode for episode in episodes} | known
     unknown = [name for name in predictions if name not in known]
     if unknown:
         raise DataError(
             f"{file}: episode {unknown[0]}{_more(unknown)} is not among the {len(episodes)} annotated ones; "
             "is this the right split?"
         )
-    by_episode = {known[name].episode_id: prediction for name, prediction in predictions.items()}
+    by_episode: dict[str, Prediction] = {}
+    for name, prediction in predictions.items():
+        if by_episode.setdefault(known[name].episode_id, prediction) is not prediction:
+            raise DataError(f"{file}: episode {known[name].episode_id} is predicted twice, once as '{name}'")
     missing = [episode.episode_id for episode in episodes if episode.episode_id not in by_episode]
     if missing and not partial:
         raise DataError(
             f"{file}: no prediction for episode {missing[0]}{_more(missing)} of {len(episodes)}; "
-            "add --partial to score what is there"
+            "only esceme score can leave episodes out, with --partial"
         )
     return [(each, by_episode[each.episode_id]) for each in episodes if each.episode_id in by_episode]
 
@@ -171,8 +178,11 @@ def check_predictions(
 def write_submission(
     path: Path, task: Task, pairs: Sequence[tuple[Episode, Prediction]], graphs: Mapping[str, SceneGraph]
 ) -> None:
-    """Write predictions in the form that the task's server takes, whole or not at all."""
-    records = [_record(task, episode, prediction, graphs) for episode, prediction in pairs]
+    """Write checked predictions in the form that the task's server takes, whole or not at all."""
+    records = []
+    for episode, prediction in pairs:
+        with blaming(file=path, record=f"episode {episode.episode_id}"):
+            records.append(_record(task, episode, prediction, graphs))
     if task.id_key != "instruction_id":
         return write_json(path, records)
     with writing(path) as file:
@@ -188,7 +198,7 @@ def _record(
     name = _number(episode.episode_id, task.id_key) if task.id_key == "inst_idx" else episode.episode_id
     trajectory = _poses(episode, prediction, graphs[episode.scene_id])
     record: dict[str, Any] = {task.id_key: name, "trajectory": trajectory}
-    if prediction.object_id is not None:
+    if task.name == "reverie" and prediction.object_id is not None:
         record["predObjId"] = _number(prediction.object_id, "predObjId")
     return record
 
@@ -200,15 +210,20 @@ def _number(text: str, key: str) -> int:
 
 
 def _poses(episode: Episode, prediction: Prediction, graph: SceneGraph) -> list[tuple[str, float, float]]:
-    """The trajectory with a heading and an elevation everywhere: those stated, or those the walk implies."""
+    """The trajectory with a heading and an elevation everywhere: those stated, or those the walk implies.
+
+    A move turns the agent to the view it moves along; standing still keeps the pose (spec A.4).
+    """
     view = int(snap(episode.heading))
+    heading, elevation = float(VIEW_HEADINGS[view]), float(VIEW_ELEVATIONS[view])
     poses: list[tuple[str, float, float]] = []
     for stand in prediction.trajectory:
         if poses and poses[-1][0] != stand.viewpoint:
             here = graph.index(poses[-1][0])
             slot = int(np.flatnonzero(graph.neighbours[here] == graph.index(stand.viewpoint))[0])
             view = int(graph.views[here, slot])
-        heading = float(VIEW_HEADINGS[view]) if stand.heading is None else stand.heading
-        elevation = float(VIEW_ELEVATIONS[view]) if stand.elevation is None else stand.elevation
+            heading, elevation = float(VIEW_HEADINGS[view]), float(VIEW_ELEVATIONS[view])
+        heading = heading if stand.heading is None else stand.heading
+        elevation = elevation if stand.elevation is None else stand.elevation
         poses.append((stand.viewpoint, heading, elevation))
     return poses

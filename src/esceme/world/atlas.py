@@ -179,16 +179,17 @@ class Atlas:
         """The integers of many (scene, viewpoints) end to end, and how many each has; errors as above."""
         flat: list[int] = []
         count: list[int] = []
-        previous, rows = None, []
+        before: tuple[str, Sequence[str]] = ("", ())
+        rows: list[int] = []
         for scene, viewpoints in paths:
-            if viewpoints is not previous:  # the instructions of one path share it
+            if viewpoints is not before[1] or scene != before[0]:  # the instructions of one path share it
                 try:
                     order = self._order[scene]
                     rows = [order[viewpoint] for viewpoint in viewpoints]
                 except KeyError:
                     self.locate(scene, viewpoints)
                     raise
-                previous = viewpoints
+                before = scene, viewpoints
             flat += rows
             count.append(len(rows))
         return np.array(flat, dtype=np.int64), np.array(count, dtype=np.int64)
