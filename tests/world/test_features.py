@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from esceme.errors import DataError
 from esceme.world import ArrayFeatures, Atlas, SceneGraph, open_features, pack
+from esceme.world.features import write_features
 from esceme.world.geometry import snap
 
 Panoramas = dict[str, NDArray[np.float64]]
@@ -385,3 +386,36 @@ def test_real_features_in_another_order_of_views_become_a_store(
         candidate = real_graphs[scene].candidates(name)[0]
         column, line = candidate.view % 12, candidate.view // 12
         assert (seen.features[row, 0] == theirs[3 * column + line]).all()
+
+
+# -- writing HDF5 ----------------------------------------------------------------------------------------
+
+
+def test_written_features_come_back_with_the_published_attributes(tmp_path: Path) -> None:
+    stored = panoramas(3, 5)
+    path = write_features(tmp_path / "f.hdf5", ((key, values) for key, values in stored.items()))
+    store = open_features(path)
+    for key, values in stored.items():
+        assert (store.panorama(key) == values.astype(np.float32)).all()
+    with h5py.File(path) as file:
+        assert file["house_v1"].attrs["scanId"] == "house"
+        assert file["house_v1"].attrs["viewpointId"] == "v1"
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([], "no features to write"),
+        ([("house_a", np.zeros((36, 4))), ("house_a", np.zeros((36, 4)))], "key 'house_a' occurs twice"),
+        ([("house", np.zeros((36, 4)))], "key 'house' is not '<scene>_<viewpoint>'"),
+        ([("house_a", np.zeros((35, 4)))], "has shape"),
+        ([("house_a", np.full((36, 4), np.nan))], "NaN or infinity"),
+        ([("house_a", np.zeros((36, 4))), ("house_b", np.zeros((36, 3)))], "3 numbers a view, others 4"),
+    ],
+)
+def test_features_that_cannot_be_written_leave_no_file(
+    tmp_path: Path, items: list[tuple[str, NDArray[np.float64]]], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        write_features(tmp_path / "f.hdf5", items)
+    assert list(tmp_path.iterdir()) == []

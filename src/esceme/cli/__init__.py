@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 
 from esceme import __version__
 from esceme.errors import EscemeError
 
 COMMANDS = {
-    "demo": ("esceme.cli.demo:demo", "Walk, score and draw the embedded world: the quickest look around."),
+    "demo": (
+        "esceme.cli.demo:demo",
+        "Make, walk, score and draw the embedded world: the quickest look around.",
+    ),
+    "synth": ("esceme.cli.synth:synth", "Make the embedded world: generated houses in the public formats."),
     "data check": ("esceme.cli.data:check", "Say what a data folder holds and what is wrong with it."),
     "data r4r": ("esceme.cli.data:r4r", "Make R4R, the long-path dataset, from R2R."),
     "data tours": ("esceme.cli.data:tours", "Make IVLN-style tours: long series of episodes in one scene."),
     "features pack": (
         "esceme.cli.features:pack",
         "Turn an HDF5 feature file into a mapped half-precision one.",
+    ),
+    "features extract": (
+        "esceme.cli.features:extract",
+        "Turn panoramas into the features of their 36 views.",
+    ),
+    "features semantic": (
+        "esceme.cli.features:semantic",
+        "Make features of real scenes from annotated objects and rooms, without pictures.",
     ),
     "score": ("esceme.cli.score:score", "Score a prediction file with every measure of the field."),
     "submit": (
@@ -36,23 +50,37 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; messages meant for people go to standard error."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["--version"]:
-        print(f"esceme {__version__}")
-        return 0
-    name = _find(words)
-    if name is None:
-        return _overview(words)
     try:
-        return _run(name, words[len(name.split()) :])
+        code = _dispatch(words)
+        sys.stdout.flush()
+        return code
     except EscemeError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        sys.stderr.close()
+    except BrokenPipeError:  # whoever was reading has seen enough
+        _drop_output()
         return 1
+    except OSError as error:  # of the machine, not of a file: a full disk behind standard output
+        print(f"error: {error}", file=sys.stderr)
+        _drop_output()
+        return 2
+
+
+def _dispatch(words: list[str]) -> int:
+    if words[:1] == ["--version"]:
+        print(f"esceme {__version__}")
+        return 0
+    name = _find(words)
+    return _overview(words) if name is None else _run(name, words[len(name.split()) :])
+
+
+def _drop_output() -> None:
+    """Let what is still to be written to standard output vanish, or Python tries again when it ends."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _find(words: Sequence[str]) -> str | None:
@@ -80,14 +108,16 @@ def _run(name: str, words: list[str]) -> int:
 def _overview(words: Sequence[str]) -> int:
     asked = not words or words[0] in ("-h", "--help", "help")
     group = words[0] if words and any(name.startswith(f"{words[0]} ") for name in COMMANDS) else ""
-    stream = sys.stdout if asked or words[1:2] in (["-h"], ["--help"]) else sys.stderr
-    if not asked and not group:
-        print(f"error: no command '{words[0]}'\n", file=stream)
+    asked = asked or bool(group) and words[1:2] in (["-h"], ["--help"])
+    stream = sys.stdout if asked else sys.stderr
+    if not asked:
+        wrong = " ".join(words[:2]) if group else words[0]
+        print(f"error: no command '{wrong}'\n", file=stream)
     print(
         "usage: esceme COMMAND [options]      (esceme COMMAND --help shows options and examples)\n",
         file=stream,
     )
     for name, (_, line) in COMMANDS.items():
         if name.startswith(group):
-            print(f"  {name:<15}{line}", file=stream)
-    return 0 if stream is sys.stdout else 2
+            print(f"  {name:<19}{line}", file=stream)
+    return 0 if asked else 2

@@ -10,6 +10,8 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from esceme.errors import DataError
+
 T = TypeVar("T")
 
 
@@ -19,8 +21,12 @@ def note(message: str) -> None:
 
 
 def print_json(value: object) -> None:
-    """One json object, alone on standard output."""
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    """One json object, alone on standard output; numbers that json cannot hold (inf, nan) become null."""
+    try:
+        text = msgspec.json.encode(value).decode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"the name {error.object!r} is not UTF-8, as json has to be; rename it") from None
+    print(text)
 
 
 def tables() -> Console:

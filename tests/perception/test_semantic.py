@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from esceme.errors import DataError
+from esceme.files import write_text
+from esceme.perception.glimpses import Annotations, Glimpses
+from esceme.perception.semantic import WordTable, unknown_words, view_features, write_semantic
+from esceme.tasks.doctor import examine
+from esceme.tasks.folder import DataFolder
+from esceme.world import Atlas, open_features
+
+
+def glimpses(*entries: tuple[int, int, int, float]) -> Glimpses:
+    viewpoint, view, name, share = (np.array(each) for each in zip(*entries, strict=True))
+    return Glimpses(viewpoint, view, name, share.astype(np.float32), np.ones(len(share), dtype=bool))
+
+
+def write_glove(folder: Path, words: list[str], vectors: np.ndarray) -> Path:
+    write_text(folder / "small_vocab.txt", "\n".join(words) + "\n")
+    np.save(folder / "small_glove.npy", vectors)
+    return folder / "small"
+
+
+def test_a_view_points_where_its_larger_object_does_and_is_as_long_as_it_is_full() -> None:
+    table = np.eye(3, dtype=np.float32)
+    shown = glimpses((0, 5, 0, 0.12), (0, 5, 1, 0.09), (0, 6, 2, 0.04), (0, 6, 2, 0.05), (1, 7, 1, 3.0))
+    features = view_features(shown, table, np.array([1, -1]), labels=2)
+    assert features.shape == (2, 36, 5)
+    np.testing.assert_allclose(features[0, 5, :3], np.sqrt(0.21) * np.array([0.8, 0.6, 0]), rtol=1e-5)
+    np.testing.assert_allclose(features[0, 6, :3], [0, 0, 0.3], rtol=1e-5)
+    np.testing.assert_allclose(features[1, 7, :3], [0, 1, 0], rtol=1e-5)
+    assert not features[0, 0, :3].any()
+    assert (features[0, :, 3:] == [0, 1]).all()
+    assert not features[1, :, 3:].any()
+
+
+def test_a_name_is_the_mean_of_the_words_that_are_known(tmp_path: Path) -> None:
+    prefix = write_glove(tmp_path, ["dining", "table"], np.array([[3.0, 0.0], [0.0, 0.5]]))
+    table = WordTable.read(prefix)
+    vectors = table.embed(["dining#table", "table#lamp", "lamp"])
+    np.testing.assert_allclose(vectors, [[0.5**0.5, 0.5**0.5], [0, 1], [0, 0]], rtol=1e-6)
+
+
+def test_random_words_depend_on_nothing_but_the_word() -> None:
+    one, other = WordTable.random().embed(["lamp", "sofa"]), WordTable.random().embed(["sofa"])
+    np.testing.assert_array_equal(one[1], other[0])
+    np.testing.assert_allclose(np.linalg.norm(one, axis=1), 1, rtol=1e-5)
+    assert abs(one[0] @ one[1]) < 0.4
+
+
+@pytest.mark.parametrize(
+    ("vectors", "message"),
+    [(np.ones((3, 2)), "2 words"), (np.ones(2), "shape"), (np.array([[1.0, 0.0], [0.0, 0.0]]), "'table'")],
+)
+def test_vectors_that_do_not_fit_their_words_are_refused(
+    tmp_path: Path, vectors: np.ndarray, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        WordTable.read(write_glove(tmp_path, ["dining", "table"], vectors))
+
+
+def test_missing_or_damaged_vectors_are_named(tmp_path: Path) -> None:
+    prefix = write_glove(tmp_path, ["lamp"], np.ones((1, 2)))
+    (tmp_path / "small_glove.npy").write_bytes(b"nothing like it")
+    with pytest.raises(DataError, match="small_glove.npy: not a complete"):
+        WordTable.read(prefix)
+    (tmp_path / "small_glove.npy").unlink()
+    with pytest.raises(DataError, match="small_glove.npy: no such file"):
+        WordTable.read(prefix)
+
+
+def test_words_without_a_vector_are_counted(toy_root: Path, tmp_path: Path) -> None:
+    annotations = Annotations.read(DataFolder(toy_root))
+    table = WordTable.read(write_glove(tmp_path, ["dining"], np.ones((1, 2))))
+    unknown = unknown_words(annotations, table)
+    assert "dining" not in unknown
+    assert unknown["table"] == sum(
+        each.name == "dining#table" for found in annotations.objects.values() for each in found
+    )
+
+
+def test_the_toy_world_gets_features_that_the_doctor_accepts_and_an_atlas_shows(
+    toy_root: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "data"
+    shutil.copytree(toy_root, root, ignore=shutil.ignore_patterns("features"))
+    summary = write_semantic(root, root / "features/semantic.hdf5", words=WordTable.random(16))
+    assert summary.reprojected.names_per_viewpoint > 2 * summary.near.names_per_viewpoint
+    assert summary.reprojected.empty_views < summary.near.empty_views
+    assert [finding for finding in examine(root, deep=True) if finding.level == "fault"] == []
+
+    atlas = Atlas.read(root / "connectivity", features=root / "features/semantic.hdf5")
+    pose = atlas.begin(np.arange(4), heading=np.zeros(4))
+    assert atlas.observe(pose).features.shape[-1] == summary.width == 16 + 11
+    assert atlas.observe(pose).features[..., :16].any()
+
+
+def test_the_same_annotations_give_the_same_bytes(toy_root: Path, tmp_path: Path) -> None:
+    files = [tmp_path / "one.hdf5", tmp_path / "two.hdf5"]
+    for file in files:
+        write_semantic(toy_root, file, words=WordTable.random(8), scenes=["toy-cottage"])
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_an_unknown_scene_leaves_no_file(toy_root: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nowhere"):
+        write_semantic(
+            toy_root, tmp_path / "out.hdf5", words=WordTable.random(8), scenes=["toy-cottage", "nowhere"]
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.real
+def test_matterport_scenes_get_features_that_the_doctor_accepts(data_root: Path, tmp_path: Path) -> None:
+    scenes = ["17DRP5sb8fy", "8194nk5LbLH", "zsNo4HB9uLZ"]
+    (tmp_path / "connectivity").mkdir()
+    for scene in scenes:
+        name = f"{scene}_connectivity.json"
+        (tmp_path / "connectivity" / name).symlink_to(data_root / "connectivity" / name)
+    (tmp_path / "connectivity/scans.txt").write_text("\n".join(scenes) + "\n")
+    out = tmp_path / "features/semantic.hdf5"
+    words = WordTable.read(data_root / "glove/REVERIE_train")
+    summary = write_semantic(data_root, out, words=words, scenes=scenes)
+    assert summary.width == 300 + 31
+    assert summary.near.empty_views > 0.6 > 0.5 > summary.reprojected.empty_views
+    assert summary.reprojected.names_per_viewpoint > 3 * summary.near.names_per_viewpoint
+    findings = examine(tmp_path, deep=True)
+    assert [finding for finding in findings if finding.level == "fault"] == []
+    assert len(open_features(out)) == summary.viewpoints
+    assert len(Atlas.read(tmp_path / "connectivity", features=out).scenes) == 3

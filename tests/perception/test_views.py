@@ -1,0 +1,206 @@
+"""The 36 views: where each looks, what lies where in it, and pictures that are no panoramas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from esceme.errors import ConfigError, DataError
+from esceme.perception.views import cut_ids, cut_views, find_panoramas, read_panorama, view_directions
+from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, wrap
+
+HEIGHT = 256
+HEADING = (np.arange(2 * HEIGHT) + 0.5) / HEIGHT * np.pi - np.pi
+ELEVATION = np.pi / 2 - (np.arange(HEIGHT) + 0.5) / HEIGHT * np.pi
+CENTRE = (slice(None), slice(41, 43), slice(55, 57))
+"""The four pixels around the middle of a view of 112 x 84."""
+
+
+def compass(height: int = HEIGHT) -> NDArray[np.uint8]:
+    """A panorama whose colours say where one looks: sine and cosine of the heading, and the elevation."""
+    heading = (np.arange(2 * height) + 0.5) / height * np.pi - np.pi
+    elevation = np.pi / 2 - (np.arange(height) + 0.5) / height * np.pi
+    parts = np.broadcast_arrays(np.sin(heading), np.cos(heading), (elevation / (np.pi / 2))[:, None])
+    return np.rint(np.stack(parts, axis=-1) * 127 + 128).astype(np.uint8)
+
+
+def decoded(colours: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Heading and elevation that colours of the compass stand for."""
+    east, north, up = np.moveaxis((colours.astype(np.float64) - 128) / 127, -1, 0)
+    return np.arctan2(east, north), up * np.pi / 2
+
+
+def spot(heading: float, elevation: float, *, radius: float) -> NDArray[np.uint8]:
+    """A black panorama with a white disc in one direction; angles in degrees."""
+    middle = np.radians(heading), np.radians(elevation)
+    cosine = np.sin(ELEVATION[:, None]) * np.sin(middle[1]) + np.cos(ELEVATION[:, None]) * np.cos(
+        middle[1]
+    ) * np.cos(HEADING - middle[0])
+    disc = cosine > np.cos(np.radians(radius))
+    return np.repeat(disc[..., None], 3, axis=2).astype(np.uint8) * np.uint8(255)
+
+
+@pytest.mark.parametrize("height", [64, 100, 256, 512, 1024])
+def test_the_centre_of_a_view_looks_along_its_heading_and_elevation(height: int) -> None:
+    heading, elevation = decoded(cut_views(compass(height))[CENTRE].mean(axis=(1, 2)))
+    assert np.abs(wrap(heading - VIEW_HEADINGS)).max() < np.radians(1)
+    assert np.abs(elevation - VIEW_ELEVATIONS).max() < np.radians(1)
+
+
+@pytest.mark.parametrize("width", [40, 112, 320])
+def test_every_pixel_looks_where_its_direction_says(width: int) -> None:
+    seen = view_directions(width)
+    heading, elevation = decoded(cut_views(compass(), width=width))
+    assert np.abs(wrap(heading - seen.heading)).max() < np.radians(1.5)
+    assert np.abs(elevation - seen.elevation).max() < np.radians(1.5)
+
+
+def test_a_view_has_the_simulators_field() -> None:
+    seen = view_directions(640)
+    middle = seen.heading[12, 240], seen.elevation[12, :, 320]
+    assert np.degrees(np.ptp(middle[0])) == pytest.approx(2 * np.degrees(np.arctan(4 / 3 / 3**0.5)), abs=0.1)
+    assert np.degrees(np.ptp(middle[1])) == pytest.approx(60, abs=0.15)
+    assert (np.diff(seen.heading[12, 240]) > 0).all()  # clockwise to the right
+    assert (np.diff(seen.elevation[12, :, 320]) < 0).all()  # down to the bottom
+
+
+def test_left_is_left_and_up_is_up() -> None:
+    left_of_east = cut_views(spot(75, 0, radius=4))[15].mean(axis=2)
+    assert left_of_east[:, :56].any() and not left_of_east[:, 56:].any()
+    above_south = cut_views(spot(180, 18, radius=4))[18].mean(axis=2)
+    assert above_south[:42].any() and not above_south[42:].any()
+
+
+def test_the_horizon_is_a_straight_line_in_the_middle_row() -> None:
+    sky = np.zeros((HEIGHT, 2 * HEIGHT), dtype=np.int16)
+    sky[: HEIGHT // 2] = 7
+    views = cut_ids(sky)
+    assert (views[12:24, :42] == 7).all()
+    assert (views[12:24, 42:] == 0).all()
+    # Looking 30 degrees down it is the upper edge, looking up the lower one.
+    assert (views[:12] == 0).all()
+    assert (views[24:] == 7).all()
+
+
+def test_an_upright_edge_stays_upright_in_level_views() -> None:
+    east = np.broadcast_to(np.abs(HEADING - np.pi / 4) < np.pi / 4, (HEIGHT, 2 * HEIGHT))
+    north, beside = cut_ids(east)[12], cut_ids(east)[13]
+    assert (north[:, 56:]).all() and not north[:, :56].any()
+    assert (beside == beside[:1]).all()
+
+
+def test_neighbouring_views_agree_where_they_overlap() -> None:
+    rng = np.random.default_rng(0)
+    picture = np.repeat(np.repeat(rng.integers(0, 256, (32, 64, 3), dtype=np.uint8), 16, axis=0), 16, axis=1)
+    seen, views = view_directions(), cut_views(picture).astype(np.int64)
+    focal = 42 * 3**0.5
+    for view in (12, 17, 23):  # the last one's neighbour is across the seam of the views, 12
+        after = 12 + (view - 11) % 12
+        offset = wrap(seen.heading[view] - VIEW_HEADINGS[after])
+        column = np.rint(np.tan(offset) * focal + 55.5)
+        row = np.rint(41.5 - np.tan(seen.elevation[view]) / np.cos(offset) * focal)
+        both = (np.abs(offset) < 1) & (column >= 0) & (column < 112) & (row >= 0) & (row < 84)
+        difference = np.abs(views[view][both] - views[after][row[both].astype(int), column[both].astype(int)])
+        assert both.mean() > 0.4
+        assert np.median(difference) < 3
+    assert np.median(np.abs(views[12] - views[14])) > 30  # two that differ
+
+
+def test_the_seam_of_the_panorama_is_not_seen() -> None:
+    smooth = cut_views(compass())[18].astype(np.int64)
+    assert np.abs(np.diff(smooth, axis=1)).max() < 6
+
+
+def test_colours_keep_their_value_at_any_size() -> None:
+    for height, width in ((64, 112), (512, 112), (1024, 40), (1024, 112), (256, 224)):
+        picture = np.broadcast_to(np.array([255, 17, 0], np.uint8), (height, 2 * height, 3))
+        assert (cut_views(picture, width=width) == [255, 17, 0]).all()
+
+
+def test_fine_patterns_fade_and_do_not_flicker() -> None:
+    checks = np.indices((1024, 2048)).sum(axis=0) % 2 * 255
+    picture = np.repeat(checks[..., None], 3, axis=2).astype(np.uint8)
+    assert cut_views(picture).std() < 8
+
+
+def test_ids_are_never_blended() -> None:
+    rng = np.random.default_rng(1)
+    ids = rng.choice(np.array([-1, 5, 900], dtype=np.int16), (HEIGHT, 2 * HEIGHT))
+    views = cut_ids(ids)
+    assert views.shape == (VIEWS, 84, 112)
+    assert views.dtype == np.int16
+    assert set(np.unique(views)) == {-1, 5, 900}
+
+
+def test_ids_and_colours_lie_in_the_same_place() -> None:
+    white = spot(100, -20, radius=12)
+    ids, colours = cut_ids(white[..., 0] > 0), cut_views(white)[..., 0]
+    assert (colours[ids] > 100).mean() > 0.98
+    assert (colours[~ids] < 155).mean() > 0.999
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 3), (16, 32, 3), (64, 128), (64, 128, 4)])
+def test_other_pictures_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(DataError, match="expected colours|twice as wide as high"):
+        cut_views(np.zeros(shape, np.uint8))
+
+
+@pytest.mark.parametrize("width", [0, 2, 113, -4])
+def test_a_view_that_cannot_be_four_by_three_is_refused(width: int) -> None:
+    with pytest.raises(ConfigError, match="multiple of 4"):
+        cut_ids(np.zeros((64, 128)), width=width)
+
+
+def save(path: Path, picture: NDArray[np.uint8]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(picture).save(path)
+
+
+def test_panoramas_are_found_under_both_names(tmp_path: Path) -> None:
+    for name in ("house/b.jpg", "house/a.jpeg", "cabin_c.png"):
+        save(tmp_path / name, compass(64))
+    (tmp_path / "notes.txt").write_text("no picture")
+    found = find_panoramas(tmp_path)
+    assert {key: path.name for key, path in found.items()} == {
+        "house_a": "a.jpeg",
+        "house_b": "b.jpg",
+        "cabin_c": "cabin_c.png",
+    }
+
+
+def test_a_picture_comes_back_as_it_was_saved(tmp_path: Path) -> None:
+    save(tmp_path / "a_b.png", compass(64))
+    assert (read_panorama(tmp_path / "a_b.png") == compass(64)).all()
+
+
+def test_grey_pictures_have_three_equal_colours(tmp_path: Path) -> None:
+    save(tmp_path / "a_b.png", compass(64)[..., 0])
+    assert (read_panorama(tmp_path / "a_b.png") == compass(64)[..., :1]).all()
+
+
+def test_faulty_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nowhere: no such folder"):
+        find_panoramas(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="no pictures"):
+        find_panoramas(tmp_path)
+    save(tmp_path / "h_a.jpg", compass(64))
+    save(tmp_path / "h/a.jpg", compass(64))
+    with pytest.raises(DataError, match="'h_a' has another picture"):
+        find_panoramas(tmp_path)
+    save(tmp_path / "odd/h_lone.jpg", compass(64)[:, :100])
+    with pytest.raises(DataError, match=r"h_lone\.jpg: a picture of 100 x 64 pixels"):
+        read_panorama(tmp_path / "odd/h_lone.jpg")
+    whole = (tmp_path / "h_a.jpg").read_bytes()
+    (tmp_path / "h_a.jpg").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=r"h_a\.jpg: not a whole picture"):
+        read_panorama(tmp_path / "h_a.jpg")
+
+
+def test_a_picture_without_a_scene_is_refused(tmp_path: Path) -> None:
+    save(tmp_path / "lone.jpg", compass(64))
+    with pytest.raises(DataError, match="expected '<scene>_<viewpoint>'"):
+        find_panoramas(tmp_path)
