@@ -8,11 +8,10 @@ Without a folder it walks a small generated world.
 from __future__ import annotations
 
 import sys
-import tempfile
 from typing import Any
 
 import esceme
-from esceme.synth import write_toy_world
+from esceme.synth import Order, embedded_world
 from esceme.tasks import Stand
 
 
@@ -43,7 +42,4 @@ def main(folder: str, split: str) -> None:
 
 if __name__ == "__main__":
     given = sys.argv[1:]
-    main(
-        given[0] if given else str(write_toy_world(tempfile.mkdtemp())),
-        given[1] if given[1:] else "val_unseen",
-    )
+    main(given[0] if given else str(embedded_world(Order("tiny"))), given[1] if given[1:] else "val_unseen")

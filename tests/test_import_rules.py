@@ -40,13 +40,38 @@ FORBIDDEN = {("agents", "tasks"), ("agents", "memory"), ("memory", "agents")}
 ORDER_WITHIN = {
     "world": ["geometry", "graph", "features", "atlas", "__init__"],
     "tasks": [
-        *["episode", "task", "r2r", "r4r", "rxr", "cvdn", "reverie", "tours", "text"],
-        *["catalogue", "folder", "submission", "doctor", "schedule", "walkers", "gym", "__init__"],
+        *["episode", "task", "r2r", "r4r", "rxr", "cvdn", "reverie", "tours", "text", "manifest"],
+        *[
+            "catalogue",
+            "folder",
+            "submission",
+            "symptoms",
+            "doctor",
+            "schedule",
+            "walkers",
+            "gym",
+            "__init__",
+        ],
     ],
-    "synth": ["toy_house", "toy_tasks", "toy", "__init__"],
+    "perception": [
+        "views",
+        "small",
+        "network",
+        "encode",
+        "triangulate",
+        "glimpses",
+        "semantic",
+        "matching",
+        "__init__",
+    ],
+    "synth": [
+        *["plan", "palette", "furniture", "sketch", "stairs", "layout", "spots", "ways", "furnish", "house"],
+        *["texture", "casting", "render", "sights", "language", "reader", "walks", "hindi"],
+        *["capture", "annotations", "dataset", "__init__"],
+    ],
     "report": ["floors", "svg", "lanes", "marks", "panels", "plan", "floorplan", "topdown", "__init__"],
     "verify": ["comparison", "references", "simulator", "measures", "folder", "__init__"],
-    "cli": ["__init__", "console", "data", "demo", "features", "scene", "score", "submit", "verify"],
+    "cli": ["__init__", "console", "data", "demo", "features", "scene", "score", "submit", "synth", "verify"],
 }
 
 

@@ -1,11 +1,11 @@
-"""A first look around: write a small world, examine it, walk it in two ways, score and draw the walks."""
+"""A first look around: make the embedded world, examine it, walk it in several ways, score and draw it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,7 +13,9 @@ from esceme.errors import DataError
 from esceme.files import write_json, write_text
 from esceme.metrics import score
 from esceme.report import Route, draw_scene
-from esceme.synth import write_toy_world
+from esceme.synth.dataset import Order, Size, Watch, embedded_world, sights_of_world
+from esceme.synth.reader import read_episodes
+from esceme.synth.sights import Sights
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.doctor import examine
 from esceme.tasks.episode import Episode
@@ -23,8 +25,8 @@ from esceme.tasks.submission import Prediction, Stand, match, read_predictions, 
 from esceme.world import Atlas
 
 TASK, SPLIT = "r2r", "val_unseen"
-FEATURE_WIDTH = 32
-"""Columns of the toy world's feature file that are features; classifier scores follow."""
+DRAWN = ("reader, no memory", "reader, cold memory")
+"""The walkers that are drawn."""
 WANDERED_STEPS = 5
 """How far the random walker goes: as far as the random baseline of R2R."""
 
@@ -49,30 +51,41 @@ class Outcome:
     """Walker -> the means of its scores."""
 
 
-def look_around(out: Path, *, seed: int = 0) -> Outcome:
-    """Make everything below `out`: the world, the walkers' predictions, their scores and a drawing.
+def look_around(
+    out: Path, *, size: Size = "small", seed: int = 0, watch: Watch = lambda numbers, label: numbers
+) -> Outcome:
+    """Make the world and everything below `out`: the walkers' predictions, their scores and a drawing.
 
-    Raises `DataError` should the data doctor find a fault in the world just written.
+    Raises `DataError` should the data doctor find a fault in the world just made.
     """
-    folder = DataFolder(write_toy_world(out / "world", seed=seed))
+    order = Order(size=size, seed=seed)
+    folder = DataFolder(embedded_world(order, watch=watch))
     sound = _examined(folder.root)
     annotations = folder.splits(TASK)[SPLIT]
     episodes = TASKS[TASK].read(annotations)
-    atlas = Atlas.read(folder.connectivity, features=folder.features[0], width=FEATURE_WIDTH)
-    walkers = {"shortest": follow_shortest_path(atlas), "random": wander(np.random.default_rng(seed))}
+    scenes = {episode.scene_id for episode in episodes}
+    atlas = Atlas.read(folder.connectivity, features=folder.features[0], scenes=scenes)
+    sights = sights_of_world(order, SPLIT)
+    walkers: dict[str, Callable[[], dict[str, Prediction]]] = {
+        "shortest path": lambda: walk(atlas, episodes, follow_shortest_path(atlas)),
+        "random": lambda: walk(atlas, episodes, wander(np.random.default_rng(seed))),
+        "reader, no memory": lambda: _read(sights, episodes, "none", seed),
+        "reader, cold memory": lambda: _read(sights, episodes, "cold", seed),
+        "reader, full memory": lambda: _read(sights, episodes, "full", seed),
+    }
 
     files, walked, scores = {}, {}, {}
-    for name, choose in walkers.items():
-        files[name] = out / "predictions" / f"{name}.json"
-        pairs = match(episodes, walk(atlas, episodes, choose), file=name)
+    for name, live in walkers.items():
+        files[name] = out / "predictions" / f"{name.replace(', ', '_').replace(' ', '_')}.json"
+        pairs = match(episodes, live(), file=name)
         write_submission(files[name], TASKS[TASK], pairs, atlas.graphs)
         walked[name] = read_predictions(files[name])
         scores[name] = score(match(episodes, walked[name], file=files[name]), atlas).means()
     write_json(out / "scores.json", scores, indent=2)
 
-    drawn = max(episodes, key=lambda episode: len(episode.reference_path))
+    drawn = _telling(episodes, walked)
     drawing = out / "episode.svg"
-    routes = {name: predictions[drawn.episode_id] for name, predictions in walked.items()}
+    routes = {name: walked[name][drawn.episode_id] for name in DRAWN}
     write_text(drawing, draw_episode(atlas, drawn, routes))
     return Outcome(
         world=folder.root,
@@ -86,8 +99,25 @@ def look_around(out: Path, *, seed: int = 0) -> Outcome:
     )
 
 
+def _read(
+    sights: Mapping[str, Sights],
+    episodes: Sequence[Episode],
+    memory: Literal["none", "cold", "full"],
+    seed: int,
+) -> dict[str, Prediction]:
+    return read_episodes(sights, episodes, memory, np.random.default_rng(seed))
+
+
+def _telling(episodes: Sequence[Episode], walked: Mapping[str, Mapping[str, Prediction]]) -> Episode:
+    """The episode in which memory saved the most steps."""
+    without, cold = (walked[name] for name in DRAWN)
+    return max(
+        episodes, key=lambda each: len(without[each.episode_id].path) - len(cold[each.episode_id].path)
+    )
+
+
 def _examined(root: Path) -> int:
-    findings = examine(root, deep=True)
+    findings = examine(root)
     if faults := [finding for finding in findings if finding.level == "fault"]:
         raise DataError(f"{root / faults[0].file}: {faults[0].text}")
     return sum(finding.level == "ok" for finding in findings)

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esceme.files import write_json, writing
-from esceme.synth.toy_house import ROOM_NAMES, House, Thing, plain
 from esceme.tasks.r2r import Record
 from esceme.tasks.r4r import join_paths
 from esceme.world.geometry import direction, wrap
 from esceme.world.graph import SceneGraph
+from toyworld.house import ROOM_NAMES, House, Thing, plain
 
 SPLITS = {
     "train": (("toy-cottage", 10), ("toy-villa", 22)),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from esceme.synth.toy_house import REACH, House, build_house, see
 from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, direction, wrap
+from toyworld.house import REACH, House, build_house, see
 
 
 @pytest.fixture(scope="module")

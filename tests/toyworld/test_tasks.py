@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from esceme.synth.toy_house import House, Room
-from esceme.synth.toy_tasks import Walk, _instructions, _rate, _steps
 from esceme.tasks.rxr import read_rxr
 from esceme.world import SceneGraph, read_scenes
+from toyworld.house import House, Room
+from toyworld.tasks import Walk, _instructions, _rate, _steps
 
 SQUARE = {"a": (0.0, 0.0, 0.0), "b": (0.0, 3.0, 0.0), "c": (3.0, 3.0, 0.0), "d": (3.0, 0.0, 2.0)}
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from esceme.files import read_records
-from esceme.synth import write_toy_world
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.doctor import examine
 from esceme.tasks.folder import DataFolder
@@ -20,6 +19,7 @@ from esceme.tasks.r2r import Record
 from esceme.tasks.r4r import join_paths
 from esceme.tasks.text import WordPiece
 from esceme.world import Atlas, read_scenes
+from toyworld.world import write_toy_world
 
 
 def content(root: Path) -> dict[str, bytes]:

@@ -21,13 +21,13 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from esceme.errors import ConfigError
 from esceme.files import write_json, write_text, writing
-from esceme.synth.toy_house import ROOM_NAMES, House, Sighted, build_house, see
-from esceme.synth.toy_tasks import take_walks, write_cvdn, write_r2r, write_reverie, write_rxr
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.r2r import read_r2r
 from esceme.tasks.tours import make_tours, write_tours
 from esceme.world.graph import read_scenes
+from toyworld.house import ROOM_NAMES, House, Sighted, build_house, see
+from toyworld.tasks import take_walks, write_cvdn, write_r2r, write_reverie, write_rxr
 
 HOUSES = {"toy-cottage": ["kalb"], "toy-villa": ["kdlo", "baij"], "toy-house": ["kdbalo"]}
 """Scene -> the rooms of its storeys, as Matterport labels; no Matterport scene has a dash."""

@@ -8,36 +8,40 @@ from textwrap import fill
 
 from rich.table import Table
 
-from esceme.cli.console import note, print_json, tables
+from esceme.cli.console import note, print_json, progress, tables
 from esceme.demo import SPLIT, TASK, Outcome, look_around
+from esceme.synth.dataset import Size
 
 COLUMNS = {"tl": "TL (m)", "ne": "NE (m)", "sr": "SR (%)", "spl": "SPL (%)", "ndtw": "nDTW (%)"}
 """Measures of the table, and what stands above them."""
 
 
-def demo(out: Path = Path("demo"), seed: int = 0, json: bool = False) -> int:
-    """Walk, score and draw the embedded world: the quickest look around.
+def demo(out: Path = Path("demo"), size: Size = "small", seed: int = 0, json: bool = False) -> int:
+    """Make, walk, score and draw the embedded world: the quickest look around.
 
-    Writes a small generated world in the public file formats, lets the data doctor examine it, walks its
-    unseen house with two scripted walkers (one takes the shortest path, one wanders), scores both and draws
-    an episode from above. Needs neither data nor network.
+    Generates houses with pictures, features and instructions (two minutes on two cores the first time, then
+    kept in the cache), lets the data doctor examine them, and sends scripted walkers through the unseen ones:
+    one that knows the way, one that wanders, and a reader that parses the instruction and looks for what it
+    names, without memory, with a memory that begins empty, and with a full one. Needs no data.
 
     Examples:
         esceme demo
-        esceme demo --out /tmp/look --seed 7
+        esceme demo --size tiny --out /tmp/look --seed 7
         esceme demo --json
 
     Args:
         out: the folder to write to; files of an earlier demo are replaced.
+        size: how large a world.
         seed: which world, and where the random walker goes.
         json: print one json object of plain fractions instead of a table.
     """
-    note(f"writing, examining and walking a generated world below {out} ...")
-    seen = look_around(out, seed=seed)
+    note(f"making, examining and walking the embedded world; results go to {out}")
+    seen = look_around(out, size=size, seed=seed, watch=progress)
     if json:
         files = {"world": seen.world, "annotations": seen.annotations, "drawing": seen.drawing}
         print_json(
             {
+                "size": size,
                 "seed": seed,
                 "scores": seen.scores,
                 "episode": seen.drawn.episode_id,
@@ -53,7 +57,7 @@ def demo(out: Path = Path("demo"), seed: int = 0, json: bool = False) -> int:
 
 def _table(seen: Outcome) -> Table:
     count = next(iter(seen.scores.values()))["n"]
-    table = Table(title=f"{TASK} {SPLIT} of the toy world: {count} episodes")
+    table = Table(title=f"{TASK} {SPLIT} of the embedded world: {count} episodes in unseen houses")
     table.add_column("walker")
     for heading in COLUMNS.values():
         table.add_column(heading, justify="right")
@@ -65,20 +69,20 @@ def _table(seen: Outcome) -> Table:
 
 def _story(seen: Outcome) -> str:
     common = f"--annotations {_quoted(seen.annotations)} --connectivity {_quoted(seen.connectivity)}"
-    wandered = _quoted(seen.predictions["random"])
+    read = _quoted(seen.predictions["reader, cold memory"])
     scene, episode = seen.drawn.scene_id, seen.drawn.episode_id
-    figure = _quoted(seen.drawing.with_name("random.svg"))
-    asked = seen.scores["random"]["n"]
+    without, cold = (seen.scores[f"reader, {memory} memory"]["spl"] for memory in ("no", "cold"))
     words = (
-        f"The data doctor found all {seen.sound} parts of {seen.world} in order; then a walker that knows "
-        f"the way and one that wanders followed the same {asked} instructions, and {seen.drawing} shows "
-        f"where they went in episode {episode}. Nothing here is a real building, but every command reads "
-        "the published datasets in the same way; try next:"
+        f"A reader that remembers what it saw on earlier walks through a house scores {100 * cold:.0f} SPL, "
+        f"the same reader without memory {100 * without:.0f}: many instructions name things that cannot be "
+        f"seen from where one has to decide, and {seen.drawing} shows what that costs in episode {episode}. "
+        f"The world lies in {seen.world} (panoramas/ is worth a look), the data doctor found all {seen.sound} "
+        "parts of it in order, and every command reads the published datasets in the same way; try next:"
     )
     commands = (
         f"esceme data check {_quoted(seen.world)}",
-        f"esceme score --task {TASK} --predictions {wandered} {common} --bootstrap 1000",
-        f"esceme scene {scene} {common} --episode {episode} --predictions {wandered} --out {figure}",
+        f"esceme score --task {TASK} --predictions {read} {common} --bootstrap 1000",
+        f"esceme scene {scene} {common} --episode {episode} --predictions {read} --out walk.svg",
     )
     return "\n".join(["", fill(words, width=100), "", *(f"  {command}" for command in commands)])
 

@@ -114,6 +114,19 @@ SPECIAL = ("<PAD>", "<UNK>", "<BOS>", "<EOS>")
 _WORD = re.compile(r"\w+|\.+|[^\w\s]")
 
 
+def build_wordpiece(texts: Iterable[str]) -> list[str]:
+    """A WordPiece vocabulary of a corpus: special pieces, characters alone and inside a word, words."""
+    from tokenizers.normalizers import BertNormalizer
+    from tokenizers.pre_tokenizers import BertPreTokenizer
+
+    normalizer, splitter = BertNormalizer(lowercase=True), BertPreTokenizer()
+    found = {word for text in texts for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))}
+    characters = sorted({letter for word in found for letter in word} | set("abcdefghijklmnopqrstuvwxyz"))
+    pieces = [*characters, *(f"##{letter}" for letter in characters)]
+    longer = sorted(word for word in found if len(word) > 1)
+    return ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces, *longer]
+
+
 def words(text: str) -> list[str]:
     """The lower-case words of a text; punctuation marks are words too, a run of dots is one.
 

@@ -1,0 +1,365 @@
+"""The embedded world as a data folder: generated houses, photographed and told about, in the public formats.
+
+A world is made once per seed, size and version, kept in the cache, and copied from there; the bytes are the
+same with and without it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from esceme import __version__
+from esceme.errors import ConfigError, DataError
+from esceme.files import write_json, write_text, writing
+from esceme.perception.encode import make_encoder
+from esceme.synth.annotations import Walks, write_cvdn, write_r2r, write_reverie, write_rxr, write_tour_file
+from esceme.synth.capture import Capture, capture, sights_of
+from esceme.synth.house import graph_of, make_house
+from esceme.synth.plan import EYE, House
+from esceme.synth.render import Renderer
+from esceme.synth.sights import Sights
+from esceme.synth.walks import Walk, share_needing_memory, take_walks
+from esceme.tasks.catalogue import TASKS
+from esceme.tasks.folder import DataFolder
+from esceme.tasks.manifest import write_manifest
+from esceme.tasks.text import build_wordpiece
+from esceme.world.features import write_features
+
+Size = Literal["tiny", "small"]
+Watch = Callable[[Iterable[int], str], Iterable[int]]
+"""Something that shows progress over numbers under a label."""
+
+LABELS = {
+    "bathroom": "a",
+    "bedroom": "b",
+    "closet": "c",
+    "dining room": "d",
+    "entry": "e",
+    "hallway": "h",
+    "laundry": "j",
+    "kitchen": "k",
+    "living room": "l",
+    "office": "o",
+    "stairs": "s",
+}
+"""Kinds of room -> the letters that Matterport3D labels them with."""
+
+
+class Shape(NamedTuple):
+    """How large a world is."""
+
+    houses: dict[str, int]
+    """Split -> how many houses of its own; val_seen lives in those of train."""
+    walks: dict[str, int]
+    """Split -> walks per house."""
+    height: int
+    """Of the panoramas in pixels; they are twice as wide."""
+
+
+SHAPES: dict[Size, Shape] = {
+    "tiny": Shape(
+        {"train": 2, "val_unseen": 1, "test": 1},
+        {"train": 12, "val_seen": 4, "val_unseen": 12, "test": 4},
+        256,
+    ),
+    "small": Shape(
+        {"train": 24, "val_unseen": 6, "test": 2},
+        {"train": 60, "val_seen": 6, "val_unseen": 40, "test": 20},
+        512,
+    ),
+}
+SPLITS = ("train", "val_seen", "val_unseen", "test")
+ENCODER = "small"
+LONGEST_TOUR = 100
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is asked for: it determines every byte."""
+
+    size: Size = "small"
+    seed: int = 0
+    scenes: int | None = None
+    """How many houses to train on, instead of the size's own number; the other splits keep their share."""
+
+    def __post_init__(self) -> None:
+        if self.size not in SHAPES:
+            raise ConfigError(f"no size '{self.size}'; there are {', '.join(SHAPES)}")
+        if self.seed < 0:
+            raise ConfigError(f"the seed is {self.seed}; give 0 or more")
+        if self.scenes is not None and not 1 <= self.scenes <= 1000:
+            raise ConfigError(f"{self.scenes} scenes were asked for; give 1 to 1000")
+
+    @property
+    def key(self) -> str:
+        """A name for the content: the same order, made by the same code, has the same bytes."""
+        text = f"{__version__} {self.size} {self.seed} {self.scenes} {_code()}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def houses(self) -> dict[str, list[str]]:
+        """Split -> the names of its houses."""
+        shape = SHAPES[self.size]
+        wanted = shape.houses | ({"train": self.scenes} if self.scenes else {})
+        numbers = iter(range(sum(wanted.values())))
+        houses = {split: [f"home-{next(numbers):04d}" for _ in range(n)] for split, n in wanted.items()}
+        return {**houses, "val_seen": houses["train"]}
+
+
+@lru_cache
+def _code() -> str:
+    """A fingerprint of the code that makes worlds: a world of another code is another world."""
+    package = Path(__file__).parents[1]
+    files = sorted([*(package / "synth").glob("*.py"), *(package / "perception").glob("*.py")])
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def cache_folder() -> Path:
+    """Where worlds are kept: `ESCEME_CACHE`, else the user's cache folder."""
+    given = os.environ.get("ESCEME_CACHE")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "esceme"
+
+
+def embedded_world(
+    order: Order, *, processes: int = 2, watch: Watch = lambda numbers, label: numbers, fresh: bool = False
+) -> Path:
+    """The folder of a world in the cache, made first where it is not there yet (or `fresh` asks for it)."""
+    home = cache_folder() / "worlds" / order.key
+    if home.is_dir() and not fresh:
+        return home
+    with _becoming(home) as part:
+        _make(part, order, processes, watch)
+    return home
+
+
+def write_world(
+    out: Path,
+    order: Order,
+    *,
+    processes: int = 2,
+    watch: Watch = lambda numbers, label: numbers,
+    cache: bool = True,
+) -> Path:
+    """A world in a folder of your own, which must not exist yet or be empty."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise DataError(f"{out}: is there already; give a new or an empty folder")
+    with _becoming(out) as part:
+        if cache:
+            shutil.copytree(embedded_world(order, processes=processes, watch=watch), part, dirs_exist_ok=True)
+        else:
+            _make(part, order, processes, watch)
+    return out
+
+
+def sights_of_world(order: Order, split: str) -> dict[str, Sights]:
+    """What is seen in each house of a split, as it was when the world was made: for scripted readers only."""
+    houses = [make_house(name, order.seed) for name in order.houses()[split]]
+    height = SHAPES[order.size].height
+    return {house.scene_id: sights_of(house, graph_of(house), height=height) for house in houses}
+
+
+class _becoming:  # noqa: N801 - used like a function
+    """A folder that appears under its name, complete, when the block ends well; otherwise nothing changes."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def __enter__(self) -> Path:
+        try:
+            self.home.parent.mkdir(parents=True, exist_ok=True)
+            self.part = Path(
+                tempfile.mkdtemp(dir=self.home.parent, prefix=f".{self.home.name}.", suffix=".part")
+            )
+        except OSError as error:
+            raise DataError(f"{self.home}: cannot be written ({error.strerror})") from None
+        return self.part
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        try:
+            if kind is None:
+                self.part.chmod(0o755)
+                if self.home.is_dir() and not any(self.home.iterdir()):
+                    self.home.rmdir()
+                if not self.home.exists():
+                    self.part.rename(self.home)
+        finally:
+            shutil.rmtree(self.part, ignore_errors=True)
+
+
+# -- making ----------------------------------------------------------------------------------------------
+
+
+class _Photographed(NamedTuple):
+    """A house and everything that was seen in it."""
+
+    house: House
+    captures: list[Capture]
+
+
+def _make(root: Path, order: Order, processes: int, watch: Watch) -> None:
+    shape, houses = SHAPES[order.size], order.houses()
+    names = list(dict.fromkeys(name for each in houses.values() for name in each))
+    seen: dict[str, Sights] = {}
+    near: dict[str, list[dict[str, object]]] = {}
+    rooms: dict[str, dict[str, tuple[int, str, str]]] = {}
+
+    def features() -> Iterator[tuple[str, np.ndarray]]:
+        for house, captures in _photograph(names, order, processes, watch):
+            _write_house(root, house, captures)
+            seen[house.scene_id] = Sights(house, graph_of(house), np.stack([each.share for each in captures]))
+            rooms[house.scene_id] = _rooms(house)
+            for place, taken in zip(house.places, captures, strict=True):
+                key = f"{house.scene_id}_{place.viewpoint}"
+                near[key] = taken.objects
+                yield key, taken.features
+
+    write_features(root / f"features/{ENCODER}.hdf5", features())
+    write_text(root / "connectivity/scans.txt", "\n".join(names) + "\n")
+    write_json(root / "rooms/viewpoint_rooms.json", {"label_name": _label_names(), "panos": rooms})
+    with writing(root / "objects/reverie_objects.json.gz") as file:
+        file.write(gzip.compress(msgspec.json.encode(near), mtime=0))
+    _write_tasks(root, order, _walks(order, houses, seen, shape), near)
+    write_text(root / "tokenizer/vocab.txt", "\n".join(build_wordpiece(_texts(root))) + "\n")
+    write_manifest(root)
+
+
+def _photograph(names: Sequence[str], order: Order, processes: int, watch: Watch) -> Iterator[_Photographed]:
+    """Every house in order; several processes work side by side, which changes nothing about the bytes."""
+    jobs = [(name, order.seed, SHAPES[order.size].height) for name in names]
+    if processes <= 1:
+        for index in watch(range(len(jobs)), "houses"):
+            yield _photograph_house(jobs[index])
+        return
+    with _one_thread_each(), ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        done = pool.map(_photograph_house, jobs)
+        for _ in watch(range(len(jobs)), "houses"):
+            yield next(done)
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Processes started inside use one thread for linear algebra: there are as many of them as cores."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop("OMP_NUM_THREADS")
+        if before is not None:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
+def _photograph_house(job: tuple[str, int, int]) -> _Photographed:
+    name, seed, height = job
+    house = make_house(name, seed)
+    renderer, encoder = Renderer(house, height=height), make_encoder(ENCODER)
+    return _Photographed(house, [capture(house, renderer, at, encoder) for at in range(len(house.places))])
+
+
+def _write_house(root: Path, house: House, captures: Sequence[Capture]) -> None:
+    adjacent = np.zeros((len(house.places), len(house.places)), dtype=bool)
+    for a, b in house.edges:
+        adjacent[a, b] = adjacent[b, a] = True
+    records = []
+    for index, (place, taken) in enumerate(zip(house.places, captures, strict=True)):
+        x, y, z = place.position
+        records.append(
+            {
+                "image_id": place.viewpoint,
+                "pose": [1, 0, 0, x, 0, 1, 0, y, 0, 0, 1, z, 0, 0, 0, 1],
+                "included": True,
+                "visible": taken.visible.tolist(),
+                "unobstructed": adjacent[index].tolist(),
+                "height": EYE,
+            }
+        )
+        with writing(root / f"panoramas/{house.scene_id}/{place.viewpoint}.jpg") as file:
+            file.write(taken.picture)
+    write_json(root / f"connectivity/{house.scene_id}_connectivity.json", records)
+
+
+def _rooms(house: House) -> dict[str, tuple[int, str, str]]:
+    labels = [LABELS.get(room.kind, "z") for room in house.rooms]
+    return {place.viewpoint: (place.room, labels[place.room], labels[place.room]) for place in house.places}
+
+
+def _label_names() -> dict[str, str]:
+    return {letter: kind for kind, letter in LABELS.items()} | {"z": "other room"}
+
+
+def _walks(
+    order: Order, houses: dict[str, list[str]], seen: dict[str, Sights], shape: Shape
+) -> dict[str, list[Walk]]:
+    """Walks of every split; those of val_seen are other walks of the houses of train."""
+    walks: dict[str, list[Walk]] = {split: [] for split in SPLITS}
+    path_id = 0
+    for split, names in houses.items():
+        if split == "val_seen":
+            continue
+        for name in names:
+            digest = hashlib.sha256(f"{name} {order.seed} walks".encode()).digest()
+            generator = np.random.default_rng(int.from_bytes(digest[:8]))
+            kept = shape.walks[split]
+            more = shape.walks["val_seen"] if split == "train" else 0
+            taken = take_walks(seen[name], kept + more, generator, first_id=path_id)
+            path_id += len(taken)
+            cut = len(taken) - min(more, len(taken) // 4 * 2)
+            walks[split] += taken[:cut]
+            walks["val_seen"] += taken[cut:]
+    return walks
+
+
+def _write_tasks(root: Path, order: Order, walks: Walks, near: dict[str, list[dict[str, object]]]) -> None:
+    generator = np.random.default_rng(order.seed)
+    write_r2r(root, walks)
+    write_rxr(root, walks, generator)
+    write_reverie(root, walks, {key: [str(each["id"]) for each in listed] for key, listed in near.items()})
+    write_cvdn(root, walks, generator)
+    write_tour_file(root, SPLITS, longest=LONGEST_TOUR, seed=order.seed)
+    everything = [walk for asked in walks.values() for walk in asked]
+    houses = {walk.scene_id: walk.sights.house for walk in everything}
+    write_json(
+        root / "world.json",
+        {
+            "version": __version__,
+            "size": order.size,
+            "seed": order.seed,
+            "scenes": order.scenes,
+            "houses": len(houses),
+            "viewpoints": sum(len(house.places) for house in houses.values()),
+            "instructions": sum(len(walk.texts) for walk in everything),
+            "words_per_instruction": round(_words(everything), 2),
+            "instructions_needing_memory": round(share_needing_memory(everything), 4),
+        },
+        indent=1,
+    )
+
+
+def _words(walks: Sequence[Walk]) -> float:
+    """How long an R2R instruction is on average, by white space."""
+    counts = [len(text.split()) for walk in walks for text in walk.texts]
+    return sum(counts) / max(1, len(counts))
+
+
+def _texts(root: Path) -> Iterator[str]:
+    """Every instruction of every task."""
+    folder = DataFolder(root)
+    for name, task in TASKS.items():
+        for file in folder.splits(name).values():
+            yield from (episode.instruction for episode in task.read(file))
