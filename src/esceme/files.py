@@ -112,8 +112,9 @@ def writing(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     """
     try:
         target = path.resolve()
-        if target.exists() and not target.is_file():
-            raise DataError(f"{path}: cannot be written (there is a {_kind(target)} of that name)")
+        if os.path.lexists(target) and not target.is_file():
+            kind = "folder" if target.is_dir() else "device, pipe or broken link"
+            raise DataError(f"{path}: cannot be written (there is a {kind} of that name)")
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
     except (OSError, RuntimeError) as error:  # resolve() says RuntimeError where links go round in circles
@@ -147,10 +148,6 @@ def write_text(path: Path, text: str) -> None:
     """Write `text` as UTF-8, whole or not at all."""
     with writing(path) as file:
         file.write(text.encode())
-
-
-def _kind(path: Path) -> str:
-    return "folder" if path.is_dir() else "device or pipe"
 
 
 def _umask() -> int:

@@ -53,7 +53,7 @@ def check(
         print_json({"folder": str(directory), "ok": not faults, "faults": faults, "findings": rows})
     else:
         tables().print(_table(findings))
-        note(f"{faults} faults" if faults else "nothing is wrong")
+        note(f"{faults} fault{'s' * (faults > 1)}" if faults else "nothing is wrong")
     return 1 if faults else 0
 
 
@@ -131,6 +131,8 @@ def tours(
     """
     if longest < 1:
         raise ConfigError(f"--longest {longest}: a tour needs at least one episode")
+    if not annotations:
+        raise ConfigError("no annotation file was given; name at least one")
     made = {}
     for path in annotations:
         split = _split_of(path, task)
@@ -147,5 +149,7 @@ def tours(
 
 def _split_of(path: Path, task: TaskName) -> str:
     """The split that a file's name says it is, or its whole stem."""
+    splits, patterns = TASKS[task].published, TASKS[task].files
+    named = {Path(pattern.format(split=split)).name: split for split in splits for pattern in patterns}
     stem = path.name.removesuffix(".gz").rsplit(".", 1)[0]
-    return next((split for split in TASKS[task].published if stem.removesuffix("_enc").endswith(split)), stem)
+    return named.get(path.name) or next((split for split in splits if stem.endswith(split)), stem)

@@ -76,8 +76,8 @@ def _story(seen: Outcome) -> str:
         f"A reader that remembers what it saw on earlier walks through a house scores {100 * cold:.0f} SPL, "
         f"the same reader without memory {100 * without:.0f}: many instructions name things that cannot be "
         f"seen from where one has to decide, and {seen.drawing} shows what that costs in episode {episode}. "
-        f"The world lies in {seen.world} (panoramas/ is worth a look), the data doctor found all {seen.sound} "
-        "parts of it in order, and every command reads the published datasets in the same way; try next:"
+        f"The world lies in {seen.world} (panoramas/ is worth a look), the data doctor found all "
+        f"{seen.sound} parts of it in order, and every command reads published data the same way; try next:"
     )
     commands = (
         f"esceme data check {_quoted(seen.world)}",

@@ -9,6 +9,7 @@ from esceme.cli.console import note, print_json, progress
 from esceme.errors import ConfigError
 from esceme.files import read_json
 from esceme.synth.dataset import Order, Size, write_world
+from esceme.tasks.manifest import COMPANION
 
 
 def synth(
@@ -44,7 +45,7 @@ def synth(
         raise ConfigError(f"--processes {processes}: at least one has to do the work")
     order = Order(size=size, seed=seed, scenes=scenes)
     write_world(out, order, processes=processes, watch=_watch, cache=cache)
-    made = read_json(out / "world.json", dict[str, object])
+    made = read_json(out / COMPANION, dict[str, object])
     if json:
         print_json({"out": str(out), **made})
     else:

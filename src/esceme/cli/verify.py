@@ -26,7 +26,7 @@ def verify(directory: tyro.conf.Positional[Path], /, data: Path | None = None, j
     Args:
         directory: the folder of reference vectors; sub-folders count.
         data: connectivity, R2R and predictions; by default ESCEME_DATA, else ../shared/data.
-        json: print one json object instead of a table.
+        json: print one json object instead of a table; max_abs_diff is null where a number is missing.
     """
     report = verify_folder(directory, data or default_data())
     if json:

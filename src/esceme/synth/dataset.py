@@ -36,7 +36,7 @@ from esceme.synth.sights import Sights
 from esceme.synth.walks import Walk, share_needing_memory, take_walks
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.folder import DataFolder
-from esceme.tasks.manifest import write_manifest
+from esceme.tasks.manifest import COMPANION, write_manifest
 from esceme.tasks.text import build_wordpiece
 from esceme.world.features import write_features
 
@@ -335,7 +335,7 @@ def _write_tasks(root: Path, order: Order, walks: Walks, near: dict[str, list[di
     everything = [walk for asked in walks.values() for walk in asked]
     houses = {walk.scene_id: walk.sights.house for walk in everything}
     write_json(
-        root / "world.json",
+        root / COMPANION,
         {
             "version": __version__,
             "size": order.size,

@@ -7,24 +7,33 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import msgspec
 import numpy as np
 
 from esceme.errors import DataError, EscemeError
-from esceme.files import read_json
+from esceme.tasks import manifest
 from esceme.tasks.catalogue import TASKS
-from esceme.tasks.episode import Episode, check_paths
-from esceme.tasks.folder import DataFolder
+from esceme.tasks.episode import Episode
+from esceme.tasks.folder import CONNECTIVITY, FEATURE_SUFFIXES, FEATURES, OBJECTS, DataFolder
 from esceme.tasks.reverie import read_objects
+from esceme.tasks.symptoms import (
+    odd_episodes,
+    odd_shapes,
+    room_labels,
+    said,
+    why_closed,
+    word_pieces,
+    wrong_walks,
+)
 from esceme.tasks.task import Counts
-from esceme.tasks.text import WordPiece
 from esceme.tasks.tours import check_tours, read_all_tours
-from esceme.world.features import FeatureStore, open_features
+from esceme.world.features import FeatureStore, check_panorama, open_features
 from esceme.world.graph import SUFFIX, SceneGraph, listed_scene_ids, scene_ids
 
 MATTERPORT = re.compile(r"[A-Za-z0-9]{11}")
 """What Matterport3D calls its scenes; other names are somebody's own building, with nothing published."""
 MATTERPORT_SCENES, MATTERPORT_VIEWPOINTS, MATTERPORT_EDGES = 90, 10_567, 21_468
+EXTRA_SPLITS = {"val_train_seen", "val_unseen_sampled"}
+"""Made by HAMT's authors; the datasets themselves do not have them."""
 SAMPLE = 64
 """How many viewpoints of a feature file are read through, unless all are asked for."""
 
@@ -40,11 +49,13 @@ SOURCES = {
 }
 """What to do about a missing or broken file; docs/data.md says more."""
 
+Level = Literal["ok", "note", "fault"]
+
 
 class Finding(NamedTuple):
     """One thing the doctor has to say."""
 
-    level: Literal["ok", "note", "fault"]
+    level: Level
     file: str
     text: str
     remedy: str = ""
@@ -65,20 +76,17 @@ def examine(
 
     `deep` reads every feature instead of a sample.
     """
-    folder = DataFolder(Path(root))
-    try:
-        next(folder.root.iterdir(), None)
-    except OSError as error:
-        raise DataError(f"{folder.root}: cannot be read as a data folder ({error.strerror})") from None
+    folder = DataFolder(root)
+    if why := why_closed(folder.root):
+        raise DataError(f"{folder.root}: cannot be read as a data folder ({why})")
     examination = _Examination(folder, deep=deep, watch=watch)
-    findings = [*examination.connectivity()]
+    findings = [*examination.locked(), *examination.connectivity()]
     for task in TASKS if tasks is None else tasks:
         findings += examination.annotations(task, required=tasks is not None)
-    findings += [*examination.features(), *examination.others()]
-    if tasks is None and len(findings) == 1:
-        findings.append(
-            Finding("fault", str(folder.root), "holds nothing that ESceme knows", "see docs/data.md")
-        )
+    findings += [*examination.features(), *examination.others(), *examination.manifest()]
+    if len(findings) == 1 and findings[0].level == "fault":
+        text = "holds nothing else that ESceme knows"
+        findings.append(Finding("fault", str(folder.root), text, "see docs/data.md"))
     return findings
 
 
@@ -90,42 +98,58 @@ class _Examination:
         self.deep = deep
         self.watch = watch
         self.graphs: dict[str, SceneGraph] = {}
-        self.broken: set[str] = set()
+        self.lost: set[str] = set()
+        """Scenes whose graph is missing or broken: said once, not again for every file that names them."""
         self.episodes: dict[tuple[str, str], Sequence[Episode]] = {}
 
     def name(self, path: Path) -> str:
         return path.relative_to(self.folder.root).as_posix()
 
+    def locked(self) -> Iterator[Finding]:
+        """Folders that may not be read; that of the graphs speaks for itself."""
+        for place in self.folder.places:
+            if self.name(place) not in CONNECTIVITY and (why := why_closed(place)):
+                yield Finding("fault", self.name(place), f"cannot be read ({why})", "change its permissions")
+
     # -- graphs ------------------------------------------------------------------------------------------
 
     def connectivity(self) -> Iterator[Finding]:
-        remedy = SOURCES["connectivity"]
         try:
             directory = self.folder.connectivity
             present = scene_ids(directory)
-            listed = listed_scene_ids(directory)
         except DataError as error:
-            yield Finding("fault", "connectivity", str(error), remedy)
+            yield Finding("fault", "connectivity", str(error), SOURCES["connectivity"])
             return
         for scene in self.watch(present, "graphs"):
             yield from self._graph(directory / f"{scene}{SUFFIX}", scene)
-        place = self.name(directory)
-        for scene in sorted(set(listed or present) - set(present)):
-            yield Finding("fault", f"{place}/{scene}{SUFFIX}", "named in scans.txt, but missing", remedy)
-        for scene in sorted(set(present) - set(listed or present)):
-            yield Finding(
-                "fault", f"{place}/scans.txt", f"does not name scene '{scene}', which is here", remedy
-            )
+        yield from self._listed(directory, present)
+        yield self._graph_counts(self.name(directory))
+
+    def _listed(self, directory: Path, present: Sequence[str]) -> Iterator[Finding]:
+        """Where `scans.txt` and the files disagree."""
+        file, remedy = directory / "scans.txt", SOURCES["connectivity"]
+        try:
+            listed = listed_scene_ids(directory)
+        except DataError as error:
+            yield Finding("fault", self.name(file), said(error, file), remedy)
+            return
         if listed is None:
-            yield Finding("note", f"{place}/scans.txt", "missing; only the C++ simulator needs it")
-        yield self._graph_counts(place)
+            yield Finding("note", self.name(file), "missing; only the C++ simulator needs it")
+            return
+        self.lost |= set(listed) - set(present)
+        for scene in sorted(set(listed) - set(present)):
+            graph = directory / f"{scene}{SUFFIX}"
+            yield Finding("fault", self.name(graph), "named in scans.txt, but missing", remedy)
+        if unlisted := sorted(set(present) - set(listed)):
+            text = f"does not name scene '{unlisted[0]}'{_more(unlisted, 'scenes')}, which is here"
+            yield Finding("fault", self.name(file), text, remedy)
 
     def _graph(self, path: Path, scene: str) -> Iterator[Finding]:
         try:
             graph = SceneGraph.read(path)
         except EscemeError as error:
-            self.broken.add(scene)
-            yield Finding("fault", self.name(path), _short(error, path), SOURCES["connectivity"])
+            self.lost.add(scene)
+            yield Finding("fault", self.name(path), said(error, path), SOURCES["connectivity"])
             return
         self.graphs[scene] = graph
         if not graph.is_connected:
@@ -144,7 +168,7 @@ class _Examination:
         if (len(self.graphs), included, edges) == whole:
             return Finding("ok", place, f"{text}: as published")
         published = "published: {} scenes, {:,} viewpoints, {:,} edges".format(*whole)
-        level: Literal["note", "fault"] = "note" if len(self.graphs) < MATTERPORT_SCENES else "fault"
+        level: Level = "note" if len(self.graphs) < MATTERPORT_SCENES else "fault"
         return Finding(level, place, f"{text}; {published}", SOURCES["connectivity"])
 
     # -- annotations -------------------------------------------------------------------------------------
@@ -154,56 +178,73 @@ class _Examination:
         for split in TASKS[task].published:
             if split not in found and (required or found):
                 text = f"{task} {split}: no file; looked for {_either(TASKS[task].files, split)}"
-                expected = required and TASKS[task].published[split] is not None
-                yield Finding("fault" if expected else "note", task, text, SOURCES[task])
-        if required and not found:
-            yield Finding("fault", task, f"no file of {task} was found", SOURCES[task])
+                level: Level = "fault" if required and split not in EXTRA_SPLITS else "note"
+                yield Finding(level, task, text, SOURCES["prevalent" if split in EXTRA_SPLITS else task])
         for split in self.watch(found, task):
             yield from self._split(task, split, found[split])
 
     def _split(self, task: str, split: str, path: Path) -> Iterator[Finding]:
+        name, source = self.name(path), SOURCES[task]
         try:
             episodes = TASKS[task].read(path)
-            checked = [each for each in episodes if each.scene_id not in self.broken]
-            check_paths(_one_per_path(checked), self.graphs, path)
         except EscemeError as error:
-            yield Finding("fault", self.name(path), _short(error, path), SOURCES[task])
+            yield Finding("fault", name, said(error, path), source)
+            return
+        if wrong := wrong_walks(episodes, self.graphs, path, lost=self.lost) or odd_episodes(episodes):
+            yield Finding("fault", name, wrong, source)
+            return
+        if not episodes:
+            yield Finding("fault", name, "holds no instructions", source)
             return
         self.episodes[task, split] = episodes
         counts, published = Counts.of(episodes), TASKS[task].published.get(split)
         text = _describe(counts)
-        if published is None or not MATTERPORT.fullmatch(episodes[0].scene_id):
-            yield Finding("ok", self.name(path), text)
-        elif counts == published:
-            yield Finding("ok", self.name(path), f"{text}: as published")
-        else:
-            yield Finding(
-                "fault", self.name(path), f"{text}; published: {_describe(published)}", SOURCES[task]
-            )
+        if published is not None and MATTERPORT.fullmatch(episodes[0].scene_id):
+            if counts != published:
+                yield Finding("fault", name, f"{text}; published: {_describe(published)}", source)
+                return
+            text = f"{text}: as published"
+        if unseen := sum(self._is_lost(each.scene_id) for each in episodes):
+            text = f"{text}; {unseen:,} instructions in scenes without a graph: paths not checked"
+        yield Finding("note" if unseen else "ok", name, text)
+
+    def _is_lost(self, scene: str) -> bool:
+        return scene in self.lost or not self.graphs
 
     # -- features ----------------------------------------------------------------------------------------
 
     def features(self) -> Iterator[Finding]:
+        if self.graphs and not self.folder.features:
+            kinds = ", ".join(FEATURE_SUFFIXES)
+            text = f"no file ({kinds}) in {' or '.join(FEATURES)}; an agent needs one to see"
+            yield Finding("note", "features", text, "see docs/data.md")
         for path in self.folder.features:
             try:
                 yield from self._store(path, open_features(path))
             except EscemeError as error:
-                yield Finding("fault", self.name(path), _short(error, path), SOURCES["features"])
+                yield Finding("fault", self.name(path), said(error, path), SOURCES["features"])
 
     def _store(self, path: Path, store: FeatureStore) -> Iterator[Finding]:
-        viewpoints = {f"{scene}_{name}" for scene, graph in self.graphs.items() for name in graph.viewpoints}
-        aside = {f"{scene}_{name}" for scene, graph in self.graphs.items() for name in graph.left_out}
-        missing, unknown = sorted(viewpoints - set(store.keys)), sorted(set(store.keys) - viewpoints - aside)
+        name, source = self.name(path), SOURCES["features"]
+        viewpoints = {f"{scene}_{each}" for scene, graph in self.graphs.items() for each in graph.viewpoints}
         covered = [key for key in store.keys if key in viewpoints]
-        for key in self.watch(self._sample(covered or store.keys), path.name):
-            store.panorama(key)
-        level: Literal["ok", "fault"] = "fault" if missing else "ok"
-        lack = f", none for {len(missing):,} viewpoints, such as '{missing[0]}'" if missing else ""
-        text = f"{len(store):,} viewpoints, {store.width} numbers a view{lack}"
-        yield Finding(level, self.name(path), text, SOURCES["features"] if missing else "")
-        if unknown:
-            text = f"{len(unknown):,} keys belong to no viewpoint, such as '{unknown[0]}'"
-            yield Finding("note", self.name(path), text, "is connectivity of another release?")
+        wrong = [*odd_shapes(path)] or [*self._wrong_panoramas(path, store, covered or store.keys)]
+        if wrong:
+            yield Finding("fault", name, f"{wrong[0]}{_more(wrong, 'such faults')}", source)
+        text = f"{len(store):,} viewpoints, {store.width} numbers a view"
+        if missing := sorted(viewpoints - set(store.keys)):
+            text += f", none for {len(missing):,} viewpoints, such as '{missing[0]}'"
+        yield Finding("fault" if missing else "ok", name, text, source if missing else "")
+        if strange := self._strange(store.keys):
+            text = f"{len(strange):,} keys belong to no viewpoint, such as '{strange[0]}'"
+            yield Finding("note", name, text, "is connectivity of another release?")
+
+    def _wrong_panoramas(self, path: Path, store: FeatureStore, keys: Sequence[str]) -> Iterator[str]:
+        for key in self.watch(self._sample(keys), path.name):
+            try:
+                check_panorama(store.panorama(key), key, str(path))
+            except EscemeError as error:
+                yield said(error, path)
 
     def _sample(self, keys: Sequence[str]) -> list[str]:
         if self.deep or len(keys) <= SAMPLE:
@@ -213,11 +254,15 @@ class _Examination:
     # -- the rest ----------------------------------------------------------------------------------------
 
     def others(self) -> Iterator[Finding]:
+        if self.folder.objects is None and any(task == "reverie" for task, _ in self.episodes):
+            yield Finding(
+                "note", "objects", f"no file; reverie is scored with {OBJECTS[0]}", SOURCES["reverie"]
+            )
         checks: Mapping[Path | None, Callable[[Path], str]] = {
             self.folder.objects: self._objects,
             self.folder.rooms: self._rooms,
             self.folder.tours: self._tours,
-            **dict.fromkeys(self.folder.tokenizers, _vocabulary),
+            **dict.fromkeys(self.folder.tokenizers, word_pieces),
         }
         for path, check in checks.items():
             if path is None:
@@ -226,48 +271,65 @@ class _Examination:
                 yield Finding("ok", self.name(path), check(path))
             except EscemeError as error:
                 yield Finding(
-                    "fault", self.name(path), _short(error, path), "fetch the file again; see docs/data.md"
+                    "fault", self.name(path), said(error, path), "fetch the file again; see docs/data.md"
                 )
+
+    def manifest(self) -> Iterator[Finding]:
+        """Files that are not as they were when the folder's manifest, where it has one, was written."""
+        path, remedy = self.folder.root / manifest.NAME, "make or fetch the folder again"
+        if not path.exists():
+            if (self.folder.root / manifest.COMPANION).exists():
+                yield Finding("fault", manifest.NAME, f"missing beside {manifest.COMPANION}", remedy)
+            return
+        try:
+            damaged = [*manifest.check_manifest(self.folder.root)]
+        except EscemeError as error:
+            yield Finding("fault", manifest.NAME, said(error, path), remedy)
+            return
+        yield from (Finding("fault", each.file, each.text, remedy) for each in damaged)
+        if not damaged:
+            yield Finding("ok", manifest.NAME, "every file is as it was written")
 
     def _objects(self, path: Path) -> str:
         objects = read_objects(path)
-        self._require_known(path, (key.split("_", 1) for key in objects))
+        self._require_known(objects)
         return f"{sum(map(len, objects.values())):,} objects seen from {len(objects):,} viewpoints"
 
     def _rooms(self, path: Path) -> str:
-        rooms = read_json(path, _Rooms)
-        self._require_known(path, ([scene, name] for scene, names in rooms.panos.items() for name in names))
-        labels = {label for names in rooms.panos.values() for _, label, *_ in names.values()}
-        return f"{len(labels)} labels over {sum(map(len, rooms.panos.values())):,} viewpoints"
+        labels = room_labels(path)
+        self._require_known(labels)
+        return f"{len(set(labels.values()))} labels over {len(labels):,} viewpoints"
 
     def _tours(self, path: Path) -> str:
-        splits = read_all_tours(path)
+        splits, counted = read_all_tours(path), []
+        if not splits:
+            raise DataError("holds no split")
         for split, tours in splits.items():
-            if (episodes := self.episodes.get(("r2r", split))) is not None:
+            episodes = self.episodes.get(("r2r", split))
+            if episodes is not None:
                 check_tours(tours, episodes, path)
-        return ", ".join(f"{split}: {len(tours)} tours" for split, tours in splits.items())
+            unchecked = " (no R2R to check them with)" if episodes is None else ""
+            counted.append(f"{split}: {len(tours)} tours{unchecked}")
+        return ", ".join(counted)
 
-    def _require_known(self, path: Path, places: Iterable[Sequence[str]]) -> None:
-        for scene, viewpoint in places:
-            graph = self.graphs.get(scene)
-            if graph is None and scene not in self.broken:
-                raise DataError(f"{path}: scene '{scene}' has no connectivity file")
-            if graph is not None and viewpoint not in graph.left_out:
-                graph.index(viewpoint)
+    def _require_known(self, keys: Iterable[str]) -> None:
+        if strange := self._strange(keys):
+            more = _more(strange, "entries")
+            raise DataError(
+                f"'{strange[0]}'{more} belongs to no viewpoint; is connectivity of another release?"
+            )
 
-
-class _Rooms(msgspec.Struct):
-    label_name: dict[str, str]
-    panos: dict[str, dict[str, list[int | str]]]
-
-
-def _vocabulary(path: Path) -> str:
-    return f"{WordPiece.read(path).size:,} word pieces"
-
-
-def _one_per_path(episodes: Sequence[Episode]) -> Iterable[Episode]:
-    """An episode for each different walk: its instructions share it."""
-    return {(each.scene_id, each.reference_path, each.goals): each for each in episodes}.values()
+    def _strange(self, keys: Iterable[str]) -> list[str]:
+        """Keys `<scene>_<viewpoint>` that no graph knows, but for scenes without one."""
+        if not self.graphs:
+            return []
+        known = {
+            f"{scene}_{name}"
+            for scene, graph in self.graphs.items()
+            for name in (*graph.viewpoints, *graph.left_out)
+        }
+        excused = tuple(f"{scene}_" for scene in self.lost)
+        return sorted(key for key in set(keys) - known if not key.startswith(excused))
 
 
 def _describe(counts: Counts) -> str:
@@ -278,5 +340,5 @@ def _either(patterns: Sequence[str], split: str) -> str:
     return " or ".join(pattern.format(split=split) for pattern in patterns)
 
 
-def _short(error: EscemeError, path: Path) -> str:
-    return str(error).removeprefix(f"{path}: ")
+def _more(names: Sequence[str], what: str) -> str:
+    return f" and {len(names) - 1:,} more {what}" if len(names) > 1 else ""

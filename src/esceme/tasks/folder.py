@@ -71,7 +71,7 @@ class DataFolder:
     def features(self) -> list[Path]:
         """Every feature file."""
         found = {path for place in FEATURES for path in self.root.glob(f"{place}/*")}
-        return sorted(path for path in found if path.suffix in FEATURE_SUFFIXES)
+        return sorted(path for path in found if path.suffix in FEATURE_SUFFIXES and os.path.isfile(path))
 
     @property
     def objects(self) -> Path | None:

@@ -13,6 +13,8 @@ from esceme.errors import DataError
 from esceme.files import read_json, write_json
 
 NAME = "manifest.json"
+COMPANION = "world.json"
+"""Says how a folder was made; a folder that has it has a manifest, too."""
 FORMAT = "esceme-manifest-1"
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from esceme.errors import DataError, EscemeError
+import msgspec
+
+from esceme.errors import EscemeError
 
 Json = Any
 """Whatever a json file may hold."""
+T = TypeVar("T")
+MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
+"""What computing from a record raises that has not got the structure it should have."""
 
 
 class Row(NamedTuple):
@@ -20,7 +25,7 @@ class Row(NamedTuple):
     quantity: str
     compared: int
     max_abs_diff: float
-    """The largest difference; for ids, counts and orders 1 where any differs."""
+    """The largest difference; 1 where ids, counts or orders differ, inf where a number is missing."""
     tolerance: float
     ok: bool
 
@@ -55,6 +60,22 @@ class Comparison:
         self.file = file
         self._found: dict[str, tuple[int, float, float]] = {}
         self.unknown: set[str] = set()
+        self._lacking: list[str] = []
+
+    def section(self, stored: Mapping[str, Json], key: str, kind: type[T]) -> T:
+        """What a file holds under `key`; where that is nothing, or nothing of this kind, it is said."""
+        if not stored.get(key):
+            self._lacking.append(key)
+            return kind()
+        try:
+            return msgspec.convert(stored[key], kind)
+        except msgspec.ValidationError:
+            self._note(key, math.inf, 0.0)
+            return kind()
+
+    def add_distinct(self, quantity: str, values: Sequence[Json]) -> None:
+        """Compare how many different values there are with how many there should be: none occurs twice."""
+        self.add(f"{quantity} (distinct)", len({repr(value) for value in values}), len(values), 0.0)
 
     def add(self, quantity: str, stored: Json, ours: Json, tolerance: float) -> None:
         """Compare two values of the same structure; our type decides how."""
@@ -64,14 +85,13 @@ class Comparison:
             for key, value in ours.items():
                 self.add(f"{quantity}.{key}".lstrip("."), stored.get(key), value, tolerance)
         elif isinstance(ours, Sequence) and not isinstance(ours, str):
-            stored = stored if isinstance(stored, list) else []
-            if len(stored) != len(ours):
+            if not isinstance(stored, list) or len(stored) != len(ours):
                 self._note(f"{quantity} (how many)", 1.0, 0.0)
+            stored = stored if isinstance(stored, list) else []
             for theirs, value in zip(stored, ours, strict=False):
                 self.add(quantity, theirs, value, tolerance)
         elif isinstance(ours, float):
-            number = isinstance(stored, int | float) and not isinstance(stored, bool)
-            self._note(quantity, abs(stored - ours) if number else math.inf, tolerance)
+            self._note(quantity, _difference(stored, ours), tolerance)
         else:
             self._note(quantity, float(stored != ours or type(stored) is not type(ours)), 0.0)
 
@@ -81,12 +101,23 @@ class Comparison:
         self._found[quantity] = (compared + 1, largest, tolerance)
 
     def add_to(self, report: Report) -> None:
-        """Put what was found into a report."""
+        """Put what was found into a report, and say what was not compared."""
         for quantity, (compared, largest, tolerance) in self._found.items():
             report.rows.append(Row(self.file, quantity, compared, largest, tolerance, largest <= tolerance))
         if self.unknown:
             names = ", ".join(sorted(self.unknown))
             report.skipped.append(Skipped(self.file, f"unknown to this version, not compared: {names}"))
+        if self._lacking:
+            report.skipped.append(Skipped(self.file, f"the file holds no {', '.join(self._lacking)}"))
+
+
+def _difference(stored: Json, ours: float) -> float:
+    if isinstance(stored, bool) or not isinstance(stored, int | float):
+        return math.inf
+    try:
+        return abs(stored - ours)
+    except OverflowError:  # an integer beyond every float
+        return math.inf
 
 
 def or_fault(make: Callable[..., Json], *given: Any) -> Json:
@@ -95,16 +126,8 @@ def or_fault(make: Callable[..., Json], *given: Any) -> Json:
         return make(*given)
     except EscemeError as error:
         return f"no value: {error}"
-    except (KeyError, TypeError) as error:
+    except MALFORMED as error:
         return f"no value: the record is malformed ({error!r})"
-
-
-def records_of(stored: Json, key: str) -> list[Json]:
-    """The list of records under `key`; none where the key is missing."""
-    records = stored.get(key, [])
-    if not isinstance(records, list) or not all(isinstance(each, dict) for each in records):
-        raise DataError(f"'{key}' is not a list of records")
-    return records
 
 
 def outputs_of(record: Json, inputs: Collection[str]) -> Json:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from esceme.errors import DataError, EscemeError
+from esceme.tasks.symptoms import why_closed
 from esceme.verify import measures, simulator
 from esceme.verify.comparison import Report, Skipped
 from esceme.verify.references import References
@@ -21,20 +22,25 @@ COMPARERS: dict[str, Callable[[str, Path, References, Report], None]] = {
 def verify(directory: str | Path, data: str | Path) -> Report:
     """Compare everything in `directory` that this version recognises; `data` holds connectivity and R2R."""
     directory, references, report = Path(directory), References(Path(data)), Report()
-    if not directory.is_dir():
-        raise DataError(f"{directory}: no such folder; expected a folder of reference vectors")
-    for path in sorted(each for each in directory.rglob("*") if each.is_file()):
+    if why := why_closed(directory):
+        raise DataError(f"{directory}: cannot be read as a folder of reference vectors ({why})")
+    if why := why_closed(references.root):
+        raise DataError(f"{data}: cannot be read as the data folder ({why}); give --data or set ESCEME_DATA")
+    for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory).as_posix()
-        if path.suffix == ".md":
-            continue
-        compare = next(
-            (function for pattern, function in COMPARERS.items() if re.fullmatch(pattern, name)), None
-        )
-        if compare is None:
-            report.skipped.append(Skipped(name, "this version does not compare such files"))
-            continue
-        try:
-            compare(name, path, references, report)
-        except EscemeError as error:
-            report.skipped.append(Skipped(name, str(error)))
+        if path.is_dir():
+            report.skipped += [Skipped(name, f"cannot be read ({why})")] if (why := why_closed(path)) else []
+        elif path.suffix != ".md":
+            _compare(name, path, references, report)
     return report
+
+
+def _compare(name: str, path: Path, references: References, report: Report) -> None:
+    compare = next((function for pattern, function in COMPARERS.items() if re.fullmatch(pattern, name)), None)
+    if compare is None:
+        report.skipped.append(Skipped(name, "this version does not compare such files"))
+        return
+    try:
+        compare(name, path, references, report)
+    except EscemeError as error:
+        report.skipped.append(Skipped(name, str(error)))

@@ -10,14 +10,16 @@ from esceme.errors import WorldError
 from esceme.files import read_json
 from esceme.metrics import Array, Walks, cls, dtw, length, locate_walks, ndtw, spl
 from esceme.tasks.episode import SUCCESS_WITHIN, Episode
-from esceme.tasks.submission import Prediction, read_predictions
-from esceme.verify.comparison import Comparison, Json, Report, Skipped, or_fault, outputs_of, records_of
+from esceme.tasks.submission import Prediction
+from esceme.verify.comparison import Comparison, Json, Report, Skipped, or_fault, outputs_of
 from esceme.verify.references import References
 from esceme.world.atlas import Atlas
 
 FILES = r"(.*/)?metrics_(?P<task>r2r|r4r)_(?P<split>train|val_seen|val_unseen)(_\w+)?\.json"
 TOLERANCE = 1e-9
 INPUTS = ("instr_id", "scan", "gt_path", "pred_path")
+AGGREGATES = {"n", "n_scans", "aggregate", "extra"}
+"""What a file says about all predictions together; it says all of these or none."""
 
 PER_CENT = {
     "success": "sr",
@@ -37,47 +39,59 @@ PLAIN = {
 
 def compare_measures(name: str, path: Path, references: References, report: Report) -> None:
     """Compare `metrics_<task>_<split>….json`."""
-    stored = read_json(path, dict[str, Json])
+    stored, atlas, comparison = read_json(path, dict[str, Json]), references.atlas, Comparison(name)
     found = re.fullmatch(FILES, name)
     task, split = (found["task"], found["split"]) if found else ("", "")
-    comparison = Comparison(name)
-    rows = records_of(stored, "rows")
-    known = references.r4r_paths(split) if task == "r4r" else None
-    episodes = references.episodes(split) if task == "r2r" else {}
-    predictions = _predictions_of(rows, references) if task == "r2r" else None
-    comparison.add("rows.instr_id (distinct)", len({row.get("instr_id") for row in rows}), len(rows), 0.0)
+    rows = comparison.section(stored, "rows", list[dict[str, Json]])
+    comparison.add_distinct("rows.instr_id", [row.get("instr_id") for row in rows])
     for row in rows:
-        comparison.add("rows", outputs_of(row, INPUTS), or_fault(_measured, row, references.atlas), TOLERANCE)
-        if known is not None:
-            comparison.add("rows.gt_path (is of R4R)", tuple(row.get("gt_path", ())) in known, True, 0.0)
-        else:
-            inputs = or_fault(_inputs, row, episodes, predictions)
-            given = outputs_of(row, set(row) - set(INPUTS[1:]))
-            comparison.add("rows", given, inputs, 0.0)
-    whole = {"n", "n_scans", "aggregate", "extra"} & set(stored)
+        comparison.add("rows", outputs_of(row, INPUTS), or_fault(_measured, row, atlas), TOLERANCE)
+    whole, predictions = AGGREGATES & set(stored), None
+    if task == "r4r":
+        _compare_paths(rows, references.r4r_paths(split), comparison)
+    else:
+        predictions = _predictions_of(rows, references)
+        _compare_inputs(rows, references.episodes(split), predictions, comparison)
     if whole and predictions is None:
         reason = f"{', '.join(sorted(whole))}: the predictions they are of are not in the data folder"
         report.skipped.append(Skipped(name, reason))
-    elif whole:
-        ours = _aggregate(predictions or {}, episodes, references.atlas)
-        comparison.add("", {key: stored[key] for key in whole}, {key: ours[key] for key in whole}, TOLERANCE)
-    comparison.unknown |= set(stored) - {"source", "preds", "rows", "n", "n_scans", "aggregate", "extra"}
+    elif whole and predictions is not None:
+        given = {key: stored.get(key) for key in AGGREGATES}
+        ours = or_fault(_aggregate, predictions, references.episodes(split), atlas)
+        comparison.add("", given, ours, TOLERANCE)
+    comparison.unknown |= set(stored) - {"source", "preds", "rows"} - AGGREGATES
     comparison.add_to(report)
 
 
-def _predictions_of(rows: Sequence[Json], references: References) -> dict[str, Prediction] | None:
+def _predictions_of(rows: Sequence[Json], references: References) -> Mapping[str, Prediction] | None:
     """The prediction file of the data folder that most of the rows were taken from, if there is one."""
     best, agreeing = None, 0
-    for path in sorted((references.root / "predictions").glob("*.json")):
-        predictions = read_predictions(path)
-        alike = sum(
-            list(predictions[row["instr_id"]].path) == row.get("pred_path")
-            for row in rows
-            if row.get("instr_id") in predictions
-        )
+    for predictions in references.predictions:
+        stated = [(predictions.get(f"{row.get('instr_id')}"), row.get("pred_path")) for row in rows]
+        alike = sum(each is not None and list(each.path) == path for each, path in stated)
         if alike > agreeing:
             best, agreeing = predictions, alike
     return best if 2 * agreeing > len(rows) else None
+
+
+def _compare_paths(rows: Sequence[Json], known: set[tuple[str, ...]], comparison: Comparison) -> None:
+    """R4R's files number their paths as they like: each must be one of ours."""
+    for row in rows:
+        is_known = or_fault(lambda path: tuple(path) in known, row.get("gt_path"))
+        comparison.add("rows.gt_path (is of R4R)", is_known, True, 0.0)
+
+
+def _compare_inputs(
+    rows: Sequence[Json],
+    episodes: Mapping[str, Episode],
+    predictions: Mapping[str, Prediction] | None,
+    comparison: Comparison,
+) -> None:
+    """Scene and path of a row are those of its R2R episode, and the prediction's where that is known."""
+    known = {"scan", "gt_path"} | ({"pred_path"} if predictions is not None else set())
+    for row in rows:
+        given = {key: value for key, value in row.items() if key in known}
+        comparison.add("rows", given, or_fault(_inputs, row, episodes, predictions), 0.0)
 
 
 def _inputs(row: Json, episodes: Mapping[str, Episode], predictions: Mapping[str, Prediction] | None) -> Json:
@@ -86,7 +100,7 @@ def _inputs(row: Json, episodes: Mapping[str, Episode], predictions: Mapping[str
     episode = episodes[row["instr_id"]]
     inputs = {"scan": episode.scene_id, "gt_path": list(episode.reference_path)}
     if predictions is None:
-        return inputs | {"pred_path": row.get("pred_path")}
+        return inputs
     return inputs | {"pred_path": [stand.viewpoint for stand in predictions[episode.episode_id].trajectory]}
 
 

@@ -1,14 +1,19 @@
-"""The public data that reference numbers are about: graphs and R2R."""
+"""The public data that reference numbers are about: graphs, R2R and predictions, read once."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
+from esceme.errors import DataError, EscemeError
 from esceme.tasks.episode import Episode
+from esceme.tasks.folder import DataFolder
 from esceme.tasks.r2r import read_r2r
 from esceme.tasks.r4r import join_paths, read_walks
+from esceme.tasks.submission import Prediction, read_predictions
 from esceme.world.atlas import Atlas
 from esceme.world.graph import SceneGraph, read_scenes
 
@@ -22,22 +27,38 @@ class References:
     @cached_property
     def graphs(self) -> dict[str, SceneGraph]:
         """Every scene of the data folder."""
-        return read_scenes(self.root / "connectivity")
+        return read_scenes(DataFolder(self.root).connectivity)
 
     @cached_property
     def atlas(self) -> Atlas:
         """The same scenes as one atlas, without features."""
         return Atlas(self.graphs.values())
 
-    def graph(self, scene: str) -> SceneGraph:
-        """One scene; raises `WorldError` where the reference names one that does not exist."""
-        return self.atlas.graph(scene)
+    @cached_property
+    def episodes(self) -> Callable[[str], dict[str, Episode]]:
+        """R2R episodes of a split by id."""
+        return cache(lambda split: {each.episode_id: each for each in read_r2r(self._r2r(split))})
 
-    def episodes(self, split: str) -> dict[str, Episode]:
-        """R2R episodes by id."""
-        return {each.episode_id: each for each in read_r2r(self.root / "R2R" / f"R2R_{split}.json")}
+    @cached_property
+    def r4r_paths(self) -> Callable[[str], set[tuple[str, ...]]]:
+        """The paths of a split of R4R, made from R2R."""
+        return cache(lambda split: set(self._joined(split)))
 
-    def r4r_paths(self, split: str) -> set[tuple[str, ...]]:
-        """The paths of R4R, made from R2R."""
-        walks = read_walks(self.root / "R2R" / f"R2R_{split}.json", self.graphs)
-        return {tuple(record.path) for record in join_paths(walks, self.graphs)}
+    @cached_property
+    def predictions(self) -> list[dict[str, Prediction]]:
+        """The prediction files of the data folder; what is none is left out."""
+        found = []
+        for path in sorted((self.root / "predictions").glob("*.json")):
+            with suppress(EscemeError):
+                found.append(read_predictions(path))
+        return found
+
+    def _joined(self, split: str) -> Iterator[tuple[str, ...]]:
+        walks = read_walks(self._r2r(split), self.graphs)
+        return (tuple(record.path) for record in join_paths(walks, self.graphs))
+
+    def _r2r(self, split: str) -> Path:
+        path = DataFolder(self.root).annotations("r2r", split)
+        if path is None:
+            raise DataError(f"{self.root}: no R2R file of split {split}")
+        return path

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from esceme.errors import WorldError
+from esceme.errors import DataError, WorldError
 from esceme.files import read_json
 from esceme.tasks.episode import Episode, check_walk
-from esceme.verify.comparison import Comparison, Json, Report, or_fault, outputs_of, records_of
+from esceme.verify.comparison import Comparison, Json, Report, Skipped, or_fault, outputs_of
 from esceme.verify.references import References
+from esceme.world.atlas import Atlas
 from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, angle_feature, panorama_angles
 from esceme.world.graph import Candidate, SceneGraph, Sighting
 
 FILES = r"(.*/)?sim_candidates\.json\.gz"
+SECTIONS = {"source", "scans", "observations", "shortest_pairs", "teacher_path_actions", "graph_stats"}
+ANGLE_FEATURES = r"view_angle_feature_base([0-9]|[12][0-9]|3[0-5])"
 ANGLES = 1e-6
 """Tolerance of angles (radians) and positions: the simulator computes them in single precision."""
 DISTANCES = 1e-9
@@ -27,41 +30,32 @@ SUMS = 1e-6
 
 def compare_simulator(name: str, path: Path, references: References, report: Report) -> None:
     """Compare `sim_candidates.json.gz`."""
-    stored = read_json(path, dict[str, Json])
-    comparison = Comparison(name)
-    scenes = list(stored.get("graph_stats", {}))
-    comparison.add("scans", sorted(stored.get("scans", [])), sorted(scenes), 0.0)
-    for observation in records_of(stored, "observations"):
-        ours = or_fault(_observation, observation, references)
+    stored, atlas, comparison = read_json(path, dict[str, Json]), references.atlas, Comparison(name)
+    statistics = comparison.section(stored, "graph_stats", dict[str, Json])
+    scenes = comparison.section(stored, "scans", list[str])
+    comparison.add("scans", sorted(scenes), sorted(statistics), 0.0)
+    for scene, counted in statistics.items():
+        comparison.add("graph_stats", counted, or_fault(_statistics, scene, atlas), SUMS)
+    for observation in comparison.section(stored, "observations", list[dict[str, Json]]):
+        ours = or_fault(_observation, observation, atlas)
         comparison.add("observations", outputs_of(observation, OBSERVED_AT), ours, ANGLES)
-    for pair in records_of(stored, "shortest_pairs"):
-        ours = or_fault(_shortest_pair, pair, references)
+    for pair in comparison.section(stored, "shortest_pairs", list[dict[str, Json]]):
+        ours = or_fault(_shortest_pair, pair, atlas)
         comparison.add("shortest_pairs", outputs_of(pair, ("scan",)), ours, DISTANCES)
-    for action, ours in _teacher_actions(records_of(stored, "teacher_path_actions"), references):
-        comparison.add("teacher_path_actions", outputs_of(action, ("path_id", "t")), ours, 0.0)
-    for scene in scenes:
-        ours = or_fault(_statistics, scene, references)
-        comparison.add("graph_stats", stored["graph_stats"][scene], ours, SUMS)
-    angles = {
-        key: int(found[1]) for key in stored if (found := re.fullmatch(r"view_angle_feature_base(\d+)", key))
-    }
+    angles = {key: int(found[1]) for key in stored if (found := re.fullmatch(ANGLE_FEATURES, key))}
     for key, view in angles.items():
         comparison.add(key, stored[key], panorama_angles(view).tolist(), ANGLES)
-    sections = {
-        "source",
-        "scans",
-        "observations",
-        "shortest_pairs",
-        "teacher_path_actions",
-        "graph_stats",
-        *angles,
-    }
-    comparison.unknown |= set(stored) - sections
+    actions = comparison.section(stored, "teacher_path_actions", list[dict[str, Json]])
+    try:
+        _compare_teacher(actions, references, comparison)
+    except DataError as error:
+        report.skipped.append(Skipped(name, f"teacher_path_actions: {error}"))
+    comparison.unknown |= set(stored) - SECTIONS - set(angles)
     comparison.add_to(report)
 
 
-def _observation(stored: Json, references: References) -> Json:
-    graph, viewpoint, view = references.graph(stored["scan"]), stored["viewpoint"], stored["viewIndex"]
+def _observation(stored: Json, atlas: Atlas) -> Json:
+    graph, viewpoint, view = atlas.graph(stored["scan"]), stored["viewpoint"], stored["viewIndex"]
     if not isinstance(view, int) or not 0 <= view < VIEWS:
         raise WorldError(f"there is no view {view}")
     here = [Sighting(viewpoint, 0.0, 0.0, 0.0), *graph.navigable(viewpoint, view)]
@@ -109,9 +103,9 @@ def _candidate(graph: SceneGraph, viewpoint: str, view: int, candidate: Candidat
     }
 
 
-def _shortest_pair(stored: Json, references: References) -> Json:
+def _shortest_pair(stored: Json, atlas: Atlas) -> Json:
     """Where several paths are shortest, the stored one is as good as ours."""
-    graph = references.graph(stored["scan"])
+    graph = atlas.graph(stored["scan"])
     distance, path = graph.distance(stored["from"], stored["to"]), stored["path"]
     if not _is_walk_of(path, graph, stored["from"], stored["to"], distance):
         path = graph.shortest_path(stored["from"], stored["to"])
@@ -133,19 +127,23 @@ def _is_walk_of(path: list[str], graph: SceneGraph, start: str, goal: str, metre
     return path[:1] == [start] and path[-1:] == [goal] and abs(walked - metres) <= DISTANCES
 
 
-def _teacher_actions(records: list[Json], references: References) -> Iterator[tuple[Json, Json]]:
-    """Each stored step along an R2R path, and ours: by time, and by where the agent stands."""
+def _compare_teacher(records: Sequence[Json], references: References, comparison: Comparison) -> None:
+    """Compare each stored step along an R2R path with ours: by time, and by where the agent stands."""
     if not records:
         return
-    by_path = {int(each.path_id): each for each in references.episodes("val_unseen").values()}
+    by_path = {each.path_id: each for each in references.episodes("val_unseen").values()}
+    comparison.add_distinct(
+        "teacher_path_actions", [(each.get("path_id"), each.get("t")) for each in records]
+    )
     for record in records:
-        yield record, or_fault(_teacher_action, record, by_path)
+        ours = or_fault(_teacher_action, record, by_path)
+        comparison.add("teacher_path_actions", outputs_of(record, ("path_id", "t")), ours, 0.0)
 
 
-def _teacher_action(stored: Json, by_path: Mapping[int, Episode]) -> Json:
-    if stored["path_id"] not in by_path:
-        raise WorldError(f"R2R has no path {stored['path_id']}")
-    episode, step = by_path[stored["path_id"]], stored["t"]
+def _teacher_action(stored: Json, by_path: Mapping[str, Episode]) -> Json:
+    if str(stored["path_id"]) not in by_path or stored["t"] < 0:
+        raise WorldError(f"R2R has no path {stored['path_id']} with a step {stored['t']}")
+    episode, step = by_path[str(stored["path_id"])], stored["t"]
     at = episode.reference_path[min(step, len(episode.reference_path) - 1)]
     return {
         "scan": episode.scene_id,
@@ -155,8 +153,8 @@ def _teacher_action(stored: Json, by_path: Mapping[int, Episode]) -> Json:
     }
 
 
-def _statistics(scene: str, references: References) -> Json:
-    graph = references.graph(scene)
+def _statistics(scene: str, atlas: Atlas) -> Json:
+    graph = atlas.graph(scene)
     reachable = np.isfinite(graph.distances)
     return {
         "nodes": len(graph),

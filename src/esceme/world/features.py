@@ -167,6 +167,11 @@ class Hdf5Features(FeatureStore):
         super().__init__(keys, np.zeros((len(keys), VIEWS, width), dtype=np.float32), source=str(path))
         self._loaded = np.zeros(len(keys), dtype=bool)
 
+    def panorama(self, key: str) -> NDArray[np.float32]:
+        """All 36 views of one viewpoint, read from the file and not kept: whoever goes through it reads once."""
+        row = int(self.locate([key])[0])
+        return self._values[row].copy() if self._loaded[row] else self._read(row)
+
     def _prepare(self, rows: NDArray[np.integer]) -> None:
         for row in np.unique(rows[~self._loaded[rows]]):
             self._values[row] = self._read(int(row))

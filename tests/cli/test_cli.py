@@ -1,0 +1,221 @@
+"""The `esceme` command itself: overview, help, errors that are messages, and exit codes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from esceme import __version__
+from esceme.cli import COMMANDS, main
+from esceme.cli.console import print_json, progress
+from esceme.errors import ConfigError, DataError
+
+GROUPS = sorted({name.split()[0] for name in COMMANDS if " " in name})
+
+
+def run(*words: str, out: int = subprocess.PIPE, **options: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "esceme", *words],
+        stdout=out,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        env={**os.environ, **options},
+    )
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
+def test_the_overview_names_every_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    for name, (_, line) in COMMANDS.items():
+        assert any(name in row and line in row for row in printed.out.splitlines())
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"esceme {__version__}\n"
+
+
+@pytest.mark.parametrize("words", [["bogus"], ["bogus", "--help"], ["--bogus"], [""], ["check", "data"]])
+def test_an_unknown_command_is_refused_with_the_list(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"error: no command '{words[0]}'\n")
+    assert all(name in printed.err for name in COMMANDS)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("more", [[], ["bogus"], ["--json"]])
+def test_half_a_command_is_refused_with_the_other_halves(
+    group: str, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([group, *more]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"error: no command '{' '.join([group, *more])}'")
+    shown = {name for name in COMMANDS if f"  {name} " in printed.err}
+    assert shown == {name for name in COMMANDS if name.startswith(f"{group} ")}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_help_on_half_a_command_is_help(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([group, "--help"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == "" and f"  {group} " in printed.out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself_with_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([*name.split(), "--help"])
+    assert stop.value.code == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert printed.out.startswith(f"usage: esceme {name}")
+    examples = printed.out.partition("Examples:")[2]
+    assert f"esceme {name}" in examples
+    assert "Args:" not in printed.out and "--json" in printed.out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_unknown_option_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([*name.split(), "--no-such-option"])
+    assert stop.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and "Traceback" not in printed.err and printed.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["data", "check", "nowhere"],
+        ["data", "r4r", "--r2r", "nowhere", "--connectivity", "nowhere", "--out", "out"],
+        ["data", "tours", "nowhere.json", "--out", "out.json"],
+        ["features", "pack", "nowhere.hdf5"],
+        ["scene", "castle", "--connectivity", "nowhere"],
+        ["verify", "nowhere"],
+        ["score", "--task", "r2r", "--predictions", "a", "--annotations", "b", "--connectivity", "c"],
+        [
+            "submit",
+            "--task",
+            "r2r",
+            "--predictions",
+            "a",
+            "--annotations",
+            "b",
+            "--connectivity",
+            "c",
+            "--out",
+            "d",
+        ],
+    ],
+)
+def test_a_missing_file_is_one_line_on_standard_error(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for more in ([], ["--json"]):
+        assert main([*words, *more]) == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert printed.err.startswith("error: ") and printed.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("fault", [DataError, ConfigError])
+def test_our_errors_are_messages_and_bugs_are_not_hidden(
+    fault: type[Exception], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stumble(name: str, words: list[str]) -> int:
+        raise fault("file.json: record 3: wrong")
+
+    monkeypatch.setattr("esceme.cli._run", stumble)
+    assert main(["demo"]) == 2
+    assert capsys.readouterr() == ("", "error: file.json: record 3: wrong\n")
+
+    def blunder(name: str, words: list[str]) -> int:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("esceme.cli._run", blunder)
+    with pytest.raises(ZeroDivisionError):
+        main(["demo"])
+
+
+def test_an_interruption_ends_with_code_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(name: str, words: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("esceme.cli._run", stop)
+    assert main(["demo"]) == 130
+    assert capsys.readouterr() == ("", "interrupted\n")
+
+
+# -- as a process ----------------------------------------------------------------------------------------
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = run("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"esceme {__version__}\n", "")
+    assert run("bogus").returncode == 2
+
+
+def test_an_error_of_the_process_is_a_message(tmp_path: Path) -> None:
+    done = run("data", "check", str(tmp_path / "nowhere"), "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ") and "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_a_message(tmp_path: Path, unbuffered: str) -> None:
+    with open("/dev/full", "w") as full:
+        done = run("data", "check", str(tmp_path), "--json", out=full.fileno(), PYTHONUNBUFFERED=unbuffered)
+    assert done.returncode == 2
+    assert done.stderr.endswith("error: [Errno 28] No space left on device\n")
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path, unbuffered: str) -> None:
+    seen, written = os.pipe()
+    os.close(seen)
+    try:
+        done = run("data", "check", str(tmp_path), "--json", out=written, PYTHONUNBUFFERED=unbuffered)
+    finally:
+        os.close(written)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+# -- talking to people -----------------------------------------------------------------------------------
+
+
+def test_json_is_one_line_and_has_no_infinities(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"a": [float("inf"), float("nan"), 1.5], "b": "ä\n"})
+    assert capsys.readouterr().out == '{"a":[null,null,1.5],"b":"ä\\n"}\n'
+
+
+def test_a_name_that_json_cannot_hold_is_a_message() -> None:
+    with pytest.raises(DataError, match=r"the name 'a\\udcffb' is not UTF-8"):
+        print_json({"out": "a\udcffb"})
+
+
+def test_progress_gives_everything_and_stays_off_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(progress([1, 2, 3], "counting")) == [1, 2, 3]
+    assert list(progress(iter("ab"), "spelling", total=2)) == ["a", "b"]
+    assert list(progress([], "nothing")) == []
+    printed = capsys.readouterr()
+    assert printed.out == "" and "counting" in printed.err and "nothing" not in printed.err

@@ -1,0 +1,136 @@
+"""`esceme verify` as a person runs it: codes, tables, json, and where the data is looked for."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from esceme.cli import main
+from esceme.world import read_scenes
+
+
+@pytest.fixture
+def stored(toy_root: Path) -> dict[str, Any]:
+    graph = read_scenes(toy_root / "connectivity", ["toy-villa"])["toy-villa"]
+    total = float(graph.distances.sum())
+    statistics = {
+        "nodes": len(graph),
+        "edges": graph.edge_count,
+        "sum_all_pairs_distance": total,
+        "components": 1,
+    }
+    return {"scans": ["toy-villa"], "graph_stats": {"toy-villa": statistics}}
+
+
+@pytest.fixture
+def vectors(tmp_path: Path, stored: dict[str, Any]) -> Path:
+    """A folder of reference vectors with one small file."""
+    return write(tmp_path / "vectors", stored)
+
+
+def write(folder: Path, stored: dict[str, Any]) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "sim_candidates.json.gz").write_bytes(gzip.compress(json.dumps(stored).encode()))
+    return folder
+
+
+def strict(text: str) -> Any:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not json")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_json_has_a_row_per_quantity_and_says_what_was_skipped(
+    vectors: Path, toy_root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(vectors), "--data", str(toy_root), "--json"]) == 3
+    report = strict(capsys.readouterr().out)
+    assert set(report) == {"rows", "skipped", "exit_code"}
+    assert report["exit_code"] == 3
+    assert {tuple(row) for row in report["rows"]} == {
+        ("file", "quantity", "compared", "max_abs_diff", "tolerance", "ok")
+    }
+    row = next(row for row in report["rows"] if row["quantity"] == "graph_stats.sum_all_pairs_distance")
+    assert row["file"] == "sim_candidates.json.gz" and row["compared"] == 1 and row["ok"] is True
+    assert row["max_abs_diff"] <= row["tolerance"] == 1e-6
+    assert [set(skip) for skip in report["skipped"]] == [{"file", "reason"}]
+    assert "observations" in report["skipped"][0]["reason"]
+
+
+@pytest.mark.parametrize("value", ["text", None, 10**400])
+def test_a_difference_that_is_no_number_is_still_json(
+    tmp_path: Path, stored: dict[str, Any], toy_root: Path, capsys: pytest.CaptureFixture[str], value: Any
+) -> None:
+    stored["graph_stats"]["toy-villa"]["sum_all_pairs_distance"] = value
+    words = ["verify", str(write(tmp_path / "vectors", stored)), "--data", str(toy_root)]
+    assert main([*words, "--json"]) == 1
+    report = strict(capsys.readouterr().out)
+    (row,) = [row for row in report["rows"] if not row["ok"]]
+    assert (row["quantity"], row["max_abs_diff"]) == ("graph_stats.sum_all_pairs_distance", None)
+    assert main(words) == 1
+    assert "inf" in capsys.readouterr().out
+
+
+def test_the_table_goes_out_and_remarks_to_standard_error(
+    vectors: Path, toy_root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(vectors), "--data", str(toy_root)]) == 3
+    printed = capsys.readouterr()
+    assert "graph_stats.nodes" in printed.out and "skipped" not in printed.out
+    assert "skipped sim_candidates.json.gz: the file holds no observations" in printed.err
+    assert printed.err.endswith("5 quantities compared, 0 beyond tolerance, 1 skipped\n")
+
+
+def test_an_empty_folder_ends_with_code_3(
+    tmp_path: Path, toy_root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(tmp_path), "--data", str(toy_root)]) == 3
+    assert "0 quantities compared" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_without_a_data_folder_there_is_one_clear_error(
+    vectors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main(["verify", str(vectors), "--data", str(tmp_path / "nowhere"), *words]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: ") and printed.err.count("\n") == 1
+    assert "nowhere" in printed.err and "ESCEME_DATA" in printed.err
+
+
+def test_a_folder_of_vectors_that_is_not_there_is_an_error(
+    tmp_path: Path, toy_root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(tmp_path / "nowhere"), "--data", str(toy_root)]) == 2
+    assert "nowhere: cannot be read as a folder of reference vectors" in capsys.readouterr().err
+
+
+def test_data_is_the_option_else_the_variable_else_beside_the_repository(
+    vectors: Path,
+    toy_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    monkeypatch.chdir(repository)
+    monkeypatch.delenv("ESCEME_DATA", raising=False)
+    assert main(["verify", str(vectors)]) == 2
+    assert "../shared/data" in capsys.readouterr().err
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "data").symlink_to(toy_root)
+    assert main(["verify", str(vectors)]) == 3
+    monkeypatch.setenv("ESCEME_DATA", str(tmp_path / "elsewhere"))
+    assert main(["verify", str(vectors)]) == 2
+    assert "elsewhere" in capsys.readouterr().err
+    assert main(["verify", str(vectors), "--data", str(toy_root)]) == 3
+    monkeypatch.setenv("ESCEME_DATA", str(toy_root))
+    assert main(["verify", str(vectors)]) == 3
+    assert main(["verify", str(vectors), "--data", str(tmp_path / "elsewhere")]) == 2

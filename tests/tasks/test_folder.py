@@ -1,0 +1,130 @@
+"""Where the files of a data folder are looked for, in both layouts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from esceme.errors import DataError
+from esceme.tasks.catalogue import TASKS
+from esceme.tasks.folder import DataFolder, default_data
+
+
+def touch(root: Path, *names: str) -> DataFolder:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    return DataFolder(root)
+
+
+def names(root: Path, paths: list[Path]) -> list[str]:
+    return [path.relative_to(root).as_posix() for path in paths]
+
+
+def test_a_folder_may_be_named_by_text(tmp_path: Path) -> None:
+    assert DataFolder(str(tmp_path)) == DataFolder(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["connectivity", "R2R/connectivity"])
+def test_connectivity_is_found_in_both_layouts(tmp_path: Path, place: str) -> None:
+    (tmp_path / place).mkdir(parents=True)
+    assert DataFolder(tmp_path).connectivity == tmp_path / place
+
+
+def test_the_folder_per_kind_comes_first(tmp_path: Path) -> None:
+    for place in ("R2R/connectivity", "connectivity"):
+        (tmp_path / place).mkdir(parents=True)
+    folder = touch(tmp_path, "R2R/annotations/R2R_train_enc.json", "R2R/R2R_train.json")
+    assert folder.connectivity == tmp_path / "connectivity"
+    assert folder.annotations("r2r", "train") == tmp_path / "R2R" / "R2R_train.json"
+    assert list(folder.splits("r2r").values()) == [tmp_path / "R2R" / "R2R_train.json"]
+
+
+def test_without_connectivity_the_places_looked_at_are_said(tmp_path: Path) -> None:
+    (tmp_path / "connectivity").touch()
+    with pytest.raises(
+        DataError, match="no connectivity folder; looked for connectivity and R2R/connectivity"
+    ):
+        _ = DataFolder(tmp_path).connectivity
+
+
+def test_published_splits_come_first_and_others_are_found_too(tmp_path: Path) -> None:
+    folder = touch(
+        tmp_path,
+        "R2R/R2R_aaa.json",
+        "R2R/R2R_val_unseen.json",
+        "R2R/annotations/R2R_train_enc.json",
+        "R2R/annotations/R2R_zzz_enc.json",
+        "R2R/R4R_train.json",
+        "R2R/R2R_notes.txt",
+    )
+    (tmp_path / "R2R" / "R2R_folder.json").mkdir()
+    assert list(folder.splits("r2r")) == ["train", "val_unseen", "aaa", "zzz"]
+    assert folder.annotations("r2r", "test") is None
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_place_of_every_task_is_found(tmp_path: Path, task: str) -> None:
+    for number, pattern in enumerate(TASKS[task].files):
+        folder = touch(tmp_path / str(number), pattern.format(split="val_seen"))
+        assert list(folder.splits(task)) == ["val_seen"]
+        others = {name: folder.splits(name) for name in TASKS if name != task}
+        assert not any(others.values()), others
+
+
+def test_feature_files_are_found_once_and_by_their_ending(tmp_path: Path) -> None:
+    folder = touch(
+        tmp_path,
+        "features/b.hdf5",
+        "features/a.npy",
+        "features/a.json",
+        "R2R/features/c.h5",
+        "deeper/R2R/features/d.hdf5",
+        "features/notes.txt",
+    )
+    assert names(tmp_path, folder.features) == ["R2R/features/c.h5", "features/a.npy", "features/b.hdf5"]
+
+
+def test_the_other_files_are_found_or_absent(tmp_path: Path) -> None:
+    empty = DataFolder(tmp_path / "nowhere")
+    assert (empty.objects, empty.rooms, empty.tours, empty.tokenizers, empty.features) == (
+        *(None, None, None),
+        *([], []),
+    )
+    folder = touch(
+        tmp_path,
+        "objects/reverie_objects.json",
+        "rooms/viewpoint_rooms.json",
+        "tours_iVLN.json",
+        "tokenizer/vocab.txt",
+        "tokenizer/tokenizer.json",
+    )
+    assert folder.objects == tmp_path / "objects" / "reverie_objects.json"
+    assert folder.rooms == tmp_path / "rooms" / "viewpoint_rooms.json"
+    assert folder.tours == tmp_path / "tours_iVLN.json"
+    assert names(tmp_path, folder.tokenizers) == ["tokenizer/vocab.txt", "tokenizer/tokenizer.json"]
+
+
+def test_every_folder_that_is_looked_into_is_a_place(tmp_path: Path) -> None:
+    folder = touch(
+        tmp_path, "CVDN/annotations/ndh/train_enc.json", "R2R/features/c.h5", "connectivity/scans.txt", "file"
+    )
+    assert {"CVDN", "CVDN/annotations", "CVDN/annotations/ndh", "R2R", "R2R/features", "connectivity"} == set(
+        names(tmp_path, folder.places)
+    )
+
+
+def test_brackets_in_the_name_of_the_folder_mean_themselves(tmp_path: Path) -> None:
+    folder = touch(tmp_path / "data [v1]*", "R2R/R2R_mine.json", "features/a.npy")
+    assert list(folder.splits("r2r")) == ["mine"]
+    assert len(folder.features) == 1
+
+
+def test_the_data_folder_is_the_variable_or_beside_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESCEME_DATA", "/somewhere/data")
+    assert default_data() == Path("/somewhere/data")
+    monkeypatch.setenv("ESCEME_DATA", "")
+    assert default_data() == Path("../shared/data")
+    monkeypatch.delenv("ESCEME_DATA")
+    assert default_data() == Path("../shared/data")

@@ -1,0 +1,317 @@
+"""Reading names what is wrong and where; writing leaves a whole file or the old one."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from esceme.errors import DataError
+from esceme.files import read_bytes, read_json, read_records, read_text, write_json, write_text, writing
+
+
+class Walk(msgspec.Struct):
+    scan: str
+    path: list[str]
+    heading: float = 0.0
+
+
+GOOD = b'{"scan": "house", "path": ["a", "b"]}'
+
+
+def stored(folder: Path, data: bytes, name: str = "walks.json") -> Path:
+    path = folder / name
+    path.write_bytes(data)
+    return path
+
+
+# -- reading ---------------------------------------------------------------------------------------------
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    for read in (read_bytes, read_text, lambda path: read_json(path, list), lambda p: read_records(p, Walk)):
+        with pytest.raises(DataError, match=r"nowhere\.json: no such file"):
+            read(tmp_path / "nowhere.json")
+
+
+def test_a_folder_in_place_of_a_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be read .Is a directory"):
+        read_bytes(tmp_path)
+    with pytest.raises(DataError, match="cannot be read .Not a directory"):
+        read_bytes(stored(tmp_path, b"") / "inside")
+
+
+@contextmanager
+def without_rights() -> Iterator[None]:
+    """Everybody's rights only, even for the superuser, who may read anything."""
+    superuser = os.geteuid() == 0
+    if superuser:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if superuser:
+            os.seteuid(0)
+
+
+def test_a_file_that_may_not_be_read_is_an_error(tmp_path: Path) -> None:
+    path = stored(tmp_path, GOOD)
+    path.chmod(0o000)
+    with without_rights(), pytest.raises(DataError, match=r"walks\.json: cannot be read .Permission denied"):
+        read_bytes(path)
+
+
+@pytest.mark.parametrize("data", [b"", b" \n\t\n"])
+def test_an_empty_file_is_an_error(tmp_path: Path, data: bytes) -> None:
+    with pytest.raises(DataError, match="the file is empty"):
+        read_json(stored(tmp_path, data), list[Walk])
+    for name in ("walks.jsonl", "walks.jsonl.gz"):
+        packed = gzip.compress(data) if name.endswith("gz") else data
+        with pytest.raises(DataError, match="holds no records"):
+            read_records(stored(tmp_path, packed, name), Walk)
+
+
+def test_an_empty_array_is_an_error_for_records_but_not_for_json(tmp_path: Path) -> None:
+    path = stored(tmp_path, b"[]")
+    assert read_json(path, list[Walk]) == []
+    with pytest.raises(DataError, match="holds no records"):
+        read_records(path, Walk)
+
+
+@pytest.mark.parametrize("length", range(1, len(b"[" + GOOD + b"]")))
+def test_truncated_json_is_an_error_wherever_it_ends(tmp_path: Path, length: int) -> None:
+    with pytest.raises(DataError, match=r"walks\.json: "):
+        read_records(stored(tmp_path, (b"[" + GOOD + b"]")[:length]), Walk)
+
+
+def test_truncated_gzip_is_an_error_wherever_it_ends(tmp_path: Path) -> None:
+    data = gzip.compress(b"\n".join([GOOD] * 20))
+    for length in range(1, len(data)):
+        with pytest.raises(DataError, match=r"walks\.jsonl\.gz: (damaged gzip|holds no records)"):
+            read_records(stored(tmp_path, data[:length], "walks.jsonl.gz"), Walk)
+
+
+@pytest.mark.parametrize("place", [2, 8, 25])
+def test_a_flipped_bit_in_gzip_never_passes_for_data(tmp_path: Path, place: int) -> None:
+    data = bytearray(gzip.compress(GOOD))
+    data[place] ^= 0x10
+    try:
+        assert read_bytes(stored(tmp_path, bytes(data), "walks.json.gz")) == GOOD
+    except DataError as error:
+        assert "damaged gzip" in str(error)
+
+
+def test_what_is_not_gzip_is_an_error_despite_its_name(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"walks\.json\.gz: damaged gzip file"):
+        read_json(stored(tmp_path, GOOD, "walks.json.gz"), Walk)
+
+
+def test_what_is_not_utf_8_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not UTF-8 text .byte 3"):
+        read_text(stored(tmp_path, b"abc\xff"))
+    with pytest.raises(DataError, match="not valid json .'utf-8' codec"):
+        read_json(stored(tmp_path, b'{"scan": "h\xe9", "path": []}'), Walk)
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
+def test_json_nested_beyond_reason_is_an_error(tmp_path: Path, opening: bytes) -> None:
+    with pytest.raises(DataError, match="not valid json"):
+        read_json(stored(tmp_path, opening * 100_000), object)
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (b'{"scan": 5, "path": []}', "record 1: field 'scan': expected str, got int"),
+        (b'{"scan": "h", "path": ["a", null]}', r"record 1: field 'path\[1\]': expected str, got null"),
+        (b'{"scan": "h", "path": [], "heading": "N"}', "record 1: field 'heading': expected float, got str"),
+        (b'{"path": []}', "record 1: object missing required field scan"),
+        (b"[]", "record 1: expected object, got array"),
+        (b'{"scan": "h", "path": [], "heading": 1e999}', "record 1: field 'heading': number out of range"),
+    ],
+)
+def test_a_wrong_type_names_record_and_field(tmp_path: Path, record: bytes, message: str) -> None:
+    with pytest.raises(DataError, match=rf"walks\.json: {message}"):
+        read_records(stored(tmp_path, b"[" + GOOD + b", " + record + b"]"), Walk)
+
+
+def test_a_wrong_entry_of_an_object_is_named_by_its_key(tmp_path: Path) -> None:
+    path = stored(tmp_path, b'{"house": {"a": [1]}, "barn": {"a": [2], "b": [3, "x"]}}')
+    with pytest.raises(DataError, match=r"entry 'barn': entry 'b': record 1: expected int, got str"):
+        read_json(path, dict[str, dict[str, list[int]]])
+    with pytest.raises(DataError, match="entry 'house': expected str, got object"):
+        read_json(path, dict[str, str])
+
+
+def test_a_wrong_entry_before_a_truncated_end_is_one_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"walks\.json: .*expected str, got int"):
+        read_json(stored(tmp_path, b'{"house": 1, "barn": "b'), dict[str, str])
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_json_lines_are_counted_as_an_editor_counts_them(tmp_path: Path, zipped: bool) -> None:
+    data = b"\n" + GOOD + b"\r\n   \n\n" + GOOD + b'\n{"scan": 1, "path": []}\n'
+    path = stored(tmp_path, gzip.compress(data) if zipped else data, "w.jsonl.gz" if zipped else "w.jsonl")
+    with pytest.raises(DataError, match=r"w\.jsonl.*: line 6: field 'scan': expected str, got int"):
+        read_records(path, Walk)
+
+
+def test_json_lines_may_have_blank_ones_and_no_final_newline(tmp_path: Path) -> None:
+    path = stored(tmp_path, b"\n" + GOOD + b"\n\n" + GOOD, "walks.jsonl")
+    assert read_records(path, Walk) == [Walk("house", ["a", "b"])] * 2
+
+
+def test_a_truncated_last_line_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"line 2: not valid json .*is the file complete"):
+        read_records(stored(tmp_path, GOOD + b"\n" + GOOD[:-4], "walks.jsonl"), Walk)
+
+
+def test_array_and_lines_zipped_or_not_hold_the_same(tmp_path: Path) -> None:
+    forms = {"w.json": b"[" + GOOD + b"," + GOOD + b"]", "w.jsonl": GOOD + b"\n" + GOOD}
+    zipped = {f"{name}.gz": gzip.compress(data) for name, data in forms.items()}
+    read = [read_records(stored(tmp_path, data, name), Walk) for name, data in (forms | zipped).items()]
+    assert read == [[Walk("house", ["a", "b"])] * 2] * 4
+
+
+# -- writing ---------------------------------------------------------------------------------------------
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_what_is_written_can_be_read_and_folders_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "deeper" / "walk.json"
+    write_json(path, Walk("house", ["ä"], 0.1), indent=1)
+    assert read_json(path, Walk) == Walk("house", ["ä"], 0.1)
+    assert list(contents(path.parent)) == ["walk.json"]
+    write_text(path, "ä\n")
+    assert read_text(path) == "ä\n"
+
+
+@pytest.mark.parametrize("fault", [RuntimeError, KeyboardInterrupt, DataError, GeneratorExit])
+def test_a_failure_inside_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, fault: type[BaseException]
+) -> None:
+    path = stored(tmp_path, b"old")
+    with pytest.raises(fault), writing(path) as file:
+        file.write(b"new" * 100_000)
+        raise fault("stop")
+    assert contents(tmp_path) == {"walks.json": b"old"}
+
+
+def test_a_failure_inside_makes_no_file_where_there_was_none(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), writing(tmp_path / "walks.json") as file:
+        file.write(b"new")
+        raise RuntimeError
+    assert contents(tmp_path) == {}
+
+
+def test_a_machine_failure_inside_is_a_message_about_the_file(tmp_path: Path) -> None:
+    path = stored(tmp_path, b"old")
+    with pytest.raises(DataError, match=r"walks\.json: cannot be written .No space left"), writing(path):
+        raise OSError(28, "No space left on device")
+    assert contents(tmp_path) == {"walks.json": b"old"}
+
+
+def test_what_json_cannot_hold_leaves_the_old_file(tmp_path: Path) -> None:
+    path = stored(tmp_path, b"old")
+    with pytest.raises(TypeError):
+        write_json(path, {"value": object()})
+    assert contents(tmp_path) == {"walks.json": b"old"}
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from esceme.files import writing
+with writing(Path(sys.argv[1])) as file:
+    file.write(b"new" * 1_000_000)
+    file.flush()
+    print("half way", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_killed_process_leaves_the_old_file_intact(tmp_path: Path) -> None:
+    path = stored(tmp_path, b"old")
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None and child.stdout.readline() == b"half way\n"
+        child.send_signal(signal.SIGKILL)
+        assert child.wait() == -signal.SIGKILL
+    assert path.read_bytes() == b"old"
+    write_text(path, "newer")
+    assert path.read_text() == "newer"
+
+
+def test_the_new_file_takes_the_place_of_the_old_and_does_not_change_it(tmp_path: Path) -> None:
+    """So whoever has the old one open, or mapped, reads on undisturbed."""
+    path = stored(tmp_path, b"old")
+    (tmp_path / "held").hardlink_to(path)
+    write_text(path, "new")
+    assert contents(tmp_path) == {"walks.json": b"new", "held": b"old"}
+
+
+@pytest.mark.parametrize(("mask", "rights"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600), (0o000, 0o666)])
+def test_rights_follow_the_umask(tmp_path: Path, mask: int, rights: int) -> None:
+    before = os.umask(mask)
+    try:
+        write_text(tmp_path / "file", "text")
+        assert os.umask(mask) == mask
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == rights
+
+
+def test_a_folder_of_that_name_is_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "walks").mkdir()
+    with pytest.raises(DataError, match="walks: cannot be written .there is a folder of that name"):
+        write_text(tmp_path / "walks", "text")
+    assert [path.name for path in tmp_path.iterdir()] == ["walks"]
+
+
+def test_a_file_in_place_of_the_folder_is_in_the_way(tmp_path: Path) -> None:
+    stored(tmp_path, b"old")
+    with pytest.raises(DataError, match="cannot be written"):
+        write_text(tmp_path / "walks.json" / "inside", "text")
+    assert contents(tmp_path) == {"walks.json": b"old"}
+
+
+def test_a_pipe_is_never_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="there is a device, pipe or broken link of that name"):
+        write_text(tmp_path / "pipe", "text")
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+def test_a_folder_that_may_not_be_written_is_a_message(tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    try:
+        with without_rights(), pytest.raises(DataError, match="cannot be written .Permission denied"):
+            write_text(tmp_path / "file", "text")
+    finally:
+        tmp_path.chmod(0o755)
+
+
+def test_writing_goes_through_a_link_and_keeps_it(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "file")
+    write_text(tmp_path / "link", "text")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real" / "file").read_text() == "text"
+
+
+def test_links_in_a_circle_are_a_message(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(DataError, match="a: cannot be written"):
+        write_text(tmp_path / "a", "text")

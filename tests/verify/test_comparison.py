@@ -1,0 +1,159 @@
+"""Comparing leaf by leaf: what differs is seen, counted and judged, whatever a file may hold."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esceme.errors import WorldError
+from esceme.verify.comparison import Comparison, Report, Row, or_fault, outputs_of
+
+
+def compared(stored: Any, ours: Any, tolerance: float = 1e-6) -> Report:
+    report, comparison = Report(), Comparison("file.json")
+    comparison.add("value", stored, ours, tolerance)
+    comparison.add_to(report)
+    return report
+
+
+leaves = st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-9, 9) | st.text(max_size=3)
+values = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner),
+    max_leaves=8,
+)
+whatever = st.recursive(
+    leaves | st.just(10**400) | st.just(-(10**400)) | st.floats(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner),
+    max_leaves=8,
+)
+
+
+@given(value=values)
+def test_a_value_is_like_itself(value: Any) -> None:
+    report = compared(value, value)
+    assert all(row.ok and row.max_abs_diff == 0 for row in report.rows)
+    assert not report.skipped
+
+
+@given(stored=whatever, ours=values)
+def test_anything_can_be_compared_with_anything(stored: Any, ours: Any) -> None:
+    for row in compared(stored, ours).rows:
+        assert row.ok == (row.max_abs_diff <= row.tolerance)
+
+
+@pytest.mark.parametrize(
+    ("stored", "ours"),
+    [
+        (1.1, 1.0),
+        (None, 1.0),
+        ("1.0", 1.0),
+        (True, 1.0),
+        ([1.0], 1.0),
+        (10**400, 1.0),
+        (math.nan, 1.0),
+        (1.0, math.inf),
+        (math.inf, math.inf),
+        (None, math.inf),
+        (3.0, 3),
+        (True, 1),
+        (1, True),
+        ("3", 3),
+        (None, "a"),
+        ("b", "a"),
+        ([], "a"),
+        (["b", "a"], ["a", "b"]),
+        (["a"], ["a", "b"]),
+        (["a", "b", "c"], ["a", "b"]),
+        ("ab", ["a", "b"]),
+        (None, []),
+        ({}, []),
+        ([1.0, 2.0], [1.0, 2.1]),
+        ({"x": 1.0}, {"x": 1.0, "y": 2.0}),
+        (None, {"x": 1.0}),
+        ([{"x": 1.0}], {"x": 1.0}),
+    ],
+)
+def test_what_differs_is_beyond_tolerance(stored: Any, ours: Any) -> None:
+    assert compared(stored, ours).exit_code == 1
+
+
+def test_numbers_are_alike_within_the_tolerance_and_integers_count_as_numbers() -> None:
+    assert compared(1.0 + 9e-7, 1.0).exit_code == 0
+    assert compared(1.0 + 2e-6, 1.0).exit_code == 1
+    assert compared(1, 1.0).exit_code == 0
+
+
+def test_a_quantity_is_one_row_with_its_largest_difference() -> None:
+    report = compared(
+        [{"x": 1.0, "id": "a"}, {"x": 2.5, "id": "b"}], [{"x": 1.0, "id": "a"}, {"x": 2.0, "id": "b"}]
+    )
+    assert report.rows == [
+        Row("file.json", "value.x", 2, 0.5, 1e-6, False),
+        Row("file.json", "value.id", 2, 0.0, 0.0, True),
+    ]
+
+
+def test_a_number_that_is_none_is_not_forgotten_by_later_ones() -> None:
+    report = compared([math.nan, 1.0, 2.0], [1.0, 1.0, 2.0])
+    assert math.isnan(report.rows[0].max_abs_diff) and not report.rows[0].ok
+
+
+def test_an_unknown_key_is_skipped_and_named() -> None:
+    report = compared({"x": 1.0, "novel": {"deep": 1}}, {"x": 1.0})
+    assert report.exit_code == 3
+    assert report.skipped[0].reason == "unknown to this version, not compared: value.novel"
+
+
+def test_nothing_compared_is_not_success() -> None:
+    assert Report().exit_code == 3
+    assert compared([], []).exit_code == 3
+
+
+def test_a_section_that_is_missing_or_empty_is_said() -> None:
+    for stored in ({}, {"rows": []}, {"rows": None}):
+        report, comparison = Report(), Comparison("file.json")
+        assert comparison.section(stored, "rows", list[dict[str, int]]) == []
+        comparison.add_to(report)
+        assert (report.exit_code, report.skipped[0].reason) == (3, "the file holds no rows")
+
+
+@pytest.mark.parametrize("rows", [5, "text", {"a": 1}, [5], [{"a": "b"}], True])
+def test_a_section_of_another_kind_differs(rows: Any) -> None:
+    report, comparison = Report(), Comparison("file.json")
+    assert comparison.section({"rows": rows}, "rows", list[dict[str, int]]) == []
+    comparison.add_to(report)
+    assert (report.exit_code, report.rows[0].quantity) == (1, "rows")
+
+
+def test_a_section_is_handed_on_as_it_is() -> None:
+    assert Comparison("f").section({"rows": [{"a": 1}], "x": 2}, "rows", list[dict[str, int]]) == [{"a": 1}]
+
+
+@pytest.mark.parametrize(
+    ("values", "code"), [(["a", "b"], 0), (["a", "a"], 1), ([[1], [1]], 1), ([None, None], 1)]
+)
+def test_values_that_occur_twice_are_seen(values: list[Any], code: int) -> None:
+    report, comparison = Report(), Comparison("file.json")
+    comparison.add_distinct("ids", values)
+    comparison.add_to(report)
+    assert report.exit_code == code
+
+
+def test_a_value_that_cannot_be_computed_is_a_message() -> None:
+    def missing() -> None:
+        raise WorldError("no such viewpoint")
+
+    assert or_fault(missing) == "no value: no such viewpoint"
+    assert or_fault(lambda record: record["t"] + 1, {}).startswith("no value: the record is malformed")
+    assert or_fault(lambda a, b: a + b, 1, 2) == 3
+    with pytest.raises(ZeroDivisionError):
+        or_fault(lambda: 1 / 0)
+
+
+def test_outputs_are_what_is_left_without_the_inputs() -> None:
+    assert outputs_of({"scan": "house", "x": 1}, ("scan", "viewpoint")) == {"x": 1}

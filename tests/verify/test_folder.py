@@ -1,0 +1,189 @@
+"""`esceme verify` on whole folders: what is compared, what is said to be skipped, and the exit code."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from esceme.cli import main
+from esceme.errors import DataError
+from esceme.verify import verify
+from esceme.verify.references import References
+
+SIMULATOR, R2R, R4R = "sim_candidates.json.gz", "metrics_r2r_val_unseen.json", "metrics_r4r_val_seen_x.json"
+Store = Callable[[Path, Any], Path]
+
+
+@pytest.fixture
+def small(toy: References) -> dict[str, Any]:
+    """A file of the simulator's kind about the toy world, with angles and statistics alone."""
+    graph = toy.graphs["toy-villa"]
+    return {
+        "scans": ["toy-villa"],
+        "graph_stats": {
+            "toy-villa": {
+                "nodes": len(graph),
+                "edges": graph.edge_count,
+                "sum_all_pairs_distance": float(graph.distances.sum()),
+                "components": 1,
+            }
+        },
+    }
+
+
+def test_an_empty_folder_compares_nothing(tmp_path: Path, toy: References) -> None:
+    report = verify(tmp_path, toy.root)
+    assert (report.rows, report.skipped, report.exit_code) == ([], [], 3)
+
+
+def test_remarks_are_not_compared_and_not_missed(tmp_path: Path, toy: References) -> None:
+    (tmp_path / "README.md").write_text("remarks")
+    assert verify(tmp_path, toy.root).skipped == []
+
+
+def test_files_are_found_in_sub_folders_by_their_whole_name(
+    tmp_path: Path, toy: References, stored_at: Store, small: dict[str, Any]
+) -> None:
+    stored_at(tmp_path / "deep" / "er" / SIMULATOR, small)
+    stored_at(tmp_path / f"old_{SIMULATOR}", small)
+    report = verify(tmp_path, toy.root)
+    assert {row.file for row in report.rows} == {f"deep/er/{SIMULATOR}"}
+    assert all(row.ok for row in report.rows)
+    assert f"old_{SIMULATOR}" in {skip.file for skip in report.skipped}
+
+
+@pytest.mark.parametrize(
+    "name", ["hamt/case0_inputs.safetensors", "meta.json", "metrics_r2r_test.json", ".x"]
+)
+def test_what_is_not_recognised_is_named(
+    tmp_path: Path, toy: References, stored_at: Store, name: str
+) -> None:
+    stored_at(tmp_path / name, {})
+    report = verify(tmp_path, toy.root)
+    assert [skip.file for skip in report.skipped] == [name]
+    assert report.exit_code == 3
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"5", b"{", b"\xff", b"null", b"[" * 100_000])
+@pytest.mark.parametrize("name", [SIMULATOR, R2R, R4R])
+def test_a_damaged_file_is_skipped_with_a_reason(
+    tmp_path: Path, toy: References, name: str, content: bytes
+) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    report = verify(tmp_path, toy.root)
+    assert [skip.file for skip in report.skipped] == [name]
+    assert name in report.skipped[0].reason  # the reader's own message, which names the file
+    assert report.exit_code == 3
+
+
+def test_a_truncated_file_is_skipped_wherever_it_ends(
+    tmp_path: Path, toy: References, stored_at: Store, small: dict[str, Any]
+) -> None:
+    path = stored_at(tmp_path / SIMULATOR, small)
+    whole = path.read_bytes()
+    for length in range(0, len(whole), 7):
+        path.write_bytes(whole[:length])
+        report = verify(tmp_path, toy.root)
+        assert (report.exit_code, report.rows) == (3, [])
+        assert [skip.file for skip in report.skipped] == [SIMULATOR]
+
+
+def test_a_damaged_file_does_not_hide_a_difference_in_another(
+    tmp_path: Path, toy: References, stored_at: Store, small: dict[str, Any]
+) -> None:
+    (tmp_path / R2R).write_text("{")
+    small["graph_stats"]["toy-villa"]["edges"] += 1
+    stored_at(tmp_path / SIMULATOR, small)
+    assert verify(tmp_path, toy.root).exit_code == 1
+
+
+@pytest.mark.parametrize("name", ["nowhere", "file"])
+def test_what_is_no_folder_is_an_error(tmp_path: Path, toy: References, name: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=f"{name}: cannot be read as a folder of reference vectors"):
+        verify(tmp_path / name, toy.root)
+    with pytest.raises(
+        DataError, match=f"{name}: cannot be read as the data folder .*--data or set ESCEME_DATA"
+    ):
+        verify(tmp_path, tmp_path / name)
+
+
+def test_a_data_folder_without_graphs_is_the_reason(
+    tmp_path: Path, stored_at: Store, small: dict[str, Any]
+) -> None:
+    stored_at(tmp_path / "vectors" / SIMULATOR, small)
+    (tmp_path / "data").mkdir()
+    report = verify(tmp_path / "vectors", tmp_path / "data")
+    assert report.exit_code == 3
+    assert "no connectivity folder" in report.skipped[0].reason
+
+
+def test_an_unreadable_sub_folder_is_skipped_by_name(toy: References, toy_root: Path) -> None:
+    superuser = os.geteuid() == 0
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        folder.chmod(0o755)
+        shutil.copytree(toy_root / "connectivity", folder / "data" / "connectivity")
+        (folder / "vectors" / "locked").mkdir(parents=True)
+        (folder / "vectors" / "locked").chmod(0o000)
+        try:
+            if superuser:
+                os.seteuid(65534)
+            report = verify(folder / "vectors", folder / "data")
+        finally:
+            if superuser:
+                os.seteuid(0)
+            (folder / "vectors" / "locked").chmod(0o755)
+    assert [tuple(skip) for skip in report.skipped] == [("locked", "cannot be read (Permission denied)")]
+
+
+# -- the originals ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def comparable(vectors_root: Path, tmp_path: Path) -> Path:
+    """The three files about world and measures, in a folder of their own."""
+    for name in (SIMULATOR, R2R, "metrics_r4r_val_seen_synthetic.json"):
+        shutil.copy(vectors_root / name, tmp_path)
+    return tmp_path
+
+
+@pytest.mark.real
+def test_the_originals_world_and_measures_are_ours(comparable: Path, data_root: Path) -> None:
+    report = verify(comparable, data_root)
+    assert report.exit_code == 0 and report.skipped == []
+    assert len({row.file for row in report.rows}) == 3 and len(report.rows) == 80
+
+
+@pytest.mark.real
+def test_one_changed_number_among_thousands_ends_with_code_1(
+    comparable: Path, data_root: Path, stored_at: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored = json.loads(gzip.decompress((comparable / SIMULATOR).read_bytes()))
+    stored["observations"][117]["candidates"][1]["angle_feat"][2] += 1e-4
+    (comparable / SIMULATOR).chmod(0o644)
+    stored_at(comparable / SIMULATOR, stored)
+    assert main(["verify", str(comparable), "--data", str(data_root)]) == 1
+    printed = capsys.readouterr()
+    assert [line for line in printed.out.splitlines() if line.rstrip(" │").endswith("NO")]
+    assert "80 quantities compared, 1 beyond tolerance, 0 skipped" in printed.err
+
+
+@pytest.mark.real
+def test_the_whole_folder_lists_what_is_not_compared(vectors_root: Path, data_root: Path) -> None:
+    report = verify(vectors_root, data_root)
+    assert all(row.ok for row in report.rows)
+    compared = {row.file for row in report.rows}
+    skipped = {skip.file for skip in report.skipped}
+    every = {path.relative_to(vectors_root).as_posix() for path in vectors_root.rglob("*") if path.is_file()}
+    assert compared | skipped == {name for name in every if not name.endswith(".md")}
+    networks = {name for name in every if name.endswith(".safetensors")}
+    assert report.exit_code == (3 if networks & skipped else 0)

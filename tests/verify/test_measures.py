@@ -1,0 +1,212 @@
+"""`metrics_….json`: accepted as it is, refused once any of its values is changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from esceme.tasks.r4r import join_paths, read_walks
+from esceme.verify import measures
+from esceme.verify.comparison import Report
+from esceme.verify.references import References
+
+R2R, R4R = "metrics_r2r_val_unseen.json", "metrics_r4r_val_seen_synthetic.json"
+# What may change without being noticed: remarks on where the numbers and the predictions come from; and every
+# row speaks for itself, so that their order says nothing and a file may hold any number of them.
+FREE = {"source: another", "preds: another", "rows: swapped", "rows: one fewer"}
+
+
+@pytest.fixture(scope="module")
+def made_r2r(toy: References) -> dict[str, Any]:
+    """A file of the published form about predictions in the toy world: our own numbers, to be spoiled."""
+    (predictions,), episodes = toy.predictions, toy.episodes("val_unseen")
+    rows = [
+        {
+            "instr_id": name,
+            "scan": episodes[name].scene_id,
+            "gt_path": list(episodes[name].reference_path),
+            "pred_path": list(predictions[name].path),
+        }
+        for name in list(predictions)[3:12]
+    ]
+    return {
+        "source": "ourselves",
+        "preds": "predictions/toy.json",
+        "rows": [row | measures._measured(row, toy.atlas) for row in rows],
+        **measures._aggregate(predictions, episodes, toy.atlas),
+    }
+
+
+@pytest.fixture(scope="module")
+def made_r4r(toy: References) -> dict[str, Any]:
+    """Synthetic predictions for R4R: every path walked only so far. No aggregate is stored."""
+    walks = read_walks(toy.root / "R2R" / "R2R_val_seen.json", toy.graphs)
+    rows = [
+        {
+            "instr_id": f"{number}_0",
+            "scan": record.scan,
+            "gt_path": record.path,
+            "pred_path": record.path[: 4 + number % 6],
+        }
+        for number, record in enumerate(list(join_paths(walks, toy.graphs))[:8])
+    ]
+    return {"source": "ourselves", "rows": [row | measures._measured(row, toy.atlas) for row in rows]}
+
+
+@pytest.fixture(scope="module")
+def originals(vectors_root: Path) -> dict[str, dict[str, Any]]:
+    """The original's files, with some of their rows: each is judged alone, and this is faster."""
+    stored = {name: json.loads((vectors_root / name).read_text()) for name in (R2R, R4R)}
+    return {name: value | {"rows": value["rows"][::10]} for name, value in stored.items()}
+
+
+Judge = Callable[[str, Any, References], Report]
+
+
+def test_our_own_numbers_are_accepted(
+    made_r2r: dict[str, Any], made_r4r: dict[str, Any], toy: References, judged: Judge
+) -> None:
+    for name, made in ((R2R, made_r2r), (R4R, made_r4r)):
+        report = judged(name, made, toy)
+        assert report.exit_code == 0, (report.rows, report.skipped)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", [R2R, R4R])
+def test_the_originals_numbers_are_ours(
+    vectors_root: Path, real: References, judged: Judge, name: str
+) -> None:
+    report = judged(name, json.loads((vectors_root / name).read_text()), real)
+    assert report.exit_code == 0
+    compared = {row.quantity: row.compared for row in report.rows}
+    assert compared["rows.nDTW"] == compared["rows.CLS"] == 50
+    assert max(row.max_abs_diff for row in report.rows) < 1e-12
+    if name == R2R:
+        assert compared["rows.pred_path"] == 313
+        assert compared["aggregate.spl"] == compared["n"] == compared["extra.n_zero_length_predictions"] == 1
+
+
+def test_no_value_can_be_changed_unnoticed(
+    made_r2r: dict[str, Any],
+    made_r4r: dict[str, Any],
+    toy: References,
+    judged: Judge,
+    lies: Callable[[Any], Any],
+) -> None:
+    codes = [(what, judged(R2R, spoiled, toy).exit_code) for what, spoiled in lies(made_r2r)]
+    assert {what for what, code in codes if code != 1} == FREE
+    assert len({what for what, _ in codes}) > 30
+    codes = [(what, judged(R4R, spoiled, toy).exit_code) for what, spoiled in lies(made_r4r)]
+    assert {what for what, code in codes if code != 1} == FREE - {"preds: another"}
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", [R2R, R4R])
+def test_no_value_of_the_original_can_be_changed_unnoticed(
+    originals: dict[str, dict[str, Any]],
+    real: References,
+    judged: Judge,
+    lies: Callable[[Any], Any],
+    name: str,
+) -> None:
+    assert judged(name, originals[name], real).exit_code == 0
+    codes = [(what, judged(name, spoiled, real).exit_code) for what, spoiled in lies(originals[name])]
+    assert {what for what, code in codes if code != 1} == (FREE if name == R2R else FREE - {"preds: another"})
+
+
+def test_whatever_is_in_its_place_is_judged_not_stumbled_over(
+    made_r2r: dict[str, Any],
+    made_r4r: dict[str, Any],
+    toy: References,
+    judged: Judge,
+    junk: Callable[[Any], Any],
+) -> None:
+    codes = [(kind, judged(R2R, spoiled, toy).exit_code) for kind, spoiled in junk(made_r2r)]
+    assert {kind for kind, code in codes if code not in (1, 3)} == {"source", "preds"}
+    codes = [(kind, judged(R4R, spoiled, toy).exit_code) for kind, spoiled in junk(made_r4r)]
+    # The original numbers R4R's paths in a way of its own, so its ids must differ and no more.
+    assert {kind for kind, code in codes if code not in (1, 3)} == {"source", "rows[].instr_id"}
+
+
+def test_a_missing_key_is_noticed(
+    made_r2r: dict[str, Any],
+    made_r4r: dict[str, Any],
+    toy: References,
+    judged: Judge,
+    holes: Callable[[Any], Any],
+) -> None:
+    codes = [(kind, judged(R2R, spoiled, toy).exit_code) for kind, spoiled in holes(made_r2r)]
+    assert {kind for kind, code in codes if code == 0} == {"source", "preds"}
+    codes = [(kind, judged(R4R, spoiled, toy).exit_code) for kind, spoiled in holes(made_r4r)]
+    assert {kind for kind, code in codes if code == 0} == {"source", "rows[].instr_id"}
+
+
+def test_an_unknown_key_is_named_and_the_rest_compared(
+    made_r2r: dict[str, Any], toy: References, judged: Judge, novelties: Callable[[Any], Any]
+) -> None:
+    for kind, spoiled in novelties(made_r2r):
+        report = judged(R2R, spoiled, toy)
+        assert report.exit_code == 3, kind
+        named = kind.replace("[]", "")
+        assert report.skipped[0].reason == f"unknown to this version, not compared: {named}"
+
+
+def test_rows_alone_are_enough(made_r2r: dict[str, Any], toy: References, judged: Judge) -> None:
+    assert judged(R2R, {"rows": made_r2r["rows"]}, toy).exit_code == 0
+
+
+def test_without_the_predictions_their_aggregate_is_skipped(
+    made_r2r: dict[str, Any], toy: References, tmp_path: Path, judged: Judge
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in ("connectivity", "R2R"):
+        (data / name).symlink_to(toy.root / name)
+    report = judged(R2R, made_r2r, References(data))
+    assert report.exit_code == 3
+    assert report.skipped[0].reason.startswith("aggregate, extra, n, n_scans: the predictions they are of")
+    quantities = {row.quantity for row in report.rows}
+    assert {"rows.nDTW", "rows.gt_path"} <= quantities
+    assert "rows.pred_path" not in quantities  # it would be compared with itself
+    assert judged(R2R, {"rows": made_r2r["rows"]}, References(data)).exit_code == 0
+
+
+@pytest.mark.parametrize("content", ["{}", "[", "[]", '[{"instr_id": "1_0"}]', "\x00"])
+def test_what_is_no_prediction_file_is_left_alone(
+    made_r2r: dict[str, Any], toy: References, tmp_path: Path, judged: Judge, content: str
+) -> None:
+    data = tmp_path / "data"
+    (data / "predictions").mkdir(parents=True)
+    for name in ("connectivity", "R2R", "predictions/toy.json"):
+        (data / name).symlink_to(toy.root / name)
+    (data / "predictions" / "a_note.json").write_text(content)
+    assert judged(R2R, made_r2r, References(data)).exit_code == 0
+
+
+def test_predictions_of_more_than_the_split_are_noticed(
+    made_r2r: dict[str, Any], toy: References, tmp_path: Path, judged: Judge
+) -> None:
+    data = tmp_path / "data"
+    (data / "predictions").mkdir(parents=True)
+    for name in ("connectivity", "R2R"):
+        (data / name).symlink_to(toy.root / name)
+    predicted = json.loads((toy.root / "predictions" / "toy.json").read_text())
+    predicted.append(predicted[0] | {"instr_id": "999999_0"})
+    (data / "predictions" / "more.json").write_text(json.dumps(predicted))
+    assert judged(R2R, made_r2r, References(data)).exit_code == 1
+
+
+def test_the_data_may_lie_in_the_layout_of_the_hamt_family(
+    made_r2r: dict[str, Any], toy: References, tmp_path: Path, judged: Judge
+) -> None:
+    data = tmp_path / "data"
+    (data / "R2R" / "annotations").mkdir(parents=True)
+    (data / "R2R" / "connectivity").symlink_to(toy.root / "connectivity")
+    (data / "predictions").symlink_to(toy.root / "predictions")
+    plain = toy.root / "R2R" / "R2R_val_unseen.json"
+    (data / "R2R" / "annotations" / "R2R_val_unseen_enc.json").symlink_to(plain)
+    assert judged(R2R, made_r2r, References(data)).exit_code == 0
