@@ -168,7 +168,7 @@ class Hdf5Features(FeatureStore):
         self._loaded = np.zeros(len(keys), dtype=bool)
 
     def panorama(self, key: str) -> NDArray[np.float32]:
-        """All 36 views of one viewpoint, read from the file and not kept: whoever goes through it reads once."""
+        """All 36 views of one viewpoint, read from the file and not kept, unless it was already."""
         row = int(self.locate([key])[0])
         return self._values[row].copy() if self._loaded[row] else self._read(row)
 
