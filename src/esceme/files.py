@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import os
 import re
@@ -67,6 +68,7 @@ def read_records(path: Path, kind: type[T]) -> list[T]:
 
 def _decode(data: bytes, kind: type[T], path: Path, *, line: int | None = None) -> T:
     place = f"{path}" if line is None else f"{path}: line {line}"
+    data = data.removeprefix(codecs.BOM_UTF8)
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
@@ -105,8 +107,8 @@ def _readable(message: str) -> str:
 
 
 @contextmanager
-def writing(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
-    """A file that appears under its name, complete, when the block ends well; otherwise nothing changes.
+def replacing(path: Path) -> Iterator[Path]:
+    """A name to write to: the file takes its place, complete, when the block ends well, else nothing changes.
 
     What is there already is replaced only if it is a regular file: never a folder, a pipe or a device.
     """
@@ -121,10 +123,8 @@ def writing(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
         raise DataError(f"{path}: cannot be written ({getattr(error, 'strerror', None) or error})") from None
     part = Path(name)
     try:
-        with os.fdopen(handle, mode) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
+        os.close(handle)
+        yield part
         part.chmod(0o666 & ~_umask())
         part.replace(target)
     except OSError as error:
@@ -133,6 +133,15 @@ def writing(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def writing(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
+    """A file that appears under its name, complete, when the block ends well; see `replacing`."""
+    with replacing(path) as part, part.open(mode) as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_json(path: Path, value: object, *, indent: int | None = None) -> None:

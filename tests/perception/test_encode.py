@@ -89,7 +89,7 @@ class TestEveryEncoder:
 
 # -- small ------------------------------------------------------------------------------------------------
 
-TONES = Small().tones_of.shape[1]
+TONES = Small().tones_of.shape[0]
 
 
 def test_the_small_encoder_has_the_width_it_says_and_stays_between_0_and_1() -> None:

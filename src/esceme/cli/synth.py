@@ -25,7 +25,8 @@ def synth(
 
     The folder is laid out like the public datasets, so everything that reads those reads it. A world is made
     once per size, seed and version and kept in ESCEME_CACHE (default: the user's cache folder); the bytes are
-    the same with and without the cache. An interrupted run leaves nothing behind.
+    the same with and without the cache. An interrupted run leaves nothing behind, a killed one at most a
+    hidden folder whose name ends in .part.
 
     Examples:
         esceme synth --out world

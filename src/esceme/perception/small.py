@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from esceme.perception.views import WIDTH
 
@@ -40,7 +41,7 @@ class Small:
 
     def __init__(self) -> None:
         self.tones_of, self.lights_of = _tones_of_cell(), _lights_of_cell()
-        self.width = self.tones_of.shape[1] + self.lights_of.shape[1] + ROWS * COLUMNS * (3 + 4)
+        self.width = self.tones_of.shape[0] + self.lights_of.shape[0] + ROWS * COLUMNS * (3 + 4)
 
     def encode(self, views: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Features (N, width) of pictures (N, h, w, 3)."""
@@ -63,12 +64,13 @@ def _cell(share: NDArray[np.float32], cells: int) -> NDArray[np.int32]:
     return (share * np.float32(cells)).astype(np.int32)
 
 
-def _shares(cells: NDArray[np.int32], bins_of: NDArray[np.float32]) -> NDArray[np.float32]:
+def _shares(cells: NDArray[np.int32], bins_of: csr_array[np.float32]) -> NDArray[np.float32]:
     """Pixels by cell (N, pixels) as a soft histogram (N, bins)."""
     count, pixels = cells.shape
-    cells += np.arange(count, dtype=np.int32)[:, None] * len(bins_of)
-    counts = np.bincount(cells.ravel(), minlength=count * len(bins_of)).reshape(count, -1)
-    return _saturated(counts.astype(np.float32) @ bins_of, NOTICED * WHOLE * pixels)
+    kinds = bins_of.shape[1]
+    cells += np.arange(count, dtype=np.int32)[:, None] * kinds
+    counts = np.bincount(cells.ravel(), minlength=count * kinds).reshape(count, kinds)
+    return _saturated((bins_of @ counts.T.astype(np.float32)).T, NOTICED * WHOLE * pixels)
 
 
 def _layout(views: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -108,18 +110,18 @@ def _parts(picture: NDArray[Any]) -> NDArray[np.float64]:
 
 
 @cache
-def _tones_of_cell() -> NDArray[np.float32]:
-    """How every cell of (red, green) is shared out among the tones, (cells, 378)."""
-    return np.rint(_corners(CELLS, TONES) * WHOLE).astype(np.float32)
+def _tones_of_cell() -> csr_array[np.float32]:
+    """How every cell of (red, green) is shared out among the tones, (378, cells): three of them at most."""
+    return csr_array(np.rint(_corners(CELLS, TONES).T * WHOLE).astype(np.float32))
 
 
 @cache
-def _lights_of_cell() -> NDArray[np.float32]:
-    """How every cell of (brightness, red, green) is shared out among lights and rough tones, (cells, 36)."""
+def _lights_of_cell() -> csr_array[np.float32]:
+    """How every cell of (brightness, red, green) is shared out among lights and rough tones, (36, cells)."""
     place = (np.arange(LIGHT_CELLS) + 0.5) / LIGHT_CELLS * (LIGHTS - 1)
     light = np.maximum(1 - np.abs(place[:, None] - np.arange(LIGHTS)), 0)
     shares = np.kron(light, _corners(ROUGH_CELLS, ROUGH_TONES))
-    return np.rint(shares * WHOLE).astype(np.float32)
+    return csr_array(np.rint(shares.T * WHOLE).astype(np.float32))
 
 
 def _corners(cells: int, steps: int) -> NDArray[np.float64]:

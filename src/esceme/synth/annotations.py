@@ -129,7 +129,7 @@ def write_reverie(root: Path, walks: Walks, near: Mapping[str, Sequence[str]]) -
 def _reverie(walk: Walk, object_id: str, *, withheld: bool) -> Json:
     house = walk.sights.house
     thing = next(each for each in house.furniture if each.object_id == object_id)
-    room = house.rooms[house.places[walk.path[-1]].room].kind
+    room = house.rooms[thing.room].kind
     name = f"{thing.surface.colour} {thing.name}"
     common = {
         "instructions": [f"Go to the {room} and clean the {name}", f"Find the {thing.name} in the {room}"],

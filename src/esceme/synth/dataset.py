@@ -10,14 +10,17 @@ import gzip
 import hashlib
 import os
 import shutil
-import tempfile
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -85,6 +88,8 @@ SHAPES: dict[Size, Shape] = {
 }
 SPLITS = ("train", "val_seen", "val_unseen", "test")
 ENCODER = "small"
+ROOMS_OF_CODE = ("world", "tasks", "perception", "synth")
+"""Whose code decides the bytes of a world."""
 LONGEST_TOUR = 100
 
 
@@ -124,7 +129,7 @@ class Order:
 def _code() -> str:
     """A fingerprint of the code that makes worlds: a world of another code is another world."""
     package = Path(__file__).parents[1]
-    files = sorted([*(package / "synth").glob("*.py"), *(package / "perception").glob("*.py")])
+    files = sorted(each for room in ROOMS_OF_CODE for each in (package / room).glob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
@@ -137,14 +142,18 @@ def cache_folder() -> Path:
 
 
 def embedded_world(
-    order: Order, *, processes: int = 2, watch: Watch = lambda numbers, label: numbers, fresh: bool = False
+    order: Order, *, processes: int = 2, watch: Watch = lambda numbers, label: numbers
 ) -> Path:
-    """The folder of a world in the cache, made first where it is not there yet (or `fresh` asks for it)."""
+    """The folder of a world in the cache, made first where it is not there yet."""
     home = cache_folder() / "worlds" / order.key
-    if home.is_dir() and not fresh:
+    if home.is_dir():
         return home
-    with _becoming(home) as part:
-        _make(part, order, processes, watch)
+    try:
+        with _becoming(home) as part:
+            _make(part, order, processes, watch)
+    except DataError:
+        if not home.is_dir():  # otherwise another process was quicker, and made the same
+            raise
     return home
 
 
@@ -159,6 +168,8 @@ def write_world(
     """A world in a folder of your own, which must not exist yet or be empty."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(f"{out}: is there already; give a new or an empty folder")
+    if out.exists() and (out.is_mount() or out.samefile(".")):
+        raise DataError(f"{out}: you are in it, or a disk is mounted there; give a new folder below it")
     with _becoming(out) as part:
         if cache:
             shutil.copytree(embedded_world(order, processes=processes, watch=watch), part, dirs_exist_ok=True)
@@ -174,32 +185,22 @@ def sights_of_world(order: Order, split: str) -> dict[str, Sights]:
     return {house.scene_id: sights_of(house, graph_of(house), height=height) for house in houses}
 
 
-class _becoming:  # noqa: N801 - used like a function
-    """A folder that appears under its name, complete, when the block ends well; otherwise nothing changes."""
+@contextmanager
+def _becoming(home: Path) -> Iterator[Path]:
+    """A folder that appears under its name, complete, when the block ends well; otherwise nothing changes.
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
-
-    def __enter__(self) -> Path:
-        try:
-            self.home.parent.mkdir(parents=True, exist_ok=True)
-            self.part = Path(
-                tempfile.mkdtemp(dir=self.home.parent, prefix=f".{self.home.name}.", suffix=".part")
-            )
-        except OSError as error:
-            raise DataError(f"{self.home}: cannot be written ({error.strerror})") from None
-        return self.part
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        try:
-            if kind is None:
-                self.part.chmod(0o755)
-                if self.home.is_dir() and not any(self.home.iterdir()):
-                    self.home.rmdir()
-                if not self.home.exists():
-                    self.part.rename(self.home)
-        finally:
-            shutil.rmtree(self.part, ignore_errors=True)
+    What is there already is replaced only if it is an empty folder.
+    """
+    home = home.resolve()
+    try:
+        home.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=home.parent, prefix=f".{home.name}.", suffix=".part") as hidden:
+            part = Path(hidden) / home.name
+            part.mkdir()
+            yield part
+            part.rename(home)
+    except OSError as error:
+        raise DataError(f"{home}: cannot be written ({error.strerror or error})") from None
 
 
 # -- making ----------------------------------------------------------------------------------------------
@@ -246,10 +247,28 @@ def _photograph(names: Sequence[str], order: Order, processes: int, watch: Watch
         for index in watch(range(len(jobs)), "houses"):
             yield _photograph_house(jobs[index])
         return
-    with _one_thread_each(), ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with _one_thread_each(), ProcessPoolExecutor(processes, get_context("spawn"), _follow_parent) as pool:
         done = pool.map(_photograph_house, jobs)
-        for _ in watch(range(len(jobs)), "houses"):
-            yield next(done)
+        try:
+            for _ in watch(range(len(jobs)), "houses"):
+                yield next(done)
+        except BrokenProcessPool:
+            raise DataError("a process that photographs houses was killed; is memory short?") from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _follow_parent() -> None:
+    """In a process started to help: end without a word when interrupted, and whenever the parent ends."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    parent = parent_process()
+    assert parent is not None
+
+    def end() -> None:
+        parent.join()
+        os._exit(1)
+
+    Thread(target=end, daemon=True).start()
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from esceme.synth.sights import Mention, Sights
 from esceme.world.geometry import VIEW_HEADINGS, snap, wrap
@@ -27,6 +28,8 @@ SECTORS = ((18.0, "straight"), (55.0, "slight"), (115.0, ""), (160.0, "sharp"), 
 """Up to how many degrees to the side a direction reaches."""
 UNSETTLED = 0.6
 """How often a decision that nothing in sight settles is left to what lies beyond; else ways are counted."""
+APART = np.radians(5.0)
+"""Ways are counted only where each lies at least this far from the others, and clearly on one side."""
 ORDINALS = ("first", "second", "third", "fourth")
 
 
@@ -137,11 +140,19 @@ def _decision(
     if shared and (same_way or generator.random() < 0.3):
         told.append(Clause(direction=way, landmark=_pick(shared, generator), room=room))
     if hidden and len(around) > 2 and generator.random() < (beyond if told else UNSETTLED):
-        return Clause(beyond=_pick(hidden, generator), room=room), faced
-    counted = count_ways(graph.headings[here, : len(around)].tolist(), view)[slot]
-    if not told and counted.number <= len(ORDINALS):
+        return Clause(beyond=_pick(hidden, generator)), faced
+    headings = graph.headings[here, : len(around)]
+    counted = count_ways(headings.tolist(), view)[slot]
+    if not told and counted.number <= len(ORDINALS) and _can_be_counted(headings, slot, view):
         told.append(Clause(counted=counted, room=room))
     return (told[int(generator.integers(len(told)))] if told else None), faced
+
+
+def _can_be_counted(headings: NDArray[np.float64], slot: int, view: int) -> bool:
+    """Whether no other way lies close to this one, and none between the sides: straight ahead or behind."""
+    from_it = np.abs(wrap(np.delete(headings, slot) - headings[slot]))
+    aside = np.abs(wrap(headings - VIEW_HEADINGS[view]))
+    return bool((from_it >= APART).all() and ((aside >= APART) & (aside <= np.pi - APART)).all())
 
 
 def _together(parts: Iterable[frozenset[Mention]]) -> frozenset[Mention]:

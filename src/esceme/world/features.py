@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esceme.errors import DataError, WorldError
-from esceme.files import read_json, write_json, writing
+from esceme.files import read_json, replacing, write_json, writing
 from esceme.world.geometry import VIEWS
 
 HDF5_SUFFIXES = (".hdf5", ".h5")
@@ -233,7 +233,8 @@ def write_features(out: str | Path, panoramas: Iterable[tuple[str, NDArray[Any]]
     On any fault no file appears.
     """
     out, width = Path(out), None
-    with writing(out, "w+b") as part, h5py.File(part, "w") as file:
+    # By its name: written through a Python file, an interruption in the middle would crash HDF5.
+    with replacing(out) as part, h5py.File(part, "w") as file:
         for key, features in panoramas:
             scene, _, viewpoint = key.rpartition("_")
             if not scene or not viewpoint or key in file:

@@ -1,0 +1,97 @@
+"""Manifests: any file that changes or goes missing is named, and a broken manifest is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from esceme.errors import DataError
+from esceme.files import read_json
+from esceme.tasks.manifest import FORMAT, NAME, Damage, check_manifest, write_manifest
+
+EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "deep" / "a.bin").write_bytes(bytes(range(256)) * 500)
+    (tmp_path / "deep" / "er" / "ü ö.json").write_text("{}")
+    write_manifest(tmp_path)
+    return tmp_path
+
+
+def test_an_untouched_folder_has_no_damage(folder: Path) -> None:
+    assert list(check_manifest(folder)) == []
+
+
+def test_every_file_is_listed_by_its_path_with_its_hash(folder: Path) -> None:
+    manifest = read_json(folder / NAME, dict[str, object])
+    assert manifest["format"] == FORMAT
+    files = manifest["files"]
+    assert isinstance(files, dict)
+    assert list(files) == ["deep/a.bin", "deep/er/ü ö.json", "empty.txt"]
+    assert files["empty.txt"] == EMPTY
+
+
+def test_writing_again_changes_nothing(folder: Path) -> None:
+    before = (folder / NAME).read_bytes()
+    write_manifest(folder)
+    assert (folder / NAME).read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["empty.txt", "deep/a.bin", "deep/er/ü ö.json"])
+def test_any_one_file_missing_is_noticed(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    assert list(check_manifest(folder)) == [Damage(name, "listed in manifest.json, but missing")]
+
+
+@pytest.mark.parametrize("name", ["empty.txt", "deep/a.bin", "deep/er/ü ö.json"])
+def test_any_one_byte_more_is_noticed(folder: Path, name: str) -> None:
+    with (folder / name).open("ab") as file:
+        file.write(b" ")
+    assert list(check_manifest(folder)) == [Damage(name, "has changed since manifest.json was written")]
+
+
+def test_one_bit_in_the_middle_is_noticed(folder: Path) -> None:
+    data = bytearray((folder / "deep/a.bin").read_bytes())
+    data[64_000] ^= 1
+    (folder / "deep/a.bin").write_bytes(data)
+    assert [damage.file for damage in check_manifest(folder)] == ["deep/a.bin"]
+
+
+def test_a_folder_in_the_place_of_a_file_is_noticed(folder: Path) -> None:
+    (folder / "empty.txt").unlink()
+    (folder / "empty.txt").mkdir()
+    assert [damage.file for damage in check_manifest(folder)] == ["empty.txt"]
+
+
+def test_what_came_later_is_not_looked_at(folder: Path) -> None:
+    (folder / "notes.txt").write_text("mine")
+    assert list(check_manifest(folder)) == []
+
+
+def test_no_manifest_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="manifest.json: no such file"):
+        list(check_manifest(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("{", "not valid json"),
+        ("[]", "expected object"),
+        ('{"files": {}}', "format"),
+        ('{"format": "esceme-manifest-1"}', "files"),
+        ('{"format": "esceme-manifest-1", "files": {"a": 3}}', "expected str"),
+        ('{"format": "esceme-manifest-9", "files": {}}', "format 'esceme-manifest-9', expected"),
+    ],
+)
+def test_a_malformed_manifest_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / NAME).write_text(text)
+    with pytest.raises(DataError, match=message) as caught:
+        list(check_manifest(tmp_path))
+    assert str(tmp_path / NAME) in str(caught.value)
