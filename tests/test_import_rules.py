@@ -79,6 +79,12 @@ def room_of(parts: tuple[str, ...]) -> str:
     return parts[0].removesuffix(".py")
 
 
+def is_module(name: str) -> bool:
+    """Whether a dotted name is one of our files or folders."""
+    place = SOURCE.parent.joinpath(*name.split("."))
+    return place.is_dir() or place.with_suffix(".py").is_file()
+
+
 def imports_of(path: Path) -> set[tuple[str, ...]]:
     """Every `esceme.…` module that a file imports, as its dotted parts below the package."""
     found: set[tuple[str, ...]] = set()
@@ -87,7 +93,9 @@ def imports_of(path: Path) -> set[tuple[str, ...]]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import; write the full name"
-            names = [node.module or ""]
+            # `from esceme.tasks import manifest` is an import of a module, if there is one of that name.
+            names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+            names = [name for name in names if name == node.module or is_module(name)]
         else:
             continue
         found |= {tuple(name.split(".")[1:]) for name in names if name.split(".")[0] == "esceme"}

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from esceme.errors import DataError, EscemeError, WorldError
+    from esceme.errors import ConfigError, DataError, EscemeError, WorldError
     from esceme.metrics import Scores, score
     from esceme.report import Route, draw_scene
     from esceme.tasks import TASKS, DataFolder, Episode, Prediction, Task, Tour, make_tours, read_predictions
@@ -46,6 +46,7 @@ __all__ = [
     "draw_scene",
     "score",
     # errors
+    "ConfigError",
     "DataError",
     "EscemeError",
     "WorldError",
@@ -68,7 +69,7 @@ _HOMES = {
     "esceme.tasks.gym": ("NavigationEnv", "NavigationVectorEnv", "make_env"),
     "esceme.metrics": ("Scores", "score"),
     "esceme.report": ("Route", "draw_scene"),
-    "esceme.errors": ("DataError", "EscemeError", "WorldError"),
+    "esceme.errors": ("ConfigError", "DataError", "EscemeError", "WorldError"),
 }
 
 

@@ -178,6 +178,7 @@ def score(
     objects: Mapping[str, frozenset[str]] | None = None,
     tours: Sequence[Tour] | None = None,
     file: object = "predictions",
+    annotations: object = "annotations",
 ) -> Scores:
     """Score every episode's walk against its reference.
 
@@ -190,18 +191,19 @@ def score(
     for episode, _ in pairs:
         if episode.goal_withheld:
             raise DataError(
-                f"episode {episode.episode_id} is a test episode: only the leaderboard knows its goal"
+                f"{annotations}: episode {episode.episode_id} is a test episode: "
+                "only the leaderboard knows its goal"
             )
     walked = _walks(pairs, lambda _, walk: [place for place, _, _ in walk.trajectory], atlas, file)
-    planned = _walks(pairs, lambda episode, _: episode.reference_path, atlas, "annotations")
+    planned = _walks(pairs, lambda episode, _: episode.reference_path, atlas, annotations)
     if (astray := walked.viewpoints[0] != planned.viewpoints[0]).any():
         episode, prediction = pairs[int(np.flatnonzero(astray)[0])]
         raise DataError(
             f"{file}: episode {episode.episode_id}: starts at '{prediction.path[0]}', not '{episode.start}'"
         )
     _refuse(pairs, np.isinf(length(walked, atlas)), file, "no way leads along its trajectory")
-    _refuse(pairs, np.isinf(length(planned, atlas)), "annotations", "no way leads along its reference path")
-    values = _values(pairs, walked, planned, atlas, success, objects)
+    _refuse(pairs, np.isinf(length(planned, atlas)), annotations, "no way leads along its reference path")
+    values = _values(pairs, walked, planned, atlas, success, objects, annotations)
     return Scores(
         episode_ids=tuple(episode.episode_id for episode, _ in pairs),
         path_ids=tuple(episode.path_id for episode, _ in pairs),
@@ -241,6 +243,7 @@ def _values(
     atlas: Atlas,
     success: SuccessRule,
     objects: Mapping[str, frozenset[str]] | None,
+    annotations: object,
 ) -> dict[str, Array]:
     metres, due = length(walked, atlas), length(planned, atlas)
     start, end = planned.viewpoints[0], planned.end
@@ -253,9 +256,9 @@ def _values(
 
     is_dialog = isinstance(pairs[0][0], DialogEpisode)
     if is_dialog:
-        goals = _goals(pairs, atlas)
+        goals = _walks(pairs, lambda each, _: each.goals or (each.goal,), atlas, annotations).viewpoints
         to_goals = np.stack([atlas.distance(step, goals).min(axis=0) for step in walked.viewpoints])  # (T, E)
-        _refuse(pairs, np.isinf(to_goals[0]), "annotations", "no way leads to its end panoramas")
+        _refuse(pairs, np.isinf(to_goals[0]), annotations, "no way leads to its end panoramas")
         progress = to_goals[0] - to_goals[-1]
         extra["sr_end"] = (to_goals[-1] == 0).astype(float)
         if success == "end-panos":
@@ -286,11 +289,6 @@ def _values(
         "steps": (walked.count - 1).astype(float),
         **extra,
     }
-
-
-def _goals(pairs: Sequence[tuple[Episode, Prediction]], atlas: Atlas) -> NDArray[np.int64]:
-    """The end panoramas of each dialog (G, E)."""
-    return _walks(pairs, lambda episode, _: episode.goals or (episode.goal,), atlas, "annotations").viewpoints
 
 
 def _object_success(

@@ -72,7 +72,9 @@ def test_a_folder_without_r2r_is_refused(toy_root: Path, capsys: Capture, folder
     Path("empty").mkdir()
     Path("file").write_text("[]")
     told = refusal(capsys, words(toy_root, r2r=folder))
-    assert told == f"{folder}: no R2R_train.json, R2R_val_seen.json or R2R_val_unseen.json"
+    missing = f"{folder}: no R2R_train.json, R2R_val_seen.json or R2R_val_unseen.json"
+    assert told in (missing, f"{folder}: no such folder; expected the one with R2R_train.json")
+    assert (told == missing) == (folder == "empty")
     assert not Path("R4R").exists()
 
 
@@ -80,7 +82,8 @@ def test_a_folder_without_r2r_is_refused(toy_root: Path, capsys: Capture, folder
     ("change", "message"),
     [
         ({"scan": "nowhere"}, "scene 'nowhere' is unknown; is its connectivity file missing?"),
-        ({"path": []}, "'path' is empty; expected at least the start"),
+        ({"path": []}, "'path' or 'instructions' is empty"),
+        ({"instructions": []}, "'path' or 'instructions' is empty"),
         ({"path": ["x", "y"]}, "viewpoint 'x' is not in scene"),
     ],
 )
@@ -103,7 +106,7 @@ def test_a_walk_that_cannot_be_is_named_and_an_older_file_survives(
     ("more", "message"),
     [
         (["--connectivity", "none"], "none: cannot be read as a connectivity folder"),
-        (["--out", "taken"], "taken/R4R_train.json: cannot be written"),
+        (["--out", "taken"], "taken: is a file; give a folder to write to"),
     ],
 )
 def test_a_choice_that_cannot_be_is_refused(

@@ -128,7 +128,7 @@ def test_a_table_shows_per_cent_and_metres(toy_root: Path, capsys: Capture) -> N
     assert main(words(toy_root, "r2r", write(follow(read(toy_root, "r2r"))))) == 0
     out, err = capsys.readouterr()
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "│" in line]
-    assert "r2r · p.json" in out and err == ""
+    assert "r2r: p.json" in out and err == ""
     assert [row[0].split()[0] for row in rows] == [*MEASURES, "n"]
     shown = {row[0]: row[1] for row in rows}
     assert (shown["sr (%)"], shown["ne (m)"], shown["n"]) == ("100.00", "0.00", "42")
@@ -137,7 +137,7 @@ def test_a_table_shows_per_cent_and_metres(toy_root: Path, capsys: Capture) -> N
 def test_a_table_shows_the_name_of_the_file_as_it_is(toy_root: Path, capsys: Capture) -> None:
     file = write(follow(read(toy_root, "r2r")), "p[red].json")
     assert main(words(toy_root, "r2r", file)) == 0
-    assert "r2r · p[red].json" in capsys.readouterr().out
+    assert "r2r: p[red].json" in capsys.readouterr().out
 
 
 def test_rxr_predictions_may_go_by_their_instruction(toy_root: Path, capsys: Capture) -> None:
@@ -499,3 +499,30 @@ def test_reverie_paths_end_where_the_object_is_seen(data_root: Path, capsys: Cap
     command[command.index("--predictions") + 1] = "p.json"
     found = result(capsys, [*command, "--objects", str(data_root / "objects" / "reverie_objects.json.gz")])
     assert (found["n"], found["sr"], found["osr"]) == (3433, 1.0, 1.0)
+
+
+def test_faults_of_the_annotations_name_their_file_and_episode(
+    toy_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = json.loads((toy_root / "R2R" / "R2R_val_unseen.json").read_text())
+    predictions = [
+        {"instr_id": f"{each['path_id']}_{k}", "trajectory": [[each["path"][0]]]}
+        for each in records
+        for k in range(len(each["instructions"]))
+    ]
+    (tmp_path / "p.json").write_text(json.dumps(predictions))
+    changes = {
+        "scene 'Atlantis' has no Atlantis_connectivity.json": {"scan": "Atlantis"},
+        "viewpoint 'nope' is not in scene": {"path": [records[1]["path"][0], "nope"]},
+        "no edge leads from": {"path": [records[1]["path"][0], records[1]["path"][-1]]},
+        "is a test episode": {"path": records[1]["path"][:1]},
+    }
+    for message, change in changes.items():
+        changed = [*records[:1], records[1] | change, *records[2:]]
+        annotations = tmp_path / "a.json"
+        annotations.write_text(json.dumps(changed))
+        command = ["score", "--task", "r2r", "--predictions", str(tmp_path / "p.json")]
+        command += ["--annotations", str(annotations), "--connectivity", str(toy_root / "connectivity")]
+        assert main(command) == 2
+        told = capsys.readouterr().err
+        assert str(annotations) in told and f"episode {records[1]['path_id']}_0" in told and message in told

@@ -17,8 +17,11 @@ import numpy as np
 import pytest
 
 from esceme.errors import DataError
+from esceme.files import read_records, write_json
 from esceme.tasks import doctor
 from esceme.tasks.doctor import Finding, examine
+from esceme.tasks.r2r import Record
+from esceme.tasks.r4r import join_paths
 from esceme.world import open_features, pack, read_scenes
 
 # What the doctor says of each file once it is gone. A missing graph breaks the folder; without one of the
@@ -491,7 +494,7 @@ def test_a_dialog_without_an_end_among_others_is_a_fault(slim: Path) -> None:
 
 def test_a_file_without_instructions_is_a_fault(slim: Path) -> None:
     change(slim / "R2R/R2R_test.json", lambda records: [record.update(instructions=[]) for record in records])
-    assert only_fault(examine(slim), "R2R/R2R_test.json") == "holds no instructions"
+    assert only_fault(examine(slim), "R2R/R2R_test.json").endswith("no instructions; expected at least one")
 
 
 def test_a_record_of_the_wrong_type_is_named(slim: Path) -> None:
@@ -516,7 +519,7 @@ def test_a_matterport_split_of_another_size_is_a_fault(slim: Path) -> None:
     graphs = next(each for each in findings if each.file == "connectivity")
     assert graphs.level == "note" and "published: 90 scenes" in graphs.text
     fault = faults(findings, "R2R/R2R_val_seen.json")[0]
-    assert fault.startswith("12 paths, 36 instructions, 2 scenes; published: 340 paths, 1,021 instructions")
+    assert fault.startswith("12 paths, 36 instructions, 2 scenes; expected: 340 paths, 1,021 instructions")
 
 
 # -- which tasks -----------------------------------------------------------------------------------------
@@ -811,7 +814,8 @@ def test_an_unreadable_connectivity_folder_is_one_fault(open_root: Path) -> None
 def test_nothing_is_wrong_with_the_public_data(data_root: Path) -> None:
     findings = examine(data_root)
     assert faults(findings) == []
-    published = {each.file for each in findings if each.text.endswith("as published")}
+    right = ("as published", "as in the public v2 files")
+    published = {each.file for each in findings if each.text.endswith(right)}
     assert published == {
         "connectivity",
         *(f"R2R/R2R_{split}.json" for split in ("train", "val_seen", "val_unseen", "test")),
@@ -831,3 +835,22 @@ def test_a_public_vocabulary_cut_in_half_is_a_fault(data_root: Path, root: Path)
     text = (data_root / "tokenizer" / "vocab.txt").read_bytes()
     replace(root / "tokenizer/vocab.txt", text[: len(text) // 2])
     assert "the last one cut off; BERT has 30,522" in only_fault(examine(root), "tokenizer/vocab.txt")
+
+
+@pytest.mark.real
+def test_both_releases_of_r4r_are_right_and_others_are_not(data_root: Path, tmp_path: Path) -> None:
+    (tmp_path / "connectivity").symlink_to(data_root / "connectivity")
+    (tmp_path / "R4R").mkdir()
+    walks = read_records(data_root / "R2R/R2R_val_unseen.json", Record)
+    joined = list(join_paths(walks, read_scenes(data_root / "connectivity")))
+    for dropped, ending in (
+        (0, "as made from the public R2R"),
+        (72, "in an earlier release"),
+        (73, "11 scenes"),
+    ):
+        for record in joined[:dropped]:
+            record.instructions = record.instructions[:8]
+        write_json(tmp_path / "R4R/R4R_val_unseen.json", joined)
+        (finding,) = (each for each in examine(tmp_path) if each.file == "R4R/R4R_val_unseen.json")
+        assert finding.text.endswith(ending)
+        assert finding.level == ("fault" if dropped == 73 else "ok")

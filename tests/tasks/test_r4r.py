@@ -140,7 +140,7 @@ def test_what_is_joined_is_an_r2r_file_again(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"scan": "cellar"}, "path 5: scene 'cellar' is unknown"),
-        ({"path": []}, "path 5: 'path' is empty; expected at least the start"),
+        ({"path": []}, "path 5: 'path' or 'instructions' is empty"),
         ({"path": ["a", "z"]}, "path 5: viewpoint 'z' is not in scene 'attic'"),
         ({"path": ["a", "c"]}, "path 5: no edge leads from 'a' to 'c' in scene 'attic'"),
         ({"heading": None}, "record 1: field 'heading'"),

@@ -82,19 +82,25 @@ def r4r(r2r: Path, connectivity: Path, out: Path, json: bool = False) -> int:
         out: the folder to write to; files of the same name are replaced when the new one is complete.
         json: print the sizes as one json object.
     """
+    if not r2r.is_dir():
+        raise DataError(f"{r2r}: no such folder; expected the one with R2R_train.json")
+    if out.exists() and not out.is_dir():
+        raise DataError(f"{out}: is a file; give a folder to write to")
     graphs = read_scenes(connectivity)
-    sizes = {}
+    made = {}
     for split in ("train", "val_seen", "val_unseen"):
         source = r2r / f"R2R_{split}.json"
         if not source.is_file():
             note(f"{source}: not there, so no R4R_{split}.json")
             continue
         walks = read_walks(source, graphs)
-        joined = list(join_paths(walks, graphs, watch=partial(progress, label=f"R4R {split}")))
+        made[split] = list(join_paths(walks, graphs, watch=partial(progress, label=f"R4R {split}")))
+    if not made:
+        raise DataError(f"{r2r}: no R2R_train.json, R2R_val_seen.json or R2R_val_unseen.json")
+    sizes = {}
+    for split, joined in made.items():
         write_json(out / f"R4R_{split}.json", joined)
         sizes[split] = {"paths": len(joined), "instructions": sum(len(each.instructions) for each in joined)}
-    if not sizes:
-        raise DataError(f"{r2r}: no R2R_train.json, R2R_val_seen.json or R2R_val_unseen.json")
     if json:
         print_json(sizes)
     else:

@@ -47,6 +47,8 @@ def pack(
         width: how many numbers describe a view; what follows in the file (classifier scores) is left out.
         json: print what was written as one json object.
     """
+    if out is not None and out.suffix != ".npy":
+        raise ConfigError(f"--out {out}: give a name that ends in .npy")
     store = open_features(source, width=width)
     written = pack_features(
         store,

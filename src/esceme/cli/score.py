@@ -18,7 +18,7 @@ from esceme.files import write_text
 from esceme.metrics import Scores, SuccessRule
 from esceme.metrics import score as score_pairs
 from esceme.tasks.catalogue import TASKS
-from esceme.tasks.episode import Episode
+from esceme.tasks.episode import Episode, check_paths, one_per_walk, scenes_of
 from esceme.tasks.reverie import read_objects
 from esceme.tasks.submission import check_predictions, match, read_predictions
 from esceme.tasks.tours import check_tours, read_all_tours, read_tours
@@ -74,7 +74,8 @@ def score(
     _require_sense(task, success, objects, tours, split)
     episodes = TASKS[task].read(annotations)
     found = read_predictions(predictions)
-    atlas = Atlas.read(connectivity, scenes={episode.scene_id for episode in episodes})
+    atlas = Atlas.read(connectivity, scenes=scenes_of(episodes, connectivity, annotations))
+    check_paths(one_per_walk(episodes), atlas.graphs, annotations)
     pairs = match(episodes, found, file=predictions, id_key=TASKS[task].id_key, partial=partial)
     if jumps == "refuse":
         check_predictions(pairs, atlas.graphs, file=predictions)
@@ -89,6 +90,7 @@ def score(
         objects=None if objects is None else read_objects(objects),
         tours=visits,
         file=predictions,
+        annotations=annotations,
     )
     if partial and len(pairs) < len(episodes):
         note(f"note: {len(pairs)} of {len(episodes)} episodes have a prediction; the rest is left out")
@@ -100,7 +102,7 @@ def score(
             scores.means() | ({"ci95": intervals, "draws": bootstrap, "seed": seed} if bootstrap else {})
         )
     else:
-        tables().print(_table(f"{task} · {escape(predictions.name)}", scores.means(), intervals))
+        tables().print(_table(f"{task}: {escape(predictions.name)}", scores.means(), intervals))
     return 0
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 from esceme.cli.console import note, print_json
 from esceme.errors import ConfigError, DataError
 from esceme.tasks.catalogue import TASKS
+from esceme.tasks.episode import scenes_of
 from esceme.tasks.submission import check_predictions, match, read_predictions, write_submission
 from esceme.world import read_scenes
 
@@ -48,7 +49,7 @@ def submit(
     if out.suffix == ".gz":
         raise ConfigError(f"--out {out}: servers take the plain file; leave .gz off its name")
     episodes = TASKS[task].read(annotations)
-    graphs = read_scenes(connectivity, {episode.scene_id for episode in episodes})
+    graphs = read_scenes(connectivity, scenes_of(episodes, connectivity, annotations))
     found = read_predictions(predictions)
     pairs = match(episodes, found, file=predictions, id_key=TASKS[task].id_key)
     check_predictions(pairs, graphs, file=predictions)

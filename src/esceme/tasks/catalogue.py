@@ -35,6 +35,8 @@ R4R = Task(
         "val_unseen": Counts(5026, 45234, 11),
         "val_unseen_sampled": None,
     },
+    sizes_are="as made from the public R2R",
+    earlier={"train": 233_613, "val_unseen": 45_162},
     max_steps=15,
     max_tokens=80,
 )
@@ -88,6 +90,7 @@ REVERIE = Task(
         "val_unseen": Counts(314, 3433, 10),
         "test": Counts(2244, 6144, 16),
     },
+    sizes_are="as in the public v2 files",
     max_steps=15,
     max_tokens=80,
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from esceme.errors import DataError, WorldError, blaming
-from esceme.world.graph import SceneGraph
+from esceme.world.graph import SUFFIX, SceneGraph, scene_ids
 
 SUCCESS_WITHIN = 3.0
 """Stopping nearer to the goal than this many metres is success."""
@@ -77,6 +78,27 @@ def require_unique(episodes: Sequence[Episode], file: object) -> list[Episode]:
             raise DataError(f"{file}: episode id '{episode.episode_id}' occurs twice")
         seen.add(episode.episode_id)
     return list(episodes)
+
+
+def scenes_of(episodes: Iterable[Episode], connectivity: str | Path, file: object) -> set[str]:
+    """The scenes that episodes take place in; a `DataError` names the episode of one that has no graph."""
+    present, needed = set(scene_ids(connectivity)), set()
+    for episode in episodes:
+        if episode.scene_id not in present:
+            raise DataError(
+                f"{file}: episode {episode.episode_id}: scene '{episode.scene_id}' "
+                f"has no {episode.scene_id}{SUFFIX} in {connectivity}"
+            )
+        needed.add(episode.scene_id)
+    return needed
+
+
+def one_per_walk(episodes: Iterable[Episode]) -> Iterable[Episode]:
+    """The first episode of each different walk: instructions of one path share it."""
+    first: dict[tuple[object, ...], Episode] = {}
+    for each in episodes:
+        first.setdefault((each.scene_id, each.reference_path, each.goals), each)
+    return first.values()
 
 
 def check_paths(episodes: Iterable[Episode], graphs: dict[str, SceneGraph], file: object) -> None:

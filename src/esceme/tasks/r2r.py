@@ -30,6 +30,8 @@ def read_r2r(path: str | Path) -> list[Episode]:
     for record in read_records(path, Record):
         if not record.path:
             raise DataError(f"{path}: path {record.path_id}: 'path' is empty; expected at least the start")
+        if not record.instructions:
+            raise DataError(f"{path}: path {record.path_id}: no instructions; expected at least one")
         encodings = record.instr_encodings
         if encodings is not None and len(encodings) != len(record.instructions):
             raise DataError(

@@ -69,7 +69,7 @@ def read_walks(path: Path, graphs: dict[str, SceneGraph]) -> list[Record]:
     records = read_records(path, Record)
     for record in records:
         with blaming(file=path, record=f"path {record.path_id}"):
-            if not record.path:
-                raise DataError("'path' is empty; expected at least the start")
+            if not record.path or not record.instructions:
+                raise DataError("'path' or 'instructions' is empty; expected at least one entry in each")
             check_walk(record.scan, record.path, graphs)
     return records

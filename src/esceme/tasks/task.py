@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -37,6 +37,10 @@ class Task:
     """Where a split may lie below a data folder, `{split}` to be filled in; the first that exists counts."""
     published: Mapping[str, Counts | None]
     """Splits and their published sizes, None where the size is not known to us."""
+    sizes_are: str = "as published"
+    """What it means to have exactly these sizes."""
+    earlier: Mapping[str, int] = field(default_factory=dict)
+    """Splits -> the number of instructions in another release, which is right, too."""
     max_steps: int
     """Decisions per episode, STOP included (spec A.13)."""
     max_tokens: int

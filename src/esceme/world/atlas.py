@@ -125,7 +125,7 @@ class Atlas:
         self._token_view = np.full(shape, -1, dtype=np.int8)
         self._token_kind = np.zeros(shape, dtype=np.uint8)
         self._token_neighbour = np.full(shape, -1, dtype=np.int32)
-        self._token_angle = np.zeros((*shape, 4))
+        self._token_angle = np.zeros((*shape, 4), dtype=np.float32)
         """Sine and cosine of absolute heading and elevation; zeros for STOP and padding (P, N, 4)."""
 
         self._token_view[rows, slots] = self.views[rows, slots]
@@ -275,12 +275,10 @@ class Atlas:
 
     def _token_angles(self, pose: Pose, longest: int) -> NDArray[np.float32]:
         """Absolute angles turned by the faced heading; zeros stay zeros."""
-        absolute = self._token_angle.take(pose.viewpoint, axis=0)[:, :longest]  # (B, N, 4)
-        sine, cosine = absolute[..., 0], absolute[..., 1]
-        turn = VIEW_HEADINGS[pose.view][:, None]
-        angles = absolute.astype(np.float32)
-        angles[..., 0] = sine * np.cos(turn) - cosine * np.sin(turn)
-        angles[..., 1] = cosine * np.cos(turn) + sine * np.sin(turn)
+        angles = self._token_angle.take(pose.viewpoint, axis=0)[:, :longest]  # (B, N, 4), a copy
+        # sine + i cosine of the heading, as one complex number: turning is a product.
+        turned = angles.view(np.complex64)[..., 0]
+        turned *= np.exp(1j * VIEW_HEADINGS[pose.view]).astype(np.complex64)[:, None]
         return angles
 
     # -- distances ---------------------------------------------------------------------------------------
