@@ -1,67 +1,76 @@
-"""`make bench`: run every benchmark, print the table and write it to benchmarks/results.md."""
+"""`make bench`: run the benchmarks, print their tables and write them to benchmarks/results.md.
+
+`python -m benchmarks reading next-hop` runs these two and leaves the other tables as they are.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
+from collections.abc import Sequence
+from importlib import import_module
+from itertools import groupby
 from pathlib import Path
 
-from benchmarks.measure import THREADS, Amount, Ratio, data_root
+from benchmarks.measure import THREADS, Result, data_root, line
 
 RESULTS = Path(__file__).parent / "results.md"
+ON_REAL_DATA = ("loading", "scoring", "observing", "memory")
+ON_GENERATED = ("rendering", "generating", "likeness", "probing", "reading", "next-hop")
+GROUPS = (*ON_REAL_DATA, *ON_GENERATED)
 
 
-def main() -> int:
+def main(asked: Sequence[str]) -> int:
+    if unknown := [name for name in asked if name not in GROUPS]:
+        print(f"no benchmark '{unknown[0]}'; there are {', '.join(GROUPS)}", file=sys.stderr)
+        return 2
     if any(os.environ.get(name) != "1" for name in THREADS):
         # Thread counts are read when numpy is loaded, so the process starts anew with them set.
-        os.execve(
-            sys.executable, [sys.executable, "-m", "benchmarks"], os.environ | dict.fromkeys(THREADS, "1")
-        )
-    data = data_root()
-    if data is None:
-        print("the benchmarks need the public graphs and R2R: set ESCEME_DATA", file=sys.stderr)
-        return 2
-    from benchmarks import loading, memory, observing, scoring
-
-    rows = []
-    for module in (loading, scoring, observing, memory):
-        for result in module.run(data):
-            rows.append(line(result))
-            print(rows[-1], flush=True)
-    RESULTS.write_text(page(rows))
-    return 0 if all("| yes |" in row for row in rows) else 1
+        again = [sys.executable, "-m", "benchmarks", *asked]
+        os.execve(sys.executable, again, os.environ | dict.fromkeys(THREADS, "1"))
+    data, tables, met = data_root(), read_tables(), True
+    for name in asked or GROUPS:
+        if name in ON_REAL_DATA and data is None:
+            print(f"{name}: left out, needs the public graphs and R2R; set ESCEME_DATA", file=sys.stderr)
+            continue
+        results = list(import_module(f"benchmarks.{name.replace('-', '_')}").run(data))
+        tables[name] = table(results)
+        met &= all(result.met for result in results)
+        print(f"## {name}\n\n{tables[name]}\n", flush=True)
+        RESULTS.write_text(page(tables))
+    return 0 if met else 1
 
 
-def line(result: Ratio | Amount) -> str:
-    if isinstance(result, Ratio):
-        cells = (
-            f"{result.obvious:.3f} s",
-            f"{result.ours:.4f} s",
-            f"{result.value:.0f}x",
-            f">= {result.wanted}x",
-        )
-        good = result.value >= result.wanted
-    else:
-        cells = ("", f"{result.value:.0f} {result.unit}", "", f"< {result.most} {result.unit}")
-        good = result.value < result.most
-    return f"| {result.name} | {' | '.join(cells)} | {'yes' if good else 'NO'} | {result.bound} |"
+def table(results: Sequence[Result]) -> str:
+    """The results of one group; those of another kind have a table of their own."""
+    parts = []
+    for head, rows in groupby(results, key=lambda result: result.head):
+        parts.append("\n".join([line(head), "|---" * len(head) + "|", *(line(row.row()) for row in rows)]))
+    return "\n\n".join(parts)
 
 
-def page(rows: list[str]) -> str:
+def read_tables() -> dict[str, str]:
+    """The tables that were written before, by group."""
+    text = RESULTS.read_text() if RESULTS.is_file() else ""
+    parts = re.split(r"^## (.+)\n", text, flags=re.MULTILINE)[1:]
+    return {name: part.strip() for name, part in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def page(tables: dict[str, str]) -> str:
     import numpy
     import scipy
 
-    head = f"| what | obvious | ours | ratio | wanted | met | what bounds ours next |\n|{'---|' * 7}"
     machine = f"Python {platform.python_version()}, numpy {numpy.__version__}, scipy {scipy.__version__}"
-    said = "Written by `make bench`. Process time, one thread, both sides in one run, best of several rounds."
-    rest = "Only the ratios mean anything."
-    return (
-        f"# Benchmarks\n\n{said}\n{rest} {machine}, {platform.machine()}.\n\n{head}\n"
-        + "\n".join(rows)
-        + "\n"
+    said = (
+        "Written by `make bench` (`python -m benchmarks GROUP ...` runs some of the groups). Times are\n"
+        "process time, one thread, both sides in one run, best of several rounds: only their ratios mean\n"
+        "anything. ± is the standard deviation over seeds, [low, high] one seed's 95 % interval over paths.\n"
     )
+    shown = "\n".join(f"## {name}\n\n{tables[name]}\n" for name in GROUPS if name in tables)
+    return f"# Benchmarks\n\n{said}{machine}, {platform.machine()}.\n\n{shown}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

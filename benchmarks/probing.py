@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.measure import Quality, line
 from esceme.perception.encode import Encoder, make_encoder
 from esceme.synth.capture import capture
 from esceme.synth.house import graph_of, make_house
@@ -29,16 +30,6 @@ RIDGE = 3.0
 FEWEST = 5
 """A kind of thing is scored when at least so many views, or viewpoints, of the unseen houses show it."""
 KINDS = tuple(SHADES)
-
-
-class Quality(NamedTuple):
-    """One measured quality with the least it may be, and what guessing would reach."""
-
-    name: str
-    value: float
-    least: float
-    chance: float
-    bound: str
 
 
 class Seen(NamedTuple):
@@ -109,9 +100,8 @@ def mean_average_precision(scores: NDArray[np.float64], shown: NDArray[np.bool_]
 def main() -> int:
     found = list(run())
     for each in found:
-        verdict = "yes" if each.value >= each.least else "NO"
-        print(f"{each.name}: {each.value:.3f} (wanted {each.least}, chance {each.chance:.3f}): {verdict}")
-    return 0 if all(each.value >= each.least for each in found) else 1
+        print(line(each.row()))
+    return 0 if all(each.met for each in found) else 1
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ class PerPixel:
         return (near[nearest], self.owner[nearest]) if near[nearest] < end else (end, -1)
 
 
-def run(_data: Path) -> Iterator[Ratio]:
+def run(_data: Path | None = None) -> Iterator[Ratio]:
     """Panoramas of 1024 x 512 of one generated house."""
     house = make_house("benchmark", 0)
     renderer, slow = Renderer(house, height=HEIGHT), PerPixel(house)

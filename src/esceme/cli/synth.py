@@ -31,7 +31,7 @@ def synth(
     Examples:
         esceme synth --out world
         esceme synth --out tiny --size tiny --seed 3
-        esceme synth --out large --scenes 60 --processes 8 --cache False
+        esceme synth --out large --scenes 60 --processes 8 --no-cache
 
     Args:
         out: the folder to write; it must not exist yet, or be empty.

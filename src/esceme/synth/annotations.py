@@ -146,7 +146,7 @@ def _reverie(walk: Walk, object_id: str, *, withheld: bool) -> Json:
 
 
 def write_cvdn(root: Path, walks: Walks, generator: np.random.Generator) -> None:
-    """Navigation from Dialog History: a player asks twice on the way to a target, and is answered."""
+    """Navigation from Dialog History: a walk from the start, and one from half-way after a question."""
     numbers = count(0)
     for split, asked in walks.items():
         records: list[Json] = []

@@ -26,7 +26,7 @@ Side = Literal["left", "right"]
 
 SECTORS = ((18.0, "straight"), (55.0, "slight"), (115.0, ""), (160.0, "sharp"), (180.0, "back"))
 """Up to how many degrees to the side a direction reaches."""
-UNSETTLED = 0.6
+UNSETTLED = 0.8
 """How often a decision that nothing in sight settles is left to what lies beyond; else ways are counted."""
 APART = np.radians(5.0)
 """Ways are counted only where each lies at least this far from the others, and clearly on one side."""
