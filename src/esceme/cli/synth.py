@@ -39,7 +39,7 @@ def synth(
         scenes: how many houses to train on, instead of the size's own number.
         seed: of everything.
         processes: how many houses are photographed side by side; changes nothing about the result.
-        cache: take the world from the cache where it is there, and leave it there.
+        cache: with --no-cache, the world is neither taken from the cache nor left there.
         json: print one json object instead of a sentence.
     """
     if processes < 1:
