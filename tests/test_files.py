@@ -8,8 +8,6 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -17,6 +15,7 @@ import pytest
 
 from esceme.errors import DataError
 from esceme.files import read_bytes, read_json, read_records, read_text, write_json, write_text, writing
+from rights import without_rights
 
 
 class Walk(msgspec.Struct):
@@ -48,19 +47,6 @@ def test_a_folder_in_place_of_a_file_is_an_error(tmp_path: Path) -> None:
         read_bytes(tmp_path)
     with pytest.raises(DataError, match="cannot be read .Not a directory"):
         read_bytes(stored(tmp_path, b"") / "inside")
-
-
-@contextmanager
-def without_rights() -> Iterator[None]:
-    """Everybody's rights only, even for the superuser, who may read anything."""
-    superuser = os.geteuid() == 0
-    if superuser:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if superuser:
-            os.seteuid(0)
 
 
 def test_a_file_that_may_not_be_read_is_an_error(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from esceme.tasks.doctor import Finding, examine
 from esceme.tasks.r2r import Record
 from esceme.tasks.r4r import join_paths
 from esceme.world import open_features, pack, read_scenes
+from rights import without_rights
 
 # What the doctor says of each file once it is gone. A missing graph breaks the folder; without one of the
 # others, something cannot be done (a split, seeing, scoring REVERIE), which is a note; and nobody need have
@@ -748,19 +749,6 @@ def test_what_is_no_folder_is_an_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("text")
     with pytest.raises(DataError, match=f"{name}: cannot be read as a data folder"):
         examine(tmp_path / name)
-
-
-@contextmanager
-def without_rights() -> Iterator[None]:
-    """Everybody's rights only, even for the superuser, who may read anything."""
-    superuser = os.geteuid() == 0
-    if superuser:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if superuser:
-            os.seteuid(0)
 
 
 @pytest.fixture

@@ -5,10 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import os
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from hypothesis import strategies as st
 from esceme.errors import DataError, WorldError
 from esceme.world import SceneGraph, read_scenes
 from esceme.world.graph import listed_scene_ids, scene_ids
+from rights import without_rights
 
 Position = tuple[float, float, float]
 Edges = list[tuple[str, str]]
@@ -362,19 +361,6 @@ def test_a_folder_where_a_file_is_expected_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "house_connectivity.json").mkdir()
     with pytest.raises(DataError, match="house_connectivity.json: cannot be read"):
         read_scenes(tmp_path)
-
-
-@contextmanager
-def without_rights() -> Iterator[None]:
-    """Everybody's rights only, even for the superuser, who may read anything."""
-    superuser = os.geteuid() == 0
-    if superuser:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if superuser:
-            os.seteuid(0)
 
 
 def test_an_unreadable_folder_is_an_error(tmp_path: Path) -> None:
