@@ -37,7 +37,7 @@ SECTORS = 24
 """A candidate's direction is told by the sector it lies in as well, or linear scores could not use it."""
 AHEAD = tuple(phrase.partition(" {}")[0] for phrase in BEYOND)
 """How a clause begins that only what lies beyond settles."""
-REWARDS, REWARDS_BEYOND = (0.1, 0.03, 0.0), (0.0, 0.0, 0.2)
+REWARDS, REWARDS_BEYOND = (0.1, 0.03, 0.0), (0.1, 0.0, 0.2)
 """How much more often a probe must be right than the one before it, or guessing; see `PROBES`."""
 PROBES = {
     "directions": ("direction",),
