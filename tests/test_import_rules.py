@@ -21,7 +21,10 @@ LEVELS = [
     {"synth"},
     {"observation"},
     {"memory", "agents"},
-    {"navigator", "checkpoints"},
+    {"navigator"},
+    {"runs"},
+    {"checkpoints"},
+    {"walking"},
     {"rollout"},
     {"evaluation"},
     {"learning"},
@@ -69,9 +72,22 @@ ORDER_WITHIN = {
         *["texture", "casting", "render", "sights", "language", "reader", "walks", "hindi"],
         *["capture", "annotations", "dataset", "__init__"],
     ],
+    "memory": ["scene", "bank", "store", "reader", "__init__"],
+    "agents": ["base", "layers", "scripted", "seq2seq", "hamt", "__init__"],
+    "checkpoints": ["names", "published", "exchange", "__init__"],
+    "evaluation": [
+        *["protocol", "schedule", "journal", "stage", "result", "evaluate", "shards", "compare"],
+        "__init__",
+    ],
     "report": ["floors", "svg", "lanes", "marks", "panels", "plan", "floorplan", "topdown", "__init__"],
-    "verify": ["comparison", "references", "simulator", "measures", "folder", "__init__"],
-    "cli": ["__init__", "console", "data", "demo", "features", "scene", "score", "submit", "synth", "verify"],
+    "verify": [
+        *["comparison", "references", "simulator", "measures", "beside", "network", "replay", "lives", "folder"],
+        "__init__",
+    ],
+    "cli": [
+        *["__init__", "console", "checkpoints", "compare", "data", "demo", "evaluate", "features", "memory"],
+        *["scene", "score", "submit", "synth", "verify"],
+    ],
 }
 
 

@@ -22,6 +22,14 @@ class ConfigError(EscemeError):
     """Two settings contradict each other, or one is out of range."""
 
 
+class MemoryMismatch(EscemeError):  # noqa: N818
+    """A memory was asked to work with features of another width, source or pooling than its own."""
+
+
+class CheckpointError(EscemeError):
+    """A file of weights is not what it should be, or does not fit the network it is loaded into."""
+
+
 @contextmanager
 def blaming(*, file: object, record: object = None) -> Iterator[None]:
     """Turn an error raised inside into a `DataError` that names the file and the record.

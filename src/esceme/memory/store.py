@@ -1,0 +1,155 @@
+"""Banks as files: the vectors as safetensors, and what they belong to as json in its header."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import safetensors
+import torch
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from esceme.errors import DataError, MemoryMismatch
+from esceme.files import writing
+from esceme.memory.bank import MemoryBank
+from esceme.memory.scene import Pooling
+
+FORMAT = "esceme-memory-"
+VERSION = 1
+
+
+class StoredScene(msgspec.Struct, frozen=True):
+    """One building in a file: visited viewpoints come first among its names, each with its neighbours."""
+
+    scene_id: str
+    names: list[str]
+    neighbours: list[list[int]]
+    """For each visited viewpoint, indices into `names`."""
+
+    @property
+    def viewpoints(self) -> list[str]:
+        """Where the agent has been, in the order of first visits."""
+        return self.names[: len(self.neighbours)]
+
+    @property
+    def edges(self) -> set[tuple[int, int]]:
+        """Pairs of visited viewpoints that are neighbours, as indices into `names`."""
+        visited = range(len(self.neighbours))
+        return {(min(a, b), max(a, b)) for a in visited for b in self.neighbours[a] if b in visited}
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What a file of memories says about itself."""
+
+    format: str
+    width: int
+    pooling: Pooling
+    source: str
+    scenes: list[StoredScene]
+
+
+def save_bank(bank: MemoryBank, path: str | Path) -> None:
+    """Write a bank, whole or not at all; the same memories in the same order give the same bytes."""
+    header = Header(
+        format=f"{FORMAT}{VERSION}",
+        width=bank.width,
+        pooling=bank.pooling,
+        source=bank.source,
+        scenes=[_stored(bank, scene_id) for scene_id in bank.scenes],
+    )
+    vectors = [bank[scene.scene_id].recall(scene.viewpoints) for scene in header.scenes]
+    rows = torch.cat([torch.empty(0, bank.width), *(each.cpu() for each in vectors)])
+    data = to_bytes({"rows": rows}, {"memory": msgspec.json.encode(header).decode()})
+    with writing(Path(path)) as file:
+        file.write(data)
+
+
+def load_bank(
+    path: str | Path,
+    *,
+    width: int | None = None,
+    source: str | None = None,
+    device: torch.device | str | None = None,
+) -> MemoryBank:
+    """A bank as it was saved; raises `MemoryMismatch` where it is not of the width or source asked for."""
+    header, rows = _open(Path(path), vectors=True)
+    for name, wanted, found in (("width", width, header.width), ("source", source, header.source)):
+        if wanted is not None and wanted != found:
+            raise MemoryMismatch(
+                f"{path}: remembers features of {name} {found!r}, and {wanted!r} was asked for; "
+                "build the bank from the features it is used with"
+            )
+    bank = MemoryBank(header.width, pooling=header.pooling, source=header.source, device=device)
+    sizes = [len(scene.neighbours) for scene in header.scenes]
+    for scene, vectors in zip(header.scenes, torch.split(rows, sizes), strict=True):
+        neighbours = [tuple(scene.names[index] for index in each) for each in scene.neighbours]
+        bank[scene.scene_id]._keep(scene.viewpoints, vectors, neighbours)
+    return bank
+
+
+def read_header(path: str | Path) -> Header:
+    """What a file of memories holds, without reading the vectors."""
+    return _open(Path(path), vectors=False)[0]
+
+
+def _stored(bank: MemoryBank, scene_id: str) -> StoredScene:
+    memory = bank[scene_id]
+    index = {viewpoint: place for place, viewpoint in enumerate(memory.viewpoints)}
+    neighbours = [
+        [index.setdefault(each, len(index)) for each in memory.neighbours_of(viewpoint)]
+        for viewpoint in memory.viewpoints
+    ]
+    return StoredScene(scene_id=scene_id, names=list(index), neighbours=neighbours)
+
+
+def _open(path: Path, *, vectors: bool) -> tuple[Header, Tensor]:
+    """The header and, where `vectors` are wanted, the rows; raises `DataError` where it is not a bank."""
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            if "memory" not in (file.metadata() or {}):
+                raise DataError(f"{path}: a safetensors file, but not of memories; expected one of save_bank")
+            header = _decoded(file.metadata()["memory"], path)
+            _check(header, tuple(file.get_slice("rows").get_shape()), path)
+            rows = file.get_tensor("rows") if vectors else torch.empty(0)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (OSError, safetensors.SafetensorError) as error:
+        raise DataError(f"{path}: not a complete file of memories ({error}); save it again") from None
+    if rows.dtype != torch.float32 or not rows.isfinite().all():
+        raise DataError(f"{path}: expected finite float32 numbers, found {rows.dtype} or NaN; save it again")
+    return header, rows
+
+
+def _decoded(text: str, path: Path) -> Header:
+    """The header; a newer format is recognised whatever else it holds."""
+    try:
+        found = msgspec.json.decode(text, type=_Format).format
+        if found != f"{FORMAT}{VERSION}":
+            newer = "; a newer esceme wrote it, update yours" if found.startswith(FORMAT) else ""
+            raise DataError(f"{path}: format '{found}', expected '{FORMAT}{VERSION}'{newer}")
+        return msgspec.json.decode(text, type=Header)
+    except msgspec.DecodeError as error:
+        raise DataError(f"{path}: the header does not fit ({error}); save it again") from None
+
+
+class _Format(msgspec.Struct):
+    format: str
+
+
+def _check(header: Header, shape: tuple[int, ...], path: Path) -> None:
+    """Raise `DataError` where header and vectors contradict each other."""
+    visited = sum(len(scene.neighbours) for scene in header.scenes)
+    if shape != (visited, header.width):
+        raise DataError(
+            f"{path}: holds vectors of shape {shape}, its header promises {(visited, header.width)}; "
+            "save it again"
+        )
+    if len({scene.scene_id for scene in header.scenes}) < len(header.scenes):
+        raise DataError(f"{path}: a scene occurs twice; save it again")
+    for scene in header.scenes:
+        known = range(len(scene.names))
+        if len(scene.neighbours) > len(known) or len(set(scene.names)) < len(known):
+            raise DataError(f"{path}: scene '{scene.scene_id}': its viewpoints do not fit; save it again")
+        if any(index not in known for each in scene.neighbours for index in each):
+            raise DataError(f"{path}: scene '{scene.scene_id}': a neighbour has no name; save it again")

@@ -1,0 +1,118 @@
+"""What a batch of agents sees, as tokens: the one type that memory and agents share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from esceme.world.atlas import CANDIDATE, CONTEXT, Atlas, Pose
+from esceme.world.geometry import VIEWS, panorama_angles
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Panoramas as tokens: candidates, STOP, the remaining views in view order, padding (spec B.5).
+
+    `features` is what an agent reads: pictures, with features dropped in training, or what a reader made of
+    them. `plain` is what was seen, untouched: the same tensor where nothing was dropped or read.
+    """
+
+    features: Tensor
+    """(B, N, D); zeros for STOP and padding as long as no reader touched them."""
+    plain: Tensor
+    """(B, N, D)"""
+    angles: Tensor
+    """(B, N, 4)"""
+    kind: Tensor
+    """(B, N) int64: CANDIDATE, STOP, or CONTEXT (which padding is, too)."""
+    valid: Tensor
+    """(B, N) bool: False for padding."""
+    neighbour: Tensor
+    """(B, N) int64: the viewpoint a candidate leads to, -1 for every other token."""
+    view: Tensor
+    """(B, N) int64: which of the 36 views a token shows, -1 for STOP and padding."""
+    viewpoint: Tensor
+    """(B,) int64: where the agents stand."""
+    facing: Tensor
+    """(B,) int64: the view they face."""
+    dropout: float = 0.0
+    """The share of features that is dropped from `faced` and `panorama`; above 0 only in training."""
+
+    @classmethod
+    def of(cls, atlas: Atlas, pose: Pose, *, device: torch.device | str | None = None) -> Observation:
+        """What agents in these poses see."""
+        seen = atlas.observe(pose)
+        features = torch.from_numpy(seen.features).to(device)
+        return cls(
+            features=features,
+            plain=features,
+            angles=torch.from_numpy(seen.angles).to(device),
+            kind=torch.from_numpy(seen.kind).to(device, torch.int64),
+            valid=torch.from_numpy(seen.valid).to(device),
+            neighbour=torch.from_numpy(seen.neighbour).to(device, torch.int64),
+            view=torch.from_numpy(seen.view).to(device, torch.int64),
+            viewpoint=torch.tensor(pose.viewpoint).to(device),
+            facing=torch.tensor(pose.view).to(device),
+        )
+
+    def __len__(self) -> int:
+        return len(self.viewpoint)
+
+    @property
+    def is_candidate(self) -> Tensor:
+        """(B, N): which tokens lead somewhere."""
+        return self.kind == CANDIDATE
+
+    @property
+    def is_context(self) -> Tensor:
+        """(B, N): which tokens are views that lead nowhere, padding excluded."""
+        return (self.kind == CONTEXT) & self.valid
+
+    @property
+    def candidate_count(self) -> Tensor:
+        """(B,): how many candidates there are, which is also where STOP stands."""
+        return self.is_candidate.sum(1)
+
+    def with_features(self, features: Tensor) -> Observation:
+        """The same sight described by other features (B, N, D'); `plain` stays."""
+        return replace(self, features=features)
+
+    def only(self, rows: Tensor) -> Observation:
+        """The observations of some agents."""
+        names = [field.name for field in fields(self) if field.name not in ("features", "dropout")]
+        chosen = {name: getattr(self, name)[rows] for name in names}
+        chosen["features"] = chosen["plain"] if self.features is self.plain else self.features[rows]
+        return Observation(**chosen, dropout=self.dropout)
+
+    @cached_property
+    def _token_of_view(self) -> Tensor:
+        """(B, 36): a token that shows each view; every view is shown by at least one."""
+        rows, tokens = (self.view >= 0).nonzero(as_tuple=True)
+        shown = self.view.new_zeros(len(self), VIEWS)
+        shown[rows, self.view[rows, tokens]] = tokens
+        return shown
+
+    def panorama(self) -> Tensor:
+        """All 36 views in view order, as seen, features dropped anew in training: (B, 36, D)."""
+        rows = torch.arange(len(self), device=self.viewpoint.device)[:, None]
+        return self._dropped(self.plain[rows, self._token_of_view])
+
+    def panorama_angles(self) -> Tensor:
+        """Angle features of the 36 views for who faces `facing`: (B, 36, 4)."""
+        return torch.from_numpy(panorama_angles(self.facing.cpu().numpy())).to(self.angles)
+
+    def faced(self) -> Tensor:
+        """The view the agents face, as seen, features dropped anew in training: (B, D)."""
+        rows = torch.arange(len(self), device=self.viewpoint.device)
+        return self._dropped(self.plain[rows, self._token_of_view[rows, self.facing]])
+
+    def angle_of(self, chosen: Tensor) -> Tensor:
+        """Angle features of the chosen tokens (B,) -> (B, 4); zeros for STOP."""
+        return self.angles[torch.arange(len(self), device=chosen.device), chosen]
+
+    def _dropped(self, features: Tensor) -> Tensor:
+        return functional.dropout(features, self.dropout) if self.dropout else features

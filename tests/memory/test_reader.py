@@ -1,0 +1,278 @@
+"""How memory reaches an agent: the folded fusion against its formula, and every option."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from esceme.errors import ConfigError, MemoryMismatch
+from esceme.memory import (
+    READERS,
+    CandidateEnhancing,
+    CandidateEnhancingConfig,
+    Masked,
+    MemoryBank,
+    Reader,
+    Unaided,
+)
+from esceme.observation import Observation
+from esceme.world import STOP, ArrayFeatures, Atlas, SceneGraph
+
+WIDTH = 24
+PLACES = {"a": (0, 0, 0), "b": (0, 3, 0), "c": (3, 0, 0), "d": (3, 3, 0), "e": (0.2, 6, 0)}
+EDGES = [("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("b", "e"), ("d", "e"), ("a", "e")]
+OPTIONS = [
+    {"order": order, "context": context, "stop": stop, "norm": norm, "hidden": hidden}
+    for order, context, stop, norm, hidden in product(
+        ["feature-memory", "memory-feature"], ["itself", "zero"], ["fused", "zero"], [True, False], [None, 10]
+    )
+]
+
+
+@pytest.fixture
+def atlas() -> Atlas:
+    rng = np.random.default_rng(1)
+    features = {f"house_{place}": rng.normal(size=(36, WIDTH)) for place in PLACES}
+    graph = SceneGraph.build("house", PLACES, EDGES)
+    return Atlas([graph], ArrayFeatures.from_mapping(features, source="noise"))
+
+
+@pytest.fixture
+def observation(atlas: Atlas) -> Observation:
+    """Someone at every place; b and e lie in one view of a, so its panorama is longer than others."""
+    observation = Observation.of(atlas, atlas.begin(np.arange(len(atlas)), np.zeros(len(atlas))))
+    assert not observation.valid.all(), "there should be padding to look at"
+    return observation
+
+
+@pytest.fixture
+def bank(atlas: Atlas, observation: Observation) -> MemoryBank:
+    bank = MemoryBank.of(atlas)
+    bank.remember_seen(observation.only(torch.tensor([0, 3])))
+    return bank
+
+
+def trained(seed: int = 0, **options: Any) -> CandidateEnhancing:
+    """A reader whose every parameter matters."""
+    torch.manual_seed(seed)
+    reader = CandidateEnhancing(CandidateEnhancingConfig(width=WIDTH, **options))
+    for parameter in reader.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return reader
+
+
+def dropped(observation: Observation) -> Observation:
+    torch.manual_seed(7)
+    return observation.with_features(functional.dropout(observation.plain, 0.4))
+
+
+def by_formula(reader: CandidateEnhancing, observation: Observation, memory: MemoryBank) -> Tensor:
+    """Spec C.4 and C.5, token by token, in the order of the text."""
+    config, fused = reader.config, torch.zeros_like(observation.features)
+    for row, token in observation.valid.nonzero().tolist():
+        feature, remembered = observation.features[row, token], torch.zeros(WIDTH)
+        if observation.is_candidate[row, token]:
+            remembered = memory.recall_at(observation.neighbour[row, token])
+        elif observation.kind[row, token] == STOP:
+            assert not feature.any()
+            if config.stop == "zero":
+                continue
+        elif config.context == "itself":
+            remembered = observation.plain[row, token]
+        both = [feature, remembered] if config.order == "feature-memory" else [remembered, feature]
+        fused[row, token] = reader.second(reader.norm(functional.relu(reader.first(torch.cat(both)))))
+    return fused
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: " ".join(map(str, options.values())))
+@pytest.mark.parametrize("training", [False, True])
+def test_the_fusion_is_the_formula(
+    options: dict[str, Any], training: bool, observation: Observation, bank: MemoryBank
+) -> None:
+    seen = dropped(observation) if training else observation
+    reader = trained(**options)
+    torch.testing.assert_close(
+        reader(seen, bank).features, by_formula(reader, seen, bank), atol=1e-5, rtol=1e-5
+    )
+
+
+def test_at_paper_size_the_folded_fusion_is_the_formula_within_a_millionth_of_its_range() -> None:
+    torch.manual_seed(0)
+    rng, width = np.random.default_rng(2), 768
+    features = {f"house_{place}": rng.normal(size=(36, width)) for place in PLACES}
+    atlas = Atlas(
+        [SceneGraph.build("house", PLACES, EDGES)], ArrayFeatures.from_mapping(features, source="noise")
+    )
+    bank, reader = MemoryBank.of(atlas), CandidateEnhancing()
+    bank.remember_at([0, 1])
+    observation = Observation.of(atlas, atlas.begin([1, 3], [0.0, 0.0]))
+    both = torch.cat([observation.features, reader.recall(observation, bank)], -1)
+    literal = reader.second(reader.norm(functional.relu(reader.first(both)))) * observation.valid[..., None]
+    fused = reader(observation, bank).features
+    assert float((fused - literal).detach().abs().max()) < 1e-6 * float(literal.detach().abs().max())
+
+
+def test_the_released_size_has_the_released_number_of_parameters() -> None:
+    shapes = {name: tuple(value.shape) for name, value in CandidateEnhancing().state_dict().items()}
+    assert shapes["first.weight"] == (768, 1536) and shapes["second.weight"] == (768, 768)
+    assert sum(parameter.numel() for parameter in CandidateEnhancing().parameters()) == 1_772_544
+
+
+def test_weights_begin_small_and_biases_at_zero() -> None:
+    torch.manual_seed(0)
+    reader = CandidateEnhancing()
+    assert float(reader.first.weight.detach().std()) == pytest.approx(0.02, rel=0.02)
+    assert float(reader.second.weight.detach().std()) == pytest.approx(0.02, rel=0.02)
+    assert not reader.first.bias.any() and not reader.second.bias.any()
+    assert isinstance(reader.norm, torch.nn.LayerNorm) and reader.norm.eps == 1e-12
+
+
+def test_what_each_token_remembers(observation: Observation, bank: MemoryBank) -> None:
+    recalled = trained().recall(observation, bank)
+    known = torch.isin(observation.neighbour, torch.tensor([0, 3]))
+    assert torch.equal(recalled[known], bank.recall_at(observation.neighbour[known]))
+    assert torch.equal(recalled[observation.is_context], observation.plain[observation.is_context])
+    assert not recalled[~known & ~observation.is_context].any()
+    assert known.any() and (observation.is_candidate & ~known).any()
+    assert not trained(context="zero").recall(observation, bank)[~known].any()
+
+
+def test_in_training_the_memory_is_not_dropped(observation: Observation, bank: MemoryBank) -> None:
+    seen = dropped(observation)
+    assert torch.equal(trained().recall(seen, bank), trained().recall(observation, bank))
+    assert not torch.equal(trained()(seen, bank).features, trained()(observation, bank).features)
+
+
+def test_the_order_option_is_a_swap_of_weights(observation: Observation, bank: MemoryBank) -> None:
+    ours, papers = trained(order="feature-memory"), trained(order="memory-feature")
+    assert not torch.allclose(ours(observation, bank).features, papers(observation, bank).features)
+    papers.first.weight.data = ours.first.weight.data.roll(WIDTH, dims=1)
+    torch.testing.assert_close(ours(observation, bank).features, papers(observation, bank).features)
+
+
+def test_the_context_option_changes_context_views_only(observation: Observation, bank: MemoryBank) -> None:
+    itself, zero = (trained(context=choice)(observation, bank).features for choice in ("itself", "zero"))
+    differs = (itself != zero).any(-1)
+    assert torch.equal(differs, observation.is_context)
+
+
+def test_the_stop_option_changes_stop_only(observation: Observation, bank: MemoryBank) -> None:
+    fused, zero = (trained(stop=choice)(observation, bank).features for choice in ("fused", "zero"))
+    is_stop = observation.kind == STOP
+    assert torch.equal((fused != zero).any(-1), is_stop)
+    assert not zero[is_stop].any()
+
+
+def test_without_the_norm_there_is_none(observation: Observation, bank: MemoryBank) -> None:
+    with_norm, without = trained(norm=True), trained(norm=False)
+    assert {name.split(".")[0] for name, _ in without.named_parameters()} == {"first", "second"}
+    assert not torch.allclose(with_norm(observation, bank).features, without(observation, bank).features)
+
+
+def test_padding_stays_zero_and_changes_nothing(observation: Observation, bank: MemoryBank) -> None:
+    fused = trained()(observation, bank).features
+    assert not fused[~observation.valid].any()
+    for row in range(len(observation)):
+        alone = observation.only(torch.tensor([row]))
+        longest = int(alone.valid.sum())
+        cut = replace(
+            alone,
+            **{
+                name: getattr(alone, name)[:, :longest]
+                for name in ("angles", "kind", "valid", "neighbour", "view")
+            },
+            features=alone.features[:, :longest],
+            plain=alone.plain[:, :longest],
+        )
+        torch.testing.assert_close(
+            trained()(cut, bank).features[0], fused[row, :longest], atol=1e-5, rtol=1e-5
+        )
+
+
+def test_reading_changes_features_alone(observation: Observation, bank: MemoryBank) -> None:
+    read = trained()(observation, bank)
+    assert read.plain is observation.plain and read.neighbour is observation.neighbour
+    assert read.features.shape == observation.features.shape
+
+
+def test_gradients_reach_every_weight_and_nothing_else(observation: Observation, bank: MemoryBank) -> None:
+    reader = trained()
+    before = bank.recall_at(torch.arange(len(PLACES)))
+    reader(observation, bank).features.pow(2).sum().backward()
+    assert all(weight.grad is not None and weight.grad.any() for weight in reader.parameters())
+    assert not before.requires_grad and not observation.plain.requires_grad
+    assert torch.equal(bank.recall_at(torch.arange(len(PLACES))), before)
+
+
+def test_gradients_are_those_of_the_formula(observation: Observation, bank: MemoryBank) -> None:
+    folded, literal = trained(), trained()
+    folded(observation, bank).features.pow(2).sum().backward()
+    by_formula(literal, observation, bank).pow(2).sum().backward()
+    for ours, theirs in zip(folded.parameters(), literal.parameters(), strict=True):
+        assert ours.grad is not None and theirs.grad is not None
+        assert (ours.grad - theirs.grad).abs().max() < 1e-5 * theirs.grad.abs().max()
+
+
+def test_a_masked_memory_reads_like_an_empty_one(
+    atlas: Atlas, observation: Observation, bank: MemoryBank
+) -> None:
+    reader = trained()
+    empty, masked = reader(observation, MemoryBank.of(atlas)), reader(observation, Masked(bank))
+    assert torch.equal(empty.features, masked.features)
+    assert not torch.equal(reader(observation, bank).features, masked.features)
+
+
+def test_half_precision_reads_too(observation: Observation, bank: MemoryBank) -> None:
+    reader = trained()
+    exact = reader(observation, bank).features
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = reader(observation, bank).features
+    torch.testing.assert_close(rough.float(), exact, atol=0.3, rtol=0.1)
+
+
+def test_an_unaided_agent_sees_what_is_there(observation: Observation) -> None:
+    assert Unaided()(observation, None) is observation
+    assert not list(Unaided().parameters())
+
+
+def test_every_reader_says_whether_it_uses_memory() -> None:
+    assert {name: kind.uses_memory for name, kind in READERS.items()} == {
+        "unaided": False,
+        "candidate-enhancing": True,
+    }
+    assert all(issubclass(kind, Reader) for kind in READERS.values())
+
+
+def test_reading_without_a_memory_points_to_the_masked_one(observation: Observation) -> None:
+    with pytest.raises(ConfigError, match="Masked"):
+        trained()(observation, None)
+
+
+def test_features_of_another_width_are_refused(observation: Observation, bank: MemoryBank) -> None:
+    with pytest.raises(MemoryMismatch, match="width 768, the observation has 24; make it with width=24"):
+        CandidateEnhancing()(observation, bank)
+    with pytest.raises(MemoryMismatch, match="width 24, the memory holds 3"):
+        trained().fuse(observation, torch.zeros(*observation.kind.shape, 3))
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"order": "both"}, "order 'both': expected one of feature-memory, memory-feature"),
+        ({"context": "own"}, "context 'own'"),
+        ({"stop": "none"}, "stop 'none'"),
+        ({"pooling": "sum"}, "pooling 'sum'"),
+        ({"width": 0}, "expected 1 or more"),
+        ({"hidden": 0}, "expected 1 or more"),
+    ],
+)
+def test_settings_out_of_range_are_refused(option: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        CandidateEnhancingConfig(**option)
