@@ -1,0 +1,122 @@
+"""What an agent is: it begins with an instruction, decides from what it sees, and advances by what it chose.
+
+Agents never import memory: what a memory adds is already in the observation when it reaches them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields, replace
+from typing import Generic, NamedTuple, Self, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from esceme.observation import Observation
+from esceme.world.atlas import Atlas
+
+
+class Words(NamedTuple):
+    """A batch of instructions as ids."""
+
+    ids: Tensor
+    """(B, L) int64"""
+    valid: Tensor
+    """(B, L) bool: True but for padding."""
+
+
+class Privileged(NamedTuple):
+    """What only scripted agents may know."""
+
+    atlas: Atlas
+    goals: NDArray[np.int64]
+    """(B, G): the viewpoints at which stopping is success, the last one repeated where there are fewer."""
+
+
+class Decision(NamedTuple):
+    """What an agent makes of what it sees."""
+
+    logits: Tensor
+    """(B, C): a score for each choice: the candidates in order, then STOP; -inf where there is none."""
+    value: Tensor | None = None
+    """(B,): the return the agent expects from here, where it has a critic."""
+
+
+class Timeline(NamedTuple):
+    """To which walk and which of its steps each of R observations belongs.
+
+    The steps of a walk are complete from 0 on and in order.
+    """
+
+    episode: Tensor
+    """(R,) int64: the row of the state."""
+    step: Tensor
+    """(R,) int64"""
+
+
+@dataclass(frozen=True)
+class State:
+    """What agents carry from step to step. All tensors are batch-first; other axes are padded as needed.
+
+    Fields that are no tensors belong to the whole batch.
+    """
+
+    def only(self, rows: Tensor) -> Self:
+        """The states of some agents."""
+        return replace(self, **{name: tensor[rows] for name, tensor in self._tensors().items()})
+
+    def joined(self, others: Self) -> Self:
+        """These agents and others after them."""
+        mine, theirs = self._tensors(), others._tensors()
+        return replace(self, **{name: _joined(mine[name], theirs[name]) for name in mine})
+
+    def _tensors(self) -> dict[str, Tensor]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+
+S = TypeVar("S", bound=State)
+
+
+class Agent(nn.Module, ABC, Generic[S]):
+    """Who decides; three methods make one.
+
+    The same seed gives the same decisions, padding changes nothing, and the order of candidates matters only
+    as the order of logits. `tests/contracts` holds every agent to that. An agent whose history is not
+    recurrent may offer a fourth, `decide_all`, for walks that are known beforehand.
+    """
+
+    @abstractmethod
+    def begin(self, words: Words, start: Tensor, privileged: Privileged | None = None) -> S:
+        """The state of agents that were given `words` and stand at viewpoints `start` (B,)."""
+
+    @abstractmethod
+    def decide(self, state: S, observation: Observation) -> Decision:
+        """Scores over what can be done next."""
+
+    @abstractmethod
+    def advance(self, state: S, observation: Observation, chosen: Tensor) -> S:
+        """The state after choosing `chosen` (B,) where `observation` was seen."""
+
+
+def choices_of(observation: Observation) -> int:
+    """How many choices a batch has at most: its largest number of candidates, and STOP (C)."""
+    return int(observation.candidate_count.max()) + 1
+
+
+def _joined(above: Tensor, below: Tensor) -> Tensor:
+    """Two batches as one, both padded with zeros to the longer of each other axis."""
+    if not len(above):
+        return below
+    if above.shape[1:] != below.shape[1:]:
+        longest = [max(sizes) for sizes in zip(above.shape[1:], below.shape[1:], strict=True)]
+        above, below = _padded(above, longest), _padded(below, longest)
+    return torch.cat([above, below])
+
+
+def _padded(tensor: Tensor, longest: list[int]) -> Tensor:
+    missing = [wanted - size for wanted, size in zip(longest, tensor.shape[1:], strict=True)]
+    return functional.pad(tensor, [n for each in reversed(missing) for n in (0, each)])

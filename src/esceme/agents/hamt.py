@@ -1,0 +1,386 @@
+"""HAMT, the History Aware Multimodal Transformer (Chen et al. 2021), the paper's first host (spec B).
+
+Text, what happened so far, and what is seen now become tokens; a cross-modal encoder relates them; every
+candidate and STOP gets a score.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from esceme.agents.base import Agent, Decision, Privileged, State, Timeline, Words, choices_of
+from esceme.agents.layers import (
+    EPSILON,
+    ActionHead,
+    Critic,
+    CrossLayer,
+    Described,
+    Known,
+    Layer,
+    Tokens,
+    initialise,
+)
+from esceme.errors import ConfigError
+from esceme.observation import Observation
+from esceme.world.atlas import CONTEXT
+from esceme.world.geometry import COLUMNS, VIEWS
+
+ActionInput = Literal["ob", "ob_txt", "ob_hist", "ob_txt_hist"]
+"""What an observation token is multiplied with before it is scored: nothing, the text's first token, the
+history's, or the sum of both."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HamtConfig:
+    """The sizes and switches of HAMT; by default those of the R2R network in the paper."""
+
+    vocabulary: int = 30522
+    positions: int = 512
+    """Words of the longest instruction."""
+    hidden: int = 768
+    heads: int = 12
+    feed_forward: int = 3072
+    text_layers: int = 9
+    cross_layers: int = 4
+    history_layers: int = 0
+    panorama_layers: int = 2
+    encode_panorama: bool = True
+    """Whether a history token also holds the mean of a small transformer over the 36 views."""
+    feature_width: int = 768
+    angle_width: int = 4
+    max_steps: int = 50
+    """Rows of the table of step numbers."""
+    language_cross_attention: bool = True
+    """Whether text attends to vision at every step (R2R); off, text is encoded once (`no_lang_ca`: R4R, CVDN,
+    RxR)."""
+    action_input: ActionInput = "ob_txt"
+    """Ignored without language cross-attention, where an observation token is scored as it is."""
+    freeze_text: bool = True
+    freeze_history: bool = True
+    freeze_observation: bool = False
+    dropout: float = 0.1
+    head_dropout: float = 0.1
+    critic_inner: int = 512
+    critic_dropout: float = 0.5
+    epsilon: float = EPSILON
+    """Of text and cross-modal layers; XLM-R's configuration says 1e-5."""
+    initial_std: float = 0.02
+
+    def __post_init__(self) -> None:
+        if self.hidden % self.heads:
+            raise ConfigError(f"hidden {self.hidden} cannot be shared out evenly to {self.heads} heads")
+        counted = ("vocabulary", "positions", "hidden", "heads", "feed_forward", "feature_width")
+        for name in (*counted, "max_steps", "cross_layers"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class HamtState(State):
+    """What HAMT carries from step to step."""
+
+    words: Tensor
+    """(B, L, H): the encoded instruction."""
+    heard: Tensor
+    """(B, L) bool: True but for padding."""
+    spoken: Tensor
+    """(B, X, 2, L, H): keys and values of the text for each cross layer; X = 0 where they change."""
+    history: Tensor
+    """(B, S, H): the global token and one per step."""
+    lived: Tensor
+    """(B,): how many history tokens count; the step number is one less."""
+    panoramas: dict[int, Tensor] = field(default_factory=dict, compare=False)
+    """Encoded panoramas by viewpoint and faced column: in evaluation each is encoded once."""
+
+
+class Considered(NamedTuple):
+    """What the cross-modal encoder makes of a state and an observation."""
+
+    logits: Tensor
+    """(B, C)"""
+    states: Tensor
+    """(B, H): what the critic reads."""
+    text: Tensor
+    """(B, L, H), or only the first token (B, 1, H)"""
+    history: Tensor
+    """(B, S, H), or only the global token (B, 1, H)"""
+    sight: Tensor
+    """(B, N, H), or only the choices (B, C, H)"""
+
+
+class TextEncoder(nn.Module):
+    """BERT: words, positions and a kind, and some layers (spec B.3)."""
+
+    def __init__(self, config: HamtConfig) -> None:
+        """Build the tables and layers."""
+        super().__init__()
+        self.words = nn.Embedding(config.vocabulary, config.hidden, padding_idx=0)
+        self.positions = nn.Embedding(config.positions, config.hidden)
+        self.kinds = nn.Embedding(2, config.hidden)
+        """Row 0 marks text, row 1 marks what is seen."""
+        self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon)
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleList(_layer(config) for _ in range(config.text_layers))
+
+    def forward(self, words: Words, *, everything: bool = False) -> Tensor:
+        """(B, L) -> (B, L, H); padding is zero unless `everything` is computed."""
+        longest = words.ids.shape[1]
+        if longest > len(self.positions.weight):
+            raise ConfigError(
+                f"an instruction of {longest} ids is too long: "
+                f"this network knows {len(self.positions.weight)} positions; cut it with max_tokens"
+            )
+        embedded = self.words(words.ids) + self.positions.weight[:longest] + self.kinds.weight[0]
+        tokens = Tokens.of(self.dropout(self.norm(embedded)), words.valid, everything=everything)
+        for layer in self.layers:
+            tokens = layer(tokens)
+        return tokens.padded
+
+
+class ObservationEncoder(nn.Module):
+    """Pictures and angles of tokens, and what kind they are (spec B.5)."""
+
+    def __init__(self, config: HamtConfig) -> None:
+        """Build the maps."""
+        super().__init__()
+        self.picture = Described(config.feature_width, config.hidden)
+        self.angle = Described(config.angle_width, config.hidden)
+        self.kinds = nn.Embedding(3, config.hidden)
+        self.norm = nn.LayerNorm(config.hidden, eps=EPSILON)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, observation: Observation, seen: Tensor) -> Tensor:
+        """(B, N, …) -> (B, N, H); `seen` (H,) marks tokens as seen rather than read."""
+        described = self.picture(observation.features) + self.angle(observation.angles)
+        return self.dropout(self.norm(described + seen + self.kinds(observation.kind)))
+
+
+class HistoryEncoder(nn.Module):
+    """One token per step: what was faced, where the agent went, and the panorama around it (spec B.4)."""
+
+    def __init__(self, config: HamtConfig) -> None:
+        """Build the maps, the tables and the panorama's layers."""
+        super().__init__()
+        self.start = nn.Parameter(torch.zeros(1, 1, config.hidden))
+        self.picture = Described(config.feature_width, config.hidden)
+        self.angle = Described(config.angle_width, config.hidden)
+        self.steps = nn.Embedding(config.max_steps, config.hidden)
+        self.kind = nn.Embedding(1, config.hidden)
+        self.norm = nn.LayerNorm(config.hidden, eps=EPSILON)
+        self.dropout = nn.Dropout(config.dropout)
+        if config.encode_panorama:
+            self.panorama_picture = Described(config.feature_width, config.hidden)
+            self.panorama_angle = Described(config.angle_width, config.hidden)
+            around = (_layer(replace(config, epsilon=EPSILON)) for _ in range(config.panorama_layers))
+            self.panorama_layers = nn.ModuleList(around)
+
+    def begin(self, batch: int) -> Tensor:
+        """The global token, (B, 1, H): one draw of dropout for the whole batch, as in the original."""
+        return self.dropout(self.norm(self.start + self.kind.weight[0])).expand(batch, -1, -1)
+
+    def encode_panorama(self, features: Tensor, angles: Tensor) -> Tensor:
+        """36 views (B, 36, D) and their angles (B, 36, 4) as one vector (B, H)."""
+        views = self.dropout(self.panorama_picture(features) + self.panorama_angle(angles))
+        tokens = Tokens.of(views, torch.ones_like(views[..., 0], dtype=torch.bool))
+        for layer in self.panorama_layers:
+            tokens = layer(tokens)
+        return tokens.padded.mean(1)
+
+    def forward(self, faced: Tensor, angle: Tensor, step: Tensor, around: Tensor | None) -> Tensor:
+        """A token (B, H) from the faced view (B, D), the chosen angle (B, 4) and the encoded panorama."""
+        if int(step.max()) >= len(self.steps.weight):
+            raise ConfigError(
+                f"step {int(step.max())} is beyond the {len(self.steps.weight)} steps this network knows; "
+                "give a smaller max_steps"
+            )
+        token = self.picture(faced) + self.angle(angle) + self.steps(step) + self.kind.weight[0]
+        return self.dropout(self.norm(token if around is None else token + around))
+
+
+class HAMT(Agent[HamtState]):
+    """The published network; `esceme.checkpoints` fills it with published weights."""
+
+    Config = HamtConfig
+
+    def __init__(self, config: HamtConfig | None = None) -> None:
+        """Build the network, drawing weights as BERT does."""
+        super().__init__()
+        self.config = config = config or HamtConfig()
+        self.text = TextEncoder(config)
+        self.sight = ObservationEncoder(config)
+        self.history = HistoryEncoder(config)
+        self.history_layers = nn.ModuleList(_layer(config) for _ in range(config.history_layers))
+        self.cross_layers = nn.ModuleList(
+            CrossLayer(
+                config.hidden,
+                config.heads,
+                config.feed_forward,
+                dropout=config.dropout,
+                epsilon=config.epsilon,
+            )
+            for _ in range(config.cross_layers)
+        )
+        self.action = ActionHead(config.hidden, dropout=config.head_dropout)
+        self.apply(lambda module: initialise(module, config.initial_std))
+        self.critic = Critic(config.hidden, config.critic_inner, dropout=config.critic_dropout)
+        if config.freeze_text:
+            self.text.layers.requires_grad_(False)
+
+    # -- the three methods -------------------------------------------------------------------------------
+
+    def begin(self, words: Words, start: Tensor, privileged: Privileged | None = None) -> HamtState:
+        """Read the instructions, once per episode."""
+        encoded = self.read(words)
+        history = self.history.begin(len(encoded))
+        return HamtState(
+            words=encoded,
+            heard=words.valid,
+            spoken=self._speak(encoded, words.valid),
+            history=history.detach() if self.config.freeze_history else history,
+            lived=torch.ones(len(encoded), dtype=torch.int64, device=encoded.device),
+        )
+
+    def decide(self, state: HamtState, observation: Observation) -> Decision:
+        """A score for every candidate and for STOP."""
+        considered = self.consider(state, observation)
+        return Decision(considered.logits, self.critic(considered.states).squeeze(1))
+
+    def advance(self, state: HamtState, observation: Observation, chosen: Tensor) -> HamtState:
+        """Add what was seen and done to the history."""
+        around = self._around(state, observation) if self.config.encode_panorama else None
+        token = self._recount(observation, chosen, state.lived - 1, around)
+        longest = int(state.lived.max())
+        history = torch.cat([state.history[:, :longest], torch.zeros_like(state.history[:, :1])], 1)
+        rows = torch.arange(len(token), device=token.device)
+        return replace(state, history=history.index_put((rows, state.lived), token), lived=state.lived + 1)
+
+    def decide_all(
+        self, state: HamtState, observation: Observation, chosen: Tensor, when: Timeline
+    ) -> Decision:
+        """All decisions of walks that are known beforehand, (R, C), at once.
+
+        `observation` and `chosen` have a row for each step of each walk; `state` is that of their beginning.
+        """
+        around = None
+        if self.config.encode_panorama:
+            around = self.history.encode_panorama(observation.panorama(), observation.panorama_angles())
+        tokens = self._recount(observation, chosen, when.step, around)  # (R, H)
+        lives = state.history.new_zeros(len(state.lived), int(when.step.max()) + 2, tokens.shape[1])
+        lives[:, :1] = state.history[:, :1]
+        lives = lives.index_put((when.episode, when.step + 1), tokens)  # (B, T + 1, H)
+        then = replace(state.only(when.episode), history=lives[when.episode, :-1], lived=when.step + 1)
+        return self.decide(then, observation)
+
+    @property
+    def _layers(self) -> list[CrossLayer]:
+        return cast(list[CrossLayer], list(self.cross_layers))
+
+    # -- parts of them -----------------------------------------------------------------------------------
+
+    def read(self, words: Words, *, everything: bool = False) -> Tensor:
+        """The encoded instruction, (B, L, H)."""
+        encoded = self.text(words, everything=everything)
+        return encoded.detach() if self.config.freeze_text else encoded
+
+    def text_of_layers(self, encoded: Tensor, heard: Tensor, *, everything: bool = False) -> list[Tensor]:
+        """What each cross layer reads without language cross-attention: T0, then G0(T0), G1(T0), ….
+
+        Each is one layer's language half applied to T0, never chained; that of the last layer is not read.
+        """
+        tokens = Tokens.of(encoded, heard, everything=everything)
+        halves = [layer.text for layer in self._layers[:-1]]
+        return [encoded, *(half(tokens).padded for half in halves)]
+
+    def _speak(self, encoded: Tensor, heard: Tensor) -> Tensor:
+        """Keys and values of the text, which do not change where text does not attend to vision."""
+        if self.config.language_cross_attention:
+            return encoded.new_zeros(len(encoded), 0, 2, *encoded.shape[1:])
+        texts = self.text_of_layers(encoded, heard)
+        pairs = [
+            torch.stack([layer.across.key(text), layer.across.value(text)], 1)
+            for layer, text in zip(self._layers, texts, strict=True)
+        ]
+        return torch.stack(pairs, 1)
+
+    def consider(self, state: HamtState, observation: Observation, *, everything: bool = False) -> Considered:
+        """Relate text, history and sight; `everything` also computes what no head reads, padding included."""
+        longest = int(state.lived.max())
+        history = state.history[:, :longest]
+        remembered = torch.arange(longest, device=history.device) < state.lived[:, None]  # (B, S)
+        for layer in self.history_layers:
+            history = layer(Tokens.of(history, remembered, everything=everything)).padded
+        seen = self.sight(observation, self.text.kinds.weight[1])
+        if self.config.freeze_observation:
+            seen = seen.detach()
+        valid = torch.cat([remembered, observation.valid], 1)
+        vision = Tokens.of(torch.cat([history, seen], 1), valid, everything=everything)
+        choices = choices_of(observation)
+        read = None
+        if not everything:
+            read = torch.arange(longest, longest + choices, device=valid.device)
+            read = torch.cat([read.new_zeros(1), read])  # the global token and the choices
+        text, vision = self._relate(state, vision, read, everything=everything)
+        split = longest if everything else 1
+        told, lived, sight = text.padded, vision.padded[:, :split], vision.padded[:, split:]
+        return self._judge(observation, told, lived, sight, choices)
+
+    def _relate(
+        self, state: HamtState, vision: Tokens, read: Tensor | None, *, everything: bool
+    ) -> tuple[Tokens, Tokens]:
+        """Both streams after all cross layers; of the last one only what will be read."""
+        text = Tokens.of(state.words, state.heard, everything=everything)
+        last = len(self._layers) - 1
+        first = None if read is None else read[:1]
+        for depth, layer in enumerate(self._layers):
+            if self.config.language_cross_attention:
+                reads = {"read_text": first, "read_vision": read} if depth == last else {}
+                text, vision = layer(text, vision, **reads)
+            else:
+                spoken = state.spoken[:, depth]  # (B, 2, L, H)
+                keys, values = spoken.view(*spoken.shape[:3], self.config.heads, -1).unbind(1)
+                known = Known(keys.transpose(1, 2), values.transpose(1, 2), text.layout.mask)
+                shown = layer.across(vision, known)
+                vision = layer.vision(shown, read=read if depth == last else None)
+        return text, vision
+
+    def _judge(
+        self, observation: Observation, text: Tensor, history: Tensor, sight: Tensor, choices: int
+    ) -> Considered:
+        """Scores of the choices and the state that the critic reads (spec B.7)."""
+        told, lived = text[:, 0], history[:, 0]  # (B, H)
+        chosen_by, states = torch.ones_like(lived), lived
+        if self.config.language_cross_attention:
+            states = told * lived
+            factors = {"ob": chosen_by, "ob_txt": told, "ob_hist": lived, "ob_txt_hist": told + lived}
+            chosen_by = factors[self.config.action_input]
+        logits = self.action(sight[:, :choices] * chosen_by[:, None]).squeeze(2)  # (B, C)
+        impossible = observation.kind[:, :choices] == CONTEXT
+        return Considered(logits.masked_fill(impossible, -torch.inf), states, text, history, sight)
+
+    def _recount(
+        self, observation: Observation, chosen: Tensor, step: Tensor, around: Tensor | None
+    ) -> Tensor:
+        token = self.history(observation.faced(), observation.angle_of(chosen), step, around)
+        return token.detach() if self.config.freeze_history else token
+
+    def _around(self, state: HamtState, observation: Observation) -> Tensor:
+        """The encoded panoramas, (B, H); where nothing is learned, each is encoded only once."""
+        if self.training or torch.is_grad_enabled():
+            return self.history.encode_panorama(observation.panorama(), observation.panorama_angles())
+        keys = (observation.viewpoint * VIEWS + observation.facing % COLUMNS).tolist()
+        new = {key: row for row, key in enumerate(keys) if key not in state.panoramas}
+        if new:
+            fresh = observation.only(torch.tensor(list(new.values()), device=observation.viewpoint.device))
+            encoded = self.history.encode_panorama(fresh.panorama(), fresh.panorama_angles())
+            state.panoramas.update(zip(new, encoded, strict=True))
+        return torch.stack([state.panoramas[key] for key in keys])
+
+
+def _layer(config: HamtConfig) -> Layer:
+    return Layer(
+        config.hidden, config.heads, config.feed_forward, dropout=config.dropout, epsilon=config.epsilon
+    )

@@ -1,0 +1,159 @@
+"""The recurrent baseline: that it reads, looks and remembers, and that it can learn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from esceme.agents.seq2seq import Seq2Seq, Seq2SeqConfig
+from esceme.errors import ConfigError
+from sights import WIDTH, random_observation, random_words
+
+CONFIG = Seq2SeqConfig(vocabulary=50, word_width=8, hidden=16, feature_width=WIDTH, dropout=0.5)
+
+
+@pytest.fixture
+def agent() -> Seq2Seq:
+    torch.manual_seed(0)
+    return Seq2Seq(CONFIG).eval()
+
+
+def test_sizes_are_as_configured() -> None:
+    with torch.device("meta"):
+        agent = Seq2Seq()
+    assert agent.embedding.weight.shape == (30522, 256)
+    assert agent.decoder.weight_hh.shape == (4 * 512, 512)
+    assert agent.decoder.weight_ih.shape == (4 * 512, 2 * (768 + 4))
+
+
+def test_encoding_a_batch_is_encoding_each_instruction(agent: Seq2Seq) -> None:
+    """Against torch's own LSTM on one instruction at a time, without packing."""
+    words = random_words((5, 9, 2))
+    state = agent.begin(words, torch.zeros(3, dtype=torch.int64))
+    for row, length in enumerate((5, 9, 2)):
+        read, (last, _) = agent.encoder(agent.embedding(words.ids[row : row + 1, :length]))
+        torch.testing.assert_close(state.words[row, :length], read[0])
+        assert not state.words[row, length:].any()
+        torch.testing.assert_close(state.hidden[row], agent.bridge(last.flatten()).tanh())
+
+
+def test_what_is_said_and_seen_and_done_matters(agent: Seq2Seq) -> None:
+    words, observation = random_words((6,)), random_observation((4,))
+    start = observation.viewpoint
+    state = agent.begin(words, start)
+    plain = agent.decide(state, observation)
+
+    said = agent.begin(words._replace(ids=words.ids.flip(1)), start)
+    context = observation.features.clone()
+    context[0, 5:] += 1.0  # views that are no candidates reach the decision through attention only
+    done = [agent.advance(state, observation, torch.tensor([choice])) for choice in (0, 1, 4)]
+    others = [
+        agent.decide(said, observation),
+        agent.decide(state, observation.with_features(context)),
+        *(agent.decide(each, observation) for each in done),
+    ]
+    decisions = [plain, *others]
+    for index, one in enumerate(decisions):
+        for other in decisions[:index]:
+            assert (one.logits - other.logits).abs().max() > 1e-4
+
+
+def test_a_step_is_the_decoder_fed_with_the_last_choice_and_the_views_it_looks_at(agent: Seq2Seq) -> None:
+    """By hand, for one agent: attention over all tokens but STOP, which stands at place 4."""
+    observation = random_observation((4,))
+    views = torch.cat([observation.features, observation.angles], 2)[0]
+    looked = [place for place in range(len(views)) if place != 4]
+    state = agent.begin(random_words((6,)), observation.viewpoint)
+    hidden, cell, taken = state.hidden[0], state.cell[0], torch.zeros(WIDTH + 4)
+    for choice in (2, 0):
+        weights = (views[looked] @ agent.look(hidden)).softmax(0)
+        hidden, cell = agent.decoder(torch.cat([taken, weights @ views[looked]]), (hidden, cell))
+        taken = views[choice]
+        state = agent.advance(state, observation, torch.tensor([choice]))
+        torch.testing.assert_close(state.hidden[0], hidden)
+        torch.testing.assert_close(state.cell[0], cell)
+        torch.testing.assert_close(state.taken[0], taken)
+
+
+def test_what_was_seen_two_steps_ago_matters(agent: Seq2Seq) -> None:
+    """The last choice alone would have forgotten it: only the hidden state still knows."""
+    seen, other, now = (random_observation((4,), seed=seed) for seed in range(3))
+    begun = agent.begin(random_words((6,)), seen.viewpoint)
+    chosen = torch.tensor([0])
+    states = [agent.advance(agent.advance(begun, first, chosen), now, chosen) for first in (seen, other)]
+    assert torch.equal(states[0].taken, states[1].taken)
+    decisions = [agent.decide(state, now).logits for state in states]
+    assert (decisions[0] - decisions[1]).abs().max() > 1e-4
+
+
+def test_stop_is_scored_by_what_it_learned_to_look_like(agent: Seq2Seq) -> None:
+    observation = random_observation((4,))
+    state = agent.begin(random_words((6,)), observation.viewpoint)
+    before = agent.decide(state, observation).logits
+    with torch.no_grad():
+        agent.stop.zero_()
+    after = agent.decide(state, observation).logits
+    assert torch.equal(before[:, :4], after[:, :4])
+    assert before[0, 4] != 0.0
+    assert after[0, 4] == 0.0
+
+
+def test_training_decides_and_advances_from_the_same_hidden_state(agent: Seq2Seq) -> None:
+    agent.train()
+    observation = random_observation((4, 2))
+    state = agent.begin(random_words((6, 3)), observation.viewpoint)
+    chosen = torch.tensor([1, 0])
+    first, second = (agent.advance(state, observation, chosen) for _ in range(2))
+    assert torch.equal(first.hidden, second.hidden)
+    assert not torch.equal(agent.decide(state, observation).logits, agent.decide(state, observation).logits)
+
+
+def unrolled_loss(agent: Seq2Seq) -> Tensor:
+    """How far three steps of four agents are from choosing their first candidate, and from a return of 1."""
+    observations = [random_observation(seed=seed) for seed in range(3)]
+    state = agent.begin(random_words(), observations[0].viewpoint)
+    loss = torch.zeros(())
+    for observation in observations:
+        decision = agent.decide(state, observation)
+        chosen = torch.zeros(4, dtype=torch.int64)
+        assert decision.value is not None
+        loss = loss + functional.cross_entropy(decision.logits, chosen) + (decision.value - 1).square().mean()
+        state = agent.advance(state, observation, chosen)
+    return loss
+
+
+def test_gradients_reach_every_parameter(agent: Seq2Seq) -> None:
+    unrolled_loss(agent).backward()
+    for name, parameter in agent.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), name
+
+
+def test_a_small_run_lowers_the_loss(agent: Seq2Seq) -> None:
+    agent.train()
+    optimizer = torch.optim.Adam(agent.parameters(), lr=0.01)
+    losses = []
+    for _ in range(40):
+        loss = unrolled_loss(agent)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert sum(losses[-5:]) < 0.3 * sum(losses[:5])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden": 15}, "hidden: expected an even number, half for each direction, found 15"),
+        ({"word_width": 0}, "word_width: expected at least 1, found 0"),
+        ({"dropout": 1.0}, "dropout: expected a share from 0 to below 1, found 1.0"),
+    ],
+)
+def test_sizes_that_cannot_be_built_are_refused(changes: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        replace(CONFIG, **changes)  # type: ignore[arg-type]
