@@ -1,0 +1,26 @@
+"""Published weights of HAMT and ESceme, in and out."""
+
+from esceme.checkpoints.exchange import (
+    SWITCHES,
+    ReaderName,
+    Report,
+    Switches,
+    export_weights,
+    import_weights,
+    navigator_from,
+)
+from esceme.checkpoints.names import names_of
+from esceme.checkpoints.published import Weights, read_weights
+
+__all__ = [
+    "SWITCHES",
+    "ReaderName",
+    "Report",
+    "Switches",
+    "Weights",
+    "export_weights",
+    "import_weights",
+    "names_of",
+    "navigator_from",
+    "read_weights",
+]

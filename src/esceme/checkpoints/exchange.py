@@ -1,0 +1,264 @@
+"""Published weights become a navigator and back.
+
+Sizes are read off the tensors. Two things cannot be: the number of heads, by default one for every 64
+numbers as in BERT, and the switches of the original's scripts, which follow from the task.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mode
+from typing import Any, Literal, TypedDict, Unpack, cast
+
+import torch
+from torch import Size, Tensor
+
+from esceme.agents.hamt import HAMT, ActionInput, HamtConfig
+from esceme.agents.layers import Critic
+from esceme.checkpoints import names as their
+from esceme.checkpoints.names import names_of
+from esceme.checkpoints.published import Tensors, read_weights, write_fine_tuned
+from esceme.errors import CheckpointError, ConfigError
+from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, Pooling, Reader, Unaided
+from esceme.navigator import Navigator
+from esceme.runs import Setup, save_run, setup_of
+from esceme.tasks import TASKS
+
+ReaderName = Literal["unaided", "candidate-enhancing"]
+HEAD = 64
+"""How many numbers a head of BERT looks at."""
+
+
+class Switches(TypedDict, total=False):
+    """What weights do not tell of HAMT: the switches of the original's scripts, fields of `HamtConfig`."""
+
+    language_cross_attention: bool
+    freeze_text: bool
+    freeze_history: bool
+    action_input: ActionInput
+    epsilon: float
+
+
+TRAINED_WHOLE = Switches(language_cross_attention=False, freeze_text=False, freeze_history=False)
+SWITCHES: dict[str, Switches] = {
+    "r4r": TRAINED_WHOLE,
+    "cvdn": TRAINED_WHOLE,
+    "rxr": Switches(language_cross_attention=False, epsilon=1e-5),
+}
+"""The switches of the original's scripts by task (spec B.1, G); other tasks are as R2R, the default."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of the tensors of a file."""
+
+    mapped: dict[str, str]
+    """Names in the file -> ours."""
+    ignored: tuple[str, ...]
+    """Names in the file that only pre-training uses."""
+    initialised: tuple[str, ...]
+    """Ours that the file does not have: newly drawn."""
+
+
+def navigator_from(
+    network: Tensors,
+    critic: Tensors | None = None,
+    *,
+    heads: int | None = None,
+    reader: ReaderName | None = None,
+    pooling: Pooling = "max",
+    seed: int = 0,
+    file: object = "the weights",
+    **switches: Unpack[Switches],
+) -> tuple[Navigator, Report]:
+    """A navigator with copies of the original's tensors, and what became of each of them.
+
+    `reader` is by default the one that the weights were made with; what they do not hold of a reader or a
+    critic is drawn from `seed`. Raises `CheckpointError` that names all tensors that do not fit at once.
+    """
+    stored = {**network, **(critic or {})}
+    named = their.recognise(stored, file=file)
+    ignored = [known for known in named if known.startswith(their.PRE_TRAINING)]
+    tensors = {known: stored[name] for known, name in named.items() if known not in ignored}
+    config = _config(tensors, heads, switches, file)
+    navigator = _hollow(config, _reader_config(tensors, reader, pooling, config, file), seed)
+    names, shapes = names_of(navigator), {ours: each.shape for ours, each in navigator.state_dict().items()}
+    drawn = tuple(part for part in (their.FUSION, their.CRITIC) if not their.has(tensors, part))
+    wanted = {theirs: ours for ours, theirs in names.items() if not theirs.startswith(drawn)}
+    _require_fit({theirs: shapes[ours] for theirs, ours in wanted.items()}, tensors, file)
+    filled = {ours: tensors[theirs].detach().float().clone() for theirs, ours in wanted.items()}
+    navigator.load_state_dict(filled, strict=False, assign=True)
+    return navigator, Report(
+        mapped={named[theirs]: ours for theirs, ours in wanted.items()},
+        ignored=tuple(named[known] for known in ignored),
+        initialised=tuple(ours for ours in names if ours not in filled),
+    )
+
+
+def import_weights(
+    file: str | Path,
+    folder: str | Path,
+    *,
+    task: str = "r2r",
+    critic: str | Path | None = None,
+    heads: int | None = None,
+    reader: ReaderName | None = None,
+    pooling: Pooling = "max",
+    seed: int = 0,
+    language_cross_attention: bool | None = None,
+) -> tuple[Setup, Report]:
+    """Make a run folder of a published file, for a task, which decides the switches and the limits.
+
+    Nothing is written unless everything in the file fits.
+    """
+    if task not in TASKS:
+        raise ConfigError(f"no task '{task}'; there are {', '.join(TASKS)}")
+    weights, limits, switches = read_weights(file, critic=critic), TASKS[task], Switches()
+    switches.update(SWITCHES.get(task, Switches()))
+    if language_cross_attention is not None:
+        switches["language_cross_attention"] = language_cross_attention
+    navigator, report = navigator_from(
+        weights.network,
+        weights.critic,
+        heads=heads,
+        reader=reader,
+        pooling=pooling,
+        seed=seed,
+        file=file,
+        **switches,
+    )
+    config = cast(HamtConfig, navigator.agent.config)
+    setup = setup_of(
+        navigator,
+        task=task,
+        max_steps=min(limits.max_steps, config.max_steps),
+        max_tokens=min(limits.max_tokens, config.positions),
+        keep=limits.keep,
+        origin=f"{Path(file).name} ({weights.kind})",
+    )
+    save_run(folder, navigator, setup)
+    return setup, report
+
+
+def export_weights(navigator: Navigator, file: str | Path) -> dict[str, str]:
+    """Write a fine-tuned file as the original does; gives our names -> those in the file.
+
+    Raises `CheckpointError` for what the original does not have: other agents and readers, and a reader
+    that follows the paper where the original does not.
+    """
+    names = {
+        ours: theirs if theirs.startswith(their.CRITIC) else f"vln_bert.{theirs}"
+        for ours, theirs in names_of(navigator).items()
+    }
+    _require_released(navigator.reader)
+    state = navigator.state_dict()
+    tensors = {theirs: state[ours].detach().cpu() for ours, theirs in names.items()}
+    critic = {name: tensor for name, tensor in tensors.items() if name.startswith(their.CRITIC)}
+    network = {name: tensor for name, tensor in tensors.items() if name not in critic}
+    write_fine_tuned(Path(file), network, critic)
+    return names
+
+
+# -- parts of them ----------------------------------------------------------------------------------------
+
+
+def _config(tensors: Tensors, heads: int | None, switches: Switches, file: object) -> HamtConfig:
+    """The sizes of a network from the shapes of its tensors."""
+    told = {field: _size(tensors, telling) for field, telling in their.SIZES.items()}
+    sizes: dict[str, Any] = {field: size for field, size in told.items() if size is not None}
+    hidden = sizes.get("hidden", HamtConfig.hidden)
+    if heads is None and hidden % HEAD:
+        raise ConfigError(
+            f"{file}: the number of heads cannot be read off the weights, "
+            f"and {hidden} numbers are not shared out evenly to heads of {HEAD}; give the number of heads"
+        )
+    try:
+        return HamtConfig(
+            **sizes,
+            heads=hidden // HEAD if heads is None else heads,
+            text_layers=their.count_layers(tensors, their.TEXT_LAYERS),
+            cross_layers=max(1, their.count_layers(tensors, their.CROSS_LAYERS)),
+            history_layers=their.count_layers(tensors, their.HISTORY_LAYERS),
+            panorama_layers=their.count_layers(tensors, their.PANORAMA_LAYERS),
+            encode_panorama=their.has(tensors, their.PANORAMA),
+            **switches,
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from None
+
+
+def _reader_config(
+    tensors: Tensors, reader: ReaderName | None, pooling: Pooling, config: HamtConfig, file: object
+) -> CandidateEnhancingConfig | None:
+    """The reader of these weights; None for an unaided agent."""
+    fuses = their.has(tensors, their.FUSION)
+    if fuses and reader == "unaided":
+        raise ConfigError(f"{file}: made with a memory, as which it can be imported; not as 'unaided'")
+    if not fuses and reader != "candidate-enhancing":
+        return None
+    width, between = config.feature_width, _size(tensors, their.FUSION_SIZE)
+    return CandidateEnhancingConfig(
+        width=width, hidden=None if between == width else between, pooling=pooling
+    )
+
+
+def _hollow(config: HamtConfig, reader_config: CandidateEnhancingConfig | None, seed: int) -> Navigator:
+    """A navigator whose critic and reader are drawn; the rest is of the right shapes, without numbers."""
+    with torch.device("meta"):
+        agent = HAMT(config)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        agent.critic = Critic(config.hidden, config.critic_inner, dropout=config.critic_dropout)
+        reader: Reader = Unaided() if reader_config is None else CandidateEnhancing(reader_config)
+    return Navigator(agent, reader)
+
+
+def _size(tensors: Tensors, telling: their.Telling) -> int | None:
+    """The size that most of the telling tensors have; None where there are none."""
+    told = [
+        tensor.shape[axis]
+        for pattern, axis in telling
+        for name, tensor in tensors.items()
+        if tensor.ndim > axis and re.fullmatch(pattern, name)
+    ]
+    return mode(told) if told else None
+
+
+def _require_fit(wanted: Mapping[str, Size], tensors: Tensors, file: object) -> None:
+    """Raise `CheckpointError` for all tensors together that are not as wanted."""
+    both = [name for name in wanted if name in tensors]
+    misshapen = [name for name in both if tensors[name].shape != wanted[name]]
+    faults = {
+        "missing": [name for name in wanted if name not in tensors],
+        "unknown": [name for name in tensors if name not in wanted],
+        "of another shape": [
+            f"{name} {tuple(tensors[name].shape)} instead of {tuple(wanted[name])}" for name in misshapen
+        ],
+        "not of finite numbers": [
+            name for name in both if name not in misshapen and not _is_finite(tensors[name])
+        ],
+    }
+    found = [f"{len(each)} {what}: {', '.join(each)}" for what, each in faults.items() if each]
+    if found:
+        raise CheckpointError(f"{file}: the weights fit no network of HAMT or ESceme; {'; '.join(found)}")
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    plain = tensor.is_floating_point() and tensor.layout is torch.strided and not tensor.is_meta
+    return plain and bool(tensor.isfinite().all())
+
+
+def _require_released(reader: Reader) -> None:
+    if not isinstance(reader, CandidateEnhancing):
+        return
+    config, released = reader.config, CandidateEnhancingConfig()
+    fixed = ("order", "context", "stop", "norm", "epsilon")
+    odd = [name for name in fixed if getattr(config, name) != getattr(released, name)]
+    if odd:
+        asked = ", ".join(f"{name} {getattr(config, name)}" for name in odd)
+        raise CheckpointError(
+            f"the original's reader cannot be told {asked}: it would compute something else"
+        )

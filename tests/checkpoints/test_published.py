@@ -1,0 +1,114 @@
+"""Reading published files: three kinds are told apart, all else is refused, nothing is ever executed."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import originals
+from esceme.checkpoints import read_weights
+from esceme.errors import CheckpointError, ConfigError
+
+
+class Trap:
+    """A pickle that leaves a file behind when it is opened."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Path.touch, (self.mark,)
+
+
+def test_a_fine_tuned_file_holds_a_network_and_a_critic(tmp_path: Path) -> None:
+    content = originals.fine_tuned()
+    weights = read_weights(originals.save(content, tmp_path / "best_val_unseen"))
+    assert weights.kind == "fine-tuned" and weights.critic is not None
+    assert list(weights.network) == list(content["vln_bert"]["state_dict"])
+    assert list(weights.critic) == list(content["critic"]["state_dict"])
+    del content["critic"]
+    assert read_weights(originals.save(content, tmp_path / "alone")).critic is None
+
+
+@pytest.mark.parametrize("wrapper", ["", "module."])
+def test_a_pre_training_file_holds_a_network(tmp_path: Path, wrapper: str) -> None:
+    state = originals.pre_training(wrapper=wrapper)
+    weights = read_weights(originals.save(state, tmp_path / "model_step_22000.pt"))
+    assert weights.kind == "pre-training" and weights.critic is None and list(weights.network) == list(state)
+
+
+def test_a_critic_may_lie_beside_a_state_dict(tmp_path: Path) -> None:
+    content = originals.fine_tuned()
+    for part in content:
+        save_file(content[part]["state_dict"], tmp_path / f"{part}.safetensors")
+    network, critic = (tmp_path / f"{part}.safetensors" for part in content)
+    weights = read_weights(network, critic=critic)
+    assert weights.kind == "state dict" and weights.critic is not None
+    assert torch.equal(
+        weights.critic["state2value.0.weight"], content["critic"]["state_dict"]["state2value.0.weight"]
+    )
+    with pytest.raises(ConfigError, match="holds a critic of its own; leave out"):
+        read_weights(originals.save(content, tmp_path / "best"), critic=critic)
+
+
+def test_the_old_format_of_torch_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "old.pt"
+    torch.save(originals.pre_training(), path, _use_new_zipfile_serialization=False)
+    assert read_weights(path).kind == "pre-training"
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_pickle_with_anything_else_is_never_executed(tmp_path: Path, plain: bool) -> None:
+    mark, path = tmp_path / "executed", tmp_path / "model.pt"
+    content = {"vln_bert": {"state_dict": originals.pre_training()}, "args": Trap(mark)}
+    if plain:
+        path.write_bytes(pickle.dumps(content["args"]))
+    else:
+        torch.save(content, path)
+    with pytest.raises(
+        CheckpointError, match="not a whole file of plain tensors, so it was not opened"
+    ) as told:
+        read_weights(path)
+    assert "save only its state dicts by torch.save" in str(told.value)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_a_truncated_file_is_refused(tmp_path: Path, suffix: str) -> None:
+    state, path = originals.pre_training(), tmp_path / f"model{suffix}"
+    if suffix == ".pt":
+        torch.save(state, path)
+    else:
+        save_file(state, path)
+    whole = path.read_bytes()
+    for size in (0, 7, 100, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(CheckpointError, match=f"model{suffix}: not a (complete|whole) file"):
+            read_weights(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([torch.zeros(3)], "expected the file to hold tensors by name, found a list"),
+        ({}, "found nothing"),
+        ({"model": {"weight": torch.zeros(3)}, "step": 3}, "others: model, step"),
+        ({1: torch.zeros(3)}, "others: 1"),
+        ({"vln_bert": {"epoch": 3}}, "the state_dict of vln_bert to hold tensors by name, found nothing"),
+        ({"vln_bert": {"state_dict": {"a": 3}}}, "others: a"),
+        ({"vln_bert": {"state_dict": {"a": torch.zeros(3)}}, "critic": {}}, "the state_dict of critic"),
+    ],
+)
+def test_other_content_is_refused(tmp_path: Path, content: object, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        read_weights(originals.save(content, tmp_path / "file"))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "nowhere.pt", tmp_path):
+        with pytest.raises(CheckpointError, match=f"{path}: no such file"):
+            read_weights(path)

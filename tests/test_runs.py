@@ -1,0 +1,228 @@
+"""Run folders: what is saved is loaded, and every fault is told."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from esceme import __version__
+from esceme.agents import HAMT, HamtConfig, Seq2Seq, Seq2SeqConfig, StopAtOnce
+from esceme.errors import CheckpointError, ConfigError, DataError, EscemeError
+from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, Unaided
+from esceme.navigator import Navigator
+from esceme.runs import EXPERIMENT, FORMAT, VOCABULARY, WEIGHTS, Setup, fill, load_run, save_run, setup_of
+
+CONFIG = HamtConfig(
+    vocabulary=30,
+    positions=12,
+    hidden=8,
+    heads=2,
+    feed_forward=10,
+    text_layers=1,
+    cross_layers=1,
+    panorama_layers=1,
+    feature_width=6,
+    max_steps=5,
+    critic_inner=4,
+    epsilon=1e-5,
+)
+READER = CandidateEnhancingConfig(width=6, pooling="mean", stop="zero")
+
+
+def navigator_of(seed: int = 0) -> Navigator:
+    torch.manual_seed(seed)
+    return Navigator(HAMT(CONFIG), CandidateEnhancing(READER), feature_dropout=0.25)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    navigator = navigator_of()
+    setup = setup_of(navigator, task="cvdn", max_steps=5, max_tokens=12, keep="last", origin="a test")
+    return save_run(tmp_path / "run", navigator, setup)
+
+
+def change(run: Path, **fields: Any) -> None:
+    """Write other values into the experiment; a value of None takes the field out."""
+    stored = {**json.loads((run / EXPERIMENT).read_text()), **fields}
+    stored = {name: value for name, value in stored.items() if value is not None}
+    (run / EXPERIMENT).write_text(json.dumps(stored))
+
+
+def rewrite(run: Path, spoil: Callable[[dict[str, Tensor]], None]) -> None:
+    tensors = load_file(run / WEIGHTS)
+    spoil(tensors)
+    save_file(tensors, run / WEIGHTS)
+
+
+def test_what_is_saved_is_loaded(run: Path) -> None:
+    loaded, navigator = load_run(run), navigator_of()
+    assert loaded.folder == run and loaded.vocabulary is None
+    assert loaded.navigator.agent.config == CONFIG and loaded.navigator.reader.config == READER
+    assert loaded.navigator.feature_dropout == 0.25 and not loaded.navigator.training
+    expected = navigator.state_dict()
+    assert list(loaded.navigator.state_dict()) == list(expected)
+    assert all(torch.equal(each, expected[name]) for name, each in loaded.navigator.state_dict().items())
+    assert loaded.setup.task == "cvdn" and loaded.setup.keep == "last" and loaded.setup.origin == "a test"
+    assert loaded.weights_hash == hashlib.sha256((run / WEIGHTS).read_bytes()).hexdigest()
+
+
+def test_saving_what_was_loaded_gives_the_same_files(run: Path, tmp_path: Path) -> None:
+    loaded = load_run(run)
+    again = save_run(tmp_path / "again", loaded.navigator, loaded.setup)
+    for name in (EXPERIMENT, WEIGHTS):
+        assert (again / name).read_bytes() == (run / name).read_bytes()
+    assert sorted(path.name for path in again.iterdir()) == [EXPERIMENT, WEIGHTS]
+
+
+def test_the_experiment_is_resolved_and_says_who_wrote_it(run: Path) -> None:
+    stored = json.loads((run / EXPERIMENT).read_text())
+    assert stored["format"] == FORMAT and stored["version"] == __version__
+    assert stored["agent"] == "hamt" and stored["agent_settings"] == vars(CONFIG)
+    assert stored["reader"] == "candidate-enhancing" and stored["reader_settings"] == vars(READER)
+
+
+@pytest.mark.parametrize("agent", [Seq2Seq(Seq2SeqConfig()), StopAtOnce()])
+def test_other_agents_have_run_folders_too(tmp_path: Path, agent: Any) -> None:
+    navigator = Navigator(agent, Unaided())
+    save_run(tmp_path, navigator, setup_of(navigator))
+    loaded = load_run(tmp_path).navigator
+    assert type(loaded.agent) is type(agent) and type(loaded.reader) is Unaided
+    expected = navigator.state_dict()
+    assert all(torch.equal(each, expected[name]) for name, each in loaded.state_dict().items())
+
+
+def test_a_vocabulary_of_its_own_is_found(run: Path) -> None:
+    (run / VOCABULARY).write_text("[PAD]\nsofa\n")
+    assert load_run(run).vocabulary == run / VOCABULARY
+
+
+def test_the_same_seed_builds_the_same_navigator(run: Path) -> None:
+    setup = load_run(run).setup
+    first, again, other = (setup.build(seed=seed).state_dict() for seed in (3, 3, 4))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["agent.text.words.weight"], other["agent.text.words.weight"])
+    torch.manual_seed(1)
+    expected = torch.rand(2)
+    torch.manual_seed(1)
+    setup.build(seed=3)
+    assert torch.equal(torch.rand(2), expected), "building draws from its own seed"
+
+
+# -- refusals ---------------------------------------------------------------------------------------------
+
+
+def test_all_tensors_that_do_not_fit_are_named_at_once(run: Path) -> None:
+    def spoil(tensors: dict[str, Tensor]) -> None:
+        del tensors["agent.history.start"], tensors["reader.norm.bias"]
+        tensors["agent.extra"] = torch.zeros(1)
+        tensors["agent.text.words.weight"] = torch.zeros(31, 8)
+        tensors["agent.critic.3.bias"] = torch.zeros(2)
+
+    rewrite(run, spoil)
+    with pytest.raises(CheckpointError) as refused:
+        load_run(run)
+    told = str(refused.value)
+    assert told.startswith(f"{run / WEIGHTS}: ")
+    for part in (
+        "2 missing: agent.history.start, reader.norm.bias",
+        "1 unknown: agent.extra",
+        "2 of another shape: agent.critic.3.bias (2,) instead of (1,), "
+        "agent.text.words.weight (31, 8) instead of (30, 8)",
+    ):
+        assert part in told
+
+
+def test_a_navigator_that_was_refused_tensors_is_as_before() -> None:
+    navigator, other = navigator_of(), navigator_of(1)
+    tensors = other.state_dict()
+    del tensors["agent.history.start"]
+    with pytest.raises(CheckpointError, match="given: .*1 missing: agent.history.start"):
+        fill(navigator, tensors, file="given")
+    expected = navigator_of().state_dict()
+    assert all(torch.equal(each, expected[name]) for name, each in navigator.state_dict().items())
+
+
+def test_a_folder_without_its_experiment_is_no_run(run: Path, tmp_path: Path) -> None:
+    (run / EXPERIMENT).unlink()
+    with pytest.raises(CheckpointError, match=r"run: has no experiment\.json; expected a run folder"):
+        load_run(run)
+    with pytest.raises(CheckpointError, match="nowhere: is not a folder; expected a run folder"):
+        load_run(tmp_path / "nowhere")
+
+
+def test_a_folder_without_its_weights_is_told(run: Path) -> None:
+    (run / WEIGHTS).unlink()
+    with pytest.raises(EscemeError, match=r"weights\.safetensors: no such file"):
+        load_run(run)
+
+
+def test_truncated_weights_are_told(run: Path) -> None:
+    whole = (run / WEIGHTS).read_bytes()
+    for size in (0, 5, 200, len(whole) // 2, len(whole) - 1):
+        (run / WEIGHTS).write_bytes(whole[:size])
+        with pytest.raises(CheckpointError, match=r"weights\.safetensors: not a complete safetensors file"):
+            load_run(run)
+
+
+def test_a_truncated_experiment_is_told(run: Path) -> None:
+    text = (run / EXPERIMENT).read_text()
+    (run / EXPERIMENT).write_text(text[: len(text) // 2])
+    with pytest.raises(DataError, match=r"experiment\.json: not valid json"):
+        load_run(run)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"format": "esceme-run-2"}, "format 'esceme-run-2', expected 'esceme-run-1'"),
+        ({"format": None}, "format 'None', expected 'esceme-run-1'"),
+        ({"keep": "middle"}, "keep"),
+        ({"max_steps": "many"}, "max_steps"),
+        ({"agent": None}, "agent"),
+        ({"agent": "duet"}, "no agent 'duet'; there are hamt, "),
+        ({"reader": "graph"}, "no reader 'graph'; there are unaided, "),
+        ({"agent_settings": {"heads": "two"}}, "agent 'hamt': .*heads"),
+        ({"agent_settings": {"sofa": 1}}, "agent 'hamt' has no setting sofa"),
+        ({"agent_settings": {"heads": 5}}, "768 cannot be shared out evenly to 5 heads"),
+        ({"reader_settings": {"pooling": "min"}}, "pooling"),
+        ({"feature_dropout": 1.0}, "feature_dropout"),
+    ],
+)
+def test_another_experiment_is_told(run: Path, fields: dict[str, Any], message: str) -> None:
+    change(run, **fields)
+    with pytest.raises(EscemeError, match=message):
+        load_run(run)
+
+
+def test_what_a_later_version_adds_is_passed_over(run: Path) -> None:
+    change(run, mood="good")
+    assert load_run(run).setup.task == "cvdn"
+
+
+def test_only_named_agents_and_readers_have_a_setup() -> None:
+    class Mine(HAMT):
+        """An agent of one's own."""
+
+    with pytest.raises(ConfigError, match="Mine is not one of hamt, "):
+        setup_of(Navigator(Mine(CONFIG), Unaided()))
+
+
+def test_a_setup_needs_an_agent_that_exists() -> None:
+    with pytest.raises(ConfigError, match="no agent 'duet'"):
+        Setup(agent="duet", agent_settings={}, reader_settings={}).build()
+
+
+def test_nothing_is_written_where_a_file_stands_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("mine")
+    navigator = navigator_of()
+    with pytest.raises(DataError, match="cannot be written"):
+        save_run(tmp_path / "run", navigator, setup_of(navigator))
+    assert (tmp_path / "run").read_text() == "mine"
