@@ -1,0 +1,19 @@
+"""Evaluating agents under named memory protocols: the same scores for every batch size."""
+
+from esceme.evaluation.evaluate import evaluate
+from esceme.evaluation.protocol import PROTOCOLS, Lifetime, Protocol
+from esceme.evaluation.result import Lived, Result, read_result
+from esceme.evaluation.shards import evaluate_in_processes
+from esceme.evaluation.stage import Plan
+
+__all__ = [
+    "PROTOCOLS",
+    "Lifetime",
+    "Lived",
+    "Plan",
+    "Protocol",
+    "Result",
+    "evaluate",
+    "evaluate_in_processes",
+    "read_result",
+]

@@ -1,0 +1,110 @@
+"""Evaluating: live a split under a memory protocol, score it, and be able to go on after a kill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+
+from esceme.evaluation.journal import Head, Journal, Line, done_batches, done_in_lanes, read_journals
+from esceme.evaluation.protocol import Lifetime
+from esceme.evaluation.result import Result, make_result, save_result
+from esceme.evaluation.schedule import Interleaved, Lanes, ReleasedOrder
+from esceme.evaluation.stage import Plan, Stage, set_stage
+from esceme.memory import save_bank
+from esceme.rollout import Step, roll_out
+from esceme.walking import Source, Walk, greedy
+
+BANK = "bank.safetensors"
+Report = Callable[[int, int], None]
+"""Told how many walks have ended, and of how many."""
+
+
+def silent(done: int, total: int) -> None:
+    """Tell nobody."""
+
+
+def evaluate(plan: Plan, out: str | Path, *, report: Report = silent) -> Result:
+    """Live and score a split in this process.
+
+    What has been lived is kept in `out`; where an evaluation with the same facts was interrupted there, it
+    goes on. In the end the folder holds the result, the predictions and what was remembered.
+    """
+    stage, folder = set_stage(plan), Path(out)
+    lifetime = live(stage, folder, "journal.jsonl", report=report)
+    if lifetime.bank is not None:
+        save_bank(lifetime.bank, folder / BANK)
+    return conclude(stage, folder)
+
+
+def conclude(stage: Stage, folder: Path) -> Result:
+    """The result of an evaluation whose episodes have all been lived."""
+    lines = read_journals(folder, Head(stage.fingerprint))
+    walks: dict[str, Walk] = {}
+    for line in sorted(lines, key=lambda line: line.batch):  # the first result of an episode counts
+        if line.pass_ == stage.plan.passes:
+            walks.setdefault(line.id, line.walk(stage.atlas, stage.by_id[line.id]))
+    result = make_result(stage, [walks[episode.episode_id] for episode in stage.episodes])
+    save_result(result, folder)
+    return result
+
+
+def live(stage: Stage, folder: Path, journal_name: str, *, report: Report = silent) -> Lifetime:
+    """Live the episodes of a stage as far as the journals in `folder` have not, and give the memory."""
+    head, lifetime = Head(stage.fingerprint), stage.lifetime()
+    lines = read_journals(folder, head)
+    journal = Journal(folder / journal_name, head)
+    total = len(stage.episodes) * stage.plan.passes
+    done = len({(line.pass_, line.id) for line in lines if line.id in stage.by_id})
+    report(done, total)
+    order = ReleasedOrder(stage.episodes, stage.plan.batch, seed=stage.plan.seed)
+    try:
+        for number in range(1, stage.plan.passes + 1):
+            for ended in _pass(stage, lifetime, lines, number, order):
+                journal.add(ended)
+                done = min(done + len(ended), total)
+                report(done, total)
+    finally:
+        journal.close()
+    return lifetime
+
+
+def _pass(
+    stage: Stage, lifetime: Lifetime, lines: Sequence[Line], number: int, order: ReleasedOrder
+) -> Iterator[list[Line]]:
+    """Live one pass; what has ended is told at once in lanes, and batch by batch otherwise."""
+    atlas = stage.atlas
+    if stage.plan.schedule == "lanes":
+        done = done_in_lanes(lines, number, atlas, stage.by_id)
+        lanes = Lanes(atlas, stage.episodes, lifetime, slots=stage.plan.batch, done=done, visits=stage.visits)
+        for step in _steps(stage, lanes, lifetime):
+            if step.finished:
+                yield [Line.of(walk, atlas, number=number) for walk in step.finished]
+        return
+    planned = list(order.batches())
+    lived = done_batches(lines, number, atlas, planned)
+    batch, ended = len(lived), list[Walk]()
+    for step in _steps(stage, Interleaved(atlas, planned, lifetime, done=lived), lifetime):
+        ended += step.finished
+        if len(step.finished) == len(step.walks):
+            yield [Line.of(walk, atlas, number=number, batch=batch) for walk in ended]
+            batch, ended = batch + 1, []
+
+
+@torch.inference_mode()
+def _steps(stage: Stage, source: Source, lifetime: Lifetime) -> Iterator[Step]:
+    """Walk greedily, in the precision that the plan wants."""
+    navigator = stage.run.navigator.eval()
+    halved = torch.autocast(navigator.device.type, torch.bfloat16)
+    with halved if stage.plan.precision == "bf16" else nullcontext():
+        yield from roll_out(
+            navigator,
+            stage.atlas,
+            source,
+            lifetime.memory,
+            greedy,
+            encode=stage.encode,
+            max_steps=stage.max_steps,
+        )

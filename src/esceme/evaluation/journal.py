@@ -1,0 +1,133 @@
+"""What an evaluation has lived through so far, line by line, so that one that was killed can go on."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from esceme.errors import DataError
+from esceme.files import read_bytes
+from esceme.tasks.episode import Episode
+from esceme.walking import Walk
+from esceme.world.atlas import Atlas
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One walk that has ended; viewpoints by name, since integers depend on which scenes are loaded."""
+
+    pass_: int = msgspec.field(name="pass")
+    batch: int
+    """Which batch of an interleaved pass it belongs to; 0 in lanes."""
+    id: str
+    visit: int
+    decisions: int
+    stopped: bool
+    poses: list[tuple[str, int]]
+
+    @classmethod
+    def of(cls, walk: Walk, atlas: Atlas, *, number: int, batch: int = 0) -> Line:
+        """A walk as a line."""
+        poses = [(atlas.name(viewpoint)[1], view) for viewpoint, view in walk.poses]
+        return cls(number, batch, walk.episode.episode_id, walk.visit, walk.decisions, walk.stopped, poses)
+
+    def walk(self, atlas: Atlas, episode: Episode) -> Walk:
+        """The walk of a line."""
+        at = atlas.locate(episode.scene_id, [name for name, _ in self.poses]).tolist()
+        poses = list(zip(at, (view for _, view in self.poses), strict=True))
+        return Walk(episode, poses, self.decisions, self.stopped, self.visit)
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The first line: which evaluation this is of."""
+
+    evaluation: str
+    """A hash of everything that determines its result."""
+
+
+class Journal:
+    """A file that grows by a line per walk."""
+
+    def __init__(self, path: Path, head: Head) -> None:
+        """Go on with the journal of this evaluation, or begin it."""
+        self._file: IO[bytes]
+        whole = whole_lines(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._file = path.open("r+b" if path.exists() else "wb")
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._file.truncate(sum(len(line) for line in whole))
+            self._file.seek(0, 2)
+        except BlockingIOError:
+            raise DataError(f"{path}: another evaluation is writing it just now; let it finish") from None
+        except OSError as error:
+            raise DataError(f"{path}: cannot be written ({error.strerror or error})") from None
+        if not whole:
+            self._write(msgspec.json.encode(head) + b"\n")
+
+    def add(self, lines: Sequence[Line]) -> None:
+        """Write lines, all of them or none."""
+        self._write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+
+    def _write(self, data: bytes) -> None:
+        try:
+            self._file.write(data)
+            self._file.flush()
+        except OSError as error:
+            name = getattr(self._file, "name", "journal")
+            raise DataError(f"{name}: cannot be written ({error.strerror or error})") from None
+
+    def close(self) -> None:
+        """End writing."""
+        self._file.close()
+
+
+def whole_lines(path: Path) -> list[bytes]:
+    """The complete lines of a journal; one that was cut off by a kill does not count."""
+    if not path.is_file():
+        return []
+    lines = read_bytes(path).splitlines(keepends=True)
+    return lines if not lines or lines[-1].endswith(b"\n") else lines[:-1]
+
+
+def read_journals(folder: Path, head: Head) -> list[Line]:
+    """All lines of the journals in a folder; raises `DataError` where one is of another evaluation."""
+    found: dict[tuple[int, int, str], Line] = {}
+    for path in sorted(folder.glob("journal*.jsonl")):
+        try:
+            first, *rest = whole_lines(path) or [msgspec.json.encode(head)]
+            if msgspec.json.decode(first, type=Head) != head:
+                raise DataError(
+                    f"{folder}: holds another evaluation, begun with other weights, data or settings; "
+                    "give another --out, or remove the folder"
+                )
+            for data in rest:
+                line = msgspec.json.decode(data, type=Line)
+                found.setdefault((line.pass_, line.batch, line.id), line)
+        except msgspec.DecodeError as error:
+            raise DataError(f"{path}: not a journal of an evaluation ({error}); remove it") from None
+    return list(found.values())
+
+
+def done_in_lanes(
+    lines: Sequence[Line], number: int, atlas: Atlas, episodes: Mapping[str, Episode]
+) -> dict[str, Walk]:
+    """The walks of a pass that have ended, by episode."""
+    of_pass = [line for line in lines if line.pass_ == number and line.id in episodes]
+    return {line.id: line.walk(atlas, episodes[line.id]) for line in of_pass}
+
+
+def done_batches(
+    lines: Sequence[Line], number: int, atlas: Atlas, planned: Sequence[Sequence[Episode]]
+) -> list[list[Walk]]:
+    """The walks of the first batches of a pass that have ended as a whole."""
+    found = {(line.batch, line.id): line for line in lines if line.pass_ == number}
+    done = []
+    for index, batch in enumerate(planned):
+        if any((index, episode.episode_id) not in found for episode in batch):
+            break
+        done.append([found[index, episode.episode_id].walk(atlas, episode) for episode in batch])
+    return done

@@ -1,0 +1,144 @@
+"""How long a memory lives: every protocol under which an agent with scene memory is evaluated, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+from esceme.errors import ConfigError
+from esceme.memory import Masked, Memory, MemoryBank, Pooling, Reader, load_bank
+from esceme.tasks.episode import Episode
+from esceme.tasks.tours import Tour
+from esceme.walking import Walk
+from esceme.world.atlas import Atlas
+
+Protocol = Literal["none", "cold", "two-pass", "episodic", "tour", "warm", "masked", "oracle"]
+"""How long a memory lives.
+
+- `none`: there is none; for an agent that was trained without a reader.
+- `cold`: empty at the beginning of the split, then kept: "ESceme".
+- `two-pass`: the split is lived twice, only the second time counts: "ESceme*".
+- `episodic`: every episode has a memory of its own: the re-initialisation row.
+- `tour`: cleared at the beginning of every tour (IVLN).
+- `warm`: as `cold`, but beginning with a saved bank.
+- `masked` (a control): as `cold`, but whatever is recalled is zero.
+- `oracle` (a control): everything is remembered beforehand.
+"""
+PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
+
+
+class Place(NamedTuple):
+    """Where an episode stands in its tour."""
+
+    number: int
+    """From 0."""
+    following: Episode | None
+
+
+class Lifetime:
+    """A memory, and what happens to it when an episode begins and ends."""
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        atlas: Atlas,
+        bank: MemoryBank | None,
+        *,
+        tours: Mapping[str, Place] | None = None,
+        oracle_phases: bool = False,
+    ) -> None:
+        """Let `bank` live by `protocol`; with `oracle_phases` it also sees the ways between episodes."""
+        self.protocol = protocol
+        self.bank = bank
+        self._atlas, self._tours, self._oracle_phases = atlas, tours or {}, oracle_phases
+
+    @property
+    def memory(self) -> Memory | None:
+        """What agents recall from and are remembered in."""
+        return Masked(self.bank) if self.bank is not None and self.protocol == "masked" else self.bank
+
+    def begin(self, walk: Walk) -> None:
+        """An episode is about to begin."""
+        episode = walk.episode
+        first_of_tour = self.protocol == "tour" and self._tours[episode.episode_id].number == 0
+        if self.bank is not None and (self.protocol == "episodic" or first_of_tour):
+            self.bank.forget(episode.scene_id)
+
+    def finish(self, walk: Walk) -> None:
+        """An episode has ended: on a tour, an oracle leads to its goal and to the next start (spec H.2)."""
+        if self.bank is None or not self._oracle_phases:
+            return
+        episode, following = walk.episode, self._tours[walk.episode.episode_id].following
+        graph = self._atlas.graph(episode.scene_id)
+        here = self._atlas.name(walk.viewpoint)[1]
+        stations = [here, *([] if episode.goal_withheld else [episode.goal])]
+        stations += [following.start] if following is not None else []
+        for a, b in zip(stations, stations[1:], strict=False):
+            led = graph.shortest_path(a, b)
+            self.bank.remember_at(self._atlas.locate(episode.scene_id, led).tolist())
+
+    def replay(self, walk: Walk) -> None:
+        """Live an episode again as far as the memory is concerned."""
+        self.begin(walk)
+        if self.bank is not None:
+            self.bank.remember_at(walk.remembered)
+        self.finish(walk)
+
+
+def open_lifetime(
+    protocol: Protocol,
+    reader: Reader,
+    atlas: Atlas,
+    *,
+    bank: Path | None = None,
+    tours: Mapping[str, Place] | None = None,
+    oracle_phases: bool = False,
+) -> Lifetime:
+    """A memory at the beginning of an evaluation; call `require_sense` first."""
+    if not reader.uses_memory:
+        return Lifetime(protocol, atlas, None)
+    pooling: Pooling = getattr(reader.config, "pooling", "max")
+    memory = MemoryBank.of(atlas, pooling=pooling)
+    if bank is not None:
+        memory.merge(load_bank(bank, width=memory.width, source=memory.source))
+    if protocol == "oracle":
+        memory.remember_all()
+    return Lifetime(protocol, atlas, memory, tours=tours, oracle_phases=oracle_phases)
+
+
+def require_sense(
+    protocol: Protocol, reader: Reader, *, bank: object, tours: object, oracle_phases: bool, lanes: bool
+) -> None:
+    """Raise `ConfigError` for a protocol that an agent cannot live by, and for options without effect."""
+    if protocol not in PROTOCOLS:
+        raise ConfigError(f"memory '{protocol}': expected one of {', '.join(PROTOCOLS)}")
+    if protocol == "none" and reader.uses_memory:
+        raise ConfigError(
+            "memory 'none' belongs to an agent trained without a reader, and this one has one; "
+            "'masked' shows it nothing but zeros"
+        )
+    if protocol != "none" and not reader.uses_memory:
+        raise ConfigError(f"this agent reads no memory, so '{protocol}' means nothing to it; use 'none'")
+    if (protocol == "warm") != (bank is not None):
+        raise ConfigError("memory 'warm' and a bank file (--bank) belong together: give both or neither")
+    if (protocol == "tour") != (tours is not None):
+        raise ConfigError("memory 'tour' and a file of tours (--tours) belong together: give both or neither")
+    if oracle_phases and protocol != "tour":
+        raise ConfigError(f"oracle phases lead from episode to episode of a tour; '{protocol}' has none")
+    if not lanes and protocol in ("episodic", "tour"):
+        raise ConfigError(
+            f"memory '{protocol}' lives one episode after the other in a scene, 'interleaved' many at once; "
+            "use the schedule 'lanes'"
+        )
+
+
+def places_in_tours(tours: Sequence[Tour], episodes: Sequence[Episode]) -> dict[str, Place]:
+    """Where each episode stands in its tour."""
+    by_id = {episode.episode_id: episode for episode in episodes}
+    places = {}
+    for tour in tours:
+        following = [*(by_id[each] for each in tour.episode_ids[1:]), None]
+        for number, (each, after) in enumerate(zip(tour.episode_ids, following, strict=True)):
+            places[each] = Place(number, after)
+    return places

@@ -1,0 +1,130 @@
+"""A result: every walk of an evaluation with its scores, and all that determined them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from esceme.errors import DataError
+from esceme.evaluation.stage import Stage
+from esceme.files import read_json, write_json
+from esceme.metrics import Scores, score
+from esceme.tasks.folder import DataFolder
+from esceme.tasks.reverie import read_objects
+from esceme.tasks.submission import Prediction, Stand
+from esceme.walking import Walk
+from esceme.world.atlas import Atlas
+from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS
+
+FORMAT = "esceme-result-1"
+RESULT = "result.json"
+PREDICTIONS = "predictions.json"
+
+
+class Lived(msgspec.Struct, frozen=True, kw_only=True):
+    """One episode of a result."""
+
+    id: str
+    scene: str
+    path: str
+    """Shared by instructions of the same walk."""
+    visit: int
+    """The how-manyth episode in its scene (or tour) it was, from 1."""
+    decisions: int
+    stopped: bool
+    trajectory: list[tuple[str, float, float]]
+    """[viewpoint, heading, elevation] of every pose, as prediction files have them."""
+    scores: dict[str, float]
+    """Measure -> value; empty where the goal is withheld."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What an evaluation found."""
+
+    format: str = FORMAT
+    facts: dict[str, Any]
+    """Weights and data (as hashes), protocol, schedule, order, seed, limits, version."""
+    means: dict[str, float]
+    episodes: list[Lived]
+
+
+def make_result(stage: Stage, walks: Sequence[Walk]) -> Result:
+    """Score walks, one per episode, in the order of the split's file; nothing is scored without goals."""
+    atlas = stage.atlas
+    trajectories = {walk.episode.episode_id: _trajectory(walk, atlas) for walk in walks}
+    withheld = any(walk.episode.goal_withheld for walk in walks)
+    scores = None if withheld else _scores(stage, walks, trajectories)
+    values = {} if scores is None else scores.values
+    episodes = [
+        Lived(
+            id=walk.episode.episode_id,
+            scene=walk.episode.scene_id,
+            path=walk.episode.path_id,
+            visit=walk.visit,
+            decisions=walk.decisions,
+            stopped=walk.stopped,
+            trajectory=trajectories[walk.episode.episode_id],
+            scores={name: float(each[row]) for name, each in values.items()},
+        )
+        for row, walk in enumerate(walks)
+    ]
+    means = {} if scores is None else {name: float(value) for name, value in scores.means().items()}
+    return Result(facts=stage.facts, means=means, episodes=episodes)
+
+
+def save_result(result: Result, folder: Path) -> None:
+    """Write `predictions.json`, which every tool of the field reads, and `result.json`, the whole."""
+    predictions = [{"instr_id": each.id, "trajectory": each.trajectory} for each in result.episodes]
+    write_json(folder / PREDICTIONS, predictions)
+    write_json(folder / RESULT, result)
+
+
+def read_result(path: str | Path) -> Result:
+    """A result file, or that of an evaluation's folder."""
+    path = Path(path)
+    path = path / RESULT if path.is_dir() else path
+    result = read_json(path, Result)
+    if result.format != FORMAT:
+        raise DataError(f"{path}: format '{result.format}', expected '{FORMAT}'")
+    wrong = [each.id for each in result.episodes if not all(map(math.isfinite, each.scores.values()))]
+    if wrong:
+        raise DataError(f"{path}: episode {wrong[0]} has scores that are no numbers")
+    return result
+
+
+def _trajectory(walk: Walk, atlas: Atlas) -> list[tuple[str, float, float]]:
+    return [
+        (atlas.name(viewpoint)[1], float(VIEW_HEADINGS[view]), float(VIEW_ELEVATIONS[view]))
+        for viewpoint, view in walk.poses
+    ]
+
+
+def _scores(
+    stage: Stage, walks: Sequence[Walk], trajectories: Mapping[str, list[tuple[str, float, float]]]
+) -> Scores:
+    pairs = [
+        (walk.episode, Prediction(name, tuple(Stand(*each) for each in trajectories[name])))
+        for walk in walks
+        for name in (walk.episode.episode_id,)
+    ]
+    task = str(stage.facts["task"])
+    return score(
+        pairs,
+        stage.atlas,
+        success="end-panos" if task == "cvdn" else "trusted",
+        objects=_objects(stage) if task == "reverie" else None,
+        tours=stage.tours,
+        file=stage.plan.run,
+        annotations=stage.annotations,
+    )
+
+
+def _objects(stage: Stage) -> Mapping[str, frozenset[str]]:
+    path = DataFolder(stage.plan.data).objects
+    if path is None:
+        raise DataError(f"{stage.plan.data}: REVERIE counts success by objects, and there is no objects file")
+    return read_objects(path)

@@ -1,0 +1,117 @@
+"""Evaluating in several processes: scenes are shared out, never the episodes of one scene.
+
+Each process lives its scenes with a memory of its own; since memories of different scenes never meet, the
+walks are those of one process.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from esceme.errors import ConfigError, EscemeError
+from esceme.evaluation.evaluate import BANK, Report, conclude, evaluate, live, silent
+from esceme.evaluation.journal import Head, read_journals
+from esceme.evaluation.result import Result
+from esceme.evaluation.stage import Plan, set_stage
+from esceme.memory import load_bank, save_bank
+from esceme.tasks.episode import Episode
+
+SECONDS_BETWEEN_LOOKS = 0.5
+
+
+def evaluate_in_processes(plan: Plan, out: str | Path, *, processes: int, report: Report = silent) -> Result:
+    """What `evaluate` does, by several processes; an interrupted evaluation may go on with another number."""
+    if processes < 1:
+        raise ConfigError(f"processes: expected at least 1, found {processes}")
+    if processes == 1:
+        return evaluate(plan, out, report=report)
+    if plan.schedule != "lanes":
+        raise ConfigError("'interleaved' episodes share one memory across scenes' batches; use one process")
+    stage, folder = set_stage(plan), Path(out)
+    read_journals(folder, Head(stage.fingerprint))  # an evaluation of something else is refused here
+    folder.mkdir(parents=True, exist_ok=True)
+    shares = share_out(stage.episodes, processes)
+    context = multiprocessing.get_context("spawn")
+    threads = max(1, (os.cpu_count() or 1) // len(shares))
+    workers = [
+        context.Process(target=_work, args=(plan, scenes, dict(stage.hashes), folder, number, threads))
+        for number, scenes in enumerate(shares)
+    ]
+    try:
+        for worker in workers:
+            worker.start()
+        while any(worker.is_alive() for worker in workers):
+            lines = read_journals(folder, Head(stage.fingerprint))
+            report(len({(line.pass_, line.id) for line in lines}), len(stage.episodes) * plan.passes)
+            for worker in workers:
+                worker.join(SECONDS_BETWEEN_LOOKS / len(workers))
+            if any(worker.exitcode for worker in workers):
+                break
+    finally:
+        for worker in workers:
+            if worker.is_alive() and any(other.exitcode for other in workers):
+                worker.terminate()
+            worker.join()
+    if failed := [worker for worker in workers if worker.exitcode]:
+        raise EscemeError(
+            f"{len(failed)} of {len(workers)} processes ended early (code {failed[0].exitcode}); "
+            f"what was lived is kept in {folder}: start the same evaluation again to go on"
+        )
+    report(len(stage.episodes) * plan.passes, len(stage.episodes) * plan.passes)
+    _join_banks(folder, len(workers))
+    return conclude(stage, folder)
+
+
+def share_out(episodes: Sequence[Episode], shares: int) -> list[set[str]]:
+    """Scenes in at most `shares` groups with about equally many episodes, none of them empty."""
+    counts = Counter(episode.scene_id for episode in episodes)
+    groups: list[set[str]] = [set() for _ in range(min(shares, len(counts)))]
+    for scene, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        min(groups, key=lambda group: sum(counts[each] for each in group)).add(scene)
+    return groups
+
+
+def _work(
+    plan: Plan,
+    scenes: Collection[str],
+    hashes: Mapping[str, str],
+    folder: Path,
+    number: int,
+    threads: int,
+) -> None:
+    """One process: live the episodes of some scenes."""
+    torch.set_num_threads(threads)
+    try:
+        stage = set_stage(plan, scenes=scenes, hashes=hashes)
+        lifetime = live(stage, folder, f"journal-{number}.jsonl")
+        if lifetime.bank is not None:
+            save_bank(lifetime.bank, folder / _part(number))
+    except EscemeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _join_banks(folder: Path, processes: int) -> None:
+    """One bank of what all processes remember."""
+    parts = [folder / _part(number) for number in range(processes)]
+    if not all(part.is_file() for part in parts):
+        return
+    bank, *others = (load_bank(part) for part in parts)
+    for other in others:
+        bank.merge(other)
+    save_bank(bank, folder / BANK)
+    for part in parts:
+        part.unlink()
+
+
+def _part(number: int) -> str:
+    return f".bank-{number}.safetensors"
