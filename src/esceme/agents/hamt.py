@@ -21,6 +21,7 @@ from esceme.agents.layers import (
     Described,
     Known,
     Layer,
+    Places,
     Tokens,
     initialise,
 )
@@ -88,7 +89,8 @@ class HamtState(State):
     heard: Tensor
     """(B, L) bool: True but for padding."""
     spoken: Tensor
-    """(B, X, 2, L, H): keys and values of the text for each cross layer; X = 0 where they change."""
+    """(B, X, 2, L, H): keys and values of the text for the first X cross layers, which never change: for one
+    where text attends to vision, for all where it does not."""
     history: Tensor
     """(B, S, H): the global token and one per step."""
     lived: Tensor
@@ -296,13 +298,12 @@ class HAMT(Agent[HamtState]):
         return [encoded, *(half(tokens).padded for half in halves)]
 
     def _speak(self, encoded: Tensor, heard: Tensor) -> Tensor:
-        """Keys and values of the text, which do not change where text does not attend to vision."""
-        if self.config.language_cross_attention:
-            return encoded.new_zeros(len(encoded), 0, 2, *encoded.shape[1:])
-        texts = self.text_of_layers(encoded, heard)
+        """Keys and values of the text for those layers that read it unchanged by vision."""
+        alone = not self.config.language_cross_attention
+        texts = self.text_of_layers(encoded, heard) if alone else [encoded]
         pairs = [
             torch.stack([layer.across.key(text), layer.across.value(text)], 1)
-            for layer, text in zip(self._layers, texts, strict=True)
+            for layer, text in zip(self._layers, texts, strict=alone)
         ]
         return torch.stack(pairs, 1)
 
@@ -319,33 +320,35 @@ class HAMT(Agent[HamtState]):
         valid = torch.cat([remembered, observation.valid], 1)
         vision = Tokens.of(torch.cat([history, seen], 1), valid, everything=everything)
         choices = choices_of(observation)
-        read = None
-        if not everything:
-            read = torch.arange(longest, longest + choices, device=valid.device)
-            read = torch.cat([read.new_zeros(1), read])  # the global token and the choices
+        read = None if everything else _read(observation, longest, choices)
         text, vision = self._relate(state, vision, read, everything=everything)
         split = longest if everything else 1
         told, lived, sight = text.padded, vision.padded[:, :split], vision.padded[:, split:]
         return self._judge(observation, told, lived, sight, choices)
 
     def _relate(
-        self, state: HamtState, vision: Tokens, read: Tensor | None, *, everything: bool
+        self, state: HamtState, vision: Tokens, read: Places | None, *, everything: bool
     ) -> tuple[Tokens, Tokens]:
         """Both streams after all cross layers; of the last one only what will be read."""
         text = Tokens.of(state.words, state.heard, everything=everything)
-        last = len(self._layers) - 1
-        first = None if read is None else read[:1]
+        first = None if read is None else Places(read.columns[:1], read.wanted[:, :1])
         for depth, layer in enumerate(self._layers):
+            last = depth == len(self._layers) - 1
+            known = self._known(state, depth, text.layout.mask)
             if self.config.language_cross_attention:
-                reads = {"read_text": first, "read_vision": read} if depth == last else {}
-                text, vision = layer(text, vision, **reads)
+                ends = {"read_text": first, "read_vision": read} if last else {}
+                text, vision = layer(text, vision, spoken=known, **ends)
             else:
-                spoken = state.spoken[:, depth]  # (B, 2, L, H)
-                keys, values = spoken.view(*spoken.shape[:3], self.config.heads, -1).unbind(1)
-                known = Known(keys.transpose(1, 2), values.transpose(1, 2), text.layout.mask)
-                shown = layer.across(vision, known)
-                vision = layer.vision(shown, read=read if depth == last else None)
+                vision = layer.vision(layer.across(vision, known), read=read if last else None)
         return text, vision
+
+    def _known(self, state: HamtState, depth: int, mask: Tensor | None) -> Known | None:
+        """What vision knows of the text at a layer, where that was fixed at the beginning."""
+        if depth >= state.spoken.shape[1]:
+            return None
+        spoken = state.spoken[:, depth]  # (B, 2, L, H)
+        keys, values = spoken.view(*spoken.shape[:3], self.config.heads, -1).transpose(2, 3).unbind(1)
+        return Known(keys, values, mask)
 
     def _judge(
         self, observation: Observation, text: Tensor, history: Tensor, sight: Tensor, choices: int
@@ -378,6 +381,15 @@ class HAMT(Agent[HamtState]):
             encoded = self.history.encode_panorama(fresh.panorama(), fresh.panorama_angles())
             state.panoramas.update(zip(new, encoded, strict=True))
         return torch.stack([state.panoramas[key] for key in keys])
+
+
+def _read(observation: Observation, before: int, choices: int) -> Places:
+    """What the heads read of vision: the global token and, after `before` history tokens, the choices."""
+    wanted = observation.kind[:, :choices] != CONTEXT
+    columns = torch.arange(before, before + choices, device=wanted.device)
+    return Places(
+        torch.cat([columns.new_zeros(1), columns]), torch.cat([torch.ones_like(wanted[:, :1]), wanted], 1)
+    )
 
 
 def _layer(config: HamtConfig) -> Layer:

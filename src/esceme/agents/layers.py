@@ -55,6 +55,15 @@ class Ragged:
         return None if self.full else self.valid[:, None, None, :]
 
 
+class Places(NamedTuple):
+    """Some places of every sequence: all that will be read of a last layer."""
+
+    columns: Tensor
+    """(R,)"""
+    wanted: Tensor
+    """(B, R) bool: which of them each sequence needs."""
+
+
 class Tokens(NamedTuple):
     """Sequences of tokens: rows (T, H) and how they lie in a batch."""
 
@@ -72,10 +81,9 @@ class Tokens(NamedTuple):
         """(B, L, H)."""
         return self.layout.pad(self.rows)
 
-    def at(self, columns: Tensor) -> Tokens:
-        """The tokens of some places of every sequence, all counted as real."""
-        chosen = self.padded[:, columns]
-        return Tokens(chosen.flatten(0, 1), Ragged(torch.ones_like(chosen[..., 0], dtype=torch.bool)))
+    def at(self, places: Places) -> Tokens:
+        """The tokens at some places of the sequences."""
+        return Tokens.of(self.padded[:, places.columns], places.wanted)
 
 
 class Known(NamedTuple):
@@ -150,7 +158,7 @@ class Layer(nn.Module):
         self.attention = Attention(width, heads, dropout=dropout, epsilon=epsilon)
         self.feed_forward = FeedForward(width, inner, dropout=dropout, epsilon=epsilon)
 
-    def forward(self, tokens: Tokens, *, read: Tensor | None = None) -> Tokens:
+    def forward(self, tokens: Tokens, *, read: Places | None = None) -> Tokens:
         """New tokens at the places `read` of every sequence, by default at all."""
         asking = tokens if read is None else tokens.at(read)
         return self.feed_forward(self.attention(asking, self.attention.know(tokens)))
@@ -176,12 +184,16 @@ class CrossLayer(nn.Module):
         text: Tokens,
         vision: Tokens,
         *,
-        read_text: Tensor | None = None,
-        read_vision: Tensor | None = None,
+        spoken: Known | None = None,
+        read_text: Places | None = None,
+        read_vision: Places | None = None,
     ) -> tuple[Tokens, Tokens]:
-        """Both streams, updated; only the places `read_…` where those are all that will be read."""
+        """Both streams, updated; only the places `read_…` where those are all that will be read.
+
+        `spoken` is what vision knows of the text, where it is known already.
+        """
         told = self.across(text, self.across.know(vision))
-        shown = self.across(vision, self.across.know(text))
+        shown = self.across(vision, self.across.know(text) if spoken is None else spoken)
         return self.text(told, read=read_text), self.vision(shown, read=read_vision)
 
 
