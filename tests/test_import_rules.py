@@ -81,7 +81,17 @@ ORDER_WITHIN = {
     ],
     "report": ["floors", "svg", "lanes", "marks", "panels", "plan", "floorplan", "topdown", "__init__"],
     "verify": [
-        *["comparison", "references", "simulator", "measures", "beside", "network", "replay", "lives", "folder"],
+        *[
+            "comparison",
+            "references",
+            "simulator",
+            "measures",
+            "beside",
+            "network",
+            "replay",
+            "lives",
+            "folder",
+        ],
         "__init__",
     ],
     "cli": [

@@ -157,3 +157,30 @@ def test_a_value_that_cannot_be_computed_is_a_message() -> None:
 
 def test_outputs_are_what_is_left_without_the_inputs() -> None:
     assert outputs_of({"scan": "house", "x": 1}, ("scan", "viewpoint")) == {"x": 1}
+
+
+@pytest.mark.parametrize(
+    ("stored", "ours", "difference"),
+    [
+        ([1.0, 2.0], [1.0, 2.5], 0.5),
+        ([1.0, -math.inf], [1.0, -math.inf], 0.0),
+        ([-math.inf], [math.inf], math.inf),
+        ([1.0], [-math.inf], math.inf),
+        ([math.nan], [math.nan], math.inf),
+        ([True, False], [1, 0], 0.0),
+    ],
+)
+def test_arrays_are_compared_number_by_number(
+    stored: list[float], ours: list[float], difference: float
+) -> None:
+    comparison, report = Comparison("file"), Report()
+    comparison.add_array("logits", stored, ours, 0.1)
+    comparison.add_to(report)
+    assert report.rows == [("file", "logits", len(ours), difference, 0.1, difference <= 0.1)]
+
+
+def test_arrays_of_other_shapes_differ() -> None:
+    comparison, report = Comparison("file"), Report()
+    comparison.add_array("logits", [[1.0]], [1.0], 0.1)
+    comparison.add_to(report)
+    assert [(row.quantity, row.ok) for row in report.rows] == [("logits (shape)", False)]

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+import numpy as np
+from numpy.typing import ArrayLike
 
 from esceme.errors import EscemeError
 
@@ -43,6 +45,8 @@ class Report:
 
     rows: list[Row] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
+    """Files that others were compared with the help of: weights, inputs, settings."""
 
     @property
     def exit_code(self) -> int:
@@ -95,10 +99,27 @@ class Comparison:
         else:
             self._note(quantity, float(stored != ours or type(stored) is not type(ours)), 0.0)
 
-    def _note(self, quantity: str, difference: float, tolerance: float) -> None:
+    def add_array(self, quantity: str, stored: ArrayLike, ours: ArrayLike, tolerance: float) -> None:
+        """Compare two arrays number by number; the same infinity is no difference, NaN always is."""
+        theirs, own = np.asarray(stored, dtype=np.float64), np.asarray(ours, dtype=np.float64)
+        if theirs.shape != own.shape:
+            self._note(f"{quantity} (shape)", 1.0, 0.0)
+            return
+        apart = np.full(own.shape, np.inf)
+        finite = np.isfinite(theirs) & np.isfinite(own)
+        apart[finite] = np.abs(theirs[finite] - own[finite])
+        apart[theirs == own] = 0.0
+        self._note(quantity, float(apart.max(initial=0.0)), tolerance, own.size)
+
+    def lack(self, what: str) -> None:
+        """Say that a file does not hold what it should, so that it was not compared."""
+        if what not in self._lacking:
+            self._lacking.append(what)
+
+    def _note(self, quantity: str, difference: float, tolerance: float, count: int = 1) -> None:
         compared, largest, _ = self._found.get(quantity, (0, 0.0, tolerance))
         largest = difference if math.isnan(difference) else max(largest, difference)
-        self._found[quantity] = (compared + 1, largest, tolerance)
+        self._found[quantity] = (compared + count, largest, tolerance)
 
     def add_to(self, report: Report) -> None:
         """Put what was found into a report, and say what was not compared."""

@@ -1,0 +1,145 @@
+"""What lies beside a reference file and is needed to compute its numbers: weights, inputs, settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+import msgspec
+import safetensors
+from safetensors.torch import load_file
+from torch import Tensor
+
+from esceme.agents.hamt import HAMT, ActionInput
+from esceme.checkpoints import navigator_from
+from esceme.errors import DataError
+from esceme.files import read_json
+from esceme.memory import Pooling
+from esceme.navigator import Navigator
+from esceme.verify.comparison import Json
+
+FILES = r"(.*/)?((vln_bert|vln_bert_h_layers_extra|critic|case[^_/]+_inputs)\.safetensors|meta\.json)"
+"""Files that are not compared themselves: others are computed from them."""
+NETWORK, CRITIC, META = "vln_bert.safetensors", "critic.safetensors", "meta.json"
+HISTORY_LAYERS = "vln_bert_h_layers_extra.safetensors"
+FOREIGN = re.compile(r"(vln_bert\.)?(position_encoder|history_mapper|target_predictor)\.")
+"""Parts of networks that this version has not got."""
+HISTORY_LAYER = re.compile(r"(?:vln_bert\.)?encoder\.h_layers\.(\d+)\.")
+NOT_COMPARED = "this version does not compare such files"
+Tensors = dict[str, Tensor]
+
+
+class Switches(msgspec.Struct, frozen=True, kw_only=True):
+    """What a network does that its tensors do not tell."""
+
+    language_cross_attention: bool = True
+    action_input: ActionInput = "ob_txt"
+    history_layers: int = 0
+    pooling: Pooling = "max"
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Json]) -> Switches:
+        """The switches among the original's arguments; its defaults where they are not given."""
+        given = {
+            "language_cross_attention": not arguments.get("no_lang_ca", False),
+            "action_input": arguments.get("act_pred_token", "ob_txt"),
+            "history_layers": arguments.get("num_h_layers", 0),
+            "pooling": arguments.get("pooling", "max"),
+        }
+        try:
+            return msgspec.convert(given, cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise DataError(f"arguments that this version does not know: {error}") from None
+
+
+@dataclass
+class Beside:
+    """The files beside a reference file, and which of them were of use."""
+
+    name: str
+    """The reference file's name inside the folder of vectors."""
+    path: Path
+    used: set[str] = field(default_factory=set)
+    _read: dict[str, Tensors] = field(default_factory=dict)
+
+    def has(self, file: str) -> bool:
+        """Whether such a file lies beside it."""
+        return self.path.with_name(file).is_file()
+
+    def tensors(self, file: str) -> Tensors:
+        """The tensors of a file beside it, read once."""
+        path = self._use(file)
+        return self._read.get(file) or self._read.setdefault(file, read_tensors(path))
+
+    def arguments(self, config: str) -> dict[str, Json]:
+        """The original's arguments of a configuration."""
+        found = self._meta("configs", config, "args")
+        if not isinstance(found, dict):
+            raise DataError(f"{META} says nothing of a configuration '{config}'")
+        return found
+
+    def network(self) -> Tensors:
+        """The weights; raises `DataError` for those of a network that this version has not got."""
+        network = self.tensors(NETWORK)
+        if any(FOREIGN.match(key) for key in network):
+            raise DataError(NOT_COMPARED)
+        return network
+
+    def navigator(self, switches: Switches, *, replaced: Mapping[str, Tensor] | None = None) -> Navigator:
+        """The folder's network, some tensors of it `replaced`; all sizes are those of the tensors."""
+        network, replaced = self.network(), replaced or {}
+        if switches.history_layers and self.has(HISTORY_LAYERS):
+            network = {**network, **self.tensors(HISTORY_LAYERS)}
+        if unknown := sorted(set(replaced) - set(network)):
+            raise DataError(f"replaces {', '.join(unknown)}, which the network has not got")
+        heads = self._meta("small_bert_config", "num_attention_heads")
+        if not isinstance(heads, int) or heads < 1:
+            raise DataError(f"{META} does not say how many attention heads there are")
+        critic = self.tensors(CRITIC) if self.has(CRITIC) else None
+        navigator, _ = navigator_from(
+            _without_others({**network, **replaced}, switches.history_layers),
+            critic,
+            heads=heads,
+            pooling=switches.pooling,
+            file=NETWORK,
+            language_cross_attention=switches.language_cross_attention,
+            action_input=switches.action_input,
+        )
+        if len(hamt_of(navigator).history_layers) != switches.history_layers:
+            raise DataError(f"{switches.history_layers} history layers asked for, and no weights of them")
+        return navigator.eval()
+
+    def _meta(self, *keys: str) -> Json:
+        found: Json = read_json(self._use(META), dict[str, Json])
+        for key in keys:
+            found = found.get(key) if isinstance(found, dict) else None
+        return found
+
+    def _use(self, file: str) -> Path:
+        if not self.has(file):
+            raise DataError(f"there is no {file} beside it")
+        self.used.add(PurePosixPath(self.name).with_name(file).as_posix())
+        return self.path.with_name(file)
+
+
+def read_tensors(path: Path) -> Tensors:
+    """The tensors of a safetensors file; raises `DataError` where it is not one, or not complete."""
+    try:
+        return load_file(path)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise DataError(f"{path}: not a complete safetensors file ({error})") from None
+
+
+def hamt_of(navigator: Navigator) -> HAMT:
+    """The agent, as what it is."""
+    if not isinstance(navigator.agent, HAMT):
+        raise DataError(NOT_COMPARED)
+    return navigator.agent
+
+
+def _without_others(network: Tensors, history_layers: int) -> Tensors:
+    """The tensors without history layers that are not switched on."""
+    layer_of = {key: int(found[1]) for key in network if (found := HISTORY_LAYER.match(key))}
+    return {key: tensor for key, tensor in network.items() if layer_of.get(key, -1) < history_layers}

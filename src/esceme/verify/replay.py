@@ -1,0 +1,187 @@
+"""Stored rollouts, and living them again: the batches as they were, by the same greedy choice."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from esceme.agents.base import Decision, State
+from esceme.agents.hamt import HamtState
+from esceme.errors import DataError, WorldError
+from esceme.memory import CandidateEnhancing, Memory
+from esceme.navigator import Navigator
+from esceme.observation import Observation
+from esceme.tasks.episode import Episode
+from esceme.verify.references import References
+from esceme.walking import Walk
+from esceme.world.atlas import Atlas
+from esceme.world.features import ArrayFeatures
+from esceme.world.geometry import VIEWS
+
+TIE = 1e-4
+"""Scores nearer to each other than this may come in either order."""
+
+
+class Item(msgspec.Struct):
+    """An episode, as a file states it."""
+
+    scan: str
+    start: str
+    heading: float
+    gt_path: list[str]
+    instr_encoding: list[int]
+
+
+class Moment(msgspec.Struct):
+    """One step of a batch: a row per episode, those that have ended included."""
+
+    raw_logits: list[list[float | None]]
+    nav_types: list[list[int]]
+    hist_lens: list[int]
+    node_nonzero_per_item: list[list[int]] | None = None
+
+
+class Batch(msgspec.Struct):
+    """Episodes that were lived together."""
+
+    instr_ids: list[str]
+    items: list[Item]
+    paths: list[list[tuple[str, float, float]]]
+    steps: list[Moment]
+
+
+class Pass(msgspec.Struct):
+    """Batches one after the other, and the memory after them."""
+
+    batches: list[Batch]
+    memory_first4_of_feat: dict[str, dict[str, list[float]]] | None = None
+    memory_edges: dict[str, list[tuple[str, str]]] | None = None
+
+
+class Lives(msgspec.Struct):
+    """A file of rollouts; memory is kept from pass to pass."""
+
+    passes: list[Pass]
+    variant: str = ""
+    flags: str = ""
+    weights: str = ""
+
+
+def episode_of(episode_id: str, item: Item, vocabulary: int) -> Episode:
+    """The episode of an item; raises `DataError` where it cannot be lived."""
+    if not item.instr_encoding or not all(0 <= each < vocabulary for each in item.instr_encoding):
+        raise DataError(f"{episode_id}: expected ids from 0 to {vocabulary - 1}, and at least one")
+    if not item.gt_path or not math.isfinite(item.heading):
+        raise DataError(f"{episode_id}: has no path or no heading")
+    return Episode(
+        episode_id=episode_id,
+        scene_id=item.scan,
+        path_id=episode_id,
+        reference_path=tuple(item.gt_path),
+        heading=item.heading,
+        instruction="",
+        tokens=tuple(item.instr_encoding),
+    )
+
+
+def made_up_features(scene: str, viewpoint: str, width: int) -> NDArray[np.float32]:
+    """What a viewpoint looks like in the rollouts: noise that follows from its name, (36, D)."""
+    seed = zlib.crc32(f"{scene}_{viewpoint}".encode())
+    return np.random.RandomState(seed).randn(VIEWS, width).astype(np.float32)
+
+
+def made_up_atlas(scenes: set[str], references: References, width: int) -> Atlas:
+    """The scenes with features of their own making."""
+    if missing := sorted(scenes - set(references.graphs)):
+        raise WorldError(f"no scene {', '.join(missing)} in the data folder")
+    graphs = [references.graphs[scene] for scene in sorted(scenes)]
+    features = {
+        f"{graph.scene_id}_{viewpoint}": made_up_features(graph.scene_id, viewpoint, width)
+        for graph in graphs
+        for viewpoint in graph.viewpoints
+    }
+    return Atlas(graphs, ArrayFeatures.from_mapping(features, source="made up"))
+
+
+class Witness(Navigator):
+    """A navigator that tells what it recalled and how long its history was."""
+
+    recalled: Tensor | None = None
+    """(B, N): which tokens remembered something at the last step."""
+    lived: Sequence[int] = ()
+    """(B,): how many tokens the histories had."""
+
+    def see(self, observation: Observation, memory: Memory | None) -> Observation:
+        """What is seen, as ever."""
+        if isinstance(self.reader, CandidateEnhancing):
+            self.recalled = self.reader.recall(observation, memory).any(-1)
+        return super().see(observation, memory)
+
+    def decide(self, state: State, seen: Observation) -> Decision:
+        """Scores, as ever."""
+        self.lived = state.lived.tolist() if isinstance(state, HamtState) else ()
+        return super().decide(state, seen)
+
+
+class Replay:
+    """The stored batch that is being lived, and a greedy choice that settles ties as the original did."""
+
+    def __init__(self, atlas: Atlas, batches: Sequence[Batch]) -> None:
+        """Begin before the first batch; those without episodes are left out."""
+        self.atlas, self.ties = atlas, 0
+        batches = [batch for batch in batches if batch.instr_ids and batch.items]
+        self._batches, self._coming = batches, iter(batches)
+        self.batch: Batch = Batch([], [], [], [])
+        self.walks: list[Walk] = []
+        """Those of the batch, in its order, ended or not."""
+
+    def episodes(self, vocabulary: int) -> list[list[Episode]]:
+        """The episodes of every batch."""
+        return [
+            [episode_of(*pair, vocabulary) for pair in zip(batch.instr_ids, batch.items, strict=False)]
+            for batch in self._batches
+        ]
+
+    def choose(self, decision: Decision, observation: Observation, walks: Sequence[Walk]) -> Tensor:
+        """The best choice, or the stored one where the stored scores hardly tell."""
+        if walks[0].decisions == 0:
+            self.batch, self.walks = next(self._coming), list(walks)
+        chosen = decision.logits.argmax(1)
+        for slot, walk in enumerate(walks):
+            if (taken := self._tied(walk)) is not None:
+                self.ties += 1
+                chosen[slot] = taken
+        return chosen
+
+    def _tied(self, walk: Walk) -> int | None:
+        """What the original did, where it was one of several choices that were as good."""
+        logits = [-math.inf if each is None else each for each in self._logits(walk)]
+        near = [choice for choice, each in enumerate(logits) if each > max(logits, default=0.0) - TIE]
+        taken = self._taken(walk)
+        return taken if len(near) > 1 and taken in near else None
+
+    def _logits(self, walk: Walk) -> Sequence[float | None]:
+        steps = self.batch.steps[walk.decisions : walk.decisions + 1]
+        return row_at(steps[0].raw_logits, self.walks.index(walk)) if steps else []
+
+    def _taken(self, walk: Walk) -> int | None:
+        """The choice that the stored path shows, where it is one."""
+        path = row_at(self.batch.paths, self.walks.index(walk))
+        ways = self.atlas.neighbours[walk.viewpoint, : self.atlas.degrees[walk.viewpoint]].tolist()
+        if walk.decisions + 1 >= len(path):
+            return len(ways)
+        names = [self.atlas.name(way)[1] for way in ways]
+        there = path[walk.decisions + 1][0]
+        return names.index(there) if there in names else None
+
+
+def row_at(rows: Sequence[Sequence[Any]] | None, row: int) -> Sequence[Any]:
+    """A row of a table, empty where there is none."""
+    return rows[row] if rows is not None and row < len(rows) else []
