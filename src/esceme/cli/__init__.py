@@ -33,6 +33,17 @@ COMMANDS = {
         "esceme.cli.features:semantic",
         "Make features of real scenes from annotated objects and rooms, without pictures.",
     ),
+    "import": (
+        "esceme.cli.checkpoints:import_",
+        "Turn published weights into a run folder.",
+    ),
+    "export": ("esceme.cli.checkpoints:export", "Write a run's weights in the layout of the original code."),
+    "evaluate": (
+        "esceme.cli.evaluate:evaluate",
+        "Let a run walk a split under a memory protocol, and score it.",
+    ),
+    "compare": ("esceme.cli.compare:compare", "Compare results of the same episodes, with paired intervals."),
+    "memory show": ("esceme.cli.memory:show", "Say what a file of memories holds."),
     "score": ("esceme.cli.score:score", "Score a prediction file with every measure of the field."),
     "submit": (
         "esceme.cli.submit:submit",

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 from rich.markup import escape
-from rich.table import Table
 
-from esceme.cli.console import note, print_json, tables
+from esceme.cli.console import note, print_json, score_table, tables
 from esceme.errors import ConfigError, DataError
 from esceme.files import write_text
 from esceme.metrics import Scores, SuccessRule
@@ -25,8 +24,6 @@ from esceme.tasks.tours import check_tours, read_all_tours, read_tours
 from esceme.world import Atlas
 
 TaskName = Literal["r2r", "r4r", "rxr", "cvdn", "reverie"]
-METRES = {"tl", "ne", "gp"}
-COUNTS = {"steps", "n"}
 
 
 def score(
@@ -102,7 +99,7 @@ def score(
             scores.means() | ({"ci95": intervals, "draws": bootstrap, "seed": seed} if bootstrap else {})
         )
     else:
-        tables().print(_table(f"{task}: {escape(predictions.name)}", scores.means(), intervals))
+        tables().print(score_table(f"{task}: {escape(predictions.name)}", scores.means(), intervals))
     return 0
 
 
@@ -131,31 +128,6 @@ def _split_of(tours: Path, episodes: Sequence[Episode]) -> str:
         names = ", ".join(splits)
         raise DataError(f"{tours}: {len(fitting)} of its splits ({names}) fit the annotations; use --split")
     return fitting[0]
-
-
-def _table(
-    title: str, means: Mapping[str, float | int], intervals: Mapping[str, tuple[float, float]]
-) -> Table:
-    table = Table(title=title)
-    for heading in ("measure", "value", *(["95 % interval"] if intervals else [])):
-        table.add_column(heading, justify="left" if heading == "measure" else "right")
-    for name, value in means.items():
-        row = [_label(name), _shown(name, value)]
-        if name in intervals:
-            row.append(" .. ".join(_shown(name, edge) for edge in intervals[name]))
-        table.add_row(*row)
-    return table
-
-
-def _label(name: str) -> str:
-    unit = " (m)" if name in METRES else "" if name in COUNTS else " (%)"
-    return f"{name}{unit}"
-
-
-def _shown(name: str, value: float) -> str:
-    if name == "n":
-        return f"{value}"
-    return f"{value if name in METRES | COUNTS else 100 * value:.2f}"
 
 
 def _write_values(path: Path, scores: Scores) -> None:

@@ -1,5 +1,6 @@
 """Evaluating agents under named memory protocols: the same scores for every batch size."""
 
+from esceme.evaluation.compare import Comparison, by_visit, compare
 from esceme.evaluation.evaluate import evaluate
 from esceme.evaluation.protocol import PROTOCOLS, Lifetime, Protocol
 from esceme.evaluation.result import Lived, Result, read_result
@@ -8,11 +9,14 @@ from esceme.evaluation.stage import Plan
 
 __all__ = [
     "PROTOCOLS",
+    "Comparison",
     "Lifetime",
     "Lived",
     "Plan",
     "Protocol",
     "Result",
+    "by_visit",
+    "compare",
     "evaluate",
     "evaluate_in_processes",
     "read_result",

@@ -93,18 +93,22 @@ def _pass(
             batch, ended = batch + 1, []
 
 
-@torch.inference_mode()
 def _steps(stage: Stage, source: Source, lifetime: Lifetime) -> Iterator[Step]:
     """Walk greedily, in the precision that the plan wants."""
     navigator = stage.run.navigator.eval()
-    halved = torch.autocast(navigator.device.type, torch.bfloat16)
-    with halved if stage.plan.precision == "bf16" else nullcontext():
-        yield from roll_out(
-            navigator,
-            stage.atlas,
-            source,
-            lifetime.memory,
-            greedy,
-            encode=stage.encode,
-            max_steps=stage.max_steps,
-        )
+    steps = roll_out(
+        navigator,
+        stage.atlas,
+        source,
+        lifetime.memory,
+        greedy,
+        encode=stage.encode,
+        max_steps=stage.max_steps,
+    )
+    while True:  # step by step, so that neither mode reaches whoever is told of a step, nor gets lost there
+        halved = torch.autocast(navigator.device.type, torch.bfloat16)
+        with torch.inference_mode(), halved if stage.plan.precision == "bf16" else nullcontext():
+            step = next(steps, None)
+        if step is None:
+            return
+        yield step

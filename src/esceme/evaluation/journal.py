@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
@@ -52,33 +51,39 @@ class Journal:
     """A file that grows by a line per walk."""
 
     def __init__(self, path: Path, head: Head) -> None:
-        """Go on with the journal of this evaluation, or begin it."""
-        self._file: IO[bytes]
-        whole = whole_lines(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        """Go on with the journal of this evaluation, or begin it; a line that was cut off is removed."""
+        self._path = path
         try:
-            self._file = path.open("r+b" if path.exists() else "wb")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("ab", buffering=0)
+        except OSError as error:
+            raise self._fault(error) from None
+        try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            whole = whole_lines(path)
             self._file.truncate(sum(len(line) for line in whole))
-            self._file.seek(0, 2)
+            if not whole:
+                self._write(msgspec.json.encode(head) + b"\n")
         except BlockingIOError:
+            self.close()
             raise DataError(f"{path}: another evaluation is writing it just now; let it finish") from None
         except OSError as error:
-            raise DataError(f"{path}: cannot be written ({error.strerror or error})") from None
-        if not whole:
-            self._write(msgspec.json.encode(head) + b"\n")
+            self.close()
+            raise self._fault(error) from None
 
     def add(self, lines: Sequence[Line]) -> None:
-        """Write lines, all of them or none."""
-        self._write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+        """Write lines that belong together; they are on their way to the disk when this returns."""
+        try:
+            self._write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+        except OSError as error:
+            raise self._fault(error) from None
 
     def _write(self, data: bytes) -> None:
-        try:
-            self._file.write(data)
-            self._file.flush()
-        except OSError as error:
-            name = getattr(self._file, "name", "journal")
-            raise DataError(f"{name}: cannot be written ({error.strerror or error})") from None
+        while data:
+            data = data[self._file.write(data) :]
+
+    def _fault(self, error: OSError) -> DataError:
+        return DataError(f"{self._path}: cannot be written ({error.strerror or error})")
 
     def close(self) -> None:
         """End writing."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from esceme.errors import DataError
 from esceme.evaluation.stage import Stage
@@ -94,6 +95,19 @@ def read_result(path: str | Path) -> Result:
     if wrong:
         raise DataError(f"{path}: episode {wrong[0]} has scores that are no numbers")
     return result
+
+
+def scores_of(result: Result) -> Scores:
+    """The scores of a result as arrays, as they were when it was made; none where goals are withheld."""
+    return Scores(
+        episode_ids=tuple(each.id for each in result.episodes),
+        path_ids=tuple(each.path for each in result.episodes),
+        values={
+            name: np.array([each.scores[name] for each in result.episodes])
+            for name in result.episodes[0].scores
+        },
+        tour_ndtw=result.means.get("t_ndtw"),
+    )
 
 
 def _trajectory(walk: Walk, atlas: Atlas) -> list[tuple[str, float, float]]:

@@ -36,6 +36,8 @@ def evaluate_in_processes(plan: Plan, out: str | Path, *, processes: int, report
         raise ConfigError("'interleaved' episodes share one memory across scenes' batches; use one process")
     stage, folder = set_stage(plan), Path(out)
     read_journals(folder, Head(stage.fingerprint))  # an evaluation of something else is refused here
+    if plan.bank is not None:
+        stage.lifetime()  # a bank that does not fit is refused here, once
     folder.mkdir(parents=True, exist_ok=True)
     shares = share_out(stage.episodes, processes)
     context = multiprocessing.get_context("spawn")
@@ -56,7 +58,7 @@ def evaluate_in_processes(plan: Plan, out: str | Path, *, processes: int, report
                 break
     finally:
         for worker in workers:
-            if worker.is_alive() and any(other.exitcode for other in workers):
+            if worker.is_alive():  # another one failed, or we were interrupted
                 worker.terminate()
             worker.join()
     if failed := [worker for worker in workers if worker.exitcode]:

@@ -104,7 +104,7 @@ class Stage:
     size: int
     """How many episodes the whole evaluation has."""
     hashes: Mapping[str, str]
-    """sha256 of the weights, of the data (annotations, graphs, features), of vocabulary, bank and tours."""
+    """sha256 of the weights, of the data (annotations and graphs), of the features, and of files beside."""
 
     @cached_property
     def by_id(self) -> dict[str, Episode]:
@@ -237,6 +237,8 @@ def _task(name: str) -> Task:
 
 
 def _annotations(data: DataFolder, task: str, split: str) -> Path:
+    if not data.root.is_dir():
+        raise DataError(f"{data.root}: no such folder; say where the data is with --data or ESCEME_DATA")
     path = data.annotations(_task(task).name, split)
     if path is None:
         here = ", ".join(data.splits(task)) or "none"
@@ -278,22 +280,35 @@ def _hashes(
     graphs: Mapping[str, SceneGraph],
     store: FeatureStore,
 ) -> dict[str, str]:
-    hashes = {"weights": run.weights_hash, "data": _hash_of_data(annotations, graphs, store)}
+    hashes = {
+        "weights": run.weights_hash,
+        "data": _hash_of_data(annotations, graphs),
+        "features": _hash_of_features(graphs, store),
+    }
     files = {"vocabulary": _vocabulary(run, data), "bank": plan.bank, "tours": plan.tours}
+    if (plan.task or run.setup.task) == "reverie":  # whose success depends on the objects in sight
+        files["objects"] = data.objects
     for name, path in files.items():
         if path is not None:
             hashes[name] = hashlib.sha256(read_bytes(Path(path))).hexdigest()
     return hashes
 
 
-def _hash_of_data(annotations: Path, graphs: Mapping[str, SceneGraph], store: FeatureStore) -> str:
-    """sha256 over the annotations, the graphs' places and edges, and every feature of their viewpoints."""
+def _hash_of_data(annotations: Path, graphs: Mapping[str, SceneGraph]) -> str:
+    """sha256 over the annotations and the graphs' places and edges: what all agents share."""
     digest = hashlib.sha256(read_bytes(annotations))
     for scene in sorted(graphs):
         graph = graphs[scene]
         digest.update("\n".join((scene, *graph.viewpoints)).encode())
-        digest.update(graph.neighbours.tobytes() + graph.views.tobytes() + graph.distances.tobytes())
-        for key in store.locate([f"{scene}_{name}" for name in graph.viewpoints])[:, None]:
+        digest.update(graph.neighbours.tobytes() + graph.views.tobytes() + graph.positions.tobytes())
+    return digest.hexdigest()
+
+
+def _hash_of_features(graphs: Mapping[str, SceneGraph], store: FeatureStore) -> str:
+    """sha256 over every feature of the graphs' viewpoints."""
+    digest = hashlib.sha256()
+    for scene in sorted(graphs):
+        for key in store.locate([f"{scene}_{name}" for name in graphs[scene].viewpoints])[:, None]:
             digest.update(store.gather(key, np.arange(VIEWS)[None]).tobytes())
     return digest.hexdigest()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ class Reader(nn.Module, ABC):
 
     Config: ClassVar[type]
     """A frozen dataclass of its settings; the constructor takes one and keeps it as `config`."""
-    config: object
+    config: Any
     uses_memory: ClassVar[bool]
 
     @abstractmethod

@@ -1,0 +1,66 @@
+"""`esceme memory`: looking into files of memories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tyro
+from rich.markup import escape
+from rich.table import Table
+
+from esceme.cli.console import print_json, tables
+from esceme.memory.store import Header, StoredScene, read_header
+
+BYTES_PER_NUMBER = 4
+
+
+def show(file: tyro.conf.Positional[Path], /, json: bool = False) -> int:
+    """Say what a file of memories holds: the scenes, how much of each, and which features they are made of.
+
+    Examples:
+        esceme memory show runs/hamt/bank.safetensors
+        esceme memory show bank.safetensors --json
+
+    Args:
+        file: a bank as `save_bank` or an evaluation wrote it.
+        json: print one json object instead of a table.
+    """
+    header = read_header(file)
+    facts = {
+        "format": header.format,
+        "width": header.width,
+        "pooling": header.pooling,
+        "source": header.source,
+        "viewpoints": sum(len(scene.neighbours) for scene in header.scenes),
+        "bytes": file.stat().st_size,
+    }
+    if json:
+        scenes = [{"scene": scene.scene_id, **_size(scene, header)} for scene in header.scenes]
+        print_json({"file": str(file), **facts, "scenes": scenes})
+        return 0
+    for name, value in facts.items():
+        print(f"{name:<12}{value:,}" if isinstance(value, int) else f"{name:<12}{value}")
+    if header.scenes:
+        tables().print(_table(header))
+    return 0
+
+
+def _table(header: Header) -> Table:
+    table = Table()
+    table.add_column("scene", overflow="fold")
+    for heading in ("viewpoints", "edges", "bytes"):
+        table.add_column(heading, justify="right")
+    for scene in header.scenes:
+        sizes = _size(scene, header).values()
+        table.add_row(escape(scene.scene_id), *(f"{size:,}" for size in sizes))
+    return table
+
+
+def _size(scene: StoredScene, header: Header) -> dict[str, int]:
+    """How much is remembered of a scene; the bytes are those of its vectors."""
+    viewpoints = len(scene.neighbours)
+    return {
+        "viewpoints": viewpoints,
+        "edges": len(scene.edges),
+        "bytes": viewpoints * header.width * BYTES_PER_NUMBER,
+    }

@@ -1,0 +1,59 @@
+"""What tests of evaluation share: a street of small houses, and evaluations in it, each made once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from esceme.evaluation import Result, evaluate
+from esceme.memory import MemoryBank, load_bank
+from street import Street, write_street
+
+
+class Evaluated(NamedTuple):
+    """An evaluation that has been made; its folder is read-only."""
+
+    result: Result
+    folder: Path
+
+    @property
+    def bank(self) -> MemoryBank:
+        """What was remembered in the end."""
+        return load_bank(self.folder / "bank.safetensors")
+
+
+Evaluate = Callable[..., Evaluated]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Networks as small as these only lose by more, above all where others use the machine, too."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def street(tmp_path_factory: pytest.TempPathFactory) -> Street:
+    """A data folder of five scenes and a small run for it; read-only."""
+    return write_street(tmp_path_factory.mktemp("street"))
+
+
+@pytest.fixture(scope="session")
+def evaluated(street: Street, tmp_path_factory: pytest.TempPathFactory) -> Evaluate:
+    """Evaluate in the street, with the fields of a plan."""
+    made: dict[str, Evaluated] = {}
+
+    def give(memory: str = "cold", **changes: object) -> Evaluated:
+        plan = street.plan(memory, **changes)
+        if (key := repr(plan)) not in made:
+            folder = tmp_path_factory.mktemp(memory)
+            made[key] = Evaluated(evaluate(plan, folder), folder)
+        return made[key]
+
+    return give
