@@ -10,12 +10,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from esceme.errors import ConfigError, DataError, EscemeError, WorldError
-    from esceme.metrics import Scores, score
+    from esceme.agents import HAMT, HamtConfig
+    from esceme.errors import (
+        CheckpointError,
+        ConfigError,
+        DataError,
+        EscemeError,
+        MemoryMismatch,
+        WorldError,
+    )
+    from esceme.evaluation import Plan
+    from esceme.evaluation.evaluate import evaluate
+    from esceme.memory import CandidateEnhancing, MemoryBank, SceneMemory, load_bank, save_bank
+    from esceme.metrics import score
+    from esceme.navigator import Navigator
     from esceme.report import Route, draw_scene
-    from esceme.tasks import TASKS, DataFolder, Episode, Prediction, Task, Tour, make_tours, read_predictions
+    from esceme.rollout import roll_out
+    from esceme.runs import load_run
+    from esceme.tasks import TASKS, DataFolder, Episode, Prediction, make_tours, read_predictions
     from esceme.tasks.gym import NavigationEnv, NavigationVectorEnv, make_env
-    from esceme.world import ArrayFeatures, Atlas, Panoramas, Pose, SceneGraph, open_features, read_scenes
+    from esceme.world import ArrayFeatures, Atlas, SceneGraph, open_features, read_scenes
 
 __version__ = "0.1.0"
 
@@ -23,8 +37,6 @@ __all__ = [
     # world
     "ArrayFeatures",
     "Atlas",
-    "Panoramas",
-    "Pose",
     "SceneGraph",
     "open_features",
     "read_scenes",
@@ -35,41 +47,56 @@ __all__ = [
     "NavigationVectorEnv",
     "Prediction",
     "TASKS",
-    "Task",
-    "Tour",
     "make_env",
     "make_tours",
     "read_predictions",
+    # memory
+    "CandidateEnhancing",
+    "MemoryBank",
+    "SceneMemory",
+    "load_bank",
+    "save_bank",
+    # agents
+    "HAMT",
+    "HamtConfig",
+    "Navigator",
+    # evaluation
+    "Plan",
+    "evaluate",
+    "load_run",
+    "roll_out",
     # metrics and figures
     "Route",
-    "Scores",
     "draw_scene",
     "score",
     # errors
+    "CheckpointError",
     "ConfigError",
     "DataError",
     "EscemeError",
+    "MemoryMismatch",
     "WorldError",
 ]
 
 _HOMES = {
-    "esceme.world": (
-        "ArrayFeatures",
-        "Atlas",
-        "Panoramas",
-        "Pose",
-        "SceneGraph",
-        "open_features",
-        "read_scenes",
-    ),
+    "esceme.world": ("ArrayFeatures", "Atlas", "SceneGraph", "open_features", "read_scenes"),
     "esceme.tasks": (
-        *("DataFolder", "Episode", "Prediction", "TASKS", "Task", "Tour"),
+        *("DataFolder", "Episode", "Prediction", "TASKS"),
         *("make_tours", "read_predictions"),
     ),
     "esceme.tasks.gym": ("NavigationEnv", "NavigationVectorEnv", "make_env"),
-    "esceme.metrics": ("Scores", "score"),
+    "esceme.memory": ("CandidateEnhancing", "MemoryBank", "SceneMemory", "load_bank", "save_bank"),
+    "esceme.agents": ("HAMT", "HamtConfig"),
+    "esceme.navigator": ("Navigator",),
+    "esceme.runs": ("load_run",),
+    "esceme.rollout": ("roll_out",),
+    "esceme.evaluation": ("Plan", "evaluate"),
+    "esceme.metrics": ("score",),
     "esceme.report": ("Route", "draw_scene"),
-    "esceme.errors": ("ConfigError", "DataError", "EscemeError", "WorldError"),
+    "esceme.errors": (
+        *("CheckpointError", "ConfigError", "DataError", "EscemeError"),
+        *("MemoryMismatch", "WorldError"),
+    ),
 }
 
 
