@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from drawn_runs import drawn_run
-from esceme.evaluation.stage import Plan, Stage, set_stage
+from esceme.evaluation.plan import Plan
+from esceme.evaluation.stage import Stage, set_stage
 from esceme.files import write_json, write_text
 from esceme.tasks.r2r import Record, read_r2r
 from esceme.tasks.text import build_wordpiece

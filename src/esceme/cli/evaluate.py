@@ -14,9 +14,9 @@ from esceme.cli.console import counting, note, print_json, score_table, tables
 from esceme.errors import ConfigError
 from esceme.evaluation import Plan, Protocol, Result, by_visit, evaluate_in_processes
 from esceme.evaluation.evaluate import BANK
+from esceme.evaluation.plan import SCRIPTED, Precision
 from esceme.evaluation.result import PREDICTIONS, RESULT, scores_of
 from esceme.evaluation.schedule import ScheduleName
-from esceme.evaluation.stage import SCRIPTED, Precision
 from esceme.runs import read_setup
 from esceme.tasks.folder import DataFolder, default_data
 

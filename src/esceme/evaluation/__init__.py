@@ -2,10 +2,10 @@
 
 from esceme.evaluation.compare import Comparison, by_visit, compare
 from esceme.evaluation.evaluate import evaluate
+from esceme.evaluation.plan import Plan
 from esceme.evaluation.protocol import PROTOCOLS, Lifetime, Protocol
 from esceme.evaluation.result import Lived, Result, read_result
 from esceme.evaluation.shards import evaluate_in_processes
-from esceme.evaluation.stage import Plan
 
 __all__ = [
     "PROTOCOLS",

@@ -9,10 +9,11 @@ from pathlib import Path
 import torch
 
 from esceme.evaluation.journal import Head, Journal, Line, done_batches, done_in_lanes, read_journals
+from esceme.evaluation.plan import Plan
 from esceme.evaluation.protocol import Lifetime
 from esceme.evaluation.result import Result, make_result, save_result
 from esceme.evaluation.schedule import Interleaved, Lanes, ReleasedOrder
-from esceme.evaluation.stage import Plan, Stage, set_stage
+from esceme.evaluation.stage import Stage, set_stage
 from esceme.memory import save_bank
 from esceme.rollout import Step, roll_out
 from esceme.walking import Source, Walk, greedy

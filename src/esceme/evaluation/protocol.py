@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
-from esceme.errors import ConfigError
+from esceme.errors import ConfigError, MemoryMismatch
 from esceme.memory import Masked, Memory, MemoryBank, Pooling, Reader, load_bank
 from esceme.tasks.episode import Episode
 from esceme.tasks.tours import Tour
@@ -101,7 +101,10 @@ def open_lifetime(
     pooling: Pooling = getattr(reader.config, "pooling", "max")
     memory = MemoryBank.of(atlas, pooling=pooling)
     if bank is not None:
-        memory.merge(load_bank(bank, width=memory.width, source=memory.source))
+        known = load_bank(bank, width=memory.width, source=memory.source)
+        if known.pooling != pooling:
+            raise MemoryMismatch(f"{bank}: of {known.pooling} pooling, and this agent reads {pooling}")
+        memory.merge(known)
     if protocol == "oracle":
         memory.remember_all()
     return Lifetime(protocol, atlas, memory, tours=tours, oracle_phases=oracle_phases)

@@ -54,7 +54,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_result(stage: Stage, walks: Sequence[Walk]) -> Result:
-    """Score walks, one per episode, in the order of the split's file; nothing is scored without goals."""
+    """Score walks, one per episode; nothing is scored without goals."""
     atlas = stage.atlas
     trajectories = {walk.episode.episode_id: _trajectory(walk, atlas) for walk in walks}
     withheld = any(walk.episode.goal_withheld for walk in walks)

@@ -18,8 +18,9 @@ import torch
 from esceme.errors import ConfigError, EscemeError
 from esceme.evaluation.evaluate import BANK, Report, conclude, evaluate, live, silent
 from esceme.evaluation.journal import Head, read_journals
+from esceme.evaluation.plan import Plan
 from esceme.evaluation.result import Result
-from esceme.evaluation.stage import Plan, set_stage
+from esceme.evaluation.stage import set_stage
 from esceme.memory import load_bank, save_bank
 from esceme.tasks.episode import Episode
 

@@ -1,0 +1,163 @@
+"""What a plan names, found and read: annotations, features, words, and the hashes of all of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from esceme.errors import ConfigError, DataError
+from esceme.evaluation.plan import SCRIPTED, Plan
+from esceme.files import read_bytes
+from esceme.runs import Run
+from esceme.tasks.catalogue import TASKS
+from esceme.tasks.episode import Episode
+from esceme.tasks.folder import DataFolder
+from esceme.tasks.task import Task
+from esceme.tasks.text import Tokenizer, Vocabulary, WordPiece, truncate
+from esceme.tasks.tours import Tour
+from esceme.walking import Encode
+from esceme.world import ArrayFeatures, FeatureStore, open_features
+from esceme.world.geometry import VIEWS
+from esceme.world.graph import SceneGraph
+
+
+def find_task(name: str) -> Task:
+    """A task by its name."""
+    if name not in TASKS:
+        raise ConfigError(f"task '{name}' is unknown; expected one of {', '.join(TASKS)}")
+    return TASKS[name]
+
+
+def find_annotations(data: DataFolder, task: str, split: str) -> Path:
+    """The file of a split; raises `DataError` naming the splits that are there."""
+    if not data.root.is_dir():
+        raise DataError(f"{data.root}: no such folder; say where the data is with --data or ESCEME_DATA")
+    path = data.annotations(find_task(task).name, split)
+    if path is None:
+        here = ", ".join(data.splits(task)) or "none"
+        raise DataError(f"{data.root}: no split '{split}' of {task}; splits that are here: {here}")
+    return path
+
+
+def find_features(plan: Plan, run: Run, data: DataFolder, graphs: Mapping[str, SceneGraph]) -> FeatureStore:
+    """The features to see with; a scripted agent sees nothing where there are none."""
+    if plan.features is not None:
+        found = [Path(plan.features)]
+    else:
+        named = [path for path in data.features if path.name == run.setup.feature_source]
+        found = named or data.features
+    scripted = run.setup.agent in SCRIPTED
+    if scripted and plan.features is None:
+        keys = [f"{scene}_{name}" for scene, graph in graphs.items() for name in graph.viewpoints]
+        return ArrayFeatures(keys, np.zeros((len(keys), VIEWS, 1), np.float32), source="nothing")
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise DataError(f"{data.root}: expected one feature file, found {names}; say which with --features")
+    width = run.setup.agent_settings.get("feature_width")
+    store = open_features(found[0])
+    if width is None or store.width == width or scripted:
+        return store
+    if found[0].suffix == ".npy" or store.width < width:
+        raise DataError(
+            f"{found[0]}: features of width {store.width}, and this network reads {width}; "
+            "is it the file the run was trained on?"
+        )
+    return open_features(found[0], width=width)
+
+
+def hash_inputs(
+    plan: Plan,
+    run: Run,
+    data: DataFolder,
+    annotations: Path,
+    graphs: Mapping[str, SceneGraph],
+    store: FeatureStore,
+) -> dict[str, str]:
+    """sha256 of everything that was read, by what it is."""
+    hashes = {
+        "weights": run.weights_hash,
+        "data": _hash_of_data(annotations, graphs),
+        "features": _hash_of_features(graphs, store),
+    }
+    files = {"vocabulary": _vocabulary(run, data), "bank": plan.bank, "tours": plan.tours}
+    if (plan.task or run.setup.task) == "reverie":  # whose success depends on the objects in sight
+        files["objects"] = data.objects
+    for name, path in files.items():
+        if path is not None:
+            hashes[name] = hashlib.sha256(read_bytes(Path(path))).hexdigest()
+    return hashes
+
+
+def _hash_of_data(annotations: Path, graphs: Mapping[str, SceneGraph]) -> str:
+    """sha256 over the annotations and the graphs' places and edges: what all agents share."""
+    digest = hashlib.sha256(read_bytes(annotations))
+    for scene in sorted(graphs):
+        graph = graphs[scene]
+        digest.update("\n".join((scene, *graph.viewpoints)).encode())
+        digest.update(graph.neighbours.tobytes() + graph.views.tobytes() + graph.positions.tobytes())
+    return digest.hexdigest()
+
+
+def _hash_of_features(graphs: Mapping[str, SceneGraph], store: FeatureStore) -> str:
+    """sha256 over every feature of the graphs' viewpoints."""
+    digest = hashlib.sha256()
+    for scene in sorted(graphs):
+        for key in store.locate([f"{scene}_{name}" for name in graphs[scene].viewpoints])[:, None]:
+            digest.update(store.gather(key, np.arange(VIEWS)[None]).tobytes())
+    return digest.hexdigest()
+
+
+def in_order(episodes: Sequence[Episode], plan: Plan, tours: Sequence[Tour] | None) -> list[Episode]:
+    """Episodes in the order they are lived: the file's, a drawn one, or that of their tours."""
+    if tours is not None:
+        by_id = {episode.episode_id: episode for episode in episodes}
+        return [by_id[each] for tour in tours for each in tour.episode_ids]
+    if plan.order == "file":
+        return list(episodes)
+    order = np.random.default_rng(plan.seed).permutation(len(episodes))
+    return [episodes[place] for place in order]
+
+
+def make_encoder(plan: Plan, run: Run, data: DataFolder, task: str) -> Encode:
+    """How an instruction becomes ids: as stored, or by the run's or the data's vocabulary."""
+    setup = run.setup
+    longest = plan.max_tokens or setup.max_tokens
+    known = setup.agent_settings.get("vocabulary")
+    tokenizer = _tokenizer(run, data)
+
+    def encode(episode: Episode) -> Sequence[int]:
+        if episode.tokens is not None and run.vocabulary is None:
+            ids = list(episode.tokens)
+        elif tokenizer is not None:
+            ids = tokenizer.encode(episode.instruction)
+        elif setup.agent in SCRIPTED:
+            ids = list(episode.instruction.encode())
+        else:
+            raise DataError(
+                f"{data.root}: episode {episode.episode_id} of {task} has text but no ids, and there is no "
+                f"vocabulary; expected {data.root}/tokenizer/vocab.txt"
+            )
+        ids = truncate(ids, longest, keep=setup.keep)
+        if known is not None and max(ids) >= known:
+            raise DataError(
+                f"episode {episode.episode_id}: word id {max(ids)} is beyond the {known} words this network "
+                "knows; are the annotations encoded with its vocabulary?"
+            )
+        return ids
+
+    return encode
+
+
+def _tokenizer(run: Run, data: DataFolder) -> Tokenizer | None:
+    if run.vocabulary is not None:
+        return Vocabulary.read(run.vocabulary)
+    path = _vocabulary(run, data)
+    return None if path is None else WordPiece.read(path)
+
+
+def _vocabulary(run: Run, data: DataFolder) -> Path | None:
+    """The vocabulary that makes ids of text: the run's own, else that of the data."""
+    return run.vocabulary or next(iter(data.tokenizers), None)
