@@ -1,0 +1,119 @@
+"""The paper's Figure 3, step by step: how the memory of a scene grows with two instructions.
+
+The first instruction leads from V1 to V5. The second one comes from elsewhere and meets the first one's way
+at A, which is V3. Small letters are viewpoints that are seen and never visited.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cottage import Recalling, build, led, small_navigator, walk_of
+from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, MemoryBank, Pooling
+
+PLACES: dict[str, dict[str, Any]] = {
+    "Y": {
+        "V1": (0, 0, 0),
+        "V2": (3, 0, 0),
+        "V3": (6, 0, 0),
+        "V4": (9, 0, 0),
+        "V5": (12, 0, 0),
+        "W1": (6, 9, 0),
+        "W2": (6, 6, 0),
+        "W3": (6, 3, 0),
+        "a": (0, 3, 0),
+        "b": (0, -3, 0),
+        "c": (-3, 0, 0),
+        "d": (9, 3, 0),
+        "e": (6, -3, 0),
+    },
+    "Z": {"V1": (0, 0, 0), "V2": (3, 0, 0)},
+}
+WAYS = {
+    "Y": [
+        *[("V1", "V2"), ("V2", "V3"), ("V3", "V4"), ("V4", "V5")],
+        *[("W1", "W2"), ("W2", "W3"), ("W3", "V3")],
+        *[("V1", "a"), ("V1", "b"), ("V1", "c"), ("V2", "a"), ("W3", "d"), ("V4", "d"), ("V3", "e")],
+    ],
+    "Z": [("V1", "V2")],
+}
+FIRST = walk_of("V1", "V2", "V3", "V4", "V5", scene="Y", name="1_0")
+SECOND = walk_of("W1", "W2", "W3", "V3", scene="Y", name="2_0")
+
+# Where the agent stands; what is recalled of the neighbours; which viewpoint and edges are new at the end.
+FIRST_STEPS = [
+    ("V1", set(), "V1", set()),
+    ("V2", {"V1"}, "V2", {("V1", "V2")}),
+    ("V3", {"V2"}, "V3", {("V2", "V3")}),
+    ("V4", {"V3"}, "V4", {("V3", "V4")}),
+    ("V5", {"V4"}, "V5", {("V4", "V5")}),
+]
+SECOND_STEPS = [
+    ("W1", set(), "W1", set()),
+    ("W2", {"W1"}, "W2", {("W1", "W2")}),
+    ("W3", {"W2", "V3"}, "W3", {("W2", "W3"), ("V3", "W3")}),
+    ("V3", {"V2", "V4", "W3"}, None, set()),  # A: remembered already, no update
+]
+
+
+@pytest.mark.parametrize("pooling", ["max", "mean"])
+def test_the_memory_grows_node_by_node_as_in_the_figure(pooling: Pooling) -> None:
+    atlas = build(PLACES, WAYS)
+    bank = MemoryBank.of(atlas, pooling=pooling)
+    memory = Recalling(bank, atlas)
+    reader = CandidateEnhancing(CandidateEnhancingConfig(width=bank.width, pooling=pooling))
+    navigator = small_navigator(reader)
+    viewpoints, edges = set[str](), set[tuple[str, str]]()
+    vectors: dict[str, torch.Tensor] = {}
+    assert len(bank) == 0
+    for episode, expected in ((FIRST, FIRST_STEPS), (SECOND, SECOND_STEPS)):
+        lived = zip(expected, led(navigator, atlas, [episode], memory), strict=True)
+        for (place, recalled, added, joined), step in lived:
+            assert atlas.name(int(step.seen.viewpoint[0]))[1] == place
+            assert memory.found[-1] == [recalled]
+            assert memory.asked[-1] == [{each.viewpoint for each in atlas.graph("Y").candidates(place)}]
+            viewpoints |= {added} if added else set()
+            edges |= joined
+            assert bank["Y"].viewpoints == viewpoints
+            assert bank["Y"].edges == edges
+            # What was remembered before is as it was.
+            for name, vector in vectors.items():
+                assert torch.equal(bank.recall("Y", [name])[0], vector)
+            vectors = {name: bank.recall("Y", [name])[0] for name in viewpoints}
+        if episode is FIRST:
+            assert viewpoints == {"V1", "V2", "V3", "V4", "V5"}
+            assert edges == {("V1", "V2"), ("V2", "V3"), ("V3", "V4"), ("V4", "V5")}
+    assert bank.scenes == ("Y",)
+
+
+def test_the_memory_of_v1_integrates_its_four_neighbours() -> None:
+    """Eq. 1: pooling over the plain features in which the neighbours are seen."""
+    atlas = build(PLACES, WAYS)
+    candidates = atlas.graph("Y").candidates("V1")
+    assert {each.viewpoint for each in candidates} == {"V2", "a", "b", "c"}
+    panorama = atlas.panorama_features(atlas.locate("Y", ["V1"]))[0]
+    views = panorama[[each.view for each in candidates]]
+    expected: dict[Pooling, np.ndarray] = {"max": views.max(0), "mean": views.mean(0)}
+    for pooling, vector in expected.items():
+        bank = MemoryBank.of(atlas, pooling=pooling)
+        next(led(small_navigator(), atlas, [FIRST], bank))
+        assert bank["Y"].viewpoints == {"V1"} and bank["Y"].edges == set()
+        np.testing.assert_allclose(bank.recall("Y", ["V1"])[0].numpy(), vector, rtol=1e-6)
+
+
+def test_every_scene_has_a_memory_of_its_own() -> None:
+    atlas = build(PLACES, WAYS)
+    bank = MemoryBank.of(atlas)
+    list(led(small_navigator(), atlas, [FIRST], bank))
+    memory = Recalling(bank, atlas)
+    other = walk_of("V1", "V2", scene="Z", name="3_0")
+    steps = led(small_navigator(), atlas, [other], memory)
+    next(steps)
+    assert memory.found == [[set()]]  # a V2 is remembered, but not of this scene
+    next(steps)
+    assert memory.found[-1] == [{"V1"}]
+    assert {scene: len(bank[scene]) for scene in bank.scenes} == {"Y": 5, "Z": 2}

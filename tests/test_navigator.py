@@ -1,0 +1,91 @@
+"""The trained whole: what is dropped in training, and from what it is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from cottage import WIDTH, cottage, small_navigator
+from esceme.agents.scripted import StopAtOnce
+from esceme.errors import ConfigError
+from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, Masked, MemoryBank, Unaided
+from esceme.navigator import Navigator
+from esceme.observation import Observation
+
+ATLAS = cottage()
+
+
+def sight() -> Observation:
+    return Observation.of(ATLAS, ATLAS.begin(np.arange(5), np.linspace(0, 3, 5)))
+
+
+def test_an_evaluated_navigator_drops_nothing() -> None:
+    navigator, bank, observation = small_navigator(), MemoryBank.of(ATLAS), sight()
+    seen = navigator.see(observation, bank)
+    assert seen.dropout == 0 and seen.plain is observation.plain
+    assert torch.equal(seen.features, navigator.see(observation, bank).features)
+    blind = Navigator(StopAtOnce(), Unaided()).eval()
+    assert blind.see(observation, None) is observation
+
+
+@pytest.mark.parametrize("share", [0.2, 0.4, 0.7])
+def test_in_training_a_share_of_features_is_dropped_and_the_rest_grows(share: float) -> None:
+    navigator = Navigator(StopAtOnce(), Unaided(), feature_dropout=share).train()
+    observation = sight()
+    torch.manual_seed(0)
+    seen = navigator.see(observation, None)
+    pictures = observation.view >= 0
+    gone = seen.features[pictures] == 0
+    assert float(gone.float().mean()) == pytest.approx(share, abs=0.05)
+    kept = seen.features[pictures][~gone]
+    torch.testing.assert_close(kept, observation.plain[pictures][~gone] / (1 - share))
+    # What is remembered and what others see stays as it was.
+    assert torch.equal(seen.plain, sight().plain) and torch.equal(observation.features, sight().features)
+
+
+def test_what_history_reads_is_dropped_too_and_each_time_anew() -> None:
+    navigator = Navigator(StopAtOnce(), Unaided(), feature_dropout=0.4).train()
+    seen = navigator.see(sight(), None)
+    assert seen.dropout == 0.4
+    for look in (seen.faced, seen.panorama):
+        one, other = look(), look()
+        assert not torch.equal(one, other)
+        assert 0.3 < float((one == 0).float().mean()) < 0.5
+    assert seen.only(torch.tensor([1, 3])).dropout == 0.4
+
+
+def test_without_a_share_training_sees_what_evaluation_does() -> None:
+    navigator, bank, observation = small_navigator(feature_dropout=0.0).train(), MemoryBank.of(ATLAS), sight()
+    seen = navigator.see(observation, bank)
+    assert seen.dropout == 0
+    torch.testing.assert_close(seen.features, navigator.eval().see(observation, bank).features)
+
+
+def test_a_masked_memory_is_an_empty_one() -> None:
+    navigator, bank = small_navigator(), MemoryBank.of(ATLAS)
+    empty = navigator.see(sight(), bank).features
+    bank.remember_all()
+    torch.testing.assert_close(navigator.see(sight(), Masked(bank)).features, empty)
+    assert not torch.allclose(navigator.see(sight(), bank).features, empty, atol=1e-2)
+
+
+def test_no_gradient_leaves_through_the_memory() -> None:
+    navigator, bank = small_navigator().train(), MemoryBank.of(ATLAS)
+    bank.remember_all()
+    navigator.see(sight(), bank).features.sum().backward()
+    assert not bank.recall_at(torch.arange(len(ATLAS))).requires_grad
+
+
+def test_parameters_of_both_parts_are_the_navigators() -> None:
+    reader = CandidateEnhancing(CandidateEnhancingConfig(width=WIDTH))
+    navigator = small_navigator(reader)
+    assert {name.split(".")[0] for name in navigator.state_dict()} == {"agent", "reader"}
+    assert navigator.device == torch.device("cpu")
+    assert Navigator(StopAtOnce(), Unaided()).device == torch.device("cpu")
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, 1.5])
+def test_a_share_that_is_none_is_refused(share: float) -> None:
+    with pytest.raises(ConfigError, match="feature_dropout"):
+        Navigator(StopAtOnce(), Unaided(), feature_dropout=share)

@@ -1,0 +1,275 @@
+"""The loop: in what order a step happens, who leaves and who takes the place, and what is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cottage import WIDTH, blind_navigator, cottage, encode, led, small_navigator, walk_of
+from esceme import rollout
+from esceme.agents.base import Decision, Privileged, State, Words
+from esceme.agents.scripted import ShortestPath, StopAtOnce
+from esceme.memory import MemoryBank, Unaided
+from esceme.navigator import Navigator
+from esceme.observation import Observation
+from esceme.rollout import roll_out
+from esceme.tasks.episode import Episode
+from esceme.walking import Walk, by_time, following, greedy, sampling
+
+ATLAS = cottage()
+TO_GARDEN = walk_of("hall", "door", "garden", name="0_0")
+TO_ATTIC = walk_of("hall", "landing", "attic", name="1_0")
+STAY = walk_of("kitchen", name="2_0")
+TO_PANTRY = walk_of("attic", "landing", "hall", "pantry", name="3_0")
+ALL = [TO_GARDEN, TO_ATTIC, STAY, TO_PANTRY]
+
+
+class Told(Navigator):
+    """A navigator that writes down what is asked of it."""
+
+    def __init__(self, diary: list[str], navigator: Navigator) -> None:
+        super().__init__(navigator.agent, navigator.reader)
+        self.diary = diary
+
+    def begin(self, words: Words, start: Tensor, privileged: Privileged | None = None) -> State:
+        self.diary.append(f"begin {len(start)}")
+        return super().begin(words, start, privileged)
+
+    def see(self, observation: Observation, memory: Any) -> Observation:
+        self.diary.append("see")
+        return super().see(observation, memory)
+
+    def decide(self, state: State, seen: Observation) -> Decision:
+        self.diary.append("decide")
+        return super().decide(state, seen)
+
+    def advance(self, state: State, seen: Observation, chosen: Tensor) -> State:
+        self.diary.append(f"advance {len(chosen)}")
+        return super().advance(state, seen, chosen)
+
+
+class Diary(MemoryBank):
+    """A bank that writes down what is asked of it."""
+
+    diary: list[str]
+
+    @classmethod
+    def written_into(cls, diary: list[str]) -> Diary:
+        bank = cls(WIDTH, source="by-hand.hdf5")
+        bank.settle(ATLAS)
+        bank.diary = diary
+        return bank
+
+    def recall_at(self, viewpoints: Tensor) -> Tensor:
+        self.diary.append("recall")
+        return super().recall_at(viewpoints)
+
+    def remember_seen(self, observation: Observation) -> None:
+        names = [ATLAS.name(each)[1] for each in observation.viewpoint.tolist()]
+        self.diary.append(f"remember {' '.join(names)}")
+        super().remember_seen(observation)
+
+
+class Refilling:
+    """A source with two slots, whose episodes follow each other."""
+
+    def __init__(self, episodes: Sequence[Episode], slots: int = 2) -> None:
+        self.waiting, self.slots = list(episodes), slots
+        self.asked: list[tuple[list[str], list[str]]] = []
+
+    def next(self, finished: Sequence[Walk], living: Sequence[Walk]) -> Sequence[Walk]:
+        self.asked.append((ids(finished), ids(living)))
+        free = self.slots - len(living)
+        begun, self.waiting = self.waiting[:free], self.waiting[free:]
+        return [Walk.begin(ATLAS, episode) for episode in begun]
+
+
+def ids(walks: Sequence[Walk]) -> list[str]:
+    return [walk.episode.episode_id for walk in walks]
+
+
+def places(walk: Walk) -> list[str]:
+    return [ATLAS.name(viewpoint)[1] for viewpoint, _ in walk.poses]
+
+
+def test_a_step_is_read_decide_remember_move() -> None:
+    diary: list[str] = []
+    bank = Diary.written_into(diary)
+    choose = following(ATLAS, by_time(ATLAS))
+
+    def chosen(decision: Decision, observation: Observation, walks: Sequence[Walk]) -> Tensor:
+        diary.append("choose")
+        return choose(decision, observation, walks)
+
+    steps = led(Told(diary, small_navigator()), ATLAS, [TO_GARDEN, STAY], bank, choose=chosen)
+    for step in steps:
+        diary.append("told " + " ".join(places(walk)[-1] for walk in step.walks))
+    assert diary == [
+        *["begin 2", "see", "recall", "decide", "choose", "remember hall kitchen", "told door kitchen"],
+        *["advance 1", "see", "recall", "decide", "choose", "remember door", "told garden"],
+        *["advance 1", "see", "recall", "decide", "choose", "remember garden", "told garden"],
+    ]
+
+
+def test_stopping_keeps_the_place_and_the_view() -> None:
+    *_, last = led(blind_navigator(), ATLAS, [walk_of("hall", "landing")], None)
+    (walk,) = last.finished
+    assert places(walk) == ["hall", "landing"]
+    assert (walk.decisions, walk.stopped) == (2, True)
+    assert walk.poses[-1] == (walk.viewpoint, 30)
+
+
+def test_a_walk_ends_at_the_limit_where_its_last_move_led() -> None:
+    *_, last = led(blind_navigator(), ATLAS, [TO_PANTRY, STAY], None, max_steps=2)
+    (walk,) = last.finished
+    assert places(walk) == ["attic", "landing", "hall"]
+    assert (walk.decisions, walk.stopped) == (2, False)
+
+
+def test_stopping_with_the_last_decision_is_stopping() -> None:
+    *_, last = led(blind_navigator(), ATLAS, [TO_GARDEN], None, max_steps=3)
+    assert last.finished[0].stopped
+
+
+def test_who_ends_leaves_and_the_others_keep_their_order() -> None:
+    told = [
+        (
+            [walk.episode.episode_id for walk in step.walks],
+            [walk.episode.episode_id for walk in step.finished],
+        )
+        for step in led(blind_navigator(), ATLAS, ALL, None)
+    ]
+    assert told == [
+        (["0_0", "1_0", "2_0", "3_0"], ["2_0"]),
+        (["0_0", "1_0", "3_0"], []),
+        (["0_0", "1_0", "3_0"], ["0_0", "1_0"]),
+        (["3_0"], ["3_0"]),
+    ]
+
+
+def test_a_free_slot_is_refilled_before_the_next_step() -> None:
+    source = Refilling([STAY, TO_GARDEN, TO_ATTIC, TO_PANTRY])
+    choose = following(ATLAS, by_time(ATLAS))
+    living = [
+        ids(step.walks)
+        for step in roll_out(blind_navigator(), ATLAS, source, None, choose, encode=encode, max_steps=9)
+    ]
+    assert living == [
+        *[["2_0", "0_0"], ["0_0", "1_0"], ["0_0", "1_0"], ["1_0", "3_0"]],
+        *[["3_0"], ["3_0"], ["3_0"]],
+    ]
+    assert source.asked[0] == ([], []) and source.asked[-1] == (["3_0"], [])
+    assert source.asked[1] == (["2_0"], ["0_0"])
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4])
+def test_refilled_slots_decide_as_walks_that_are_alone(slots: int) -> None:
+    navigator = blind_navigator()
+    choose = following(ATLAS, by_time(ATLAS))
+    with torch.inference_mode():
+        for step in roll_out(
+            navigator, ATLAS, Refilling(ALL, slots), None, choose, encode=encode, max_steps=9
+        ):
+            for row, walk in enumerate(step.walks):
+                *_, alone = (
+                    each
+                    for each, _ in zip(
+                        led(navigator, ATLAS, [walk.episode], None), range(walk.decisions), strict=False
+                    )
+                )
+                logits = alone.decision.logits[0]
+                torch.testing.assert_close(
+                    step.decision.logits[row, : len(logits)], logits, atol=1e-5, rtol=0
+                )
+
+
+def test_nobody_walks_where_there_are_no_episodes() -> None:
+    source = Refilling([])
+    assert list(roll_out(blind_navigator(), ATLAS, source, None, greedy, encode=encode, max_steps=3)) == []
+    assert source.asked == [([], [])]
+
+
+def test_what_is_told_is_what_was_seen_and_chosen() -> None:
+    for step in led(small_navigator(), ATLAS, ALL, MemoryBank.of(ATLAS)):
+        before = [walk.poses[-1 if walk.stopped else -2] for walk in step.walks]
+        assert step.seen.viewpoint.tolist() == [viewpoint for viewpoint, _ in before]
+        assert step.seen.facing.tolist() == [view for _, view in before]
+        assert step.seen.features is not step.seen.plain
+        for row, walk in enumerate(step.walks):
+            if not walk.stopped:
+                assert int(step.seen.neighbour[row, step.chosen[row]]) == walk.viewpoint
+
+
+@pytest.mark.parametrize("choose", [greedy, sampling(3)], ids=["greedy", "sampling"])
+def test_walks_do_not_depend_on_who_walks_beside_them(choose: Callable[..., Tensor]) -> None:
+    navigator = blind_navigator(seed=4)
+    with torch.inference_mode():
+        together = {
+            walk.episode.episode_id: walk.poses
+            for step in led(navigator, ATLAS, ALL, None, choose=choose)
+            for walk in step.finished
+        }
+        alone = {
+            walk.episode.episode_id: walk.poses
+            for episode in ALL
+            for step in led(navigator, ATLAS, [episode], None, choose=choose)
+            for walk in step.finished
+        }
+    assert together == alone
+    assert len({tuple(poses) for poses in together.values()}) == 4
+
+
+def test_scripted_agents_are_told_the_goals() -> None:
+    guide = Navigator(ShortestPath(), Unaided())
+    nearest = replace(walk_of("hall", "pantry", name="4_0"), goals=("attic", "garden"))
+    ended = [
+        walk
+        for step in led(guide, ATLAS, [TO_PANTRY, nearest], None, choose=greedy)
+        for walk in step.finished
+    ]
+    assert {walk.episode.episode_id: places(walk) for walk in ended} == {
+        "3_0": ["attic", "landing", "hall", "pantry"],
+        "4_0": ["hall", "door", "garden"],
+    }
+
+
+def test_nobody_is_told_a_goal_that_is_withheld() -> None:
+    told = []
+
+    class Curious(StopAtOnce):
+        def begin(self, words: Words, start: Tensor, privileged: Privileged | None = None) -> Any:
+            told.append(privileged)
+            return super().begin(words, start, privileged)
+
+    withheld = replace(walk_of("hall"), goal_withheld=True)
+    list(led(Navigator(Curious(), Unaided()), ATLAS, [withheld, TO_PANTRY], None, choose=greedy))
+    assert told == [None]
+
+
+def test_gradients_flow_through_the_loop() -> None:
+    navigator = small_navigator(freeze_history=False).train()
+    bank = MemoryBank.of(ATLAS)
+    losses = [step.decision.logits.log_softmax(1)[:, 0].sum() for step in led(navigator, ATLAS, ALL, bank)]
+    torch.stack(losses).sum().backward()
+    learned = {
+        name for name, each in navigator.named_parameters() if each.grad is not None and each.grad.any()
+    }
+    assert {"reader.first.weight", "agent.history.picture.linear.weight", "agent.action.0.weight"} <= learned
+
+
+def test_poses_are_plain_integers() -> None:
+    """They are written as json."""
+    *_, last = led(blind_navigator(), ATLAS, [TO_GARDEN], None)
+    assert {type(number) for pose in last.finished[0].poses for number in pose} == {int}
+    assert np.array(last.finished[0].poses).shape == (3, 2)
+
+
+def test_the_loop_is_one_story() -> None:
+    assert len(Path(rollout.__file__).read_text().splitlines()) < 150
