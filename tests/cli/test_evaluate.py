@@ -269,7 +269,7 @@ def test_a_choice_without_sense_is_refused(
 
 def test_a_folder_cannot_be_where_a_file_is(run: Path, capsys: Capture) -> None:
     Path("taken").write_text("in the way")
-    assert refusal(capsys, words(run, "cold", "--out", "taken")).startswith("taken/journal.jsonl: cannot be ")
+    assert refusal(capsys, words(run, "cold", "--out", "taken")).startswith("taken: cannot be ")
 
 
 @pytest.mark.parametrize("fault", ["width", "source", "pooling", "cut"])

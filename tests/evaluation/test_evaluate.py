@@ -20,7 +20,7 @@ from esceme import __version__
 from esceme.errors import ConfigError, DataError
 from esceme.evaluation import Plan, evaluate, evaluate_in_processes, read_result
 from esceme.evaluation.evaluate import live
-from esceme.evaluation.journal import whole_lines
+from esceme.evaluation.journal import alone_in, whole_lines
 from esceme.evaluation.schedule import Lanes
 from esceme.evaluation.shards import share_out
 from esceme.evaluation.stage import Stage
@@ -77,7 +77,7 @@ def logits_in_lanes(stage: Stage, slots: int) -> dict[tuple[str, int], Tensor]:
     """The scores of every decision of every episode."""
     lifetime = stage.lifetime()
     source = Lanes(stage.atlas, stage.episodes, lifetime, slots=slots)
-    navigator, limit = stage.run.navigator, stage.max_steps
+    navigator, limit = stage.run.navigator, stage.limits.max_steps
     told = {}
     for step in roll_out(
         navigator, stage.atlas, source, lifetime.memory, greedy, encode=stage.encode, max_steps=limit
@@ -429,7 +429,7 @@ def test_every_step_of_a_half_precision_evaluation_is_in_half_precision(
     kinds: list[torch.dtype] = []
     linear = stage.run.navigator.agent.action[0]  # type: ignore[index, union-attr]
     linear.register_forward_hook(lambda module, given, result: kinds.append(result.dtype))
-    live(stage, tmp_path, "journal.jsonl")
+    live(stage, stage.lifetime(), tmp_path, "journal.jsonl")
     assert len(kinds) > 3
     assert set(kinds) == {torch.bfloat16}
     assert not torch.is_autocast_enabled("cpu")
@@ -440,3 +440,22 @@ def test_half_precision_is_a_fact_of_the_result(evaluated: Evaluate) -> None:
     half = evaluated(precision="bf16").result
     assert half.facts["precision"] == "bf16"
     assert len(half.episodes) == EPISODES
+
+
+# -- limits and company ------------------------------------------------------------------------------------
+
+
+def test_more_steps_than_the_network_has_rows_for_are_refused_at_the_start(street: Street) -> None:
+    rows = street.stage().run.navigator.agent.config.max_steps
+    assert street.stage(max_steps=rows + 1).limits.max_steps == rows + 1  # none is taken after the last one
+    with pytest.raises(ConfigError, match=f"max_steps {rows + 2}: .* {rows} rows"):
+        street.stage(max_steps=rows + 2)
+
+
+def test_two_evaluations_do_not_share_a_folder(street: Street, tmp_path: Path) -> None:
+    with alone_in(tmp_path):
+        with pytest.raises(DataError, match="another evaluation is at work"):
+            evaluate(street.plan(), tmp_path)
+        with pytest.raises(DataError, match="another evaluation is at work"):
+            evaluate_in_processes(street.plan(), tmp_path, processes=2)
+    assert not list(tmp_path.iterdir())

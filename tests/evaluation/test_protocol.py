@@ -48,7 +48,7 @@ def lived(stage: Stage, source: Source, lifetime: Lifetime) -> dict[str, tuple[W
         lifetime.memory,
         greedy,
         encode=stage.encode,
-        max_steps=stage.max_steps,
+        max_steps=stage.limits.max_steps,
     ):
         for row, walk in enumerate(step.walks):
             logits = step.decision.logits[row]

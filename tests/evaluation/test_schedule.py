@@ -47,7 +47,7 @@ def stage(street: Street) -> Stage:
 
 @torch.inference_mode()
 def steps(stage: Stage, source: Source, bank: MemoryBank) -> Iterator[Step]:
-    run, limit = stage.run.navigator, stage.max_steps
+    run, limit = stage.run.navigator, stage.limits.max_steps
     yield from roll_out(run, stage.atlas, source, bank, greedy, encode=stage.encode, max_steps=limit)
 
 

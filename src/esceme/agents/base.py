@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
-from typing import Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
@@ -88,6 +88,10 @@ class Agent(nn.Module, ABC, Generic[S]):
     as the order of logits. `tests/contracts` holds every agent to that. An agent whose history is not
     recurrent may offer a fourth, `decide_all`, for walks that are known beforehand.
     """
+
+    Config: ClassVar[type]
+    """A frozen dataclass of its settings; the constructor takes one and keeps it as `config`."""
+    config: Any
 
     @abstractmethod
     def begin(self, words: Words, start: Tensor, privileged: Privileged | None = None) -> S:

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import torch
 
-from esceme.evaluation.journal import Head, Journal, Line, done_batches, done_in_lanes, read_journals
+from esceme.evaluation.journal import (
+    Head,
+    Journal,
+    Line,
+    alone_in,
+    done_batches,
+    done_in_lanes,
+    read_journals,
+)
 from esceme.evaluation.plan import Plan
 from esceme.evaluation.protocol import Lifetime
 from esceme.evaluation.result import Result, make_result, save_result
@@ -34,10 +42,12 @@ def evaluate(plan: Plan, out: str | Path, *, report: Report = silent) -> Result:
     goes on. In the end the folder holds the result, the predictions and what was remembered.
     """
     stage, folder = set_stage(plan), Path(out)
-    lifetime = live(stage, folder, "journal.jsonl", report=report)
-    if lifetime.bank is not None:
-        save_bank(lifetime.bank, folder / BANK)
-    return conclude(stage, folder)
+    lifetime = stage.lifetime()  # which refuses a bank that does not fit, before anything is written
+    with alone_in(folder):
+        live(stage, lifetime, folder, "journal.jsonl", report=report)
+        if lifetime.bank is not None:
+            save_bank(lifetime.bank, folder / BANK)
+        return conclude(stage, folder)
 
 
 def conclude(stage: Stage, folder: Path) -> Result:
@@ -52,9 +62,11 @@ def conclude(stage: Stage, folder: Path) -> Result:
     return result
 
 
-def live(stage: Stage, folder: Path, journal_name: str, *, report: Report = silent) -> Lifetime:
-    """Live the episodes of a stage as far as the journals in `folder` have not, and give the memory."""
-    head, lifetime = Head(stage.fingerprint), stage.lifetime()
+def live(
+    stage: Stage, lifetime: Lifetime, folder: Path, journal_name: str, *, report: Report = silent
+) -> None:
+    """Live the episodes of a stage as far as the journals in `folder` have not."""
+    head = Head(stage.fingerprint)
     lines = read_journals(folder, head)
     journal = Journal(folder / journal_name, head)
     total = len(stage.episodes) * stage.plan.passes
@@ -69,7 +81,6 @@ def live(stage: Stage, folder: Path, journal_name: str, *, report: Report = sile
                 report(done, total)
     finally:
         journal.close()
-    return lifetime
 
 
 def _pass(
@@ -104,7 +115,7 @@ def _steps(stage: Stage, source: Source, lifetime: Lifetime) -> Iterator[Step]:
         lifetime.memory,
         greedy,
         encode=stage.encode,
-        max_steps=stage.max_steps,
+        max_steps=stage.limits.max_steps,
     )
     while True:  # step by step, so that neither mode reaches whoever is told of a step, nor gets lost there
         halved = torch.autocast(navigator.device.type, torch.bfloat16)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,33 @@ from esceme.walking import Encode
 from esceme.world import ArrayFeatures, FeatureStore, open_features
 from esceme.world.geometry import VIEWS
 from esceme.world.graph import SceneGraph
+
+
+class Limits(NamedTuple):
+    """How long walks and instructions may be."""
+
+    max_steps: int
+    max_tokens: int
+    keep: Literal["first", "last"]
+
+
+def limits_of(plan: Plan, run: Run) -> Limits:
+    """What the plan says, else what the run was made with, or the task's own where it is another task."""
+    made_for = run.setup if plan.task in (None, run.setup.task) else find_task(plan.task or "")
+    steps, tokens = plan.max_steps or made_for.max_steps, plan.max_tokens or made_for.max_tokens
+    limits = Limits(steps, tokens, made_for.keep)
+    for name, known, wanted in (
+        ("max_steps", knows(run, "max_steps"), limits.max_steps - 1),  # none after the last
+        ("max_tokens", knows(run, "positions"), limits.max_tokens),
+    ):
+        if known is not None and wanted > known:
+            raise ConfigError(f"{name} {getattr(limits, name)}: this network has no more than {known} rows")
+    return limits
+
+
+def knows(run: Run, size: str) -> int | None:
+    """A size of a run's network, where it has such a one."""
+    return getattr(run.navigator.agent.config, size, None)
 
 
 def find_task(name: str) -> Task:
@@ -56,7 +84,7 @@ def find_features(plan: Plan, run: Run, data: DataFolder, graphs: Mapping[str, S
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"
         raise DataError(f"{data.root}: expected one feature file, found {names}; say which with --features")
-    width = run.setup.agent_settings.get("feature_width")
+    width = knows(run, "feature_width")
     store = open_features(found[0])
     if width is None or store.width == width or scripted:
         return store
@@ -123,9 +151,8 @@ def in_order(episodes: Sequence[Episode], plan: Plan, tours: Sequence[Tour] | No
 
 def make_encoder(plan: Plan, run: Run, data: DataFolder, task: str) -> Encode:
     """How an instruction becomes ids: as stored, or by the run's or the data's vocabulary."""
-    setup = run.setup
-    longest = plan.max_tokens or setup.max_tokens
-    known = setup.agent_settings.get("vocabulary")
+    setup, limits = run.setup, limits_of(plan, run)
+    known = knows(run, "vocabulary")
     tokenizer = _tokenizer(run, data)
 
     def encode(episode: Episode) -> Sequence[int]:
@@ -140,7 +167,7 @@ def make_encoder(plan: Plan, run: Run, data: DataFolder, task: str) -> Encode:
                 f"{data.root}: episode {episode.episode_id} of {task} has text but no ids, and there is no "
                 f"vocabulary; expected {data.root}/tokenizer/vocab.txt"
             )
-        ids = truncate(ids, longest, keep=setup.keep)
+        ids = truncate(ids, limits.max_tokens, keep=limits.keep)
         if known is not None and max(ids) >= known:
             raise DataError(
                 f"episode {episode.episode_id}: word id {max(ids)} is beyond the {known} words this network "

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -45,6 +47,23 @@ class Head(msgspec.Struct, frozen=True):
 
     evaluation: str
     """A hash of everything that determines its result."""
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """A folder to ourselves while the block lasts; raises `DataError` where another evaluation is in it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        place = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be written ({error.strerror or error})") from None
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise DataError(f"{folder}: another evaluation is at work there; let it finish") from None
+    finally:
+        os.close(place)
 
 
 class Journal:

@@ -17,10 +17,10 @@ import torch
 
 from esceme.errors import ConfigError, EscemeError
 from esceme.evaluation.evaluate import BANK, Report, conclude, evaluate, live, silent
-from esceme.evaluation.journal import Head, read_journals
+from esceme.evaluation.journal import Head, alone_in, read_journals
 from esceme.evaluation.plan import Plan
 from esceme.evaluation.result import Result
-from esceme.evaluation.stage import set_stage
+from esceme.evaluation.stage import Stage, set_stage
 from esceme.memory import load_bank, save_bank
 from esceme.tasks.episode import Episode
 
@@ -36,10 +36,18 @@ def evaluate_in_processes(plan: Plan, out: str | Path, *, processes: int, report
     if plan.schedule != "lanes":
         raise ConfigError("'interleaved' episodes share one memory across scenes' batches; use one process")
     stage, folder = set_stage(plan), Path(out)
-    read_journals(folder, Head(stage.fingerprint))  # an evaluation of something else is refused here
     if plan.bank is not None:
         stage.lifetime()  # a bank that does not fit is refused here, once
-    folder.mkdir(parents=True, exist_ok=True)
+    with alone_in(folder):
+        read_journals(folder, Head(stage.fingerprint))  # an evaluation of something else is refused here
+        count = _live_apart(stage, folder, processes, report)
+        _join_banks(folder, count)
+        return conclude(stage, folder)
+
+
+def _live_apart(stage: Stage, folder: Path, processes: int, report: Report) -> int:
+    """Let processes live their scenes, and say how many there were."""
+    plan, total = stage.plan, len(stage.episodes) * stage.plan.passes
     shares = share_out(stage.episodes, processes)
     context = multiprocessing.get_context("spawn")
     threads = max(1, (os.cpu_count() or 1) // len(shares))
@@ -52,7 +60,7 @@ def evaluate_in_processes(plan: Plan, out: str | Path, *, processes: int, report
             worker.start()
         while any(worker.is_alive() for worker in workers):
             lines = read_journals(folder, Head(stage.fingerprint))
-            report(len({(line.pass_, line.id) for line in lines}), len(stage.episodes) * plan.passes)
+            report(len({(line.pass_, line.id) for line in lines}), total)
             for worker in workers:
                 worker.join(SECONDS_BETWEEN_LOOKS / len(workers))
             if any(worker.exitcode for worker in workers):
@@ -67,9 +75,8 @@ def evaluate_in_processes(plan: Plan, out: str | Path, *, processes: int, report
             f"{len(failed)} of {len(workers)} processes ended early (code {failed[0].exitcode}); "
             f"what was lived is kept in {folder}: start the same evaluation again to go on"
         )
-    report(len(stage.episodes) * plan.passes, len(stage.episodes) * plan.passes)
-    _join_banks(folder, len(workers))
-    return conclude(stage, folder)
+    report(total, total)
+    return len(workers)
 
 
 def share_out(episodes: Sequence[Episode], shares: int) -> list[set[str]]:
@@ -93,7 +100,8 @@ def _work(
     torch.set_num_threads(threads)
     try:
         stage = set_stage(plan, scenes=scenes, hashes=hashes)
-        lifetime = live(stage, folder, f"journal-{number}.jsonl")
+        lifetime = stage.lifetime()
+        live(stage, lifetime, folder, f"journal-{number}.jsonl")
         if lifetime.bank is not None:
             save_bank(lifetime.bank, folder / _part(number))
     except EscemeError as error:
@@ -112,9 +120,9 @@ def _join_banks(folder: Path, processes: int) -> None:
     for other in others:
         bank.merge(other)
     save_bank(bank, folder / BANK)
-    for part in parts:
+    for part in folder.glob(_part("*")):  # those of an earlier start with more processes, too
         part.unlink()
 
 
-def _part(number: int) -> str:
+def _part(number: int | str) -> str:
     return f".bank-{number}.safetensors"

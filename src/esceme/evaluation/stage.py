@@ -12,11 +12,13 @@ import msgspec
 
 from esceme import __version__
 from esceme.evaluation.inputs import (
+    Limits,
     find_annotations,
     find_features,
     find_task,
     hash_inputs,
     in_order,
+    limits_of,
     make_encoder,
 )
 from esceme.evaluation.plan import SCRIPTED, Plan
@@ -42,7 +44,7 @@ class Stage:
     annotations: Path
     tours: Sequence[Tour] | None
     encode: Encode
-    max_steps: int
+    limits: Limits
     size: int
     """How many episodes the whole evaluation has."""
     hashes: Mapping[str, str]
@@ -85,17 +87,15 @@ class Stage:
         decided = {key: value for key, value in asdict(plan).items() if key not in PLACES}
         if plan.schedule == "lanes":
             decided.pop("batch")  # which lanes do not depend on
-        limits = {"max_steps": self.max_steps, "max_tokens": plan.max_tokens or setup.max_tokens}
         return {
             **decided,
-            **limits,
+            **self.limits._asdict(),
             "task": plan.task or setup.task,
             "agent": setup.agent,
             "reader": setup.reader,
             "settings": {
-                "agent": setup.agent_settings,
-                "reader": setup.reader_settings,
-                "keep": setup.keep,
+                "agent": asdict(self.run.navigator.agent.config),
+                "reader": asdict(self.run.navigator.reader.config),
             },
             "origin": setup.origin,
             "episodes": self.size,
@@ -147,7 +147,7 @@ def set_stage(
         annotations=annotations,
         tours=tours,
         encode=make_encoder(plan, run, data, task),
-        max_steps=plan.max_steps or run.setup.max_steps,
+        limits=limits_of(plan, run),
         size=len(lived),
         hashes=hashes or hash_inputs(plan, run, data, annotations, graphs, store),
     )
