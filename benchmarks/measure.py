@@ -50,7 +50,8 @@ class Ratio(NamedTuple):
 
     def row(self) -> tuple[str, ...]:
         """Its cells."""
-        times = f"{self.obvious:.3f} s", f"{self.ours:.4f} s", f"{self.value:.0f}x"
+        value = f"{self.value:.0f}x" if self.value >= 10 else f"{self.value:.2f}x"
+        times = f"{self.obvious:.3f} s", f"{self.ours:.4f} s", value
         return self.name, *times, f">= {self.wanted}x", yes(self.met), self.bound
 
 
@@ -75,8 +76,27 @@ class Amount(NamedTuple):
 
     def row(self) -> tuple[str, ...]:
         """Its cells."""
-        amount, most = f"{self.value:.0f} {self.unit}", f"< {self.most} {self.unit}"
+        shown = f"{self.value:.0f}" if self.value >= 10 else f"{self.value:.2f}"
+        amount, most = f"{shown} {self.unit}", f"< {self.most} {self.unit}"
         return self.name, "", amount, "", most, yes(self.met), self.bound
+
+
+class Found(NamedTuple):
+    """Something that was counted; nothing is wanted of it."""
+
+    name: str
+    value: str
+    bound: str
+    met: bool = True
+
+    @property
+    def head(self) -> tuple[str, ...]:
+        """The columns of its table."""
+        return SPEED_HEAD
+
+    def row(self) -> tuple[str, ...]:
+        """Its cells."""
+        return self.name, "", self.value, "", "", "", self.bound
 
 
 class Quality(NamedTuple):
@@ -154,7 +174,7 @@ class Beside(NamedTuple):
         return self.name, self.ours, self.real
 
 
-Result = Ratio | Amount | Quality | Agent | Beside
+Result = Ratio | Amount | Found | Quality | Agent | Beside
 
 
 def yes(met: bool) -> str:

@@ -1,0 +1,262 @@
+"""Evaluating HAMT with scene memory at the paper's size, against the obvious lock-step loop.
+
+The network has the paper's sizes and random weights, the features are random, instructions and buildings are
+those of R2R val_unseen. Both sides walk the same walks with the same weights; that they would decide alike at
+every step is asserted.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.lockstep import LockStep
+from benchmarks.measure import Amount, Found, Ratio, Result, seconds
+from esceme.agents import HAMT, HamtConfig
+from esceme.evaluation.protocol import Lifetime
+from esceme.evaluation.schedule import Lanes
+from esceme.memory import CandidateEnhancing, MemoryBank, save_bank
+from esceme.navigator import Navigator
+from esceme.rollout import roll_out
+from esceme.runs import load_run, save_run, setup_of
+from esceme.tasks.episode import Episode
+from esceme.tasks.folder import DataFolder
+from esceme.tasks.r2r import read_r2r
+from esceme.tasks.submission import read_predictions
+from esceme.tasks.text import WordPiece, truncate
+from esceme.walking import Walk, following, greedy
+from esceme.world import ArrayFeatures, Atlas, read_scenes
+
+SLOTS, WIDTH, MAX_STEPS, MAX_TOKENS = 8, 768, 15, 60
+EPISODES_PER_SCENE = 6
+PUBLISHED = "predictions/PREVALENT_R2R_seq2seq_teacher_val_unseen_iter36000.json"
+"""The walks of a published agent: how long real walks are."""
+ALIKE = 1e-4
+MANY, FEW, NARROW, CANDIDATES = 1_000_000, 100, 256, 5
+Decisions = Mapping[tuple[str, int], Sequence[float]]
+"""Episode and step -> the logits of all choices."""
+
+
+def run(data: Path) -> Iterator[Result]:
+    """Throughput, the memory's share, peak memory, and what half precision changes."""
+    torch.set_num_threads(1)
+    work = Work(data)
+    yield from throughput(work, None)
+    paths = {name: each.path for name, each in read_predictions(data / PUBLISHED).items()}
+    yield from throughput(work, paths)
+    yield share_of_memory(work, paths)
+    yield peak(work, data)
+    yield from halved(work, paths)
+    yield size_of_scene()
+    yield growth_of_recall()
+
+
+class Work:
+    """Some episodes of R2R val_unseen in eight scenes, and a network of the paper's size."""
+
+    def __init__(self, data: Path, navigator: Navigator | None = None) -> None:
+        folder = DataFolder(data)
+        by_scene: dict[str, list[Episode]] = {}
+        for episode in read_r2r(folder.annotations("r2r", "val_unseen")):
+            by_scene.setdefault(episode.scene_id, []).append(episode)
+        scenes = sorted(by_scene)[:SLOTS]
+        self.lanes = [by_scene[scene][:EPISODES_PER_SCENE] for scene in scenes]
+        self.episodes = [episode for lane in self.lanes for episode in lane]
+        graphs = read_scenes(folder.connectivity, scenes)
+        keys = [f"{scene}_{name}" for scene, graph in graphs.items() for name in graph.viewpoints]
+        features = np.stack([_draw(key) for key in keys])
+        self.atlas = Atlas(graphs.values(), ArrayFeatures(keys, features, source="drawn"))
+        words = WordPiece.read(folder.tokenizers[0])
+        self.ids = {
+            each.episode_id: truncate(words.encode(each.instruction), MAX_TOKENS, keep="first")
+            for each in self.episodes
+        }
+        if navigator is None:
+            torch.manual_seed(0)
+            navigator = Navigator(HAMT(HamtConfig(initial_std=0.04)), CandidateEnhancing())
+        self.navigator = navigator.eval()
+
+    def ours(self, paths: Mapping[str, Sequence[str]] | None, *, half: bool = False) -> Decisions:
+        """All decisions by way of lanes."""
+        bank = MemoryBank.of(self.atlas)
+        source = Lanes(self.atlas, self.episodes, Lifetime("cold", self.atlas, bank), slots=SLOTS)
+        choose = greedy if paths is None else following(self.atlas, lambda walk: self._led(walk, paths))
+        found: dict[tuple[str, int], list[float]] = {}
+        halving = torch.autocast("cpu", torch.bfloat16) if half else nullcontext()
+        with torch.inference_mode(), halving:
+            for step in roll_out(
+                self.navigator,
+                self.atlas,
+                source,
+                bank,
+                choose,
+                encode=lambda episode: self.ids[episode.episode_id],
+                max_steps=MAX_STEPS,
+            ):
+                for walk, logits in zip(step.walks, step.decision.logits.float().tolist(), strict=True):
+                    finite = [each for each in logits if each > -np.inf]
+                    found[walk.episode.episode_id, walk.decisions - 1] = finite
+        return found
+
+    def obvious(self, paths: Mapping[str, Sequence[str]] | None) -> Decisions:
+        """All decisions in lock-step: a batch holds an episode of each scene, so memories are the same."""
+        loop = LockStep(self.navigator, self.atlas)
+        expert = None if paths is None else lambda *where: self._index(*where, paths)
+        with torch.inference_mode():
+            lived = [
+                each
+                for batch in zip(*self.lanes, strict=True)
+                for each in loop.run([(item, self.ids[item.episode_id]) for item in batch], expert, MAX_STEPS)
+            ]
+        return {(each.episode_id, each.step): each.logits for each in lived}
+
+    def _led(self, walk: Walk, paths: Mapping[str, Sequence[str]]) -> int:
+        path = paths[walk.episode.episode_id]
+        there = path[min(walk.decisions + 1, len(path) - 1)]
+        return int(self.atlas.locate(walk.episode.scene_id, [there])[0])
+
+    def _index(self, episode: Episode, viewpoint: int, step: int, paths: Mapping[str, Sequence[str]]) -> int:
+        path = paths[episode.episode_id]
+        there = int(self.atlas.locate(episode.scene_id, [path[min(step + 1, len(path) - 1)]])[0])
+        neighbours = self.atlas.neighbours[viewpoint, : self.atlas.degrees[viewpoint]].tolist()
+        return len(neighbours) if there == viewpoint else neighbours.index(there)
+
+
+def throughput(work: Work, paths: Mapping[str, Sequence[str]] | None) -> Iterator[Result]:
+    """Both sides by turns, twice; every decision must be alike."""
+    times, decisions = [], [{}, {}]
+    for _ in range(2):
+        pair = []
+        for side, live in enumerate((work.obvious, work.ours)):
+            begin = time.process_time()
+            decisions[side] = live(paths)
+            pair.append(time.process_time() - begin)
+        times.append(pair)
+    slow, fast = decisions
+    assert slow.keys() == fast.keys(), "the two sides walked differently"
+    furthest = max(np.abs(np.subtract(slow[key], fast[key])).max() for key in slow)
+    assert furthest < ALIKE, f"logits differ by {furthest}"
+    assert all(np.argmax(slow[key]) == np.argmax(fast[key]) for key in slow)
+    obvious, ours = (min(each) for each in zip(*times, strict=True))
+    count = len(work.episodes)
+    how = f"{count} episodes of {len(fast) / count:.1f} decisions"
+    rates = f"{count / ours:.2f} against {count / obvious:.2f} episodes a second"
+    if paths is None:
+        said = f"matrix products at full speed; logits alike within {furthest:.0e}"
+        yield Ratio(f"evaluating HAMT + memory, its own walks ({how})", obvious, ours, 2, said)
+        yield Found("the same in episodes", rates, "one thread")
+        return
+    said = f"{obvious / ours:.2f}x: most of these slots are live, so little is left to leave out"
+    yield Found(f"the same, walks as long as a published agent's ({how})", rates, said)
+
+
+def share_of_memory(work: Work, paths: Mapping[str, Sequence[str]]) -> Amount:
+    """How much of a walk goes into recalling, fusing and remembering."""
+    spent = 0.0
+
+    def timed(call: Callable[..., object]) -> Callable[..., object]:
+        def told(*given: object) -> object:
+            nonlocal spent
+            begin = time.process_time()
+            result = call(*given)
+            spent += time.process_time() - begin
+            return result
+
+        return told
+
+    reader, remember = work.navigator.reader, MemoryBank.remember_seen
+    reader.forward = timed(reader.forward)  # type: ignore[method-assign]
+    MemoryBank.remember_seen = timed(remember)  # type: ignore[method-assign, assignment]
+    try:
+        whole = seconds(lambda: work.ours(paths))
+    finally:
+        del reader.forward
+        MemoryBank.remember_seen = remember  # type: ignore[method-assign]
+    return Amount(
+        "memory's share: recall + fusion + remember", 100 * spent / whole, "%", 3, "the fusion's MLP"
+    )
+
+
+def peak(work: Work, data: Path) -> Amount:
+    """The most memory that a process holds which loads a run folder and walks."""
+    with tempfile.TemporaryDirectory() as folder:
+        save_run(Path(folder), work.navigator, setup_of(work.navigator))
+        program = [sys.executable, "-m", "benchmarks.evaluating", folder, str(data)]
+        done = subprocess.run(program, check=True, capture_output=True, text=True)
+    return Amount("peak memory, 170 M parameters", float(done.stdout), "MB", 1500, "the weights: 690 MB")
+
+
+def halved(work: Work, paths: Mapping[str, Sequence[str]]) -> Iterator[Result]:
+    """bf16 in place of fp32 on the same walks."""
+    begin = time.process_time()
+    plain = work.ours(paths)
+    middle = time.process_time()
+    half = work.ours(paths, half=True)
+    end = time.process_time()
+    changed = sum(np.argmax(plain[key]) != np.argmax(half[key]) for key in plain)
+    yield Ratio("bf16 against fp32", middle - begin, end - middle, 1, "what is not a matrix product")
+    counted = f"{changed} of {len(plain)}"
+    yield Found("decisions that bf16 changes", counted, "random weights: choices lie close together")
+
+
+def size_of_scene() -> Amount:
+    """A saved scene of 92 viewpoints, the paper's mean, at 768 numbers each."""
+    bank, generator = MemoryBank(WIDTH), torch.Generator().manual_seed(0)
+    names = [f"{number:032x}" for number in range(92)]
+    for number, name in enumerate(names):
+        near = [names[(number + step) % 92] for step in (1, 2, 91, 90)]
+        bank.remember("scene", name, torch.randn(4, WIDTH, generator=generator), near)
+    with tempfile.TemporaryDirectory() as folder:
+        save_bank(bank, Path(folder) / "bank.safetensors")
+        size = (Path(folder) / "bank.safetensors").stat().st_size
+    return Amount("a saved scene of 92 viewpoints", size / 1e6, "MB", 0.3, "the vectors: 0.283 MB")
+
+
+class Names:
+    """As much of an atlas as a bank needs to number viewpoints."""
+
+    features = None
+
+    def __init__(self, count: int) -> None:
+        self.names = tuple(("scene", f"{number}") for number in range(count))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def growth_of_recall() -> Amount:
+    """How much longer recalling for a batch takes among a million remembered viewpoints than among 100."""
+    few, many = seconds_of_recall(FEW), seconds_of_recall(MANY)
+    said = "how many rows the processor's caches hold"
+    return Amount(f"recall among {MANY:,} against {FEW} viewpoints", many / few, "x", 3, said)
+
+
+def seconds_of_recall(count: int) -> float:
+    """Recalling for 200 batches of eight panoramas, five candidates each, among `count` viewpoints."""
+    bank, generator, names = MemoryBank(NARROW), torch.Generator().manual_seed(0), Names(count)
+    viewpoints = [name for _, name in names.names]
+    bank["scene"]._keep(viewpoints, torch.randn(count, NARROW, generator=generator), [()] * count)
+    bank.settle(names)  # type: ignore[arg-type]
+    asked = torch.full((200, SLOTS, 42), -1)
+    asked[:, :, :CANDIDATES] = torch.randint(count, (200, SLOTS, CANDIDATES), generator=generator)
+    return min(seconds(lambda: [bank.recall_at(each) for each in asked]) for _ in range(5))
+
+
+def _draw(key: str) -> np.ndarray:
+    return np.random.default_rng(zlib.crc32(key.encode())).standard_normal((36, WIDTH), np.float32)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    Work(Path(sys.argv[2]), load_run(sys.argv[1]).navigator).ours(None)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)

@@ -1,0 +1,199 @@
+"""The obvious way to evaluate HAMT with scene memory: what the released code does, straightforwardly.
+
+Batches in lock-step until the last of them has ended, observations collated item by item, everything padded,
+every token computed in every layer, nothing kept from step to step but the encoded text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from esceme.agents.hamt import HAMT
+from esceme.navigator import Navigator
+from esceme.tasks.episode import Episode
+from esceme.world import Atlas
+
+MASKED = -10000.0
+
+
+class Lived(NamedTuple):
+    """One decision of one episode."""
+
+    episode_id: str
+    step: int
+    logits: list[float]
+
+
+class Item:
+    """One episode of a batch."""
+
+    def __init__(self, atlas: Atlas, episode: Episode, ids: Sequence[int]) -> None:
+        self.episode, self.ids = episode, list(ids)
+        self.pose = atlas.begin(atlas.locate(episode.scene_id, [episode.start]), [episode.heading])
+        self.ended = False
+        self.history: list[Tensor] = []
+
+
+class LockStep:
+    """Evaluates batch after batch with one memory, a dictionary of vectors."""
+
+    def __init__(self, navigator: Navigator, atlas: Atlas) -> None:
+        assert isinstance(navigator.agent, HAMT)
+        self.agent, self.reader, self.atlas = navigator.agent, navigator.reader, atlas
+        self.heads = navigator.agent.config.heads
+        self.memory: dict[int, Tensor] = {}
+
+    def run(
+        self,
+        batch: Sequence[tuple[Episode, Sequence[int]]],
+        expert: Callable[[Episode, int, int], int] | None,
+        max_steps: int,
+    ) -> list[Lived]:
+        """Every decision of live items; `expert(episode, viewpoint, step)` leads, else the best choice."""
+        items = [Item(self.atlas, episode, ids) for episode, ids in batch]
+        longest = max(len(item.ids) for item in items)
+        ids = torch.tensor([item.ids + [0] * (longest - len(item.ids)) for item in items])
+        text_mask = torch.tensor([[i < len(item.ids) for i in range(longest)] for item in items])
+        text = self.read(ids, text_mask)
+        start = self.agent.history
+        begin = start.norm(start.start + start.kind.weight[0])[0, 0]
+        for item in items:
+            item.history = [begin]
+        found: list[Lived] = []
+        for step in range(max_steps):
+            panoramas = [self.observe(item) for item in items]
+            logits = self.decide(items, panoramas, text, text_mask)
+            choices = []
+            for row, item in enumerate(items):
+                stop = int(self.atlas.degrees[item.pose.viewpoint[0]])
+                if not item.ended:
+                    found.append(Lived(item.episode.episode_id, step, logits[row, : stop + 1].tolist()))
+                choice = int(logits[row].argmax())
+                if expert is not None:
+                    choice = expert(item.episode, int(item.pose.viewpoint[0]), step)
+                choices.append(stop if item.ended else choice)
+                self.remember(item)
+            tokens = self.recount(items, panoramas, choices, step)
+            for row, (item, choice) in enumerate(zip(items, choices, strict=True)):
+                stop = int(self.atlas.degrees[item.pose.viewpoint[0]])
+                item.history.append(tokens[row])
+                if not item.ended and choice != stop:
+                    item.pose = self.atlas.step(item.pose, [choice])
+                item.ended |= choice == stop
+            if all(item.ended for item in items):
+                break
+        return found
+
+    def observe(self, item: Item) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[int]]:
+        """Tokens of one panorama, one after the other: features, angles, kinds, neighbours."""
+        seen = self.atlas.observe(item.pose)
+        features, angles, kinds, neighbours = [], [], [], []
+        for token in range(seen.kind.shape[1]):
+            features.append(seen.features[0, token])
+            angles.append(seen.angles[0, token])
+            kinds.append(int(seen.kind[0, token]))
+            neighbours.append(int(seen.neighbour[0, token]))
+        return np.stack(features), np.stack(angles), np.array(kinds), neighbours
+
+    def remember(self, item: Item) -> None:
+        """Keep the maximum over the candidates' views."""
+        here = int(item.pose.viewpoint[0])
+        if here not in self.memory:
+            panorama = self.atlas.panorama_features(item.pose.viewpoint)[0]
+            views = self.atlas.views[here, : self.atlas.degrees[here]]
+            self.memory[here] = torch.from_numpy(panorama[views].max(0))
+
+    # -- the network ---------------------------------------------------------------------------------------
+
+    def attend(self, block: torch.nn.Module, asking: Tensor, known: Tensor, mask: Tensor | None) -> Tensor:
+        """Attention, spelt out."""
+
+        def heads(x: Tensor) -> Tensor:
+            return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
+
+        q, k, v = heads(block.query(asking)), heads(block.key(known)), heads(block.value(known))
+        scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
+        if mask is not None:
+            scores = scores + mask
+        mixed = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+        return block.norm(asking + block.out(mixed))
+
+    def feed(self, block: torch.nn.Module, x: Tensor) -> Tensor:
+        """The feed-forward half of a layer."""
+        return block.norm(x + block.out(functional.gelu(block.inner(x))))
+
+    def layer(self, block: torch.nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
+        """A BERT layer."""
+        return self.feed(block.feed_forward, self.attend(block.attention, x, x, mask))
+
+    def read(self, ids: Tensor, valid: Tensor) -> Tensor:
+        """The encoded text, (B, L, H)."""
+        text = self.agent.text
+        x = text.norm(text.words(ids) + text.positions.weight[: ids.shape[1]] + text.kinds.weight[0])
+        for block in text.layers:
+            x = self.layer(block, x, additive(valid))
+        return x
+
+    def decide(self, items: list[Item], panoramas: list, text: Tensor, text_valid: Tensor) -> Tensor:
+        """Logits of all items, ended or not, (B, N)."""
+        longest = max(len(kinds) for _, _, kinds, _ in panoramas)
+        features, angles, kinds, memory, valid = [], [], [], [], []
+        for f, a, k, neighbours in panoramas:
+            missing = longest - len(k)
+            own = torch.from_numpy(f)
+            m = torch.zeros_like(own)
+            for token, neighbour in enumerate(neighbours):
+                if k[token] == 0:
+                    m[token] = own[token]
+                elif neighbour in self.memory:
+                    m[token] = self.memory[neighbour]
+            features.append(functional.pad(own, (0, 0, 0, missing)))
+            memory.append(functional.pad(m, (0, 0, 0, missing)))
+            angles.append(functional.pad(torch.from_numpy(a), (0, 0, 0, missing)))
+            kinds.append(functional.pad(torch.from_numpy(k), (0, missing)))
+            valid.append(torch.tensor([True] * len(k) + [False] * missing))
+        seen, kind = torch.stack(features), torch.stack(kinds)
+        both = torch.cat([seen, torch.stack(memory)], -1)
+        reader, sight = self.reader, self.agent.sight
+        fused = reader.second(reader.norm(functional.relu(reader.first(both))))
+        described = sight.picture(fused) + sight.angle(torch.stack(angles))
+        ob = sight.norm(described + self.agent.text.kinds.weight[1] + sight.kinds(kind))
+        history = torch.stack([torch.stack(item.history) for item in items])
+        vision = torch.cat([history, ob], 1)
+        vision_valid = torch.cat([torch.ones(history.shape[:2], dtype=torch.bool), torch.stack(valid)], 1)
+        tm, vm = additive(text_valid), additive(vision_valid)
+        for block in self.agent.cross_layers:
+            told = self.attend(block.across, text, vision, vm)
+            shown = self.attend(block.across, vision, text, tm)
+            text, vision = self.layer(block.text, told, tm), self.layer(block.vision, shown, vm)
+        scored = vision[:, history.shape[1] :] * text[:, :1]
+        return self.agent.action(scored).squeeze(2).masked_fill(kind == 0, -torch.inf)
+
+    def recount(self, items: list[Item], panoramas: list, choices: list[int], step: int) -> Tensor:
+        """History tokens of all items, (B, H)."""
+        at = np.concatenate([item.pose.viewpoint for item in items])
+        facing = np.concatenate([item.pose.view for item in items])
+        views = torch.from_numpy(self.atlas.panorama_features(at))
+        angles = torch.from_numpy(self.atlas.panorama_angles(facing))
+        history = self.agent.history
+        x = history.panorama_picture(views) + history.panorama_angle(angles)
+        for block in history.panorama_layers:
+            x = self.layer(block, x, None)
+        chosen = torch.stack(
+            [torch.from_numpy(a[c]) for (_, a, _, _), c in zip(panoramas, choices, strict=True)]
+        )
+        faced = views[torch.arange(len(items)), torch.from_numpy(facing)]
+        token = history.picture(faced) + history.angle(chosen) + history.steps.weight[step]
+        return history.norm(token + history.kind.weight[0] + x.mean(1))
+
+
+def additive(valid: Tensor) -> Tensor:
+    """0 where a key may be attended to, -10000 elsewhere, (B, 1, 1, L)."""
+    return (~valid)[:, None, None, :] * MASKED
