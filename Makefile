@@ -28,7 +28,7 @@ test: lint
 	$(BIN)/pytest -m "not slow" -n 2
 
 test-fast: install
-	$(BIN)/pytest -m "not slow and not real" -n 2
+	$(BIN)/pytest -m "not slow and not real and not long" -n 2
 
 test-slow: install
 	$(BIN)/pytest -m slow || [ $$? -eq 5 ]  # 5: no test carries the mark

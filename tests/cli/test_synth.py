@@ -16,6 +16,8 @@ from esceme.cli import main
 from esceme.synth.dataset import SHAPES, Order, Shape
 from esceme.tasks.manifest import check_manifest
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

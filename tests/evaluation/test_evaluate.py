@@ -30,6 +30,8 @@ from esceme.rollout import roll_out
 from esceme.walking import greedy
 from street import EPISODES, SPLIT, WEIGHTS, Street
 
+pytestmark = pytest.mark.long
+
 Evaluate = Callable[..., Any]
 PRODUCTS = ("result.json", "predictions.json", "bank.safetensors")
 KILLED = """

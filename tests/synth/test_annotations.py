@@ -26,6 +26,8 @@ from esceme.tasks.rxr import read_rxr
 from esceme.tasks.tours import check_tours, read_all_tours
 from esceme.world import SceneGraph, read_scenes
 
+pytestmark = pytest.mark.long
+
 WALKED = ("train", "val_seen", "val_unseen")
 MADE = [task for task in TASKS if task != "prevalent"]
 

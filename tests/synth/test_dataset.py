@@ -39,6 +39,8 @@ from esceme.tasks.manifest import check_manifest
 from esceme.tasks.text import WordPiece
 from esceme.world import Atlas, open_features, read_scenes
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def speck(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Order:

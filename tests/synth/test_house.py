@@ -14,6 +14,8 @@ from esceme.errors import ConfigError
 from esceme.synth.house import graph_of, make_house
 from esceme.synth.plan import EYE, STOREY, WALL, Furniture, House, Opening, Room
 
+pytestmark = pytest.mark.long
+
 SEEDS = range(30)
 TINY = 1e-5
 

@@ -28,6 +28,8 @@ from esceme.synth.sights import NOTICED, Mention, Sights
 from esceme.synth.walks import Walk, share_needing_memory
 from esceme.world import Atlas
 
+pytestmark = pytest.mark.long
+
 HOUSES = range(10)
 HEIGHT = 128
 """Of the pictures, as those that the instructions were told by."""

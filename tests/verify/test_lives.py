@@ -31,6 +31,8 @@ from vectors import (
     write_json_gz,
 )
 
+pytestmark = pytest.mark.long
+
 NAME = "rollout_argmax.json.gz"
 HEAD = "replaced_vln_bert.next_action.net.4.weight"
 MAX_STEPS = 5

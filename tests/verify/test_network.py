@@ -17,6 +17,8 @@ from esceme.verify import Report, verify
 from esceme.verify.references import References
 from vectors import CONFIGS, small_navigator, write_folder
 
+pytestmark = pytest.mark.long
+
 QUANTITIES = {
     "act_logits",
     "log_softmax",
