@@ -151,13 +151,10 @@ def throughput(work: Work, paths: Mapping[str, Sequence[str]] | None) -> Iterato
     count = len(work.episodes)
     how = f"{count} episodes of {len(fast) / count:.1f} decisions"
     rates = f"{count / ours:.2f} against {count / obvious:.2f} episodes a second"
-    if paths is None:
-        said = f"matrix products at full speed; logits alike within {furthest:.0e}"
-        yield Ratio(f"evaluating HAMT + memory, its own walks ({how})", obvious, ours, 2, said)
-        yield Found("the same in episodes", rates, "one thread")
-        return
-    said = f"{obvious / ours:.2f}x: most of these slots are live, so little is left to leave out"
-    yield Found(f"the same, walks as long as a published agent's ({how})", rates, said)
+    whose = "its own walks" if paths is None else "walks as long as a published agent's"
+    said = f"matrix products at full speed; logits alike within {furthest:.0e}"
+    yield Ratio(f"evaluating HAMT + memory, {whose} ({how})", obvious, ours, 2, said)
+    yield Found("the same in episodes", rates, "one thread")
 
 
 def share_of_memory(work: Work, paths: Mapping[str, Sequence[str]]) -> Amount:
@@ -237,7 +234,7 @@ class Names:
 def growth_of_recall() -> Amount:
     """How much longer recalling for a batch takes among a million remembered viewpoints than among 100."""
     few, many = seconds_of_recall(FEW), seconds_of_recall(MANY)
-    said = "how many rows the processor's caches hold"
+    said = f"how many rows, here of {NARROW} numbers, the processor's caches hold"
     return Amount(f"recall among {MANY:,} against {FEW} viewpoints", many / few, "x", 3, said)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from esceme import __version__
 from esceme.agents import HAMT, HamtConfig, Seq2Seq, Seq2SeqConfig, StopAtOnce
 from esceme.errors import CheckpointError, ConfigError, DataError, EscemeError
+from esceme.files import read_json, write_json
 from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, Unaided
 from esceme.navigator import Navigator
 from esceme.runs import EXPERIMENT, FORMAT, VOCABULARY, WEIGHTS, Setup, fill, load_run, save_run, setup_of
@@ -202,9 +203,21 @@ def test_another_experiment_is_told(run: Path, fields: dict[str, Any], message: 
         load_run(run)
 
 
-def test_what_a_later_version_adds_is_passed_over(run: Path) -> None:
-    change(run, mood="good")
-    assert load_run(run).setup.task == "cvdn"
+def test_a_misspelt_setting_is_named_and_so_is_what_it_leaves_out(run: Path) -> None:
+    stored = read_json(run / EXPERIMENT, dict[str, Any])
+    stored["max_stepz"] = stored.pop("max_steps")
+    write_json(run / EXPERIMENT, stored)
+    with pytest.raises(CheckpointError, match="missing: max_steps; unknown: max_stepz"):
+        load_run(run)
+
+
+def test_weights_that_are_no_numbers_are_named(run: Path) -> None:
+    tensors = load_file(run / WEIGHTS)
+    name = sorted(tensors)[3]
+    tensors[name].flatten()[0] = torch.nan
+    save_file(tensors, run / WEIGHTS)
+    with pytest.raises(CheckpointError, match=f"1 not finite: {name}"):
+        load_run(run)
 
 
 def test_only_named_agents_and_readers_have_a_setup() -> None:

@@ -131,9 +131,15 @@ def read_setup(folder: Path) -> Setup:
         raise CheckpointError(
             f"{path}: format '{stored.get('format')}', expected '{FORMAT}'; did a newer version write it?"
         )
-    known = {field.name for field in fields(Setup)}
+    known, said = {field.name for field in fields(Setup)}, set(stored) - {"format", "version"}
+    if known != said:
+        lacking, odd = sorted(known - said), sorted(said - known)
+        raise CheckpointError(
+            f"{path}: expected all settings of a run and no others; "
+            f"missing: {', '.join(lacking) or 'none'}; unknown: {', '.join(odd) or 'none'}"
+        )
     try:
-        return msgspec.convert({key: value for key, value in stored.items() if key in known}, Setup)
+        return msgspec.convert({key: stored[key] for key in known}, Setup)
     except msgspec.ValidationError as error:
         raise CheckpointError(f"{path}: {error}") from None
 
@@ -148,7 +154,8 @@ def fill(navigator: Navigator, tensors: dict[str, torch.Tensor], *, file: object
         for name in sorted(set(wanted) & set(tensors))
         if tensors[name].shape != wanted[name].shape
     ]
-    faults = {"missing": missing, "unknown": extra, "of another shape": misshapen}
+    broken = sorted(name for name, tensor in tensors.items() if not tensor.isfinite().all())
+    faults = {"missing": missing, "unknown": extra, "of another shape": misshapen, "not finite": broken}
     found = [f"{len(names)} {what}: {', '.join(names)}" for what, names in faults.items() if names]
     if found:
         raise CheckpointError(f"{file}: the weights do not fit the experiment; {'; '.join(found)}")

@@ -112,3 +112,10 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "nowhere.pt", tmp_path):
         with pytest.raises(CheckpointError, match=f"{path}: no such file"):
             read_weights(path)
+
+
+@pytest.mark.parametrize("critic", ["abc", [1, 2], 3, {"state_dict": "abc"}])
+def test_a_critic_that_is_none_is_told(tmp_path: Path, critic: object) -> None:
+    content = originals.fine_tuned() | {"critic": critic}
+    with pytest.raises(CheckpointError, match="the state_dict of critic"):
+        read_weights(originals.save(content, tmp_path / "odd"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from drawn_runs import drawn_run
 from esceme import __version__
-from esceme.errors import ConfigError, DataError
+from esceme.errors import ConfigError, DataError, EscemeError
 from esceme.evaluation import Plan, evaluate, evaluate_in_processes, read_result
 from esceme.evaluation.evaluate import live
 from esceme.evaluation.journal import alone_in, whole_lines
@@ -429,7 +430,7 @@ def test_every_step_of_a_half_precision_evaluation_is_in_half_precision(
 ) -> None:
     stage = street.stage(precision="bf16")
     kinds: list[torch.dtype] = []
-    linear = stage.run.navigator.agent.action[0]  # type: ignore[index, union-attr]
+    linear = stage.run.navigator.agent.cross_layers[0].across.out  # type: ignore[index, union-attr]
     linear.register_forward_hook(lambda module, given, result: kinds.append(result.dtype))
     live(stage, stage.lifetime(), tmp_path, "journal.jsonl")
     assert len(kinds) > 3
@@ -461,3 +462,33 @@ def test_two_evaluations_do_not_share_a_folder(street: Street, tmp_path: Path) -
         with pytest.raises(DataError, match="another evaluation is at work"):
             evaluate_in_processes(street.plan(), tmp_path, processes=2)
     assert not list(tmp_path.iterdir())
+
+
+KILLED_AMONG_OTHERS = """
+import os, sys
+import msgspec
+from esceme.evaluation import Plan, evaluate_in_processes
+def report(done, total):
+    if done:
+        os.kill(os.getpid(), 9)
+if __name__ == "__main__":
+    plan = msgspec.json.decode(sys.argv[1], type=Plan)
+    evaluate_in_processes(plan, sys.argv[2], processes=2, report=report)
+"""
+
+
+def test_processes_end_with_whoever_started_them(street: Street, evaluated: Evaluate, tmp_path: Path) -> None:
+    program, folder = tmp_path / "program.py", tmp_path / "out"
+    program.write_text(KILLED_AMONG_OTHERS)
+    plan = street.plan("two-pass", batch=1)
+    arguments = [msgspec.json.encode(plan).decode(), str(folder)]
+    assert subprocess.run([sys.executable, program, *arguments], check=False).returncode == -9
+    result = None
+    for _ in range(50):  # the others need a moment to notice
+        try:
+            result = evaluate_in_processes(plan, folder, processes=2)
+            break
+        except EscemeError:
+            time.sleep(0.2)
+    assert result == evaluated("two-pass").result
+    assert not list(folder.glob(".bank-*"))

@@ -92,6 +92,8 @@ class Agent(nn.Module, ABC, Generic[S]):
     Config: ClassVar[type]
     """A frozen dataclass of its settings; the constructor takes one and keeps it as `config`."""
     config: Any
+    needs_goals: ClassVar[bool] = False
+    """Whether it cannot begin without what is `Privileged`."""
 
     @abstractmethod
     def begin(self, words: Words, start: Tensor, privileged: Privileged | None = None) -> S:

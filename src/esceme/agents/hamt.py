@@ -360,7 +360,9 @@ class HAMT(Agent[HamtState]):
             states = told * lived
             factors = {"ob": chosen_by, "ob_txt": told, "ob_hist": lived, "ob_txt_hist": told + lived}
             chosen_by = factors[self.config.action_input]
-        logits = self.action(sight[:, :choices] * chosen_by[:, None]).squeeze(2)  # (B, C)
+        scored = sight[:, :choices] * chosen_by[:, None]  # (B, C, H)
+        with torch.autocast(scored.device.type, enabled=False):  # halves would make choices equal
+            logits = self.action(scored.to(self.text.kinds.weight.dtype)).squeeze(2)
         impossible = observation.kind[:, :choices] == CONTEXT
         return Considered(logits.masked_fill(impossible, -torch.inf), states, text, history, sight)
 

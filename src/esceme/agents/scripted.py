@@ -124,6 +124,7 @@ class ShortestPath(Agent[ShortestPathState]):
     """Knows the way: walks a shortest path to the nearest goal and stops there."""
 
     Config = ShortestPathConfig
+    needs_goals = True
 
     def __init__(self, config: ShortestPathConfig | None = None) -> None:
         """Build an agent without parameters."""

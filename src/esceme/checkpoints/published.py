@@ -56,8 +56,9 @@ def _sorted_out(content: object, path: Path) -> Weights:
     if isinstance(content, dict) and isinstance(fine_tuned := content.get("vln_bert"), dict):
         network = _tensors(fine_tuned.get("state_dict"), path, "the state_dict of vln_bert")
         judge = content.get("critic")
-        if isinstance(judge, dict):
-            judge = _tensors(judge.get("state_dict"), path, "the state_dict of critic")
+        if judge is not None:
+            state = judge.get("state_dict") if isinstance(judge, dict) else judge
+            judge = _tensors(state, path, "the state_dict of critic")
         return Weights(network, judge, "fine-tuned")
     network = _tensors(content, path, "the file")
     bare = [name.removeprefix("module.") for name in network]
@@ -88,7 +89,7 @@ def _load(path: Path) -> object:
 def _tensors(content: object, path: object, what: str) -> dict[str, Tensor]:
     """Tensors by name; raises `CheckpointError` for anything else."""
     if not isinstance(content, dict) or not content:
-        found = "nothing" if not content else f"a {type(content).__name__}"
+        found = "nothing" if content is None or content == {} else f"a {type(content).__name__}"
         raise CheckpointError(f"{path}: expected {what} to hold tensors by name, found {found}")
     odd = [f"{name}" for name, value in content.items() if not isinstance(value, Tensor)]
     odd += [f"{name}" for name in content if not isinstance(name, str)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 
+from esceme.errors import ConfigError
 from esceme.evaluation.journal import (
     Head,
     Journal,
@@ -27,6 +29,8 @@ from esceme.rollout import Step, roll_out
 from esceme.walking import Source, Walk, greedy
 
 BANK = "bank.safetensors"
+PART = ".bank-{}.safetensors"
+"""The bank of one process among several."""
 Report = Callable[[int, int], None]
 """Told how many walks have ended, and of how many."""
 
@@ -42,12 +46,26 @@ def evaluate(plan: Plan, out: str | Path, *, report: Report = silent) -> Result:
     goes on. In the end the folder holds the result, the predictions and what was remembered.
     """
     stage, folder = set_stage(plan), Path(out)
+    keep_bank(plan, folder)
     lifetime = stage.lifetime()  # which refuses a bank that does not fit, before anything is written
     with alone_in(folder):
         live(stage, lifetime, folder, "journal.jsonl", report=report)
         if lifetime.bank is not None:
             save_bank(lifetime.bank, folder / BANK)
+        remove_parts(folder)  # of an earlier start with several processes
         return conclude(stage, folder)
+
+
+def keep_bank(plan: Plan, folder: Path) -> None:
+    """Raise `ConfigError` where what is remembered in the end would overwrite the bank of the beginning."""
+    if plan.bank is not None and Path(plan.bank).resolve() == (folder / BANK).resolve():
+        raise ConfigError(f"{plan.bank}: would be overwritten by what is remembered now; give another --out")
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove the banks of single processes."""
+    for part in folder.glob(PART.format("*")):
+        part.unlink()
 
 
 def conclude(stage: Stage, folder: Path) -> Result:
@@ -73,9 +91,10 @@ def live(
     done = len({(line.pass_, line.id) for line in lines if line.id in stage.by_id})
     report(done, total)
     order = ReleasedOrder(stage.episodes, stage.plan.batch, seed=stage.plan.seed)
+    visits = Counter[str]()
     try:
         for number in range(1, stage.plan.passes + 1):
-            for ended in _pass(stage, lifetime, lines, number, order):
+            for ended in _pass(stage, lifetime, lines, number, order, visits):
                 journal.add(ended)
                 done = min(done + len(ended), total)
                 report(done, total)
@@ -84,13 +103,26 @@ def live(
 
 
 def _pass(
-    stage: Stage, lifetime: Lifetime, lines: Sequence[Line], number: int, order: ReleasedOrder
+    stage: Stage,
+    lifetime: Lifetime,
+    lines: Sequence[Line],
+    number: int,
+    order: ReleasedOrder,
+    visits: Counter[str],
 ) -> Iterator[list[Line]]:
     """Live one pass; what has ended is told at once in lanes, and batch by batch otherwise."""
     atlas = stage.atlas
     if stage.plan.schedule == "lanes":
         done = done_in_lanes(lines, number, atlas, stage.by_id)
-        lanes = Lanes(atlas, stage.episodes, lifetime, slots=stage.plan.batch, done=done, visits=stage.visits)
+        lanes = Lanes(
+            atlas,
+            stage.episodes,
+            lifetime,
+            slots=stage.plan.batch,
+            done=done,
+            visits=stage.visits,
+            lived=number - 1,
+        )
         for step in _steps(stage, lanes, lifetime):
             if step.finished:
                 yield [Line.of(walk, atlas, number=number) for walk in step.finished]
@@ -98,7 +130,8 @@ def _pass(
     planned = list(order.batches())
     lived = done_batches(lines, number, atlas, planned)
     batch, ended = len(lived), list[Walk]()
-    for step in _steps(stage, Interleaved(atlas, planned, lifetime, done=lived), lifetime):
+    source = Interleaved(atlas, planned, lifetime, done=lived, visits=visits)
+    for step in _steps(stage, source, lifetime):
         ended += step.finished
         if len(step.finished) == len(step.walks):
             yield [Line.of(walk, atlas, number=number, batch=batch) for walk in ended]

@@ -24,6 +24,9 @@ from esceme.world import ArrayFeatures, FeatureStore, open_features
 from esceme.world.geometry import VIEWS
 from esceme.world.graph import SceneGraph
 
+SCORES = 1000
+"""Published feature files may append the scores of an image classifier, which nobody reads (spec A.7)."""
+
 
 class Limits(NamedTuple):
     """How long walks and instructions may be."""
@@ -84,11 +87,10 @@ def find_features(plan: Plan, run: Run, data: DataFolder, graphs: Mapping[str, S
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"
         raise DataError(f"{data.root}: expected one feature file, found {names}; say which with --features")
-    width = knows(run, "feature_width")
-    store = open_features(found[0])
+    width, store = knows(run, "feature_width"), open_features(found[0])
     if width is None or store.width == width or scripted:
         return store
-    if found[0].suffix == ".npy" or store.width < width:
+    if store.width != width + SCORES:
         raise DataError(
             f"{found[0]}: features of width {store.width}, and this network reads {width}; "
             "is it the file the run was trained on?"
@@ -154,6 +156,8 @@ def make_encoder(plan: Plan, run: Run, data: DataFolder, task: str) -> Encode:
     setup, limits = run.setup, limits_of(plan, run)
     known = knows(run, "vocabulary")
     tokenizer = _tokenizer(run, data)
+    if tokenizer is not None and known not in (None, tokenizer.size):
+        tokenizer = None  # made for other words
 
     def encode(episode: Episode) -> Sequence[int]:
         if episode.tokens is not None and run.vocabulary is None:
@@ -165,9 +169,12 @@ def make_encoder(plan: Plan, run: Run, data: DataFolder, task: str) -> Encode:
         else:
             raise DataError(
                 f"{data.root}: episode {episode.episode_id} of {task} has text but no ids, and there is no "
-                f"vocabulary; expected {data.root}/tokenizer/vocab.txt"
+                f"vocabulary of this network's {known} words; expected it in tokenizer/vocab.txt, "
+                "or annotations that hold ids"
             )
         ids = truncate(ids, limits.max_tokens, keep=limits.keep)
+        if not ids:
+            raise DataError(f"episode {episode.episode_id} of {task}: its instruction holds no ids")
         if known is not None and max(ids) >= known:
             raise DataError(
                 f"episode {episode.episode_id}: word id {max(ids)} is beyond the {known} words this network "

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from esceme.errors import DataError
+from esceme.errors import DataError, blaming
 from esceme.files import read_bytes
 from esceme.tasks.episode import Episode
 from esceme.walking import Walk
@@ -37,7 +37,8 @@ class Line(msgspec.Struct, frozen=True):
 
     def walk(self, atlas: Atlas, episode: Episode) -> Walk:
         """The walk of a line."""
-        at = atlas.locate(episode.scene_id, [name for name, _ in self.poses]).tolist()
+        with blaming(file="the journal of this evaluation", record=f"episode {self.id}"):
+            at = atlas.locate(episode.scene_id, [name for name, _ in self.poses]).tolist()
         poses = list(zip(at, (view for _, view in self.poses), strict=True))
         return Walk(episode, poses, self.decisions, self.stopped, self.visit)
 

@@ -49,6 +49,8 @@ class Plan:
                 raise ConfigError(f"{name}: expected at least 1, found {value}")
         if self.seed < 0:
             raise ConfigError(f"seed: expected 0 or more, found {self.seed}")
+        if self.tours is not None and self.order != "file":
+            raise ConfigError("tours have an order of their own; give either --tours or an order")
         if self.schedule == "interleaved" and self.order != "file":
             raise ConfigError("'interleaved' shuffles by its seed as it is; an order is for 'lanes'")
         choices = {

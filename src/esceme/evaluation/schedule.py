@@ -33,14 +33,20 @@ class Lanes:
         slots: int,
         done: Mapping[str, Walk] | None = None,
         visits: Mapping[str, int] | None = None,
+        lived: int = 0,
     ) -> None:
-        """Hand out `episodes`; those `done` already are only remembered. `visits` numbers them."""
+        """Hand out `episodes`; those `done` already are only remembered.
+
+        `visits` numbers the episodes, by default in their scenes; all were `lived` so many times before.
+        """
         self._atlas, self._lifetime, self._slots, self._done = atlas, lifetime, slots, done or {}
         lanes: dict[str, deque[Episode]] = {}
         for episode in episodes:
             lanes.setdefault(episode.scene_id, deque()).append(episode)
         self._visits = visits or {
-            episode.episode_id: number for lane in lanes.values() for number, episode in enumerate(lane, 1)
+            episode.episode_id: number
+            for lane in lanes.values()
+            for number, episode in enumerate(lane, 1 + lived * len(lane))
         }
         # The longest lanes first, or they would run alone at the end.
         self._waiting = deque(sorted(lanes.values(), key=len, reverse=True))
@@ -80,10 +86,14 @@ class Interleaved:
         lifetime: Lifetime,
         *,
         done: Sequence[Sequence[Walk]] = (),
+        visits: Counter[str] | None = None,
     ) -> None:
-        """Hand out `batches`; the first of them are `done` already and only remembered."""
+        """Hand out `batches`; the first of them are `done` already and only remembered.
+
+        `visits` counts the episodes that were begun in each scene, and goes on from pass to pass.
+        """
         self._atlas, self._batches, self._lifetime = atlas, iter(batches), lifetime
-        self._visits: Counter[str] = Counter()
+        self._visits = Counter[str]() if visits is None else visits
         for batch in done:
             self._visits.update(episode.scene_id for episode in next(self._batches))
             for walk in batch:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import threading
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,17 @@ from pathlib import Path
 import torch
 
 from esceme.errors import ConfigError, EscemeError
-from esceme.evaluation.evaluate import BANK, Report, conclude, evaluate, live, silent
+from esceme.evaluation.evaluate import (
+    BANK,
+    PART,
+    Report,
+    conclude,
+    evaluate,
+    keep_bank,
+    live,
+    remove_parts,
+    silent,
+)
 from esceme.evaluation.journal import Head, alone_in, read_journals
 from esceme.evaluation.plan import Plan
 from esceme.evaluation.result import Result
@@ -35,7 +46,10 @@ def evaluate_in_processes(plan: Plan, out: str | Path, *, processes: int, report
         return evaluate(plan, out, report=report)
     if plan.schedule != "lanes":
         raise ConfigError("'interleaved' episodes share one memory across scenes' batches; use one process")
+    if plan.precision != "fp32":
+        raise ConfigError(f"in {plan.precision} walks depend on who walks beside; use one process or fp32")
     stage, folder = set_stage(plan), Path(out)
+    keep_bank(plan, folder)
     if plan.bank is not None:
         stage.lifetime()  # a bank that does not fit is refused here, once
     with alone_in(folder):
@@ -50,7 +64,7 @@ def _live_apart(stage: Stage, folder: Path, processes: int, report: Report) -> i
     plan, total = stage.plan, len(stage.episodes) * stage.plan.passes
     shares = share_out(stage.episodes, processes)
     context = multiprocessing.get_context("spawn")
-    threads = max(1, (os.cpu_count() or 1) // len(shares))
+    threads = max(1, torch.get_num_threads() // len(shares))
     workers = [
         context.Process(target=_work, args=(plan, scenes, dict(stage.hashes), folder, number, threads))
         for number, scenes in enumerate(shares)
@@ -96,14 +110,15 @@ def _work(
     number: int,
     threads: int,
 ) -> None:
-    """One process: live the episodes of some scenes."""
+    """One process: live the episodes of some scenes, as long as whoever started it lives."""
     torch.set_num_threads(threads)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         stage = set_stage(plan, scenes=scenes, hashes=hashes)
         lifetime = stage.lifetime()
         live(stage, lifetime, folder, f"journal-{number}.jsonl")
         if lifetime.bank is not None:
-            save_bank(lifetime.bank, folder / _part(number))
+            save_bank(lifetime.bank, folder / PART.format(number))
     except EscemeError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
@@ -111,18 +126,20 @@ def _work(
         sys.exit(130)
 
 
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
 def _join_banks(folder: Path, processes: int) -> None:
     """One bank of what all processes remember."""
-    parts = [folder / _part(number) for number in range(processes)]
+    parts = [folder / PART.format(number) for number in range(processes)]
     if not all(part.is_file() for part in parts):
         return
     bank, *others = (load_bank(part) for part in parts)
     for other in others:
         bank.merge(other)
     save_bank(bank, folder / BANK)
-    for part in folder.glob(_part("*")):  # those of an earlier start with more processes, too
-        part.unlink()
-
-
-def _part(number: int | str) -> str:
-    return f".bank-{number}.safetensors"
+    remove_parts(folder)

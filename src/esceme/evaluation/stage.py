@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from esceme import __version__
+from esceme.errors import ConfigError
 from esceme.evaluation.inputs import (
     Limits,
     find_annotations,
@@ -60,9 +61,8 @@ class Stage:
         """Where each episode stands in its tour."""
         if self.tours is None:
             return {}
-        return places_in_tours(
-            [tour for tour in self.tours if tour.scene_id in self.atlas.graphs], self.episodes
-        )
+        here = [tour for tour in self.tours if tour.episode_ids[0] in self.by_id]
+        return places_in_tours(here, self.episodes)
 
     @cached_property
     def visits(self) -> dict[str, int] | None:
@@ -85,12 +85,13 @@ class Stage:
         """What determines the result: two evaluations with the same facts give the same scores."""
         plan, setup = self.plan, self.run.setup
         decided = {key: value for key, value in asdict(plan).items() if key not in PLACES}
-        if plan.schedule == "lanes":
-            decided.pop("batch")  # which lanes do not depend on
+        if plan.schedule == "lanes" and plan.precision == "fp32":
+            decided.pop("batch")  # on which walks in lanes depend only by the coarse rounding of bf16
         return {
             **decided,
             **self.limits._asdict(),
             "task": plan.task or setup.task,
+            "order": "released" if plan.schedule == "interleaved" else "tours" if plan.tours else plan.order,
             "agent": setup.agent,
             "reader": setup.reader,
             "settings": {
@@ -132,6 +133,8 @@ def set_stage(
     episodes = list(TASKS[task].read(annotations))
     graphs = read_scenes(data.connectivity, scenes_of(episodes, data.connectivity, annotations))
     check_paths(one_per_walk(episodes), graphs, annotations)
+    if run.navigator.agent.needs_goals and any(episode.goal_withheld for episode in episodes):
+        raise ConfigError(f"'{plan.run}' is told the goals, and those of {plan.split} are withheld")
     store = find_features(plan, run, data, graphs)
     tours = None if plan.tours is None else read_tours(plan.tours, plan.split)
     if tours is not None:
@@ -140,9 +143,7 @@ def set_stage(
     return Stage(
         plan=plan,
         run=run,
-        atlas=Atlas(
-            (graph for graph in graphs.values() if scenes is None or graph.scene_id in scenes), store
-        ),
+        atlas=Atlas(graphs.values(), store),  # the same integers, whichever episodes are lived here
         episodes=[each for each in lived if scenes is None or each.scene_id in scenes],
         annotations=annotations,
         tours=tours,

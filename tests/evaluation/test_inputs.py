@@ -1,0 +1,153 @@
+"""What a plan names is found, and what does not fit together is refused before anybody walks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from drawn_runs import drawn_run
+from esceme.errors import ConfigError, DataError
+from esceme.evaluation import Plan, evaluate, evaluate_in_processes
+from esceme.evaluation.stage import set_stage
+from esceme.metrics import score
+from esceme.tasks.catalogue import TASKS
+from esceme.tasks.submission import match, read_predictions
+from esceme.world import open_features
+from esceme.world.features import write_features
+from street import Street
+
+WALKED = "val_unseen"
+
+
+def scripted(root: Path, name: str, **changes: object) -> Plan:
+    settings = {"run": name, "data": str(root), "split": WALKED, "memory": "none"} | changes
+    return Plan(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["random", "shortest", "stop"])
+def test_scripted_agents_walk_alike_in_any_number_of_processes(
+    street: Street, tmp_path: Path, name: str
+) -> None:
+    one = evaluate(scripted(street.root, name, seed=3), tmp_path / "one")
+    two = evaluate_in_processes(scripted(street.root, name, seed=3), tmp_path / "two", processes=2)
+    assert one == two
+    assert name != "random" or len({len(each.trajectory) for each in one.episodes}) > 1
+
+
+def test_half_precision_says_its_batch_and_wants_one_process(street: Street, tmp_path: Path) -> None:
+    assert "batch" not in street.stage(batch=3).facts
+    assert street.stage(batch=3, precision="bf16").facts["batch"] == 3
+    with pytest.raises(ConfigError, match="one process or fp32"):
+        evaluate_in_processes(street.plan(precision="bf16"), tmp_path / "two", processes=2)
+
+
+# -- dialogs -------------------------------------------------------------------------------------------------
+
+
+def test_a_dialog_succeeds_in_its_end_panoramas_alone(toy_root: Path, tmp_path: Path) -> None:
+    """The release counts a final viewpoint among the end panoramas, not one near the trusted path's end."""
+    plan = scripted(toy_root, "random", task="cvdn", split="val_seen")
+    rates = {}
+    for seed in range(30):
+        stage = set_stage(replace(plan, seed=seed))
+        folder = tmp_path / f"{seed}"
+        result = evaluate(stage.plan, folder)
+        found = read_predictions(folder / "predictions.json")
+        pairs = match(stage.episodes, found, file=folder, id_key="instr_id")
+        rates = {
+            rule: score(pairs, stage.atlas, success=rule).means()["sr"]  # type: ignore[arg-type]
+            for rule in ("end-panos", "trusted")
+        }
+        assert result.means["sr"] == rates["end-panos"]
+        if rates["end-panos"] != rates["trusted"]:
+            return
+    pytest.fail(f"no walk tells the two rules apart: {rates}")
+
+
+def test_of_a_long_dialog_the_end_is_kept(toy_root: Path, tmp_path: Path) -> None:
+    run = drawn_run(tmp_path / "run", toy_root)
+    kept = {}
+    for task in ("cvdn", "r2r"):
+        stage = set_stage(
+            Plan(run=str(run), data=str(toy_root), split="val_seen", memory="cold", task=task, max_tokens=4)
+        )
+        assert stage.limits.keep == stage.facts["keep"] == TASKS[task].keep
+        episode = max(stage.episodes, key=lambda each: len(each.instruction))
+        kept[task] = stage.encode(episode)
+    assert len(kept["cvdn"]) == len(kept["r2r"]) == 4
+    assert kept["r2r"][0] == 2 and kept["cvdn"][0] != 2 and kept["cvdn"][-1] == 3  # [CLS] and [SEP]
+
+
+def test_another_task_brings_its_own_limits(street: Street) -> None:
+    assert street.stage().limits.max_tokens == street.stage().run.setup.max_tokens
+    plan = scripted(street.root, "stop", task="r2r")
+    assert set_stage(plan).limits == (TASKS["r2r"].max_steps, TASKS["r2r"].max_tokens, "first")
+
+
+# -- what does not fit ---------------------------------------------------------------------------------------
+
+
+def test_a_vocabulary_of_another_size_is_refused(street: Street, tmp_path: Path) -> None:
+    vocabulary = street.root / "tokenizer" / "vocab.txt"
+    there = tmp_path / "data"
+    there.mkdir()
+    for each in street.root.iterdir():
+        if each.name != "tokenizer":
+            (there / each.name).symlink_to(each)
+    (there / "tokenizer").mkdir()
+    (there / "tokenizer" / "vocab.txt").write_text(vocabulary.read_text() + "another\n")
+    with pytest.raises(DataError, match="no vocabulary of this network's"):
+        evaluate(street.plan(data=str(there)), tmp_path / "out")
+
+
+@pytest.mark.parametrize(("more", "fits"), [(1000, True), (300, False), (-1, False)])
+def test_features_of_another_width_are_refused_unless_scores_follow_them(
+    street: Street, tmp_path: Path, more: int, fits: bool
+) -> None:
+    store = open_features(next((street.root / "features").iterdir()))
+    wide = {
+        key: np.pad(store.panorama(key), [(0, 0), (0, max(more, 0))])[:, : store.width + more]
+        for key in store.keys
+    }
+    path = write_features(tmp_path / "wide.hdf5", wide.items())
+    if fits:
+        stage = street.stage(features=str(path))
+        assert stage.atlas.features is not None and stage.atlas.features.width == store.width
+        return
+    with pytest.raises(DataError, match=f"features of width {store.width + more}, and this network reads"):
+        street.stage(features=str(path))
+
+
+def test_tours_have_an_order_of_their_own(street: Street) -> None:
+    with pytest.raises(ConfigError, match="order of their own"):
+        street.plan("tour", tours=street.tours, order="shuffled")
+    assert street.stage("tour", tours=street.tours).facts["order"] == "tours"
+    assert street.stage(schedule="interleaved").facts["order"] == "released"
+    assert street.stage(order="shuffled").facts["order"] == "shuffled"
+
+
+def test_who_must_know_the_goals_is_not_sent_where_they_are_withheld(toy_root: Path) -> None:
+    with pytest.raises(ConfigError, match="'shortest' is told the goals, and those of test are withheld"):
+        set_stage(scripted(toy_root, "shortest", split="test"))
+
+
+def test_a_bank_is_not_overwritten_by_what_comes_of_it(street: Street, tmp_path: Path) -> None:
+    evaluate(street.plan(), tmp_path)
+    bank = tmp_path / "bank.safetensors"
+    before = bank.read_bytes()
+    for evaluated in (evaluate, lambda plan, out: evaluate_in_processes(plan, out, processes=2)):
+        with pytest.raises(ConfigError, match="would be overwritten"):
+            evaluated(street.plan("warm", bank=str(bank)), tmp_path)
+    assert bank.read_bytes() == before
+
+
+def test_the_second_pass_goes_on_counting_visits(street: Street, tmp_path: Path) -> None:
+    first = evaluate(street.plan("cold"), tmp_path / "cold").episodes
+    for schedule in ("lanes", "interleaved"):
+        second = evaluate(street.plan("two-pass", schedule=schedule), tmp_path / schedule).episodes
+        for scene in {each.scene for each in first}:
+            lived = sum(each.scene == scene for each in first)
+            assert min(each.visit for each in second if each.scene == scene) > lived
