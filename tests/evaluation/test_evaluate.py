@@ -26,7 +26,6 @@ from esceme.evaluation.schedule import Lanes
 from esceme.evaluation.shards import share_out
 from esceme.evaluation.stage import Stage
 from esceme.files import read_json, write_json
-from esceme.memory import load_bank
 from esceme.rollout import roll_out
 from esceme.walking import greedy
 from street import EPISODES, SPLIT, WEIGHTS, Street
@@ -177,15 +176,11 @@ def test_a_killed_evaluation_goes_on_and_ends_with_the_same_result(
     report = Counted()
     result = evaluate(plan, tmp_path / "killed", report=report)
     assert result == uninterrupted.result
-    assert (tmp_path / "killed" / "result.json").read_bytes() == products(uninterrupted.folder)["result.json"]
+    assert products(tmp_path / "killed") == products(uninterrupted.folder)
     after_all = (tmp_path / "killed" / "journal.jsonl").read_bytes()
     assert after_all.startswith(before)  # what was lived is not lived again
     assert len(after_all.splitlines()) == len(whole_lines(uninterrupted.folder / "journal.jsonl"))
     assert 0 < report.told[0][0] <= kept
-    mine, theirs = load_bank(tmp_path / "killed" / "bank.safetensors"), uninterrupted.bank
-    assert {scene: set(mine[scene].viewpoints) for scene in mine.scenes} == {
-        scene: set(theirs[scene].viewpoints) for scene in theirs.scenes
-    }
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ class StoredScene(msgspec.Struct, frozen=True):
 
     @property
     def viewpoints(self) -> list[str]:
-        """Where the agent has been, in the order of first visits."""
+        """Where the agent has been, in alphabetical order."""
         return self.names[: len(self.neighbours)]
 
     @property
@@ -50,7 +50,7 @@ class Header(msgspec.Struct, frozen=True):
 
 
 def save_bank(bank: MemoryBank, path: str | Path) -> None:
-    """Write a bank, whole or not at all; the same memories in the same order give the same bytes."""
+    """Write a bank, whole or not at all; the same memories give the same bytes, however they came about."""
     header = Header(
         format=f"{FORMAT}{VERSION}",
         width=bank.width,
@@ -95,10 +95,11 @@ def read_header(path: str | Path) -> Header:
 
 def _stored(bank: MemoryBank, scene_id: str) -> StoredScene:
     memory = bank[scene_id]
-    index = {viewpoint: place for place, viewpoint in enumerate(memory.viewpoints)}
+    visited = sorted(memory.viewpoints)
+    index = {viewpoint: place for place, viewpoint in enumerate(visited)}
     neighbours = [
         [index.setdefault(each, len(index)) for each in memory.neighbours_of(viewpoint)]
-        for viewpoint in memory.viewpoints
+        for viewpoint in visited
     ]
     return StoredScene(scene_id=scene_id, names=list(index), neighbours=neighbours)
 
