@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from drawn_runs import drawn_run
 from esceme.cli import main
@@ -22,14 +21,6 @@ from esceme.tasks.submission import read_predictions
 Capture = pytest.CaptureFixture[str]
 STEPS = ["--max-steps", "3"]
 """Short walks, for short tests."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import torch
 
 from esceme.evaluation import Result, evaluate
 from esceme.memory import MemoryBank, load_bank
@@ -27,15 +26,6 @@ class Evaluated(NamedTuple):
 
 
 Evaluate = Callable[..., Evaluated]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Networks as small as these only lose by more, above all where others use the machine, too."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

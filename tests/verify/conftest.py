@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from esceme.files import write_json
 from esceme.tasks.r2r import read_r2r
@@ -24,15 +23,6 @@ Place = tuple[str | int, ...]
 """The keys and indices that lead to a value."""
 Spoiled = Iterator[tuple[str, Any]]
 """What was done to which kind of value, and the whole file after it."""
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Networks of these sizes are too small to share out: threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
