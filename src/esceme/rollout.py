@@ -19,7 +19,7 @@ from esceme.agents.base import Decision, Privileged, State, Words
 from esceme.memory.bank import Memory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
-from esceme.tasks.episode import Episode
+from esceme.tasks.episode import Episode, locate_goals
 from esceme.tasks.text import pad
 from esceme.walking import Choose, Encode, Source, Walk
 from esceme.world.atlas import Atlas, Pose
@@ -96,9 +96,8 @@ def roll_out(
         finished = [walk for walk, over in zip(batch.walks, ended, strict=True) if over]
         yield Step(list(batch.walks), seen, decision, chosen, finished)
         # Who goes on takes along what happened.
-        lives = torch.tensor([row for row, over in enumerate(ended) if not over], dtype=torch.int64).to(
-            device
-        )
+        rows = [row for row, over in enumerate(ended) if not over]
+        lives = torch.tensor(rows, dtype=torch.int64, device=device)
         batch.walks = [walk for walk, over in zip(batch.walks, ended, strict=True) if not over]
         batch.state = batch.state.only(lives)
         if batch.walks:
@@ -118,6 +117,4 @@ def _privileged(atlas: Atlas, episodes: Sequence[Episode]) -> Privileged | None:
     """What scripted agents may know; nothing where a goal is withheld."""
     if any(episode.goal_withheld for episode in episodes):
         return None
-    goals = [atlas.locate(each.scene_id, each.goals or [each.goal]) for each in episodes]
-    most = max(map(len, goals))
-    return Privileged(atlas, np.stack([each[np.arange(most).clip(max=len(each) - 1)] for each in goals]))
+    return Privileged(atlas, locate_goals(episodes, atlas))

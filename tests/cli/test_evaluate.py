@@ -311,7 +311,7 @@ def test_help_shows_examples(capsys: Capture) -> None:
             "r/evaluations/r2r-val_seen-cold-interleaved-batch4-seed1",
         ),
         ({"memory": "warm", "bank": "b/bank.st"}, "r/evaluations/r2r-val_seen-warm-bank"),
-        ({"order": "shuffled", "precision": "bf16"}, "r/evaluations/r2r-val_seen-cold-shuffled-bf16"),
+        ({"order": "shuffled", "precision": "bf16"}, "r/evaluations/r2r-val_seen-cold-batch8-shuffled-bf16"),
     ],
 )
 def test_a_folder_is_named_by_what_was_chosen(changes: dict[str, Any], folder: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from drawn_runs import drawn_run
 from esceme.errors import ConfigError, DataError
 from esceme.evaluation import Plan, evaluate, evaluate_in_processes
 from esceme.evaluation.stage import set_stage
+from esceme.files import read_json
 from esceme.metrics import score
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.submission import match, read_predictions
@@ -119,6 +121,23 @@ def test_features_of_another_width_are_refused_unless_scores_follow_them(
         return
     with pytest.raises(DataError, match=f"features of width {store.width + more}, and this network reads"):
         street.stage(features=str(path))
+
+
+def test_an_instruction_without_ids_is_named(street: Street) -> None:
+    stage = street.stage()
+    empty = replace(stage.episodes[0], tokens=())
+    with pytest.raises(DataError, match=f"episode {empty.episode_id} of r2r: its instruction holds no ids"):
+        stage.encode(empty)
+
+
+def test_a_journal_of_places_that_do_not_exist_is_blamed(street: Street, tmp_path: Path) -> None:
+    plan = street.plan()
+    evaluate(plan, tmp_path)
+    journal = tmp_path / "journal.jsonl"
+    place = read_json(tmp_path / "predictions.json", list[dict[str, Any]])[0]["trajectory"][0][0]
+    journal.write_text(journal.read_text().replace(f'"{place}"', '"nowhere"'))
+    with pytest.raises(DataError, match="the journal of this evaluation: episode .*'nowhere'"):
+        evaluate(plan, tmp_path)
 
 
 def test_tours_have_an_order_of_their_own(street: Street) -> None:

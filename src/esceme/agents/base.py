@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from esceme.observation import Observation
-from esceme.world.atlas import Atlas
+from esceme.world.atlas import CONTEXT, Atlas
 
 
 class Words(NamedTuple):
@@ -111,6 +111,11 @@ class Agent(nn.Module, ABC, Generic[S]):
 def choices_of(observation: Observation) -> int:
     """How many choices a batch has at most: its largest number of candidates, and STOP (C)."""
     return int(observation.candidate_count.max()) + 1
+
+
+def is_choice(observation: Observation, choices: int) -> Tensor:
+    """(B, C): which of the first tokens can be chosen; candidates and STOP come first."""
+    return observation.kind[:, :choices] != CONTEXT
 
 
 def _joined(above: Tensor, below: Tensor) -> Tensor:

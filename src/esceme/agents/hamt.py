@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from esceme.agents.base import Agent, Decision, Privileged, State, Timeline, Words, choices_of
+from esceme.agents.base import Agent, Decision, Privileged, State, Timeline, Words, choices_of, is_choice
 from esceme.agents.layers import (
     EPSILON,
     ActionHead,
@@ -27,7 +27,6 @@ from esceme.agents.layers import (
 )
 from esceme.errors import ConfigError
 from esceme.observation import Observation
-from esceme.world.atlas import CONTEXT
 from esceme.world.geometry import COLUMNS, VIEWS
 
 ActionInput = Literal["ob", "ob_txt", "ob_hist", "ob_txt_hist"]
@@ -363,8 +362,9 @@ class HAMT(Agent[HamtState]):
         scored = sight[:, :choices] * chosen_by[:, None]  # (B, C, H)
         with torch.autocast(scored.device.type, enabled=False):  # halves would make choices equal
             logits = self.action(scored.to(self.text.kinds.weight.dtype)).squeeze(2)
-        impossible = observation.kind[:, :choices] == CONTEXT
-        return Considered(logits.masked_fill(impossible, -torch.inf), states, text, history, sight)
+        return Considered(
+            logits.masked_fill(~is_choice(observation, choices), -torch.inf), states, text, history, sight
+        )
 
     def _recount(
         self, observation: Observation, chosen: Tensor, step: Tensor, around: Tensor | None
@@ -387,7 +387,7 @@ class HAMT(Agent[HamtState]):
 
 def _read(observation: Observation, before: int, choices: int) -> Places:
     """What the heads read of vision: the global token and, after `before` history tokens, the choices."""
-    wanted = observation.kind[:, :choices] != CONTEXT
+    wanted = is_choice(observation, choices)
     columns = torch.arange(before, before + choices, device=wanted.device)
     return Places(
         torch.cat([columns.new_zeros(1), columns]), torch.cat([torch.ones_like(wanted[:, :1]), wanted], 1)

@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esceme.agents.base import Agent, Decision, Privileged, State, Words, choices_of
+from esceme.agents.base import Agent, Decision, Privileged, State, Words, choices_of, is_choice
 from esceme.errors import ConfigError
 from esceme.observation import Observation
-from esceme.world.atlas import CONTEXT, Atlas
+from esceme.world.atlas import Atlas
 
 NEVER = -1e4
 """The score of what can be done but never is: a probability of exactly 0 in single precision."""
@@ -161,7 +161,7 @@ class ShortestPath(Agent[ShortestPathState]):
 
 def _decision(observation: Observation, scores: Tensor) -> Decision:
     """Scores (B, C) in the observation's precision and place, -inf beyond STOP."""
-    impossible = observation.kind[:, : scores.shape[1]] == CONTEXT
+    impossible = ~is_choice(observation, scores.shape[1])
     return Decision(scores.to(observation.angles).masked_fill(impossible, -torch.inf))
 
 

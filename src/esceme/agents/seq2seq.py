@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from esceme.agents.base import Agent, Decision, Privileged, State, Words, choices_of
+from esceme.agents.base import Agent, Decision, Privileged, State, Words, choices_of, is_choice
 from esceme.errors import ConfigError
 from esceme.observation import Observation
-from esceme.world.atlas import CONTEXT, STOP
+from esceme.world.atlas import STOP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ class Seq2Seq(Agent[Seq2SeqState]):
         intent = self.dropout(self.combine(torch.cat([told, hidden], 1)).tanh())  # (B, H)
         choices = choices_of(observation)
         logits = _scores(self.prefer(intent), tokens[:, :choices])
-        impossible = observation.kind[:, :choices] == CONTEXT
+        impossible = ~is_choice(observation, choices)
         return Decision(logits.masked_fill(impossible, -torch.inf), self.critic(intent).squeeze(1))
 
     def advance(self, state: Seq2SeqState, observation: Observation, chosen: Tensor) -> Seq2SeqState:

@@ -80,7 +80,7 @@ def evaluate(
         features: the feature file, where the data folder has several.
         max_steps: decisions per episode; by default as the run was made.
         max_tokens: words per instruction; by default as the run was made.
-        precision: bf16 may change decisions.
+        precision: bf16 may change decisions, and then --batch may, too.
         out: where walks, predictions, scores and memories go; by default a folder in RUN/evaluations.
         bootstrap: draws for 95 % confidence intervals (paths are resampled); 0 for none.
         json: print one json object of plain fractions instead of a table.
@@ -116,7 +116,7 @@ def default_folder(plan: Plan) -> Path:
     """Where an evaluation goes by itself: named by what was chosen, in the run's folder if it has one."""
     chosen = {
         "interleaved": plan.schedule == "interleaved",
-        f"batch{plan.batch}": plan.schedule == "interleaved",
+        f"batch{plan.batch}": plan.schedule == "interleaved" or plan.precision != "fp32",
         "shuffled": plan.order == "shuffled",
         f"seed{plan.seed}": plan.seed > 0,
         "phases": plan.oracle_phases,

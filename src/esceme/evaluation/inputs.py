@@ -66,36 +66,25 @@ def find_annotations(data: DataFolder, task: str, split: str) -> Path:
     """The file of a split; raises `DataError` naming the splits that are there."""
     if not data.root.is_dir():
         raise DataError(f"{data.root}: no such folder; say where the data is with --data or ESCEME_DATA")
-    path = data.annotations(find_task(task).name, split)
-    if path is None:
-        here = ", ".join(data.splits(task)) or "none"
-        raise DataError(f"{data.root}: no split '{split}' of {task}; splits that are here: {here}")
-    return path
+    return data.require(find_task(task).name, split)
 
 
 def find_features(plan: Plan, run: Run, data: DataFolder, graphs: Mapping[str, SceneGraph]) -> FeatureStore:
     """The features to see with; a scripted agent sees nothing where there are none."""
-    if plan.features is not None:
-        found = [Path(plan.features)]
-    else:
-        named = [path for path in data.features if path.name == run.setup.feature_source]
-        found = named or data.features
     scripted = run.setup.agent in SCRIPTED
     if scripted and plan.features is None:
         keys = [f"{scene}_{name}" for scene, graph in graphs.items() for name in graph.viewpoints]
         return ArrayFeatures(keys, np.zeros((len(keys), VIEWS, 1), np.float32), source="nothing")
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found) or "none"
-        raise DataError(f"{data.root}: expected one feature file, found {names}; say which with --features")
-    width, store = knows(run, "feature_width"), open_features(found[0])
+    path = Path(plan.features or data.only_features(run.setup.feature_source, option="--features"))
+    width, store = knows(run, "feature_width"), open_features(path)
     if width is None or store.width == width or scripted:
         return store
     if store.width != width + SCORES:
         raise DataError(
-            f"{found[0]}: features of width {store.width}, and this network reads {width}; "
+            f"{path}: features of width {store.width}, and this network reads {width}; "
             "is it the file the run was trained on?"
         )
-    return open_features(found[0], width=width)
+    return open_features(path, width=width)
 
 
 def hash_inputs(

@@ -6,7 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from esceme.errors import DataError, WorldError, blaming
+from esceme.world.atlas import Atlas
 from esceme.world.graph import SUFFIX, SceneGraph, scene_ids
 
 SUCCESS_WITHIN = 3.0
@@ -68,6 +72,16 @@ class DialogEpisode(Episode):
     """What the human walked after the latest answer."""
     planner_path: tuple[str, ...] = ()
     """What the human oracle was shown."""
+
+
+def locate_goals(episodes: Sequence[Episode], atlas: Atlas) -> NDArray[np.int64]:
+    """Where stopping counts, as integers, (E, G): filled up with the last goal, which changes no nearest."""
+    goals = []
+    for episode in episodes:
+        with blaming(file=f"episode {episode.episode_id}"):
+            goals.append(atlas.locate(episode.scene_id, episode.goals or [episode.goal]))
+    most = max(map(len, goals))
+    return np.stack([each[np.arange(most).clip(max=len(each) - 1)] for each in goals])
 
 
 def require_unique(episodes: Sequence[Episode], file: object) -> list[Episode]:

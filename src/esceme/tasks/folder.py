@@ -56,6 +56,13 @@ class DataFolder:
         places = (self.root / pattern.format(split=split) for pattern in TASKS[task].files)
         return next((place for place in places if os.path.isfile(place)), None)
 
+    def require(self, task: str, split: str) -> Path:
+        """The annotation file of a split; raises `DataError` naming the splits that are here."""
+        if (path := self.annotations(task, split)) is None:
+            here = ", ".join(self.splits(task)) or "none"
+            raise DataError(f"{self.root}: no split '{split}' of {task}; splits that are here: {here}")
+        return path
+
     def splits(self, task: str) -> dict[str, Path]:
         """The splits of a task that are here, published ones first and in their order."""
         found = {split: self.annotations(task, split) for split in TASKS[task].published}
@@ -72,6 +79,14 @@ class DataFolder:
         """Every feature file."""
         found = {path for place in FEATURES for path in self.root.glob(f"{place}/*")}
         return sorted(path for path in found if path.suffix in FEATURE_SUFFIXES and os.path.isfile(path))
+
+    def only_features(self, named: str = "", *, option: str) -> Path:
+        """The feature file of this name, else the only one; `option` is how to say which otherwise."""
+        found = [path for path in self.features if path.name == named] or self.features
+        if len(found) != 1:
+            names = ", ".join(file.name for file in found) or "none"
+            raise DataError(f"{self.root}: expected one feature file, found {names}; say which with {option}")
+        return found[0]
 
     @property
     def objects(self) -> Path | None:

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
-from esceme.errors import ConfigError, DataError
+from esceme.errors import ConfigError
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
@@ -265,21 +265,13 @@ def _read(
     if task not in TASKS:
         raise ConfigError(f"task '{task}' is unknown; expected one of {', '.join(TASKS)}")
     data, asked = DataFolder(Path(folder)), TASKS[task]
-    if (path := data.annotations(task, split)) is None:
-        here = ", ".join(data.splits(task)) or "none"
-        raise DataError(f"{folder}: no split '{split}' of {task}; splits that are here: {here}")
-    episodes = asked.read(path)
+    episodes = asked.read(data.require(task, split))
     scenes = {episode.scene_id for episode in episodes}
-    atlas = Atlas.read(data.connectivity, features=features or _only_features(data), scenes=scenes)
+    atlas = Atlas.read(
+        data.connectivity, features=features or data.only_features(option="`features`"), scenes=scenes
+    )
     own: Options = {"max_steps": asked.max_steps, "max_tokens": asked.max_tokens, "keep": asked.keep}
     return _Read(atlas, episodes, {**own, **options})
-
-
-def _only_features(data: DataFolder) -> Path:
-    if len(data.features) != 1:
-        names = ", ".join(file.name for file in data.features) or "none"
-        raise DataError(f"{data.root}: expected one feature file, found {names}; say which with `features`")
-    return data.features[0]
 
 
 # -- spaces and options ----------------------------------------------------------------------------------

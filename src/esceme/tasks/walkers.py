@@ -10,7 +10,7 @@ from gymnasium.error import InvalidAction, ResetNeeded
 from numpy.typing import ArrayLike, NDArray
 
 from esceme.errors import ConfigError, WorldError, blaming
-from esceme.tasks.episode import SUCCESS_WITHIN, Episode, require_unique
+from esceme.tasks.episode import SUCCESS_WITHIN, Episode, locate_goals, require_unique
 from esceme.tasks.schedule import Order, Schedule
 from esceme.tasks.text import Tokenizer, truncate
 from esceme.world.atlas import Atlas, Pose
@@ -98,15 +98,12 @@ class Walkers:
 
     def _compile_episodes(self) -> None:
         """Lay out starts, goals and names with a row per episode (E)."""
-        starts, goals = [], []
+        starts = []
         for episode in self.episodes:
             with blaming(file=f"episode {episode.episode_id}"):
                 starts.append(self.atlas.locate(episode.scene_id, [episode.start])[0])
-                goals.append(self.atlas.locate(episode.scene_id, episode.goals or [episode.goal]))
-        most = max(map(len, goals))
         self._start = self.atlas.begin(starts, [episode.heading for episode in self.episodes])
-        # Filled up with the last goal, which changes nothing about the nearest: (E, G).
-        self._goals = np.stack([each[np.arange(most).clip(max=len(each) - 1)] for each in goals])
+        self._goals = locate_goals(self.episodes, self.atlas)  # (E, G)
         self._withheld = np.array([episode.goal_withheld for episode in self.episodes])
         self._success_within = np.array([0.0 if each.goals else SUCCESS_WITHIN for each in self.episodes])
         self._index = {episode.episode_id: index for index, episode in enumerate(self.episodes)}
