@@ -29,6 +29,7 @@ LEVELS = [
     {"evaluation"},
     {"learning"},
     {"config"},
+    {"training"},
     {"recipes"},
     {"report"},
     {"verify", "demo"},
@@ -90,7 +91,14 @@ ORDER_WITHIN = {
         ],
         "__init__",
     ],
-    "report": ["floors", "svg", "lanes", "marks", "panels", "plan", "floorplan", "topdown", "__init__"],
+    "learning": [
+        *["teachers", "rewards", "completeness", "losses", "distributed", "lessons", "training", "trainer"],
+        *["validation", "states", "journal", "course", "__init__"],
+    ],
+    "report": [
+        *["floors", "svg", "lanes", "marks", "panels", "plan", "floorplan", "topdown"],
+        *["axes", "curves", "terminal", "__init__"],
+    ],
     "verify": [
         *[
             "comparison",

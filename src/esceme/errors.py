@@ -30,6 +30,10 @@ class CheckpointError(EscemeError):
     """A file of weights is not what it should be, or does not fit the network it is loaded into."""
 
 
+class TrainingError(EscemeError):
+    """Training cannot go on: what it computes is no longer a number."""
+
+
 @contextmanager
 def blaming(*, file: object, record: object = None) -> Iterator[None]:
     """Turn an error raised inside into a `DataError` that names the file and the record.

@@ -30,6 +30,8 @@ class Step(NamedTuple):
 
     walks: list[Walk]
     """Whose step it was; their poses already hold the move."""
+    state: State
+    """What they carried when they decided."""
     seen: Observation
     decision: Decision
     chosen: Tensor
@@ -72,7 +74,7 @@ def roll_out(
     batch, finished, device = _Batch(), list[Walk](), navigator.device
     while True:
         if begun := source.next(finished, batch.walks):
-            batch.add(begun, _begin(navigator, atlas, begun, encode))
+            batch.add(begun, begin_walks(navigator, atlas, begun, encode))
         if not batch.walks or batch.state is None:
             return
         # Look, recall and read, decide, remember.
@@ -94,7 +96,7 @@ def roll_out(
                 walk.poses.append((int(viewpoint), int(view)))
         ended = [walk.stopped or walk.decisions >= max_steps for walk in batch.walks]
         finished = [walk for walk, over in zip(batch.walks, ended, strict=True) if over]
-        yield Step(list(batch.walks), seen, decision, chosen, finished)
+        yield Step(list(batch.walks), batch.state, seen, decision, chosen, finished)
         # Who goes on takes along what happened.
         rows = [row for row, over in enumerate(ended) if not over]
         lives = torch.tensor(rows, dtype=torch.int64, device=device)
@@ -104,7 +106,7 @@ def roll_out(
             batch.state = navigator.advance(batch.state, seen.only(lives), chosen[lives])
 
 
-def _begin(navigator: Navigator, atlas: Atlas, walks: Sequence[Walk], encode: Encode) -> State:
+def begin_walks(navigator: Navigator, atlas: Atlas, walks: Sequence[Walk], encode: Encode) -> State:
     """Read the instructions of walks that begin."""
     device = navigator.device
     ids, valid = pad([encode(walk.episode) for walk in walks])

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from esceme import __version__
 from esceme.agents import AGENTS
-from esceme.errors import CheckpointError, ConfigError
+from esceme.errors import CheckpointError, ConfigError, EscemeError
 from esceme.files import read_json, replacing, write_json
 from esceme.memory import READERS
 from esceme.navigator import Navigator
@@ -90,8 +90,9 @@ def setup_of(navigator: Navigator, **made_for: Any) -> Setup:
 def save_run(folder: str | Path, navigator: Navigator, setup: Setup) -> Path:
     """Write a run folder; the experiment comes last, so that a folder with one is complete."""
     folder = Path(folder)
-    with suppress(OSError):  # where that cannot be done, writing will say why
-        (folder / EXPERIMENT).unlink()
+    if not _same_setup(folder, setup):  # or new weights could stand beside what describes the old ones
+        with suppress(OSError):  # where that cannot be done, writing will say why
+            (folder / EXPERIMENT).unlink()
     with replacing(folder / WEIGHTS) as part:
         tensors = {name: tensor.contiguous() for name, tensor in navigator.state_dict().items()}
         save_file(tensors, part, metadata={"format": FORMAT})
@@ -160,6 +161,13 @@ def fill(navigator: Navigator, tensors: dict[str, torch.Tensor], *, file: object
     if found:
         raise CheckpointError(f"{file}: the weights do not fit the experiment; {'; '.join(found)}")
     navigator.load_state_dict(tensors, assign=True)
+
+
+def _same_setup(folder: Path, setup: Setup) -> bool:
+    try:
+        return read_setup(folder) == setup
+    except EscemeError:
+        return False
 
 
 def _made(what: str, name: str, known: dict[str, Any], settings: Settings, seed: int) -> Any:

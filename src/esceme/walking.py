@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from esceme.agents.base import Decision
@@ -64,11 +65,13 @@ class Once:
 
     def __init__(self, atlas: Atlas, episodes: Sequence[Episode]) -> None:
         """Begin all `episodes` together."""
-        self._walks = [Walk.begin(atlas, episode) for episode in episodes]
+        self.walks = [Walk.begin(atlas, episode) for episode in episodes]
+        self._begun = False
 
     def next(self, finished: Sequence[Walk], living: Sequence[Walk]) -> Sequence[Walk]:
         """All of them, then none."""
-        begun, self._walks = self._walks, []
+        begun = [] if self._begun else self.walks
+        self._begun = True
         return begun
 
 
@@ -76,6 +79,8 @@ Encode = Callable[[Episode], Sequence[int]]
 """The ids of an episode's instruction."""
 Choose = Callable[[Decision, Observation, Sequence[Walk]], Tensor]
 """Which of its choices each agent takes, (B,)."""
+Teacher = Callable[[Walk], int]
+"""The viewpoint to go to next, the present one meaning STOP."""
 
 
 def greedy(decision: Decision, observation: Observation, walks: Sequence[Walk]) -> Tensor:
@@ -103,26 +108,34 @@ def sampling(seed: int | Sequence[int]) -> Choose:
     return choose
 
 
-def following(atlas: Atlas, expert: Callable[[Walk], int]) -> Choose:
-    """What a teacher says: the viewpoint to go to next, the present one meaning STOP."""
+def following(atlas: Atlas, teacher: Teacher) -> Choose:
+    """What a teacher says; see `labels`."""
 
     def choose(decision: Decision, observation: Observation, walks: Sequence[Walk]) -> Tensor:
-        taken = []
-        for walk in walks:
-            wanted = expert(walk)
-            neighbours = atlas.neighbours[walk.viewpoint, : atlas.degrees[walk.viewpoint]].tolist()
-            if wanted != walk.viewpoint and wanted not in neighbours:
-                here, there = (atlas.name(viewpoint)[1] for viewpoint in (walk.viewpoint, wanted))
-                raise WorldError(
-                    f"episode {walk.episode.episode_id}: the teacher wants to go from '{here}' to '{there}', "
-                    "which no edge joins"
-                )
-            taken.append(len(neighbours) if wanted == walk.viewpoint else neighbours.index(wanted))
-        return torch.tensor(taken, device=decision.logits.device)
+        return torch.from_numpy(labels(atlas, teacher, walks)).to(decision.logits.device)
 
     return choose
 
 
-def by_time(atlas: Atlas) -> Callable[[Walk], int]:
+def labels(atlas: Atlas, teacher: Teacher, walks: Sequence[Walk]) -> NDArray[np.int64]:
+    """Which of its candidates each walk should take, (B,); the number of candidates means STOP.
+
+    Raises `WorldError` where no edge leads to the viewpoint that the teacher says.
+    """
+    wanted = np.array([teacher(walk) for walk in walks], dtype=np.int64)
+    here = np.array([walk.viewpoint for walk in walks], dtype=np.int64)
+    leads = atlas.neighbours[here] == wanted[:, None]  # (B, K)
+    stays = wanted == here
+    if (astray := ~stays & ~leads.any(axis=1)).any():
+        row = int(np.flatnonzero(astray)[0])
+        start, end = (atlas.name(each[row])[1] for each in (here, wanted))
+        raise WorldError(
+            f"episode {walks[row].episode.episode_id}: the teacher wants to go from '{start}' to '{end}', "
+            "which no edge joins"
+        )
+    return np.where(stays, atlas.degrees[here], leads.argmax(axis=1))
+
+
+def by_time(atlas: Atlas) -> Teacher:
     """The teacher of imitation: the reference path by the number of decisions made (spec A.11)."""
     return lambda walk: int(atlas.locate(walk.episode.scene_id, [walk.episode.expert_at(walk.decisions)])[0])

@@ -16,6 +16,7 @@ from esceme.agents.base import Agent, Decision, Privileged, State, Timeline, Wor
 from esceme.agents.layers import (
     EPSILON,
     ActionHead,
+    Attention,
     Critic,
     CrossLayer,
     Described,
@@ -27,6 +28,7 @@ from esceme.agents.layers import (
 )
 from esceme.errors import ConfigError
 from esceme.observation import Observation
+from esceme.world.atlas import STOP
 from esceme.world.geometry import COLUMNS, VIEWS
 
 ActionInput = Literal["ob", "ob_txt", "ob_hist", "ob_txt_hist"]
@@ -63,12 +65,23 @@ class HamtConfig:
     freeze_history: bool = True
     freeze_observation: bool = False
     dropout: float = 0.1
+    attention_dropout: float | None = None
+    """Of the weights of attention; None: as all other. Without any, fused attention serves in training."""
     head_dropout: float = 0.1
     critic_inner: int = 512
     critic_dropout: float = 0.5
     epsilon: float = EPSILON
     """Of text and cross-modal layers; XLM-R's configuration says 1e-5."""
     initial_std: float = 0.02
+    initial_bias_std: float = 0.0
+    """Of the maps from pictures and angles to tokens. The published network, which starts from trained ones,
+    has none; drawn anew it needs some, or STOP, which shows nothing, is zeros blown up by a normalisation."""
+    context_views: bool = True
+    """Whether views that lead nowhere become tokens; without them a step costs a fifth."""
+    stop_shows: Literal["nothing", "panorama"] = "nothing"
+    """What STOP looks like: nothing, as published, or the largest of each feature all around."""
+    grounding: int = 0
+    """Width of the space in which words name what a token shows; 0: no grounding head, as published."""
 
     def __post_init__(self) -> None:
         if self.hidden % self.heads:
@@ -77,6 +90,8 @@ class HamtConfig:
         for name in (*counted, "max_steps", "cross_layers"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
+        if self.grounding < 0:
+            raise ConfigError(f"grounding: expected a width, or 0 for none, found {self.grounding}")
 
 
 @dataclass(frozen=True)
@@ -87,6 +102,8 @@ class HamtState(State):
     """(B, L, H): the encoded instruction."""
     heard: Tensor
     """(B, L) bool: True but for padding."""
+    named: Tensor
+    """(B, L, G): what each word looks like, for the grounding head."""
     spoken: Tensor
     """(B, X, 2, L, H): keys and values of the text for the first X cross layers, which never change: for one
     where text attends to vision, for all where it does not."""
@@ -142,6 +159,33 @@ class TextEncoder(nn.Module):
         return tokens.padded
 
 
+class Grounding(nn.Module):
+    """Tells every token what the instruction says of the things that it shows.
+
+    Ours, for small networks that begin with drawn weights: those hardly learn from paths alone that a word
+    and a picture mean the same thing. A word has a place in the space that pictures are mapped into; a token
+    takes over the encoded words near to what it shows, or nothing where none is.
+    """
+
+    def __init__(self, config: HamtConfig) -> None:
+        """Build the table of words and the maps."""
+        super().__init__()
+        self.words = nn.Embedding(config.vocabulary, config.grounding, padding_idx=0)
+        self.picture = nn.Linear(config.feature_width, config.grounding, bias=False)
+        self.sharpness = nn.Parameter(torch.tensor(8.0))
+        self.silence = nn.Parameter(torch.tensor(1.0))
+        """The score of saying nothing."""
+        self.tell = nn.Linear(config.hidden, config.hidden)
+
+    def forward(self, features: Tensor, named: Tensor, words: Tensor, heard: Tensor) -> Tensor:
+        """What is said of tokens that show `features` (B, N, D), (B, N, H)."""
+        likeness = self.picture(features) @ named.transpose(1, 2) * self.sharpness  # (B, N, L)
+        likeness = likeness.masked_fill(~heard[:, None], -torch.inf)
+        nothing = self.silence.expand(*likeness.shape[:2], 1)
+        share = torch.cat([likeness, nothing], 2).softmax(2)[..., :-1]
+        return self.tell(share @ words)
+
+
 class ObservationEncoder(nn.Module):
     """Pictures and angles of tokens, and what kind they are (spec B.5)."""
 
@@ -154,9 +198,13 @@ class ObservationEncoder(nn.Module):
         self.norm = nn.LayerNorm(config.hidden, eps=EPSILON)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, observation: Observation, seen: Tensor) -> Tensor:
-        """(B, N, …) -> (B, N, H); `seen` (H,) marks tokens as seen rather than read."""
+    def forward(self, observation: Observation, seen: Tensor, said: Tensor | None = None) -> Tensor:
+        """(B, N, …) -> (B, N, H); `seen` (H,) marks tokens as seen rather than read.
+
+        `said` (B, N, H) is what the instruction says of them, where the network has a grounding head.
+        """
         described = self.picture(observation.features) + self.angle(observation.angles)
+        described = described if said is None else described + said
         return self.dropout(self.norm(described + seen + self.kinds(observation.kind)))
 
 
@@ -226,7 +274,18 @@ class HAMT(Agent[HamtState]):
             for _ in range(config.cross_layers)
         )
         self.action = ActionHead(config.hidden, dropout=config.head_dropout)
+        if config.grounding:
+            self.grounding = Grounding(config)
         self.apply(lambda module: initialise(module, config.initial_std))
+        if config.attention_dropout is not None:
+            for module in (each for each in self.modules() if isinstance(each, Attention)):
+                module.weight_dropout = config.attention_dropout
+        if config.initial_bias_std:
+            for described in (each for each in self.modules() if isinstance(each, Described)):
+                nn.init.normal_(described.linear.bias, std=config.initial_bias_std)
+        if config.grounding:
+            nn.init.normal_(self.grounding.words.weight, std=config.grounding**-0.5)
+            nn.init.normal_(self.grounding.picture.weight, std=config.feature_width**-0.5)
         self.critic = Critic(config.hidden, config.critic_inner, dropout=config.critic_dropout)
         if config.freeze_text:
             self.text.layers.requires_grad_(False)
@@ -240,6 +299,7 @@ class HAMT(Agent[HamtState]):
         return HamtState(
             words=encoded,
             heard=words.valid,
+            named=self._name(words),
             spoken=self._speak(encoded, words.valid),
             history=history.detach() if self.config.freeze_history else history,
             lived=torch.ones(len(encoded), dtype=torch.int64, device=encoded.device),
@@ -296,6 +356,12 @@ class HAMT(Agent[HamtState]):
         halves = [layer.text for layer in self._layers[:-1]]
         return [encoded, *(half(tokens).padded for half in halves)]
 
+    def _name(self, words: Words) -> Tensor:
+        """What the words look like, (B, L, G); nothing without a grounding head."""
+        if not self.config.grounding:
+            return torch.zeros(*words.ids.shape, 0, device=words.ids.device)
+        return self.grounding.words(words.ids)
+
     def _speak(self, encoded: Tensor, heard: Tensor) -> Tensor:
         """Keys and values of the text for those layers that read it unchanged by vision."""
         alone = not self.config.language_cross_attention
@@ -308,12 +374,16 @@ class HAMT(Agent[HamtState]):
 
     def consider(self, state: HamtState, observation: Observation, *, everything: bool = False) -> Considered:
         """Relate text, history and sight; `everything` also computes what no head reads, padding included."""
+        observation = self._look(observation)
         longest = int(state.lived.max())
         history = state.history[:, :longest]
         remembered = torch.arange(longest, device=history.device) < state.lived[:, None]  # (B, S)
         for layer in self.history_layers:
             history = layer(Tokens.of(history, remembered, everything=everything)).padded
-        seen = self.sight(observation, self.text.kinds.weight[1])
+        said = None
+        if self.config.grounding:
+            said = self.grounding(observation.features, state.named, state.words, state.heard)
+        seen = self.sight(observation, self.text.kinds.weight[1], said)
         if self.config.freeze_observation:
             seen = seen.detach()
         valid = torch.cat([remembered, observation.valid], 1)
@@ -324,6 +394,22 @@ class HAMT(Agent[HamtState]):
         split = longest if everything else 1
         told, lived, sight = text.padded, vision.padded[:, :split], vision.padded[:, split:]
         return self._judge(observation, told, lived, sight, choices)
+
+    def _look(self, observation: Observation) -> Observation:
+        """What becomes tokens of an observation: all of it unless the configuration says otherwise."""
+        if self.config.stop_shows == "panorama":
+            around = observation.plain.masked_fill(~observation.valid[..., None], -torch.inf).amax(1)
+            stop = (observation.kind == STOP)[..., None]
+            observation = observation.with_features(torch.where(stop, around[:, None], observation.features))
+        if self.config.context_views:
+            return observation
+        choices = choices_of(observation)
+        names = ("features", "plain", "angles", "kind", "neighbour", "view")
+        return replace(
+            observation,
+            **{name: getattr(observation, name)[:, :choices] for name in names},
+            valid=is_choice(observation, choices),
+        )
 
     def _relate(
         self, state: HamtState, vision: Tokens, read: Places | None, *, everything: bool

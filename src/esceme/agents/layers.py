@@ -109,6 +109,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
         self.norm = nn.LayerNorm(width, eps=epsilon)
         self.dropout = nn.Dropout(dropout)
+        self.weight_dropout = dropout
 
     def know(self, tokens: Tokens) -> Known:
         """Keys and values of tokens."""
@@ -119,7 +120,7 @@ class Attention(nn.Module):
     def forward(self, asking: Tokens, known: Known) -> Tokens:
         """What `asking` makes of what is known."""
         queries = self._split(asking.layout.pad(self.query(asking.rows)))
-        dropout = self.dropout.p if self.training else 0.0
+        dropout = self.weight_dropout if self.training else 0.0
         seen = functional.scaled_dot_product_attention(
             queries, known.keys, known.values, attn_mask=known.mask, dropout_p=dropout
         )  # (B, heads, L', H / heads)
@@ -240,5 +241,5 @@ def initialise(module: nn.Module, std: float) -> None:
     if isinstance(module, nn.Embedding) and module.padding_idx is not None:
         with torch.no_grad():
             module.weight[module.padding_idx].zero_()
-    if isinstance(module, nn.Linear):
+    if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)

@@ -56,7 +56,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 def make_result(stage: Stage, walks: Sequence[Walk]) -> Result:
     """Score walks, one per episode; nothing is scored without goals."""
     atlas = stage.atlas
-    trajectories = {walk.episode.episode_id: _trajectory(walk, atlas) for walk in walks}
+    trajectories = {walk.episode.episode_id: trajectory_of(walk, atlas) for walk in walks}
     withheld = any(walk.episode.goal_withheld for walk in walks)
     scores = None if withheld else _scores(stage, walks, trajectories)
     values = {} if scores is None else scores.values
@@ -110,7 +110,8 @@ def scores_of(result: Result) -> Scores:
     )
 
 
-def _trajectory(walk: Walk, atlas: Atlas) -> list[tuple[str, float, float]]:
+def trajectory_of(walk: Walk, atlas: Atlas) -> list[tuple[str, float, float]]:
+    """A walk as prediction files have it."""
     return [
         (atlas.name(viewpoint)[1], float(VIEW_HEADINGS[view]), float(VIEW_ELEVATIONS[view]))
         for viewpoint, view in walk.poses

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -51,6 +51,15 @@ class Unaided(Reader):
         return observation
 
 
+class Blindfolded(Unaided):
+    """A control: an agent that sees no pictures, only in which directions it can go."""
+
+    def forward(self, observation: Observation, memory: Memory | None = None) -> Observation:
+        """The observation without its features, neither those of now nor those that a history keeps."""
+        nothing = torch.zeros_like(observation.plain)
+        return replace(observation, features=nothing, plain=nothing)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CandidateEnhancingConfig:
     """Defaults are those of the released weights; what the paper says otherwise is the other choice."""
@@ -63,12 +72,16 @@ class CandidateEnhancingConfig:
     """How what is seen at a place becomes its memory (Eq. 1)."""
     order: Literal["feature-memory", "memory-feature"] = "feature-memory"
     """What comes first in the input; the paper's Eq. 3 writes the memory first."""
-    context: Literal["itself", "zero"] = "itself"
-    """The memory of views that lead nowhere: their own feature, or nothing (Eq. 2)."""
+    context: Literal["itself", "zero", "untouched"] = "itself"
+    """The memory of views that lead nowhere: their own feature, or nothing (Eq. 2); or they stay as seen."""
     stop: Literal["fused", "zero"] = "fused"
     """STOP goes through the layers as zeros, or stays zero, as the paper has it."""
     norm: bool = True
     """Whether a LayerNorm stands between the layers; the paper mentions none."""
+    shortcut: Literal["none", "feature", "both"] = "none"
+    """What the layers' outcome is added to: nothing, as in the paper, so that an agent has to learn to see
+    anew; what is seen; or the sum of what is seen and remembered. In the last two it begins as zeros: an
+    agent that was trained without a memory begins where it was."""
     epsilon: float = 1e-12
     initial_std: float = 0.02
 
@@ -77,8 +90,9 @@ class CandidateEnhancingConfig:
         choices = {
             "pooling": ("max", "mean"),
             "order": ("feature-memory", "memory-feature"),
-            "context": ("itself", "zero"),
+            "context": ("itself", "zero", "untouched"),
             "stop": ("fused", "zero"),
+            "shortcut": ("none", "feature", "both"),
         }
         for name, allowed in choices.items():
             if (value := getattr(self, name)) not in allowed:
@@ -107,6 +121,8 @@ class CandidateEnhancing(Reader):
         for layer in (self.first, self.second):
             nn.init.normal_(layer.weight, std=config.initial_std)
             nn.init.zeros_(layer.bias)
+        if config.shortcut != "none":
+            nn.init.zeros_(self.second.weight)
 
     def forward(self, observation: Observation, memory: Memory | None) -> Observation:
         """The observation, its features fused with what `memory` holds of the candidates."""
@@ -134,8 +150,10 @@ class CandidateEnhancing(Reader):
         candidates, context = observation.is_candidate, observation.is_context
         stop = observation.kind == STOP
         groups = [self._candidates(observation.features[candidates], recalled[candidates])]
-        groups.append(self._context(observation, context))
-        places = [candidates, context]
+        places = [candidates]
+        if self.config.context != "untouched":
+            groups.append(self._context(observation, context))
+            places.append(context)
         if self.config.stop == "fused":
             groups.append(self.first.bias.to(groups[0]).expand(int(stop.sum()), -1))
             places.append(stop)
@@ -143,7 +161,13 @@ class CandidateEnhancing(Reader):
         out: Tensor = self.second(self.norm(functional.relu(hidden)))  # (T, D)
         at = torch.cat([place.flatten().nonzero().flatten() for place in places])
         fused = out.new_zeros(observation.kind.numel(), self.config.width).index_copy_(0, at, out)
-        return fused.view(*observation.kind.shape, -1)
+        fused = fused.view(*observation.kind.shape, -1)
+        if self.config.shortcut != "none":
+            known = recalled * candidates[..., None] if self.config.shortcut == "both" else 0.0
+            return observation.features + known + fused
+        if self.config.context == "untouched":
+            return torch.where(context[..., None], observation.features, fused)
+        return fused
 
     def _candidates(self, features: Tensor, recalled: Tensor) -> Tensor:
         """The first layer for candidates, (T, D) each -> (T, hidden)."""

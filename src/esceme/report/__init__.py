@@ -1,7 +1,9 @@
-"""What results look like: figures of scenes and routes."""
+"""What results look like: figures of scenes and routes, and curves."""
 
+from esceme.report.curves import Curve, draw_curves
 from esceme.report.floors import floors_of
 from esceme.report.lanes import Route
+from esceme.report.terminal import text_curve
 from esceme.report.topdown import draw_scene
 
-__all__ = ["Route", "draw_scene", "floors_of"]
+__all__ = ["Curve", "Route", "draw_curves", "draw_scene", "floors_of", "text_curve"]

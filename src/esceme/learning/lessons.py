@@ -1,0 +1,215 @@
+"""Rollouts to learn from: walks led by a teacher, one's own with a teacher's comments, sampled ones.
+
+Where a walk is known before anything has to be learned from it, all its decisions are made at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from esceme.agents.base import Decision, State, Timeline
+from esceme.errors import ConfigError
+from esceme.learning.completeness import TrainingMemory
+from esceme.learning.losses import Lived
+from esceme.learning.rewards import Reward
+from esceme.learning.teachers import Teacher, labels
+from esceme.navigator import Navigator
+from esceme.observation import Observation
+from esceme.rollout import Step, begin_walks, roll_out
+from esceme.tasks.episode import Episode
+from esceme.walking import Choose, Encode, Once, Walk
+from esceme.world.atlas import Atlas, Pose
+
+DecideAll = Callable[[State, Observation, Tensor, Timeline], Decision]
+
+
+@dataclass
+class Told:
+    """Walks that are over, step by step, and what a teacher says to each step."""
+
+    walks: list[Walk]
+    row: list[NDArray[np.int64]] = field(default_factory=list)
+    """Per step: which walks took it."""
+    viewpoint: list[NDArray[np.int64]] = field(default_factory=list)
+    view: list[NDArray[np.int64]] = field(default_factory=list)
+    chosen: list[NDArray[np.int64]] = field(default_factory=list)
+    label: list[NDArray[np.int64]] = field(default_factory=list)
+
+    def add(
+        self, rows: NDArray[np.int64], pose: Pose, chosen: NDArray[np.int64], label: NDArray[np.int64]
+    ) -> None:
+        """One more step of some of the walks."""
+        for name, values in zip(
+            ("row", "viewpoint", "view", "chosen", "label"), (rows, *pose, chosen, label), strict=True
+        ):
+            getattr(self, name).append(np.asarray(values, np.int64))
+
+    @property
+    def when(self) -> Timeline:
+        """To which walk and which of its steps each row belongs."""
+        step = [np.full(len(rows), number) for number, rows in enumerate(self.row)]
+        return Timeline(torch.from_numpy(np.concatenate(self.row)), torch.from_numpy(np.concatenate(step)))
+
+    @property
+    def pose(self) -> Pose:
+        """Where each row stands, and what it faces."""
+        return Pose(np.concatenate(self.viewpoint), np.concatenate(self.view))
+
+    @property
+    def labels(self) -> Tensor:
+        """What the teacher says, (R,)."""
+        return torch.from_numpy(np.concatenate(self.label))
+
+
+def follow(atlas: Atlas, episodes: Sequence[Episode], teacher: Teacher, *, max_steps: int) -> Told:
+    """The walks of who does what a teacher says; no agent is needed for that."""
+    told = Told([Walk.begin(atlas, episode) for episode in episodes])
+    rows = np.arange(len(told.walks))
+    while len(rows):
+        walks = [told.walks[row] for row in rows]
+        pose = Pose(*np.array([walk.poses[-1] for walk in walks], dtype=np.int64).T)
+        wanted = labels(atlas, teacher, walks)
+        told.add(rows, pose, wanted, wanted)
+        for walk, viewpoint, view in zip(walks, *atlas.step(pose, wanted), strict=True):
+            walk.decisions += 1
+            walk.stopped = int(viewpoint) == walk.viewpoint
+            if not walk.stopped:
+                walk.poses.append((int(viewpoint), int(view)))
+        going = [not walk.stopped and walk.decisions < max_steps for walk in walks]
+        rows = rows[going]
+    return told
+
+
+def try_out(
+    navigator: Navigator,
+    atlas: Atlas,
+    episodes: Sequence[Episode],
+    memory: TrainingMemory | None,
+    teacher: Teacher,
+    choose: Choose,
+    *,
+    encode: Encode,
+    max_steps: int,
+) -> Told:
+    """The walks of an agent that is not learning now, and what a teacher would have done (DAgger)."""
+    source = Once(atlas, episodes)
+    told = Told(list(source.walks))
+    row_of = {walk: row for row, walk in enumerate(told.walks)}
+    asked: list[NDArray[np.int64]] = []
+
+    def ask(decision: Decision, observation: Observation, walks: Sequence[Walk]) -> Tensor:
+        asked.append(labels(atlas, teacher, walks))
+        return choose(decision, observation, walks)
+
+    learning = navigator.training
+    navigator.eval()
+    with torch.no_grad():
+        for step in roll_out(navigator, atlas, source, memory, ask, encode=encode, max_steps=max_steps):
+            rows = np.array([row_of[walk] for walk in step.walks])
+            pose = Pose(step.seen.viewpoint.cpu().numpy(), step.seen.facing.cpu().numpy())
+            told.add(rows, pose, step.chosen.cpu().numpy(), asked[-1])
+    navigator.train(learning)
+    if memory is not None:
+        memory.finish()
+    return told
+
+
+def relive(
+    navigator: Navigator, atlas: Atlas, told: Told, memory: TrainingMemory | None, *, encode: Encode
+) -> Decision:
+    """All decisions of walks that are known, (R, C), made at once with what the memory held at each step."""
+    device, when = navigator.device, told.when
+    when = Timeline(when.episode.to(device), when.step.to(device))
+    observation = Observation.of(atlas, told.pose, device=device)
+    shown = None if memory is None else memory.foresee(observation.viewpoint, when.step)
+    seen = navigator.see(observation, shown)
+    state = begin_walks(navigator, atlas, told.walks, encode)
+    chosen = torch.from_numpy(np.concatenate(told.chosen)).to(device)
+    decide_all: DecideAll = navigator.agent.decide_all  # type: ignore[assignment]
+    return decide_all(state, seen, chosen, when)
+
+
+def walk_again(
+    navigator: Navigator, atlas: Atlas, told: Told, memory: TrainingMemory | None, *, encode: Encode
+) -> Decision:
+    """The same decisions step by step, for agents whose history is recurrent."""
+    steps, shown = iter(told.chosen), None
+    if memory is not None:
+        standing = torch.from_numpy(told.pose.viewpoint).to(navigator.device)
+        shown = memory.foresee(standing, told.when.step.to(navigator.device), at_once=False)
+
+    def choose(decision: Decision, observation: Observation, walks: Sequence[Walk]) -> Tensor:
+        return torch.from_numpy(next(steps)).to(decision.logits.device)
+
+    source = Once(atlas, [walk.episode for walk in told.walks])
+    lived = roll_out(navigator, atlas, source, shown, choose, encode=encode, max_steps=len(told.chosen))
+    logits = [step.decision.logits for step in lived]
+    most = max(each.shape[1] for each in logits)
+    padded = [functional.pad(each, (0, most - each.shape[1]), value=-torch.inf) for each in logits]
+    return Decision(torch.cat(padded))
+
+
+def decisions_of(
+    navigator: Navigator, atlas: Atlas, told: Told, memory: TrainingMemory | None, *, encode: Encode
+) -> Decision:
+    """The decisions of walks that are known, (R, C): at once where the agent can, else step by step."""
+    at_once = hasattr(navigator.agent, "decide_all")
+    return (relive if at_once else walk_again)(navigator, atlas, told, memory, encode=encode)
+
+
+def sample(
+    navigator: Navigator,
+    atlas: Atlas,
+    source: Once,
+    memory: TrainingMemory | None,
+    reward: Reward,
+    choose: Choose,
+    *,
+    encode: Encode,
+    max_steps: int,
+) -> tuple[list[Lived], Tensor]:
+    """The steps of walks that an agent takes as it likes, and the value of where they were cut off, (B,)."""
+    row_of = {walk: row for row, walk in enumerate(source.walks)}
+    device, steps, last = navigator.device, list[Lived](), None
+    for step in roll_out(navigator, atlas, source, memory, choose, encode=encode, max_steps=max_steps):
+        if step.decision.value is None:
+            raise ConfigError(
+                f"{type(navigator.agent).__name__} has no critic, which learning from rewards needs; "
+                "train it by imitation"
+            )
+        rows = torch.tensor([row_of[walk] for walk in step.walks], device=device)
+        worth = torch.from_numpy(reward.step(step.walks)).to(step.decision.value)
+        steps.append(Lived(rows, step.decision.logits, step.decision.value, step.chosen, worth))
+        last = step
+    beyond = torch.zeros(len(source.walks), device=device)
+    if last is not None:
+        cut, values = _value_beyond(navigator, atlas, last, memory)
+        beyond = beyond.index_put((steps[-1].rows[cut],), values.to(beyond))
+    if memory is not None:
+        memory.finish()
+    return steps, beyond
+
+
+def _value_beyond(
+    navigator: Navigator, atlas: Atlas, last: Step, memory: TrainingMemory | None
+) -> tuple[Tensor, Tensor]:
+    """Which walks of a last step were cut off, and what their agents expect where they came to.
+
+    Nothing is remembered there: an episode that is cut off does not keep the place it reached (spec C.3).
+    """
+    cut = torch.tensor([not walk.stopped for walk in last.walks]).nonzero().flatten().to(navigator.device)
+    if not len(cut):
+        return cut, torch.zeros(0, device=navigator.device)
+    with torch.no_grad():
+        state = navigator.advance(last.state.only(cut), last.seen.only(cut), last.chosen[cut])
+        reached = np.array([walk.poses[-1] for walk in last.walks if not walk.stopped], dtype=np.int64)
+        observation = Observation.of(atlas, Pose(*reached.T), device=navigator.device)
+        value = navigator.decide(state, navigator.see(observation, memory)).value
+    return cut, torch.zeros(len(cut)) if value is None else value

@@ -1,0 +1,134 @@
+"""Who knows the way: teachers that say where to go next, and the paths that they teach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from esceme.errors import WorldError
+from esceme.tasks.episode import DialogEpisode, Episode
+from esceme.walking import Teacher, Walk, by_time, labels
+from esceme.world.atlas import Atlas
+
+__all__ = [
+    "SUPERVISIONS",
+    "TEACHERS",
+    "Supervision",
+    "Teacher",
+    "as_annotated",
+    "by_location",
+    "by_time",
+    "labels",
+    "player_or_shortest",
+    "shortest",
+    "shortest_to_a_goal",
+]
+
+Supervision = Callable[[Episode, np.random.Generator], Episode]
+"""The episode with the reference path to be taught this time; drawn anew for every mini-batch."""
+
+PLAYER_SHARE = 0.5
+"""How often a dialog is taught along the human's path (spec A.11)."""
+
+
+# -- where to go next --------------------------------------------------------------------------------------
+
+
+def by_location(atlas: Atlas) -> Teacher:
+    """The reference path after the present viewpoint; off the path: `WorldError`.
+
+    Where the path comes by the present viewpoint more than once, it goes on from the first time, so that who
+    follows this teacher walks the loop between the two for ever: teach such paths by time.
+    """
+
+    def teach(walk: Walk) -> int:
+        scene, here = atlas.name(walk.viewpoint)
+        return int(atlas.locate(scene, [walk.episode.expert_from(here)])[0])
+
+    return teach
+
+
+def shortest(atlas: Atlas) -> Teacher:
+    """The next viewpoint on a shortest path to the nearest goal, from anywhere; STOP at a goal.
+
+    Raises `WorldError` where no way leads to any goal.
+    """
+
+    def teach(walk: Walk) -> int:
+        scene, here = walk.episode.scene_id, walk.viewpoint
+        goals = atlas.locate(scene, _goals(walk.episode))
+        if here in goals:
+            return here
+        metres = atlas.distance(here, goals)
+        goal, first = goals[metres.argmin()], int(atlas.first[atlas.scene_of[here]])
+        if not np.isfinite(metres.min()):
+            raise WorldError(
+                f"episode {walk.episode.episode_id}: no way leads from '{atlas.name(here)[1]}' to a goal"
+            )
+        return first + int(atlas.graph(scene).next_steps[here - first, goal - first])
+
+    return teach
+
+
+TEACHERS: dict[str, Callable[[Atlas], Teacher]] = {
+    "time": by_time,
+    "location": by_location,
+    "shortest": shortest,
+}
+
+
+# -- which path is taught ----------------------------------------------------------------------------------
+
+
+def as_annotated(episode: Episode, rng: np.random.Generator) -> Episode:
+    """The episode as it is: R2R, R4R and RxR."""
+    return episode
+
+
+def shortest_to_a_goal(atlas: Atlas) -> Supervision:
+    """The shortest path from the start to one of the goals, each as likely as the others.
+
+    An episode whose goal is withheld is left with its start.
+    """
+
+    def supervise(episode: Episode, rng: np.random.Generator) -> Episode:
+        goals = _goals(episode)
+        goal = goals[rng.integers(len(goals))]
+        path = atlas.graph(episode.scene_id).shortest_path(episode.start, goal)
+        return replace(episode, reference_path=tuple(path))
+
+    return supervise
+
+
+def player_or_shortest(atlas: Atlas) -> Supervision:
+    """CVDN's: as often as not the human's path, otherwise the shortest to a goal (spec A.11).
+
+    A human's path that does not lead on from the start, and one of an episode without goals, is not used.
+    """
+    to_a_goal = shortest_to_a_goal(atlas)
+
+    def supervise(episode: Episode, rng: np.random.Generator) -> Episode:
+        as_walked = rng.random() < PLAYER_SHARE
+        if as_walked and isinstance(episode, DialogEpisode) and _leads_on(episode):
+            return replace(episode, reference_path=episode.player_path)
+        return to_a_goal(episode, rng)
+
+    return supervise
+
+
+SUPERVISIONS: dict[str, Callable[[Atlas], Supervision]] = {
+    "annotated": lambda atlas: as_annotated,
+    "shortest": shortest_to_a_goal,
+    "player-or-shortest": player_or_shortest,
+}
+
+
+def _goals(episode: Episode) -> tuple[str, ...]:
+    return episode.goals or (episode.goal,)
+
+
+def _leads_on(episode: DialogEpisode) -> bool:
+    path = episode.player_path
+    return bool(episode.goals) and path[:1] == (episode.start,) and len(path) > 1

@@ -1,0 +1,114 @@
+"""How well a navigator does in the middle of its training, under a declared memory protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from esceme.evaluation.protocol import Lifetime, Protocol, open_lifetime
+from esceme.evaluation.result import trajectory_of
+from esceme.evaluation.schedule import Lanes
+from esceme.learning.distributed import Together
+from esceme.learning.training import Validation
+from esceme.memory import MemoryBank
+from esceme.metrics import score
+from esceme.navigator import Navigator
+from esceme.rollout import roll_out
+from esceme.tasks.episode import Episode
+from esceme.tasks.submission import Prediction, Stand
+from esceme.walking import Encode, Walk, greedy
+from esceme.world.atlas import Atlas
+
+SLOTS = 16
+"""How many scenes are walked side by side; the scores do not depend on it."""
+
+
+def validate(
+    navigator: Navigator,
+    atlas: Atlas,
+    episodes: Sequence[Episode],
+    memory: str,
+    *,
+    task: str,
+    encode: Encode,
+    max_steps: int,
+    leaking: MemoryBank | None = None,
+    together: Together | None = None,
+) -> dict[str, float]:
+    """The mean scores of some episodes; every process walks some of the scenes.
+
+    With `memory` 'leaking' they are lived with the bank of that name, which keeps what they add to it.
+    """
+    together = together or Together()
+    scenes = sorted({episode.scene_id for episode in episodes})[together.rank :: together.size]
+    mine = [episode for episode in episodes if episode.scene_id in scenes]
+    lifetime, passes = _lifetime(navigator, atlas, memory, leaking)
+    learning = navigator.training
+    navigator.eval()
+    walks: list[Walk] = []
+    for number in range(passes):
+        walks = _live(navigator, atlas, mine, lifetime, number, encode=encode, max_steps=max_steps)
+    navigator.train(learning)
+    if leaking is not None and together.size > 1:
+        for visited in together.gather(leaking.visited.nonzero().flatten().tolist()):
+            leaking.remember_at(visited)
+    paths = {walk.episode.episode_id: trajectory_of(walk, atlas) for walk in walks}
+    told = {name: path for part in together.gather(paths) for name, path in part.items()}
+    return _scores(episodes, told, atlas, task)
+
+
+def mark(scores: dict[str, float], validation: Validation) -> float:
+    """The score by which weights are chosen (spec E.9)."""
+    if validation.best == "sr+spl":
+        return scores["sr"] + scores["spl"]
+    return scores[validation.best]
+
+
+def some_of(episodes: Sequence[Episode], limit: int) -> list[Episode]:
+    """At most `limit` episodes, spread evenly; all of them where it is 0."""
+    if not limit or len(episodes) <= limit:
+        return list(episodes)
+    return [episodes[place * len(episodes) // limit] for place in range(limit)]
+
+
+def _lifetime(
+    navigator: Navigator, atlas: Atlas, memory: str, leaking: MemoryBank | None
+) -> tuple[Lifetime, int]:
+    """A memory, and how often the episodes are lived with it."""
+    if not navigator.reader.uses_memory:
+        return Lifetime("none", atlas, None), 1
+    if memory == "leaking":
+        return Lifetime("cold", atlas, leaking), 1
+    protocol: Protocol = memory  # type: ignore[assignment]  # checked by Validation
+    return open_lifetime(protocol, navigator.reader, atlas), 2 if memory == "two-pass" else 1
+
+
+def _live(
+    navigator: Navigator,
+    atlas: Atlas,
+    episodes: Sequence[Episode],
+    lifetime: Lifetime,
+    number: int,
+    *,
+    encode: Encode,
+    max_steps: int,
+) -> list[Walk]:
+    lanes = Lanes(atlas, episodes, lifetime, slots=SLOTS, lived=number)
+    with torch.inference_mode():
+        steps = roll_out(navigator, atlas, lanes, lifetime.memory, greedy, encode=encode, max_steps=max_steps)
+        return [walk for step in steps for walk in step.finished]
+
+
+def _scores(
+    episodes: Sequence[Episode],
+    paths: dict[str, list[tuple[str, float, float]]],
+    atlas: Atlas,
+    task: str,
+) -> dict[str, float]:
+    pairs = [
+        (each, Prediction(each.episode_id, tuple(Stand(*stand) for stand in paths[each.episode_id])))
+        for each in episodes
+    ]
+    scores = score(pairs, atlas, success="end-panos" if task == "cvdn" else "trusted")
+    return {name: float(value) for name, value in scores.means().items()}

@@ -1,0 +1,305 @@
+"""An experiment carried out: its data found, its navigator built, its course run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from esceme import __version__
+from esceme.agents import AGENTS
+from esceme.config import Experiment, as_json
+from esceme.errors import CheckpointError, ConfigError, DataError
+from esceme.evaluation.inputs import find_annotations, find_task, make_encoder
+from esceme.evaluation.plan import Plan
+from esceme.files import read_json, write_json
+from esceme.learning import Course, Together, Trainer, Watch
+from esceme.memory import READERS
+from esceme.navigator import Navigator
+from esceme.perception.semantic import WordTable
+from esceme.runs import VOCABULARY, Run, Settings, Setup, load_run, save_run, setup_of
+from esceme.tasks.catalogue import TASKS
+from esceme.tasks.episode import Episode, check_paths, one_per_walk, scenes_of
+from esceme.tasks.folder import DataFolder
+from esceme.tasks.text import Vocabulary, WordPiece
+from esceme.walking import Encode
+from esceme.world import Atlas, FeatureStore, open_features, read_scenes
+from esceme.world.graph import SceneGraph
+
+TRAINING = "training.json"
+"""What was asked for, in a run folder: the experiment and the version that carries it out."""
+HELD_OUT = "held_out"
+
+
+class Classroom(NamedTuple):
+    """The data of an experiment, read."""
+
+    atlas: Atlas
+    store: FeatureStore
+    lessons: list[list[Episode]]
+    """The training split, and that of the augmentation where there is one."""
+    sets: dict[str, list[Episode]]
+    """The validation splits."""
+
+
+def train(
+    experiment: Experiment,
+    data: str | Path,
+    out: str | Path,
+    *,
+    watch: Watch | None = None,
+    device: torch.device | str = "cpu",
+) -> Path:
+    """Train a navigator, or go on where an interrupted run of the same experiment stopped; the run folder.
+
+    Started by `torchrun`, it shares its batches with the other processes.
+    """
+    folder, watch, together = Path(out), watch or Watch(), Together.join(device)
+    try:
+        course = prepare(experiment, data, folder, watch=watch, device=device, together=together)
+        course.run()
+    finally:
+        together.leave()
+    return folder
+
+
+def prepare(
+    experiment: Experiment,
+    data: str | Path,
+    folder: Path,
+    *,
+    watch: Watch,
+    device: torch.device | str = "cpu",
+    together: Together | None = None,
+) -> Course:
+    """A course ready to run; raises what is wrong with data or settings before anything is written."""
+    together = together or Together()
+    require_same(experiment, folder)
+    together.share([None] * experiment.training.batch)  # which complains where that cannot be
+    found = DataFolder(data)
+    room = read_data(experiment, found)
+    begun = load_run(experiment.start) if experiment.start else None
+    vocabulary = _vocabulary(experiment, room, begun)
+    navigator, setup = build(experiment, found, room.store, vocabulary, begun)
+    navigator.to(device)
+
+    def save(where: Path) -> None:
+        if vocabulary is not None:
+            vocabulary.write(where / VOCABULARY)
+        save_run(where, navigator, setup)
+
+    if together.leads:
+        if vocabulary is not None:
+            vocabulary.write(folder / VOCABULARY)
+        stored = {"version": __version__, "experiment": as_json(experiment)}
+        write_json(folder / TRAINING, stored, indent=2)
+    encode = _encoder(experiment, found, folder, setup, navigator)
+    trainer = Trainer(
+        navigator,
+        room.atlas,
+        room.lessons,
+        experiment.training,
+        encode=encode,
+        max_steps=experiment.max_steps,
+        seed=experiment.seed,
+        together=together,
+    )
+    return Course(
+        trainer=trainer,
+        folder=folder,
+        setup=setup,
+        validation=experiment.validation,
+        sets=room.sets,
+        atlas=room.atlas,
+        encode=encode,
+        save=save,
+        watch=watch,
+    )
+
+
+def require_same(experiment: Experiment, folder: Path) -> None:
+    """Raise `ConfigError` where a folder holds another experiment, naming what differs."""
+    path = folder / TRAINING
+    if not path.is_file():
+        if (folder / "experiment.json").exists() or (folder / "result.json").exists():
+            raise ConfigError(f"{folder}: holds something else than training; give another --out")
+        return
+    stored = read_json(path, dict[str, Any]).get("experiment")
+    mine = as_json(experiment)
+    if not isinstance(stored, dict):
+        raise CheckpointError(f"{path}: holds no experiment; give another --out")
+    differing = sorted(_flat(mine) ^ _flat(stored))
+    if differing:
+        names = ", ".join(dict.fromkeys(name for name, _ in differing))
+        raise ConfigError(
+            f"{folder}: holds a run of another experiment, which differs in {names}; "
+            "give another --out, or the same settings to go on with it"
+        )
+
+
+# -- data ------------------------------------------------------------------------------------------------
+
+
+def read_data(experiment: Experiment, data: DataFolder) -> Classroom:
+    """Read the episodes, graphs and features of an experiment; a `DataError` names what is missing."""
+    task = find_task(experiment.task)
+    tasks = [task.name, *filter(None, [experiment.training.augmentation])]
+    files = {name: find_annotations(data, name, "train") for name in tasks}
+    lessons = [list(TASKS[name].read(path)) for name, path in files.items()]
+    sets: dict[str, list[Episode]] = {}
+    if experiment.hold_out:
+        lessons[0], sets[HELD_OUT] = _hold_out(lessons[0], experiment.hold_out)
+    for split in experiment.validation.splits:
+        if split != HELD_OUT:
+            path = find_annotations(data, task.name, split)
+            files[split], sets[split] = path, list(TASKS[task.name].read(path))
+            if any(episode.goal_withheld for episode in sets[split]):
+                raise ConfigError(
+                    f"split '{split}': its goals are withheld, so nothing can be validated on it"
+                )
+        elif not experiment.hold_out:
+            raise ConfigError(f"split '{HELD_OUT}' is made by --hold-out, which is 0")
+    unused = [split for split in sets if split not in experiment.validation.splits]
+    for split in unused:
+        del sets[split]
+    graphs: dict[str, SceneGraph] = {}
+    for path, episodes in zip(files.values(), [*lessons, *sets.values()], strict=False):
+        wanted = scenes_of(episodes, data.connectivity, path) - set(graphs)
+        graphs |= read_scenes(data.connectivity, wanted)
+        check_paths(one_per_walk(episodes), graphs, path)
+    name = experiment.features
+    path = Path(name) if Path(name).is_file() else data.only_features(name, option="--features")
+    store = open_features(path)
+    return Classroom(Atlas([graphs[scene] for scene in sorted(graphs)], store), store, lessons, sets)
+
+
+def _hold_out(episodes: Sequence[Episode], scenes: int) -> tuple[list[Episode], list[Episode]]:
+    """Episodes of all scenes but some, and those of the others; always the same others."""
+    known = sorted({episode.scene_id for episode in episodes})
+    if scenes >= len(known):
+        raise ConfigError(f"hold_out {scenes}: expected fewer than the {len(known)} scenes of the split")
+    aside = set(np.random.default_rng(0).permutation(known)[:scenes].tolist())
+    kept = [episode for episode in episodes if episode.scene_id not in aside]
+    return kept, [episode for episode in episodes if episode.scene_id in aside]
+
+
+# -- the navigator ---------------------------------------------------------------------------------------
+
+
+def build(
+    experiment: Experiment,
+    data: DataFolder,
+    store: FeatureStore,
+    vocabulary: Vocabulary | None,
+    begun: Run | None,
+) -> tuple[Navigator, Setup]:
+    """A navigator that fits the data: drawn, or with the weights of a run as far as that has them."""
+    words = vocabulary.size if vocabulary is not None else _wordpieces(data)
+    agent = {"feature_width": store.width, **({"vocabulary": words} if words else {})}
+    navigator = Setup(
+        agent=experiment.agent,
+        agent_settings=_fitting(AGENTS[experiment.agent], experiment.agent_settings, agent),
+        reader=experiment.reader,
+        reader_settings=_fitting(
+            READERS[experiment.reader], experiment.reader_settings, {"width": store.width}
+        ),
+        feature_dropout=experiment.feature_dropout,
+    ).build(seed=experiment.seed)
+    if experiment.word_vectors:
+        _ground(navigator, vocabulary, [WordTable.read(data.root / each) for each in experiment.word_vectors])
+    if begun is not None:
+        _begin_with(navigator, begun)
+    made_for = {"task": experiment.task, "max_steps": experiment.max_steps}
+    made_for |= {"max_tokens": experiment.max_tokens, "keep": experiment.keep}
+    setup = setup_of(navigator, **made_for, feature_source=Path(store.source).name)
+    return navigator, replace(setup, origin=experiment.about or "trained here")
+
+
+def _fitting(maker: type[Any], given: Settings, by_data: Settings) -> Settings:
+    """Settings as given, and those that follow from the data where they are not given and there are such."""
+    known = {each.name for each in fields(maker.Config)}
+    return {**{name: value for name, value in by_data.items() if name in known}, **given}
+
+
+def _wordpieces(data: DataFolder) -> int | None:
+    """The size of the data's WordPiece vocabulary, where it has one."""
+    return next((WordPiece.read(path).size for path in data.tokenizers), None)
+
+
+def _vocabulary(experiment: Experiment, room: Classroom, begun: Run | None) -> Vocabulary | None:
+    """A vocabulary of its own, if wanted: that of the run it begins with, else a new one."""
+    if experiment.text == "encoded":
+        return None
+    if begun is not None and begun.vocabulary is not None:
+        return Vocabulary.read(begun.vocabulary)
+    texts = [episode.instruction for episodes in room.lessons for episode in episodes]
+    if not any(texts):
+        raise DataError(
+            f"the training split of {experiment.task} holds ids but no text to make a vocabulary from; "
+            "give --text encoded"
+        )
+    return Vocabulary.build(texts, min_count=experiment.rarest)
+
+
+def _ground(navigator: Navigator, vocabulary: Vocabulary | None, tables: Sequence[WordTable]) -> None:
+    """Let the words of a grounding head begin where word vectors put them, and pictures likewise."""
+    head = getattr(navigator.agent, "grounding", None)
+    if head is None or vocabulary is None:
+        raise ConfigError("word_vectors: expected a grounding head (--grounding) and --text words")
+    width = tables[0].width
+    if width > min(head.words.embedding_dim, head.picture.in_features):
+        raise ConfigError(
+            f"word_vectors of width {width}: expected at most grounding {head.words.embedding_dim} "
+            f"and features of width {head.picture.in_features}"
+        )
+    with torch.no_grad():
+        for row, word in enumerate(vocabulary.entries):
+            found = (table.find(word) for table in tables)
+            if (vector := next((each for each in found if each is not None), None)) is not None:
+                head.words.weight[row, :width] = torch.from_numpy(vector)
+        head.picture.weight[:width, :width] = torch.eye(width)
+
+
+def _begin_with(navigator: Navigator, begun: Run) -> None:
+    """Take over the weights of a run; what it lacks stays as drawn, what does not fit is an error."""
+    mine, theirs = navigator.state_dict(), begun.navigator.state_dict()
+    taken = {name: tensor for name, tensor in theirs.items() if name in mine}
+    astray = [name for name, tensor in taken.items() if tensor.shape != mine[name].shape]
+    if astray or not taken:
+        name = astray[0] if astray else next(iter(theirs), "nothing")
+        shapes = f"{tuple(theirs[name].shape)} and {tuple(mine[name].shape)}" if astray else "not in this one"
+        raise CheckpointError(
+            f"{begun.folder}: does not fit the experiment that shall begin with it: {name} is {shapes}"
+        )
+    navigator.load_state_dict({**mine, **taken})
+
+
+def _encoder(
+    experiment: Experiment, data: DataFolder, folder: Path, setup: Setup, navigator: Navigator
+) -> Encode:
+    """How an instruction becomes ids, each only once."""
+    plan = Plan(run=str(folder), data=str(data.root), split="train", memory="none")
+    encode = make_encoder(plan, Run(folder, setup, navigator, ""), data, experiment.task)
+    known: dict[tuple[str, str], Sequence[int]] = {}
+
+    def remembered(episode: Episode) -> Sequence[int]:
+        key = (episode.episode_id, episode.instruction)
+        if key not in known:
+            known[key] = encode(episode)
+        return known[key]
+
+    return remembered
+
+
+def _flat(stored: Mapping[str, Any], before: str = "") -> set[tuple[str, str]]:
+    """All values by their dotted names, as text."""
+    found: set[tuple[str, str]] = set()
+    for name, value in stored.items():
+        found |= (
+            _flat(value, f"{before}{name}.") if isinstance(value, dict) else {(before + name, repr(value))}
+        )
+    return found
