@@ -97,7 +97,7 @@ ORDER_WITHIN = {
     ],
     "report": [
         *["floors", "svg", "lanes", "marks", "panels", "plan", "floorplan", "topdown"],
-        *["axes", "curves", "terminal", "__init__"],
+        *["panorama", "axes", "curves", "terminal", "__init__"],
     ],
     "verify": [
         *[
@@ -109,13 +109,16 @@ ORDER_WITHIN = {
             "network",
             "replay",
             "lives",
+            "transcript",
+            "rehearsal",
+            "learning",
             "folder",
         ],
         "__init__",
     ],
     "cli": [
-        *["__init__", "console", "checkpoints", "compare", "data", "demo", "evaluate", "features", "memory"],
-        *["scene", "score", "submit", "synth", "verify"],
+        *["__init__", "console", "bar", "checkpoints", "compare", "data", "demo", "evaluate", "features"],
+        *["memory", "recipes", "scene", "score", "submit", "synth", "train", "verify"],
     ],
 }
 

@@ -86,7 +86,7 @@ def test_saving_what_was_loaded_gives_the_same_files(run: Path, tmp_path: Path) 
 def test_the_experiment_is_resolved_and_says_who_wrote_it(run: Path) -> None:
     stored = json.loads((run / EXPERIMENT).read_text())
     assert stored["format"] == FORMAT and stored["version"] == __version__
-    assert stored["agent"] == "hamt" and stored["agent_settings"] == vars(CONFIG)
+    assert stored["agent"] == "hamt" and stored["agent_settings"] == json.loads(json.dumps(vars(CONFIG)))
     assert stored["reader"] == "candidate-enhancing" and stored["reader_settings"] == vars(READER)
 
 

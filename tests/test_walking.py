@@ -137,10 +137,19 @@ def test_a_teacher_who_walks_through_walls_is_named() -> None:
 
 def test_the_teacher_of_imitation_goes_by_time_and_not_by_place() -> None:
     """Spec A.11: a path that comes by the same place twice is followed as it is."""
-    walk = Walk.begin(ATLAS, walk_of("hall", "door", "hall", "kitchen"))
-    expert = by_time(ATLAS)
+    episode, expert = walk_of("hall", "door", "hall", "kitchen"), by_time(ATLAS)
+    # Who stays in the hall all the time is told where the path goes, and then to stop where it is.
+    walk = Walk.begin(ATLAS, episode)
     told = []
     for step in range(5):
         walk.decisions = step
         told.append(ATLAS.name(expert(walk))[1])
-    assert told == ["door", "hall", "kitchen", "kitchen", "kitchen"]
+    assert told == ["door", "hall", "kitchen", "hall", "hall"]
+
+
+def test_the_teacher_of_imitation_says_stop_once_the_path_is_over_even_off_the_path() -> None:
+    attic = int(ATLAS.locate("cottage", ["attic"])[0])
+    astray = Walk(walk_of("hall", "door"), [(attic, 12)], decisions=1)
+    assert by_time(ATLAS)(astray) == attic
+    chosen = following(ATLAS, by_time(ATLAS))(Decision(torch.zeros(1, 2)), seen([astray]), [astray])
+    assert chosen.tolist() == [ATLAS.degrees[attic]]

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal, get_origin, get_type_hints
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from esceme.agents import AGENTS
 from esceme.errors import ConfigError
+from esceme.evaluation.plan import SCRIPTED
 from esceme.learning import Training, Validation
 from esceme.memory import READERS
 from esceme.runs import Settings
+
+PARTS: dict[str, dict[str, Any]] = {"agent": AGENTS, "reader": READERS}
+"""What an experiment chooses by name, and what there is to choose from; each has settings of its own."""
+SPOKEN = {int: "a whole number", float: "a number", bool: "true or false"}
+"""Types as a person calls them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,49 +65,53 @@ class Experiment:
         for name in ("hold_out", "seed"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: expected 0 or more, found {getattr(self, name)}")
-        for what, name, known in (("agent", self.agent, AGENTS), ("reader", self.reader, READERS)):
-            if name not in known:
-                raise ConfigError(f"no {what} '{name}'{did_you_mean(name, known)}")
-        if not 0 <= self.feature_dropout < 1:
-            raise ConfigError(f"feature_dropout: expected a share below 1, found {self.feature_dropout}")
+        _require_share("feature_dropout", self.feature_dropout)
+        agent, _ = (_config_of(self, part) for part in PARTS)
+        if self.agent in SCRIPTED:
+            raise ConfigError(f"agent '{self.agent}' follows a script: there is nothing it could learn")
+        for name, table, wanted in (
+            ("max_steps", "max_steps", self.max_steps),
+            ("max_tokens", "positions", self.max_tokens),
+        ):
+            if (rows := getattr(agent, table, None)) is not None and wanted > rows:
+                raise ConfigError(
+                    f"{name} {getattr(self, name)}: the agent has no more than {rows} rows for them; "
+                    f"give --agent.{table.replace('_', '-')} {wanted}"
+                )
 
 
 def with_settings(experiment: Experiment, said: Mapping[str, str]) -> Experiment:
-    """An experiment with some fields set to what a person wrote.
+    """An experiment with some fields set to what a person wrote, all at once.
 
     A field is called by its full name, `training.batch`, or by its last part where there is only one such.
+    Settings of an agent or a reader fall away where another one takes its place.
 
-    >>> made = with_settings(Experiment(), {"training.batch": "4", "hidden": "64", "splits": "val_unseen"})
+    >>> made = with_settings(Experiment(), {"training.batch": "4", "hidden": "96", "splits": "val_unseen"})
     >>> made.training.batch, made.agent_settings, made.validation.splits
-    (4, {'hidden': 64}, ('val_unseen',))
+    (4, {'hidden': 96}, ('val_unseen',))
     """
+    for part in PARTS:
+        if (name := said.get(part, getattr(experiment, part))) != getattr(experiment, part):
+            experiment = replace(experiment, **{part: name, f"{part}_settings": {}})
+    known, changes = dict(settable(experiment)), dict[tuple[str, ...], Any]()
     for name, text in said.items():
-        path, kind = _find(name, dict(settable(experiment)))
-        written: object = text
-        if get_origin(kind) is tuple:
-            written = [part for part in text.split(",") if part]
-        try:
-            value = msgspec.convert(written, kind, strict=False)
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"--{'.'.join(path)} {text}: {error}") from None
-        experiment = _set(experiment, path, value)
-    return experiment
+        path, kind = _find(name, known)
+        place = (f"{path[0]}_settings", path[1]) if _is_setting(path) else path
+        changes[place] = _read(f"--{'.'.join(path)}", kind, text)
+    return _changed(experiment, changes)
 
 
 def settable(experiment: Experiment) -> Iterator[tuple[tuple[str, ...], Any]]:
     """The path and the type of every field that can be set."""
     yield from _fields_of(Experiment, ())
-    for part, maker in _makers(experiment).items():
-        yield from _fields_of(maker.Config, (part,))
+    for part, known in PARTS.items():
+        yield from _fields_of(known[getattr(experiment, part)].Config, (part,))
 
 
 def value_of(experiment: Experiment, path: tuple[str, ...]) -> Any:
     """What a field is set to; for a setting of an agent or a reader that is not set, its default."""
-    if len(path) == 2 and path[0] in ("agent", "reader"):
-        given: Settings = getattr(experiment, f"{path[0]}_settings")
-        return given.get(path[1], getattr(_makers(experiment)[path[0]].Config(), path[1]))
-    value: Any = experiment
-    for name in path:
+    value: Any = _config_of(experiment, path[0]) if _is_setting(path) else getattr(experiment, path[0])
+    for name in path[1:]:
         value = getattr(value, name)
     return value
 
@@ -116,7 +127,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def as_json(experiment: Experiment) -> dict[str, Any]:
     """An experiment as it is written to a run folder."""
-    return msgspec.to_builtins(asdict(experiment))
+    return msgspec.json.decode(msgspec.json.encode(experiment))
 
 
 def from_json(stored: Mapping[str, Any]) -> Experiment:
@@ -127,8 +138,34 @@ def from_json(stored: Mapping[str, Any]) -> Experiment:
         raise ConfigError(f"not an experiment of this version: {error}") from None
 
 
-def _makers(experiment: Experiment) -> dict[str, Any]:
-    return {"agent": AGENTS[experiment.agent], "reader": READERS[experiment.reader]}
+def _is_setting(path: tuple[str, ...]) -> bool:
+    """Whether a field belongs to the config of the agent or the reader."""
+    return len(path) == 2 and path[0] in PARTS
+
+
+def _config_of(experiment: Experiment, part: str) -> Any:
+    """The config of the agent or the reader; raises `ConfigError` for settings that it cannot have."""
+    name, settings = getattr(experiment, part), getattr(experiment, f"{part}_settings")
+    if name not in PARTS[part]:
+        raise ConfigError(f"no {part} '{name}'{did_you_mean(name, PARTS[part])}")
+    maker = PARTS[part][name].Config
+    known = [each.name for each in fields(maker)]
+    for setting in settings:
+        if setting not in known:
+            raise ConfigError(f"{part} '{name}' has no setting '{setting}'{did_you_mean(setting, known)}")
+    try:
+        config = msgspec.convert(settings, maker)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{part} '{name}': {error}") from None
+    for setting in known:
+        if setting.endswith("dropout") and (value := getattr(config, setting)) is not None:
+            _require_share(setting, value)
+    return config
+
+
+def _require_share(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise ConfigError(f"{name}: expected a share from 0 to below 1, found {value}")
 
 
 def _fields_of(config: type, before: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -137,7 +174,7 @@ def _fields_of(config: type, before: tuple[str, ...]) -> Iterator[tuple[tuple[st
         kind = hints[each.name]
         if is_dataclass(kind):
             yield from _fields_of(kind, (*before, each.name))  # type: ignore[arg-type]
-        elif kind is not Settings and each.name not in ("about", "differences"):
+        elif kind != Settings and each.name not in ("about", "differences"):
             yield (*before, each.name), kind
 
 
@@ -156,15 +193,24 @@ def _find(name: str, known: Mapping[tuple[str, ...], Any]) -> tuple[tuple[str, .
     raise ConfigError(f"no field '{name}'{did_you_mean('.'.join(wanted), sorted(names))}")
 
 
-def _set(experiment: Experiment, path: tuple[str, ...], value: Any) -> Any:
-    if len(path) == 2 and path[0] in ("agent", "reader"):
-        name = f"{path[0]}_settings"
-        return _with(experiment, (name,), {**getattr(experiment, name), path[1]: value})
-    return _with(experiment, path, value)
+def _read(option: str, kind: Any, text: str) -> Any:
+    """What a person wrote for a field, as a value of its type."""
+    if text == "none" and NoneType in get_args(kind):
+        return None
+    if get_origin(kind) is Literal and text not in get_args(kind):
+        raise ConfigError(f"{option} {text}: expected one of {', '.join(get_args(kind))}")
+    written = [part for part in text.split(",") if part] if get_origin(kind) is tuple else text
+    try:
+        return msgspec.convert(written, kind, strict=False)
+    except msgspec.ValidationError:
+        expected = SPOKEN.get(kind) or str(kind).replace(" | ", " or ")
+        raise ConfigError(f"{option} {text}: expected {expected}") from None
 
 
-def _with(config: Any, path: tuple[str, ...], value: Any) -> Any:
-    """A frozen config with a field deep inside set."""
-    first, *rest = path
-    inner = value if not rest else _with(getattr(config, first), tuple(rest), value)
-    return replace(config, **{first: inner})
+def _changed(config: Any, changes: Mapping[tuple[str, ...], Any]) -> Any:
+    """A config, or settings, with some fields set at once, however deep inside they are."""
+    values = {}
+    for first in dict.fromkeys(path[0] for path in changes):
+        within = {path[1:]: value for path, value in changes.items() if path[0] == first}
+        values[first] = within[()] if () in within else _changed(getattr(config, first), within)
+    return {**config, **values} if isinstance(config, dict) else replace(config, **values)

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from esceme import __version__
 from esceme.agents import AGENTS
-from esceme.errors import CheckpointError, ConfigError, EscemeError
+from esceme.errors import CheckpointError, ConfigError, DataError, EscemeError
 from esceme.files import read_json, replacing, write_json
 from esceme.memory import READERS
 from esceme.navigator import Navigator
@@ -95,7 +95,10 @@ def save_run(folder: str | Path, navigator: Navigator, setup: Setup) -> Path:
             (folder / EXPERIMENT).unlink()
     with replacing(folder / WEIGHTS) as part:
         tensors = {name: tensor.contiguous() for name, tensor in navigator.state_dict().items()}
-        save_file(tensors, part, metadata={"format": FORMAT})
+        try:
+            save_file(tensors, part, metadata={"format": FORMAT})
+        except SafetensorError as error:  # by which it means a full disk
+            raise DataError(f"{folder / WEIGHTS}: cannot be written ({error})") from None
     write_json(folder / EXPERIMENT, {"format": FORMAT, "version": __version__, **asdict(setup)}, indent=2)
     return folder
 
@@ -194,4 +197,5 @@ def _name_of(part: object, known: dict[str, Any]) -> str:
 
 
 def _settings_of(part: Any) -> Settings:
-    return asdict(part.config)
+    """As json has them, so that what is read back is equal."""
+    return msgspec.json.decode(msgspec.json.encode(asdict(part.config)))

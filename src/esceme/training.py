@@ -18,6 +18,7 @@ from esceme.evaluation.inputs import find_annotations, find_task, make_encoder
 from esceme.evaluation.plan import Plan
 from esceme.files import read_json, write_json
 from esceme.learning import Course, Together, Trainer, Watch
+from esceme.learning.distributed import own_device
 from esceme.memory import READERS
 from esceme.navigator import Navigator
 from esceme.perception.semantic import WordTable
@@ -33,6 +34,8 @@ from esceme.world.graph import SceneGraph
 TRAINING = "training.json"
 """What was asked for, in a run folder: the experiment and the version that carries it out."""
 HELD_OUT = "held_out"
+CLAUSE_ENDS = (",", ".", ";")
+"""Words of a vocabulary that end a clause."""
 
 
 class Classroom(NamedTuple):
@@ -45,6 +48,17 @@ class Classroom(NamedTuple):
     sets: dict[str, list[Episode]]
     """The validation splits."""
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """By which other data is told from this, when a run resumes."""
+        return {
+            "scenes": len(self.atlas.scenes),
+            "viewpoints": len(self.atlas),
+            "train": [len(episodes) for episodes in self.lessons],
+            "features": Path(self.store.source).name,
+            "width": self.store.width,
+        }
+
 
 def train(
     experiment: Experiment,
@@ -56,11 +70,12 @@ def train(
 ) -> Path:
     """Train a navigator, or go on where an interrupted run of the same experiment stopped; the run folder.
 
-    Started by `torchrun`, it shares its batches with the other processes.
+    Started by `torchrun`, it shares its batches with the other processes, each on a GPU of its own if on any.
     """
-    folder, watch, together = Path(out), watch or Watch(), Together.join(device)
+    folder, together = Path(out), Together.join(device)
+    watch = watch if watch is not None and together.leads else Watch()
     try:
-        course = prepare(experiment, data, folder, watch=watch, device=device, together=together)
+        course = prepare(experiment, data, folder, watch=watch, device=own_device(device), together=together)
         course.run()
     finally:
         together.leave()
@@ -76,7 +91,7 @@ def prepare(
     device: torch.device | str = "cpu",
     together: Together | None = None,
 ) -> Course:
-    """A course ready to run; raises what is wrong with data or settings before anything is written."""
+    """A course ready to run; raises what is wrong with data or settings, and writes nothing."""
     together = together or Together()
     require_same(experiment, folder)
     together.share([None] * experiment.training.batch)  # which complains where that cannot be
@@ -87,17 +102,17 @@ def prepare(
     navigator, setup = build(experiment, found, room.store, vocabulary, begun)
     navigator.to(device)
 
+    def begin() -> None:
+        require_same(experiment, folder, room)  # of two who began at once, the other may have been first
+        stored = {"version": __version__, "experiment": as_json(experiment), "data": room.facts}
+        write_json(folder / TRAINING, stored, indent=2)
+
     def save(where: Path) -> None:
         if vocabulary is not None:
             vocabulary.write(where / VOCABULARY)
         save_run(where, navigator, setup)
 
-    if together.leads:
-        if vocabulary is not None:
-            vocabulary.write(folder / VOCABULARY)
-        stored = {"version": __version__, "experiment": as_json(experiment)}
-        write_json(folder / TRAINING, stored, indent=2)
-    encode = _encoder(experiment, found, folder, setup, navigator)
+    encode = _encoder(experiment, found, Run(folder, setup, navigator, ""), vocabulary)
     trainer = Trainer(
         navigator,
         room.atlas,
@@ -116,27 +131,29 @@ def prepare(
         sets=room.sets,
         atlas=room.atlas,
         encode=encode,
+        begin=begin,
         save=save,
         watch=watch,
     )
 
 
-def require_same(experiment: Experiment, folder: Path) -> None:
-    """Raise `ConfigError` where a folder holds another experiment, naming what differs."""
+def require_same(experiment: Experiment, folder: Path, room: Classroom | None = None) -> None:
+    """Raise `ConfigError` where a folder holds another experiment, or one with other data than `room`."""
     path = folder / TRAINING
     if not path.is_file():
         if (folder / "experiment.json").exists() or (folder / "result.json").exists():
             raise ConfigError(f"{folder}: holds something else than training; give another --out")
         return
-    stored = read_json(path, dict[str, Any]).get("experiment")
-    mine = as_json(experiment)
-    if not isinstance(stored, dict):
+    known = read_json(path, dict[str, Any])
+    if not isinstance(known.get("experiment"), dict):
         raise CheckpointError(f"{path}: holds no experiment; give another --out")
-    differing = sorted(_flat(mine) ^ _flat(stored))
-    if differing:
-        names = ", ".join(dict.fromkeys(name for name, _ in differing))
+    mine: dict[str, Any] = {"experiment": as_json(experiment)}
+    if room is not None and "data" in known:
+        mine["data"] = room.facts
+    differing = _flat(mine) ^ _flat({name: known[name] for name in mine})
+    if names := {name.removeprefix("experiment.") for name, _ in differing} - {"about", "differences"}:
         raise ConfigError(
-            f"{folder}: holds a run of another experiment, which differs in {names}; "
+            f"{folder}: holds a run of another experiment, which differs in {', '.join(sorted(names))}; "
             "give another --out, or the same settings to go on with it"
         )
 
@@ -148,15 +165,17 @@ def read_data(experiment: Experiment, data: DataFolder) -> Classroom:
     """Read the episodes, graphs and features of an experiment; a `DataError` names what is missing."""
     task = find_task(experiment.task)
     tasks = [task.name, *filter(None, [experiment.training.augmentation])]
-    files = {name: find_annotations(data, name, "train") for name in tasks}
-    lessons = [list(TASKS[name].read(path)) for name, path in files.items()]
+    files = [find_annotations(data, name, "train") for name in tasks]
+    lessons = [list(TASKS[name].read(path)) for name, path in zip(tasks, files, strict=True)]
+    read = list(zip(files, lessons, strict=True))
     sets: dict[str, list[Episode]] = {}
     if experiment.hold_out:
         lessons[0], sets[HELD_OUT] = _hold_out(lessons[0], experiment.hold_out)
     for split in experiment.validation.splits:
         if split != HELD_OUT:
             path = find_annotations(data, task.name, split)
-            files[split], sets[split] = path, list(TASKS[task.name].read(path))
+            sets[split] = list(TASKS[task.name].read(path))
+            read.append((path, sets[split]))
             if any(episode.goal_withheld for episode in sets[split]):
                 raise ConfigError(
                     f"split '{split}': its goals are withheld, so nothing can be validated on it"
@@ -167,7 +186,7 @@ def read_data(experiment: Experiment, data: DataFolder) -> Classroom:
     for split in unused:
         del sets[split]
     graphs: dict[str, SceneGraph] = {}
-    for path, episodes in zip(files.values(), [*lessons, *sets.values()], strict=False):
+    for path, episodes in read:
         wanted = scenes_of(episodes, data.connectivity, path) - set(graphs)
         graphs |= read_scenes(data.connectivity, wanted)
         check_paths(one_per_walk(episodes), graphs, path)
@@ -199,7 +218,10 @@ def build(
 ) -> tuple[Navigator, Setup]:
     """A navigator that fits the data: drawn, or with the weights of a run as far as that has them."""
     words = vocabulary.size if vocabulary is not None else _wordpieces(data)
-    agent = {"feature_width": store.width, **({"vocabulary": words} if words else {})}
+    agent: Settings = {"feature_width": store.width, **({"vocabulary": words} if words else {})}
+    if vocabulary is not None:
+        ends = (row for row, word in enumerate(vocabulary.entries) if word in CLAUSE_ENDS)
+        agent["clause_ends"] = tuple(ends)
     navigator = Setup(
         agent=experiment.agent,
         agent_settings=_fitting(AGENTS[experiment.agent], experiment.agent_settings, agent),
@@ -278,12 +300,10 @@ def _begin_with(navigator: Navigator, begun: Run) -> None:
     navigator.load_state_dict({**mine, **taken})
 
 
-def _encoder(
-    experiment: Experiment, data: DataFolder, folder: Path, setup: Setup, navigator: Navigator
-) -> Encode:
+def _encoder(experiment: Experiment, data: DataFolder, run: Run, vocabulary: Vocabulary | None) -> Encode:
     """How an instruction becomes ids, each only once."""
-    plan = Plan(run=str(folder), data=str(data.root), split="train", memory="none")
-    encode = make_encoder(plan, Run(folder, setup, navigator, ""), data, experiment.task)
+    plan = Plan(run=str(run.folder), data=str(data.root), split="train", memory="none")
+    encode = make_encoder(plan, run, data, experiment.task, own=vocabulary)
     known: dict[tuple[str, str], Sequence[int]] = {}
 
     def remembered(episode: Episode) -> Sequence[int]:
@@ -295,11 +315,16 @@ def _encoder(
     return remembered
 
 
-def _flat(stored: Mapping[str, Any], before: str = "") -> set[tuple[str, str]]:
-    """All values by their dotted names, as text."""
-    found: set[tuple[str, str]] = set()
+def _flat(stored: Mapping[str, Any], before: str = "") -> set[tuple[str, Any]]:
+    """All values by their dotted names; lists, as which json keeps tuples, as tuples.
+
+    >>> sorted(_flat({"training": {"batch": 8}, "splits": ["val_seen"]}))
+    [('splits', ('val_seen',)), ('training.batch', 8)]
+    """
+    found: set[tuple[str, Any]] = set()
     for name, value in stored.items():
-        found |= (
-            _flat(value, f"{before}{name}.") if isinstance(value, dict) else {(before + name, repr(value))}
-        )
+        if isinstance(value, dict):
+            found |= _flat(value, f"{before}{name}.")
+        else:
+            found.add((before + name, tuple(value) if isinstance(value, list) else value))
     return found

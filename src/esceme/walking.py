@@ -137,5 +137,14 @@ def labels(atlas: Atlas, teacher: Teacher, walks: Sequence[Walk]) -> NDArray[np.
 
 
 def by_time(atlas: Atlas) -> Teacher:
-    """The teacher of imitation: the reference path by the number of decisions made (spec A.11)."""
-    return lambda walk: int(atlas.locate(walk.episode.scene_id, [walk.episode.expert_at(walk.decisions)])[0])
+    """The teacher of imitation: the reference path by the number of decisions made (spec A.11).
+
+    Once the path is over it says STOP, wherever the walk stands.
+    """
+
+    def teach(walk: Walk) -> int:
+        if walk.decisions >= len(walk.episode.reference_path) - 1:
+            return walk.viewpoint
+        return int(atlas.locate(walk.episode.scene_id, [walk.episode.expert_at(walk.decisions)])[0])
+
+    return teach

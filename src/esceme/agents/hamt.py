@@ -20,6 +20,7 @@ from esceme.agents.layers import (
     Critic,
     CrossLayer,
     Described,
+    Groups,
     Known,
     Layer,
     Places,
@@ -31,6 +32,10 @@ from esceme.observation import Observation
 from esceme.world.atlas import STOP
 from esceme.world.geometry import COLUMNS, VIEWS
 
+CLAUSES = 32
+"""How many clauses of an instruction a grounding head tells apart."""
+PACE = 30.0
+"""By how much faster than other weights those are learned that say when a clause matters."""
 ActionInput = Literal["ob", "ob_txt", "ob_hist", "ob_txt_hist"]
 """What an observation token is multiplied with before it is scored: nothing, the text's first token, the
 history's, or the sum of both."""
@@ -82,6 +87,11 @@ class HamtConfig:
     """What STOP looks like: nothing, as published, or the largest of each feature all around."""
     grounding: int = 0
     """Width of the space in which words name what a token shows; 0: no grounding head, as published."""
+    pictures_as_words: bool = False
+    """Whether pictures are seen through the grounding head alone: nothing about a building can be learned by
+    heart then, only what words look like."""
+    clause_ends: tuple[int, ...] = ()
+    """Ids of words that end a clause, for the grounding head: it learns at what pace clauses are followed."""
 
     def __post_init__(self) -> None:
         if self.hidden % self.heads:
@@ -104,6 +114,8 @@ class HamtState(State):
     """(B, L) bool: True but for padding."""
     named: Tensor
     """(B, L, G): what each word looks like, for the grounding head."""
+    clause: Tensor
+    """(B, L) int64: how many clauses ended before each word."""
     spoken: Tensor
     """(B, X, 2, L, H): keys and values of the text for the first X cross layers, which never change: for one
     where text attends to vision, for all where it does not."""
@@ -111,8 +123,20 @@ class HamtState(State):
     """(B, S, H): the global token and one per step."""
     lived: Tensor
     """(B,): how many history tokens count; the step number is one less."""
+    groups: Groups | None = None
+    """Where agents stand for steps of known walks: which of them share an instruction, kept once for all."""
     panoramas: dict[int, Tensor] = field(default_factory=dict, compare=False)
     """Encoded panoramas by viewpoint and faced column: in evaluation each is encoded once."""
+
+    def against(self, mine: Tensor, shared: Tensor) -> Tensor:
+        """The matrix product of something of each agent (B, N, K) and of its instruction (B, K, M)."""
+        if self.groups is None:
+            return mine @ shared
+        return self.groups.apart(self.groups.together(mine) @ shared)
+
+    def of_rows(self, shared: Tensor) -> Tensor:
+        """Something of the instructions, for each agent."""
+        return shared if self.groups is None else shared[self.groups.group]
 
 
 class Considered(NamedTuple):
@@ -160,11 +184,12 @@ class TextEncoder(nn.Module):
 
 
 class Grounding(nn.Module):
-    """Tells every token what the instruction says of the things that it shows.
+    """Tells every token what the instruction says, just now, of what it shows and where it lies.
 
     Ours, for small networks that begin with drawn weights: those hardly learn from paths alone that a word
-    and a picture mean the same thing. A word has a place in the space that pictures are mapped into; a token
-    takes over the encoded words near to what it shows, or nothing where none is.
+    and a picture mean the same thing. A word has a place in the space that pictures and directions are mapped
+    into; what happened last says which words matter now; a token takes over those of them that are near to
+    it, and how well they fit.
     """
 
     def __init__(self, config: HamtConfig) -> None:
@@ -172,18 +197,31 @@ class Grounding(nn.Module):
         super().__init__()
         self.words = nn.Embedding(config.vocabulary, config.grounding, padding_idx=0)
         self.picture = nn.Linear(config.feature_width, config.grounding, bias=False)
-        self.sharpness = nn.Parameter(torch.tensor(8.0))
-        self.silence = nn.Parameter(torch.tensor(1.0))
-        """The score of saying nothing."""
+        self.direction = nn.Linear(config.angle_width, config.grounding, bias=False)
+        self.kinds = nn.Embedding(3, config.grounding)
+        self.key = nn.Linear(config.hidden, config.hidden)
+        self.query = nn.Linear(config.hidden, config.hidden)
         self.tell = nn.Linear(config.hidden, config.hidden)
+        self.fit = nn.Parameter(torch.zeros(config.hidden))
+        """What a token gains by fitting well."""
+        order = torch.arange(config.max_steps + 1)[:, None] - torch.arange(CLAUSES)
+        self.pace = nn.Parameter(-order.abs() / PACE)
+        """How much the clauses matter at each step."""
 
-    def forward(self, features: Tensor, named: Tensor, words: Tensor, heard: Tensor) -> Tensor:
-        """What is said of tokens that show `features` (B, N, D), (B, N, H)."""
-        likeness = self.picture(features) @ named.transpose(1, 2) * self.sharpness  # (B, N, L)
-        likeness = likeness.masked_fill(~heard[:, None], -torch.inf)
-        nothing = self.silence.expand(*likeness.shape[:2], 1)
-        share = torch.cat([likeness, nothing], 2).softmax(2)[..., :-1]
-        return self.tell(share @ words)
+    def forward(self, observation: Observation, state: HamtState) -> Tensor:
+        """What is said of the tokens of an observation, (B, N, H)."""
+        step = state.lived - 1
+        latest = state.history[torch.arange(len(step), device=step.device), step]  # (B, H)
+        asked = self.query(latest)[:, None] * latest.shape[1] ** -0.5
+        matters = state.against(asked, self.key(state.words).transpose(1, 2)).squeeze(1)  # (B, L)
+        heard, clause = state.of_rows(state.heard), state.of_rows(state.clause)
+        matters = (matters + PACE * self.pace[step[:, None], clause]).masked_fill(~heard, -torch.inf)
+        shown = self.picture(observation.features) + self.direction(observation.angles)  # (B, N, G)
+        likeness = state.against(shown + self.kinds(observation.kind), state.named.transpose(1, 2))
+        joint = likeness + matters[:, None]  # (B, N, L)
+        fits = joint.logsumexp(2) - matters.logsumexp(1)[:, None]  # (B, N)
+        told = state.against(joint.softmax(2), state.words)  # (B, N, H)
+        return self.tell(told) + fits[..., None] * self.fit
 
 
 class ObservationEncoder(nn.Module):
@@ -192,6 +230,7 @@ class ObservationEncoder(nn.Module):
     def __init__(self, config: HamtConfig) -> None:
         """Build the maps."""
         super().__init__()
+        self.pictures_as_words = config.pictures_as_words
         self.picture = Described(config.feature_width, config.hidden)
         self.angle = Described(config.angle_width, config.hidden)
         self.kinds = nn.Embedding(3, config.hidden)
@@ -203,7 +242,9 @@ class ObservationEncoder(nn.Module):
 
         `said` (B, N, H) is what the instruction says of them, where the network has a grounding head.
         """
-        described = self.picture(observation.features) + self.angle(observation.angles)
+        described = self.angle(observation.angles)
+        if not self.pictures_as_words:
+            described = described + self.picture(observation.features)
         described = described if said is None else described + said
         return self.dropout(self.norm(described + seen + self.kinds(observation.kind)))
 
@@ -286,6 +327,8 @@ class HAMT(Agent[HamtState]):
         if config.grounding:
             nn.init.normal_(self.grounding.words.weight, std=config.grounding**-0.5)
             nn.init.normal_(self.grounding.picture.weight, std=config.feature_width**-0.5)
+            nn.init.normal_(self.grounding.direction.weight, std=config.angle_width**-0.5)
+            nn.init.normal_(self.grounding.fit, std=config.hidden**-0.5)
         self.critic = Critic(config.hidden, config.critic_inner, dropout=config.critic_dropout)
         if config.freeze_text:
             self.text.layers.requires_grad_(False)
@@ -300,6 +343,7 @@ class HAMT(Agent[HamtState]):
             words=encoded,
             heard=words.valid,
             named=self._name(words),
+            clause=self._clauses(words),
             spoken=self._speak(encoded, words.valid),
             history=history.detach() if self.config.freeze_history else history,
             lived=torch.ones(len(encoded), dtype=torch.int64, device=encoded.device),
@@ -333,7 +377,10 @@ class HAMT(Agent[HamtState]):
         lives = state.history.new_zeros(len(state.lived), int(when.step.max()) + 2, tokens.shape[1])
         lives[:, :1] = state.history[:, :1]
         lives = lives.index_put((when.episode, when.step + 1), tokens)  # (B, T + 1, H)
-        then = replace(state.only(when.episode), history=lives[when.episode, :-1], lived=when.step + 1)
+        groups: Groups | None = Groups(*when, (len(state.lived), int(when.step.max()) + 1))
+        if self.config.language_cross_attention:  # which makes of an instruction another one at each step
+            state, groups = state.only(when.episode), None
+        then = replace(state, history=lives[when.episode, :-1], lived=when.step + 1, groups=groups)
         return self.decide(then, observation)
 
     @property
@@ -362,6 +409,12 @@ class HAMT(Agent[HamtState]):
             return torch.zeros(*words.ids.shape, 0, device=words.ids.device)
         return self.grounding.words(words.ids)
 
+    def _clauses(self, words: Words) -> Tensor:
+        """How many clauses ended before each word, (B, L)."""
+        marks = torch.tensor(self.config.clause_ends, dtype=torch.int64, device=words.ids.device)
+        ends = torch.isin(words.ids, marks).long()
+        return (ends.cumsum(1) - ends).clamp(max=CLAUSES - 1)
+
     def _speak(self, encoded: Tensor, heard: Tensor) -> Tensor:
         """Keys and values of the text for those layers that read it unchanged by vision."""
         alone = not self.config.language_cross_attention
@@ -382,7 +435,7 @@ class HAMT(Agent[HamtState]):
             history = layer(Tokens.of(history, remembered, everything=everything)).padded
         said = None
         if self.config.grounding:
-            said = self.grounding(observation.features, state.named, state.words, state.heard)
+            said = self.grounding(observation, state)
         seen = self.sight(observation, self.text.kinds.weight[1], said)
         if self.config.freeze_observation:
             seen = seen.detach()
@@ -433,7 +486,7 @@ class HAMT(Agent[HamtState]):
             return None
         spoken = state.spoken[:, depth]  # (B, 2, L, H)
         keys, values = spoken.view(*spoken.shape[:3], self.config.heads, -1).transpose(2, 3).unbind(1)
-        return Known(keys, values, mask)
+        return Known(keys, values, mask, state.groups)
 
     def _judge(
         self, observation: Observation, text: Tensor, history: Tensor, sight: Tensor, choices: int
@@ -455,7 +508,9 @@ class HAMT(Agent[HamtState]):
     def _recount(
         self, observation: Observation, chosen: Tensor, step: Tensor, around: Tensor | None
     ) -> Tensor:
-        token = self.history(observation.faced(), observation.angle_of(chosen), step, around)
+        faced = observation.faced()
+        faced = torch.zeros_like(faced) if self.config.pictures_as_words else faced
+        token = self.history(faced, observation.angle_of(chosen), step, around)
         return token.detach() if self.config.freeze_history else token
 
     def _around(self, state: HamtState, observation: Observation) -> Tensor:

@@ -86,6 +86,29 @@ class Tokens(NamedTuple):
         return Tokens.of(self.padded[:, places.columns], places.wanted)
 
 
+class Groups(NamedTuple):
+    """Sequences that look into the same things, though at different steps: R of them, in B groups.
+
+    Whatever they share is kept once and looked into together, instead of once for each.
+    """
+
+    group: Tensor
+    """(R,) int64"""
+    step: Tensor
+    """(R,) int64: no two of a group have the same."""
+    size: tuple[int, int]
+    """B groups of at most T steps."""
+
+    def together(self, apart: Tensor) -> Tensor:
+        """(R, L, …) -> (B, T * L, …), zeros where there is no such step."""
+        whole = apart.new_zeros(*self.size, *apart.shape[1:])
+        return whole.index_put((self.group, self.step), apart).flatten(1, 2)
+
+    def apart(self, together: Tensor) -> Tensor:
+        """(B, T * L, …) -> (R, L, …)."""
+        return torch.unflatten(together, 1, (self.size[1], -1))[self.group, self.step]
+
+
 class Known(NamedTuple):
     """What attention looks into."""
 
@@ -94,6 +117,8 @@ class Known(NamedTuple):
     values: Tensor
     mask: Tensor | None
     """True for what may be attended to, (B, 1, 1, L); None where all may."""
+    groups: Groups | None = None
+    """Which of those who ask look into the same; None: each into its own."""
 
 
 class Attention(nn.Module):
@@ -119,12 +144,15 @@ class Attention(nn.Module):
 
     def forward(self, asking: Tokens, known: Known) -> Tokens:
         """What `asking` makes of what is known."""
-        queries = self._split(asking.layout.pad(self.query(asking.rows)))
+        queries = asking.layout.pad(self.query(asking.rows))
+        queries = self._split(queries if known.groups is None else known.groups.together(queries))
         dropout = self.weight_dropout if self.training else 0.0
         seen = functional.scaled_dot_product_attention(
             queries, known.keys, known.values, attn_mask=known.mask, dropout_p=dropout
         )  # (B, heads, L', H / heads)
-        found = self.out(asking.layout.pack(seen.transpose(1, 2).flatten(2)))
+        joined = seen.transpose(1, 2).flatten(2)
+        joined = joined if known.groups is None else known.groups.apart(joined)
+        found = self.out(asking.layout.pack(joined))
         return Tokens(self.norm(asking.rows + self.dropout(found)), asking.layout)
 
     def _split(self, padded: Tensor) -> Tensor:

@@ -38,6 +38,8 @@ COMMANDS = {
         "Turn published weights into a run folder.",
     ),
     "export": ("esceme.cli.checkpoints:export", "Write a run's weights in the layout of the original code."),
+    "recipes": ("esceme.cli.recipes:recipes", "List what can be trained, or say all about one recipe."),
+    "train": ("esceme.cli.train:train", "Train a navigator by a recipe, or go on with an interrupted run."),
     "evaluate": (
         "esceme.cli.evaluate:evaluate",
         "Let a run walk a split under a memory protocol, and score it.",
@@ -105,11 +107,16 @@ def _run(name: str, words: list[str]) -> int:
     import tyro
 
     module, _, function = COMMANDS[name][0].partition(":")
-    command = getattr(import_module(module), function)
+    home = import_module(module)
+    command = getattr(home, function)
+    description = inspect.cleandoc(command.__doc__).partition("\nArgs:")[0]
+    if prepare := getattr(home, f"prepare_{function}", None):  # its options depend on what is asked for
+        command, words, more = prepare(words)
+        description += more
     result: int = tyro.cli(
         command,
         prog=f"esceme {name}",
-        description=inspect.cleandoc(command.__doc__).partition("\nArgs:")[0],
+        description=description,
         args=words,
         config=(tyro.conf.FlagCreatePairsOff,),
     )

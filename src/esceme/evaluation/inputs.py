@@ -140,16 +140,23 @@ def in_order(episodes: Sequence[Episode], plan: Plan, tours: Sequence[Tour] | No
     return [episodes[place] for place in order]
 
 
-def make_encoder(plan: Plan, run: Run, data: DataFolder, task: str) -> Encode:
-    """How an instruction becomes ids: as stored, or by the run's or the data's vocabulary."""
+def make_encoder(
+    plan: Plan, run: Run, data: DataFolder, task: str, *, own: Vocabulary | None = None
+) -> Encode:
+    """How an instruction becomes ids: as stored, or by the run's or the data's vocabulary.
+
+    `own` is the vocabulary of a run that has not been written yet; by default it is in the run's folder.
+    """
     setup, limits = run.setup, limits_of(plan, run)
     known = knows(run, "vocabulary")
-    tokenizer = _tokenizer(run, data)
+    if own is None and run.vocabulary is not None:
+        own = Vocabulary.read(run.vocabulary)
+    tokenizer: Tokenizer | None = _wordpiece(data) if own is None else own
     if tokenizer is not None and known not in (None, tokenizer.size):
         tokenizer = None  # made for other words
 
     def encode(episode: Episode) -> Sequence[int]:
-        if episode.tokens is not None and run.vocabulary is None:
+        if episode.tokens is not None and own is None:
             ids = list(episode.tokens)
         elif tokenizer is not None:
             ids = tokenizer.encode(episode.instruction)
@@ -174,10 +181,8 @@ def make_encoder(plan: Plan, run: Run, data: DataFolder, task: str) -> Encode:
     return encode
 
 
-def _tokenizer(run: Run, data: DataFolder) -> Tokenizer | None:
-    if run.vocabulary is not None:
-        return Vocabulary.read(run.vocabulary)
-    path = _vocabulary(run, data)
+def _wordpiece(data: DataFolder) -> WordPiece | None:
+    path = next(iter(data.tokenizers), None)
     return None if path is None else WordPiece.read(path)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
+import torch
+
 from esceme.errors import ConfigError, MemoryMismatch
 from esceme.memory import Masked, Memory, MemoryBank, Pooling, Reader, load_bank
 from esceme.tasks.episode import Episode
@@ -94,12 +96,13 @@ def open_lifetime(
     bank: Path | None = None,
     tours: Mapping[str, Place] | None = None,
     oracle_phases: bool = False,
+    device: torch.device | str | None = None,
 ) -> Lifetime:
     """A memory at the beginning of an evaluation; call `require_sense` first."""
     if not reader.uses_memory:
         return Lifetime(protocol, atlas, None)
     pooling: Pooling = getattr(reader.config, "pooling", "max")
-    memory = MemoryBank.of(atlas, pooling=pooling)
+    memory = MemoryBank.of(atlas, pooling=pooling, device=device)
     if bank is not None:
         known = load_bank(bank, width=memory.width, source=memory.source)
         if known.pooling != pooling:

@@ -1,21 +1,24 @@
 """A run of training from its beginning, or from where it was interrupted, to its end.
 
 RUN/
-  experiment.json, weights.safetensors …   the navigator as it is now: a run folder
+  experiment.json, weights.safetensors …   the navigator at the end: a run folder
   best/                                    the navigator that validated best: a run folder
   state/                                   the last two states that a run can resume from
   log.jsonl, tensorboard/                  losses and scores
+
+Of several processes the first writes all of it. A state is written after the lines of the log and the best
+weights that belong to it: what was written after the last state is written again, the same, by who resumes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from esceme.learning.journal import TrainingLog
-from esceme.learning.states import load_state, save_state
+from esceme.learning.journal import Kind, TrainingLog, Value
+from esceme.learning.states import alone_in, load_state, save_state
 from esceme.learning.trainer import Trainer
 from esceme.learning.training import Validation
 from esceme.learning.validation import mark, some_of, validate
@@ -57,29 +60,49 @@ class Course:
     """The validation splits, by name."""
     atlas: Atlas
     encode: Encode
+    begin: Callable[[], None]
+    """Writes down what is asked for, once the folder is ours."""
     save: Callable[[Path], None]
     """Writes the navigator as a run folder."""
     watch: Watch
+    _best: float | None = field(default=None, init=False)
+    """What the best weights so far have reached."""
+    _window: list[dict[str, float]] = field(default_factory=list, init=False)
+    """What was said since the last line of the log."""
+    _log: TrainingLog | None = field(default=None, init=False)
+    """None in a process that does not lead."""
 
     def run(self) -> None:
         """Train to the end."""
-        state = load_state(self.folder, note=self._note)
-        done = 0 if state is None else int(state["iteration"])
-        self._best: float | None = None
-        self._window: list[dict[str, float]] = []
+        leads = self.trainer.together.leads
+        with ExitStack() as held:
+            if leads:
+                held.enter_context(alone_in(self.folder))
+                self.begin()
+            done = self._resume()
+            if leads:
+                self._log = held.enter_context(TrainingLog(self.folder, after=done, note=self.watch.note))
+            self._learn(done)
+            if leads:
+                self.save(self.folder)
+
+    def _resume(self) -> int:
+        """Go on from the latest good state, if there is one; how many iterations are done."""
+        state = load_state(self.folder, note=self.watch.note)
+        done = self.trainer.together.agree(0 if state is None else int(state["iteration"]))
         if state is not None:
             self.trainer.resume(state)
             self._best, self._window = state["best"], state["window"]
+        return done
+
+    def _learn(self, done: int) -> None:
         total = self.trainer.training.iterations
         self.watch.begin(done, total)
-        with self._open_log(done) as self._log:
-            if done == 0 and self.validation.first:
-                self._validate(0)
-            for iteration in range(done, total):
-                said = self.trainer.iterate(iteration)
-                self._after(iteration + 1, said, last=iteration + 1 == total)
-        if self.trainer.together.leads:
-            self.save(self.folder)
+        if done == 0 and self.validation.first and self.sets:
+            self._validate(0)
+        for iteration in range(done, total):
+            said = self.trainer.iterate(iteration)
+            self._after(iteration + 1, said, last=iteration + 1 == total)
 
     def _after(self, done: int, said: dict[str, float], *, last: bool) -> None:
         """What follows an iteration: a line in the log, a validation, a checkpoint, each in its time."""
@@ -89,14 +112,16 @@ class Course:
             self._window = []
         self.watch.iterated(done, said)
         validates = bool(self.sets) and (done % self.validation.every == 0 or last)
+        keeps = validates or last or done % self.trainer.training.checkpoint_every == 0
+        if keeps:
+            self.trainer.require_finite(done)
         if validates:
             self._validate(done)
-        if validates or last or done % self.trainer.training.checkpoint_every == 0:
+        if keeps:
             self._checkpoint(done)
 
     def _validate(self, done: int) -> None:
-        memory = self.trainer.memory
-        leaks = self.validation.memory == "leaking" and memory is not None
+        memory, leaks = self.trainer.memory, self.validation.memory == "leaking"
         scores = {
             split: validate(
                 self.trainer.navigator,
@@ -106,7 +131,7 @@ class Course:
                 task=self.setup.task,
                 encode=self.encode,
                 max_steps=self.setup.max_steps,
-                leaking=memory.bank if leaks and memory is not None else None,
+                leaking=memory.bank if memory is not None and leaks else None,
                 together=self.trainer.together,
             )
             for split, episodes in self.sets.items()
@@ -125,30 +150,9 @@ class Course:
             state = {**self.trainer.state(), "best": self._best, "window": self._window}
             save_state(self.folder, done, state)
 
-    def _open_log(self, done: int) -> Any:
-        if self.trainer.together.leads:
-            return TrainingLog(self.folder, after=done, note=self._note)
-        return _Nowhere()
-
-    def _write(self, kind: Any, done: int, **values: Any) -> None:
-        self._log.write(kind, done, **values)
-
-    def _note(self, message: str) -> None:
-        if self.trainer.together.leads:
-            self.watch.note(message)
-
-
-class _Nowhere:
-    """The log of a process that does not lead."""
-
-    def __enter__(self) -> _Nowhere:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
-
-    def write(self, kind: str, iteration: int, **values: object) -> None:
-        """Write nothing."""
+    def _write(self, kind: Kind, done: int, **values: Value) -> None:
+        if self._log is not None:
+            self._log.write(kind, done, **values)
 
 
 def _means(window: Sequence[Mapping[str, float]]) -> dict[str, float]:

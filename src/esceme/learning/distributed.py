@@ -7,19 +7,23 @@ of the gradients is that of the joint batch; and what one process remembers at a
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from esceme.errors import ConfigError
+from esceme.errors import ConfigError, TrainingError
 from esceme.learning.completeness import Foreseen, TrainingMemory
 from esceme.observation import Observation
 
 T = TypeVar("T")
+PATIENCE = timedelta(minutes=30)
+"""How long a process waits for the others, who may be writing a checkpoint or validating a large scene."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,17 @@ class Together:
         size = int(os.environ.get("WORLD_SIZE", "1"))
         if size == 1 and "RANK" not in os.environ:
             return cls()
+        device = own_device(device)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
         if not dist.is_initialized():
-            dist.init_process_group("nccl" if torch.device(device).type == "cuda" else "gloo")
+            try:
+                dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+            except (ValueError, RuntimeError) as error:
+                raise ConfigError(
+                    f"the {size} processes did not find each other ({_first_line(error)}); "
+                    "start them with torchrun"
+                ) from None
         return cls(dist.get_rank(), dist.get_world_size())
 
     def leave(self) -> None:
@@ -64,7 +77,8 @@ class Together:
         if self.size == 1:
             return list(values)
         numbers = torch.tensor(values, dtype=torch.float64, device=device)
-        dist.all_reduce(numbers)
+        with self._in_touch():
+            dist.all_reduce(numbers)
         return numbers.tolist()
 
     def gather(self, thing: T) -> list[T]:
@@ -72,22 +86,46 @@ class Together:
         if self.size == 1:
             return [thing]
         brought: list[Any] = [None] * self.size
-        dist.all_gather_object(brought, thing)
+        with self._in_touch():
+            dist.all_gather_object(brought, thing)
         return brought
+
+    def agree(self, thing: T) -> T:
+        """What all processes bring; raises `TrainingError` where that is not the same."""
+        brought = self.gather(thing)
+        if any(each != thing for each in brought):
+            told = ", ".join(f"process {rank} {each}" for rank, each in enumerate(brought))
+            raise TrainingError(
+                f"the processes do not begin alike: {told}; do all of them see the same disk?"
+            )
+        return thing
 
     def add_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
         """Sum gradients over processes; a parameter that no process has a gradient for keeps none."""
         if self.size == 1:
             return
         has = torch.tensor([each.grad is not None for each in parameters], device=parameters[0].device).int()
-        dist.all_reduce(has)
+        with self._in_touch():
+            dist.all_reduce(has)
         trained = [each for each, count in zip(parameters, has.tolist(), strict=True) if count]
-        for each in trained:
-            each.grad = torch.zeros_like(each) if each.grad is None else each.grad
-        flat = torch.cat([each.grad.flatten() for each in trained if each.grad is not None])
-        dist.all_reduce(flat)
+        if not trained:
+            return
+        flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in trained])
+        with self._in_touch():
+            dist.all_reduce(flat)
         for each, part in zip(trained, torch.split(flat, [each.numel() for each in trained]), strict=True):
             each.grad = part.view_as(each)
+
+    @contextmanager
+    def _in_touch(self) -> Iterator[None]:
+        """Raise `TrainingError` where the others do not answer."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise TrainingError(
+                f"process {self.rank} of {self.size} has lost the others ({_first_line(error)}): one of them "
+                "ended and says why, or does not answer; start all again to go on from the last checkpoint"
+            ) from None
 
 
 class SharedMemory(TrainingMemory):
@@ -121,3 +159,14 @@ class SharedMemory(TrainingMemory):
             if places and rank != self.together.rank:
                 self.remember_at(places)
         return any(places is not None for places in told)
+
+
+def own_device(device: torch.device | str) -> torch.device:
+    """The device of this process: where `torchrun` started several on a machine, each has its own GPU."""
+    if str(device) == "cuda" and "LOCAL_RANK" in os.environ:
+        return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    return torch.device(device)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -28,6 +29,15 @@ from esceme.walking import Choose, Encode, Once, Walk
 from esceme.world.atlas import Atlas, Pose
 
 DecideAll = Callable[[State, Observation, Tensor, Timeline], Decision]
+
+
+class Decide(Protocol):
+    """How the decisions of walks that are known are made."""
+
+    def __call__(
+        self, navigator: Navigator, atlas: Atlas, told: Told, memory: TrainingMemory | None, *, encode: Encode
+    ) -> Decision:
+        """A row for each step of each walk, (R, C)."""
 
 
 @dataclass

@@ -28,7 +28,7 @@ class Lived(NamedTuple):
 
 @dataclass(frozen=True)
 class ActorCritic:
-    """Sums over all steps of a batch; divide by `steps`, counted over all processes, or by the batch."""
+    """Sums over steps of a batch; divide by `steps`, counted over all processes, or by the batch."""
 
     policy: Tensor
     critic: Tensor
@@ -51,21 +51,32 @@ def actor_critic(steps: Sequence[Lived], beyond: Tensor, *, discount: float) -> 
     `beyond` (B,) is the value of where walks were cut off, zero for those that stopped by themselves. Values
     are not detached: the critic's loss trains the network, too.
     """
-    returns = beyond.detach().clone()
-    terms = []
+    returns = returns_of(steps, beyond, discount=discount)
+    terms = [step_terms(step, here) for step, here in zip(steps, returns, strict=True)]
+    policy, critic, entropy = (
+        torch.stack([getattr(each, name) for each in terms]).sum() for name in ("policy", "critic", "entropy")
+    )
+    return ActorCritic(policy, critic, entropy, sum(each.steps for each in terms))
+
+
+def returns_of(steps: Sequence[Lived], beyond: Tensor, *, discount: float) -> list[Tensor]:
+    """What the walks of each step get from it on, (n,) each: R = r + discount R' (spec E.5)."""
+    left, found = beyond.detach().clone(), list[Tensor]()
     for step in reversed(steps):
-        here = discount * returns[step.rows] + step.reward
-        returns = returns.index_put((step.rows,), here)
-        terms.append(_terms(step, here))
-    policy, critic, entropy = (torch.stack(each).sum() for each in zip(*terms, strict=True))
-    return ActorCritic(policy, critic, entropy, sum(len(step.rows) for step in steps))
+        found.append(discount * left[step.rows] + step.reward)
+        left = left.index_put((step.rows,), found[-1])
+    return found[::-1]
 
 
-def _terms(step: Lived, returns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Policy, critic and entropy of one step, summed over walks."""
-    chances = step.logits.log_softmax(1)  # (n, C), -inf where there is no choice
-    taken = chances.gather(1, step.chosen[:, None]).squeeze(1)
+def step_terms(step: Lived, returns: Tensor) -> ActorCritic:
+    """The terms of one step whose walks get `returns` (n,) from it on."""
+    taken = step.logits.log_softmax(1).gather(1, step.chosen[:, None]).squeeze(1)
     gain = returns - step.value
-    possible = chances.isfinite()
-    entropy = -(chances.exp() * chances.masked_fill(~possible, 0.0)).sum()
-    return -(taken * gain.detach()).sum(), 0.5 * gain.square().sum(), entropy
+    policy, critic = -(taken * gain.detach()).sum(), 0.5 * gain.square().sum()
+    return ActorCritic(policy, critic, uncertainty(step.logits).sum(), len(step.rows))
+
+
+def uncertainty(logits: Tensor) -> Tensor:
+    """The entropy of choosing by scores, (n, C) -> (n,); -inf where there is no choice."""
+    chances = logits.log_softmax(1)
+    return -(chances.exp() * chances.masked_fill(~chances.isfinite(), 0.0)).sum(1)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from esceme.errors import TrainingError
 from esceme.learning.distributed import SharedMemory, Together
-from esceme.learning.lessons import Told, decisions_of, follow, sample, try_out
-from esceme.learning.losses import actor_critic, imitation
+from esceme.learning.lessons import Decide, Told, decisions_of, follow, sample, try_out
+from esceme.learning.losses import Lived, actor_critic, imitation
 from esceme.learning.rewards import REWARDS
 from esceme.learning.teachers import SUPERVISIONS, TEACHERS
 from esceme.learning.training import Training
@@ -24,6 +24,10 @@ from esceme.world.atlas import Atlas
 
 IMITATING, SAMPLING, DROPPING = range(3)
 """What draws random numbers in an iteration; each has a stream of its own."""
+ADVICE = (
+    "All that was saved is finite, but the same settings lead here again: begin another run with a smaller "
+    "--learning-rate; with --start it takes over weights, such as those of best/"
+)
 
 
 class Stream:
@@ -32,7 +36,7 @@ class Stream:
     Which ones make up a batch depends on its number and the seed alone, so that a run can resume anywhere.
 
     >>> stream = Stream("abcde", seed=0)
-    >>> sorted(stream.batch(0, 3) + stream.batch(1, 2))
+    >>> sorted(stream.batch(0, 3) + stream.batch(1, 3)[:2])
     ['a', 'b', 'c', 'd', 'e']
     """
 
@@ -49,7 +53,8 @@ class Stream:
         epoch, within = divmod(place, len(self._episodes))
         if epoch not in self._orders:
             order = np.random.default_rng([*self._seed, epoch]).permutation(len(self._episodes)).tolist()
-            self._orders = {epoch - 1: self._orders.get(epoch - 1, []), epoch: order}
+            recent = {each: kept for each, kept in self._orders.items() if each == epoch - 1}
+            self._orders = {**recent, epoch: order}
         return self._orders[epoch][within]
 
 
@@ -110,13 +115,24 @@ class Trainer:
         self._require_finite(iteration, said)
         parameters = [*self._network, *self._critic]
         self.together.add_gradients(parameters)
-        norm = float(nn.utils.clip_grad_norm_(self._network, self.training.clip))
+        norm = self.clip()
         self._require_finite(iteration, {"gradient": norm})
         said |= {"gradient": norm, "rate": self.training.rate_at(iteration)}
         for group in self.optimiser.param_groups:
             group["lr"] = said["rate"]
         self.optimiser.step()
         return said
+
+    def clip(self) -> float:
+        """Scale the network's gradient down to the largest allowed norm, not the critic's; the norm before.
+
+        Where a gradient is not finite that is nan, and nothing is scaled.
+        """
+        try:
+            nn.utils.clip_grad_norm_(self._critic, math.inf, error_if_nonfinite=True)
+            return float(nn.utils.clip_grad_norm_(self._network, self.training.clip, error_if_nonfinite=True))
+        except RuntimeError:
+            return math.nan
 
     def _losses(self, iteration: int, method: str, said: dict[str, float]) -> Iterator[Tensor]:
         """The parts of an iteration's loss, each to be propagated back before the next is made."""
@@ -136,7 +152,7 @@ class Trainer:
         told = follow(
             self._atlas, self._supervised(episodes, iteration), self._teach, max_steps=self._max_steps
         )
-        return self._explain(told, iteration, said)
+        return self.explain(told, said)
 
     def _dagger(self, episodes: list[Episode], iteration: int, said: dict[str, float]) -> Tensor:
         self._begin(episodes, iteration, SAMPLING)
@@ -150,11 +166,11 @@ class Trainer:
             encode=self._encode,
             max_steps=self._max_steps,
         )
-        return self._explain(told, iteration, said)
+        return self.explain(told, said)
 
-    def _explain(self, told: Told, iteration: int, said: dict[str, float]) -> Tensor:
+    def explain(self, told: Told, said: dict[str, float], decide: Decide = decisions_of) -> Tensor:
         """The cross-entropy of what a teacher said to walks, summed over steps and divided by the batch."""
-        decision = decisions_of(self.navigator, self._atlas, told, self.memory, encode=self._encode)
+        decision = decide(self.navigator, self._atlas, told, self.memory, encode=self._encode)
         wanted = told.labels.to(decision.logits.device)
         loss = imitation(decision.logits, wanted) / self.training.batch
         right = (decision.logits.argmax(1) == wanted).sum()
@@ -175,6 +191,10 @@ class Trainer:
             encode=self._encode,
             max_steps=self._max_steps,
         )
+        return self.reinforce(steps, beyond, said)
+
+    def reinforce(self, steps: Sequence[Lived], beyond: Tensor, said: dict[str, float]) -> Tensor:
+        """A2C's loss of walks, divided by their steps or by the batch (spec E.5, E.6)."""
         terms = actor_critic(steps, beyond, discount=self.training.discount)
         count = self.together.sums([terms.steps], self.navigator.device)[0]
         divisor = count if self.training.normalise == "steps" else self.training.batch
@@ -202,20 +222,34 @@ class Trainer:
     def _number(self, *keys: int) -> int:
         return int(np.random.SeedSequence([self._seed, *keys]).generate_state(1, np.uint64)[0] >> 1)
 
+    # -- numbers that are none ---------------------------------------------------------------------------
+
+    def require_finite(self, done: int) -> None:
+        """Raise `TrainingError` where weights, or what the optimiser keeps of them, are not finite."""
+        if faults := self._not_finite():
+            raise TrainingError(f"iteration {done}: not finite are {faults}. {ADVICE}")
+
     def _require_finite(self, iteration: int, said: dict[str, float]) -> None:
+        """Raise `TrainingError` where something that was computed is not finite."""
         for name, value in said.items():
             if not math.isfinite(value):
-                wrong = [
-                    key
-                    for key, each in self.navigator.named_parameters()
-                    if not each.isfinite().all() or (each.grad is not None and not each.grad.isfinite().all())
-                ]
+                faults = self._not_finite() or "no weights or gradients"
                 raise TrainingError(
-                    f"iteration {iteration + 1}: '{name}' is {value}; not finite are also the weights or "
-                    f"gradients of {', '.join(wrong[:3]) or 'none'}"
-                    f"{f' and {len(wrong) - 3} more' if len(wrong) > 3 else ''}. "
-                    "The last checkpoint is good: resume from it with a smaller learning rate"
+                    f"iteration {iteration + 1}: '{name}' is {value}; not finite are {faults}. {ADVICE}"
                 )
+
+    def _not_finite(self) -> str:
+        """Which weights, which gradients, and the optimiser's averages of which, in words."""
+        found: dict[str, list[str]] = {}
+        for name, each in self.navigator.named_parameters():
+            averages = self.optimiser.state.get(each, {}).values()
+            for what, tensors in (("weights", [each]), ("gradients", [each.grad]), ("averages", averages)):
+                if not all(tensor is None or tensor.isfinite().all() for tensor in tensors):
+                    found.setdefault(what, []).append(name)
+        return "; ".join(
+            f"the {what} of {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+            for what, names in found.items()
+        )
 
     # -- keeping a run -----------------------------------------------------------------------------------
 

@@ -51,11 +51,11 @@ def validate(
         walks = _live(navigator, atlas, mine, lifetime, number, encode=encode, max_steps=max_steps)
     navigator.train(learning)
     if leaking is not None and together.size > 1:
-        for visited in together.gather(leaking.visited.nonzero().flatten().tolist()):
-            leaking.remember_at(visited)
+        told = together.gather(leaking.visited.nonzero().flatten().tolist())
+        leaking.remember_at(sorted({place for visited in told for place in visited} - {*told[together.rank]}))
     paths = {walk.episode.episode_id: trajectory_of(walk, atlas) for walk in walks}
-    told = {name: path for part in together.gather(paths) for name, path in part.items()}
-    return _scores(episodes, told, atlas, task)
+    walked = {name: path for part in together.gather(paths) for name, path in part.items()}
+    return _scores(episodes, walked, atlas, task)
 
 
 def mark(scores: dict[str, float], validation: Validation) -> float:
@@ -81,7 +81,8 @@ def _lifetime(
     if memory == "leaking":
         return Lifetime("cold", atlas, leaking), 1
     protocol: Protocol = memory  # type: ignore[assignment]  # checked by Validation
-    return open_lifetime(protocol, navigator.reader, atlas), 2 if memory == "two-pass" else 1
+    lifetime = open_lifetime(protocol, navigator.reader, atlas, device=navigator.device)
+    return lifetime, 2 if memory == "two-pass" else 1
 
 
 def _live(

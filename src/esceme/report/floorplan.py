@@ -72,14 +72,23 @@ def _draw_graph(plan: Plan, panel: Panel) -> str:
     if ways and not pale:
         parts.append(element("path", d=stubs, stroke=GREY, stroke_width=0.8, stroke_dasharray="1.5 1.5"))
         parts += [marks.stairs_mark(*middle, up=up) for _, middle, up in ways]
-    look: Look = {"r": 0.9 if pale else 1.7, "fill": ink if pale else "#868d93", "class_": "viewpoint"}
-    for row in np.flatnonzero(floors == panel.floor):
-        if panel.bounds.meets(graph.positions[[row], :2]):
-            x, y = panel.place(graph.positions[row])
-            parts.append(
-                element("circle", element("title", clean(graph.viewpoints[row])), cx=x, cy=y, **look)
-            )
+    parts += _draw_viewpoints(plan, panel, ink if pale else "#868d93")
     return element("g", parts, class_="graph", fill="none", stroke_linecap="round", stroke_linejoin="round")
+
+
+def _draw_viewpoints(plan: Plan, panel: Panel, colour: str) -> Iterator[str]:
+    """Discs around those that are remembered, and then a dot for each."""
+    graph, pale = plan.graph, panel.thumbnail
+    places = {
+        row: panel.place(graph.positions[row])
+        for row in np.flatnonzero(plan.floors == panel.floor).tolist()
+        if panel.bounds.meets(graph.positions[[row], :2])
+    }
+    known = [place for row, place in places.items() if row in plan.remembered]
+    yield from (marks.remembered_mark(*place, size=0.5 if pale else 1.0) for place in known)
+    look: Look = {"r": 0.9 if pale else 1.7, "fill": colour, "class_": "viewpoint"}
+    for row, (x, y) in places.items():
+        yield element("circle", element("title", clean(graph.viewpoints[row])), cx=x, cy=y, **look)
 
 
 def _draw_labels(plan: Plan, panel: Panel) -> str:

@@ -6,11 +6,16 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from esceme.report.svg import Look, clean, element, number, points, shortened, width_of
+from esceme.report.svg import Look, clean, element, number, points, shortened, width_of, wrapped
 
 INK, GREY, PALE = "#1a1a1a", "#5f6468", "#a9afb5"
 SMALL = 9.0
 """Font size of everything but title, caption and step numbers."""
+TITLE_SIZE, CAPTION_SIZE = 12.0, 10.0
+CAPTION_LINES = 12
+"""Lines of a caption that are shown; long dialogs are cut off."""
+REMEMBERED = "#f0e442"
+"""The pale yellow of what a memory holds."""
 
 
 class Style(NamedTuple):
@@ -101,6 +106,27 @@ def stairs_mark(x: float, y: float, *, up: bool, colour: str = GREY, size: float
     """A small triangle: from here the way goes up or down to another floor."""
     corners = polygon(x, y, (3.3 * size,), 3, -math.pi / 2 if up else math.pi / 2)
     return element("polygon", points=points(corners), fill=colour, stroke="#fff", stroke_width=0.7)
+
+
+def remembered_mark(x: float, y: float, *, size: float = 1.0) -> str:
+    """A pale disc around a viewpoint that a memory holds."""
+    look: Look = {"fill": REMEMBERED, "stroke": GREY, "stroke_width": 0.7 * size}
+    return element("circle", cx=x, cy=y, r=4.4 * size, class_="remembered", **look)
+
+
+def heading(title: str | None, caption: str | None, width: float) -> tuple[str, float]:
+    """Title and caption, wrapped, and the height they take."""
+    bold: Look = {"font_size": TITLE_SIZE, "font_weight": "bold"}
+    italic: Look = {"font_size": CAPTION_SIZE, "font_style": "italic"}
+    lines = [(text, bold) for text in wrapped(title or "", TITLE_SIZE, width)]
+    told = wrapped(caption or "", CAPTION_SIZE, width)
+    told = told if len(told) <= CAPTION_LINES else [*told[: CAPTION_LINES - 1], "…"]
+    lines += [(text, italic) for text in told]
+    parts, y = [], -2.0
+    for text, look in lines:
+        y += CAPTION_SIZE + 3.5
+        parts.append(element("text", clean(text), x=0.0, y=y, fill=INK, **look))
+    return "\n".join(parts), y + 13 if parts else 0.0
 
 
 def words(text: str, x: float, *, aside: str = "") -> str:

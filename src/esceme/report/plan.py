@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -45,9 +45,11 @@ class Plan:
     graph: SceneGraph
     floors: NDArray[np.int64]
     trips: list[Trip]
+    remembered: frozenset[int]
+    """Rows that a memory held when the trips began."""
 
     @classmethod
-    def of(cls, graph: SceneGraph, routes: Sequence[Route]) -> Plan:
+    def of(cls, graph: SceneGraph, routes: Sequence[Route], remembered: Collection[str] = ()) -> Plan:
         """Walk all routes, references first, and give each its style."""
         routes = sorted(routes, key=lambda route: route.kind != "reference")
         walks = [walk(graph, route) for route in routes]
@@ -57,7 +59,7 @@ class Plan:
             for route, n in zip(routes, numbers.tolist(), strict=True)
         ]
         trips = [Trip(*parts) for parts in zip(routes, walks, legs_of(walks), styles, strict=True)]
-        return cls(graph, floors_of(graph), trips)
+        return cls(graph, floors_of(graph), trips, frozenset(map(graph.index, remembered)))
 
     def stairs(self, floor: int) -> Iterator[Stairs]:
         """Every way off a floor."""
@@ -88,4 +90,6 @@ class Plan:
         parts = [
             f"Navigation graph of scene {self.graph.scene_id}: {size} on {count} floor{'s'[: count - 1]}."
         ]
+        if self.remembered:
+            parts.append(f"Of its viewpoints {len(self.remembered)} were remembered before.")
         return " ".join(parts + [f"{trip.route.label}: {self.facts(trip)}." for trip in self.trips])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,17 +11,14 @@ from esceme.report import marks
 from esceme.report.floorplan import GROUND, SUCCESS, draw_floor
 from esceme.report.floors import floor_heights
 from esceme.report.lanes import Route
-from esceme.report.marks import INK, REFERENCE, Item
+from esceme.report.marks import REFERENCE, Item
 from esceme.report.panels import Bounds, Panel, arrange, extent
 from esceme.report.plan import Plan
-from esceme.report.svg import Look, clean, element, number, wrapped
+from esceme.report.svg import clean, element, number
 from esceme.world.graph import SceneGraph
 
 MARGIN, NARROWEST, NARROWEST_WITH_TEXT = 12.0, 200.0, 380.0
 """Pixels around everything, and the least width of a figure, without and with a caption or routes."""
-TITLE_SIZE, CAPTION_SIZE = 12.0, 10.0
-CAPTION_LINES = 12
-"""Lines of a caption that are shown; long dialogs are cut off."""
 SURROUNDINGS = 3.5
 """Metres shown around routes where they fill only a part of a large floor."""
 LARGE_PART = 0.6
@@ -36,19 +33,21 @@ def draw_scene(
     caption: str | None = None,
     labels: bool = False,
     whole: bool = False,
+    remembered: Collection[str] = (),
 ) -> str:
     """A complete SVG document of the scene's graph with `routes` on it; the same input gives the same bytes.
 
     Floors stand side by side at one metric scale, north (+y) up. With routes, floors that none of them
     enters become pale thumbnails, and so does a large floor of which they need only a part, that part being
     drawn large; `whole` shows every floor in full instead. `caption` (the instruction, say) is wrapped above
-    the floors; `labels` writes the beginning of every viewpoint's id. Raises `WorldError` for a route that
-    leads where the scene has no viewpoint.
+    the floors; `labels` writes the beginning of every viewpoint's id; `remembered` are viewpoints that a
+    memory held when the routes began. Raises `WorldError` for a route that leads where the scene has no
+    viewpoint.
     """
-    plan = Plan.of(graph, routes)
+    plan = Plan.of(graph, routes, remembered)
     panels = arrange(_panels(plan, whole=whole))
     inner = max(NARROWEST_WITH_TEXT if routes or caption else NARROWEST, extent(panels)[0])
-    heading, top = _heading(title, caption, inner)
+    heading, top = marks.heading(title, caption, inner)
     bottom = top + extent(panels)[1] + 16
     legend, legend_height = marks.flow(_legend(plan, panels[0].scale, inner), inner)
     width, height = number(inner + 2 * MARGIN), number(bottom + legend_height + 2 * MARGIN - 8)
@@ -127,21 +126,6 @@ def _bounds(plan: Plan, floor: int) -> tuple[Bounds, Bounds | None]:
     return bounds, Bounds.around(positions[rows], SURROUNDINGS).within(bounds)
 
 
-def _heading(title: str | None, caption: str | None, width: float) -> tuple[str, float]:
-    """Title and caption, wrapped, and the height they take."""
-    bold: Look = {"font_size": TITLE_SIZE, "font_weight": "bold"}
-    italic: Look = {"font_size": CAPTION_SIZE, "font_style": "italic"}
-    lines = [(text, bold) for text in wrapped(title or "", TITLE_SIZE, width)]
-    told = wrapped(caption or "", CAPTION_SIZE, width)
-    told = told if len(told) <= CAPTION_LINES else [*told[: CAPTION_LINES - 1], "…"]
-    lines += [(text, italic) for text in told]
-    parts, y = [], -2.0
-    for text, look in lines:
-        y += CAPTION_SIZE + 3.5
-        parts.append(element("text", clean(text), x=0.0, y=y, fill=INK, **look))
-    return "\n".join(parts), y + 13 if parts else 0.0
-
-
 def _legend(plan: Plan, scale: float, width: float) -> list[Item]:
     items = [marks.scale_item(scale), marks.north_item()]
     if plan.floors.any():
@@ -149,6 +133,9 @@ def _legend(plan: Plan, scale: float, width: float) -> list[Item]:
         items.append(marks.icon_item(both, "stairs up, down", width=13))
     if plan.trips:
         items.append(marks.icon_item(marks.start_mark(5, 0), "start"))
+    if plan.remembered:
+        count = f"remembered before ({len(plan.remembered)} of {len(plan.graph)} viewpoints)"
+        items.append(marks.icon_item(marks.remembered_mark(5, 0), count))
     if plan.goal is not None:
         items.append(marks.icon_item(marks.stop_mark(5, 0, REFERENCE), "goal"))
         items.append(marks.icon_item(marks.success_circle(6, 0, 5.5), "3 m around the goal", width=12))

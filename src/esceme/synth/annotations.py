@@ -17,6 +17,7 @@ from esceme.synth.language import Clause, say
 from esceme.synth.walks import Walk
 from esceme.tasks.r2r import Record, read_r2r
 from esceme.tasks.r4r import join_paths
+from esceme.tasks.text import WordPiece
 from esceme.tasks.tours import make_tours, write_tours
 from esceme.world.geometry import direction
 
@@ -46,6 +47,23 @@ def write_r2r(root: Path, walks: Walks) -> None:
         else:
             write_json(root / f"R4R/R4R_{split}.json", list(join_paths(records, graphs)))
         write_json(root / f"R2R/R2R_{split}.json", records)
+
+
+def write_augmentation(root: Path, walks: Sequence[Walk], tokenizer: WordPiece) -> None:
+    """More walks of the houses of train in the form of PREVALENT's: a record an instruction, with its ids."""
+    records = [
+        Record(
+            scan=walk.scene_id,
+            path_id=f"more-{number}-{told}",
+            path=walk.viewpoints,
+            heading=walk.heading,
+            instructions=[text],
+            instr_encodings=[tokenizer.encode(text)],
+        )
+        for number, walk in enumerate(walks)
+        for told, text in enumerate(walk.texts)
+    ]
+    write_json(root / "R2R/prevalent_aug_train_enc.json", records)
 
 
 def write_tour_file(root: Path, splits: Iterable[str], *, longest: int, seed: int) -> None:

@@ -30,7 +30,15 @@ from esceme import __version__
 from esceme.errors import ConfigError, DataError
 from esceme.files import write_json, write_text, writing
 from esceme.perception.encode import make_encoder
-from esceme.synth.annotations import Walks, write_cvdn, write_r2r, write_reverie, write_rxr, write_tour_file
+from esceme.synth.annotations import (
+    Walks,
+    write_augmentation,
+    write_cvdn,
+    write_r2r,
+    write_reverie,
+    write_rxr,
+    write_tour_file,
+)
 from esceme.synth.capture import Capture, capture, sights_of
 from esceme.synth.house import graph_of, make_house
 from esceme.synth.plan import EYE, House
@@ -40,7 +48,7 @@ from esceme.synth.walks import Walk, share_needing_memory, take_walks
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.manifest import COMPANION, write_manifest
-from esceme.tasks.text import build_wordpiece
+from esceme.tasks.text import WordPiece, build_wordpiece
 from esceme.world.features import write_features
 
 Size = Literal["tiny", "small"]
@@ -70,6 +78,8 @@ class Shape(NamedTuple):
     """Split -> how many houses of its own; val_seen lives in those of train."""
     walks: dict[str, int]
     """Split -> walks per house."""
+    more: int
+    """Walks per house of train, at most, that augment it."""
     height: int
     """Of the panoramas in pixels; they are twice as wide."""
 
@@ -78,11 +88,13 @@ SHAPES: dict[Size, Shape] = {
     "tiny": Shape(
         {"train": 2, "val_unseen": 1, "test": 1},
         {"train": 12, "val_seen": 4, "val_unseen": 12, "test": 4},
+        20,
         256,
     ),
     "small": Shape(
         {"train": 24, "val_unseen": 6, "test": 2},
         {"train": 60, "val_seen": 6, "val_unseen": 40, "test": 20},
+        300,
         512,
     ),
 }
@@ -235,8 +247,10 @@ def _make(root: Path, order: Order, processes: int, watch: Watch) -> None:
     write_json(root / "rooms/viewpoint_rooms.json", {"label_name": _label_names(), "panos": rooms})
     with writing(root / "objects/reverie_objects.json.gz") as file:
         file.write(gzip.compress(msgspec.json.encode(near), mtime=0))
-    _write_tasks(root, order, _walks(order, houses, seen, shape), near)
+    walks, more = _walks(order, houses, seen, shape)
+    _write_tasks(root, order, walks, near)
     write_text(root / "tokenizer/vocab.txt", "\n".join(build_wordpiece(_texts(root))) + "\n")
+    write_augmentation(root, more, WordPiece.read(root / "tokenizer/vocab.txt"))
     write_manifest(root)
 
 
@@ -324,9 +338,10 @@ def _label_names() -> dict[str, str]:
 
 def _walks(
     order: Order, houses: dict[str, list[str]], seen: dict[str, Sights], shape: Shape
-) -> dict[str, list[Walk]]:
-    """Walks of every split; those of val_seen are other walks of the houses of train."""
+) -> tuple[dict[str, list[Walk]], list[Walk]]:
+    """Walks of every split, and more of train; val_seen has other walks of the houses of train."""
     walks: dict[str, list[Walk]] = {split: [] for split in SPLITS}
+    augmenting: list[Walk] = []
     path_id = 0
     for split, names in houses.items():
         if split == "val_seen":
@@ -336,12 +351,15 @@ def _walks(
             generator = np.random.default_rng(int.from_bytes(digest[:8]))
             kept = shape.walks[split]
             more = shape.walks["val_seen"] if split == "train" else 0
-            taken = take_walks(seen[name], kept + more, generator, first_id=path_id)
+            extra = shape.more if split == "train" else 0
+            found = take_walks(seen[name], kept + more + extra, generator, first_id=path_id)
+            taken, others = found[: kept + more], found[kept + more :]
+            augmenting += others
             path_id += len(taken)
             cut = len(taken) - min(more, len(taken) // 4 * 2)
             walks[split] += taken[:cut]
             walks["val_seen"] += taken[cut:]
-    return walks
+    return walks, augmenting
 
 
 def _write_tasks(root: Path, order: Order, walks: Walks, near: dict[str, list[dict[str, object]]]) -> None:

@@ -38,6 +38,8 @@ class Switches(msgspec.Struct, frozen=True, kw_only=True):
     action_input: ActionInput = "ob_txt"
     history_layers: int = 0
     pooling: Pooling = "max"
+    freeze_text: bool = False
+    freeze_history: bool = False
 
     @classmethod
     def of(cls, arguments: Mapping[str, Json]) -> Switches:
@@ -47,6 +49,8 @@ class Switches(msgspec.Struct, frozen=True, kw_only=True):
             "action_input": arguments.get("act_pred_token", "ob_txt"),
             "history_layers": arguments.get("num_h_layers", 0),
             "pooling": arguments.get("pooling", "max"),
+            "freeze_text": arguments.get("fix_lang_embedding", False),
+            "freeze_history": arguments.get("fix_hist_embedding", False),
         }
         try:
             return msgspec.convert(given, cls, strict=False)
@@ -106,6 +110,8 @@ class Beside:
             file=NETWORK,
             language_cross_attention=switches.language_cross_attention,
             action_input=switches.action_input,
+            freeze_text=switches.freeze_text,
+            freeze_history=switches.freeze_history,
         )
         if len(hamt_of(navigator).history_layers) != switches.history_layers:
             raise DataError(f"{switches.history_layers} history layers asked for, and no weights of them")

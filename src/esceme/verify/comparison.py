@@ -111,6 +111,16 @@ class Comparison:
         apart[theirs == own] = 0.0
         self._note(quantity, float(apart.max(initial=0.0)), tolerance, own.size)
 
+    def add_relative(
+        self, quantity: str, stored: Sequence[float], ours: Sequence[float], tolerance: float, *, least: float
+    ) -> None:
+        """Compare two rows of numbers by their differences in proportion to what is stored, or to `least`."""
+        theirs, own = np.asarray(stored, dtype=np.float64), np.asarray(ours, dtype=np.float64)
+        if theirs.shape == own.shape:
+            scale = np.maximum(np.abs(theirs), least)
+            theirs, own = theirs / scale, own / scale
+        self.add_array(f"{quantity} (relative)", theirs, own, tolerance)
+
     def lack(self, what: str) -> None:
         """Say that a file does not hold what it should, so that it was not compared."""
         if what not in self._lacking:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from esceme.errors import DataError, EscemeError
 from esceme.tasks.symptoms import why_closed
-from esceme.verify import beside, lives, measures, network, simulator
+from esceme.verify import beside, learning, lives, measures, network, simulator
 from esceme.verify.comparison import Report, Skipped
 from esceme.verify.references import References
 
@@ -17,6 +17,7 @@ COMPARERS: dict[str, Callable[[str, Path, References, Report], None]] = {
     measures.FILES: measures.compare_measures,
     network.FILES: network.compare_network,
     lives.FILES: lives.compare_lives,
+    learning.FILES: learning.compare_learning,
 }
 """Names of reference files -> what compares them."""
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,19 @@ from esceme.tasks.episode import Episode
 from esceme.verify.beside import NOT_COMPARED, Beside, Switches, hamt_of
 from esceme.verify.comparison import MALFORMED, Comparison, Json, Report, Skipped, or_fault
 from esceme.verify.references import References
-from esceme.verify.replay import Lives, Pass, Replay, Witness, made_up_atlas, row_at
+from esceme.verify.replay import (
+    Lives,
+    Pass,
+    Replay,
+    Witness,
+    encoded,
+    flags_of,
+    known_episodes,
+    limit_of,
+    made_up_atlas,
+    row_at,
+    unknown_in,
+)
 from esceme.world.atlas import CONTEXT, Atlas
 from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS
 
@@ -47,48 +58,18 @@ def compare_lives(name: str, path: Path, references: References, report: Report)
         raise DataError(NOT_COMPARED)
     stored, beside, comparison = read_json(path, Lives), Beside(name, path), Comparison(name)
     replaced = {key.removeprefix(REPLACED): value for key, value in raw.items() if key.startswith(REPLACED)}
-    comparison.unknown |= {key for key in _unknown(raw, stored) if not key.startswith(REPLACED)}
+    comparison.unknown |= {key for key in unknown_in(raw, stored) if not key.startswith(REPLACED)}
     if not all(each.batches for each in stored.passes) or not stored.passes:
         comparison.lack("passes.batches")
     try:
         _compare_items(name, stored, references, comparison, report)
-        flags = _flags(stored.flags)
+        flags = flags_of(stored.flags)
         navigator = beside.navigator(Switches.of(flags), replaced=_as_tensors(replaced))
-        _compare_passes(stored, navigator, references, _max_steps(flags, stored), comparison)
+        longest = max((len(batch.steps) for each in stored.passes for batch in each.batches), default=0)
+        _compare_passes(stored, navigator, references, limit_of(flags, longest), comparison)
         report.used |= beside.used
     finally:
         comparison.add_to(report)
-
-
-def _unknown(raw: Json, known: Any, place: str = "") -> Iterator[str]:
-    """Names of what a file holds beyond what is known of such files."""
-    if isinstance(raw, list) and isinstance(known, list):
-        for each, of in zip(raw, known, strict=False):
-            yield from _unknown(each, of, place)
-    elif isinstance(raw, dict) and isinstance(known, msgspec.Struct):
-        for key, value in raw.items():
-            if key in known.__struct_fields__:
-                yield from _unknown(value, getattr(known, key), f"{place}{key}.")
-            else:
-                yield f"{place}{key}"
-
-
-def _flags(text: str) -> dict[str, Json]:
-    """The original's command line as a mapping; what has no value is True.
-
-    >>> _flags("--no_lang_ca --max_action_len 8")
-    {'no_lang_ca': True, 'max_action_len': '8'}
-    """
-    words = [words.split() for words in f" {' '.join(text.split())}".split(" --")[1:]]
-    return {word[0]: " ".join(word[1:]) or True for word in words if word}
-
-
-def _max_steps(flags: Mapping[str, Json], stored: Lives) -> int:
-    """How many decisions an episode may take: as the flags say, else as many as the longest took."""
-    longest = max((len(batch.steps) for each in stored.passes for batch in each.batches), default=0)
-    with suppress(ValueError):
-        longest = int(str(flags.get("max_action_len", longest)))
-    return max(longest, 1)
 
 
 def _as_tensors(values: Mapping[str, Json]) -> dict[str, Tensor]:
@@ -108,7 +89,7 @@ def _compare_items(
     batches = [batch for each in stored.passes for batch in each.batches]
     for batch in batches:
         comparison.add("passes.batches.items (how many)", len(batch.items), len(batch.instr_ids), 0.0)
-    known = _known({each for batch in batches for each in batch.instr_ids}, references)
+    known = known_episodes({each for batch in batches for each in batch.instr_ids}, references)
     if not known:
         report.skipped.append(Skipped(name, "items: there is no R2R in the data folder"))
         return
@@ -117,16 +98,6 @@ def _compare_items(
             given = msgspec.to_builtins(item)
             del given["instr_encoding"]
             comparison.add("passes.batches.items", given, or_fault(_item, episode_id, known), 0.0)
-
-
-def _known(ids: set[str], references: References) -> dict[str, Episode]:
-    """The R2R episodes of as many splits as it takes to find these ids."""
-    known: dict[str, Episode] = {}
-    for split in ("val_unseen", "val_seen", "train"):
-        if not ids <= set(known):
-            with suppress(DataError):
-                known |= references.episodes(split)
-    return known
 
 
 def _item(episode_id: str, known: Mapping[str, Episode]) -> Json:
@@ -155,7 +126,7 @@ def _compare_passes(
     for each in stored.passes:
         replay = Replay(atlas, each.batches)
         source = Interleaved(atlas, replay.episodes(sizes.vocabulary), lifetime)
-        steps = roll_out(witness, atlas, source, bank, replay.choose, encode=_encoded, max_steps=max_steps)
+        steps = roll_out(witness, atlas, source, bank, replay.choose, encode=encoded, max_steps=max_steps)
         for step in steps:
             _compare_step(step, witness, replay, comparison)
             if len(step.finished) == len(step.walks):
@@ -164,10 +135,6 @@ def _compare_passes(
         if replay.ties:
             settled = np.zeros(replay.ties)
             comparison.add_array("passes.batches.paths (ties, settled as stored)", settled, settled, 0.0)
-
-
-def _encoded(episode: Episode) -> tuple[int, ...]:
-    return episode.tokens or ()
 
 
 def _compare_step(step: Step, witness: Witness, replay: Replay, comparison: Comparison) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from esceme.memory import CandidateEnhancing, Memory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
+from esceme.verify.comparison import Json
 from esceme.verify.references import References
 from esceme.walking import Walk
 from esceme.world.atlas import Atlas
@@ -74,6 +76,48 @@ class Lives(msgspec.Struct):
     weights: str = ""
 
 
+def unknown_in(raw: Json, known: Any, place: str = "") -> Iterator[str]:
+    """Names of what a file holds beyond what is known of such files."""
+    if isinstance(raw, list) and isinstance(known, list):
+        for each, of in zip(raw, known, strict=False):
+            yield from unknown_in(each, of, place)
+    elif isinstance(raw, dict) and isinstance(known, msgspec.Struct):
+        kind = type(known)
+        fields = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
+        for key, value in raw.items():
+            if key in fields:
+                yield from unknown_in(value, getattr(known, fields[key]), f"{place}{key}.")
+            else:
+                yield f"{place}{key}"
+
+
+def flags_of(text: str) -> dict[str, Json]:
+    """The original's command line as a mapping; what has no value is True.
+
+    >>> flags_of("--no_lang_ca --max_action_len 8")
+    {'no_lang_ca': True, 'max_action_len': '8'}
+    """
+    words = [words.split() for words in f" {' '.join(text.split())}".split(" --")[1:]]
+    return {word[0]: " ".join(word[1:]) or True for word in words if word}
+
+
+def limit_of(flags: Mapping[str, Json], longest: int) -> int:
+    """How many decisions an episode may take: as the flags say, else as many as the `longest` took."""
+    with suppress(ValueError):
+        longest = int(str(flags.get("max_action_len", longest)))
+    return max(longest, 1)
+
+
+def known_episodes(ids: set[str], references: References) -> dict[str, Episode]:
+    """The R2R episodes of as many splits as it takes to find these ids."""
+    known: dict[str, Episode] = {}
+    for split in ("val_unseen", "val_seen", "train"):
+        if not ids <= set(known):
+            with suppress(DataError):
+                known |= references.episodes(split)
+    return known
+
+
 def episode_of(episode_id: str, item: Item, vocabulary: int) -> Episode:
     """The episode of an item; raises `DataError` where it cannot be lived."""
     if not item.instr_encoding or not all(0 <= each < vocabulary for each in item.instr_encoding):
@@ -89,6 +133,11 @@ def episode_of(episode_id: str, item: Item, vocabulary: int) -> Episode:
         instruction="",
         tokens=tuple(item.instr_encoding),
     )
+
+
+def encoded(episode: Episode) -> tuple[int, ...]:
+    """The ids of an episode's instruction."""
+    return episode.tokens or ()
 
 
 def made_up_features(scene: str, viewpoint: str, width: int) -> NDArray[np.float32]:

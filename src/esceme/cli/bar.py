@@ -1,0 +1,108 @@
+"""How training goes, for the person at the terminal: a bar on standard error, and lines above it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from statistics import fmean
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column
+from rich.text import Text
+
+from esceme.cli.console import shown
+from esceme.learning import Watch
+
+MEASURES = {
+    "r4r": ("sr", "spl", "cls", "ndtw", "sdtw"),
+    "rxr": ("sr", "spl", "ndtw", "sdtw"),
+    "cvdn": ("gp", "sr", "spl"),
+}
+USUAL = ("tl", "ne", "sr", "spl")
+"""What the field reports of a task, and of all others."""
+RECENT = 20
+"""Iterations whose mean losses are shown."""
+
+
+def measures_of(task: str) -> tuple[str, ...]:
+    """What the field reports of a task."""
+    return MEASURES.get(task, USUAL)
+
+
+class Pace(ProgressColumn):
+    """Iterations in a second."""
+
+    def render(self, task: Task) -> Text:
+        """Nothing until it is known."""
+        return Text("" if task.speed is None else f"{task.speed:.2f} it/s")
+
+
+class Bar(Watch):
+    """Shows how training goes on standard error: a bar, and lines above it."""
+
+    def __init__(self, label: str, task: str) -> None:
+        """Show `label` beside the bar, and what the field reports of a task."""
+        self._label, self._task = label, task
+        self._recent: deque[Mapping[str, float]] = deque(maxlen=RECENT)
+        whole = Column(no_wrap=True)
+        self._bar = Progress(
+            TextColumn("{task.description}", table_column=whole),
+            BarColumn(bar_width=10, table_column=whole),
+            MofNCompleteColumn(table_column=whole),
+            Pace(table_column=whole),
+            TimeRemainingColumn(table_column=whole),
+            TextColumn("left", table_column=whole),
+            TextColumn("{task.fields[said]}", table_column=Column(no_wrap=True, ratio=1)),
+            console=Console(stderr=True, highlight=False),
+            expand=True,
+            refresh_per_second=2,
+            speed_estimate_period=60,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar.task_ids:
+            self._bar.stop()
+
+    def begin(self, done: int, total: int) -> None:
+        """Show the bar."""
+        if done:
+            self.note(f"goes on after iteration {done}")
+        self._bar.start()
+        self._bar.add_task(self._label, total=total, completed=done, said="")
+
+    def iterated(self, done: int, said: Mapping[str, float]) -> None:
+        """Move the bar, and show mean losses of the last iterations."""
+        self._recent.append(said)
+        means = {name: fmean(each.get(name, value) for each in self._recent) for name, value in said.items()}
+        told = [f"{name} {value:.3g}" for name, value in means.items() if name not in ("gradient", "rate")]
+        told.insert(0, f"rate {said['rate']:.1e}")
+        self._bar.update(self._bar.task_ids[0], completed=done, said=" ".join(told))
+
+    def validated(self, done: int, scores: Mapping[str, Mapping[str, float]], *, best: bool) -> None:
+        """Show the scores of a validation."""
+        told = [f"{split} {_in_words(means, self._task)}" for split, means in scores.items()]
+        self.note(f"iteration {done}: {'; '.join(told)}{' (best so far)' if best else ''}")
+
+    def note(self, message: str) -> None:
+        """Show a line."""
+        self._bar.console.print(message, markup=False, soft_wrap=True)
+
+
+def _in_words(means: Mapping[str, float], task: str) -> str:
+    return ", ".join(f"{name.upper()} {shown(name, means[name])}" for name in measures_of(task))

@@ -1,0 +1,84 @@
+"""Walks that are worth a picture: those in which a memory helped most, and what it held when they began."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from esceme.evaluation.result import Lived, Result
+from esceme.files import read_bytes
+from esceme.report import Route, Sign, draw_panorama, draw_scene
+from esceme.tasks.episode import Episode
+from esceme.world.graph import SceneGraph
+
+SHOWN = 3
+LABELS = {"none": "without memory", "cold": "with memory (cold)"}
+"""The walkers that are drawn, and what they are called."""
+
+
+def telling(results: Mapping[str, Result], count: int = SHOWN) -> list[str]:
+    """The episodes whose SPL a cold memory raised most, of different scenes as far as there are such.
+
+    First come those in which only the agent that remembers arrives.
+    """
+    none = {each.id: each for each in results["none"].episodes}
+
+    def help_in(each: Lived) -> tuple[float, float]:
+        return (
+            each.scores["sr"] - none[each.id].scores["sr"],
+            each.scores["spl"] - none[each.id].scores["spl"],
+        )
+
+    ranked = sorted(results["cold"].episodes, key=help_in, reverse=True)
+    of_scene = {each.scene: each.id for each in reversed(ranked)}.values()  # the first that are ranked
+    of_path = {each.path: each.id for each in reversed(ranked)}.values()
+    ranked.sort(key=lambda each: (each.id not in of_scene, each.id not in of_path))
+    return [each.id for each in ranked[:count]]
+
+
+def remembered_before(result: Result, episode: str) -> list[str]:
+    """The viewpoints that a cold memory held when an episode began: where earlier walks there decided."""
+    asked = _find(result, episode)
+    earlier = [each for each in result.episodes if each.scene == asked.scene and each.visit < asked.visit]
+    held = (viewpoint for each in earlier for viewpoint, _, _ in each.trajectory[: each.decisions])
+    return sorted(set(held))
+
+
+def draw_walk(graph: SceneGraph, episode: Episode, results: Mapping[str, Result]) -> str:
+    """An episode from above: the reference path, where both agents went, and what was remembered, as SVG."""
+    lived = {memory: _find(results[memory], episode.episode_id) for memory in LABELS}
+    routes = [
+        Route(label, tuple(viewpoint for viewpoint, _, _ in lived[memory].trajectory), "predicted")
+        for memory, label in LABELS.items()
+    ]
+    return draw_scene(
+        graph,
+        [Route("reference path", episode.reference_path, "reference"), *routes],
+        title=f"{graph.scene_id}, episode {episode.episode_id}: walk {lived['cold'].visit} in this house",
+        caption=episode.instruction,
+        remembered=remembered_before(results["cold"], episode.episode_id),
+    )
+
+
+def draw_start(world: Path, graph: SceneGraph, episode: Episode, known: Sequence[str]) -> str:
+    """What is seen where an episode starts, with a sign at each candidate, as SVG."""
+    candidates = graph.candidates(episode.start)
+    signs = [
+        Sign(f"{place}", each.heading, each.elevation, each.viewpoint in known)
+        for place, each in enumerate(candidates, 1)
+    ]
+    ahead = episode.expert_at(0)
+    taken = next(
+        (sign.label for sign, each in zip(signs, candidates, strict=True) if each.viewpoint == ahead), ""
+    )
+    return draw_panorama(
+        read_bytes(world / "panoramas" / graph.scene_id / f"{episode.start}.jpg"),
+        signs,
+        title=f"{graph.scene_id}: where episode {episode.episode_id} starts"
+        + (f"; its reference path goes on by {taken}" if taken else ""),
+        caption=episode.instruction,
+    )
+
+
+def _find(result: Result, episode: str) -> Lived:
+    return next(each for each in result.episodes if each.id == episode)

@@ -1,0 +1,386 @@
+"""`esceme train` and `esceme recipes`: what they print and write, how a run goes on, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from esceme.cli import main
+from esceme.config import with_settings
+from esceme.learning import Watch
+from esceme.learning.journal import read_log
+from esceme.recipes import PAPER, RECIPES
+from esceme.runs import load_run
+from esceme.synth import Order, embedded_world
+from esceme.training import train
+
+pytestmark = pytest.mark.long
+
+Capture = pytest.CaptureFixture[str]
+SHORT = {
+    "iterations": "8",
+    "imitation-first": "6",
+    "batch": "4",
+    "every": "4",
+    "limit": "6",
+    "checkpoint-every": "4",
+}
+"""A run of seconds, with every kind of iteration, validation and state in it."""
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def world() -> Path:
+    """The tiny embedded world; read-only, copy before damaging."""
+    return embedded_world(Order("tiny"))
+
+
+@pytest.fixture(scope="module")
+def finished(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that is finished; copy before going on with it."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    assert main(words("r2r-small-esceme", folder, data=str(world))) == 0
+    return folder
+
+
+def options(said: Mapping[str, str]) -> list[str]:
+    return [word for name, text in said.items() for word in (f"--{name}", text)]
+
+
+def words(recipe: str, out: object, *more: str, data: str = "embedded:tiny") -> list[str]:
+    return ["train", recipe, "--out", str(out), "--data", data, "--device", "cpu", *options(SHORT), *more]
+
+
+def refusal(capsys: Capture, command: Sequence[str]) -> str:
+    """The message of a command that is refused before anything is written."""
+    before = sorted(Path().rglob("*"))
+    capsys.readouterr()
+    assert main(command) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and "Traceback" not in err
+    assert sorted(Path().rglob("*")) == before
+    return err.splitlines()[-1].removeprefix("error: ")
+
+
+# -- a run -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_folder_a_table_and_what_to_do_next(world: Path, capsys: Capture) -> None:
+    assert main(words("r2r-small-esceme", "run", "--threads", "1")) == 0
+    out, err = capsys.readouterr()
+    assert "last, iteration 8" in out and "val_unseen" in out and "spl (%)" in out
+    assert f"esceme evaluate run/best --split val_unseen --memory cold --data {world}" in out
+    assert [f"iteration {number}: val_seen TL " in err for number in (4, 8)] == [True, True]
+    assert "8/8" in err and "(best so far)" in err
+    for folder in ("run", "run/best"):
+        assert load_run(folder).setup.reader == "candidate-enhancing"
+    log = read_log(Path("run/log.jsonl"))
+    assert [entry["iteration"] for entry in log if entry["kind"] == "validation"] == [4, 8]
+    command = ["evaluate", "run/best", "--split", "val_unseen", "--memory", "cold", "--data", str(world)]
+    assert main([*command, "--max-steps", "2"]) == 0
+
+
+def test_json_stands_alone(finished: Path, capsys: Capture) -> None:
+    assert main(words("cvdn-small", "run", "--json")) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["recipe"] == "cvdn-small" and told["out"] == "run" and told["begun_after"] == 0
+    assert told["last"]["iteration"] == 8 and told["losses"]["values"]["imitation"] > 0
+    scores = told["best"]["values"]["val_seen"]["gp"], told["last"]["values"]["val_seen"]["gp"]
+    assert scores[0] >= scores[1]
+
+
+def test_fields_may_stand_anywhere_and_with_an_equals_sign(capsys: Capture) -> None:
+    command = ["train", "--seed=3", "r2r-small", "--out=run", *options(SHORT), "--data", "embedded:tiny"]
+    assert main([*command, "--agent.hidden=64", "--device=cpu"]) == 0
+    stored = json.loads(Path("run/training.json").read_text())["experiment"]
+    assert stored["seed"] == 3 and stored["agent_settings"]["hidden"] == 64
+    assert stored["training"]["batch"] == 4 and stored["reader"] == "unaided"
+    assert "--memory none" in capsys.readouterr().out
+
+
+def test_the_data_folder_is_by_default_that_of_the_environment(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ESCEME_DATA", str(world))
+    command = [
+        "train",
+        "r2r-small",
+        "--out",
+        "run",
+        *options({**SHORT, "iterations": "1", "splits": "val_seen"}),
+    ]
+    assert main(command) == 0
+
+
+# -- going on --------------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_is_left_as_it_is(finished: Path, world: Path, capsys: Capture) -> None:
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    assert main(words("r2r-small-esceme", finished, "--json", data=str(world))) == 0
+    out, err = capsys.readouterr()
+    assert err == f"{finished}: all 8 iterations are done already, so nothing is trained\n"
+    told = json.loads(out)
+    assert told["begun_after"] == 8 and told["last"]["iteration"] == 8
+    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
+
+
+def test_an_unfinished_run_goes_on_to_the_same_weights(finished: Path, world: Path, capsys: Capture) -> None:
+    shutil.copytree(finished, "run")
+    for gone in ("state/00000008.pt", "experiment.json", "weights.safetensors"):
+        Path("run", gone).unlink()
+    assert main(words("r2r-small-esceme", "run", "--json", data=str(world))) == 0
+    out, err = capsys.readouterr()
+    assert "goes on after iteration 4\n" in err
+    assert "iteration 8: " in err and "iteration 4: " not in err
+    assert json.loads(out)["begun_after"] == 4
+    for same in ("weights.safetensors", "best/weights.safetensors", "log.jsonl", "training.json"):
+        assert Path("run", same).read_bytes() == (finished / same).read_bytes(), same
+
+
+def test_a_folder_of_another_experiment_is_refused_naming_what_differs(
+    finished: Path, world: Path, capsys: Capture
+) -> None:
+    told = refusal(capsys, words("r2r-small-esceme", finished, "--clip", "3", "--dropout", "0.3"))
+    assert told.startswith(f"{finished}: holds a run of another experiment, which differs in ")
+    assert "agent_settings.dropout, training.clip; give another --out" in told
+    told = refusal(capsys, words("r2r-small", finished))
+    assert "reader, reader_settings.context" in told
+    shutil.copytree(finished / "best", "imported")
+    assert "imported: holds something else than training" in refusal(capsys, words("r2r-small", "imported"))
+
+
+def test_an_interrupted_run_says_how_to_go_on(world: Path) -> None:
+    fields = {**SHORT, "iterations": "100000", "every": "100000"}
+    command = [
+        "train",
+        "r2r-small",
+        "--out",
+        "my run",
+        "--data",
+        str(world),
+        "--device",
+        "cpu",
+        *options(fields),
+    ]
+    started = subprocess.Popen(
+        [sys.executable, "-m", "esceme", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        while not any(Path("my run").glob("state/*.pt")):
+            assert started.poll() is None
+            time.sleep(0.05)
+        started.send_signal(signal.SIGINT)
+        out, err = started.communicate(timeout=60)
+    finally:
+        if started.poll() is None:
+            started.kill()
+    assert (started.returncode, out) == (130, "") and "Traceback" not in err
+    done = max(int(path.stem) for path in Path("my run").glob("state/*.pt"))
+    said, again = err.splitlines()[-2:]
+    assert said == f"interrupted; goes on after iteration {done} by the same command:"
+    assert again.startswith(f"esceme train r2r-small --out 'my run' --data {world} --iterations 100000 ")
+
+
+@pytest.mark.slow
+def test_of_several_processes_only_the_first_one_talks(world: Path) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = words("r2r-small-esceme", "run", "--json", data=str(world))
+    done = subprocess.run([*launcher, "-m", "esceme", *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["last"]["iteration"] == 8
+    assert done.stderr.count("iteration 8: val_seen") == 1
+
+
+# -- losses ----------------------------------------------------------------------------------------------
+
+
+class Losses(Watch):
+    """Keeps the losses of imitation."""
+
+    def __init__(self) -> None:
+        self.told: list[float] = []
+
+    def iterated(self, done: int, said: Mapping[str, float]) -> None:
+        self.told.append(said["imitation"])
+
+
+@pytest.mark.parametrize(
+    "recipe", ["r2r-small-esceme", "r4r-small-esceme", "cvdn-small-esceme", "rxr-small-esceme"]
+)
+def test_a_short_run_lowers_the_loss(recipe: str, world: Path) -> None:
+    said = {**SHORT, "iterations": "36", "imitation_first": "32", "batch": "8", "warm_up": "0", "every": "36"}
+    said = {name.replace("-", "_"): text for name, text in said.items()}
+    watch = Losses()
+    train(with_settings(RECIPES[recipe], said), world, "run", watch=watch)
+    assert len(watch.told) == 36
+    first, last = fmean(watch.told[:5]), fmean(watch.told[27:32])
+    assert last < 0.9 * first
+
+
+# -- what a person may not expect ------------------------------------------------------------------------
+
+
+def test_a_row_of_the_paper_without_pretraining_is_noted(world: Path, capsys: Capture) -> None:
+    # It stops for want of a split, after the note.
+    capsys.readouterr()
+    assert main(words("r4r-hamt", "run")) == 2
+    err = capsys.readouterr().err
+    assert "begins with drawn weights; the paper's begin with HAMT's pre-training: --start RUN" in err
+    assert "has no pth_vit_base_patch16_224_imagenet_r2r.e2e.ft.22k.hdf5: small.hdf5 is taken for it" in err
+    assert main(words("r4r-hamt", "run", "--start", "pretrained")) == 2
+    assert "drawn weights" not in capsys.readouterr().err
+
+
+# -- refusals --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("recipe", "more", "message"),
+    [
+        ("r2r-smal", [], "no recipe 'r2r-smal'; did you mean r2r-small"),
+        ("r2r-small", ["--bacth", "3"], "no field 'bacth'; did you mean batch"),
+        ("r2r-small", ["--batch"], "--batch: expected a value after it"),
+        ("r2r-small", ["--batch", "--json"], "--batch: expected a value after it"),
+        ("r2r-small", ["--batch", "-3"], "batch: expected at least 1, found -3"),
+        ("r2r-small", ["--dropout", "1.5"], "dropout: expected a share from 0 to below 1, found 1.5"),
+        ("r2r-small", ["--hidden", "130"], "hidden 130 cannot be shared out evenly to 4 heads"),
+        (
+            "r2r-small",
+            ["--completeness.way", "x"],
+            "--training.completeness.way x: expected one of as-released",
+        ),
+        ("r2r-small", ["--threads", "0"], "--threads 0: expected at least 1"),
+        ("r2r-small", ["--task", "r3r"], "task 'r3r' is unknown; expected one of r2r, "),
+        (
+            "r2r-small",
+            ["--splits", "held_out", "--best-split", "held_out"],
+            "split 'held_out' is made by --hold-out",
+        ),
+        ("r2r-small", ["--hold-out", "2"], "hold_out 2: expected fewer than the 2 scenes of the split"),
+        ("r2r-small", ["--splits", "val_seen,test"], "split 'test': its goals are withheld"),
+        ("r2r-small", ["--start", "nowhere"], "nowhere: is not a folder; expected a run folder"),
+        ("r2r-small", ["--data", "embedded:huge"], "no size 'huge'; there are tiny, small"),
+        ("r2r-small", ["--data", "nowhere"], "nowhere: no such folder; say where the data is with --data"),
+    ],
+)
+def test_a_request_without_sense_is_refused_and_leaves_nothing(
+    recipe: str, more: list[str], message: str, world: Path, capsys: Capture
+) -> None:
+    assert refusal(capsys, words(recipe, "run", *more)).startswith(message)
+
+
+def test_a_gpu_that_is_not_there_is_refused(world: Path, capsys: Capture) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    told = refusal(capsys, words("r2r-small", "run", "--device", "cuda"))
+    assert told == "--device cuda: torch finds no GPU here; give --device cpu"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "gone", "missing"),
+    [
+        ("r2r-hamt", "R2R/prevalent_aug_train_enc.json", "no split 'train' of prevalent"),
+        (
+            "r4r-hamt-esceme",
+            "",
+            "no split 'val_unseen_sampled' of r4r; splits that are here: train, val_seen, ",
+        ),
+        (
+            "cvdn-small",
+            "CVDN/train.json",
+            "no split 'train' of cvdn; splits that are here: val_seen, val_unseen",
+        ),
+        ("rxr-small-esceme", "RxR/rxr_val_seen_guide.jsonl.gz", "no split 'val_seen' of rxr"),
+        ("r2r-small", "features/small.hdf5", "expected one feature file, found none"),
+        ("r2r-semantic-small", "", "R2R_trainval"),
+        ("r2r-small", "connectivity", "no connectivity folder"),
+    ],
+)
+def test_data_that_a_recipe_lacks_is_named(
+    recipe: str, gone: str, missing: str, world: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    shutil.copytree(world, tmp_path / "data", ignore=shutil.ignore_patterns("panoramas"))
+    if gone:
+        path = tmp_path / "data" / gone
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    told = refusal(capsys, words(recipe, "run", data="data"))
+    assert told.startswith("data") and missing in told
+
+
+def test_a_command_without_a_recipe_or_with_two_is_refused(capsys: Capture) -> None:
+    for command in (
+        ["train", "--out", "run"],
+        ["train", "r2r-small", "r4r-small", "--out", "run"],
+        ["train", "r2r-small"],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        assert ended.value.code == 2
+        assert capsys.readouterr().out == ""
+
+
+# -- help and recipes ------------------------------------------------------------------------------------
+
+
+def test_help_on_a_recipe_lists_its_fields_with_their_values(capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "cvdn-small-esceme", "--batch", "7", "--help"])
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("usage: esceme train") and "--out" in printed
+    lines = dict(line.split()[:2] for line in printed.splitlines() if line.startswith("    --"))
+    assert (
+        lines["--training.batch"] == "7"
+        and lines["--keep"] == "last"
+        and lines["--reader.shortcut"] == "both"
+    )
+    assert "of as-released, reset, forgetting, drawn" in printed
+
+
+def test_recipes_are_listed(capsys: Capture) -> None:
+    assert main(["recipes"]) == 0
+    printed = capsys.readouterr().out
+    assert all(f" {name} " in printed for name in RECIPES)
+    assert main(["recipes", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {each["name"]: each["about"] for each in told["recipes"]} == {
+        name: recipe.about for name, recipe in RECIPES.items()
+    }
+
+
+@pytest.mark.parametrize("name", ["r2r-hamt-esceme", "rxr-small", "r2r-semantic-small-esceme"])
+def test_a_recipe_is_told_with_fields_differences_and_its_command(name: str, capsys: Capture) -> None:
+    recipe = RECIPES[name]
+    assert main(["recipes", name]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{name}: {recipe.about}\n")
+    assert f"--training.learning-rate {recipe.training.learning_rate}" in " ".join(printed.split())
+    assert all(difference[:40] in printed for difference in recipe.differences)
+    assert main(["recipes", name, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["command"] in printed and told["command"].startswith(f"esceme train {name} ")
+    assert ("--start PRETRAINED" in told["command"]) == (name in PAPER)
+    assert told["differences"] == list(recipe.differences)
+    assert told["fields"]["max_tokens"] == recipe.max_tokens
+    assert told["fields"]["agent.vocabulary"] is None  # as the data has it
+
+
+def test_an_unknown_recipe_is_refused(capsys: Capture) -> None:
+    assert main(["recipes", "rxr-smal"]) == 2
+    assert capsys.readouterr().err.startswith("error: no recipe 'rxr-smal'; did you mean rxr-small")

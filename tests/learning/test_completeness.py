@@ -1,0 +1,285 @@
+"""How complete a memory is in training: every way does what it says, and what is seen meanwhile is shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cottage import cottage, small_navigator, walk_of
+from esceme.errors import ConfigError
+from esceme.learning.completeness import Completeness, TrainingMemory
+from esceme.memory import MemoryBank
+from esceme.observation import Observation
+from esceme.tasks.episode import Episode
+from esceme.world import Pose
+
+ATLAS = cottage()
+WAYS = ("as-released", "reset", "forgetting", "drawn")
+EVERYWHERE = list(range(len(ATLAS)))
+COTTAGE = [int(each) for each in ATLAS.locate("cottage", ATLAS.graphs["cottage"].viewpoints)]
+SHED = [int(each) for each in ATLAS.locate("shed", ATLAS.graphs["shed"].viewpoints)]
+IN_COTTAGE, IN_SHED = walk_of("hall", "door"), walk_of("hall", "door", scene="shed")
+
+
+def memory_of(way: Any, **settings: Any) -> TrainingMemory:
+    return TrainingMemory(ATLAS, small_navigator().reader, Completeness(way=way, **settings))
+
+
+def complete(way: Any, **settings: Any) -> TrainingMemory:
+    """A memory of every place."""
+    memory = memory_of(way, **settings)
+    memory.bank.remember_at(EVERYWHERE)
+    return memory
+
+
+def begin(memory: TrainingMemory, *episodes: Episode, seed: int = 0) -> None:
+    memory.begin(episodes or (IN_COTTAGE,), np.random.default_rng(seed))
+
+
+def shown(memory: TrainingMemory, places: list[int] = EVERYWHERE) -> set[int]:
+    """The places of which something is recalled."""
+    recalled = memory.recall_at(torch.tensor(places)).any(-1)
+    return {place for place, known in zip(places, recalled.tolist(), strict=True) if known}
+
+
+def kept(memory: TrainingMemory) -> set[int]:
+    return set(memory.bank.visited.nonzero().flatten().tolist())
+
+
+def at(*places: int) -> Observation:
+    return Observation.of(ATLAS, Pose(np.array(places), np.full(len(places), 12)))
+
+
+def whole() -> Tensor:
+    """What is to be remembered of every place."""
+    bank = MemoryBank.of(ATLAS)
+    bank.remember_all()
+    return bank.recall_at(torch.tensor(EVERYWHERE))
+
+
+# -- all ways ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_remembered_during_a_rollout_is_shown_from_then_on(way: str) -> None:
+    memory = complete(way, full=0.0, empty=1.0, forget_share=1.0, reset_after=1)
+    begin(memory)
+    begin(memory)  # by now all but the first way show nothing
+    assert shown(memory, COTTAGE) == (set(COTTAGE) if way == "as-released" else set())
+    memory.remember_seen(at(COTTAGE[2], COTTAGE[4]))
+    memory.remember_at([COTTAGE[5]])
+    assert shown(memory, COTTAGE) >= {COTTAGE[2], COTTAGE[4], COTTAGE[5]}
+    if way != "as-released":
+        assert shown(memory, COTTAGE) == {COTTAGE[2], COTTAGE[4], COTTAGE[5]}
+    memory.remember_seen(at(COTTAGE[2]))  # coming by again changes nothing
+    assert torch.equal(
+        memory.recall_at(torch.tensor([COTTAGE[2], COTTAGE[5]])), whole()[[COTTAGE[2], COTTAGE[5]]]
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nowhere_and_places_nobody_has_been_to_are_zeros(way: str) -> None:
+    memory = memory_of(way, full=1.0, empty=0.0, forget_share=0.0)
+    begin(memory)
+    memory.remember_seen(at(3))
+    recalled = memory.recall_at(torch.tensor([[-1, 3, 4], [3, -1, -1]]))
+    assert recalled.any(-1).tolist() == [[False, True, False], [True, False, False]]
+    assert torch.equal(recalled[0, 1], whole()[3])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_other_scenes_are_left_alone(way: str) -> None:
+    memory = complete(way, full=0.0, empty=1.0, forget_share=1.0, reset_after=1)
+    for _ in range(3):
+        begin(memory, IN_COTTAGE)
+    assert shown(memory, SHED) == set(SHED) <= kept(memory)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_resumed_memory_goes_on_as_the_one_that_was_kept(way: str) -> None:
+    memory = complete(way, full=0.2, empty=0.2, forget_share=0.3, reset_after=3)
+    begin(memory, IN_COTTAGE, IN_SHED)
+    begin(memory, IN_COTTAGE)
+    state = memory.state()
+    resumed = memory_of(way, full=0.2, empty=0.2, forget_share=0.3, reset_after=3)
+    resumed.bank.remember_at([SHED[0]])  # what it knew before does not count
+    resumed.resume(state)
+    assert kept(resumed) == kept(memory)
+    for seed in range(4):
+        for each in (memory, resumed):
+            begin(each, IN_COTTAGE, IN_SHED, seed=seed)
+            each.remember_seen(at(COTTAGE[seed]))
+        everywhere = torch.tensor(EVERYWHERE)
+        assert torch.equal(memory.recall_at(everywhere), resumed.recall_at(everywhere))
+        assert str(memory.state()) == str(resumed.state())
+
+
+def test_a_state_does_not_change_when_more_is_remembered() -> None:
+    memory = memory_of("as-released")
+    begin(memory)
+    memory.remember_seen(at(0))
+    state = memory.state()
+    memory.remember_seen(at(1))
+    begin(memory)
+    assert state["visited"].tolist() == [0]
+
+
+# -- one by one --------------------------------------------------------------------------------------------
+
+
+def test_as_released_nothing_is_ever_forgotten() -> None:
+    memory = memory_of("as-released", reset_after=1, forget_share=1.0, full=0.0, empty=1.0)
+    lived: set[int] = set()
+    for seed, place in enumerate([*COTTAGE, *SHED] * 3):
+        begin(memory, IN_COTTAGE, IN_SHED, seed=seed)
+        memory.remember_seen(at(place))
+        lived.add(place)
+        assert shown(memory) == kept(memory) == lived
+    assert lived == set(EVERYWHERE)
+
+
+def test_reset_forgets_a_scene_after_so_many_episodes_in_it() -> None:
+    memory = complete("reset", reset_after=4)
+    begin(memory, IN_COTTAGE, IN_COTTAGE, IN_SHED)
+    begin(memory, IN_COTTAGE, IN_COTTAGE)
+    assert kept(memory) == set(EVERYWHERE)  # four episodes are being lived in the cottage, none is too many
+    begin(memory, IN_COTTAGE, IN_SHED)
+    assert kept(memory) == set(SHED)
+    memory.remember_seen(at(COTTAGE[1]))
+    begin(memory, IN_COTTAGE, IN_COTTAGE, IN_COTTAGE)  # the count began anew: one so far
+    assert shown(memory) == {COTTAGE[1], *SHED}
+    begin(memory, IN_COTTAGE, IN_SHED)
+    assert kept(memory) == set(SHED)
+
+
+def test_forgetting_is_for_good_and_by_the_share() -> None:
+    left = []
+    for seed in range(300):
+        memory = complete("forgetting", forget_share=0.3)
+        begin(memory, seed=seed)
+        assert shown(memory) == kept(memory) >= set(SHED)
+        left.append(len(kept(memory) & set(COTTAGE)))
+    # 300 times 7 places: the share that is left has a standard deviation of 0.01.
+    assert np.mean(left) / len(COTTAGE) == pytest.approx(0.7, abs=0.04)
+    assert np.var(left) == pytest.approx(7 * 0.3 * 0.7, rel=0.25)  # each place by itself
+    memory = complete("forgetting", forget_share=0.3)
+    before = set(COTTAGE)
+    for seed in range(40):
+        begin(memory, seed=seed)
+        now = kept(memory) & set(COTTAGE)
+        assert now <= before
+        before = now
+    assert not before
+
+
+def test_places_that_were_not_forgotten_are_as_they_were() -> None:
+    memory = complete("forgetting", forget_share=0.5)
+    begin(memory)
+    still = sorted(kept(memory))
+    assert set(SHED) < set(still) < set(EVERYWHERE)
+    assert torch.equal(memory.recall_at(torch.tensor(still)), whole()[still])
+
+
+def test_drawn_hides_for_one_rollout_and_forgets_nothing() -> None:
+    memory = complete("drawn")
+    seen: set[int] = set()
+    for seed in range(30):
+        begin(memory, seed=seed)
+        seen |= shown(memory, COTTAGE)
+        assert kept(memory) == set(EVERYWHERE)
+    assert seen == set(COTTAGE)
+
+
+def test_drawn_shares_are_all_nothing_or_drawn_evenly() -> None:
+    """One share for a scene and a rollout: of few places it can be told only roughly, of many well."""
+    memory = complete("drawn", full=0.3, empty=0.1)
+    counts = np.zeros(len(COTTAGE) + 1)
+    rollouts = 2000
+    for seed in range(rollouts):
+        begin(memory, seed=seed)
+        counts[len(shown(memory, COTTAGE))] += 1
+    # Of an even share, every number of 7 places is as likely: 0.6 / 8 each.
+    expected = np.full(len(COTTAGE) + 1, 0.6 / 8)
+    expected[[0, -1]] += [0.1, 0.3]
+    np.testing.assert_allclose(counts / rollouts, expected, atol=0.035)
+
+
+@pytest.mark.parametrize(("full", "empty", "expected"), [(1.0, 0.0, set(COTTAGE)), (0.0, 1.0, set())])
+def test_drawn_may_show_always_all_or_always_nothing(full: float, empty: float, expected: set[int]) -> None:
+    memory = complete("drawn", full=full, empty=empty)
+    for seed in range(20):
+        begin(memory, seed=seed)
+        assert shown(memory, COTTAGE) == expected
+
+
+def test_scenes_of_a_rollout_have_shares_of_their_own() -> None:
+    memory = complete("drawn", full=0.5, empty=0.5)
+    found = set()
+    for seed in range(40):
+        begin(memory, IN_COTTAGE, IN_SHED, seed=seed)
+        found.add((bool(shown(memory, COTTAGE)), bool(shown(memory, SHED))))
+    assert len(found) == 4
+
+
+def test_the_same_draw_shows_the_same() -> None:
+    one, other = complete("drawn"), complete("drawn")
+    for seed in range(10):
+        for memory in (one, other):
+            begin(memory, IN_SHED, IN_COTTAGE, seed=seed)
+        assert shown(one) == shown(other)
+
+
+# -- rollouts that are known beforehand --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_memory_that_foresees_gives_what_one_that_walks_would(way: str) -> None:
+    """Two walks of four steps: what is recalled at each, of every place, and what is left in the end."""
+    hall, door, garden, kitchen, pantry = (
+        int(each) for each in ATLAS.locate("cottage", ["hall", "door", "garden", "kitchen", "pantry"])
+    )
+    steps = [(hall, kitchen), (door, hall), (hall, pantry), (garden, hall)]
+    for seed in range(6):
+        walking, at_once, by_step = (
+            memory_of(way, full=0.0, empty=0.0, forget_share=0.4, reset_after=1) for _ in range(3)
+        )
+        for memory in (walking, at_once, by_step):
+            memory.bank.remember_at([door, pantry])
+            begin(memory, seed=seed)
+        places = torch.tensor([place for step in steps for place in step])
+        when = torch.arange(len(steps)).repeat_interleave(2)
+        foreseen = at_once.foresee(places, when)
+        everywhere = torch.tensor([*EVERYWHERE, -1]).expand(len(places), -1)
+        all_at_once = foreseen.recall_at(everywhere).view(len(steps), 2, len(ATLAS) + 1, -1)
+        going = by_step.foresee(places, when, at_once=False)
+        for step, standing in enumerate(steps):
+            expected = walking.recall_at(everywhere[:2])
+            assert torch.equal(all_at_once[step], expected)
+            assert torch.equal(going.recall_at(everywhere[:2]), expected)
+            walking.remember_seen(at(*standing))
+            going.remember_seen(at(*standing))
+        assert kept(walking) == kept(at_once) == kept(by_step)
+        assert shown(walking) == shown(at_once) == shown(by_step)
+
+
+# -- settings ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"way": "sometimes"}, "way 'sometimes': expected one of as-released, reset, forgetting, drawn"),
+        ({"reset_after": 0}, "reset_after: expected at least 1 episode, found 0"),
+        ({"forget_share": 1.5}, "forget_share: expected a share from 0 to 1, found 1.5"),
+        ({"full": -0.1}, "full: expected a share from 0 to 1, found -0.1"),
+        ({"empty": float("nan")}, "empty: expected a share from 0 to 1, found nan"),
+        ({"full": 0.7, "empty": 0.4}, "full 0.7 and empty 0.4: expected a sum of at most 1"),
+    ],
+)
+def test_what_cannot_be_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Completeness(**settings)

@@ -1,0 +1,173 @@
+"""Validations in the middle of training: under a declared memory, and so that nobody notices later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from esceme.errors import ConfigError
+from esceme.learning import Course, Validation, Watch
+from esceme.learning.journal import read_log
+from esceme.learning.validation import mark, some_of, validate
+from esceme.training import prepare, train
+from school import SPLIT, TAUGHT, alike, lesson_plan, write_school
+
+pytestmark = pytest.mark.long
+
+PROTOCOLS = ("cold", "two-pass", "episodic", "masked", "oracle")
+
+
+@pytest.fixture(scope="module")
+def school(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_school(tmp_path_factory.mktemp("school"))
+
+
+@pytest.fixture
+def course(school: Path, tmp_path: Path) -> Course:
+    """After two iterations, so that training remembers something."""
+    course = prepare(lesson_plan(), school, tmp_path, watch=Watch())
+    for iteration in range(2):
+        course.trainer.iterate(iteration)
+    return course
+
+
+def judge(course: Course, memory: str) -> dict[str, float]:
+    """The scores of all episodes."""
+    training = course.trainer.memory
+    assert training is not None
+    return validate(
+        course.trainer.navigator,
+        course.atlas,
+        course.sets[SPLIT],
+        memory,
+        task="r2r",
+        encode=course.encode,
+        max_steps=5,
+        leaking=training.bank if memory == "leaking" else None,
+    )
+
+
+def remembered(course: Course) -> set[str]:
+    """The scenes that training remembers something of."""
+    assert course.trainer.memory is not None
+    return set(course.trainer.memory.bank.scenes)
+
+
+@pytest.mark.parametrize("memory", PROTOCOLS)
+def test_validating_twice_gives_the_same_scores_and_leaves_the_memory_of_training_alone(
+    course: Course, memory: str
+) -> None:
+    before = deepcopy(course.trainer.state())
+    assert remembered(course) == set(TAUGHT)
+    assert judge(course, memory) == judge(course, memory)
+    assert alike(course.trainer.state(), before)
+    assert course.trainer.navigator.training
+
+
+def test_protocols_show_an_agent_different_memories(course: Course) -> None:
+    scores = {memory: judge(course, memory) for memory in PROTOCOLS}
+    assert len({tuple(each.values()) for each in scores.values()}) >= 3
+
+
+def test_what_leaks_stays_in_the_memory_of_training_and_is_there_the_next_time(course: Course) -> None:
+    first = judge(course, "leaking")
+    assert remembered(course) > set(TAUGHT)
+    lives = visited(course)
+    second = judge(course, "leaking")
+    assert visited(course) >= lives
+    assert first == judge(course, "cold")  # training has not been in these houses
+    assert second != first
+    course.trainer.iterate(2)  # what was remembered without gradients can be learned with
+
+
+def visited(course: Course) -> set[int]:
+    assert course.trainer.memory is not None
+    return set(course.trainer.memory.bank.visited.nonzero().flatten().tolist())
+
+
+def test_training_goes_on_the_same_whether_it_was_validated_or_not(school: Path, tmp_path: Path) -> None:
+    often = train(lesson_plan(every=1), school, tmp_path / "often")
+    never = train(lesson_plan(splits=()), school, tmp_path / "never")
+    assert (often / "weights.safetensors").read_bytes() == (never / "weights.safetensors").read_bytes()
+    leaking = train(lesson_plan(every=1, memory="leaking"), school, tmp_path / "leaking")
+    assert read_log(leaking / "log.jsonl") != read_log(often / "log.jsonl")
+
+
+def test_an_agent_without_memory_is_validated_without(school: Path, tmp_path: Path) -> None:
+    plan = lesson_plan(iterations=1, reader="unaided", memory="two-pass")
+    folder = train(plan, school, tmp_path)
+    assert [line["kind"] for line in read_log(folder / "log.jsonl")] == ["train", "validation"]
+
+
+# -- which weights are best --------------------------------------------------------------------------------
+
+
+class Judged(Watch):
+    """Keeps what validations said."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, float, bool]] = []
+
+    def validated(self, done: int, scores: Mapping[str, Mapping[str, float]], *, best: bool) -> None:
+        said = scores[SPLIT]
+        self.told.append((done, said["sr"] + said["spl"], best))
+
+
+def test_the_best_weights_are_those_of_the_latest_of_the_best_validations(
+    school: Path, tmp_path: Path
+) -> None:
+    watch = Judged()
+    train(lesson_plan(every=1, iterations=8, learning_rate=0.01), school, tmp_path / "whole", watch=watch)
+    reached = 0.0
+    for _, score, best in watch.told:
+        assert best == (score >= reached)
+        reached = max(reached, score)
+    scores = [score for _, score, _ in watch.told]
+    assert len(set(scores)) > 1, "nothing to choose from"
+    last = max(done for done, _, best in watch.told if best)
+    assert scores[last - 1] == max(scores)
+    until = train(
+        lesson_plan(every=1, iterations=last, learning_rate=0.01), school, tmp_path / "until", watch=Watch()
+    )
+    best = tmp_path / "whole" / "best" / "weights.safetensors"
+    assert best.read_bytes() == (until / "weights.safetensors").read_bytes()
+
+
+def test_of_equal_scores_the_latest_wins(school: Path, tmp_path: Path) -> None:
+    watch = Judged()
+    folder = train(lesson_plan(every=1, learning_rate=1e-9), school, tmp_path, watch=watch)
+    assert len({score for _, score, _ in watch.told}) == 1
+    assert all(best for _, _, best in watch.told)
+    assert (folder / "best" / "weights.safetensors").read_bytes() == (
+        folder / "weights.safetensors"
+    ).read_bytes()
+
+
+@pytest.mark.parametrize(("best", "expected"), [("sr+spl", 0.75), ("spl", 0.25), ("gp", 4.0)])
+def test_marks_are_what_their_names_say(best: Any, expected: float) -> None:
+    assert mark({"sr": 0.5, "spl": 0.25, "gp": 4.0}, Validation(best=best)) == expected
+
+
+def test_a_limit_spreads_over_the_split(course: Course) -> None:
+    episodes = course.sets[SPLIT]
+    assert some_of(episodes, 0) == some_of(episodes, 100) == episodes
+    some = some_of(episodes, 3)
+    assert [episodes.index(each) for each in some] == [0, len(episodes) // 3, 2 * len(episodes) // 3]
+
+
+def test_impossible_validations_are_refused() -> None:
+    for wrong in (
+        {"memory": "none"},
+        {"memory": "warm"},
+        {"memory": "tour"},
+        {"every": 0},
+        {"limit": -1},
+        {"best": "ne"},
+        {"best_split": "test"},
+    ):
+        with pytest.raises(ConfigError):
+            Validation(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,157 @@
+"""Every row of the paper at its full size, for one iteration, on generated data in the published files' form.
+
+A person with a GPU and the real files changes one thing about what is run here: the data folder.
+
+    esceme train r2r-hamt-esceme --start runs/pretrained --data ../datasets --out runs/esceme
+
+The folder is laid out as the HAMT family of code has it (spec A.1): ids instead of text, features of 768
+numbers, for RxR ids of XLM-R and features of 512, PREVALENT's augmentation for R2R. What is cut here costs
+time and changes nothing about the network: one episode a batch, three decisions, forty ids.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from esceme.config import with_settings
+from esceme.files import read_json, write_json, write_text
+from esceme.learning import Watch
+from esceme.recipes import CLIP, PAPER, VIT
+from esceme.synth import Order, embedded_world
+from esceme.tasks.catalogue import TASKS
+from esceme.tasks.folder import DataFolder
+from esceme.training import prepare
+from esceme.world import read_scenes
+from esceme.world.features import write_features
+from esceme.world.geometry import VIEWS
+
+pytestmark = pytest.mark.slow
+
+BERT, XLM_R = 30_522, 250_002
+SHORT = {"batch": "1", "max_steps": "3", "max_tokens": "40", "iterations": "1"}
+Record = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny embedded world as a folder of the HAMT family, with drawn features and ids."""
+    world, root = DataFolder(embedded_world(Order("tiny"))), tmp_path_factory.mktemp("datasets")
+    rng = np.random.default_rng(0)
+    shutil.copytree(world.connectivity, root / "R2R/connectivity")
+    keys = [
+        f"{scene}_{name}"
+        for scene, graph in read_scenes(world.connectivity).items()
+        for name in graph.viewpoints
+    ]
+    for name, width in ((VIT, 768), (CLIP, 512)):
+        drawn = ((key, rng.normal(size=(VIEWS, width)).astype(np.float32)) for key in keys)
+        write_features(root / "R2R/features" / name, drawn)
+    write_annotations(world, root, rng)
+    return root
+
+
+def write_annotations(world: DataFolder, root: Path, rng: np.random.Generator) -> None:
+    """The embedded world's annotations with ids, under the names that HAMT's bundle has for them."""
+    for task, split, name in (
+        ("r2r", "train", "R2R_train"),
+        ("r2r", "train", "prevalent_aug_train"),
+        ("r2r", "val_seen", "R2R_val_seen"),
+        ("r2r", "val_unseen", "R2R_val_unseen"),
+        ("r4r", "train", "R4R_train"),
+        ("r4r", "val_seen", "R4R_val_seen"),
+        ("r4r", "val_unseen", "R4R_val_unseen_sampled"),
+    ):
+        records = read_json(world.require(task, split), list[Record])
+        for record in records:
+            record["instr_encodings"] = [ids(BERT, rng) for _ in record["instructions"]]
+            if name.startswith("prevalent"):
+                record["path_id"] = f"aug-{record['path_id']}"
+        write_json(root / "R2R/annotations" / f"{name}_enc.json", records)
+    for split in ("train", "val_seen", "val_unseen"):
+        dialogs = [dialog(each, rng) for each in read_json(world.require("cvdn", split), list[Record])]
+        write_json(root / f"CVDN/annotations/ndh/{split}_enc.json", dialogs)
+        lines = [
+            msgspec.json.encode(
+                {
+                    "instruction_id": number,
+                    "language": each.language,
+                    "path_id": int(each.path_id),
+                    "scan": each.scene_id,
+                    "path": each.reference_path,
+                    "heading": each.heading,
+                    "instruction": each.instruction,
+                    "instr_encoding": ids(XLM_R, rng),
+                }
+            ).decode()
+            for number, each in enumerate(TASKS["rxr"].read(world.require("rxr", split)))
+        ]
+        write_text(root / f"RxR/annotations/rxr_{split}_guide_enc_xlmr.jsonl", "\n".join(lines) + "\n")
+
+
+def ids(vocabulary: int, rng: np.random.Generator) -> list[int]:
+    """An instruction of fifty ids, the largest of the vocabulary among the first and the last of them."""
+    drawn = rng.integers(1, vocabulary, 50)
+    drawn[[1, -2]] = vocabulary - 1
+    return drawn.tolist()
+
+
+def dialog(record: Record, rng: np.random.Generator) -> Record:
+    """A raw NDH record as HAMT pre-encodes it (spec A.12)."""
+    before = record["nav_history"][:-1]
+    return {
+        "instr_id": str(record["inst_idx"]),
+        "scan": record["scan"],
+        "instr_encoding": ids(BERT, rng),
+        "start_pano": record["start_pano"]["pano"],
+        "start_heading": record["start_pano"]["heading"],
+        "end_panos": record["end_panos"],
+        "nav_steps": [*before, *record["player_path"]],
+        "nav_idx": len(before),
+    }
+
+
+@pytest.fixture(autouse=True)
+def _leave_no_network_behind() -> Iterator[None]:
+    """A network, its gradients and its optimiser are three gigabytes."""
+    yield
+    gc.collect()
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_a_row_of_the_paper_takes_an_iteration(name: str, datasets: Path, tmp_path: Path) -> None:
+    experiment = with_settings(PAPER[name], SHORT)
+    course = prepare(experiment, datasets, tmp_path / "run", watch=Watch())
+    trainer, navigator = course.trainer, course.trainer.navigator
+    parts = {
+        "text": navigator.agent.text.layers[0],
+        "history": navigator.agent.history.picture,
+        "sight": navigator.agent.sight.picture,
+        "vision": navigator.agent.cross_layers[0],
+        "action": navigator.agent.action,
+        "critic": navigator.agent.critic,
+    }
+    if navigator.reader.uses_memory:
+        parts["reader"] = navigator.reader
+    before = {part: fingerprint(module) for part, module in parts.items()}
+    said = trainer.iterate(0)
+    assert all(math.isfinite(value) for value in said.values())
+    assert {"imitation", "policy", "critic", "entropy", "reward", "gradient"} <= set(said)
+    learned = {part for part, module in parts.items() if fingerprint(module) != before[part]}
+    frozen = {"text", "history"} if experiment.task in ("r2r", "rxr") else set()
+    assert learned == set(parts) - frozen
+    assert len(course.sets[experiment.validation.best_split]) > 0
+    assert not (tmp_path / "run").exists()  # nothing is kept of it
+
+
+def fingerprint(module: torch.nn.Module) -> list[float]:
+    return [float(each.detach().double().abs().sum()) for each in module.parameters()]

@@ -1,0 +1,106 @@
+"""An experiment carried out: which data it reads, and what it refuses before anything is written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from esceme.config import Experiment
+from esceme.errors import ConfigError, DataError
+from esceme.files import read_json, write_json
+from esceme.learning import Validation, Watch
+from esceme.runs import load_run
+from esceme.tasks.folder import DataFolder
+from esceme.training import prepare, read_data, train
+from school import SPLIT, TAUGHT, Interrupt, Interrupted, lesson_plan, products, write_school
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def school(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_school(tmp_path_factory.mktemp("school"))
+
+
+def holding_out(splits: tuple[str, ...]) -> Experiment:
+    plan = replace(lesson_plan(iterations=1), hold_out=1)
+    return replace(plan, validation=Validation(splits=splits, best_split=splits[0]))
+
+
+@pytest.mark.parametrize("splits", [("held_out", SPLIT), (SPLIT, "held_out"), ("held_out",), (SPLIT,)])
+def test_scenes_that_are_held_out_are_validated_on_and_not_learned_from(
+    school: Path, splits: tuple[str, ...], tmp_path: Path
+) -> None:
+    experiment = holding_out(splits)
+    room = read_data(experiment, DataFolder(school))
+    (taught,) = {episode.scene_id for episode in room.lessons[0]}
+    assert taught in TAUGHT
+    assert room.sets.keys() == set(splits)
+    if "held_out" in splits:
+        assert {episode.scene_id for episode in room.sets["held_out"]} == {*TAUGHT} - {taught}
+    scenes = {episode.scene_id for episodes in room.sets.values() for episode in episodes}
+    assert {taught, *scenes} <= set(room.atlas.scenes)
+    prepare(experiment, school, tmp_path, watch=Watch()).run()
+
+
+def test_what_cannot_be_validated_on_is_refused(school: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'held_out' is made by --hold-out"):
+        read_data(replace(holding_out(("held_out",)), hold_out=0), DataFolder(school))
+    with pytest.raises(ConfigError, match="hold_out 2: expected fewer than the 2 scenes"):
+        read_data(replace(holding_out(("held_out",)), hold_out=2), DataFolder(school))
+    with pytest.raises(DataError, match="val_seen"):
+        train(lesson_plan(splits=(SPLIT, "val_seen")), school, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_with_words_of_its_own_resumes_and_keeps_them_beside_its_weights(
+    school: Path, tmp_path: Path
+) -> None:
+    experiment = replace(lesson_plan(), text="words", rarest=1)
+    whole = train(experiment, school, tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        train(experiment, school, tmp_path / "cut", watch=Interrupt(4))
+    assert not (tmp_path / "cut" / "vocab.txt").exists()  # no weights there yet
+    cut = train(experiment, school, tmp_path / "cut")
+    assert products(cut) == products(whole)
+    words = [run.vocabulary for run in (load_run(cut), load_run(cut / "best"))]
+    assert words == [cut / "vocab.txt", cut / "best" / "vocab.txt"]
+    assert len({path.read_bytes() for path in words if path}) == 1
+
+
+# -- which folders it goes on in ---------------------------------------------------------------------------
+
+
+def everything_in(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_folder_with_another_experiment_is_refused_and_says_what_differs(
+    school: Path, tmp_path: Path
+) -> None:
+    train(lesson_plan(iterations=1), school, tmp_path)
+    before = everything_in(tmp_path)
+    with pytest.raises(ConfigError, match=r"differs in training.batch, training.iterations; give another"):
+        train(lesson_plan(iterations=2, batch=2), school, tmp_path)
+    assert everything_in(tmp_path) == before
+    reworded = replace(lesson_plan(iterations=1), about="the same, described better", differences=("none",))
+    prepare(reworded, school, tmp_path, watch=Watch())
+
+
+def test_a_folder_of_something_else_is_refused(school: Path, tmp_path: Path) -> None:
+    write_json(tmp_path / "experiment.json", {})
+    with pytest.raises(ConfigError, match="holds something else than training"):
+        train(lesson_plan(), school, tmp_path)
+
+
+def test_a_run_does_not_go_on_with_other_data(school: Path, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        train(lesson_plan(), school, tmp_path / "run", watch=Interrupt(3))
+    other = write_school(tmp_path / "other")
+    path = other / "R2R" / "R2R_train.json"
+    write_json(path, read_json(path, list[dict[str, Any]])[1:])
+    with pytest.raises(ConfigError, match=r"differs in data.train"):
+        train(lesson_plan(), other, tmp_path / "run")
