@@ -99,6 +99,7 @@ ORDER_WITHIN = {
         *["floors", "svg", "lanes", "marks", "panels", "plan", "floorplan", "topdown"],
         *["panorama", "axes", "curves", "terminal", "__init__"],
     ],
+    "demo": ["crew", "wish", "scoring", "walks", "outcome", "report", "show", "__init__"],
     "verify": [
         *[
             "comparison",

@@ -38,6 +38,8 @@ from esceme.world.geometry import VIEWS
 pytestmark = pytest.mark.slow
 
 BERT, XLM_R = 30_522, 250_002
+SCORES = 1000
+"""Of a classifier, which published feature files append to the features (spec A.7)."""
 SHORT = {"batch": "1", "max_steps": "3", "max_tokens": "40", "iterations": "1"}
 Record = dict[str, Any]
 
@@ -53,7 +55,7 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for scene, graph in read_scenes(world.connectivity).items()
         for name in graph.viewpoints
     ]
-    for name, width in ((VIT, 768), (CLIP, 512)):
+    for name, width in ((VIT, 768 + SCORES), (CLIP, 512)):
         drawn = ((key, rng.normal(size=(VIEWS, width)).astype(np.float32)) for key in keys)
         write_features(root / "R2R/features" / name, drawn)
     write_annotations(world, root, rng)

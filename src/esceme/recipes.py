@@ -224,6 +224,7 @@ R2R_SMALL = _small("r2r", "R2R on two cores", training=replace(SMALL_TRAINING, a
 SEMANTIC = _small(
     "r2r",
     "R2R of real scenes on two cores, by annotated objects and rooms instead of pictures",
+    max_tokens=60,
     features="semantic.hdf5",
     word_vectors=("glove/R2R_trainval", "glove/REVERIE_train"),
     agent_settings={**SMALL_AGENT, "grounding": 300},

@@ -14,7 +14,7 @@ from esceme import __version__
 from esceme.agents import AGENTS
 from esceme.config import Experiment, as_json
 from esceme.errors import CheckpointError, ConfigError, DataError
-from esceme.evaluation.inputs import find_annotations, find_task, make_encoder
+from esceme.evaluation.inputs import find_annotations, find_task, make_encoder, open_fitting
 from esceme.evaluation.plan import Plan
 from esceme.files import read_json, write_json
 from esceme.learning import Course, Together, Trainer, Watch
@@ -28,7 +28,7 @@ from esceme.tasks.episode import Episode, check_paths, one_per_walk, scenes_of
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.text import Vocabulary, WordPiece
 from esceme.walking import Encode
-from esceme.world import Atlas, FeatureStore, open_features, read_scenes
+from esceme.world import Atlas, FeatureStore, read_scenes
 from esceme.world.graph import SceneGraph
 
 TRAINING = "training.json"
@@ -192,7 +192,7 @@ def read_data(experiment: Experiment, data: DataFolder) -> Classroom:
         check_paths(one_per_walk(episodes), graphs, path)
     name = experiment.features
     path = Path(name) if Path(name).is_file() else data.only_features(name, option="--features")
-    store = open_features(path)
+    store = open_fitting(path, experiment.agent_settings.get("feature_width"))
     return Classroom(Atlas([graphs[scene] for scene in sorted(graphs)], store), store, lessons, sets)
 
 

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.long
 
 Capture = pytest.CaptureFixture[str]
 SHORT = {
+    "method": "dagger",
     "iterations": "8",
     "imitation-first": "6",
     "batch": "4",
@@ -34,7 +35,7 @@ SHORT = {
     "limit": "6",
     "checkpoint-every": "4",
 }
-"""A run of seconds, with every kind of iteration, validation and state in it."""
+"""A run of seconds: imitation, DAgger, validations and states."""
 
 
 @pytest.fixture(autouse=True)
@@ -192,7 +193,10 @@ def test_an_interrupted_run_says_how_to_go_on(world: Path) -> None:
     done = max(int(path.stem) for path in Path("my run").glob("state/*.pt"))
     said, again = err.splitlines()[-2:]
     assert said == f"interrupted; goes on after iteration {done} by the same command:"
-    assert again.startswith(f"esceme train r2r-small --out 'my run' --data {world} --iterations 100000 ")
+    expected = (
+        f"esceme train r2r-small --out 'my run' --data {world} --device cpu --method dagger --iterations "
+    )
+    assert again.startswith(expected)
 
 
 @pytest.mark.slow
@@ -321,6 +325,12 @@ def test_data_that_a_recipe_lacks_is_named(
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     told = refusal(capsys, words(recipe, "run", data="data"))
     assert told.startswith("data") and missing in told
+
+
+def test_features_of_another_width_than_the_recipe_reads_are_refused(world: Path, capsys: Capture) -> None:
+    more = ["--augmentation", "", "--agent.text-layers", "1", "--agent.cross-layers", "1"]
+    told = refusal(capsys, words("r2r-hamt", "run", *more))
+    assert "small.hdf5: features of width " in told and "and this network reads 768" in told
 
 
 def test_a_command_without_a_recipe_or_with_two_is_refused(capsys: Capture) -> None:

@@ -273,6 +273,21 @@ def test_a_route_outside_the_scene_is_refused() -> None:
         draw_scene(HOUSE, [Route("agent", ("000-id", "elsewhere"), "predicted")])
 
 
+def test_what_was_remembered_is_marked_counted_and_described() -> None:
+    known = ["000-id", "010-id", "101-id"]
+    root = read(draw_scene(HOUSE, [ASTRAY], remembered=known))
+    shown = {
+        kind: [of_class(each, "remembered") for each in of_class(root, kind)]
+        for kind in ("floor", "thumbnail")
+    }
+    assert [len(each) for each in shown["floor"]] == [2] and [len(each) for each in shown["thumbnail"]] == [1]
+    assert "remembered before (3 of 32 viewpoints)" in texts(root)
+    assert "3 were remembered before" in root.findtext(f"{SVG}desc", "")
+    assert not of_class(read(draw_scene(HOUSE, [ASTRAY])), "remembered")
+    with pytest.raises(WorldError, match="'elsewhere' is not in scene"):
+        draw_scene(HOUSE, remembered=["elsewhere"])
+
+
 @pytest.mark.real
 def test_all_real_scenes_can_be_drawn(real_graphs: dict[str, SceneGraph]) -> None:
     for graph in real_graphs.values():

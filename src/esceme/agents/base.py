@@ -95,6 +95,11 @@ class Agent(nn.Module, ABC, Generic[S]):
     needs_goals: ClassVar[bool] = False
     """Whether it cannot begin without what is `Privileged`."""
 
+    @property
+    def undecayed(self) -> list[nn.Parameter]:
+        """Parameters that weight decay must not touch; there are none unless an agent says so."""
+        return []
+
     @abstractmethod
     def begin(self, words: Words, start: Tensor, privileged: Privileged | None = None) -> S:
         """The state of agents that were given `words` and stand at viewpoints `start` (B,)."""

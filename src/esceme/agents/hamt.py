@@ -7,7 +7,7 @@ candidate and STOP gets a score.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,8 @@ from esceme.world.geometry import COLUMNS, VIEWS
 
 CLAUSES = 32
 """How many clauses of an instruction a grounding head tells apart."""
+KNOWN_TEXTS = 20_000
+"""How many instructions are kept that were read once."""
 PACE = 30.0
 """By how much faster than other weights those are learned that say when a clause matters."""
 ActionInput = Literal["ob", "ob_txt", "ob_hist", "ob_txt_hist"]
@@ -67,6 +69,9 @@ class HamtConfig:
     action_input: ActionInput = "ob_txt"
     """Ignored without language cross-attention, where an observation token is scored as it is."""
     freeze_text: bool = True
+    read_once: bool = False
+    """Whether a frozen text encoder reads each instruction once and for all, without dropout. The released
+    training reads it anew each time, with dropout."""
     freeze_history: bool = True
     freeze_observation: bool = False
     dropout: float = 0.1
@@ -100,6 +105,8 @@ class HamtConfig:
         for name in (*counted, "max_steps", "cross_layers"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
+        if self.read_once and not self.freeze_text:
+            raise ConfigError("read_once: only a frozen text encoder (freeze_text) can read once and for all")
         if self.grounding < 0:
             raise ConfigError(f"grounding: expected a width, or 0 for none, found {self.grounding}")
 
@@ -332,6 +339,7 @@ class HAMT(Agent[HamtState]):
         self.critic = Critic(config.hidden, config.critic_inner, dropout=config.critic_dropout)
         if config.freeze_text:
             self.text.layers.requires_grad_(False)
+        self._known_texts: dict[tuple[int, ...], Tensor] = {}
 
     # -- the three methods -------------------------------------------------------------------------------
 
@@ -391,8 +399,41 @@ class HAMT(Agent[HamtState]):
 
     def read(self, words: Words, *, everything: bool = False) -> Tensor:
         """The encoded instruction, (B, L, H)."""
+        if self.config.read_once and not everything:
+            return self._recite(words)
         encoded = self.text(words, everything=everything)
         return encoded.detach() if self.config.freeze_text else encoded
+
+    def _recite(self, words: Words) -> Tensor:
+        """Instructions as they were read the first time, each by itself, so that it does not matter when."""
+        told = []
+        for ids, valid in zip(words.ids, words.valid, strict=True):
+            key = tuple(ids[valid].tolist())
+            if key not in self._known_texts:
+                if len(self._known_texts) >= KNOWN_TEXTS:
+                    self._known_texts.pop(next(iter(self._known_texts)))
+                self._known_texts[key] = self._read_alone(ids[valid])
+            told.append(self._known_texts[key])
+        return nn.utils.rnn.pad_sequence(told, batch_first=True)
+
+    def _load_from_state_dict(self, *loading: Any) -> None:
+        """Forget what was read with other weights."""
+        self._known_texts.clear()
+        super()._load_from_state_dict(*loading)
+
+    def _read_alone(self, ids: Tensor) -> Tensor:
+        """One instruction, (L,) -> (L, H), without dropout."""
+        learning = self.text.training
+        self.text.eval()
+        with torch.inference_mode(False), torch.no_grad():  # or training could not use what evaluation read
+            encoded = self.text(Words(ids[None], torch.ones_like(ids[None], dtype=torch.bool)))[0]
+        self.text.train(learning)
+        return encoded
+
+    @property
+    def undecayed(self) -> list[nn.Parameter]:
+        """The marks of text and sight: a text that is read once must not change by weight decay."""
+        return list(self.text.kinds.parameters()) if self.config.read_once else []
 
     def text_of_layers(self, encoded: Tensor, heard: Tensor, *, everything: bool = False) -> list[Tensor]:
         """What each cross layer reads without language cross-attention: T0, then G0(T0), G1(T0), ….

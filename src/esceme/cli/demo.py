@@ -2,90 +2,151 @@
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import fill
+from typing import Any
 
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from esceme import __version__
 from esceme.cli.console import note, print_json, progress, tables
-from esceme.demo import SPLIT, TASK, Outcome, look_around
+from esceme.demo import News, Outcome, Scoring, Wish, show
+from esceme.demo.crew import Hear
+from esceme.demo.report import UNSEEN
+from esceme.demo.scoring import GAIN, HEADINGS, cells, verdict, visit_curves
+from esceme.report import text_curve
 from esceme.synth.dataset import Size
 
-COLUMNS = {"tl": "TL (m)", "ne": "NE (m)", "sr": "SR (%)", "spl": "SPL (%)", "ndtw": "nDTW (%)"}
-"""Measures of the table, and what stands above them."""
+WIDTH = 78
+"""Letters of a line of words."""
+NEXT = (
+    "Try next what is left where the same weights recall nothing (masked), how sure all differences are, "
+    "or what longer training gives:"
+)
 
 
-def demo(out: Path = Path("demo"), size: Size = "small", seed: int = 0, json: bool = False) -> int:
-    """Make, walk, score and draw the embedded world: the quickest look around.
+def demo(
+    out: Path = Path("demo"),
+    size: Size = "small",
+    seed: int = 0,
+    iterations: int | None = None,
+    json: bool = False,
+) -> int:
+    """Train an agent without memory and one with it, and see what remembering gives in unseen houses.
 
-    Generates houses with pictures, features and instructions (two minutes on two cores the first time, then
-    kept in the cache), lets the data doctor examine them, and sends scripted walkers through the unseen ones:
-    one that knows the way, one that wanders, and a reader that parses the instruction and looks for what it
-    names, without memory, with a memory that begins empty, and with a full one. Needs no data.
+    Makes the embedded world (two minutes on two cores the first time, then kept in the cache), trains both
+    agents side by side with the same budget, lets them walk houses of their training and unseen ones under
+    four memory protocols, and writes a report with figures. All of it takes two cores ten minutes at most;
+    interrupted, it goes on by the same command. Needs no data and no GPU.
 
     Examples:
         esceme demo
-        esceme demo --size tiny --out /tmp/look --seed 7
-        esceme demo --json
+        esceme demo --seed 1 --out demo-1
+        esceme demo --size tiny --iterations 40 --out look --json
 
     Args:
-        out: the folder to write to; files of an earlier demo are replaced.
-        size: how large a world.
-        seed: which world, and where the random walker goes.
+        out: the folder to write to, or to go on with: both runs, their evaluations and the report.
+        size: how large a world; tiny is for trying out, and too little to learn from.
+        seed: of both trainings; the world stays the same.
+        iterations: how long to train, by default as the recipes r2r-small and r2r-small-esceme say.
         json: print one json object of plain fractions instead of a table.
     """
-    note(f"making, examining and walking the embedded world; results go to {out}")
-    seen = look_around(out, size=size, seed=seed, watch=progress)
+    wish = Wish(out=out, size=size, seed=seed, iterations=iterations)
+    try:
+        seen = show(wish, houses=progress, watching=_bars)
+    except KeyboardInterrupt:
+        note(f"interrupted; the same command goes on with it:\n{wish.command}")
+        return 130
     if json:
-        files = {"world": seen.world, "annotations": seen.annotations, "drawing": seen.drawing}
-        print_json(
-            {
-                "size": size,
-                "seed": seed,
-                "scores": seen.scores,
-                "episode": seen.drawn.episode_id,
-                **{name: str(path) for name, path in files.items()},
-                "predictions": {name: str(path) for name, path in seen.predictions.items()},
-            }
-        )
-    else:
-        tables().print(_table(seen))
-        print(_story(seen))
+        print_json(_plain(seen))
+        return 0
+    tables().print(_table(seen))
+    print(f"SPL by the number of the walk in an unseen house ({UNSEEN}):\n")
+    print(text_curve(visit_curves(seen.scorings[UNSEEN], ("none", "cold")), width=WIDTH))
+    print(f"\nreport: {seen.report}\n")
+    print(fill(verdict(seen.scorings[UNSEEN]), WIDTH))
+    print(fill(NEXT, WIDTH))
+    for command in wish.advice(seen.world):
+        print(f"  {command}")
     return 0
 
 
+@contextmanager
+def _bars() -> Iterator[Hear]:
+    """A bar for each job on standard error, with its loss and the time left."""
+    tasks: dict[str, TaskID] = {}
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("left {task.fields[said]}"),
+        console=Console(stderr=True, highlight=False),
+        speed_estimate_period=60,
+        refresh_per_second=2,
+    ) as bars:
+
+        def hear(news: News) -> None:
+            if news.note:
+                bars.console.print(f"{news.job}, {news.note}", markup=False, soft_wrap=True)
+                return
+            if news.job not in tasks:
+                tasks[news.job] = bars.add_task(news.job, completed=news.done, total=news.total, said="")
+            said = " ".join(f"{name} {value:.3g}" for name, value in (news.said or {}).items())
+            bars.update(tasks[news.job], completed=news.done, total=news.total, said=said)
+
+        yield hear
+
+
 def _table(seen: Outcome) -> Table:
-    count = next(iter(seen.scores.values()))["n"]
-    table = Table(title=f"{TASK} {SPLIT} of the embedded world: {count} episodes in unseen houses")
-    table.add_column("walker")
-    for heading in COLUMNS.values():
-        table.add_column(heading, justify="right")
-    for name, means in seen.scores.items():
-        shown = [f"{means[key] * (100 if '%' in heading else 1):.2f}" for key, heading in COLUMNS.items()]
-        table.add_row(name, *shown)
+    """Both splits below each other; under every value its interval."""
+    title = f"{seen.iterations:,} iterations each, seed {seen.wish.seed}; 95 % intervals over paths"
+    table = Table("", *HEADINGS.values(), GAIN, title=title, box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for scoring in seen.scorings.values():
+        table.add_row(f"[bold]{scoring.split}[/bold]")
+        for row in scoring.rows:
+            table.add_row(row.memory, *("\n".join(filter(None, cell)) for cell in cells(row)))
+        table.add_section()
     return table
 
 
-def _story(seen: Outcome) -> str:
-    common = f"--annotations {_quoted(seen.annotations)} --connectivity {_quoted(seen.connectivity)}"
-    read = _quoted(seen.predictions["reader, cold memory"])
-    scene, episode = seen.drawn.scene_id, seen.drawn.episode_id
-    without, cold = (seen.scores[f"reader, {memory} memory"]["spl"] for memory in ("no", "cold"))
-    words = (
-        f"A reader that remembers what it saw on earlier walks through a house scores {100 * cold:.0f} SPL, "
-        f"the same reader without memory {100 * without:.0f}: many instructions name things that cannot be "
-        f"seen from where one has to decide, and {seen.drawing} shows what that costs in episode {episode}. "
-        f"The world lies in {seen.world} (panoramas/ is worth a look), the data doctor found all "
-        f"{seen.sound} parts of it in order, and every command reads published data the same way; try next:"
-    )
-    commands = (
-        f"esceme data check {_quoted(seen.world)}",
-        f"esceme score --task {TASK} --predictions {read} {common} --bootstrap 1000",
-        f"esceme scene {scene} {common} --episode {episode} --predictions {read} --out walk.svg",
-    )
-    return "\n".join(["", fill(words, width=100), "", *(f"  {command}" for command in commands)])
+def _plain(seen: Outcome) -> dict[str, Any]:
+    """The outcome for json."""
+    figures = sorted(seen.report.parent.glob("figures/*.svg"))
+    return {
+        "command": seen.wish.command,
+        "version": __version__,
+        "size": seen.wish.size,
+        "seed": seen.wish.seed,
+        "iterations": seen.iterations,
+        "begun_after": seen.begun_after,
+        "seconds": seen.seconds,
+        "world": str(seen.world),
+        "report": str(seen.report),
+        "figures": [str(each) for each in figures],
+        "walks": seen.walks,
+        "splits": {split: _scores(scoring) for split, scoring in seen.scorings.items()},
+        "seen": verdict(seen.scorings[UNSEEN]),
+        "next": seen.wish.advice(seen.world),
+    }
 
 
-def _quoted(path: Path) -> str:
-    return shlex.quote(str(path))
+def _scores(scoring: Scoring) -> dict[str, Any]:
+    """A split for json."""
+    rows = {}
+    for row in scoring.rows:
+        gain = row.gain and {
+            "mean": row.gain.mean,
+            "over_paths": row.gain.over_paths and row.gain.over_paths._asdict(),
+            "over_scenes": row.gain.over_scenes and row.gain.over_scenes._asdict(),
+        }
+        visits = [each._asdict() for each in row.visits]
+        rows[row.memory] = {"means": row.means, "ci95": row.intervals, "spl_gain": gain, "by_visit": visits}
+    return {"episodes": scoring.episodes, "paths": scoring.paths, "scenes": scoring.scenes, "rows": rows}

@@ -90,7 +90,8 @@ def train(
         except KeyboardInterrupt:
             if leads:
                 note(f"interrupted; goes on after iteration {_done(out)} by the same command:")
-                note(_command(recipe, out, data, fields or {}))
+                own = {"out": out, "data": data, "device": device, "threads": threads}
+                note(_command(recipe, {**own, **(fields or {})}))
             return 130
     if leads:
         facts = {"recipe": recipe, "out": str(out), "begun_after": begun, "seconds": time.monotonic() - start}
@@ -138,9 +139,11 @@ def _apart(words: Sequence[str]) -> tuple[list[str], dict[str, str], list[str]]:
     return [*recipe, *own], fields, lacking
 
 
-def _command(recipe: str, out: Path, data: str | None, fields: Mapping[str, str]) -> str:
-    words = ["esceme", "train", recipe, "--out", str(out), *(["--data", data] if data else [])]
-    return shlex.join([*words, *(word for name, text in fields.items() for word in (f"--{name}", text))])
+def _command(recipe: str, options: Mapping[str, object]) -> str:
+    """The command with options that were given."""
+    given = {name: str(value) for name, value in options.items() if value not in (None, "auto")}
+    words = [word for name, text in given.items() for word in (f"--{name}", text)]
+    return shlex.join(["esceme", "train", recipe, *words])
 
 
 def _compute_with(threads: int) -> None:

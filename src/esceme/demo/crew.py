@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import NamedTuple
@@ -62,12 +63,13 @@ class Job(NamedTuple):
     work: Callable[[Voice], object]
 
 
-class _Worker(NamedTuple):
-    """A process at work, and where it is heard."""
+@dataclass
+class _Worker:
+    """A process at work, where it is heard, and at which job it was when it was last heard."""
 
-    jobs: Sequence[Job]
     process: SpawnProcess
     ear: Connection
+    job: str
 
 
 def side_by_side(teams: Sequence[Sequence[Job]], hear: Hear) -> None:
@@ -96,7 +98,7 @@ def _start(jobs: Sequence[Job]) -> _Worker:
     process = context.Process(target=_work, args=(jobs, mouth), daemon=True)
     process.start()
     mouth.close()  # the process has its own; when that is closed, it has ended
-    return _Worker(jobs, process, ear)
+    return _Worker(process, ear, jobs[0].name)
 
 
 def _listen(workers: Sequence[_Worker], hear: Hear) -> None:
@@ -110,6 +112,7 @@ def _listen(workers: Sequence[_Worker], hear: Hear) -> None:
             except (EOFError, OSError):  # the end, or in the middle of a word
                 _require_success(by_ear.pop(ear))
                 continue
+            by_ear[ear].job = news.job
             if isinstance(news, Fault):
                 raise EscemeError(f"{news.job}: {news.message}")
             hear(news)
@@ -118,9 +121,9 @@ def _listen(workers: Sequence[_Worker], hear: Hear) -> None:
 def _require_success(worker: _Worker) -> None:
     worker.process.join()
     if code := worker.process.exitcode:
-        names = ", ".join(job.name for job in worker.jobs)
         raise EscemeError(
-            f"{names}: its process ended early (code {code}); what was done is kept: start again to go on"
+            f"{worker.job}: its process ended early (code {code}); "
+            "what was done is kept: start again to go on"
         )
 
 

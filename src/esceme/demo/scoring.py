@@ -118,8 +118,8 @@ def verdict(scoring: Scoring) -> str:
     return (
         f"On {scoring.episodes} walks through {houses} that neither agent had seen in training, the one that "
         f"remembers earlier walks there (cold) reached {cold} SPL and the one without memory {none}, "
-        f"{_change(scoring)}; with everything walked once before (two-pass) it reached {twice}, and forgetting "
-        f"all at the end of every walk (episodic) {episodic}."
+        f"{_change(scoring)}; with everything walked once before (two-pass) it reached {twice}, and "
+        f"forgetting all at the end of every walk (episodic) {episodic}."
     )
 
 

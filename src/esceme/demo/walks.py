@@ -60,24 +60,36 @@ def draw_walk(graph: SceneGraph, episode: Episode, results: Mapping[str, Result]
     )
 
 
-def draw_start(world: Path, graph: SceneGraph, episode: Episode, known: Sequence[str]) -> str:
-    """What is seen where an episode starts, with a sign at each candidate, as SVG."""
-    candidates = graph.candidates(episode.start)
-    signs = [
-        Sign(f"{place}", each.heading, each.elevation, each.viewpoint in known)
-        for place, each in enumerate(candidates, 1)
-    ]
-    ahead = episode.expert_at(0)
-    taken = next(
-        (sign.label for sign, each in zip(signs, candidates, strict=True) if each.viewpoint == ahead), ""
-    )
+def draw_parting(world: Path, graph: SceneGraph, episode: Episode, results: Mapping[str, Result]) -> str:
+    """What both agents see where they part, with a sign at each candidate, as SVG."""
+    lived = {memory: _find(results[memory], episode.episode_id) for memory in LABELS}
+    steps = {LABELS[memory]: [pose[0] for pose in each.trajectory] for memory, each in lived.items()}
+    step = _parting(*steps.values())
+    here = steps[LABELS["cold"]][step]
+    known = {*remembered_before(results["cold"], episode.episode_id), *steps[LABELS["cold"]][:step]}
+    candidates = graph.candidates(here)
+    labels = {each.viewpoint: f"{place}" for place, each in enumerate(candidates, 1)}
+    chosen = {who: labels[path[step + 1]] if step + 1 < len(path) else "STOP" for who, path in steps.items()}
     return draw_panorama(
-        read_bytes(world / "panoramas" / graph.scene_id / f"{episode.start}.jpg"),
-        signs,
-        title=f"{graph.scene_id}: where episode {episode.episode_id} starts"
-        + (f"; its reference path goes on by {taken}" if taken else ""),
+        read_bytes(world / "panoramas" / graph.scene_id / f"{here}.jpg"),
+        [
+            Sign(labels[each.viewpoint], each.heading, each.elevation, each.viewpoint in known)
+            for each in candidates
+        ],
+        title=f"{graph.scene_id}, episode {episode.episode_id}, decision {step + 1}: "
+        + ", ".join(f"{who} {choice}" for who, choice in chosen.items()),
         caption=episode.instruction,
     )
+
+
+def _parting(first: Sequence[str], second: Sequence[str]) -> int:
+    """The step at which two paths from one viewpoint are last at the same.
+
+    >>> _parting(["hall", "den", "bath"], ["hall", "den", "attic"]), _parting(["hall"], ["hall", "den"])
+    (1, 0)
+    """
+    apart = (step for step, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
+    return next(apart, min(len(first), len(second))) - 1
 
 
 def _find(result: Result, episode: str) -> Lived:

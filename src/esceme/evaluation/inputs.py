@@ -76,13 +76,20 @@ def find_features(plan: Plan, run: Run, data: DataFolder, graphs: Mapping[str, S
         keys = [f"{scene}_{name}" for scene, graph in graphs.items() for name in graph.viewpoints]
         return ArrayFeatures(keys, np.zeros((len(keys), VIEWS, 1), np.float32), source="nothing")
     path = Path(plan.features or data.only_features(run.setup.feature_source, option="--features"))
-    width, store = knows(run, "feature_width"), open_features(path)
-    if width is None or store.width == width or scripted:
+    return open_fitting(path, None if scripted else knows(run, "feature_width"))
+
+
+def open_fitting(path: Path, width: int | None) -> FeatureStore:
+    """A feature file for a network that reads `width` numbers a view; None: as many as the file has.
+
+    Scores of a classifier after the features are left out; other widths raise `DataError`.
+    """
+    store = open_features(path)
+    if width is None or store.width == width:
         return store
     if store.width != width + SCORES:
         raise DataError(
-            f"{path}: features of width {store.width}, and this network reads {width}; "
-            "is it the file the run was trained on?"
+            f"{path}: features of width {store.width}, and this network reads {width}; is it the right file?"
         )
     return open_features(path, width=width)
 

@@ -95,8 +95,15 @@ class Trainer:
         self._critic = [] if critic is None else list(critic.parameters())
         mine = {id(each) for each in self._critic}
         self._network = [each for each in navigator.parameters() if id(each) not in mine]
+        kept = {id(each) for each in navigator.agent.undecayed}
+        groups: list[dict[str, Any]] = [
+            {"params": [each for each in navigator.parameters() if id(each) not in kept]},
+            {"params": navigator.agent.undecayed, "weight_decay": 0.0},
+        ]
         self.optimiser = torch.optim.AdamW(
-            navigator.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay
+            [group for group in groups if group["params"]],
+            lr=training.learning_rate,
+            weight_decay=training.weight_decay,
         )
 
     # -- one iteration -----------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def _draw_viewpoints(plan: Plan, panel: Panel, colour: str) -> Iterator[str]:
         if panel.bounds.meets(graph.positions[[row], :2])
     }
     known = [place for row, place in places.items() if row in plan.remembered]
-    yield from (marks.remembered_mark(*place, size=0.5 if pale else 1.0) for place in known)
+    yield from (marks.remembered_mark(*place, size=0.35 if pale else 1.0) for place in known)
     look: Look = {"r": 0.9 if pale else 1.7, "fill": colour, "class_": "viewpoint"}
     for row, (x, y) in places.items():
         yield element("circle", element("title", clean(graph.viewpoints[row])), cx=x, cy=y, **look)

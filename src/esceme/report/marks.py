@@ -109,9 +109,9 @@ def stairs_mark(x: float, y: float, *, up: bool, colour: str = GREY, size: float
 
 
 def remembered_mark(x: float, y: float, *, size: float = 1.0) -> str:
-    """A pale disc around a viewpoint that a memory holds."""
+    """A pale disc around a viewpoint that a memory holds, so wide that numbers do not hide it."""
     look: Look = {"fill": REMEMBERED, "stroke": GREY, "stroke_width": 0.7 * size}
-    return element("circle", cx=x, cy=y, r=4.4 * size, class_="remembered", **look)
+    return element("circle", cx=x, cy=y, r=6.6 * size, class_="remembered", **look)
 
 
 def heading(title: str | None, caption: str | None, width: float) -> tuple[str, float]:

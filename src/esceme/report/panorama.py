@@ -14,6 +14,8 @@ from esceme.world.geometry import wrap
 
 WIDTH, HEIGHT, MARGIN = 760.0, 380.0, 12.0
 """Pixels of the picture, and around everything."""
+RADIUS = 9.0
+"""Of a sign, in pixels."""
 KINDS = {b"\xff\xd8": "image/jpeg", b"\x89P": "image/png"}
 """How a picture file begins, and what it then is."""
 
@@ -47,7 +49,7 @@ def draw_panorama(picture: bytes, signs: Sequence[Sign], *, title: str, caption:
         element("desc", clean(_describe(signs))),
         element("rect", width="100%", height="100%", fill="#fff"),
         below(0.0, heading),
-        below(top, [_embedded(picture), *(_draw(sign, *place_of(sign)) for sign in signs)]),
+        below(top, [_embedded(picture), *(_draw(*each) for each in _apart(signs))]),
         below(bottom, legend),
     ]
     document = element(
@@ -73,6 +75,17 @@ def place_of(sign: Sign) -> tuple[float, float]:
     return WIDTH * (0.5 + turned / (2 * math.pi)), HEIGHT * (0.5 - sign.elevation / math.pi)
 
 
+def _apart(signs: Sequence[Sign]) -> list[tuple[Sign, float, float]]:
+    """Where the signs stand: in their places, or below them where another one has the place."""
+    placed: list[tuple[Sign, float, float]] = []
+    for sign in signs:
+        x, y = place_of(sign)
+        while any(math.dist((x, y), other[1:]) < 2 * RADIUS for other in placed):
+            y += RADIUS
+        placed.append((sign, x, y))
+    return placed
+
+
 def _embedded(picture: bytes) -> str:
     kind = KINDS.get(picture[:2], "application/octet-stream")
     data = f"data:{kind};base64,{base64.b64encode(picture).decode()}"
@@ -81,7 +94,7 @@ def _embedded(picture: bytes) -> str:
 
 def _draw(sign: Sign, x: float, y: float) -> str:
     fill = REMEMBERED if sign.remembered else "#fff"
-    disc = element("circle", cx=x, cy=y, r=9.0, fill=fill, stroke=INK, stroke_width=1.4)
+    disc = element("circle", cx=x, cy=y, r=RADIUS, fill=fill, stroke=INK, stroke_width=1.4)
     look: Look = {"font_size": 10.0, "font_weight": "bold", "text_anchor": "middle", "fill": INK}
     text = element("text", clean(sign.label), x=x, y=y + 3.6, **look)
     return element("g", disc + text, class_="candidate")
@@ -89,7 +102,10 @@ def _draw(sign: Sign, x: float, y: float) -> str:
 
 def _legend(signs: Sequence[Sign]) -> list[Item]:
     """What the signs mean, as far as there are such."""
-    meanings = {True: "leads to a viewpoint that is remembered", False: "leads to one that is not"}
+    meanings = {
+        True: "leads to a viewpoint that is remembered",
+        False: "leads to a viewpoint that is not remembered",
+    }
     items = []
     for remembered, meaning in meanings.items():
         if any(sign.remembered == remembered for sign in signs):

@@ -135,7 +135,7 @@ def _legend(plan: Plan, scale: float, width: float) -> list[Item]:
         items.append(marks.icon_item(marks.start_mark(5, 0), "start"))
     if plan.remembered:
         count = f"remembered before ({len(plan.remembered)} of {len(plan.graph)} viewpoints)"
-        items.append(marks.icon_item(marks.remembered_mark(5, 0), count))
+        items.append(marks.icon_item(marks.remembered_mark(6, 0, size=0.85), count, width=12))
     if plan.goal is not None:
         items.append(marks.icon_item(marks.stop_mark(5, 0, REFERENCE), "goal"))
         items.append(marks.icon_item(marks.success_circle(6, 0, 5.5), "3 m around the goal", width=12))

@@ -1,0 +1,206 @@
+"""Studies of learning: the same recipes with several seeds, and tables with paired intervals.
+
+    python -m benchmarks.studies demo          the demo's claim, on the embedded world
+    python -m benchmarks.studies completeness  how complete memory is in training, on the embedded world
+    python -m benchmarks.studies r2r           real R2R by objects and rooms (needs the datasets)
+    python -m benchmarks.studies r2r-completeness
+
+A study that was interrupted goes on where it was; what is done is not done again. Differences are between
+means over the seeds, episode by episode; intervals are 95 %, by drawing paths anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from esceme.config import Experiment, with_settings
+from esceme.evaluation import Plan, Result, compare, evaluate, read_result
+from esceme.recipes import RECIPES
+from esceme.synth import Order, embedded_world
+from esceme.tasks.folder import default_data
+from esceme.training import train
+
+WITH_MEMORY = ("cold", "two-pass", "episodic", "masked", "oracle")
+SPLIT = "val_unseen"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One agent to be trained, after another where it starts with that one's weights, and evaluated."""
+
+    name: str
+    recipe: str
+    settings: dict[str, str] = field(default_factory=dict)
+    protocols: tuple[str, ...] = ("none",)
+    after: str = ""
+
+    def experiment(self, seed: int, folder: Path) -> Experiment:
+        """What is trained."""
+        start = {"start": str(folder / f"{self.after}-{seed}")} if self.after else {}
+        return with_settings(RECIPES[self.recipe], {**self.settings, **start, "seed": str(seed)})
+
+
+@dataclass(frozen=True)
+class Study:
+    """Agents to compare, the first protocol of the second job being the one compared with."""
+
+    jobs: tuple[Job, ...]
+    data: Callable[[], Path]
+    baseline: str
+
+
+def _world() -> Path:
+    return embedded_world(Order("small"))
+
+
+def _completeness(recipe: str, **settings: str) -> tuple[Job, ...]:
+    shown = ("cold", "two-pass", "episodic")
+    return tuple(
+        Job(way, recipe, {**settings, "way": way}, shown, after=settings.get("after", ""))
+        for way in ("as-released", "reset", "forgetting", "drawn")
+    )
+
+
+PRETRAINING = {"iterations": "600", "splits": "", "learning_rate": "1e-3"}
+FINE_TUNING = {"iterations": "250", "splits": "", "learning_rate": "5e-4"}
+QUIET = {"splits": ""}
+STUDIES = {
+    "demo": Study(
+        (
+            Job("none", "r2r-small", QUIET),
+            Job("memory", "r2r-small-esceme", QUIET, WITH_MEMORY),
+            Job("blind", "r2r-small-blind", QUIET),
+        ),
+        _world,
+        "none none",
+    ),
+    "completeness": Study(
+        (Job("none", "r2r-small", QUIET), *_completeness("r2r-small-esceme", **QUIET)), _world, "none none"
+    ),
+    "r2r": Study(
+        (
+            Job("shared", "r2r-semantic-small", PRETRAINING, ()),
+            Job("none", "r2r-semantic-small", FINE_TUNING, after="shared"),
+            Job("memory", "r2r-semantic-small-esceme", FINE_TUNING, WITH_MEMORY, after="shared"),
+        ),
+        default_data,
+        "none none",
+    ),
+}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Carry out a study and print its table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("study", choices=STUDIES)
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--out", type=Path, default=Path("studies"))
+    parser.add_argument("--only", type=int, help="live this seed alone, and print no table")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--features", default="", help="the feature file, where the data folder has none")
+    given = parser.parse_args(arguments)
+    study, folder = STUDIES[given.study], given.out / given.study
+    data = study.data()
+    if given.only is not None:
+        live(given.study, given.only, folder, data, given.features)
+        return
+    if given.processes > 1:
+        with ProcessPoolExecutor(given.processes, get_context("spawn")) as pool:
+            seeds = [
+                pool.submit(live, given.study, seed, folder, data, given.features)
+                for seed in range(given.seeds)
+            ]
+            for each in seeds:
+                each.result()
+    else:
+        for seed in range(given.seeds):
+            live(given.study, seed, folder, data, given.features)
+    print(table(study, folder, given.seeds))
+
+
+def live(name: str, seed: int, folder: Path, data: Path, features: str) -> None:
+    """Train and evaluate all agents of a study with one seed, as far as that has not been done."""
+    torch.set_num_threads(1)
+    for job in STUDIES[name].jobs:
+        run = folder / f"{job.name}-{seed}"
+        experiment = job.experiment(seed, folder)
+        if features:
+            experiment = replace(experiment, features=features)
+        if not (run / "finished").exists():
+            train(experiment, data, run)
+            (run / "finished").touch()
+            print(f"{run}: trained", file=sys.stderr, flush=True)
+        for protocol in job.protocols:
+            out = run / protocol
+            if (out / "result.json").exists():
+                continue
+            plan = Plan(
+                run=str(run),
+                data=str(data),
+                split=SPLIT,
+                memory=protocol,
+                batch=16,
+                features=features or None,
+            )
+            means = evaluate(plan, out).means
+            print(f"{out}: SPL {100 * means['spl']:.1f}", file=sys.stderr, flush=True)
+
+
+def table(study: Study, folder: Path, seeds: int) -> str:
+    """What was found, as markdown: means over seeds, their spread, and differences to the baseline."""
+    rows = {
+        f"{job.name} {protocol}": [
+            read_result(folder / f"{job.name}-{seed}" / protocol) for seed in range(seeds)
+        ]
+        for job in study.jobs
+        for protocol in job.protocols
+    }
+    base = joined(rows[study.baseline])
+    lines = [
+        "| agent, memory | TL | NE | SR | SPL (± over seeds) | difference of SPL [95 %] |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, results in rows.items():
+        mean = joined(results)
+        spl = [100 * each.means["spl"] for each in results]
+        difference = ""
+        if name != study.baseline:
+            found = compare([base, mean], measures=("spl",)).measures[0].differences[0]
+            interval = found.over_paths
+            assert interval is not None
+            difference = f"{100 * found.mean:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
+        scores = mean.means
+        lines.append(
+            f"| {name} | {scores['tl']:.1f} | {scores['ne']:.2f} | {100 * scores['sr']:.1f} | "
+            f"{100 * scores['spl']:.1f} ± {np.std(spl, ddof=min(1, len(spl) - 1)):.1f} | {difference} |"
+        )
+    return "\n".join(lines)
+
+
+def joined(results: Sequence[Result]) -> Result:
+    """One result whose scores are the means over seeds, episode by episode."""
+    found = [{each.id: each for each in result.episodes} for result in results]
+    episodes = []
+    for each in results[0].episodes:
+        scores = [seed[each.id].scores for seed in found]
+        mean = {name: float(np.mean([one[name] for one in scores])) for name in each.scores}
+        episodes.append(
+            type(each)(**{**{f: getattr(each, f) for f in each.__struct_fields__}, "scores": mean})
+        )
+    means = {name: float(np.mean([result.means[name] for result in results])) for name in results[0].means}
+    return Result(facts=results[0].facts, means=means, episodes=episodes)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
