@@ -42,6 +42,8 @@ class Job:
     settings: dict[str, str] = field(default_factory=dict)
     protocols: tuple[str, ...] = ("none",)
     after: str = ""
+    seeds: int = 100
+    """At most so many."""
 
     def experiment(self, seed: int, folder: Path) -> Experiment:
         """What is trained."""
@@ -62,29 +64,38 @@ def _world() -> Path:
     return embedded_world(Order("small"))
 
 
-def _completeness(recipe: str, **settings: str) -> tuple[Job, ...]:
+def _completeness(recipe: str, settings: dict[str, str], after: str = "") -> tuple[Job, ...]:
     shown = ("cold", "two-pass", "episodic")
     return tuple(
-        Job(way, recipe, {**settings, "way": way}, shown, after=settings.get("after", ""))
+        Job(way, recipe, {**settings, "way": way}, shown, after)
         for way in ("as-released", "reset", "forgetting", "drawn")
     )
 
 
-PRETRAINING = {"iterations": "600", "splits": "", "learning_rate": "1e-3"}
-FINE_TUNING = {"iterations": "250", "splits": "", "learning_rate": "5e-4"}
+PRETRAINING = {"iterations": "450", "splits": "", "learning_rate": "1e-3"}
+FINE_TUNING = {"iterations": "200", "splits": "", "learning_rate": "5e-4"}
 QUIET = {"splits": ""}
 STUDIES = {
     "demo": Study(
         (
             Job("none", "r2r-small", QUIET),
             Job("memory", "r2r-small-esceme", QUIET, WITH_MEMORY),
-            Job("blind", "r2r-small-blind", QUIET),
+            Job("blind", "r2r-small-blind", QUIET, seeds=2),
         ),
         _world,
         "none none",
     ),
     "completeness": Study(
-        (Job("none", "r2r-small", QUIET), *_completeness("r2r-small-esceme", **QUIET)), _world, "none none"
+        (Job("none", "r2r-small", QUIET), *_completeness("r2r-small-esceme", QUIET)), _world, "none none"
+    ),
+    "r2r-completeness": Study(
+        (
+            Job("shared", "r2r-semantic-small", PRETRAINING, ()),
+            Job("none", "r2r-semantic-small", FINE_TUNING, after="shared"),
+            *_completeness("r2r-semantic-small-esceme", FINE_TUNING, after="shared"),
+        ),
+        default_data,
+        "none none",
     ),
     "r2r": Study(
         (
@@ -132,7 +143,7 @@ def main(arguments: Sequence[str]) -> None:
 def live(name: str, seed: int, folder: Path, data: Path, features: str) -> None:
     """Train and evaluate all agents of a study with one seed, as far as that has not been done."""
     torch.set_num_threads(1)
-    for job in STUDIES[name].jobs:
+    for job in (job for job in STUDIES[name].jobs if seed < job.seeds):
         run = folder / f"{job.name}-{seed}"
         experiment = job.experiment(seed, folder)
         if features:
@@ -161,7 +172,7 @@ def table(study: Study, folder: Path, seeds: int) -> str:
     """What was found, as markdown: means over seeds, their spread, and differences to the baseline."""
     rows = {
         f"{job.name} {protocol}": [
-            read_result(folder / f"{job.name}-{seed}" / protocol) for seed in range(seeds)
+            read_result(folder / f"{job.name}-{seed}" / protocol) for seed in range(min(seeds, job.seeds))
         ]
         for job in study.jobs
         for protocol in job.protocols

@@ -74,7 +74,7 @@ ORDER_WITHIN = {
         *["capture", "annotations", "dataset", "__init__"],
     ],
     "memory": ["scene", "bank", "store", "reader", "__init__"],
-    "agents": ["base", "layers", "scripted", "seq2seq", "hamt", "__init__"],
+    "agents": ["base", "layers", "scripted", "seq2seq", "grounding", "hamt", "__init__"],
     "checkpoints": ["names", "published", "exchange", "__init__"],
     "evaluation": [
         *[
@@ -93,7 +93,7 @@ ORDER_WITHIN = {
     ],
     "learning": [
         *["teachers", "rewards", "completeness", "losses", "distributed", "lessons", "training", "trainer"],
-        *["validation", "states", "journal", "course", "__init__"],
+        *["validation", "states", "journal", "course", "grounding", "__init__"],
     ],
     "report": [
         *["floors", "svg", "lanes", "marks", "panels", "plan", "floorplan", "topdown"],

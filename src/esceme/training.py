@@ -19,9 +19,9 @@ from esceme.evaluation.plan import Plan
 from esceme.files import read_json, write_json
 from esceme.learning import Course, Together, Trainer, Watch
 from esceme.learning.distributed import own_device
+from esceme.learning.grounding import ground
 from esceme.memory import READERS
 from esceme.navigator import Navigator
-from esceme.perception.semantic import WordTable
 from esceme.runs import VOCABULARY, Run, Settings, Setup, load_run, save_run, setup_of
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import Episode, check_paths, one_per_walk, scenes_of
@@ -232,7 +232,7 @@ def build(
         feature_dropout=experiment.feature_dropout,
     ).build(seed=experiment.seed)
     if experiment.word_vectors:
-        _ground(navigator, vocabulary, [WordTable.read(data.root / each) for each in experiment.word_vectors])
+        ground(navigator, vocabulary, [data.root / each for each in experiment.word_vectors], data.rooms)
     if begun is not None:
         _begin_with(navigator, begun)
     made_for = {"task": experiment.task, "max_steps": experiment.max_steps}
@@ -265,25 +265,6 @@ def _vocabulary(experiment: Experiment, room: Classroom, begun: Run | None) -> V
             "give --text encoded"
         )
     return Vocabulary.build(texts, min_count=experiment.rarest)
-
-
-def _ground(navigator: Navigator, vocabulary: Vocabulary | None, tables: Sequence[WordTable]) -> None:
-    """Let the words of a grounding head begin where word vectors put them, and pictures likewise."""
-    head = getattr(navigator.agent, "grounding", None)
-    if head is None or vocabulary is None:
-        raise ConfigError("word_vectors: expected a grounding head (--grounding) and --text words")
-    width = tables[0].width
-    if width > min(head.words.embedding_dim, head.picture.in_features):
-        raise ConfigError(
-            f"word_vectors of width {width}: expected at most grounding {head.words.embedding_dim} "
-            f"and features of width {head.picture.in_features}"
-        )
-    with torch.no_grad():
-        for row, word in enumerate(vocabulary.entries):
-            found = (table.find(word) for table in tables)
-            if (vector := next((each for each in found if each is not None), None)) is not None:
-                head.words.weight[row, :width] = torch.from_numpy(vector)
-        head.picture.weight[:width, :width] = torch.eye(width)
 
 
 def _begin_with(navigator: Navigator, begun: Run) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from esceme.agents.base import Agent, Decision, Privileged, State, Timeline, Words, choices_of, is_choice
+from esceme.agents.grounding import Grounding, Instruction, number_clauses
 from esceme.agents.layers import (
     EPSILON,
     ActionHead,
@@ -32,12 +33,8 @@ from esceme.observation import Observation
 from esceme.world.atlas import STOP
 from esceme.world.geometry import COLUMNS, VIEWS
 
-CLAUSES = 32
-"""How many clauses of an instruction a grounding head tells apart."""
 KNOWN_TEXTS = 20_000
 """How many instructions are kept that were read once."""
-PACE = 30.0
-"""By how much faster than other weights those are learned that say when a clause matters."""
 ActionInput = Literal["ob", "ob_txt", "ob_hist", "ob_txt_hist"]
 """What an observation token is multiplied with before it is scored: nothing, the text's first token, the
 history's, or the sum of both."""
@@ -135,16 +132,6 @@ class HamtState(State):
     panoramas: dict[int, Tensor] = field(default_factory=dict, compare=False)
     """Encoded panoramas by viewpoint and faced column: in evaluation each is encoded once."""
 
-    def against(self, mine: Tensor, shared: Tensor) -> Tensor:
-        """The matrix product of something of each agent (B, N, K) and of its instruction (B, K, M)."""
-        if self.groups is None:
-            return mine @ shared
-        return self.groups.apart(self.groups.together(mine) @ shared)
-
-    def of_rows(self, shared: Tensor) -> Tensor:
-        """Something of the instructions, for each agent."""
-        return shared if self.groups is None else shared[self.groups.group]
-
 
 class Considered(NamedTuple):
     """What the cross-modal encoder makes of a state and an observation."""
@@ -188,47 +175,6 @@ class TextEncoder(nn.Module):
         for layer in self.layers:
             tokens = layer(tokens)
         return tokens.padded
-
-
-class Grounding(nn.Module):
-    """Tells every token what the instruction says, just now, of what it shows and where it lies.
-
-    Ours, for small networks that begin with drawn weights: those hardly learn from paths alone that a word
-    and a picture mean the same thing. A word has a place in the space that pictures and directions are mapped
-    into; what happened last says which words matter now; a token takes over those of them that are near to
-    it, and how well they fit.
-    """
-
-    def __init__(self, config: HamtConfig) -> None:
-        """Build the table of words and the maps."""
-        super().__init__()
-        self.words = nn.Embedding(config.vocabulary, config.grounding, padding_idx=0)
-        self.picture = nn.Linear(config.feature_width, config.grounding, bias=False)
-        self.direction = nn.Linear(config.angle_width, config.grounding, bias=False)
-        self.kinds = nn.Embedding(3, config.grounding)
-        self.key = nn.Linear(config.hidden, config.hidden)
-        self.query = nn.Linear(config.hidden, config.hidden)
-        self.tell = nn.Linear(config.hidden, config.hidden)
-        self.fit = nn.Parameter(torch.zeros(config.hidden))
-        """What a token gains by fitting well."""
-        order = torch.arange(config.max_steps + 1)[:, None] - torch.arange(CLAUSES)
-        self.pace = nn.Parameter(-order.abs() / PACE)
-        """How much the clauses matter at each step."""
-
-    def forward(self, observation: Observation, state: HamtState) -> Tensor:
-        """What is said of the tokens of an observation, (B, N, H)."""
-        step = state.lived - 1
-        latest = state.history[torch.arange(len(step), device=step.device), step]  # (B, H)
-        asked = self.query(latest)[:, None] * latest.shape[1] ** -0.5
-        matters = state.against(asked, self.key(state.words).transpose(1, 2)).squeeze(1)  # (B, L)
-        heard, clause = state.of_rows(state.heard), state.of_rows(state.clause)
-        matters = (matters + PACE * self.pace[step[:, None], clause]).masked_fill(~heard, -torch.inf)
-        shown = self.picture(observation.features) + self.direction(observation.angles)  # (B, N, G)
-        likeness = state.against(shown + self.kinds(observation.kind), state.named.transpose(1, 2))
-        joint = likeness + matters[:, None]  # (B, N, L)
-        fits = joint.logsumexp(2) - matters.logsumexp(1)[:, None]  # (B, N)
-        told = state.against(joint.softmax(2), state.words)  # (B, N, H)
-        return self.tell(told) + fits[..., None] * self.fit
 
 
 class ObservationEncoder(nn.Module):
@@ -323,7 +269,8 @@ class HAMT(Agent[HamtState]):
         )
         self.action = ActionHead(config.hidden, dropout=config.head_dropout)
         if config.grounding:
-            self.grounding = Grounding(config)
+            sizes = (config.vocabulary, config.feature_width, config.angle_width, config.hidden)
+            self.grounding = Grounding(*sizes, width=config.grounding, steps=config.max_steps)
         self.apply(lambda module: initialise(module, config.initial_std))
         if config.attention_dropout is not None:
             for module in (each for each in self.modules() if isinstance(each, Attention)):
@@ -332,10 +279,7 @@ class HAMT(Agent[HamtState]):
             for described in (each for each in self.modules() if isinstance(each, Described)):
                 nn.init.normal_(described.linear.bias, std=config.initial_bias_std)
         if config.grounding:
-            nn.init.normal_(self.grounding.words.weight, std=config.grounding**-0.5)
-            nn.init.normal_(self.grounding.picture.weight, std=config.feature_width**-0.5)
-            nn.init.normal_(self.grounding.direction.weight, std=config.angle_width**-0.5)
-            nn.init.normal_(self.grounding.fit, std=config.hidden**-0.5)
+            self.grounding.initialise()
         self.critic = Critic(config.hidden, config.critic_inner, dropout=config.critic_dropout)
         if config.freeze_text:
             self.text.layers.requires_grad_(False)
@@ -351,7 +295,7 @@ class HAMT(Agent[HamtState]):
             words=encoded,
             heard=words.valid,
             named=self._name(words),
-            clause=self._clauses(words),
+            clause=number_clauses(words.ids, self.config.clause_ends),
             spoken=self._speak(encoded, words.valid),
             history=history.detach() if self.config.freeze_history else history,
             lived=torch.ones(len(encoded), dtype=torch.int64, device=encoded.device),
@@ -450,12 +394,6 @@ class HAMT(Agent[HamtState]):
             return torch.zeros(*words.ids.shape, 0, device=words.ids.device)
         return self.grounding.words(words.ids)
 
-    def _clauses(self, words: Words) -> Tensor:
-        """How many clauses ended before each word, (B, L)."""
-        marks = torch.tensor(self.config.clause_ends, dtype=torch.int64, device=words.ids.device)
-        ends = torch.isin(words.ids, marks).long()
-        return (ends.cumsum(1) - ends).clamp(max=CLAUSES - 1)
-
     def _speak(self, encoded: Tensor, heard: Tensor) -> Tensor:
         """Keys and values of the text for those layers that read it unchanged by vision."""
         alone = not self.config.language_cross_attention
@@ -476,7 +414,7 @@ class HAMT(Agent[HamtState]):
             history = layer(Tokens.of(history, remembered, everything=everything)).padded
         said = None
         if self.config.grounding:
-            said = self.grounding(observation, state)
+            said = self.grounding(observation, state.history, state.lived - 1, _instruction(state))
         seen = self.sight(observation, self.text.kinds.weight[1], said)
         if self.config.freeze_observation:
             seen = seen.detach()
@@ -565,6 +503,10 @@ class HAMT(Agent[HamtState]):
             encoded = self.history.encode_panorama(fresh.panorama(), fresh.panorama_angles())
             state.panoramas.update(zip(new, encoded, strict=True))
         return torch.stack([state.panoramas[key] for key in keys])
+
+
+def _instruction(state: HamtState) -> Instruction:
+    return Instruction(state.words, state.heard, state.named, state.clause, state.groups)
 
 
 def _read(observation: Observation, before: int, choices: int) -> Places:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from esceme import __version__
@@ -27,52 +26,56 @@ PROTOCOLS = """\
 `none` is the agent trained without memory; the other rows are the one trained with it, for as many iterations
 on the same walks. Its memory is empty when a split begins and kept from walk to walk (`cold`), filled by
 living the split once before (`two-pass`), or emptied after every walk (`episodic`)."""
+CHOSEN = """\
+These are chosen, not typical: the walks in unseen houses on which the agent with memory was most ahead. What
+it remembered when they began is yellow."""
+SHOWN = {
+    "visits": "SPL by the number of the walk in a house",
+    "loss": "Imitation loss by iteration",
+    "validation": "SPL by iteration",
+    "walk": "A walk from above, with both agents and what was remembered",
+    "panorama": "A panorama with its candidates",
+}
+"""Figures, without their numbers, and what they show."""
 
 
-def write_report(outcome: Outcome, results: Mapping[str, Result]) -> list[Path]:
-    """Write the report and its figures, given the results of unseen houses by protocol; what was written."""
-    folder, written = outcome.wish.out / FIGURES, []
-    for name, drawing in _figures(outcome, results):
-        written.append(folder / f"{name}.svg")
-        write_text(written[-1], drawing)
-    write_text(outcome.report, _page(outcome))
-    return [outcome.report, *written]
+def write_report(outcome: Outcome, results: Mapping[str, Result]) -> None:
+    """Write the report and its figures, given the results of unseen houses by protocol."""
+    figures = {**_curves(outcome), **_walks(outcome, results)}
+    for name, drawing in figures.items():
+        write_text(outcome.wish.out / FIGURES / f"{name}.svg", drawing)
+    write_text(outcome.report, _page(outcome, figures))
 
 
 # -- figures ---------------------------------------------------------------------------------------------
 
 
-def _figures(outcome: Outcome, results: Mapping[str, Result]) -> Iterator[tuple[str, str]]:
-    """Every figure, by its name."""
+def _curves(outcome: Outcome) -> dict[str, str]:
+    """How training went, and scores by visit."""
     logs = {name: read_log(outcome.wish.run(agent) / FILE) for agent, name in CALLED.items()}
-    yield (
-        "loss",
-        draw_curves(
-            [_losses(name, log) for name, log in logs.items()],
-            title="Imitation loss",
-            x_label="iteration",
-            y_label="cross-entropy of a walk",
-        ),
-    )
-    yield (
-        "validation",
-        draw_curves(
-            [_validations(name, log, split) for split in SPLITS for name, log in logs.items()],
-            title="SPL of some walks of each split, while training",
-            x_label="iteration",
-            y_label="SPL (%)",
-        ),
-    )
-    yield (
-        "visits",
-        draw_curves(
+    validated = outcome.wish.experiments()["memory"].validation.splits
+    figures = {
+        "visits": draw_curves(
             visit_curves(outcome.scorings[UNSEEN], ("none", "cold", "episodic")),
             title="SPL by the number of the walk in an unseen house",
             x_label="walk (and how many there are)",
             y_label="SPL (%)",
         ),
-    )
-    yield from _walks(outcome, results)
+        "loss": draw_curves(
+            [_losses(name, log) for name, log in logs.items()],
+            title="Imitation loss",
+            x_label="iteration",
+            y_label="cross-entropy of a walk",
+        ),
+    }
+    if validated:
+        figures["validation"] = draw_curves(
+            [_validations(name, log, split) for split in validated for name, log in logs.items()],
+            title="SPL of some walks of each split, while training",
+            x_label="iteration",
+            y_label="SPL (%)",
+        )
+    return figures
 
 
 def _losses(name: str, log: Sequence[Mapping[str, Any]]) -> Curve:
@@ -90,21 +93,25 @@ def _iterations(told: Sequence[Mapping[str, Any]]) -> list[float]:
     return [float(entry["iteration"]) for entry in told]
 
 
-def _walks(outcome: Outcome, results: Mapping[str, Result]) -> Iterator[tuple[str, str]]:
+def _walks(outcome: Outcome, results: Mapping[str, Result]) -> dict[str, str]:
     """Some walks from above, and what the agents see where they part on the first of them."""
     data = DataFolder(outcome.world)
     by_id = {each.episode_id: each for each in TASKS[TASK].read(data.require(TASK, UNSEEN))}
     episodes = [by_id[name] for name in outcome.walks]
     graphs = read_scenes(data.connectivity, {each.scene_id for each in episodes})
-    for place, episode in enumerate(episodes, 1):
-        yield f"walk-{place}", draw_walk(graphs[episode.scene_id], episode, results)
-    yield "panorama", draw_parting(outcome.world, graphs[episodes[0].scene_id], episodes[0], results)
+    figures = {
+        f"walk-{place}": draw_walk(graphs[episode.scene_id], episode, results)
+        for place, episode in enumerate(episodes, 1)
+    }
+    parting = draw_parting(outcome.world, graphs[episodes[0].scene_id], episodes[0], results)
+    return {**figures, "panorama": parting}
 
 
 # -- the page --------------------------------------------------------------------------------------------
 
 
-def _page(outcome: Outcome) -> str:
+def _page(outcome: Outcome, figures: Collection[str]) -> str:
+    pictures = {name: f"![{SHOWN[name.partition('-')[0]]}]({FIGURES}/{name}.svg)" for name in figures}
     parts = [
         "# An agent that remembers, and one that does not",
         verdict(outcome.scorings[UNSEEN]),
@@ -114,15 +121,14 @@ def _page(outcome: Outcome) -> str:
         f"Below each value is its 95 % bootstrap interval over paths; `{GAIN}` is the paired difference.",
         PROTOCOLS,
         "## The more often it has been there",
-        _picture("SPL by visit", "visits"),
-        "## Walks in which memory helped most",
-        "What was remembered when they began is yellow. Both agents hear the same instruction.",
-        *(_picture(f"Walk {place}", f"walk-{place}") for place in range(1, len(outcome.walks) + 1)),
+        pictures["visits"],
+        "## Walks",
+        CHOSEN,
+        *(picture for name, picture in pictures.items() if name.startswith("walk-")),
         "On the first of them, this is where the agents part:",
-        _picture("A panorama with its candidates", "panorama"),
+        pictures["panorama"],
         "## How they learned",
-        _picture("Imitation loss", "loss"),
-        _picture("SPL while training", "validation"),
+        *(pictures[name] for name in ("loss", "validation") if name in pictures),
         "## Try next",
         "\n".join(["```console", *(f"$ {each}" for each in outcome.wish.advice(outcome.world)), "```"]),
     ]
@@ -158,7 +164,3 @@ def _table(scorings: Sequence[Scoring]) -> str:
 
 def _houses(scoring: Scoring) -> str:
     return f"{scoring.scenes} house{'' if scoring.scenes == 1 else 's'}"
-
-
-def _picture(words: str, name: str) -> str:
-    return f"![{words}]({FIGURES}/{name}.svg)"

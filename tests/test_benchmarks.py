@@ -1,0 +1,65 @@
+"""What benchmarks compare with: the obvious side learns the same, and clocks add up."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from esceme.synth import Order, embedded_world
+
+pytestmark = pytest.mark.long
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def learning() -> Iterator[ModuleType]:
+    """`benchmarks.learning`, which is no part of the package."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(REPOSITORY)
+        from benchmarks import learning
+
+        yield learning
+    for name in [name for name in sys.modules if name.split(".")[0] == "benchmarks"]:
+        del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def world() -> Path:
+    return embedded_world(Order("tiny"))
+
+
+def test_the_obvious_side_learns_what_ours_does(learning: ModuleType, world: Path) -> None:
+    experiment = learning.small(**learning.AT_REST, **learning.CERTAIN, batch="4")
+    course = learning.enrol(experiment, world)
+    ours, obvious = course.trainer, learning.obvious_side(course, experiment)
+    for iteration in range(4):  # the memory grows, the weights stay
+        assert learning.both_iterate(ours, obvious, iteration).difference < 1e-5
+        theirs = dict(obvious.navigator.named_parameters())
+        for name, mine in ours.navigator.named_parameters():
+            assert (mine.grad is None) == (theirs[name].grad is None), name
+            if mine.grad is not None:
+                within = 1e-5 * max(1.0, float(mine.grad.abs().max()))
+                np.testing.assert_allclose(theirs[name].grad, mine.grad, rtol=0, atol=within, err_msg=name)
+    remembered = {course.atlas.name(each) for each in ours.memory.bank.visited.nonzero().flatten().tolist()}
+    assert set(obvious.memory) == remembered
+
+
+def test_known_walks_are_learned_alike_at_once_and_step_by_step(learning: ModuleType, world: Path) -> None:
+    course = learning.enrol(learning.small(**learning.CERTAIN), world)
+    assert learning.known_walks(course, 6).compare().difference < 1e-5
+
+
+def test_two_processes_take_the_time_that_they_spend_on_each_other(learning: ModuleType, world: Path) -> None:
+    experiment = learning.small(batch="4")
+    (alone,) = learning.in_company(1, [experiment], world, warm_up=0, measured=2)
+    (both,) = learning.in_company(2, [experiment], world, warm_up=0, measured=2)
+    assert len(alone) == len(both) == 2
+    for one, two in zip(alone, both, strict=True):
+        assert one.waiting + one.exchanging < 0.01 * one.whole
+        assert 0 < two.exchanging < two.waiting + two.exchanging < two.whole
