@@ -7,7 +7,7 @@ READY  := $(VENV)/.installed
 .PHONY: help install demo test test-fast test-slow bench lint format clean
 
 help:
-	@echo "make demo       walk, score and draw the embedded default world"
+	@echo "make demo       train an agent without memory and one with it on the embedded world"
 	@echo "make test       lint, types and every test but the slow ones"
 	@echo "make test-fast  the tests of an edit-run loop (< 2 minutes)"
 	@echo "make test-slow  the heavy tests"

@@ -15,7 +15,7 @@ from esceme.errors import EscemeError
 COMMANDS = {
     "demo": (
         "esceme.cli.demo:demo",
-        "Make, walk, score and draw the embedded world: the quickest look around.",
+        "Train an agent without memory and one with it, and see what remembering gives.",
     ),
     "synth": ("esceme.cli.synth:synth", "Make the embedded world: generated houses in the public formats."),
     "data check": ("esceme.cli.data:check", "Say what a data folder holds and what is wrong with it."),
