@@ -43,7 +43,7 @@ CERTAIN = {"agent.dropout": "0", "agent.head_dropout": "0", "agent.critic_dropou
 AT_REST = {"method": "imitation+a2c", "learning_rate": "1e-12"}
 """Weights stay as they are: no difference between two sides grows, and walks are as long in every round."""
 ALIKE = 1e-4
-ROUNDS, WARM_UP, MEASURED = 2, 2, 6
+ROUNDS, WARM_UP, MEASURED = 3, 2, 4
 """How often a time is taken, after how many iterations, and of how many."""
 FEWER = (8, 4)
 """Smaller batches: the paper's, and that of its script for CVDN."""

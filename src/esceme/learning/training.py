@@ -65,8 +65,8 @@ class Training:
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name}: expected 0 or more, found {getattr(self, name)}")
         for name in ("learning_rate", "clip"):
-            if not 0 < getattr(self, name) < 1e6:
-                raise ConfigError(f"{name}: expected a sensible number above 0, found {getattr(self, name)}")
+            if not 0 < getattr(self, name) < 1e31:
+                raise ConfigError(f"{name}: expected a number above 0, found {getattr(self, name)}")
         if not 0 <= self.discount <= 1:
             raise ConfigError(f"discount: expected a number from 0 to 1, found {self.discount}")
         _require_one_of(
