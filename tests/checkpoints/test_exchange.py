@@ -6,6 +6,7 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -406,3 +407,18 @@ def test_the_reference_weights_of_td_stp_are_told(vectors_root: Path, name: str)
     weights = read_weights(vectors_root / name / "vln_bert.safetensors")
     with pytest.raises(CheckpointError, match="TD-STP"):
         navigator_from(weights.network, heads=4)
+
+
+@pytest.mark.parametrize(
+    ("agent", "reader"),
+    [({"context_views": False}, {}), ({"stop_shows": "panorama"}, {}), ({}, {"shortcut": "feature"})],
+)
+def test_what_weights_do_not_tell_is_not_exported(
+    tmp_path: Path, agent: dict[str, Any], reader: dict[str, Any]
+) -> None:
+    sizes = {"vocabulary": 9, "positions": 8, "hidden": 8, "heads": 2, "feed_forward": 8, "text_layers": 1}
+    config = HamtConfig(**sizes, cross_layers=1, panorama_layers=1, feature_width=8, max_steps=3, **agent)
+    navigator = Navigator(HAMT(config), CandidateEnhancing(CandidateEnhancingConfig(width=8, **reader)))
+    with pytest.raises(CheckpointError, match=next(iter({**agent, **reader}))):
+        export_weights(navigator, tmp_path / "file.pt")
+    assert not list(tmp_path.iterdir())

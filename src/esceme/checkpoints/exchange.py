@@ -153,7 +153,7 @@ def export_weights(navigator: Navigator, file: str | Path) -> dict[str, str]:
         ours: theirs if theirs.startswith(their.CRITIC) else f"vln_bert.{theirs}"
         for ours, theirs in names_of(navigator).items()
     }
-    _require_released(navigator.reader)
+    _require_released(navigator)
     state = navigator.state_dict()
     tensors = {theirs: state[ours].detach().cpu() for ours, theirs in names.items()}
     critic = {name: tensor for name, tensor in tensors.items() if name.startswith(their.CRITIC)}
@@ -251,14 +251,16 @@ def _is_finite(tensor: Tensor) -> bool:
     return plain and bool(tensor.isfinite().all())
 
 
-def _require_released(reader: Reader) -> None:
-    if not isinstance(reader, CandidateEnhancing):
-        return
-    config, released = reader.config, CandidateEnhancingConfig()
-    fixed = ("order", "context", "stop", "norm", "epsilon")
-    odd = [name for name in fixed if getattr(config, name) != getattr(released, name)]
-    if odd:
-        asked = ", ".join(f"{name} {getattr(config, name)}" for name in odd)
-        raise CheckpointError(
-            f"the original's reader cannot be told {asked}: it would compute something else"
-        )
+def _require_released(navigator: Navigator) -> None:
+    """Raise `CheckpointError` for settings that no weights express and the original does not have."""
+    fixed: list[tuple[Any, Any, tuple[str, ...]]] = [
+        (navigator.agent.config, HamtConfig(), ("context_views", "stop_shows", "pictures_as_words")),
+    ]
+    if isinstance(navigator.reader, CandidateEnhancing):
+        own = ("order", "context", "stop", "norm", "epsilon", "shortcut")
+        fixed.append((navigator.reader.config, CandidateEnhancingConfig(), own))
+    for config, released, names in fixed:
+        odd = [name for name in names if getattr(config, name) != getattr(released, name)]
+        if odd:
+            asked = ", ".join(f"{name} {getattr(config, name)}" for name in odd)
+            raise CheckpointError(f"the original cannot be told {asked}: it would compute something else")
