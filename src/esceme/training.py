@@ -165,7 +165,7 @@ def read_data(experiment: Experiment, data: DataFolder) -> Classroom:
     """Read the episodes, graphs and features of an experiment; a `DataError` names what is missing."""
     task = find_task(experiment.task)
     tasks = [task.name, *filter(None, [experiment.training.augmentation])]
-    files = [find_annotations(data, name, "train") for name in tasks]
+    files = [_annotations(data, name, "train") for name in tasks]
     lessons = [list(TASKS[name].read(path)) for name, path in zip(tasks, files, strict=True)]
     read = list(zip(files, lessons, strict=True))
     sets: dict[str, list[Episode]] = {}
@@ -173,7 +173,7 @@ def read_data(experiment: Experiment, data: DataFolder) -> Classroom:
         lessons[0], sets[HELD_OUT] = _hold_out(lessons[0], experiment.hold_out)
     for split in experiment.validation.splits:
         if split != HELD_OUT:
-            path = find_annotations(data, task.name, split)
+            path = _annotations(data, task.name, split)
             sets[split] = list(TASKS[task.name].read(path))
             read.append((path, sets[split]))
             if any(episode.goal_withheld for episode in sets[split]):
@@ -190,10 +190,27 @@ def read_data(experiment: Experiment, data: DataFolder) -> Classroom:
         wanted = scenes_of(episodes, data.connectivity, path) - set(graphs)
         graphs |= read_scenes(data.connectivity, wanted)
         check_paths(one_per_walk(episodes), graphs, path)
-    name = experiment.features
-    path = Path(name) if Path(name).is_file() else data.only_features(name, option="--features")
-    store = open_fitting(path, experiment.agent_settings.get("feature_width"))
+    store = open_fitting(_features(data, experiment.features), experiment.agent_settings.get("feature_width"))
     return Classroom(Atlas([graphs[scene] for scene in sorted(graphs)], store), store, lessons, sets)
+
+
+def _annotations(data: DataFolder, task: str, split: str) -> Path:
+    """The file of a split; a `DataError` also names the files that it could be in."""
+    try:
+        return find_annotations(data, task, split)
+    except DataError as error:
+        places = " or ".join(pattern.format(split=split) for pattern in TASKS[task].files)
+        raise DataError(f"{error}; looked for {places}") from None
+
+
+def _features(data: DataFolder, name: str) -> Path:
+    """The feature file of this name or path, else the only one of the data."""
+    if Path(name).is_file():
+        return Path(name)
+    try:
+        return data.only_features(name, option="--features")
+    except DataError as error:
+        raise DataError(f"{error}{f'; looked for features/{name}' if name else ''}") from None
 
 
 def _hold_out(episodes: Sequence[Episode], scenes: int) -> tuple[list[Episode], list[Episode]]:
