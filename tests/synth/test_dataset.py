@@ -47,7 +47,7 @@ def speck(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Order:
     """A world even smaller than the tiny one, with a cache of its own."""
     houses = {"train": 1, "val_unseen": 1, "test": 1}
     walks = {"train": 10, "val_seen": 4, "val_unseen": 10, "test": 4}
-    monkeypatch.setitem(SHAPES, "tiny", Shape(houses, walks, 64))
+    monkeypatch.setitem(SHAPES, "tiny", Shape(houses, walks, 2, 64))
     monkeypatch.setenv("ESCEME_CACHE", str(tmp_path / "cache"))
     return Order("tiny", seed=3)
 
