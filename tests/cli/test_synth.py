@@ -35,7 +35,7 @@ def test_a_world_is_made_and_spoken_of(
 ) -> None:
     houses = {"train": 1, "val_unseen": 1, "test": 1}
     walks = {"train": 8, "val_seen": 4, "val_unseen": 8, "test": 4}
-    monkeypatch.setitem(SHAPES, "tiny", Shape(houses, walks, 64))
+    monkeypatch.setitem(SHAPES, "tiny", Shape(houses, walks, 2, 64))
     out = tmp_path / "out"
     assert run(tmp_path, "--processes", "1") == 0
     printed = capsys.readouterr()
