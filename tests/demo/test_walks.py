@@ -107,3 +107,24 @@ def test_who_stops_where_the_other_goes_on_parts_there(tmp_path: Path) -> None:
     assert "decision 1: without memory STOP, with memory (cold) 1" in draw_parting(
         tmp_path, GRAPH, EPISODE, found
     )
+
+
+def test_a_walk_on_which_earlier_walks_made_no_difference_is_not_telling() -> None:
+    def lived(arrived: str) -> Result:
+        episodes = [
+            Lived(
+                id=name,
+                scene=name,
+                path=name,
+                visit=visit,
+                decisions=1,
+                stopped=True,
+                trajectory=[("hall", 0.0, 0.0)],
+                scores=dict.fromkeys(("sr", "spl"), float(name in arrived)),
+            )
+            for visit, name in enumerate("abc", 1)
+        ]
+        return Result(facts={}, means={}, episodes=episodes)
+
+    results = {"none": lived("c"), "cold": lived("abc"), "episodic": lived("ac")}
+    assert telling(results, 1) == ["b"]

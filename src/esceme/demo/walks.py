@@ -19,14 +19,18 @@ LABELS = {"none": "without memory", "cold": "with memory (cold)"}
 def telling(results: Mapping[str, Result], count: int = SHOWN) -> list[str]:
     """The episodes whose SPL a cold memory raised most, of different scenes as far as there are such.
 
-    First come those in which only the agent that remembers arrives.
+    First come those in which only the agent that remembers arrives: neither the one without memory does, nor
+    the same weights where they remember nothing of earlier walks.
     """
-    none = {each.id: each for each in results["none"].episodes}
+    without = [
+        {each.id: each.scores for each in results[memory].episodes}
+        for memory in ("none", "episodic")
+        if memory in results
+    ]
 
-    def help_in(each: Lived) -> tuple[float, float]:
-        return (
-            each.scores["sr"] - none[each.id].scores["sr"],
-            each.scores["spl"] - none[each.id].scores["spl"],
+    def help_in(each: Lived) -> tuple[float, ...]:
+        return tuple(
+            each.scores[name] - max(scores[each.id][name] for scores in without) for name in ("sr", "spl")
         )
 
     ranked = sorted(results["cold"].episodes, key=help_in, reverse=True)
