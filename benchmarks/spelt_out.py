@@ -160,7 +160,6 @@ def _require_small(navigator: Navigator) -> None:
         history_layers=0,
         context_views=False,
         stop_shows="panorama",
-        pictures_as_words=False,
         freeze_text=False,
         freeze_history=False,
         freeze_observation=False,

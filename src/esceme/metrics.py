@@ -88,17 +88,26 @@ def dtw(costs: Array, rows: NDArray[np.integer], columns: NDArray[np.integer]) -
     result = np.empty(episodes)
     every = np.arange(episodes)
     for step in range(steps):
-        diagonal = best[0].copy()
-        best[0] = np.inf
-        for column in range(1, width + 1):
-            above = best[column].copy()
-            np.minimum(above, diagonal, out=diagonal)
-            np.minimum(diagonal, best[column - 1], out=diagonal)
-            np.add(diagonal, costs[step, column - 1], out=best[column])
-            diagonal = above
+        warp(best, costs[step])
         done = rows == step + 1
         result[done] = best[columns[done], every[done]]
     return result
+
+
+def warp(best: Array, costs: Array) -> None:
+    """Go on by one viewpoint in a dynamic time warping of many pairs, in place.
+
+    `best` (S + 1, E) begins with zeros in row 0 and is infinite below; `costs` (S, E) are the distances
+    between the viewpoints reached and those of the references.
+    """
+    diagonal = best[0].copy()
+    best[0] = np.inf
+    for column in range(1, len(best)):
+        above = best[column].copy()
+        np.minimum(above, diagonal, out=diagonal)
+        np.minimum(diagonal, best[column - 1], out=diagonal)
+        np.add(diagonal, costs[column - 1], out=best[column])
+        diagonal = above
 
 
 def ndtw(warped: Array, reference_count: NDArray[np.integer]) -> Array:

@@ -89,9 +89,6 @@ class HamtConfig:
     """What STOP looks like: nothing, as published, or the largest of each feature all around."""
     grounding: int = 0
     """Width of the space in which words name what a token shows; 0: no grounding head, as published."""
-    pictures_as_words: bool = False
-    """Whether pictures are seen through the grounding head alone: nothing about a building can be learned by
-    heart then, only what words look like."""
     clause_ends: tuple[int, ...] = ()
     """Ids of words that end a clause, for the grounding head: it learns at what pace clauses are followed."""
 
@@ -183,7 +180,6 @@ class ObservationEncoder(nn.Module):
     def __init__(self, config: HamtConfig) -> None:
         """Build the maps."""
         super().__init__()
-        self.pictures_as_words = config.pictures_as_words
         self.picture = Described(config.feature_width, config.hidden)
         self.angle = Described(config.angle_width, config.hidden)
         self.kinds = nn.Embedding(3, config.hidden)
@@ -195,9 +191,7 @@ class ObservationEncoder(nn.Module):
 
         `said` (B, N, H) is what the instruction says of them, where the network has a grounding head.
         """
-        described = self.angle(observation.angles)
-        if not self.pictures_as_words:
-            described = described + self.picture(observation.features)
+        described = self.picture(observation.features) + self.angle(observation.angles)
         described = described if said is None else described + said
         return self.dropout(self.norm(described + seen + self.kinds(observation.kind)))
 
@@ -430,7 +424,7 @@ class HAMT(Agent[HamtState]):
     def _look(self, observation: Observation) -> Observation:
         """What becomes tokens of an observation: all of it unless the configuration says otherwise."""
         if self.config.stop_shows == "panorama":
-            around = observation.plain.masked_fill(~observation.valid[..., None], -torch.inf).amax(1)
+            around = observation.plain.amax(1)  # STOP's own zeros are among them, so padding's change nothing
             stop = (observation.kind == STOP)[..., None]
             observation = observation.with_features(torch.where(stop, around[:, None], observation.features))
         if self.config.context_views:
@@ -487,9 +481,7 @@ class HAMT(Agent[HamtState]):
     def _recount(
         self, observation: Observation, chosen: Tensor, step: Tensor, around: Tensor | None
     ) -> Tensor:
-        faced = observation.faced()
-        faced = torch.zeros_like(faced) if self.config.pictures_as_words else faced
-        token = self.history(faced, observation.angle_of(chosen), step, around)
+        token = self.history(observation.faced(), observation.angle_of(chosen), step, around)
         return token.detach() if self.config.freeze_history else token
 
     def _around(self, state: HamtState, observation: Observation) -> Tensor:

@@ -254,7 +254,7 @@ def _is_finite(tensor: Tensor) -> bool:
 def _require_released(navigator: Navigator) -> None:
     """Raise `CheckpointError` for settings that no weights express and the original does not have."""
     fixed: list[tuple[Any, Any, tuple[str, ...]]] = [
-        (navigator.agent.config, HamtConfig(), ("context_views", "stop_shows", "pictures_as_words")),
+        (navigator.agent.config, HamtConfig(), ("context_views", "stop_shows")),
     ]
     if isinstance(navigator.reader, CandidateEnhancing):
         own = ("order", "context", "stop", "norm", "epsilon", "shortcut")

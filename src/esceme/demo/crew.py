@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import NamedTuple
 import torch
 
 from esceme.errors import EscemeError
+from esceme.evaluation.shards import end_with_parent
 
 
 class News(NamedTuple):
@@ -146,7 +146,7 @@ def _ignoring_interrupts() -> Iterator[None]:
 def _work(jobs: Sequence[Job], mouth: Connection) -> None:
     """Do the jobs, as long as whoever started the process lives."""
     torch.set_num_threads(1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     with suppress(BrokenPipeError):  # nobody listens any more
         for job in jobs:
             try:
@@ -154,10 +154,3 @@ def _work(jobs: Sequence[Job], mouth: Connection) -> None:
             except EscemeError as error:
                 mouth.send(Fault(job.name, str(error)))
                 return
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

@@ -112,7 +112,7 @@ def _work(
 ) -> None:
     """One process: live the episodes of some scenes, as long as whoever started it lives."""
     torch.set_num_threads(threads)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     try:
         stage = set_stage(plan, scenes=scenes, hashes=hashes)
         lifetime = stage.lifetime()
@@ -126,7 +126,8 @@ def _work(
         sys.exit(130)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """In a thread of a process that was started to help: end it when whoever started it ends."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from esceme.metrics import locate_walks, ndtw
+from esceme.metrics import locate_walks, ndtw, warp
 from esceme.tasks.episode import SUCCESS_WITHIN, locate_goals
 from esceme.walking import Walk
 from esceme.world.atlas import Atlas
@@ -94,12 +94,9 @@ class PathReward:
     def _follow(self, rows: NDArray[np.int64], places: NDArray[np.int64]) -> None:
         """Add one viewpoint each to some walks: the next row of their dynamic time warping."""
         costs = self._atlas.distance(places, self._references[:, rows])  # (S, B)
-        before = self._warped[:, rows]
-        after = np.full_like(before, np.inf)
-        nearest = np.minimum(before[1:], before[:-1])
-        for column, cost in enumerate(costs):
-            after[column + 1] = cost + np.minimum(nearest[column], after[column])
-        self._warped[:, rows] = after
+        warped = self._warped[:, rows]
+        warp(warped, costs)
+        self._warped[:, rows] = warped
 
 
 class GoalReward:

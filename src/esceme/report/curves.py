@@ -12,7 +12,7 @@ from esceme.errors import ConfigError
 from esceme.report import marks
 from esceme.report.axes import Axis, is_measured, written
 from esceme.report.marks import GREY, INK, PALE, SMALL, Item, Style
-from esceme.report.svg import Look, clean, element, number, points, shortened, width_of, wrapped
+from esceme.report.svg import Look, clean, document, element, number, points, shortened, width_of, wrapped
 
 WIDTH, HEIGHT, MARGIN = 520.0, 240.0, 12.0
 """Pixels of the whole figure's content, of the plot within it, and around everything."""
@@ -93,31 +93,18 @@ def draw_curves(
     top = 14.0 * len(heading) + 18
     legend, legend_height = marks.flow(_legend(plotted, band), WIDTH)
     bottom = top + HEIGHT + 48
-    width, height = number(WIDTH + 2 * MARGIN), number(bottom + legend_height + 2 * MARGIN - 8)
+    width, height = WIDTH + 2 * MARGIN, bottom + legend_height + 2 * MARGIN - 8
 
     def at(x: float, y: float, content: str | Sequence[str]) -> str:
         return element("g", content, transform=f"translate({number(MARGIN + x)} {number(MARGIN + y)})")
 
     parts = [
-        element("title", clean(title)),
-        element("desc", clean(_describe(series, chart, x_label, y_label))),
-        element("rect", width="100%", height="100%", fill="#fff"),
         at(0, 0, heading),
         at(chart.left, top, [_frame(chart), *_curves(plotted, chart)]),
         at(0, top, _labels(chart, x_label, y_label)),
         at(0, bottom, legend),
     ]
-    document = element(
-        "svg",
-        parts,
-        xmlns="http://www.w3.org/2000/svg",
-        width=width,
-        height=height,
-        viewBox=f"0 0 {width} {height}",
-        role="img",
-        font_family="Helvetica, Arial, sans-serif",
-    )
-    return document + "\n"
+    return document(parts, width, height, title=title, description=_describe(series, chart, x_label, y_label))
 
 
 class Chart(NamedTuple):

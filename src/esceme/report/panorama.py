@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from esceme.report import marks
 from esceme.report.marks import INK, REMEMBERED, Item
-from esceme.report.svg import Look, clean, element, number
+from esceme.report.svg import Look, clean, document, element, number
 from esceme.world.geometry import wrap
 
 WIDTH, HEIGHT, MARGIN = 760.0, 380.0, 12.0
@@ -39,30 +39,17 @@ def draw_panorama(picture: bytes, signs: Sequence[Sign], *, title: str, caption:
     heading, top = marks.heading(title, caption, WIDTH)
     legend, legend_height = marks.flow(_legend(signs), WIDTH)
     bottom = top + HEIGHT + 16
-    width, height = number(WIDTH + 2 * MARGIN), number(bottom + legend_height + 2 * MARGIN - 8)
+    width, height = WIDTH + 2 * MARGIN, bottom + legend_height + 2 * MARGIN - 8
 
     def below(y: float, content: str | Sequence[str]) -> str:
         return element("g", content, transform=f"translate({number(MARGIN)} {number(MARGIN + y)})")
 
     parts = [
-        element("title", clean(title)),
-        element("desc", clean(_describe(signs))),
-        element("rect", width="100%", height="100%", fill="#fff"),
         below(0.0, heading),
         below(top, [_embedded(picture), *(_draw(*each) for each in _apart(signs))]),
         below(bottom, legend),
     ]
-    document = element(
-        "svg",
-        parts,
-        xmlns="http://www.w3.org/2000/svg",
-        width=width,
-        height=height,
-        viewBox=f"0 0 {width} {height}",
-        role="img",
-        font_family="Helvetica, Arial, sans-serif",
-    )
-    return document + "\n"
+    return document(parts, width, height, title=title, description=_describe(signs))
 
 
 def place_of(sign: Sign) -> tuple[float, float]:

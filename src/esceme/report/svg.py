@@ -42,6 +42,27 @@ def element(tag: str, content: str | Iterable[str] = "", /, **attributes: str | 
     return f"<{tag}{written}>{inner}</{tag}>" if inner else f"<{tag}{written}/>"
 
 
+def document(content: Iterable[str], width: float, height: float, *, title: str, description: str) -> str:
+    """A whole figure on white ground, with what it shows for those who cannot see it."""
+    parts = [
+        element("title", clean(title)),
+        element("desc", clean(description)),
+        element("rect", width="100%", height="100%", fill="#fff"),
+        *content,
+    ]
+    figure = element(
+        "svg",
+        parts,
+        xmlns="http://www.w3.org/2000/svg",
+        width=width,
+        height=height,
+        viewBox=f"0 0 {number(width)} {number(height)}",
+        role="img",
+        font_family="Helvetica, Arial, sans-serif",
+    )
+    return figure + "\n"
+
+
 def points(pairs: Iterable[Iterable[float]]) -> str:
     """Coordinates as path and polygon data have them.
 

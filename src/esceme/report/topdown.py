@@ -14,7 +14,7 @@ from esceme.report.lanes import Route
 from esceme.report.marks import REFERENCE, Item
 from esceme.report.panels import Bounds, Panel, arrange, extent
 from esceme.report.plan import Plan
-from esceme.report.svg import clean, element, number
+from esceme.report.svg import document, element, number
 from esceme.world.graph import SceneGraph
 
 MARGIN, NARROWEST, NARROWEST_WITH_TEXT = 12.0, 200.0, 380.0
@@ -50,31 +50,20 @@ def draw_scene(
     heading, top = marks.heading(title, caption, inner)
     bottom = top + extent(panels)[1] + 16
     legend, legend_height = marks.flow(_legend(plan, panels[0].scale, inner), inner)
-    width, height = number(inner + 2 * MARGIN), number(bottom + legend_height + 2 * MARGIN - 8)
+    width, height = inner + 2 * MARGIN, bottom + legend_height + 2 * MARGIN - 8
     floors = [draw_floor(plan, panel, labels=labels) for panel in panels]
 
     def below(y: float, content: str | Sequence[str]) -> str:
         return element("g", content, transform=f"translate({number(MARGIN)} {number(MARGIN + y)})")
 
     parts = [
-        element("title", clean(title or f"Scene {graph.scene_id} from above")),
-        element("desc", clean(plan.describe())),
-        element("rect", width="100%", height="100%", fill="#fff"),
         *([below(0.0, heading)] if heading else []),
         below(top, floors),
         below(bottom, legend),
     ]
-    document = element(
-        "svg",
-        parts,
-        xmlns="http://www.w3.org/2000/svg",
-        width=width,
-        height=height,
-        viewBox=f"0 0 {width} {height}",
-        role="img",
-        font_family="Helvetica, Arial, sans-serif",
+    return document(
+        parts, width, height, title=title or f"Scene {graph.scene_id} from above", description=plan.describe()
     )
-    return document + "\n"
 
 
 def _panels(plan: Plan, *, whole: bool) -> list[Panel]:
