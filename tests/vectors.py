@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from esceme.agents import HAMT, HamtConfig
 from esceme.agents.base import Words
-from esceme.agents.hamt import HAMT, HamtConfig
 from esceme.checkpoints import names_of
 from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, Unaided
 from esceme.navigator import Navigator

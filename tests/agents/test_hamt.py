@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from esceme.agents import HAMT, HamtConfig
 from esceme.agents.base import Decision, Timeline, Words, choices_of
-from esceme.agents.hamt import ActionInput, HamtState
+from esceme.agents.hamt import HamtState
+from esceme.agents.tokens import ActionInput
 from esceme.errors import ConfigError
 from esceme.observation import Observation
 from sights import WIDTH, joined, random_observation, random_words, with_padding

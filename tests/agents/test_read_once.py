@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from esceme.agents import HAMT, HamtConfig
 from esceme.agents.base import Words
-from esceme.agents.hamt import HAMT, HamtConfig
 from esceme.errors import ConfigError
 
 CONFIG = HamtConfig(

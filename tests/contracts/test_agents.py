@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from esceme.agents import AGENTS
 from esceme.agents.base import Agent, Decision, Privileged, State, Words, choices_of
-from esceme.agents.hamt import HamtConfig
 from esceme.agents.seq2seq import Seq2SeqConfig
+from esceme.agents.tokens import HamtConfig
 from esceme.observation import Observation
 from sights import (
     WIDTH,

@@ -1,9 +1,10 @@
 """Who decides: every agent by its name."""
 
 from esceme.agents.base import Agent, Decision, Privileged, State, Timeline, Words
-from esceme.agents.hamt import HAMT, HamtConfig
+from esceme.agents.hamt import HAMT
 from esceme.agents.scripted import RandomAgent, ShortestPath, StopAtOnce
 from esceme.agents.seq2seq import Seq2Seq, Seq2SeqConfig
+from esceme.agents.tokens import HamtConfig
 
 AGENTS = {
     "hamt": HAMT,

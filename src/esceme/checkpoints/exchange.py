@@ -16,8 +16,9 @@ from typing import Any, Literal, TypedDict, Unpack, cast
 import torch
 from torch import Size, Tensor
 
-from esceme.agents.hamt import HAMT, ActionInput, HamtConfig
+from esceme.agents.hamt import HAMT
 from esceme.agents.layers import Critic
+from esceme.agents.tokens import ActionInput, HamtConfig
 from esceme.checkpoints import names as their
 from esceme.checkpoints.names import names_of
 from esceme.checkpoints.published import Tensors, read_weights, write_fine_tuned

@@ -12,7 +12,8 @@ import safetensors
 from safetensors.torch import load_file
 from torch import Tensor
 
-from esceme.agents.hamt import HAMT, ActionInput
+from esceme.agents.hamt import HAMT
+from esceme.agents.tokens import ActionInput
 from esceme.checkpoints import navigator_from
 from esceme.errors import DataError
 from esceme.files import read_json
