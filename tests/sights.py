@@ -68,7 +68,7 @@ def _sight(count: int, width: int, viewpoints: int, generator: np.random.Generat
 
 def joined(observations: Sequence[Observation]) -> Observation:
     """Observations of equally many tokens as one batch."""
-    names = [field.name for field in fields(Observation) if field.name != "dropout"]
+    names = [field.name for field in fields(Observation) if field.name not in ("dropout", "whole")]
     tensors = {name: torch.cat([getattr(each, name) for each in observations]) for name in names}
     if all(each.features is each.plain for each in observations):
         tensors["plain"] = tensors["features"]

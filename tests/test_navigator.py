@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from cottage import WIDTH, cottage, small_navigator
+from cottage import VOCABULARY, WIDTH, cottage, small_navigator
+from esceme.agents.base import Words
 from esceme.agents.scripted import StopAtOnce
 from esceme.errors import ConfigError
 from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, Masked, MemoryBank, Unaided
@@ -60,6 +61,20 @@ def test_without_a_share_training_sees_what_evaluation_does() -> None:
     seen = navigator.see(observation, bank)
     assert seen.dropout == 0
     torch.testing.assert_close(seen.features, navigator.eval().see(observation, bank).features)
+
+
+def test_what_becomes_no_token_need_not_be_read() -> None:
+    navigator, bank = small_navigator(context_views=False, stop_shows="panorama"), MemoryBank.of(ATLAS)
+    bank.remember_seen(sight())
+    words = Words(torch.randint(1, VOCABULARY, (5, 7)), torch.ones(5, 7, dtype=torch.bool))
+    state = navigator.begin(words, sight().viewpoint)
+    seen, whole = navigator.see(sight(), bank), navigator.reader(sight(), bank)
+    assert seen.kind.shape[1] < whole.kind.shape[1]
+    one, other = navigator.decide(state, seen), navigator.decide(state, whole)
+    torch.testing.assert_close(one.logits, other.logits)
+    chosen = one.logits.argmax(1)
+    after = [navigator.advance(state, each, chosen).history for each in (seen, whole)]
+    torch.testing.assert_close(*after)
 
 
 def test_a_masked_memory_is_an_empty_one() -> None:

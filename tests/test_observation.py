@@ -93,3 +93,19 @@ def test_a_batch_is_trimmed_to_its_longest_panorama() -> None:
     alone = Observation.of(ATLAS, ATLAS.begin(ATLAS.locate("shed", ["hall"]), [0.0]))
     assert alone.kind.shape == (1, 37) and alone.valid.all()
     assert sight().kind.shape[1] == 38
+
+
+def test_choices_alone_are_tokens_but_all_around_is_still_known() -> None:
+    whole = sight()
+    cut = whole.choices()
+    longest = int(whole.candidate_count.max()) + 1
+    assert cut.kind.shape == cut.features.shape[:2] == (len(whole), longest)
+    assert torch.equal(cut.valid, whole.kind[:, :longest] != CONTEXT)
+    assert torch.equal(cut.candidate_count, whole.candidate_count)
+    for names in ("features", "neighbour", "angles"):
+        assert torch.equal(getattr(cut, names), getattr(whole, names)[:, :longest])
+    for told in (Observation.faced, Observation.panorama, Observation.around):
+        assert torch.equal(told(cut), told(whole))
+        some = torch.tensor([2, 0])
+        assert torch.equal(told(cut.only(some)), told(whole)[some])
+    assert cut.choices() is cut

@@ -47,6 +47,8 @@ class Navigator(nn.Module):
         Features are dropped from what the agent sees, never from what is remembered: the fusion input of a
         context view is [drop(f); f], that of a candidate [drop(f); m] (spec C.5).
         """
+        if not self.agent.looks_around:
+            observation = observation.choices()
         if self.training and self.feature_dropout:
             dropped = functional.dropout(observation.plain, self.feature_dropout)
             observation = replace(observation, features=dropped, dropout=self.feature_dropout)

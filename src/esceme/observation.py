@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -11,6 +11,9 @@ from torch.nn import functional
 
 from esceme.world.atlas import CANDIDATE, CONTEXT, Atlas, Pose
 from esceme.world.geometry import VIEWS, panorama_angles
+
+TOKENS = ("plain", "angles", "kind", "valid", "neighbour", "view")
+"""What an observation has for every token, besides features."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class Observation:
     """(B,) int64: the view they face."""
     dropout: float = 0.0
     """The share of features that is dropped from `faced` and `panorama`; above 0 only in training."""
+    whole: Observation | None = None
+    """All that is seen, where only the choices are tokens."""
 
     @classmethod
     def of(cls, atlas: Atlas, pose: Pose, *, device: torch.device | str | None = None) -> Observation:
@@ -83,10 +88,29 @@ class Observation:
 
     def only(self, rows: Tensor) -> Observation:
         """The observations of some agents."""
-        names = [field.name for field in fields(self) if field.name not in ("features", "dropout")]
-        chosen = {name: getattr(self, name)[rows] for name in names}
+        chosen = {name: getattr(self, name)[rows] for name in (*TOKENS, "viewpoint", "facing")}
         chosen["features"] = chosen["plain"] if self.features is self.plain else self.features[rows]
-        return Observation(**chosen, dropout=self.dropout)
+        return Observation(
+            **chosen, dropout=self.dropout, whole=None if self.whole is None else self.whole.only(rows)
+        )
+
+    def choices(self) -> Observation:
+        """Candidates and STOP as the only tokens; `faced`, `panorama` and `around` still know all views."""
+        if self.whole is not None:
+            return self
+        longest = int(self.candidate_count.max()) + 1
+        cut = {name: getattr(self, name)[:, :longest] for name in TOKENS}
+        features = cut["plain"] if self.features is self.plain else self.features[:, :longest]
+        valid = cut["kind"] != CONTEXT
+        return replace(self, **{**cut, "features": features, "valid": valid}, whole=self)
+
+    def around(self) -> Tensor:
+        """The largest of each feature over all that is seen: (B, D)."""
+        return self._all.plain.amax(1)  # STOP's zeros are among them: padding's change nothing
+
+    @property
+    def _all(self) -> Observation:
+        return self if self.whole is None else self.whole
 
     @cached_property
     def _token_of_view(self) -> Tensor:
@@ -98,8 +122,8 @@ class Observation:
 
     def panorama(self) -> Tensor:
         """All 36 views in view order, as seen, features dropped anew in training: (B, 36, D)."""
-        rows = torch.arange(len(self), device=self.viewpoint.device)[:, None]
-        return self._dropped(self.plain[rows, self._token_of_view])
+        rows, seen = torch.arange(len(self), device=self.viewpoint.device)[:, None], self._all
+        return self._dropped(seen.plain[rows, seen._token_of_view])
 
     def panorama_angles(self) -> Tensor:
         """Angle features of the 36 views for who faces `facing`: (B, 36, 4)."""
@@ -107,8 +131,8 @@ class Observation:
 
     def faced(self) -> Tensor:
         """The view the agents face, as seen, features dropped anew in training: (B, D)."""
-        rows = torch.arange(len(self), device=self.viewpoint.device)
-        return self._dropped(self.plain[rows, self._token_of_view[rows, self.facing]])
+        rows, seen = torch.arange(len(self), device=self.viewpoint.device), self._all
+        return self._dropped(seen.plain[rows, seen._token_of_view[rows, self.facing]])
 
     def angle_of(self, chosen: Tensor) -> Tensor:
         """Angle features of the chosen tokens (B,) -> (B, 4); zeros for STOP."""

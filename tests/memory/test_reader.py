@@ -22,6 +22,7 @@ from esceme.memory import (
     Reader,
     Unaided,
 )
+from esceme.memory.reader import Blindfolded
 from esceme.observation import Observation
 from esceme.world import STOP, ArrayFeatures, Atlas, SceneGraph
 
@@ -240,6 +241,14 @@ def test_half_precision_reads_too(observation: Observation, bank: MemoryBank) ->
 def test_an_unaided_agent_sees_what_is_there(observation: Observation) -> None:
     assert Unaided()(observation, None) is observation
     assert not list(Unaided().parameters())
+
+
+def test_who_is_blindfolded_sees_no_picture_anywhere(observation: Observation) -> None:
+    for seen in (observation, observation.choices()):
+        dark = Blindfolded()(seen)
+        told = (dark.features, dark.plain, dark.faced(), dark.panorama(), dark.around())
+        assert not any(bool(each.any()) for each in told)
+        assert torch.equal(dark.angles, seen.angles)
 
 
 def test_every_reader_says_whether_it_uses_memory() -> None:

@@ -96,6 +96,11 @@ class Agent(nn.Module, ABC, Generic[S]):
     """Whether it cannot begin without what is `Privileged`."""
 
     @property
+    def looks_around(self) -> bool:
+        """Whether views that lead nowhere become tokens; where they do not, nobody need describe them."""
+        return True
+
+    @property
     def undecayed(self) -> list[nn.Parameter]:
         """Parameters that weight decay must not touch; there are none unless an agent says so."""
         return []

@@ -206,6 +206,11 @@ class HAMT(Agent[HamtState]):
         return encoded
 
     @property
+    def looks_around(self) -> bool:
+        """Whether views that lead nowhere become tokens: as the configuration says."""
+        return self.config.context_views
+
+    @property
     def undecayed(self) -> list[nn.Parameter]:
         """The marks of text and sight: a text that is read once must not change by weight decay."""
         return list(self.text.kinds.parameters()) if self.config.read_once else []
@@ -260,19 +265,13 @@ class HAMT(Agent[HamtState]):
 
     def _look(self, observation: Observation) -> Observation:
         """What becomes tokens of an observation: all of it unless the configuration says otherwise."""
+        if not self.looks_around:
+            observation = observation.choices()
         if self.config.stop_shows == "panorama":
-            around = observation.plain.amax(1)  # STOP's own zeros are among them, so padding's change nothing
             stop = (observation.kind == STOP)[..., None]
-            observation = observation.with_features(torch.where(stop, around[:, None], observation.features))
-        if self.config.context_views:
-            return observation
-        choices = choices_of(observation)
-        names = ("features", "plain", "angles", "kind", "neighbour", "view")
-        return replace(
-            observation,
-            **{name: getattr(observation, name)[:, :choices] for name in names},
-            valid=is_choice(observation, choices),
-        )
+            around = observation.around()[:, None]
+            observation = observation.with_features(torch.where(stop, around, observation.features))
+        return observation
 
     def _relate(
         self, state: HamtState, vision: Tokens, read: Places | None, *, everything: bool

@@ -57,7 +57,8 @@ class Blindfolded(Unaided):
     def forward(self, observation: Observation, memory: Memory | None = None) -> Observation:
         """The observation without its features, neither those of now nor those that a history keeps."""
         nothing = torch.zeros_like(observation.plain)
-        return replace(observation, features=nothing, plain=nothing)
+        whole = None if observation.whole is None else self(observation.whole)
+        return replace(observation, features=nothing, plain=nothing, whole=whole)
 
 
 @dataclass(frozen=True, kw_only=True)
