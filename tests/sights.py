@@ -63,12 +63,18 @@ def _sight(count: int, width: int, viewpoints: int, generator: np.random.Generat
         view=torch.tensor([[*leading.tolist(), -1, *rest.tolist()]]),
         viewpoint=torch.tensor([here]),
         facing=torch.from_numpy(facing),
+        positions=torch.stack([_position(each) for each in (*around, *[here] * (1 + len(rest)))])[None],
     )
+
+
+def _position(viewpoint: int) -> Tensor:
+    """Where a viewpoint lies, (3,)."""
+    return torch.from_numpy(np.random.default_rng([1, viewpoint]).normal(size=3).astype(np.float32) * 5)
 
 
 def joined(observations: Sequence[Observation]) -> Observation:
     """Observations of equally many tokens as one batch."""
-    names = [field.name for field in fields(Observation) if field.name not in ("dropout", "whole")]
+    names = [field.name for field in fields(Observation) if field.name not in ("dropout", "whole", "past")]
     tensors = {name: torch.cat([getattr(each, name) for each in observations]) for name in names}
     if all(each.features is each.plain for each in observations):
         tensors["plain"] = tensors["features"]
@@ -93,6 +99,7 @@ def with_padding(observation: Observation, more: int) -> Observation:
         valid=longer(observation.valid, False),
         neighbour=longer(observation.neighbour, -1),
         view=longer(observation.view, -1),
+        positions=None if observation.positions is None else longer(observation.positions),
     )
 
 

@@ -12,7 +12,7 @@ from cottage import cottage, walk_of
 from esceme.agents.base import Decision
 from esceme.errors import WorldError
 from esceme.observation import Observation
-from esceme.walking import Once, Walk, by_time, following, greedy, sampling
+from esceme.walking import Once, Walk, by_time, following, greedy, past_of, sampling
 from esceme.world import Pose
 
 ATLAS = cottage()
@@ -38,20 +38,27 @@ def test_a_walk_begins_where_its_episode_starts_facing_the_nearest_view() -> Non
 
 
 @pytest.mark.parametrize(
-    ("poses", "decisions", "expected"),
+    ("poses", "stopped", "expected"),
     [
-        ([5], 0, []),  # not begun
-        ([5], 1, [5]),  # stopped at once
-        ([5, 6, 7], 3, [5, 6, 7]),  # two moves and STOP
-        ([5, 6, 7], 2, [5, 6]),  # two moves, and no decision was left
-        ([5, 6, 5, 6], 3, [5, 6, 5]),
+        ([5], False, []),  # not begun
+        ([5], True, [5]),  # stopped at once
+        ([5, 6, 7], True, [5, 6, 7]),  # two moves and STOP
+        ([5, 6, 7], False, [5, 6]),  # two moves, and no decision was left
+        ([5, 6, 5, 6], False, [5, 6, 5]),
     ],
 )
 def test_remembered_is_where_something_was_decided(
-    poses: list[int], decisions: int, expected: list[int]
+    poses: list[int], stopped: bool, expected: list[int]
 ) -> None:
-    walk = Walk(walk_of("hall"), [(place, 12) for place in poses], decisions=decisions)
+    walk = Walk(walk_of("hall"), [(place, 12) for place in poses], stopped=stopped)
     assert walk.remembered == expected
+
+
+def test_the_past_is_where_walks_have_been_before() -> None:
+    walks = begun("hall", "kitchen", "attic")
+    walks[1].poses += [(7, 0), (8, 12)]
+    assert past_of(walks[:1]).shape == (1, 0)
+    assert past_of(walks).tolist() == [[-1, -1], [walks[1].poses[0][0], 7], [-1, -1]]
 
 
 def test_a_source_hands_out_its_episodes_once() -> None:

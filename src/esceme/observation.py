@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from esceme.world.atlas import CANDIDATE, CONTEXT, Atlas, Pose
 from esceme.world.geometry import VIEWS, panorama_angles
 
-TOKENS = ("plain", "angles", "kind", "valid", "neighbour", "view")
+TOKENS = ("plain", "angles", "kind", "valid", "neighbour", "view", "positions")
 """What an observation has for every token, besides features."""
 
 
@@ -44,13 +46,25 @@ class Observation:
     """(B,) int64: the view they face."""
     dropout: float = 0.0
     """The share of features that is dropped from `faced` and `panorama`; above 0 only in training."""
+    positions: Tensor | None = None
+    """(B, N, 3): metres; where a candidate leads, and for every other token where the agents stand."""
+    past: Tensor | None = None
+    """(B, P) int64: the viewpoints at which the agents decided before in this episode, -1 for none."""
     whole: Observation | None = None
     """All that is seen, where only the choices are tokens."""
 
     @classmethod
-    def of(cls, atlas: Atlas, pose: Pose, *, device: torch.device | str | None = None) -> Observation:
-        """What agents in these poses see."""
+    def of(
+        cls,
+        atlas: Atlas,
+        pose: Pose,
+        *,
+        past: NDArray[np.int64] | None = None,
+        device: torch.device | str | None = None,
+    ) -> Observation:
+        """What agents in these poses see, who have been at viewpoints `past` (B, P) before."""
         seen = atlas.observe(pose)
+        lead = np.where(seen.neighbour >= 0, seen.neighbour, np.asarray(pose.viewpoint)[:, None])
         features = torch.from_numpy(seen.features).to(device)
         return cls(
             features=features,
@@ -62,6 +76,8 @@ class Observation:
             view=torch.from_numpy(seen.view).to(device, torch.int64),
             viewpoint=torch.tensor(pose.viewpoint).to(device),
             facing=torch.tensor(pose.view).to(device),
+            positions=torch.from_numpy(atlas.positions[lead].astype(np.float32)).to(device),
+            past=None if past is None else torch.from_numpy(past).to(device),
         )
 
     def __len__(self) -> int:
@@ -88,18 +104,18 @@ class Observation:
 
     def only(self, rows: Tensor) -> Observation:
         """The observations of some agents."""
-        chosen = {name: getattr(self, name)[rows] for name in (*TOKENS, "viewpoint", "facing")}
+        names = ("viewpoint", "facing", "past", *TOKENS)
+        chosen = {name: every[rows] for name in names if (every := getattr(self, name)) is not None}
         chosen["features"] = chosen["plain"] if self.features is self.plain else self.features[rows]
-        return Observation(
-            **chosen, dropout=self.dropout, whole=None if self.whole is None else self.whole.only(rows)
-        )
+        return replace(self, **chosen, whole=None if self.whole is None else self.whole.only(rows))
 
     def choices(self) -> Observation:
         """Candidates and STOP as the only tokens; `faced`, `panorama` and `around` still know all views."""
         if self.whole is not None:
             return self
         longest = int(self.candidate_count.max()) + 1
-        cut = {name: getattr(self, name)[:, :longest] for name in TOKENS}
+        known = [name for name in TOKENS if getattr(self, name) is not None]
+        cut = {name: getattr(self, name)[:, :longest] for name in known}
         features = cut["plain"] if self.features is self.plain else self.features[:, :longest]
         valid = cut["kind"] != CONTEXT
         return replace(self, **{**cut, "features": features, "valid": valid}, whole=self)

@@ -21,7 +21,7 @@ from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode, locate_goals
 from esceme.tasks.text import pad
-from esceme.walking import Choose, Encode, Source, Walk
+from esceme.walking import Choose, Encode, Source, Walk, past_of
 from esceme.world.atlas import Atlas, Pose
 
 
@@ -79,7 +79,7 @@ def roll_out(
             return
         # Look, recall and read, decide, remember.
         pose = batch.pose()
-        observation = Observation.of(atlas, pose, device=device)
+        observation = Observation.of(atlas, pose, past=past_of(batch.walks), device=device)
         seen = navigator.see(observation, memory)
         decision = navigator.decide(batch.state, seen)
         chosen = choose(decision, observation, batch.walks)

@@ -46,8 +46,12 @@ class Walk:
 
     @property
     def remembered(self) -> list[int]:
-        """The viewpoints at which something was decided: what a memory holds of this walk (spec C.3)."""
-        return [viewpoint for viewpoint, _ in self.poses[: self.decisions]]
+        """The viewpoints at which something was decided: what a memory holds of this walk (spec C.3).
+
+        Places that are only passed through lie on the way back to others, and were decided at before.
+        """
+        poses = self.poses if self.stopped else self.poses[:-1]
+        return [viewpoint for viewpoint, _ in poses]
 
 
 class Source(Protocol):
@@ -73,6 +77,15 @@ class Once:
         begun = [] if self._begun else self.walks
         self._begun = True
         return begun
+
+
+def past_of(walks: Sequence[Walk]) -> NDArray[np.int64]:
+    """Where walks that stand somewhere have been before, (B, P), -1 for none."""
+    longest = max(len(walk.poses) for walk in walks) - 1
+    past = np.full((len(walks), longest), -1, dtype=np.int64)
+    for row, walk in zip(past, walks, strict=True):
+        row[: len(walk.poses) - 1] = [viewpoint for viewpoint, _ in walk.poses[:-1]]
+    return past
 
 
 Encode = Callable[[Episode], Sequence[int]]

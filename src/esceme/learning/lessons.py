@@ -25,7 +25,7 @@ from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.rollout import Step, begin_walks, roll_out
 from esceme.tasks.episode import Episode
-from esceme.walking import Choose, Encode, Once, Walk
+from esceme.walking import Choose, Encode, Once, Walk, past_of
 from esceme.world.atlas import Atlas, Pose
 
 DecideAll = Callable[[State, Observation, Tensor, Timeline], Decision]
@@ -71,6 +71,16 @@ class Told:
     def pose(self) -> Pose:
         """Where each row stands, and what it faces."""
         return Pose(np.concatenate(self.viewpoint), np.concatenate(self.view))
+
+    @property
+    def past(self) -> NDArray[np.int64]:
+        """Where each row has been before, (R, T), -1 for none."""
+        standing = np.full((len(self.walks), len(self.row)), -1, dtype=np.int64)
+        for step, (rows, viewpoints) in enumerate(zip(self.row, self.viewpoint, strict=True)):
+            standing[rows, step] = viewpoints
+        when = self.when
+        before = np.arange(len(self.row)) < when.step.numpy()[:, None]
+        return np.where(before, standing[when.episode.numpy()], -1)
 
     @property
     def labels(self) -> Tensor:
@@ -137,7 +147,7 @@ def relive(
     """All decisions of walks that are known, (R, C), made at once with what the memory held at each step."""
     device, when = navigator.device, told.when
     when = Timeline(when.episode.to(device), when.step.to(device))
-    observation = Observation.of(atlas, told.pose, device=device)
+    observation = Observation.of(atlas, told.pose, past=told.past, device=device)
     shown = None if memory is None else memory.foresee(observation.viewpoint, when.step)
     seen = navigator.see(observation, shown)
     state = begin_walks(navigator, atlas, told.walks, encode)
@@ -220,6 +230,7 @@ def _value_beyond(
     with torch.no_grad():
         state = navigator.advance(last.state.only(cut), last.seen.only(cut), last.chosen[cut])
         reached = np.array([walk.poses[-1] for walk in last.walks if not walk.stopped], dtype=np.int64)
-        observation = Observation.of(atlas, Pose(*reached.T), device=navigator.device)
+        past = past_of([walk for walk in last.walks if not walk.stopped])
+        observation = Observation.of(atlas, Pose(*reached.T), past=past, device=navigator.device)
         value = navigator.decide(state, navigator.see(observation, memory)).value
     return cut, torch.zeros(len(cut)) if value is None else value

@@ -82,6 +82,9 @@ class Atlas:
         self.views: NDArray[np.int8] = self._join("views", -1)
         self.lengths: NDArray[np.float64] = self._join("lengths", 0.0)
         self.degrees: NDArray[np.int64] = (self.neighbours >= 0).sum(axis=1)
+        places = [each.positions for each in self.graphs.values()]
+        self.positions: NDArray[np.float64] = np.concatenate(places)
+        """Where viewpoints lie, in metres (P, 3)."""
         self._lay_out_tokens()
 
         self.features = features
