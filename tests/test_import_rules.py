@@ -74,7 +74,7 @@ ORDER_WITHIN = {
         *["capture", "annotations", "dataset", "__init__"],
     ],
     "memory": ["scene", "bank", "store", "reader", "__init__"],
-    "agents": ["base", "layers", "scripted", "seq2seq", "grounding", "tokens", "hamt", "__init__"],
+    "agents": ["base", "layers", "scripted", "seq2seq", "grounding", "tokens", "crossmodal", "hamt", "tdstp", "__init__"],
     "checkpoints": ["names", "published", "exchange", "__init__"],
     "evaluation": [
         *[
