@@ -18,7 +18,16 @@ from benchmarks.measure import THREADS, Result, data_root, line
 
 RESULTS = Path(__file__).parent / "results.md"
 ON_REAL_DATA = ("loading", "scoring", "observing", "memory", "evaluating")
-ON_GENERATED = ("rendering", "generating", "likeness", "probing", "reading", "next-hop", "learning")
+ON_GENERATED = (
+    "rendering",
+    "generating",
+    "likeness",
+    "probing",
+    "reading",
+    "next-hop",
+    "learning",
+    "graph-encoding",
+)
 GROUPS = (*ON_REAL_DATA, *ON_GENERATED)
 
 

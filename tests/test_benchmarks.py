@@ -9,6 +9,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import torch
 
 from esceme.synth import Order, embedded_world
 
@@ -27,6 +28,16 @@ def learning() -> Iterator[ModuleType]:
         yield learning
     for name in [name for name in sys.modules if name.split(".")[0] == "benchmarks"]:
         del sys.modules[name]
+
+
+@pytest.fixture
+def graph_encoding() -> Iterator[ModuleType]:
+    """`benchmarks.graph_encoding`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(REPOSITORY)
+        from benchmarks import graph_encoding
+
+        yield graph_encoding
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +74,17 @@ def test_two_processes_take_the_time_that_they_spend_on_each_other(learning: Mod
     for one, two in zip(alone, both, strict=True):
         assert one.waiting + one.exchanging < 0.01 * one.whole
         assert 0 < two.exchanging < two.waiting + two.exchanging < two.whole
+
+
+def test_graphs_of_all_pairs_and_counted_ones_are_encoded_alike(
+    graph_encoding: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = graph_encoding.drawn_reader()
+    slow, fast = graph_encoding.measured(25, reader)  # which asserts it
+    assert slow is not None and slow > 0 and fast > 0
+    monkeypatch.setattr(graph_encoding, "ROOM", 0)
+    assert graph_encoding.measured(25, reader)[0] is None
+    monkeypatch.setattr(graph_encoding, "all_pairs", lambda *_: torch.ones(1, graph_encoding.WIDTH))
+    monkeypatch.setattr(graph_encoding, "ROOM", 1e9)
+    with pytest.raises(AssertionError):
+        graph_encoding.measured(25, reader)

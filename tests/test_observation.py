@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 from cottage import cottage
-from esceme.observation import Observation
+from esceme.observation import TOKENS, Observation
 from esceme.world import CANDIDATE, CONTEXT, STOP
 from esceme.world.geometry import panorama_angles
 
@@ -109,3 +111,39 @@ def test_choices_alone_are_tokens_but_all_around_is_still_known() -> None:
         some = torch.tensor([2, 0])
         assert torch.equal(told(cut.only(some)), told(whole)[some])
     assert cut.choices() is cut
+
+
+def test_one_more_token_comes_last_and_changes_nothing_that_is_seen() -> None:
+    for seen in (sight(), sight().choices()):
+        added = torch.arange(len(ATLAS) * 12.0).view(len(ATLAS), 12)
+        longer, tokens = seen.with_token(added), seen.kind.shape[1]
+        for name in (*TOKENS, "features"):
+            assert torch.equal(getattr(longer, name)[:, :tokens], getattr(seen, name))
+            assert getattr(longer, name).shape[1] == tokens + 1
+        assert torch.equal(longer.features[:, -1], added) and not longer.plain[:, -1].any()
+        assert longer.kind[:, -1].eq(CONTEXT).all() and longer.valid[:, -1].all()
+        assert longer.neighbour[:, -1].eq(-1).all() and longer.view[:, -1].eq(-1).all()
+        assert not longer.angles[:, -1].any() and longer.positions is not None
+        assert torch.equal(longer.positions[:, -1], torch.from_numpy(ATLAS.positions).float())
+        for told in (Observation.faced, Observation.panorama, Observation.around):
+            assert torch.equal(told(longer), told(seen))
+        cut = longer.choices()
+        assert torch.equal(cut.candidate_count, seen.candidate_count)
+        some = torch.tensor([5, 2])
+        assert torch.equal(longer.only(some).features, longer.features[some])
+        assert torch.equal(longer.only(some).panorama(), seen.panorama()[some])
+
+
+def test_choices_are_the_same_with_one_more_token_before_them() -> None:
+    seen = sight()
+    cut, longer = seen.choices(), seen.with_token(torch.ones(len(ATLAS), 12)).choices()
+    for name in (*TOKENS, "features"):
+        assert torch.equal(getattr(longer, name), getattr(cut, name))
+    added = cut.with_token(torch.ones(len(ATLAS), 12))
+    assert added.choices() is added and added.whole is cut.whole  # asked for again, it stays
+
+
+def test_one_more_token_needs_no_positions_and_may_be_of_another_width() -> None:
+    seen = replace(sight(), positions=None)
+    read = seen.with_features(torch.zeros(*seen.kind.shape, 3)).with_token(torch.ones(len(ATLAS), 3))
+    assert read.positions is None and read.features.shape[2] == 3 and read.plain.shape[2] == 12

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -101,6 +102,30 @@ class Observation:
     def with_features(self, features: Tensor) -> Observation:
         """The same sight described by other features (B, N, D'); `plain` stays."""
         return replace(self, features=features)
+
+    def with_token(self, features: Tensor) -> Observation:
+        """The same sight and one more token after all others, described by features (B, D').
+
+        It is like a view that leads nowhere: it can be looked at, and not chosen. No view of the panorama is
+        shown by it, so that what is seen stays; where only the choices shall be tokens, add it after
+        `choices`, which cuts it off.
+        """
+        more = {
+            "features": features,
+            "plain": torch.zeros_like(self.plain[:, 0]),
+            "angles": torch.zeros_like(self.angles[:, 0]),
+            "kind": torch.full_like(self.viewpoint, CONTEXT),
+            "valid": torch.ones_like(self.valid[:, 0]),
+            "neighbour": torch.full_like(self.viewpoint, -1),
+            "view": torch.full_like(self.viewpoint, -1),
+        }
+        if self.positions is not None:
+            rows = torch.arange(len(self), device=self.viewpoint.device)
+            more["positions"] = self.positions[rows, self.candidate_count]  # STOP's: where the agents stand
+        longer: dict[str, Any] = {
+            name: torch.cat([getattr(self, name), token[:, None]], 1) for name, token in more.items()
+        }
+        return replace(self, **longer)
 
     def only(self, rows: Tensor) -> Observation:
         """The observations of some agents."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cottage import cottage, small_navigator, walk_of
 from esceme.errors import ConfigError
-from esceme.learning.completeness import Completeness, TrainingMemory
+from esceme.learning.completeness import Completeness, Foreseen, TrainingMemory
 from esceme.memory import MemoryBank
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
@@ -264,6 +264,52 @@ def test_a_memory_that_foresees_gives_what_one_that_walks_would(way: str) -> Non
             going.remember_seen(at(*standing))
         assert kept(walking) == kept(at_once) == kept(by_step)
         assert shown(walking) == shown(at_once) == shown(by_step)
+
+
+# -- the graph around agents -------------------------------------------------------------------------------
+
+
+def known(memory: TrainingMemory | Foreseen, *standing: int) -> list[set[int]]:
+    """The places that each agent knows of its scene, and what it knows of them is what is recalled."""
+    around = memory.surroundings(torch.tensor(standing))
+    assert torch.equal(around.features, whole()[around.viewpoints])
+    return [set(around.viewpoints[row].tolist()) for row in around.known]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_surroundings_are_the_places_that_are_shown(way: str) -> None:
+    for seed in range(5):
+        memory = complete(way, full=0.2, empty=0.2, forget_share=0.5)
+        begin(memory, IN_COTTAGE, IN_SHED, seed=seed)
+        for _ in range(2):
+            expected = [shown(memory) & set(scene) for scene in (COTTAGE, SHED)]
+            assert known(memory, COTTAGE[0], SHED[0]) == expected
+            memory.remember_seen(at(COTTAGE[2], SHED[1]))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_foreseen_surroundings_are_those_of_walking(way: str) -> None:
+    """Each row knows what was remembered at its own step, and what the shown memory held before."""
+    hall, door, kitchen, pantry = (
+        int(each) for each in ATLAS.locate("cottage", ["hall", "door", "kitchen", "pantry"])
+    )
+    steps = [(hall, SHED[0]), (door, SHED[1]), (hall, SHED[0]), (kitchen, SHED[1])]
+    for seed in range(4):
+        walking, at_once, by_step = (
+            memory_of(way, full=0.0, empty=0.0, forget_share=0.4, reset_after=1) for _ in range(3)
+        )
+        for memory in (walking, at_once, by_step):
+            memory.bank.remember_at([door, pantry, SHED[1]])
+            begin(memory, IN_COTTAGE, IN_SHED, seed=seed)
+        places = torch.tensor([place for step in steps for place in step])
+        when = torch.arange(len(steps)).repeat_interleave(2)
+        found = known(at_once.foresee(places, when), *places.tolist())
+        going = by_step.foresee(places, when, at_once=False)
+        for step, standing in enumerate(steps):
+            expected = known(walking, *standing)
+            assert found[2 * step : 2 * step + 2] == expected == known(going, *standing)
+            walking.remember_seen(at(*standing))
+            going.remember_seen(at(*standing))
 
 
 # -- settings ----------------------------------------------------------------------------------------------

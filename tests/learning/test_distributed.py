@@ -51,6 +51,8 @@ def school(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("dagger", "drawn", "candidate-enhancing"),
         ("imitation+a2c", "reset", "candidate-enhancing"),
         ("imitation+a2c", "drawn", "candidate-enhancing"),
+        ("imitation", "drawn", "graph-encoding"),
+        ("imitation+a2c", "as-released", "both"),
         ("imitation+a2c", "as-released", "unaided"),
     ],
 )

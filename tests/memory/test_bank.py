@@ -209,3 +209,63 @@ def test_a_masked_memory_is_written_but_not_read() -> None:
     masked.remember_seen(sight([3]))
     assert bank.recall_at(torch.tensor([3])).any()
     assert masked.recall_at(torch.tensor([[3]])).tolist() == [[[0.0] * WIDTH]]
+
+
+# -- the graph around agents -------------------------------------------------------------------------------
+
+
+@given(visited=st.sets(st.integers(0, 5)), standing=st.lists(st.integers(0, 5), min_size=1, max_size=4))
+def test_surroundings_are_what_names_know_of_the_scenes(visited: set[int], standing: list[int]) -> None:
+    bank = MemoryBank.of(ATLAS)
+    bank.remember_at(sorted(visited))
+    around = bank.surroundings(torch.tensor(standing))
+    assert torch.equal(around.features, bank.recall_at(around.viewpoints))
+    places = [ATLAS.name(each) for each in around.viewpoints.tolist()]
+    scenes = {ATLAS.name(each)[0] for each in standing}
+    assert len(places) == len(set(places))
+    assert set(places) == {(scene, name) for scene in scenes for name in bank[scene].viewpoints}
+    edges = {(places[a][0], *sorted((places[a][1], places[b][1]))) for a, b in around.edges.T.tolist()}
+    assert len(edges) == around.edges.shape[1]
+    assert edges == {(scene, *pair) for scene in scenes for pair in bank[scene].edges}
+    for known, here in zip(around.known.tolist(), standing, strict=True):
+        assert known == [scene == ATLAS.name(here)[0] for scene, _ in places]
+
+
+def test_surroundings_follow_what_is_remembered_and_forgotten() -> None:
+    bank, here = MemoryBank.of(ATLAS), torch.tensor([0, 4])
+    assert bank.surroundings(here).known.shape == (2, 0) and bank.surroundings(here).edges.shape == (2, 0)
+    bank.remember_seen(sight([0, 1]))
+    assert bank.surroundings(here).known.tolist() == [[True, True], [False, False]]
+    bank.remember_seen(sight([4]))
+    assert bank.surroundings(here).known.tolist() == [[True, True, False], [False, False, True]]
+    bank.forget("house")
+    assert bank.surroundings(here).viewpoints.tolist() == [4]
+    assert bank.surroundings(torch.tensor([2])).known.shape == (1, 0)
+
+
+def test_a_masked_memory_has_no_surroundings() -> None:
+    bank = MemoryBank.of(ATLAS)
+    bank.remember_all()
+    assert not Masked(bank).surroundings(EVERYWHERE).known.any()
+    assert bank.surroundings(EVERYWHERE).known.any()
+
+
+def test_surroundings_need_an_atlas() -> None:
+    with pytest.raises(MemoryMismatch, match="settle"):
+        MemoryBank(WIDTH).surroundings(torch.tensor([0]))
+
+
+def test_parts_of_surroundings_are_found_by_viewpoint_and_by_edge() -> None:
+    """House: a - b, a - c, b - d, c - d; all but c are remembered."""
+    bank = MemoryBank.of(ATLAS)
+    bank.remember_at([0, 1, 3])
+    around = bank.surroundings(torch.tensor([2, 2]))
+    assert around.viewpoints.tolist() == [0, 1, 3]
+    assert around.among(torch.tensor([[3, -1], [2, 0]])).tolist() == [
+        [False, False, True],
+        [True, False, False],
+    ]
+    some = torch.tensor([[True, False, False], [False, True, False]])
+    assert around.beside(some).tolist() == [[False, True, False], [True, False, True]]
+    assert around.limited(some).known.tolist() == some.tolist()
+    assert around.limited(some[0]).known.tolist() == [some[0].tolist()] * 2

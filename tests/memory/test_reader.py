@@ -255,6 +255,8 @@ def test_every_reader_says_whether_it_uses_memory() -> None:
     assert {name: kind.uses_memory for name, kind in READERS.items()} == {
         "unaided": False,
         "candidate-enhancing": True,
+        "graph-encoding": True,
+        "both": True,
         "blindfolded": False,
     }
     assert all(issubclass(kind, Reader) for kind in READERS.values())

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from esceme.errors import ConfigError
-from esceme.memory import MemoryBank, Pooling, Reader
+from esceme.memory import MemoryBank, Pooling, Reader, Surroundings
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
 from esceme.world.atlas import Atlas
@@ -94,6 +94,11 @@ class TrainingMemory:
     def recall_at(self, viewpoints: Tensor) -> Tensor:
         """What is remembered of viewpoints and shown, any shape -> (..., D); zeros elsewhere."""
         return self.bank.recall_at(torch.where(self._shown[viewpoints], viewpoints, -1))
+
+    def surroundings(self, viewpoints: Tensor) -> Surroundings:
+        """What is remembered of the scenes of agents that stand at viewpoints (B,), and shown."""
+        around = self.bank.surroundings(viewpoints)
+        return around.limited(self._shown[around.viewpoints])
 
     def remember_seen(self, observation: Observation) -> None:
         """Remember where the agents stand; for the rest of the rollout that is shown."""
@@ -181,6 +186,12 @@ class Foreseen:
         """What was remembered of viewpoints (R, N) when each row asked, (R, N, D)."""
         asking = self._now if self._asking is None else self._asking[:, None]
         return self._bank.recall_at(torch.where(self._remembered[viewpoints] < asking, viewpoints, -1))
+
+    def surroundings(self, viewpoints: Tensor) -> Surroundings:
+        """What was remembered of the scenes of rows that stand at viewpoints (R,) when each asked."""
+        around = self._bank.surroundings(viewpoints)
+        asking = self._now if self._asking is None else self._asking[:, None]
+        return around.limited(self._remembered[around.viewpoints] < asking)
 
     def remember_seen(self, observation: Observation) -> None:
         """Go on to the next step: what was seen has been remembered beforehand."""

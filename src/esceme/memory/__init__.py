@@ -1,6 +1,8 @@
 """What is remembered: the paper. Memory never imports agents, and agents never import memory."""
 
-from esceme.memory.bank import Masked, Memory, MemoryBank
+from esceme.memory.bank import Masked, Memory, MemoryBank, Surroundings
+from esceme.memory.both import Both, BothConfig, InTurn
+from esceme.memory.graph_encoding import GraphEncoding, GraphEncodingConfig
 from esceme.memory.reader import Blindfolded, CandidateEnhancing, CandidateEnhancingConfig, Reader, Unaided
 from esceme.memory.scene import Pooling, Rows, SceneMemory, pool
 from esceme.memory.store import load_bank, save_bank
@@ -8,14 +10,21 @@ from esceme.memory.store import load_bank, save_bank
 READERS: dict[str, type[Reader]] = {
     "unaided": Unaided,
     "candidate-enhancing": CandidateEnhancing,
+    "graph-encoding": GraphEncoding,
+    "both": Both,
     "blindfolded": Blindfolded,
 }
 
 __all__ = [
     "READERS",
     "Blindfolded",
+    "Both",
+    "BothConfig",
     "CandidateEnhancing",
     "CandidateEnhancingConfig",
+    "GraphEncoding",
+    "GraphEncodingConfig",
+    "InTurn",
     "Masked",
     "Memory",
     "MemoryBank",
@@ -23,6 +32,7 @@ __all__ = [
     "Reader",
     "Rows",
     "SceneMemory",
+    "Surroundings",
     "Unaided",
     "load_bank",
     "pool",

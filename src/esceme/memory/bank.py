@@ -1,14 +1,14 @@
 """What is remembered of all buildings: recalling for a whole batch of agents is one gather.
 
 Agents that know places by name use `remember` and `recall`; those that walk in an atlas, where a viewpoint is
-an integer, use `remember_seen` and `recall_at`. Both see the same memory.
+an integer, use `remember_seen`, `recall_at` and `surroundings`. Both see the same memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -22,11 +22,42 @@ PANORAMAS_AT_ONCE = 64
 """How many panoramas are looked at together when everything is remembered."""
 
 
+class Surroundings(NamedTuple):
+    """What is remembered of the scenes that a batch of agents stands in: a graph, each knows a part of it."""
+
+    viewpoints: Tensor
+    """(M,) int64: remembered by somebody, each once."""
+    features: Tensor
+    """(M, D): what is remembered of them."""
+    edges: Tensor
+    """(2, E) int64: rows of `viewpoints` that are neighbours, each pair once."""
+    known: Tensor
+    """(B, M) bool: which of them each agent's memory holds."""
+
+    def limited(self, may: Tensor) -> Surroundings:
+        """The same where agents know only what they `may`, (B, M) or (M,) bool."""
+        return self._replace(known=self.known & may)
+
+    def among(self, viewpoints: Tensor) -> Tensor:
+        """Which of the remembered viewpoints are among those of each agent, (B, S), -1 for none: (B, M)."""
+        return (viewpoints[:, :, None] == self.viewpoints).any(1)
+
+    def beside(self, some: Tensor) -> Tensor:
+        """Which of the remembered viewpoints are neighbours of `some` (B, M) of them: (B, M)."""
+        one, other = self.edges
+        reached = torch.zeros_like(some, dtype=torch.float32)
+        reached.index_add_(1, one, some[:, other].float()).index_add_(1, other, some[:, one].float())
+        return reached > 0
+
+
 class Memory(Protocol):
     """What a rollout needs of a memory."""
 
     def recall_at(self, viewpoints: Tensor) -> Tensor:
         """What is remembered of viewpoints, any shape -> (..., D); zeros for -1 and where nobody has been."""
+
+    def surroundings(self, viewpoints: Tensor) -> Surroundings:
+        """What is remembered of the scenes of agents that stand at viewpoints (B,)."""
 
     def remember_seen(self, observation: Observation) -> None:
         """Remember where the agents stand."""
@@ -60,6 +91,8 @@ class MemoryBank:
         self._atlas: Atlas | None = None
         self._index: dict[tuple[str, str], int] = {}
         self._row_of: Tensor = torch.zeros(1, dtype=torch.int64)
+        self._scene_of: Tensor = torch.zeros(0, dtype=torch.int64)
+        self._neighbours: Tensor = torch.zeros(0, 0, dtype=torch.int64)
 
     @classmethod
     def of(
@@ -133,9 +166,12 @@ class MemoryBank:
             self.require(atlas.features.width, _name_of(atlas.features.source), "the atlas")
         self._atlas = atlas
         self._index = {name: index for index, name in enumerate(atlas.names)}
+        device = self._rows.matrix.device
         with torch.inference_mode(False):
             # One row number per viewpoint, 0 = never visited; the last entry is nowhere (-1).
-            self._row_of = torch.zeros(len(atlas) + 1, dtype=torch.int64, device=self._rows.matrix.device)
+            self._row_of = torch.zeros(len(atlas) + 1, dtype=torch.int64, device=device)
+            self._scene_of = torch.from_numpy(atlas.scene_of).to(device, torch.int64)
+            self._neighbours = torch.from_numpy(atlas.neighbours).to(device, torch.int64)
         for scene_id, memory in self._scenes.items():
             self._note(scene_id, list(memory.viewpoints), list(memory._row.values()))
 
@@ -143,6 +179,17 @@ class MemoryBank:
         """What is remembered of viewpoints, any shape -> (..., D); zeros for -1 and where nobody has been."""
         self._settled()
         return self._rows.matrix[self._row_of[viewpoints]]
+
+    def surroundings(self, viewpoints: Tensor) -> Surroundings:
+        """What is remembered of the scenes of agents that stand at viewpoints (B,)."""
+        visited, here = self.visited.nonzero().flatten(), self._scene_of[viewpoints]
+        places = visited[torch.isin(self._scene_of[visited], here)]  # (M,)
+        order = torch.arange(len(places), device=places.device)
+        row_of = torch.full_like(self._row_of, -1).index_copy_(0, places, order)
+        beside = row_of[self._neighbours[places]]  # (M, K), -1 for who is not remembered
+        one, slot = (beside > order[:, None]).nonzero(as_tuple=True)
+        edges = torch.stack([one, beside[one, slot]])
+        return Surroundings(places, self.recall_at(places), edges, self._scene_of[places] == here[:, None])
 
     def remember_seen(self, observation: Observation) -> None:
         """Remember where the agents stand: pooled over the plain features of their candidates."""
@@ -198,6 +245,11 @@ class Masked:
     def recall_at(self, viewpoints: Tensor) -> Tensor:
         """Zeros, (..., D)."""
         return torch.zeros_like(self.memory.recall_at(viewpoints))
+
+    def surroundings(self, viewpoints: Tensor) -> Surroundings:
+        """Of which nobody knows anything."""
+        around = self.memory.surroundings(viewpoints)
+        return around.limited(torch.zeros_like(around.known))
 
     def remember_seen(self, observation: Observation) -> None:
         """Remember where the agents stand."""
