@@ -14,6 +14,8 @@ import torch
 from esceme.config import Experiment
 from esceme.files import read_json, write_json
 from esceme.learning import Completeness, Training, Validation, Watch
+from esceme.tasks.r2r import read_r2r
+from esceme.tasks.tours import make_tours, write_tours
 from street import SPLIT, write_street
 
 TAUGHT = ("number-0", "number-2")
@@ -42,12 +44,16 @@ PRODUCTS = (
 
 
 def write_school(root: Path) -> Path:
-    """A data folder with the splits `train` and `val_unseen`."""
+    """A data folder with the splits `train` and `val_unseen`, and tours of both."""
     data = write_street(root).root
     everything = read_json(data / "R2R" / f"R2R_{SPLIT}.json", list[dict[str, Any]])
     for split, taught in (("train", True), (SPLIT, False)):
         records = [record for record in everything if (record["scan"] in TAUGHT) is taught]
         write_json(data / "R2R" / f"R2R_{split}.json", records)
+    tours = {
+        split: make_tours(read_r2r(data / f"R2R/R2R_{split}.json"), longest=3) for split in ("train", SPLIT)
+    }
+    write_tours(data / "tours" / "tours_iVLN.json", tours)
     return data
 
 

@@ -180,6 +180,11 @@ def test_suggestions_are_close_names_or_all_of_a_few() -> None:
         ({"every": "0"}, "every 0, limit 0: expected at least 1, and 0 or more"),
         ({"hold_out": "-1"}, "hold_out: expected 0 or more, found -1"),
         ({"seed": "-1"}, "seed: expected 0 or more, found -1"),
+        ({"seed": str(2**63)}, "seed: expected a number below 2 ** 63, found 9223372036854775808"),
+        ({"weight_decay": "inf"}, "weight_decay: expected 0 or more, found inf"),
+        ({"entropy_weight": "inf"}, "entropy_weight: expected 0 or more, found inf"),
+        ({"imitation_weight": "nan"}, "imitation_weight: expected 0 or more, found nan"),
+        ({"method": "dagger", "dagger_teacher": "time"}, "dagger_teacher 'time': knows no way back to "),
         (
             {"max_steps": "52"},
             "max_steps 52: the agent has no more than 50 rows for them; give --agent.max-steps 52",

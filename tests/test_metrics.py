@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,19 @@ from hypothesis import strategies as st
 
 import esceme.metrics
 from esceme.errors import ConfigError, DataError
-from esceme.metrics import MEANS, Scores, cls, dtw, length, locate_walks, ndtw, score, spl, spl_shortest
+from esceme.metrics import (
+    MEANS,
+    TOUR_MEANS,
+    Scores,
+    cls,
+    dtw,
+    length,
+    locate_walks,
+    ndtw,
+    score,
+    spl,
+    spl_shortest,
+)
 from esceme.tasks.episode import DialogEpisode, Episode
 from esceme.tasks.submission import Prediction, Stand
 from esceme.tasks.tours import Tour
@@ -588,7 +601,7 @@ def test_a_tour_warps_as_one_walk_whose_borders_only_match_each_other(
     expected = sum(tour_by_definition(atlas, tour, pairs) * len(tour) for tour in tours) / len(pairs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(esceme.metrics, "CELLS_AT_ONCE", cells)
-        assert score(pairs, atlas, tours=tours).tour_ndtw == pytest.approx(expected)
+        assert score(pairs, atlas, tours=tours).means()["t_ndtw"] == pytest.approx(expected)
 
 
 @given(worlds(shortest_reference=4), st.integers(0, 2**32 - 1))
@@ -599,16 +612,18 @@ def test_a_tour_follows_no_better_than_its_episodes_apart(world: World, seed: in
         scores = score(toured, atlas, tours=[tour])
         viewpoints = np.array([len(merged(episode.reference_path)) for episode, _ in toured])
         warped = -3 * viewpoints * np.log(scores.values["ndtw"])  # borders tied: never less than this
-        assert scores.tour_ndtw is not None
-        assert scores.tour_ndtw <= math.exp(-warped.sum() / (3 * viewpoints.sum())) + 1e-9
+        assert scores.means()["t_ndtw"] <= math.exp(-warped.sum() / (3 * viewpoints.sum())) + 1e-9
 
 
 def test_a_tour_of_one_episode_is_that_episode(atlas: Atlas) -> None:
     pairs: list[Pair] = [(asked("abcde"), went("abcxcd"))]
     scores = score(pairs, atlas, tours=[Tour("corridor", ("1_0",))])
-    assert scores.tour_ndtw == pytest.approx(scores.values["ndtw"][0])
-    assert list(scores.means()) == [*MEANS, "n", "t_ndtw"]
-    assert score(pairs, atlas).tour_ndtw is None
+    means = scores.means()
+    assert [means[f"t_{name}"] for name in ("ndtw", "sr", "spl")] == pytest.approx(
+        [means[name] for name in ("ndtw", "sr", "spl")]
+    )
+    assert list(means) == [*MEANS, "n", *TOUR_MEANS]
+    assert not score(pairs, atlas).toured and list(score(pairs, atlas).means()) == [*MEANS, "n"]
 
 
 def test_a_tour_of_two_by_hand(atlas: Atlas) -> None:
@@ -620,10 +635,81 @@ def test_a_tour_of_two_by_hand(atlas: Atlas) -> None:
     ]
     scores = score(pairs, atlas, tours=[Tour("corridor", ("1_0", "2_0"))])
     assert scores.values["ndtw"].tolist() == pytest.approx([math.exp(-2 / 9), 1.0])
-    assert scores.tour_ndtw == pytest.approx(math.exp(-4 / 18))
+    assert scores.means()["t_ndtw"] == pytest.approx(math.exp(-4 / 18))
     # As the last of its tour, the first episode is free again.
     last = score(pairs, atlas, tours=[Tour("corridor", ("2_0", "1_0"))])
-    assert last.tour_ndtw == pytest.approx(math.exp(-2 / 18))
+    assert last.means()["t_ndtw"] == pytest.approx(math.exp(-2 / 18))
+
+
+def test_long_walks_weigh_more_in_the_success_of_a_tour_by_hand(atlas: Atlas) -> None:
+    # Reference a b c, 4 m. Walks: a b c (4 m, there), a b c d e f (11 m, 7 m too far), a (0 m, too short),
+    # a b c x c (6 m, there). Weights max(4, walked) / 4: 1, 11/4 | 1, 3/2, of two tours of two episodes.
+    walks = {"1_0": "abc", "2_0": "abcdef", "3_0": "a", "4_0": "abcxc"}
+    pairs: list[Pair] = [(asked("abc", name), went(walk, name)) for name, walk in walks.items()]
+    tours = [Tour("corridor", ("1_0", "2_0")), Tour("corridor", ("3_0", "4_0"))]
+    scores = score(pairs, atlas, tours=tours)
+    assert scores.values["sr"].tolist() == [1, 0, 0, 1]
+    assert scores.values["spl"].tolist() == pytest.approx([1, 0, 0, 4 / 6])
+    means = scores.means()
+    first, second = 1 / (1 + 11 / 4), (3 / 2) / (1 + 3 / 2)
+    assert means["t_sr"] == pytest.approx((first + second) / 2)
+    assert means["t_spl"] == pytest.approx((first + second * 4 / 6) / 2)
+
+
+def success_by_definition(tours: Sequence[Tour], scores: Scores, due: dict[str, float], of: str) -> float:
+    """Spec H.4 in plain loops: weights within a tour, then tours by their number of episodes."""
+    row_of = {name: row for row, name in enumerate(scores.episode_ids)}
+    total = 0.0
+    for tour in tours:
+        weights, reached = [], []
+        for name in tour.episode_ids:
+            walked = float(scores.values["tl"][row_of[name]])
+            weights.append(max(due[name], walked) / due[name])
+            reached.append(float(scores.values[of][row_of[name]]))
+        inner = sum(weight * value for weight, value in zip(weights, reached, strict=True)) / sum(weights)
+        total += len(tour) * inner
+    return total / sum(map(len, tours))
+
+
+@given(worlds(shortest_reference=2), st.integers(0, 2**32 - 1), st.integers(1, 6))
+def test_the_success_of_tours_is_as_defined(world: World, seed: int, longest: int) -> None:
+    atlas, pairs = world
+    tours = tours_of(pairs, np.random.default_rng(seed), longest)
+    tours = tours[: max(1, len(tours) // 2)]  # the rest of the episodes is on none
+    scores = score(pairs, atlas, tours=tours)
+    due = {
+        episode.episode_id: sum(
+            atlas.graph(episode.scene_id).distance(a, b) for a, b in pairwise(episode.reference_path)
+        )
+        for episode, _ in pairs
+    }
+    for of in ("sr", "spl"):
+        expected = success_by_definition(tours, scores, due, of)
+        assert scores.means()[f"t_{of}"] == pytest.approx(expected)
+        assert 0 <= scores.means()[f"t_{of}"] <= 1 + 1e-12
+
+
+def test_what_episodes_add_is_nothing_where_they_are_on_no_tour(atlas: Atlas) -> None:
+    walks = {"1_0": "abc", "1_1": "abcd", "2_0": "abc"}
+    pairs: list[Pair] = [(asked("abc", name), went(walk, name)) for name, walk in walks.items()]
+    toured = score(pairs, atlas, tours=[Tour("corridor", ("1_0", "1_1")), Tour("corridor", ())]).toured
+    assert list(toured) == list(TOUR_MEANS) and all(each[2] == 0 for each in toured.values())
+    alone = score(pairs[:2], atlas, tours=[Tour("corridor", ("1_0", "1_1"))])
+    assert {name: each.mean() for name, each in toured.items()} == pytest.approx(
+        {name: alone.means()[name] for name in TOUR_MEANS}
+    )
+
+
+def test_a_reference_without_length_weighs_by_a_centimetre(atlas: Atlas) -> None:
+    pairs: list[Pair] = [(asked("a", "1_0"), went("a", "1_0")), (asked("abc", "2_0"), went("a", "2_0"))]
+    means = score(pairs, atlas, tours=[Tour("corridor", ("1_0", "2_0"))]).means()
+    assert (means["t_sr"], means["t_spl"]) == (0.5, 0.0)  # spl of a path of 0 m is 0, as the field has it
+
+
+def test_there_are_no_intervals_of_tours(atlas: Atlas) -> None:
+    pairs: list[Pair] = [(asked("abc", "1_0"), went("abc", "1_0")), (asked("abc", "2_0"), went("a", "2_0"))]
+    scores = score(pairs, atlas, tours=[Tour("corridor", ("1_0", "2_0"))])
+    assert list(scores.intervals(draws=5)) == list(MEANS)
 
 
 def test_a_tour_that_cannot_be_matched_counts_as_zero(atlas: Atlas) -> None:
@@ -631,14 +717,14 @@ def test_a_tour_that_cannot_be_matched_counts_as_zero(atlas: Atlas) -> None:
     walks = {"1_0": ("ab", "ab"), "2_0": ("bc", "bcd"), "3_0": ("cd", "cd"), "4_0": ("ab", "ab")}
     pairs: list[Pair] = [(asked(r, name), went(p, name)) for name, (r, p) in walks.items()]
     tours = [Tour("corridor", ("1_0", "2_0", "3_0")), Tour("corridor", ("4_0",))]
-    assert score(pairs, atlas, tours=tours).tour_ndtw == pytest.approx((3 * 0.0 + 1 * 1.0) / 4)
+    assert score(pairs, atlas, tours=tours).means()["t_ndtw"] == pytest.approx((3 * 0.0 + 1 * 1.0) / 4)
 
 
 def test_tours_weigh_as_many_as_they_hold_and_leave_others_out(atlas: Atlas) -> None:
     walks = {"1_0": "abc", "1_1": "abc", "1_2": "abcd", "2_0": "a"}
     pairs: list[Pair] = [(asked("abc", name), went(walk, name)) for name, walk in walks.items()]
     tours = [Tour("corridor", ("1_0", "1_1")), Tour("corridor", ("1_2",))]
-    assert score(pairs, atlas, tours=tours).tour_ndtw == pytest.approx((2 * 1 + math.exp(-2 / 9)) / 3)
+    assert score(pairs, atlas, tours=tours).means()["t_ndtw"] == pytest.approx((2 * 1 + math.exp(-2 / 9)) / 3)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import torch
 
 from esceme.config import Experiment, as_json, from_json, value_of, with_settings
 from esceme.errors import ConfigError
+from esceme.memory import READERS
 from esceme.navigator import Navigator
 from esceme.recipes import PAPER, RECIPES, SMALL, find_recipe
 from esceme.runs import Setup
@@ -205,6 +206,48 @@ def test_the_ablation_differs_in_pooling_alone() -> None:
     assert value_of(mean, ("reader", "pooling")) == "mean"
 
 
+def test_rows_of_tours_learn_by_imitation_and_differ_in_the_reader_alone() -> None:
+    expected = {
+        **COMMON,
+        **BERT,
+        **EFFECTIVE["r2r"],
+        "training.method": "imitation",
+        "training.augmentation": "",
+        "validation.memory": "tour",
+        "validation.best": "t_sr+t_spl",
+        "validation.oracle_phases": False,
+        "task": "r2r",
+        "reader": "unaided",
+    }
+    row, memory = PAPER["ir2r"], PAPER["ir2r-esceme"]
+    assert read(row, expected) == expected
+    assert read(memory, ESCEME) == ESCEME
+    assert replace(memory, about=row.about, differences=row.differences, reader="unaided") == row
+
+
+def test_small_rows_of_tours_train_like_those_of_r2r() -> None:
+    for name in ("small", "small-esceme"):
+        episodes, tours = SMALL[f"r2r-{name}"], SMALL[f"ir2r-{name}"]
+        assert tours.validation.memory == "tour" and tours.validation.best == "t_sr+t_spl"
+        assert replace(tours, about=episodes.about, validation=episodes.validation) == episodes
+
+
+def test_the_row_of_graph_encoding_differs_in_the_reader_alone() -> None:
+    row, graph = PAPER["r2r-hamt-esceme"], PAPER["r2r-ge"]
+    assert replace(graph, about=row.about, differences=row.differences, reader=row.reader) == row
+    expected = {
+        "reader": "graph-encoding",
+        "reader.pooling": "mean",
+        "reader.window": "path",
+        "reader.divide_by": "viewpoints",
+        "reader.bias": False,
+        "reader.mark": True,
+        "reader.hidden": None,
+    }
+    assert read(graph, expected) == expected
+    assert any("release has no code of it" in each for each in graph.differences)
+
+
 def test_paper_size_networks_have_the_published_numbers_of_parameters() -> None:
     network = build(PAPER["r2r-hamt-esceme"])
     critic = size(network.agent.critic)
@@ -214,10 +257,10 @@ def test_paper_size_networks_have_the_published_numbers_of_parameters() -> None:
 
 def test_every_row_says_which_one_it_is_and_what_it_follows() -> None:
     for name, row in PAPER.items():
-        assert re.match(r"Table \d+, (R2R|R4R|CVDN|RxR): (HAMT|ESceme)", row.about), name
+        assert re.match(r"Table \d+, (I?R2R|R4R|CVDN|RxR): (HAMT|ESceme)", row.about), name
         assert ("esceme" in name) == ("ESceme" in row.about)
         assert all("follow" in each or "Here" in each or "Without" in each for each in row.differences), name
-        remembers = row.reader == "candidate-enhancing"
+        remembers = READERS[row.reader].uses_memory and row.validation.memory == "cold"
         assert remembers == any("--validation.memory leaking" in each for each in row.differences)
     assert any("8e-6" in each for each in PAPER["r2r-hamt-esceme"].differences)
     assert any("30 and 100" in each for each in PAPER["r4r-hamt"].differences)
@@ -228,7 +271,7 @@ def test_every_row_says_which_one_it_is_and_what_it_follows() -> None:
 @pytest.mark.parametrize("name", PAPER)
 def test_the_options_that_differences_name_exist(name: str) -> None:
     for difference in PAPER[name].differences:
-        said = dict(re.findall(r"--([a-z][\w.-]*) ([\w,-]*\w)", difference))
+        said = dict(re.findall(r"--([a-z][\w.-]*) ([\w,+-]*\w)", difference))
         if said:
             made = with_settings(PAPER[name], said)
             assert as_json(made) != as_json(PAPER[name])
@@ -238,9 +281,10 @@ def test_the_options_that_differences_name_exist(name: str) -> None:
 
 
 def test_there_is_a_small_recipe_of_every_task_without_and_with_memory() -> None:
-    tasks = ("r2r", "r4r", "cvdn", "rxr", "r2r-semantic")
+    tasks = ("r2r", "ir2r", "r4r", "cvdn", "rxr", "r2r-semantic")
     pairs = {f"{task}-small{memory}" for task in tasks for memory in ("", "-esceme")}
-    assert set(SMALL) == pairs | {"r2r-small-blind"}
+    others = {f"r2r-small-{name}" for name in ("blind", "esceme-mean", "ge", "both")}
+    assert set(SMALL) == pairs | others
 
 
 @pytest.mark.parametrize("name", [name for name in SMALL if f"{name}-esceme" in SMALL])
@@ -255,6 +299,22 @@ def test_the_blind_differs_in_what_it_sees_alone() -> None:
     assert (
         replace(blind, about=seeing.about, reader=seeing.reader) == seeing and blind.reader == "blindfolded"
     )
+
+
+def test_small_readers_differ_in_the_reader_alone() -> None:
+    plain, esceme = SMALL["r2r-small"], SMALL["r2r-small-esceme"]
+    for name, reader, pooling in (
+        ("esceme-mean", "candidate-enhancing", "mean"),
+        ("ge", "graph-encoding", "mean"),
+        ("both", "both", "max"),
+    ):
+        made = SMALL[f"r2r-small-{name}"]
+        assert replace(made, about=plain.about, reader=plain.reader, reader_settings={}) == plain
+        assert (made.reader, value_of(made, ("reader", "pooling"))) == (reader, pooling)
+    mean = SMALL["r2r-small-esceme-mean"]
+    assert mean.reader_settings == {**esceme.reader_settings, "pooling": "mean"}
+    joined = {**esceme.reader_settings, **SMALL["r2r-small-ge"].reader_settings}
+    assert SMALL["r2r-small-both"].reader_settings == joined
 
 
 def test_small_networks_are_alike_for_all_tasks() -> None:
@@ -278,9 +338,8 @@ def test_no_small_recipe_chooses_on_unseen_scenes() -> None:
 def test_every_recipe_builds_and_survives_being_stored(name: str) -> None:
     experiment = RECIPES[name]
     navigator = build(experiment)
-    assert size(navigator.agent) > 0 and navigator.reader.uses_memory == name.removesuffix("-mean").endswith(
-        "esceme"
-    )
+    remembers = name.removesuffix("-mean").endswith(("esceme", "-ge", "-both"))
+    assert size(navigator.agent) > 0 and navigator.reader.uses_memory == remembers
     assert from_json(as_json(experiment)) == experiment
     assert experiment.about and "\n" not in experiment.about
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from esceme.files import read_json, write_json
 from esceme.learning import Validation, Watch
 from esceme.runs import load_run
 from esceme.tasks.folder import DataFolder
-from esceme.training import prepare, read_data, train
+from esceme.training import prepare, read_data, require_same, train
 from school import SPLIT, TAUGHT, Interrupt, Interrupted, lesson_plan, products, write_school
 
 pytestmark = pytest.mark.long
@@ -44,6 +45,21 @@ def test_scenes_that_are_held_out_are_validated_on_and_not_learned_from(
     scenes = {episode.scene_id for episodes in room.sets.values() for episode in episodes}
     assert {taught, *scenes} <= set(room.atlas.scenes)
     prepare(experiment, school, tmp_path, watch=Watch()).run()
+
+
+def test_an_augmentation_does_not_tell_of_scenes_that_are_held_out(school: Path, tmp_path: Path) -> None:
+    data = write_school(tmp_path)
+    records = read_json(data / "R2R" / "R2R_train.json", list[dict[str, Any]])
+    write_json(data / "R2R" / "prevalent_aug_train_enc.json", records)
+    plan = holding_out(("held_out",))
+    plan = replace(plan, training=replace(plan.training, augmentation="prevalent"))
+    room = read_data(plan, DataFolder(data))
+    seen = [{episode.scene_id for episode in lesson} for lesson in room.lessons]
+    assert seen[0] == seen[1] == {*TAUGHT} - {episode.scene_id for episode in room.sets["held_out"]}
+    only = [record for record in records if record["scan"] not in seen[0]]
+    write_json(data / "R2R" / "prevalent_aug_train_enc.json", only)
+    with pytest.raises(ConfigError, match="hold_out 1: leaves nothing to learn from of prevalent"):
+        read_data(plan, DataFolder(data))
 
 
 def test_what_cannot_be_validated_on_is_refused(school: Path, tmp_path: Path) -> None:
@@ -90,10 +106,61 @@ def test_a_folder_with_another_experiment_is_refused_and_says_what_differs(
     prepare(reworded, school, tmp_path, watch=Watch())
 
 
-def test_a_folder_of_something_else_is_refused(school: Path, tmp_path: Path) -> None:
-    write_json(tmp_path / "experiment.json", {})
-    with pytest.raises(ConfigError, match="holds something else than training"):
+@pytest.mark.parametrize("name", ["experiment.json", "result.json", "log.jsonl", "vocab.txt", "state/1.pt"])
+def test_a_folder_of_something_else_is_refused_and_left_alone(
+    school: Path, tmp_path: Path, name: str
+) -> None:
+    write_json(tmp_path / name, ["precious"])
+    before = everything_in(tmp_path)
+    with pytest.raises(ConfigError, match=r"holds something else than training \(\w+(\.\w+)? without"):
         train(lesson_plan(), school, tmp_path)
+    assert everything_in(tmp_path) == before
+
+
+def test_held_out_scenes_follow_the_tours_of_train(school: Path) -> None:
+    plan = holding_out(("held_out",))
+    plan = replace(plan, validation=replace(plan.validation, memory="tour"))
+    room = read_data(plan, DataFolder(school))
+    toured = [each for tour in room.tours["held_out"] for each in tour.episode_ids]
+    assert sorted(toured) == sorted(episode.episode_id for episode in room.sets["held_out"])
+    assert room.facts["tours"] == {"held_out": [len(tour) for tour in room.tours["held_out"]]}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "validation follows tours, and there is no tours/tours_iVLN.json; make one with `esceme data"),
+        ({"train": {"number-0": [["0_0"]]}}, "tours_iVLN.json: no split 'val_unseen'"),
+        (
+            {SPLIT: {"number-1": [["0_9"]]}},
+            "tours_iVLN.json: scene 'number-1', tour 0: episode '0_9' is unknown",
+        ),
+    ],
+)
+def test_tours_that_are_not_there_or_do_not_fit_are_named_and_nothing_is_written(
+    tmp_path: Path, content: Any, message: str
+) -> None:
+    data = write_school(tmp_path / "data")
+    (data / "tours" / "tours_iVLN.json").unlink()
+    if content is not None:
+        write_json(data / "tours" / "tours_iVLN.json", content)
+    plan = lesson_plan(iterations=1, memory="tour")
+    with pytest.raises(DataError, match=re.escape(message)):
+        train(plan, data, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_a_version_without_a_field_goes_on_with_its_default(school: Path, tmp_path: Path) -> None:
+    train(lesson_plan(iterations=1), school, tmp_path)
+    stored = read_json(tmp_path / "training.json", dict[str, Any])
+    del stored["experiment"]["validation"]["tours"]
+    del stored["experiment"]["training"]["completeness"]["forget_share"]
+    write_json(tmp_path / "training.json", stored)
+    require_same(lesson_plan(iterations=1), tmp_path)
+    other = lesson_plan(iterations=1)
+    other = replace(other, validation=replace(other.validation, tours="some.json"))
+    with pytest.raises(ConfigError, match=r"differs in validation.tours; give another"):
+        require_same(other, tmp_path)
 
 
 def test_a_run_does_not_go_on_with_other_data(school: Path, tmp_path: Path) -> None:

@@ -65,6 +65,8 @@ class Experiment:
         for name in ("hold_out", "seed"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: expected 0 or more, found {getattr(self, name)}")
+        if self.seed >= 2**63:
+            raise ConfigError(f"seed: expected a number below 2 ** 63, found {self.seed}")
         _require_share("feature_dropout", self.feature_dropout)
         agent, _ = (_config_of(self, part) for part in PARTS)
         if self.agent in SCRIPTED:

@@ -1,4 +1,4 @@
-"""The measures of the field over whole prediction files: TL NE OSR SR SPL CLS nDTW SDTW GP, and t-nDTW.
+"""The measures of the field over whole prediction files: TL NE OSR SR SPL CLS nDTW SDTW GP, and of tours.
 
 Everything is array code over many episodes at once: walks are integers of an atlas, padded by repeating
 their last viewpoint, with episodes along the last axis (T, E).
@@ -7,8 +7,8 @@ their last viewpoint, with episodes along the last axis (T, E).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from esceme.world.atlas import Atlas
 
 MEANS = ("tl", "ne", "osr", "sr", "spl", "spl_shortest", "cls", "ndtw", "sdtw", "gp", "steps")
 """Every measure that is the mean of a value per episode."""
+TOUR_MEANS = ("t_ndtw", "t_sr", "t_spl")
+"""Measures of tours: the means of what every episode adds to them."""
 CELLS_AT_ONCE = 400_000
 """Distances held at a time: a few megabytes, which the processor's caches keep."""
 
@@ -149,7 +151,8 @@ class Scores:
     path_ids: tuple[str, ...]
     values: Mapping[str, Array]
     """Measure -> one number per episode (E,)."""
-    tour_ndtw: float | None = None
+    toured: Mapping[str, Array] = field(default_factory=dict)
+    """t-nDTW, t-SR and t-SPL -> what every episode adds to their means (E,); empty without tours."""
 
     def __len__(self) -> int:
         return len(self.episode_ids)
@@ -158,12 +161,13 @@ class Scores:
         """The split's scores as plain fractions and metres, and `n`, the number of episodes."""
         means: dict[str, float | int] = {name: float(values.mean()) for name, values in self.values.items()}
         means["n"] = len(self)
-        if self.tour_ndtw is not None:
-            means["t_ndtw"] = self.tour_ndtw
-        return means
+        return means | {name: float(parts.mean()) for name, parts in self.toured.items()}
 
     def intervals(self, *, draws: int, seed: int = 0, level: float = 0.95) -> dict[str, tuple[float, float]]:
-        """Bootstrap intervals of the means, resampling paths: a path's instructions are not independent."""
+        """Bootstrap intervals of the means, resampling paths: a path's instructions are not independent.
+
+        There are none of tours, whose episodes are not independent, either.
+        """
         if draws < 1 or seed < 0:
             raise ConfigError(
                 f"{draws} draws with seed {seed}: expected at least 1 draw and no negative seed"
@@ -217,7 +221,7 @@ def score(
         episode_ids=tuple(episode.episode_id for episode, _ in pairs),
         path_ids=tuple(episode.path_id for episode, _ in pairs),
         values=values,
-        tour_ndtw=None if tours is None else tour_ndtw(tours, pairs, walked, planned, atlas),
+        toured={} if tours is None else tour_parts(tours, pairs, walked, planned, values, atlas),
     )
 
 
@@ -340,42 +344,70 @@ def _compare(walked: Walks, planned: Walks, atlas: Atlas, metres: Array, due: Ar
 # -- tours -----------------------------------------------------------------------------------------------
 
 
-def tour_ndtw(
+class OnTours(NamedTuple):
+    """Episodes tour by tour (E,)."""
+
+    rows: NDArray[np.int64]
+    """Which of the scored episodes each is."""
+    tour: NDArray[np.int64]
+    opens: NDArray[np.bool_]
+    closes: NDArray[np.bool_]
+
+
+def tour_parts(
     tours: Sequence[Tour],
     pairs: Sequence[tuple[Episode, Prediction]],
     walked: Walks,
     planned: Walks,
+    values: Mapping[str, Array],
     atlas: Atlas,
-) -> float:
-    """t-nDTW of a split: each tour warped as one long walk, weighted by its episodes (spec H.4).
+) -> dict[str, Array]:
+    """What every episode adds to t-nDTW, t-SR and t-SPL: their means are the split's (spec H.4).
 
-    The warping may not cross the border between two episodes, so it is the sum of their own, with the first
-    and last reference viewpoints tied to the first and last of the walk wherever a border is.
+    A tour weighs as much as it has episodes. For t-nDTW it is warped as one long walk, and that is what each
+    of its episodes adds. For t-SR and t-SPL an episode weighs, among those of its tour, as many times as its
+    walk is longer than its reference. Episodes on no tour add nothing, and do not count.
     """
+    on = _on_tours(tours, pairs)
+    walks, plans = walked.of(on.rows), planned.of(on.rows)
+    warped = np.bincount(on.tour, weights=_tied_dtw(walks, plans, atlas, on.opens, on.closes))
+    followed = np.exp(-warped / (SUCCESS_WITHIN * np.bincount(on.tour, weights=plans.count)))
+    due = np.maximum(length(plans, atlas), 0.01)
+    longer = np.maximum(values["tl"][on.rows], due) / due
+    weight = longer * (np.bincount(on.tour) / np.bincount(on.tour, weights=longer))[on.tour]
+    parts = {
+        "t_ndtw": followed[on.tour],
+        "t_sr": weight * values["sr"][on.rows],
+        "t_spl": weight * values["spl"][on.rows],
+    }
+    spread = {name: np.zeros(len(pairs)) for name in TOUR_MEANS}
+    for name, part in parts.items():
+        np.add.at(spread[name], on.rows, part * (len(pairs) / len(on.rows)))
+    return spread
+
+
+def _on_tours(tours: Sequence[Tour], pairs: Sequence[tuple[Episode, Prediction]]) -> OnTours:
     row_of = {episode.episode_id: row for row, (episode, _) in enumerate(pairs)}
-    rows, tour_of, opens, closes = [], [], [], []
-    for number, tour in enumerate(tours):
+    found = []
+    for number, tour in enumerate(tour for tour in tours if tour.episode_ids):
         for place, name in enumerate(tour.episode_ids):
             if name not in row_of:
                 raise DataError(
                     f"a tour of scene '{tour.scene_id}' names episode {name}, which was not scored"
                 )
-            rows.append(row_of[name])
-            tour_of.append(number)
-            opens.append(place == 0)
-            closes.append(place == len(tour.episode_ids) - 1)
-    if not rows:
+            found.append((row_of[name], number, place == 0, place == len(tour) - 1))
+    if not found:
         raise DataError("the tours hold no episodes")
-    walks, plans = walked.of(np.array(rows)), planned.of(np.array(rows))
-    warped = np.bincount(tour_of, weights=_tied_dtw(walks, plans, atlas, np.array(opens), np.array(closes)))
-    viewpoints, episodes = np.bincount(tour_of, weights=plans.count), np.bincount(tour_of)
-    return float((np.exp(-warped / (SUCCESS_WITHIN * viewpoints)) * episodes).sum() / episodes.sum())
+    return OnTours(*(np.array(column) for column in zip(*found, strict=True)))
 
 
 def _tied_dtw(
     walked: Walks, planned: Walks, atlas: Atlas, opens: NDArray[np.bool_], closes: NDArray[np.bool_]
 ) -> Array:
-    """DTW of every episode, its ends tied together but where it opens or closes its tour."""
+    """DTW of every episode, its ends tied together but where it opens or closes its tour.
+
+    Their sum is that of the tour as one walk, whose warping may not cross the border between two episodes.
+    """
     warped = np.empty(len(opens))
     for chunk in _chunks(walked, planned):
         walk, plan = walked.of(chunk), planned.of(chunk)

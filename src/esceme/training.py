@@ -16,23 +16,30 @@ from esceme.config import Experiment, as_json
 from esceme.errors import CheckpointError, ConfigError, DataError
 from esceme.evaluation.inputs import find_annotations, find_task, make_encoder, open_fitting
 from esceme.evaluation.plan import Plan
+from esceme.evaluation.protocol import require_ways
 from esceme.files import read_json, write_json
-from esceme.learning import Course, Together, Trainer, Watch
+from esceme.learning import Course, Together, Trainer, Validation, Watch
+from esceme.learning.course import BEST
 from esceme.learning.distributed import own_device
 from esceme.learning.grounding import ground
+from esceme.learning.journal import EVENTS, FILE
+from esceme.learning.states import STATES
 from esceme.memory import READERS
 from esceme.navigator import Navigator
-from esceme.runs import VOCABULARY, Run, Settings, Setup, load_run, save_run, setup_of
+from esceme.runs import EXPERIMENT, VOCABULARY, WEIGHTS, Run, Settings, Setup, load_run, save_run, setup_of
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import Episode, check_paths, one_per_walk, scenes_of
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.text import Vocabulary, WordPiece
+from esceme.tasks.tours import Tour, check_tours, read_tours
 from esceme.walking import Encode
 from esceme.world import Atlas, FeatureStore, read_scenes
 from esceme.world.graph import SceneGraph
 
 TRAINING = "training.json"
 """What was asked for, in a run folder: the experiment and the version that carries it out."""
+OURS = (EXPERIMENT, WEIGHTS, VOCABULARY, FILE, EVENTS, STATES, BEST)
+"""What training writes beside it later: in a folder without it, something else has written these."""
 HELD_OUT = "held_out"
 CLAUSE_ENDS = (",", ".", ";")
 """Words of a vocabulary that end a clause."""
@@ -47,11 +54,15 @@ class Classroom(NamedTuple):
     """The training split, and that of the augmentation where there is one."""
     sets: dict[str, list[Episode]]
     """The validation splits."""
+    tours: dict[str, list[Tour]]
+    """Those that they follow, where validation follows tours."""
 
     @property
     def facts(self) -> dict[str, Any]:
         """By which other data is told from this, when a run resumes."""
+        toured = {split: [len(tour) for tour in tours] for split, tours in self.tours.items()}
         return {
+            **({"tours": toured} if toured else {}),
             "scenes": len(self.atlas.scenes),
             "viewpoints": len(self.atlas),
             "train": [len(episodes) for episodes in self.lessons],
@@ -129,6 +140,7 @@ def prepare(
         setup=setup,
         validation=experiment.validation,
         sets=room.sets,
+        tours=room.tours,
         atlas=room.atlas,
         encode=encode,
         begin=begin,
@@ -141,8 +153,11 @@ def require_same(experiment: Experiment, folder: Path, room: Classroom | None = 
     """Raise `ConfigError` where a folder holds another experiment, or one with other data than `room`."""
     path = folder / TRAINING
     if not path.is_file():
-        if (folder / "experiment.json").exists() or (folder / "result.json").exists():
-            raise ConfigError(f"{folder}: holds something else than training; give another --out")
+        if found := [name for name in (*OURS, "result.json") if (folder / name).exists()]:
+            raise ConfigError(
+                f"{folder}: holds something else than training ({found[0]} without {TRAINING}); "
+                "give another --out"
+            )
         return
     known = read_json(path, dict[str, Any])
     if not isinstance(known.get("experiment"), dict):
@@ -150,7 +165,8 @@ def require_same(experiment: Experiment, folder: Path, room: Classroom | None = 
     mine: dict[str, Any] = {"experiment": as_json(experiment)}
     if room is not None and "data" in known:
         mine["data"] = room.facts
-    differing = _flat(mine) ^ _flat({name: known[name] for name in mine})
+    theirs = {**known, "experiment": _filled(known["experiment"], as_json(Experiment()))}
+    differing = _flat(mine) ^ _flat({name: theirs[name] for name in mine})
     if names := {name.removeprefix("experiment.") for name, _ in differing} - {"about", "differences"}:
         raise ConfigError(
             f"{folder}: holds a run of another experiment, which differs in {', '.join(sorted(names))}; "
@@ -170,7 +186,9 @@ def read_data(experiment: Experiment, data: DataFolder) -> Classroom:
     read = list(zip(files, lessons, strict=True))
     sets: dict[str, list[Episode]] = {}
     if experiment.hold_out:
-        lessons[0], sets[HELD_OUT] = _hold_out(lessons[0], experiment.hold_out)
+        lessons, sets[HELD_OUT] = _hold_out(lessons, experiment.hold_out)
+        if not all(lessons):
+            raise ConfigError(f"hold_out {experiment.hold_out}: leaves nothing to learn from of {tasks[-1]}")
     for split in experiment.validation.splits:
         if split != HELD_OUT:
             path = _annotations(data, task.name, split)
@@ -191,7 +209,31 @@ def read_data(experiment: Experiment, data: DataFolder) -> Classroom:
         graphs |= read_scenes(data.connectivity, wanted)
         check_paths(one_per_walk(episodes), graphs, path)
     store = open_fitting(_features(data, experiment.features), experiment.agent_settings.get("feature_width"))
-    return Classroom(Atlas([graphs[scene] for scene in sorted(graphs)], store), store, lessons, sets)
+    atlas = Atlas([graphs[scene] for scene in sorted(graphs)], store)
+    return Classroom(atlas, store, lessons, sets, _read_tours(experiment.validation, data, sets, atlas))
+
+
+def _read_tours(
+    validation: Validation, data: DataFolder, sets: Mapping[str, Sequence[Episode]], atlas: Atlas
+) -> dict[str, list[Tour]]:
+    """The tours of every validation split, where validation follows tours; held-out scenes are of train."""
+    if not validation.follows_tours:
+        return {}
+    path = Path(validation.tours) if validation.tours else data.tours
+    if path is None:
+        raise DataError(
+            f"{data.root}: validation follows tours, and there is no tours/tours_iVLN.json; make one with "
+            "`esceme data tours`, or give --validation.tours FILE"
+        )
+    found = {}
+    for split, episodes in sets.items():
+        scenes = {episode.scene_id for episode in episodes}
+        tours = read_tours(path, "train" if split == HELD_OUT else split)
+        found[split] = [tour for tour in tours if split != HELD_OUT or tour.scene_id in scenes]
+        check_tours(found[split], episodes, path)
+        if validation.oracle_phases:
+            require_ways(found[split], episodes, atlas, path)
+    return found
 
 
 def _annotations(data: DataFolder, task: str, split: str) -> Path:
@@ -213,14 +255,17 @@ def _features(data: DataFolder, name: str) -> Path:
         raise DataError(f"{error}{f'; looked for features/{name}' if name else ''}") from None
 
 
-def _hold_out(episodes: Sequence[Episode], scenes: int) -> tuple[list[Episode], list[Episode]]:
-    """Episodes of all scenes but some, and those of the others; always the same others."""
-    known = sorted({episode.scene_id for episode in episodes})
+def _hold_out(lessons: Sequence[Sequence[Episode]], scenes: int) -> tuple[list[list[Episode]], list[Episode]]:
+    """Lessons without some scenes of the first of them, and what that has of those; always the same ones.
+
+    An augmentation, which tells of the same scenes, does not have them either.
+    """
+    known = sorted({episode.scene_id for episode in lessons[0]})
     if scenes >= len(known):
         raise ConfigError(f"hold_out {scenes}: expected fewer than the {len(known)} scenes of the split")
     aside = set(np.random.default_rng(0).permutation(known)[:scenes].tolist())
-    kept = [episode for episode in episodes if episode.scene_id not in aside]
-    return kept, [episode for episode in episodes if episode.scene_id in aside]
+    kept = [[episode for episode in each if episode.scene_id not in aside] for each in lessons]
+    return kept, [episode for episode in lessons[0] if episode.scene_id in aside]
 
 
 # -- the navigator ---------------------------------------------------------------------------------------
@@ -302,15 +347,28 @@ def _encoder(experiment: Experiment, data: DataFolder, run: Run, vocabulary: Voc
     """How an instruction becomes ids, each only once."""
     plan = Plan(run=str(run.folder), data=str(data.root), split="train", memory="none")
     encode = make_encoder(plan, run, data, experiment.task, own=vocabulary)
-    known: dict[tuple[str, str], Sequence[int]] = {}
+    known: dict[tuple[str, str, tuple[int, ...] | None], Sequence[int]] = {}
 
     def remembered(episode: Episode) -> Sequence[int]:
-        key = (episode.episode_id, episode.instruction)
+        key = (episode.episode_id, episode.instruction, episode.tokens)  # splits may share names
         if key not in known:
             known[key] = encode(episode)
         return known[key]
 
     return remembered
+
+
+def _filled(stored: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """What was stored, with the defaults of fields that an earlier version did not have.
+
+    >>> _filled({"validation": {"every": 5}}, {"seed": 0, "validation": {"every": 9, "tours": ""}})
+    {'seed': 0, 'validation': {'every': 5, 'tours': ''}}
+    """
+    whole = {**defaults, **stored}
+    for name, value in defaults.items():
+        if isinstance(value, dict) and isinstance(whole[name], dict):
+            whole[name] = _filled(whole[name], value)
+    return whole
 
 
 def _flat(stored: Mapping[str, Any], before: str = "") -> set[tuple[str, Any]]:

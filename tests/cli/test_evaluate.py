@@ -237,7 +237,7 @@ def test_memory_means_nothing_to_an_agent_without_a_reader(toy_root: Path, capsy
         (["warm"], "memory 'warm' and a bank file (--bank) belong together"),
         (["cold", "--bank", "bank"], "memory 'warm' and a bank file (--bank) belong together"),
         (["warm", "--bank", "gone"], "gone: no such file"),
-        (["tour"], "memory 'tour' and a file of tours (--tours) belong together"),
+        (["tour"], "memory 'tour' is cleared at the beginning of every tour: say which there are with "),
         (["cold", "--oracle-phases"], "oracle phases lead from episode to episode of a tour"),
         (["episodic", "--schedule", "interleaved"], "memory 'episodic' lives one episode after the other"),
         (["cold", "--schedule", "interleaved", "--order", "shuffled"], "'interleaved' shuffles by its seed"),

@@ -204,11 +204,29 @@ def test_tours_add_their_score(toy_root: Path, capsys: Capture, more: list[str])
     tours = ["--tours", str(toy_root / "tours" / "tours_iVLN.json"), *more]
     followed = write(follow(read(toy_root, "r2r")))
     found = result(capsys, words(toy_root, "r2r", followed, "--json", *tours))
-    assert sorted(found) == sorted([*MEASURES, "n", "t_ndtw"]) and found["t_ndtw"] == 1.0
+    assert sorted(found) == sorted([*MEASURES, "n", "t_ndtw", "t_sr", "t_spl"])
+    assert [found[name] for name in ("t_ndtw", "t_sr", "t_spl")] == [1.0, 1.0, 1.0]
     cut = write(follow(read(toy_root, "r2r"), short=1))
     assert 0 < result(capsys, words(toy_root, "r2r", cut, "--json", *tours))["t_ndtw"] < 1
     assert main(words(toy_root, "r2r", followed, *tours)) == 0
-    assert "t_ndtw (%)" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert all(f"{name} (%)" in printed.out for name in ("t_ndtw", "t_sr", "t_spl"))
+    assert "are on tours" not in printed.err
+
+
+def test_tours_that_leave_episodes_out_are_noted(toy_root: Path, capsys: Capture) -> None:
+    episodes = read(toy_root, "r2r")
+    first = [each.episode_id for each in episodes if each.scene_id == episodes[0].scene_id][:2]
+    Path("t.json").write_text(json.dumps({"val_unseen": {episodes[0].scene_id: [first]}}))
+    walks = follow(episodes, short=2)
+    for record, episode in zip(walks, episodes, strict=True):
+        if episode.episode_id in first:
+            record.update(follow([episode])[0])
+    assert main(words(toy_root, "r2r", write(walks), "--json", "--tours", "t.json")) == 0
+    out, err = capsys.readouterr()
+    means = json.loads(out)
+    assert means["n"] == len(episodes) and means["sr"] < 1.0 and means["t_sr"] == 1.0
+    assert f"2 of {len(episodes)} episodes are on tours" in err
 
 
 def test_bootstrap_adds_intervals(toy_root: Path, capsys: Capture) -> None:
@@ -355,6 +373,7 @@ def test_an_excluded_viewpoint_is_named_as_such(
         ({"x": {"toy-house": [["{0}", "9999_0"]]}}, [], "episode '9999_0' is unknown"),
         ({"x": {"toy-villa": [["{0}"]]}}, [], "is in scene 'toy-house'"),
         ({"x": {"toy-house": [["{0}", "{0}"]]}}, [], "was in a tour already"),
+        ({"x": {"toy-house": [["{0}"], []]}}, [], "scene 'toy-house', tour 1: is empty"),
     ],
 )
 def test_tours_that_do_not_fit_are_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import signal
 import subprocess
@@ -92,6 +93,21 @@ def test_a_run_folder_a_table_and_what_to_do_next(world: Path, capsys: Capture) 
     assert [entry["iteration"] for entry in log if entry["kind"] == "validation"] == [4, 8]
     command = ["evaluate", "run/best", "--split", "val_unseen", "--memory", "cold", "--data", str(world)]
     assert main([*command, "--max-steps", "2"]) == 0
+
+
+@pytest.mark.parametrize(("recipe", "memory"), [("ir2r-small", "none"), ("ir2r-small-esceme", "tour")])
+def test_a_run_on_tours_is_validated_on_them_and_says_how_to_go_on(
+    recipe: str, memory: str, world: Path, capsys: Capture
+) -> None:
+    assert main(words(recipe, "run", "--method", "imitation", "--iterations", "4")) == 0
+    out, err = capsys.readouterr()
+    assert "iteration 4: val_seen TL " in err and "T_NDTW " in err and "t_spl (%)" in out
+    (line,) = (line for line in out.splitlines() if line.startswith("  esceme evaluate "))
+    tours = world / "tours" / "tours_iVLN.json"
+    asked = f"run/best --split val_unseen --memory {memory} --data {world} --tours {tours}"
+    assert line == f"  esceme evaluate {asked}"
+    assert main([*shlex.split(line)[1:], "--max-steps", "2"]) == 0
+    assert "t_ndtw (%)" in capsys.readouterr().out
 
 
 def test_json_stands_alone(finished: Path, capsys: Capture) -> None:
@@ -268,6 +284,17 @@ def test_a_row_of_the_paper_without_pretraining_is_noted(world: Path, capsys: Ca
             "--training.completeness.way x: expected one of as-released",
         ),
         ("r2r-small", ["--threads", "0"], "--threads 0: expected at least 1"),
+        (
+            "r2r-small",
+            ["--oracle-phases", "true"],
+            "oracle_phases: there are no tours; expected memory 'tour'",
+        ),
+        (
+            "r2r-small",
+            ["--best", "t_sr+t_spl"],
+            "best 't_sr+t_spl': there are no tours; expected memory 'tour'",
+        ),
+        ("ir2r-small", ["--validation.tours", "gone.json"], "gone.json: no such file"),
         ("r2r-small", ["--task", "r3r"], "task 'r3r' is unknown; expected one of r2r, "),
         (
             "r2r-small",
@@ -277,6 +304,7 @@ def test_a_row_of_the_paper_without_pretraining_is_noted(world: Path, capsys: Ca
         ("r2r-small", ["--hold-out", "2"], "hold_out 2: expected fewer than the 2 scenes of the split"),
         ("r2r-small", ["--splits", "val_seen,test"], "split 'test': its goals are withheld"),
         ("r2r-small", ["--start", "nowhere"], "nowhere: is not a folder; expected a run folder"),
+        ("r2r-small", ["--features", "smal.hdf5"], "--features smal.hdf5: no such file, and "),
         ("r2r-small", ["--data", "embedded:huge"], "no size 'huge'; there are tiny, small"),
         ("r2r-small", ["--data", "nowhere"], "nowhere: no such folder; say where the data is with --data"),
     ],
@@ -314,6 +342,7 @@ def test_a_gpu_that_is_not_there_is_refused(world: Path, capsys: Capture) -> Non
         ("r2r-small", "features/small.hdf5", "expected one feature file, found none"),
         ("r2r-semantic-small", "", "R2R_trainval"),
         ("r2r-small", "connectivity", "no connectivity folder"),
+        ("ir2r-small-esceme", "tours", "validation follows tours, and there is no tours/tours_iVLN.json"),
     ],
 )
 def test_data_that_a_recipe_lacks_is_named(

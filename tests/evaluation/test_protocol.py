@@ -254,10 +254,14 @@ FUSING = CandidateEnhancing(CandidateEnhancingConfig(width=4))
         ("eternal", FUSING, {}, "expected one of none, cold"),
         ("warm", FUSING, {}, "belong together"),
         ("cold", FUSING, {"bank": "file"}, "belong together"),
-        ("tour", FUSING, {}, "belong together"),
-        ("cold", FUSING, {"tours": "file"}, "belong together"),
-        ("cold", FUSING, {"oracle_phases": True}, "has none"),
-        ("episodic", FUSING, {"lanes": False}, "use the schedule 'lanes'"),
+        ("tour", FUSING, {}, "say which there are with --tours FILE"),
+        ("tour", Unaided(), {"tours": "file"}, "use 'none'"),
+        ("cold", FUSING, {"oracle_phases": True}, "give --tours FILE as well"),
+        ("none", Unaided(), {"tours": "file", "oracle_phases": True}, "'none' makes no use of that"),
+        ("episodic", FUSING, {"tours": "file", "oracle_phases": True}, "'episodic' makes no use of that"),
+        ("oracle", FUSING, {"tours": "file", "oracle_phases": True}, "'oracle' makes no use of that"),
+        ("episodic", FUSING, {"lanes": False}, "memory 'episodic' lives .* use the schedule 'lanes'"),
+        ("none", Unaided(), {"tours": "file", "lanes": False}, "tours are lived .* use the schedule 'lanes'"),
         ("tour", FUSING, {"tours": "file", "lanes": False}, "use the schedule 'lanes'"),
     ],
 )
@@ -267,6 +271,22 @@ def test_protocols_without_sense_are_refused(
     options: dict[str, object] = {"bank": None, "tours": None, "oracle_phases": False, "lanes": True}
     with pytest.raises(ConfigError, match=message):
         require_sense(memory, reader, **(options | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("memory", "reader", "oracle_phases"),
+    [
+        ("none", Unaided(), False),
+        ("tour", FUSING, True),
+        ("cold", FUSING, True),
+        ("two-pass", FUSING, False),
+        ("episodic", FUSING, False),
+        ("masked", FUSING, True),
+        ("oracle", FUSING, False),
+    ],
+)
+def test_every_protocol_may_follow_tours(memory: Any, reader: Reader, oracle_phases: bool) -> None:
+    require_sense(memory, reader, bank=None, tours="file", oracle_phases=oracle_phases, lanes=True)
 
 
 def test_a_missing_bank_is_named(street: Street, tmp_path: Path) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from esceme.errors import ConfigError
-from esceme.learning import Course, Validation, Watch
+from esceme.evaluation import Plan, evaluate
+from esceme.learning import Course, Together, Validation, Watch
 from esceme.learning.journal import read_log
-from esceme.learning.validation import mark, some_of, validate
+from esceme.learning.validation import mark, some_of, some_tours, validate
+from esceme.tasks.tours import Tour, read_tours
 from esceme.training import prepare, train
 from school import SPLIT, TAUGHT, alike, lesson_plan, write_school
 
@@ -147,9 +150,12 @@ def test_of_equal_scores_the_latest_wins(school: Path, tmp_path: Path) -> None:
     ).read_bytes()
 
 
-@pytest.mark.parametrize(("best", "expected"), [("sr+spl", 0.75), ("spl", 0.25), ("gp", 4.0)])
+@pytest.mark.parametrize(
+    ("best", "expected"), [("sr+spl", 0.75), ("spl", 0.25), ("gp", 4.0), ("t_sr+t_spl", 0.375)]
+)
 def test_marks_are_what_their_names_say(best: Any, expected: float) -> None:
-    assert mark({"sr": 0.5, "spl": 0.25, "gp": 4.0}, Validation(best=best)) == expected
+    scores = {"sr": 0.5, "spl": 0.25, "gp": 4.0, "t_sr": 0.25, "t_spl": 0.125}
+    assert mark(scores, Validation(best=best, memory="tour")) == expected
 
 
 def test_a_limit_spreads_over_the_split(course: Course) -> None:
@@ -163,7 +169,9 @@ def test_impossible_validations_are_refused() -> None:
     for wrong in (
         {"memory": "none"},
         {"memory": "warm"},
-        {"memory": "tour"},
+        {"oracle_phases": True},
+        {"best": "t_sr+t_spl"},
+        {"memory": "two-pass", "best": "t_sr+t_spl"},
         {"every": 0},
         {"limit": -1},
         {"best": "ne"},
@@ -171,3 +179,79 @@ def test_impossible_validations_are_refused() -> None:
     ):
         with pytest.raises(ConfigError):
             Validation(**wrong)  # type: ignore[arg-type]
+
+
+# -- tours -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reader", "asked", "lived"),
+    [
+        ("candidate-enhancing", {"memory": "tour"}, {"memory": "tour"}),
+        (
+            "candidate-enhancing",
+            {"memory": "tour", "oracle_phases": True},
+            {"memory": "tour", "oracle_phases": True},
+        ),
+        ("candidate-enhancing", {"memory": "cold", "tours": "{}"}, {"memory": "cold"}),
+        ("unaided", {"memory": "tour"}, {"memory": "none"}),
+    ],
+    ids=["tour", "phases", "kept", "without"],
+)
+def test_a_validation_on_tours_says_what_an_evaluation_on_them_does(
+    school: Path, tmp_path: Path, reader: str, asked: dict[str, Any], lived: dict[str, Any]
+) -> None:
+    tours = str(school / "tours" / "tours_iVLN.json")
+    said = {name: tours if value == "{}" else value for name, value in asked.items()}
+    plan = lesson_plan(iterations=1, reader=reader)
+    plan = replace(plan, validation=Validation(splits=(SPLIT,), best="t_sr+t_spl", **said))
+    folder = train(plan, school, tmp_path / "run")
+    (validated,) = (each for each in read_log(folder / "log.jsonl") if each["kind"] == "validation")
+    wanted = Plan(run=str(folder), data=str(school), split=SPLIT, tours=tours, **lived)
+    means = evaluate(wanted, tmp_path / "evaluated").means
+    assert {"t_ndtw", "t_sr", "t_spl"} < means.keys()
+    assert validated[SPLIT] == pytest.approx(means, abs=1e-9)
+
+
+def test_a_limit_takes_the_beginnings_of_tours(school: Path, tmp_path: Path) -> None:
+    tours = [Tour("a", ("1", "2", "3", "4")), Tour("b", ("5", "6"))]
+    assert some_tours(tours, 0) == some_tours(tours, 6) == tours
+    assert [tour.episode_ids for tour in some_tours(tours, 3)] == [("1", "2"), ("5",)]
+    assert [tour.episode_ids for tour in some_tours(tours, 1)] == [("1",), ("5",)]  # at least one of each
+    plan = lesson_plan(iterations=1)
+    limited = Validation(splits=(SPLIT,), memory="tour", limit=3)
+    course = prepare(replace(plan, validation=limited), school, tmp_path, watch=Watch())
+    course.run()
+    (validated,) = (each for each in read_log(tmp_path / "log.jsonl") if each["kind"] == "validation")
+    assert validated[SPLIT]["n"] == sum(len(tour) for tour in some_tours(course.tours[SPLIT], 3)) < 10
+
+
+def test_every_process_scores_all_tours(course: Course, school: Path) -> None:
+    tours = read_tours(school / "tours" / "tours_iVLN.json", SPLIT)
+
+    walked: list[Any] = []
+
+    class Turns(Together):
+        """Processes that walk one after the other: the later ones know of those before."""
+
+        def gather(self, value: Any) -> list[Any]:
+            walked.append(value)
+            return walked
+
+    def scores(together: Together | None) -> dict[str, float]:
+        return validate(
+            course.trainer.navigator,
+            course.atlas,
+            course.sets[SPLIT],
+            "tour",
+            task="r2r",
+            encode=course.encode,
+            max_steps=course.setup.max_steps,
+            together=together,
+            tours=tours,
+            oracle_phases=True,
+        )
+
+    with pytest.raises(KeyError):  # what the other will have walked
+        scores(Turns(0, 2))
+    assert scores(Turns(1, 2)) == scores(None)

@@ -23,6 +23,7 @@ from rich.text import Text
 
 from esceme.cli.console import shown
 from esceme.learning import Watch
+from esceme.metrics import TOUR_MEANS
 
 MEASURES = {
     "r4r": ("sr", "spl", "cls", "ndtw", "sdtw"),
@@ -35,9 +36,9 @@ RECENT = 20
 """Iterations whose mean losses are shown."""
 
 
-def measures_of(task: str) -> tuple[str, ...]:
-    """What the field reports of a task."""
-    return MEASURES.get(task, USUAL)
+def measures_of(task: str, means: Mapping[str, float]) -> tuple[str, ...]:
+    """What the field reports of a task, and of tours where `means` has it."""
+    return MEASURES.get(task, USUAL) + tuple(name for name in TOUR_MEANS if name in means)
 
 
 class Pace(ProgressColumn):
@@ -105,4 +106,4 @@ class Bar(Watch):
 
 
 def _in_words(means: Mapping[str, float], task: str) -> str:
-    return ", ".join(f"{name.upper()} {shown(name, means[name])}" for name in measures_of(task))
+    return ", ".join(f"{name.upper()} {shown(name, means[name])}" for name in measures_of(task, means))

@@ -12,7 +12,7 @@ import tyro
 from rich.markup import escape
 from rich.table import Table
 
-from esceme.checkpoints import ReaderName, Report, export_weights, import_weights
+from esceme.checkpoints import AgentName, ReaderName, Report, export_weights, import_weights
 from esceme.cli.console import print_json, tables
 from esceme.memory import Pooling
 from esceme.runs import load_run
@@ -23,32 +23,38 @@ def import_(
     /,
     out: Path,
     task: Literal["r2r", "r4r", "rxr", "cvdn", "reverie"] = "r2r",
+    agent: AgentName | None = None,
     reader: ReaderName | None = None,
     critic: Path | None = None,
     heads: int | None = None,
     no_lang_ca: Literal["by-task", "yes", "no"] = "by-task",
+    structured: bool | None = None,
     pooling: Pooling = "max",
     seed: int = 0,
     json: bool = False,
 ) -> int:
     """Make a run folder of published weights, without any of the original code.
 
-    Takes pre-training files of HAMT, fine-tuned files of HAMT and ESceme, and bare state dicts. Sizes are
-    read off the tensors. Says what was mapped, what is of no use here, and what was newly drawn. A file is
-    read as tensors alone: no code in it is run. Nothing is written unless everything fits.
+    Takes pre-training files of HAMT, fine-tuned files of HAMT, TD-STP and ESceme, and bare state dicts.
+    Sizes are read off the tensors. Says what was mapped, what is of no use here, and what was newly drawn. A
+    file is read as tensors alone: no code in it is run. Nothing is written unless everything fits.
 
     Examples:
         esceme import ckpts/best_val_unseen --out runs/esceme-r2r
         esceme import model_step_22000.pt --reader candidate-enhancing --out runs/start
+        esceme import td-stp/best_val_unseen --structured True --out runs/td-stp
 
     Args:
         file: a file of weights: of torch, or .safetensors.
         out: the run folder to write.
         task: what it was trained for; decides how long walks and instructions are, and --no-lang-ca.
+        agent: whose weights they are, by default as the file has it; pre-training of HAMT also begins tdstp.
         reader: how memory is read; by default as the file has it. Its layers are drawn if it has none.
         critic: the critic's own file, where it is stored apart.
         heads: attention heads, which weights do not tell; by default one for every 64 numbers.
         no_lang_ca: whether text is encoded once, without looking at vision: by default for r4r, cvdn, rxr.
+        structured: whether places of TD-STP's walk attend only to their neighbours: True for weights of its
+            own repository; ESceme's release does not.
         pooling: how what is seen at a place becomes its memory.
         seed: for what is newly drawn.
         json: print one json object instead of a table.
@@ -59,10 +65,12 @@ def import_(
         task=task,
         critic=critic,
         heads=heads,
+        agent=agent,
         reader=reader,
         pooling=pooling,
         seed=seed,
         language_cross_attention=None if no_lang_ca == "by-task" else no_lang_ca == "no",
+        structured=structured,
     )
     if json:
         print_json({"file": str(file), "out": str(out), "setup": asdict(setup), **asdict(report)})
@@ -73,13 +81,13 @@ def import_(
 
 
 def export(run: tyro.conf.Positional[Path], /, out: Path, json: bool = False) -> int:
-    """Write a run's weights as the original code reads them: a fine-tuned file of HAMT or ESceme.
+    """Write a run's weights as the original code reads them: a fine-tuned file.
 
     Examples:
         esceme export runs/esceme-r2r --out ckpts/best_val_unseen
 
     Args:
-        run: a run folder whose agent is HAMT.
+        run: a run folder whose agent is HAMT or TD-STP.
         out: the file to write.
         json: print one json object: the tensors' names here and there.
     """

@@ -13,7 +13,7 @@ from rich.table import Table
 from esceme.cli.console import label_of, note, print_json, shown, tables
 from esceme.evaluation import Comparison, read_result
 from esceme.evaluation import compare as compare_results
-from esceme.evaluation.compare import MEASURES, Interval
+from esceme.evaluation.compare import Interval
 
 HASH_SHOWN = 8
 FEW_SCENES = 10
@@ -22,7 +22,7 @@ FEW_SCENES = 10
 def compare(
     results: tyro.conf.Positional[tuple[Path, ...]],
     /,
-    measures: tuple[str, ...] = MEASURES,
+    measures: tuple[str, ...] | None = None,
     draws: int = 10_000,
     seed: int = 0,
     json: bool = False,
@@ -39,7 +39,8 @@ def compare(
 
     Args:
         results: result files, or folders that `esceme evaluate` wrote; at least two.
-        measures: which measures to compare.
+        measures: which measures to compare; by default the usual ones, and those of tours (t_ndtw t_sr t_spl)
+            where all results are of the same tours.
         draws: of the bootstrap.
         seed: of the bootstrap.
         json: print one json object of plain fractions instead of a table.

@@ -58,6 +58,7 @@ def evaluate(
     Examples:
         esceme evaluate runs/esceme-r2r --split val_unseen --memory cold
         esceme evaluate runs/esceme-r2r --split val_unseen --memory tour --tours tours_iVLN.json
+        esceme evaluate runs/hamt-r2r --split val_unseen --memory none --tours tours_iVLN.json
         esceme evaluate runs/esceme-r2r --split val_seen --memory warm --bank bank.safetensors --processes 4
         esceme evaluate random --split val_unseen --memory none --data ../datasets --json
 
@@ -69,7 +70,7 @@ def evaluate(
             control: masked (recalls zeros), oracle (everything remembered beforehand).
         task: by default the one the run was made for.
         bank: the memories that `warm` begins with.
-        tours: the file of tours that `tour` follows.
+        tours: a file of tours (IVLN), which the episodes follow under any protocol; adds t_ndtw, t_sr, t_spl.
         oracle_phases: on tours, also remember the ways to an episode's goal and to the next start.
         schedule: lanes, or interleaved as the released code does it (batches share writes; no --processes).
         order: how a scene's episodes follow each other in lanes.
@@ -109,6 +110,8 @@ def evaluate(
     with counting(f"{plan.task} {split}, {memory}") as tell:
         result = evaluate_in_processes(plan, folder, processes=processes, report=_watched(tell))
     _print(plan, folder, result, bootstrap, json=json)
+    if left_out := result.facts.get("left_out"):
+        note(f"note: {left_out} episodes of {split} are on no tour and were not lived: n counts the others")
     return 0
 
 
@@ -187,6 +190,7 @@ def _facts(result: Result) -> str:
     facts = result.facts
     named = ("agent", "reader", "memory", "schedule", "batch", "order", "seed", "precision", "max_steps")
     stated = [f"{name} {facts[name]}" for name in named if name in facts]
+    stated += ["with oracle phases"] if facts.get("oracle_phases") else []
     return ", ".join(stated + [f"{name} {each[:8]}" for name, each in facts["hashes"].items()])
 
 

@@ -59,7 +59,7 @@ def score(
         connectivity: the folder of navigation graphs.
         success: what counts as success in a dialog (cvdn): the end of the trusted path, or the end panoramas.
         objects: which objects are seen from where (reverie: needed).
-        tours: tours of the split, for t-nDTW.
+        tours: tours of the split; adds t_ndtw, t_sr and t_spl of the episodes that are on them.
         split: which split of the tours file; by default the one that the annotations belong to.
         partial: score the episodes that have a prediction, instead of asking for all.
         jumps: what to do about steps between viewpoints that share no edge.
@@ -89,6 +89,10 @@ def score(
         file=predictions,
         annotations=annotations,
     )
+    if visits is not None and (on_tours := sum(map(len, visits))) < len(pairs):
+        note(
+            f"note: {on_tours} of {len(pairs)} episodes are on tours; t_ndtw, t_sr and t_spl are theirs alone"
+        )
     if partial and len(pairs) < len(episodes):
         note(f"note: {len(pairs)} of {len(episodes)} episodes have a prediction; the rest is left out")
     intervals = scores.intervals(draws=bootstrap, seed=seed) if bootstrap else {}

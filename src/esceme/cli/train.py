@@ -21,7 +21,7 @@ from esceme.cli.bar import Bar, measures_of
 from esceme.cli.console import label_of, note, print_json, progress, shown, tables
 from esceme.cli.recipes import field_list
 from esceme.config import Experiment, with_settings
-from esceme.errors import ConfigError
+from esceme.errors import ConfigError, DataError
 from esceme.learning.course import BEST
 from esceme.learning.journal import FILE, read_log
 from esceme.learning.states import STATES
@@ -169,7 +169,10 @@ def _find_data(named: str | None, *, leads: bool) -> Path:
 
 
 def _warn(recipe: str, experiment: Experiment, data: DataFolder) -> None:
-    """Say what a person may not expect of a new run."""
+    """Say what a person may not expect of a new run.
+
+    Raises `DataError` for features that are not there: another file is taken only for a recipe's own.
+    """
     if recipe in PAPER and not experiment.start:
         note(
             "this run begins with drawn weights; the paper's begin with HAMT's pre-training: "
@@ -177,6 +180,8 @@ def _warn(recipe: str, experiment: Experiment, data: DataFolder) -> None:
         )
     wanted, found = experiment.features, [each.name for each in data.features]
     if wanted and not Path(wanted).is_file() and wanted not in found and len(found) == 1:
+        if wanted != find_recipe(recipe).features:
+            raise DataError(f"--features {wanted}: no such file, and {data.root} has {found[0]} only")
         note(f"{data.root} has no {wanted}: {found[0]} is taken for it")
 
 
@@ -215,6 +220,9 @@ def _report(experiment: Experiment, facts: dict[str, Any], data: Path | None, *,
     memory = experiment.validation.memory if READERS[experiment.reader].uses_memory else "none"
     words = [str(out if best is None else out / BEST), "--split", "val_unseen", "--memory", memory]
     words += [] if data is None else ["--data", str(data)]
+    if experiment.validation.follows_tours:
+        of_data = None if data is None else DataFolder(data).tours
+        words += ["--tours", str(experiment.validation.tours or of_data or "tours_iVLN.json")]
     print(f"{out}: {experiment.training.iterations:,} iterations; to score it on all of a split:")
     print(f"  {shlex.join(['esceme', 'evaluate', *words])}")
 
@@ -226,7 +234,7 @@ def _mark(experiment: Experiment, entry: Mapping[str, Any]) -> tuple[float, int]
 
 
 def _table(told: Mapping[str, Any], task: str, title: str) -> Table:
-    measures = measures_of(task)
+    measures = measures_of(task, next(iter(told["best"]["values"].values())))
     table = Table("weights", "split", *(label_of(name) for name in measures), title=escape(title))
     for column in table.columns[2:]:
         column.justify = "right"

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from esceme.errors import ConfigError, DataError
 from esceme.evaluation.result import Lived, Result
+from esceme.metrics import TOUR_MEANS
 
 MEASURES = ("sr", "spl", "osr", "ne", "tl", "cls", "ndtw", "sdtw", "gp")
 LEVEL = 0.95
@@ -41,7 +42,8 @@ class Difference:
 
     mean: float
     over_paths: Interval | None
-    """Paths resampled, a path's instructions together; None where all episodes are of one path."""
+    """Paths resampled, a path's instructions together; None where all episodes are of one path, and for
+    measures of tours, whose episodes belong together."""
     over_scenes: Interval | None
     """Whole scenes resampled, as for buildings nobody has seen yet; None where there is only one."""
 
@@ -76,11 +78,12 @@ def compare(
     *,
     draws: int = 10_000,
     seed: int = 0,
-    measures: Sequence[str] = MEASURES,
+    measures: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
 ) -> Comparison:
     """Compare results of the same episodes with the first of them, episode by episode.
 
+    By default by the usual `measures`, and by those of tours where all of them lived the same tours.
     Raises `DataError` where they are not of the same episodes or hold no scores; `names` are what messages
     call the results.
     """
@@ -88,12 +91,19 @@ def compare(
         raise ConfigError(f"{draws} draws with seed {seed}: expected at least 1 draw and no negative seed")
     named = list(names or (f"result {number}" for number in range(1, len(results) + 1)))
     rows = _paired(results, named)
+    measures = _usual(results) if measures is None else measures
     values = _values(rows, measures, named)  # (results, measures, E)
     gains = (values[1:] - values[0]).reshape(-1, values.shape[2])  # (others x measures, E)
     paths = np.unique([each.path for each in rows[0]], return_inverse=True)[1]
     scenes = np.unique([each.scene for each in rows[0]], return_inverse=True)[1]
     over_paths, over_scenes = (_intervals(gains, of, draws=draws, seed=seed) for of in (paths, scenes))
-    differences = [Difference(*each) for each in zip(_means(gains), over_paths, over_scenes, strict=True)]
+    of_tours = np.tile([measure in TOUR_MEANS for measure in measures], len(results) - 1)
+    differences = [
+        Difference(mean, None if whole else by_path, by_scene)
+        for mean, by_path, by_scene, whole in zip(
+            _means(gains), over_paths, over_scenes, of_tours, strict=True
+        )
+    ]
     return Comparison(
         names=tuple(named),
         episodes=len(rows[0]),
@@ -107,6 +117,12 @@ def compare(
             for place, measure in enumerate(measures)
         ),
     )
+
+
+def _usual(results: Sequence[Result]) -> tuple[str, ...]:
+    """What results are compared by if nothing else is asked for."""
+    tours = {str(result.facts.get("hashes", {}).get("tours")) for result in results}
+    return MEASURES + (TOUR_MEANS if len(tours) == 1 and tours != {"None"} else ())
 
 
 def differing_facts(results: Sequence[Result]) -> dict[str, tuple[Any, ...]]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from esceme.errors import ConfigError, DataError
 from esceme.evaluation.plan import SCRIPTED, Plan
+from esceme.evaluation.protocol import toured
 from esceme.files import read_bytes
 from esceme.runs import Run
 from esceme.tasks.catalogue import TASKS
@@ -139,8 +140,7 @@ def _hash_of_features(graphs: Mapping[str, SceneGraph], store: FeatureStore) -> 
 def in_order(episodes: Sequence[Episode], plan: Plan, tours: Sequence[Tour] | None) -> list[Episode]:
     """Episodes in the order they are lived: the file's, a drawn one, or that of their tours."""
     if tours is not None:
-        by_id = {episode.episode_id: episode for episode in episodes}
-        return [by_id[each] for tour in tours for each in tour.episode_ids]
+        return toured(tours, episodes)
     if plan.order == "file":
         return list(episodes)
     order = np.random.default_rng(plan.seed).permutation(len(episodes))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
+import numpy as np
 import torch
 
-from esceme.errors import ConfigError, MemoryMismatch
+from esceme.errors import ConfigError, DataError, MemoryMismatch
 from esceme.memory import Masked, Memory, MemoryBank, Pooling, Reader, load_bank
 from esceme.tasks.episode import Episode
 from esceme.tasks.tours import Tour
@@ -22,7 +23,8 @@ Protocol = Literal["none", "cold", "two-pass", "episodic", "tour", "warm", "mask
 - `cold`: empty at the beginning of the split, then kept: "ESceme".
 - `two-pass`: the split is lived twice, only the second time counts: "ESceme*".
 - `episodic`: every episode has a memory of its own: the re-initialisation row.
-- `tour`: cleared at the beginning of every tour (IVLN).
+- `tour`: cleared at the beginning of every tour (IVLN). Other protocols may follow tours, too: these then
+  decide about the order of episodes, and not about memory.
 - `warm`: as `cold`, but beginning with a saved bank.
 - `masked` (a control): as `cold`, but whatever is recalled is zero.
 - `oracle` (a control): everything is remembered beforehand.
@@ -128,15 +130,40 @@ def require_sense(
         raise ConfigError(f"this agent reads no memory, so '{protocol}' means nothing to it; use 'none'")
     if (protocol == "warm") != (bank is not None):
         raise ConfigError("memory 'warm' and a bank file (--bank) belong together: give both or neither")
-    if (protocol == "tour") != (tours is not None):
-        raise ConfigError("memory 'tour' and a file of tours (--tours) belong together: give both or neither")
-    if oracle_phases and protocol != "tour":
-        raise ConfigError(f"oracle phases lead from episode to episode of a tour; '{protocol}' has none")
-    if not lanes and protocol in ("episodic", "tour"):
+    if protocol == "tour" and tours is None:
         raise ConfigError(
-            f"memory '{protocol}' lives one episode after the other in a scene, 'interleaved' many at once; "
+            "memory 'tour' is cleared at the beginning of every tour: say which there are with --tours FILE "
+            "(`esceme data tours` makes one)"
+        )
+    if oracle_phases and tours is None:
+        raise ConfigError("oracle phases lead from episode to episode of a tour: give --tours FILE as well")
+    if oracle_phases and protocol in ("none", "episodic", "oracle"):
+        raise ConfigError(f"oracle phases are only remembered, and '{protocol}' makes no use of that")
+    if not lanes and (protocol == "episodic" or tours is not None):
+        what = f"memory '{protocol}' lives" if tours is None else "tours are lived"
+        raise ConfigError(
+            f"{what} one episode after the other in a scene, 'interleaved' many at once; "
             "use the schedule 'lanes'"
         )
+
+
+def toured(tours: Iterable[Tour], episodes: Iterable[Episode]) -> list[Episode]:
+    """The episodes that are on tours, in their order."""
+    by_id = {episode.episode_id: episode for episode in episodes}
+    return [by_id[each] for tour in tours for each in tour.episode_ids]
+
+
+def require_ways(tours: Iterable[Tour], episodes: Iterable[Episode], atlas: Atlas, file: object) -> None:
+    """Raise `DataError` where no oracle could lead from an episode of a tour to the next."""
+    by_id = {episode.episode_id: episode for episode in episodes}
+    for tour in tours:
+        starts = atlas.locate(tour.scene_id, [by_id[each].start for each in tour.episode_ids])
+        if (cut := np.isinf(atlas.distance(starts[:-1], starts[1:]))).any():
+            before, after = tour.episode_ids[cut.argmax() :][:2]
+            raise DataError(
+                f"{file}: scene '{tour.scene_id}': no way leads from episode '{before}' to '{after}', which "
+                "oracle phases would have to go"
+            )
 
 
 def places_in_tours(tours: Sequence[Tour], episodes: Sequence[Episode]) -> dict[str, Place]:

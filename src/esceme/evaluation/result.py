@@ -13,7 +13,7 @@ import numpy as np
 from esceme.errors import DataError
 from esceme.evaluation.stage import Stage
 from esceme.files import read_json, write_json
-from esceme.metrics import Scores, score
+from esceme.metrics import TOUR_MEANS, Scores, score
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.reverie import read_objects
 from esceme.tasks.submission import Prediction, Stand
@@ -40,7 +40,7 @@ class Lived(msgspec.Struct, frozen=True, kw_only=True):
     trajectory: list[tuple[str, float, float]]
     """[viewpoint, heading, elevation] of every pose, as prediction files have them."""
     scores: dict[str, float]
-    """Measure -> value; empty where the goal is withheld."""
+    """Measure -> value; empty where the goal is withheld. Of tours: what it adds to the mean (spec H.4)."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ def make_result(stage: Stage, walks: Sequence[Walk]) -> Result:
     trajectories = {walk.episode.episode_id: trajectory_of(walk, atlas) for walk in walks}
     withheld = any(walk.episode.goal_withheld for walk in walks)
     scores = None if withheld else _scores(stage, walks, trajectories)
-    values = {} if scores is None else scores.values
+    values = {} if scores is None else {**scores.values, **scores.toured}
     episodes = [
         Lived(
             id=walk.episode.episode_id,
@@ -99,14 +99,15 @@ def read_result(path: str | Path) -> Result:
 
 def scores_of(result: Result) -> Scores:
     """The scores of a result as arrays, as they were when it was made; none where goals are withheld."""
+    values = {
+        name: np.array([each.scores[name] for each in result.episodes]) for name in result.episodes[0].scores
+    }
+    toured = {name: values.pop(name) for name in TOUR_MEANS if name in values}
     return Scores(
         episode_ids=tuple(each.id for each in result.episodes),
         path_ids=tuple(each.path for each in result.episodes),
-        values={
-            name: np.array([each.scores[name] for each in result.episodes])
-            for name in result.episodes[0].scores
-        },
-        tour_ndtw=result.means.get("t_ndtw"),
+        values=values,
+        toured=toured,
     )
 
 

@@ -23,7 +23,14 @@ from esceme.evaluation.inputs import (
     make_encoder,
 )
 from esceme.evaluation.plan import SCRIPTED, Plan
-from esceme.evaluation.protocol import Lifetime, Place, open_lifetime, places_in_tours, require_sense
+from esceme.evaluation.protocol import (
+    Lifetime,
+    Place,
+    open_lifetime,
+    places_in_tours,
+    require_sense,
+    require_ways,
+)
 from esceme.runs import Run, Setup, load_run
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import Episode, check_paths, one_per_walk, scenes_of
@@ -48,6 +55,8 @@ class Stage:
     limits: Limits
     size: int
     """How many episodes the whole evaluation has."""
+    left_out: int
+    """How many episodes of the split are on no tour, where there are tours: they are not lived."""
     hashes: Mapping[str, str]
     """sha256 of the weights, of the data (annotations and graphs), of the features, and of files beside."""
 
@@ -100,6 +109,7 @@ class Stage:
             },
             "origin": setup.origin,
             "episodes": self.size,
+            **({} if self.tours is None else {"left_out": self.left_out}),
             "hashes": dict(self.hashes),
             "version": __version__,
         }
@@ -140,16 +150,20 @@ def set_stage(
     if tours is not None:
         check_tours(tours, episodes, plan.tours)
     lived = in_order(episodes, plan, tours)
+    atlas = Atlas(graphs.values(), store)  # the same integers, whichever episodes are lived here
+    if tours is not None and plan.oracle_phases:
+        require_ways(tours, episodes, atlas, plan.tours)
     return Stage(
         plan=plan,
         run=run,
-        atlas=Atlas(graphs.values(), store),  # the same integers, whichever episodes are lived here
+        atlas=atlas,
         episodes=[each for each in lived if scenes is None or each.scene_id in scenes],
         annotations=annotations,
         tours=tours,
         encode=make_encoder(plan, run, data, task),
         limits=limits_of(plan, run),
         size=len(lived),
+        left_out=len(episodes) - len(lived),
         hashes=hashes or hash_inputs(plan, run, data, annotations, graphs, store),
     )
 

@@ -21,9 +21,10 @@ from esceme.learning.journal import Kind, TrainingLog, Value
 from esceme.learning.states import alone_in, load_state, save_state
 from esceme.learning.trainer import Trainer
 from esceme.learning.training import Validation
-from esceme.learning.validation import mark, some_of, validate
+from esceme.learning.validation import mark, some_of, some_tours, validate
 from esceme.runs import Setup
 from esceme.tasks.episode import Episode
+from esceme.tasks.tours import Tour
 from esceme.walking import Encode
 from esceme.world.atlas import Atlas
 
@@ -58,6 +59,8 @@ class Course:
     validation: Validation
     sets: Mapping[str, Sequence[Episode]]
     """The validation splits, by name."""
+    tours: Mapping[str, Sequence[Tour]]
+    """Those that they follow, where validation follows tours."""
     atlas: Atlas
     encode: Encode
     begin: Callable[[], None]
@@ -121,22 +124,25 @@ class Course:
             self._checkpoint(done)
 
     def _validate(self, done: int) -> None:
-        memory, leaks = self.trainer.memory, self.validation.memory == "leaking"
+        asked, memory = self.validation, self.trainer.memory
+        tours = {split: some_tours(each, asked.limit) for split, each in self.tours.items()}
         scores = {
             split: validate(
                 self.trainer.navigator,
                 self.atlas,
-                some_of(episodes, self.validation.limit),
-                self.validation.memory,
+                episodes if split in tours else some_of(episodes, asked.limit),
+                asked.memory,
                 task=self.setup.task,
                 encode=self.encode,
                 max_steps=self.setup.max_steps,
-                leaking=memory.bank if memory is not None and leaks else None,
+                leaking=memory.bank if memory is not None and asked.memory == "leaking" else None,
                 together=self.trainer.together,
+                tours=tours.get(split),
+                oracle_phases=asked.oracle_phases,
             )
             for split, episodes in self.sets.items()
         }
-        reached = mark(scores[self.validation.best_split], self.validation)
+        reached = mark(scores[asked.best_split], asked)
         better = self._best is None or reached >= self._best
         self._write("validation", done, **scores)
         if better:

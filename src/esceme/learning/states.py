@@ -33,7 +33,8 @@ def alone_in(folder: Path) -> Iterator[None]:
             lock = held.enter_context((folder / LOCK).open("ab"))  # a file: network disks lock no folders
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for torn in (*folder.glob(".*.part"), *folder.glob("*/.*.part")):
-                torn.unlink(missing_ok=True)
+                if torn.is_file():  # a folder is not ours: worlds in the making are such
+                    torn.unlink(missing_ok=True)
         except BlockingIOError:
             raise DataError(f"{folder}: another training is at work there; let it finish") from None
         except OSError as error:

@@ -10,7 +10,7 @@ from esceme.errors import ConfigError
 from esceme.evaluation.protocol import PROTOCOLS
 from esceme.learning.completeness import Completeness
 from esceme.learning.rewards import REWARDS
-from esceme.learning.teachers import SUPERVISIONS, TEACHERS
+from esceme.learning.teachers import COMMENTS, SUPERVISIONS, TEACHERS
 
 Method = Literal["imitation", "imitation+a2c", "dagger"]
 """What an iteration consists of.
@@ -44,6 +44,10 @@ class Training:
     """Of imitation beside A2C; alone it has weight 1."""
     discount: float = 0.9
     entropy_weight: float = 0.01
+    comment_weight: float = 0.0
+    """Of imitating what should have been done at the steps of sampled walks, beside A2C (spec D.7)."""
+    comments: str = "path"
+    """What should have been done: go on along the reference path as far as possible, or towards the goal."""
     normalise: Literal["steps", "batch"] = "steps"
     """What A2C's sums are divided by."""
     scale_by_batch: bool = False
@@ -61,8 +65,15 @@ class Training:
         for name in ("iterations", "batch", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
-        for name in ("imitation_first", "warm_up", "weight_decay", "imitation_weight", "entropy_weight"):
-            if not getattr(self, name) >= 0:
+        for name in (
+            "imitation_first",
+            "warm_up",
+            "weight_decay",
+            "imitation_weight",
+            "entropy_weight",
+            "comment_weight",
+        ):
+            if not 0 <= getattr(self, name) < 1e31:
                 raise ConfigError(f"{name}: expected 0 or more, found {getattr(self, name)}")
         for name in ("learning_rate", "clip"):
             if not 0 < getattr(self, name) < 1e31:
@@ -78,7 +89,13 @@ class Training:
             dagger_teacher=TEACHERS,
             supervision=SUPERVISIONS,
             reward=REWARDS,
+            comments=COMMENTS,
         )
+        if self.method == "dagger" and self.dagger_teacher != "shortest":
+            raise ConfigError(
+                f"dagger_teacher '{self.dagger_teacher}': knows no way back to the reference path, which "
+                "sampled walks leave; expected shortest"
+            )
 
     def rate_at(self, iteration: int) -> float:
         """The learning rate of an iteration, counted from 0."""
@@ -101,23 +118,40 @@ class Validation:
     """Whether before training, too."""
     splits: tuple[str, ...] = ("val_seen", "val_unseen")
     limit: int = 0
-    """At most so many episodes of each split, spread evenly over it; 0: all of them."""
+    """At most so many episodes of each split, spread evenly over it; 0: all of them. Of tours about so many,
+    the beginning of each."""
     memory: str = "cold"
     """The protocol of an agent with a memory; without one it is always `none`. `leaking` is what the released
     code does: validations share the memory of training, and keep what they add to it (spec C.6)."""
-    best: Literal["sr+spl", "spl", "gp"] = "sr+spl"
+    tours: str = ""
+    """A file of tours that episodes follow; by default, where the protocol is `tour`, that of the data
+    folder. Agents without a memory follow them, too."""
+    oracle_phases: bool = False
+    """Whether the ways to an episode's goal and to the next start are remembered on tours."""
+    best: Literal["sr+spl", "spl", "gp", "t_sr+t_spl"] = "sr+spl"
     """By which score the best weights are chosen; of equals the latest (spec E.9)."""
     best_split: str = "val_unseen"
 
     def __post_init__(self) -> None:
         if self.every < 1 or self.limit < 0:
             raise ConfigError(f"every {self.every}, limit {self.limit}: expected at least 1, and 0 or more")
-        allowed = (*(each for each in PROTOCOLS if each not in ("none", "warm", "tour")), "leaking")
-        _require_one_of(self, memory=allowed, best=("sr+spl", "spl", "gp"))
+        allowed = (*(each for each in PROTOCOLS if each not in ("none", "warm")), "leaking")
+        _require_one_of(self, memory=allowed, best=("sr+spl", "spl", "gp", "t_sr+t_spl"))
+        if not self.follows_tours and (self.oracle_phases or self.best == "t_sr+t_spl"):
+            what = "oracle_phases" if self.oracle_phases else f"best '{self.best}'"
+            raise ConfigError(
+                f"{what}: there are no tours; expected memory 'tour', or a file of tours: "
+                "--validation.memory tour, --validation.tours FILE"
+            )
         if self.splits and self.best_split not in self.splits:
             raise ConfigError(
                 f"best_split '{self.best_split}': expected one of the splits, {', '.join(self.splits)}"
             )
+
+    @property
+    def follows_tours(self) -> bool:
+        """Whether episodes are lived in the order of tours."""
+        return self.memory == "tour" or bool(self.tours)
 
 
 def _require_one_of(config: object, **allowed: Iterable[str]) -> None:

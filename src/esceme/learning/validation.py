@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
-from esceme.evaluation.protocol import Lifetime, Protocol, open_lifetime
+from esceme.evaluation.protocol import Lifetime, Place, Protocol, open_lifetime, places_in_tours, toured
 from esceme.evaluation.result import trajectory_of
 from esceme.evaluation.schedule import Lanes
 from esceme.learning.distributed import Together
@@ -17,6 +18,7 @@ from esceme.navigator import Navigator
 from esceme.rollout import roll_out
 from esceme.tasks.episode import Episode
 from esceme.tasks.submission import Prediction, Stand
+from esceme.tasks.tours import Tour
 from esceme.walking import Encode, Walk, greedy
 from esceme.world.atlas import Atlas
 
@@ -35,15 +37,20 @@ def validate(
     max_steps: int,
     leaking: MemoryBank | None = None,
     together: Together | None = None,
+    tours: Sequence[Tour] | None = None,
+    oracle_phases: bool = False,
 ) -> dict[str, float]:
     """The mean scores of some episodes; every process walks some of the scenes.
 
-    With `memory` 'leaking' they are lived with the bank of that name, which keeps what they add to it.
+    With `memory` 'leaking' they are lived with the bank of that name, which keeps what they add to it. With
+    `tours`, those are lived that are on them, in their order.
     """
     together = together or Together()
+    episodes = episodes if tours is None else toured(tours, episodes)
     scenes = sorted({episode.scene_id for episode in episodes})[together.rank :: together.size]
     mine = [episode for episode in episodes if episode.scene_id in scenes]
-    lifetime, passes = _lifetime(navigator, atlas, memory, leaking)
+    places = places_in_tours(tours or (), episodes)
+    lifetime, passes = _lifetime(navigator, atlas, memory, leaking, places, oracle_phases=oracle_phases)
     learning = navigator.training
     navigator.eval()
     walks: list[Walk] = []
@@ -55,14 +62,12 @@ def validate(
         leaking.remember_at(sorted({place for visited in told for place in visited} - {*told[together.rank]}))
     paths = {walk.episode.episode_id: trajectory_of(walk, atlas) for walk in walks}
     walked = {name: path for part in together.gather(paths) for name, path in part.items()}
-    return _scores(episodes, walked, atlas, task)
+    return _scores(episodes, walked, atlas, task, tours)
 
 
 def mark(scores: dict[str, float], validation: Validation) -> float:
-    """The score by which weights are chosen (spec E.9)."""
-    if validation.best == "sr+spl":
-        return scores["sr"] + scores["spl"]
-    return scores[validation.best]
+    """The score by which weights are chosen (spec E.9), or the sum of two."""
+    return sum(scores[name] for name in validation.best.split("+"))
 
 
 def some_of(episodes: Sequence[Episode], limit: int) -> list[Episode]:
@@ -72,16 +77,44 @@ def some_of(episodes: Sequence[Episode], limit: int) -> list[Episode]:
     return [episodes[place * len(episodes) // limit] for place in range(limit)]
 
 
+def some_tours(tours: Sequence[Tour], limit: int) -> list[Tour]:
+    """The beginnings of all tours, the same share of each: about `limit` episodes, at least one of each tour.
+
+    >>> tours = [Tour("attic", tuple("abcdef")), Tour("barn", tuple("ghi"))]
+    >>> ["".join(tour.episode_ids) for tour in some_tours(tours, 3)]
+    ['ab', 'g']
+    """
+    total = sum(map(len, tours))
+    if not limit or total <= limit:
+        return list(tours)
+    return [
+        replace(tour, episode_ids=tour.episode_ids[: max(1, len(tour) * limit // total)]) for tour in tours
+    ]
+
+
 def _lifetime(
-    navigator: Navigator, atlas: Atlas, memory: str, leaking: MemoryBank | None
+    navigator: Navigator,
+    atlas: Atlas,
+    memory: str,
+    leaking: MemoryBank | None,
+    places: Mapping[str, Place],
+    *,
+    oracle_phases: bool,
 ) -> tuple[Lifetime, int]:
     """A memory, and how often the episodes are lived with it."""
     if not navigator.reader.uses_memory:
         return Lifetime("none", atlas, None), 1
     if memory == "leaking":
-        return Lifetime("cold", atlas, leaking), 1
+        return Lifetime("cold", atlas, leaking, tours=places, oracle_phases=oracle_phases), 1
     protocol: Protocol = memory  # type: ignore[assignment]  # checked by Validation
-    lifetime = open_lifetime(protocol, navigator.reader, atlas, device=navigator.device)
+    lifetime = open_lifetime(
+        protocol,
+        navigator.reader,
+        atlas,
+        tours=places,
+        oracle_phases=oracle_phases,
+        device=navigator.device,
+    )
     return lifetime, 2 if memory == "two-pass" else 1
 
 
@@ -106,10 +139,11 @@ def _scores(
     paths: dict[str, list[tuple[str, float, float]]],
     atlas: Atlas,
     task: str,
+    tours: Sequence[Tour] | None,
 ) -> dict[str, float]:
     pairs = [
         (each, Prediction(each.episode_id, tuple(Stand(*stand) for stand in paths[each.episode_id])))
         for each in episodes
     ]
-    scores = score(pairs, atlas, success="end-panos" if task == "cvdn" else "trusted")
+    scores = score(pairs, atlas, success="end-panos" if task == "cvdn" else "trusted", tours=tours)
     return {name: float(value) for name, value in scores.means().items()}
