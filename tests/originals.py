@@ -112,6 +112,17 @@ def fusion_shapes(s: Sizes = SMALL) -> Iterator[tuple[str, Shape]]:
     yield from linear("ob_node_fusion.3", s.feature, s.feature)
 
 
+def td_stp_shapes(s: Sizes = SMALL, *, mapper: bool = True) -> Iterator[tuple[str, Shape]]:
+    """What TD-STP has besides, outside of what is wrapped (spec D.1)."""
+    yield from linear("position_encoder.0", s.hidden, 3)
+    yield from norm("position_encoder.1", s.hidden)
+    if mapper:
+        yield from linear("history_mapper.0", s.hidden, s.hidden)
+        yield from linear("history_mapper.2", s.hidden, s.hidden)
+    yield from linear("target_predictor.0", s.hidden // 2, s.hidden)
+    yield from linear("target_predictor.2", 1, s.hidden // 2)
+
+
 def critic_shapes(s: Sizes = SMALL) -> Iterator[tuple[str, Shape]]:
     yield from linear("state2value.0", s.critic, s.hidden)
     yield from linear("state2value.3", 1, s.critic)
@@ -123,12 +134,22 @@ def drawn(shapes: Iterator[tuple[str, Shape]], *, name: Callable[[str], str] = s
     return {name(each): 0.3 * torch.randn(shape, generator=generator) for each, shape in shapes}
 
 
-def fine_tuned(s: Sizes = SMALL, *, memory: bool = True, wrapper: str = "", **kinds: bool) -> dict[str, Any]:
-    """A fine-tuned file of ESceme, or of HAMT without `memory`, with an optimiser's state."""
+def fine_tuned(
+    s: Sizes = SMALL,
+    *,
+    memory: bool = True,
+    td_stp: bool = False,
+    mapper: bool = True,
+    wrapper: str = "",
+    **kinds: bool,
+) -> dict[str, Any]:
+    """A fine-tuned file of ESceme on HAMT or TD-STP, or of these without `memory`, with an optimiser's state."""
     network = drawn(inner_shapes(s, **kinds))
     if memory:
         network |= drawn(fusion_shapes(s), seed=1)
     network = {f"{wrapper}vln_bert.{name}": tensor for name, tensor in network.items()}
+    if td_stp:
+        network |= drawn(td_stp_shapes(s, mapper=mapper), name=lambda name: wrapper + name, seed=4)
     critic = drawn(critic_shapes(s), name=lambda name: wrapper + name, seed=2)
     optimizer = {"state": {0: {"step": torch.tensor(3.0), "exp_avg": torch.ones(2)}}, "param_groups": [{}]}
     return {

@@ -115,7 +115,7 @@ def random_order(observation: Observation, *, seed: int = 0) -> Tensor:
 def reordered(observation: Observation, order: Tensor) -> Observation:
     """The same sights with tokens in another order (B, N)."""
     rows = torch.arange(len(observation))[:, None]
-    names = ("features", "plain", "angles", "kind", "valid", "neighbour", "view")
+    names = ("features", "plain", "angles", "kind", "valid", "neighbour", "view", "positions")
     tensors = {name: getattr(observation, name)[rows, order] for name in names}
     if observation.features is observation.plain:
         tensors["plain"] = tensors["features"]

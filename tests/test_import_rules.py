@@ -73,8 +73,11 @@ ORDER_WITHIN = {
         *["texture", "casting", "render", "sights", "language", "reader", "walks", "hindi"],
         *["capture", "annotations", "dataset", "__init__"],
     ],
-    "memory": ["scene", "bank", "store", "reader", "__init__"],
-    "agents": ["base", "layers", "scripted", "seq2seq", "grounding", "tokens", "crossmodal", "hamt", "tdstp", "__init__"],
+    "memory": ["scene", "bank", "store", "reader", "graph_encoding", "both", "__init__"],
+    "agents": [
+        *("base", "layers", "scripted", "seq2seq", "grounding", "tokens"),
+        *("crossmodal", "hamt", "tdstp", "__init__"),
+    ],
     "checkpoints": ["names", "published", "exchange", "__init__"],
     "evaluation": [
         *[

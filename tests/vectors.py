@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from esceme.agents import HAMT, HamtConfig
+from esceme.agents import HAMT, TDSTP, HamtConfig, TdstpConfig
 from esceme.agents.base import Words
 from esceme.checkpoints import names_of
 from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, Unaided
@@ -35,11 +35,20 @@ CONFIGS = {
     "layered": {"num_h_layers": 2, "no_lang_ca": False, "act_pred_token": "ob_txt_hist"},
 }
 """Configurations by names of our own, as `meta.json` has them."""
+TD_STP_CONFIGS = {
+    **CONFIGS,
+    "bare": {**CONFIGS["plain"], "no_hist_mapping": True, "no_pos_emb": True},
+}
+UPSTREAM = "_upstreamTDSTP"
+"""What files are named by whose numbers come of the structured mask; `meta.json` does not know them."""
 
 
-def small_navigator(*, fusing: bool, pooling: Any = "max", **switches: Any) -> Navigator:
+def small_navigator(
+    *, fusing: bool, pooling: Any = "max", td_stp: bool = False, **switches: Any
+) -> Navigator:
     """A network of odd sizes; all of its numbers are random, those of biases and normalisations too."""
-    config = HamtConfig(
+    kind, own = (TDSTP, TdstpConfig) if td_stp else (HAMT, HamtConfig)
+    config = own(
         vocabulary=210,
         positions=33,
         hidden=32,
@@ -56,23 +65,32 @@ def small_navigator(*, fusing: bool, pooling: Any = "max", **switches: Any) -> N
     reader = (
         CandidateEnhancing(CandidateEnhancingConfig(width=WIDTH, pooling=pooling)) if fusing else Unaided()
     )
-    navigator = Navigator(HAMT(config), reader).eval()
+    navigator = Navigator(kind(config), reader).eval()
     generator = torch.Generator().manual_seed(11)  # with it, some stop early and some do not
     with torch.no_grad():
         for name, parameter in sorted(navigator.named_parameters()):
-            around = 1.0 if name.endswith(("norm.weight", "action.2.weight")) else 0.0
+            normalises = name.endswith(("norm.weight", "action.2.weight", "positions.1.weight"))
+            around = 1.0 if normalises else 0.0
             parameter.normal_(around, 0.1, generator=generator)
     return navigator
 
 
-def with_switches(navigator: Navigator, arguments: dict[str, Any]) -> Navigator:
+def with_switches(navigator: Navigator, arguments: dict[str, Any], *, structured: bool = False) -> Navigator:
     """The same weights in another configuration; those of history layers are drawn."""
-    fusing = isinstance(navigator.reader, CandidateEnhancing)
+    fusing, td_stp = isinstance(navigator.reader, CandidateEnhancing), isinstance(navigator.agent, TDSTP)
+    own = {
+        "map_history": not arguments.get("no_hist_mapping"),
+        "history_positions": not arguments.get("no_pos_emb"),
+        "history_mask": "as-released",
+        "structured": structured,
+    }
     other = small_navigator(
         fusing=fusing,
+        td_stp=td_stp,
         language_cross_attention=not arguments["no_lang_ca"],
         action_input=arguments["act_pred_token"],
         history_layers=arguments["num_h_layers"],
+        **(own if td_stp else {}),
     )
     other.load_state_dict(navigator.state_dict(), strict=False)
     return other
@@ -81,16 +99,15 @@ def with_switches(navigator: Navigator, arguments: dict[str, Any]) -> Navigator:
 def original_names(navigator: Navigator) -> dict[str, Tensor]:
     """The tensors by the original's names."""
     tensors, names = navigator.state_dict(), names_of(navigator)
-    wrapped = {
-        ours: name if name.startswith("state2value") else f"vln_bert.{name}" for ours, name in names.items()
-    }
+    apart = ("state2value", "position_encoder", "history_mapper", "target_predictor")
+    wrapped = {ours: name if name.startswith(apart) else f"vln_bert.{name}" for ours, name in names.items()}
     return {wrapped[ours]: tensors[ours].contiguous() for ours in names}
 
 
-def write_folder(folder: Path, *, fusing: bool) -> Navigator:
+def write_folder(folder: Path, *, fusing: bool, td_stp: bool = False) -> Navigator:
     """Weights, settings and two cases in every configuration; gives the network."""
     folder.mkdir(parents=True, exist_ok=True)
-    navigator = small_navigator(fusing=fusing)
+    navigator = small_navigator(fusing=fusing, td_stp=td_stp)
     tensors = original_names(navigator)
     critic = {name: tensors.pop(name) for name in list(tensors) if name.startswith("state2value")}
     save_file(tensors, folder / "vln_bert.safetensors")
@@ -98,15 +115,19 @@ def write_folder(folder: Path, *, fusing: bool) -> Navigator:
     layered = original_names(with_switches(navigator, CONFIGS["layered"]))
     extra = {name: tensor for name, tensor in layered.items() if ".h_layers." in name}
     save_file(extra, folder / "vln_bert_h_layers_extra.safetensors")
-    configs = {name: {"args": arguments, "cases": {"case9": {}}} for name, arguments in CONFIGS.items()}
+    known = TD_STP_CONFIGS if td_stp else CONFIGS
+    configs = {name: {"args": arguments, "cases": {"case9": {}}} for name, arguments in known.items()}
     meta = {"small_bert_config": {"num_attention_heads": HEADS}, "configs": configs}
     (folder / "meta.json").write_text(json.dumps(meta))
     for case in ("case0", "case1"):
-        given = _inputs(fusing, seed=int(case[-1]))
+        given = _inputs(fusing, seed=int(case[-1]), td_stp=td_stp)
         save_file(given, folder / f"{case}_inputs.safetensors")
-        for name, arguments in CONFIGS.items():
+        for name, arguments in known.items():
             outputs = outputs_of(with_switches(navigator, arguments), given)
             save_file(outputs, folder / f"{case}_{name}_outputs.safetensors")
+        if td_stp:
+            outputs = outputs_of(with_switches(navigator, CONFIGS["plain"], structured=True), given)
+            save_file(outputs, folder / f"{case}_plain{UPSTREAM}_outputs.safetensors")
     return navigator
 
 
@@ -121,7 +142,7 @@ def outputs_of(navigator: Navigator, given: dict[str, Tensor]) -> dict[str, Tens
     return {name: tensor.clone() for name, tensor in outputs.items()}
 
 
-def _inputs(fusing: bool, *, seed: int) -> dict[str, Tensor]:
+def _inputs(fusing: bool, *, seed: int, td_stp: bool = False) -> dict[str, Tensor]:
     """Random inputs: candidates, STOP, other views, padding; histories of different lengths."""
     torch.manual_seed(seed)
     words = torch.arange(11) < torch.tensor([[11], [6]])
@@ -148,8 +169,26 @@ def _inputs(fusing: bool, *, seed: int) -> dict[str, Tensor]:
             visited = (kind == 1) & (torch.rand(BATCH, 17) < 0.5)
             remembered = torch.randn(BATCH, 17, WIDTH) * visited[..., None]
             inputs["ob_node_feats"] = torch.where((kind == 0)[..., None], features, remembered)
+        if td_stp:
+            inputs |= _positions(step, torch.Generator().manual_seed(seed * STEPS + step))
         given |= {f"s{step}.{key}": value for key, value in inputs.items()}
+    if td_stp:
+        points = [(x, y, 0) for x in (-4.0, 0.0, 4.0) for y in (-4.0, 0.0, 4.0)]
+        given["global_pos"] = torch.tensor(points).repeat(BATCH, 1, 1)
     return given
+
+
+def _positions(step: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Where tokens and agents are at a step, and which of the places before are next to each other."""
+    positions = {
+        "ob_position": torch.randn(BATCH, 17, 3, generator=generator) * 4,
+        "position": torch.randn(BATCH, 3, generator=generator) * 4,
+    }
+    if not step:
+        return positions
+    beside = torch.rand(BATCH, step, step, generator=generator) < 0.4
+    linked = beside | beside.mT | torch.eye(step, dtype=torch.bool)
+    return {**positions, "graph_mask": linked.float()}
 
 
 # -- rollouts --------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode, locate_goals
 from esceme.tasks.text import pad
-from esceme.walking import Choose, Encode, Source, Walk, past_of
+from esceme.walking import Choose, Encode, Source, Walk, moves, past_of
 from esceme.world.atlas import Atlas, Pose
 
 
@@ -31,7 +31,7 @@ class Step(NamedTuple):
     walks: list[Walk]
     """Whose step it was; their poses already hold the move."""
     state: State
-    """What they carried when they decided."""
+    """What they carried when they had decided."""
     seen: Observation
     decision: Decision
     chosen: Tensor
@@ -86,22 +86,19 @@ def roll_out(
         if memory is not None:
             memory.remember_seen(observation)
         # Move.
-        choices = chosen.cpu().numpy()
-        stops = choices == atlas.degrees[pose.viewpoint]
-        moved = atlas.step(pose, choices)
-        for walk, stop, viewpoint, view in zip(batch.walks, stops, *moved, strict=True):
+        for walk, way in zip(batch.walks, moves(atlas, pose, decision, chosen), strict=True):
             walk.decisions += 1
-            walk.stopped = bool(stop)
-            if not stop:
-                walk.poses.append((int(viewpoint), int(view)))
+            walk.stopped = not way
+            walk.poses += way
         ended = [walk.stopped or walk.decisions >= max_steps for walk in batch.walks]
         finished = [walk for walk, over in zip(batch.walks, ended, strict=True) if over]
-        yield Step(list(batch.walks), batch.state, seen, decision, chosen, finished)
+        thought = batch.state if decision.state is None else decision.state
+        yield Step(list(batch.walks), thought, seen, decision, chosen, finished)
         # Who goes on takes along what happened.
         rows = [row for row, over in enumerate(ended) if not over]
         lives = torch.tensor(rows, dtype=torch.int64, device=device)
         batch.walks = [walk for walk, over in zip(batch.walks, ended, strict=True) if not over]
-        batch.state = batch.state.only(lives)
+        batch.state = thought.only(lives)
         if batch.walks:
             batch.state = navigator.advance(batch.state, seen.only(lives), chosen[lives])
 

@@ -16,7 +16,7 @@ from esceme.agents.base import Decision
 from esceme.errors import WorldError
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
-from esceme.world.atlas import Atlas
+from esceme.world.atlas import Atlas, Pose
 
 
 @dataclass(eq=False)
@@ -86,6 +86,24 @@ def past_of(walks: Sequence[Walk]) -> NDArray[np.int64]:
     for row, walk in zip(past, walks, strict=True):
         row[: len(walk.poses) - 1] = [viewpoint for viewpoint, _ in walk.poses[:-1]]
     return past
+
+
+def moves(atlas: Atlas, pose: Pose, decision: Decision, chosen: Tensor) -> list[list[tuple[int, int]]]:
+    """The poses that each agent comes to by its choice, in order; none for who stops."""
+    choices, stops = chosen.cpu().numpy(), atlas.degrees[pose.viewpoint]
+    jumps = np.zeros_like(stops, dtype=bool)
+    if decision.routes is not None:
+        jumps = choices >= decision.routes.first
+    stepped = atlas.step(pose, np.where(jumps, stops, choices))
+    ways = [
+        [] if choice == stop else [(int(viewpoint), int(view))]
+        for choice, stop, viewpoint, view in zip(choices, stops, *stepped, strict=True)
+    ]
+    for row in np.flatnonzero(jumps).tolist():
+        assert decision.routes is not None
+        way, faced = decision.routes.way(row, int(choices[row])), int(pose.view[row])
+        ways[row] = [(viewpoint, faced if view < 0 else view) for viewpoint, view in way]
+    return ways
 
 
 Encode = Callable[[Episode], Sequence[int]]

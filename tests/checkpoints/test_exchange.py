@@ -22,7 +22,18 @@ from esceme.checkpoints import (
     read_weights,
 )
 from esceme.errors import CheckpointError, ConfigError, EscemeError
-from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, MemoryBank, Unaided
+from esceme.memory import (
+    Blindfolded,
+    Both,
+    BothConfig,
+    CandidateEnhancing,
+    CandidateEnhancingConfig,
+    GraphEncoding,
+    GraphEncodingConfig,
+    MemoryBank,
+    Reader,
+    Unaided,
+)
 from esceme.navigator import Navigator
 from esceme.runs import load_run
 from originals import PAPER, SMALL, Sizes
@@ -366,6 +377,21 @@ def test_what_the_original_cannot_compute_is_not_exported(tmp_path: Path, option
     paper = CandidateEnhancingConfig(width=SMALL.feature, **option)
     with pytest.raises(CheckpointError, match=next(iter(option))):
         export_weights(Navigator(navigator.agent, CandidateEnhancing(paper)), tmp_path / "best")
+    assert not (tmp_path / "best").exists()
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [
+        GraphEncoding(GraphEncodingConfig(width=SMALL.feature)),
+        Both(BothConfig(width=SMALL.feature)),
+        Blindfolded(),
+    ],
+)
+def test_readers_that_the_original_does_not_have_are_not_exported(tmp_path: Path, reader: Reader) -> None:
+    navigator, _ = navigator_from(network_of(), heads=3)
+    with pytest.raises(CheckpointError, match=f"found HAMT with {type(reader).__name__}"):
+        export_weights(Navigator(navigator.agent, reader), tmp_path / "best")
     assert not (tmp_path / "best").exists()
 
 

@@ -14,6 +14,7 @@ from torch.nn import functional
 from esceme.agents import AGENTS
 from esceme.agents.base import Agent, Decision, Privileged, State, Words, choices_of
 from esceme.agents.seq2seq import Seq2SeqConfig
+from esceme.agents.tdstp import TdstpConfig
 from esceme.agents.tokens import HamtConfig
 from esceme.observation import Observation
 from sights import (
@@ -44,6 +45,12 @@ SMALL: dict[str, tuple[Any, ...]] = {
     "hamt": (
         HamtConfig(**HAMT_SIZES),
         HamtConfig(**HAMT_SIZES, language_cross_attention=False, encode_panorama=False),
+    ),
+    "tdstp": (
+        TdstpConfig(**HAMT_SIZES),
+        TdstpConfig(**HAMT_SIZES, language_cross_attention=False, encode_panorama=False, structured=True),
+        TdstpConfig(**HAMT_SIZES, history_layers=1, map_history=False, candidate_positions="here", grid=2),
+        TdstpConfig(**HAMT_SIZES, go_back=False, grid=0, context_views=False),
     ),
     "seq2seq": (Seq2SeqConfig(vocabulary=VOCABULARY, word_width=8, hidden=16, feature_width=WIDTH),),
 }
@@ -84,7 +91,7 @@ def sights() -> list[Observation]:
 
 
 def choices(observations: Sequence[Observation]) -> list[Tensor]:
-    """Some choice for each agent at each step: mostly candidates, here and there STOP."""
+    """Some choice for each agent at each step: mostly candidates, here and there STOP; never a way back."""
     return [
         (torch.arange(len(each)) + step) % (each.candidate_count + 1)
         for step, each in enumerate(observations)
@@ -102,9 +109,15 @@ def live(
     """The decisions at each step, whatever is decided `chosen` is done, and the state after that."""
     decisions = []
     for observation, choice in zip(observations, chosen, strict=True):
-        decisions.append(agent.decide(state, observation))
-        state = agent.advance(state, observation, choice)
+        decision = agent.decide(state, observation)
+        state = agent.advance(thought(decision, state), observation, choice)
+        decisions.append(decision)
     return state, decisions
+
+
+def thought(decision: Decision, state: State) -> State:
+    """What agents carry after a decision: their state of before unless deciding has changed it."""
+    return state if decision.state is None else decision.state
 
 
 def lived(agent: Agent[Any]) -> list[Decision]:
@@ -114,16 +127,30 @@ def lived(agent: Agent[Any]) -> list[Decision]:
 
 
 def assert_same(some: Decision, others: Decision) -> None:
-    torch.testing.assert_close(some.logits, others.logits, atol=1e-5, rtol=0)
-    assert (some.value is None) == (others.value is None)
-    if some.value is not None:
-        torch.testing.assert_close(some.value, others.value, atol=1e-5, rtol=0)
+    """Both say the same of every choice, however much room each has for choices that nobody has."""
+    for mine, theirs in zip(scores(some), scores(others), strict=True):
+        longest = max(mine.shape[1], theirs.shape[1])
+        torch.testing.assert_close(*(widened(each, longest) for each in (mine, theirs)), atol=1e-5, rtol=0)
+    for one, other in ((some.value, others.value), (some.guess, others.guess)):
+        assert (one is None) == (other is None)
+        if one is not None:
+            torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
 
 
-def rows_of(decision: Decision, rows: Sequence[int], observation: Observation) -> Decision:
-    """The decisions of some agents, who now see `observation`."""
-    value = None if decision.value is None else decision.value[list(rows)]
-    return Decision(decision.logits[list(rows), : choices_of(observation)], value)
+def scores(decision: Decision) -> tuple[Tensor, Tensor]:
+    """Those of candidates and STOP, and those of ways back; none of the latter for most agents."""
+    first = decision.logits.shape[1] if decision.routes is None else decision.routes.first
+    return decision.logits[:, :first], decision.logits[:, first:]
+
+
+def widened(logits: Tensor, width: int) -> Tensor:
+    return functional.pad(logits, (0, width - logits.shape[1]), value=-torch.inf)
+
+
+def rows_of(decision: Decision, rows: Sequence[int]) -> Decision:
+    """The decisions of some agents."""
+    value, guess = (None if each is None else each[list(rows)] for each in (decision.value, decision.guess))
+    return Decision(decision.logits[list(rows)], value, decision.routes, guess=guess)
 
 
 def test_the_same_seed_gives_the_same_decisions(case: tuple[str, int]) -> None:
@@ -131,14 +158,37 @@ def test_the_same_seed_gives_the_same_decisions(case: tuple[str, int]) -> None:
         assert torch.equal(one.logits, other.logits)
 
 
-def test_candidates_and_stop_are_scored_and_nothing_else(agent: Agent[Any]) -> None:
+def test_candidates_and_stop_are_scored_and_what_routes_lead_to(agent: Agent[Any]) -> None:
     for decision, observation in zip(lived(agent), sights(), strict=True):
-        assert decision.logits.shape == (len(observation), choices_of(observation))
         assert decision.logits.dtype == observation.features.dtype
-        places = torch.arange(choices_of(observation))
-        possible = places <= observation.candidate_count[:, None]
+        here, back = scores(decision)
+        assert here.shape[1] in (choices_of(observation), observation.kind.shape[1])
+        possible = torch.arange(here.shape[1]) <= observation.candidate_count[:, None]
+        if decision.routes is None:
+            assert here.shape == (len(observation), choices_of(observation)) and not back.numel()
+        else:
+            assert here.shape == observation.kind.shape and back.shape == decision.routes.viewpoint.shape
+            possible = torch.cat([possible, decision.routes.viewpoint >= 0], 1)
         assert torch.equal(decision.logits.isfinite(), possible)
         assert (decision.logits[~possible] == -torch.inf).all()
+
+
+def test_routes_lead_only_to_where_an_agent_decided_before(agent: Agent[Any]) -> None:
+    seen = sights()
+    for step, decision in enumerate(lived(agent)):
+        if decision.routes is None:
+            continue
+        for row, places in enumerate(decision.routes.viewpoint.tolist()):
+            been = {int(each.viewpoint[row]) for each in seen[:step]}
+            assert {place for place in places if place >= 0} <= been - {int(seen[step].viewpoint[row])}
+
+
+def test_advancing_needs_no_decision_before_it(agent: Agent[Any]) -> None:
+    """Who advances from a state that was not decided from yet decides by itself, and comes to the same."""
+    seen, state = sights(), begun(agent, random_words(), sights()[0])
+    for observation, choice, decision in zip(seen, choices(seen), lived(agent), strict=True):
+        assert_same(agent.decide(state, observation), decision)
+        state = agent.advance(state, observation, choice)
 
 
 def test_an_expected_return_is_one_number_per_agent(agent: Agent[Any]) -> None:
@@ -166,8 +216,9 @@ def test_permuting_candidates_permutes_logits(agent: Agent[Any]) -> None:
     ]
     decisions = live(agent, begun(agent, random_words(), seen[0]), shuffled, moved)[1]
     for plain, other, order in zip(lived(agent), decisions, orders, strict=True):
-        expected = plain.logits.gather(1, order[:, : plain.logits.shape[1]])
-        assert_same(plain._replace(logits=expected), other)
+        here, back = scores(plain)
+        moved_along = torch.cat([here.gather(1, order[:, : here.shape[1]]), back], 1)
+        assert_same(plain._replace(logits=moved_along), other)
 
 
 @pytest.mark.parametrize("row", range(4))
@@ -176,8 +227,8 @@ def test_decisions_do_not_depend_on_who_else_is_in_the_batch(agent: Agent[Any], 
     alone = [each.only(torch.tensor([row])) for each in seen]
     state = begun(agent, Words(words.ids[[row]], words.valid[[row]]), alone[0], [row])
     decisions = live(agent, state, alone, [choice[[row]] for choice in chosen])[1]
-    for together, single, observation in zip(lived(agent), decisions, alone, strict=True):
-        assert_same(rows_of(together, [row], observation), single)
+    for together, single in zip(lived(agent), decisions, strict=True):
+        assert_same(rows_of(together, [row]), single)
 
 
 def test_joined_batches_decide_as_they_would_apart(agent: Agent[Any]) -> None:
@@ -195,14 +246,14 @@ def test_joined_batches_decide_as_they_would_apart(agent: Agent[Any]) -> None:
     here = seen[2]
     both = agent.decide(old.joined(new), here)
     for state, rows in ((old, first), (new, second)):
-        assert_same(rows_of(both, rows.tolist(), here.only(rows)), agent.decide(state, here.only(rows)))
+        assert_same(rows_of(both, rows.tolist()), agent.decide(state, here.only(rows)))
     together = agent.advance(old.joined(new), here, chosen[2])
     kept = torch.tensor([3, 0])
     decision = agent.decide(together.only(kept), seen[1].only(kept))
     for place, (state, row, within) in enumerate([(new, 3, 1), (old, 0, 0)]):
         at, index = torch.tensor([row]), torch.tensor([within])
         apart = agent.advance(state.only(index), here.only(at), chosen[2][at])
-        assert_same(rows_of(decision, [place], seen[1].only(at)), agent.decide(apart, seen[1].only(at)))
+        assert_same(rows_of(decision, [place]), agent.decide(apart, seen[1].only(at)))
 
 
 def test_advancing_leaves_the_state_before_as_it_was(agent: Agent[Any]) -> None:

@@ -6,16 +6,22 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from esceme.agents.base import Words
+from esceme.agents.base import Agent, Words
+from esceme.memory import Unaided
+from esceme.navigator import Navigator
+from esceme.observation import Observation
 from esceme.verify import Report, verify
+from esceme.verify.network import network_outputs
 from esceme.verify.references import References
-from vectors import CONFIGS, small_navigator, write_folder
+from sights import random_observation
+from vectors import CONFIGS, TD_STP_CONFIGS, UPSTREAM, WIDTH, small_navigator, write_folder
 
 pytestmark = pytest.mark.long
 
@@ -28,15 +34,20 @@ QUANTITIES = {
     "hist_step",
     "history.global",
 }
-QUANTITIES |= {"txt_embeds_out", "ob_embeds_out", "act_logits_f64", "critic_f64"}
+QUANTITIES |= {"txt_embeds_out", "ob_embeds_out"}
+DOUBLE = {"act_logits_f64", "critic_f64"}
+PLANNED = {"global_pos", "global_pos.feat", "pos_logit", "pos_embeds"}
+"""What TD-STP gives besides."""
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two folders of a size of their own, without and with memory."""
+    """Four folders of a size of their own, of both networks, without and with memory."""
     root = tmp_path_factory.mktemp("vectors")
     write_folder(root / "one", fusing=False)
     write_folder(root / "other", fusing=True)
+    write_folder(root / "planner", fusing=False, td_stp=True)
+    write_folder(root / "other_planner", fusing=True, td_stp=True)
     return root
 
 
@@ -44,6 +55,12 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(written: Path, tmp_path: Path) -> Path:
     """A copy of the folder with memory, to be spoiled: one case in one configuration."""
     return only(written / "other", tmp_path / "copy")
+
+
+@pytest.fixture
+def planned(written: Path, tmp_path: Path) -> Path:
+    """The same of TD-STP."""
+    return only(written / "other_planner", tmp_path / "copy")
 
 
 def only(source: Path, target: Path, outputs: str = "case0_plain_outputs.safetensors") -> Path:
@@ -81,7 +98,7 @@ def reasons(report: Report) -> dict[str, str]:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("kind", ["hamt", "hamt_esceme"])
+@pytest.mark.parametrize("kind", ["hamt", "hamt_esceme", "tdstp", "tdstp_esceme"])
 def test_the_originals_numbers_are_ours(
     vectors_root: Path, real: References, tmp_path: Path, kind: str
 ) -> None:
@@ -97,18 +114,19 @@ def test_the_originals_numbers_are_ours(
     assert {row.file for row in report.rows} == cases
     for name in cases:
         quantities = {row.quantity for row in report.rows if row.file == name}
-        assert quantities >= QUANTITIES
+        assert quantities >= QUANTITIES | (PLANNED if "tdstp" in kind else set())
+        assert UPSTREAM in name or quantities >= DOUBLE  # there, nothing is stored in double precision
         assert quantities >= {"language.txt_embeds.2" if "nolangca" in name else "language.txt_embeds"}
-        assert ("ob_node_feats" in quantities) == (kind == "hamt_esceme")
+        assert ("ob_node_feats" in quantities) == ("esceme" in kind)
     single = [row for row in report.rows if not row.quantity.endswith("_f64")]
-    assert max(row.max_abs_diff for row in single) < 5e-6
+    assert max(row.max_abs_diff for row in single) < (8e-6 if "tdstp" in kind else 5e-6)
     double = [row for row in report.rows if row.quantity.endswith("_f64")]
     assert max(row.max_abs_diff for row in double) < 1e-12
     assert report.used == {path.name for path in folder.iterdir() if path.suffix != ".md"} - cases
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("kind", ["hamt", "hamt_esceme"])
+@pytest.mark.parametrize("kind", ["hamt", "hamt_esceme", "tdstp", "tdstp_esceme"])
 def test_one_logit_of_the_original_changed_by_a_thousandth_is_noticed(
     vectors_root: Path, real: References, tmp_path: Path, kind: str
 ) -> None:
@@ -122,13 +140,17 @@ def test_one_logit_of_the_original_changed_by_a_thousandth_is_noticed(
 
 
 @pytest.mark.real
-def test_networks_that_this_version_has_not_got_are_left_out(vectors_root: Path, real: References) -> None:
-    report = verify(vectors_root / "tdstp_esceme", real.root)
-    assert not report.rows
-    why = reasons(report)
-    for name in ("case0_r2r_outputs.safetensors", "rollout_argmax.json.gz", "train_il_a2c.json.gz"):
-        assert why[name] == "this version does not compare such files"
-    assert why["vln_bert.safetensors"] == "nothing that was compared uses it"
+@pytest.mark.parametrize("mask", ["structured", "ignored"])
+def test_the_structured_mask_belongs_to_the_origin(
+    vectors_root: Path, real: References, tmp_path: Path, mask: str
+) -> None:
+    """What TD-STP's own repository gives is not what ESceme's copy of it gives, and the other way round."""
+    names = ["case1_r2r_outputs.safetensors", f"case1_r2r{UPSTREAM}_outputs.safetensors"]
+    taken, given = names if mask == "structured" else reversed(names)
+    folder = only(vectors_root / "tdstp", tmp_path / "copy", taken)
+    (folder / taken).rename(folder / given)
+    wrong = {row.quantity for row in verify(folder, real.root).rows if not row.ok}
+    assert wrong >= {"act_logits", "pos_logit", "states", "hist_embeds_out", "ob_embeds_out"}
 
 
 # -- other sizes -----------------------------------------------------------------------------------------
@@ -138,17 +160,88 @@ def test_any_size_and_every_configuration_is_read_from_the_files(written: Path, 
     report = verify(written, toy.root)
     assert report.exit_code == 0 and not report.skipped, report
     files = {row.file for row in report.rows}
+    planners = {"planner": (*TD_STP_CONFIGS, f"plain{UPSTREAM}")}
     assert files == {
         f"{kind}/case{n}_{name}_outputs.safetensors"
-        for kind in ("one", "other")
+        for kind in ("one", "other", "planner", "other_planner")
         for n in "01"
-        for name in CONFIGS
+        for name in planners.get(kind.removeprefix("other_"), CONFIGS)
     }
     compared = {
-        row.quantity: row.compared for row in report.rows if row.file.startswith("other/case1_once_read")
+        kind: {row.quantity: row.compared for row in report.rows if row.file.startswith(f"{kind}/case1_once")}
+        for kind in ("other", "other_planner")
     }
-    assert compared["states"] == 5 * 2 * 32 and compared["act_logits"] == 5 * 2 * 17
-    assert compared["language.txt_embeds.3"] == 2 * 11 * 32
+    for each in compared.values():
+        assert each["states"] == 5 * 2 * 32 and each["language.txt_embeds.3"] == 2 * 11 * 32
+    assert compared["other"]["act_logits"] == 5 * 2 * 17
+    assert compared["other_planner"]["act_logits"] == (5 * 17 + 1 + 2 + 3 + 4 + 5) * 2
+    assert compared["other_planner"]["pos_logit"] == 5 * 2 * 9
+
+
+def test_only_padding_is_left_out_under_the_structured_mask(written: Path, toy: References) -> None:
+    compared = {
+        mask: {
+            row.quantity: row.compared
+            for row in verify(written / "planner", toy.root).rows
+            if row.file == f"case0_plain{mask}_outputs.safetensors"
+        }
+        for mask in ("", UPSTREAM)
+    }
+    fewer = {name: count - compared[UPSTREAM][name] for name, count in compared[""].items()}
+    assert {name: count for name, count in fewer.items() if count} == {
+        "ob_embeds_out": 5 * 3 * 32,  # three tokens of one agent at each step
+        "hist_embeds_out": (1 + 2) * 32,  # it ends after two moves, the other goes on for two more
+    }
+
+
+def test_a_planner_that_walks_decides_what_the_files_say() -> None:
+    """The comparer lives inputs without a walk; with `decide` and `advance` the same comes out."""
+    agent = small_navigator(fusing=False, td_stp=True, grid=3, spacing=4.0, reweigh=False).agent
+    seen = [random_observation((3, 5), width=WIDTH, seed=seed) for seed in range(4)]
+    chosen = [torch.tensor([step % 3, step]) for step in range(4)]
+    words = Words(torch.randint(1, 210, (2, 7)), torch.arange(7) < torch.tensor([[7], [4]]))
+    with torch.inference_mode():
+        ours = network_outputs(navigator_of(agent), given_by(words, seen, chosen, agent.points))
+        state = agent.begin(words, seen[0].viewpoint)
+        for step, (sight, choice) in enumerate(zip(seen, chosen, strict=True)):
+            decision = agent.decide(state, sight)
+            logits = ours[f"s{step}.act_logits"].roll(-(step + 1), 1)  # places last, as we have them
+            shut = decision.routes.viewpoint < 0
+            assert not shut[:, 1:].any()  # nobody comes by a place twice
+            assert torch.allclose(decision.logits, logits, atol=1e-5)
+            assert torch.allclose(decision.guess, ours[f"s{step}.pos_logit"], atol=1e-5)
+            assert torch.allclose(decision.value, ours[f"s{step}.critic"], atol=1e-5)
+            state = agent.advance(decision.state, sight, choice)
+            assert torch.allclose(state.history[:, -1], ours[f"s{step}.hist_step"], atol=1e-5)
+
+
+def navigator_of(agent: Agent[Any]) -> Navigator:
+    return Navigator(agent, Unaided()).eval()
+
+
+def given_by(
+    words: Words, seen: list[Observation], chosen: list[Tensor], points: Tensor
+) -> dict[str, Tensor]:
+    """A walk as a file of inputs states it, seen from where it begins."""
+    rows = torch.arange(len(words.ids))
+    stands = [each.positions[rows, each.candidate_count] for each in seen]
+    given = {"txt_ids": words.ids, "txt_masks": words.valid, "global_pos": points.expand(len(rows), -1, -1)}
+    for step, (each, choice) in enumerate(zip(seen, chosen, strict=True)):
+        inputs = {
+            "ob_img_feats": each.features,
+            "ob_ang_feats": each.angles,
+            "ob_nav_types": each.kind,
+            "ob_masks": each.valid,
+            "ob_position": each.positions - stands[0][:, None],
+            "position": stands[step] - stands[0],
+            "hist_lens": torch.full_like(rows, step + 1),
+            "hist_img_feats": each.faced(),
+            "hist_ang_feats": each.angle_of(choice),
+            "hist_pano_img_feats": each.panorama(),
+            "hist_pano_ang_feats": each.panorama_angles(),
+        }
+        given |= {f"s{step}.{key}": value for key, value in inputs.items()}
+    return given
 
 
 def test_stored_scores_are_those_of_a_single_agent(written: Path) -> None:
@@ -161,16 +254,26 @@ def test_stored_scores_are_those_of_a_single_agent(written: Path) -> None:
     assert torch.allclose(alone.history[0], stored["history.global"][1:], atol=1e-6)
 
 
-def test_every_stored_number_counts(folder: Path, toy: References) -> None:
+@pytest.mark.parametrize("kind", ["folder", "planned"])
+def test_every_stored_number_counts(request: pytest.FixtureRequest, toy: References, kind: str) -> None:
+    folder: Path = request.getfixturevalue(kind)
     path = folder / "case0_plain_outputs.safetensors"
     whole = load_file(path)
     assert verify(folder, toy.root).exit_code == 0
     for key in whole:
-        if key.startswith(("s4.", "language", "history")):
+        if key.startswith(("s4.", "language", "history", "global")):
             change(path, raise_by(key, 1e-3))
             faults = [row.quantity for row in verify(folder, toy.root).rows if not row.ok]
             assert faults == [key.removeprefix("s4.")]
             save_file(whole, path)
+
+
+def test_the_grids_order_counts(planned: Path, toy: References) -> None:
+    def turn(tensors: dict[str, Tensor]) -> None:
+        tensors["global_pos"] = tensors["global_pos"][..., [1, 0, 2]].contiguous()
+
+    change(planned / "case0_inputs.safetensors", turn)
+    assert "global_pos" in {row.quantity for row in verify(planned, toy.root).rows if not row.ok}
 
 
 def test_what_the_masked_places_hold_counts(folder: Path, toy: References) -> None:
@@ -198,10 +301,19 @@ def test_the_number_of_heads_is_read_from_the_settings(folder: Path, toy: Refere
     assert verify(folder, toy.root).exit_code == 1
 
 
-@pytest.mark.parametrize("switch", [{"no_lang_ca": True}, {"act_pred_token": "ob"}])
+@pytest.mark.parametrize(
+    ("kind", "switch"),
+    [
+        ("folder", {"no_lang_ca": True}),
+        ("folder", {"act_pred_token": "ob"}),
+        ("planned", {"no_hist_mapping": True}),
+        ("planned", {"no_pos_emb": True}),
+    ],
+)
 def test_the_switches_are_read_from_the_settings(
-    folder: Path, toy: References, switch: dict[str, object]
+    request: pytest.FixtureRequest, toy: References, kind: str, switch: dict[str, object]
 ) -> None:
+    folder: Path = request.getfixturevalue(kind)
     meta = json.loads((folder / "meta.json").read_text())
     meta["configs"]["plain"]["args"] |= switch
     (folder / "meta.json").write_text(json.dumps(meta))
@@ -288,9 +400,21 @@ def test_a_truncated_file_is_the_reason(folder: Path, toy: References, name: str
     assert "not a complete safetensors file" in reasons(report)["case0_plain_outputs.safetensors"]
 
 
-@pytest.mark.parametrize("key", ["txt_ids", "s0.ob_ang_feats", "s2.hist_lens", "s4.hist_pano_ang_feats"])
+@pytest.mark.parametrize(
+    ("written_as", "key"),
+    [
+        *(("plain", key) for key in ("txt_ids", "s0.ob_ang_feats", "s2.hist_lens", "s4.hist_pano_ang_feats")),
+        *(("planned", key) for key in ("global_pos", "s1.ob_position", "s3.position")),
+        ("structured", "s2.graph_mask"),
+    ],
+)
 @pytest.mark.parametrize("how", ["missing", "of another shape"])
-def test_inputs_that_do_not_fit_are_the_reason(folder: Path, toy: References, key: str, how: str) -> None:
+def test_inputs_that_do_not_fit_are_the_reason(
+    written: Path, tmp_path: Path, toy: References, written_as: str, key: str, how: str
+) -> None:
+    name = f"case0_plain{UPSTREAM if written_as == 'structured' else ''}_outputs.safetensors"
+    folder = only(written / ("other" if written_as == "plain" else "other_planner"), tmp_path / "copy", name)
+
     def alter(tensors: dict[str, Tensor]) -> None:
         if how == "missing":
             del tensors[key]
@@ -300,4 +424,4 @@ def test_inputs_that_do_not_fit_are_the_reason(folder: Path, toy: References, ke
     change(folder / "case0_inputs.safetensors", alter)
     report = verify(folder, toy.root)
     assert report.exit_code == 3 and not report.rows
-    assert "does not fit the network" in reasons(report)["case0_plain_outputs.safetensors"]
+    assert "does not fit the network" in reasons(report)[name]

@@ -1,13 +1,15 @@
 """Who decides: every agent by its name."""
 
-from esceme.agents.base import Agent, Decision, Privileged, State, Timeline, Words
+from esceme.agents.base import Agent, Decision, Privileged, Routes, State, Timeline, Words
 from esceme.agents.hamt import HAMT
 from esceme.agents.scripted import RandomAgent, ShortestPath, StopAtOnce
 from esceme.agents.seq2seq import Seq2Seq, Seq2SeqConfig
+from esceme.agents.tdstp import TDSTP, TdstpConfig
 from esceme.agents.tokens import HamtConfig
 
 AGENTS = {
     "hamt": HAMT,
+    "tdstp": TDSTP,
     "seq2seq": Seq2Seq,
     "random": RandomAgent,
     "shortest": ShortestPath,
@@ -18,16 +20,19 @@ AGENTS = {
 __all__ = [
     "AGENTS",
     "HAMT",
+    "TDSTP",
     "Agent",
     "Decision",
     "HamtConfig",
     "Privileged",
     "RandomAgent",
+    "Routes",
     "Seq2Seq",
     "Seq2SeqConfig",
     "ShortestPath",
     "State",
     "StopAtOnce",
+    "TdstpConfig",
     "Timeline",
     "Words",
 ]

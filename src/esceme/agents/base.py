@@ -6,6 +6,7 @@ Agents never import memory: what a memory adds is already in the observation whe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from esceme.errors import WorldError
 from esceme.observation import Observation
 from esceme.world.atlas import CONTEXT, Atlas
 
@@ -36,6 +38,51 @@ class Privileged(NamedTuple):
     """(B, G): the viewpoints at which stopping is success, the last one repeated where there are fewer."""
 
 
+class Routes(NamedTuple):
+    """Choices beyond candidates and STOP: going back to places of the same walk, along ways already known.
+
+    Places are numbered per agent; a walk may have been at the same viewpoint several times.
+    """
+
+    first: int
+    """The choice that leads to place 0; place s is choice `first + s`."""
+    viewpoint: Tensor
+    """(B, S) int64: where each place is, -1 for none."""
+    view: Tensor
+    """(B, S) int64: what was faced there, and is faced again."""
+    near: Tensor
+    """(B, S) int64: where agents stand next to a place, its number in the order in which ways are tried,
+    from 1 on; 0 elsewhere."""
+    linked: Tensor
+    """(B, S, S) int64: the same for who stands at each place."""
+
+    def way(self, row: int, choice: int) -> list[tuple[int, int]]:
+        """The places to walk by, viewpoint and view, with the fewest steps; the last is where it leads.
+
+        Of ways as short, the one that is tried first. What is faced on the way is not told (-1).
+        """
+        goal, places = int(self.viewpoint[row, choice - self.first]), self.viewpoint[row].tolist()
+        before: dict[int, int | None] = {}
+        waiting: deque[int] = deque()
+
+        def try_ways(order: list[int], here: int | None) -> None:
+            known = {places[each] for each in before}
+            for number, place in sorted((number, place) for place, number in enumerate(order) if number):
+                if number and places[place] >= 0 and places[place] not in known:
+                    known.add(places[place])
+                    before[place] = here
+                    waiting.append(place)
+
+        try_ways(self.near[row].tolist(), None)
+        while waiting:
+            here = waiting.popleft()
+            if places[here] == goal:
+                faced = int(self.view[row, choice - self.first])
+                return [*((places[each], -1) for each in _traced(here, before)[:-1]), (goal, faced)]
+            try_ways(self.linked[row, here].tolist(), here)
+        raise WorldError(f"no way leads back to viewpoint {goal} along what was walked")
+
+
 class Decision(NamedTuple):
     """What an agent makes of what it sees."""
 
@@ -43,6 +90,22 @@ class Decision(NamedTuple):
     """(B, C): a score for each choice: the candidates in order, then STOP; -inf where there is none."""
     value: Tensor | None = None
     """(B,): the return the agent expects from here, where it has a critic."""
+    routes: Routes | None = None
+    """What further choices mean, where there are any."""
+    state: State | None = None
+    """What agents carry who have thought about this, where thinking changes it; `advance` takes this one."""
+    guess: Tensor | None = None
+    """(B, G): whatever else an agent says, for its own `aside`."""
+    aside: Tensor | None = None
+    """(B,): a loss of the agent's own, which only learning fills in."""
+
+
+def _traced(last: int, before: dict[int, int | None]) -> list[int]:
+    """The places from the first to the last, by which came before which."""
+    way = [last]
+    while (earlier := before[way[-1]]) is not None:
+        way.append(earlier)
+    return way[::-1]
 
 
 class Timeline(NamedTuple):
@@ -104,6 +167,10 @@ class Agent(nn.Module, ABC, Generic[S]):
     def undecayed(self) -> list[nn.Parameter]:
         """Parameters that weight decay must not touch; there are none unless an agent says so."""
         return []
+
+    def aside(self, decision: Decision, goals: Tensor) -> Tensor | None:
+        """A loss of its own for each agent, (B,), given where goals lie, (B, 3), where it has one."""
+        return None
 
     @abstractmethod
     def begin(self, words: Words, start: Tensor, privileged: Privileged | None = None) -> S:

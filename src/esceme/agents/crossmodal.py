@@ -242,9 +242,18 @@ class CrossModal(Agent[S]):
         return cast(list[CrossLayer], list(self.cross_layers))
 
     def _relate(
-        self, state: S, vision: Tokens, read: Places | None, *, everything: bool
+        self,
+        state: S,
+        vision: Tokens,
+        read: Places | None,
+        *,
+        everything: bool,
+        mask: Tensor | None = None,
     ) -> tuple[Tokens, Tokens]:
-        """Both streams after all cross layers; of the last one only what will be read."""
+        """Both streams after all cross layers; of the last one only what will be read.
+
+        `mask` (B, M, M) says which tokens of vision may attend to which.
+        """
         text = Tokens.of(state.words, state.heard, everything=everything)
         first = None if read is None else Places(read.columns[:1], read.wanted[:, :1])
         for depth, layer in enumerate(self._layers):
@@ -252,9 +261,9 @@ class CrossModal(Agent[S]):
             known = self._known(state, depth, text.layout.mask)
             if self.config.language_cross_attention:
                 ends = {"read_text": first, "read_vision": read} if last else {}
-                text, vision = layer(text, vision, spoken=known, **ends)
+                text, vision = layer(text, vision, spoken=known, mask=mask, **ends)
             else:
-                vision = layer.vision(layer.across(vision, known), read=read if last else None)
+                vision = layer.vision(layer.across(vision, known), read=read if last else None, mask=mask)
         return text, vision
 
     def _known(self, state: S, depth: int, mask: Tensor | None) -> Known | None:

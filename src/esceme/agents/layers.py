@@ -187,10 +187,16 @@ class Layer(nn.Module):
         self.attention = Attention(width, heads, dropout=dropout, epsilon=epsilon)
         self.feed_forward = FeedForward(width, inner, dropout=dropout, epsilon=epsilon)
 
-    def forward(self, tokens: Tokens, *, read: Places | None = None) -> Tokens:
-        """New tokens at the places `read` of every sequence, by default at all."""
+    def forward(self, tokens: Tokens, *, read: Places | None = None, mask: Tensor | None = None) -> Tokens:
+        """New tokens at the places `read` of every sequence, by default at all.
+
+        `mask` (B, L, L) says which may attend to which, where that is not just to all that are real.
+        """
         asking = tokens if read is None else tokens.at(read)
-        return self.feed_forward(self.attention(asking, self.attention.know(tokens)))
+        known = self.attention.know(tokens)
+        if mask is not None:
+            known = known._replace(mask=(mask if read is None else mask[:, read.columns])[:, None])
+        return self.feed_forward(self.attention(asking, known))
 
 
 class CrossLayer(nn.Module):
@@ -216,14 +222,15 @@ class CrossLayer(nn.Module):
         spoken: Known | None = None,
         read_text: Places | None = None,
         read_vision: Places | None = None,
+        mask: Tensor | None = None,
     ) -> tuple[Tokens, Tokens]:
         """Both streams, updated; only the places `read_…` where those are all that will be read.
 
-        `spoken` is what vision knows of the text, where it is known already.
+        `spoken` is what vision knows of the text, where it is known already; `mask` is vision's own.
         """
         told = self.across(text, self.across.know(vision))
         shown = self.across(vision, self.across.know(text) if spoken is None else spoken)
-        return self.text(told, read=read_text), self.vision(shown, read=read_vision)
+        return self.text(told, read=read_text), self.vision(shown, read=read_vision, mask=mask)
 
 
 class Described(nn.Module):

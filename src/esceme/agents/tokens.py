@@ -71,12 +71,12 @@ class HamtConfig:
     """Ids of words that end a clause, for the grounding head: it learns at what pace clauses are followed."""
 
     def __post_init__(self) -> None:
-        if self.hidden % self.heads:
-            raise ConfigError(f"hidden {self.hidden} cannot be shared out evenly to {self.heads} heads")
         counted = ("vocabulary", "positions", "hidden", "heads", "feed_forward", "feature_width")
         for name in (*counted, "max_steps", "cross_layers"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
+        if self.hidden % self.heads:
+            raise ConfigError(f"hidden {self.hidden} cannot be shared out evenly to {self.heads} heads")
         if self.read_once and not self.freeze_text:
             raise ConfigError("read_once: only a frozen text encoder (freeze_text) can read once and for all")
         if self.grounding < 0:

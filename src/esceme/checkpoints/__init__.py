@@ -1,7 +1,8 @@
-"""Published weights of HAMT and ESceme, in and out."""
+"""Published weights of HAMT, TD-STP and ESceme, in and out."""
 
 from esceme.checkpoints.exchange import (
     SWITCHES,
+    AgentName,
     ReaderName,
     Report,
     Switches,
@@ -14,6 +15,7 @@ from esceme.checkpoints.published import Weights, read_weights
 
 __all__ = [
     "SWITCHES",
+    "AgentName",
     "ReaderName",
     "Report",
     "Switches",

@@ -18,6 +18,7 @@ from torch import Size, Tensor
 
 from esceme.agents.hamt import HAMT
 from esceme.agents.layers import Critic
+from esceme.agents.tdstp import TDSTP, TdstpConfig
 from esceme.agents.tokens import ActionInput, HamtConfig
 from esceme.checkpoints import names as their
 from esceme.checkpoints.names import names_of
@@ -29,18 +30,24 @@ from esceme.runs import Setup, save_run, setup_of
 from esceme.tasks import TASKS
 
 ReaderName = Literal["unaided", "candidate-enhancing"]
+AgentName = Literal["hamt", "tdstp"]
+CONFIGS: dict[AgentName, type[HamtConfig]] = {"hamt": HamtConfig, "tdstp": TdstpConfig}
 HEAD = 64
 """How many numbers a head of BERT looks at."""
 
 
 class Switches(TypedDict, total=False):
-    """What weights do not tell of HAMT: the switches of the original's scripts, fields of `HamtConfig`."""
+    """What weights do not tell: the switches of the original's scripts, fields of the agents' settings."""
 
     language_cross_attention: bool
     freeze_text: bool
     freeze_history: bool
     action_input: ActionInput
     epsilon: float
+    structured: bool
+    """TD-STP's alone, as the next two."""
+    history_positions: bool
+    history_mask: Literal["real", "as-released"]
 
 
 TRAINED_WHOLE = Switches(language_cross_attention=False, freeze_text=False, freeze_history=False)
@@ -69,6 +76,7 @@ def navigator_from(
     critic: Tensors | None = None,
     *,
     heads: int | None = None,
+    agent: AgentName | None = None,
     reader: ReaderName | None = None,
     pooling: Pooling = "max",
     seed: int = 0,
@@ -77,17 +85,19 @@ def navigator_from(
 ) -> tuple[Navigator, Report]:
     """A navigator with copies of the original's tensors, and what became of each of them.
 
-    `reader` is by default the one that the weights were made with; what they do not hold of a reader or a
-    critic is drawn from `seed`. Raises `CheckpointError` that names all tensors that do not fit at once.
+    `agent` and `reader` are by default those that the weights were made with; HAMT's pre-training also begins
+    TD-STP. What they do not hold of a reader, a critic or TD-STP is drawn from `seed`. Raises
+    `CheckpointError` that names all tensors that do not fit at once.
     """
     stored = {**network, **(critic or {})}
     named = their.recognise(stored, file=file)
     ignored = [known for known in named if known.startswith(their.PRE_TRAINING)]
     tensors = {known: stored[name] for known, name in named.items() if known not in ignored}
-    config = _config(tensors, heads, switches, file)
+    config = _config(tensors, heads, _agent_of(tensors, agent, file), switches, file)
     navigator = _hollow(config, _reader_config(tensors, reader, pooling, config, file), seed)
     names, shapes = names_of(navigator), {ours: each.shape for ours, each in navigator.state_dict().items()}
-    drawn = tuple(part for part in (their.FUSION, their.CRITIC) if not their.has(tensors, part))
+    optional = [(their.FUSION,), (their.CRITIC,), their.TD_STP]
+    drawn = tuple(part for parts in optional if not their.has(tensors, parts) for part in parts)
     wanted = {theirs: ours for ours, theirs in names.items() if not theirs.startswith(drawn)}
     _require_fit({theirs: shapes[ours] for theirs, ours in wanted.items()}, tensors, file)
     filled = {ours: tensors[theirs].detach().float().clone() for theirs, ours in wanted.items()}
@@ -106,10 +116,12 @@ def import_weights(
     task: str = "r2r",
     critic: str | Path | None = None,
     heads: int | None = None,
+    agent: AgentName | None = None,
     reader: ReaderName | None = None,
     pooling: Pooling = "max",
     seed: int = 0,
     language_cross_attention: bool | None = None,
+    structured: bool | None = None,
 ) -> tuple[Setup, Report]:
     """Make a run folder of a published file, for a task, which decides the switches and the limits.
 
@@ -121,10 +133,13 @@ def import_weights(
     switches.update(SWITCHES.get(task, Switches()))
     if language_cross_attention is not None:
         switches["language_cross_attention"] = language_cross_attention
+    if structured is not None:
+        switches["structured"] = structured
     navigator, report = navigator_from(
         weights.network,
         weights.critic,
         heads=heads,
+        agent=agent,
         reader=reader,
         pooling=pooling,
         seed=seed,
@@ -151,7 +166,7 @@ def export_weights(navigator: Navigator, file: str | Path) -> dict[str, str]:
     that follows the paper where the original does not.
     """
     names = {
-        ours: theirs if theirs.startswith(their.CRITIC) else f"vln_bert.{theirs}"
+        ours: theirs if theirs.startswith((their.CRITIC, *their.TD_STP)) else f"vln_bert.{theirs}"
         for ours, theirs in names_of(navigator).items()
     }
     _require_released(navigator)
@@ -166,7 +181,21 @@ def export_weights(navigator: Navigator, file: str | Path) -> dict[str, str]:
 # -- parts of them ----------------------------------------------------------------------------------------
 
 
-def _config(tensors: Tensors, heads: int | None, switches: Switches, file: object) -> HamtConfig:
+def _agent_of(tensors: Tensors, asked: AgentName | None, file: object) -> AgentName:
+    """Whose weights these are; raises `CheckpointError` where another agent was asked for."""
+    found: AgentName = "tdstp" if their.has(tensors, their.TD_STP) else "hamt"
+    fine_tuned = their.has(tensors, (their.CRITIC, their.FUSION, *their.TD_STP))
+    if asked in (None, found) or (asked == "tdstp" and not fine_tuned):
+        return asked or found
+    told = {"hamt": "HAMT", "tdstp": "TD-STP"}
+    raise CheckpointError(
+        f"{file}: these are weights of {told[found]}, not of {told[asked]}; import them as '{found}'"
+    )
+
+
+def _config(
+    tensors: Tensors, heads: int | None, agent: AgentName, switches: Switches, file: object
+) -> HamtConfig:
     """The sizes of a network from the shapes of its tensors."""
     told = {field: _size(tensors, telling) for field, telling in their.SIZES.items()}
     sizes: dict[str, Any] = {field: size for field, size in told.items() if size is not None}
@@ -176,8 +205,13 @@ def _config(tensors: Tensors, heads: int | None, switches: Switches, file: objec
             f"{file}: the number of heads cannot be read off the weights, "
             f"and {hidden} numbers are not shared out evenly to heads of {HEAD}; give the number of heads"
         )
+    kind, own = CONFIGS[agent], dict[str, Any](switches)
+    if kind is TdstpConfig:
+        own["map_history"] = their.has(tensors, their.HISTORY_MAPPER) or not their.has(tensors, their.TD_STP)
+    elif odd := sorted({"structured", "history_positions", "history_mask"} & set(own)):
+        raise ConfigError(f"{file}: {', '.join(odd)} is of TD-STP, and these are weights of HAMT")
     try:
-        return HamtConfig(
+        return kind(
             **sizes,
             heads=hidden // HEAD if heads is None else heads,
             text_layers=their.count_layers(tensors, their.TEXT_LAYERS),
@@ -185,7 +219,7 @@ def _config(tensors: Tensors, heads: int | None, switches: Switches, file: objec
             history_layers=their.count_layers(tensors, their.HISTORY_LAYERS),
             panorama_layers=their.count_layers(tensors, their.PANORAMA_LAYERS),
             encode_panorama=their.has(tensors, their.PANORAMA),
-            **switches,
+            **own,
         )
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
@@ -207,11 +241,13 @@ def _reader_config(
 
 
 def _hollow(config: HamtConfig, reader_config: CandidateEnhancingConfig | None, seed: int) -> Navigator:
-    """A navigator whose critic and reader are drawn; the rest is of the right shapes, without numbers."""
+    """A navigator whose critic, reader and what TD-STP has of its own are drawn; the rest has no numbers."""
     with torch.device("meta"):
-        agent = HAMT(config)
+        agent: HAMT | TDSTP = TDSTP(config) if isinstance(config, TdstpConfig) else HAMT(config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        if isinstance(agent, TDSTP):
+            agent.draw_own()
         agent.critic = Critic(config.hidden, config.critic_inner, dropout=config.critic_dropout)
         reader: Reader = Unaided() if reader_config is None else CandidateEnhancing(reader_config)
     return Navigator(agent, reader)
@@ -244,7 +280,9 @@ def _require_fit(wanted: Mapping[str, Size], tensors: Tensors, file: object) -> 
     }
     found = [f"{len(each)} {what}: {', '.join(each)}" for what, each in faults.items() if each]
     if found:
-        raise CheckpointError(f"{file}: the weights fit no network of HAMT or ESceme; {'; '.join(found)}")
+        raise CheckpointError(
+            f"{file}: the weights fit no network of HAMT, TD-STP or ESceme; {'; '.join(found)}"
+        )
 
 
 def _is_finite(tensor: Tensor) -> bool:

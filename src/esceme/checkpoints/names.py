@@ -6,7 +6,9 @@ import re
 from collections.abc import Collection, Iterable
 
 from esceme.agents.hamt import HAMT
+from esceme.agents.tdstp import TDSTP
 from esceme.errors import CheckpointError
+from esceme.memory import CandidateEnhancing, Unaided
 from esceme.navigator import Navigator
 
 # -- the table: our modules and theirs, in the order in which the original registers them -------------------
@@ -83,6 +85,12 @@ LAST = {
     "reader.first": f"{FUSION}0",
     "reader.norm": f"{FUSION}2",
     "reader.second": f"{FUSION}3",
+    "agent.positions.0": "position_encoder.0",
+    "agent.positions.1": "position_encoder.1",
+    "agent.map.0": "history_mapper.0",
+    "agent.map.2": "history_mapper.2",
+    "agent.guess.0": "target_predictor.0",
+    "agent.guess.2": "target_predictor.2",
     "agent.critic.0": f"{CRITIC}0",
     "agent.critic.3": f"{CRITIC}3",
 }
@@ -98,6 +106,8 @@ PRE_TRAINING = (
 )
 """Parts that only pre-training uses (spec E.10)."""
 TD_STP = ("position_encoder.", "history_mapper.", "target_predictor.")
+"""Parts that TD-STP has besides HAMT's; they stand outside of what is wrapped (spec D.1)."""
+HISTORY_MAPPER = "history_mapper."
 HAMT_PARTS = ("embeddings.", "img_embeddings.", "hist_embeddings.", "encoder.", "next_action.")
 
 Telling = tuple[tuple[str, int], ...]
@@ -134,9 +144,10 @@ def names_of(navigator: Navigator) -> dict[str, str]:
         for end in ("", ".weight", ".bias")
         if mine + end in ours
     }
-    if not isinstance(navigator.agent, HAMT) or len(names) != len(ours):
+    read = type(navigator.reader) in (Unaided, CandidateEnhancing)
+    if not isinstance(navigator.agent, HAMT | TDSTP) or not read or len(names) != len(ours):
         found = f"{type(navigator.agent).__name__} with {type(navigator.reader).__name__}"
-        raise CheckpointError(f"the original has HAMT and HAMT with ESceme, found {found}")
+        raise CheckpointError(f"the original has HAMT and TD-STP, both also with ESceme, found {found}")
     return names
 
 
@@ -149,8 +160,8 @@ def count_layers(names: Iterable[str], stack: str) -> int:
     return len({name[len(stack) + 1 :].partition(".")[0] for name in names if name.startswith(f"{stack}.")})
 
 
-def has(names: Iterable[str], part: str) -> bool:
-    """Whether any of these names belongs to a part."""
+def has(names: Iterable[str], part: str | tuple[str, ...]) -> bool:
+    """Whether any of these names belongs to a part, or to any of several."""
     return any(name.startswith(part) for name in names)
 
 
@@ -167,11 +178,9 @@ def recognise(names: Collection[str], *, file: object) -> dict[str, str]:
                 f"{file}: '{named[known]}' and '{name}' are the same tensor; expected it once"
             )
         named[known] = name
-    if any(known.startswith(TD_STP) for known in named):
-        raise CheckpointError(f"{file}: these are weights of TD-STP, which this version does not support")
     if not any(known.startswith(HAMT_PARTS) for known in named):
         raise CheckpointError(
-            f"{file}: holds no network of HAMT or ESceme; expected names like "
+            f"{file}: holds no network of HAMT, TD-STP or ESceme; expected names like "
             f"'vln_bert.{FIRST['agent.text.words']}.weight', found '{next(iter(names), 'none')}'"
         )
     return named

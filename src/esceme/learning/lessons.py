@@ -20,7 +20,7 @@ from esceme.errors import ConfigError
 from esceme.learning.completeness import TrainingMemory
 from esceme.learning.losses import Lived
 from esceme.learning.rewards import Reward
-from esceme.learning.teachers import Teacher, labels
+from esceme.learning.teachers import Comment, Teacher, labels
 from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.rollout import Step, begin_walks, roll_out
@@ -153,7 +153,8 @@ def relive(
     state = begin_walks(navigator, atlas, told.walks, encode)
     chosen = torch.from_numpy(np.concatenate(told.chosen)).to(device)
     decide_all: DecideAll = navigator.agent.decide_all  # type: ignore[assignment]
-    return decide_all(state, seen, chosen, when)
+    decision = decide_all(state, seen, chosen, when)
+    return judged(navigator, decision, goals_of(atlas, told.walks, device)[when.episode])
 
 
 def walk_again(
@@ -170,10 +171,24 @@ def walk_again(
 
     source = Once(atlas, [walk.episode for walk in told.walks])
     lived = roll_out(navigator, atlas, source, shown, choose, encode=encode, max_steps=len(told.chosen))
-    logits = [step.decision.logits for step in lived]
-    most = max(each.shape[1] for each in logits)
-    padded = [functional.pad(each, (0, most - each.shape[1]), value=-torch.inf) for each in logits]
-    return Decision(torch.cat(padded))
+    made = [judged(navigator, step.decision, goals_of(atlas, step.walks, navigator.device)) for step in lived]
+    most = max(each.logits.shape[1] for each in made)
+    padded = [
+        functional.pad(each.logits, (0, most - each.logits.shape[1]), value=-torch.inf) for each in made
+    ]
+    asides = [each.aside for each in made if each.aside is not None]
+    return Decision(torch.cat(padded), aside=torch.cat(asides) if asides else None)
+
+
+def judged(navigator: Navigator, decision: Decision, goals: Tensor) -> Decision:
+    """A decision with the agent's own loss, where it has one, given where goals lie, (B, 3)."""
+    return decision._replace(aside=navigator.agent.aside(decision, goals))
+
+
+def goals_of(atlas: Atlas, walks: Sequence[Walk], device: torch.device) -> Tensor:
+    """Where the goals of walks lie, in metres (B, 3)."""
+    at = [int(atlas.locate(walk.episode.scene_id, [walk.episode.goal])[0]) for walk in walks]
+    return torch.from_numpy(atlas.positions[at].astype(np.float32)).to(device)
 
 
 def decisions_of(
@@ -194,8 +209,12 @@ def sample(
     *,
     encode: Encode,
     max_steps: int,
+    comment: Comment | None = None,
 ) -> tuple[list[Lived], Tensor]:
-    """The steps of walks that an agent takes as it likes, and the value of where they were cut off, (B,)."""
+    """The steps of walks that an agent takes as it likes, and the value of where they were cut off, (B,).
+
+    `comment` says what should have been done at each of them.
+    """
     row_of = {walk: row for row, walk in enumerate(source.walks)}
     device, steps, last = navigator.device, list[Lived](), None
     for step in roll_out(navigator, atlas, source, memory, choose, encode=encode, max_steps=max_steps):
@@ -206,7 +225,10 @@ def sample(
             )
         rows = torch.tensor([row_of[walk] for walk in step.walks], device=device)
         worth = torch.from_numpy(reward.step(step.walks)).to(step.decision.value)
-        steps.append(Lived(rows, step.decision.logits, step.decision.value, step.chosen, worth))
+        decision = judged(navigator, step.decision, goals_of(atlas, step.walks, device))
+        wanted = None if comment is None else comment(decision, step.seen, step.walks).to(device)
+        lived = Lived(rows, decision.logits, step.decision.value, step.chosen, worth, decision.aside, wanted)
+        steps.append(lived)
         last = step
     beyond = torch.zeros(len(source.walks), device=device)
     if last is not None:

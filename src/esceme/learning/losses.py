@@ -24,6 +24,10 @@ class Lived(NamedTuple):
     """(n,) int64"""
     reward: Tensor
     """(n,)"""
+    aside: Tensor | None = None
+    """(n,): a loss of the agent's own, where it has one."""
+    wanted: Tensor | None = None
+    """(n,) int64: what should have been done, where somebody says so."""
 
 
 @dataclass(frozen=True)

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
+from esceme.agents.base import Decision
 from esceme.errors import WorldError
+from esceme.observation import Observation
 from esceme.tasks.episode import DialogEpisode, Episode
 from esceme.walking import Teacher, Walk, by_time, labels
 from esceme.world.atlas import Atlas
 
 __all__ = [
+    "COMMENTS",
+    "NOBODY",
     "SUPERVISIONS",
     "TEACHERS",
+    "Comment",
     "Supervision",
     "Teacher",
     "as_annotated",
+    "back_to_the_path",
     "by_location",
     "by_time",
     "labels",
+    "leads_of",
+    "nearest_to_the_goal",
     "player_or_shortest",
     "shortest",
     "shortest_to_a_goal",
@@ -28,6 +39,10 @@ __all__ = [
 
 Supervision = Callable[[Episode, np.random.Generator], Episode]
 """The episode with the reference path to be taught this time; drawn anew for every mini-batch."""
+
+Comment = Callable[[Decision, Observation, Sequence[Walk]], Tensor]
+"""What agents should have done, of all that they can do, (B,); `NOBODY` where nobody can say."""
+NOBODY = -100
 
 PLAYER_SHARE = 0.5
 """How often a dialog is taught along the human's path (spec A.11)."""
@@ -77,6 +92,64 @@ TEACHERS: dict[str, Callable[[Atlas], Teacher]] = {
     "location": by_location,
     "shortest": shortest,
 }
+
+
+# -- what should have been done, among all that can be ----------------------------------------------------
+
+
+def back_to_the_path(atlas: Atlas) -> Comment:
+    """Of all choices that lead onto the reference path, that which leads furthest along it (spec D.7).
+
+    STOP leads to where an agent stands. Of choices that lead to the same place, going back comes first.
+    """
+
+    def worth(walk: Walk, leads: NDArray[np.int64]) -> NDArray[np.float64]:
+        path = atlas.locate(walk.episode.scene_id, walk.episode.reference_path).tolist()
+        left = {viewpoint: len(path) - number for number, viewpoint in enumerate(path)}  # the last counts
+        return np.array([left.get(each, np.inf) for each in leads.tolist()])
+
+    return _comment(worth)
+
+
+def nearest_to_the_goal(atlas: Atlas) -> Comment:
+    """Of all choices, that which leads nearest to the goal; of equals, going back comes first."""
+
+    def worth(walk: Walk, leads: NDArray[np.int64]) -> NDArray[np.float64]:
+        goal = atlas.locate(walk.episode.scene_id, [walk.episode.goal])
+        metres = atlas.distance(np.maximum(leads, 0), np.repeat(goal, len(leads)))
+        return np.where(leads >= 0, metres, np.inf)
+
+    return _comment(worth)
+
+
+COMMENTS: dict[str, Callable[[Atlas], Comment]] = {"path": back_to_the_path, "goal": nearest_to_the_goal}
+
+
+def _comment(worth: Callable[[Walk, NDArray[np.int64]], NDArray[np.float64]]) -> Comment:
+    """Whoever says of each of (B, C) choices that can be made which is best: the one of least `worth`."""
+
+    def comment(decision: Decision, seen: Observation, walks: Sequence[Walk]) -> Tensor:
+        leads = leads_of(decision, seen).cpu().numpy()
+        possible = decision.logits.detach().isfinite().cpu().numpy()
+        first = leads.shape[1] if decision.routes is None else decision.routes.first
+        back_first = np.concatenate([np.arange(first, leads.shape[1]), np.arange(first)])
+        wanted = []
+        for walk, row, can in zip(walks, leads, possible, strict=True):
+            least = np.where(can, worth(walk, row), np.inf)[back_first]
+            wanted.append(int(back_first[least.argmin()]) if np.isfinite(least.min()) else NOBODY)
+        return torch.tensor(wanted)
+
+    return comment
+
+
+def leads_of(decision: Decision, seen: Observation) -> Tensor:
+    """The viewpoint that each choice leads to, (B, C); -1 for what is none."""
+    rows = torch.arange(len(seen), device=seen.viewpoint.device)
+    leads = seen.neighbour.clone()
+    leads[rows, seen.candidate_count] = seen.viewpoint
+    if decision.routes is not None:
+        return torch.cat([leads, decision.routes.viewpoint], 1)
+    return leads[:, : decision.logits.shape[1]]
 
 
 # -- which path is taught ----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from esceme.learning.distributed import SharedMemory, Together
 from esceme.learning.lessons import Decide, Told, decisions_of, follow, sample, try_out
 from esceme.learning.losses import Lived, actor_critic, imitation
 from esceme.learning.rewards import REWARDS
-from esceme.learning.teachers import SUPERVISIONS, TEACHERS
+from esceme.learning.teachers import COMMENTS, SUPERVISIONS, TEACHERS
 from esceme.learning.training import Training
 from esceme.navigator import Navigator
 from esceme.tasks.episode import Episode
@@ -85,6 +85,8 @@ class Trainer:
             TEACHERS[training.dagger_teacher](atlas),
         )
         self._supervise = SUPERVISIONS[training.supervision](atlas)
+        self.remark = COMMENTS[training.comments](atlas) if training.comment_weight else None
+        """Who says what should have been done on sampled walks, if anybody."""
         self.memory: SharedMemory | None = None
         if navigator.reader.uses_memory:
             self.memory = SharedMemory(
@@ -151,15 +153,17 @@ class Trainer:
             return
         weight = self.training.imitation_weight if method == "imitation+a2c" else 1.0
         if weight:
-            yield weight * self._imitation(self._batch(stream, turn * batches), iteration, said)
+            yield self._imitation(self._batch(stream, turn * batches), iteration, said, weight)
         if method == "imitation+a2c":
             yield self._a2c(self._batch(stream, turn * batches + 1), iteration, said)
 
-    def _imitation(self, episodes: list[Episode], iteration: int, said: dict[str, float]) -> Tensor:
+    def _imitation(
+        self, episodes: list[Episode], iteration: int, said: dict[str, float], weight: float
+    ) -> Tensor:
         told = follow(
             self._atlas, self._supervised(episodes, iteration), self._teach, max_steps=self._max_steps
         )
-        return self.explain(told, said)
+        return self.explain(told, said, weight=weight)
 
     def _dagger(self, episodes: list[Episode], iteration: int, said: dict[str, float]) -> Tensor:
         self._begin(episodes, iteration, SAMPLING)
@@ -175,15 +179,20 @@ class Trainer:
         )
         return self.explain(told, said)
 
-    def explain(self, told: Told, said: dict[str, float], decide: Decide = decisions_of) -> Tensor:
-        """The cross-entropy of what a teacher said to walks, summed over steps and divided by the batch."""
+    def explain(
+        self, told: Told, said: dict[str, float], decide: Decide = decisions_of, *, weight: float = 1.0
+    ) -> Tensor:
+        """The cross-entropy of what a teacher said to walks, summed over steps and divided by the batch.
+
+        It has a `weight`; what an agent's own loss adds to it has none here.
+        """
         decision = decide(self.navigator, self._atlas, told, self.memory, encode=self._encode)
         wanted = told.labels.to(decision.logits.device)
         loss = imitation(decision.logits, wanted) / self.training.batch
         right = (decision.logits.argmax(1) == wanted).sum()
         steps = self.together.sums([len(wanted)], self.navigator.device)[0]
         said |= {"imitation": float(loss.detach()), "agreement": float(right) / steps}
-        return loss
+        return weight * loss + self._aside([decision.aside], said)
 
     def _a2c(self, episodes: list[Episode], iteration: int, said: dict[str, float]) -> Tensor:
         self._begin(episodes, iteration, SAMPLING)
@@ -197,6 +206,7 @@ class Trainer:
             sampling([self._seed, iteration]),
             encode=self._encode,
             max_steps=self._max_steps,
+            comment=self.remark,
         )
         return self.reinforce(steps, beyond, said)
 
@@ -209,7 +219,26 @@ class Trainer:
         parts = {"policy": terms.policy, "critic": terms.critic, "entropy": terms.entropy}
         said |= {name: float(value.detach()) / divisor for name, value in parts.items()}
         said["reward"] = float(sum(step.reward.sum() for step in steps)) / self.training.batch
-        return scale * terms.total(self.training.entropy_weight)
+        loss = scale * terms.total(self.training.entropy_weight)
+        return loss + self._commented(steps, said) + self._aside([step.aside for step in steps], said)
+
+    def _commented(self, steps: Sequence[Lived], said: dict[str, float]) -> Tensor:
+        """The cross-entropy of what should have been done instead, summed and divided by the batch."""
+        told = [imitation(step.logits, step.wanted) for step in steps if step.wanted is not None]
+        if not told:
+            return torch.zeros((), device=self.navigator.device)
+        loss = torch.stack(told).sum() / self.training.batch
+        said["comments"] = float(loss.detach())
+        return self.training.comment_weight * loss
+
+    def _aside(self, told: Sequence[Tensor | None], said: dict[str, float]) -> Tensor:
+        """The agent's own loss, summed and divided by the batch; nothing where it has none."""
+        asides = [each.sum() for each in told if each is not None]
+        if not asides:
+            return torch.zeros((), device=self.navigator.device)
+        loss = torch.stack(asides).sum() / self.training.batch
+        said["aside"] = said.get("aside", 0.0) + float(loss.detach())
+        return loss
 
     def _supervised(self, episodes: list[Episode], iteration: int) -> list[Episode]:
         """This process's part of a batch, with the paths that are taught today."""

@@ -13,8 +13,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from esceme.agents.hamt import HAMT
+from esceme.agents.tdstp import TDSTP
 from esceme.agents.tokens import ActionInput
+from esceme.checkpoints import Switches as AgentSwitches
 from esceme.checkpoints import navigator_from
+from esceme.checkpoints.names import HISTORY_MAPPER, TD_STP, WRAPPER
 from esceme.errors import DataError
 from esceme.files import read_json
 from esceme.memory import Pooling
@@ -25,8 +28,9 @@ FILES = r"(.*/)?((vln_bert|vln_bert_h_layers_extra|critic|case[^_/]+_inputs)\.sa
 """Files that are not compared themselves: others are computed from them."""
 NETWORK, CRITIC, META = "vln_bert.safetensors", "critic.safetensors", "meta.json"
 HISTORY_LAYERS = "vln_bert_h_layers_extra.safetensors"
-FOREIGN = re.compile(r"(vln_bert\.)?(position_encoder|history_mapper|target_predictor)\.")
-"""Parts of networks that this version has not got."""
+UPSTREAM = "_upstreamTDSTP"
+"""What the names of configurations end in that TD-STP's own repository computed: with the settings of the
+configuration before it, and with the structured mask, which ESceme's release does not use (spec D.6)."""
 HISTORY_LAYER = re.compile(r"(?:vln_bert\.)?encoder\.h_layers\.(\d+)\.")
 NOT_COMPARED = "this version does not compare such files"
 Tensors = dict[str, Tensor]
@@ -41,10 +45,16 @@ class Switches(msgspec.Struct, frozen=True, kw_only=True):
     pooling: Pooling = "max"
     freeze_text: bool = False
     freeze_history: bool = False
+    map_history: bool = True
+    history_positions: bool = True
+    structured: bool = False
 
     @classmethod
-    def of(cls, arguments: Mapping[str, Json]) -> Switches:
-        """The switches among the original's arguments; its defaults where they are not given."""
+    def of(cls, arguments: Mapping[str, Json], *, structured: bool = False) -> Switches:
+        """The switches among the original's arguments; its defaults where they are not given.
+
+        What else TD-STP can be told changes training (`hist_envdrop`) or inputs, not the network.
+        """
         given = {
             "language_cross_attention": not arguments.get("no_lang_ca", False),
             "action_input": arguments.get("act_pred_token", "ob_txt"),
@@ -52,11 +62,27 @@ class Switches(msgspec.Struct, frozen=True, kw_only=True):
             "pooling": arguments.get("pooling", "max"),
             "freeze_text": arguments.get("fix_lang_embedding", False),
             "freeze_history": arguments.get("fix_hist_embedding", False),
+            "map_history": not arguments.get("no_hist_mapping", False),
+            "history_positions": not arguments.get("no_pos_emb", False),
+            "structured": structured,
         }
         try:
             return msgspec.convert(given, cls, strict=False)
         except msgspec.ValidationError as error:
             raise DataError(f"arguments that this version does not know: {error}") from None
+
+    def told_of(self, network: Tensors) -> AgentSwitches:
+        """What the agent of these weights is told; HAMT has fewer switches than TD-STP."""
+        told = AgentSwitches(
+            language_cross_attention=self.language_cross_attention,
+            action_input=self.action_input,
+            freeze_text=self.freeze_text,
+            freeze_history=self.freeze_history,
+        )
+        if any(WRAPPER.sub("", key).startswith(TD_STP) for key in network):
+            told["structured"], told["history_positions"] = self.structured, self.history_positions
+            told["history_mask"] = "as-released"
+        return told
 
 
 @dataclass
@@ -78,23 +104,17 @@ class Beside:
         path = self._use(file)
         return self._read.get(file) or self._read.setdefault(file, read_tensors(path))
 
-    def arguments(self, config: str) -> dict[str, Json]:
-        """The original's arguments of a configuration."""
-        found = self._meta("configs", config, "args")
+    def switches(self, config: str) -> Switches:
+        """The switches of a configuration."""
+        base = config.removesuffix(UPSTREAM)
+        found = self._meta("configs", base, "args")
         if not isinstance(found, dict):
-            raise DataError(f"{META} says nothing of a configuration '{config}'")
-        return found
-
-    def network(self) -> Tensors:
-        """The weights; raises `DataError` for those of a network that this version has not got."""
-        network = self.tensors(NETWORK)
-        if any(FOREIGN.match(key) for key in network):
-            raise DataError(NOT_COMPARED)
-        return network
+            raise DataError(f"{META} says nothing of a configuration '{base}'")
+        return Switches.of(found, structured=base != config)
 
     def navigator(self, switches: Switches, *, replaced: Mapping[str, Tensor] | None = None) -> Navigator:
         """The folder's network, some tensors of it `replaced`; all sizes are those of the tensors."""
-        network, replaced = self.network(), replaced or {}
+        network, replaced = self.tensors(NETWORK), replaced or {}
         if switches.history_layers and self.has(HISTORY_LAYERS):
             network = {**network, **self.tensors(HISTORY_LAYERS)}
         if unknown := sorted(set(replaced) - set(network)):
@@ -104,17 +124,14 @@ class Beside:
             raise DataError(f"{META} does not say how many attention heads there are")
         critic = self.tensors(CRITIC) if self.has(CRITIC) else None
         navigator, _ = navigator_from(
-            _without_others({**network, **replaced}, switches.history_layers),
+            _without_others({**network, **replaced}, switches),
             critic,
             heads=heads,
             pooling=switches.pooling,
             file=NETWORK,
-            language_cross_attention=switches.language_cross_attention,
-            action_input=switches.action_input,
-            freeze_text=switches.freeze_text,
-            freeze_history=switches.freeze_history,
+            **switches.told_of(network),
         )
-        if len(hamt_of(navigator).history_layers) != switches.history_layers:
+        if len(network_of(navigator).history_layers) != switches.history_layers:
             raise DataError(f"{switches.history_layers} history layers asked for, and no weights of them")
         return navigator.eval()
 
@@ -139,14 +156,26 @@ def read_tensors(path: Path) -> Tensors:
         raise DataError(f"{path}: not a complete safetensors file ({error})") from None
 
 
-def hamt_of(navigator: Navigator) -> HAMT:
+def network_of(navigator: Navigator) -> HAMT | TDSTP:
     """The agent, as what it is."""
+    if not isinstance(navigator.agent, HAMT | TDSTP):
+        raise DataError(NOT_COMPARED)
+    return navigator.agent
+
+
+def hamt_of(navigator: Navigator) -> HAMT:
+    """The agent, where it is HAMT."""
     if not isinstance(navigator.agent, HAMT):
         raise DataError(NOT_COMPARED)
     return navigator.agent
 
 
-def _without_others(network: Tensors, history_layers: int) -> Tensors:
-    """The tensors without history layers that are not switched on."""
+def _without_others(network: Tensors, switches: Switches) -> Tensors:
+    """The tensors without those of history layers and of a history mapper that are not switched on."""
     layer_of = {key: int(found[1]) for key in network if (found := HISTORY_LAYER.match(key))}
-    return {key: tensor for key, tensor in network.items() if layer_of.get(key, -1) < history_layers}
+    left_out = () if switches.map_history else (HISTORY_MAPPER,)
+    return {
+        key: tensor
+        for key, tensor in network.items()
+        if layer_of.get(key, -1) < switches.history_layers and not WRAPPER.sub("", key).startswith(left_out)
+    }

@@ -11,12 +11,12 @@ from esceme.errors import DataError, WorldError
 from esceme.files import read_json
 from esceme.learning.lessons import Decide, relive, walk_again
 from esceme.tasks.episode import Episode
-from esceme.verify.beside import CRITIC, NOT_COMPARED, Beside, Switches, hamt_of
+from esceme.verify.beside import CRITIC, NOT_COMPARED, Beside, Switches, network_of
 from esceme.verify.comparison import Comparison, Json, Report, Skipped, or_fault
 from esceme.verify.lives import VARIANTS
 from esceme.verify.references import References
 from esceme.verify.rehearsal import School, training_of
-from esceme.verify.replay import flags_of, known_episodes, limit_of, made_up_atlas, unknown_in
+from esceme.verify.replay import flags_of, known_episodes, limit_of, made_up_atlas, tell, unknown_in
 from esceme.verify.transcript import Asked, Imitated, Lessons, Norms, Rewarded
 
 FILES = r"(.*/)?train_il_a2c[^/]*\.json\.gz"
@@ -41,7 +41,8 @@ def compare_learning(name: str, path: Path, references: References, report: Repo
         if stored.imitated is None or not stored.imitated.items:
             comparison.lack("IL")
         else:
-            for way, decide in WAYS.items():
+            at_once = hasattr(school.navigator.agent, "decide_all")
+            for way, decide in WAYS.items() if at_once else [("step by step", walk_again)]:
                 ours = school.imitate(stored.imitated.items, decide)
                 _compare_imitated(stored.imitated, ours, way, comparison)
         if stored.rewarded is None or not stored.rewarded.items:
@@ -59,9 +60,9 @@ def compare_learning(name: str, path: Path, references: References, report: Repo
 def school_of(stored: Lessons, beside: Beside, references: References) -> School:
     """The network beside a file, in the scenes and with the settings that the file names."""
     flags = flags_of(stored.flags)
-    navigator, lessons = beside.navigator(Switches.of(flags)), _lessons(stored).values()
+    navigator, lessons = tell(beside.navigator(Switches.of(flags)), flags), _lessons(stored).values()
     scenes = {item.scan for lesson in lessons for item in lesson.items}
-    atlas = made_up_atlas(scenes, references, hamt_of(navigator).config.feature_width)
+    atlas = made_up_atlas(scenes, references, network_of(navigator).config.feature_width)
     longest = max((len(lesson.actions) for lesson in lessons), default=0)
     return School(navigator, atlas, training_of(flags), limit_of(flags, longest))
 
@@ -105,8 +106,10 @@ def _compare_imitated(stored: Imitated, ours: Imitated, way: str, comparison: Co
     """Compare what imitation gave; the decisions were made in one of two ways."""
     comparison.add(f"IL.actions ({way})", stored.actions, ours.actions, 0.0)
     comparison.add(f"IL.paths ({way})", stored.paths, ours.paths, 0.0)
-    _add(f"IL.loss ({way})", stored.loss, ours.loss, comparison)
+    _add(f"IL.loss ({way})", _listed(stored.loss), _listed(ours.loss), comparison)
     _add(f"IL.logs.IL_loss ({way})", stored.logs.loss, ours.logs.loss, comparison)
+    if stored.logs.target or ours.logs.target:
+        _add(f"IL.logs.GP_loss ({way})", stored.logs.target or [], ours.logs.target or [], comparison)
     _compare_norms(f"IL.grad_norms ({way})", stored.grad_norms, ours.grad_norms, comparison)
 
 
@@ -121,12 +124,18 @@ def _compare_rewarded(stored: Rewarded, ours: Rewarded, comparison: Comparison) 
             comparison.add("A2C.rewards (kinds)", len(theirs), len(step), 0.0)
             for kind, row, own in zip(("reward", "mask", "distance", "nDTW"), theirs, step, strict=False):
                 _add(f"A2C.rewards.{kind}", row, own, comparison)
-    _add("A2C.loss", stored.loss, ours.loss, comparison)
+    _add("A2C.loss", _listed(stored.loss), _listed(ours.loss), comparison)
     for key in ("entropy", "critic_loss", "policy_loss", "total", "loss"):
         name = "RL_loss" if key == "loss" else key
         _add(f"A2C.logs.{name}", getattr(stored.logs, key), getattr(ours.logs, key), comparison)
+    if stored.logs.target or ours.logs.target:
+        _add("A2C.logs.GP_loss", stored.logs.target or [], ours.logs.target or [], comparison)
     _compare_norms("A2C.grad_norms", stored.grad_norms, ours.grad_norms, comparison)
     _add("A2C.total_grad_norm_before_clip", [stored.norm], [ours.norm], comparison)
+
+
+def _listed(loss: list[float] | float) -> list[float]:
+    return loss if isinstance(loss, list) else [loss]
 
 
 def _compare_norms(quantity: str, stored: Norms, ours: Norms, comparison: Comparison) -> None:

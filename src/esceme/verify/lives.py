@@ -20,7 +20,7 @@ from esceme.memory import MemoryBank
 from esceme.navigator import Navigator
 from esceme.rollout import Step, roll_out
 from esceme.tasks.episode import Episode
-from esceme.verify.beside import NOT_COMPARED, Beside, Switches, hamt_of
+from esceme.verify.beside import NOT_COMPARED, Beside, Switches, network_of
 from esceme.verify.comparison import MALFORMED, Comparison, Json, Report, Skipped, or_fault
 from esceme.verify.references import References
 from esceme.verify.replay import (
@@ -34,13 +34,14 @@ from esceme.verify.replay import (
     limit_of,
     made_up_atlas,
     row_at,
+    tell,
     unknown_in,
 )
 from esceme.world.atlas import CONTEXT, Atlas
 from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS
 
 FILES = r"(.*/)?rollout_argmax[^/]*\.json\.gz"
-VARIANTS = ("hamt", "hamt_esceme")
+VARIANTS = ("hamt", "hamt_esceme", "tdstp", "tdstp_esceme")
 REPLACED = "replaced_"
 """What stands before the name of a tensor that a file has in place of the folder's."""
 LOGITS, ANGLES, MEMORY = 1e-4, 1e-6, 1e-6
@@ -64,7 +65,7 @@ def compare_lives(name: str, path: Path, references: References, report: Report)
     try:
         _compare_items(name, stored, references, comparison, report)
         flags = flags_of(stored.flags)
-        navigator = beside.navigator(Switches.of(flags), replaced=_as_tensors(replaced))
+        navigator = tell(beside.navigator(Switches.of(flags), replaced=_as_tensors(replaced)), flags)
         longest = max((len(batch.steps) for each in stored.passes for batch in each.batches), default=0)
         _compare_passes(stored, navigator, references, limit_of(flags, longest), comparison)
         report.used |= beside.used
@@ -116,7 +117,7 @@ def _compare_passes(
     stored: Lives, navigator: Navigator, references: References, max_steps: int, comparison: Comparison
 ) -> None:
     """Live the stored batches one after the other, and compare every step and what remains."""
-    sizes, reader = hamt_of(navigator).config, navigator.reader
+    sizes, reader = network_of(navigator).config, navigator.reader
     scenes = {item.scan for each in stored.passes for batch in each.batches for item in batch.items}
     if not scenes:
         return
@@ -148,7 +149,9 @@ def _compare_step(step: Step, witness: Witness, replay: Replay, comparison: Comp
     for slot, walk in enumerate(step.walks):
         row = replay.walks.index(walk)
         stored = [-math.inf if each is None else each for each in row_at(moment.raw_logits, row)]
-        ours = _widened(step.decision.logits[slot], width, -math.inf)
+        ours = _widened(witness.scores[slot], width, -math.inf)
+        if witness.back is not None:
+            ours = np.concatenate([witness.back[slot].numpy(), ours])
         comparison.add_array("passes.batches.steps.raw_logits", stored, ours, LOGITS)
         kinds = _widened(kind[slot], width, CONTEXT)
         comparison.add_array("passes.batches.steps.nav_types", row_at(moment.nav_types, row), kinds, 0.0)
@@ -176,7 +179,7 @@ def _compare_paths(replay: Replay, comparison: Comparison) -> None:
         rows = [len(moment.raw_logits), len(moment.nav_types), len(moment.hist_lens)]
         comparison.add("passes.batches.steps (rows)", rows, [count] * 3, 0.0)
     stored = [[_pose(*pose) for pose in path] for path in batch.paths]
-    ours = [[_pose_of(replay.atlas, *pose) for pose in walk.poses] for walk in replay.walks]
+    ours = [[_pose_of(replay.atlas, *pose) for pose in replay.poses(walk)] for walk in replay.walks]
     comparison.add("passes.batches.paths", stored, ours, ANGLES)
 
 

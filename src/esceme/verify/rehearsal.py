@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esceme.agents.base import Decision, State
+from esceme.agents.tdstp import TDSTP
 from esceme.checkpoints import names_of
+from esceme.checkpoints.names import CRITIC, TD_STP
 from esceme.errors import ConfigError, DataError
 from esceme.learning.lessons import Decide, follow, sample
 from esceme.learning.losses import Lived, actor_critic, imitation, returns_of, step_terms, uncertainty
@@ -54,15 +56,20 @@ class School:
         teach = TEACHERS[trainer.training.teacher](self.atlas)
         told = follow(self.atlas, episodes, teach, max_steps=self.max_steps)
         weight = trainer.training.imitation_weight
-        loss = weight * trainer.explain(told, {}, keep)
+        loss = trainer.explain(told, {}, keep, weight=weight)
         torch.autograd.backward(loss)
         mine = [told.when.episode == row for row in range(len(episodes))]
         parts = [imitation(made[0].logits[rows], told.labels[rows]) / len(episodes) for rows in mine]
+        losses, aside = [float(weight * part.detach()) for part in parts], made[0].aside
+        logs = ImitationLogs([sum(losses)])
+        if aside is not None:
+            logs.target = [float(aside.sum().detach()) / len(episodes)]
+        chosen = [self._as_stored(each, step, None) for step, each in enumerate(told.chosen)]
         return Imitated(
             items=list(items),
-            actions=_table(told.walks, told.row, told.chosen),
-            loss=[float(weight * part.detach()) for part in parts],
-            logs=ImitationLogs([float(loss.detach())]),
+            actions=_table(told.walks, told.row, chosen),
+            loss=losses if aside is None else float(loss.detach()),
+            logs=logs,
             grad_norms=_norms(trainer.navigator),
             paths=_paths(self.atlas, told.walks),
         )
@@ -82,21 +89,34 @@ class School:
             forced.choose,
             encode=encoded,
             max_steps=self.max_steps,
+            comment=trainer.remark,
         )
         forced.finish(beyond)
         loss = trainer.reinforce(steps, beyond, {})
         torch.autograd.backward(loss)
+        asides = [float(step.aside.sum().detach()) for step in steps if step.aside is not None]
+        chosen = [self._as_stored(step.chosen, when, step.logits.shape[1]) for when, step in enumerate(steps)]
         return Rewarded(
             items=list(items),
-            loss=list(self._parts(steps, beyond, trainer.training)),
+            loss=float(loss.detach()) if asides else list(self._parts(steps, beyond, trainer.training)),
             grad_norms=_norms(trainer.navigator),
             paths=_paths(self.atlas, source.walks),
-            actions=_table(source.walks, [step.rows for step in steps], [step.chosen for step in steps]),
+            actions=_table(source.walks, [step.rows for step in steps], chosen),
             rewards=reward.told,
             values=forced.values[::-1],
-            logs=self._logs(steps, beyond, forced, float(loss.detach())),
+            logs=self._logs(steps, beyond, forced, float(loss.detach()), asides),
             norm=trainer.clip(),
         )
+
+    def _as_stored(self, chosen: Any, step: int, choices: int | None) -> Any:
+        """Choices as files number them: of TD-STP, history tokens come before candidates."""
+        if not isinstance(self.navigator.agent, TDSTP):
+            return chosen
+        places = step + 1
+        if choices is None:
+            return chosen + places
+        first = choices - places
+        return torch.where(chosen < first, chosen + places, chosen - first)
 
     def _begin(self, items: Sequence[Asked]) -> tuple[Trainer, list[Episode]]:
         """Who has learned nothing yet from these episodes, and remembers nothing."""
@@ -121,11 +141,16 @@ class School:
         divisor = count if training.normalise == "steps" else training.batch
         for row in range(len(beyond)):
             own = [step.rows == row for step in steps]
-            lived = [Lived(*(each[mine] for each in step)) for step, mine in zip(steps, own, strict=True)]
+            lived = [
+                Lived(*(None if each is None else each[mine] for each in step))  # type: ignore[arg-type]
+                for step, mine in zip(steps, own, strict=True)
+            ]
             terms = actor_critic(lived, beyond, discount=training.discount)
             yield float(terms.total(training.entropy_weight).detach()) / divisor
 
-    def _logs(self, steps: Sequence[Lived], beyond: Tensor, forced: Forced, loss: float) -> RewardedLogs:
+    def _logs(
+        self, steps: Sequence[Lived], beyond: Tensor, forced: Forced, loss: float, asides: Sequence[float]
+    ) -> RewardedLogs:
         returns = returns_of(steps, beyond, discount=self.training.discount)
         terms = [step_terms(*each) for each in zip(steps, returns, strict=True)][::-1]
         return RewardedLogs(
@@ -133,7 +158,8 @@ class School:
             critic_loss=[float(each.critic.detach()) for each in terms],
             policy_loss=[float(each.policy.detach()) for each in terms],
             total=[float(sum(each.steps for each in terms))],
-            loss=[loss],
+            loss=[loss - sum(asides) / len(beyond)],
+            target=[sum(asides) / len(beyond)] if asides else None,
         )
 
 
@@ -144,6 +170,8 @@ def training_of(flags: Mapping[str, Json]) -> Training:
         return Training(
             imitation_weight=float(flags.get("ml_weight", 0.2)),
             discount=float(flags.get("gamma", 0.9)),
+            comment_weight=float(flags.get("rl_teacher_weight", 0.0)),
+            comments="goal" if flags.get("no-path-restriction", False) else "path",
             entropy_weight=float(flags.get("entropy_loss_weight", 0.01)),
             normalise=normalise,  # type: ignore[arg-type]  # checked by Training
         )
@@ -165,8 +193,9 @@ class Onlooker(Navigator):
 
     def decide(self, state: State, seen: Observation) -> Decision:
         """Scores, as ever."""
-        self.state, self.seen = state, seen
-        return super().decide(state, seen)
+        decision = super().decide(state, seen)
+        self.state, self.seen = decision.state or state, seen
+        return decision
 
 
 class Forced:
@@ -199,7 +228,8 @@ class Forced:
         self.values.append([values[walk] for walk in self._walks])
         self.entropy.append(float(doubt))
         stop = observation.candidate_count
-        taken = [self._taken(walk, int(most)) for walk, most in zip(walks, stop, strict=True)]
+        first = None if decision.routes is None else decision.routes.first
+        taken = [self._taken(walk, int(most), first) for walk, most in zip(walks, stop, strict=True)]
         chosen = torch.tensor(taken)
         if len(rows := (chosen == stop).nonzero().flatten()):
             ended = self.onlooker.advance(state.only(rows), seen.only(rows), chosen[rows])
@@ -215,10 +245,15 @@ class Forced:
             values |= zip(self._gone, _values(self._linger()), strict=True)
         self.values.append([values[walk] for walk in self._walks])
 
-    def _taken(self, walk: Walk, stop: int) -> int:
-        """The stored choice of a walk, STOP where it is none."""
+    def _taken(self, walk: Walk, stop: int, first: int | None) -> int:
+        """The stored choice of a walk, STOP where it is none; places are choices from `first` on."""
         row = self._row_of[walk]
         (stored,) = row_at(self._actions, walk.decisions)[row : row + 1] or [stop]
+        if first is not None:
+            places = walk.decisions + 1
+            if 1 <= stored < places:
+                return first + stored
+            stored -= places
         return stored if 0 <= stored < stop else stop
 
     def _linger(self) -> Decision:
@@ -228,7 +263,9 @@ class Forced:
         assert self._state is not None
         # Past the onlooker, who is to keep what the others saw and carried.
         seen = Navigator.see(self.onlooker, observation, self.onlooker.memory)
-        return Navigator.decide(self.onlooker, self._state, seen)
+        decision = Navigator.decide(self.onlooker, self._state, seen)
+        self._state = decision.state or self._state
+        return decision
 
 
 class Measured(PathReward):
@@ -284,9 +321,10 @@ def _paths(atlas: Atlas, walks: Sequence[Walk]) -> list[list[str]]:
 
 def _norms(navigator: Navigator) -> Norms:
     """The norm of each parameter's gradient by the original's names."""
-    names, critic = names_of(navigator), "state2value."
+    before = {CRITIC: "critic.", **dict.fromkeys(TD_STP, "")}
     whole = {
-        ours: f"{'critic' if name.startswith(critic) else 'vln_bert'}.{name}" for ours, name in names.items()
+        ours: next((begin for part, begin in before.items() if name.startswith(part)), "vln_bert.") + name
+        for ours, name in names_of(navigator).items()
     }
     return {
         whole[name]: None if each.grad is None else float(each.grad.double().norm())

@@ -6,24 +6,27 @@ import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esceme.agents.base import Decision, State
-from esceme.agents.hamt import HamtState
-from esceme.errors import DataError, WorldError
+from esceme.agents.base import Decision, Routes, State
+from esceme.agents.crossmodal import CrossModalState
+from esceme.agents.tdstp import TDSTP, TdstpState
+from esceme.errors import ConfigError, DataError, WorldError
 from esceme.memory import CandidateEnhancing, Memory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
 from esceme.verify.comparison import Json
 from esceme.verify.references import References
-from esceme.walking import Walk
-from esceme.world.atlas import Atlas
+from esceme.walking import Walk, moves
+from esceme.world.atlas import Atlas, Pose
 from esceme.world.features import ArrayFeatures
 from esceme.world.geometry import VIEWS
 
@@ -101,6 +104,24 @@ def flags_of(text: str) -> dict[str, Json]:
     return {word[0]: " ".join(word[1:]) or True for word in words if word}
 
 
+def tell(navigator: Navigator, flags: Mapping[str, Json]) -> Navigator:
+    """The navigator, told what only a walk or training needs to know of TD-STP's flags."""
+    agent = navigator.agent
+    if not isinstance(agent, TDSTP):
+        return navigator
+    try:
+        agent.config = replace(
+            agent.config,
+            reweigh=bool(flags.get("logit-reweighting", False)),
+            go_back=not flags.get("no-gas", False),
+            target_weight=float(str(flags.get("gp_loss_weight", 0.2))),
+            candidate_positions="here" if flags.get("cand-use-ob-pos", False) else "there",
+        )
+    except (ValueError, ConfigError) as error:
+        raise DataError(f"flags that this version does not know: {error}") from None
+    return navigator
+
+
 def limit_of(flags: Mapping[str, Json], longest: int) -> int:
     """How many decisions an episode may take: as the flags say, else as many as the `longest` took."""
     with suppress(ValueError):
@@ -160,12 +181,16 @@ def made_up_atlas(scenes: set[str], references: References, width: int) -> Atlas
 
 
 class Witness(Navigator):
-    """A navigator that tells what it recalled and how long its history was."""
+    """A navigator that tells what it recalled, how long its history was, and how it scored."""
 
     recalled: Tensor | None = None
     """(B, N): which tokens remembered something at the last step."""
     lived: Sequence[int] = ()
     """(B,): how many tokens the histories had."""
+    scores: Tensor
+    """(B, C): of candidates and STOP, before anything is done to them."""
+    back: Tensor | None = None
+    """(B, S): of TD-STP, those of history tokens, which a file has before all others."""
 
     def see(self, observation: Observation, memory: Memory | None) -> Observation:
         """What is seen, as ever."""
@@ -175,8 +200,14 @@ class Witness(Navigator):
 
     def decide(self, state: State, seen: Observation) -> Decision:
         """Scores, as ever."""
-        self.lived = state.lived.tolist() if isinstance(state, HamtState) else ()
-        return super().decide(state, seen)
+        self.lived = state.lived.tolist() if isinstance(state, CrossModalState) else ()
+        decision = super().decide(state, seen)
+        self.scores = decision.logits
+        if isinstance(self.agent, TDSTP) and isinstance(state, TdstpState):
+            assert isinstance(decision.state, TdstpState)
+            planned = self.agent.plan(replace(state, origin=decision.state.origin), seen)
+            self.scores, self.back = planned.logits, planned.back
+        return decision
 
 
 class Replay:
@@ -190,6 +221,7 @@ class Replay:
         self.batch: Batch = Batch([], [], [], [])
         self.walks: list[Walk] = []
         """Those of the batch, in its order, ended or not."""
+        self._turned: dict[Walk, dict[int, int]] = {}
 
     def episodes(self, vocabulary: int) -> list[list[Episode]]:
         """The episodes of every batch."""
@@ -204,31 +236,45 @@ class Replay:
             self.batch, self.walks = next(self._coming), list(walks)
         chosen = decision.logits.argmax(1)
         for slot, walk in enumerate(walks):
-            if (taken := self._tied(walk)) is not None:
+            if (taken := self._tied(walk, slot, decision)) is not None:
                 self.ties += 1
                 chosen[slot] = taken
+            self._note_turn(walk, slot, int(chosen[slot]), decision)
         return chosen
 
-    def _tied(self, walk: Walk) -> int | None:
+    def poses(self, walk: Walk) -> list[tuple[int, int]]:
+        """A walk as a file tells it: who goes back arrives before turning to what it faced there."""
+        turned = self._turned.get(walk, {})
+        return [(place, turned.get(index, view)) for index, (place, view) in enumerate(walk.poses)]
+
+    def _note_turn(self, walk: Walk, slot: int, choice: int, decision: Decision) -> None:
+        """Keep what is faced on arrival, where a choice leads back."""
+        if decision.routes is not None and choice >= decision.routes.first:
+            arrival = len(walk.poses) + len(decision.routes.way(slot, choice)) - 1
+            self._turned.setdefault(walk, {})[arrival] = walk.poses[-1][1]
+
+    def _tied(self, walk: Walk, slot: int, decision: Decision) -> int | None:
         """What the original did, where it was one of several choices that were as good."""
-        logits = [-math.inf if each is None else each for each in self._logits(walk)]
-        near = [choice for choice, each in enumerate(logits) if each > max(logits, default=0.0) - TIE]
-        taken = self._taken(walk)
-        return taken if len(near) > 1 and taken in near else None
+        scores = decision.logits[slot]
+        near = (scores > scores.max() - TIE).nonzero().flatten().tolist()
+        agree = [choice for choice in near if self._was_taken(walk, slot, choice, decision)]
+        return agree[0] if len(near) > 1 and agree else None
 
-    def _logits(self, walk: Walk) -> Sequence[float | None]:
-        steps = self.batch.steps[walk.decisions : walk.decisions + 1]
-        return row_at(steps[0].raw_logits, self.walks.index(walk)) if steps else []
-
-    def _taken(self, walk: Walk) -> int | None:
-        """The choice that the stored path shows, where it is one."""
+    def _was_taken(self, walk: Walk, slot: int, choice: int, decision: Decision) -> bool:
+        """Whether a choice leads where the stored path goes on."""
         path = row_at(self.batch.paths, self.walks.index(walk))
-        ways = self.atlas.neighbours[walk.viewpoint, : self.atlas.degrees[walk.viewpoint]].tolist()
-        if walk.decisions + 1 >= len(path):
-            return len(ways)
-        names = [self.atlas.name(way)[1] for way in ways]
-        there = path[walk.decisions + 1][0]
-        return names.index(there) if there in names else None
+        here = Pose(*(np.array([each]) for each in walk.poses[-1]))
+        (way,) = moves(self.atlas, here, _alone(decision, slot), torch.tensor([choice]))
+        stored = [pose[0] for pose in path[len(walk.poses) : len(walk.poses) + max(len(way), 1)]]
+        return stored == [self.atlas.name(viewpoint)[1] for viewpoint, _ in way]
+
+
+def _alone(decision: Decision, slot: int) -> Decision:
+    """The decision of one agent of a batch."""
+    routes = decision.routes
+    if routes is not None:
+        routes = Routes(routes.first, *(each[slot : slot + 1] for each in routes[1:]))
+    return Decision(decision.logits[slot : slot + 1], routes=routes)
 
 
 def row_at(rows: Sequence[Sequence[Any]] | None, row: int) -> Sequence[Any]:

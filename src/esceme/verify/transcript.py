@@ -22,6 +22,8 @@ class ImitationLogs(msgspec.Struct):
     """What the original logs of a rollout led by the teacher."""
 
     loss: list[float] = msgspec.field(name="IL_loss")
+    target: list[float] | None = msgspec.field(name="GP_loss", default=None)
+    """Of guessing where the goal is, where an agent does."""
 
 
 class Imitated(msgspec.Struct):
@@ -29,8 +31,8 @@ class Imitated(msgspec.Struct):
 
     items: list[Asked]
     actions: list[list[int]]
-    loss: list[float]
-    """One per episode; their sum is the loss."""
+    loss: list[float] | float
+    """One per episode, whose sum is the loss; or that itself."""
     logs: ImitationLogs
     grad_norms: Norms
     paths: list[list[str]]
@@ -47,13 +49,14 @@ class RewardedLogs(msgspec.Struct):
     total: list[float]
     """How many steps count."""
     loss: list[float] = msgspec.field(name="RL_loss")
+    target: list[float] | None = msgspec.field(name="GP_loss", default=None)
 
 
 class Rewarded(msgspec.Struct):
     """A sampled rollout, and what was learned from it."""
 
     items: list[Asked]
-    loss: list[float]
+    loss: list[float] | float
     grad_norms: Norms
     paths: list[list[str]]
     actions: list[list[int]] = msgspec.field(name="sampled_actions(-1=stop/ended)")
