@@ -4,6 +4,8 @@
     python -m benchmarks.studies completeness  how complete memory is in training, on the embedded world
     python -m benchmarks.studies r2r           real R2R by objects and rooms (needs the datasets)
     python -m benchmarks.studies r2r-completeness
+    python -m benchmarks.studies agents        other agents and other ways to read a memory, embedded world
+    python -m benchmarks.studies tours         the demo's agents on tours (IVLN), embedded world
 
 A study that was interrupted goes on where it was; what is done is not done again. Differences are between
 means over the seeds, episode by episode; intervals are 95 %, by drawing paths anew.
@@ -24,12 +26,21 @@ import torch
 
 from esceme.config import Experiment, with_settings
 from esceme.evaluation import Plan, Result, compare, evaluate, read_result
+from esceme.metrics import TOUR_MEANS
 from esceme.recipes import RECIPES
 from esceme.synth import Order, embedded_world
-from esceme.tasks.folder import default_data
+from esceme.tasks.catalogue import TASKS
+from esceme.tasks.folder import DataFolder, default_data
+from esceme.tasks.tours import make_tours, write_tours
 from esceme.training import train
 
 WITH_MEMORY = ("cold", "two-pass", "episodic", "masked", "oracle")
+FURTHER = (("cold", "two-pass"), ("masked", "cold"))
+"""What is compared besides."""
+LED = " led"
+"""After a protocol: ways between the episodes of tours are remembered."""
+LONGEST = 20
+"""Episodes of a tour."""
 SPLIT = "val_unseen"
 
 
@@ -44,6 +55,8 @@ class Job:
     after: str = ""
     seeds: int = 100
     """At most so many."""
+    toured: bool = False
+    """Whether it is evaluated on tours."""
 
     def experiment(self, seed: int, folder: Path) -> Experiment:
         """What is trained."""
@@ -65,13 +78,13 @@ def _world() -> Path:
 
 
 def _completeness(recipe: str, settings: dict[str, str], after: str = "") -> tuple[Job, ...]:
-    shown = ("cold", "two-pass", "episodic")
     return tuple(
-        Job(way, recipe, {**settings, "way": way}, shown, after)
+        Job(way, recipe, {**settings, "way": way}, SHOWN, after)
         for way in ("as-released", "reset", "forgetting", "drawn")
     )
 
 
+SHOWN = ("cold", "two-pass", "episodic")
 PRETRAINING = {"iterations": "450", "splits": "", "learning_rate": "1e-3"}
 FINE_TUNING = {"iterations": "200", "splits": "", "learning_rate": "5e-4"}
 QUIET = {"splits": ""}
@@ -95,6 +108,27 @@ STUDIES = {
             *_completeness("r2r-semantic-small-esceme", FINE_TUNING, after="shared"),
         ),
         default_data,
+        "none none",
+    ),
+    "agents": Study(
+        (
+            Job("none", "r2r-small", QUIET),
+            Job("max", "r2r-small-esceme", QUIET, SHOWN),
+            Job("mean", "r2r-small-esceme-mean", QUIET, SHOWN),
+            Job("graph", "r2r-small-ge", QUIET, SHOWN),
+            Job("both", "r2r-small-both", QUIET, SHOWN),
+            Job("tdstp", "r2r-tdstp-small", QUIET),
+            Job("tdstp-memory", "r2r-tdstp-small-esceme", QUIET, SHOWN),
+        ),
+        _world,
+        "none none",
+    ),
+    "tours": Study(
+        (
+            Job("none", "ir2r-small", QUIET, toured=True),
+            Job("memory", "ir2r-small-esceme", QUIET, ("tour", "tour" + LED, "episodic"), toured=True),
+        ),
+        _world,
         "none none",
     ),
     "r2r": Study(
@@ -160,12 +194,23 @@ def live(name: str, seed: int, folder: Path, data: Path, features: str) -> None:
                 run=str(run),
                 data=str(data),
                 split=SPLIT,
-                memory=protocol,
+                memory=protocol.removesuffix(LED),  # type: ignore[arg-type]  # one of the protocols
                 batch=16,
                 features=features or None,
+                tours=str(tours_of(folder, data)) if job.toured else None,
+                oracle_phases=protocol.endswith(LED),
             )
             means = evaluate(plan, out).means
             print(f"{out}: SPL {100 * means['spl']:.1f}", file=sys.stderr, flush=True)
+
+
+def tours_of(folder: Path, data: Path) -> Path:
+    """A file of tours of the world's unseen houses, made once."""
+    path = folder / "tours.json"
+    if not path.exists():
+        episodes = list(TASKS["r2r"].read(DataFolder(data).require("r2r", SPLIT)))
+        write_tours(path, {SPLIT: make_tours(episodes, longest=LONGEST)})
+    return path
 
 
 def table(study: Study, folder: Path, seeds: int) -> str:
@@ -177,26 +222,37 @@ def table(study: Study, folder: Path, seeds: int) -> str:
         for job in study.jobs
         for protocol in job.protocols
     }
+    toured = TOUR_MEANS if any(job.toured for job in study.jobs) else ()
     base = joined(rows[study.baseline])
     lines = [
-        "| agent, memory | TL | NE | SR | SPL (± over seeds) | difference of SPL [95 %] |",
-        "|---|---|---|---|---|---|",
+        f"| agent, memory | TL | NE | SR | {''.join(f'{each} | ' for each in toured)}"
+        "SPL (± over seeds) | difference of SPL [95 %] |",
+        "|---" * (6 + len(toured)) + "|",
     ]
     for name, results in rows.items():
         mean = joined(results)
         spl = [100 * each.means["spl"] for each in results]
-        difference = ""
-        if name != study.baseline:
-            found = compare([base, mean], measures=("spl",)).measures[0].differences[0]
-            interval = found.over_paths
-            assert interval is not None
-            difference = f"{100 * found.mean:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
         scores = mean.means
         lines.append(
             f"| {name} | {scores['tl']:.1f} | {scores['ne']:.2f} | {100 * scores['sr']:.1f} | "
-            f"{100 * scores['spl']:.1f} ± {np.std(spl, ddof=min(1, len(spl) - 1)):.1f} | {difference} |"
+            f"{''.join(f'{100 * scores[each]:.1f} | ' for each in toured)}"
+            f"{100 * np.mean(spl):.1f} ± {np.std(spl, ddof=min(1, len(spl) - 1)):.1f} | "
+            f"{'' if name == study.baseline else difference(base, mean)} |"
         )
-    return "\n".join(lines)
+    means = {name: joined(results) for name, results in rows.items()}
+    pairs = [(f"{job.name} {a}", f"{job.name} {b}") for job in study.jobs for a, b in FURTHER]
+    further = [
+        f"{b} against {a}: {difference(means[a], means[b])}" for a, b in pairs if a in means and b in means
+    ]
+    return "\n".join([*lines, "", *further])
+
+
+def difference(base: Result, other: Result) -> str:
+    """By how much the SPL of one is higher, with its interval."""
+    found = compare([base, other], measures=("spl",)).measures[0].differences[0]
+    interval = found.over_paths
+    assert interval is not None
+    return f"{100 * found.mean:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
 
 
 def joined(results: Sequence[Result]) -> Result:

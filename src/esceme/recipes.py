@@ -103,6 +103,11 @@ NOT_SAID = (
     "Training never clears memory and knows no tours, as released and followed here for R2R: tours are what "
     "is validated on, and evaluated.",
 )
+TARGETS = (
+    "ESceme's release computes TD-STP's structured mask and does not use it, followed here; TD-STP's own "
+    "code does: --structured true.",
+    "TD-STP's script has seed 1, ESceme's, followed here, 0.",
+)
 SCRIPT = Training(iterations=100_000, batch=8, learning_rate=1e-5)
 
 
@@ -141,6 +146,13 @@ R2R_ESCEME = _remembering(
     RATE,
     training=replace(R2R.training, learning_rate=8e-6),
     validation=replace(R2R.validation, first=False),
+)
+TDSTP = _paper(
+    "r2r",
+    "Table 5, R2R: TD-STP",
+    (LOSS, EXPERT, *TARGETS),
+    agent="tdstp",
+    training=replace(SCRIPT, augmentation="prevalent", comment_weight=0.4),
 )
 R4R = _paper(
     "r4r",
@@ -186,6 +198,10 @@ PAPER: dict[str, Experiment] = {
         about="Table 7, R2R: HAMT that reads its memory by graph encoding, with mean pooling",
         differences=(*R2R.differences, *ENCODER, RATE),
         reader=GRAPH,
+    ),
+    "r2r-tdstp": TDSTP,
+    "r2r-tdstp-esceme": _remembering(
+        TDSTP, "Table 5, R2R: ESceme on TD-STP; ESceme* is the same weights with --memory two-pass"
     ),
     "r4r-hamt": R4R,
     "r4r-hamt-esceme": _remembering(R4R, "Table 2, R4R: ESceme; ESceme* with --memory two-pass"),
@@ -280,6 +296,7 @@ SEMANTIC = _small(
 )
 WITHOUT: dict[str, Experiment] = {
     "r2r-small": R2R_SMALL,
+    "r2r-tdstp-small": replace(R2R_SMALL, about="R2R by TD-STP on two cores", agent="tdstp"),
     "ir2r-small": replace(
         R2R_SMALL,
         about="IR2R on two cores: r2r-small, validated on tours",
