@@ -22,7 +22,7 @@ import torch
 
 from benchmarks.lockstep import LockStep
 from benchmarks.measure import Amount, Found, Ratio, Result, seconds
-from esceme.agents import HAMT, HamtConfig
+from esceme.agents import HAMT, TDSTP, HamtConfig
 from esceme.evaluation.protocol import Lifetime
 from esceme.evaluation.schedule import Lanes
 from esceme.memory import CandidateEnhancing, MemoryBank, save_bank
@@ -42,6 +42,7 @@ EPISODES_PER_SCENE = 6
 PUBLISHED = "predictions/PREVALENT_R2R_seq2seq_teacher_val_unseen_iter36000.json"
 """The walks of a published agent: how long real walks are."""
 ALIKE = 1e-4
+LABELS = {HAMT: "HAMT", TDSTP: "TD-STP"}
 MANY, FEW, NARROW, CANDIDATES = 1_000_000, 100, 256, 5
 Decisions = Mapping[tuple[str, int], Sequence[float]]
 """Episode and step -> the logits of all choices."""
@@ -52,7 +53,7 @@ def run(data: Path) -> Iterator[Result]:
     torch.set_num_threads(1)
     work = Work(data)
     yield from throughput(work, None)
-    paths = {name: each.path for name, each in read_predictions(data / PUBLISHED).items()}
+    paths = published(data)
     yield from throughput(work, paths)
     yield share_of_memory(work, paths)
     yield peak(work, data)
@@ -61,30 +62,44 @@ def run(data: Path) -> Iterator[Result]:
     yield growth_of_recall()
 
 
-class Work:
-    """Some episodes of R2R val_unseen in eight scenes, and a network of the paper's size."""
+def published(data: Path) -> dict[str, Sequence[str]]:
+    """The walks of a published agent, by episode."""
+    return {name: each.path for name, each in read_predictions(data / PUBLISHED).items()}
 
-    def __init__(self, data: Path, navigator: Navigator | None = None) -> None:
+
+class Work:
+    """Some episodes of R2R val_unseen in eight scenes, and a network, by default HAMT of the paper's size."""
+
+    def __init__(
+        self,
+        data: Path,
+        navigator: Navigator | None = None,
+        *,
+        loop: type[LockStep] = LockStep,
+        words: Callable[[str], Sequence[int]] | None = None,
+        per_scene: int = EPISODES_PER_SCENE,
+    ) -> None:
+        """Read the data; `loop` is the obvious side, `words` gives ids, by default the data's WordPieces."""
+        if navigator is None:
+            torch.manual_seed(0)
+            navigator = Navigator(HAMT(HamtConfig(initial_std=0.04)), CandidateEnhancing())
+        self.navigator, self.loop = navigator.eval(), loop
         folder = DataFolder(data)
         by_scene: dict[str, list[Episode]] = {}
         for episode in read_r2r(folder.annotations("r2r", "val_unseen")):
             by_scene.setdefault(episode.scene_id, []).append(episode)
         scenes = sorted(by_scene)[:SLOTS]
-        self.lanes = [by_scene[scene][:EPISODES_PER_SCENE] for scene in scenes]
+        self.lanes = [by_scene[scene][:per_scene] for scene in scenes]
         self.episodes = [episode for lane in self.lanes for episode in lane]
         graphs = read_scenes(folder.connectivity, scenes)
         keys = [f"{scene}_{name}" for scene, graph in graphs.items() for name in graph.viewpoints]
-        features = np.stack([_draw(key) for key in keys])
+        features = np.stack([_draw(key, navigator.agent.config.feature_width) for key in keys])
         self.atlas = Atlas(graphs.values(), ArrayFeatures(keys, features, source="drawn"))
-        words = WordPiece.read(folder.tokenizers[0])
+        words = words or WordPiece.read(folder.tokenizers[0]).encode
         self.ids = {
-            each.episode_id: truncate(words.encode(each.instruction), MAX_TOKENS, keep="first")
+            each.episode_id: truncate(words(each.instruction), MAX_TOKENS, keep="first")
             for each in self.episodes
         }
-        if navigator is None:
-            torch.manual_seed(0)
-            navigator = Navigator(HAMT(HamtConfig(initial_std=0.04)), CandidateEnhancing())
-        self.navigator = navigator.eval()
 
     def ours(self, paths: Mapping[str, Sequence[str]] | None, *, half: bool = False) -> Decisions:
         """All decisions by way of lanes."""
@@ -110,7 +125,7 @@ class Work:
 
     def obvious(self, paths: Mapping[str, Sequence[str]] | None) -> Decisions:
         """All decisions in lock-step: a batch holds an episode of each scene, so memories are the same."""
-        loop = LockStep(self.navigator, self.atlas)
+        loop = self.loop(self.navigator, self.atlas)
         expert = None if paths is None else lambda *where: self._index(*where, paths)
         with torch.inference_mode():
             lived = [
@@ -132,10 +147,10 @@ class Work:
         return len(neighbours) if there == viewpoint else neighbours.index(there)
 
 
-def throughput(work: Work, paths: Mapping[str, Sequence[str]] | None) -> Iterator[Result]:
+def throughput(work: Work, paths: Mapping[str, Sequence[str]] | None, *, rounds: int = 2) -> Iterator[Result]:
     """Both sides by turns, twice; every decision must be alike."""
     times, decisions = [], [{}, {}]
-    for _ in range(2):
+    for _ in range(rounds):
         pair = []
         for side, live in enumerate((work.obvious, work.ours)):
             begin = time.process_time()
@@ -153,7 +168,8 @@ def throughput(work: Work, paths: Mapping[str, Sequence[str]] | None) -> Iterato
     rates = f"{count / ours:.2f} against {count / obvious:.2f} episodes a second"
     whose = "its own walks" if paths is None else "walks as long as a published agent's"
     said = f"matrix products at full speed; logits alike within {furthest:.0e}"
-    yield Ratio(f"evaluating HAMT + memory, {whose} ({how})", obvious, ours, 2, said)
+    agent = LABELS[type(work.navigator.agent)]
+    yield Ratio(f"evaluating {agent} + memory, {whose} ({how})", obvious, ours, 2, said)
     yield Found("the same in episodes", rates, "one thread")
 
 
@@ -249,8 +265,8 @@ def seconds_of_recall(count: int) -> float:
     return min(seconds(lambda: [bank.recall_at(each) for each in asked]) for _ in range(5))
 
 
-def _draw(key: str) -> np.ndarray:
-    return np.random.default_rng(zlib.crc32(key.encode())).standard_normal((36, WIDTH), np.float32)
+def _draw(key: str, width: int) -> np.ndarray:
+    return np.random.default_rng(zlib.crc32(key.encode())).standard_normal((36, width), np.float32)
 
 
 if __name__ == "__main__":

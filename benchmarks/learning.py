@@ -49,6 +49,15 @@ FEWER = (8, 4)
 """Smaller batches: the paper's, and that of its script for CVDN."""
 WIDTH, WALKS, IDS = 768, 2, 50
 """At the paper's size: of features, of a batch, of an instruction."""
+TWICE = 64
+"""The batch of the small recipe for real scenes."""
+WIDE = {
+    "agent.hidden": str(WIDTH),
+    "agent.heads": "12",
+    "agent.feed_forward": "3072",
+    "agent.text_layers": "9",
+    "agent.cross_layers": "4",
+}
 
 
 def run(data: Path | None) -> Iterator[Result]:
@@ -241,14 +250,20 @@ def both_iterate(trainer: Trainer, obvious: Obvious, iteration: int) -> Sides:
 
 
 def two_processes(world: Path) -> Iterator[Result]:
-    """Imitation, and imitation with A2C: the same batch by one process and by two, each of one thread."""
-    experiments = [small(method=method) for method in ("imitation", "imitation+a2c")]
+    """The same batches by one process and by two, each of one thread."""
+    experiments = [
+        small(method="imitation"),
+        small(method="imitation", batch=str(TWICE)),
+        small(method="imitation+a2c"),
+        small(method="imitation", batch="8", **WIDE),
+    ]
     length = {"warm_up": WARM_UP, "measured": MEASURED}
     rounds = [[in_company(size, experiments, world, **length) for size in (1, 2)] for _ in range(ROUNDS)]
     for number, experiment in enumerate(experiments):
         alone, both = (best([each[side][number] for each in rounds]) for side in range(2))
         method, batch = experiment.training.method, experiment.training.batch
-        name = f"an iteration of {method} (batch {batch}) by two processes against one, by the clock"
+        wide = ", a network as large as the paper's" if experiment.agent_settings["hidden"] == WIDTH else ""
+        name = f"an iteration of {method} (batch {batch}{wide}) by two processes against one, by the clock"
         if method == "imitation":
             yield Ratio(name, alone.whole, both.whole, 1.6, lost(alone, both))
         else:

@@ -1,7 +1,8 @@
-"""The obvious way to evaluate HAMT with scene memory: what the released code does, straightforwardly.
+"""The obvious way to evaluate an agent with scene memory: what the released code does, straightforwardly.
 
 Batches in lock-step until the last of them has ended, observations collated item by item, everything padded,
-every token computed in every layer, nothing kept from step to step but the encoded text.
+every token computed in every layer, nothing kept from step to step but the encoded text. This is HAMT's;
+TD-STP's is in `benchmarks.lockstep_tdstp`.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from esceme.agents.crossmodal import CrossModal
 from esceme.agents.hamt import HAMT
 from esceme.navigator import Navigator
 from esceme.tasks.episode import Episode
 from esceme.world import Atlas
 
 MASKED = -10000.0
+Panorama = tuple[np.ndarray, np.ndarray, np.ndarray, list[int]]
+"""What one item sees, token by token: features, angles, kinds, neighbours."""
 
 
 class Lived(NamedTuple):
@@ -44,8 +48,11 @@ class Item:
 class LockStep:
     """Evaluates batch after batch with one memory, a dictionary of vectors."""
 
+    Agent: type[CrossModal] = HAMT
+    Item = Item
+
     def __init__(self, navigator: Navigator, atlas: Atlas) -> None:
-        assert isinstance(navigator.agent, HAMT)
+        assert isinstance(navigator.agent, self.Agent)
         self.agent, self.reader, self.atlas = navigator.agent, navigator.reader, atlas
         self.heads = navigator.agent.config.heads
         self.memory: dict[int, Tensor] = {}
@@ -57,42 +64,53 @@ class LockStep:
         max_steps: int,
     ) -> list[Lived]:
         """Every decision of live items; `expert(episode, viewpoint, step)` leads, else the best choice."""
-        items = [Item(self.atlas, episode, ids) for episode, ids in batch]
+        items = [self.Item(self.atlas, episode, ids) for episode, ids in batch]
         longest = max(len(item.ids) for item in items)
         ids = torch.tensor([item.ids + [0] * (longest - len(item.ids)) for item in items])
         text_mask = torch.tensor([[i < len(item.ids) for i in range(longest)] for item in items])
         text = self.read(ids, text_mask)
-        start = self.agent.history
-        begin = start.norm(start.start + start.kind.weight[0])[0, 0]
-        for item in items:
-            item.history = [begin]
+        self.begin(items, text)
         found: list[Lived] = []
         for step in range(max_steps):
             panoramas = [self.observe(item) for item in items]
             logits = self.decide(items, panoramas, text, text_mask)
             choices = []
             for row, item in enumerate(items):
-                stop = int(self.atlas.degrees[item.pose.viewpoint[0]])
                 if not item.ended:
-                    found.append(Lived(item.episode.episode_id, step, logits[row, : stop + 1].tolist()))
+                    scores = [each for each in logits[row].tolist() if each > -math.inf]
+                    found.append(Lived(item.episode.episode_id, step, scores))
                 choice = int(logits[row].argmax())
                 if expert is not None:
                     choice = expert(item.episode, int(item.pose.viewpoint[0]), step)
-                choices.append(stop if item.ended else choice)
+                choices.append(self.stop(item) if item.ended else choice)
                 self.remember(item)
             tokens = self.recount(items, panoramas, choices, step)
             for row, (item, choice) in enumerate(zip(items, choices, strict=True)):
-                stop = int(self.atlas.degrees[item.pose.viewpoint[0]])
                 item.history.append(tokens[row])
-                if not item.ended and choice != stop:
-                    item.pose = self.atlas.step(item.pose, [choice])
-                item.ended |= choice == stop
+                item.ended |= choice == self.stop(item)
+                if not item.ended:
+                    self.move(item, choice)
             if all(item.ended for item in items):
                 break
         return found
 
-    def observe(self, item: Item) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[int]]:
-        """Tokens of one panorama, one after the other: features, angles, kinds, neighbours."""
+    def begin(self, items: list[Item], text: Tensor) -> None:
+        """Let every history begin with its global token; `text` (B, L, H) was read."""
+        history = self.agent.history
+        token = history.norm(history.start + history.kind.weight[0])[0, 0]
+        for item in items:
+            item.history = [token]
+
+    def stop(self, item: Item) -> int:
+        """The choice that ends an item's walk, where it stands."""
+        return int(self.atlas.degrees[item.pose.viewpoint[0]])
+
+    def move(self, item: Item, choice: int) -> None:
+        """Let an item go where its choice leads."""
+        item.pose = self.atlas.step(item.pose, [choice])
+
+    def observe(self, item: Item) -> Panorama:
+        """Tokens of one panorama, one after the other."""
         seen = self.atlas.observe(item.pose)
         features, angles, kinds, neighbours = [], [], [], []
         for token in range(seen.kind.shape[1]):
@@ -141,8 +159,20 @@ class LockStep:
             x = self.layer(block, x, additive(valid))
         return x
 
-    def decide(self, items: list[Item], panoramas: list, text: Tensor, text_valid: Tensor) -> Tensor:
+    def decide(
+        self, items: list[Item], panoramas: list[Panorama], text: Tensor, text_valid: Tensor
+    ) -> Tensor:
         """Logits of all items, ended or not, (B, N)."""
+        ob, kind, valid = self.describe(panoramas)
+        history = torch.stack([torch.stack(item.history) for item in items])
+        vision = torch.cat([history, ob], 1)
+        vision_valid = torch.cat([torch.ones(history.shape[:2], dtype=torch.bool), valid], 1)
+        text, vision = self.relate(text, vision, text_valid, vision_valid)
+        scored = vision[:, history.shape[1] :] * text[:, :1]
+        return self.agent.action(scored).squeeze(2).masked_fill(kind == 0, -torch.inf)
+
+    def describe(self, panoramas: list[Panorama]) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens of what all items see and remember (B, N, H), their kinds, which are no padding (B, N)."""
         longest = max(len(kinds) for _, _, kinds, _ in panoramas)
         features, angles, kinds, memory, valid = [], [], [], [], []
         for f, a, k, neighbours in panoramas:
@@ -164,19 +194,23 @@ class LockStep:
         reader, sight = self.reader, self.agent.sight
         fused = reader.second(reader.norm(functional.relu(reader.first(both))))
         described = sight.picture(fused) + sight.angle(torch.stack(angles))
-        ob = sight.norm(described + self.agent.text.kinds.weight[1] + sight.kinds(kind))
-        history = torch.stack([torch.stack(item.history) for item in items])
-        vision = torch.cat([history, ob], 1)
-        vision_valid = torch.cat([torch.ones(history.shape[:2], dtype=torch.bool), torch.stack(valid)], 1)
+        tokens = sight.norm(described + self.agent.text.kinds.weight[1] + sight.kinds(kind))
+        return tokens, kind, torch.stack(valid)
+
+    def relate(
+        self, text: Tensor, vision: Tensor, text_valid: Tensor, vision_valid: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Both streams after all cross layers."""
         tm, vm = additive(text_valid), additive(vision_valid)
         for block in self.agent.cross_layers:
             told = self.attend(block.across, text, vision, vm)
             shown = self.attend(block.across, vision, text, tm)
             text, vision = self.layer(block.text, told, tm), self.layer(block.vision, shown, vm)
-        scored = vision[:, history.shape[1] :] * text[:, :1]
-        return self.agent.action(scored).squeeze(2).masked_fill(kind == 0, -torch.inf)
+        return text, vision
 
-    def recount(self, items: list[Item], panoramas: list, choices: list[int], step: int) -> Tensor:
+    def recount(
+        self, items: list[Item], panoramas: list[Panorama], choices: list[int], step: int
+    ) -> Tensor:
         """History tokens of all items, (B, H)."""
         at = np.concatenate([item.pose.viewpoint for item in items])
         facing = np.concatenate([item.pose.view for item in items])

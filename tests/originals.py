@@ -143,7 +143,7 @@ def fine_tuned(
     wrapper: str = "",
     **kinds: bool,
 ) -> dict[str, Any]:
-    """A fine-tuned file of ESceme on HAMT or TD-STP, or of these without `memory`, with an optimiser's state."""
+    """A fine-tuned file of ESceme, or without `memory` of HAMT or TD-STP, with an optimiser's state."""
     network = drawn(inner_shapes(s, **kinds))
     if memory:
         network |= drawn(fusion_shapes(s), seed=1)

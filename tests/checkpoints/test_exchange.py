@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import originals
-from esceme.agents import HAMT, HamtConfig, Seq2Seq, Seq2SeqConfig
+from esceme.agents import HAMT, TDSTP, HamtConfig, Seq2Seq, Seq2SeqConfig
 from esceme.checkpoints import (
     export_weights,
     import_weights,
@@ -222,12 +222,6 @@ def test_a_fusion_is_not_silently_left_out() -> None:
         navigator_from(network_of(), heads=3, reader="unaided")
 
 
-def test_td_stp_is_told_by_its_three_modules() -> None:
-    for part in ("position_encoder.0.weight", "history_mapper.0.bias", "target_predictor.2.weight"):
-        with pytest.raises(CheckpointError, match="weights of TD-STP, which this version does not support"):
-            navigator_from({**network_of(), part: torch.zeros(3)}, heads=3)
-
-
 # -- refusals ---------------------------------------------------------------------------------------------
 
 
@@ -244,7 +238,7 @@ def test_all_tensors_that_do_not_fit_are_named_at_once() -> None:
     with pytest.raises(CheckpointError) as refused:
         navigator_from(network, critic, heads=3, file="best")
     assert str(refused.value) == (
-        "best: the weights fit no network of HAMT or ESceme; "
+        "best: the weights fit no network of HAMT, TD-STP or ESceme; "
         "2 missing: hist_embeddings.cls_token, ob_node_fusion.2.bias; "
         "1 unknown: encoder.pooler.weight; "
         "3 of another shape: img_embeddings.img_linear.weight (24, 17) instead of (24, 16), "
@@ -276,7 +270,7 @@ def test_a_missing_layer_is_named() -> None:
     ("spoil", "message"),
     [
         (lambda state: state | {"bert.next_action.net.0.bias": torch.zeros(24)}, "are the same tensor"),
-        (lambda state: {"weight": torch.zeros(3)}, "holds no network of HAMT or ESceme.*found 'weight'"),
+        (lambda state: {"weight": torch.zeros(3)}, "holds no network of HAMT, TD-STP or ESceme.*'weight'"),
         (lambda state: {name: torch.tensor(1.0) for name in state}, "of another shape"),
         (lambda state: {name: each[:0] for name, each in state.items()}, "expected at least 1, found 0"),
     ],
@@ -404,14 +398,17 @@ def test_other_agents_are_not_exported(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(("name", "tensors"), [("hamt", 175), ("hamt_esceme", 181)])
+@pytest.mark.parametrize(
+    ("name", "tensors"), [("hamt", 175), ("hamt_esceme", 181), ("tdstp", 187), ("tdstp_esceme", 193)]
+)
 def test_the_reference_weights_are_imported(vectors_root: Path, name: str, tensors: int) -> None:
     folder = vectors_root / name
     weights = read_weights(folder / "vln_bert.safetensors", critic=folder / "critic.safetensors")
     navigator, report = navigator_from(weights.network, weights.critic, heads=4)
     assert weights.kind == "state dict" and len(weights.network) == tensors
     assert len(report.mapped) == tensors + 4 and report.ignored == report.initialised == ()
-    assert isinstance(navigator.reader, Unaided if name == "hamt" else CandidateEnhancing)
+    assert isinstance(navigator.reader, CandidateEnhancing if "esceme" in name else Unaided)
+    assert isinstance(navigator.agent, TDSTP if "tdstp" in name else HAMT)
     training = json.loads(gzip.decompress((folder / "train_il_a2c.json.gz").read_bytes()))
     registered = [
         each.removeprefix("vln_bert.").removeprefix("critic.") for each in training["IL"]["grad_norms"]
@@ -425,14 +422,6 @@ def test_the_reference_weights_with_a_history_layer_are_imported(vectors_root: P
     parts = [read_weights(vectors_root / "hamt" / file).network for file in files]
     navigator, report = navigator_from({**parts[0], **parts[1]}, heads=4)
     assert navigator.agent.config.history_layers == 1 and set(report.initialised) == CRITIC
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("name", ["tdstp", "tdstp_esceme"])
-def test_the_reference_weights_of_td_stp_are_told(vectors_root: Path, name: str) -> None:
-    weights = read_weights(vectors_root / name / "vln_bert.safetensors")
-    with pytest.raises(CheckpointError, match="TD-STP"):
-        navigator_from(weights.network, heads=4)
 
 
 @pytest.mark.parametrize(

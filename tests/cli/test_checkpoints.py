@@ -123,6 +123,33 @@ def test_export_writes_the_file_that_was_imported(capsys: Capture, memory: bool)
     assert capsys.readouterr().out == f"ckpts/best: {len(mapped)} tensors in the original's layout\n"
 
 
+@pytest.mark.parametrize("memory", [False, True])
+def test_a_file_of_td_stp_comes_and_goes(capsys: Capture, memory: bool) -> None:
+    content = originals.fine_tuned(memory=memory, td_stp=True)
+    originals.save(content, Path("best"))
+    assert main([*IMPORT, "--structured", "True"]) == 0
+    out = capsys.readouterr().out
+    reader = "candidate-enhancing" if memory else "unaided"
+    assert f"run: tdstp, {reader}, for r2r, from best (fine-tuned)" in out
+    assert all(f"agent.{part}.*" in out for part in ("positions", "map", "guess"))
+    assert load_run("run").navigator.agent.config.structured
+    assert main(["export", "run", "--out", "again"]) == 0
+    written = torch.load("again", weights_only=True)
+    for part in ("vln_bert", "critic"):
+        state, expected = written[part]["state_dict"], content[part]["state_dict"]
+        assert list(state) == list(expected)
+        assert all(torch.equal(state[name], expected[name]) for name in expected)
+
+
+def test_pre_training_of_hamt_begins_td_stp(capsys: Capture) -> None:
+    originals.save(originals.pre_training(), Path("best"))
+    assert main([*IMPORT, "--agent", "tdstp", "--reader", "candidate-enhancing", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    drawn = {name.split(".")[1] if name.startswith("agent.") else "reader" for name in told["initialised"]}
+    assert told["setup"]["agent"] == "tdstp" and drawn == {"positions", "map", "guess", "critic", "reader"}
+    assert not load_run("run").navigator.agent.config.structured  # as in the release
+
+
 # -- refusals ---------------------------------------------------------------------------------------------
 
 
@@ -147,12 +174,23 @@ def test_other_files_are_refused(capsys: Capture) -> None:
     assert "made with a memory" in refusal(capsys, *IMPORT, "--reader", "unaided")
 
 
+def test_weights_of_another_agent_are_refused_by_name(capsys: Capture) -> None:
+    originals.save(originals.fine_tuned(td_stp=True), Path("best"))
+    told = refusal(capsys, *IMPORT, "--agent", "hamt")
+    assert told == "best: these are weights of TD-STP, not of HAMT; import them as 'tdstp'"
+    originals.save(originals.fine_tuned(), Path("best"))
+    told = refusal(capsys, *IMPORT, "--agent", "tdstp")
+    assert told == "best: these are weights of HAMT, not of TD-STP; import them as 'hamt'"
+    told = refusal(capsys, *IMPORT, "--structured", "True")
+    assert told == "best: structured is of TD-STP, and these are weights of HAMT"
+
+
 def test_an_older_run_survives_a_refused_import(capsys: Capture) -> None:
     originals.save(originals.fine_tuned(), Path("best"))
     assert main(IMPORT) == 0
     capsys.readouterr()
     originals.save({"weight": torch.zeros(3)}, Path("best"))
-    assert "holds no network of HAMT or ESceme" in refusal(capsys, *IMPORT)
+    assert "holds no network of HAMT, TD-STP or ESceme" in refusal(capsys, *IMPORT)
     load_run("run")
 
 

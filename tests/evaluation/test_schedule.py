@@ -119,7 +119,8 @@ def test_what_is_done_is_remembered_and_not_lived_again(stage: Stage, told: dict
     assert set(again) == set(told) - set(firsts)
     assert all(again[name].poses == told[name].poses and again[name].visit > 2 for name in again)
     # What is remembered matters: walks that were never taken lead elsewhere later.
-    empty = {name: replace(walk, decisions=0) for name, walk in firsts.items()}
+    empty = {name: replace(walk, poses=walk.poses[:1], stopped=False) for name, walk in firsts.items()}
+    assert not any(walk.remembered for walk in empty.values())
     assert any(walk.poses != told[name].poses for name, walk in ended(in_lanes(stage, 8, empty)).items())
 
 

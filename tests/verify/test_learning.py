@@ -139,35 +139,97 @@ def test_the_originals_lessons_are_ours(
 
 @pytest.mark.real
 @pytest.mark.parametrize("kind", ["tdstp", "tdstp_esceme"])
-def test_those_of_td_stp_are_skipped_with_a_reason(
+def test_those_of_td_stp_are_ours_step_by_step(
     vectors_root: Path, real: References, tmp_path: Path, kind: str
 ) -> None:
-    shutil.copyfile(vectors_root / kind / NAME, tmp_path / NAME)
+    for name in (*NEEDED, NAME):
+        shutil.copyfile(vectors_root / kind / name, tmp_path / name)
     report = verify(tmp_path, real.root)
-    assert [tuple(skip) for skip in report.skipped] == [(NAME, "this version does not compare such files")]
-    assert report.exit_code == 3
+    assert report.exit_code == 0 and not report.skipped
+    rows = {row.quantity: row for row in report.rows}
+    parameters = 197 if kind == "tdstp_esceme" else 191
+    assert not any("at once" in quantity for quantity in rows)  # its history is recurrent
+    assert rows["IL.actions (step by step)"].compared == 28
+    for name in ("IL.loss", "IL.logs.IL_loss", "IL.logs.GP_loss"):
+        assert rows[f"{name} (step by step) (relative)"].compared == 1
+    for lesson, way, none in (("IL", " (step by step)", 40), ("A2C", "", 36)):
+        assert rows[f"{lesson}.grad_norms{way}, parameters"].compared == parameters
+        assert rows[f"{lesson}.grad_norms{way}, none"].compared == none
+        assert rows[f"{lesson}.grad_norms{way} (relative)"].compared == parameters - none
+    assert rows["A2C.critic_calls (relative)"].compared == 9 * 4
+    for name in ("entropy", "critic_loss", "policy_loss"):
+        assert rows[f"A2C.logs.{name} (relative)"].compared == 8
+    for name in ("loss", "logs.RL_loss", "logs.GP_loss", "total_grad_norm_before_clip"):
+        assert rows[f"A2C.{name} (relative)"].compared == 1
+    assert all(row.max_abs_diff < 2e-5 for row in report.rows)  # five times better than asked for
+    stored = json.loads(gzip.decompress((tmp_path / NAME).read_bytes()))["A2C"]
+    back = [
+        1 <= action <= step for step, actions in enumerate(stored[ACTIONS]) for action in actions
+    ]  # history tokens come first, the global one before all
+    assert sum(back) > 2
+
+
+HAMT_CHANGES = [
+    (("IL", "loss", 2), "IL.loss (at once) (relative)"),
+    (("IL", "grad_norms", "vln_bert.ob_node_fusion.0.weight"), "IL.grad_norms (step by step) (relative)"),
+    (("A2C", "loss", 0), "A2C.loss (relative)"),
+    (("A2C", VALUES, 3, 0), "A2C.critic_calls (relative)"),
+    (("A2C", REWARDS, 2, 3, 2), "A2C.rewards.nDTW (relative)"),
+    (("A2C", "grad_norms", "critic.state2value.0.bias"), "A2C.grad_norms (relative)"),
+    (("A2C", NORM), "A2C.total_grad_norm_before_clip (relative)"),
+]
+TD_STP_CHANGES = [
+    (("IL", "loss"), "IL.loss (step by step) (relative)"),
+    (("IL", "logs", "IL_loss", 0), "IL.logs.IL_loss (step by step) (relative)"),
+    (("IL", "logs", "GP_loss", 0), "IL.logs.GP_loss (step by step) (relative)"),
+    (("IL", "grad_norms", "position_encoder.0.weight"), "IL.grad_norms (step by step) (relative)"),
+    (("A2C", "loss"), "A2C.loss (relative)"),
+    (("A2C", VALUES, 3, 0), "A2C.critic_calls (relative)"),
+    (("A2C", LOGS, "RL_loss", 0), "A2C.logs.RL_loss (relative)"),
+    (("A2C", LOGS, "GP_loss", 0), "A2C.logs.GP_loss (relative)"),
+    (("A2C", "grad_norms", "history_mapper.2.weight"), "A2C.grad_norms (relative)"),
+    (("A2C", NORM), "A2C.total_grad_norm_before_clip (relative)"),
+]
 
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    ("place", "quantity"),
+    ("kind", "place", "quantity"),
     [
-        (("IL", "loss", 2), "IL.loss (at once) (relative)"),
-        (("IL", "grad_norms", "vln_bert.ob_node_fusion.0.weight"), "IL.grad_norms (step by step) (relative)"),
-        (("A2C", "loss", 0), "A2C.loss (relative)"),
-        (("A2C", VALUES, 3, 0), "A2C.critic_calls (relative)"),
-        (("A2C", REWARDS, 2, 3, 2), "A2C.rewards.nDTW (relative)"),
-        (("A2C", "grad_norms", "critic.state2value.0.bias"), "A2C.grad_norms (relative)"),
-        (("A2C", NORM), "A2C.total_grad_norm_before_clip (relative)"),
+        *(("hamt_esceme", *each) for each in HAMT_CHANGES),
+        *(("tdstp_esceme", *each) for each in TD_STP_CHANGES),
     ],
 )
 def test_one_change_in_the_originals_lessons_is_noticed(
-    vectors_root: Path, real: References, tmp_path: Path, place: tuple[Any, ...], quantity: str
+    vectors_root: Path, real: References, tmp_path: Path, kind: str, place: tuple[Any, ...], quantity: str
 ) -> None:
     for name in NEEDED:
-        shutil.copyfile(vectors_root / "hamt_esceme" / name, tmp_path / name)
-    stored = json.loads(gzip.decompress((vectors_root / "hamt_esceme" / NAME).read_bytes()))
+        shutil.copyfile(vectors_root / kind / name, tmp_path / name)
+    stored = json.loads(gzip.decompress((vectors_root / kind / NAME).read_bytes()))
     write_json_gz(tmp_path / NAME, changed(stored, *place, to=lambda value: value * (1 + 5e-4)))
+    report = verify(tmp_path, real.root)
+    assert report.exit_code == 1 and quantity in faults(report)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("flag", "quantity"),
+    [
+        ("--rl_teacher_weight", "A2C.logs.RL_loss (relative)"),
+        ("--gp_loss_weight", "IL.logs.GP_loss (step by step) (relative)"),
+        ("--no-path-restriction", "A2C.logs.RL_loss (relative)"),
+        ("--logit-reweighting", "A2C.loss (relative)"),
+    ],
+)
+def test_other_flags_of_td_stp_are_other_lessons(
+    vectors_root: Path, real: References, tmp_path: Path, flag: str, quantity: str
+) -> None:
+    for name in NEEDED:
+        shutil.copyfile(vectors_root / "tdstp_esceme" / name, tmp_path / name)
+    stored = json.loads(gzip.decompress((vectors_root / "tdstp_esceme" / NAME).read_bytes()))
+    before, _, after = stored["flags"].partition(flag)
+    without = f"{before} --no_such_flag {after}" if flag in stored["flags"] else f"{before} {flag}"
+    write_json_gz(tmp_path / NAME, stored | {"flags": without})
     report = verify(tmp_path, real.root)
     assert report.exit_code == 1 and quantity in faults(report)
 

@@ -60,7 +60,10 @@ def compare_learning(name: str, path: Path, references: References, report: Repo
 def school_of(stored: Lessons, beside: Beside, references: References) -> School:
     """The network beside a file, in the scenes and with the settings that the file names."""
     flags = flags_of(stored.flags)
-    navigator, lessons = tell(beside.navigator(Switches.of(flags)), flags), _lessons(stored).values()
+    navigator, lessons = (
+        tell(beside.navigator(Switches.of(flags)), stored.variant, flags),
+        _lessons(stored).values(),
+    )
     scenes = {item.scan for lesson in lessons for item in lesson.items}
     atlas = made_up_atlas(scenes, references, network_of(navigator).config.feature_width)
     longest = max((len(lesson.actions) for lesson in lessons), default=0)

@@ -65,7 +65,9 @@ def compare_lives(name: str, path: Path, references: References, report: Report)
     try:
         _compare_items(name, stored, references, comparison, report)
         flags = flags_of(stored.flags)
-        navigator = tell(beside.navigator(Switches.of(flags), replaced=_as_tensors(replaced)), flags)
+        navigator = tell(
+            beside.navigator(Switches.of(flags), replaced=_as_tensors(replaced)), stored.variant, flags
+        )
         longest = max((len(batch.steps) for each in stored.passes for batch in each.batches), default=0)
         _compare_passes(stored, navigator, references, limit_of(flags, longest), comparison)
         report.used |= beside.used

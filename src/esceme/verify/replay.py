@@ -104,9 +104,14 @@ def flags_of(text: str) -> dict[str, Json]:
     return {word[0]: " ".join(word[1:]) or True for word in words if word}
 
 
-def tell(navigator: Navigator, flags: Mapping[str, Json]) -> Navigator:
-    """The navigator, told what only a walk or training needs to know of TD-STP's flags."""
+def tell(navigator: Navigator, variant: str, flags: Mapping[str, Json]) -> Navigator:
+    """The navigator, told what only a walk or training needs to know of TD-STP's flags.
+
+    Raises `DataError` where a file is of another agent than the weights beside it.
+    """
     agent = navigator.agent
+    if variant.startswith("tdstp") != isinstance(agent, TDSTP):
+        raise DataError(f"of '{variant}', and the weights beside it are of {type(agent).__name__}")
     if not isinstance(agent, TDSTP):
         return navigator
     try:
