@@ -131,6 +131,10 @@ def _leave_no_network_behind() -> Iterator[None]:
     gc.collect()
 
 
+FROZEN = {"r2r": {"text", "history"}, "rxr": {"text", "history"}, "tdstp": {"text"}}
+"""What does not learn in the rows of a task, or of an agent (spec G)."""
+
+
 @pytest.mark.parametrize("name", PAPER)
 def test_a_row_of_the_paper_takes_an_iteration(name: str, datasets: Path, tmp_path: Path) -> None:
     experiment = with_settings(PAPER[name], SHORT)
@@ -154,8 +158,12 @@ def test_a_row_of_the_paper_takes_an_iteration(name: str, datasets: Path, tmp_pa
     assert all(math.isfinite(value) for value in said.values())
     assert expected <= set(said)
     learned = {part for part, module in parts.items() if fingerprint(module) != before[part]}
-    frozen = {"text", "history"} if experiment.task in ("r2r", "rxr") else set()
+    config = navigator.agent.config
+    frozen = {
+        part for part, is_so in (("text", config.freeze_text), ("history", config.freeze_history)) if is_so
+    }
     assert learned == set(parts) - frozen
+    assert frozen == FROZEN.get(experiment.agent if experiment.agent == "tdstp" else experiment.task, set())
     assert len(course.sets[experiment.validation.best_split]) > 0
     assert not (tmp_path / "run").exists()  # nothing is kept of it
 

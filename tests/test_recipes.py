@@ -248,6 +248,29 @@ def test_the_row_of_graph_encoding_differs_in_the_reader_alone() -> None:
     assert any("release has no code of it" in each for each in graph.differences)
 
 
+def test_the_rows_of_td_stp_follow_its_script() -> None:
+    row, hamt = PAPER["r2r-tdstp"], PAPER["r2r-hamt"]
+    expected = {
+        "agent": "tdstp",
+        "agent.freeze_text": True,
+        "agent.freeze_history": False,
+        "agent.grid": 5,
+        "agent.spacing": 6.0,
+        "agent.target_weight": 0.1,
+        "agent.reweigh": True,
+        "agent.structured": False,
+        "training.comment_weight": 0.4,
+        "training.comments": "path",
+        "training.learning_rate": 1e-5,
+        "training.batch": 8,
+        "training.augmentation": "prevalent",
+    }
+    assert read(row, expected) == expected
+    assert replace(row.training, comment_weight=0.0) == hamt.training
+    memory = PAPER["r2r-tdstp-esceme"]
+    assert (memory.agent, memory.reader, memory.training) == ("tdstp", "candidate-enhancing", row.training)
+
+
 def test_paper_size_networks_have_the_published_numbers_of_parameters() -> None:
     network = build(PAPER["r2r-hamt-esceme"])
     critic = size(network.agent.critic)
@@ -257,7 +280,7 @@ def test_paper_size_networks_have_the_published_numbers_of_parameters() -> None:
 
 def test_every_row_says_which_one_it_is_and_what_it_follows() -> None:
     for name, row in PAPER.items():
-        assert re.match(r"Table \d+, (I?R2R|R4R|CVDN|RxR): (HAMT|ESceme)", row.about), name
+        assert re.match(r"Table \d+, (I?R2R|R4R|CVDN|RxR): (HAMT|TD-STP|ESceme)", row.about), name
         assert ("esceme" in name) == ("ESceme" in row.about)
         assert all("follow" in each or "Here" in each or "Without" in each for each in row.differences), name
         remembers = READERS[row.reader].uses_memory and row.validation.memory == "cold"
@@ -281,7 +304,7 @@ def test_the_options_that_differences_name_exist(name: str) -> None:
 
 
 def test_there_is_a_small_recipe_of_every_task_without_and_with_memory() -> None:
-    tasks = ("r2r", "ir2r", "r4r", "cvdn", "rxr", "r2r-semantic")
+    tasks = ("r2r", "r2r-tdstp", "ir2r", "r4r", "cvdn", "rxr", "r2r-semantic")
     pairs = {f"{task}-small{memory}" for task in tasks for memory in ("", "-esceme")}
     others = {f"r2r-small-{name}" for name in ("blind", "esceme-mean", "ge", "both")}
     assert set(SMALL) == pairs | others
