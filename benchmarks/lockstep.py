@@ -208,9 +208,7 @@ class LockStep:
             text, vision = self.layer(block.text, told, tm), self.layer(block.vision, shown, vm)
         return text, vision
 
-    def recount(
-        self, items: list[Item], panoramas: list[Panorama], choices: list[int], step: int
-    ) -> Tensor:
+    def recount(self, items: list[Item], panoramas: list[Panorama], choices: list[int], step: int) -> Tensor:
         """History tokens of all items, (B, H)."""
         at = np.concatenate([item.pose.viewpoint for item in items])
         facing = np.concatenate([item.pose.view for item in items])

@@ -41,6 +41,7 @@ class Planner(Item):
 
     @property
     def here(self) -> int:
+        """The viewpoint where it stands."""
         return int(self.pose.viewpoint[0])
 
 
@@ -52,7 +53,9 @@ class LockStepPlanner(LockStep):
     def begin(self, items: list[Planner], text: Tensor) -> None:
         """Also draw a grid around where each item starts."""
         super().begin(items, text)
-        for item, tokens in zip(items, self.agent.positions(self.agent.points)[None] * text[:, :1], strict=True):
+        for item, tokens in zip(
+            items, self.agent.positions(self.agent.points)[None] * text[:, :1], strict=True
+        ):
             item.target = tokens
 
     def move(self, item: Planner, choice: int) -> None:

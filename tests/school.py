@@ -59,6 +59,7 @@ def write_school(root: Path) -> Path:
 
 def lesson_plan(
     *,
+    who: str = "hamt",
     way: str = "as-released",
     agent: Mapping[str, Any] | None = None,
     reader: str = "candidate-enhancing",
@@ -73,6 +74,7 @@ def lesson_plan(
     completeness = Completeness(way=way, reset_after=5)  # type: ignore[arg-type]
     return Experiment(
         max_steps=5,
+        agent=who,
         agent_settings={**SMALL, **(agent or {})},
         reader=reader,
         feature_dropout=feature_dropout,

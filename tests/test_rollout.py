@@ -16,12 +16,16 @@ from cottage import WIDTH, blind_navigator, cottage, encode, led, small_navigato
 from esceme import rollout
 from esceme.agents.base import Decision, Privileged, State, Words
 from esceme.agents.scripted import ShortestPath, StopAtOnce
+from esceme.evaluation.result import trajectory_of
 from esceme.memory import MemoryBank, Unaided
+from esceme.metrics import score
 from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.rollout import roll_out
+from esceme.tasks import Prediction, Stand
 from esceme.tasks.episode import Episode
 from esceme.walking import Walk, by_time, following, greedy, sampling
+from homesick import Homesick, HomesickState, told
 
 ATLAS = cottage()
 TO_GARDEN = walk_of("hall", "door", "garden", name="0_0")
@@ -139,14 +143,14 @@ def test_stopping_with_the_last_decision_is_stopping() -> None:
 
 
 def test_who_ends_leaves_and_the_others_keep_their_order() -> None:
-    told = [
+    lived = [
         (
             [walk.episode.episode_id for walk in step.walks],
             [walk.episode.episode_id for walk in step.finished],
         )
         for step in led(blind_navigator(), ATLAS, ALL, None)
     ]
-    assert told == [
+    assert lived == [
         (["0_0", "1_0", "2_0", "3_0"], ["2_0"]),
         (["0_0", "1_0", "3_0"], []),
         (["0_0", "1_0", "3_0"], ["0_0", "1_0"]),
@@ -241,16 +245,116 @@ def test_scripted_agents_are_told_the_goals() -> None:
 
 
 def test_nobody_is_told_a_goal_that_is_withheld() -> None:
-    told = []
+    heard = []
 
     class Curious(StopAtOnce):
         def begin(self, words: Words, start: Tensor, privileged: Privileged | None = None) -> Any:
-            told.append(privileged)
+            heard.append(privileged)
             return super().begin(words, start, privileged)
 
     withheld = replace(walk_of("hall"), goal_withheld=True)
     list(led(Navigator(Curious(), Unaided()), ATLAS, [withheld, TO_PANTRY], None, choose=greedy))
-    assert told == [None]
+    assert heard == [None]
+
+
+# -- going back --------------------------------------------------------------------------------------------
+
+FORTH = walk_of("hall", "landing", "attic", name="0_0")
+ORDERS = {
+    "0_0": ["landing", "attic", "back to hall", "pantry", "back to attic", "stop"],
+    "1_0": ["door", "stop"],
+    "2_0": ["pantry", "hall", "back to kitchen", "hall"],
+}
+BESIDE = [walk_of("hall", "door", name="1_0"), walk_of("kitchen", "hall", name="2_0")]
+
+
+def gone_back(
+    episodes: Sequence[Episode] = (FORTH,), memory: MemoryBank | None = None, *, max_steps: int = 9
+) -> list[rollout.Step]:
+    navigator = Navigator(Homesick(), Unaided())
+    choose = told(ATLAS, ORDERS)
+    return list(led(navigator, ATLAS, episodes, memory, choose=choose, max_steps=max_steps))
+
+
+def test_a_jump_is_walked_node_by_node_and_is_one_decision() -> None:
+    walk = gone_back()[-1].finished[0]
+    assert places(walk) == [
+        *["hall", "landing", "attic"],
+        *["landing", "hall"],
+        "pantry",
+        *["hall", "landing", "attic"],
+    ]
+    assert (walk.decisions, walk.stopped) == (6, True)
+    views = [view for _, view in walk.poses]
+    assert views[3] == views[2] and views[4] == views[0]  # not turned on the way, then as at the first visit
+    assert views[6] == views[7] == views[5] and views[8] == views[2]
+    assert len({views[0], views[2], views[5]}) == 3
+
+
+def test_what_is_walked_on_a_way_back_counts_in_the_scores() -> None:
+    walk = gone_back()[-1].finished[0]
+    stands = tuple(Stand(*each) for each in trajectory_of(walk, ATLAS))
+    scored = score([(FORTH, Prediction("0_0", stands))], ATLAS).means()
+    graph, names = ATLAS.graph("cottage"), places(walk)
+    metres = sum(graph.distance(*pair) for pair in zip(names, names[1:], strict=False))
+    there = graph.distance("hall", "attic")
+    assert scored["tl"] == pytest.approx(metres)
+    assert scored["sr"] == 1.0 and scored["spl"] == pytest.approx(there / metres)
+
+
+def test_a_place_is_remembered_once_and_only_where_something_was_decided() -> None:
+    diary: list[str] = []
+    bank = Diary.written_into(diary)
+    (walk,) = gone_back(memory=bank)[-1].finished
+    assert diary == [
+        f"remember {name}" for name in ("hall", "landing", "attic", "hall", "pantry", "attic")
+    ]  # nothing at what was passed through
+    assert sorted(bank["cottage"].viewpoints) == ["attic", "hall", "landing", "pantry"]
+    assert set(walk.remembered) == set(bank.visited.nonzero().flatten().tolist())
+    again = MemoryBank.of(ATLAS)
+    again.remember_at(walk.remembered)
+    everywhere = torch.arange(len(ATLAS))
+    assert torch.equal(again.recall_at(everywhere), bank.recall_at(everywhere))
+    assert set(again["cottage"].edges) == set(bank["cottage"].edges)
+
+
+@pytest.mark.parametrize("max_steps", range(1, 6))
+def test_a_walk_that_ends_with_a_way_back_remembers_what_it_should(max_steps: int) -> None:
+    bank = MemoryBank.of(ATLAS)
+    (walk,) = gone_back(memory=bank, max_steps=max_steps)[-1].finished
+    assert walk.decisions == max_steps and not walk.stopped
+    assert set(walk.remembered) == set(bank.visited.nonzero().flatten().tolist())
+
+
+def test_what_was_thought_is_carried_on() -> None:
+    for number, step in enumerate(gone_back()):
+        assert isinstance(step.state, HomesickState)
+        assert step.state is step.decision.state
+        assert step.state.thoughts.tolist() == [number + 1]  # every decision began where the last one ended
+        assert step.state.walked.tolist() == [number]  # but nothing was done yet
+
+
+def test_who_goes_back_does_not_disturb_who_walks_beside() -> None:
+    together = {
+        walk.episode.episode_id: walk.poses
+        for step in gone_back([FORTH, *BESIDE], max_steps=4)
+        for walk in step.finished
+    }
+    for episode in (FORTH, *BESIDE):
+        (alone,) = gone_back([episode], max_steps=4)[-1].finished
+        assert together[episode.episode_id] == alone.poses
+    names = [ATLAS.name(viewpoint)[1] for viewpoint, _ in together["2_0"]]
+    assert names == ["kitchen", "pantry", "hall", "kitchen", "hall"]  # two rooms that share an edge
+
+
+def test_what_is_past_includes_what_was_passed_through() -> None:
+    """Readers are told where a walk has been before, in order."""
+    past = [step.seen.past for step in gone_back()]
+    *_, last = past
+    assert last is not None
+    assert [ATLAS.name(each)[1] for each in last[0].tolist()] == [
+        *["hall", "landing", "attic", "landing", "hall", "pantry", "hall", "landing"]
+    ]
 
 
 def test_gradients_flow_through_the_loop() -> None:

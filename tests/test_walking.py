@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from cottage import cottage, walk_of
-from esceme.agents.base import Decision
+from esceme.agents.base import Decision, Routes
 from esceme.errors import WorldError
 from esceme.observation import Observation
-from esceme.walking import Once, Walk, by_time, following, greedy, past_of, sampling
+from esceme.walking import Once, Walk, by_time, following, greedy, moves, past_of, sampling
 from esceme.world import Pose
 
 ATLAS = cottage()
@@ -66,6 +66,78 @@ def test_a_source_hands_out_its_episodes_once() -> None:
     walks = source.next([], [])
     assert [walk.episode.episode_id for walk in walks] == ["0_0", "1_0"]
     assert list(source.next([], walks)) == list(source.next(walks, [])) == []
+
+
+# -- moves -------------------------------------------------------------------------------------------------
+
+
+def at(name: str) -> int:
+    return int(ATLAS.locate("cottage", [name])[0])
+
+
+FIRST = 40
+"""The choice that leads back to place 0."""
+
+
+def going_back() -> tuple[Pose, Decision]:
+    """Four agents, the last two of which have been to the hall, the landing and the hall again."""
+    pose = Pose(
+        np.array([at(name) for name in ("garden", "door", "attic", "attic")]), np.array([1, 2, 3, 35])
+    )
+    walked = [at("hall"), at("landing"), at("hall")]
+    steps = torch.tensor([[0, 1, 0], [1, 0, 2], [0, 1, 0]])  # hall and landing are next to each other
+    nothing = torch.zeros_like(steps)
+    routes = Routes(
+        first=FIRST,
+        viewpoint=torch.tensor([[-1] * 3, [-1] * 3, walked, walked]),
+        view=torch.tensor([[0] * 3, [0] * 3, [13, 25, 7], [13, 25, 7]]),
+        near=torch.tensor([[0] * 3, [0] * 3, [0, 1, 0], [0, 1, 0]]),
+        linked=torch.stack([nothing, nothing, steps, steps]),
+    )
+    return pose, Decision(torch.zeros(4, FIRST + 3), routes=routes)
+
+
+def test_who_stops_does_not_move_and_who_goes_on_faces_where_it_went() -> None:
+    pose, decision = going_back()
+    stop = int(ATLAS.degrees[at("garden")])
+    to_hall = ATLAS.neighbours[at("door")].tolist().index(at("hall"))
+    expected = ATLAS.step(pose, np.array([stop, to_hall, 1, 1]))
+    for routes in (decision.routes, None):
+        ways = moves(
+            ATLAS, pose, Decision(decision.logits, routes=routes), torch.tensor([stop, to_hall, 1, 1])
+        )
+        assert ways == [[], [(at("hall"), int(expected.view[1]))], [], []]
+
+
+def test_going_back_is_walked_node_by_node_without_turning_until_the_end() -> None:
+    pose, decision = going_back()
+    stop = [int(ATLAS.degrees[at(name)]) for name in ("garden", "door")]
+    ways = moves(ATLAS, pose, decision, torch.tensor([*stop, FIRST, FIRST + 2]))
+    assert ways == [
+        [],
+        [],
+        [(at("landing"), 3), (at("hall"), 13)],  # on the way as before, at the end as at that visit
+        [(at("landing"), 35), (at("hall"), 7)],
+    ]
+    assert {type(number) for way in ways for place in way for number in place} == {int}
+
+
+def test_one_step_back_has_nothing_between() -> None:
+    pose, decision = going_back()
+    stop = [int(ATLAS.degrees[at(name)]) for name in ("garden", "door")]
+    assert moves(ATLAS, pose, decision, torch.tensor([*stop, FIRST + 1, 0])) == [
+        *([], []),
+        [(at("landing"), 25)],
+        [(at("landing"), int(ATLAS.step(pose, np.array([*stop, 0, 0])).view[3]))],  # as a candidate
+    ]
+
+
+def test_a_way_back_that_was_never_walked_is_an_error() -> None:
+    pose, decision = going_back()
+    assert decision.routes is not None
+    cut = decision._replace(routes=decision.routes._replace(linked=torch.zeros(4, 3, 3, dtype=torch.int64)))
+    with pytest.raises(WorldError, match="no way leads back to viewpoint"):
+        moves(ATLAS, pose, cut, torch.tensor([1, 1, FIRST, 1]))
 
 
 # -- choices -----------------------------------------------------------------------------------------------

@@ -73,19 +73,21 @@ def interrupt(experiment: Experiment, school: Path, out: Path, after: int, **how
 
 
 @pytest.mark.parametrize(
-    ("method", "way", "memory"),
+    ("who", "method", "way", "memory"),
     [
-        ("imitation+a2c", "as-released", "leaking"),
-        ("imitation+a2c", "reset", "cold"),
-        ("imitation+a2c", "drawn", "two-pass"),
-        ("dagger", "forgetting", "episodic"),
-        ("dagger", "drawn", "leaking"),
+        ("hamt", "imitation+a2c", "as-released", "leaking"),
+        ("hamt", "imitation+a2c", "reset", "cold"),
+        ("hamt", "imitation+a2c", "drawn", "two-pass"),
+        ("hamt", "dagger", "forgetting", "episodic"),
+        ("hamt", "dagger", "drawn", "leaking"),
+        ("tdstp", "imitation+a2c", "drawn", "leaking"),
     ],
 )
 def test_a_run_interrupted_after_every_iteration_ends_as_if_it_never_was(
-    school: Path, uninterrupted: Uninterrupted, tmp_path: Path, method: str, way: str, memory: str
+    school: Path, uninterrupted: Uninterrupted, tmp_path: Path, who: str, method: str, way: str, memory: str
 ) -> None:
-    experiment = lesson_plan(method=method, way=way, memory=memory, decay="linear")
+    comments = {"comment_weight": 0.4} if who == "tdstp" else {}
+    experiment = lesson_plan(who=who, method=method, way=way, memory=memory, decay="linear", **comments)
     for after in range(1, 7):
         watch = interrupt(experiment, school, tmp_path, after)
         kept = [done for done in (0, 2, 3, 4) if done < after - 1]  # the last iteration kept no state

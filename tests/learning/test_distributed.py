@@ -43,23 +43,27 @@ def school(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("method", "way", "reader"),
+    ("who", "method", "way", "reader"),
     [
-        ("imitation", "as-released", "candidate-enhancing"),
-        ("imitation", "drawn", "candidate-enhancing"),
-        ("dagger", "forgetting", "candidate-enhancing"),
-        ("dagger", "drawn", "candidate-enhancing"),
-        ("imitation+a2c", "reset", "candidate-enhancing"),
-        ("imitation+a2c", "drawn", "candidate-enhancing"),
-        ("imitation", "drawn", "graph-encoding"),
-        ("imitation+a2c", "as-released", "both"),
-        ("imitation+a2c", "as-released", "unaided"),
+        ("hamt", "imitation", "as-released", "candidate-enhancing"),
+        ("hamt", "imitation", "drawn", "candidate-enhancing"),
+        ("hamt", "dagger", "forgetting", "candidate-enhancing"),
+        ("hamt", "dagger", "drawn", "candidate-enhancing"),
+        ("hamt", "imitation+a2c", "reset", "candidate-enhancing"),
+        ("hamt", "imitation+a2c", "drawn", "candidate-enhancing"),
+        ("hamt", "imitation", "drawn", "graph-encoding"),
+        ("hamt", "imitation+a2c", "as-released", "both"),
+        ("hamt", "imitation+a2c", "as-released", "unaided"),
+        ("tdstp", "dagger", "forgetting", "both"),
+        ("tdstp", "imitation+a2c", "drawn", "candidate-enhancing"),
     ],
 )
 def test_gradients_are_those_of_one_process_on_the_joint_batch(
-    school: Path, method: str, way: str, reader: str
+    school: Path, who: str, method: str, way: str, reader: str
 ) -> None:
     experiment = lesson_plan(
+        who=who,
+        comment_weight=0.4 if who == "tdstp" else 0.0,
         method=method,
         way=way,
         reader=reader,
