@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.measure import THREADS, Result, data_root, line
 
 RESULTS = Path(__file__).parent / "results.md"
-ON_REAL_DATA = ("loading", "scoring", "observing", "memory", "evaluating")
+ON_REAL_DATA = ("loading", "scoring", "observing", "memory", "evaluating", "evaluating-tdstp")
 ON_GENERATED = (
     "rendering",
     "generating",

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -76,10 +77,9 @@ class Work:
         navigator: Navigator | None = None,
         *,
         loop: type[LockStep] = LockStep,
-        words: Callable[[str], Sequence[int]] | None = None,
         per_scene: int = EPISODES_PER_SCENE,
     ) -> None:
-        """Read the data; `loop` is the obvious side, `words` gives ids, by default the data's WordPieces."""
+        """Read the data; `loop` is the obvious side."""
         if navigator is None:
             torch.manual_seed(0)
             navigator = Navigator(HAMT(HamtConfig(initial_std=0.04)), CandidateEnhancing())
@@ -95,9 +95,9 @@ class Work:
         keys = [f"{scene}_{name}" for scene, graph in graphs.items() for name in graph.viewpoints]
         features = np.stack([_draw(key, navigator.agent.config.feature_width) for key in keys])
         self.atlas = Atlas(graphs.values(), ArrayFeatures(keys, features, source="drawn"))
-        words = words or WordPiece.read(folder.tokenizers[0]).encode
+        words = WordPiece.read(folder.tokenizers[0])
         self.ids = {
-            each.episode_id: truncate(words(each.instruction), MAX_TOKENS, keep="first")
+            each.episode_id: truncate(words.encode(each.instruction), MAX_TOKENS, keep="first")
             for each in self.episodes
         }
 
@@ -148,7 +148,7 @@ class Work:
 
 
 def throughput(work: Work, paths: Mapping[str, Sequence[str]] | None, *, rounds: int = 2) -> Iterator[Result]:
-    """Both sides by turns, twice; every decision must be alike."""
+    """Both sides by turns, some rounds; every decision must be alike."""
     times, decisions = [], [{}, {}]
     for _ in range(rounds):
         pair = []
@@ -164,7 +164,8 @@ def throughput(work: Work, paths: Mapping[str, Sequence[str]] | None, *, rounds:
     assert all(np.argmax(slow[key]) == np.argmax(fast[key]) for key in slow)
     obvious, ours = (min(each) for each in zip(*times, strict=True))
     count = len(work.episodes)
-    how = f"{count} episodes of {len(fast) / count:.1f} decisions"
+    lengths = Counter(episode for episode, _ in fast).values()
+    how = f"{count} episodes of {len(fast) / count:.1f} decisions, {min(lengths)} to {max(lengths)}"
     rates = f"{count / ours:.2f} against {count / obvious:.2f} episodes a second"
     whose = "its own walks" if paths is None else "walks as long as a published agent's"
     said = f"matrix products at full speed; logits alike within {furthest:.0e}"

@@ -2,7 +2,7 @@
 
 As `benchmarks.evaluating` does it with HAMT: random weights and features, instructions and buildings of R2R
 val_unseen, and that both sides would decide alike at every step is asserted. Led by a published agent's walks
-nobody jumps back; where it walks as it likes, it often does.
+nobody jumps back; where it walks as it likes, some do, and most stop at once or never.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class LockStepPlanner(LockStep):
         return logits
 
     def restrict(self, item: Planner, logits: Tensor, panorama: Panorama) -> None:
-        """Shut out what is no choice, and make jumps to and fro unlikely."""
+        """Shut out what is no choice, and make jumping back and forth unlikely."""
         logits[item.width] = -torch.inf
         for place, (viewpoint, _) in enumerate(item.places, item.width + 1):
             if viewpoint == item.here:

@@ -1,4 +1,4 @@
-"""What benchmarks compare with: the obvious side learns the same, and clocks add up."""
+"""What benchmarks compare with: the obvious side learns and decides the same, and clocks add up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from esceme.agents import AGENTS
+from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig
+from esceme.navigator import Navigator
 from esceme.synth import Order, embedded_world
+from esceme.tasks.r2r import read_r2r
+from school import SMALL
+from street import SPLIT, WIDTH, write_street
 
 pytestmark = pytest.mark.long
 
@@ -38,6 +44,21 @@ def graph_encoding() -> Iterator[ModuleType]:
         from benchmarks import graph_encoding
 
         yield graph_encoding
+
+
+@pytest.fixture
+def evaluating() -> Iterator[ModuleType]:
+    """`benchmarks.evaluating_tdstp`, which has HAMT's loop, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(REPOSITORY)
+        from benchmarks import evaluating_tdstp
+
+        yield evaluating_tdstp
+
+
+@pytest.fixture(scope="module")
+def street(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_street(tmp_path_factory.mktemp("street")).root
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +109,37 @@ def test_graphs_of_all_pairs_and_counted_ones_are_encoded_alike(
     monkeypatch.setattr(graph_encoding, "ROOM", 1e9)
     with pytest.raises(AssertionError):
         graph_encoding.measured(25, reader)
+
+
+# -- evaluating ------------------------------------------------------------------------------------------
+
+
+def small(agent: str, seed: int) -> Navigator:
+    """An agent with drawn weights and a memory."""
+    torch.manual_seed(seed)
+    config = AGENTS[agent].Config(**SMALL, feature_width=WIDTH, vocabulary=100)
+    return Navigator(AGENTS[agent](config), CandidateEnhancing(CandidateEnhancingConfig(width=WIDTH)))
+
+
+@pytest.mark.parametrize("agent", ["hamt", "tdstp"])
+def test_batches_in_lock_step_decide_what_lanes_do(
+    agent: str, evaluating: ModuleType, street: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jumps = []
+
+    class Counted(evaluating.LockStepPlanner):  # type: ignore[misc, name-defined]
+        def move(self, item, choice):  # type: ignore[no-untyped-def]
+            jumps.append(choice >= item.width)
+            super().move(item, choice)
+
+    loop = {"loop": Counted} if agent == "tdstp" else {}
+    work = evaluating.Work(street, small(agent, 3), **loop, per_scene=2)
+    led = {each.episode_id: each.reference_path for each in read_r2r(street / "R2R" / f"R2R_{SPLIT}.json")}
+    for paths in (led, None):
+        ratio, _ = evaluating.throughput(work, paths, rounds=1)  # which asserts it
+        assert ratio.obvious > 0 and ratio.ours > 0
+    assert agent == "hamt" or any(jumps) and not all(jumps)
+    monkeypatch.setattr(evaluating.LockStepPlanner, "restrict", lambda *_: None)
+    if agent == "tdstp":
+        with pytest.raises(AssertionError):
+            list(evaluating.throughput(work, None, rounds=1))

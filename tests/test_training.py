@@ -171,3 +171,26 @@ def test_a_run_does_not_go_on_with_other_data(school: Path, tmp_path: Path) -> N
     write_json(path, read_json(path, list[dict[str, Any]])[1:])
     with pytest.raises(ConfigError, match=r"differs in data.train"):
         train(lesson_plan(), other, tmp_path / "run")
+
+
+def test_a_run_that_begins_with_another_says_which_weights_it_takes(school: Path, tmp_path: Path) -> None:
+    shorter = {"iterations": 1, "every": 1}
+    first = train(lesson_plan(reader="unaided", **shorter), school, tmp_path / "first")
+    plan, watch = replace(lesson_plan(**shorter), start=str(first)), Interrupt(99)
+    course = prepare(plan, school, tmp_path / "second", watch=watch)
+    old = load_run(first).navigator.state_dict()
+    new = [name for name in course.trainer.navigator.state_dict() if name not in old]
+    assert watch.notes == [
+        f"begins with {first}: {len(old)} of its {len(old)} tensors are taken; {len(new)} are drawn: "
+        + ", ".join([*new[:3], "..."])
+    ]
+    course.run()
+    again = Interrupt(99)
+    prepare(plan, school, tmp_path / "second", watch=again)
+    assert again.notes == []  # it goes on with weights of its own
+    back = replace(lesson_plan(reader="unaided", **shorter), start=str(tmp_path / "second"))
+    prepare(back, school, tmp_path / "third", watch=again)
+    assert again.notes[0].endswith(
+        f"{len(old)} of its {len(old) + len(new)} tensors are taken; {len(new)} of its own are ignored: "
+        + ", ".join([*new[:3], "..."])
+    )

@@ -43,6 +43,8 @@ OURS = (EXPERIMENT, WEIGHTS, VOCABULARY, FILE, EVENTS, STATES, BEST)
 HELD_OUT = "held_out"
 CLAUSE_ENDS = (",", ".", ";")
 """Words of a vocabulary that end a clause."""
+NAMED = 3
+"""How many tensors are named where many are meant."""
 
 
 class Classroom(NamedTuple):
@@ -110,7 +112,11 @@ def prepare(
     room = read_data(experiment, found)
     begun = load_run(experiment.start) if experiment.start else None
     vocabulary = _vocabulary(experiment, room, begun)
-    navigator, setup = build(experiment, found, room.store, vocabulary, begun)
+    navigator, setup = build(experiment, found, room.store, vocabulary)
+    if begun is not None:
+        told = _begin_with(navigator, begun)
+        if not any((folder / STATES).glob("*.pt")):  # or it goes on with weights of its own
+            watch.note(told)
     navigator.to(device)
 
     def begin() -> None:
@@ -276,9 +282,8 @@ def build(
     data: DataFolder,
     store: FeatureStore,
     vocabulary: Vocabulary | None,
-    begun: Run | None,
 ) -> tuple[Navigator, Setup]:
-    """A navigator that fits the data: drawn, or with the weights of a run as far as that has them."""
+    """A navigator that fits the data, drawn."""
     words = vocabulary.size if vocabulary is not None else _wordpieces(data)
     agent: Settings = {"feature_width": store.width, **({"vocabulary": words} if words else {})}
     if vocabulary is not None:
@@ -295,8 +300,6 @@ def build(
     ).build(seed=experiment.seed)
     if experiment.word_vectors:
         ground(navigator, vocabulary, [data.root / each for each in experiment.word_vectors], data.rooms)
-    if begun is not None:
-        _begin_with(navigator, begun)
     made_for = {"task": experiment.task, "max_steps": experiment.max_steps}
     made_for |= {"max_tokens": experiment.max_tokens, "keep": experiment.keep}
     setup = setup_of(navigator, **made_for, feature_source=Path(store.source).name)
@@ -329,8 +332,11 @@ def _vocabulary(experiment: Experiment, room: Classroom, begun: Run | None) -> V
     return Vocabulary.build(texts, min_count=experiment.rarest)
 
 
-def _begin_with(navigator: Navigator, begun: Run) -> None:
-    """Take over the weights of a run; what it lacks stays as drawn, what does not fit is an error."""
+def _begin_with(navigator: Navigator, begun: Run) -> str:
+    """Take over the weights of a run, and say which they are.
+
+    What it lacks stays as drawn, what does not fit is an error.
+    """
     mine, theirs = navigator.state_dict(), begun.navigator.state_dict()
     taken = {name: tensor for name, tensor in theirs.items() if name in mine}
     astray = [name for name, tensor in taken.items() if tensor.shape != mine[name].shape]
@@ -341,6 +347,20 @@ def _begin_with(navigator: Navigator, begun: Run) -> None:
             f"{begun.folder}: does not fit the experiment that shall begin with it: {name} is {shapes}"
         )
     navigator.load_state_dict({**mine, **taken})
+    drawn, ignored = ([name for name in some if name not in taken] for some in (mine, theirs))
+    told = [f"{len(taken)} of its {len(theirs)} tensors are taken"]
+    told += [f"{len(drawn)} are drawn: {_first(drawn)}"] if drawn else []
+    told += [f"{len(ignored)} of its own are ignored: {_first(ignored)}"] if ignored else []
+    return f"begins with {begun.folder}: {'; '.join(told)}"
+
+
+def _first(names: Sequence[str]) -> str:
+    """The first of some names.
+
+    >>> _first(["a", "b", "c", "d"])
+    'a, b, c, ...'
+    """
+    return ", ".join([*names[:NAMED], *(["..."] if len(names) > NAMED else [])])
 
 
 def _encoder(experiment: Experiment, data: DataFolder, run: Run, vocabulary: Vocabulary | None) -> Encode:

@@ -155,6 +155,21 @@ def test_a_finished_run_is_left_as_it_is(finished: Path, world: Path, capsys: Ca
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_finished_run_says_how_to_evaluate_it_with_its_data(
+    named: bool, finished: Path, world: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    command = words("r2r-small-esceme", finished)
+    if not named:
+        at = command.index("--data")
+        del command[at : at + 2]
+        monkeypatch.setenv("ESCEME_DATA", str(world))
+    assert main(command) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said == f"  esceme evaluate {finished / 'best'} --split val_unseen --memory cold --data {world}"
+    assert main([*shlex.split(said)[1:], "--out", "scores"]) == 0
+
+
 def test_an_unfinished_run_goes_on_to_the_same_weights(finished: Path, world: Path, capsys: Capture) -> None:
     shutil.copytree(finished, "run")
     for gone in ("state/00000008.pt", "experiment.json", "weights.safetensors"):

@@ -67,8 +67,8 @@ class Routes(NamedTuple):
 
         def try_ways(order: list[int], here: int | None) -> None:
             known = {places[each] for each in before}
-            for number, place in sorted((number, place) for place, number in enumerate(order) if number):
-                if number and places[place] >= 0 and places[place] not in known:
+            for _, place in sorted((number, place) for place, number in enumerate(order) if number):
+                if places[place] >= 0 and places[place] not in known:
                     known.add(places[place])
                     before[place] = here
                     waiting.append(place)
@@ -157,6 +157,8 @@ class Agent(nn.Module, ABC, Generic[S]):
     config: Any
     needs_goals: ClassVar[bool] = False
     """Whether it cannot begin without what is `Privileged`."""
+    scripted: ClassVar[bool] = False
+    """Whether there is nothing that it could learn; then its name is all that an evaluation needs."""
 
     @property
     def looks_around(self) -> bool:

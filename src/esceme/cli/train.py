@@ -76,7 +76,6 @@ def train(
     if threads is not None:
         _compute_with(threads)
     leads, begun, start = os.environ.get("RANK", "0") == "0", _done(out), time.monotonic()
-    folder = None
     if _is_finished(experiment, out):
         if leads:
             note(f"{out}: all {begun:,} iterations are done already, so nothing is trained")
@@ -95,7 +94,7 @@ def train(
             return 130
     if leads:
         facts = {"recipe": recipe, "out": str(out), "begun_after": begun, "seconds": time.monotonic() - start}
-        _report(experiment, facts, folder, json=json)
+        _report(experiment, facts, data, json=json)
     return 0
 
 
@@ -201,8 +200,8 @@ def _is_finished(experiment: Experiment, out: Path) -> bool:
 # -- what came out ----------------------------------------------------------------------------------------
 
 
-def _report(experiment: Experiment, facts: dict[str, Any], data: Path | None, *, json: bool) -> None:
-    """Say what a run has come to, as its log has it."""
+def _report(experiment: Experiment, facts: dict[str, Any], named: str | None, *, json: bool) -> None:
+    """Say what a run has come to, as its log has it, and how to evaluate it with the data `named`."""
     out = Path(facts["out"])
     log = [
         (entry.pop("kind"), {"iteration": entry.pop("iteration"), "values": entry})
@@ -218,11 +217,12 @@ def _report(experiment: Experiment, facts: dict[str, Any], data: Path | None, *,
     if best is not None:
         tables().print(_table(told, experiment.task, f"{facts['recipe']}, trained in {out}"))
     memory = experiment.validation.memory if READERS[experiment.reader].uses_memory else "none"
+    data = _find_data(named, leads=True)
     words = [str(out if best is None else out / BEST), "--split", "val_unseen", "--memory", memory]
-    words += [] if data is None else ["--data", str(data)]
+    words += ["--data", str(data)]
     if experiment.validation.follows_tours:
-        of_data = None if data is None else DataFolder(data).tours
-        words += ["--tours", str(experiment.validation.tours or of_data or "tours_iVLN.json")]
+        tours = experiment.validation.tours or DataFolder(data).tours or "tours_iVLN.json"
+        words += ["--tours", str(tours)]
     print(f"{out}: {experiment.training.iterations:,} iterations; to score it on all of a split:")
     print(f"  {shlex.join(['esceme', 'evaluate', *words])}")
 
