@@ -236,7 +236,7 @@ def table(study: Study, folder: Path, seeds: int) -> str:
         lines.append(
             f"| {name} | {scores['tl']:.1f} | {scores['ne']:.2f} | {100 * scores['sr']:.1f} | "
             f"{''.join(f'{100 * scores[each]:.1f} | ' for each in toured)}"
-            f"{100 * np.mean(spl):.1f} ± {np.std(spl, ddof=min(1, len(spl) - 1)):.1f} | "
+            f"{np.mean(spl):.1f} ± {np.std(spl, ddof=min(1, len(spl) - 1)):.1f} | "
             f"{'' if name == study.baseline else difference(base, mean)} |"
         )
     means = {name: joined(results) for name, results in rows.items()}

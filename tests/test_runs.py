@@ -14,12 +14,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from esceme import __version__
-from esceme.agents import HAMT, HamtConfig, Seq2Seq, Seq2SeqConfig, StopAtOnce
+from esceme.agents import AGENTS, HAMT, TDSTP, HamtConfig, Seq2Seq, Seq2SeqConfig, StopAtOnce, TdstpConfig
 from esceme.errors import CheckpointError, ConfigError, DataError, EscemeError
 from esceme.files import read_json, write_json
-from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, Unaided
+from esceme.memory import READERS, CandidateEnhancing, CandidateEnhancingConfig, MemoryBank, Unaided
 from esceme.navigator import Navigator
 from esceme.runs import EXPERIMENT, FORMAT, VOCABULARY, WEIGHTS, Setup, fill, load_run, save_run, setup_of
+from sights import random_building, random_observation, random_words
 
 CONFIG = HamtConfig(
     vocabulary=30,
@@ -98,6 +99,50 @@ def test_other_agents_have_run_folders_too(tmp_path: Path, agent: Any) -> None:
     assert type(loaded.agent) is type(agent) and type(loaded.reader) is Unaided
     expected = navigator.state_dict()
     assert all(torch.equal(each, expected[name]) for name, each in loaded.state_dict().items())
+
+
+def decided(navigator: Navigator) -> list[Tensor]:
+    """The scores of two steps, the second after the first candidate."""
+    seen, memory = random_observation(width=6), MemoryBank(6)
+    memory.settle(random_building())
+    memory.remember_seen(random_observation(width=6, seed=1))
+    state, scores = navigator.begin(random_words(vocabulary=30), seen.viewpoint), []
+    for _ in range(2):
+        shown = navigator.see(seen, memory)
+        decision = navigator.decide(state, shown)
+        state = navigator.advance(decision.state or state, shown, torch.zeros_like(seen.viewpoint))
+        scores.append(decision.logits)
+    return scores
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("agent", [HAMT(CONFIG), TDSTP(TdstpConfig(**vars(CONFIG)))], ids=["hamt", "tdstp"])
+def test_what_was_loaded_decides_as_what_was_saved(tmp_path: Path, agent: Any, reader: str) -> None:
+    made: Any = READERS[reader]
+    known = {"width": 6} if READERS[reader].uses_memory else {}
+    navigator = Navigator(agent, made(made.Config(**known))).eval()
+    save_run(tmp_path, navigator, setup_of(navigator))
+    with torch.inference_mode():
+        before, after = decided(navigator), decided(load_run(tmp_path).navigator)
+    assert before[0].amax() > 1e-2
+    torch.testing.assert_close(after, before, rtol=0, atol=1e-6)
+
+
+class Counting(StopAtOnce):
+    """Computes a table that nobody saves."""
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(config)
+        self.register_buffer("table", torch.arange(4), persistent=False)
+
+
+def test_what_a_part_computes_and_does_not_save_is_there_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(AGENTS, "counting", Counting)
+    navigator = Navigator(Counting(), Unaided())
+    save_run(tmp_path, navigator, setup_of(navigator))
+    assert load_run(tmp_path).navigator.agent.table.tolist() == [0, 1, 2, 3]
 
 
 def test_a_vocabulary_of_its_own_is_found(run: Path) -> None:

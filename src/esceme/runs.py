@@ -119,7 +119,10 @@ def load_run(folder: str | Path, *, device: torch.device | str = "cpu") -> Run:
     with torch.device("meta"):  # nothing is drawn, only to be overwritten
         navigator = setup.build()
     fill(navigator, tensors, file=path)
-    return Run(folder, setup, navigator.eval(), digest)
+    if any(each.is_meta for each in navigator.buffers()):  # which were computed, and not saved
+        navigator = setup.build()
+        fill(navigator, tensors, file=path)
+    return Run(folder, setup, navigator.to(device).eval(), digest)
 
 
 def read_setup(folder: Path) -> Setup:

@@ -319,7 +319,7 @@ def test_a_row_of_the_paper_without_pretraining_is_noted(world: Path, capsys: Ca
         ("r2r-small", ["--hold-out", "2"], "hold_out 2: expected fewer than the 2 scenes of the split"),
         ("r2r-small", ["--splits", "val_seen,test"], "split 'test': its goals are withheld"),
         ("r2r-small", ["--start", "nowhere"], "nowhere: is not a folder; expected a run folder"),
-        ("r2r-small", ["--features", "smal.hdf5"], "--features smal.hdf5: no such file, and "),
+        ("r2r-small", ["--features", "typo.hdf5"], "--features typo.hdf5: no such file, and "),
         ("r2r-small", ["--data", "embedded:huge"], "no size 'huge'; there are tiny, small"),
         ("r2r-small", ["--data", "nowhere"], "nowhere: no such folder; say where the data is with --data"),
     ],

@@ -19,7 +19,7 @@ SPLITS = [
 
 
 def test_tasks_are_listed_under_their_names() -> None:
-    assert list(TASKS) == ["r2r", "r4r", "rxr", "cvdn", "reverie", "prevalent"]
+    assert {"r2r", "r4r", "rxr", "cvdn", "reverie", "prevalent"} <= set(TASKS)
     assert all(task.name == name for name, task in TASKS.items())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import os
@@ -150,6 +151,17 @@ def test_examining_changes_nothing(root: Path) -> None:
     before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in root.rglob("*")}
     examine(root, deep=True)
     assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in root.rglob("*")} == before
+
+
+def test_a_task_of_ones_own_is_examined_too(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = dataclasses.replace(
+        doctor.TASKS["r2r"], name="own", files=("own/{split}.json",), published={"train": None}
+    )
+    monkeypatch.setitem(doctor.TASKS, "own", own)
+    (root / "own").mkdir()
+    (root / "own" / "train.json").write_text("[{}]")
+    (found,) = [each for each in examine(root) if each.file == "own/train.json"]
+    assert found.level == "fault" and "docs/data.md" in str(found)
 
 
 def test_graphs_alone_are_a_sound_folder(root: Path, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Who decides: every agent by its name."""
 
+from typing import Any
+
 from esceme.agents.base import Agent, Decision, Privileged, Routes, State, Timeline, Words
 from esceme.agents.hamt import HAMT
 from esceme.agents.scripted import RandomAgent, ShortestPath, StopAtOnce
@@ -7,7 +9,7 @@ from esceme.agents.seq2seq import Seq2Seq, Seq2SeqConfig
 from esceme.agents.tdstp import TDSTP, TdstpConfig
 from esceme.agents.tokens import HamtConfig
 
-AGENTS = {
+AGENTS: dict[str, type[Agent[Any]]] = {
     "hamt": HAMT,
     "tdstp": TDSTP,
     "seq2seq": Seq2Seq,

@@ -27,6 +27,7 @@ class StopAtOnce(Agent[State]):
     """Stays where it is."""
 
     Config = StopConfig
+    scripted = True
 
     def __init__(self, config: StopConfig | None = None) -> None:
         """Build an agent without parameters."""
@@ -77,6 +78,7 @@ class RandomAgent(Agent[RandomState]):
     """
 
     Config = RandomConfig
+    scripted = True
 
     def __init__(self, config: RandomConfig | None = None) -> None:
         """Build an agent without parameters."""
@@ -125,6 +127,7 @@ class ShortestPath(Agent[ShortestPathState]):
 
     Config = ShortestPathConfig
     needs_goals = True
+    scripted = True
 
     def __init__(self, config: ShortestPathConfig | None = None) -> None:
         """Build an agent without parameters."""

@@ -126,8 +126,6 @@ class TDSTP(CrossModal[TdstpState]):
 
     Config = TdstpConfig
     config: TdstpConfig
-    points: Tensor
-    """(G, 3): of the target grid, seen from where a walk begins."""
 
     def __init__(self, config: TdstpConfig | None = None) -> None:
         """Build HAMT's modules and three more, those with PyTorch's own first weights."""
@@ -141,7 +139,11 @@ class TDSTP(CrossModal[TdstpState]):
         if config.map_history:
             self.map = nn.Sequential(nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, hidden))
         self.guess = nn.Sequential(nn.Linear(hidden, hidden // 2), nn.ReLU(), nn.Linear(hidden // 2, 1))
-        self.register_buffer("points", grid_points(config.grid, config.spacing), persistent=False)
+
+    @property
+    def points(self) -> Tensor:
+        """(G, 3): of the target grid, seen from where a walk begins."""
+        return grid_points(self.config.grid, self.config.spacing).to(next(self.positions.parameters()))
 
     # -- the three methods -------------------------------------------------------------------------------
 

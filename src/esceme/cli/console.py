@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import ExitStack, contextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 from rich.console import Console
@@ -13,10 +13,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from esceme.errors import DataError
+from esceme.tasks.catalogue import TASKS
 
 T = TypeVar("T")
 METRES = {"tl", "ne", "gp"}
 COUNTS = {"steps", "n"}
+if TYPE_CHECKING:
+    TaskName = str
+else:
+    TaskName = Literal[tuple(TASKS)]  # so that commands list and check them
 
 
 def note(message: str) -> None:

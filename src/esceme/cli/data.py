@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import tyro
 from rich.markup import escape
 from rich.table import Table
 
-from esceme.cli.console import note, print_json, progress, tables
+from esceme.cli.console import TaskName, note, print_json, progress, tables
 from esceme.errors import ConfigError, DataError
 from esceme.files import write_json
 from esceme.tasks.catalogue import TASKS
@@ -19,7 +18,6 @@ from esceme.tasks.r4r import join_paths, read_walks
 from esceme.tasks.tours import make_tours, write_tours
 from esceme.world import read_scenes
 
-TaskName = Literal["r2r", "r4r", "rxr", "cvdn", "reverie", "prevalent"]
 MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "fault": "[bold red]FAULT[/]"}
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 import tyro
 from rich.markup import escape
 
-from esceme.cli.console import counting, note, print_json, score_table, tables
+from esceme.cli.console import TaskName, counting, note, print_json, score_table, tables
 from esceme.errors import ConfigError
 from esceme.evaluation import Plan, Protocol, Result, by_visit, evaluate_in_processes
 from esceme.evaluation.evaluate import BANK
@@ -20,7 +20,6 @@ from esceme.evaluation.schedule import ScheduleName
 from esceme.runs import read_setup
 from esceme.tasks.folder import DataFolder, default_data
 
-TaskName = Literal["r2r", "r4r", "rxr", "cvdn", "reverie"]
 SERVED = ("r2r", "cvdn", "rxr", "reverie")
 """Tasks with a leaderboard."""
 DRAWS = 1000

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
-from esceme.cli.console import print_json
+from esceme.cli.console import TaskName, print_json
 from esceme.errors import ConfigError, DataError, blaming
 from esceme.files import write_text
 from esceme.report import Route, draw_scene, floors_of
@@ -19,8 +19,6 @@ from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import Episode
 from esceme.tasks.submission import read_predictions
 from esceme.world.graph import SceneGraph, read_scenes, scene_ids
-
-TaskName = Literal["r2r", "r4r", "rxr", "cvdn", "reverie"]
 
 
 def scene(

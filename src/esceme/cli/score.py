@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 from rich.markup import escape
 
-from esceme.cli.console import note, print_json, score_table, tables
+from esceme.cli.console import TaskName, note, print_json, score_table, tables
 from esceme.errors import ConfigError, DataError
 from esceme.files import write_text
 from esceme.metrics import Scores, SuccessRule
@@ -22,8 +22,6 @@ from esceme.tasks.reverie import read_objects
 from esceme.tasks.submission import check_predictions, match, read_predictions
 from esceme.tasks.tours import check_tours, read_all_tours, read_tours
 from esceme.world import Atlas
-
-TaskName = Literal["r2r", "r4r", "rxr", "cvdn", "reverie"]
 
 
 def score(

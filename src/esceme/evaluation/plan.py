@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from esceme.agents import AGENTS
 from esceme.errors import ConfigError
 from esceme.evaluation.protocol import Protocol
 from esceme.evaluation.schedule import ScheduleName
 
-SCRIPTED = ("random", "shortest", "stop")
+SCRIPTED = tuple(name for name, kind in AGENTS.items() if kind.scripted)
 """Agents that need no run folder."""
 Precision = Literal["fp32", "bf16"]
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 
 import msgspec
 
 from esceme import __version__
+from esceme.agents import AGENTS
 from esceme.errors import ConfigError
 from esceme.evaluation.inputs import (
     Limits,
@@ -173,10 +174,10 @@ def open_run(plan: Plan) -> Run:
     if plan.run not in SCRIPTED:
         return load_run(plan.run)
     task = find_task(plan.task or "r2r")
-    settings = {"seed": plan.seed} if plan.run == "random" else {}
+    draws = "seed" in {field.name for field in fields(AGENTS[plan.run].Config)}
     setup = Setup(
         agent=plan.run,
-        agent_settings=settings,
+        agent_settings={"seed": plan.seed} if draws else {},
         reader_settings={},
         task=task.name,
         max_steps=task.max_steps,

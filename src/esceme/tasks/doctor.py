@@ -179,12 +179,12 @@ class _Examination:
             if split not in found and (required or found):
                 text = f"{task} {split}: no file; looked for {_either(TASKS[task].files, split)}"
                 level: Level = "fault" if required and split not in EXTRA_SPLITS else "note"
-                yield Finding(level, task, text, SOURCES["prevalent" if split in EXTRA_SPLITS else task])
+                yield Finding(level, task, text, _source("prevalent" if split in EXTRA_SPLITS else task))
         for split in self.watch(found, task):
             yield from self._split(task, split, found[split])
 
     def _split(self, task: str, split: str, path: Path) -> Iterator[Finding]:
-        name, source = self.name(path), SOURCES[task]
+        name, source = self.name(path), _source(task)
         try:
             episodes = TASKS[task].read(path)
         except EscemeError as error:
@@ -345,3 +345,8 @@ def _either(patterns: Sequence[str], split: str) -> str:
 
 def _more(names: Sequence[str], what: str) -> str:
     return f" and {len(names) - 1:,} more {what}" if len(names) > 1 else ""
+
+
+def _source(task: str) -> str:
+    """What to do about a task's missing or broken file; of somebody's own task nothing is known."""
+    return SOURCES.get(task, "see docs/data.md")
