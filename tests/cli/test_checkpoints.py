@@ -141,6 +141,15 @@ def test_a_file_of_td_stp_comes_and_goes(capsys: Capture, memory: bool) -> None:
         assert all(torch.equal(state[name], expected[name]) for name in expected)
 
 
+@pytest.mark.parametrize(("said", "told"), [([], True), (["--structured", "False"], False)])
+def test_weights_that_may_be_of_td_stps_own_repository_are_asked_about(
+    capsys: Capture, said: list[str], told: bool
+) -> None:
+    originals.save(originals.fine_tuned(memory=False, td_stp=True), Path("best"))
+    assert main([*IMPORT, *said]) == 0
+    assert ("import them with --structured True" in capsys.readouterr().err) == told
+
+
 def test_pre_training_of_hamt_begins_td_stp(capsys: Capture) -> None:
     originals.save(originals.pre_training(), Path("best"))
     assert main([*IMPORT, "--agent", "tdstp", "--reader", "candidate-enhancing", "--json"]) == 0

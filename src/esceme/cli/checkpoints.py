@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from esceme.checkpoints import AgentName, ReaderName, Report, export_weights, import_weights
-from esceme.cli.console import print_json, tables
+from esceme.cli.console import note, print_json, tables
 from esceme.memory import Pooling
 from esceme.runs import load_run
 
@@ -72,6 +72,9 @@ def import_(
         language_cross_attention=None if no_lang_ca == "by-task" else no_lang_ca == "no",
         structured=structured,
     )
+    trained = not any(name.startswith("agent.positions") for name in report.initialised)
+    if setup.agent == "tdstp" and trained and setup.reader == "unaided" and structured is None:
+        note("if these weights are of TD-STP's own repository, import them with --structured True")
     if json:
         print_json({"file": str(file), "out": str(out), "setup": asdict(setup), **asdict(report)})
         return 0
