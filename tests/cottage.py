@@ -151,3 +151,14 @@ class Recalling:
 
     def remember_seen(self, observation: Observation) -> None:
         self.memory.remember_seen(observation)
+
+
+WALKS = [
+    walk_of("garden", "door", "hall", "kitchen", name="0_0"),
+    walk_of("hall", "landing", "attic", name="1_0", heading=1.0),
+    walk_of("attic", "landing", "hall", "pantry", name="2_0", heading=3.0),
+    walk_of("kitchen", "hall", name="3_0"),
+    walk_of("hall", "door", scene="shed", name="4_0"),
+    walk_of("pantry", "kitchen", "hall", "door", name="5_0"),
+]
+"""Some to learn from, in both buildings."""

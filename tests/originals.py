@@ -5,6 +5,8 @@ Names, shapes and order are written down here from spec B.8, C.5, E.9 and E.10 a
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -184,3 +186,10 @@ def save(content: object, path: Path) -> Path:
     """A file of torch."""
     torch.save(content, path)
     return path
+
+
+def stored_norms(root: Path) -> dict[str, float | None]:
+    """The gradients' norms of the sampled rollout in a folder of reference vectors; None: does not learn."""
+    training = json.loads(gzip.decompress((root / "train_il_a2c.json.gz").read_bytes()))
+    norms: dict[str, float | None] = training["A2C"]["grad_norms"]
+    return {name.removeprefix("vln_bert.").removeprefix("critic."): norm for name, norm in norms.items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +26,19 @@ COUNTS = (4, 1, 7, 3)
 WIDTH = 16
 VIEWPOINTS = 40
 """Viewpoints are numbered below this."""
+SMALL_NETWORK: dict[str, Any] = {
+    "vocabulary": 50,
+    "positions": 20,
+    "hidden": 24,
+    "heads": 3,
+    "feed_forward": 32,
+    "text_layers": 1,
+    "cross_layers": 2,
+    "panorama_layers": 1,
+    "feature_width": WIDTH,
+    "max_steps": 6,
+}
+"""Sizes of an agent that looks at such observations."""
 
 
 def random_observation(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from esceme.errors import ConfigError
 from esceme.world.atlas import CANDIDATE, CONTEXT, Atlas, Pose
 from esceme.world.geometry import VIEWS, panorama_angles
 
@@ -99,6 +100,12 @@ class Observation:
         """(B,): how many candidates there are, which is also where STOP stands."""
         return self.is_candidate.sum(1)
 
+    def standing(self) -> Tensor:
+        """Where the agents stand, in metres (B, 3): where STOP leads."""
+        if self.positions is None:
+            raise ConfigError("one needs to know where places lie, and this observation has no positions")
+        return self.positions[torch.arange(len(self), device=self.kind.device), self.candidate_count]
+
     def with_features(self, features: Tensor) -> Observation:
         """The same sight described by other features (B, N, D'); `plain` stays."""
         return replace(self, features=features)
@@ -120,8 +127,7 @@ class Observation:
             "view": torch.full_like(self.viewpoint, -1),
         }
         if self.positions is not None:
-            rows = torch.arange(len(self), device=self.viewpoint.device)
-            more["positions"] = self.positions[rows, self.candidate_count]  # STOP's: where the agents stand
+            more["positions"] = self.standing()
         longer: dict[str, Any] = {
             name: torch.cat([getattr(self, name), token[:, None]], 1) for name, token in more.items()
         }

@@ -16,7 +16,7 @@ from esceme.agents.hamt import HamtState
 from esceme.agents.tokens import ActionInput
 from esceme.errors import ConfigError
 from esceme.observation import Observation
-from sights import WIDTH, joined, random_observation, random_words, with_padding
+from sights import SMALL_NETWORK, joined, random_observation, random_words, with_padding
 
 COUNTS = [(4, 1, 7, 3), (2, 5, 1, 6), (3, 3, 8, 2), (1, 4, 2, 5)]
 """Candidates of four agents at four steps."""
@@ -31,19 +31,7 @@ SWITCHES: list[dict[str, Any]] = [
 
 
 def small(seed: int = 0, **changes: Any) -> HAMT:
-    sizes: dict[str, Any] = {
-        "vocabulary": 50,
-        "positions": 20,
-        "hidden": 24,
-        "heads": 3,
-        "feed_forward": 32,
-        "text_layers": 1,
-        "cross_layers": 2,
-        "panorama_layers": 1,
-        "feature_width": WIDTH,
-        "max_steps": 6,
-        "initial_std": 0.3,
-    }
+    sizes = {**SMALL_NETWORK, "initial_std": 0.3}
     torch.manual_seed(seed)
     agent = HAMT(HamtConfig(**(sizes | changes)))
     with torch.no_grad():  # a trained network has biases; without, STOP would be zeros, and normalised zeros

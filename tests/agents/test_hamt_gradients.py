@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from esceme.agents import HAMT, HamtConfig
 from esceme.checkpoints import names_of, navigator_from, read_weights
 from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, MemoryBank
 from esceme.navigator import Navigator
+from originals import stored_norms
 from sights import random_building, random_observation, random_words
 
 R2R = HamtConfig(
@@ -120,11 +119,7 @@ def test_the_same_parameters_learn_as_in_the_original(vectors_root: Path, folder
     weights = read_weights(root / "vln_bert.safetensors", critic=root / "critic.safetensors")
     navigator, _ = navigator_from(weights.network, weights.critic, heads=4)
     learn(navigator, width=navigator.agent.config.feature_width)
-    training = json.loads(gzip.decompress((root / "train_il_a2c.json.gz").read_bytes()))
-    norms = {
-        name.removeprefix("vln_bert.").removeprefix("critic."): norm
-        for name, norm in training["A2C"]["grad_norms"].items()
-    }
+    norms = stored_norms(root)
     theirs = names_of(navigator)
     for name, each in navigator.named_parameters():
         assert (each.grad is not None) == (norms[theirs[name]] is not None), name

@@ -16,7 +16,7 @@ from esceme.agents.base import choices_of
 from esceme.agents.tdstp import TdstpState, grid_points
 from esceme.errors import ConfigError
 from esceme.observation import Observation
-from sights import WIDTH, random_observation, random_words
+from sights import SMALL_NETWORK, random_observation, random_words
 
 COUNTS = [(4, 1, 7, 3), (2, 5, 1, 6), (3, 3, 8, 2)]
 """Candidates of four agents at three steps."""
@@ -29,19 +29,7 @@ SWITCHES: list[dict[str, Any]] = [
 
 
 def small(seed: int = 0, **changes: Any) -> TDSTP:
-    sizes: dict[str, Any] = {
-        "vocabulary": 50,
-        "positions": 20,
-        "hidden": 24,
-        "heads": 3,
-        "feed_forward": 32,
-        "text_layers": 1,
-        "cross_layers": 2,
-        "panorama_layers": 1,
-        "feature_width": WIDTH,
-        "max_steps": 6,
-        "initial_std": 0.1,
-    }
+    sizes = {**SMALL_NETWORK, "initial_std": 0.1}
     torch.manual_seed(seed)
     agent = TDSTP(TdstpConfig(**(sizes | changes)))
     with torch.no_grad():

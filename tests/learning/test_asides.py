@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cottage import VOCABULARY, WIDTH, blind_navigator, cottage, encode, led, walk_of
+from cottage import VOCABULARY, WALKS, WIDTH, blind_navigator, cottage, encode, led
 from esceme.agents import TDSTP, TdstpConfig
 from esceme.agents.base import Decision
 from esceme.errors import ConfigError
@@ -28,14 +28,6 @@ from esceme.tasks.episode import Episode
 from esceme.walking import Once, Walk, sampling
 
 ATLAS = cottage()
-EPISODES = [
-    walk_of("garden", "door", "hall", "kitchen", name="0_0"),
-    walk_of("hall", "landing", "attic", name="1_0", heading=1.0),
-    walk_of("attic", "landing", "hall", "pantry", name="2_0", heading=3.0),
-    walk_of("kitchen", "hall", name="3_0"),
-    walk_of("hall", "door", scene="shed", name="4_0"),
-    walk_of("pantry", "kitchen", "hall", "door", name="5_0"),
-]
 BATCH, LIMIT, SEED = 3, 6, 7
 
 
@@ -70,7 +62,7 @@ def trainer_of(navigator: Navigator | None = None, **settings: Any) -> Trainer:
     return Trainer(
         navigator or planner(),
         ATLAS,
-        [EPISODES],
+        [WALKS],
         Training(**chosen),
         encode=encode,
         max_steps=LIMIT,
@@ -103,7 +95,7 @@ def by_hand(navigator: Navigator, steps: Sequence[Step], loss: Callable[[Step], 
 
 
 def batches() -> tuple[list[Episode], list[Episode]]:
-    stream = Stream(EPISODES, seed=SEED)
+    stream = Stream(WALKS, seed=SEED)
     return stream.batch(0, BATCH), stream.batch(1, BATCH)
 
 
@@ -279,15 +271,15 @@ def test_the_value_beyond_a_jump_is_that_of_the_next_step(max_steps: int) -> Non
         return chosen
 
     def lived(limit: int) -> tuple[list[Lived], Tensor]:
-        source = Once(ATLAS, EPISODES)
+        source = Once(ATLAS, WALKS)
         reward = PathReward(ATLAS, source.walks)
         return sample(navigator, ATLAS, source, None, reward, choose, encode=encode, max_steps=limit)
 
     steps, beyond = lived(max_steps)
-    assert len(steps) == max_steps and jumped >= len(EPISODES) - 1
+    assert len(steps) == max_steps and jumped >= len(WALKS) - 1
     longer, _ = lived(max_steps + 1)
     after = dict(zip(longer[-1].rows.tolist(), longer[-1].value.tolist(), strict=True))
-    assert beyond.tolist() == pytest.approx([after.get(row, 0.0) for row in range(len(EPISODES))], abs=1e-5)
+    assert beyond.tolist() == pytest.approx([after.get(row, 0.0) for row in range(len(WALKS))], abs=1e-5)
 
 
 def test_what_was_tried_out_is_walked_again_ways_back_included() -> None:
@@ -302,7 +294,7 @@ def test_what_was_tried_out_is_walked_again_ways_back_included() -> None:
         back += int((chosen >= decision.routes.first).sum())
         return chosen
 
-    told = try_out(navigator, ATLAS, EPISODES, None, shortest(ATLAS), choose, encode=encode, max_steps=LIMIT)
+    told = try_out(navigator, ATLAS, WALKS, None, shortest(ATLAS), choose, encode=encode, max_steps=LIMIT)
     again = walk_again(navigator.eval(), ATLAS, told, None, encode=encode)
     assert back > 3 and again.aside is not None and again.aside.shape == again.logits.shape[:1]
     for row, logits in enumerate(logits for step in said for logits in step):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cottage import blind_navigator, cottage, encode, led, walk_of
+from cottage import WALKS, blind_navigator, cottage, encode, led
 from esceme.learning.losses import (
     Lived,
     actor_critic,
@@ -129,14 +129,6 @@ def test_imitation_is_summed_over_steps() -> None:
 
 # -- an iteration by hand ----------------------------------------------------------------------------------
 
-EPISODES = [
-    walk_of("garden", "door", "hall", "kitchen", name="0_0"),
-    walk_of("hall", "landing", "attic", name="1_0", heading=1.0),
-    walk_of("attic", "landing", "hall", "pantry", name="2_0", heading=3.0),
-    walk_of("kitchen", "hall", name="3_0"),
-    walk_of("hall", "door", scene="shed", name="4_0"),
-    walk_of("pantry", "kitchen", "hall", "door", name="5_0"),
-]
 BATCH, LIMIT, SEED = 3, 5, 7
 SETTINGS: dict[str, Any] = {
     "dropout": 0.0,
@@ -157,7 +149,7 @@ def trainer_of(heard: list[str] | None = None, **settings: Any) -> Trainer:
 
     training = Training(**{"batch": BATCH, "clip": 1e9, "iterations": 10} | settings)
     navigator = blind_navigator(**SETTINGS)
-    return Trainer(navigator, ATLAS, [EPISODES], training, encode=read, max_steps=LIMIT, seed=SEED)
+    return Trainer(navigator, ATLAS, [WALKS], training, encode=read, max_steps=LIMIT, seed=SEED)
 
 
 def gradient(navigator: Navigator) -> Tensor:
@@ -178,7 +170,7 @@ def learned(**settings: Any) -> Tensor:
 
 
 def batches() -> tuple[list[Episode], list[Episode]]:
-    stream = Stream(EPISODES, seed=SEED)
+    stream = Stream(WALKS, seed=SEED)
     return stream.batch(0, BATCH), stream.batch(1, BATCH)
 
 
@@ -252,7 +244,7 @@ def test_pitfall_10_imitation_and_rewards_use_different_batches() -> None:
     assert len(heard) == len(set(heard)) == 2 * BATCH
     # All episodes come before any comes again.
     trainer.iterate(1)
-    assert sorted(heard[2 * BATCH :]) == sorted(each.episode_id for each in EPISODES)
+    assert sorted(heard[2 * BATCH :]) == sorted(each.episode_id for each in WALKS)
 
 
 def test_imitation_alone_has_weight_one_and_a_batch_of_its_own_each_time() -> None:
@@ -263,7 +255,7 @@ def test_imitation_alone_has_weight_one_and_a_batch_of_its_own_each_time() -> No
     (imitated_by_hand(navigator) / BATCH).backward()
     torch.testing.assert_close(gradient(trainer.navigator), gradient(navigator), atol=1e-4, rtol=1e-3)
     trainer.iterate(1)
-    assert sorted(heard) == sorted(each.episode_id for each in EPISODES)
+    assert sorted(heard) == sorted(each.episode_id for each in WALKS)
 
 
 def test_without_weight_imitation_is_left_out() -> None:

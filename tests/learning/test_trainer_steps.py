@@ -9,19 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from cottage import cottage, encode, small_navigator, walk_of
+from cottage import WALKS, cottage, encode, small_navigator
 from esceme.learning.trainer import Stream, Trainer
 from esceme.learning.training import Training
 from esceme.memory import MemoryBank
 from esceme.tasks.episode import DialogEpisode, Episode
 
 ATLAS = cottage()
-EPISODES = [
-    walk_of("garden", "door", "hall", "kitchen", name="0_0"),
-    walk_of("hall", "landing", "attic", name="1_0", heading=1.0),
-    walk_of("attic", "landing", "hall", "pantry", name="2_0", heading=3.0),
-    walk_of("kitchen", "hall", name="3_0"),
-]
+EPISODES = WALKS[:4]
 WHOLE: dict[str, Any] = {"language_cross_attention": False, "freeze_text": False, "freeze_history": False}
 RATE = 0.01
 

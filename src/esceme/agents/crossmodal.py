@@ -190,13 +190,16 @@ class CrossModal(Agent[S]):
     # -- vision ------------------------------------------------------------------------------------------
 
     def _recall(self, state: S, *, everything: bool) -> tuple[Tensor, Tensor]:
-        """The tokens of what happened so far, (B, S, H), and which of them count, (B, S)."""
-        longest = int(state.lived.max())
-        history = state.history[:, :longest]
-        counts = torch.arange(longest, device=history.device) < state.lived[:, None]
+        """The tokens of what happened so far, related to each other, (B, S, H), and which count, (B, S)."""
+        history, counts = self._history(state)
         for layer in self.history_layers:
             history = layer(Tokens.of(history, counts, everything=everything)).padded
         return history, counts
+
+    def _history(self, state: S) -> tuple[Tensor, Tensor]:
+        """The tokens of what happened so far, (B, S, H), and which of them count, (B, S)."""
+        history = state.history[:, : int(state.lived.max())]
+        return history, torch.arange(history.shape[1], device=history.device) < state.lived[:, None]
 
     def _describe(self, state: S, observation: Observation) -> Tensor:
         """The tokens of what is seen now, (B, N, H)."""

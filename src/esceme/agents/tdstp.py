@@ -225,8 +225,6 @@ class TDSTP(CrossModal[TdstpState]):
         history, counts = self._recall(state, everything=everything)
         longest = history.shape[1]
         seen = self._describe(state, observation)
-        if observation.positions is None:
-            raise ConfigError("this agent needs to know where places lie; the observation has no positions")
         seen = seen + self.positions(self._lying(observation) - state.origin[:, None])
         valid = torch.cat([counts, observation.valid, torch.ones_like(state.target[..., 0]).bool()], 1)
         vision = Tokens.of(torch.cat([history, seen, state.target], 1), valid, everything=everything)
@@ -284,10 +282,8 @@ class TDSTP(CrossModal[TdstpState]):
         """The tokens of what happened so far, (B, S, H), and which of them count, (B, S)."""
         if not len(self.history_layers) or self.config.history_mask == "real":
             return super()._recall(state, everything=everything)
-        longest = int(state.lived.max())
-        history = state.history[:, :longest]
-        counts = torch.arange(longest, device=history.device) < state.lived[:, None]
-        a_little = counts[:, None].to(history.dtype).expand(-1, longest, -1)
+        history, counts = self._history(state)
+        a_little = counts[:, None].to(history.dtype).expand(-1, counts.shape[1], -1)
         for layer in self.history_layers:
             assert isinstance(layer, Layer)
             history = layer(Tokens.of(history, torch.ones_like(counts)), mask=a_little).padded
@@ -295,21 +291,15 @@ class TDSTP(CrossModal[TdstpState]):
 
     def _located(self, state: TdstpState, observation: Observation) -> TdstpState:
         """The state, knowing where the walk began once there is something to see."""
-        if observation.positions is None:
-            return state
-        rows = torch.arange(len(observation), device=state.lived.device)
-        standing = observation.positions[rows, observation.candidate_count].to(state.origin)
+        standing = observation.standing().to(state.origin)
         return replace(state, origin=torch.where((state.lived == 1)[:, None], standing, state.origin))
 
     def _lying(self, observation: Observation) -> Tensor:
-        """Where tokens lie, (B, N, 3)."""
-        assert observation.positions is not None
-        if self.config.candidate_positions == "there":
-            return observation.positions
-        rows = torch.arange(len(observation), device=observation.kind.device)
-        return observation.positions[rows, observation.candidate_count][:, None].expand_as(
-            observation.positions
-        )
+        """Where tokens lie, (B, N, 3), or all of them where the agents stand, (B, 1, 3)."""
+        here = observation.standing()[:, None]
+        if observation.positions is None or self.config.candidate_positions == "here":
+            return here
+        return observation.positions
 
     def _told(self, state: TdstpState, observation: Observation, chosen: Tensor) -> Tensor:
         """The history token of a step, (B, H): features are not dropped, and a jump has no direction."""
@@ -319,10 +309,7 @@ class TDSTP(CrossModal[TdstpState]):
         angle = observation.angle_of(torch.where(goes_on, chosen, 0)) * goes_on[:, None]
         token = self.history(plainly.faced(), angle, state.lived - 1, around)
         if self.config.history_positions:
-            rows = torch.arange(len(chosen), device=chosen.device)
-            assert observation.positions is not None
-            here = observation.positions[rows, observation.candidate_count]
-            token = token + self.positions(here - state.origin)
+            token = token + self.positions(observation.standing() - state.origin)
         return token.detach() if self.config.freeze_history else token
 
     def _beside(self, state: TdstpState, observation: Observation) -> Tensor:

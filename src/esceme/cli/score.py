@@ -20,7 +20,7 @@ from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import Episode, check_paths, one_per_walk, scenes_of
 from esceme.tasks.reverie import read_objects
 from esceme.tasks.submission import check_predictions, match, read_predictions
-from esceme.tasks.tours import check_tours, read_all_tours, read_tours
+from esceme.tasks.tours import Tour, check_tours, read_all_tours, read_tours
 from esceme.world import Atlas
 
 
@@ -74,10 +74,7 @@ def score(
     pairs = match(episodes, found, file=predictions, id_key=TASKS[task].id_key, partial=partial)
     if jumps == "refuse":
         check_predictions(pairs, atlas.graphs, file=predictions)
-    visits = None
-    if tours is not None:
-        visits = read_tours(tours, split or _split_of(tours, episodes))
-        check_tours(visits, episodes, tours)
+    visits = None if tours is None else _visits(tours, split, episodes)
     scores = score_pairs(
         pairs,
         atlas,
@@ -87,12 +84,7 @@ def score(
         file=predictions,
         annotations=annotations,
     )
-    if visits is not None and (on_tours := sum(map(len, visits))) < len(pairs):
-        note(
-            f"note: {on_tours} of {len(pairs)} episodes are on tours; t_ndtw, t_sr and t_spl are theirs alone"
-        )
-    if partial and len(pairs) < len(episodes):
-        note(f"note: {len(pairs)} of {len(episodes)} episodes have a prediction; the rest is left out")
+    _say_what_is_left_out(len(pairs), len(episodes), visits)
     intervals = scores.intervals(draws=bootstrap, seed=seed) if bootstrap else {}
     if per_episode is not None:
         _write_values(per_episode, scores)
@@ -103,6 +95,20 @@ def score(
     else:
         tables().print(score_table(f"{task}: {escape(predictions.name)}", scores.means(), intervals))
     return 0
+
+
+def _visits(tours: Path, split: str | None, episodes: Sequence[Episode]) -> list[Tour]:
+    """The tours of a split, by default of the one that the episodes belong to."""
+    visits = read_tours(tours, split or _split_of(tours, episodes))
+    check_tours(visits, episodes, tours)
+    return visits
+
+
+def _say_what_is_left_out(scored: int, asked: int, visits: Sequence[Tour] | None) -> None:
+    if visits is not None and (on_tours := sum(map(len, visits))) < scored:
+        note(f"note: {on_tours} of {scored} episodes are on tours; t_ndtw, t_sr and t_spl are theirs alone")
+    if scored < asked:
+        note(f"note: {scored} of {asked} episodes have a prediction; the rest is left out")
 
 
 def _require_sense(

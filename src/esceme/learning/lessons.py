@@ -171,7 +171,8 @@ def walk_again(
 
     source = Once(atlas, [walk.episode for walk in told.walks])
     lived = roll_out(navigator, atlas, source, shown, choose, encode=encode, max_steps=len(told.chosen))
-    made = [judged(navigator, step.decision, goals_of(atlas, step.walks, navigator.device)) for step in lived]
+    goals = goals_of(atlas, told.walks, navigator.device)
+    made = [judged(navigator, step.decision, goals[rows]) for step, rows in zip(lived, told.row, strict=True)]
     most = max(each.logits.shape[1] for each in made)
     padded = [
         functional.pad(each.logits, (0, most - each.logits.shape[1]), value=-torch.inf) for each in made
@@ -217,6 +218,7 @@ def sample(
     """
     row_of = {walk: row for row, walk in enumerate(source.walks)}
     device, steps, last = navigator.device, list[Lived](), None
+    goals = goals_of(atlas, source.walks, device)
     for step in roll_out(navigator, atlas, source, memory, choose, encode=encode, max_steps=max_steps):
         if step.decision.value is None:
             raise ConfigError(
@@ -225,7 +227,7 @@ def sample(
             )
         rows = torch.tensor([row_of[walk] for walk in step.walks], device=device)
         worth = torch.from_numpy(reward.step(step.walks)).to(step.decision.value)
-        decision = judged(navigator, step.decision, goals_of(atlas, step.walks, device))
+        decision = judged(navigator, step.decision, goals[rows])
         wanted = None if comment is None else comment(decision, step.seen, step.walks).to(device)
         lived = Lived(rows, decision.logits, step.decision.value, step.chosen, worth, decision.aside, wanted)
         steps.append(lived)

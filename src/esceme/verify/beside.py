@@ -163,13 +163,6 @@ def network_of(navigator: Navigator) -> HAMT | TDSTP:
     return navigator.agent
 
 
-def hamt_of(navigator: Navigator) -> HAMT:
-    """The agent, where it is HAMT."""
-    if not isinstance(navigator.agent, HAMT):
-        raise DataError(NOT_COMPARED)
-    return navigator.agent
-
-
 def _without_others(network: Tensors, switches: Switches) -> Tensors:
     """The tensors without those of history layers and of a history mapper that are not switched on."""
     layer_of = {key: int(found[1]) for key in network if (found := HISTORY_LAYER.match(key))}
