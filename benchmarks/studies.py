@@ -71,6 +71,8 @@ class Study:
     jobs: tuple[Job, ...]
     data: Callable[[], Path]
     baseline: str
+    pairs: tuple[tuple[str, str], ...] = ()
+    """Further rows that are compared with each other."""
 
 
 def _world() -> Path:
@@ -122,6 +124,7 @@ STUDIES = {
         ),
         _world,
         "none none",
+        (("tdstp none", "tdstp-memory cold"), ("max cold", "both cold"), ("mean cold", "max cold")),
     ),
     "tours": Study(
         (
@@ -241,6 +244,7 @@ def table(study: Study, folder: Path, seeds: int) -> str:
         )
     means = {name: joined(results) for name, results in rows.items()}
     pairs = [(f"{job.name} {a}", f"{job.name} {b}") for job in study.jobs for a, b in FURTHER]
+    pairs += study.pairs
     further = [
         f"{b} against {a}: {difference(means[a], means[b])}" for a, b in pairs if a in means and b in means
     ]
