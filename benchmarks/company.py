@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import nn
 
 from esceme.config import Experiment
-from esceme.learning import Together, Trainer, Watch
+from esceme.learning import ProcessGroup, Trainer, TrainingCallback
 from esceme.training import prepare
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class Spent(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Clocked(Together):
+class Clocked(ProcessGroup):
     """Processes that take the time they spend on each other, waiting before they exchange anything."""
 
     waited: list[float] = field(default_factory=list)
@@ -125,7 +125,7 @@ def learn(
     assert isinstance(together, Clocked)
     found = []
     for experiment in experiments:
-        course = prepare(experiment, data, Path("nowhere"), watch=Watch(), together=together)
+        course = prepare(experiment, data, Path("nowhere"), watch=TrainingCallback(), together=together)
         course.atlas.panorama_features(np.arange(len(course.atlas)))  # so that they need not be read later
         lived = [iterate(course.trainer, together, number) for number in range(warm_up + measured)]
         found.append(lived[warm_up:])

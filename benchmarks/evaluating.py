@@ -24,18 +24,18 @@ import torch
 from benchmarks.lockstep import LockStep
 from benchmarks.measure import Amount, Found, Ratio, Result, seconds
 from esceme.agents import HAMT, TDSTP, HamtConfig
-from esceme.evaluation.protocol import Lifetime
+from esceme.evaluation.protocol import MemoryLifetime
 from esceme.evaluation.schedule import Lanes
 from esceme.memory import CandidateEnhancing, MemoryBank, save_bank
 from esceme.navigator import Navigator
 from esceme.rollout import roll_out
-from esceme.runs import load_run, save_run, setup_of
+from esceme.runs import load_run, navigator_config, save_run
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.r2r import read_r2r
 from esceme.tasks.submission import read_predictions
 from esceme.tasks.text import WordPiece, truncate
-from esceme.walking import Walk, following, greedy
+from esceme.trajectory import Trajectory, greedy, teacher_forcing
 from esceme.world import ArrayFeatures, Atlas, read_scenes
 
 SLOTS, WIDTH, MAX_STEPS, MAX_TOKENS = 8, 768, 15, 60
@@ -104,8 +104,8 @@ class Work:
     def ours(self, paths: Mapping[str, Sequence[str]] | None, *, half: bool = False) -> Decisions:
         """All decisions by way of lanes."""
         bank = MemoryBank.of(self.atlas)
-        source = Lanes(self.atlas, self.episodes, Lifetime("cold", self.atlas, bank), slots=SLOTS)
-        choose = greedy if paths is None else following(self.atlas, lambda walk: self._led(walk, paths))
+        source = Lanes(self.atlas, self.episodes, MemoryLifetime("cold", self.atlas, bank), slots=SLOTS)
+        choose = greedy if paths is None else teacher_forcing(self.atlas, lambda walk: self._led(walk, paths))
         found: dict[tuple[str, int], list[float]] = {}
         halving = torch.autocast("cpu", torch.bfloat16) if half else nullcontext()
         with torch.inference_mode(), halving:
@@ -135,7 +135,7 @@ class Work:
             ]
         return {(each.episode_id, each.step): each.logits for each in lived}
 
-    def _led(self, walk: Walk, paths: Mapping[str, Sequence[str]]) -> int:
+    def _led(self, walk: Trajectory, paths: Mapping[str, Sequence[str]]) -> int:
         path = paths[walk.episode.episode_id]
         there = path[min(walk.decisions + 1, len(path) - 1)]
         return int(self.atlas.locate(walk.episode.scene_id, [there])[0])
@@ -204,7 +204,7 @@ def share_of_memory(work: Work, paths: Mapping[str, Sequence[str]]) -> Amount:
 def peak(work: Work, data: Path) -> Amount:
     """The most memory that a process holds which loads a run folder and walks."""
     with tempfile.TemporaryDirectory() as folder:
-        save_run(Path(folder), work.navigator, setup_of(work.navigator))
+        save_run(Path(folder), work.navigator, navigator_config(work.navigator))
         program = [sys.executable, "-m", "benchmarks.evaluating", folder, str(data)]
         done = subprocess.run(program, check=True, capture_output=True, text=True)
     return Amount("peak memory, 170 M parameters", float(done.stdout), "MB", 1500, "the weights: 690 MB")

@@ -22,19 +22,19 @@ from benchmarks.obvious import Obvious
 from esceme.agents import HAMT, HamtConfig
 from esceme.checkpoints import SWITCHES
 from esceme.config import Experiment, with_settings
-from esceme.learning import Completeness, Course, Trainer, TrainingMemory, Watch
-from esceme.learning.lessons import Decide, Told, follow, relive, walk_again
+from esceme.learning import MemoryDropout, Trainer, TrainingCallback, TrainingMemory, TrainingRun
 from esceme.learning.losses import imitation
+from esceme.learning.rollouts import Decide, Demonstrations, forward_all, forward_stepwise, teacher_rollout
 from esceme.learning.trainer import Stream
 from esceme.memory import CandidateEnhancing
 from esceme.navigator import Navigator
 from esceme.recipes import RECIPES
-from esceme.synth import Order, embedded_world
+from esceme.synth import WorldConfig, embedded_world
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
 from esceme.training import prepare
-from esceme.walking import Encode, by_time
+from esceme.trajectory import InstructionEncoder, teacher_by_step
 from esceme.world import ArrayFeatures, Atlas, read_scenes
 from esceme.world.geometry import VIEWS
 
@@ -63,7 +63,7 @@ WIDE = {
 def run(data: Path | None) -> Iterator[Result]:
     """Teacher-forced rollouts, a whole iteration, two processes."""
     torch.set_num_threads(1)
-    world = embedded_world(Order("small"))
+    world = embedded_world(WorldConfig("small"))
     yield from teacher_forced(world)
     yield at_paper_size(world)
     yield whole_iteration(world)
@@ -75,9 +75,9 @@ def small(**settings: str) -> Experiment:
     return with_settings(RECIPES[RECIPE], {"splits": "", **settings})
 
 
-def enrol(experiment: Experiment, world: Path) -> Course:
+def enrol(experiment: Experiment, world: Path) -> TrainingRun:
     """A course ready to run, with nothing to be read or looked up for the first time but memories."""
-    course = prepare(experiment, world, Path("nowhere"), watch=Watch())
+    course = prepare(experiment, world, Path("nowhere"), watch=TrainingCallback())
     course.atlas.panorama_features(np.arange(len(course.atlas)))
     last = course.trainer.navigator.reader.second.weight  # which begins as zeros
     nn.init.normal_(last, std=0.02, generator=torch.Generator().manual_seed(0))
@@ -108,8 +108,8 @@ class Lesson(NamedTuple):
     navigator: Navigator
     atlas: Atlas
     memory: TrainingMemory
-    told: Told
-    encode: Encode
+    told: Demonstrations
+    encode: InstructionEncoder
 
     @property
     def size(self) -> str:
@@ -127,7 +127,7 @@ class Lesson(NamedTuple):
     def compare(self) -> Sides:
         """Both ways once, beginning with an empty memory; logits are asserted to be alike."""
         times, found = [], []
-        for decide in (relive, walk_again):
+        for decide in (forward_all, forward_stepwise):
             self.memory.bank.forget()
             begin = time.process_time()
             found.append(self.learn(decide))
@@ -141,7 +141,7 @@ class Lesson(NamedTuple):
 
     def measure(self) -> tuple[float, float]:
         """Seconds step by step, and at once."""
-        return both_sides(lambda: self.learn(walk_again), lambda: self.learn(relive), ROUNDS)
+        return both_sides(lambda: self.learn(forward_stepwise), lambda: self.learn(forward_all), ROUNDS)
 
 
 def teacher_forced(world: Path) -> Iterator[Result]:
@@ -159,12 +159,12 @@ def teacher_forced(world: Path) -> Iterator[Result]:
         yield Found(f"the same with {fewer.size}", times, "the smaller a batch, the more a call costs")
 
 
-def known_walks(course: Course, batch: int | None = None) -> Lesson:
+def known_walks(course: TrainingRun, batch: int | None = None) -> Lesson:
     """The reference paths of a course's first batch, or of one of another size."""
     memory, atlas = course.trainer.memory, course.atlas
     assert memory is not None
     episodes = course.trainer._streams[0].batch(0, batch or course.trainer.training.batch)
-    told = follow(atlas, episodes, by_time(atlas), max_steps=course.setup.max_steps)
+    told = teacher_rollout(atlas, episodes, teacher_by_step(atlas), max_steps=course.setup.max_steps)
     return Lesson(course.trainer.navigator.train(), atlas, memory, told, course.encode)
 
 
@@ -189,9 +189,9 @@ def paper_lesson(task: str, world: Path) -> Lesson:
     torch.manual_seed(0)
     config = HamtConfig(**{**SWITCHES.get(task, {}), **certain})
     navigator = Navigator(HAMT(config), CandidateEnhancing(), feature_dropout=0.0).train()
-    memory = TrainingMemory(atlas, navigator.reader, Completeness())
+    memory = TrainingMemory(atlas, navigator.reader, MemoryDropout())
     ids = {each.episode_id: rng.integers(1, config.vocabulary, IDS).tolist() for each in episodes}
-    told = follow(atlas, episodes, by_time(atlas), max_steps=TASKS[task].max_steps)
+    told = teacher_rollout(atlas, episodes, teacher_by_step(atlas), max_steps=TASKS[task].max_steps)
     return Lesson(navigator, atlas, memory, told, lambda episode: ids[episode.episode_id])
 
 
@@ -223,7 +223,7 @@ def seconds_of_iteration(experiment: Experiment, world: Path) -> tuple[float, fl
     return slow, fast
 
 
-def obvious_side(course: Course, experiment: Experiment) -> Obvious:
+def obvious_side(course: TrainingRun, experiment: Experiment) -> Obvious:
     """Who learns in the obvious way, beginning with the same weights."""
     return Obvious(
         deepcopy(course.trainer.navigator),

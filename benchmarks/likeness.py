@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from benchmarks.measure import Beside, data_root, line
-from esceme.synth.dataset import Order, embedded_world
+from esceme.synth.dataset import WorldConfig, embedded_world
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.r2r import read_r2r
 from esceme.tasks.text import SPECIAL, Vocabulary
@@ -20,7 +20,7 @@ SPLITS = ("train", "val_seen", "val_unseen")
 
 
 def run(data: Path | None = None) -> Iterator[Beside]:
-    ours = describe(embedded_world(Order("small")))
+    ours = describe(embedded_world(WorldConfig("small")))
     real = {} if data is None else describe(data)
     for name, value in ours.items():
         yield Beside(name, value, real.get(name, "not here"))

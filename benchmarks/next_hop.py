@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from benchmarks.measure import Quality, line
-from esceme.synth.dataset import Order, embedded_world
+from esceme.synth.dataset import WorldConfig, embedded_world
 from esceme.synth.language import BEYOND
 from esceme.synth.reader import JOINT
 from esceme.tasks.episode import Episode
@@ -105,7 +105,7 @@ def compare(
 
 def read_steps() -> tuple[Steps, Steps]:
     """The teacher's steps in the houses to train on, and in the unseen ones."""
-    folder = DataFolder(embedded_world(Order("small")))
+    folder = DataFolder(embedded_world(WorldConfig("small")))
     atlas = Atlas.read(folder.connectivity, features=folder.features[0])
     train, unseen = (read_r2r(folder.splits("r2r")[split]) for split in ("train", "val_unseen"))
     vocabulary = Vocabulary.build(episode.instruction for episode in train)

@@ -24,7 +24,7 @@ from esceme.learning import Training
 from esceme.learning.trainer import IMITATING, SAMPLING
 from esceme.navigator import Navigator
 from esceme.tasks.episode import Episode
-from esceme.walking import Encode, sampling
+from esceme.trajectory import InstructionEncoder, sampling
 from esceme.world import Atlas
 from esceme.world.atlas import CANDIDATE, STOP
 from esceme.world.geometry import COLUMNS, snap
@@ -84,7 +84,7 @@ class Obvious:
         atlas: Atlas,
         training: Training,
         *,
-        encode: Encode,
+        encode: InstructionEncoder,
         max_steps: int,
         seed: int,
     ) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.measure import Agent, line
 from esceme.metrics import Scores, score
 from esceme.perception.views import cut_ids
-from esceme.synth.dataset import SHAPES, Order, embedded_world
+from esceme.synth.dataset import SHAPES, WorldConfig, embedded_world
 from esceme.synth.house import graph_of, make_house
 from esceme.synth.reader import Memory, Reader
 from esceme.synth.render import Renderer
@@ -26,10 +26,10 @@ from esceme.synth.sights import Sights, view_shares
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.r2r import read_r2r
-from esceme.tasks.submission import Prediction, Stand
+from esceme.tasks.submission import Prediction, TrajectoryPoint
 from esceme.world import Atlas, SceneGraph, read_scenes
 
-ORDER = Order("small")
+ORDER = WorldConfig("small")
 SPLIT = "val_unseen"
 SEEDS, DRAWS = 5, 1000
 """Of the agents' randomness, and of the bootstrap."""
@@ -95,7 +95,7 @@ def trial(
             told = list(group)
             names = sights[scene].graph.viewpoints
             for episode, places in zip(told, walker(sights[scene], told, generator), strict=True):
-                stands = tuple(Stand(names[place]) for place in places)
+                stands = tuple(TrajectoryPoint(names[place]) for place in places)
                 pairs.append((episode, Prediction(episode.episode_id, stands)))
         found.append(score(pairs, atlas))
     return found

@@ -18,7 +18,7 @@ from benchmarks.measure import Ratio, both_sides
 from esceme.metrics import score
 from esceme.tasks.episode import Episode
 from esceme.tasks.r4r import join_paths, read_walks
-from esceme.tasks.submission import Prediction, Stand
+from esceme.tasks.submission import Prediction, TrajectoryPoint
 from esceme.world import Atlas, SceneGraph, read_scenes
 
 Table = dict[str, dict[str, dict[str, float]]]
@@ -90,7 +90,7 @@ def wander(episode: Episode, graph: SceneGraph, generator: np.random.Generator) 
     steps = len(episode.reference_path) + int(generator.integers(-2, 3))
     while len(path) < steps:
         path.append(int(generator.choice(graph.neighbours[path[-1], : graph.degrees[path[-1]]])))
-    return Prediction(episode.episode_id, tuple(Stand(graph.viewpoints[row]) for row in path))
+    return Prediction(episode.episode_id, tuple(TrajectoryPoint(graph.viewpoints[row]) for row in path))
 
 
 def run(data: Path) -> Iterator[Ratio]:

@@ -25,10 +25,10 @@ import numpy as np
 import torch
 
 from esceme.config import Experiment, with_settings
-from esceme.evaluation import Plan, Result, compare, evaluate, read_result
+from esceme.evaluation import EvaluationConfig, Result, compare, evaluate, read_result
 from esceme.metrics import TOUR_MEANS
 from esceme.recipes import RECIPES
-from esceme.synth import Order, embedded_world
+from esceme.synth import WorldConfig, embedded_world
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.folder import DataFolder, default_data
 from esceme.tasks.tours import make_tours, write_tours
@@ -76,7 +76,7 @@ class Study:
 
 
 def _world() -> Path:
-    return embedded_world(Order("small"))
+    return embedded_world(WorldConfig("small"))
 
 
 def _completeness(recipe: str, settings: dict[str, str], after: str = "") -> tuple[Job, ...]:
@@ -193,7 +193,7 @@ def live(name: str, seed: int, folder: Path, data: Path, features: str) -> None:
             out = run / protocol
             if (out / "result.json").exists():
                 continue
-            plan = Plan(
+            plan = EvaluationConfig(
                 run=str(run),
                 data=str(data),
                 split=SPLIT,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import esceme
 from esceme.memory import MemoryBank
-from esceme.synth import Order, embedded_world
+from esceme.synth import WorldConfig, embedded_world
 
 
 class Recurrent(nn.Module):
@@ -66,4 +66,7 @@ def main(folder: str, split: str) -> None:
 
 if __name__ == "__main__":
     given = sys.argv[1:]
-    main(given[0] if given else str(embedded_world(Order("tiny"))), given[1] if given[1:] else "val_unseen")
+    main(
+        given[0] if given else str(embedded_world(WorldConfig("tiny"))),
+        given[1] if given[1:] else "val_unseen",
+    )

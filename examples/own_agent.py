@@ -11,8 +11,8 @@ import sys
 from typing import Any
 
 import esceme
-from esceme.synth import Order, embedded_world
-from esceme.tasks import Stand
+from esceme.synth import WorldConfig, embedded_world
+from esceme.tasks import TrajectoryPoint
 
 
 def act(observation: dict[str, Any], info: dict[str, Any]) -> int:
@@ -34,7 +34,7 @@ def main(folder: str, split: str) -> None:
         while not ended:
             observation, _, terminated, truncated, info = env.step(act(observation, info))
             ended = terminated or truncated
-        walk = tuple(Stand(*pose) for pose in info["trajectory"])
+        walk = tuple(TrajectoryPoint(*pose) for pose in info["trajectory"])
         pairs.append((episode, esceme.Prediction(episode.episode_id, walk)))
     for measure, value in esceme.score(pairs, env.atlas).means().items():
         print(f"{measure:14}{value:8.3f}")
@@ -42,4 +42,7 @@ def main(folder: str, split: str) -> None:
 
 if __name__ == "__main__":
     given = sys.argv[1:]
-    main(given[0] if given else str(embedded_world(Order("tiny"))), given[1] if given[1:] else "val_unseen")
+    main(
+        given[0] if given else str(embedded_world(WorldConfig("tiny"))),
+        given[1] if given[1:] else "val_unseen",
+    )

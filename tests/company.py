@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from esceme.config import Experiment
-from esceme.learning import Together, Trainer, Watch
+from esceme.learning import ProcessGroup, Trainer, TrainingCallback
 from esceme.learning.validation import validate
 from esceme.observation import Observation
 from esceme.training import prepare, train
@@ -36,7 +36,7 @@ PATIENCE = 60.0
 """Seconds after which something hangs."""
 
 
-class Started(Watch):
+class Started(TrainingCallback):
     """Says when training begins."""
 
     def __init__(self, said: Any) -> None:
@@ -141,8 +141,8 @@ class Learned(NamedTuple):
 
 def iterate(experiment: Experiment, data: Path, iterations: int) -> list[Learned]:
     """Some iterations, told one by one."""
-    together = Together.join()
-    course = prepare(experiment, data, Path("nowhere"), watch=Watch(), together=together)
+    together = ProcessGroup.join()
+    course = prepare(experiment, data, Path("nowhere"), watch=TrainingCallback(), together=together)
     lived = [_iterate(course.trainer, iteration) for iteration in range(iterations)]
     together.leave()
     return lived
@@ -164,8 +164,8 @@ def visited(trainer: Trainer) -> list[int]:
 
 def course_to_its_end(experiment: Experiment, data: Path, out: Path) -> dict[str, Any]:
     """The weights after training, as arrays."""
-    together = Together.join()
-    course = prepare(experiment, data, out, watch=Watch(), together=together)
+    together = ProcessGroup.join()
+    course = prepare(experiment, data, out, watch=TrainingCallback(), together=together)
     course.run()
     together.leave()
     return {name: tensor.numpy() for name, tensor in course.trainer.navigator.state_dict().items()}
@@ -173,8 +173,8 @@ def course_to_its_end(experiment: Experiment, data: Path, out: Path) -> dict[str
 
 def meet(data: Path) -> tuple[list[list[bool]], list[float]]:
     """Walk as many steps as the number of one's rank says; what is known of some viewpoints after each."""
-    together = Together.join()
-    course = prepare(lesson_plan(), data, Path("nowhere"), watch=Watch(), together=together)
+    together = ProcessGroup.join()
+    course = prepare(lesson_plan(), data, Path("nowhere"), watch=TrainingCallback(), together=together)
     memory, atlas, known = course.trainer.memory, course.atlas, list[list[bool]]()
     assert memory is not None
     memory.begin([], np.random.default_rng(0))
@@ -192,8 +192,8 @@ def meet(data: Path) -> tuple[list[list[bool]], list[float]]:
 
 def judge(experiment: Experiment, data: Path, memory: str) -> tuple[dict[str, float], list[int]]:
     """The scores of a validation, and what training remembers after it."""
-    together = Together.join()
-    course = prepare(experiment, data, Path("nowhere"), watch=Watch(), together=together)
+    together = ProcessGroup.join()
+    course = prepare(experiment, data, Path("nowhere"), watch=TrainingCallback(), together=together)
     trainer = course.trainer
     scores = validate(
         trainer.navigator,
@@ -212,12 +212,18 @@ def judge(experiment: Experiment, data: Path, memory: str) -> tuple[dict[str, fl
 
 def learn_until_one_dies(experiment: Experiment, data: Path, out: Path, after: int) -> None:
     """Train; the second process is killed after an iteration."""
-    dies = Together.join().rank == 1
-    course = prepare(experiment, data, out, watch=Death(after) if dies else Watch(), together=Together.join())
+    dies = ProcessGroup.join().rank == 1
+    course = prepare(
+        experiment,
+        data,
+        out,
+        watch=Death(after) if dies else TrainingCallback(),
+        together=ProcessGroup.join(),
+    )
     course.run()
 
 
-class Death(Watch):
+class Death(TrainingCallback):
     """Kills its process after an iteration."""
 
     def __init__(self, after: int) -> None:

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from esceme.agents import HAMT, HamtConfig
-from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, Memory, Reader, Unaided
+from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, Memory, NoMemory, Reader
 from esceme.navigator import Navigator
 from esceme.observation import Observation
-from esceme.rollout import Step, roll_out
+from esceme.rollout import RolloutStep, roll_out
 from esceme.tasks.episode import Episode
-from esceme.walking import Choose, Once, by_time, following
+from esceme.trajectory import ActionSelector, SingleBatch, teacher_by_step, teacher_forcing
 from esceme.world import ArrayFeatures, Atlas, SceneGraph
 from esceme.world.geometry import VIEWS
 
@@ -92,7 +92,7 @@ def small_navigator(
 
 def blind_navigator(**settings: Any) -> Navigator:
     """A small HAMT that reads no memory."""
-    return small_navigator(Unaided(), **settings)
+    return small_navigator(NoMemory(), **settings)
 
 
 def walk_of(*path: str, scene: str = "cottage", name: str = "0_0", heading: float = 0.0) -> Episode:
@@ -120,13 +120,13 @@ def led(
     episodes: Sequence[Episode],
     memory: Memory | None,
     *,
-    choose: Choose | None = None,
+    choose: ActionSelector | None = None,
     max_steps: int = 15,
-) -> Iterator[Step]:
+) -> Iterator[RolloutStep]:
     """Live episodes together, by default along their reference paths."""
-    choose = choose or following(atlas, by_time(atlas))
+    choose = choose or teacher_forcing(atlas, teacher_by_step(atlas))
     return roll_out(
-        navigator, atlas, Once(atlas, episodes), memory, choose, encode=encode, max_steps=max_steps
+        navigator, atlas, SingleBatch(atlas, episodes), memory, choose, encode=encode, max_steps=max_steps
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from esceme.runs import Setup, save_run
+from esceme.runs import NavigatorConfig, save_run
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.text import WordPiece
 from esceme.world import open_features
@@ -16,12 +16,12 @@ POSITIONS = 100
 
 def drawn_setup(
     data_root: Path, reader: Literal["candidate-enhancing", "unaided"] = "candidate-enhancing"
-) -> Setup:
+) -> NavigatorConfig:
     """A small HAMT for the features and the vocabulary of a data folder."""
     data = DataFolder(data_root)
     (source,) = data.features
     width = open_features(source).width
-    return Setup(
+    return NavigatorConfig(
         agent="hamt",
         agent_settings={
             "vocabulary": WordPiece.read(data.tokenizers[0]).size,

@@ -9,9 +9,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from esceme.agents.base import Agent, Decision, Privileged, Routes, State, Words, is_choice
+from esceme.agents.base import (
+    Agent,
+    BacktrackRoutes,
+    Decision,
+    PrivilegedInfo,
+    State,
+    TokenBatch,
+    choice_mask,
+)
 from esceme.observation import Observation
-from esceme.walking import Choose, Walk
+from esceme.trajectory import ActionSelector, Trajectory
 from esceme.world import Atlas
 
 STAY = "stop"
@@ -48,7 +56,9 @@ class Homesick(Agent[HomesickState]):
         super().__init__()
         self.config = HomesickConfig()
 
-    def begin(self, words: Words, start: Tensor, privileged: Privileged | None = None) -> HomesickState:
+    def begin(
+        self, words: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None
+    ) -> HomesickState:
         nothing = torch.zeros(len(start), 0, dtype=torch.int64)
         return HomesickState(
             nothing, nothing, nothing[..., None].expand(-1, -1, 1), *torch.zeros(2, len(start)).long()
@@ -56,14 +66,14 @@ class Homesick(Agent[HomesickState]):
 
     def decide(self, state: HomesickState, observation: Observation) -> Decision:
         here = observation.viewpoint[:, None] + 1
-        routes = Routes(
+        routes = BacktrackRoutes(
             first=observation.kind.shape[1],
             viewpoint=state.place.masked_fill(state.place == here, 0) - 1,
             view=state.view,
             near=among(state.place, observation.neighbour + 1),
             linked=among(state.place[:, None], state.beside),
         )
-        forward = is_choice(observation, observation.kind.shape[1])
+        forward = choice_mask(observation, observation.kind.shape[1])
         possible = torch.cat([forward, routes.viewpoint >= 0], 1)
         logits = torch.zeros(possible.shape).masked_fill(~possible, -torch.inf)
         return Decision(logits, routes=routes, state=replace(state, thoughts=state.thoughts + 1))
@@ -87,10 +97,10 @@ def among(places: Tensor, leads: Tensor) -> Tensor:
     return ((places[..., None] == leads[..., None, :]) & (places[..., None] > 0)).any(-1).long()
 
 
-def told(atlas: Atlas, orders: Mapping[str, Sequence[str]]) -> Choose:
+def told(atlas: Atlas, orders: Mapping[str, Sequence[str]]) -> ActionSelector:
     """Choices by name: `kitchen`, `back to hall`, `stop`; for each episode in order."""
 
-    def choose(decision: Decision, observation: Observation, walks: Sequence[Walk]) -> Tensor:
+    def choose(decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
         chosen = []
         for row, walk in enumerate(walks):
             order = orders[walk.episode.episode_id][walk.decisions]

@@ -13,7 +13,7 @@ import torch
 
 from esceme.config import Experiment
 from esceme.files import read_json, write_json
-from esceme.learning import Completeness, Training, Validation, Watch
+from esceme.learning import MemoryDropout, Training, TrainingCallback, Validation
 from esceme.tasks.r2r import read_r2r
 from esceme.tasks.tours import make_tours, write_tours
 from street import SPLIT, write_street
@@ -71,7 +71,7 @@ def lesson_plan(
 ) -> Experiment:
     """A small experiment; all other settings are of `Training`."""
     settings = {"iterations": 6, "batch": 4, "learning_rate": 1e-3, "checkpoint_every": 2} | training
-    completeness = Completeness(way=way, reset_after=5)  # type: ignore[arg-type]
+    completeness = MemoryDropout(way=way, reset_after=5)  # type: ignore[arg-type]
     return Experiment(
         max_steps=5,
         agent=who,
@@ -87,7 +87,7 @@ class Interrupted(Exception):  # noqa: N818
     """Someone pressed Ctrl-C."""
 
 
-class Interrupt(Watch):
+class Interrupt(TrainingCallback):
     """Interrupts training after an iteration, or after a validation."""
 
     def __init__(self, after: int, *, validated: bool = False) -> None:

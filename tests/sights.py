@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from esceme.agents.base import Words
+from esceme.agents.base import TokenBatch
 from esceme.observation import Observation
 from esceme.world import CANDIDATE, CONTEXT, STOP, Atlas, SceneGraph
 from esceme.world.geometry import VIEWS, angle_feature, panorama_angles
@@ -136,12 +136,12 @@ def reordered(observation: Observation, order: Tensor) -> Observation:
     return replace(observation, **tensors)
 
 
-def random_words(lengths: Sequence[int] = (5, 9, 2, 7), *, vocabulary: int = 50, seed: int = 0) -> Words:
+def random_words(lengths: Sequence[int] = (5, 9, 2, 7), *, vocabulary: int = 50, seed: int = 0) -> TokenBatch:
     """Instructions of these lengths, padded with id 0; no word of theirs is 0."""
     generator = np.random.default_rng([seed, 1])
     valid = np.arange(max(lengths)) < np.array(lengths)[:, None]
     ids = np.where(valid, generator.integers(1, vocabulary, valid.shape), 0)
-    return Words(torch.from_numpy(ids), torch.from_numpy(valid))
+    return TokenBatch(torch.from_numpy(ids), torch.from_numpy(valid))
 
 
 def random_building(viewpoints: int = VIEWPOINTS, *, seed: int = 0) -> Atlas:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from drawn_runs import drawn_run
-from esceme.evaluation.plan import Plan
-from esceme.evaluation.stage import Stage, set_stage
+from esceme.evaluation.context import EvaluationContext, load_context
+from esceme.evaluation.options import EvaluationConfig
 from esceme.files import write_json, write_text
 from esceme.tasks.r2r import Record, read_r2r
 from esceme.tasks.text import build_wordpiece
@@ -39,14 +39,14 @@ class Street(NamedTuple):
     root: Path
     run: Path
 
-    def plan(self, memory: str = "cold", **changes: object) -> Plan:
+    def plan(self, memory: str = "cold", **changes: object) -> EvaluationConfig:
         """An evaluation here."""
         settings = {"run": str(self.run), "data": str(self.root), "split": SPLIT, "batch": 3} | changes
-        return Plan(memory=memory, **settings)  # type: ignore[arg-type]
+        return EvaluationConfig(memory=memory, **settings)  # type: ignore[arg-type]
 
-    def stage(self, memory: str = "cold", **changes: object) -> Stage:
+    def stage(self, memory: str = "cold", **changes: object) -> EvaluationContext:
         """An evaluation here, loaded."""
-        return set_stage(self.plan(memory, **changes))
+        return load_context(self.plan(memory, **changes))
 
     @property
     def tours(self) -> str:

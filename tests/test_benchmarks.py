@@ -14,7 +14,7 @@ import torch
 from esceme.agents import AGENTS
 from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig
 from esceme.navigator import Navigator
-from esceme.synth import Order, embedded_world
+from esceme.synth import WorldConfig, embedded_world
 from esceme.tasks.r2r import read_r2r
 from school import SMALL
 from street import SPLIT, WIDTH, write_street
@@ -63,7 +63,7 @@ def street(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def world() -> Path:
-    return embedded_world(Order("tiny"))
+    return embedded_world(WorldConfig("tiny"))
 
 
 def test_the_obvious_side_learns_what_ours_does(learning: ModuleType, world: Path) -> None:

@@ -17,7 +17,7 @@ from esceme.config import (
     with_settings,
 )
 from esceme.errors import ConfigError
-from esceme.learning import Completeness, Training, Validation
+from esceme.learning import MemoryDropout, Training, Validation
 
 REMEMBERING = Experiment(reader="candidate-enhancing", reader_settings={"pooling": "mean"})
 
@@ -37,7 +37,7 @@ def test_a_field_is_called_by_its_full_name_or_by_its_last_part() -> None:
         for name in ("training.completeness.reset_after", "reset-after")
     )
     assert by_full == by_last
-    assert by_full == replace(Experiment(), training=Training(completeness=Completeness(reset_after=3)))
+    assert by_full == replace(Experiment(), training=Training(completeness=MemoryDropout(reset_after=3)))
 
 
 def test_a_field_of_the_experiment_comes_before_one_of_a_part() -> None:
@@ -213,7 +213,7 @@ def test_an_experiment_survives_being_stored() -> None:
     made = replace(
         REMEMBERING,
         differences=("a", "b"),
-        training=Training(completeness=Completeness(way="drawn")),
+        training=Training(completeness=MemoryDropout(way="drawn")),
         validation=Validation(splits=("val_unseen",)),
     )
     stored = as_json(made)

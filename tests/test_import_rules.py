@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ LEVELS = [
     {"navigator"},
     {"runs"},
     {"checkpoints"},
-    {"walking"},
+    {"trajectory"},
     {"rollout"},
     {"evaluation"},
     {"learning"},
@@ -39,92 +40,6 @@ LEVELS = [
 LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 KNOWS_IT_IS_GENERATED = {"synth", "demo", "cli"}
 FORBIDDEN = {("agents", "tasks"), ("agents", "memory"), ("memory", "agents")}
-
-# Inside a folder, files import only those before them.
-ORDER_WITHIN = {
-    "world": ["geometry", "graph", "features", "atlas", "__init__"],
-    "tasks": [
-        *["episode", "task", "r2r", "r4r", "rxr", "cvdn", "reverie", "tours", "text", "manifest"],
-        *[
-            "catalogue",
-            "folder",
-            "submission",
-            "symptoms",
-            "doctor",
-            "schedule",
-            "walkers",
-            "gym",
-            "__init__",
-        ],
-    ],
-    "perception": [
-        "views",
-        "small",
-        "network",
-        "encode",
-        "triangulate",
-        "glimpses",
-        "semantic",
-        "matching",
-        "__init__",
-    ],
-    "synth": [
-        *["plan", "palette", "furniture", "sketch", "stairs", "layout", "spots", "ways", "furnish", "house"],
-        *["texture", "casting", "render", "sights", "language", "reader", "walks", "hindi"],
-        *["capture", "annotations", "dataset", "__init__"],
-    ],
-    "memory": ["scene", "bank", "store", "reader", "graph_encoding", "both", "__init__"],
-    "agents": [
-        *("base", "layers", "scripted", "seq2seq", "grounding", "tokens"),
-        *("crossmodal", "hamt", "tdstp", "__init__"),
-    ],
-    "checkpoints": ["names", "published", "exchange", "__init__"],
-    "evaluation": [
-        *[
-            "protocol",
-            "schedule",
-            "plan",
-            "journal",
-            "inputs",
-            "stage",
-            "result",
-            "evaluate",
-            "shards",
-            "compare",
-        ],
-        "__init__",
-    ],
-    "learning": [
-        *["teachers", "rewards", "completeness", "losses", "distributed", "lessons", "training", "trainer"],
-        *["validation", "states", "journal", "course", "grounding", "__init__"],
-    ],
-    "report": [
-        *["floors", "svg", "lanes", "marks", "panels", "plan", "floorplan", "topdown"],
-        *["panorama", "axes", "curves", "terminal", "__init__"],
-    ],
-    "demo": ["crew", "wish", "scoring", "walks", "outcome", "report", "show", "__init__"],
-    "verify": [
-        *[
-            "comparison",
-            "references",
-            "simulator",
-            "measures",
-            "beside",
-            "network",
-            "replay",
-            "lives",
-            "transcript",
-            "rehearsal",
-            "learning",
-            "folder",
-        ],
-        "__init__",
-    ],
-    "cli": [
-        *["__init__", "console", "bar", "checkpoints", "compare", "data", "demo", "evaluate", "features"],
-        *["memory", "recipes", "scene", "score", "submit", "synth", "train", "verify"],
-    ],
-}
 
 
 def room_of(parts: tuple[str, ...]) -> str:
@@ -168,14 +83,27 @@ def test_imports_go_leftwards_only(file: Path) -> None:
             continue  # `from esceme import __version__`
         other = room_of(parts)
         if other == room:
-            within = ORDER_WITHIN.get(room)
-            if within and len(parts) > 1:
-                assert within.index(parts[1]) < within.index(file.stem), f"{file} imports {'.'.join(parts)}"
             continue
         assert LEVEL_OF[other] < LEVEL_OF[room], f"{file} ({room}) may not import {'.'.join(parts)}"
         assert (room, other) not in FORBIDDEN, f"{file}: {room} never imports {other}"
         if other == "synth":
             assert room in KNOWS_IT_IS_GENERATED, f"{file} knows that the world is generated"
+
+
+@pytest.mark.parametrize(
+    "room", sorted(path.name for path in SOURCE.iterdir() if path.is_dir() and path.name[0] != "_")
+)
+def test_imports_inside_a_folder_have_no_cycle(room: str) -> None:
+    names = {path.stem for path in (SOURCE / room).glob("*.py")} - {"__init__"}
+    graph = {
+        name: {
+            parts[1]
+            for parts in imports_of(SOURCE / room / f"{name}.py")
+            if parts[:1] == (room,) and parts[1:]
+        }
+        for name in names
+    }
+    tuple(TopologicalSorter(graph).static_order())  # raises CycleError
 
 
 def test_loading_the_world_and_the_tasks_does_not_load_torch() -> None:

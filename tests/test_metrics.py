@@ -30,7 +30,7 @@ from esceme.metrics import (
     spl_shortest,
 )
 from esceme.tasks.episode import DialogEpisode, Episode
-from esceme.tasks.submission import Prediction, Stand
+from esceme.tasks.submission import Prediction, TrajectoryPoint
 from esceme.tasks.tours import Tour
 from esceme.world import Atlas, SceneGraph
 
@@ -84,7 +84,7 @@ def dialog(reference: str, goals: str, **changes: Any) -> DialogEpisode:
 
 
 def went(walk: Sequence[str], episode_id: str = "1_0") -> Prediction:
-    return Prediction(episode_id, tuple(Stand(viewpoint) for viewpoint in walk))
+    return Prediction(episode_id, tuple(TrajectoryPoint(viewpoint) for viewpoint in walk))
 
 
 def means(atlas: Atlas, reference: str, walk: str, **changes: Any) -> dict[str, float]:

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from cottage import VOCABULARY, WIDTH, cottage, small_navigator
-from esceme.agents.base import Words
+from esceme.agents.base import TokenBatch
 from esceme.agents.scripted import StopAtOnce
 from esceme.errors import ConfigError
-from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, Masked, MemoryBank, Unaided
+from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, MaskedMemory, MemoryBank, NoMemory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
 
@@ -26,13 +26,13 @@ def test_an_evaluated_navigator_drops_nothing() -> None:
     seen = navigator.see(observation, bank)
     assert seen.dropout == 0 and seen.plain is observation.plain
     assert torch.equal(seen.features, navigator.see(observation, bank).features)
-    blind = Navigator(StopAtOnce(), Unaided()).eval()
+    blind = Navigator(StopAtOnce(), NoMemory()).eval()
     assert blind.see(observation, None) is observation
 
 
 @pytest.mark.parametrize("share", [0.2, 0.4, 0.7])
 def test_in_training_a_share_of_features_is_dropped_and_the_rest_grows(share: float) -> None:
-    navigator = Navigator(StopAtOnce(), Unaided(), feature_dropout=share).train()
+    navigator = Navigator(StopAtOnce(), NoMemory(), feature_dropout=share).train()
     observation = sight()
     torch.manual_seed(0)
     seen = navigator.see(observation, None)
@@ -46,7 +46,7 @@ def test_in_training_a_share_of_features_is_dropped_and_the_rest_grows(share: fl
 
 
 def test_what_history_reads_is_dropped_too_and_each_time_anew() -> None:
-    navigator = Navigator(StopAtOnce(), Unaided(), feature_dropout=0.4).train()
+    navigator = Navigator(StopAtOnce(), NoMemory(), feature_dropout=0.4).train()
     seen = navigator.see(sight(), None)
     assert seen.dropout == 0.4
     for look in (seen.faced, seen.panorama):
@@ -66,7 +66,7 @@ def test_without_a_share_training_sees_what_evaluation_does() -> None:
 def test_what_becomes_no_token_need_not_be_read() -> None:
     navigator, bank = small_navigator(context_views=False, stop_shows="panorama"), MemoryBank.of(ATLAS)
     bank.remember_seen(sight())
-    words = Words(torch.randint(1, VOCABULARY, (5, 7)), torch.ones(5, 7, dtype=torch.bool))
+    words = TokenBatch(torch.randint(1, VOCABULARY, (5, 7)), torch.ones(5, 7, dtype=torch.bool))
     state = navigator.begin(words, sight().viewpoint)
     seen, whole = navigator.see(sight(), bank), navigator.reader(sight(), bank)
     assert seen.kind.shape[1] < whole.kind.shape[1]
@@ -81,7 +81,7 @@ def test_a_masked_memory_is_an_empty_one() -> None:
     navigator, bank = small_navigator(), MemoryBank.of(ATLAS)
     empty = navigator.see(sight(), bank).features
     bank.remember_all()
-    torch.testing.assert_close(navigator.see(sight(), Masked(bank)).features, empty)
+    torch.testing.assert_close(navigator.see(sight(), MaskedMemory(bank)).features, empty)
     assert not torch.allclose(navigator.see(sight(), bank).features, empty, atol=1e-2)
 
 
@@ -97,10 +97,10 @@ def test_parameters_of_both_parts_are_the_navigators() -> None:
     navigator = small_navigator(reader)
     assert {name.split(".")[0] for name in navigator.state_dict()} == {"agent", "reader"}
     assert navigator.device == torch.device("cpu")
-    assert Navigator(StopAtOnce(), Unaided()).device == torch.device("cpu")
+    assert Navigator(StopAtOnce(), NoMemory()).device == torch.device("cpu")
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, 1.5])
 def test_a_share_that_is_none_is_refused(share: float) -> None:
     with pytest.raises(ConfigError, match="feature_dropout"):
-        Navigator(StopAtOnce(), Unaided(), feature_dropout=share)
+        Navigator(StopAtOnce(), NoMemory(), feature_dropout=share)

@@ -19,7 +19,7 @@ IGNORANT = sorted(
     for pattern in (
         "observation.py",
         "navigator.py",
-        "walking.py",
+        "trajectory.py",
         "rollout.py",
         "learning/*.py",
         "evaluation/*.py",
@@ -80,7 +80,7 @@ def test_the_loop_and_the_trainer_are_among_them() -> None:
         ("if plan.run == 'random': pass", {"random"}),
         ("if reader == 'both': pass", {"both"}),
         ("'''As TD-STP does, unlike graph encoding.'''", {"TD-STP", "graph encod"}),
-        ("isinstance(reader, Unaided)", {"Unaided"}),
+        ("isinstance(reader, NoMemory)", {"NoMemory"}),
         ("random.Random(0)  # both, TEACHERS['shortest'], stop", set()),
     ],
 )

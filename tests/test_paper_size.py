@@ -25,9 +25,9 @@ import torch
 
 from esceme.config import with_settings
 from esceme.files import read_json, write_json, write_text
-from esceme.learning import Watch
+from esceme.learning import TrainingCallback
 from esceme.recipes import CLIP, PAPER, VIT
-from esceme.synth import Order, embedded_world
+from esceme.synth import WorldConfig, embedded_world
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.folder import DataFolder
 from esceme.training import prepare
@@ -47,7 +47,7 @@ Record = dict[str, Any]
 @pytest.fixture(scope="module")
 def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny embedded world as a folder of the HAMT family, with drawn features and ids."""
-    world, root = DataFolder(embedded_world(Order("tiny"))), tmp_path_factory.mktemp("datasets")
+    world, root = DataFolder(embedded_world(WorldConfig("tiny"))), tmp_path_factory.mktemp("datasets")
     rng = np.random.default_rng(0)
     shutil.copytree(world.connectivity, root / "R2R/connectivity")
     keys = [
@@ -138,7 +138,7 @@ FROZEN = {"r2r": {"text", "history"}, "rxr": {"text", "history"}, "tdstp": {"tex
 @pytest.mark.parametrize("name", PAPER)
 def test_a_row_of_the_paper_takes_an_iteration(name: str, datasets: Path, tmp_path: Path) -> None:
     experiment = with_settings(PAPER[name], SHORT)
-    course = prepare(experiment, datasets, tmp_path / "run", watch=Watch())
+    course = prepare(experiment, datasets, tmp_path / "run", watch=TrainingCallback())
     trainer, navigator = course.trainer, course.trainer.navigator
     parts = {
         "text": navigator.agent.text.layers[0],

@@ -14,7 +14,7 @@ from esceme.errors import ConfigError
 from esceme.memory import READERS
 from esceme.navigator import Navigator
 from esceme.recipes import PAPER, RECIPES, SMALL, find_recipe
-from esceme.runs import Setup
+from esceme.runs import NavigatorConfig
 from esceme.tasks.catalogue import TASKS
 
 # The columns of the specification's table G, "eff." where that differs from what is intended, and for RxR,
@@ -165,7 +165,7 @@ def read(experiment: Experiment, names: dict[str, Any]) -> dict[str, Any]:
 def build(experiment: Experiment) -> Navigator:
     """Its network, of shapes without numbers."""
     with torch.device("meta"):
-        return Setup(
+        return NavigatorConfig(
             agent=experiment.agent,
             agent_settings=experiment.agent_settings,
             reader=experiment.reader,

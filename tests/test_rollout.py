@@ -14,17 +14,17 @@ from torch import Tensor
 
 from cottage import WIDTH, blind_navigator, cottage, encode, led, small_navigator, walk_of
 from esceme import rollout
-from esceme.agents.base import Decision, Privileged, State, Words
+from esceme.agents.base import Decision, PrivilegedInfo, State, TokenBatch
 from esceme.agents.scripted import ShortestPath, StopAtOnce
 from esceme.evaluation.result import trajectory_of
-from esceme.memory import MemoryBank, Unaided
+from esceme.memory import MemoryBank, NoMemory
 from esceme.metrics import score
 from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.rollout import roll_out
-from esceme.tasks import Prediction, Stand
+from esceme.tasks import Prediction, TrajectoryPoint
 from esceme.tasks.episode import Episode
-from esceme.walking import Walk, by_time, following, greedy, sampling
+from esceme.trajectory import Trajectory, greedy, sampling, teacher_by_step, teacher_forcing
 from homesick import Homesick, HomesickState, told
 
 ATLAS = cottage()
@@ -42,7 +42,7 @@ class Told(Navigator):
         super().__init__(navigator.agent, navigator.reader)
         self.diary = diary
 
-    def begin(self, words: Words, start: Tensor, privileged: Privileged | None = None) -> State:
+    def begin(self, words: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None) -> State:
         self.diary.append(f"begin {len(start)}")
         return super().begin(words, start, privileged)
 
@@ -88,27 +88,27 @@ class Refilling:
         self.waiting, self.slots = list(episodes), slots
         self.asked: list[tuple[list[str], list[str]]] = []
 
-    def next(self, finished: Sequence[Walk], living: Sequence[Walk]) -> Sequence[Walk]:
+    def next(self, finished: Sequence[Trajectory], living: Sequence[Trajectory]) -> Sequence[Trajectory]:
         self.asked.append((ids(finished), ids(living)))
         free = self.slots - len(living)
         begun, self.waiting = self.waiting[:free], self.waiting[free:]
-        return [Walk.begin(ATLAS, episode) for episode in begun]
+        return [Trajectory.begin(ATLAS, episode) for episode in begun]
 
 
-def ids(walks: Sequence[Walk]) -> list[str]:
+def ids(walks: Sequence[Trajectory]) -> list[str]:
     return [walk.episode.episode_id for walk in walks]
 
 
-def places(walk: Walk) -> list[str]:
+def places(walk: Trajectory) -> list[str]:
     return [ATLAS.name(viewpoint)[1] for viewpoint, _ in walk.poses]
 
 
 def test_a_step_is_read_decide_remember_move() -> None:
     diary: list[str] = []
     bank = Diary.written_into(diary)
-    choose = following(ATLAS, by_time(ATLAS))
+    choose = teacher_forcing(ATLAS, teacher_by_step(ATLAS))
 
-    def chosen(decision: Decision, observation: Observation, walks: Sequence[Walk]) -> Tensor:
+    def chosen(decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
         diary.append("choose")
         return choose(decision, observation, walks)
 
@@ -160,7 +160,7 @@ def test_who_ends_leaves_and_the_others_keep_their_order() -> None:
 
 def test_a_free_slot_is_refilled_before_the_next_step() -> None:
     source = Refilling([STAY, TO_GARDEN, TO_ATTIC, TO_PANTRY])
-    choose = following(ATLAS, by_time(ATLAS))
+    choose = teacher_forcing(ATLAS, teacher_by_step(ATLAS))
     living = [
         ids(step.walks)
         for step in roll_out(blind_navigator(), ATLAS, source, None, choose, encode=encode, max_steps=9)
@@ -176,7 +176,7 @@ def test_a_free_slot_is_refilled_before_the_next_step() -> None:
 @pytest.mark.parametrize("slots", [1, 2, 4])
 def test_refilled_slots_decide_as_walks_that_are_alone(slots: int) -> None:
     navigator = blind_navigator()
-    choose = following(ATLAS, by_time(ATLAS))
+    choose = teacher_forcing(ATLAS, teacher_by_step(ATLAS))
     with torch.inference_mode():
         for step in roll_out(
             navigator, ATLAS, Refilling(ALL, slots), None, choose, encode=encode, max_steps=9
@@ -231,7 +231,7 @@ def test_walks_do_not_depend_on_who_walks_beside_them(choose: Callable[..., Tens
 
 
 def test_scripted_agents_are_told_the_goals() -> None:
-    guide = Navigator(ShortestPath(), Unaided())
+    guide = Navigator(ShortestPath(), NoMemory())
     nearest = replace(walk_of("hall", "pantry", name="4_0"), goals=("attic", "garden"))
     ended = [
         walk
@@ -248,12 +248,12 @@ def test_nobody_is_told_a_goal_that_is_withheld() -> None:
     heard = []
 
     class Curious(StopAtOnce):
-        def begin(self, words: Words, start: Tensor, privileged: Privileged | None = None) -> Any:
+        def begin(self, words: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None) -> Any:
             heard.append(privileged)
             return super().begin(words, start, privileged)
 
     withheld = replace(walk_of("hall"), goal_withheld=True)
-    list(led(Navigator(Curious(), Unaided()), ATLAS, [withheld, TO_PANTRY], None, choose=greedy))
+    list(led(Navigator(Curious(), NoMemory()), ATLAS, [withheld, TO_PANTRY], None, choose=greedy))
     assert heard == [None]
 
 
@@ -271,7 +271,7 @@ BESIDE = [walk_of("hall", "door", name="1_0"), walk_of("kitchen", "hall", name="
 def gone_back(
     episodes: Sequence[Episode] = (FORTH,), memory: MemoryBank | None = None, *, max_steps: int = 9
 ) -> list[rollout.Step]:
-    navigator = Navigator(Homesick(), Unaided())
+    navigator = Navigator(Homesick(), NoMemory())
     choose = told(ATLAS, ORDERS)
     return list(led(navigator, ATLAS, episodes, memory, choose=choose, max_steps=max_steps))
 
@@ -293,7 +293,7 @@ def test_a_jump_is_walked_node_by_node_and_is_one_decision() -> None:
 
 def test_what_is_walked_on_a_way_back_counts_in_the_scores() -> None:
     walk = gone_back()[-1].finished[0]
-    stands = tuple(Stand(*each) for each in trajectory_of(walk, ATLAS))
+    stands = tuple(TrajectoryPoint(*each) for each in trajectory_of(walk, ATLAS))
     scored = score([(FORTH, Prediction("0_0", stands))], ATLAS).means()
     graph, names = ATLAS.graph("cottage"), places(walk)
     metres = sum(graph.distance(*pair) for pair in zip(names, names[1:], strict=False))

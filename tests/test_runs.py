@@ -17,9 +17,19 @@ from esceme import __version__
 from esceme.agents import AGENTS, HAMT, TDSTP, HamtConfig, Seq2Seq, Seq2SeqConfig, StopAtOnce, TdstpConfig
 from esceme.errors import CheckpointError, ConfigError, DataError, EscemeError
 from esceme.files import read_json, write_json
-from esceme.memory import READERS, CandidateEnhancing, CandidateEnhancingConfig, MemoryBank, Unaided
+from esceme.memory import READERS, CandidateEnhancing, CandidateEnhancingConfig, MemoryBank, NoMemory
 from esceme.navigator import Navigator
-from esceme.runs import EXPERIMENT, FORMAT, VOCABULARY, WEIGHTS, Setup, fill, load_run, save_run, setup_of
+from esceme.runs import (
+    EXPERIMENT,
+    FORMAT,
+    VOCABULARY,
+    WEIGHTS,
+    NavigatorConfig,
+    fill,
+    load_run,
+    navigator_config,
+    save_run,
+)
 from sights import random_building, random_observation, random_words
 
 CONFIG = HamtConfig(
@@ -47,7 +57,7 @@ def navigator_of(seed: int = 0) -> Navigator:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     navigator = navigator_of()
-    setup = setup_of(navigator, task="cvdn", max_steps=5, max_tokens=12, keep="last", origin="a test")
+    setup = navigator_config(navigator, task="cvdn", max_steps=5, max_tokens=12, keep="last", origin="a test")
     return save_run(tmp_path / "run", navigator, setup)
 
 
@@ -93,10 +103,10 @@ def test_the_experiment_is_resolved_and_says_who_wrote_it(run: Path) -> None:
 
 @pytest.mark.parametrize("agent", [Seq2Seq(Seq2SeqConfig()), StopAtOnce()])
 def test_other_agents_have_run_folders_too(tmp_path: Path, agent: Any) -> None:
-    navigator = Navigator(agent, Unaided())
-    save_run(tmp_path, navigator, setup_of(navigator))
+    navigator = Navigator(agent, NoMemory())
+    save_run(tmp_path, navigator, navigator_config(navigator))
     loaded = load_run(tmp_path).navigator
-    assert type(loaded.agent) is type(agent) and type(loaded.reader) is Unaided
+    assert type(loaded.agent) is type(agent) and type(loaded.reader) is NoMemory
     expected = navigator.state_dict()
     assert all(torch.equal(each, expected[name]) for name, each in loaded.state_dict().items())
 
@@ -121,7 +131,7 @@ def test_what_was_loaded_decides_as_what_was_saved(tmp_path: Path, agent: Any, r
     made: Any = READERS[reader]
     known = {"width": 6} if READERS[reader].uses_memory else {}
     navigator = Navigator(agent, made(made.Config(**known))).eval()
-    save_run(tmp_path, navigator, setup_of(navigator))
+    save_run(tmp_path, navigator, navigator_config(navigator))
     with torch.inference_mode():
         before, after = decided(navigator), decided(load_run(tmp_path).navigator)
     assert before[0].amax() > 1e-2
@@ -140,8 +150,8 @@ def test_what_a_part_computes_and_does_not_save_is_there_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(AGENTS, "counting", Counting)
-    navigator = Navigator(Counting(), Unaided())
-    save_run(tmp_path, navigator, setup_of(navigator))
+    navigator = Navigator(Counting(), NoMemory())
+    save_run(tmp_path, navigator, navigator_config(navigator))
     assert load_run(tmp_path).navigator.agent.table.tolist() == [0, 1, 2, 3]
 
 
@@ -270,17 +280,17 @@ def test_only_named_agents_and_readers_have_a_setup() -> None:
         """An agent of one's own."""
 
     with pytest.raises(ConfigError, match="Mine is not one of hamt, "):
-        setup_of(Navigator(Mine(CONFIG), Unaided()))
+        navigator_config(Navigator(Mine(CONFIG), NoMemory()))
 
 
 def test_a_setup_needs_an_agent_that_exists() -> None:
     with pytest.raises(ConfigError, match="no agent 'duet'"):
-        Setup(agent="duet", agent_settings={}, reader_settings={}).build()
+        NavigatorConfig(agent="duet", agent_settings={}, reader_settings={}).build()
 
 
 def test_nothing_is_written_where_a_file_stands_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("mine")
     navigator = navigator_of()
     with pytest.raises(DataError, match="cannot be written"):
-        save_run(tmp_path / "run", navigator, setup_of(navigator))
+        save_run(tmp_path / "run", navigator, navigator_config(navigator))
     assert (tmp_path / "run").read_text() == "mine"

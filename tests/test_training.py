@@ -12,7 +12,7 @@ import pytest
 from esceme.config import Experiment
 from esceme.errors import ConfigError, DataError
 from esceme.files import read_json, write_json
-from esceme.learning import Validation, Watch
+from esceme.learning import TrainingCallback, Validation
 from esceme.runs import load_run
 from esceme.tasks.folder import DataFolder
 from esceme.training import prepare, read_data, require_same, train
@@ -44,7 +44,7 @@ def test_scenes_that_are_held_out_are_validated_on_and_not_learned_from(
         assert {episode.scene_id for episode in room.sets["held_out"]} == {*TAUGHT} - {taught}
     scenes = {episode.scene_id for episodes in room.sets.values() for episode in episodes}
     assert {taught, *scenes} <= set(room.atlas.scenes)
-    prepare(experiment, school, tmp_path, watch=Watch()).run()
+    prepare(experiment, school, tmp_path, watch=TrainingCallback()).run()
 
 
 def test_an_augmentation_does_not_tell_of_scenes_that_are_held_out(school: Path, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_folder_with_another_experiment_is_refused_and_says_what_differs(
         train(lesson_plan(iterations=2, batch=2), school, tmp_path)
     assert everything_in(tmp_path) == before
     reworded = replace(lesson_plan(iterations=1), about="the same, described better", differences=("none",))
-    prepare(reworded, school, tmp_path, watch=Watch())
+    prepare(reworded, school, tmp_path, watch=TrainingCallback())
 
 
 @pytest.mark.parametrize("name", ["experiment.json", "result.json", "log.jsonl", "vocab.txt", "state/1.pt"])

@@ -18,9 +18,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from esceme.agents import HAMT, TDSTP, HamtConfig, TdstpConfig
-from esceme.agents.base import Words
+from esceme.agents.base import TokenBatch
 from esceme.checkpoints import names_of
-from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, Unaided
+from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, NoMemory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
@@ -63,7 +63,7 @@ def small_navigator(
         **switches,
     )
     reader = (
-        CandidateEnhancing(CandidateEnhancingConfig(width=WIDTH, pooling=pooling)) if fusing else Unaided()
+        CandidateEnhancing(CandidateEnhancingConfig(width=WIDTH, pooling=pooling)) if fusing else NoMemory()
     )
     navigator = Navigator(kind(config), reader).eval()
     generator = torch.Generator().manual_seed(11)  # with it, some stop early and some do not
@@ -233,7 +233,7 @@ def live_batch(
     for each in episodes:
         ids = torch.tensor([each.tokens])
         begun = atlas.begin(atlas.locate(each.scene_id, [each.start]), [each.heading])
-        states.append(navigator.begin(Words(ids, ids >= 0), torch.tensor(begun.viewpoint)))
+        states.append(navigator.begin(TokenBatch(ids, ids >= 0), torch.tensor(begun.viewpoint)))
         poses.append([(int(begun.viewpoint[0]), int(begun.view[0]))])
     while len(steps) < max_steps and not all(ended):
         looks = [Observation.of(atlas, Pose(*np.array([path[-1]]).T)) for path in poses]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         MemoryMismatch,
         WorldError,
     )
-    from esceme.evaluation import Plan
+    from esceme.evaluation import EvaluationConfig
     from esceme.evaluation.evaluate import evaluate
     from esceme.memory import CandidateEnhancing, MemoryBank, SceneMemory, load_bank, save_bank
     from esceme.metrics import score
@@ -61,7 +61,7 @@ __all__ = [
     "HamtConfig",
     "Navigator",
     # evaluation
-    "Plan",
+    "EvaluationConfig",
     "evaluate",
     "load_run",
     "roll_out",
@@ -90,7 +90,7 @@ _HOMES = {
     "esceme.navigator": ("Navigator",),
     "esceme.runs": ("load_run",),
     "esceme.rollout": ("roll_out",),
-    "esceme.evaluation": ("Plan", "evaluate"),
+    "esceme.evaluation": ("EvaluationConfig", "evaluate"),
     "esceme.metrics": ("score",),
     "esceme.report": ("Route", "draw_scene"),
     "esceme.errors": (

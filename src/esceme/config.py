@@ -12,7 +12,7 @@ import msgspec
 
 from esceme.agents import AGENTS
 from esceme.errors import ConfigError
-from esceme.evaluation.plan import SCRIPTED
+from esceme.evaluation.options import SCRIPTED
 from esceme.learning import Training, Validation
 from esceme.memory import READERS
 from esceme.runs import Settings

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from esceme.agents.base import Agent, Decision, Privileged, State, Words
+from esceme.agents.base import Agent, Decision, PrivilegedInfo, State, TokenBatch
 from esceme.errors import ConfigError
 from esceme.memory.bank import Memory
 from esceme.memory.reader import Reader
@@ -37,7 +37,7 @@ class Navigator(nn.Module):
         """Where the parameters are; the processor for an agent that has none."""
         return next((parameter.device for parameter in self.parameters()), torch.device("cpu"))
 
-    def begin(self, words: Words, start: Tensor, privileged: Privileged | None = None) -> State:
+    def begin(self, words: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None) -> State:
         """The state of agents that were given `words` and stand at viewpoints `start` (B,)."""
         return self.agent.begin(words, start, privileged)
 

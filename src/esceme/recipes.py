@@ -15,7 +15,7 @@ from typing import Any
 from esceme.checkpoints import SWITCHES
 from esceme.config import Experiment, did_you_mean
 from esceme.errors import ConfigError
-from esceme.learning import Completeness, Training, Validation
+from esceme.learning import MemoryDropout, Training, Validation
 from esceme.tasks.catalogue import TASKS
 
 MEMORY = "candidate-enhancing"
@@ -256,7 +256,7 @@ SMALL_TRAINING = Training(
     decay="linear",
     warm_up=50,
     clip=20.0,
-    completeness=Completeness(way="drawn"),
+    completeness=MemoryDropout(way="drawn"),
     checkpoint_every=100,
 )
 """What all small recipes share, with and without memory: the same budget. Imitation alone: with so few

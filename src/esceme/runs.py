@@ -35,7 +35,7 @@ Settings = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
+class NavigatorConfig:
     """What a navigator is and what it was made for: all that is needed to build it and let it walk."""
 
     agent: str
@@ -63,7 +63,7 @@ class Run(NamedTuple):
     """A run folder, loaded."""
 
     folder: Path
-    setup: Setup
+    setup: NavigatorConfig
     navigator: Navigator
     weights_hash: str
     """sha256 of the weights file."""
@@ -75,9 +75,9 @@ class Run(NamedTuple):
         return path if path.is_file() else None
 
 
-def setup_of(navigator: Navigator, **made_for: Any) -> Setup:
-    """What a navigator is; `made_for` are the fields of `Setup` that it does not know itself."""
-    return Setup(
+def navigator_config(navigator: Navigator, **made_for: Any) -> NavigatorConfig:
+    """What a navigator is; `made_for` are the fields of `NavigatorConfig` that it does not know itself."""
+    return NavigatorConfig(
         agent=_name_of(navigator.agent, AGENTS),
         agent_settings=_settings_of(navigator.agent),
         reader=_name_of(navigator.reader, READERS),
@@ -87,7 +87,7 @@ def setup_of(navigator: Navigator, **made_for: Any) -> Setup:
     )
 
 
-def save_run(folder: str | Path, navigator: Navigator, setup: Setup) -> Path:
+def save_run(folder: str | Path, navigator: Navigator, setup: NavigatorConfig) -> Path:
     """Write a run folder; the experiment comes last, so that a folder with one is complete."""
     folder = Path(folder)
     if not _same_setup(folder, setup):  # or new weights could stand beside what describes the old ones
@@ -106,7 +106,7 @@ def save_run(folder: str | Path, navigator: Navigator, setup: Setup) -> Path:
 def load_run(folder: str | Path, *, device: torch.device | str = "cpu") -> Run:
     """A navigator from its run folder, ready to be evaluated."""
     folder = Path(folder)
-    setup = read_setup(folder)
+    setup = read_navigator_config(folder)
     path = folder / WEIGHTS
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file; a run folder has its weights there")
@@ -125,7 +125,7 @@ def load_run(folder: str | Path, *, device: torch.device | str = "cpu") -> Run:
     return Run(folder, setup, navigator.to(device).eval(), digest)
 
 
-def read_setup(folder: Path) -> Setup:
+def read_navigator_config(folder: Path) -> NavigatorConfig:
     """The experiment of a run folder."""
     path = folder / EXPERIMENT
     if not path.is_file():
@@ -138,7 +138,7 @@ def read_setup(folder: Path) -> Setup:
         raise CheckpointError(
             f"{path}: format '{stored.get('format')}', expected '{FORMAT}'; did a newer version write it?"
         )
-    known, said = {field.name for field in fields(Setup)}, set(stored) - {"format", "version"}
+    known, said = {field.name for field in fields(NavigatorConfig)}, set(stored) - {"format", "version"}
     if known != said:
         lacking, odd = sorted(known - said), sorted(said - known)
         raise CheckpointError(
@@ -146,7 +146,7 @@ def read_setup(folder: Path) -> Setup:
             f"missing: {', '.join(lacking) or 'none'}; unknown: {', '.join(odd) or 'none'}"
         )
     try:
-        return msgspec.convert({key: stored[key] for key in known}, Setup)
+        return msgspec.convert({key: stored[key] for key in known}, NavigatorConfig)
     except msgspec.ValidationError as error:
         raise CheckpointError(f"{path}: {error}") from None
 
@@ -169,9 +169,9 @@ def fill(navigator: Navigator, tensors: dict[str, torch.Tensor], *, file: object
     navigator.load_state_dict(tensors, assign=True)
 
 
-def _same_setup(folder: Path, setup: Setup) -> bool:
+def _same_setup(folder: Path, setup: NavigatorConfig) -> bool:
     try:
-        return read_setup(folder) == setup
+        return read_navigator_config(folder) == setup
     except EscemeError:
         return False
 

@@ -15,24 +15,34 @@ from esceme.agents import AGENTS
 from esceme.config import Experiment, as_json
 from esceme.errors import CheckpointError, ConfigError, DataError
 from esceme.evaluation.inputs import find_annotations, find_task, make_encoder, open_fitting
-from esceme.evaluation.plan import Plan
-from esceme.evaluation.protocol import require_ways
+from esceme.evaluation.options import EvaluationConfig
+from esceme.evaluation.protocol import check_tour_routes
 from esceme.files import read_json, write_json
-from esceme.learning import Course, Together, Trainer, Validation, Watch
-from esceme.learning.course import BEST
+from esceme.learning import ProcessGroup, Trainer, TrainingCallback, TrainingRun, Validation
 from esceme.learning.distributed import own_device
-from esceme.learning.grounding import ground
-from esceme.learning.journal import EVENTS, FILE
-from esceme.learning.states import STATES
+from esceme.learning.run import BEST
+from esceme.learning.train_state import STATES
+from esceme.learning.training_log import EVENTS, FILE
+from esceme.learning.word_vectors import ground
 from esceme.memory import READERS
 from esceme.navigator import Navigator
-from esceme.runs import EXPERIMENT, VOCABULARY, WEIGHTS, Run, Settings, Setup, load_run, save_run, setup_of
+from esceme.runs import (
+    EXPERIMENT,
+    VOCABULARY,
+    WEIGHTS,
+    NavigatorConfig,
+    Run,
+    Settings,
+    load_run,
+    navigator_config,
+    save_run,
+)
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import Episode, check_paths, one_per_walk, scenes_of
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.text import Vocabulary, WordPiece
 from esceme.tasks.tours import Tour, check_tours, read_tours
-from esceme.walking import Encode
+from esceme.trajectory import InstructionEncoder
 from esceme.world import Atlas, FeatureStore, read_scenes
 from esceme.world.graph import SceneGraph
 
@@ -47,7 +57,7 @@ NAMED = 3
 """How many tensors are named where many are meant."""
 
 
-class Classroom(NamedTuple):
+class TrainingData(NamedTuple):
     """The data of an experiment, read."""
 
     atlas: Atlas
@@ -78,15 +88,15 @@ def train(
     data: str | Path,
     out: str | Path,
     *,
-    watch: Watch | None = None,
+    watch: TrainingCallback | None = None,
     device: torch.device | str = "cpu",
 ) -> Path:
     """Train a navigator, or go on where an interrupted run of the same experiment stopped; the run folder.
 
     Started by `torchrun`, it shares its batches with the other processes, each on a GPU of its own if on any.
     """
-    folder, together = Path(out), Together.join(device)
-    watch = watch if watch is not None and together.leads else Watch()
+    folder, together = Path(out), ProcessGroup.join(device)
+    watch = watch if watch is not None and together.leads else TrainingCallback()
     try:
         course = prepare(experiment, data, folder, watch=watch, device=own_device(device), together=together)
         course.run()
@@ -100,12 +110,12 @@ def prepare(
     data: str | Path,
     folder: Path,
     *,
-    watch: Watch,
+    watch: TrainingCallback,
     device: torch.device | str = "cpu",
-    together: Together | None = None,
-) -> Course:
+    together: ProcessGroup | None = None,
+) -> TrainingRun:
     """A course ready to run; raises what is wrong with data or settings, and writes nothing."""
-    together = together or Together()
+    together = together or ProcessGroup()
     require_same(experiment, folder)
     together.share([None] * experiment.training.batch)  # which complains where that cannot be
     found = DataFolder(data)
@@ -140,7 +150,7 @@ def prepare(
         seed=experiment.seed,
         together=together,
     )
-    return Course(
+    return TrainingRun(
         trainer=trainer,
         folder=folder,
         setup=setup,
@@ -155,7 +165,7 @@ def prepare(
     )
 
 
-def require_same(experiment: Experiment, folder: Path, room: Classroom | None = None) -> None:
+def require_same(experiment: Experiment, folder: Path, room: TrainingData | None = None) -> None:
     """Raise `ConfigError` where a folder holds another experiment, or one with other data than `room`."""
     path = folder / TRAINING
     if not path.is_file():
@@ -183,7 +193,7 @@ def require_same(experiment: Experiment, folder: Path, room: Classroom | None = 
 # -- data ------------------------------------------------------------------------------------------------
 
 
-def read_data(experiment: Experiment, data: DataFolder) -> Classroom:
+def read_data(experiment: Experiment, data: DataFolder) -> TrainingData:
     """Read the episodes, graphs and features of an experiment; a `DataError` names what is missing."""
     task = find_task(experiment.task)
     tasks = [task.name, *filter(None, [experiment.training.augmentation])]
@@ -216,7 +226,7 @@ def read_data(experiment: Experiment, data: DataFolder) -> Classroom:
         check_paths(one_per_walk(episodes), graphs, path)
     store = open_fitting(_features(data, experiment.features), experiment.agent_settings.get("feature_width"))
     atlas = Atlas([graphs[scene] for scene in sorted(graphs)], store)
-    return Classroom(atlas, store, lessons, sets, _read_tours(experiment.validation, data, sets, atlas))
+    return TrainingData(atlas, store, lessons, sets, _read_tours(experiment.validation, data, sets, atlas))
 
 
 def _read_tours(
@@ -238,7 +248,7 @@ def _read_tours(
         found[split] = [tour for tour in tours if split != HELD_OUT or tour.scene_id in scenes]
         check_tours(found[split], episodes, path)
         if validation.oracle_phases:
-            require_ways(found[split], episodes, atlas, path)
+            check_tour_routes(found[split], episodes, atlas, path)
     return found
 
 
@@ -282,14 +292,14 @@ def build(
     data: DataFolder,
     store: FeatureStore,
     vocabulary: Vocabulary | None,
-) -> tuple[Navigator, Setup]:
+) -> tuple[Navigator, NavigatorConfig]:
     """A navigator that fits the data, drawn."""
     words = vocabulary.size if vocabulary is not None else _wordpieces(data)
     agent: Settings = {"feature_width": store.width, **({"vocabulary": words} if words else {})}
     if vocabulary is not None:
         ends = (row for row, word in enumerate(vocabulary.entries) if word in CLAUSE_ENDS)
         agent["clause_ends"] = tuple(ends)
-    navigator = Setup(
+    navigator = NavigatorConfig(
         agent=experiment.agent,
         agent_settings=_fitting(AGENTS[experiment.agent], experiment.agent_settings, agent),
         reader=experiment.reader,
@@ -302,7 +312,7 @@ def build(
         ground(navigator, vocabulary, [data.root / each for each in experiment.word_vectors], data.rooms)
     made_for = {"task": experiment.task, "max_steps": experiment.max_steps}
     made_for |= {"max_tokens": experiment.max_tokens, "keep": experiment.keep}
-    setup = setup_of(navigator, **made_for, feature_source=Path(store.source).name)
+    setup = navigator_config(navigator, **made_for, feature_source=Path(store.source).name)
     return navigator, replace(setup, origin=experiment.about or "trained here")
 
 
@@ -317,7 +327,7 @@ def _wordpieces(data: DataFolder) -> int | None:
     return next((WordPiece.read(path).size for path in data.tokenizers), None)
 
 
-def _vocabulary(experiment: Experiment, room: Classroom, begun: Run | None) -> Vocabulary | None:
+def _vocabulary(experiment: Experiment, room: TrainingData, begun: Run | None) -> Vocabulary | None:
     """A vocabulary of its own, if wanted: that of the run it begins with, else a new one."""
     if experiment.text == "encoded":
         return None
@@ -363,9 +373,11 @@ def _first(names: Sequence[str]) -> str:
     return ", ".join([*names[:NAMED], *(["..."] if len(names) > NAMED else [])])
 
 
-def _encoder(experiment: Experiment, data: DataFolder, run: Run, vocabulary: Vocabulary | None) -> Encode:
+def _encoder(
+    experiment: Experiment, data: DataFolder, run: Run, vocabulary: Vocabulary | None
+) -> InstructionEncoder:
     """How an instruction becomes ids, each only once."""
-    plan = Plan(run=str(run.folder), data=str(data.root), split="train", memory="none")
+    plan = EvaluationConfig(run=str(run.folder), data=str(data.root), split="train", memory="none")
     encode = make_encoder(plan, run, data, experiment.task, own=vocabulary)
     known: dict[tuple[str, str, tuple[int, ...] | None], Sequence[int]] = {}
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from esceme.agents import HAMT, HamtConfig
-from esceme.agents.base import Decision, Timeline, Words, choices_of
+from esceme.agents.base import Decision, StepIndex, TokenBatch, num_choices
 from esceme.agents.hamt import HamtState
 from esceme.agents.tokens import ActionInput
 from esceme.errors import ConfigError
@@ -60,7 +60,7 @@ def no_gradients() -> Iterator[None]:
         yield
 
 
-def stepped(agent: HAMT, words: Words) -> list[Decision]:
+def stepped(agent: HAMT, words: TokenBatch) -> list[Decision]:
     """The decisions of all four at each of four steps."""
     state = agent.begin(words, sights()[0].viewpoint)
     decisions = []
@@ -70,7 +70,7 @@ def stepped(agent: HAMT, words: Words) -> list[Decision]:
     return decisions
 
 
-def ragged() -> tuple[Observation, Tensor, Timeline]:
+def ragged() -> tuple[Observation, Tensor, StepIndex]:
     """What walks of different lengths saw and chose, in a mixed order of rows."""
     rows = [(walk, step) for step in range(4) for walk in (2, 0, 3, 1) if step < LENGTHS[walk]]
     alone = [sights()[step].only(torch.tensor([walk])) for walk, step in rows]
@@ -78,7 +78,7 @@ def ragged() -> tuple[Observation, Tensor, Timeline]:
     seen = joined([with_padding(each, longest - each.kind.shape[1]) for each in alone])
     chosen = torch.stack([choices(sights()[step], step)[walk] for walk, step in rows])
     walks, steps = torch.tensor(rows).T
-    return seen, chosen, Timeline(walks, steps)
+    return seen, chosen, StepIndex(walks, steps)
 
 
 def assert_finite_equal(some: Tensor, other: Tensor, *, within: float = 1e-5) -> None:
@@ -95,7 +95,7 @@ def test_deciding_all_at_once_equals_stepping(agent: HAMT) -> None:
     one_by_one = stepped(agent, words)
     seen, chosen, when = ragged()
     together = agent.decide_all(agent.begin(words, sights()[0].viewpoint), seen, chosen, when)
-    assert together.logits.shape == (sum(LENGTHS), choices_of(seen))
+    assert together.logits.shape == (sum(LENGTHS), num_choices(seen))
     assert together.value is not None
     for row, (walk, step) in enumerate(zip(when.episode.tolist(), when.step.tolist(), strict=True)):
         alone = one_by_one[step]
@@ -187,10 +187,10 @@ def test_a_slot_that_is_refilled_decides_as_a_walk_that_begins(agent: HAMT) -> N
     """Two agents go on while two others, with longer instructions, take the places of those that ended."""
     words, seen = random_words((2, 3, 9, 4)), sights()
     first, second = torch.tensor([0, 1]), torch.tensor([2, 3])
-    state = agent.begin(Words(words.ids[:2, :3], words.valid[:2, :3]), seen[0].viewpoint[:2])
+    state = agent.begin(TokenBatch(words.ids[:2, :3], words.valid[:2, :3]), seen[0].viewpoint[:2])
     for step in (0, 1):
         state = agent.advance(state, seen[step].only(first), choices(seen[step], step)[first])
-    fresh = agent.begin(Words(words.ids[2:], words.valid[2:]), seen[2].viewpoint[2:])
+    fresh = agent.begin(TokenBatch(words.ids[2:], words.valid[2:]), seen[2].viewpoint[2:])
     kept = state.only(torch.tensor([1])).joined(fresh)
     rows = torch.tensor([1, 2, 3])
     together = agent.decide(kept, seen[2].only(rows)).logits
@@ -231,8 +231,8 @@ def test_the_action_head_reads_what_it_is_told_to(action_input: ActionInput) -> 
         "ob_hist": lived,
         "ob_txt_hist": told + lived,
     }[action_input]
-    logits = agent.action(whole.sight * factor).squeeze(2)[:, : choices_of(seen)]
-    possible = torch.arange(choices_of(seen)) <= seen.candidate_count[:, None]
+    logits = agent.action(whole.sight * factor).squeeze(2)[:, : num_choices(seen)]
+    possible = torch.arange(num_choices(seen)) <= seen.candidate_count[:, None]
     torch.testing.assert_close(whole.logits[possible], logits[possible], atol=1e-5, rtol=0)
     value = agent.critic(whole.text[:, 0] * whole.history[:, 0]).squeeze(1)
     torch.testing.assert_close(agent.decide(state, seen).value, value, atol=1e-5, rtol=0)

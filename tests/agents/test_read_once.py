@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from esceme.agents import HAMT, HamtConfig
-from esceme.agents.base import Words
+from esceme.agents.base import TokenBatch
 from esceme.errors import ConfigError
 
 CONFIG = HamtConfig(
@@ -27,9 +27,9 @@ CONFIG = HamtConfig(
 )
 
 
-def words() -> Words:
+def words() -> TokenBatch:
     ids = torch.tensor([[2, 5, 9, 3], [2, 7, 3, 0]])
-    return Words(ids, ids > 0)
+    return TokenBatch(ids, ids > 0)
 
 
 def network(**changes: bool) -> HAMT:
@@ -54,7 +54,7 @@ def test_each_instruction_is_read_once_whoever_else_is_in_the_batch() -> None:
     agent, times = network(), []
     agent.text.register_forward_hook(lambda *_: times.append(1))
     together = agent.read(words())
-    alone = agent.read(Words(words().ids[1:, :3], words().valid[1:, :3]))
+    alone = agent.read(TokenBatch(words().ids[1:, :3], words().valid[1:, :3]))
     assert len(times) == 2 and torch.equal(alone, together[1:, :3])
 
 

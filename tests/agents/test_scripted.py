@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from esceme.agents.base import Agent, Privileged, Words
+from esceme.agents.base import Agent, PrivilegedInfo, TokenBatch
 from esceme.agents.scripted import RandomAgent, RandomConfig, ShortestPath, StopAtOnce
 from esceme.errors import ConfigError
 from esceme.observation import Observation
@@ -24,8 +24,10 @@ def walk(
 ) -> list[list[int]]:
     """The viewpoints that agents pass, doing what they score highest."""
     pose = atlas.begin(starts, np.zeros(len(starts)))
-    words = Words(torch.ones(len(starts), 1, dtype=torch.int64), torch.ones(len(starts), 1, dtype=torch.bool))
-    state = agent.begin(words, torch.tensor(starts), Privileged(atlas, np.array(goals)))
+    words = TokenBatch(
+        torch.ones(len(starts), 1, dtype=torch.int64), torch.ones(len(starts), 1, dtype=torch.bool)
+    )
+    state = agent.begin(words, torch.tensor(starts), PrivilegedInfo(atlas, np.array(goals)))
     paths = [[start] for start in starts]
     for _ in range(steps):
         observation = Observation.of(atlas, pose)
@@ -58,7 +60,7 @@ def test_who_stops_at_once_stays_even_when_choices_are_drawn() -> None:
 
 
 def drawn(
-    seed: int, words: Words, observation: Observation, *, start: int = 5, step: int = 0
+    seed: int, words: TokenBatch, observation: Observation, *, start: int = 5, step: int = 0
 ) -> torch.Tensor:
     """What a wanderer scores at some step of episodes that all began at `start`."""
     agent = RandomAgent(RandomConfig(seed=seed))
@@ -72,7 +74,7 @@ def test_every_candidate_and_stop_are_equally_likely() -> None:
     episodes = 4000
     observation = random_observation((3,)).only(torch.zeros(episodes, dtype=torch.int64))
     ids = torch.arange(2 * episodes).reshape(episodes, 2)
-    words = Words(ids, torch.ones_like(ids, dtype=torch.bool))
+    words = TokenBatch(ids, torch.ones_like(ids, dtype=torch.bool))
     for step in range(3):
         chosen = drawn(0, words, observation, step=step).argmax(1)
         share = chosen.bincount(minlength=4) / episodes
@@ -82,7 +84,7 @@ def test_every_candidate_and_stop_are_equally_likely() -> None:
 def test_scores_are_gumbel_noise() -> None:
     observation = random_observation((7,)).only(torch.zeros(2000, dtype=torch.int64))
     ids = torch.arange(2000)[:, None]
-    scores = drawn(0, Words(ids, torch.ones_like(ids, dtype=torch.bool)), observation)
+    scores = drawn(0, TokenBatch(ids, torch.ones_like(ids, dtype=torch.bool)), observation)
     assert float(scores.mean()) == pytest.approx(np.euler_gamma, abs=0.03)
     assert float(scores.var()) == pytest.approx(np.pi**2 / 6, abs=0.06)
     correlation = np.corrcoef(scores.numpy().T)
@@ -143,7 +145,7 @@ def test_stop_is_chosen_exactly_at_a_goal() -> None:
     goals = np.tile([7, 21], (len(atlas), 1))
     observation = Observation.of(atlas, Pose(everywhere, np.full_like(everywhere, 12)))
     agent = ShortestPath()
-    state = agent.begin(random_words([1] * len(atlas)), observation.viewpoint, Privileged(atlas, goals))
+    state = agent.begin(random_words([1] * len(atlas)), observation.viewpoint, PrivilegedInfo(atlas, goals))
     stops = agent.decide(state, observation).logits.argmax(1) == observation.candidate_count
     assert stops.nonzero().flatten().tolist() == [7, 21]
 
@@ -156,7 +158,7 @@ def test_a_score_is_minus_the_metres_of_detour() -> None:
     a, b, c, d = atlas.locate("toy", list("abcd")).tolist()
     observation = Observation.of(atlas, Pose(np.array([a]), np.array([12])))
     agent = ShortestPath()
-    state = agent.begin(random_words((1,)), observation.viewpoint, Privileged(atlas, np.array([[d]])))
+    state = agent.begin(random_words((1,)), observation.viewpoint, PrivilegedInfo(atlas, np.array([[d]])))
     scores = agent.decide(state, observation).logits[0, :3].tolist()
     scored = dict(zip(observation.neighbour[0, :3].tolist(), scores, strict=True))
     assert scored == pytest.approx({d: 0.0, b: -2.0, c: -8.0})
@@ -166,8 +168,8 @@ def test_goals_that_pad_a_joined_batch_are_nobodys() -> None:
     """Padding is viewpoint 0, where an agent with a single goal elsewhere must not stop."""
     atlas = with_features(random_building())
     agent, words, start = ShortestPath(), random_words((1,)), torch.tensor([0])
-    one = agent.begin(words, start, Privileged(atlas, np.array([[9]])))
-    two = agent.begin(words, start, Privileged(atlas, np.array([[9, 0]])))
+    one = agent.begin(words, start, PrivilegedInfo(atlas, np.array([[9]])))
+    two = agent.begin(words, start, PrivilegedInfo(atlas, np.array([[9, 0]])))
     observation = Observation.of(atlas, Pose(np.array([0, 0]), np.array([12, 12])))
     chosen = agent.decide(one.joined(two), observation).logits.argmax(1)
     assert (chosen == observation.candidate_count).tolist() == [False, True]

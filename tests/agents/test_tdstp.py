@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from esceme.agents import TDSTP, Decision, TdstpConfig
-from esceme.agents.base import choices_of
+from esceme.agents.base import num_choices
 from esceme.agents.tdstp import TdstpState, grid_points
 from esceme.errors import ConfigError
 from esceme.observation import Observation
@@ -149,7 +149,7 @@ def test_computing_everything_gives_the_same_numbers(agent: TDSTP) -> None:
         for name in ("logits", "back", "states", "guess", "history", "target"):
             assert_close(getattr(packed, name), getattr(whole, name))
         assert whole.sight.shape[:2] == seen.kind.shape
-        choices = choices_of(seen)
+        choices = num_choices(seen)
         wanted = seen.kind[:, :choices] != 0
         assert_close(packed.sight[wanted], whole.sight[:, :choices][wanted])
 

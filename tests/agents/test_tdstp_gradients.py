@@ -11,7 +11,7 @@ import torch
 from esceme.agents import TDSTP, TdstpConfig
 from esceme.agents.tdstp import TdstpState
 from esceme.checkpoints import names_of, navigator_from, read_weights
-from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, MemoryBank, Unaided
+from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, MemoryBank, NoMemory
 from esceme.navigator import Navigator
 from originals import stored_norms
 from sights import random_building, random_observation, random_words
@@ -121,7 +121,7 @@ def test_gradients_flow_through_time() -> None:
 @pytest.mark.parametrize(("memory", "tensors"), [(False, 399), (True, 405)])
 def test_networks_of_the_papers_size_have_the_published_counts(memory: bool, tensors: int) -> None:
     with torch.device("meta"):
-        navigator = Navigator(TDSTP(), CandidateEnhancing() if memory else Unaided())
+        navigator = Navigator(TDSTP(), CandidateEnhancing() if memory else NoMemory())
 
     def parameters(*parts: str) -> int:
         return sum(each.numel() for name, each in navigator.named_parameters() if name.startswith(parts))

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from cottage import VOCABULARY, WIDTH, build, cottage
-from esceme.agents import TDSTP, Decision, Routes, TdstpConfig
-from esceme.agents.base import Words
+from esceme.agents import TDSTP, BacktrackRoutes, Decision, TdstpConfig
+from esceme.agents.base import TokenBatch
 from esceme.agents.tdstp import REPEATED, TdstpState
 from esceme.errors import WorldError
 from esceme.observation import Observation
@@ -46,7 +46,7 @@ def _no_gradients() -> Iterator[None]:
 class Walker:
     """One agent in a building, which is told where to go."""
 
-    def __init__(self, agent: TDSTP, atlas: Atlas, start: str, *, words: Words | None = None) -> None:
+    def __init__(self, agent: TDSTP, atlas: Atlas, start: str, *, words: TokenBatch | None = None) -> None:
         self.agent, self.atlas, self.scene = agent, atlas, next(iter(atlas.graphs))
         self.pose = atlas.begin(atlas.locate(self.scene, [start]), [1.0])
         self.state = agent.begin(words or random_words((6,), vocabulary=VOCABULARY), torch.zeros(1))
@@ -95,7 +95,7 @@ class Walker:
         self.state = self.agent.advance(state, self.seen, torch.tensor([choice]))
 
 
-def routes_of(decision: Decision) -> Routes:
+def routes_of(decision: Decision) -> BacktrackRoutes:
     assert decision.routes is not None
     return decision.routes
 
@@ -147,7 +147,7 @@ def test_ways_go_on_being_known_after_a_jump() -> None:
 
 
 def test_a_place_to_which_nothing_leads_is_an_error() -> None:
-    routes = Routes(
+    routes = BacktrackRoutes(
         first=3,
         viewpoint=torch.tensor([[-1, 7, 8]]),
         view=torch.tensor([[0, 4, 5]]),

@@ -23,7 +23,6 @@ from esceme.checkpoints import (
 )
 from esceme.errors import CheckpointError, ConfigError, EscemeError
 from esceme.memory import (
-    Blindfolded,
     Both,
     BothConfig,
     CandidateEnhancing,
@@ -31,8 +30,9 @@ from esceme.memory import (
     GraphEncoding,
     GraphEncodingConfig,
     MemoryBank,
+    NoMemory,
+    NoVision,
     Reader,
-    Unaided,
 )
 from esceme.navigator import Navigator
 from esceme.runs import load_run
@@ -62,7 +62,7 @@ def same(left: State, right: State) -> bool:
 @pytest.mark.parametrize(("memory", "tensors"), [(False, 387), (True, 393)])
 def test_networks_of_the_papers_size_have_the_published_counts(memory: bool, tensors: int) -> None:
     with torch.device("meta"):
-        navigator = Navigator(HAMT(), CandidateEnhancing() if memory else Unaided())
+        navigator = Navigator(HAMT(), CandidateEnhancing() if memory else NoMemory())
     names = names_of(navigator)
     shapes = {names[ours]: tuple(tensor.shape) for ours, tensor in navigator.state_dict().items()}
     network = dict(originals.inner_shapes(PAPER))
@@ -200,7 +200,7 @@ def test_a_pre_training_file_leaves_exactly_the_fusion_and_the_critic_to_be_draw
 
 def test_a_pre_training_file_is_unaided_by_default() -> None:
     navigator, report = navigator_from(originals.pre_training(), heads=3)
-    assert isinstance(navigator.reader, Unaided) and set(report.initialised) == CRITIC
+    assert isinstance(navigator.reader, NoMemory) and set(report.initialised) == CRITIC
 
 
 @pytest.mark.parametrize("wrapper", ["", "module."])
@@ -211,7 +211,7 @@ def test_a_fine_tuned_file_says_by_itself_whether_it_reads_memory(
     content = originals.fine_tuned(memory=memory, wrapper=wrapper)
     weights = read_weights(originals.save(content, tmp_path / "best_val_unseen"))
     navigator, report = navigator_from(weights.network, weights.critic, heads=3)
-    assert isinstance(navigator.reader, CandidateEnhancing if memory else Unaided)
+    assert isinstance(navigator.reader, CandidateEnhancing if memory else NoMemory)
     assert report.ignored == report.initialised == ()
     expected, _ = navigator_from(network_of(memory=memory), critic_of(), heads=3)
     assert same(navigator.state_dict(), expected.state_dict())
@@ -379,7 +379,7 @@ def test_what_the_original_cannot_compute_is_not_exported(tmp_path: Path, option
     [
         GraphEncoding(GraphEncodingConfig(width=SMALL.feature)),
         Both(BothConfig(width=SMALL.feature)),
-        Blindfolded(),
+        NoVision(),
     ],
 )
 def test_readers_that_the_original_does_not_have_are_not_exported(tmp_path: Path, reader: Reader) -> None:
@@ -391,7 +391,7 @@ def test_readers_that_the_original_does_not_have_are_not_exported(tmp_path: Path
 
 def test_other_agents_are_not_exported(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="found Seq2Seq with Unaided"):
-        export_weights(Navigator(Seq2Seq(Seq2SeqConfig()), Unaided()), tmp_path / "best")
+        export_weights(Navigator(Seq2Seq(Seq2SeqConfig()), NoMemory()), tmp_path / "best")
 
 
 # -- the original's own numbers ---------------------------------------------------------------------------
@@ -407,7 +407,7 @@ def test_the_reference_weights_are_imported(vectors_root: Path, name: str, tenso
     navigator, report = navigator_from(weights.network, weights.critic, heads=4)
     assert weights.kind == "state dict" and len(weights.network) == tensors
     assert len(report.mapped) == tensors + 4 and report.ignored == report.initialised == ()
-    assert isinstance(navigator.reader, CandidateEnhancing if "esceme" in name else Unaided)
+    assert isinstance(navigator.reader, CandidateEnhancing if "esceme" in name else NoMemory)
     assert isinstance(navigator.agent, TDSTP if "tdstp" in name else HAMT)
     training = json.loads(gzip.decompress((folder / "train_il_a2c.json.gz").read_bytes()))
     registered = [

@@ -12,7 +12,7 @@ import originals
 from esceme.agents import HAMT, TDSTP, TdstpConfig
 from esceme.checkpoints import export_weights, import_weights, names_of, navigator_from, read_weights
 from esceme.errors import CheckpointError, ConfigError
-from esceme.memory import CandidateEnhancing, Unaided
+from esceme.memory import CandidateEnhancing, NoMemory
 from esceme.navigator import Navigator
 from esceme.runs import load_run
 from originals import PAPER, SMALL
@@ -38,7 +38,7 @@ def same(left: State, right: State) -> bool:
 @pytest.mark.parametrize(("memory", "tensors"), [(False, 399), (True, 405)])
 def test_networks_of_the_papers_size_have_the_published_names_and_shapes(memory: bool, tensors: int) -> None:
     with torch.device("meta"):
-        navigator = Navigator(TDSTP(), CandidateEnhancing() if memory else Unaided())
+        navigator = Navigator(TDSTP(), CandidateEnhancing() if memory else NoMemory())
     names = names_of(navigator)
     state = navigator.state_dict()
     expected = [*originals.inner_shapes(PAPER), *(originals.fusion_shapes(PAPER) if memory else ())]
@@ -59,7 +59,7 @@ def test_a_fine_tuned_file_says_by_itself_whose_it_is(wrapper: str, memory: bool
     for agent in (None, "tdstp"):
         navigator, report = navigator_from(weights.network, weights.critic, heads=3, agent=agent)
         assert isinstance(navigator.agent, TDSTP)
-        assert isinstance(navigator.reader, CandidateEnhancing if memory else Unaided)
+        assert isinstance(navigator.reader, CandidateEnhancing if memory else NoMemory)
         assert report.ignored == report.initialised == ()
         assert set(report.mapped) == {*weights.network, *weights.critic}  # type: ignore[misc]
         state, stored = navigator.state_dict(), {**weights.network, **weights.critic}  # type: ignore[dict-item]

@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 import originals
 from esceme.agents import Seq2Seq, Seq2SeqConfig
 from esceme.cli import main
-from esceme.memory import Unaided
+from esceme.memory import NoMemory
 from esceme.navigator import Navigator
-from esceme.runs import load_run, save_run, setup_of
+from esceme.runs import load_run, navigator_config, save_run
 
 Capture = pytest.CaptureFixture[str]
 IMPORT = ["import", "best", "--out", "run", "--heads", "3"]
@@ -205,6 +205,6 @@ def test_an_older_run_survives_a_refused_import(capsys: Capture) -> None:
 
 def test_only_runs_of_hamt_are_exported(capsys: Capture) -> None:
     assert "is not a folder" in refusal(capsys, "export", "run", "--out", "best")
-    navigator = Navigator(Seq2Seq(Seq2SeqConfig()), Unaided())
-    save_run("run", navigator, setup_of(navigator))
+    navigator = Navigator(Seq2Seq(Seq2SeqConfig()), NoMemory())
+    save_run("run", navigator, navigator_config(navigator))
     assert "found Seq2Seq with Unaided" in refusal(capsys, "export", "run", "--out", "best")

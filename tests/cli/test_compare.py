@@ -11,7 +11,7 @@ import torch
 
 from drawn_runs import drawn_run
 from esceme.cli import main
-from esceme.evaluation import Plan, evaluate, read_result
+from esceme.evaluation import EvaluationConfig, evaluate, read_result
 from esceme.evaluation.compare import MEASURES, compare
 
 Capture = pytest.CaptureFixture[str]
@@ -38,7 +38,7 @@ def results(toy_root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         "test": ("random", "none", "test"),
     }
     for name, (who, memory, split) in walked.items():
-        plan = Plan(run=who, data=str(toy_root), split=split, memory=memory, max_steps=5)
+        plan = EvaluationConfig(run=who, data=str(toy_root), split=split, memory=memory, max_steps=5)
         evaluate(plan, root / name)
     return {name: str(root / name) for name in walked}
 

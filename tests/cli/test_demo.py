@@ -20,7 +20,7 @@ from chores import is_alive
 from esceme import __version__
 from esceme.cli import main
 from esceme.evaluation import read_result
-from esceme.synth import Order, embedded_world
+from esceme.synth import WorldConfig, embedded_world
 
 pytestmark = pytest.mark.long
 
@@ -37,7 +37,7 @@ def words(out: Path, *more: str) -> list[str]:
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A demo that was never interrupted: its folder, and what it printed."""
-    embedded_world(Order("tiny"))
+    embedded_world(WorldConfig("tiny"))
     out = tmp_path_factory.mktemp("demo") / "look around"
     program = [sys.executable, "-m", "esceme", *words(out)]
     done = subprocess.run(program, capture_output=True, text=True, check=False)

@@ -13,9 +13,9 @@ import pytest
 from drawn_runs import drawn_run
 from esceme.cli import main
 from esceme.cli.evaluate import default_folder
-from esceme.evaluation import Plan, read_result
+from esceme.evaluation import EvaluationConfig, read_result
 from esceme.memory import MemoryBank, save_bank
-from esceme.memory.store import read_header
+from esceme.memory.bank_file import read_header
 from esceme.tasks.submission import read_predictions
 
 Capture = pytest.CaptureFixture[str]
@@ -316,4 +316,4 @@ def test_help_shows_examples(capsys: Capture) -> None:
 )
 def test_a_folder_is_named_by_what_was_chosen(changes: dict[str, Any], folder: str) -> None:
     chosen: dict[str, Any] = {"run": "r", "data": "d", "split": "val_seen", "memory": "cold", "task": "r2r"}
-    assert default_folder(Plan(**{**chosen, **changes})) == Path(folder)
+    assert default_folder(EvaluationConfig(**{**chosen, **changes})) == Path(folder)

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from esceme.cli import main
-from esceme.synth.dataset import SHAPES, Order, Shape
+from esceme.synth.dataset import SHAPES, Shape, WorldConfig
 from esceme.tasks.manifest import check_manifest
 
 pytestmark = pytest.mark.long
@@ -167,7 +167,7 @@ def test_a_process_ended_in_the_middle_leaves_no_world_and_no_process(
     assert "Traceback" not in err
     assert how is not signal.SIGINT or err.endswith("interrupted\n")
     assert not (tmp_path / "out").exists()
-    assert not (cache / "worlds" / Order("tiny").key).exists()
+    assert not (cache / "worlds" / WorldConfig("tiny").key).exists()
     if how is signal.SIGINT:
         assert list(tmp_path.rglob("*.part")) == []
     for _ in range(200):

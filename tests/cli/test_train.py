@@ -17,11 +17,11 @@ import pytest
 
 from esceme.cli import main
 from esceme.config import with_settings
-from esceme.learning import Watch
-from esceme.learning.journal import read_log
+from esceme.learning import TrainingCallback
+from esceme.learning.training_log import read_log
 from esceme.recipes import PAPER, RECIPES
 from esceme.runs import load_run
-from esceme.synth import Order, embedded_world
+from esceme.synth import WorldConfig, embedded_world
 from esceme.training import train
 
 pytestmark = pytest.mark.long
@@ -47,7 +47,7 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.fixture(scope="module")
 def world() -> Path:
     """The tiny embedded world; read-only, copy before damaging."""
-    return embedded_world(Order("tiny"))
+    return embedded_world(WorldConfig("tiny"))
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +243,7 @@ def test_of_several_processes_only_the_first_one_talks(world: Path) -> None:
 # -- losses ----------------------------------------------------------------------------------------------
 
 
-class Losses(Watch):
+class Losses(TrainingCallback):
     """Keeps the losses of imitation."""
 
     def __init__(self) -> None:

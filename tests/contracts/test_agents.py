@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from esceme.agents import AGENTS
-from esceme.agents.base import Agent, Decision, Privileged, State, Words, choices_of
+from esceme.agents.base import Agent, Decision, PrivilegedInfo, State, TokenBatch, num_choices
 from esceme.agents.seq2seq import Seq2SeqConfig
 from esceme.agents.tdstp import TdstpConfig
 from esceme.agents.tokens import HamtConfig
@@ -98,9 +98,11 @@ def choices(observations: Sequence[Observation]) -> list[Tensor]:
     ]
 
 
-def begun(agent: Agent[Any], words: Words, observation: Observation, rows: Sequence[int] = range(4)) -> State:
+def begun(
+    agent: Agent[Any], words: TokenBatch, observation: Observation, rows: Sequence[int] = range(4)
+) -> State:
     """The state of agents that have not seen anything yet; `rows` says which goals are theirs."""
-    return agent.begin(words, observation.viewpoint, Privileged(ATLAS, GOALS[list(rows)]))
+    return agent.begin(words, observation.viewpoint, PrivilegedInfo(ATLAS, GOALS[list(rows)]))
 
 
 def live(
@@ -162,10 +164,10 @@ def test_candidates_and_stop_are_scored_and_what_routes_lead_to(agent: Agent[Any
     for decision, observation in zip(lived(agent), sights(), strict=True):
         assert decision.logits.dtype == observation.features.dtype
         here, back = scores(decision)
-        assert here.shape[1] in (choices_of(observation), observation.kind.shape[1])
+        assert here.shape[1] in (num_choices(observation), observation.kind.shape[1])
         possible = torch.arange(here.shape[1]) <= observation.candidate_count[:, None]
         if decision.routes is None:
-            assert here.shape == (len(observation), choices_of(observation)) and not back.numel()
+            assert here.shape == (len(observation), num_choices(observation)) and not back.numel()
         else:
             assert here.shape == observation.kind.shape and back.shape == decision.routes.viewpoint.shape
             possible = torch.cat([possible, decision.routes.viewpoint >= 0], 1)
@@ -199,7 +201,7 @@ def test_an_expected_return_is_one_number_per_agent(agent: Agent[Any]) -> None:
 def test_padding_of_words_and_tokens_changes_nothing(agent: Agent[Any]) -> None:
     words, seen = random_words(), sights()
     # What stands where nothing is said must not matter, so it is a word here.
-    longer = Words(functional.pad(words.ids, (0, 3), value=7), functional.pad(words.valid, (0, 3)))
+    longer = TokenBatch(functional.pad(words.ids, (0, 3), value=7), functional.pad(words.valid, (0, 3)))
     padded = [with_padding(each, 4) for each in seen]
     decisions = live(agent, begun(agent, longer, padded[0]), padded, choices(padded))[1]
     for plain, other in zip(lived(agent), decisions, strict=True):
@@ -225,7 +227,7 @@ def test_permuting_candidates_permutes_logits(agent: Agent[Any]) -> None:
 def test_decisions_do_not_depend_on_who_else_is_in_the_batch(agent: Agent[Any], row: int) -> None:
     words, seen, chosen = random_words(), sights(), choices(sights())
     alone = [each.only(torch.tensor([row])) for each in seen]
-    state = begun(agent, Words(words.ids[[row]], words.valid[[row]]), alone[0], [row])
+    state = begun(agent, TokenBatch(words.ids[[row]], words.valid[[row]]), alone[0], [row])
     decisions = live(agent, state, alone, [choice[[row]] for choice in chosen])[1]
     for together, single in zip(lived(agent), decisions, strict=True):
         assert_same(rows_of(together, [row]), single)
@@ -236,8 +238,8 @@ def test_joined_batches_decide_as_they_would_apart(agent: Agent[Any]) -> None:
     words, seen, chosen = random_words((2, 3, 9, 4)), sights(), choices(sights())
     first, second = torch.tensor([0, 1]), torch.tensor([2, 3])
     halves = [
-        Words(words.ids[first, :3], words.valid[first, :3]),
-        Words(words.ids[second], words.valid[second]),
+        TokenBatch(words.ids[first, :3], words.valid[first, :3]),
+        TokenBatch(words.ids[second], words.valid[second]),
     ]
     old = begun(agent, halves[0], seen[0].only(first), [0, 1])
     old, _ = live(agent, old, [each.only(first) for each in seen[:2]], [each[first] for each in chosen[:2]])

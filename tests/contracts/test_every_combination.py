@@ -16,11 +16,11 @@ from esceme.learning import Trainer, Training
 from esceme.memory import READERS, MemoryBank
 from esceme.navigator import Navigator
 from esceme.rollout import roll_out
-from esceme.synth import Order, embedded_world
+from esceme.synth import WorldConfig, embedded_world
 from esceme.tasks import TASKS, Episode, WordPiece
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.text import truncate
-from esceme.walking import Once, sampling
+from esceme.trajectory import SingleBatch, sampling
 from esceme.world import Atlas, open_features, read_scenes
 
 pytestmark = pytest.mark.long
@@ -59,7 +59,7 @@ class Home(NamedTuple):
 
 @pytest.fixture(scope="module")
 def home() -> Home:
-    root = embedded_world(Order("tiny"))
+    root = embedded_world(WorldConfig("tiny"))
     data = DataFolder(root)
     episodes = {
         name: [every[0], every[-1]]  # in different scenes
@@ -111,7 +111,7 @@ def test_everybody_walks(home: Home, agent: str, reader: str, task: str) -> None
     navigator, atlas = navigator_of(home, agent, reader).eval(), home.atlas
     pooling = getattr(navigator.reader.config, "pooling", "max")
     bank = MemoryBank.of(atlas, pooling=pooling) if navigator.reader.uses_memory else None
-    source, known = Once(atlas, episodes_of(home, task)), 0
+    source, known = SingleBatch(atlas, episodes_of(home, task)), 0
     with torch.no_grad():
         for step in roll_out(
             navigator, atlas, source, bank, sampling(3), encode=home.encode, max_steps=STEPS

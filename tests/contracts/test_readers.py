@@ -14,16 +14,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from cottage import WIDTH, cottage, encode, small_navigator, walk_of
-from esceme.agents.base import Decision, choices_of
+from esceme.agents.base import Decision, num_choices
 from esceme.errors import ConfigError
-from esceme.learning.completeness import Completeness, TrainingMemory
-from esceme.learning.lessons import Told, follow, relive, walk_again
-from esceme.memory import READERS, Masked, Memory, MemoryBank, Reader
+from esceme.learning.memory_dropout import MemoryDropout, TrainingMemory
+from esceme.learning.rollouts import Demonstrations, forward_all, forward_stepwise, teacher_rollout
+from esceme.memory import READERS, MaskedMemory, Memory, MemoryBank, Reader
 from esceme.navigator import Navigator
 from esceme.observation import TOKENS, Observation
 from esceme.rollout import roll_out
-from esceme.runs import load_run, save_run, setup_of
-from esceme.walking import Once, by_time
+from esceme.runs import load_run, navigator_config, save_run
+from esceme.trajectory import SingleBatch, teacher_by_step
 from esceme.world import CANDIDATE, CONTEXT, STOP
 from sights import random_order, reordered, with_padding
 
@@ -88,7 +88,7 @@ def test_tokens_stay_where_they_were_and_new_ones_cannot_be_chosen(reader: Reade
     new = slice(tokens, None)
     assert (read.kind[:, new] == CONTEXT).all() and (read.neighbour[:, new] == -1).all()
     assert (read.view[:, new] == -1).all()
-    assert choices_of(read) == choices_of(observation)
+    assert num_choices(read) == num_choices(observation)
     assert torch.equal(read.candidate_count, observation.candidate_count)
     assert torch.equal((read.kind == STOP).sum(1), torch.ones(len(ATLAS), dtype=torch.int64))
     assert torch.equal(read.viewpoint, observation.viewpoint) and read.features.isfinite().all()
@@ -108,7 +108,7 @@ def test_who_reads_a_memory_sees_the_same_panorama(reader: Reader) -> None:
 def test_choices_are_read_alike_among_all_views_and_alone(reader: Reader) -> None:
     memory, observation = memory_of(reader), sight()
     whole, cut = (reader(each, memory).features for each in (observation, observation.choices()))
-    chosen = observation.kind[:, : choices_of(observation)] != CONTEXT
+    chosen = observation.kind[:, : num_choices(observation)] != CONTEXT
     near(cut[:, : chosen.shape[1]][chosen], whole[:, : chosen.shape[1]][chosen])
     more = reader(observation, memory).kind.shape[1] - observation.kind.shape[1]
     if more:
@@ -157,7 +157,7 @@ def test_a_reader_uses_a_memory_or_does_without(reader: Reader) -> None:
     before = bank.recall_at(torch.arange(len(ATLAS)))
     read = reader(observation, bank).features
     assert torch.equal(bank.recall_at(torch.arange(len(ATLAS))), before)
-    empty, masked = bank_of(reader, []), Masked(bank)
+    empty, masked = bank_of(reader, []), MaskedMemory(bank)
     assert torch.equal(reader(observation, empty).features, reader(observation, masked).features)
     assert not torch.allclose(read, reader(observation, empty).features)
 
@@ -175,7 +175,7 @@ def test_gradients_are_finite_and_reach_every_weight(reader: Reader, remembered:
 
 def test_a_reader_survives_being_stored(reader: Reader, tmp_path: Path) -> None:
     navigator = small_navigator(reader)
-    save_run(tmp_path, navigator, setup_of(navigator))
+    save_run(tmp_path, navigator, navigator_config(navigator))
     loaded = load_run(tmp_path).navigator
     assert type(loaded.reader) is type(reader) and loaded.reader.config == reader.config
     memory, observation = memory_of(reader), sight()
@@ -183,7 +183,7 @@ def test_a_reader_survives_being_stored(reader: Reader, tmp_path: Path) -> None:
 
 
 def test_the_same_seed_draws_the_same_reader(reader: Reader) -> None:
-    setup = setup_of(small_navigator(reader))
+    setup = navigator_config(small_navigator(reader))
     one, again = (setup.build(seed=3).reader.state_dict() for _ in range(2))
     assert all(torch.equal(one[name], again[name]) for name in one)
 
@@ -194,20 +194,20 @@ def test_the_same_seed_draws_the_same_reader(reader: Reader) -> None:
 def training_memory(navigator: Navigator) -> TrainingMemory | None:
     if not navigator.reader.uses_memory:
         return None
-    memory = TrainingMemory(ATLAS, navigator.reader, Completeness(way="drawn", full=0.0, empty=0.0))
+    memory = TrainingMemory(ATLAS, navigator.reader, MemoryDropout(way="drawn", full=0.0, empty=0.0))
     memory.bank.remember_at(REMEMBERED)
     memory.begin(EPISODES, np.random.default_rng(3))
     return memory
 
 
-def stepping(navigator: Navigator, told: Told, memory: Memory | None) -> Tensor:
+def stepping(navigator: Navigator, told: Demonstrations, memory: Memory | None) -> Tensor:
     """The walks again by the loop that everything walks with, (R, C)."""
     steps = iter(told.chosen)
 
     def choose(decision: Decision, observation: Observation, walks: Any) -> Tensor:
         return torch.from_numpy(next(steps))
 
-    source = Once(ATLAS, [walk.episode for walk in told.walks])
+    source = SingleBatch(ATLAS, [walk.episode for walk in told.walks])
     lived = roll_out(navigator, ATLAS, source, memory, choose, encode=encode, max_steps=len(told.chosen))
     logits = [step.decision.logits for step in lived]
     most = max(each.shape[1] for each in logits)
@@ -217,10 +217,10 @@ def stepping(navigator: Navigator, told: Told, memory: Memory | None) -> Tensor:
 @pytest.mark.parametrize("views", [True, False])
 def test_decisions_made_at_once_are_those_of_stepping(reader: Reader, views: bool) -> None:
     navigator = small_navigator(reader, context_views=views)
-    told = follow(ATLAS, EPISODES, by_time(ATLAS), max_steps=15)
+    told = teacher_rollout(ATLAS, EPISODES, teacher_by_step(ATLAS), max_steps=15)
     with torch.no_grad():
         expected = stepping(navigator, told, training_memory(navigator))
-        for decide in (relive, walk_again):
+        for decide in (forward_all, forward_stepwise):
             found = decide(navigator, ATLAS, told, training_memory(navigator), encode=encode).logits
             near(found, expected)
 
@@ -231,10 +231,10 @@ def test_what_is_remembered_reaches_the_decision(reader: Reader, views: bool) ->
     if not reader.uses_memory:
         return
     navigator = small_navigator(reader, context_views=views)
-    told = follow(ATLAS, [walk_of("hall", "kitchen")], by_time(ATLAS), max_steps=1)
+    told = teacher_rollout(ATLAS, [walk_of("hall", "kitchen")], teacher_by_step(ATLAS), max_steps=1)
     bank = bank_of(reader)
     with torch.no_grad():
-        remembering, forgetful = (stepping(navigator, told, each) for each in (bank, Masked(bank)))
+        remembering, forgetful = (stepping(navigator, told, each) for each in (bank, MaskedMemory(bank)))
     assert remembering.isfinite().all() and not torch.allclose(remembering, forgetful, atol=1e-4)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from esceme.demo.scoring import HEADINGS, Scoring, cells, verdict, visit_curves
-from esceme.evaluation import Lived, Result
+from esceme.evaluation import EpisodeResult, Result
 
 MEMORIES = ("none", "cold", "two-pass", "episodic")
 
@@ -13,7 +13,7 @@ MEMORIES = ("none", "cold", "two-pass", "episodic")
 def result(memory: str, spl: list[float], *, split: str = "val_unseen") -> Result:
     """Walks of three paths in two houses, two instructions each, with these scores."""
     episodes = [
-        Lived(
+        EpisodeResult(
             id=f"{place}_0",
             scene=f"house {place % 2}",
             path=f"{place // 2}",

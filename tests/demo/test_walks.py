@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 from esceme.demo.walks import draw_parting, draw_walk, remembered_before, telling
-from esceme.evaluation import Lived, Result
+from esceme.evaluation import EpisodeResult, Result
 from esceme.tasks.episode import Episode
 from esceme.world import SceneGraph
 
@@ -27,8 +27,8 @@ EPISODE = Episode(
 
 def lived(
     name: str, *path: str, spl: float = 0.0, scene: str = "house", visit: int = 1, stopped: bool = True
-) -> Lived:
-    return Lived(
+) -> EpisodeResult:
+    return EpisodeResult(
         id=name,
         scene=scene,
         path=name.partition("_")[0],
@@ -40,12 +40,12 @@ def lived(
     )
 
 
-def results(**episodes: list[Lived]) -> dict[str, Result]:
+def results(**episodes: list[EpisodeResult]) -> dict[str, Result]:
     return {name: Result(facts={}, means={}, episodes=each) for name, each in episodes.items()}
 
 
 def test_walks_are_chosen_by_arriving_first_and_from_different_scenes() -> None:
-    def some(**spl: float) -> list[Lived]:
+    def some(**spl: float) -> list[EpisodeResult]:
         return [lived(name, "hall", spl=each, scene=name[0]) for name, each in spl.items()]
 
     found = results(
@@ -112,7 +112,7 @@ def test_who_stops_where_the_other_goes_on_parts_there(tmp_path: Path) -> None:
 def test_a_walk_on_which_earlier_walks_made_no_difference_is_not_telling() -> None:
     def lived(arrived: str) -> Result:
         episodes = [
-            Lived(
+            EpisodeResult(
                 id=name,
                 scene=name,
                 path=name,

@@ -12,7 +12,7 @@ from esceme.cli.evaluate import default_folder
 from esceme.demo.wish import ROWS, SPLITS, Wish, share_out
 from esceme.errors import ConfigError
 from esceme.recipes import RECIPES
-from esceme.synth import Order, embedded_world
+from esceme.synth import WorldConfig, embedded_world
 
 
 @pytest.mark.parametrize("iterations", [None, 1, 40, 5000])
@@ -53,7 +53,7 @@ def test_results_lie_where_the_evaluate_command_puts_them() -> None:
 
 
 def test_evaluations_are_shared_out_evenly_and_completely() -> None:
-    evaluations = Wish(size="tiny").evaluations(embedded_world(Order("tiny")))
+    evaluations = Wish(size="tiny").evaluations(embedded_world(WorldConfig("tiny")))
     shares = share_out(evaluations, 2)
     assert sorted(each.name for share in shares for each in share) == sorted(
         each.name for each in evaluations

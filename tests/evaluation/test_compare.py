@@ -11,7 +11,7 @@ import pytest
 
 from esceme.errors import ConfigError, DataError, EscemeError
 from esceme.evaluation.compare import by_visit, compare
-from esceme.evaluation.result import Lived, Result, scores_of
+from esceme.evaluation.result import EpisodeResult, Result, scores_of
 
 FACTS = {
     "task": "r2r",
@@ -21,10 +21,10 @@ FACTS = {
 }
 
 
-def lived(number: int, score: float, *, scenes: int = 4, per_path: int = 3) -> Lived:
+def lived(number: int, score: float, *, scenes: int = 4, per_path: int = 3) -> EpisodeResult:
     """Episode `number`; three instructions to a path, and paths dealt out to scenes in turn."""
     path = number // per_path
-    return Lived(
+    return EpisodeResult(
         id=f"{path}_{number % per_path}",
         scene=f"house{path % scenes}",
         path=f"{path}",

@@ -19,15 +19,15 @@ from torch import Tensor
 from drawn_runs import drawn_run
 from esceme import __version__
 from esceme.errors import ConfigError, DataError, EscemeError
-from esceme.evaluation import Plan, evaluate, evaluate_in_processes, read_result
-from esceme.evaluation.evaluate import live
+from esceme.evaluation import EvaluationConfig, evaluate, evaluate_in_processes, read_result
+from esceme.evaluation.context import EvaluationContext
+from esceme.evaluation.evaluate import run_episodes
 from esceme.evaluation.journal import alone_in, whole_lines
 from esceme.evaluation.schedule import Lanes
 from esceme.evaluation.shards import share_out
-from esceme.evaluation.stage import Stage
 from esceme.files import read_json, write_json
 from esceme.rollout import roll_out
-from esceme.walking import greedy
+from esceme.trajectory import greedy
 from street import EPISODES, SPLIT, WEIGHTS, Street
 
 pytestmark = pytest.mark.long
@@ -50,7 +50,7 @@ def products(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in PRODUCTS}
 
 
-def kill(plan: Plan, folder: Path, *, after: int) -> int:
+def kill(plan: EvaluationConfig, folder: Path, *, after: int) -> int:
     """Evaluate in another process, kill it when `after` walks have ended, and say how many were kept."""
     arguments = [msgspec.json.encode(plan).decode(), str(folder), str(after)]
     ended = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False)
@@ -75,7 +75,7 @@ class Counted:
 
 
 @torch.inference_mode()
-def logits_in_lanes(stage: Stage, slots: int) -> dict[tuple[str, int], Tensor]:
+def logits_in_lanes(stage: EvaluationContext, slots: int) -> dict[tuple[str, int], Tensor]:
     """The scores of every decision of every episode."""
     lifetime = stage.lifetime()
     source = Lanes(stage.atlas, stage.episodes, lifetime, slots=slots)
@@ -414,7 +414,7 @@ def test_plans_that_cannot_be_carried_out_are_refused(
 
 def test_a_plan_survives_as_json(street: Street) -> None:
     plan = street.plan("two-pass", max_steps=3)
-    assert msgspec.convert(asdict(plan), Plan) == plan
+    assert msgspec.convert(asdict(plan), EvaluationConfig) == plan
 
 
 # -- half precision ----------------------------------------------------------------------------------------
@@ -427,7 +427,7 @@ def test_every_step_of_a_half_precision_evaluation_is_in_half_precision(
     kinds: list[torch.dtype] = []
     linear = stage.run.navigator.agent.cross_layers[0].across.out  # type: ignore[index, union-attr]
     linear.register_forward_hook(lambda module, given, result: kinds.append(result.dtype))
-    live(stage, stage.lifetime(), tmp_path, "journal.jsonl")
+    run_episodes(stage, stage.lifetime(), tmp_path, "journal.jsonl")
     assert len(kinds) > 3
     assert set(kinds) == {torch.bfloat16}
     assert not torch.is_autocast_enabled("cpu")

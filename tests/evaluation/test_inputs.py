@@ -11,8 +11,8 @@ import pytest
 
 from drawn_runs import drawn_run
 from esceme.errors import ConfigError, DataError
-from esceme.evaluation import Plan, evaluate, evaluate_in_processes
-from esceme.evaluation.stage import set_stage
+from esceme.evaluation import EvaluationConfig, evaluate, evaluate_in_processes
+from esceme.evaluation.context import load_context
 from esceme.files import read_json
 from esceme.metrics import score
 from esceme.tasks.catalogue import TASKS
@@ -24,9 +24,9 @@ from street import Street
 WALKED = "val_unseen"
 
 
-def scripted(root: Path, name: str, **changes: object) -> Plan:
+def scripted(root: Path, name: str, **changes: object) -> EvaluationConfig:
     settings = {"run": name, "data": str(root), "split": WALKED, "memory": "none"} | changes
-    return Plan(**settings)  # type: ignore[arg-type]
+    return EvaluationConfig(**settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["random", "shortest", "stop"])
@@ -54,7 +54,7 @@ def test_a_dialog_succeeds_in_its_end_panoramas_alone(toy_root: Path, tmp_path: 
     plan = scripted(toy_root, "random", task="cvdn", split="val_seen")
     rates = {}
     for seed in range(30):
-        stage = set_stage(replace(plan, seed=seed))
+        stage = load_context(replace(plan, seed=seed))
         folder = tmp_path / f"{seed}"
         result = evaluate(stage.plan, folder)
         found = read_predictions(folder / "predictions.json")
@@ -73,8 +73,10 @@ def test_of_a_long_dialog_the_end_is_kept(toy_root: Path, tmp_path: Path) -> Non
     run = drawn_run(tmp_path / "run", toy_root)
     kept = {}
     for task in ("cvdn", "r2r"):
-        stage = set_stage(
-            Plan(run=str(run), data=str(toy_root), split="val_seen", memory="cold", task=task, max_tokens=4)
+        stage = load_context(
+            EvaluationConfig(
+                run=str(run), data=str(toy_root), split="val_seen", memory="cold", task=task, max_tokens=4
+            )
         )
         assert stage.limits.keep == stage.facts["keep"] == TASKS[task].keep
         episode = max(stage.episodes, key=lambda each: len(each.instruction))
@@ -86,7 +88,7 @@ def test_of_a_long_dialog_the_end_is_kept(toy_root: Path, tmp_path: Path) -> Non
 def test_another_task_brings_its_own_limits(street: Street) -> None:
     assert street.stage().limits.max_tokens == street.stage().run.setup.max_tokens
     plan = scripted(street.root, "stop", task="r2r")
-    assert set_stage(plan).limits == (TASKS["r2r"].max_steps, TASKS["r2r"].max_tokens, "first")
+    assert load_context(plan).limits == (TASKS["r2r"].max_steps, TASKS["r2r"].max_tokens, "first")
 
 
 # -- what does not fit ---------------------------------------------------------------------------------------
@@ -150,7 +152,7 @@ def test_tours_have_an_order_of_their_own(street: Street) -> None:
 
 def test_who_must_know_the_goals_is_not_sent_where_they_are_withheld(toy_root: Path) -> None:
     with pytest.raises(ConfigError, match="'shortest' is told the goals, and those of test are withheld"):
-        set_stage(scripted(toy_root, "shortest", split="test"))
+        load_context(scripted(toy_root, "shortest", split="test"))
 
 
 def test_a_bank_is_not_overwritten_by_what_comes_of_it(street: Street, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from esceme.evaluation.journal import (
     whole_lines,
 )
 from esceme.tasks.episode import Episode
-from esceme.walking import Walk
+from esceme.trajectory import Trajectory
 from esceme.world import Atlas, SceneGraph
 
 HEAD = Head("this one")
@@ -54,7 +54,7 @@ def written(path: Path, *batches: list[Line], head: Head = HEAD) -> Path:
 
 
 def test_a_walk_survives_as_a_line_whichever_scenes_are_loaded(tmp_path: Path) -> None:
-    walk = Walk(episode("7_1"), [(2, 12), (3, 13), (4, 24)], decisions=3, stopped=True, visit=5)
+    walk = Trajectory(episode("7_1"), [(2, 12), (3, 13), (4, 24)], decisions=3, stopped=True, visit=5)
     written(tmp_path / "journal.jsonl", [Line.of(walk, ATLAS, number=2, batch=3)])
     (read,) = read_journals(tmp_path, HEAD)
     assert (read.pass_, read.batch, read.id) == (2, 3, "7_1")

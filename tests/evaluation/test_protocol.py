@@ -13,16 +13,23 @@ from torch import Tensor
 
 from cottage import cottage, walk_of
 from esceme.errors import ConfigError, DataError, MemoryMismatch
-from esceme.evaluation import Lifetime, Result
+from esceme.evaluation import MemoryLifetime, Result
+from esceme.evaluation.context import EvaluationContext
 from esceme.evaluation.journal import Head, read_journals
-from esceme.evaluation.protocol import Place, require_sense
+from esceme.evaluation.protocol import TourPosition, check_protocol
 from esceme.evaluation.schedule import Lanes
-from esceme.evaluation.stage import Stage
-from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, MemoryBank, Reader, Unaided, save_bank
+from esceme.memory import (
+    CandidateEnhancing,
+    CandidateEnhancingConfig,
+    MemoryBank,
+    NoMemory,
+    Reader,
+    save_bank,
+)
 from esceme.observation import Observation
 from esceme.rollout import roll_out
 from esceme.tasks.episode import Episode
-from esceme.walking import Source, Walk, greedy
+from esceme.trajectory import EpisodeSource, Trajectory, greedy
 from street import WIDTH, Street
 
 Evaluate = Callable[..., Any]
@@ -33,14 +40,16 @@ def trajectories(result: Result) -> Trajectories:
     return {each.id: [viewpoint for viewpoint, *_ in each.trajectory] for each in result.episodes}
 
 
-def walked(stage: Stage, walk: Walk) -> list[str]:
+def walked(stage: EvaluationContext, walk: Trajectory) -> list[str]:
     return [stage.atlas.name(viewpoint)[1] for viewpoint, _ in walk.poses]
 
 
 @torch.inference_mode()
-def lived(stage: Stage, source: Source, lifetime: Lifetime) -> dict[str, tuple[Walk, list[Tensor]]]:
+def lived(
+    stage: EvaluationContext, source: EpisodeSource, lifetime: MemoryLifetime
+) -> dict[str, tuple[Trajectory, list[Tensor]]]:
     """Every walk of a source with the logits of its decisions."""
-    told: dict[str, tuple[Walk, list[Tensor]]] = {}
+    told: dict[str, tuple[Trajectory, list[Tensor]]] = {}
     for step in roll_out(
         stage.run.navigator,
         stage.atlas,
@@ -56,7 +65,9 @@ def lived(stage: Stage, source: Source, lifetime: Lifetime) -> dict[str, tuple[W
     return told
 
 
-def told_in_lanes(stage: Stage, lifetime: Lifetime | None = None) -> dict[str, tuple[Walk, list[Tensor]]]:
+def told_in_lanes(
+    stage: EvaluationContext, lifetime: MemoryLifetime | None = None
+) -> dict[str, tuple[Trajectory, list[Tensor]]]:
     """The walks of a stage, three at a time."""
     lifetime = lifetime or stage.lifetime()
     return lived(stage, Lanes(stage.atlas, stage.episodes, lifetime, slots=3), lifetime)
@@ -66,9 +77,11 @@ def places(bank: MemoryBank) -> set[tuple[str, str]]:
     return {(scene, name) for scene in bank.scenes for name in bank[scene].viewpoints}
 
 
-def one_after_the_other(stage: Stage, episodes: Iterable[Episode], bank: MemoryBank) -> Trajectories:
+def one_after_the_other(
+    stage: EvaluationContext, episodes: Iterable[Episode], bank: MemoryBank
+) -> Trajectories:
     """The plainest loop: one agent, one episode at a time, one bank."""
-    lifetime = Lifetime("cold", stage.atlas, bank)
+    lifetime = MemoryLifetime("cold", stage.atlas, bank)
     told = lived(stage, Lanes(stage.atlas, episodes, lifetime, slots=1), lifetime)
     return {name: walked(stage, walk) for name, (walk, _) in told.items()}
 
@@ -142,7 +155,7 @@ def test_masked_equals_cold_at_the_very_first_decision_in_a_scene(street: Street
 
 
 def test_masked_recalls_nothing_and_remembers_everything(street: Street, evaluated: Evaluate) -> None:
-    class Blank(Lifetime):
+    class Blank(MemoryLifetime):
         """Zeros at all times, and nothing is kept."""
 
         memory = property(lambda self: self)
@@ -221,9 +234,13 @@ def test_an_oracle_leads_to_the_goal_and_to_the_next_start(
     bank = MemoryBank.of(atlas)
     episode = replace(walk_of("pantry", "hall", "door", "garden"), goal_withheld=withheld)
     after = None if following is None else walk_of(following, "landing", name="1_0")
-    lifetime = Lifetime("tour", atlas, bank, tours={"0_0": Place(0, after)}, oracle_phases=phases)
+    lifetime = MemoryLifetime(
+        "tour", atlas, bank, tours={"0_0": TourPosition(0, after)}, oracle_phases=phases
+    )
     poses = [(int(place), 12) for place in atlas.locate("cottage", ["pantry", "kitchen"])]
-    lifetime.finish(Walk(episode, poses, decisions=1))  # ended by the limit: the kitchen was not remembered
+    lifetime.finish(
+        Trajectory(episode, poses, decisions=1)
+    )  # ended by the limit: the kitchen was not remembered
     assert set(bank["cottage"].viewpoints) == expected
 
 
@@ -249,19 +266,24 @@ FUSING = CandidateEnhancing(CandidateEnhancingConfig(width=4))
     ("memory", "reader", "changes", "message"),
     [
         ("none", FUSING, {}, "'masked' shows it nothing but zeros"),
-        ("cold", Unaided(), {}, "use 'none'"),
-        ("masked", Unaided(), {}, "use 'none'"),
+        ("cold", NoMemory(), {}, "use 'none'"),
+        ("masked", NoMemory(), {}, "use 'none'"),
         ("eternal", FUSING, {}, "expected one of none, cold"),
         ("warm", FUSING, {}, "belong together"),
         ("cold", FUSING, {"bank": "file"}, "belong together"),
         ("tour", FUSING, {}, "say which there are with --tours FILE"),
-        ("tour", Unaided(), {"tours": "file"}, "use 'none'"),
+        ("tour", NoMemory(), {"tours": "file"}, "use 'none'"),
         ("cold", FUSING, {"oracle_phases": True}, "give --tours FILE as well"),
-        ("none", Unaided(), {"tours": "file", "oracle_phases": True}, "'none' makes no use of that"),
+        ("none", NoMemory(), {"tours": "file", "oracle_phases": True}, "'none' makes no use of that"),
         ("episodic", FUSING, {"tours": "file", "oracle_phases": True}, "'episodic' makes no use of that"),
         ("oracle", FUSING, {"tours": "file", "oracle_phases": True}, "'oracle' makes no use of that"),
         ("episodic", FUSING, {"lanes": False}, "memory 'episodic' lives .* use the schedule 'lanes'"),
-        ("none", Unaided(), {"tours": "file", "lanes": False}, "tours are lived .* use the schedule 'lanes'"),
+        (
+            "none",
+            NoMemory(),
+            {"tours": "file", "lanes": False},
+            "tours are lived .* use the schedule 'lanes'",
+        ),
         ("tour", FUSING, {"tours": "file", "lanes": False}, "use the schedule 'lanes'"),
     ],
 )
@@ -270,13 +292,13 @@ def test_protocols_without_sense_are_refused(
 ) -> None:
     options: dict[str, object] = {"bank": None, "tours": None, "oracle_phases": False, "lanes": True}
     with pytest.raises(ConfigError, match=message):
-        require_sense(memory, reader, **(options | changes))  # type: ignore[arg-type]
+        check_protocol(memory, reader, **(options | changes))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("memory", "reader", "oracle_phases"),
     [
-        ("none", Unaided(), False),
+        ("none", NoMemory(), False),
         ("tour", FUSING, True),
         ("cold", FUSING, True),
         ("two-pass", FUSING, False),
@@ -286,7 +308,7 @@ def test_protocols_without_sense_are_refused(
     ],
 )
 def test_every_protocol_may_follow_tours(memory: Any, reader: Reader, oracle_phases: bool) -> None:
-    require_sense(memory, reader, bank=None, tours="file", oracle_phases=oracle_phases, lanes=True)
+    check_protocol(memory, reader, bank=None, tours="file", oracle_phases=oracle_phases, lanes=True)
 
 
 def test_a_missing_bank_is_named(street: Street, tmp_path: Path) -> None:

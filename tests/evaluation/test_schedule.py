@@ -12,13 +12,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esceme.evaluation import Lifetime
+from esceme.evaluation import MemoryLifetime
+from esceme.evaluation.context import EvaluationContext
 from esceme.evaluation.schedule import Interleaved, Lanes, ReleasedOrder
-from esceme.evaluation.stage import Stage
 from esceme.memory import MemoryBank
-from esceme.rollout import Step, roll_out
+from esceme.rollout import RolloutStep, roll_out
 from esceme.tasks.episode import Episode
-from esceme.walking import Source, Walk, greedy
+from esceme.trajectory import EpisodeSource, Trajectory, greedy
 from street import Street
 
 
@@ -41,36 +41,38 @@ def ids(batch: Iterable[Episode]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def stage(street: Street) -> Stage:
+def stage(street: Street) -> EvaluationContext:
     return street.stage()
 
 
 @torch.inference_mode()
-def steps(stage: Stage, source: Source, bank: MemoryBank) -> Iterator[Step]:
+def steps(stage: EvaluationContext, source: EpisodeSource, bank: MemoryBank) -> Iterator[RolloutStep]:
     run, limit = stage.run.navigator, stage.limits.max_steps
     yield from roll_out(run, stage.atlas, source, bank, greedy, encode=stage.encode, max_steps=limit)
 
 
-def in_lanes(stage: Stage, slots: int, done: dict[str, Walk] | None = None) -> Iterator[Step]:
+def in_lanes(
+    stage: EvaluationContext, slots: int, done: dict[str, Trajectory] | None = None
+) -> Iterator[RolloutStep]:
     bank = MemoryBank.of(stage.atlas)
-    lifetime = Lifetime("cold", stage.atlas, bank)
+    lifetime = MemoryLifetime("cold", stage.atlas, bank)
     return steps(stage, Lanes(stage.atlas, stage.episodes, lifetime, slots=slots, done=done), bank)
 
 
 def interleaved(
-    stage: Stage, batches: Sequence[Sequence[Episode]], done: Sequence[Sequence[Walk]] = ()
-) -> Iterator[Step]:
+    stage: EvaluationContext, batches: Sequence[Sequence[Episode]], done: Sequence[Sequence[Trajectory]] = ()
+) -> Iterator[RolloutStep]:
     bank = MemoryBank.of(stage.atlas)
-    lifetime = Lifetime("cold", stage.atlas, bank)
+    lifetime = MemoryLifetime("cold", stage.atlas, bank)
     return steps(stage, Interleaved(stage.atlas, batches, lifetime, done=done), bank)
 
 
-def ended(lived: Iterable[Step]) -> dict[str, Walk]:
+def ended(lived: Iterable[RolloutStep]) -> dict[str, Trajectory]:
     return {walk.episode.episode_id: walk for step in lived for walk in step.finished}
 
 
 @pytest.fixture(scope="module")
-def told(stage: Stage) -> dict[str, Walk]:
+def told(stage: EvaluationContext) -> dict[str, Trajectory]:
     return ended(in_lanes(stage, 3))
 
 
@@ -78,7 +80,7 @@ def told(stage: Stage) -> dict[str, Walk]:
 
 
 @pytest.mark.parametrize("slots", [1, 3, 8])
-def test_a_scene_is_lived_in_order_one_episode_at_a_time(stage: Stage, slots: int) -> None:
+def test_a_scene_is_lived_in_order_one_episode_at_a_time(stage: EvaluationContext, slots: int) -> None:
     begun: dict[str, list[str]] = defaultdict(list)
     for step in in_lanes(stage, slots):
         scenes = [walk.episode.scene_id for walk in step.walks]
@@ -92,7 +94,7 @@ def test_a_scene_is_lived_in_order_one_episode_at_a_time(stage: Stage, slots: in
 
 
 @pytest.mark.parametrize("slots", [1, 3, 8])
-def test_a_free_slot_is_refilled_at_once(stage: Stage, slots: int) -> None:
+def test_a_free_slot_is_refilled_at_once(stage: EvaluationContext, slots: int) -> None:
     left = Counter(episode.scene_id for episode in stage.episodes)
     for step in in_lanes(stage, slots):
         assert len(step.walks) == min(slots, len(left))
@@ -100,20 +102,22 @@ def test_a_free_slot_is_refilled_at_once(stage: Stage, slots: int) -> None:
     assert not left
 
 
-def test_the_longest_lane_is_opened_first(stage: Stage) -> None:
+def test_the_longest_lane_is_opened_first(stage: EvaluationContext) -> None:
     counts = Counter(episode.scene_id for episode in stage.episodes)
     first = next(in_lanes(stage, 1)).walks[0].episode.scene_id
     assert counts[first] == max(counts.values())
 
 
-def test_visits_number_the_episodes_of_a_scene(stage: Stage, told: dict[str, Walk]) -> None:
+def test_visits_number_the_episodes_of_a_scene(stage: EvaluationContext, told: dict[str, Trajectory]) -> None:
     seen: Counter[str] = Counter()
     for episode in stage.episodes:
         seen[episode.scene_id] += 1
         assert told[episode.episode_id].visit == seen[episode.scene_id]
 
 
-def test_what_is_done_is_remembered_and_not_lived_again(stage: Stage, told: dict[str, Walk]) -> None:
+def test_what_is_done_is_remembered_and_not_lived_again(
+    stage: EvaluationContext, told: dict[str, Trajectory]
+) -> None:
     firsts = {name: walk for name, walk in told.items() if walk.visit <= 2}
     again = ended(in_lanes(stage, 8, firsts))
     assert set(again) == set(told) - set(firsts)
@@ -124,14 +128,14 @@ def test_what_is_done_is_remembered_and_not_lived_again(stage: Stage, told: dict
     assert any(walk.poses != told[name].poses for name, walk in ended(in_lanes(stage, 8, empty)).items())
 
 
-def test_with_everything_done_nobody_walks(stage: Stage, told: dict[str, Walk]) -> None:
+def test_with_everything_done_nobody_walks(stage: EvaluationContext, told: dict[str, Trajectory]) -> None:
     assert list(in_lanes(stage, 3, told)) == []
 
 
 # -- interleaved -------------------------------------------------------------------------------------------
 
 
-def test_a_batch_begins_together_when_the_last_has_ended(stage: Stage) -> None:
+def test_a_batch_begins_together_when_the_last_has_ended(stage: EvaluationContext) -> None:
     batches = [list(stage.episodes[at : at + 5]) for at in range(0, 15, 5)]
     alive: set[str] = set()
     begun = []
@@ -145,7 +149,7 @@ def test_a_batch_begins_together_when_the_last_has_ended(stage: Stage) -> None:
     assert begun == [ids(batch) for batch in batches]
 
 
-def test_interleaved_visits_count_the_episodes_begun_in_a_scene(stage: Stage) -> None:
+def test_interleaved_visits_count_the_episodes_begun_in_a_scene(stage: EvaluationContext) -> None:
     order = [list(stage.episodes[at : at + 8]) for at in (8, 0, 16)]
     told = ended(interleaved(stage, order))
     seen: Counter[str] = Counter()
@@ -154,7 +158,7 @@ def test_interleaved_visits_count_the_episodes_begun_in_a_scene(stage: Stage) ->
         assert told[episode.episode_id].visit == seen[episode.scene_id]
 
 
-def test_interleaved_goes_on_after_batches_that_are_done(stage: Stage) -> None:
+def test_interleaved_goes_on_after_batches_that_are_done(stage: EvaluationContext) -> None:
     order = [list(stage.episodes[at : at + 8]) for at in (8, 0, 16)]
     whole = ended(interleaved(stage, order))
     rest = ended(interleaved(stage, order, [[whole[name] for name in ids(batch)] for batch in order[:2]]))
@@ -163,7 +167,7 @@ def test_interleaved_goes_on_after_batches_that_are_done(stage: Stage) -> None:
         assert (walk.poses, walk.visit) == (whole[name].poses, whole[name].visit)
 
 
-def test_concurrent_episodes_of_a_scene_write_into_one_memory(stage: Stage) -> None:
+def test_concurrent_episodes_of_a_scene_write_into_one_memory(stage: EvaluationContext) -> None:
     """What one episode of a batch has left behind, another one recalls a step later (spec C.3)."""
     scene = stage.episodes[0].scene_id
     same = [each for each in stage.episodes if each.scene_id == scene]

@@ -15,8 +15,8 @@ import pytest
 from cottage import blind_navigator, cottage, encode, small_navigator, walk_of
 from drawn_runs import drawn_run, drawn_setup
 from esceme.errors import DataError
-from esceme.evaluation import Lifetime, Result, compare, evaluate, evaluate_in_processes
-from esceme.evaluation.protocol import places_in_tours, require_ways, toured
+from esceme.evaluation import MemoryLifetime, Result, compare, evaluate, evaluate_in_processes
+from esceme.evaluation.protocol import check_tour_routes, tour_episodes, tour_positions
 from esceme.evaluation.result import scores_of
 from esceme.evaluation.schedule import Lanes
 from esceme.files import read_json, write_json
@@ -26,7 +26,7 @@ from esceme.rollout import roll_out
 from esceme.runs import save_run
 from esceme.tasks.submission import read_predictions
 from esceme.tasks.tours import Tour
-from esceme.walking import Walk, following
+from esceme.trajectory import Trajectory, teacher_forcing
 from esceme.world import Atlas, SceneGraph
 from street import EPISODES, SPLIT, WIDTH, Street
 
@@ -79,10 +79,10 @@ LED = {
 """The same with what an oracle showed in between."""
 
 
-class Watched(Lifetime):
+class Watched(MemoryLifetime):
     """Keeps what was remembered of a scene when each of its episodes began."""
 
-    def begin(self, walk: Walk) -> None:
+    def begin(self, walk: Trajectory) -> None:
         """Look, when whatever is forgotten has been."""
         super().begin(walk)
         self.begun = getattr(self, "begun", {})
@@ -99,16 +99,16 @@ def live_by_hand(
     atlas = cottage()
     navigator = blind_navigator() if protocol == "none" else small_navigator()
     bank = None if protocol == "none" else MemoryBank.of(atlas)
-    places = places_in_tours(TOURS, EPISODES_BY_HAND)
+    places = tour_positions(TOURS, EPISODES_BY_HAND)
     lifetime = Watched(protocol, atlas, bank, tours=places, oracle_phases=oracle_phases)
 
-    def told(walk: Walk) -> int:
+    def told(walk: Trajectory) -> int:
         path = WALKED[walk.episode.episode_id]
         here = path[min(walk.decisions + 1, len(path) - 1)]
         return int(atlas.locate(walk.episode.scene_id, [here])[0])
 
-    source = Lanes(atlas, toured(TOURS, EPISODES_BY_HAND), lifetime, slots=slots)
-    choose = following(atlas, told)
+    source = Lanes(atlas, tour_episodes(TOURS, EPISODES_BY_HAND), lifetime, slots=slots)
+    choose = teacher_forcing(atlas, told)
     steps = roll_out(navigator, atlas, source, lifetime.memory, choose, encode=encode, max_steps=9)
     walks = {
         walk.episode.episode_id: [atlas.name(viewpoint)[1] for viewpoint, _ in walk.poses]
@@ -146,8 +146,8 @@ def test_an_oracle_that_cannot_lead_to_the_next_start_is_an_error_of_the_tours()
     episodes = [walk_of(*path, scene="lake", name=f"{n}_0") for n, path in enumerate(walks)]
     tours = [Tour("lake", ("0_0", "1_0", "2_0"))]
     with pytest.raises(DataError, match=r"t.json: scene 'lake': no way leads from episode '1_0' to '2_0'"):
-        require_ways(tours, episodes, atlas, "t.json")
-    require_ways([Tour("lake", ("0_0", "1_0")), Tour("lake", ("2_0",))], episodes, atlas, "t.json")
+        check_tour_routes(tours, episodes, atlas, "t.json")
+    check_tour_routes([Tour("lake", ("0_0", "1_0")), Tour("lake", ("2_0",))], episodes, atlas, "t.json")
 
 
 # -- any agent ---------------------------------------------------------------------------------------------

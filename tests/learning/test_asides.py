@@ -14,18 +14,18 @@ from cottage import VOCABULARY, WALKS, WIDTH, blind_navigator, cottage, encode, 
 from esceme.agents import TDSTP, TdstpConfig
 from esceme.agents.base import Decision
 from esceme.errors import ConfigError
-from esceme.learning.lessons import sample, try_out, walk_again
-from esceme.learning.losses import Lived
+from esceme.learning.losses import Transition
 from esceme.learning.rewards import PathReward
+from esceme.learning.rollouts import dagger_rollout, forward_stepwise, sample_rollout
 from esceme.learning.teachers import COMMENTS, NOBODY, shortest
 from esceme.learning.trainer import Stream, Trainer
-from esceme.learning.training import Training
-from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, MemoryBank, Unaided
+from esceme.learning.training_config import Training
+from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, MemoryBank, NoMemory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
-from esceme.rollout import Step
+from esceme.rollout import RolloutStep
 from esceme.tasks.episode import Episode
-from esceme.walking import Once, Walk, sampling
+from esceme.trajectory import SingleBatch, Trajectory, sampling
 
 ATLAS = cottage()
 BATCH, LIMIT, SEED = 3, 6, 7
@@ -54,7 +54,7 @@ def planner(*, remembering: bool = False, **settings: Any) -> Navigator:
     }
     agent = TDSTP(TdstpConfig(**sizes | settings))
     reader = CandidateEnhancing(CandidateEnhancingConfig(width=WIDTH, initial_std=0.3))
-    return Navigator(agent, reader if remembering else Unaided(), feature_dropout=0.0)
+    return Navigator(agent, reader if remembering else NoMemory(), feature_dropout=0.0)
 
 
 def trainer_of(navigator: Navigator | None = None, **settings: Any) -> Trainer:
@@ -87,7 +87,9 @@ def learned(navigator: Navigator | None = None, **settings: Any) -> Tensor:
     return gradient(trainer.navigator)
 
 
-def by_hand(navigator: Navigator, steps: Sequence[Step], loss: Callable[[Step], Tensor]) -> Tensor:
+def by_hand(
+    navigator: Navigator, steps: Sequence[RolloutStep], loss: Callable[[RolloutStep], Tensor]
+) -> Tensor:
     """The gradient of something summed over steps."""
     navigator.zero_grad(set_to_none=True)
     torch.stack([loss(step) for step in steps]).sum().backward()
@@ -99,11 +101,11 @@ def batches() -> tuple[list[Episode], list[Episode]]:
     return stream.batch(0, BATCH), stream.batch(1, BATCH)
 
 
-def followed(navigator: Navigator) -> list[Step]:
+def followed(navigator: Navigator) -> list[RolloutStep]:
     return list(led(navigator.train(), ATLAS, batches()[0], None, max_steps=LIMIT))
 
 
-def sampled(navigator: Navigator) -> list[Step]:
+def sampled(navigator: Navigator) -> list[RolloutStep]:
     """The walks of the second batch, each alone: what is drawn depends on the episode and the step."""
     return [
         step
@@ -114,7 +116,7 @@ def sampled(navigator: Navigator) -> list[Step]:
     ]
 
 
-def guessing(step: Step) -> Tensor:
+def guessing(step: RolloutStep) -> Tensor:
     """How unlikely the nearest point of a 5 x 5 grid around the start is, seen from above."""
     total = torch.zeros(())
     points = torch.tensor([(x, y) for x in range(-12, 13, 6) for y in range(-12, 13, 6)])
@@ -128,7 +130,7 @@ def guessing(step: Step) -> Tensor:
     return total
 
 
-def imitating(step: Step) -> Tensor:
+def imitating(step: RolloutStep) -> Tensor:
     return functional.cross_entropy(step.decision.logits, step.chosen, reduction="sum")
 
 
@@ -193,10 +195,10 @@ def test_who_has_no_loss_of_its_own_and_is_not_commented_on_says_nothing_of_it()
 # -- comments ----------------------------------------------------------------------------------------------
 
 
-def commenting(name: str) -> Callable[[Step], Tensor]:
+def commenting(name: str) -> Callable[[RolloutStep], Tensor]:
     comment = COMMENTS[name](ATLAS)
 
-    def loss(step: Step) -> Tensor:
+    def loss(step: RolloutStep) -> Tensor:
         wanted = comment(step.decision, step.seen, step.walks).tolist()
         chances = step.decision.logits.log_softmax(1)
         taught = [-chances[row, choice] for row, choice in enumerate(wanted) if choice != NOBODY]
@@ -258,7 +260,7 @@ def test_the_value_beyond_a_jump_is_that_of_the_next_step(max_steps: int) -> Non
     navigator, jumped = planner().eval(), 0
     drawing = sampling(2)
 
-    def choose(decision: Decision, observation: Observation, walks: Sequence[Walk]) -> Tensor:
+    def choose(decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
         nonlocal jumped
         chosen = drawing(decision, observation, walks)
         assert decision.routes is not None
@@ -270,10 +272,10 @@ def test_the_value_beyond_a_jump_is_that_of_the_next_step(max_steps: int) -> Non
                 chosen[row], jumped = decision.routes.first + back[0], jumped + 1
         return chosen
 
-    def lived(limit: int) -> tuple[list[Lived], Tensor]:
-        source = Once(ATLAS, WALKS)
+    def lived(limit: int) -> tuple[list[Transition], Tensor]:
+        source = SingleBatch(ATLAS, WALKS)
         reward = PathReward(ATLAS, source.walks)
-        return sample(navigator, ATLAS, source, None, reward, choose, encode=encode, max_steps=limit)
+        return sample_rollout(navigator, ATLAS, source, None, reward, choose, encode=encode, max_steps=limit)
 
     steps, beyond = lived(max_steps)
     assert len(steps) == max_steps and jumped >= len(WALKS) - 1
@@ -286,7 +288,7 @@ def test_what_was_tried_out_is_walked_again_ways_back_included() -> None:
     navigator, said, back = planner(), list[Tensor](), 0
     drawing = sampling(1)
 
-    def choose(decision: Decision, observation: Observation, walks: Sequence[Walk]) -> Tensor:
+    def choose(decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
         nonlocal back
         said.append(decision.logits)
         chosen = drawing(decision, observation, walks)
@@ -294,8 +296,10 @@ def test_what_was_tried_out_is_walked_again_ways_back_included() -> None:
         back += int((chosen >= decision.routes.first).sum())
         return chosen
 
-    told = try_out(navigator, ATLAS, WALKS, None, shortest(ATLAS), choose, encode=encode, max_steps=LIMIT)
-    again = walk_again(navigator.eval(), ATLAS, told, None, encode=encode)
+    told = dagger_rollout(
+        navigator, ATLAS, WALKS, None, shortest(ATLAS), choose, encode=encode, max_steps=LIMIT
+    )
+    again = forward_stepwise(navigator.eval(), ATLAS, told, None, encode=encode)
     assert back > 3 and again.aside is not None and again.aside.shape == again.logits.shape[:1]
     for row, logits in enumerate(logits for step in said for logits in step):
         torch.testing.assert_close(again.logits[row, : len(logits)], logits, atol=1e-5, rtol=1e-5)

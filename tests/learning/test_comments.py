@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cottage import build, cottage, walk_of
-from esceme.agents.base import Decision, Routes
+from esceme.agents.base import BacktrackRoutes, Decision
 from esceme.learning.losses import imitation
 from esceme.learning.teachers import (
     COMMENTS,
@@ -21,7 +21,7 @@ from esceme.learning.teachers import (
 )
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
-from esceme.walking import Walk
+from esceme.trajectory import Trajectory
 from esceme.world import Atlas, Pose
 
 ATLAS = cottage()
@@ -34,13 +34,13 @@ class Place:
     def __init__(
         self, episode: Episode, here: str, been: Sequence[str] = (), *, atlas: Atlas = ATLAS, padding: int = 2
     ) -> None:
-        self.atlas, self.walk = atlas, Walk(episode, [(self.at(here, episode, atlas), 12)])
+        self.atlas, self.walk = atlas, Trajectory(episode, [(self.at(here, episode, atlas), 12)])
         self.seen = Observation.of(atlas, Pose(np.array([self.walk.viewpoint]), np.array([12])))
         width = self.seen.kind.shape[1]
         places = [-1] * padding + [self.at(name, episode, atlas) for name in been]
         back = torch.tensor([places], dtype=torch.int64).view(1, -1)
         none = torch.zeros_like(back)
-        routes = Routes(width, back, none, none, none[..., None].expand(-1, -1, len(places)))
+        routes = BacktrackRoutes(width, back, none, none, none[..., None].expand(-1, -1, len(places)))
         possible = torch.cat([torch.arange(width)[None] <= self.seen.candidate_count, back >= 0], 1)
         self.decision = Decision(
             torch.zeros(1, width + len(places)).masked_fill(~possible, -torch.inf), routes=routes

@@ -25,9 +25,9 @@ from company import (
 )
 from esceme.config import as_json
 from esceme.errors import ConfigError
-from esceme.learning import Together
+from esceme.learning import ProcessGroup
 from esceme.learning.distributed import own_device
-from esceme.learning.journal import read_log
+from esceme.learning.training_log import read_log
 from esceme.training import train
 from school import CERTAIN, lesson_plan, products, states, write_school
 
@@ -143,8 +143,8 @@ def test_an_error_of_the_first_process_ends_the_other(school: Path, tmp_path: Pa
 
 def test_a_batch_that_cannot_be_shared_evenly_is_refused(school: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="batch 5 cannot be shared out evenly to 2 processes"):
-        Together(0, 2).share(range(5))
-    assert [Together(rank, 2).share("abcd") for rank in range(2)] == [["a", "b"], ["c", "d"]]
+        ProcessGroup(0, 2).share(range(5))
+    assert [ProcessGroup(rank, 2).share("abcd") for rank in range(2)] == [["a", "b"], ["c", "d"]]
     told = in_company(learn_as_told, 2, lesson_plan(batch=3), school, tmp_path / "run")
     assert all("give --batch a multiple of 2" in each for each in told)
     assert not (tmp_path / "run").exists()
@@ -187,8 +187,8 @@ def test_torchrun_starts_what_is_one_run(school: Path, tmp_path: Path) -> None:
 
 
 def test_alone_there_is_one_process_that_leads_and_nothing_to_exchange() -> None:
-    together = Together.join()
-    assert together == Together() and together.leads and not Together(1, 2).leads
+    together = ProcessGroup.join()
+    assert together == ProcessGroup() and together.leads and not ProcessGroup(1, 2).leads
     assert together.sums([1.5, 2.0]) == [1.5, 2.0]
     assert together.gather("mine") == ["mine"] and together.agree(3) == 3
     weight = torch.nn.Parameter(torch.zeros(2))
@@ -209,4 +209,4 @@ def test_processes_that_do_not_find_each_other_say_so(monkeypatch: pytest.Monkey
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     with pytest.raises(ConfigError, match=r"the 2 processes did not find each other .*with torchrun"):
-        Together.join()
+        ProcessGroup.join()

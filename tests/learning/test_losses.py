@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cottage import WALKS, blind_navigator, cottage, encode, led
 from esceme.learning.losses import (
-    Lived,
+    Transition,
     actor_critic,
     imitation,
     returns_of,
@@ -21,10 +21,10 @@ from esceme.learning.losses import (
 )
 from esceme.learning.rewards import PathReward
 from esceme.learning.trainer import Stream, Trainer
-from esceme.learning.training import Training
+from esceme.learning.training_config import Training
 from esceme.navigator import Navigator
 from esceme.tasks.episode import Episode
-from esceme.walking import Once, sampling
+from esceme.trajectory import SingleBatch, sampling
 
 ATLAS = cottage()
 HALF, QUARTER = math.log(0.5), math.log(0.25)
@@ -32,10 +32,10 @@ HALF, QUARTER = math.log(0.5), math.log(0.25)
 
 def lived(
     rows: list[int], chances: list[list[float]], values: list[float], chosen: list[int], rewards: list[float]
-) -> Lived:
+) -> Transition:
     logits = torch.tensor(chances).log().requires_grad_()
     value = torch.tensor(values, requires_grad=True)
-    return Lived(torch.tensor(rows), logits, value, torch.tensor(chosen), torch.tensor(rewards))
+    return Transition(torch.tensor(rows), logits, value, torch.tensor(chosen), torch.tensor(rewards))
 
 
 # Walk 0 takes three steps and is cut off, where 4 is to be expected; walk 1 stops with its second step, and
@@ -92,7 +92,7 @@ def test_the_terms_are_those_of_the_steps() -> None:
 
 
 def test_rows_may_come_in_any_order() -> None:
-    turned = [Lived(*(each.flip(0) for each in step if each is not None)) for step in STEPS]
+    turned = [Transition(*(each.flip(0) for each in step if each is not None)) for step in STEPS]
     one, other = (actor_critic(steps, BEYOND, discount=0.5) for steps in (STEPS, turned))
     for name in ("policy", "critic", "entropy"):
         torch.testing.assert_close(getattr(one, name), getattr(other, name))
@@ -116,7 +116,7 @@ def test_choices_that_do_not_exist_give_neither_entropy_nor_nan() -> None:
     assert found.tolist() == pytest.approx([-HALF, 0.0])
     found.sum().backward()
     assert logits.grad is not None and logits.grad.isfinite().all()
-    step = Lived(torch.arange(2), logits, torch.zeros(2), torch.tensor([1, 0]), torch.ones(2))
+    step = Transition(torch.arange(2), logits, torch.zeros(2), torch.tensor([1, 0]), torch.ones(2))
     logits.grad = None
     actor_critic([step], torch.zeros(2), discount=0.9).total(0.01).backward()
     assert logits.grad is not None and logits.grad.isfinite().all()
@@ -195,7 +195,7 @@ def rewarded_by_hand(navigator: Navigator) -> tuple[Tensor, int]:
             left = float(value.detach())
         (walk,) = steps[0].walks
         # Rewards, told as the walk comes by.
-        (again,) = (source := Once(ATLAS, [episode])).walks
+        (again,) = (source := SingleBatch(ATLAS, [episode])).walks
         reward, rewards = PathReward(ATLAS, source.walks), []
         for number, step in enumerate(steps):
             again.stopped = int(step.chosen) == int(step.seen.candidate_count)
@@ -318,10 +318,10 @@ def test_the_critics_loss_trains_the_network() -> None:
     assert not any(name.startswith("agent.action.") for name in learning)
 
 
-def _sampled(trainer: Trainer) -> list[Lived]:
+def _sampled(trainer: Trainer) -> list[Transition]:
     steps = led(trainer.navigator, ATLAS, batches()[1], None, choose=sampling(0), max_steps=1)
     return [
-        Lived(
+        Transition(
             torch.arange(len(step.walks)),
             step.decision.logits,
             step.decision.value,

@@ -16,8 +16,8 @@ from cottage import walk_of
 from esceme.learning.rewards import REWARDS, GoalReward, PathReward, Reward
 from esceme.metrics import score
 from esceme.tasks.episode import Episode
-from esceme.tasks.submission import Prediction, Stand
-from esceme.walking import Walk
+from esceme.tasks.submission import Prediction, TrajectoryPoint
+from esceme.trajectory import Trajectory
 from esceme.world import Atlas, SceneGraph
 
 # Along a line, metres from the gate: the goal is the oak. The pond and the well lie beside the oak, both 5 m
@@ -42,19 +42,19 @@ def place(name: str, atlas: Atlas = PARK, scene: str = "park") -> int:
     return int(atlas.locate(scene, [name])[0])
 
 
-def starting(episode: Episode, start: str | None = None) -> Walk:
+def starting(episode: Episode, start: str | None = None) -> Trajectory:
     """A walk of the episode, if need be from somewhere else."""
-    return Walk(episode, [(place(start or episode.start), 12)])
+    return Trajectory(episode, [(place(start or episode.start), 12)])
 
 
-def go(walk: Walk, *names: str) -> None:
+def go(walk: Trajectory, *names: str) -> None:
     """One decision: a move, a jump along several places, or STOP for no place."""
     walk.decisions += 1
     walk.stopped = not names
     walk.poses += [(place(name), 12) for name in names]
 
 
-def rewards_of(kind: type[PathReward | GoalReward], walk: Walk, *way: str) -> list[float]:
+def rewards_of(kind: type[PathReward | GoalReward], walk: Trajectory, *way: str) -> list[float]:
     """What every move is worth, and STOP at the end."""
     reward, found = kind(PARK, [walk]), []
     for name in way:
@@ -214,15 +214,15 @@ def strolled(atlas: Atlas, start: int, moves: int, rng: np.random.Generator) -> 
     return way
 
 
-def drawn_walk(atlas: Atlas, rng: np.random.Generator) -> Walk:
+def drawn_walk(atlas: Atlas, rng: np.random.Generator) -> Trajectory:
     start = int(rng.integers(len(atlas)))
     scene = atlas.name(start)[0]
     reference = [atlas.name(each)[1] for each in strolled(atlas, start, int(rng.integers(0, 9)), rng)]
     goals = rng.choice(atlas.graph(scene).viewpoints, int(rng.integers(0, 4)), replace=False)
-    return Walk.begin(atlas, replace(walk_of(*reference, scene=scene), goals=tuple(goals.tolist())))
+    return Trajectory.begin(atlas, replace(walk_of(*reference, scene=scene), goals=tuple(goals.tolist())))
 
 
-def stroll_on(atlas: Atlas, walks: Sequence[Walk], rng: np.random.Generator) -> None:
+def stroll_on(atlas: Atlas, walks: Sequence[Trajectory], rng: np.random.Generator) -> None:
     for walk in walks:
         walk.decisions += 1
         walk.stopped = bool(rng.random() < 0.15)
@@ -230,12 +230,14 @@ def stroll_on(atlas: Atlas, walks: Sequence[Walk], rng: np.random.Generator) -> 
             walk.poses.append((strolled(atlas, walk.viewpoint, 1, rng)[1], 12))
 
 
-def scored_ndtw(atlas: Atlas, walks: Sequence[Walk]) -> list[float]:
+def scored_ndtw(atlas: Atlas, walks: Sequence[Trajectory]) -> list[float]:
     """The nDTW of walks by the measures of whole files."""
     pairs = [
         (
             walk.episode,
-            Prediction("0_0", tuple(Stand(atlas.name(place)[1], 0.0, 0.0) for place, _ in walk.poses)),
+            Prediction(
+                "0_0", tuple(TrajectoryPoint(atlas.name(place)[1], 0.0, 0.0) for place, _ in walk.poses)
+            ),
         )
         for walk in walks
     ]
@@ -263,7 +265,7 @@ def test_a_reward_does_not_depend_on_who_else_walks(name: str) -> None:
     atlas = drawn_world(rng)
     walks = [drawn_walk(atlas, rng) for _ in range(40)]
     together = REWARDS[name](atlas, walks)
-    alone: dict[Walk, Reward] = {walk: REWARDS[name](atlas, [walk]) for walk in walks}
+    alone: dict[Trajectory, Reward] = {walk: REWARDS[name](atlas, [walk]) for walk in walks}
     living, seen = walks, set[float]()
     while living:
         living = [living[row] for row in rng.permutation(len(living))]
@@ -286,7 +288,7 @@ def test_rewards_are_those_of_the_original(vectors_root: Path, real_graphs: dict
     stored = json.loads(gzip.decompress(file.read_bytes()))["A2C"]
     items, steps = stored["items"], stored["reward_mask_dist_ndtw_per_step"]
     atlas = Atlas([real_graphs[scene] for scene in sorted({item["scan"] for item in items})])
-    walks = [Walk.begin(atlas, walk_of(*item["path"], scene=item["scan"])) for item in items]
+    walks = [Trajectory.begin(atlas, walk_of(*item["path"], scene=item["scan"])) for item in items]
     reward, checked = PathReward(atlas, walks), 0
     for actions, told in zip(stored["sampled_actions(-1=stop/ended)"], steps, strict=True):
         worth, mask, metres, fidelity = np.array(told)

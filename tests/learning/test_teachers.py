@@ -17,36 +17,36 @@ from esceme.learning.teachers import (
     TEACHERS,
     as_annotated,
     by_location,
-    by_time,
-    labels,
     player_or_shortest,
     shortest,
     shortest_to_a_goal,
+    teacher_actions,
+    teacher_by_step,
 )
 from esceme.tasks.cvdn import read_cvdn
 from esceme.tasks.episode import DialogEpisode, Episode, check_walk
 from esceme.tasks.r2r import read_r2r
-from esceme.walking import Teacher, Walk
+from esceme.trajectory import Teacher, Trajectory
 from esceme.world import Atlas, SceneGraph
 
 ATLAS = cottage()
 
 
-def standing(episode: Episode, place: str, *, after: int = 0) -> Walk:
+def standing(episode: Episode, place: str, *, after: int = 0) -> Trajectory:
     """A walk that has come to a place by so many decisions, however it did."""
     viewpoint = int(ATLAS.locate(episode.scene_id, [place])[0])
-    return Walk(episode, [(viewpoint, 12)], decisions=after)
+    return Trajectory(episode, [(viewpoint, 12)], decisions=after)
 
 
-def told(teacher: Teacher, walk: Walk) -> str:
+def told(teacher: Teacher, walk: Trajectory) -> str:
     return ATLAS.name(teacher(walk))[1]
 
 
 def led(teacher: Teacher, episode: Episode, *, atlas: Atlas = ATLAS, most: int = 12) -> list[str]:
     """The viewpoints that somebody comes by who does as told."""
-    walk = Walk.begin(atlas, episode)
+    walk = Trajectory.begin(atlas, episode)
     for _ in range(most):
-        (choice,) = labels(atlas, teacher, [walk])
+        (choice,) = teacher_actions(atlas, teacher, [walk])
         walk.decisions += 1
         if choice == atlas.degrees[walk.viewpoint]:
             break
@@ -59,7 +59,7 @@ def led(teacher: Teacher, episode: Episode, *, atlas: Atlas = ATLAS, most: int =
 
 def test_pitfall_11_the_path_is_taught_by_the_clock_even_off_the_path() -> None:
     episode = walk_of("garden", "door", "hall", "kitchen")
-    teacher = by_time(ATLAS)
+    teacher = teacher_by_step(ATLAS)
     # Who went astray to the landing is told what was due at that time, not the way back to the path.
     assert [told(teacher, standing(episode, "landing", after=step)) for step in range(3)] == [
         "door",
@@ -69,7 +69,7 @@ def test_pitfall_11_the_path_is_taught_by_the_clock_even_off_the_path() -> None:
     assert told(shortest(ATLAS), standing(episode, "landing", after=2)) == "hall"
     # STOP when the path is over.
     for late in (3, 4, 9):
-        (stop,) = labels(ATLAS, teacher, [standing(episode, "kitchen", after=late)])
+        (stop,) = teacher_actions(ATLAS, teacher, [standing(episode, "kitchen", after=late)])
         assert stop == ATLAS.degrees[int(ATLAS.locate("cottage", ["kitchen"])[0])]
 
 
@@ -89,7 +89,7 @@ def test_a_teacher_by_location_knows_nothing_of_other_places() -> None:
 
 def test_a_path_that_comes_by_a_place_twice_is_a_trap_by_location_and_not_by_time() -> None:
     episode = walk_of("hall", "door", "hall", "kitchen")
-    assert led(by_time(ATLAS), episode) == ["hall", "door", "hall", "kitchen"]
+    assert led(teacher_by_step(ATLAS), episode) == ["hall", "door", "hall", "kitchen"]
     assert led(by_location(ATLAS), episode, most=6) == ["hall", "door"] * 3 + ["hall"]
 
 
@@ -123,7 +123,7 @@ def test_the_shortest_way_that_does_not_exist_is_named() -> None:
     atlas = Atlas([SceneGraph.build("islands", places, [("a", "b"), ("c", "d")])])
     episode = replace(walk_of("a", scene="islands", name="3_0"), goals=("c", "d"))
     with pytest.raises(WorldError, match="episode 3_0: no way leads from 'a' to a goal"):
-        shortest(atlas)(Walk.begin(atlas, episode))
+        shortest(atlas)(Trajectory.begin(atlas, episode))
     assert led(shortest(atlas), replace(episode, goals=("c", "b")), atlas=atlas) == ["a", "b"]
 
 
@@ -131,10 +131,10 @@ def test_a_label_is_the_place_of_a_candidate_or_after_the_last_one() -> None:
     starts = ["hall", "garden", "attic", "door"]
     wanted = dict(zip(starts, ["pantry", "garden", "landing", "hall"], strict=True))
 
-    def teacher(walk: Walk) -> int:
+    def teacher(walk: Trajectory) -> int:
         return int(ATLAS.locate("cottage", [wanted[ATLAS.name(walk.viewpoint)[1]]])[0])
 
-    found = labels(ATLAS, teacher, [standing(walk_of(start), start) for start in starts])
+    found = teacher_actions(ATLAS, teacher, [standing(walk_of(start), start) for start in starts])
     graph = ATLAS.graph("cottage")
     for start, label in zip(starts, found.tolist(), strict=True):
         names = [each.viewpoint for each in graph.candidates(start)]
@@ -148,7 +148,7 @@ def test_a_label_that_no_edge_leads_to_is_an_error() -> None:
         standing(walk_of("hall", "door", "garden", name="5_2"), "attic", after=1),
     ]
     with pytest.raises(WorldError, match="episode 5_2.*from 'attic' to 'garden', which no edge joins"):
-        labels(ATLAS, by_time(ATLAS), walks)
+        teacher_actions(ATLAS, teacher_by_step(ATLAS), walks)
 
 
 # -- which path is taught ----------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def test_an_episode_that_is_no_dialog_is_taught_the_shortest_way_to_its_end(name
 
 
 def test_teachers_and_supervisions_go_by_name() -> None:
-    assert {"time": by_time, "location": by_location, "shortest": shortest} == TEACHERS
+    assert {"time": teacher_by_step, "location": by_location, "shortest": shortest} == TEACHERS
     assert list(SUPERVISIONS) == ["annotated", "shortest", "player-or-shortest"]
     assert SUPERVISIONS["annotated"](ATLAS) is as_annotated
 
@@ -256,7 +256,7 @@ def test_teachers_say_what_the_originals_say(
     teacher = TEACHERS[name](atlas)
     for row in rows:
         here = int(atlas.locate(row["scan"], [row["at"]])[0])
-        walk = Walk(episodes[str(row["path_id"])], [(here, 12)], decisions=row["t"])
+        walk = Trajectory(episodes[str(row["path_id"])], [(here, 12)], decisions=row["t"])
         assert atlas.name(teacher(walk)) == (row["scan"], row[key])
 
 
@@ -268,10 +268,10 @@ def test_labels_are_those_of_the_original(
     stored = json.loads(gzip.decompress((vectors_root / folder / "train_il_a2c.json.gz").read_bytes()))["IL"]
     items = stored["items"]
     atlas = Atlas([real_graphs[scene] for scene in sorted({item["scan"] for item in items})])
-    walks = [Walk.begin(atlas, walk_of(*item["path"], scene=item["scan"])) for item in items]
+    walks = [Trajectory.begin(atlas, walk_of(*item["path"], scene=item["scan"])) for item in items]
     for actions in stored["actions"]:
         here = np.array([walk.viewpoint for walk in walks])
-        found = labels(atlas, by_time(atlas), walks)
+        found = teacher_actions(atlas, teacher_by_step(atlas), walks)
         assert np.where(found == atlas.degrees[here], -1, found).tolist() == actions
         for walk, action in zip(walks, actions, strict=True):
             walk.decisions += 1

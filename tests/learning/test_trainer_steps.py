@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cottage import WALKS, cottage, encode, small_navigator
 from esceme.learning.trainer import Stream, Trainer
-from esceme.learning.training import Training
+from esceme.learning.training_config import Training
 from esceme.memory import MemoryBank
 from esceme.tasks.episode import DialogEpisode, Episode
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from esceme.errors import ConfigError
-from esceme.evaluation import Plan, evaluate
-from esceme.learning import Course, Together, Validation, Watch
-from esceme.learning.journal import read_log
+from esceme.evaluation import EvaluationConfig, evaluate
+from esceme.learning import ProcessGroup, TrainingCallback, TrainingRun, Validation
+from esceme.learning.training_log import read_log
 from esceme.learning.validation import mark, some_of, some_tours, validate
 from esceme.tasks.tours import Tour, read_tours
 from esceme.training import prepare, train
@@ -30,15 +30,15 @@ def school(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def course(school: Path, tmp_path: Path) -> Course:
+def course(school: Path, tmp_path: Path) -> TrainingRun:
     """After two iterations, so that training remembers something."""
-    course = prepare(lesson_plan(), school, tmp_path, watch=Watch())
+    course = prepare(lesson_plan(), school, tmp_path, watch=TrainingCallback())
     for iteration in range(2):
         course.trainer.iterate(iteration)
     return course
 
 
-def judge(course: Course, memory: str) -> dict[str, float]:
+def judge(course: TrainingRun, memory: str) -> dict[str, float]:
     """The scores of all episodes."""
     training = course.trainer.memory
     assert training is not None
@@ -54,7 +54,7 @@ def judge(course: Course, memory: str) -> dict[str, float]:
     )
 
 
-def remembered(course: Course) -> set[str]:
+def remembered(course: TrainingRun) -> set[str]:
     """The scenes that training remembers something of."""
     assert course.trainer.memory is not None
     return set(course.trainer.memory.bank.scenes)
@@ -62,7 +62,7 @@ def remembered(course: Course) -> set[str]:
 
 @pytest.mark.parametrize("memory", PROTOCOLS)
 def test_validating_twice_gives_the_same_scores_and_leaves_the_memory_of_training_alone(
-    course: Course, memory: str
+    course: TrainingRun, memory: str
 ) -> None:
     before = deepcopy(course.trainer.state())
     assert remembered(course) == set(TAUGHT)
@@ -71,12 +71,12 @@ def test_validating_twice_gives_the_same_scores_and_leaves_the_memory_of_trainin
     assert course.trainer.navigator.training
 
 
-def test_protocols_show_an_agent_different_memories(course: Course) -> None:
+def test_protocols_show_an_agent_different_memories(course: TrainingRun) -> None:
     scores = {memory: judge(course, memory) for memory in PROTOCOLS}
     assert len({tuple(each.values()) for each in scores.values()}) >= 3
 
 
-def test_what_leaks_stays_in_the_memory_of_training_and_is_there_the_next_time(course: Course) -> None:
+def test_what_leaks_stays_in_the_memory_of_training_and_is_there_the_next_time(course: TrainingRun) -> None:
     first = judge(course, "leaking")
     assert remembered(course) > set(TAUGHT)
     lives = visited(course)
@@ -87,7 +87,7 @@ def test_what_leaks_stays_in_the_memory_of_training_and_is_there_the_next_time(c
     course.trainer.iterate(2)  # what was remembered without gradients can be learned with
 
 
-def visited(course: Course) -> set[int]:
+def visited(course: TrainingRun) -> set[int]:
     assert course.trainer.memory is not None
     return set(course.trainer.memory.bank.visited.nonzero().flatten().tolist())
 
@@ -109,7 +109,7 @@ def test_an_agent_without_memory_is_validated_without(school: Path, tmp_path: Pa
 # -- which weights are best --------------------------------------------------------------------------------
 
 
-class Judged(Watch):
+class Judged(TrainingCallback):
     """Keeps what validations said."""
 
     def __init__(self) -> None:
@@ -134,7 +134,10 @@ def test_the_best_weights_are_those_of_the_latest_of_the_best_validations(
     last = max(done for done, _, best in watch.told if best)
     assert scores[last - 1] == max(scores)
     until = train(
-        lesson_plan(every=1, iterations=last, learning_rate=0.01), school, tmp_path / "until", watch=Watch()
+        lesson_plan(every=1, iterations=last, learning_rate=0.01),
+        school,
+        tmp_path / "until",
+        watch=TrainingCallback(),
     )
     best = tmp_path / "whole" / "best" / "weights.safetensors"
     assert best.read_bytes() == (until / "weights.safetensors").read_bytes()
@@ -158,7 +161,7 @@ def test_marks_are_what_their_names_say(best: Any, expected: float) -> None:
     assert mark(scores, Validation(best=best, memory="tour")) == expected
 
 
-def test_a_limit_spreads_over_the_split(course: Course) -> None:
+def test_a_limit_spreads_over_the_split(course: TrainingRun) -> None:
     episodes = course.sets[SPLIT]
     assert some_of(episodes, 0) == some_of(episodes, 100) == episodes
     some = some_of(episodes, 3)
@@ -207,7 +210,7 @@ def test_a_validation_on_tours_says_what_an_evaluation_on_them_does(
     plan = replace(plan, validation=Validation(splits=(SPLIT,), best="t_sr+t_spl", **said))
     folder = train(plan, school, tmp_path / "run")
     (validated,) = (each for each in read_log(folder / "log.jsonl") if each["kind"] == "validation")
-    wanted = Plan(run=str(folder), data=str(school), split=SPLIT, tours=tours, **lived)
+    wanted = EvaluationConfig(run=str(folder), data=str(school), split=SPLIT, tours=tours, **lived)
     means = evaluate(wanted, tmp_path / "evaluated").means
     assert {"t_ndtw", "t_sr", "t_spl"} < means.keys()
     assert validated[SPLIT] == pytest.approx(means, abs=1e-9)
@@ -220,25 +223,25 @@ def test_a_limit_takes_the_beginnings_of_tours(school: Path, tmp_path: Path) -> 
     assert [tour.episode_ids for tour in some_tours(tours, 1)] == [("1",), ("5",)]  # at least one of each
     plan = lesson_plan(iterations=1)
     limited = Validation(splits=(SPLIT,), memory="tour", limit=3)
-    course = prepare(replace(plan, validation=limited), school, tmp_path, watch=Watch())
+    course = prepare(replace(plan, validation=limited), school, tmp_path, watch=TrainingCallback())
     course.run()
     (validated,) = (each for each in read_log(tmp_path / "log.jsonl") if each["kind"] == "validation")
     assert validated[SPLIT]["n"] == sum(len(tour) for tour in some_tours(course.tours[SPLIT], 3)) < 10
 
 
-def test_every_process_scores_all_tours(course: Course, school: Path) -> None:
+def test_every_process_scores_all_tours(course: TrainingRun, school: Path) -> None:
     tours = read_tours(school / "tours" / "tours_iVLN.json", SPLIT)
 
     walked: list[Any] = []
 
-    class Turns(Together):
+    class Turns(ProcessGroup):
         """Processes that walk one after the other: the later ones know of those before."""
 
         def gather(self, value: Any) -> list[Any]:
             walked.append(value)
             return walked
 
-    def scores(together: Together | None) -> dict[str, float]:
+    def scores(together: ProcessGroup | None) -> dict[str, float]:
         return validate(
             course.trainer.navigator,
             course.atlas,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from esceme.errors import MemoryMismatch
-from esceme.memory import Masked, MemoryBank, Pooling, load_bank, save_bank
+from esceme.memory import MaskedMemory, MemoryBank, Pooling, load_bank, save_bank
 from esceme.observation import Observation
 from esceme.world import ArrayFeatures, Atlas, SceneGraph
 
@@ -205,7 +205,7 @@ def test_integers_mean_nothing_before_settling() -> None:
 
 def test_a_masked_memory_is_written_but_not_read() -> None:
     bank = MemoryBank.of(ATLAS)
-    masked = Masked(bank)
+    masked = MaskedMemory(bank)
     masked.remember_seen(sight([3]))
     assert bank.recall_at(torch.tensor([3])).any()
     assert masked.recall_at(torch.tensor([[3]])).tolist() == [[[0.0] * WIDTH]]
@@ -246,7 +246,7 @@ def test_surroundings_follow_what_is_remembered_and_forgotten() -> None:
 def test_a_masked_memory_has_no_surroundings() -> None:
     bank = MemoryBank.of(ATLAS)
     bank.remember_all()
-    assert not Masked(bank).surroundings(EVERYWHERE).known.any()
+    assert not MaskedMemory(bank).surroundings(EVERYWHERE).known.any()
     assert bank.surroundings(EVERYWHERE).known.any()
 
 

@@ -18,7 +18,7 @@ from esceme.memory import (
     CandidateEnhancing,
     GraphEncoding,
     GraphEncodingConfig,
-    Masked,
+    MaskedMemory,
     MemoryBank,
 )
 from esceme.observation import Observation
@@ -187,7 +187,7 @@ def paper_size(places: int) -> tuple[MemoryBank, Atlas]:
 def test_an_empty_memory_gives_the_mark_alone(divide_by: str) -> None:
     atlas = town()
     observation, reader = sight(atlas), trained(divide_by=divide_by, bias=True)
-    for memory in (MemoryBank.of(atlas), Masked(remembering(atlas))):
+    for memory in (MemoryBank.of(atlas), MaskedMemory(remembering(atlas))):
         token = reader(observation, memory).features[:, -1]
         assert reader.mark is not None and torch.equal(token, reader.mark.expand(len(observation), -1))
     unmarked = trained(divide_by=divide_by, bias=True, mark=False)

@@ -17,12 +17,12 @@ from esceme.memory import (
     READERS,
     CandidateEnhancing,
     CandidateEnhancingConfig,
-    Masked,
+    MaskedMemory,
     MemoryBank,
+    NoMemory,
     Reader,
-    Unaided,
 )
-from esceme.memory.reader import Blindfolded
+from esceme.memory.reader import NoVision
 from esceme.observation import Observation
 from esceme.world import STOP, ArrayFeatures, Atlas, SceneGraph
 
@@ -225,7 +225,7 @@ def test_a_masked_memory_reads_like_an_empty_one(
     atlas: Atlas, observation: Observation, bank: MemoryBank
 ) -> None:
     reader = trained()
-    empty, masked = reader(observation, MemoryBank.of(atlas)), reader(observation, Masked(bank))
+    empty, masked = reader(observation, MemoryBank.of(atlas)), reader(observation, MaskedMemory(bank))
     assert torch.equal(empty.features, masked.features)
     assert not torch.equal(reader(observation, bank).features, masked.features)
 
@@ -239,13 +239,13 @@ def test_half_precision_reads_too(observation: Observation, bank: MemoryBank) ->
 
 
 def test_an_unaided_agent_sees_what_is_there(observation: Observation) -> None:
-    assert Unaided()(observation, None) is observation
-    assert not list(Unaided().parameters())
+    assert NoMemory()(observation, None) is observation
+    assert not list(NoMemory().parameters())
 
 
 def test_who_is_blindfolded_sees_no_picture_anywhere(observation: Observation) -> None:
     for seen in (observation, observation.choices()):
-        dark = Blindfolded()(seen)
+        dark = NoVision()(seen)
         told = (dark.features, dark.plain, dark.faced(), dark.panorama(), dark.around())
         assert not any(bool(each.any()) for each in told)
         assert torch.equal(dark.angles, seen.angles)

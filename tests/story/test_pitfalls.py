@@ -18,7 +18,7 @@ from torch.nn import functional
 import originals
 from cottage import WIDTH, Recalling, blind_navigator, build, cottage, led, small_navigator, walk_of
 from esceme.agents import HAMT
-from esceme.agents.base import Words
+from esceme.agents.base import TokenBatch
 from esceme.agents.hamt import HamtState
 from esceme.agents.layers import Attention, FeedForward, Ragged, Tokens
 from esceme.checkpoints import navigator_from
@@ -28,8 +28,8 @@ from esceme.metrics import score
 from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
-from esceme.tasks.submission import Prediction, Stand
-from esceme.walking import greedy
+from esceme.tasks.submission import Prediction, TrajectoryPoint
+from esceme.trajectory import greedy
 from esceme.world import CANDIDATE, CONTEXT, STOP
 from esceme.world.geometry import VIEW_HEADINGS, angle_feature, panorama_angles
 
@@ -295,7 +295,7 @@ def test_pitfall_8_a_history_token_is_the_faced_view_the_chosen_angle_and_the_pa
     bank.remember_all()  # what is fused must not reach the history
     observation = at("hall", "attic", facing=2.0)
     chosen = torch.tensor([1, int(observation.candidate_count[1])])  # a candidate, and STOP
-    words = Words(torch.tensor([[1, 5, 2], [1, 2, 0]]), torch.tensor([[True] * 3, [True, True, False]]))
+    words = TokenBatch(torch.tensor([[1, 5, 2], [1, 2, 0]]), torch.tensor([[True] * 3, [True, True, False]]))
     with torch.no_grad():
         state = navigator.begin(words, observation.viewpoint)
         seen = navigator.see(observation, bank)
@@ -411,7 +411,7 @@ def test_pitfall_14_every_normalisation_adds_1e_12() -> None:
 def test_pitfall_14_frozen_encoders_still_drop_in_training() -> None:
     navigator = small_navigator(freeze_text=True, freeze_history=True)
     agent = hamt(navigator)
-    words = Words(torch.tensor([[1, 5, 7, 2]]), torch.ones(1, 4, dtype=torch.bool))
+    words = TokenBatch(torch.tensor([[1, 5, 7, 2]]), torch.ones(1, 4, dtype=torch.bool))
     assert not any(each.requires_grad for each in agent.text.layers.parameters())
     observation = at("hall")
     for training in (True, False):
@@ -445,7 +445,7 @@ ALONG = {"street": [("a", "b"), ("b", "c"), ("c", "d"), ("b", "e"), ("e", "c")]}
 
 def scored(episode: Episode, *path: str) -> dict[str, float]:
     atlas = build(STREET, ALONG)
-    predicted = Prediction(episode.episode_id, tuple(Stand(name, 0.0, 0.0) for name in path))
+    predicted = Prediction(episode.episode_id, tuple(TrajectoryPoint(name, 0.0, 0.0) for name in path))
     return {name: float(values[0]) for name, values in score([(episode, predicted)], atlas).values.items()}
 
 

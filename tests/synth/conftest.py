@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from esceme.synth.capture import sights_of
-from esceme.synth.dataset import Order, embedded_world
+from esceme.synth.dataset import WorldConfig, embedded_world
 from esceme.synth.house import graph_of, make_house
 from esceme.synth.sights import Sights
 from esceme.synth.walks import Walk, take_walks
@@ -60,6 +60,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch, (shared / "world.lock").open("w") as lock:
         patch.setenv("ESCEME_CACHE", str(shared / "shared-cache"))
         fcntl.flock(lock, fcntl.LOCK_EX)
-        made = embedded_world(Order("tiny"), processes=1)
+        made = embedded_world(WorldConfig("tiny"), processes=1)
         fcntl.flock(lock, fcntl.LOCK_UN)
     yield made

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from esceme.files import read_json, read_records
-from esceme.synth.dataset import SPLITS, Order, sights_of_world
+from esceme.synth.dataset import SPLITS, WorldConfig, sights_of_world
 from esceme.synth.reader import parse
 from esceme.synth.sights import Sights
 from esceme.tasks.catalogue import TASKS
@@ -45,7 +45,7 @@ def seen() -> dict[str, Sights]:
 
 
 def look(split: str) -> dict[str, Sights]:
-    return sights_of_world(Order("tiny"), split)
+    return sights_of_world(WorldConfig("tiny"), split)
 
 
 def records(path: Path) -> list[Json]:
@@ -75,7 +75,7 @@ def test_splits_live_in_houses_of_their_own(task: str, world: Path) -> None:
         split: {episode.scene_id for episode in TASKS[task].read(file)}
         for split, file in DataFolder(world).splits(task).items()
     }
-    order = Order("tiny").houses()
+    order = WorldConfig("tiny").houses()
     for split, names in houses.items():
         assert names <= set(order["test" if split.startswith("test") else split])
     assert houses["val_seen"] <= houses["train"]

@@ -23,9 +23,9 @@ from esceme.synth import dataset
 from esceme.synth.dataset import (
     LABELS,
     SHAPES,
-    Order,
     Shape,
     Watch,
+    WorldConfig,
     cache_folder,
     embedded_world,
     sights_of_world,
@@ -43,20 +43,20 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-def speck(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Order:
+def speck(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> WorldConfig:
     """A world even smaller than the tiny one, with a cache of its own."""
     houses = {"train": 1, "val_unseen": 1, "test": 1}
     walks = {"train": 10, "val_seen": 4, "val_unseen": 10, "test": 4}
     monkeypatch.setitem(SHAPES, "tiny", Shape(houses, walks, 2, 64))
     monkeypatch.setenv("ESCEME_CACHE", str(tmp_path / "cache"))
-    return Order("tiny", seed=3)
+    return WorldConfig("tiny", seed=3)
 
 
 @pytest.fixture
-def blank(speck: Order, monkeypatch: pytest.MonkeyPatch) -> Order:
+def blank(speck: WorldConfig, monkeypatch: pytest.MonkeyPatch) -> WorldConfig:
     """An order whose world is made at once and holds one file: where it goes is what matters."""
 
-    def make(root: Path, order: Order, processes: int, watch: Watch) -> None:
+    def make(root: Path, order: WorldConfig, processes: int, watch: Watch) -> None:
         for number in watch(range(3), "houses"):
             (root / "world.json").write_text(f"{number}")
 
@@ -98,7 +98,7 @@ def test_every_file_is_listed_as_it_is(world: Path) -> None:
 
 
 def test_the_houses_are_those_that_were_ordered(world: Path) -> None:
-    order = Order("tiny")
+    order = WorldConfig("tiny")
     graphs = read_scenes(world / "connectivity")
     wanted = list(dict.fromkeys(name for names in order.houses().values() for name in names))
     assert (world / "connectivity/scans.txt").read_text().split() == wanted == sorted(graphs)
@@ -189,9 +189,9 @@ def test_what_is_said_about_the_world_is_so(world: Path) -> None:
 
 
 def test_sights_are_those_that_the_world_was_made_by(world: Path) -> None:
-    sights = sights_of_world(Order("tiny"), "val_unseen")
+    sights = sights_of_world(WorldConfig("tiny"), "val_unseen")
     graphs = read_scenes(world / "connectivity", sights)
-    assert list(sights) == Order("tiny").houses()["val_unseen"]
+    assert list(sights) == WorldConfig("tiny").houses()["val_unseen"]
     assert all(each.graph.viewpoints == graphs[scene].viewpoints for scene, each in sights.items())
 
 
@@ -215,28 +215,35 @@ def test_every_kind_of_room_has_a_label() -> None:
 )
 def test_an_impossible_order_is_refused(fault: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Order(**fault)  # type: ignore[arg-type]
+        WorldConfig(**fault)  # type: ignore[arg-type]
 
 
 def test_different_orders_have_different_keys() -> None:
-    orders = [Order(), Order("tiny"), Order(seed=1), Order(scenes=1), Order(scenes=24), Order("tiny", seed=1)]
+    orders = [
+        WorldConfig(),
+        WorldConfig("tiny"),
+        WorldConfig(seed=1),
+        WorldConfig(scenes=1),
+        WorldConfig(scenes=24),
+        WorldConfig("tiny", seed=1),
+    ]
     assert len({order.key for order in orders}) == len(orders)
-    assert Order("tiny", seed=1).key == Order("tiny", seed=1).key
+    assert WorldConfig("tiny", seed=1).key == WorldConfig("tiny", seed=1).key
 
 
 def test_scenes_are_those_to_train_on() -> None:
-    houses = Order("small", scenes=3).houses()
+    houses = WorldConfig("small", scenes=3).houses()
     assert [len(houses[split]) for split in ("train", "val_seen", "val_unseen", "test")] == [3, 3, 6, 2]
     assert houses["val_seen"] == houses["train"]
     named = [name for split in ("train", "val_unseen", "test") for name in houses[split]]
     assert len(set(named)) == len(named)
-    assert [len(names) for names in Order("small").houses().values()] == [24, 6, 2, 24]
+    assert [len(names) for names in WorldConfig("small").houses().values()] == [24, 6, 2, 24]
 
 
 # -- the same bytes --------------------------------------------------------------------------------------
 
 
-def test_the_same_order_gives_the_same_bytes_however_it_is_made(speck: Order, tmp_path: Path) -> None:
+def test_the_same_order_gives_the_same_bytes_however_it_is_made(speck: WorldConfig, tmp_path: Path) -> None:
     cached = embedded_world(speck, processes=1)
     bare = write_world(tmp_path / "bare", speck, processes=2, cache=False)
     copied = write_world(tmp_path / "copied", speck)
@@ -244,9 +251,9 @@ def test_the_same_order_gives_the_same_bytes_however_it_is_made(speck: Order, tm
 
 
 @pytest.mark.slow
-def test_another_seed_gives_other_bytes(speck: Order, tmp_path: Path) -> None:
+def test_another_seed_gives_other_bytes(speck: WorldConfig, tmp_path: Path) -> None:
     worlds = [
-        write_world(tmp_path / f"{seed}", Order("tiny", seed=seed), processes=1, cache=False)
+        write_world(tmp_path / f"{seed}", WorldConfig("tiny", seed=seed), processes=1, cache=False)
         for seed in (3, 4)
     ]
     for name in ("R2R/R2R_train.json", "features/small.hdf5", "connectivity/home-0000_connectivity.json"):
@@ -272,7 +279,7 @@ def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch
     assert cache_folder() == tmp_path / "home" / ".cache" / "esceme"
 
 
-def test_a_world_is_made_once(blank: Order, tmp_path: Path) -> None:
+def test_a_world_is_made_once(blank: WorldConfig, tmp_path: Path) -> None:
     made = embedded_world(blank)
     assert made == tmp_path / "cache" / "worlds" / blank.key
     assert embedded_world(blank, watch=no_more_work) == made
@@ -283,12 +290,12 @@ def test_a_world_is_made_once(blank: Order, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "out"]
 
 
-def test_without_the_cache_nothing_is_left_in_it(blank: Order, tmp_path: Path) -> None:
+def test_without_the_cache_nothing_is_left_in_it(blank: WorldConfig, tmp_path: Path) -> None:
     write_world(tmp_path / "out", blank, cache=False)
     assert entries(tmp_path) == ["out", "out/world.json"]
 
 
-def test_two_that_make_the_same_world_at_once_both_get_it(blank: Order, tmp_path: Path) -> None:
+def test_two_that_make_the_same_world_at_once_both_get_it(blank: WorldConfig, tmp_path: Path) -> None:
     meeting = threading.Barrier(2, timeout=60)
 
     def together(numbers: Iterable[int], label: str) -> Iterable[int]:
@@ -313,14 +320,16 @@ def stumble(numbers: Iterable[int], label: str) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(("processes", "cache"), [(1, False), (2, True)])
-def test_an_interruption_leaves_nothing(processes: int, cache: bool, speck: Order, tmp_path: Path) -> None:
+def test_an_interruption_leaves_nothing(
+    processes: int, cache: bool, speck: WorldConfig, tmp_path: Path
+) -> None:
     with pytest.raises(KeyboardInterrupt):
         write_world(tmp_path / "out", speck, processes=processes, watch=stumble, cache=cache)
     assert entries(tmp_path) == (["cache", "cache/worlds"] if cache else [])
 
 
 @pytest.mark.parametrize("cache", [True, False])
-def test_a_full_disk_leaves_nothing(cache: bool, blank: Order, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_nothing(cache: bool, blank: WorldConfig, tmp_path: Path) -> None:
     def fill(numbers: Iterable[int], label: str) -> Iterator[int]:
         yield from numbers
         raise OSError(28, "No space left on device")
@@ -331,7 +340,7 @@ def test_a_full_disk_leaves_nothing(cache: bool, blank: Order, tmp_path: Path) -
 
 
 def test_a_helper_that_dies_is_a_clear_error(
-    speck: Order, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    speck: WorldConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dataset, "_follow_parent", partial(os._exit, 1))
     with pytest.raises(DataError, match="a process that photographs houses was killed"):
@@ -341,7 +350,7 @@ def test_a_helper_that_dies_is_a_clear_error(
 
 @pytest.mark.parametrize("kind", ["file", "full", "file above", "here", "mount"])
 def test_a_folder_that_cannot_be_had_is_refused_first(
-    kind: str, speck: Order, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, speck: WorldConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
     if kind == "file":
@@ -366,14 +375,14 @@ def test_a_folder_that_cannot_be_had_is_refused_first(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_may_not_be_written_is_refused(speck: Order, tmp_path: Path) -> None:
+def test_a_folder_that_may_not_be_written_is_refused(speck: WorldConfig, tmp_path: Path) -> None:
     (tmp_path / "locked").mkdir(mode=0o555)
     with pytest.raises(DataError, match="cannot be written"):
         write_world(tmp_path / "locked" / "out", speck, watch=no_more_work)
 
 
 def test_a_cache_that_cannot_be_had_is_refused(
-    speck: Order, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    speck: WorldConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(DataError, match="cache/worlds/.*: cannot be written"):
@@ -382,7 +391,7 @@ def test_a_cache_that_cannot_be_had_is_refused(
 
 
 @pytest.mark.parametrize("kind", ["new", "deep", "empty", "link", "dangling"])
-def test_a_world_appears_where_it_should(kind: str, blank: Order, tmp_path: Path) -> None:
+def test_a_world_appears_where_it_should(kind: str, blank: WorldConfig, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "er" / "out" if kind == "deep" else tmp_path / "out"
     if kind in ("empty", "link"):
         (tmp_path / kind).mkdir()
@@ -403,7 +412,7 @@ def test_what_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     assert entries(tmp_path) == ["out", "out/theirs"]
 
 
-def test_a_new_folder_has_the_usual_permissions(blank: Order, tmp_path: Path) -> None:
+def test_a_new_folder_has_the_usual_permissions(blank: WorldConfig, tmp_path: Path) -> None:
     (tmp_path / "usual").mkdir()
     made = write_world(tmp_path / "out", blank, cache=False)
     assert made.stat().st_mode == (tmp_path / "usual").stat().st_mode

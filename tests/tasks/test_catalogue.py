@@ -7,7 +7,7 @@ import pytest
 
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.r4r import join_paths, read_walks
-from esceme.tasks.task import Counts
+from esceme.tasks.task import SplitSize
 from esceme.world import SceneGraph
 
 SPLITS = [
@@ -59,18 +59,18 @@ def test_augmentation_has_string_path_ids(tmp_path: Path) -> None:
 @pytest.mark.real
 @pytest.mark.parametrize(("name", "split", "counts"), [each for each in SPLITS if each[0] != "r4r"])
 def test_published_sizes_are_those_of_the_files(
-    data_root: Path, name: str, split: str, counts: Counts
+    data_root: Path, name: str, split: str, counts: SplitSize
 ) -> None:
     file = data_root / TASKS[name].files[0].format(split=split)
-    assert Counts.of(TASKS[name].read(file)) == counts
+    assert SplitSize.of(TASKS[name].read(file)) == counts
 
 
 @pytest.mark.real
 @pytest.mark.parametrize(("name", "split", "counts"), [each for each in SPLITS if each[0] == "r4r"])
 def test_r4r_sizes_are_those_that_joining_gives(
-    data_root: Path, real_graphs: dict[str, SceneGraph], name: str, split: str, counts: Counts
+    data_root: Path, real_graphs: dict[str, SceneGraph], name: str, split: str, counts: SplitSize
 ) -> None:
     walks = read_walks(data_root / TASKS["r2r"].files[0].format(split=split), real_graphs)
     made = list(join_paths(walks, real_graphs))
     instructions = sum(len(record.instructions) for record in made)
-    assert Counts(len(made), instructions, len({record.scan for record in made})) == counts
+    assert SplitSize(len(made), instructions, len({record.scan for record in made})) == counts

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from esceme.synth import Order, embedded_world
+from esceme.synth import WorldConfig, embedded_world
 from esceme.tasks.doctor import examine
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("world") / "tiny"
-    shutil.copytree(embedded_world(Order("tiny")), root)
+    shutil.copytree(embedded_world(WorldConfig("tiny")), root)
     return root
 
 

@@ -19,7 +19,7 @@ from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import Episode
 from esceme.tasks.submission import (
     Prediction,
-    Stand,
+    TrajectoryPoint,
     check_predictions,
     match,
     problem_with,
@@ -51,7 +51,7 @@ def asked(episode_id: str = "1_0", path_id: str | None = None, **changes: Any) -
 
 
 def went(walk: str, episode_id: str = "1_0") -> Prediction:
-    return Prediction(episode_id, tuple(Stand(viewpoint) for viewpoint in walk))
+    return Prediction(episode_id, tuple(TrajectoryPoint(viewpoint) for viewpoint in walk))
 
 
 def write(tmp_path: Path, *records: object, name: str = "preds.json") -> Path:
@@ -83,7 +83,9 @@ def test_every_form_of_trajectory_is_read(
     tmp_path: Path, trajectory: list[Any], stands: list[tuple[Any, ...]]
 ) -> None:
     file = write(tmp_path, {"instr_id": "1_0", "trajectory": trajectory})
-    assert read_predictions(file) == {"1_0": Prediction("1_0", tuple(Stand(*each) for each in stands))}
+    assert read_predictions(file) == {
+        "1_0": Prediction("1_0", tuple(TrajectoryPoint(*each) for each in stands))
+    }
 
 
 @pytest.mark.parametrize("key", ["instr_id", "inst_idx", "instruction_id"])
@@ -281,7 +283,7 @@ def types_of(record: dict[str, Any]) -> dict[str, type]:
     return {key: type(value) for key, value in record.items()}
 
 
-POSES = (Stand("a", 0.25, -0.5), Stand("a", 1.0, 0.0), Stand("b", 2.0, 0.125))
+POSES = (TrajectoryPoint("a", 0.25, -0.5), TrajectoryPoint("a", 1.0, 0.0), TrajectoryPoint("b", 2.0, 0.125))
 
 
 def test_r2r_takes_text_ids_and_poses(tmp_path: Path) -> None:
@@ -349,7 +351,14 @@ def test_headings_are_filled_in_as_the_candidates_have_them(tmp_path: Path) -> N
 
 
 def test_what_is_stated_is_kept_and_standing_still_turns_nobody(tmp_path: Path) -> None:
-    stands = (Stand("a"), Stand("a", 1.25), Stand("a"), Stand("b"), Stand("b", None, 0.5), Stand("b"))
+    stands = (
+        TrajectoryPoint("a"),
+        TrajectoryPoint("a", 1.25),
+        TrajectoryPoint("a"),
+        TrajectoryPoint("b"),
+        TrajectoryPoint("b", None, 0.5),
+        TrajectoryPoint("b"),
+    )
     (record,) = submitted(tmp_path, "r2r", [(asked(heading=3.14), Prediction("1_0", stands))])
     assert record["trajectory"] == [
         ["a", pytest.approx(6 * TURN), 0.0],
@@ -435,7 +444,7 @@ def test_the_simulator_turned_as_we_fill_in(
     file = data_root / "predictions" / "PREVALENT_R2R_seq2seq_teacher_val_unseen_iter36000.json"
     stated = read_predictions(file)
     bare = {
-        name: Prediction(name, tuple(Stand(stand.viewpoint) for stand in each.trajectory))
+        name: Prediction(name, tuple(TrajectoryPoint(stand.viewpoint) for stand in each.trajectory))
         for name, each in stated.items()
     }
     pairs = match(TASKS["r2r"].read(data_root / "R2R" / "R2R_val_unseen.json"), bare, file=file)

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from esceme.agents.base import Agent, Words
-from esceme.memory import Unaided
+from esceme.agents.base import Agent, TokenBatch
+from esceme.memory import NoMemory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.verify import Report, verify
@@ -199,7 +199,7 @@ def test_a_planner_that_walks_decides_what_the_files_say() -> None:
     agent = small_navigator(fusing=False, td_stp=True, grid=3, spacing=4.0, reweigh=False).agent
     seen = [random_observation((3, 5), width=WIDTH, seed=seed) for seed in range(4)]
     chosen = [torch.tensor([step % 3, step]) for step in range(4)]
-    words = Words(torch.randint(1, 210, (2, 7)), torch.arange(7) < torch.tensor([[7], [4]]))
+    words = TokenBatch(torch.randint(1, 210, (2, 7)), torch.arange(7) < torch.tensor([[7], [4]]))
     with torch.inference_mode():
         ours = network_outputs(navigator_of(agent), given_by(words, seen, chosen, agent.points))
         state = agent.begin(words, seen[0].viewpoint)
@@ -216,11 +216,11 @@ def test_a_planner_that_walks_decides_what_the_files_say() -> None:
 
 
 def navigator_of(agent: Agent[Any]) -> Navigator:
-    return Navigator(agent, Unaided()).eval()
+    return Navigator(agent, NoMemory()).eval()
 
 
 def given_by(
-    words: Words, seen: list[Observation], chosen: list[Tensor], points: Tensor
+    words: TokenBatch, seen: list[Observation], chosen: list[Tensor], points: Tensor
 ) -> dict[str, Tensor]:
     """A walk as a file of inputs states it, seen from where it begins."""
     rows = torch.arange(len(words.ids))
@@ -249,7 +249,7 @@ def test_stored_scores_are_those_of_a_single_agent(written: Path) -> None:
     given = load_file(written / "one" / "case0_inputs.safetensors")
     stored = load_file(written / "one" / "case0_plain_outputs.safetensors")
     agent = small_navigator(fusing=False).agent
-    alone = agent.begin(Words(given["txt_ids"][1:, :6], given["txt_masks"][1:, :6]), torch.zeros(1))
+    alone = agent.begin(TokenBatch(given["txt_ids"][1:, :6], given["txt_masks"][1:, :6]), torch.zeros(1))
     assert torch.allclose(alone.words[0], stored["language.txt_embeds"][1, :6], atol=1e-5)
     assert torch.allclose(alone.history[0], stored["history.global"][1:], atol=1e-6)
 

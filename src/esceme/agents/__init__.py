@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from esceme.agents.base import Agent, Decision, Privileged, Routes, State, Timeline, Words
+from esceme.agents.base import Agent, BacktrackRoutes, Decision, PrivilegedInfo, State, StepIndex, TokenBatch
 from esceme.agents.hamt import HAMT
 from esceme.agents.scripted import RandomAgent, ShortestPath, StopAtOnce
 from esceme.agents.seq2seq import Seq2Seq, Seq2SeqConfig
@@ -26,15 +26,15 @@ __all__ = [
     "Agent",
     "Decision",
     "HamtConfig",
-    "Privileged",
+    "PrivilegedInfo",
     "RandomAgent",
-    "Routes",
+    "BacktrackRoutes",
     "Seq2Seq",
     "Seq2SeqConfig",
     "ShortestPath",
     "State",
     "StopAtOnce",
     "TdstpConfig",
-    "Timeline",
-    "Words",
+    "StepIndex",
+    "TokenBatch",
 ]

@@ -21,7 +21,7 @@ from esceme.observation import Observation
 from esceme.world.atlas import CONTEXT, Atlas
 
 
-class Words(NamedTuple):
+class TokenBatch(NamedTuple):
     """A batch of instructions as ids."""
 
     ids: Tensor
@@ -30,7 +30,7 @@ class Words(NamedTuple):
     """(B, L) bool: True but for padding."""
 
 
-class Privileged(NamedTuple):
+class PrivilegedInfo(NamedTuple):
     """What only scripted agents may know."""
 
     atlas: Atlas
@@ -38,7 +38,7 @@ class Privileged(NamedTuple):
     """(B, G): the viewpoints at which stopping is success, the last one repeated where there are fewer."""
 
 
-class Routes(NamedTuple):
+class BacktrackRoutes(NamedTuple):
     """Choices beyond candidates and STOP: going back to places of the same walk, along ways already known.
 
     Places are numbered per agent; a walk may have been at the same viewpoint several times.
@@ -90,7 +90,7 @@ class Decision(NamedTuple):
     """(B, C): a score for each choice: the candidates in order, then STOP; -inf where there is none."""
     value: Tensor | None = None
     """(B,): the return the agent expects from here, where it has a critic."""
-    routes: Routes | None = None
+    routes: BacktrackRoutes | None = None
     """What further choices mean, where there are any."""
     state: State | None = None
     """What agents carry who have thought about this, where thinking changes it; `advance` takes this one."""
@@ -108,7 +108,7 @@ def _traced(last: int, before: dict[int, int | None]) -> list[int]:
     return way[::-1]
 
 
-class Timeline(NamedTuple):
+class StepIndex(NamedTuple):
     """To which walk and which of its steps each of R observations belongs.
 
     The steps of a walk are complete from 0 on and in order.
@@ -156,7 +156,7 @@ class Agent(nn.Module, ABC, Generic[S]):
     """A frozen dataclass of its settings; the constructor takes one and keeps it as `config`."""
     config: Any
     needs_goals: ClassVar[bool] = False
-    """Whether it cannot begin without what is `Privileged`."""
+    """Whether it cannot begin without what is `PrivilegedInfo`."""
     scripted: ClassVar[bool] = False
     """Whether there is nothing that it could learn; then its name is all that an evaluation needs."""
 
@@ -175,7 +175,7 @@ class Agent(nn.Module, ABC, Generic[S]):
         return None
 
     @abstractmethod
-    def begin(self, words: Words, start: Tensor, privileged: Privileged | None = None) -> S:
+    def begin(self, words: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None) -> S:
         """The state of agents that were given `words` and stand at viewpoints `start` (B,)."""
 
     @abstractmethod
@@ -187,12 +187,12 @@ class Agent(nn.Module, ABC, Generic[S]):
         """The state after choosing `chosen` (B,) where `observation` was seen."""
 
 
-def choices_of(observation: Observation) -> int:
+def num_choices(observation: Observation) -> int:
     """How many choices a batch has at most: its largest number of candidates, and STOP (C)."""
     return int(observation.candidate_count.max()) + 1
 
 
-def is_choice(observation: Observation, choices: int) -> Tensor:
+def choice_mask(observation: Observation, choices: int) -> Tensor:
     """(B, C): which of the first tokens can be chosen; candidates and STOP come first."""
     return observation.kind[:, :choices] != CONTEXT
 

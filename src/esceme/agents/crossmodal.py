@@ -11,17 +11,17 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from esceme.agents.base import Agent, State, Words
+from esceme.agents.base import Agent, State, TokenBatch
 from esceme.agents.grounding import Grounding, Instruction, number_clauses
 from esceme.agents.layers import (
     ActionHead,
     Attention,
     Critic,
     CrossLayer,
-    Described,
     Groups,
-    Known,
-    Places,
+    KeyValue,
+    LinearNorm,
+    OutputPositions,
     Tokens,
     initialise,
 )
@@ -94,7 +94,7 @@ class CrossModal(Agent[S]):
             for module in (each for each in self.modules() if isinstance(each, Attention)):
                 module.weight_dropout = config.attention_dropout
         if config.initial_bias_std:
-            for described in (each for each in self.modules() if isinstance(each, Described)):
+            for described in (each for each in self.modules() if isinstance(each, LinearNorm)):
                 nn.init.normal_(described.linear.bias, std=config.initial_bias_std)
         if config.grounding:
             self.grounding.initialise()
@@ -105,14 +105,14 @@ class CrossModal(Agent[S]):
 
     # -- text --------------------------------------------------------------------------------------------
 
-    def read(self, words: Words, *, everything: bool = False) -> Tensor:
+    def read(self, words: TokenBatch, *, everything: bool = False) -> Tensor:
         """The encoded instruction, (B, L, H)."""
         if self.config.read_once and not everything:
             return self._recite(words)
         encoded = self.text(words, everything=everything)
         return encoded.detach() if self.config.freeze_text else encoded
 
-    def _recite(self, words: Words) -> Tensor:
+    def _recite(self, words: TokenBatch) -> Tensor:
         """Instructions as they were read the first time, each by itself, so that it does not matter when."""
         told = []
         for ids, valid in zip(words.ids, words.valid, strict=True):
@@ -134,7 +134,7 @@ class CrossModal(Agent[S]):
         learning = self.text.training
         self.text.eval()
         with torch.inference_mode(False), torch.no_grad():  # or training could not use what evaluation read
-            encoded = self.text(Words(ids[None], torch.ones_like(ids[None], dtype=torch.bool)))[0]
+            encoded = self.text(TokenBatch(ids[None], torch.ones_like(ids[None], dtype=torch.bool)))[0]
         self.text.train(learning)
         return encoded
 
@@ -157,7 +157,7 @@ class CrossModal(Agent[S]):
         halves = [layer.text for layer in self._layers[:-1]]
         return [encoded, *(half(tokens).padded for half in halves)]
 
-    def _name(self, words: Words) -> Tensor:
+    def _name(self, words: TokenBatch) -> Tensor:
         """What the words look like, (B, L, G); nothing without a grounding head."""
         if not self.config.grounding:
             return torch.zeros(*words.ids.shape, 0, device=words.ids.device)
@@ -173,7 +173,7 @@ class CrossModal(Agent[S]):
         ]
         return torch.stack(pairs, 1)
 
-    def _hear(self, words: Words) -> dict[str, Any]:
+    def _hear(self, words: TokenBatch) -> dict[str, Any]:
         """What a state holds of instructions, and the beginning of a history."""
         encoded = self.read(words)
         history = self.history.begin(len(encoded))
@@ -248,7 +248,7 @@ class CrossModal(Agent[S]):
         self,
         state: S,
         vision: Tokens,
-        read: Places | None,
+        read: OutputPositions | None,
         *,
         everything: bool,
         mask: Tensor | None = None,
@@ -258,7 +258,7 @@ class CrossModal(Agent[S]):
         `mask` (B, M, M) says which tokens of vision may attend to which.
         """
         text = Tokens.of(state.words, state.heard, everything=everything)
-        first = None if read is None else Places(read.columns[:1], read.wanted[:, :1])
+        first = None if read is None else OutputPositions(read.columns[:1], read.wanted[:, :1])
         for depth, layer in enumerate(self._layers):
             last = depth == len(self._layers) - 1
             known = self._known(state, depth, text.layout.mask)
@@ -269,13 +269,13 @@ class CrossModal(Agent[S]):
                 vision = layer.vision(layer.across(vision, known), read=read if last else None, mask=mask)
         return text, vision
 
-    def _known(self, state: S, depth: int, mask: Tensor | None) -> Known | None:
+    def _known(self, state: S, depth: int, mask: Tensor | None) -> KeyValue | None:
         """What vision knows of the text at a layer, where that was fixed at the beginning."""
         if depth >= state.spoken.shape[1]:
             return None
         spoken = state.spoken[:, depth]  # (B, 2, L, H)
         keys, values = spoken.view(*spoken.shape[:3], self.config.heads, -1).transpose(2, 3).unbind(1)
-        return Known(keys, values, mask, state.groups)
+        return KeyValue(keys, values, mask, state.groups)
 
     def _factor(self, told: Tensor, lived: Tensor) -> Tensor:
         """What tokens are multiplied with before they are scored, (B, H) (spec B.7)."""

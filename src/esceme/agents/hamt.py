@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from esceme.agents.base import Decision, Privileged, Timeline, Words, choices_of, is_choice
+from esceme.agents.base import Decision, PrivilegedInfo, StepIndex, TokenBatch, choice_mask, num_choices
 from esceme.agents.crossmodal import CrossModal, CrossModalState
-from esceme.agents.layers import Groups, Places, Tokens
+from esceme.agents.layers import Groups, OutputPositions, Tokens
 from esceme.agents.tokens import HamtConfig
 from esceme.observation import Observation
 
@@ -46,7 +46,7 @@ class HAMT(CrossModal[HamtState]):
 
     # -- the three methods -------------------------------------------------------------------------------
 
-    def begin(self, words: Words, start: Tensor, privileged: Privileged | None = None) -> HamtState:
+    def begin(self, words: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None) -> HamtState:
         """Read the instructions, once per episode."""
         return HamtState(**self._hear(words))
 
@@ -65,7 +65,7 @@ class HAMT(CrossModal[HamtState]):
         return replace(state, history=history.index_put((rows, state.lived), token), lived=state.lived + 1)
 
     def decide_all(
-        self, state: HamtState, observation: Observation, chosen: Tensor, when: Timeline
+        self, state: HamtState, observation: Observation, chosen: Tensor, when: StepIndex
     ) -> Decision:
         """All decisions of walks that are known beforehand, (R, C), at once.
 
@@ -93,7 +93,7 @@ class HAMT(CrossModal[HamtState]):
         seen, longest = self._describe(state, observation), history.shape[1]
         valid = torch.cat([remembered, observation.valid], 1)
         vision = Tokens.of(torch.cat([history, seen], 1), valid, everything=everything)
-        choices = choices_of(observation)
+        choices = num_choices(observation)
         read = None if everything else _read(observation, longest, choices)
         text, vision = self._relate(state, vision, read, everything=everything)
         split = longest if everything else 1
@@ -108,14 +108,14 @@ class HAMT(CrossModal[HamtState]):
         states = told * lived if self.config.language_cross_attention else lived
         logits = self._score(sight[:, :choices] * self._factor(told, lived)[:, None])  # (B, C)
         return Considered(
-            logits.masked_fill(~is_choice(observation, choices), -torch.inf), states, text, history, sight
+            logits.masked_fill(~choice_mask(observation, choices), -torch.inf), states, text, history, sight
         )
 
 
-def _read(observation: Observation, before: int, choices: int) -> Places:
+def _read(observation: Observation, before: int, choices: int) -> OutputPositions:
     """What the heads read of vision: the global token and, after `before` history tokens, the choices."""
-    wanted = is_choice(observation, choices)
+    wanted = choice_mask(observation, choices)
     columns = torch.arange(before, before + choices, device=wanted.device)
-    return Places(
+    return OutputPositions(
         torch.cat([columns.new_zeros(1), columns]), torch.cat([torch.ones_like(wanted[:, :1]), wanted], 1)
     )

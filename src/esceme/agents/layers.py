@@ -55,7 +55,7 @@ class Ragged:
         return None if self.full else self.valid[:, None, None, :]
 
 
-class Places(NamedTuple):
+class OutputPositions(NamedTuple):
     """Some places of every sequence: all that will be read of a last layer."""
 
     columns: Tensor
@@ -81,7 +81,7 @@ class Tokens(NamedTuple):
         """(B, L, H)."""
         return self.layout.pad(self.rows)
 
-    def at(self, places: Places) -> Tokens:
+    def at(self, places: OutputPositions) -> Tokens:
         """The tokens at some places of the sequences."""
         return Tokens.of(self.padded[:, places.columns], places.wanted)
 
@@ -109,7 +109,7 @@ class Groups(NamedTuple):
         return torch.unflatten(together, 1, (self.size[1], -1))[self.group, self.step]
 
 
-class Known(NamedTuple):
+class KeyValue(NamedTuple):
     """What attention looks into."""
 
     keys: Tensor
@@ -136,13 +136,13 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.weight_dropout = dropout
 
-    def know(self, tokens: Tokens) -> Known:
+    def know(self, tokens: Tokens) -> KeyValue:
         """Keys and values of tokens."""
         padded = (tokens.layout.pad(project(tokens.rows)) for project in (self.key, self.value))
         keys, values = (self._split(each) for each in padded)
-        return Known(keys, values, tokens.layout.mask)
+        return KeyValue(keys, values, tokens.layout.mask)
 
-    def forward(self, asking: Tokens, known: Known) -> Tokens:
+    def forward(self, asking: Tokens, known: KeyValue) -> Tokens:
         """What `asking` makes of what is known."""
         queries = asking.layout.pad(self.query(asking.rows))
         queries = self._split(queries if known.groups is None else known.groups.together(queries))
@@ -187,7 +187,9 @@ class Layer(nn.Module):
         self.attention = Attention(width, heads, dropout=dropout, epsilon=epsilon)
         self.feed_forward = FeedForward(width, inner, dropout=dropout, epsilon=epsilon)
 
-    def forward(self, tokens: Tokens, *, read: Places | None = None, mask: Tensor | None = None) -> Tokens:
+    def forward(
+        self, tokens: Tokens, *, read: OutputPositions | None = None, mask: Tensor | None = None
+    ) -> Tokens:
         """New tokens at the places `read` of every sequence, by default at all.
 
         `mask` (B, L, L) says which may attend to which, where that is not just to all that are real.
@@ -219,9 +221,9 @@ class CrossLayer(nn.Module):
         text: Tokens,
         vision: Tokens,
         *,
-        spoken: Known | None = None,
-        read_text: Places | None = None,
-        read_vision: Places | None = None,
+        spoken: KeyValue | None = None,
+        read_text: OutputPositions | None = None,
+        read_vision: OutputPositions | None = None,
         mask: Tensor | None = None,
     ) -> tuple[Tokens, Tokens]:
         """Both streams, updated; only the places `read_…` where those are all that will be read.
@@ -233,7 +235,7 @@ class CrossLayer(nn.Module):
         return self.text(told, read=read_text), self.vision(shown, read=read_vision, mask=mask)
 
 
-class Described(nn.Module):
+class LinearNorm(nn.Module):
     """A linear map and a normalisation: how pictures and angles become tokens."""
 
     def __init__(self, width: int, hidden: int) -> None:

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esceme.agents.base import Agent, Decision, Privileged, State, Words, choices_of, is_choice
+from esceme.agents.base import Agent, Decision, PrivilegedInfo, State, TokenBatch, choice_mask, num_choices
 from esceme.errors import ConfigError
 from esceme.observation import Observation
 from esceme.world.atlas import Atlas
@@ -34,13 +34,13 @@ class StopAtOnce(Agent[State]):
         super().__init__()
         self.config = config or StopConfig()
 
-    def begin(self, words: Words, start: Tensor, privileged: Privileged | None = None) -> State:
+    def begin(self, words: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None) -> State:
         """Nothing to carry."""
         return State()
 
     def decide(self, state: State, observation: Observation) -> Decision:
         """STOP."""
-        stays = observation.neighbour[:, : choices_of(observation)] < 0
+        stays = observation.neighbour[:, : num_choices(observation)] < 0
         return _decision(observation, torch.where(stays, 0.0, NEVER))
 
     def advance(self, state: State, observation: Observation, chosen: Tensor) -> State:
@@ -85,7 +85,9 @@ class RandomAgent(Agent[RandomState]):
         super().__init__()
         self.config = config or RandomConfig()
 
-    def begin(self, words: Words, start: Tensor, privileged: Privileged | None = None) -> RandomState:
+    def begin(
+        self, words: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None
+    ) -> RandomState:
         """Tell the walks apart."""
         ids, valid = _array(words.ids), words.valid.cpu().numpy()
         seed = np.full(len(ids), self.config.seed, dtype=np.uint64)
@@ -96,7 +98,7 @@ class RandomAgent(Agent[RandomState]):
 
     def decide(self, state: RandomState, observation: Observation) -> Decision:
         """Gumbel noise for each choice."""
-        neighbour = _array(observation.neighbour[:, : choices_of(observation)])
+        neighbour = _array(observation.neighbour[:, : num_choices(observation)])
         drawn = _mixed(_mixed(_array(state.key), _array(state.step))[:, None], neighbour)  # (B, C)
         uniform = ((drawn >> np.uint64(12)).astype(np.float64) + 0.5) / 2**52
         return _decision(observation, torch.from_numpy(-np.log(-np.log(uniform))))
@@ -134,7 +136,9 @@ class ShortestPath(Agent[ShortestPathState]):
         super().__init__()
         self.config = config or ShortestPathConfig()
 
-    def begin(self, words: Words, start: Tensor, privileged: Privileged | None = None) -> ShortestPathState:
+    def begin(
+        self, words: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None
+    ) -> ShortestPathState:
         """Look up the goals; raises `ConfigError` where they are withheld."""
         if privileged is None:
             raise ConfigError(
@@ -148,7 +152,7 @@ class ShortestPath(Agent[ShortestPathState]):
         """How many metres each choice loses to the best one, as a negative number."""
         goals = torch.where(state.known, state.goals, state.goals[:, :1]).cpu().numpy()  # (B, G)
         here = observation.viewpoint.cpu().numpy()[:, None]
-        there = observation.neighbour[:, : choices_of(observation)].cpu().numpy()
+        there = observation.neighbour[:, : num_choices(observation)].cpu().numpy()
         ahead = np.where(there < 0, here, there)  # (B, C): who stops goes nowhere
         left = state.atlas.distance(ahead[..., None], goals[:, None]).min(2)
         way = np.minimum(state.atlas.distance(here, ahead) + left, -2 * NEVER)
@@ -164,7 +168,7 @@ class ShortestPath(Agent[ShortestPathState]):
 
 def _decision(observation: Observation, scores: Tensor) -> Decision:
     """Scores (B, C) in the observation's precision and place, -inf beyond STOP."""
-    impossible = ~is_choice(observation, scores.shape[1])
+    impossible = ~choice_mask(observation, scores.shape[1])
     return Decision(scores.to(observation.angles).masked_fill(impossible, -torch.inf))
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from esceme.agents.base import Agent, Decision, Privileged, State, Words, choices_of, is_choice
+from esceme.agents.base import Agent, Decision, PrivilegedInfo, State, TokenBatch, choice_mask, num_choices
 from esceme.errors import ConfigError
 from esceme.observation import Observation
 from esceme.world.atlas import STOP
@@ -83,7 +83,9 @@ class Seq2Seq(Agent[Seq2SeqState]):
         self.critic = nn.Linear(hidden, 1)
         self.dropout = nn.Dropout(config.dropout)
 
-    def begin(self, words: Words, start: Tensor, privileged: Privileged | None = None) -> Seq2SeqState:
+    def begin(
+        self, words: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None
+    ) -> Seq2SeqState:
         """Read the instructions both ways; padding is not read."""
         embedded = self.dropout(self.embedding(words.ids))
         lengths = words.valid.sum(1).cpu()
@@ -104,9 +106,9 @@ class Seq2Seq(Agent[Seq2SeqState]):
         hidden = self.dropout(self._walk(state, observation, tokens)[0])
         told = _attend(self.listen(hidden), state.words, state.heard)
         intent = self.dropout(self.combine(torch.cat([told, hidden], 1)).tanh())  # (B, H)
-        choices = choices_of(observation)
+        choices = num_choices(observation)
         logits = _scores(self.prefer(intent), tokens[:, :choices])
-        impossible = ~is_choice(observation, choices)
+        impossible = ~choice_mask(observation, choices)
         return Decision(logits.masked_fill(impossible, -torch.inf), self.critic(intent).squeeze(1))
 
     def advance(self, state: Seq2SeqState, observation: Observation, chosen: Tensor) -> Seq2SeqState:

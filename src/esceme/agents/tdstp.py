@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from esceme.agents.base import Decision, Privileged, Routes, Words, choices_of, is_choice
+from esceme.agents.base import BacktrackRoutes, Decision, PrivilegedInfo, TokenBatch, choice_mask, num_choices
 from esceme.agents.crossmodal import CrossModal, CrossModalState
-from esceme.agents.layers import EPSILON, Layer, Places, Tokens
+from esceme.agents.layers import EPSILON, Layer, OutputPositions, Tokens
 from esceme.agents.tokens import HamtConfig
 from esceme.errors import ConfigError
 from esceme.observation import Observation
@@ -147,7 +147,7 @@ class TDSTP(CrossModal[TdstpState]):
 
     # -- the three methods -------------------------------------------------------------------------------
 
-    def begin(self, words: Words, start: Tensor, privileged: Privileged | None = None) -> TdstpState:
+    def begin(self, words: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None) -> TdstpState:
         """Read the instructions, once per episode."""
         heard = self._hear(words)
         nowhere = torch.zeros(len(words.ids), 1, dtype=torch.int64, device=words.ids.device)
@@ -228,11 +228,11 @@ class TDSTP(CrossModal[TdstpState]):
         seen = seen + self.positions(self._lying(observation) - state.origin[:, None])
         valid = torch.cat([counts, observation.valid, torch.ones_like(state.target[..., 0]).bool()], 1)
         vision = Tokens.of(torch.cat([history, seen, state.target], 1), valid, everything=everything)
-        choices = choices_of(observation)
+        choices = num_choices(observation)
         read = (
             None
             if everything
-            else _read(valid, longest, is_choice(observation, choices), state.target.shape[1])
+            else _read(valid, longest, choice_mask(observation, choices), state.target.shape[1])
         )
         mask = self._structure(state, valid, longest) if self.config.structured and longest > 1 else None
         text, vision = self._relate(state, vision, read, everything=everything, mask=mask)
@@ -253,9 +253,9 @@ class TDSTP(CrossModal[TdstpState]):
     ) -> Planned:
         """Scores of candidates, STOP, places and points of the grid (spec D.3, D.5)."""
         told, lived = text[:, 0], history[:, 0]
-        factor, choices = self._factor(told, lived)[:, None], choices_of(observation)
+        factor, choices = self._factor(told, lived)[:, None], num_choices(observation)
         here = self._score(sight[:, :choices] * factor)
-        here = here.masked_fill(~is_choice(observation, choices), -torch.inf)
+        here = here.masked_fill(~choice_mask(observation, choices), -torch.inf)
         mapped = self.map(history) if self.config.map_history else history
         places = counts.clone()
         places[:, 0] = False
@@ -337,13 +337,13 @@ class TDSTP(CrossModal[TdstpState]):
         itself = torch.full_like(state.lived, THE_SAME)
         return linked.index_put((rows, state.lived, state.lived), itself)
 
-    def _routes(self, state: TdstpState, observation: Observation) -> Routes:
+    def _routes(self, state: TdstpState, observation: Observation) -> BacktrackRoutes:
         """The places one can go back to: all of the walk but where the agents stand."""
         wide = state.history.shape[1]
         places = state.place[:, :wide] - 1
         here = places == observation.viewpoint[:, None]
         shut = here if self.config.go_back else torch.ones_like(here)
-        return Routes(
+        return BacktrackRoutes(
             first=observation.kind.shape[1],
             viewpoint=places.masked_fill(shut, -1),
             view=state.view[:, :wide],
@@ -351,7 +351,7 @@ class TDSTP(CrossModal[TdstpState]):
             linked=state.linked[:, :wide, :wide],
         )
 
-    def _repeated(self, state: TdstpState, observation: Observation, routes: Routes) -> Tensor:
+    def _repeated(self, state: TdstpState, observation: Observation, routes: BacktrackRoutes) -> Tensor:
         """How often the agents jumped to where they stand from where each choice leads, (B, N + S)."""
         leads = torch.cat([observation.neighbour, routes.viewpoint], 1) + 1
         came = torch.where(state.reached == observation.viewpoint[:, None] + 1, state.left, -1)  # (B, S)
@@ -376,8 +376,8 @@ def grid_points(size: int, spacing: float) -> Tensor:
     return functional.pad(flat, (0, 1))
 
 
-def _read(valid: Tensor, before: int, choices: Tensor, after: int) -> Places:
+def _read(valid: Tensor, before: int, choices: Tensor, after: int) -> OutputPositions:
     """What is read of vision: `before` tokens of history, the choices (B, C), and `after` of the grid."""
     columns, ends = torch.arange(valid.shape[1], device=valid.device), valid.shape[1] - after
     columns = torch.cat([columns[: before + choices.shape[1]], columns[ends:]])
-    return Places(columns, torch.cat([valid[:, :before], choices, valid[:, ends:]], 1))
+    return OutputPositions(columns, torch.cat([valid[:, :before], choices, valid[:, ends:]], 1))

@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from esceme.agents.base import Words
-from esceme.agents.layers import EPSILON, Described, Layer, Tokens
+from esceme.agents.base import TokenBatch
+from esceme.agents.layers import EPSILON, Layer, LinearNorm, Tokens
 from esceme.errors import ConfigError
 from esceme.observation import Observation
 
@@ -97,7 +97,7 @@ class TextEncoder(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(layer_of(config) for _ in range(config.text_layers))
 
-    def forward(self, words: Words, *, everything: bool = False) -> Tensor:
+    def forward(self, words: TokenBatch, *, everything: bool = False) -> Tensor:
         """(B, L) -> (B, L, H); padding is zero unless `everything` is computed."""
         longest = words.ids.shape[1]
         if longest > len(self.positions.weight):
@@ -118,8 +118,8 @@ class ObservationEncoder(nn.Module):
     def __init__(self, config: HamtConfig) -> None:
         """Build the maps."""
         super().__init__()
-        self.picture = Described(config.feature_width, config.hidden)
-        self.angle = Described(config.angle_width, config.hidden)
+        self.picture = LinearNorm(config.feature_width, config.hidden)
+        self.angle = LinearNorm(config.angle_width, config.hidden)
         self.kinds = nn.Embedding(3, config.hidden)
         self.norm = nn.LayerNorm(config.hidden, eps=EPSILON)
         self.dropout = nn.Dropout(config.dropout)
@@ -141,15 +141,15 @@ class HistoryEncoder(nn.Module):
         """Build the maps, the tables and the panorama's layers."""
         super().__init__()
         self.start = nn.Parameter(torch.zeros(1, 1, config.hidden))
-        self.picture = Described(config.feature_width, config.hidden)
-        self.angle = Described(config.angle_width, config.hidden)
+        self.picture = LinearNorm(config.feature_width, config.hidden)
+        self.angle = LinearNorm(config.angle_width, config.hidden)
         self.steps = nn.Embedding(config.max_steps, config.hidden)
         self.kind = nn.Embedding(1, config.hidden)
         self.norm = nn.LayerNorm(config.hidden, eps=EPSILON)
         self.dropout = nn.Dropout(config.dropout)
         if config.encode_panorama:
-            self.panorama_picture = Described(config.feature_width, config.hidden)
-            self.panorama_angle = Described(config.angle_width, config.hidden)
+            self.panorama_picture = LinearNorm(config.feature_width, config.hidden)
+            self.panorama_angle = LinearNorm(config.angle_width, config.hidden)
             around = (layer_of(replace(config, epsilon=EPSILON)) for _ in range(config.panorama_layers))
             self.panorama_layers = nn.ModuleList(around)
 

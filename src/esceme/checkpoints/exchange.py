@@ -24,9 +24,9 @@ from esceme.checkpoints import names as their
 from esceme.checkpoints.names import names_of
 from esceme.checkpoints.published import Tensors, read_weights, write_fine_tuned
 from esceme.errors import CheckpointError, ConfigError
-from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, Pooling, Reader, Unaided
+from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, NoMemory, Pooling, Reader
 from esceme.navigator import Navigator
-from esceme.runs import Setup, save_run, setup_of
+from esceme.runs import NavigatorConfig, navigator_config, save_run
 from esceme.tasks import TASKS
 
 ReaderName = Literal["unaided", "candidate-enhancing"]
@@ -122,7 +122,7 @@ def import_weights(
     seed: int = 0,
     language_cross_attention: bool | None = None,
     structured: bool | None = None,
-) -> tuple[Setup, Report]:
+) -> tuple[NavigatorConfig, Report]:
     """Make a run folder of a published file, for a task, which decides the switches and the limits.
 
     Nothing is written unless everything in the file fits.
@@ -147,7 +147,7 @@ def import_weights(
         **switches,
     )
     config = cast(HamtConfig, navigator.agent.config)
-    setup = setup_of(
+    setup = navigator_config(
         navigator,
         task=task,
         max_steps=min(limits.max_steps, config.max_steps),
@@ -249,7 +249,7 @@ def _hollow(config: HamtConfig, reader_config: CandidateEnhancingConfig | None, 
         if isinstance(agent, TDSTP):
             agent.draw_own()
         agent.critic = Critic(config.hidden, config.critic_inner, dropout=config.critic_dropout)
-        reader: Reader = Unaided() if reader_config is None else CandidateEnhancing(reader_config)
+        reader: Reader = NoMemory() if reader_config is None else CandidateEnhancing(reader_config)
     return Navigator(agent, reader)
 
 

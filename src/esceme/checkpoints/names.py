@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from esceme.agents.hamt import HAMT
 from esceme.agents.tdstp import TDSTP
 from esceme.errors import CheckpointError
-from esceme.memory import CandidateEnhancing, Unaided
+from esceme.memory import CandidateEnhancing, NoMemory
 from esceme.navigator import Navigator
 
 # -- the table: our modules and theirs, in the order in which the original registers them -------------------
@@ -144,7 +144,7 @@ def names_of(navigator: Navigator) -> dict[str, str]:
         for end in ("", ".weight", ".bias")
         if mine + end in ours
     }
-    read = type(navigator.reader) in (Unaided, CandidateEnhancing)
+    read = type(navigator.reader) in (NoMemory, CandidateEnhancing)
     if not isinstance(navigator.agent, HAMT | TDSTP) or not read or len(names) != len(ours):
         found = f"{type(navigator.agent).__name__} with {type(navigator.reader).__name__}"
         raise CheckpointError(f"the original has HAMT and TD-STP, both also with ESceme, found {found}")

@@ -22,7 +22,7 @@ from rich.table import Column
 from rich.text import Text
 
 from esceme.cli.console import shown
-from esceme.learning import Watch
+from esceme.learning import TrainingCallback
 from esceme.metrics import TOUR_MEANS
 
 MEASURES = {
@@ -49,7 +49,7 @@ class Pace(ProgressColumn):
         return Text("" if task.speed is None else f"{task.speed:.2f} it/s")
 
 
-class Bar(Watch):
+class Bar(TrainingCallback):
     """Shows how training goes on standard error: a bar, and lines above it."""
 
     def __init__(self, label: str, task: str) -> None:

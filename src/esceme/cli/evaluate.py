@@ -12,12 +12,12 @@ from rich.markup import escape
 
 from esceme.cli.console import TaskName, counting, note, print_json, score_table, tables
 from esceme.errors import ConfigError
-from esceme.evaluation import Plan, Protocol, Result, by_visit, evaluate_in_processes
+from esceme.evaluation import EvaluationConfig, Protocol, Result, by_visit, evaluate_in_processes
 from esceme.evaluation.evaluate import BANK
-from esceme.evaluation.plan import SCRIPTED, Precision
+from esceme.evaluation.options import SCRIPTED, Precision
 from esceme.evaluation.result import PREDICTIONS, RESULT, scores_of
 from esceme.evaluation.schedule import ScheduleName
-from esceme.runs import read_setup
+from esceme.runs import read_navigator_config
 from esceme.tasks.folder import DataFolder, default_data
 
 SERVED = ("r2r", "cvdn", "rxr", "reverie")
@@ -87,12 +87,12 @@ def evaluate(
     """
     if bootstrap < 0:
         raise ConfigError(f"--bootstrap {bootstrap}: expected the number of draws, 0 for none")
-    plan = Plan(
+    plan = EvaluationConfig(
         run=run,
         data=str(data or default_data()),
         split=split,
         memory=memory,
-        task=task or ("r2r" if run in SCRIPTED else read_setup(Path(run)).task),
+        task=task or ("r2r" if run in SCRIPTED else read_navigator_config(Path(run)).task),
         schedule=schedule,
         batch=batch,
         seed=seed,
@@ -114,7 +114,7 @@ def evaluate(
     return 0
 
 
-def default_folder(plan: Plan) -> Path:
+def default_folder(plan: EvaluationConfig) -> Path:
     """Where an evaluation goes by itself: named by what was chosen, in the run's folder if it has one."""
     chosen = {
         "interleaved": plan.schedule == "interleaved",
@@ -148,7 +148,7 @@ def _watched(tell: Callable[[int, int], None]) -> Callable[[int, int], None]:
     return report
 
 
-def _print(plan: Plan, folder: Path, result: Result, draws: int, *, json: bool) -> None:
+def _print(plan: EvaluationConfig, folder: Path, result: Result, draws: int, *, json: bool) -> None:
     scored = bool(result.means)
     intervals = scores_of(result).intervals(draws=draws, seed=plan.seed) if scored and draws else {}
     visits = by_visit(result)
@@ -198,7 +198,7 @@ def _group(first: int, last: int, mean: float, episodes: int) -> str:
     return f"{visits}: {100 * mean:.1f} (n {episodes})"
 
 
-def _submission(plan: Plan, folder: Path) -> str:
+def _submission(plan: EvaluationConfig, folder: Path) -> str:
     """The command that makes a leaderboard's file of the predictions."""
     data = DataFolder(plan.data)
     suffix = "jsonl" if plan.task == "rxr" else "json"

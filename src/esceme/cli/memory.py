@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from esceme.cli.console import print_json, tables
-from esceme.memory.store import Header, StoredScene, read_header
+from esceme.memory.bank_file import Header, StoredScene, read_header
 
 BYTES_PER_NUMBER = 4
 

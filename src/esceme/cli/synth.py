@@ -8,7 +8,7 @@ from pathlib import Path
 from esceme.cli.console import note, print_json, progress
 from esceme.errors import ConfigError
 from esceme.files import read_json
-from esceme.synth.dataset import Order, Size, write_world
+from esceme.synth.dataset import Size, WorldConfig, write_world
 from esceme.tasks.manifest import COMPANION
 
 
@@ -44,7 +44,7 @@ def synth(
     """
     if processes < 1:
         raise ConfigError(f"--processes {processes}: at least one has to do the work")
-    order = Order(size=size, seed=seed, scenes=scenes)
+    order = WorldConfig(size=size, seed=seed, scenes=scenes)
     write_world(out, order, processes=processes, watch=_watch, cache=cache)
     made = read_json(out / COMPANION, dict[str, object])
     if json:

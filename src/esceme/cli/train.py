@@ -22,14 +22,14 @@ from esceme.cli.console import label_of, note, print_json, progress, shown, tabl
 from esceme.cli.recipes import field_list
 from esceme.config import Experiment, with_settings
 from esceme.errors import ConfigError, DataError
-from esceme.learning.course import BEST
-from esceme.learning.journal import FILE, read_log
-from esceme.learning.states import STATES
+from esceme.learning.run import BEST
+from esceme.learning.train_state import STATES
+from esceme.learning.training_log import FILE, read_log
 from esceme.learning.validation import mark
 from esceme.memory import READERS
 from esceme.recipes import PAPER, find_recipe
 from esceme.runs import EXPERIMENT
-from esceme.synth.dataset import Order, Size, embedded_world
+from esceme.synth.dataset import Size, WorldConfig, embedded_world
 from esceme.tasks.folder import DataFolder, default_data
 from esceme.training import require_same
 from esceme.training import train as carry_out
@@ -163,7 +163,7 @@ def _find_data(named: str | None, *, leads: bool) -> Path:
     world, _, size = (named or "").partition(":")
     if world != EMBEDDED:
         return Path(named) if named else default_data()
-    order = Order(cast(Size, size or "small"))
+    order = WorldConfig(cast(Size, size or "small"))
     return embedded_world(order, watch=progress if leads else lambda numbers, label: numbers)
 
 

@@ -12,7 +12,7 @@ from esceme.demo.walks import draw_parting, draw_walk
 from esceme.demo.wish import SPLITS, TASK
 from esceme.evaluation.result import Result
 from esceme.files import write_text
-from esceme.learning.journal import FILE, read_log
+from esceme.learning.training_log import FILE, read_log
 from esceme.report import Curve, draw_curves
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.folder import DataFolder

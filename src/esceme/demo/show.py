@@ -19,9 +19,9 @@ from esceme.demo.walks import telling
 from esceme.demo.wish import SPLITS, Evaluation, Wish, share_out
 from esceme.errors import DataError
 from esceme.evaluation import Result, evaluate, read_result
-from esceme.learning import Watch
-from esceme.synth.dataset import Order, embedded_world
+from esceme.learning import TrainingCallback
 from esceme.synth.dataset import Watch as Houses
+from esceme.synth.dataset import WorldConfig, embedded_world
 from esceme.training import require_same, train
 
 PROCESSES = 2
@@ -47,7 +47,7 @@ def show(
     experiments, seconds = wish.experiments(), dict[str, float]()
     _prepare(wish, experiments)
     with _timing("world", seconds):
-        world = embedded_world(Order(wish.size), watch=houses)
+        world = embedded_world(WorldConfig(wish.size), watch=houses)
     with _timing("training", seconds), watching() as hear:
         begun = _train(wish, experiments, world, hear)
     with _timing("evaluation", seconds), watching() as hear:
@@ -106,7 +106,7 @@ def _learn(experiment: Experiment, world: Path, out: Path, voice: Voice) -> None
     train(experiment, world, out, watch=_Telling(voice))
 
 
-class _Telling(Watch):
+class _Telling(TrainingCallback):
     """Tells how training goes with a voice."""
 
     def __init__(self, voice: Voice) -> None:

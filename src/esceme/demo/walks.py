@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from esceme.evaluation.result import Lived, Result
+from esceme.evaluation.result import EpisodeResult, Result
 from esceme.files import read_bytes
 from esceme.report import Route, Sign, draw_panorama, draw_scene
 from esceme.tasks.episode import Episode
@@ -28,7 +28,7 @@ def telling(results: Mapping[str, Result], count: int = SHOWN) -> list[str]:
         if memory in results
     ]
 
-    def help_in(each: Lived) -> tuple[float, ...]:
+    def help_in(each: EpisodeResult) -> tuple[float, ...]:
         return tuple(
             each.scores[name] - max(scores[each.id][name] for scores in without) for name in ("sr", "spl")
         )
@@ -96,5 +96,5 @@ def _parting(first: Sequence[str], second: Sequence[str]) -> int:
     return next(apart, min(len(first), len(second))) - 1
 
 
-def _find(result: Result, episode: str) -> Lived:
+def _find(result: Result, episode: str) -> EpisodeResult:
     return next(each for each in result.episodes if each.id == episode)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from esceme.config import Experiment
-from esceme.evaluation.plan import Plan
+from esceme.evaluation.options import EvaluationConfig
 from esceme.evaluation.protocol import Protocol
 from esceme.recipes import RECIPES
 from esceme.synth.dataset import Size
@@ -31,7 +31,7 @@ class Evaluation(NamedTuple):
 
     split: str
     memory: Protocol
-    plan: Plan
+    plan: EvaluationConfig
     folder: Path
 
     @property
@@ -83,7 +83,9 @@ class Wish:
 
     def _evaluation(self, world: Path, split: str, memory: Protocol) -> Evaluation:
         run = self.run(ROWS[memory])
-        plan = Plan(run=str(run), data=str(world), split=split, memory=memory, task=TASK, batch=BATCH)
+        plan = EvaluationConfig(
+            run=str(run), data=str(world), split=split, memory=memory, task=TASK, batch=BATCH
+        )
         return Evaluation(split, memory, plan, run / "evaluations" / f"{TASK}-{split}-{memory}")
 
     @property

@@ -2,17 +2,17 @@
 
 from esceme.evaluation.compare import Comparison, by_visit, compare
 from esceme.evaluation.evaluate import evaluate
-from esceme.evaluation.plan import Plan
-from esceme.evaluation.protocol import PROTOCOLS, Lifetime, Protocol
-from esceme.evaluation.result import Lived, Result, read_result
+from esceme.evaluation.options import EvaluationConfig
+from esceme.evaluation.protocol import PROTOCOLS, MemoryLifetime, Protocol
+from esceme.evaluation.result import EpisodeResult, Result, read_result
 from esceme.evaluation.shards import evaluate_in_processes
 
 __all__ = [
     "PROTOCOLS",
     "Comparison",
-    "Lifetime",
-    "Lived",
-    "Plan",
+    "MemoryLifetime",
+    "EpisodeResult",
+    "EvaluationConfig",
     "Protocol",
     "Result",
     "by_visit",

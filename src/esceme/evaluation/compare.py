@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esceme.errors import ConfigError, DataError
-from esceme.evaluation.result import Lived, Result
+from esceme.evaluation.result import EpisodeResult, Result
 from esceme.metrics import TOUR_MEANS
 
 MEASURES = ("sr", "spl", "osr", "ne", "tl", "cls", "ndtw", "sdtw", "gp")
@@ -142,7 +142,7 @@ def _flat(facts: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
 # -- pairing ---------------------------------------------------------------------------------------------
 
 
-def _paired(results: Sequence[Result], names: Sequence[str]) -> list[list[Lived]]:
+def _paired(results: Sequence[Result], names: Sequence[str]) -> list[list[EpisodeResult]]:
     """The episodes of every result in the order of the first's; raises `DataError` where they differ."""
     if len(results) < 2:
         raise DataError(f"expected at least two results to compare, found {len(results)}")
@@ -180,7 +180,7 @@ def _require_same_data(first: Result, other: Result, first_name: str, name: str)
             )
 
 
-def _values(rows: Sequence[Sequence[Lived]], measures: Sequence[str], names: Sequence[str]) -> Array:
+def _values(rows: Sequence[Sequence[EpisodeResult]], measures: Sequence[str], names: Sequence[str]) -> Array:
     """The scores as an array (results, measures, E)."""
     if not measures:
         raise ConfigError("no measures to compare; name at least one")

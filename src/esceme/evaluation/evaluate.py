@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from esceme.errors import ConfigError
+from esceme.evaluation.context import EvaluationContext, load_context
 from esceme.evaluation.journal import (
     Head,
     Journal,
@@ -19,44 +20,43 @@ from esceme.evaluation.journal import (
     done_in_lanes,
     read_journals,
 )
-from esceme.evaluation.plan import Plan
-from esceme.evaluation.protocol import Lifetime
+from esceme.evaluation.options import EvaluationConfig
+from esceme.evaluation.protocol import MemoryLifetime
 from esceme.evaluation.result import Result, make_result, save_result
 from esceme.evaluation.schedule import Interleaved, Lanes, ReleasedOrder
-from esceme.evaluation.stage import Stage, set_stage
 from esceme.memory import save_bank
-from esceme.rollout import Step, roll_out
-from esceme.walking import Source, Walk, greedy
+from esceme.rollout import RolloutStep, roll_out
+from esceme.trajectory import EpisodeSource, Trajectory, greedy
 
 BANK = "bank.safetensors"
 PART = ".bank-{}.safetensors"
 """The bank of one process among several."""
-Report = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 """Told how many walks have ended, and of how many."""
 
 
-def silent(done: int, total: int) -> None:
+def no_progress(done: int, total: int) -> None:
     """Tell nobody."""
 
 
-def evaluate(plan: Plan, out: str | Path, *, report: Report = silent) -> Result:
+def evaluate(plan: EvaluationConfig, out: str | Path, *, report: ProgressCallback = no_progress) -> Result:
     """Live and score a split in this process.
 
     What has been lived is kept in `out`; where an evaluation with the same facts was interrupted there, it
     goes on. In the end the folder holds the result, the predictions and what was remembered.
     """
-    stage, folder = set_stage(plan), Path(out)
+    stage, folder = load_context(plan), Path(out)
     keep_bank(plan, folder)
     lifetime = stage.lifetime()  # which refuses a bank that does not fit, before anything is written
     with alone_in(folder):
-        live(stage, lifetime, folder, "journal.jsonl", report=report)
+        run_episodes(stage, lifetime, folder, "journal.jsonl", report=report)
         if lifetime.bank is not None:
             save_bank(lifetime.bank, folder / BANK)
         remove_parts(folder)  # of an earlier start with several processes
-        return conclude(stage, folder)
+        return write_result(stage, folder)
 
 
-def keep_bank(plan: Plan, folder: Path) -> None:
+def keep_bank(plan: EvaluationConfig, folder: Path) -> None:
     """Raise `ConfigError` where what is remembered in the end would overwrite the bank of the beginning."""
     if plan.bank is not None and Path(plan.bank).resolve() == (folder / BANK).resolve():
         raise ConfigError(f"{plan.bank}: would be overwritten by what is remembered now; give another --out")
@@ -68,10 +68,10 @@ def remove_parts(folder: Path) -> None:
         part.unlink()
 
 
-def conclude(stage: Stage, folder: Path) -> Result:
+def write_result(stage: EvaluationContext, folder: Path) -> Result:
     """The result of an evaluation whose episodes have all been lived."""
     lines = read_journals(folder, Head(stage.fingerprint))
-    walks: dict[str, Walk] = {}
+    walks: dict[str, Trajectory] = {}
     for line in sorted(lines, key=lambda line: line.batch):  # the first result of an episode counts
         if line.pass_ == stage.plan.passes:
             walks.setdefault(line.id, line.walk(stage.atlas, stage.by_id[line.id]))
@@ -80,8 +80,13 @@ def conclude(stage: Stage, folder: Path) -> Result:
     return result
 
 
-def live(
-    stage: Stage, lifetime: Lifetime, folder: Path, journal_name: str, *, report: Report = silent
+def run_episodes(
+    stage: EvaluationContext,
+    lifetime: MemoryLifetime,
+    folder: Path,
+    journal_name: str,
+    *,
+    report: ProgressCallback = no_progress,
 ) -> None:
     """Live the episodes of a stage as far as the journals in `folder` have not."""
     head = Head(stage.fingerprint)
@@ -103,8 +108,8 @@ def live(
 
 
 def _pass(
-    stage: Stage,
-    lifetime: Lifetime,
+    stage: EvaluationContext,
+    lifetime: MemoryLifetime,
     lines: Sequence[Line],
     number: int,
     order: ReleasedOrder,
@@ -129,7 +134,7 @@ def _pass(
         return
     planned = list(order.batches())
     lived = done_batches(lines, number, atlas, planned)
-    batch, ended = len(lived), list[Walk]()
+    batch, ended = len(lived), list[Trajectory]()
     source = Interleaved(atlas, planned, lifetime, done=lived, visits=visits)
     for step in _steps(stage, source, lifetime):
         ended += step.finished
@@ -138,7 +143,9 @@ def _pass(
             batch, ended = batch + 1, []
 
 
-def _steps(stage: Stage, source: Source, lifetime: Lifetime) -> Iterator[Step]:
+def _steps(
+    stage: EvaluationContext, source: EpisodeSource, lifetime: MemoryLifetime
+) -> Iterator[RolloutStep]:
     """Walk greedily, in the precision that the plan wants."""
     navigator = stage.run.navigator.eval()
     steps = roll_out(

@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from esceme.errors import ConfigError, DataError
-from esceme.evaluation.plan import SCRIPTED, Plan
-from esceme.evaluation.protocol import toured
+from esceme.evaluation.options import SCRIPTED, EvaluationConfig
+from esceme.evaluation.protocol import tour_episodes
 from esceme.files import read_bytes
 from esceme.runs import Run
 from esceme.tasks.catalogue import TASKS
@@ -20,7 +20,7 @@ from esceme.tasks.folder import DataFolder
 from esceme.tasks.task import Task
 from esceme.tasks.text import Tokenizer, Vocabulary, WordPiece, truncate
 from esceme.tasks.tours import Tour
-from esceme.walking import Encode
+from esceme.trajectory import InstructionEncoder
 from esceme.world import ArrayFeatures, FeatureStore, open_features
 from esceme.world.geometry import VIEWS
 from esceme.world.graph import SceneGraph
@@ -37,21 +37,21 @@ class Limits(NamedTuple):
     keep: Literal["first", "last"]
 
 
-def limits_of(plan: Plan, run: Run) -> Limits:
+def limits_of(plan: EvaluationConfig, run: Run) -> Limits:
     """What the plan says, else what the run was made with, or the task's own where it is another task."""
     made_for = run.setup if plan.task in (None, run.setup.task) else find_task(plan.task or "")
     steps, tokens = plan.max_steps or made_for.max_steps, plan.max_tokens or made_for.max_tokens
     limits = Limits(steps, tokens, made_for.keep)
     for name, known, wanted in (
-        ("max_steps", knows(run, "max_steps"), limits.max_steps - 1),  # none after the last
-        ("max_tokens", knows(run, "positions"), limits.max_tokens),
+        ("max_steps", network_size(run, "max_steps"), limits.max_steps - 1),  # none after the last
+        ("max_tokens", network_size(run, "positions"), limits.max_tokens),
     ):
         if known is not None and wanted > known:
             raise ConfigError(f"{name} {getattr(limits, name)}: this network has no more than {known} rows")
     return limits
 
 
-def knows(run: Run, size: str) -> int | None:
+def network_size(run: Run, size: str) -> int | None:
     """A size of a run's network, where it has such a one."""
     return getattr(run.navigator.agent.config, size, None)
 
@@ -70,14 +70,16 @@ def find_annotations(data: DataFolder, task: str, split: str) -> Path:
     return data.require(find_task(task).name, split)
 
 
-def find_features(plan: Plan, run: Run, data: DataFolder, graphs: Mapping[str, SceneGraph]) -> FeatureStore:
+def find_features(
+    plan: EvaluationConfig, run: Run, data: DataFolder, graphs: Mapping[str, SceneGraph]
+) -> FeatureStore:
     """The features to see with; a scripted agent sees nothing where there are none."""
     scripted = run.setup.agent in SCRIPTED
     if scripted and plan.features is None:
         keys = [f"{scene}_{name}" for scene, graph in graphs.items() for name in graph.viewpoints]
         return ArrayFeatures(keys, np.zeros((len(keys), VIEWS, 1), np.float32), source="nothing")
     path = Path(plan.features or data.only_features(run.setup.feature_source, option="--features"))
-    return open_fitting(path, None if scripted else knows(run, "feature_width"))
+    return open_fitting(path, None if scripted else network_size(run, "feature_width"))
 
 
 def open_fitting(path: Path, width: int | None) -> FeatureStore:
@@ -96,7 +98,7 @@ def open_fitting(path: Path, width: int | None) -> FeatureStore:
 
 
 def hash_inputs(
-    plan: Plan,
+    plan: EvaluationConfig,
     run: Run,
     data: DataFolder,
     annotations: Path,
@@ -137,10 +139,12 @@ def _hash_of_features(graphs: Mapping[str, SceneGraph], store: FeatureStore) -> 
     return digest.hexdigest()
 
 
-def in_order(episodes: Sequence[Episode], plan: Plan, tours: Sequence[Tour] | None) -> list[Episode]:
+def in_order(
+    episodes: Sequence[Episode], plan: EvaluationConfig, tours: Sequence[Tour] | None
+) -> list[Episode]:
     """Episodes in the order they are lived: the file's, a drawn one, or that of their tours."""
     if tours is not None:
-        return toured(tours, episodes)
+        return tour_episodes(tours, episodes)
     if plan.order == "file":
         return list(episodes)
     order = np.random.default_rng(plan.seed).permutation(len(episodes))
@@ -148,14 +152,14 @@ def in_order(episodes: Sequence[Episode], plan: Plan, tours: Sequence[Tour] | No
 
 
 def make_encoder(
-    plan: Plan, run: Run, data: DataFolder, task: str, *, own: Vocabulary | None = None
-) -> Encode:
+    plan: EvaluationConfig, run: Run, data: DataFolder, task: str, *, own: Vocabulary | None = None
+) -> InstructionEncoder:
     """How an instruction becomes ids: as stored, or by the run's or the data's vocabulary.
 
     `own` is the vocabulary of a run that has not been written yet; by default it is in the run's folder.
     """
     setup, limits = run.setup, limits_of(plan, run)
-    known = knows(run, "vocabulary")
+    known = network_size(run, "vocabulary")
     if own is None and run.vocabulary is not None:
         own = Vocabulary.read(run.vocabulary)
     tokenizer: Tokenizer | None = _wordpiece(data) if own is None else own

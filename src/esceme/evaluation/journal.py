@@ -13,7 +13,7 @@ import msgspec
 from esceme.errors import DataError, blaming
 from esceme.files import read_bytes
 from esceme.tasks.episode import Episode
-from esceme.walking import Walk
+from esceme.trajectory import Trajectory
 from esceme.world.atlas import Atlas
 
 
@@ -30,17 +30,17 @@ class Line(msgspec.Struct, frozen=True):
     poses: list[tuple[str, int]]
 
     @classmethod
-    def of(cls, walk: Walk, atlas: Atlas, *, number: int, batch: int = 0) -> Line:
+    def of(cls, walk: Trajectory, atlas: Atlas, *, number: int, batch: int = 0) -> Line:
         """A walk as a line."""
         poses = [(atlas.name(viewpoint)[1], view) for viewpoint, view in walk.poses]
         return cls(number, batch, walk.episode.episode_id, walk.visit, walk.decisions, walk.stopped, poses)
 
-    def walk(self, atlas: Atlas, episode: Episode) -> Walk:
+    def walk(self, atlas: Atlas, episode: Episode) -> Trajectory:
         """The walk of a line."""
         with blaming(file="the journal of this evaluation", record=f"episode {self.id}"):
             at = atlas.locate(episode.scene_id, [name for name, _ in self.poses]).tolist()
         poses = list(zip(at, (view for _, view in self.poses), strict=True))
-        return Walk(episode, poses, self.decisions, self.stopped, self.visit)
+        return Trajectory(episode, poses, self.decisions, self.stopped, self.visit)
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -139,7 +139,7 @@ def read_journals(folder: Path, head: Head) -> list[Line]:
 
 def done_in_lanes(
     lines: Sequence[Line], number: int, atlas: Atlas, episodes: Mapping[str, Episode]
-) -> dict[str, Walk]:
+) -> dict[str, Trajectory]:
     """The walks of a pass that have ended, by episode."""
     of_pass = [line for line in lines if line.pass_ == number and line.id in episodes]
     return {line.id: line.walk(atlas, episodes[line.id]) for line in of_pass}
@@ -147,7 +147,7 @@ def done_in_lanes(
 
 def done_batches(
     lines: Sequence[Line], number: int, atlas: Atlas, planned: Sequence[Sequence[Episode]]
-) -> list[list[Walk]]:
+) -> list[list[Trajectory]]:
     """The walks of the first batches of a pass that have ended as a whole."""
     found = {(line.batch, line.id): line for line in lines if line.pass_ == number}
     done = []

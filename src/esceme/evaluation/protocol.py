@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from esceme.errors import ConfigError, DataError, MemoryMismatch
-from esceme.memory import Masked, Memory, MemoryBank, Pooling, Reader, load_bank
+from esceme.memory import MaskedMemory, Memory, MemoryBank, Pooling, Reader, load_bank
 from esceme.tasks.episode import Episode
 from esceme.tasks.tours import Tour
-from esceme.walking import Walk
+from esceme.trajectory import Trajectory
 from esceme.world.atlas import Atlas
 
 Protocol = Literal["none", "cold", "two-pass", "episodic", "tour", "warm", "masked", "oracle"]
@@ -32,7 +32,7 @@ Protocol = Literal["none", "cold", "two-pass", "episodic", "tour", "warm", "mask
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 
 
-class Place(NamedTuple):
+class TourPosition(NamedTuple):
     """Where an episode stands in its tour."""
 
     number: int
@@ -40,7 +40,7 @@ class Place(NamedTuple):
     following: Episode | None
 
 
-class Lifetime:
+class MemoryLifetime:
     """A memory, and what happens to it when an episode begins and ends."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Lifetime:
         atlas: Atlas,
         bank: MemoryBank | None,
         *,
-        tours: Mapping[str, Place] | None = None,
+        tours: Mapping[str, TourPosition] | None = None,
         oracle_phases: bool = False,
     ) -> None:
         """Let `bank` live by `protocol`; with `oracle_phases` it also sees the ways between episodes."""
@@ -60,16 +60,16 @@ class Lifetime:
     @property
     def memory(self) -> Memory | None:
         """What agents recall from and are remembered in."""
-        return Masked(self.bank) if self.bank is not None and self.protocol == "masked" else self.bank
+        return MaskedMemory(self.bank) if self.bank is not None and self.protocol == "masked" else self.bank
 
-    def begin(self, walk: Walk) -> None:
+    def begin(self, walk: Trajectory) -> None:
         """An episode is about to begin."""
         episode = walk.episode
         first_of_tour = self.protocol == "tour" and self._tours[episode.episode_id].number == 0
         if self.bank is not None and (self.protocol == "episodic" or first_of_tour):
             self.bank.forget(episode.scene_id)
 
-    def finish(self, walk: Walk) -> None:
+    def finish(self, walk: Trajectory) -> None:
         """An episode has ended: on a tour, an oracle leads to its goal and to the next start (spec H.2)."""
         if self.bank is None or not self._oracle_phases:
             return
@@ -82,7 +82,7 @@ class Lifetime:
             led = graph.shortest_path(a, b)
             self.bank.remember_at(self._atlas.locate(episode.scene_id, led).tolist())
 
-    def replay(self, walk: Walk) -> None:
+    def replay(self, walk: Trajectory) -> None:
         """Live an episode again as far as the memory is concerned."""
         self.begin(walk)
         if self.bank is not None:
@@ -90,19 +90,19 @@ class Lifetime:
         self.finish(walk)
 
 
-def open_lifetime(
+def open_memory(
     protocol: Protocol,
     reader: Reader,
     atlas: Atlas,
     *,
     bank: Path | None = None,
-    tours: Mapping[str, Place] | None = None,
+    tours: Mapping[str, TourPosition] | None = None,
     oracle_phases: bool = False,
     device: torch.device | str | None = None,
-) -> Lifetime:
-    """A memory at the beginning of an evaluation; call `require_sense` first."""
+) -> MemoryLifetime:
+    """A memory at the beginning of an evaluation; call `check_protocol` first."""
     if not reader.uses_memory:
-        return Lifetime(protocol, atlas, None)
+        return MemoryLifetime(protocol, atlas, None)
     pooling: Pooling = getattr(reader.config, "pooling", "max")
     memory = MemoryBank.of(atlas, pooling=pooling, device=device)
     if bank is not None:
@@ -112,10 +112,10 @@ def open_lifetime(
         memory.merge(known)
     if protocol == "oracle":
         memory.remember_all()
-    return Lifetime(protocol, atlas, memory, tours=tours, oracle_phases=oracle_phases)
+    return MemoryLifetime(protocol, atlas, memory, tours=tours, oracle_phases=oracle_phases)
 
 
-def require_sense(
+def check_protocol(
     protocol: Protocol, reader: Reader, *, bank: object, tours: object, oracle_phases: bool, lanes: bool
 ) -> None:
     """Raise `ConfigError` for a protocol that an agent cannot live by, and for options without effect."""
@@ -147,13 +147,13 @@ def require_sense(
         )
 
 
-def toured(tours: Iterable[Tour], episodes: Iterable[Episode]) -> list[Episode]:
+def tour_episodes(tours: Iterable[Tour], episodes: Iterable[Episode]) -> list[Episode]:
     """The episodes that are on tours, in their order."""
     by_id = {episode.episode_id: episode for episode in episodes}
     return [by_id[each] for tour in tours for each in tour.episode_ids]
 
 
-def require_ways(tours: Iterable[Tour], episodes: Iterable[Episode], atlas: Atlas, file: object) -> None:
+def check_tour_routes(tours: Iterable[Tour], episodes: Iterable[Episode], atlas: Atlas, file: object) -> None:
     """Raise `DataError` where no oracle could lead from an episode of a tour to the next."""
     by_id = {episode.episode_id: episode for episode in episodes}
     for tour in tours:
@@ -166,12 +166,12 @@ def require_ways(tours: Iterable[Tour], episodes: Iterable[Episode], atlas: Atla
             )
 
 
-def places_in_tours(tours: Sequence[Tour], episodes: Sequence[Episode]) -> dict[str, Place]:
+def tour_positions(tours: Sequence[Tour], episodes: Sequence[Episode]) -> dict[str, TourPosition]:
     """Where each episode stands in its tour."""
     by_id = {episode.episode_id: episode for episode in episodes}
     places = {}
     for tour in tours:
         following = [*(by_id[each] for each in tour.episode_ids[1:]), None]
         for number, (each, after) in enumerate(zip(tour.episode_ids, following, strict=True)):
-            places[each] = Place(number, after)
+            places[each] = TourPosition(number, after)
     return places

@@ -11,13 +11,13 @@ import msgspec
 import numpy as np
 
 from esceme.errors import DataError
-from esceme.evaluation.stage import Stage
+from esceme.evaluation.context import EvaluationContext
 from esceme.files import read_json, write_json
 from esceme.metrics import TOUR_MEANS, Scores, score
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.reverie import read_objects
-from esceme.tasks.submission import Prediction, Stand
-from esceme.walking import Walk
+from esceme.tasks.submission import Prediction, TrajectoryPoint
+from esceme.trajectory import Trajectory
 from esceme.world.atlas import Atlas
 from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS
 
@@ -26,7 +26,7 @@ RESULT = "result.json"
 PREDICTIONS = "predictions.json"
 
 
-class Lived(msgspec.Struct, frozen=True, kw_only=True):
+class EpisodeResult(msgspec.Struct, frozen=True, kw_only=True):
     """One episode of a result."""
 
     id: str
@@ -50,10 +50,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, Any]
     """Weights and data (as hashes), protocol, schedule, order, seed, limits, version."""
     means: dict[str, float]
-    episodes: list[Lived]
+    episodes: list[EpisodeResult]
 
 
-def make_result(stage: Stage, walks: Sequence[Walk]) -> Result:
+def make_result(stage: EvaluationContext, walks: Sequence[Trajectory]) -> Result:
     """Score walks, one per episode; nothing is scored without goals."""
     atlas = stage.atlas
     trajectories = {walk.episode.episode_id: trajectory_of(walk, atlas) for walk in walks}
@@ -61,7 +61,7 @@ def make_result(stage: Stage, walks: Sequence[Walk]) -> Result:
     scores = None if withheld else _scores(stage, walks, trajectories)
     values = {} if scores is None else {**scores.values, **scores.toured}
     episodes = [
-        Lived(
+        EpisodeResult(
             id=walk.episode.episode_id,
             scene=walk.episode.scene_id,
             path=walk.episode.path_id,
@@ -111,7 +111,7 @@ def scores_of(result: Result) -> Scores:
     )
 
 
-def trajectory_of(walk: Walk, atlas: Atlas) -> list[tuple[str, float, float]]:
+def trajectory_of(walk: Trajectory, atlas: Atlas) -> list[tuple[str, float, float]]:
     """A walk as prediction files have it."""
     return [
         (atlas.name(viewpoint)[1], float(VIEW_HEADINGS[view]), float(VIEW_ELEVATIONS[view]))
@@ -120,10 +120,12 @@ def trajectory_of(walk: Walk, atlas: Atlas) -> list[tuple[str, float, float]]:
 
 
 def _scores(
-    stage: Stage, walks: Sequence[Walk], trajectories: Mapping[str, list[tuple[str, float, float]]]
+    stage: EvaluationContext,
+    walks: Sequence[Trajectory],
+    trajectories: Mapping[str, list[tuple[str, float, float]]],
 ) -> Scores:
     pairs = [
-        (walk.episode, Prediction(name, tuple(Stand(*each) for each in trajectories[name])))
+        (walk.episode, Prediction(name, tuple(TrajectoryPoint(*each) for each in trajectories[name])))
         for walk in walks
         for name in (walk.episode.episode_id,)
     ]
@@ -139,7 +141,7 @@ def _scores(
     )
 
 
-def _objects(stage: Stage) -> Mapping[str, frozenset[str]]:
+def _objects(stage: EvaluationContext) -> Mapping[str, frozenset[str]]:
     path = DataFolder(stage.plan.data).objects
     if path is None:
         raise DataError(f"{stage.plan.data}: REVERIE counts success by objects, and there is no objects file")

@@ -13,9 +13,9 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
-from esceme.evaluation.protocol import Lifetime
+from esceme.evaluation.protocol import MemoryLifetime
 from esceme.tasks.episode import Episode
-from esceme.walking import Walk
+from esceme.trajectory import Trajectory
 from esceme.world.atlas import Atlas
 
 ScheduleName = Literal["lanes", "interleaved"]
@@ -28,10 +28,10 @@ class Lanes:
         self,
         atlas: Atlas,
         episodes: Iterable[Episode],
-        lifetime: Lifetime,
+        lifetime: MemoryLifetime,
         *,
         slots: int,
-        done: Mapping[str, Walk] | None = None,
+        done: Mapping[str, Trajectory] | None = None,
         visits: Mapping[str, int] | None = None,
         lived: int = 0,
     ) -> None:
@@ -52,7 +52,7 @@ class Lanes:
         self._waiting = deque(sorted(lanes.values(), key=len, reverse=True))
         self._lanes: dict[str, deque[Episode]] = {}
 
-    def next(self, finished: Sequence[Walk], living: Sequence[Walk]) -> Sequence[Walk]:
+    def next(self, finished: Sequence[Trajectory], living: Sequence[Trajectory]) -> Sequence[Trajectory]:
         """The next episode of every lane that is free, and of lanes that are opened."""
         begun = []
         for walk in finished:
@@ -64,12 +64,12 @@ class Lanes:
             begun += self._next_of(lane)
         return begun
 
-    def _next_of(self, lane: deque[Episode]) -> list[Walk]:
+    def _next_of(self, lane: deque[Episode]) -> list[Trajectory]:
         """The next walk of a lane, if there is one, past those that are done."""
         while lane:
             episode = lane.popleft()
             if (walk := self._done.get(episode.episode_id)) is None:
-                walk = Walk.begin(self._atlas, episode, visit=self._visits[episode.episode_id])
+                walk = Trajectory.begin(self._atlas, episode, visit=self._visits[episode.episode_id])
                 self._lifetime.begin(walk)
                 return [walk]
             self._lifetime.replay(walk)
@@ -83,9 +83,9 @@ class Interleaved:
         self,
         atlas: Atlas,
         batches: Iterable[Sequence[Episode]],
-        lifetime: Lifetime,
+        lifetime: MemoryLifetime,
         *,
-        done: Sequence[Sequence[Walk]] = (),
+        done: Sequence[Sequence[Trajectory]] = (),
         visits: Counter[str] | None = None,
     ) -> None:
         """Hand out `batches`; the first of them are `done` already and only remembered.
@@ -99,15 +99,15 @@ class Interleaved:
             for walk in batch:
                 lifetime.replay(walk)
 
-    def next(self, finished: Sequence[Walk], living: Sequence[Walk]) -> Sequence[Walk]:
+    def next(self, finished: Sequence[Trajectory], living: Sequence[Trajectory]) -> Sequence[Trajectory]:
         """The next batch, when nobody is walking."""
         if living:
             return []
         return [self._begin(episode) for episode in next(self._batches, ())]
 
-    def _begin(self, episode: Episode) -> Walk:
+    def _begin(self, episode: Episode) -> Trajectory:
         self._visits[episode.scene_id] += 1
-        return Walk.begin(self._atlas, episode, visit=self._visits[episode.scene_id])
+        return Trajectory.begin(self._atlas, episode, visit=self._visits[episode.scene_id])
 
 
 class ReleasedOrder:

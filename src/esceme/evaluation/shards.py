@@ -17,28 +17,30 @@ from pathlib import Path
 import torch
 
 from esceme.errors import ConfigError, EscemeError
+from esceme.evaluation.context import EvaluationContext, load_context
 from esceme.evaluation.evaluate import (
     BANK,
     PART,
-    Report,
-    conclude,
+    ProgressCallback,
     evaluate,
     keep_bank,
-    live,
+    no_progress,
     remove_parts,
-    silent,
+    run_episodes,
+    write_result,
 )
 from esceme.evaluation.journal import Head, alone_in, read_journals
-from esceme.evaluation.plan import Plan
+from esceme.evaluation.options import EvaluationConfig
 from esceme.evaluation.result import Result
-from esceme.evaluation.stage import Stage, set_stage
 from esceme.memory import load_bank, save_bank
 from esceme.tasks.episode import Episode
 
 SECONDS_BETWEEN_LOOKS = 0.5
 
 
-def evaluate_in_processes(plan: Plan, out: str | Path, *, processes: int, report: Report = silent) -> Result:
+def evaluate_in_processes(
+    plan: EvaluationConfig, out: str | Path, *, processes: int, report: ProgressCallback = no_progress
+) -> Result:
     """What `evaluate` does, by several processes; an interrupted evaluation may go on with another number."""
     if processes < 1:
         raise ConfigError(f"processes: expected at least 1, found {processes}")
@@ -48,7 +50,7 @@ def evaluate_in_processes(plan: Plan, out: str | Path, *, processes: int, report
         raise ConfigError("'interleaved' episodes share one memory across scenes' batches; use one process")
     if plan.precision != "fp32":
         raise ConfigError(f"in {plan.precision} walks depend on who walks beside; use one process or fp32")
-    stage, folder = set_stage(plan), Path(out)
+    stage, folder = load_context(plan), Path(out)
     keep_bank(plan, folder)
     if plan.bank is not None:
         stage.lifetime()  # a bank that does not fit is refused here, once
@@ -56,10 +58,10 @@ def evaluate_in_processes(plan: Plan, out: str | Path, *, processes: int, report
         read_journals(folder, Head(stage.fingerprint))  # an evaluation of something else is refused here
         count = _live_apart(stage, folder, processes, report)
         _join_banks(folder, count)
-        return conclude(stage, folder)
+        return write_result(stage, folder)
 
 
-def _live_apart(stage: Stage, folder: Path, processes: int, report: Report) -> int:
+def _live_apart(stage: EvaluationContext, folder: Path, processes: int, report: ProgressCallback) -> int:
     """Let processes live their scenes, and say how many there were."""
     plan, total = stage.plan, len(stage.episodes) * stage.plan.passes
     shares = share_out(stage.episodes, processes)
@@ -103,7 +105,7 @@ def share_out(episodes: Sequence[Episode], shares: int) -> list[set[str]]:
 
 
 def _work(
-    plan: Plan,
+    plan: EvaluationConfig,
     scenes: Collection[str],
     hashes: Mapping[str, str],
     folder: Path,
@@ -114,9 +116,9 @@ def _work(
     torch.set_num_threads(threads)
     threading.Thread(target=end_with_parent, daemon=True).start()
     try:
-        stage = set_stage(plan, scenes=scenes, hashes=hashes)
+        stage = load_context(plan, scenes=scenes, hashes=hashes)
         lifetime = stage.lifetime()
-        live(stage, lifetime, folder, f"journal-{number}.jsonl")
+        run_episodes(stage, lifetime, folder, f"journal-{number}.jsonl")
         if lifetime.bank is not None:
             save_bank(lifetime.bank, folder / PART.format(number))
     except EscemeError as error:

@@ -1,18 +1,18 @@
 """Learning to walk and to remember: teachers, rewards, losses, and runs that last."""
 
-from esceme.learning.completeness import Completeness, TrainingMemory
-from esceme.learning.course import Course, Watch
-from esceme.learning.distributed import Together
+from esceme.learning.distributed import ProcessGroup
+from esceme.learning.memory_dropout import MemoryDropout, TrainingMemory
+from esceme.learning.run import TrainingCallback, TrainingRun
 from esceme.learning.trainer import Trainer
-from esceme.learning.training import Training, Validation
+from esceme.learning.training_config import Training, Validation
 
 __all__ = [
-    "Completeness",
-    "Course",
-    "Together",
+    "MemoryDropout",
+    "TrainingRun",
+    "ProcessGroup",
     "Trainer",
     "Training",
     "TrainingMemory",
     "Validation",
-    "Watch",
+    "TrainingCallback",
 ]

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from esceme.errors import ConfigError, TrainingError
-from esceme.learning.completeness import Foreseen, TrainingMemory
+from esceme.learning.memory_dropout import TimeIndexedMemory, TrainingMemory
 from esceme.observation import Observation
 
 T = TypeVar("T")
@@ -27,14 +27,14 @@ PATIENCE = timedelta(minutes=30)
 
 
 @dataclass(frozen=True)
-class Together:
+class ProcessGroup:
     """The processes that train together; alone there is one."""
 
     rank: int = 0
     size: int = 1
 
     @classmethod
-    def join(cls, device: torch.device | str = "cpu") -> Together:
+    def join(cls, device: torch.device | str = "cpu") -> ProcessGroup:
         """Join those that `torchrun` started, or be alone where it started none."""
         size = int(os.environ.get("WORLD_SIZE", "1"))
         if size == 1 and "RANK" not in os.environ:
@@ -134,7 +134,7 @@ class SharedMemory(TrainingMemory):
     Everybody has to tell as often as everybody else; who has finished its walks tells nothing until all have.
     """
 
-    together: Together = Together()
+    together: ProcessGroup = ProcessGroup()
 
     def remember_seen(self, observation: Observation) -> None:
         """Remember where the agents of all processes stand."""
@@ -146,7 +146,7 @@ class SharedMemory(TrainingMemory):
         while self._tell(None):
             pass
 
-    def foresee(self, viewpoints: Tensor, steps: Tensor, *, at_once: bool = True) -> Foreseen:
+    def foresee(self, viewpoints: Tensor, steps: Tensor, *, at_once: bool = True) -> TimeIndexedMemory:
         """The memory of a rollout that is known beforehand to all processes, each knowing its part."""
         told = self.together.gather((viewpoints.cpu(), steps.cpu()))
         places, times = (torch.cat(each).to(steps.device) for each in zip(*told, strict=True))

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 
-class Lived(NamedTuple):
+class Transition(NamedTuple):
     """One step of a sampled rollout, of those who were still walking."""
 
     rows: Tensor
@@ -49,7 +49,7 @@ def imitation(logits: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(logits, labels, reduction="sum")
 
 
-def actor_critic(steps: Sequence[Lived], beyond: Tensor, *, discount: float) -> ActorCritic:
+def actor_critic(steps: Sequence[Transition], beyond: Tensor, *, discount: float) -> ActorCritic:
     """A2C's terms, summed over the steps of a batch (spec E.5).
 
     `beyond` (B,) is the value of where walks were cut off, zero for those that stopped by themselves. Values
@@ -63,7 +63,7 @@ def actor_critic(steps: Sequence[Lived], beyond: Tensor, *, discount: float) -> 
     return ActorCritic(policy, critic, entropy, sum(each.steps for each in terms))
 
 
-def returns_of(steps: Sequence[Lived], beyond: Tensor, *, discount: float) -> list[Tensor]:
+def returns_of(steps: Sequence[Transition], beyond: Tensor, *, discount: float) -> list[Tensor]:
     """What the walks of each step get from it on, (n,) each: R = r + discount R' (spec E.5)."""
     left, found = beyond.detach().clone(), list[Tensor]()
     for step in reversed(steps):
@@ -72,7 +72,7 @@ def returns_of(steps: Sequence[Lived], beyond: Tensor, *, discount: float) -> li
     return found[::-1]
 
 
-def step_terms(step: Lived, returns: Tensor) -> ActorCritic:
+def step_terms(step: Transition, returns: Tensor) -> ActorCritic:
     """The terms of one step whose walks get `returns` (n,) from it on."""
     taken = step.logits.log_softmax(1).gather(1, step.chosen[:, None]).squeeze(1)
     gain = returns - step.value

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from esceme.metrics import locate_walks, ndtw, warp
 from esceme.tasks.episode import SUCCESS_WITHIN, locate_goals
-from esceme.walking import Walk
+from esceme.trajectory import Trajectory
 from esceme.world.atlas import Atlas
 
 STOP_REWARD = 2.0
@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 class Reward(Protocol):
     """What the steps of some walks are worth."""
 
-    def step(self, walks: Sequence[Walk]) -> Array:
+    def step(self, walks: Sequence[Trajectory]) -> Array:
         """The reward of each walk's latest decision, (B,).
 
         To be called once after every step, with those of the walks that made it, in any order; their poses
@@ -45,7 +45,7 @@ class PathReward:
     reference path is, however long the walk.
     """
 
-    def __init__(self, atlas: Atlas, walks: Sequence[Walk]) -> None:
+    def __init__(self, atlas: Atlas, walks: Sequence[Trajectory]) -> None:
         """Begin where the walks began, even if they have moved since."""
         references = locate_walks(
             ((walk.episode.scene_id, walk.episode.reference_path) for walk in walks), atlas
@@ -59,7 +59,7 @@ class PathReward:
         self._follow(np.arange(len(walks)), start)
         self._metres = atlas.distance(start, references.end)  # (B,) to the goal
 
-    def step(self, walks: Sequence[Walk]) -> Array:
+    def step(self, walks: Sequence[Trajectory]) -> Array:
         """The reward of each walk's latest decision, (B,)."""
         rows = np.array([self._row_of[walk] for walk in walks])
         metres_before, fidelity_before = self._metres[rows], self.ndtw(walks)
@@ -71,12 +71,12 @@ class PathReward:
         ended = np.where(metres < SUCCESS_WITHIN, STOP_REWARD * (1.0 + fidelity), -STOP_REWARD)
         return np.where(_stopped(walks), ended, moved)
 
-    def ndtw(self, walks: Sequence[Walk]) -> Array:
+    def ndtw(self, walks: Sequence[Trajectory]) -> Array:
         """How closely each walk followed its reference path up to its latest step, (B,)."""
         rows = np.array([self._row_of[walk] for walk in walks])
         return ndtw(self._warped[self._count[rows], rows], self._count[rows])
 
-    def _catch_up(self, walks: Sequence[Walk], rows: NDArray[np.int64]) -> None:
+    def _catch_up(self, walks: Sequence[Trajectory], rows: NDArray[np.int64]) -> None:
         """Follow every pose since the last step: one of a move, several of a jump."""
         poses = np.array([len(walk.poses) for walk in walks])
         while (behind := np.flatnonzero(self._followed[rows] < poses)).size:
@@ -105,14 +105,14 @@ class GoalReward:
     A move gives 1, -1, or 0 where the distance stays the same; STOP gives 2 at a goal and -2 elsewhere.
     """
 
-    def __init__(self, atlas: Atlas, walks: Sequence[Walk]) -> None:
+    def __init__(self, atlas: Atlas, walks: Sequence[Trajectory]) -> None:
         """Begin where the walks began, even if they have moved since."""
         self._atlas, self._row_of = atlas, {walk: row for row, walk in enumerate(walks)}
         self._goals = locate_goals([walk.episode for walk in walks], atlas)  # (B, G)
         start = np.array([walk.poses[0][0] for walk in walks])
         self._metres = atlas.distance(start[:, None], self._goals).min(axis=1)  # (B,) to the nearest goal
 
-    def step(self, walks: Sequence[Walk]) -> Array:
+    def step(self, walks: Sequence[Trajectory]) -> Array:
         """The reward of each walk's latest decision, (B,)."""
         rows = np.array([self._row_of[walk] for walk in walks])
         before = self._metres[rows]
@@ -123,10 +123,10 @@ class GoalReward:
         return np.where(_stopped(walks), ended, _nearer(before, metres))
 
 
-REWARDS: dict[str, Callable[[Atlas, Sequence[Walk]], Reward]] = {"path": PathReward, "goal": GoalReward}
+REWARDS: dict[str, Callable[[Atlas, Sequence[Trajectory]], Reward]] = {"path": PathReward, "goal": GoalReward}
 
 
-def _stopped(walks: Sequence[Walk]) -> NDArray[np.bool_]:
+def _stopped(walks: Sequence[Trajectory]) -> NDArray[np.bool_]:
     return np.array([walk.stopped for walk in walks])
 
 

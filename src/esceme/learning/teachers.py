@@ -14,7 +14,7 @@ from esceme.agents.base import Decision
 from esceme.errors import WorldError
 from esceme.observation import Observation
 from esceme.tasks.episode import DialogEpisode, Episode
-from esceme.walking import Teacher, Walk, by_time, labels
+from esceme.trajectory import Teacher, Trajectory, teacher_actions, teacher_by_step
 from esceme.world.atlas import Atlas
 
 __all__ = [
@@ -28,8 +28,8 @@ __all__ = [
     "as_annotated",
     "back_to_the_path",
     "by_location",
-    "by_time",
-    "labels",
+    "teacher_by_step",
+    "teacher_actions",
     "leads_of",
     "nearest_to_the_goal",
     "player_or_shortest",
@@ -40,7 +40,7 @@ __all__ = [
 Supervision = Callable[[Episode, np.random.Generator], Episode]
 """The episode with the reference path to be taught this time; drawn anew for every mini-batch."""
 
-Comment = Callable[[Decision, Observation, Sequence[Walk]], Tensor]
+Comment = Callable[[Decision, Observation, Sequence[Trajectory]], Tensor]
 """What agents should have done, of all that they can do, (B,); `NOBODY` where nobody can say."""
 NOBODY = -100
 
@@ -58,7 +58,7 @@ def by_location(atlas: Atlas) -> Teacher:
     follows this teacher walks the loop between the two for ever: teach such paths by time.
     """
 
-    def teach(walk: Walk) -> int:
+    def teach(walk: Trajectory) -> int:
         scene, here = atlas.name(walk.viewpoint)
         return int(atlas.locate(scene, [walk.episode.expert_from(here)])[0])
 
@@ -71,7 +71,7 @@ def shortest(atlas: Atlas) -> Teacher:
     Raises `WorldError` where no way leads to any goal.
     """
 
-    def teach(walk: Walk) -> int:
+    def teach(walk: Trajectory) -> int:
         scene, here = walk.episode.scene_id, walk.viewpoint
         goals = atlas.locate(scene, _goals(walk.episode))
         if here in goals:
@@ -88,7 +88,7 @@ def shortest(atlas: Atlas) -> Teacher:
 
 
 TEACHERS: dict[str, Callable[[Atlas], Teacher]] = {
-    "time": by_time,
+    "time": teacher_by_step,
     "location": by_location,
     "shortest": shortest,
 }
@@ -103,7 +103,7 @@ def back_to_the_path(atlas: Atlas) -> Comment:
     STOP leads to where an agent stands. Of choices that lead to the same place, going back comes first.
     """
 
-    def worth(walk: Walk, leads: NDArray[np.int64]) -> NDArray[np.float64]:
+    def worth(walk: Trajectory, leads: NDArray[np.int64]) -> NDArray[np.float64]:
         path = atlas.locate(walk.episode.scene_id, walk.episode.reference_path).tolist()
         left = {viewpoint: len(path) - number for number, viewpoint in enumerate(path)}  # the last counts
         return np.array([left.get(each, np.inf) for each in leads.tolist()])
@@ -114,7 +114,7 @@ def back_to_the_path(atlas: Atlas) -> Comment:
 def nearest_to_the_goal(atlas: Atlas) -> Comment:
     """Of all choices, that which leads nearest to the goal; of equals, going back comes first."""
 
-    def worth(walk: Walk, leads: NDArray[np.int64]) -> NDArray[np.float64]:
+    def worth(walk: Trajectory, leads: NDArray[np.int64]) -> NDArray[np.float64]:
         goal = atlas.locate(walk.episode.scene_id, [walk.episode.goal])
         metres = atlas.distance(np.maximum(leads, 0), np.repeat(goal, len(leads)))
         return np.where(leads >= 0, metres, np.inf)
@@ -125,10 +125,10 @@ def nearest_to_the_goal(atlas: Atlas) -> Comment:
 COMMENTS: dict[str, Callable[[Atlas], Comment]] = {"path": back_to_the_path, "goal": nearest_to_the_goal}
 
 
-def _comment(worth: Callable[[Walk, NDArray[np.int64]], NDArray[np.float64]]) -> Comment:
+def _comment(worth: Callable[[Trajectory, NDArray[np.int64]], NDArray[np.float64]]) -> Comment:
     """Whoever says of each of (B, C) choices that can be made which is best: the one of least `worth`."""
 
-    def comment(decision: Decision, seen: Observation, walks: Sequence[Walk]) -> Tensor:
+    def comment(decision: Decision, seen: Observation, walks: Sequence[Trajectory]) -> Tensor:
         leads = leads_of(decision, seen).cpu().numpy()
         possible = decision.logits.detach().isfinite().cpu().numpy()
         first = leads.shape[1] if decision.routes is None else decision.routes.first

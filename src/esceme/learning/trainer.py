@@ -11,15 +11,22 @@ import torch
 from torch import Tensor, nn
 
 from esceme.errors import TrainingError
-from esceme.learning.distributed import SharedMemory, Together
-from esceme.learning.lessons import Decide, Told, decisions_of, follow, sample, try_out
-from esceme.learning.losses import Lived, actor_critic, imitation
+from esceme.learning.distributed import ProcessGroup, SharedMemory
+from esceme.learning.losses import Transition, actor_critic, imitation
 from esceme.learning.rewards import REWARDS
+from esceme.learning.rollouts import (
+    Decide,
+    Demonstrations,
+    dagger_rollout,
+    forward_demonstrations,
+    sample_rollout,
+    teacher_rollout,
+)
 from esceme.learning.teachers import COMMENTS, SUPERVISIONS, TEACHERS
-from esceme.learning.training import Training
+from esceme.learning.training_config import Training
 from esceme.navigator import Navigator
 from esceme.tasks.episode import Episode
-from esceme.walking import Encode, Once, sampling
+from esceme.trajectory import InstructionEncoder, SingleBatch, sampling
 from esceme.world.atlas import Atlas
 
 IMITATING, SAMPLING, DROPPING = range(3)
@@ -71,13 +78,13 @@ class Trainer:
         sets: Sequence[Sequence[Episode]],
         training: Training,
         *,
-        encode: Encode,
+        encode: InstructionEncoder,
         max_steps: int,
         seed: int = 0,
-        together: Together | None = None,
+        together: ProcessGroup | None = None,
     ) -> None:
         """Learn from `sets` of episodes that take turns."""
-        self.navigator, self.training, self.together = navigator, training, together or Together()
+        self.navigator, self.training, self.together = navigator, training, together or ProcessGroup()
         self._atlas, self._encode, self._max_steps, self._seed = atlas, encode, max_steps, seed
         self._streams = [Stream(episodes, seed=seed, key=key) for key, episodes in enumerate(sets)]
         self._teach, self._comment = (
@@ -160,14 +167,14 @@ class Trainer:
     def _imitation(
         self, episodes: list[Episode], iteration: int, said: dict[str, float], weight: float
     ) -> Tensor:
-        told = follow(
+        told = teacher_rollout(
             self._atlas, self._supervised(episodes, iteration), self._teach, max_steps=self._max_steps
         )
         return self.explain(told, said, weight=weight)
 
     def _dagger(self, episodes: list[Episode], iteration: int, said: dict[str, float]) -> Tensor:
         self._begin(episodes, iteration, SAMPLING)
-        told = try_out(
+        told = dagger_rollout(
             self.navigator,
             self._atlas,
             self.together.share(episodes),
@@ -180,7 +187,12 @@ class Trainer:
         return self.explain(told, said)
 
     def explain(
-        self, told: Told, said: dict[str, float], decide: Decide = decisions_of, *, weight: float = 1.0
+        self,
+        told: Demonstrations,
+        said: dict[str, float],
+        decide: Decide = forward_demonstrations,
+        *,
+        weight: float = 1.0,
     ) -> Tensor:
         """The cross-entropy of what a teacher said to walks, summed over steps and divided by the batch.
 
@@ -196,8 +208,8 @@ class Trainer:
 
     def _a2c(self, episodes: list[Episode], iteration: int, said: dict[str, float]) -> Tensor:
         self._begin(episodes, iteration, SAMPLING)
-        source = Once(self._atlas, self.together.share(episodes))
-        steps, beyond = sample(
+        source = SingleBatch(self._atlas, self.together.share(episodes))
+        steps, beyond = sample_rollout(
             self.navigator,
             self._atlas,
             source,
@@ -210,7 +222,7 @@ class Trainer:
         )
         return self.reinforce(steps, beyond, said)
 
-    def reinforce(self, steps: Sequence[Lived], beyond: Tensor, said: dict[str, float]) -> Tensor:
+    def reinforce(self, steps: Sequence[Transition], beyond: Tensor, said: dict[str, float]) -> Tensor:
         """A2C's loss of walks, divided by their steps or by the batch (spec E.5, E.6)."""
         terms = actor_critic(steps, beyond, discount=self.training.discount)
         count = self.together.sums([terms.steps], self.navigator.device)[0]
@@ -222,7 +234,7 @@ class Trainer:
         loss = scale * terms.total(self.training.entropy_weight)
         return loss + self._commented(steps, said) + self._aside([step.aside for step in steps], said)
 
-    def _commented(self, steps: Sequence[Lived], said: dict[str, float]) -> Tensor:
+    def _commented(self, steps: Sequence[Transition], said: dict[str, float]) -> Tensor:
         """The cross-entropy of what should have been done instead, summed and divided by the batch."""
         told = [imitation(step.logits, step.wanted) for step in steps if step.wanted is not None]
         if not told:

@@ -7,19 +7,26 @@ from dataclasses import replace
 
 import torch
 
-from esceme.evaluation.protocol import Lifetime, Place, Protocol, open_lifetime, places_in_tours, toured
+from esceme.evaluation.protocol import (
+    MemoryLifetime,
+    Protocol,
+    TourPosition,
+    open_memory,
+    tour_episodes,
+    tour_positions,
+)
 from esceme.evaluation.result import trajectory_of
 from esceme.evaluation.schedule import Lanes
-from esceme.learning.distributed import Together
-from esceme.learning.training import Validation
+from esceme.learning.distributed import ProcessGroup
+from esceme.learning.training_config import Validation
 from esceme.memory import MemoryBank
 from esceme.metrics import score
 from esceme.navigator import Navigator
 from esceme.rollout import roll_out
 from esceme.tasks.episode import Episode
-from esceme.tasks.submission import Prediction, Stand
+from esceme.tasks.submission import Prediction, TrajectoryPoint
 from esceme.tasks.tours import Tour
-from esceme.walking import Encode, Walk, greedy
+from esceme.trajectory import InstructionEncoder, Trajectory, greedy
 from esceme.world.atlas import Atlas
 
 SLOTS = 16
@@ -33,10 +40,10 @@ def validate(
     memory: str,
     *,
     task: str,
-    encode: Encode,
+    encode: InstructionEncoder,
     max_steps: int,
     leaking: MemoryBank | None = None,
-    together: Together | None = None,
+    together: ProcessGroup | None = None,
     tours: Sequence[Tour] | None = None,
     oracle_phases: bool = False,
 ) -> dict[str, float]:
@@ -45,15 +52,15 @@ def validate(
     With `memory` 'leaking' they are lived with the bank of that name, which keeps what they add to it. With
     `tours`, those are lived that are on them, in their order.
     """
-    together = together or Together()
-    episodes = episodes if tours is None else toured(tours, episodes)
+    together = together or ProcessGroup()
+    episodes = episodes if tours is None else tour_episodes(tours, episodes)
     scenes = sorted({episode.scene_id for episode in episodes})[together.rank :: together.size]
     mine = [episode for episode in episodes if episode.scene_id in scenes]
-    places = places_in_tours(tours or (), episodes)
+    places = tour_positions(tours or (), episodes)
     lifetime, passes = _lifetime(navigator, atlas, memory, leaking, places, oracle_phases=oracle_phases)
     learning = navigator.training
     navigator.eval()
-    walks: list[Walk] = []
+    walks: list[Trajectory] = []
     for number in range(passes):
         walks = _live(navigator, atlas, mine, lifetime, number, encode=encode, max_steps=max_steps)
     navigator.train(learning)
@@ -97,17 +104,17 @@ def _lifetime(
     atlas: Atlas,
     memory: str,
     leaking: MemoryBank | None,
-    places: Mapping[str, Place],
+    places: Mapping[str, TourPosition],
     *,
     oracle_phases: bool,
-) -> tuple[Lifetime, int]:
+) -> tuple[MemoryLifetime, int]:
     """A memory, and how often the episodes are lived with it."""
     if not navigator.reader.uses_memory:
-        return Lifetime("none", atlas, None), 1
+        return MemoryLifetime("none", atlas, None), 1
     if memory == "leaking":
-        return Lifetime("cold", atlas, leaking, tours=places, oracle_phases=oracle_phases), 1
+        return MemoryLifetime("cold", atlas, leaking, tours=places, oracle_phases=oracle_phases), 1
     protocol: Protocol = memory  # type: ignore[assignment]  # checked by Validation
-    lifetime = open_lifetime(
+    lifetime = open_memory(
         protocol,
         navigator.reader,
         atlas,
@@ -122,12 +129,12 @@ def _live(
     navigator: Navigator,
     atlas: Atlas,
     episodes: Sequence[Episode],
-    lifetime: Lifetime,
+    lifetime: MemoryLifetime,
     number: int,
     *,
-    encode: Encode,
+    encode: InstructionEncoder,
     max_steps: int,
-) -> list[Walk]:
+) -> list[Trajectory]:
     lanes = Lanes(atlas, episodes, lifetime, slots=SLOTS, lived=number)
     with torch.inference_mode():
         steps = roll_out(navigator, atlas, lanes, lifetime.memory, greedy, encode=encode, max_steps=max_steps)
@@ -142,7 +149,10 @@ def _scores(
     tours: Sequence[Tour] | None,
 ) -> dict[str, float]:
     pairs = [
-        (each, Prediction(each.episode_id, tuple(Stand(*stand) for stand in paths[each.episode_id])))
+        (
+            each,
+            Prediction(each.episode_id, tuple(TrajectoryPoint(*stand) for stand in paths[each.episode_id])),
+        )
         for each in episodes
     ]
     scores = score(pairs, atlas, success="end-panos" if task == "cvdn" else "trusted", tours=tours)

@@ -1,39 +1,39 @@
 """What is remembered: the paper. Memory never imports agents, and agents never import memory."""
 
-from esceme.memory.bank import Masked, Memory, MemoryBank, Surroundings
-from esceme.memory.both import Both, BothConfig, InTurn
+from esceme.memory.bank import MaskedMemory, Memory, MemoryBank, MemorySubgraph
+from esceme.memory.bank_file import load_bank, save_bank
+from esceme.memory.both import Both, BothConfig, SequentialReaders
 from esceme.memory.graph_encoding import GraphEncoding, GraphEncodingConfig
-from esceme.memory.reader import Blindfolded, CandidateEnhancing, CandidateEnhancingConfig, Reader, Unaided
+from esceme.memory.reader import CandidateEnhancing, CandidateEnhancingConfig, NoMemory, NoVision, Reader
 from esceme.memory.scene import Pooling, Rows, SceneMemory, pool
-from esceme.memory.store import load_bank, save_bank
 
 READERS: dict[str, type[Reader]] = {
-    "unaided": Unaided,
+    "unaided": NoMemory,
     "candidate-enhancing": CandidateEnhancing,
     "graph-encoding": GraphEncoding,
     "both": Both,
-    "blindfolded": Blindfolded,
+    "blindfolded": NoVision,
 }
 
 __all__ = [
     "READERS",
-    "Blindfolded",
+    "NoVision",
     "Both",
     "BothConfig",
     "CandidateEnhancing",
     "CandidateEnhancingConfig",
     "GraphEncoding",
     "GraphEncodingConfig",
-    "InTurn",
-    "Masked",
+    "SequentialReaders",
+    "MaskedMemory",
     "Memory",
     "MemoryBank",
     "Pooling",
     "Reader",
     "Rows",
     "SceneMemory",
-    "Surroundings",
-    "Unaided",
+    "MemorySubgraph",
+    "NoMemory",
     "load_bank",
     "pool",
     "save_bank",

@@ -22,7 +22,7 @@ PANORAMAS_AT_ONCE = 64
 """How many panoramas are looked at together when everything is remembered."""
 
 
-class Surroundings(NamedTuple):
+class MemorySubgraph(NamedTuple):
     """What is remembered of the scenes that a batch of agents stands in: a graph, each knows a part of it."""
 
     viewpoints: Tensor
@@ -34,7 +34,7 @@ class Surroundings(NamedTuple):
     known: Tensor
     """(B, M) bool: which of them each agent's memory holds."""
 
-    def limited(self, may: Tensor) -> Surroundings:
+    def limited(self, may: Tensor) -> MemorySubgraph:
         """The same where agents know only what they `may`, (B, M) or (M,) bool."""
         return self._replace(known=self.known & may)
 
@@ -56,7 +56,7 @@ class Memory(Protocol):
     def recall_at(self, viewpoints: Tensor) -> Tensor:
         """What is remembered of viewpoints, any shape -> (..., D); zeros for -1 and where nobody has been."""
 
-    def surroundings(self, viewpoints: Tensor) -> Surroundings:
+    def surroundings(self, viewpoints: Tensor) -> MemorySubgraph:
         """What is remembered of the scenes of agents that stand at viewpoints (B,)."""
 
     def remember_seen(self, observation: Observation) -> None:
@@ -180,7 +180,7 @@ class MemoryBank:
         self._settled()
         return self._rows.matrix[self._row_of[viewpoints]]
 
-    def surroundings(self, viewpoints: Tensor) -> Surroundings:
+    def surroundings(self, viewpoints: Tensor) -> MemorySubgraph:
         """What is remembered of the scenes of agents that stand at viewpoints (B,)."""
         visited, here = self.visited.nonzero().flatten(), self._scene_of[viewpoints]
         places = visited[torch.isin(self._scene_of[visited], here)]  # (M,)
@@ -189,7 +189,7 @@ class MemoryBank:
         beside = row_of[self._neighbours[places]]  # (M, K), -1 for who is not remembered
         one, slot = (beside > order[:, None]).nonzero(as_tuple=True)
         edges = torch.stack([one, beside[one, slot]])
-        return Surroundings(places, self.recall_at(places), edges, self._scene_of[places] == here[:, None])
+        return MemorySubgraph(places, self.recall_at(places), edges, self._scene_of[places] == here[:, None])
 
     def remember_seen(self, observation: Observation) -> None:
         """Remember where the agents stand: pooled over the plain features of their candidates."""
@@ -236,7 +236,7 @@ class MemoryBank:
             self._row_of[list(places)] = torch.tensor(at).to(self._row_of)
 
 
-class Masked:
+class MaskedMemory:
     """A memory that is written but never read: the control that tells a memory's effect from its weights'."""
 
     def __init__(self, memory: Memory) -> None:
@@ -246,7 +246,7 @@ class Masked:
         """Zeros, (..., D)."""
         return torch.zeros_like(self.memory.recall_at(viewpoints))
 
-    def surroundings(self, viewpoints: Tensor) -> Surroundings:
+    def surroundings(self, viewpoints: Tensor) -> MemorySubgraph:
         """Of which nobody knows anything."""
         around = self.memory.surroundings(viewpoints)
         return around.limited(torch.zeros_like(around.known))

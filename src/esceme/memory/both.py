@@ -13,7 +13,7 @@ from esceme.memory.reader import CandidateEnhancing, CandidateEnhancingConfig, R
 from esceme.observation import Observation
 
 
-class InTurn(Reader):
+class SequentialReaders(Reader):
     """Several readers of one memory; a subclass says which, and joins their settings by inheriting them."""
 
     parts: ClassVar[tuple[type[Any], ...]]
@@ -44,7 +44,7 @@ class BothConfig(CandidateEnhancingConfig, GraphEncodingConfig):
         GraphEncodingConfig.__post_init__(self)
 
 
-class Both(InTurn):
+class Both(SequentialReaders):
     """Candidates know what was seen behind them, and one more token the whole graph."""
 
     Config = BothConfig

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from esceme.errors import ConfigError, MemoryMismatch
-from esceme.memory.bank import Memory, Surroundings
+from esceme.memory.bank import Memory, MemorySubgraph
 from esceme.memory.reader import Reader
 from esceme.memory.scene import Pooling
 from esceme.observation import Observation
@@ -91,7 +91,7 @@ class GraphEncoding(Reader):
         self._require_width(around.features, "the memory holds")
         return observation.with_token(self.encode(around.limited(~self.masked(observation, around))))
 
-    def masked(self, observation: Observation, around: Surroundings) -> Tensor:
+    def masked(self, observation: Observation, around: MemorySubgraph) -> Tensor:
         """Which remembered viewpoints lie in the window of each agent, (B, M)."""
         window, here = self.config.window, observation.viewpoint[:, None]
         if window == "none":
@@ -106,7 +106,7 @@ class GraphEncoding(Reader):
             hidden = hidden | near
         return hidden
 
-    def encode(self, around: Surroundings) -> Tensor:
+    def encode(self, around: MemorySubgraph) -> Tensor:
         """The graphs that agents know, (B, D): the sum of G' over all pairs, and the mark."""
         somebodys = around.known.any(0)
         outcomes = self.transform(self._entries(around.features[somebodys]))  # (M' + 2, D)

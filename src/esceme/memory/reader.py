@@ -31,27 +31,27 @@ class Reader(nn.Module, ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnaidedConfig:
+class NoMemoryConfig:
     """Nothing to set."""
 
 
-class Unaided(Reader):
+class NoMemory(Reader):
     """The baseline: an agent sees what is there."""
 
-    Config = UnaidedConfig
+    Config = NoMemoryConfig
     uses_memory = False
 
-    def __init__(self, config: UnaidedConfig | None = None) -> None:
+    def __init__(self, config: NoMemoryConfig | None = None) -> None:
         """Have no parameters."""
         super().__init__()
-        self.config = config or UnaidedConfig()
+        self.config = config or NoMemoryConfig()
 
     def forward(self, observation: Observation, memory: Memory | None = None) -> Observation:
         """The observation itself."""
         return observation
 
 
-class Blindfolded(Unaided):
+class NoVision(NoMemory):
     """A control: an agent that sees no pictures, only in which directions it can go."""
 
     def forward(self, observation: Observation, memory: Memory | None = None) -> Observation:

@@ -1,7 +1,7 @@
 """The embedded world: generated houses, photographed and told about, in exactly the public file formats."""
 
-from esceme.synth.dataset import Order, embedded_world, write_world
+from esceme.synth.dataset import WorldConfig, embedded_world, write_world
 from esceme.synth.house import graph_of, make_house
 from esceme.synth.render import Panorama, render
 
-__all__ = ["Order", "Panorama", "embedded_world", "graph_of", "make_house", "render", "write_world"]
+__all__ = ["WorldConfig", "Panorama", "embedded_world", "graph_of", "make_house", "render", "write_world"]

@@ -106,7 +106,7 @@ LONGEST_TOUR = 100
 
 
 @dataclass(frozen=True)
-class Order:
+class WorldConfig:
     """What is asked for: it determines every byte."""
 
     size: Size = "small"
@@ -154,7 +154,7 @@ def cache_folder() -> Path:
 
 
 def embedded_world(
-    order: Order, *, processes: int = 2, watch: Watch = lambda numbers, label: numbers
+    order: WorldConfig, *, processes: int = 2, watch: Watch = lambda numbers, label: numbers
 ) -> Path:
     """The folder of a world in the cache, made first where it is not there yet."""
     home = cache_folder() / "worlds" / order.key
@@ -171,7 +171,7 @@ def embedded_world(
 
 def write_world(
     out: Path,
-    order: Order,
+    order: WorldConfig,
     *,
     processes: int = 2,
     watch: Watch = lambda numbers, label: numbers,
@@ -190,7 +190,7 @@ def write_world(
     return out
 
 
-def sights_of_world(order: Order, split: str) -> dict[str, Sights]:
+def sights_of_world(order: WorldConfig, split: str) -> dict[str, Sights]:
     """What is seen in each house of a split, as it was when the world was made: for scripted readers only."""
     houses = [make_house(name, order.seed) for name in order.houses()[split]]
     height = SHAPES[order.size].height
@@ -225,7 +225,7 @@ class _Photographed(NamedTuple):
     captures: list[Capture]
 
 
-def _make(root: Path, order: Order, processes: int, watch: Watch) -> None:
+def _make(root: Path, order: WorldConfig, processes: int, watch: Watch) -> None:
     shape, houses = SHAPES[order.size], order.houses()
     names = list(dict.fromkeys(name for each in houses.values() for name in each))
     seen: dict[str, Sights] = {}
@@ -254,7 +254,9 @@ def _make(root: Path, order: Order, processes: int, watch: Watch) -> None:
     write_manifest(root)
 
 
-def _photograph(names: Sequence[str], order: Order, processes: int, watch: Watch) -> Iterator[_Photographed]:
+def _photograph(
+    names: Sequence[str], order: WorldConfig, processes: int, watch: Watch
+) -> Iterator[_Photographed]:
     """Every house in order; several processes work side by side, which changes nothing about the bytes."""
     jobs = [(name, order.seed, SHAPES[order.size].height) for name in names]
     if processes <= 1:
@@ -337,7 +339,7 @@ def _label_names() -> dict[str, str]:
 
 
 def _walks(
-    order: Order, houses: dict[str, list[str]], seen: dict[str, Sights], shape: Shape
+    order: WorldConfig, houses: dict[str, list[str]], seen: dict[str, Sights], shape: Shape
 ) -> tuple[dict[str, list[Walk]], list[Walk]]:
     """Walks of every split, and more of train; val_seen has other walks of the houses of train."""
     walks: dict[str, list[Walk]] = {split: [] for split in SPLITS}
@@ -362,7 +364,9 @@ def _walks(
     return walks, augmenting
 
 
-def _write_tasks(root: Path, order: Order, walks: Walks, near: dict[str, list[dict[str, object]]]) -> None:
+def _write_tasks(
+    root: Path, order: WorldConfig, walks: Walks, near: dict[str, list[dict[str, object]]]
+) -> None:
     generator = np.random.default_rng(order.seed)
     write_r2r(root, walks)
     write_rxr(root, walks, generator)

@@ -26,7 +26,7 @@ from esceme.synth.language import (
 )
 from esceme.synth.sights import Mention, Sights
 from esceme.tasks.episode import Episode
-from esceme.tasks.submission import Prediction, Stand
+from esceme.tasks.submission import Prediction, TrajectoryPoint
 from esceme.world.geometry import snap
 
 COUNTING = re.compile(rf"\w+ the (?P<number>{'|'.join(ORDINALS)}) (way on the )?(?P<side>left|right)")
@@ -168,7 +168,7 @@ def read_episodes(
         kept = memories.setdefault(episode.scene_id, Memory(known, frozen=memory != "cold"))
         start = seen.graph.index(episode.start)
         walked = Reader(seen, kept).follow(episode.instruction, start, episode.heading, generator)
-        stands = tuple(Stand(seen.graph.viewpoints[place]) for place in walked)
+        stands = tuple(TrajectoryPoint(seen.graph.viewpoints[place]) for place in walked)
         predictions[episode.episode_id] = Prediction(episode.episode_id, stands)
     return predictions
 

@@ -6,19 +6,19 @@ The gymnasium environments are in `esceme.tasks.gym`, the data doctor in `esceme
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import DialogEpisode, Episode
 from esceme.tasks.folder import DataFolder
-from esceme.tasks.submission import Prediction, Stand, read_predictions
-from esceme.tasks.task import Counts, Task
+from esceme.tasks.submission import Prediction, TrajectoryPoint, read_predictions
+from esceme.tasks.task import SplitSize, Task
 from esceme.tasks.text import Vocabulary, WordPiece
 from esceme.tasks.tours import Tour, make_tours, read_tours
 
 __all__ = [
     "TASKS",
-    "Counts",
+    "SplitSize",
     "DataFolder",
     "DialogEpisode",
     "Episode",
     "Prediction",
-    "Stand",
+    "TrajectoryPoint",
     "Task",
     "Tour",
     "Vocabulary",

@@ -6,18 +6,18 @@ from esceme.tasks.cvdn import read_cvdn
 from esceme.tasks.r2r import read_r2r
 from esceme.tasks.reverie import read_reverie
 from esceme.tasks.rxr import read_rxr
-from esceme.tasks.task import Counts, Task
+from esceme.tasks.task import SplitSize, Task
 
 R2R = Task(
     name="r2r",
     read=read_r2r,
     files=("R2R/R2R_{split}.json", "R2R/annotations/R2R_{split}_enc.json"),
     published={
-        "train": Counts(4675, 14039, 61),
+        "train": SplitSize(4675, 14039, 61),
         "val_train_seen": None,
-        "val_seen": Counts(340, 1021, 56),
-        "val_unseen": Counts(783, 2349, 11),
-        "test": Counts(1391, 4173, 18),
+        "val_seen": SplitSize(340, 1021, 56),
+        "val_unseen": SplitSize(783, 2349, 11),
+        "test": SplitSize(1391, 4173, 18),
     },
     max_steps=15,
     max_tokens=60,
@@ -30,9 +30,9 @@ R4R = Task(
     read=read_r2r,
     files=("R4R/R4R_{split}.json", "R2R/annotations/R4R_{split}_enc.json"),
     published={
-        "train": Counts(25921, 233532, 59),
-        "val_seen": Counts(115, 1035, 40),
-        "val_unseen": Counts(5026, 45234, 11),
+        "train": SplitSize(25921, 233532, 59),
+        "val_seen": SplitSize(115, 1035, 40),
+        "val_unseen": SplitSize(5026, 45234, 11),
         "val_unseen_sampled": None,
     },
     sizes_are="as made from the public R2R",
@@ -68,8 +68,8 @@ CVDN = Task(
     files=("CVDN/{split}.json", "CVDN/annotations/ndh/{split}_enc.json"),
     published={
         "train": None,
-        "val_seen": Counts(94, 382, 45),
-        "val_unseen": Counts(260, 907, 10),
+        "val_seen": SplitSize(94, 382, 45),
+        "val_unseen": SplitSize(260, 907, 10),
         "test": None,
     },
     max_steps=30,
@@ -85,10 +85,10 @@ REVERIE = Task(
     read=read_reverie,
     files=("REVERIE/v2_REVERIE_{split}.json",),
     published={
-        "train": Counts(1574, 10290, 60),
-        "val_seen": Counts(126, 1384, 46),
-        "val_unseen": Counts(314, 3433, 10),
-        "test": Counts(2244, 6144, 16),
+        "train": SplitSize(1574, 10290, 60),
+        "val_seen": SplitSize(126, 1384, 46),
+        "val_unseen": SplitSize(314, 3433, 10),
+        "test": SplitSize(2244, 6144, 16),
     },
     sizes_are="as in the public v2 files",
     max_steps=15,

@@ -24,7 +24,7 @@ from esceme.tasks.symptoms import (
     word_pieces,
     wrong_walks,
 )
-from esceme.tasks.task import Counts
+from esceme.tasks.task import SplitSize
 from esceme.tasks.tours import check_tours, read_all_tours
 from esceme.world.features import FeatureStore, check_panorama, open_features
 from esceme.world.graph import SUFFIX, SceneGraph, listed_scene_ids, scene_ids
@@ -197,7 +197,7 @@ class _Examination:
             yield Finding("fault", name, "holds no instructions", source)
             return
         self.episodes[task, split] = episodes
-        counts, published = Counts.of(episodes), TASKS[task].published.get(split)
+        counts, published = SplitSize.of(episodes), TASKS[task].published.get(split)
         text = _describe(counts)
         if published is not None and MATTERPORT.fullmatch(episodes[0].scene_id):
             if counts.instructions == TASKS[task].earlier.get(split):
@@ -335,7 +335,7 @@ class _Examination:
         return sorted(key for key in set(keys) - known if not key.startswith(excused))
 
 
-def _describe(counts: Counts) -> str:
+def _describe(counts: SplitSize) -> str:
     return f"{counts.paths:,} paths, {counts.instructions:,} instructions, {counts.scenes} scenes"
 
 

@@ -18,7 +18,7 @@ from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, snap
 from esceme.world.graph import SceneGraph
 
 
-class Stand(NamedTuple):
+class TrajectoryPoint(NamedTuple):
     """One entry of a trajectory: where the agent stood and, where the file says so, where it looked."""
 
     viewpoint: str
@@ -31,7 +31,7 @@ class Prediction:
     """Where an agent went in one episode."""
 
     episode_id: str
-    trajectory: tuple[Stand, ...]
+    trajectory: tuple[TrajectoryPoint, ...]
     object_id: str | None = None
 
     @property
@@ -80,15 +80,15 @@ def read_predictions(path: str | Path) -> dict[str, Prediction]:
     return predictions
 
 
-def _flatten(entries: Iterable[str | list[str | float | None]], place: str) -> Iterable[Stand]:
+def _flatten(entries: Iterable[str | list[str | float | None]], place: str) -> Iterable[TrajectoryPoint]:
     for number, entry in enumerate(entries):
         match [entry] if isinstance(entry, str) else entry:
             case [str(viewpoint), *angles] if len(angles) <= 2 and not any(
                 isinstance(a, str) for a in angles
             ):
-                yield Stand(viewpoint, *angles)
+                yield TrajectoryPoint(viewpoint, *angles)
             case [*hops] if hops and all(isinstance(hop, str) for hop in hops):
-                yield from (Stand(str(hop)) for hop in hops)
+                yield from (TrajectoryPoint(str(hop)) for hop in hops)
             case _:
                 raise DataError(
                     f"{place}: trajectory entry {number} is {entry}; "

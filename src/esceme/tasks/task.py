@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from esceme.tasks.episode import Episode
 
 
-class Counts(NamedTuple):
+class SplitSize(NamedTuple):
     """How large a split is: walks, instructions, scenes."""
 
     paths: int
@@ -18,7 +18,7 @@ class Counts(NamedTuple):
     scenes: int
 
     @classmethod
-    def of(cls, episodes: Sequence[Episode]) -> Counts:
+    def of(cls, episodes: Sequence[Episode]) -> SplitSize:
         """Count what episodes hold."""
         return cls(
             paths=len({episode.path_id for episode in episodes}),
@@ -35,7 +35,7 @@ class Task:
     read: Callable[[Path], Sequence[Episode]]
     files: tuple[str, ...]
     """Where a split may lie below a data folder, `{split}` to be filled in; the first that exists counts."""
-    published: Mapping[str, Counts | None]
+    published: Mapping[str, SplitSize | None]
     """Splits and their published sizes, None where the size is not known to us."""
     sizes_are: str = "as published"
     """What it means to have exactly these sizes."""

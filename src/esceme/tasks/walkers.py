@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from esceme.errors import ConfigError, WorldError, blaming
 from esceme.tasks.episode import SUCCESS_WITHIN, Episode, locate_goals, require_unique
-from esceme.tasks.schedule import Order, Schedule
+from esceme.tasks.episode_queue import Order, Schedule
 from esceme.tasks.text import Tokenizer, truncate
 from esceme.world.atlas import Atlas, Pose
 from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS
@@ -30,7 +30,7 @@ class Options(TypedDict, total=False):
     max_steps: int
     """Decisions per episode, STOP included (default 15, as R2R: spec A.13); the last one truncates it."""
     order: Order
-    """Which episode comes next (default `file`); `esceme.tasks.schedule` describes all three."""
+    """Which episode comes next (default `file`); `esceme.tasks.episode_queue` describes all three."""
     reward: Reward
     """What is rewarded.
 

@@ -9,7 +9,7 @@ import msgspec
 
 from esceme.errors import DataError, WorldError
 from esceme.files import read_json
-from esceme.learning.lessons import Decide, relive, walk_again
+from esceme.learning.rollouts import Decide, forward_all, forward_stepwise
 from esceme.tasks.episode import Episode
 from esceme.verify.beside import CRITIC, NOT_COMPARED, Beside, Switches, network_of
 from esceme.verify.comparison import Comparison, Json, Report, Skipped, or_fault
@@ -25,7 +25,7 @@ TOLERANCE = 1e-4
 LEAST, LEAST_NORM = 0.1, 0.01
 """Smaller numbers than these are compared as if they were as large: 1e-5 of a loss or value, and 1e-6 of the
 norm of a gradient, are noise in single precision. Gradients of keys' biases are nothing else."""
-WAYS: dict[str, Decide] = {"at once": relive, "step by step": walk_again}
+WAYS: dict[str, Decide] = {"at once": forward_all, "step by step": forward_stepwise}
 
 
 def compare_learning(name: str, path: Path, references: References, report: Report) -> None:
@@ -42,7 +42,7 @@ def compare_learning(name: str, path: Path, references: References, report: Repo
             comparison.lack("IL")
         else:
             at_once = hasattr(school.navigator.agent, "decide_all")
-            for way, decide in WAYS.items() if at_once else [("step by step", walk_again)]:
+            for way, decide in WAYS.items() if at_once else [("step by step", forward_stepwise)]:
                 ours = school.imitate(stored.imitated.items, decide)
                 _compare_imitated(stored.imitated, ours, way, comparison)
         if stored.rewarded is None or not stored.rewarded.items:

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from esceme.errors import DataError, WorldError
-from esceme.evaluation.protocol import open_lifetime
+from esceme.evaluation.protocol import open_memory
 from esceme.evaluation.schedule import Interleaved
 from esceme.files import read_json
 from esceme.memory import MemoryBank
 from esceme.navigator import Navigator
-from esceme.rollout import Step, roll_out
+from esceme.rollout import RolloutStep, roll_out
 from esceme.tasks.episode import Episode
 from esceme.verify.beside import NOT_COMPARED, Beside, Switches, network_of
 from esceme.verify.comparison import MALFORMED, Comparison, Json, Report, Skipped, or_fault
@@ -124,7 +124,7 @@ def _compare_passes(
     if not scenes:
         return
     atlas = made_up_atlas(scenes, references, sizes.feature_width)
-    witness, lifetime = Witness(navigator.agent, reader).eval(), open_lifetime("cold", reader, atlas)
+    witness, lifetime = Witness(navigator.agent, reader).eval(), open_memory("cold", reader, atlas)
     bank = lifetime.bank
     for each in stored.passes:
         replay = Replay(atlas, each.batches)
@@ -140,7 +140,7 @@ def _compare_passes(
             comparison.add_array("passes.batches.paths (ties, settled as stored)", settled, settled, 0.0)
 
 
-def _compare_step(step: Step, witness: Witness, replay: Replay, comparison: Comparison) -> None:
+def _compare_step(step: RolloutStep, witness: Witness, replay: Replay, comparison: Comparison) -> None:
     """Compare the rows of the living; the original's rows are as wide as the widest, ended or not."""
     when = step.walks[0].decisions - 1
     if when >= len(replay.batch.steps):

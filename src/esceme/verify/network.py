@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from esceme.agents.base import Words
+from esceme.agents.base import TokenBatch
 from esceme.agents.hamt import HAMT, Considered
 from esceme.agents.layers import CrossLayer, Tokens
 from esceme.agents.tdstp import TDSTP, Planned, grid_points
 from esceme.errors import ConfigError, DataError
-from esceme.memory import CandidateEnhancing, Surroundings
+from esceme.memory import CandidateEnhancing, MemorySubgraph
 from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.verify.beside import CRITIC, Beside, Tensors, network_of, read_tensors
@@ -116,7 +116,7 @@ def network_outputs(navigator: Navigator, given: Tensors) -> Tensors:
     padding, as the original does. Both ways are lived side by side, each with its own outcome of each step.
     """
     agent = network_of(navigator)
-    words = Words(given["txt_ids"], given["txt_masks"])
+    words = TokenBatch(given["txt_ids"], given["txt_masks"])
     packed: Lived = agent.begin(words, words.ids[:, 0])
     encoded = agent.read(words, everything=True)
     texts = _texts(agent, encoded, words.valid)
@@ -242,11 +242,11 @@ class _Recalled(NamedTuple):
         """What is remembered of the candidates."""
         return self.features
 
-    def surroundings(self, viewpoints: Tensor) -> Surroundings:
+    def surroundings(self, viewpoints: Tensor) -> MemorySubgraph:
         """Nothing: where the candidates lie is not told."""
         nowhere = viewpoints[:0]
         around = (self.features.new_zeros(0, self.features.shape[-1]), nowhere.expand(2, 0))
-        return Surroundings(nowhere, *around, torch.zeros(len(viewpoints), 0, dtype=torch.bool))
+        return MemorySubgraph(nowhere, *around, torch.zeros(len(viewpoints), 0, dtype=torch.bool))
 
     def remember_seen(self, observation: Observation) -> None:
         """Nothing new."""

@@ -16,20 +16,20 @@ from esceme.agents.tdstp import TDSTP
 from esceme.checkpoints import names_of
 from esceme.checkpoints.names import CRITIC, TD_STP
 from esceme.errors import ConfigError, DataError
-from esceme.learning.lessons import Decide, follow, sample
-from esceme.learning.losses import Lived, actor_critic, imitation, returns_of, step_terms, uncertainty
+from esceme.learning.losses import Transition, actor_critic, imitation, returns_of, step_terms, uncertainty
 from esceme.learning.rewards import PathReward
+from esceme.learning.rollouts import Decide, sample_rollout, teacher_rollout
 from esceme.learning.teachers import TEACHERS
 from esceme.learning.trainer import Trainer
-from esceme.learning.training import Training
+from esceme.learning.training_config import Training
 from esceme.memory import Memory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
+from esceme.trajectory import SingleBatch, Trajectory
 from esceme.verify.comparison import Json
 from esceme.verify.replay import Item, encoded, episode_of, row_at
 from esceme.verify.transcript import Asked, Imitated, ImitationLogs, Norms, Rewarded, RewardedLogs
-from esceme.walking import Once, Walk
 from esceme.world.atlas import Atlas, Pose
 
 STOPPED = -1
@@ -54,7 +54,7 @@ class School:
             return made[-1]
 
         teach = TEACHERS[trainer.training.teacher](self.atlas)
-        told = follow(self.atlas, episodes, teach, max_steps=self.max_steps)
+        told = teacher_rollout(self.atlas, episodes, teach, max_steps=self.max_steps)
         weight = trainer.training.imitation_weight
         loss = trainer.explain(told, {}, keep, weight=weight)
         torch.autograd.backward(loss)
@@ -77,10 +77,10 @@ class School:
     def reinforce(self, items: Sequence[Asked], actions: Sequence[Sequence[int]]) -> Rewarded:
         """Walk as stored, and learn from the rewards."""
         trainer, episodes = self._begin(items)
-        source = Once(self.atlas, episodes)
+        source = SingleBatch(self.atlas, episodes)
         forced = Forced(trainer.navigator, self.atlas, source.walks, actions)
         reward = Measured(self.atlas, source.walks)
-        steps, beyond = sample(
+        steps, beyond = sample_rollout(
             forced.onlooker,
             self.atlas,
             source,
@@ -135,21 +135,26 @@ class School:
             trainer.memory.begin(episodes, np.random.default_rng(0))
         return trainer, episodes
 
-    def _parts(self, steps: Sequence[Lived], beyond: Tensor, training: Training) -> Iterator[float]:
+    def _parts(self, steps: Sequence[Transition], beyond: Tensor, training: Training) -> Iterator[float]:
         """What each walk adds to the loss."""
         count = sum(len(step.rows) for step in steps)
         divisor = count if training.normalise == "steps" else training.batch
         for row in range(len(beyond)):
             own = [step.rows == row for step in steps]
             lived = [
-                Lived(*(None if each is None else each[mine] for each in step))  # type: ignore[arg-type]
+                Transition(*(None if each is None else each[mine] for each in step))  # type: ignore[arg-type]
                 for step, mine in zip(steps, own, strict=True)
             ]
             terms = actor_critic(lived, beyond, discount=training.discount)
             yield float(terms.total(training.entropy_weight).detach()) / divisor
 
     def _logs(
-        self, steps: Sequence[Lived], beyond: Tensor, forced: Forced, loss: float, asides: Sequence[float]
+        self,
+        steps: Sequence[Transition],
+        beyond: Tensor,
+        forced: Forced,
+        loss: float,
+        asides: Sequence[float],
     ) -> RewardedLogs:
         returns = returns_of(steps, beyond, discount=self.training.discount)
         terms = [step_terms(*each) for each in zip(steps, returns, strict=True)][::-1]
@@ -202,7 +207,11 @@ class Forced:
     """Stored choices, taken again; who has stopped goes on deciding where it stands, as in the original."""
 
     def __init__(
-        self, navigator: Navigator, atlas: Atlas, walks: Sequence[Walk], actions: Sequence[Sequence[int]]
+        self,
+        navigator: Navigator,
+        atlas: Atlas,
+        walks: Sequence[Trajectory],
+        actions: Sequence[Sequence[int]],
     ) -> None:
         """Take the `actions`; what cannot be done is STOP."""
         self.onlooker = Onlooker(navigator.agent, navigator.reader).eval()
@@ -212,11 +221,11 @@ class Forced:
         """Of every step, summed over everybody."""
         self._atlas, self._walks, self._actions = atlas, walks, actions
         self._row_of = {walk: row for row, walk in enumerate(walks)}
-        self._gone: list[Walk] = []
+        self._gone: list[Trajectory] = []
         self._state: State | None = None
 
     @torch.no_grad()
-    def choose(self, decision: Decision, observation: Observation, walks: Sequence[Walk]) -> Tensor:
+    def choose(self, decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
         """What is stored."""
         state, seen = self.onlooker.state, self.onlooker.seen
         values = dict(zip(walks, _values(decision), strict=True))
@@ -245,7 +254,7 @@ class Forced:
             values |= zip(self._gone, _values(self._linger()), strict=True)
         self.values.append([values[walk] for walk in self._walks])
 
-    def _taken(self, walk: Walk, stop: int, first: int | None) -> int:
+    def _taken(self, walk: Trajectory, stop: int, first: int | None) -> int:
         """The stored choice of a walk, STOP where it is none; places are choices from `first` on."""
         row = self._row_of[walk]
         (stored,) = row_at(self._actions, walk.decisions)[row : row + 1] or [stop]
@@ -271,14 +280,14 @@ class Forced:
 class Measured(PathReward):
     """The reward of paths, and what a file holds of every step."""
 
-    def __init__(self, atlas: Atlas, walks: Sequence[Walk]) -> None:
+    def __init__(self, atlas: Atlas, walks: Sequence[Trajectory]) -> None:
         """Begin where the walks began."""
         super().__init__(atlas, walks)
         self.told: list[list[list[float]]] = []
         self._walks = walks
         self._ends = np.array([atlas.locate(each.episode.scene_id, [each.episode.goal])[0] for each in walks])
 
-    def step(self, walks: Sequence[Walk]) -> NDArray[np.float64]:
+    def step(self, walks: Sequence[Trajectory]) -> NDArray[np.float64]:
         """The reward of each walk's latest decision, (B,)."""
         rewards = super().step(walks)
         worth = dict(zip(walks, rewards.tolist(), strict=True))
@@ -303,7 +312,7 @@ def _values(decision: Decision) -> list[float]:
     return [] if decision.value is None else decision.value.tolist()
 
 
-def _table(walks: Sequence[Walk], rows: Sequence[Any], chosen: Sequence[Any]) -> list[list[int]]:
+def _table(walks: Sequence[Trajectory], rows: Sequence[Any], chosen: Sequence[Any]) -> list[list[int]]:
     """What every walk did at every step."""
     table = []
     for at, (who, what) in enumerate(zip(rows, chosen, strict=True)):
@@ -315,7 +324,7 @@ def _table(walks: Sequence[Walk], rows: Sequence[Any], chosen: Sequence[Any]) ->
     return table
 
 
-def _paths(atlas: Atlas, walks: Sequence[Walk]) -> list[list[str]]:
+def _paths(atlas: Atlas, walks: Sequence[Trajectory]) -> list[list[str]]:
     return [[atlas.name(viewpoint)[1] for viewpoint, _ in walk.poses] for walk in walks]
 
 

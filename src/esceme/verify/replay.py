@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esceme.agents.base import Decision, Routes, State
+from esceme.agents.base import BacktrackRoutes, Decision, State
 from esceme.agents.crossmodal import CrossModalState
 from esceme.agents.tdstp import TDSTP, TdstpState
 from esceme.errors import ConfigError, DataError, WorldError
@@ -23,9 +23,9 @@ from esceme.memory import CandidateEnhancing, Memory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
+from esceme.trajectory import Trajectory, next_poses
 from esceme.verify.comparison import Json
 from esceme.verify.references import References
-from esceme.walking import Walk, moves
 from esceme.world.atlas import Atlas, Pose
 from esceme.world.features import ArrayFeatures
 from esceme.world.geometry import VIEWS
@@ -224,9 +224,9 @@ class Replay:
         batches = [batch for batch in batches if batch.instr_ids and batch.items]
         self._batches, self._coming = batches, iter(batches)
         self.batch: Batch = Batch([], [], [], [])
-        self.walks: list[Walk] = []
+        self.walks: list[Trajectory] = []
         """Those of the batch, in its order, ended or not."""
-        self._turned: dict[Walk, dict[int, int]] = {}
+        self._turned: dict[Trajectory, dict[int, int]] = {}
 
     def episodes(self, vocabulary: int) -> list[list[Episode]]:
         """The episodes of every batch."""
@@ -235,7 +235,7 @@ class Replay:
             for batch in self._batches
         ]
 
-    def choose(self, decision: Decision, observation: Observation, walks: Sequence[Walk]) -> Tensor:
+    def choose(self, decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
         """The best choice, or the stored one where the stored scores hardly tell."""
         if walks[0].decisions == 0:
             self.batch, self.walks = next(self._coming), list(walks)
@@ -247,29 +247,29 @@ class Replay:
             self._note_turn(walk, slot, int(chosen[slot]), decision)
         return chosen
 
-    def poses(self, walk: Walk) -> list[tuple[int, int]]:
+    def poses(self, walk: Trajectory) -> list[tuple[int, int]]:
         """A walk as a file tells it: who goes back arrives before turning to what it faced there."""
         turned = self._turned.get(walk, {})
         return [(place, turned.get(index, view)) for index, (place, view) in enumerate(walk.poses)]
 
-    def _note_turn(self, walk: Walk, slot: int, choice: int, decision: Decision) -> None:
+    def _note_turn(self, walk: Trajectory, slot: int, choice: int, decision: Decision) -> None:
         """Keep what is faced on arrival, where a choice leads back."""
         if decision.routes is not None and choice >= decision.routes.first:
             arrival = len(walk.poses) + len(decision.routes.way(slot, choice)) - 1
             self._turned.setdefault(walk, {})[arrival] = walk.poses[-1][1]
 
-    def _tied(self, walk: Walk, slot: int, decision: Decision) -> int | None:
+    def _tied(self, walk: Trajectory, slot: int, decision: Decision) -> int | None:
         """What the original did, where it was one of several choices that were as good."""
         scores = decision.logits[slot]
         near = (scores > scores.max() - TIE).nonzero().flatten().tolist()
         agree = [choice for choice in near if self._was_taken(walk, slot, choice, decision)]
         return agree[0] if len(near) > 1 and agree else None
 
-    def _was_taken(self, walk: Walk, slot: int, choice: int, decision: Decision) -> bool:
+    def _was_taken(self, walk: Trajectory, slot: int, choice: int, decision: Decision) -> bool:
         """Whether a choice leads where the stored path goes on."""
         path = row_at(self.batch.paths, self.walks.index(walk))
         here = Pose(*(np.array([each]) for each in walk.poses[-1]))
-        (way,) = moves(self.atlas, here, _alone(decision, slot), torch.tensor([choice]))
+        (way,) = next_poses(self.atlas, here, _alone(decision, slot), torch.tensor([choice]))
         stored = [pose[0] for pose in path[len(walk.poses) : len(walk.poses) + max(len(way), 1)]]
         return stored == [self.atlas.name(viewpoint)[1] for viewpoint, _ in way]
 
@@ -278,7 +278,7 @@ def _alone(decision: Decision, slot: int) -> Decision:
     """The decision of one agent of a batch."""
     routes = decision.routes
     if routes is not None:
-        routes = Routes(routes.first, *(each[slot : slot + 1] for each in routes[1:]))
+        routes = BacktrackRoutes(routes.first, *(each[slot : slot + 1] for each in routes[1:]))
     return Decision(decision.logits[slot : slot + 1], routes=routes)
 
 

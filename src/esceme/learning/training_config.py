@@ -8,7 +8,7 @@ from typing import Literal
 
 from esceme.errors import ConfigError
 from esceme.evaluation.protocol import PROTOCOLS
-from esceme.learning.completeness import Completeness
+from esceme.learning.memory_dropout import MemoryDropout
 from esceme.learning.rewards import REWARDS
 from esceme.learning.teachers import COMMENTS, SUPERVISIONS, TEACHERS
 
@@ -58,7 +58,7 @@ class Training:
     reward: str = "path"
     augmentation: str = ""
     """A task whose train split takes turns with the task's own, iteration by iteration; none by default."""
-    completeness: Completeness = field(default_factory=Completeness)
+    completeness: MemoryDropout = field(default_factory=MemoryDropout)
     checkpoint_every: int = 500
 
     def __post_init__(self) -> None:

@@ -15,16 +15,24 @@ from cottage import blind_navigator, cottage, encode, small_navigator, walk_of
 from esceme.agents.base import Decision
 from esceme.agents.scripted import StopAtOnce
 from esceme.errors import ConfigError, WorldError
-from esceme.learning.completeness import Completeness, TrainingMemory
-from esceme.learning.lessons import Told, decisions_of, follow, relive, sample, try_out, walk_again
+from esceme.learning.memory_dropout import MemoryDropout, TrainingMemory
 from esceme.learning.rewards import GoalReward, PathReward
-from esceme.learning.teachers import by_time, shortest
-from esceme.memory import Unaided
+from esceme.learning.rollouts import (
+    Demonstrations,
+    dagger_rollout,
+    forward_all,
+    forward_demonstrations,
+    forward_stepwise,
+    sample_rollout,
+    teacher_rollout,
+)
+from esceme.learning.teachers import shortest, teacher_by_step
+from esceme.memory import NoMemory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
-from esceme.rollout import Step, roll_out
+from esceme.rollout import RolloutStep, roll_out
 from esceme.tasks.episode import Episode
-from esceme.walking import Choose, Once, Walk, sampling
+from esceme.trajectory import ActionSelector, SingleBatch, Trajectory, sampling
 
 ATLAS = cottage()
 # Two come to the hall and the landing after another has been there; one stops at once, one comes by twice.
@@ -55,7 +63,7 @@ def begun(navigator: Navigator, way: Any = "as-released", *, seed: int = 0) -> T
     """A memory of some places, at the beginning of a rollout; the same seed, the same memory."""
     if not navigator.reader.uses_memory:
         return None
-    settings = Completeness(way=way, reset_after=2, forget_share=0.4, full=0.0, empty=0.0)
+    settings = MemoryDropout(way=way, reset_after=2, forget_share=0.4, full=0.0, empty=0.0)
     memory = TrainingMemory(ATLAS, navigator.reader, settings)
     for number in range(2):  # the second time, a scene may be forgotten
         memory.begin(EPISODES, np.random.default_rng([seed, number]))
@@ -64,11 +72,11 @@ def begun(navigator: Navigator, way: Any = "as-released", *, seed: int = 0) -> T
     return memory
 
 
-def led(max_steps: int = 15) -> Told:
-    return follow(ATLAS, EPISODES, by_time(ATLAS), max_steps=max_steps)
+def led(max_steps: int = 15) -> Demonstrations:
+    return teacher_rollout(ATLAS, EPISODES, teacher_by_step(ATLAS), max_steps=max_steps)
 
 
-def forcing(told: Told) -> Choose:
+def forcing(told: Demonstrations) -> ActionSelector:
     """What was chosen, by walk and step."""
     taken = {
         (row, step): choice
@@ -77,15 +85,15 @@ def forcing(told: Told) -> Choose:
     }
     rows = {walk.episode.episode_id: row for row, walk in enumerate(told.walks)}
 
-    def choose(decision: Decision, observation: Observation, walks: Sequence[Walk]) -> Tensor:
+    def choose(decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
         return torch.tensor([taken[rows[walk.episode.episode_id], walk.decisions] for walk in walks])
 
     return choose
 
 
-def stepping(navigator: Navigator, told: Told, memory: TrainingMemory | None) -> Tensor:
+def stepping(navigator: Navigator, told: Demonstrations, memory: TrainingMemory | None) -> Tensor:
     """The same walks by the loop that everything walks with, all steps one below the other, (R, C)."""
-    source = Once(ATLAS, [walk.episode for walk in told.walks])
+    source = SingleBatch(ATLAS, [walk.episode for walk in told.walks])
     steps = roll_out(
         navigator, ATLAS, source, memory, forcing(told), encode=encode, max_steps=len(told.chosen)
     )
@@ -111,7 +119,9 @@ def test_decisions_made_at_once_are_those_of_stepping(way: str | None, network: 
         memories = [begun(navigator, way, seed=seed) for _ in range(4)]
         expected = stepping(navigator, told, memories[0])
         assert len(expected) == sum(walk.decisions for walk in told.walks)
-        for decide, memory in zip((relive, walk_again, decisions_of), memories[1:], strict=True):
+        for decide, memory in zip(
+            (forward_all, forward_stepwise, forward_demonstrations), memories[1:], strict=True
+        ):
             found = decide(navigator, ATLAS, told, memory, encode=encode).logits
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
             assert left(memory) == left(memories[0])
@@ -121,10 +131,10 @@ def test_decisions_made_at_once_are_those_of_stepping(way: str | None, network: 
 def test_places_visited_by_others_in_the_meantime_matter(way: str) -> None:
     """So that the test above can fail: alone, some walks decide otherwise from a later step on."""
     navigator, told = small_navigator(), led()
-    together = relive(navigator, ATLAS, told, begun(navigator, way), encode=encode).logits
+    together = forward_all(navigator, ATLAS, told, begun(navigator, way), encode=encode).logits
     for row, episode in enumerate(EPISODES):
-        alone = follow(ATLAS, [episode], by_time(ATLAS), max_steps=15)
-        apart = relive(navigator, ATLAS, alone, begun(navigator, way), encode=encode).logits
+        alone = teacher_rollout(ATLAS, [episode], teacher_by_step(ATLAS), max_steps=15)
+        apart = forward_all(navigator, ATLAS, alone, begun(navigator, way), encode=encode).logits
         with_others = together[told.when.episode == row]
         same = [torch.allclose(a[: len(b)], b, atol=1e-5) for a, b in zip(with_others, apart, strict=True)]
         assert same[0]  # nobody has written anything yet
@@ -138,7 +148,7 @@ def test_places_visited_by_others_in_the_meantime_matter(way: str) -> None:
 def test_gradients_of_both_ways_are_alike(fusing: bool) -> None:
     navigator = (small_navigator if fusing else blind_navigator)(**NETWORKS["once-read"])
     told, gradients = led(), []
-    for decide in (relive, walk_again):
+    for decide in (forward_all, forward_stepwise):
         navigator.zero_grad()
         logits = decide(navigator, ATLAS, told, begun(navigator), encode=encode).logits
         functional.cross_entropy(logits, told.labels, reduction="sum").backward()
@@ -152,10 +162,10 @@ def test_gradients_of_both_ways_are_alike(fusing: bool) -> None:
 
 
 def test_an_agent_whose_history_is_recurrent_is_stepped() -> None:
-    navigator = Navigator(StopAtOnce(), Unaided())
+    navigator = Navigator(StopAtOnce(), NoMemory())
     assert not hasattr(navigator.agent, "decide_all")
-    told = follow(ATLAS, EPISODES, lambda walk: walk.viewpoint, max_steps=3)
-    logits = decisions_of(navigator, ATLAS, told, None, encode=encode).logits
+    told = teacher_rollout(ATLAS, EPISODES, lambda walk: walk.viewpoint, max_steps=3)
+    logits = forward_demonstrations(navigator, ATLAS, told, None, encode=encode).logits
     assert logits.argmax(1).tolist() == told.labels.tolist()
 
 
@@ -186,8 +196,10 @@ def test_walks_are_told_step_by_step_with_who_is_still_walking() -> None:
 def test_poses_are_those_of_the_loop() -> None:
     """What is faced after a move counts, too: it is seen, and part of the history."""
     told, navigator = led(), blind_navigator()
-    steps: list[Step] = list(
-        roll_out(navigator, ATLAS, Once(ATLAS, EPISODES), None, forcing(told), encode=encode, max_steps=15)
+    steps: list[RolloutStep] = list(
+        roll_out(
+            navigator, ATLAS, SingleBatch(ATLAS, EPISODES), None, forcing(told), encode=encode, max_steps=15
+        )
     )
     assert np.concatenate([step.seen.viewpoint for step in steps]).tolist() == told.pose.viewpoint.tolist()
     assert np.concatenate([step.seen.facing for step in steps]).tolist() == told.pose.view.tolist()
@@ -199,9 +211,9 @@ def test_a_teacher_leads_no_farther_than_the_limit() -> None:
     assert [walk.stopped for walk in told.walks] == [False, False, False, True, True]
     # The places that were reached by the last move are not remembered (spec C.3).
     navigator = small_navigator()
-    memory = TrainingMemory(ATLAS, navigator.reader, Completeness())
+    memory = TrainingMemory(ATLAS, navigator.reader, MemoryDropout())
     memory.begin(EPISODES, np.random.default_rng(0))
-    relive(navigator, ATLAS, told, memory, encode=encode)
+    forward_all(navigator, ATLAS, told, memory, encode=encode)
     assert set(left(memory)) == {
         *(at(name) for name in ("garden", "door", "hall", "landing", "attic", "kitchen")),
         *(at(name, "shed") for name in ("hall", "door")),
@@ -211,7 +223,7 @@ def test_a_teacher_leads_no_farther_than_the_limit() -> None:
 
 def test_pitfall_11_a_path_is_followed_by_the_clock_through_places_it_comes_by_twice() -> None:
     loop = walk_of("hall", "door", "hall", "door", "garden")
-    told = follow(ATLAS, [loop], by_time(ATLAS), max_steps=15)
+    told = teacher_rollout(ATLAS, [loop], teacher_by_step(ATLAS), max_steps=15)
     assert names([place for place, _ in told.walks[0].poses]) == list(loop.reference_path)
     assert [int(each) for each in told.label[-1]] == [ATLAS.degrees[at("garden")]]
 
@@ -219,7 +231,7 @@ def test_pitfall_11_a_path_is_followed_by_the_clock_through_places_it_comes_by_t
 def test_pitfall_11_stop_is_taught_when_the_path_is_over_not_when_its_end_is_reached() -> None:
     """The path comes by its own end on the way."""
     back = walk_of("door", "hall", "door")
-    told = follow(ATLAS, [back], by_time(ATLAS), max_steps=15)
+    told = teacher_rollout(ATLAS, [back], teacher_by_step(ATLAS), max_steps=15)
     assert [walk.decisions for walk in told.walks] == [3]
     assert told.labels[0] != ATLAS.degrees[at("door")] == told.labels[2]
 
@@ -227,14 +239,18 @@ def test_pitfall_11_stop_is_taught_when_the_path_is_over_not_when_its_end_is_rea
 # -- DAgger ------------------------------------------------------------------------------------------------
 
 
-def trying(navigator: Navigator, memory: TrainingMemory | None, said: list[Tensor], seed: int = 1) -> Told:
+def trying(
+    navigator: Navigator, memory: TrainingMemory | None, said: list[Tensor], seed: int = 1
+) -> Demonstrations:
     drawing = sampling(seed)
 
-    def choose(decision: Decision, observation: Observation, walks: Sequence[Walk]) -> Tensor:
+    def choose(decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
         said.append(decision.logits)
         return drawing(decision, observation, walks)
 
-    return try_out(navigator, ATLAS, EPISODES, memory, shortest(ATLAS), choose, encode=encode, max_steps=6)
+    return dagger_rollout(
+        navigator, ATLAS, EPISODES, memory, shortest(ATLAS), choose, encode=encode, max_steps=6
+    )
 
 
 @pytest.mark.parametrize("way", [None, *WAYS])
@@ -242,17 +258,17 @@ def test_what_was_tried_out_is_relived_without_what_came_later(way: str | None) 
     navigator = (blind_navigator if way is None else small_navigator)()
     memory, said = begun(navigator, way), list[Tensor]()
     told = trying(navigator, memory, said)
-    found = relive(navigator, ATLAS, told, memory, encode=encode).logits
+    found = forward_all(navigator, ATLAS, told, memory, encode=encode).logits
     assert len(found) > 12
     for row, logits in enumerate(logits for step in said for logits in step):
         torch.testing.assert_close(found[row, : len(logits)], logits, atol=1e-5, rtol=1e-5)
     if memory is None:
         return
     # Were the walks' own future known, they would decide otherwise.
-    after = TrainingMemory(ATLAS, navigator.reader, Completeness())
+    after = TrainingMemory(ATLAS, navigator.reader, MemoryDropout())
     after.remember_at(left(memory))
     after.begin(EPISODES, np.random.default_rng(0))
-    leaked = relive(navigator, ATLAS, told, after, encode=encode).logits
+    leaked = forward_all(navigator, ATLAS, told, after, encode=encode).logits
     assert not torch.allclose(leaked, found, atol=1e-3)
 
 
@@ -263,7 +279,7 @@ def test_comments_are_the_teachers_on_where_the_agent_went() -> None:
     for row, walk in enumerate(told.walks):
         mine = told.when.episode == row
         for place, label in zip(told.pose.viewpoint[mine], told.labels[mine].tolist(), strict=True):
-            wanted = teacher(Walk(walk.episode, [(int(place), 12)]))
+            wanted = teacher(Trajectory(walk.episode, [(int(place), 12)]))
             ways = [*ATLAS.neighbours[place, : ATLAS.degrees[place]].tolist(), int(place)]
             assert ways[label] == wanted
     assert not np.array_equal(told.labels, np.concatenate(told.chosen))
@@ -280,22 +296,31 @@ def test_trying_out_learns_nothing_and_drops_nothing_but_leaves_training_on() ->
 
 
 def test_a_teacher_by_time_may_not_know_the_way_of_who_went_astray() -> None:
-    def stray(decision: Decision, observation: Observation, walks: Sequence[Walk]) -> Tensor:
+    def stray(decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
         return torch.zeros(len(walks), dtype=torch.int64)
 
     episode = walk_of("attic", "landing", "hall", "kitchen", "pantry")
     with pytest.raises(WorldError, match="which no edge joins"):
-        try_out(blind_navigator(), ATLAS, [episode], None, by_time(ATLAS), stray, encode=encode, max_steps=6)
+        dagger_rollout(
+            blind_navigator(),
+            ATLAS,
+            [episode],
+            None,
+            teacher_by_step(ATLAS),
+            stray,
+            encode=encode,
+            max_steps=6,
+        )
 
 
 # -- sampled walks -----------------------------------------------------------------------------------------
 
 
 def sampled(
-    navigator: Navigator, told: Told, memory: TrainingMemory | None, max_steps: int
-) -> tuple[Any, Tensor, Once]:
-    source = Once(ATLAS, [walk.episode for walk in told.walks])
-    steps, beyond = sample(
+    navigator: Navigator, told: Demonstrations, memory: TrainingMemory | None, max_steps: int
+) -> tuple[Any, Tensor, SingleBatch]:
+    source = SingleBatch(ATLAS, [walk.episode for walk in told.walks])
+    steps, beyond = sample_rollout(
         navigator,
         ATLAS,
         source,
@@ -332,10 +357,10 @@ def test_the_value_beyond_a_walk_that_was_cut_off_is_that_of_its_next_step(
 
 def test_where_a_walk_is_cut_off_is_not_remembered() -> None:
     navigator = small_navigator()
-    memory = TrainingMemory(ATLAS, navigator.reader, Completeness())
+    memory = TrainingMemory(ATLAS, navigator.reader, MemoryDropout())
     episode = walk_of("hall", "door", "garden")
     memory.begin([episode], np.random.default_rng(0))
-    told = follow(ATLAS, [episode], by_time(ATLAS), max_steps=5)
+    told = teacher_rollout(ATLAS, [episode], teacher_by_step(ATLAS), max_steps=5)
     _, beyond, source = sampled(navigator, told, memory, 2)
     assert source.walks[0].viewpoint == at("garden") and not source.walks[0].stopped
     assert set(names(left(memory))) == {"hall", "door"}
@@ -364,10 +389,10 @@ def test_steps_hold_who_took_them_what_they_chose_and_what_it_was_worth() -> Non
 
 
 def test_rewards_need_a_critic() -> None:
-    navigator = Navigator(StopAtOnce(), Unaided())
-    source = Once(ATLAS, EPISODES)
+    navigator = Navigator(StopAtOnce(), NoMemory())
+    source = SingleBatch(ATLAS, EPISODES)
     with pytest.raises(ConfigError, match="StopAtOnce has no critic.*train it by imitation"):
-        sample(
+        sample_rollout(
             navigator,
             ATLAS,
             source,
@@ -382,10 +407,10 @@ def test_rewards_need_a_critic() -> None:
 def test_episodes_of_one_scene_share_a_memory_within_a_rollout() -> None:
     """Spec C.3: reads of a step come before its writes; from the next step on, all know of them."""
     navigator = small_navigator()
-    memory = TrainingMemory(ATLAS, navigator.reader, Completeness())
+    memory = TrainingMemory(ATLAS, navigator.reader, MemoryDropout())
     episodes: list[Episode] = [walk_of("door", "hall", name="0_0"), walk_of("kitchen", "pantry", name="1_0")]
     memory.begin(episodes, np.random.default_rng(0))
-    told = follow(ATLAS, episodes, by_time(ATLAS), max_steps=5)
+    told = teacher_rollout(ATLAS, episodes, teacher_by_step(ATLAS), max_steps=5)
     foreseen = memory.foresee(torch.from_numpy(told.pose.viewpoint), told.when.step)
     observation = Observation.of(ATLAS, told.pose)
     found = [

@@ -23,36 +23,36 @@ from esceme.evaluation.inputs import (
     limits_of,
     make_encoder,
 )
-from esceme.evaluation.plan import SCRIPTED, Plan
+from esceme.evaluation.options import SCRIPTED, EvaluationConfig
 from esceme.evaluation.protocol import (
-    Lifetime,
-    Place,
-    open_lifetime,
-    places_in_tours,
-    require_sense,
-    require_ways,
+    MemoryLifetime,
+    TourPosition,
+    check_protocol,
+    check_tour_routes,
+    open_memory,
+    tour_positions,
 )
-from esceme.runs import Run, Setup, load_run
+from esceme.runs import NavigatorConfig, Run, load_run
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import Episode, check_paths, one_per_walk, scenes_of
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.tours import Tour, check_tours, read_tours
-from esceme.walking import Encode
+from esceme.trajectory import InstructionEncoder
 from esceme.world import Atlas, read_scenes
 
 
 @dataclass(frozen=True)
-class Stage:
+class EvaluationContext:
     """Everything loaded that a plan names."""
 
-    plan: Plan
+    plan: EvaluationConfig
     run: Run
     atlas: Atlas
     episodes: Sequence[Episode]
     """In the order they are lived."""
     annotations: Path
     tours: Sequence[Tour] | None
-    encode: Encode
+    encode: InstructionEncoder
     limits: Limits
     size: int
     """How many episodes the whole evaluation has."""
@@ -67,21 +67,21 @@ class Stage:
         return {episode.episode_id: episode for episode in self.episodes}
 
     @cached_property
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, TourPosition]:
         """Where each episode stands in its tour."""
         if self.tours is None:
             return {}
         here = [tour for tour in self.tours if tour.episode_ids[0] in self.by_id]
-        return places_in_tours(here, self.episodes)
+        return tour_positions(here, self.episodes)
 
     @cached_property
     def visits(self) -> dict[str, int] | None:
         """The number of each episode in its tour; None where the scene is what is visited."""
         return {each: place.number + 1 for each, place in self.places.items()} or None
 
-    def lifetime(self) -> Lifetime:
+    def lifetime(self) -> MemoryLifetime:
         """A memory at its beginning."""
-        return open_lifetime(
+        return open_memory(
             self.plan.memory,
             self.run.navigator.reader,
             self.atlas,
@@ -125,13 +125,13 @@ PLACES = ("run", "data", "bank", "tours", "features")
 """Fields of a plan that say where something lies; what lies there is hashed instead."""
 
 
-def set_stage(
-    plan: Plan, *, scenes: Collection[str] | None = None, hashes: Mapping[str, str] | None = None
-) -> Stage:
+def load_context(
+    plan: EvaluationConfig, *, scenes: Collection[str] | None = None, hashes: Mapping[str, str] | None = None
+) -> EvaluationContext:
     """Load what a plan names, for some scenes or for all of them; `hashes` are of all, where known."""
     run = open_run(plan)
     lanes = plan.schedule == "lanes"
-    require_sense(
+    check_protocol(
         plan.memory,
         run.navigator.reader,
         bank=plan.bank,
@@ -153,8 +153,8 @@ def set_stage(
     lived = in_order(episodes, plan, tours)
     atlas = Atlas(graphs.values(), store)  # the same integers, whichever episodes are lived here
     if tours is not None and plan.oracle_phases:
-        require_ways(tours, episodes, atlas, plan.tours)
-    return Stage(
+        check_tour_routes(tours, episodes, atlas, plan.tours)
+    return EvaluationContext(
         plan=plan,
         run=run,
         atlas=atlas,
@@ -169,13 +169,13 @@ def set_stage(
     )
 
 
-def open_run(plan: Plan) -> Run:
+def open_run(plan: EvaluationConfig) -> Run:
     """The run folder of a plan, or a scripted agent in the guise of one."""
     if plan.run not in SCRIPTED:
         return load_run(plan.run)
     task = find_task(plan.task or "r2r")
     draws = "seed" in {field.name for field in fields(AGENTS[plan.run].Config)}
-    setup = Setup(
+    setup = NavigatorConfig(
         agent=plan.run,
         agent_settings={"seed": plan.seed} if draws else {},
         reader_settings={},

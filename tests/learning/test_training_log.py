@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from esceme.errors import DataError
-from esceme.learning.journal import TrainingLog, read_log
+from esceme.learning.training_log import TrainingLog, read_log
 
 NUMBERS = st.floats() | st.integers(-(2**53), 2**53)
 VALUES = st.recursive(
@@ -149,7 +149,7 @@ def test_tensorboard_gets_numbers_only_and_gets_them_at_once(tmp_path: Path) -> 
 
 KILLED = """
 import os, pathlib, signal, sys
-from esceme.learning.journal import TrainingLog
+from esceme.learning.training_log import TrainingLog
 
 log = TrainingLog(pathlib.Path(sys.argv[1]))
 for iteration in range(1, 6):

@@ -16,9 +16,9 @@ import torch
 from company import CONTEXT, die_while_writing, learn, started
 from esceme.config import Experiment
 from esceme.errors import DataError, TrainingError
-from esceme.learning import Course, Watch
-from esceme.learning.journal import read_log
-from esceme.learning.states import alone_in
+from esceme.learning import TrainingCallback, TrainingRun
+from esceme.learning.train_state import alone_in
+from esceme.learning.training_log import read_log
 from esceme.runs import load_run
 from esceme.training import prepare, train
 from esceme.world.features import open_features, write_features
@@ -191,7 +191,7 @@ def test_kills_in_the_middle_of_writing_change_nothing(
 # -- disks and other runs ----------------------------------------------------------------------------------
 
 
-class FullDisk(Watch):
+class FullDisk(TrainingCallback):
     """After an iteration no file may be larger than so many bytes."""
 
     def __init__(self, after: int, limit: int) -> None:
@@ -226,7 +226,7 @@ def everything_in(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-class Second(Watch):
+class Second(TrainingCallback):
     """Starts another training in the same folder while the first one is at work."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -297,12 +297,12 @@ def test_losses_that_are_no_numbers_stop_the_run_and_are_never_saved(school: Pat
     assert not states(tmp_path / "bright")
 
 
-class Spoil(Watch):
+class Spoil(TrainingCallback):
     """Does something to a course after an iteration."""
 
-    def __init__(self, after: int, spoil: Callable[[Course], None]) -> None:
+    def __init__(self, after: int, spoil: Callable[[TrainingRun], None]) -> None:
         self._after, self._spoil = after, spoil
-        self.course: Course | None = None
+        self.course: TrainingRun | None = None
 
     def iterated(self, done: int, said: Mapping[str, float]) -> None:
         if done == self._after and self.course is not None:
@@ -312,19 +312,19 @@ class Spoil(Watch):
 WEIGHT = "agent.sight.picture.linear.bias"
 
 
-def weight_of(course: Course) -> torch.nn.Parameter:
+def weight_of(course: TrainingRun) -> torch.nn.Parameter:
     return course.trainer.navigator.get_parameter(WEIGHT)
 
 
-def lose_a_weight(course: Course) -> None:
+def lose_a_weight(course: TrainingRun) -> None:
     weight_of(course).data[3] = torch.nan
 
 
-def lose_a_gradient(course: Course) -> None:
+def lose_a_gradient(course: TrainingRun) -> None:
     weight_of(course).register_hook(lambda gradient: gradient * torch.nan)
 
 
-def lose_an_average(course: Course) -> None:
+def lose_an_average(course: TrainingRun) -> None:
     course.trainer.optimiser.state[weight_of(course)]["exp_avg"][0] = torch.inf
 
 
@@ -337,7 +337,7 @@ def lose_an_average(course: Course) -> None:
     ],
 )
 def test_what_is_no_number_is_named_and_not_saved(
-    school: Path, tmp_path: Path, spoil: Callable[[Course], None], said: str
+    school: Path, tmp_path: Path, spoil: Callable[[TrainingRun], None], said: str
 ) -> None:
     watch = Spoil(3, spoil)
     watch.course = course = prepare(lesson_plan(), school, tmp_path, watch=watch)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cottage import cottage, small_navigator, walk_of
 from esceme.errors import ConfigError
-from esceme.learning.completeness import Completeness, Foreseen, TrainingMemory
+from esceme.learning.memory_dropout import MemoryDropout, TimeIndexedMemory, TrainingMemory
 from esceme.memory import MemoryBank
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
@@ -26,7 +26,7 @@ IN_COTTAGE, IN_SHED = walk_of("hall", "door"), walk_of("hall", "door", scene="sh
 
 
 def memory_of(way: Any, **settings: Any) -> TrainingMemory:
-    return TrainingMemory(ATLAS, small_navigator().reader, Completeness(way=way, **settings))
+    return TrainingMemory(ATLAS, small_navigator().reader, MemoryDropout(way=way, **settings))
 
 
 def complete(way: Any, **settings: Any) -> TrainingMemory:
@@ -269,7 +269,7 @@ def test_a_memory_that_foresees_gives_what_one_that_walks_would(way: str) -> Non
 # -- the graph around agents -------------------------------------------------------------------------------
 
 
-def known(memory: TrainingMemory | Foreseen, *standing: int) -> list[set[int]]:
+def known(memory: TrainingMemory | TimeIndexedMemory, *standing: int) -> list[set[int]]:
     """The places that each agent knows of its scene, and what it knows of them is what is recalled."""
     around = memory.surroundings(torch.tensor(standing))
     assert torch.equal(around.features, whole()[around.viewpoints])
@@ -328,4 +328,4 @@ def test_foreseen_surroundings_are_those_of_walking(way: str) -> None:
 )
 def test_what_cannot_be_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Completeness(**settings)
+        MemoryDropout(**settings)

@@ -17,15 +17,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from esceme.learning.journal import Kind, TrainingLog, Value
-from esceme.learning.states import alone_in, load_state, save_state
+from esceme.learning.train_state import alone_in, load_state, save_state
 from esceme.learning.trainer import Trainer
-from esceme.learning.training import Validation
+from esceme.learning.training_config import Validation
+from esceme.learning.training_log import Kind, TrainingLog, Value
 from esceme.learning.validation import mark, some_of, some_tours, validate
-from esceme.runs import Setup
+from esceme.runs import NavigatorConfig
 from esceme.tasks.episode import Episode
 from esceme.tasks.tours import Tour
-from esceme.walking import Encode
+from esceme.trajectory import InstructionEncoder
 from esceme.world.atlas import Atlas
 
 BEST = "best"
@@ -33,7 +33,7 @@ LOG_EVERY = 10
 """Iterations whose means make a line of the log."""
 
 
-class Watch:
+class TrainingCallback:
     """Someone who is told how training goes; this one ignores it."""
 
     def begin(self, done: int, total: int) -> None:
@@ -50,24 +50,24 @@ class Watch:
 
 
 @dataclass
-class Course:
+class TrainingRun:
     """Who learns, what is asked of it meanwhile, and where it is kept."""
 
     trainer: Trainer
     folder: Path
-    setup: Setup
+    setup: NavigatorConfig
     validation: Validation
     sets: Mapping[str, Sequence[Episode]]
     """The validation splits, by name."""
     tours: Mapping[str, Sequence[Tour]]
     """Those that they follow, where validation follows tours."""
     atlas: Atlas
-    encode: Encode
+    encode: InstructionEncoder
     begin: Callable[[], None]
     """Writes down what is asked for, once the folder is ours."""
     save: Callable[[Path], None]
     """Writes the navigator as a run folder."""
-    watch: Watch
+    watch: TrainingCallback
     _best: float | None = field(default=None, init=False)
     """What the best weights so far have reached."""
     _window: list[dict[str, float]] = field(default_factory=list, init=False)

@@ -20,7 +20,7 @@ from esceme.world.atlas import Atlas, Pose
 
 
 @dataclass(eq=False)
-class Walk:
+class Trajectory:
     """One episode, lived as far as it goes."""
 
     episode: Episode
@@ -34,7 +34,7 @@ class Walk:
     """Which of the episodes lived in its scene this is, counted by whoever hands them out."""
 
     @classmethod
-    def begin(cls, atlas: Atlas, episode: Episode, *, visit: int = 1) -> Walk:
+    def begin(cls, atlas: Atlas, episode: Episode, *, visit: int = 1) -> Trajectory:
         """A walk that stands where its episode starts."""
         pose = atlas.begin(atlas.locate(episode.scene_id, [episode.start]), [episode.heading])
         return cls(episode, [(int(pose.viewpoint[0]), int(pose.view[0]))], visit=visit)
@@ -54,32 +54,32 @@ class Walk:
         return [viewpoint for viewpoint, _ in poses]
 
 
-class Source(Protocol):
+class EpisodeSource(Protocol):
     """Who hands out episodes."""
 
-    def next(self, finished: Sequence[Walk], living: Sequence[Walk]) -> Sequence[Walk]:
+    def next(self, finished: Sequence[Trajectory], living: Sequence[Trajectory]) -> Sequence[Trajectory]:
         """Walks to begin now, given those that just ended and those that go on; with none of both it is over.
 
         It is asked before every step.
         """
 
 
-class Once:
+class SingleBatch:
     """A source that hands out its episodes all at once: a batch of training."""
 
     def __init__(self, atlas: Atlas, episodes: Sequence[Episode]) -> None:
         """Begin all `episodes` together."""
-        self.walks = [Walk.begin(atlas, episode) for episode in episodes]
+        self.walks = [Trajectory.begin(atlas, episode) for episode in episodes]
         self._begun = False
 
-    def next(self, finished: Sequence[Walk], living: Sequence[Walk]) -> Sequence[Walk]:
+    def next(self, finished: Sequence[Trajectory], living: Sequence[Trajectory]) -> Sequence[Trajectory]:
         """All of them, then none."""
         begun = [] if self._begun else self.walks
         self._begun = True
         return begun
 
 
-def past_of(walks: Sequence[Walk]) -> NDArray[np.int64]:
+def previous_viewpoints(walks: Sequence[Trajectory]) -> NDArray[np.int64]:
     """Where walks that stand somewhere have been before, (B, P), -1 for none."""
     longest = max(len(walk.poses) for walk in walks) - 1
     past = np.full((len(walks), longest), -1, dtype=np.int64)
@@ -88,7 +88,7 @@ def past_of(walks: Sequence[Walk]) -> NDArray[np.int64]:
     return past
 
 
-def moves(atlas: Atlas, pose: Pose, decision: Decision, chosen: Tensor) -> list[list[tuple[int, int]]]:
+def next_poses(atlas: Atlas, pose: Pose, decision: Decision, chosen: Tensor) -> list[list[tuple[int, int]]]:
     """The poses that each agent comes to by its choice, in order; none for who stops."""
     choices, stops = chosen.cpu().numpy(), atlas.degrees[pose.viewpoint]
     jumps = np.zeros_like(stops, dtype=bool)
@@ -106,27 +106,27 @@ def moves(atlas: Atlas, pose: Pose, decision: Decision, chosen: Tensor) -> list[
     return ways
 
 
-Encode = Callable[[Episode], Sequence[int]]
+InstructionEncoder = Callable[[Episode], Sequence[int]]
 """The ids of an episode's instruction."""
-Choose = Callable[[Decision, Observation, Sequence[Walk]], Tensor]
+ActionSelector = Callable[[Decision, Observation, Sequence[Trajectory]], Tensor]
 """Which of its choices each agent takes, (B,)."""
-Teacher = Callable[[Walk], int]
+Teacher = Callable[[Trajectory], int]
 """The viewpoint to go to next, the present one meaning STOP."""
 
 
-def greedy(decision: Decision, observation: Observation, walks: Sequence[Walk]) -> Tensor:
+def greedy(decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
     """The choice with the highest score."""
     return decision.logits.argmax(1)
 
 
-def sampling(seed: int | Sequence[int]) -> Choose:
+def sampling(seed: int | Sequence[int]) -> ActionSelector:
     """Choices drawn by their probabilities.
 
     What is drawn depends on the seed, the episode and the step alone, not on who else is in the batch.
     """
     seeds = [seed] if isinstance(seed, int) else list(seed)
 
-    def choose(decision: Decision, observation: Observation, walks: Sequence[Walk]) -> Tensor:
+    def choose(decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
         draws = [
             np.random.default_rng([*seeds, zlib.crc32(walk.episode.episode_id.encode()), walk.decisions])
             for walk in walks
@@ -139,16 +139,16 @@ def sampling(seed: int | Sequence[int]) -> Choose:
     return choose
 
 
-def following(atlas: Atlas, teacher: Teacher) -> Choose:
-    """What a teacher says; see `labels`."""
+def teacher_forcing(atlas: Atlas, teacher: Teacher) -> ActionSelector:
+    """What a teacher says; see `teacher_actions`."""
 
-    def choose(decision: Decision, observation: Observation, walks: Sequence[Walk]) -> Tensor:
-        return torch.from_numpy(labels(atlas, teacher, walks)).to(decision.logits.device)
+    def choose(decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
+        return torch.from_numpy(teacher_actions(atlas, teacher, walks)).to(decision.logits.device)
 
     return choose
 
 
-def labels(atlas: Atlas, teacher: Teacher, walks: Sequence[Walk]) -> NDArray[np.int64]:
+def teacher_actions(atlas: Atlas, teacher: Teacher, walks: Sequence[Trajectory]) -> NDArray[np.int64]:
     """Which of its candidates each walk should take, (B,); the number of candidates means STOP.
 
     Raises `WorldError` where no edge leads to the viewpoint that the teacher says.
@@ -167,13 +167,13 @@ def labels(atlas: Atlas, teacher: Teacher, walks: Sequence[Walk]) -> NDArray[np.
     return np.where(stays, atlas.degrees[here], leads.argmax(axis=1))
 
 
-def by_time(atlas: Atlas) -> Teacher:
+def teacher_by_step(atlas: Atlas) -> Teacher:
     """The teacher of imitation: the reference path by the number of decisions made (spec A.11).
 
     Once the path is over it says STOP, wherever the walk stands.
     """
 
-    def teach(walk: Walk) -> int:
+    def teach(walk: Trajectory) -> int:
         if walk.decisions >= len(walk.episode.reference_path) - 1:
             return walk.viewpoint
         return int(atlas.locate(walk.episode.scene_id, [walk.episode.expert_at(walk.decisions)])[0])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from esceme.errors import DataError, MemoryMismatch
 from esceme.memory import MemoryBank, load_bank, save_bank
-from esceme.memory.store import read_header
+from esceme.memory.bank_file import read_header
 
 WIDTH = 2
 LIFE = st.lists(

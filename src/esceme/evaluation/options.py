@@ -16,7 +16,7 @@ Precision = Literal["fp32", "bf16"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class EvaluationConfig:
     """What is to be evaluated, and how: all that a person decides."""
 
     run: str

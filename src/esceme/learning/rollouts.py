@@ -15,36 +15,42 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from esceme.agents.base import Decision, State, Timeline
+from esceme.agents.base import Decision, State, StepIndex
 from esceme.errors import ConfigError
-from esceme.learning.completeness import TrainingMemory
-from esceme.learning.losses import Lived
+from esceme.learning.losses import Transition
+from esceme.learning.memory_dropout import TrainingMemory
 from esceme.learning.rewards import Reward
-from esceme.learning.teachers import Comment, Teacher, labels
+from esceme.learning.teachers import Comment, Teacher, teacher_actions
 from esceme.navigator import Navigator
 from esceme.observation import Observation
-from esceme.rollout import Step, begin_walks, roll_out
+from esceme.rollout import RolloutStep, begin_trajectories, roll_out
 from esceme.tasks.episode import Episode
-from esceme.walking import Choose, Encode, Once, Walk, past_of
+from esceme.trajectory import ActionSelector, InstructionEncoder, SingleBatch, Trajectory, previous_viewpoints
 from esceme.world.atlas import Atlas, Pose
 
-DecideAll = Callable[[State, Observation, Tensor, Timeline], Decision]
+DecideAll = Callable[[State, Observation, Tensor, StepIndex], Decision]
 
 
 class Decide(Protocol):
     """How the decisions of walks that are known are made."""
 
     def __call__(
-        self, navigator: Navigator, atlas: Atlas, told: Told, memory: TrainingMemory | None, *, encode: Encode
+        self,
+        navigator: Navigator,
+        atlas: Atlas,
+        told: Demonstrations,
+        memory: TrainingMemory | None,
+        *,
+        encode: InstructionEncoder,
     ) -> Decision:
         """A row for each step of each walk, (R, C)."""
 
 
 @dataclass
-class Told:
+class Demonstrations:
     """Walks that are over, step by step, and what a teacher says to each step."""
 
-    walks: list[Walk]
+    walks: list[Trajectory]
     row: list[NDArray[np.int64]] = field(default_factory=list)
     """Per step: which walks took it."""
     viewpoint: list[NDArray[np.int64]] = field(default_factory=list)
@@ -62,10 +68,10 @@ class Told:
             getattr(self, name).append(np.asarray(values, np.int64))
 
     @property
-    def when(self) -> Timeline:
+    def when(self) -> StepIndex:
         """To which walk and which of its steps each row belongs."""
         step = [np.full(len(rows), number) for number, rows in enumerate(self.row)]
-        return Timeline(torch.from_numpy(np.concatenate(self.row)), torch.from_numpy(np.concatenate(step)))
+        return StepIndex(torch.from_numpy(np.concatenate(self.row)), torch.from_numpy(np.concatenate(step)))
 
     @property
     def pose(self) -> Pose:
@@ -88,14 +94,16 @@ class Told:
         return torch.from_numpy(np.concatenate(self.label))
 
 
-def follow(atlas: Atlas, episodes: Sequence[Episode], teacher: Teacher, *, max_steps: int) -> Told:
+def teacher_rollout(
+    atlas: Atlas, episodes: Sequence[Episode], teacher: Teacher, *, max_steps: int
+) -> Demonstrations:
     """The walks of who does what a teacher says; no agent is needed for that."""
-    told = Told([Walk.begin(atlas, episode) for episode in episodes])
+    told = Demonstrations([Trajectory.begin(atlas, episode) for episode in episodes])
     rows = np.arange(len(told.walks))
     while len(rows):
         walks = [told.walks[row] for row in rows]
         pose = Pose(*np.array([walk.poses[-1] for walk in walks], dtype=np.int64).T)
-        wanted = labels(atlas, teacher, walks)
+        wanted = teacher_actions(atlas, teacher, walks)
         told.add(rows, pose, wanted, wanted)
         for walk, viewpoint, view in zip(walks, *atlas.step(pose, wanted), strict=True):
             walk.decisions += 1
@@ -107,25 +115,25 @@ def follow(atlas: Atlas, episodes: Sequence[Episode], teacher: Teacher, *, max_s
     return told
 
 
-def try_out(
+def dagger_rollout(
     navigator: Navigator,
     atlas: Atlas,
     episodes: Sequence[Episode],
     memory: TrainingMemory | None,
     teacher: Teacher,
-    choose: Choose,
+    choose: ActionSelector,
     *,
-    encode: Encode,
+    encode: InstructionEncoder,
     max_steps: int,
-) -> Told:
+) -> Demonstrations:
     """The walks of an agent that is not learning now, and what a teacher would have done (DAgger)."""
-    source = Once(atlas, episodes)
-    told = Told(list(source.walks))
+    source = SingleBatch(atlas, episodes)
+    told = Demonstrations(list(source.walks))
     row_of = {walk: row for row, walk in enumerate(told.walks)}
     asked: list[NDArray[np.int64]] = []
 
-    def ask(decision: Decision, observation: Observation, walks: Sequence[Walk]) -> Tensor:
-        asked.append(labels(atlas, teacher, walks))
+    def ask(decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
+        asked.append(teacher_actions(atlas, teacher, walks))
         return choose(decision, observation, walks)
 
     learning = navigator.training
@@ -141,24 +149,34 @@ def try_out(
     return told
 
 
-def relive(
-    navigator: Navigator, atlas: Atlas, told: Told, memory: TrainingMemory | None, *, encode: Encode
+def forward_all(
+    navigator: Navigator,
+    atlas: Atlas,
+    told: Demonstrations,
+    memory: TrainingMemory | None,
+    *,
+    encode: InstructionEncoder,
 ) -> Decision:
     """All decisions of walks that are known, (R, C), made at once with what the memory held at each step."""
     device, when = navigator.device, told.when
-    when = Timeline(when.episode.to(device), when.step.to(device))
+    when = StepIndex(when.episode.to(device), when.step.to(device))
     observation = Observation.of(atlas, told.pose, past=told.past, device=device)
     shown = None if memory is None else memory.foresee(observation.viewpoint, when.step)
     seen = navigator.see(observation, shown)
-    state = begin_walks(navigator, atlas, told.walks, encode)
+    state = begin_trajectories(navigator, atlas, told.walks, encode)
     chosen = torch.from_numpy(np.concatenate(told.chosen)).to(device)
     decide_all: DecideAll = navigator.agent.decide_all  # type: ignore[assignment]
     decision = decide_all(state, seen, chosen, when)
-    return judged(navigator, decision, goals_of(atlas, told.walks, device)[when.episode])
+    return with_auxiliary_loss(navigator, decision, goals_of(atlas, told.walks, device)[when.episode])
 
 
-def walk_again(
-    navigator: Navigator, atlas: Atlas, told: Told, memory: TrainingMemory | None, *, encode: Encode
+def forward_stepwise(
+    navigator: Navigator,
+    atlas: Atlas,
+    told: Demonstrations,
+    memory: TrainingMemory | None,
+    *,
+    encode: InstructionEncoder,
 ) -> Decision:
     """The same decisions step by step, for agents whose history is recurrent."""
     steps, shown = iter(told.chosen), None
@@ -166,13 +184,16 @@ def walk_again(
         standing = torch.from_numpy(told.pose.viewpoint).to(navigator.device)
         shown = memory.foresee(standing, told.when.step.to(navigator.device), at_once=False)
 
-    def choose(decision: Decision, observation: Observation, walks: Sequence[Walk]) -> Tensor:
+    def choose(decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
         return torch.from_numpy(next(steps)).to(decision.logits.device)
 
-    source = Once(atlas, [walk.episode for walk in told.walks])
+    source = SingleBatch(atlas, [walk.episode for walk in told.walks])
     lived = roll_out(navigator, atlas, source, shown, choose, encode=encode, max_steps=len(told.chosen))
     goals = goals_of(atlas, told.walks, navigator.device)
-    made = [judged(navigator, step.decision, goals[rows]) for step, rows in zip(lived, told.row, strict=True)]
+    made = [
+        with_auxiliary_loss(navigator, step.decision, goals[rows])
+        for step, rows in zip(lived, told.row, strict=True)
+    ]
     most = max(each.logits.shape[1] for each in made)
     padded = [
         functional.pad(each.logits, (0, most - each.logits.shape[1]), value=-torch.inf) for each in made
@@ -181,43 +202,48 @@ def walk_again(
     return Decision(torch.cat(padded), aside=torch.cat(asides) if asides else None)
 
 
-def judged(navigator: Navigator, decision: Decision, goals: Tensor) -> Decision:
+def with_auxiliary_loss(navigator: Navigator, decision: Decision, goals: Tensor) -> Decision:
     """A decision with the agent's own loss, where it has one, given where goals lie, (B, 3)."""
     return decision._replace(aside=navigator.agent.aside(decision, goals))
 
 
-def goals_of(atlas: Atlas, walks: Sequence[Walk], device: torch.device) -> Tensor:
+def goals_of(atlas: Atlas, walks: Sequence[Trajectory], device: torch.device) -> Tensor:
     """Where the goals of walks lie, in metres (B, 3)."""
     at = [int(atlas.locate(walk.episode.scene_id, [walk.episode.goal])[0]) for walk in walks]
     return torch.from_numpy(atlas.positions[at].astype(np.float32)).to(device)
 
 
-def decisions_of(
-    navigator: Navigator, atlas: Atlas, told: Told, memory: TrainingMemory | None, *, encode: Encode
+def forward_demonstrations(
+    navigator: Navigator,
+    atlas: Atlas,
+    told: Demonstrations,
+    memory: TrainingMemory | None,
+    *,
+    encode: InstructionEncoder,
 ) -> Decision:
     """The decisions of walks that are known, (R, C): at once where the agent can, else step by step."""
     at_once = hasattr(navigator.agent, "decide_all")
-    return (relive if at_once else walk_again)(navigator, atlas, told, memory, encode=encode)
+    return (forward_all if at_once else forward_stepwise)(navigator, atlas, told, memory, encode=encode)
 
 
-def sample(
+def sample_rollout(
     navigator: Navigator,
     atlas: Atlas,
-    source: Once,
+    source: SingleBatch,
     memory: TrainingMemory | None,
     reward: Reward,
-    choose: Choose,
+    choose: ActionSelector,
     *,
-    encode: Encode,
+    encode: InstructionEncoder,
     max_steps: int,
     comment: Comment | None = None,
-) -> tuple[list[Lived], Tensor]:
+) -> tuple[list[Transition], Tensor]:
     """The steps of walks that an agent takes as it likes, and the value of where they were cut off, (B,).
 
     `comment` says what should have been done at each of them.
     """
     row_of = {walk: row for row, walk in enumerate(source.walks)}
-    device, steps, last = navigator.device, list[Lived](), None
+    device, steps, last = navigator.device, list[Transition](), None
     goals = goals_of(atlas, source.walks, device)
     for step in roll_out(navigator, atlas, source, memory, choose, encode=encode, max_steps=max_steps):
         if step.decision.value is None:
@@ -227,9 +253,11 @@ def sample(
             )
         rows = torch.tensor([row_of[walk] for walk in step.walks], device=device)
         worth = torch.from_numpy(reward.step(step.walks)).to(step.decision.value)
-        decision = judged(navigator, step.decision, goals[rows])
+        decision = with_auxiliary_loss(navigator, step.decision, goals[rows])
         wanted = None if comment is None else comment(decision, step.seen, step.walks).to(device)
-        lived = Lived(rows, decision.logits, step.decision.value, step.chosen, worth, decision.aside, wanted)
+        lived = Transition(
+            rows, decision.logits, step.decision.value, step.chosen, worth, decision.aside, wanted
+        )
         steps.append(lived)
         last = step
     beyond = torch.zeros(len(source.walks), device=device)
@@ -242,7 +270,7 @@ def sample(
 
 
 def _value_beyond(
-    navigator: Navigator, atlas: Atlas, last: Step, memory: TrainingMemory | None
+    navigator: Navigator, atlas: Atlas, last: RolloutStep, memory: TrainingMemory | None
 ) -> tuple[Tensor, Tensor]:
     """Which walks of a last step were cut off, and what their agents expect where they came to.
 
@@ -254,7 +282,7 @@ def _value_beyond(
     with torch.no_grad():
         state = navigator.advance(last.state.only(cut), last.seen.only(cut), last.chosen[cut])
         reached = np.array([walk.poses[-1] for walk in last.walks if not walk.stopped], dtype=np.int64)
-        past = past_of([walk for walk in last.walks if not walk.stopped])
+        past = previous_viewpoints([walk for walk in last.walks if not walk.stopped])
         observation = Observation.of(atlas, Pose(*reached.T), past=past, device=navigator.device)
         value = navigator.decide(state, navigator.see(observation, memory)).value
     return cut, torch.zeros(len(cut)) if value is None else value

@@ -9,20 +9,29 @@ import pytest
 import torch
 
 from cottage import cottage, walk_of
-from esceme.agents.base import Decision, Routes
+from esceme.agents.base import BacktrackRoutes, Decision
 from esceme.errors import WorldError
 from esceme.observation import Observation
-from esceme.walking import Once, Walk, by_time, following, greedy, moves, past_of, sampling
+from esceme.trajectory import (
+    SingleBatch,
+    Trajectory,
+    greedy,
+    next_poses,
+    previous_viewpoints,
+    sampling,
+    teacher_by_step,
+    teacher_forcing,
+)
 from esceme.world import Pose
 
 ATLAS = cottage()
 
 
-def begun(*names: str) -> list[Walk]:
-    return [Walk.begin(ATLAS, walk_of(name, name=f"{row}_0")) for row, name in enumerate(names)]
+def begun(*names: str) -> list[Trajectory]:
+    return [Trajectory.begin(ATLAS, walk_of(name, name=f"{row}_0")) for row, name in enumerate(names)]
 
 
-def seen(walks: list[Walk]) -> Observation:
+def seen(walks: list[Trajectory]) -> Observation:
     poses = np.array([walk.poses[-1] for walk in walks])
     return Observation.of(ATLAS, Pose(poses[:, 0], poses[:, 1]))
 
@@ -31,7 +40,7 @@ def seen(walks: list[Walk]) -> Observation:
 
 
 def test_a_walk_begins_where_its_episode_starts_facing_the_nearest_view() -> None:
-    walk = Walk.begin(ATLAS, walk_of("kitchen", "hall", heading=math.radians(100)), visit=4)
+    walk = Trajectory.begin(ATLAS, walk_of("kitchen", "hall", heading=math.radians(100)), visit=4)
     assert ATLAS.name(walk.viewpoint) == ("cottage", "kitchen")
     assert walk.poses == [(walk.viewpoint, 15)]
     assert (walk.decisions, walk.stopped, walk.visit) == (0, False, 4)
@@ -50,19 +59,19 @@ def test_a_walk_begins_where_its_episode_starts_facing_the_nearest_view() -> Non
 def test_remembered_is_where_something_was_decided(
     poses: list[int], stopped: bool, expected: list[int]
 ) -> None:
-    walk = Walk(walk_of("hall"), [(place, 12) for place in poses], stopped=stopped)
+    walk = Trajectory(walk_of("hall"), [(place, 12) for place in poses], stopped=stopped)
     assert walk.remembered == expected
 
 
 def test_the_past_is_where_walks_have_been_before() -> None:
     walks = begun("hall", "kitchen", "attic")
     walks[1].poses += [(7, 0), (8, 12)]
-    assert past_of(walks[:1]).shape == (1, 0)
-    assert past_of(walks).tolist() == [[-1, -1], [walks[1].poses[0][0], 7], [-1, -1]]
+    assert previous_viewpoints(walks[:1]).shape == (1, 0)
+    assert previous_viewpoints(walks).tolist() == [[-1, -1], [walks[1].poses[0][0], 7], [-1, -1]]
 
 
 def test_a_source_hands_out_its_episodes_once() -> None:
-    source = Once(ATLAS, [walk_of("hall", name="0_0"), walk_of("attic", name="1_0")])
+    source = SingleBatch(ATLAS, [walk_of("hall", name="0_0"), walk_of("attic", name="1_0")])
     walks = source.next([], [])
     assert [walk.episode.episode_id for walk in walks] == ["0_0", "1_0"]
     assert list(source.next([], walks)) == list(source.next(walks, [])) == []
@@ -87,7 +96,7 @@ def going_back() -> tuple[Pose, Decision]:
     walked = [at("hall"), at("landing"), at("hall")]
     steps = torch.tensor([[0, 1, 0], [1, 0, 2], [0, 1, 0]])  # hall and landing are next to each other
     nothing = torch.zeros_like(steps)
-    routes = Routes(
+    routes = BacktrackRoutes(
         first=FIRST,
         viewpoint=torch.tensor([[-1] * 3, [-1] * 3, walked, walked]),
         view=torch.tensor([[0] * 3, [0] * 3, [13, 25, 7], [13, 25, 7]]),
@@ -103,7 +112,7 @@ def test_who_stops_does_not_move_and_who_goes_on_faces_where_it_went() -> None:
     to_hall = ATLAS.neighbours[at("door")].tolist().index(at("hall"))
     expected = ATLAS.step(pose, np.array([stop, to_hall, 1, 1]))
     for routes in (decision.routes, None):
-        ways = moves(
+        ways = next_poses(
             ATLAS, pose, Decision(decision.logits, routes=routes), torch.tensor([stop, to_hall, 1, 1])
         )
         assert ways == [[], [(at("hall"), int(expected.view[1]))], [], []]
@@ -112,7 +121,7 @@ def test_who_stops_does_not_move_and_who_goes_on_faces_where_it_went() -> None:
 def test_going_back_is_walked_node_by_node_without_turning_until_the_end() -> None:
     pose, decision = going_back()
     stop = [int(ATLAS.degrees[at(name)]) for name in ("garden", "door")]
-    ways = moves(ATLAS, pose, decision, torch.tensor([*stop, FIRST, FIRST + 2]))
+    ways = next_poses(ATLAS, pose, decision, torch.tensor([*stop, FIRST, FIRST + 2]))
     assert ways == [
         [],
         [],
@@ -125,7 +134,7 @@ def test_going_back_is_walked_node_by_node_without_turning_until_the_end() -> No
 def test_one_step_back_has_nothing_between() -> None:
     pose, decision = going_back()
     stop = [int(ATLAS.degrees[at(name)]) for name in ("garden", "door")]
-    assert moves(ATLAS, pose, decision, torch.tensor([*stop, FIRST + 1, 0])) == [
+    assert next_poses(ATLAS, pose, decision, torch.tensor([*stop, FIRST + 1, 0])) == [
         *([], []),
         [(at("landing"), 25)],
         [(at("landing"), int(ATLAS.step(pose, np.array([*stop, 0, 0])).view[3]))],  # as a candidate
@@ -137,7 +146,7 @@ def test_a_way_back_that_was_never_walked_is_an_error() -> None:
     assert decision.routes is not None
     cut = decision._replace(routes=decision.routes._replace(linked=torch.zeros(4, 3, 3, dtype=torch.int64)))
     with pytest.raises(WorldError, match="no way leads back to viewpoint"):
-        moves(ATLAS, pose, cut, torch.tensor([1, 1, FIRST, 1]))
+        next_poses(ATLAS, pose, cut, torch.tensor([1, 1, FIRST, 1]))
 
 
 # -- choices -----------------------------------------------------------------------------------------------
@@ -155,7 +164,7 @@ def test_greedy_takes_the_highest_score_and_the_first_of_equals() -> None:
 
 def test_samples_follow_the_probabilities() -> None:
     probabilities = torch.tensor([0.5, 0.2, 0.0, 0.3])
-    walks = [Walk.begin(ATLAS, walk_of("hall", name=f"{number}_0")) for number in range(4000)]
+    walks = [Trajectory.begin(ATLAS, walk_of("hall", name=f"{number}_0")) for number in range(4000)]
     scores = Decision(probabilities.log().expand(4000, -1))
     drawn = sampling(0)(scores, seen(walks[:1]), walks)
     shares = torch.bincount(drawn, minlength=4) / 4000
@@ -196,12 +205,12 @@ def test_following_is_going_where_the_teacher_says_or_stopping() -> None:
     walks = begun("hall", "attic", "garden")
     wanted = {"hall": "pantry", "attic": "landing", "garden": "garden"}
 
-    def expert(walk: Walk) -> int:
+    def expert(walk: Trajectory) -> int:
         scene, here = ATLAS.name(walk.viewpoint)
         return int(ATLAS.locate(scene, [wanted[here]])[0])
 
     observation = seen(walks)
-    chosen = following(ATLAS, expert)(Decision(torch.zeros(3, 5)), observation, walks)
+    chosen = teacher_forcing(ATLAS, expert)(Decision(torch.zeros(3, 5)), observation, walks)
     there = observation.neighbour[torch.arange(3), chosen].tolist()
     assert [ATLAS.name(each)[1] for each in there[:2]] == ["pantry", "landing"]
     assert int(chosen[2]) == 1 == int(ATLAS.degrees[walks[2].viewpoint])
@@ -209,16 +218,16 @@ def test_following_is_going_where_the_teacher_says_or_stopping() -> None:
 
 def test_a_teacher_who_walks_through_walls_is_named() -> None:
     walks = begun("attic")
-    through = following(ATLAS, lambda walk: int(ATLAS.locate("cottage", ["garden"])[0]))
+    through = teacher_forcing(ATLAS, lambda walk: int(ATLAS.locate("cottage", ["garden"])[0]))
     with pytest.raises(WorldError, match="episode 0_0.*from 'attic' to 'garden', which no edge joins"):
         through(Decision(torch.zeros(1, 2)), seen(walks), walks)
 
 
 def test_the_teacher_of_imitation_goes_by_time_and_not_by_place() -> None:
     """Spec A.11: a path that comes by the same place twice is followed as it is."""
-    episode, expert = walk_of("hall", "door", "hall", "kitchen"), by_time(ATLAS)
+    episode, expert = walk_of("hall", "door", "hall", "kitchen"), teacher_by_step(ATLAS)
     # Who stays in the hall all the time is told where the path goes, and then to stop where it is.
-    walk = Walk.begin(ATLAS, episode)
+    walk = Trajectory.begin(ATLAS, episode)
     told = []
     for step in range(5):
         walk.decisions = step
@@ -228,7 +237,9 @@ def test_the_teacher_of_imitation_goes_by_time_and_not_by_place() -> None:
 
 def test_the_teacher_of_imitation_says_stop_once_the_path_is_over_even_off_the_path() -> None:
     attic = int(ATLAS.locate("cottage", ["attic"])[0])
-    astray = Walk(walk_of("hall", "door"), [(attic, 12)], decisions=1)
-    assert by_time(ATLAS)(astray) == attic
-    chosen = following(ATLAS, by_time(ATLAS))(Decision(torch.zeros(1, 2)), seen([astray]), [astray])
+    astray = Trajectory(walk_of("hall", "door"), [(attic, 12)], decisions=1)
+    assert teacher_by_step(ATLAS)(astray) == attic
+    chosen = teacher_forcing(ATLAS, teacher_by_step(ATLAS))(
+        Decision(torch.zeros(1, 2)), seen([astray]), [astray]
+    )
     assert chosen.tolist() == [ATLAS.degrees[attic]]

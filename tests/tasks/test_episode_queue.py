@@ -7,7 +7,7 @@ import pytest
 
 from esceme.errors import ConfigError
 from esceme.tasks.episode import Episode
-from esceme.tasks.schedule import Schedule
+from esceme.tasks.episode_queue import Schedule
 
 # Scenes as the letters of a file: x has three episodes, y two, z one.
 EPISODES = [

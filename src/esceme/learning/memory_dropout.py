@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from esceme.errors import ConfigError
-from esceme.memory import MemoryBank, Pooling, Reader, Surroundings
+from esceme.memory import MemoryBank, MemorySubgraph, Pooling, Reader
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
 from esceme.world.atlas import Atlas
@@ -34,7 +34,7 @@ Way = Literal["as-released", "reset", "forgetting", "drawn"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Completeness:
+class MemoryDropout:
     """What of a scene's memory an agent in training is shown; what it remembers meanwhile always is."""
 
     way: Way = "as-released"
@@ -62,7 +62,7 @@ class TrainingMemory:
         self,
         atlas: Atlas,
         reader: Reader,
-        completeness: Completeness,
+        completeness: MemoryDropout,
         *,
         device: torch.device | str | None = None,
     ) -> None:
@@ -95,7 +95,7 @@ class TrainingMemory:
         """What is remembered of viewpoints and shown, any shape -> (..., D); zeros elsewhere."""
         return self.bank.recall_at(torch.where(self._shown[viewpoints], viewpoints, -1))
 
-    def surroundings(self, viewpoints: Tensor) -> Surroundings:
+    def surroundings(self, viewpoints: Tensor) -> MemorySubgraph:
         """What is remembered of the scenes of agents that stand at viewpoints (B,), and shown."""
         around = self.bank.surroundings(viewpoints)
         return around.limited(self._shown[around.viewpoints])
@@ -114,21 +114,21 @@ class TrainingMemory:
     def finish(self) -> None:
         """A rollout is over."""
 
-    def foresee(self, viewpoints: Tensor, steps: Tensor, *, at_once: bool = True) -> Foreseen:
+    def foresee(self, viewpoints: Tensor, steps: Tensor, *, at_once: bool = True) -> TimeIndexedMemory:
         """The memory of a rollout that is known beforehand: its rows stand at `viewpoints` at `steps`, (R,).
 
         It is asked for all rows `at_once`, or step by step.
         """
         return self._foresee(viewpoints, steps, steps if at_once else None)
 
-    def _foresee(self, viewpoints: Tensor, steps: Tensor, asking: Tensor | None) -> Foreseen:
+    def _foresee(self, viewpoints: Tensor, steps: Tensor, asking: Tensor | None) -> TimeIndexedMemory:
         """The same for rows that ask at steps `asking`, while `viewpoints` and `steps` are everybody's."""
         never = torch.iinfo(torch.int64).max
         remembered = torch.full(self._known.shape, never, dtype=torch.int64, device=steps.device)
         remembered.scatter_reduce_(0, viewpoints, steps, "amin")
         remembered[self._known] = -1
         self.remember_at(torch.unique(viewpoints).tolist())
-        return Foreseen(self.bank, remembered, asking)
+        return TimeIndexedMemory(self.bank, remembered, asking)
 
     # -- keeping a run -----------------------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ class TrainingMemory:
         return 0.0 if which < self.completeness.full + self.completeness.empty else float(share)
 
 
-class Foreseen:
+class TimeIndexedMemory:
     """A memory that is complete already, and gives only what it held when it is asked.
 
     Rows of a batch ask at steps of their own, or all at the same, which every `remember_seen` moves on.
@@ -187,7 +187,7 @@ class Foreseen:
         asking = self._now if self._asking is None else self._asking[:, None]
         return self._bank.recall_at(torch.where(self._remembered[viewpoints] < asking, viewpoints, -1))
 
-    def surroundings(self, viewpoints: Tensor) -> Surroundings:
+    def surroundings(self, viewpoints: Tensor) -> MemorySubgraph:
         """What was remembered of the scenes of rows that stand at viewpoints (R,) when each asked."""
         around = self._bank.surroundings(viewpoints)
         asking = self._now if self._asking is None else self._asking[:, None]
