@@ -16,8 +16,8 @@ from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig
 from esceme.navigator import Navigator
 from esceme.synth import WorldConfig, embedded_world
 from esceme.tasks.r2r import read_r2r
-from school import SMALL
-from street import SPLIT, WIDTH, write_street
+from fixtures.toy_dataset import SPLIT, WIDTH, write_street
+from fixtures.toy_training import SMALL
 
 pytestmark = pytest.mark.long
 

@@ -15,7 +15,7 @@ import pytest
 
 from esceme.errors import DataError
 from esceme.files import read_bytes, read_json, read_records, read_text, write_json, write_text, writing
-from rights import without_rights
+from fixtures.permissions import without_rights
 
 
 class Walk(msgspec.Struct):

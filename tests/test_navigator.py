@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from cottage import VOCABULARY, WIDTH, cottage, small_navigator
 from esceme.agents.base import TokenBatch
 from esceme.agents.scripted import StopAtOnce
 from esceme.errors import ConfigError
 from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, MaskedMemory, MemoryBank, NoMemory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
+from fixtures.toy_atlas import VOCABULARY, WIDTH, cottage, small_navigator
 
 ATLAS = cottage()
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from cottage import cottage
 from esceme.observation import TOKENS, Observation
 from esceme.world import CANDIDATE, CONTEXT, STOP
 from esceme.world.geometry import panorama_angles
+from fixtures.toy_atlas import cottage
 
 ATLAS = cottage()
 EVERYWHERE = np.arange(len(ATLAS))

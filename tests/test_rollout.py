@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from cottage import WIDTH, blind_navigator, cottage, encode, led, small_navigator, walk_of
 from esceme import rollout
 from esceme.agents.base import Decision, PrivilegedInfo, State, TokenBatch
 from esceme.agents.scripted import ShortestPath, StopAtOnce
@@ -25,7 +24,8 @@ from esceme.rollout import roll_out
 from esceme.tasks import Prediction, TrajectoryPoint
 from esceme.tasks.episode import Episode
 from esceme.trajectory import Trajectory, greedy, sampling, teacher_by_step, teacher_forcing
-from homesick import Homesick, HomesickState, told
+from fixtures.backtracking_agent import Homesick, HomesickState, told
+from fixtures.toy_atlas import WIDTH, blind_navigator, cottage, encode, led, small_navigator, walk_of
 
 ATLAS = cottage()
 TO_GARDEN = walk_of("hall", "door", "garden", name="0_0")

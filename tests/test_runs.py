@@ -30,7 +30,7 @@ from esceme.runs import (
     navigator_config,
     save_run,
 )
-from sights import random_building, random_observation, random_words
+from fixtures.random_observations import random_building, random_observation, random_words
 
 CONFIG = HamtConfig(
     vocabulary=30,

@@ -16,7 +16,7 @@ from esceme.learning import TrainingCallback, Validation
 from esceme.runs import load_run
 from esceme.tasks.folder import DataFolder
 from esceme.training import prepare, read_data, require_same, train
-from school import SPLIT, TAUGHT, Interrupt, Interrupted, lesson_plan, products, write_school
+from fixtures.toy_training import SPLIT, TAUGHT, Interrupt, Interrupted, lesson_plan, products, write_school
 
 pytestmark = pytest.mark.long
 

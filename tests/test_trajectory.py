@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from cottage import cottage, walk_of
 from esceme.agents.base import BacktrackRoutes, Decision
 from esceme.errors import WorldError
 from esceme.observation import Observation
@@ -23,6 +22,7 @@ from esceme.trajectory import (
     teacher_forcing,
 )
 from esceme.world import Pose
+from fixtures.toy_atlas import cottage, walk_of
 
 ATLAS = cottage()
 

@@ -16,7 +16,7 @@ from esceme.agents.hamt import HamtState
 from esceme.agents.tokens import ActionInput
 from esceme.errors import ConfigError
 from esceme.observation import Observation
-from sights import SMALL_NETWORK, joined, random_observation, random_words, with_padding
+from fixtures.random_observations import SMALL_NETWORK, joined, random_observation, random_words, with_padding
 
 COUNTS = [(4, 1, 7, 3), (2, 5, 1, 6), (3, 3, 8, 2), (1, 4, 2, 5)]
 """Candidates of four agents at four steps."""

@@ -11,8 +11,8 @@ from esceme.agents import HAMT, HamtConfig
 from esceme.checkpoints import names_of, navigator_from, read_weights
 from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, MemoryBank
 from esceme.navigator import Navigator
-from originals import stored_norms
-from sights import random_building, random_observation, random_words
+from fixtures.original_checkpoints import stored_norms
+from fixtures.random_observations import random_building, random_observation, random_words
 
 R2R = HamtConfig(
     vocabulary=50,

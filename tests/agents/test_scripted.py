@@ -16,7 +16,7 @@ from esceme.errors import ConfigError
 from esceme.observation import Observation
 from esceme.tasks.r2r import read_r2r
 from esceme.world import ArrayFeatures, Atlas, Pose, SceneGraph
-from sights import random_building, random_observation, random_words
+from fixtures.random_observations import random_building, random_observation, random_words
 
 
 def walk(

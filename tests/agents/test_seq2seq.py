@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from esceme.agents.seq2seq import Seq2Seq, Seq2SeqConfig
 from esceme.errors import ConfigError
-from sights import WIDTH, random_observation, random_words
+from fixtures.random_observations import WIDTH, random_observation, random_words
 
 CONFIG = Seq2SeqConfig(vocabulary=50, word_width=8, hidden=16, feature_width=WIDTH, dropout=0.5)
 

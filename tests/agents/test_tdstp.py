@@ -16,7 +16,7 @@ from esceme.agents.base import num_choices
 from esceme.agents.tdstp import TdstpState, grid_points
 from esceme.errors import ConfigError
 from esceme.observation import Observation
-from sights import SMALL_NETWORK, random_observation, random_words
+from fixtures.random_observations import SMALL_NETWORK, random_observation, random_words
 
 COUNTS = [(4, 1, 7, 3), (2, 5, 1, 6), (3, 3, 8, 2)]
 """Candidates of four agents at three steps."""

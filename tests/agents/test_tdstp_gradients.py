@@ -13,8 +13,8 @@ from esceme.agents.tdstp import TdstpState
 from esceme.checkpoints import names_of, navigator_from, read_weights
 from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, MemoryBank, NoMemory
 from esceme.navigator import Navigator
-from originals import stored_norms
-from sights import random_building, random_observation, random_words
+from fixtures.original_checkpoints import stored_norms
+from fixtures.random_observations import random_building, random_observation, random_words
 
 SIZES: dict[str, Any] = {
     "vocabulary": 50,

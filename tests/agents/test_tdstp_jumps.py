@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from cottage import VOCABULARY, WIDTH, build, cottage
 from esceme.agents import TDSTP, BacktrackRoutes, Decision, TdstpConfig
 from esceme.agents.base import TokenBatch
 from esceme.agents.tdstp import REPEATED, TdstpState
 from esceme.errors import WorldError
 from esceme.observation import Observation
 from esceme.world import Atlas, Pose
-from sights import random_words
+from fixtures.random_observations import random_words
+from fixtures.toy_atlas import VOCABULARY, WIDTH, build, cottage
 
 ROUND = build(
     {

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import originals
 from esceme.agents import HAMT, TDSTP, HamtConfig, Seq2Seq, Seq2SeqConfig
 from esceme.checkpoints import (
     export_weights,
@@ -36,8 +35,9 @@ from esceme.memory import (
 )
 from esceme.navigator import Navigator
 from esceme.runs import load_run
-from originals import PAPER, SMALL, Sizes
-from sights import random_building, random_observation, random_words
+from fixtures import original_checkpoints
+from fixtures.original_checkpoints import PAPER, SMALL, Sizes
+from fixtures.random_observations import random_building, random_observation, random_words
 
 State = dict[str, Tensor]
 FUSION = {f"reader.{part}.{end}" for part in ("first", "norm", "second") for end in ("weight", "bias")}
@@ -45,11 +45,11 @@ CRITIC = {f"agent.critic.{part}.{end}" for part in (0, 3) for end in ("weight", 
 
 
 def network_of(sizes: Sizes = SMALL, *, memory: bool = True) -> State:
-    return originals.fine_tuned(sizes, memory=memory)["vln_bert"]["state_dict"]
+    return original_checkpoints.fine_tuned(sizes, memory=memory)["vln_bert"]["state_dict"]
 
 
 def critic_of(sizes: Sizes = SMALL) -> State:
-    return originals.fine_tuned(sizes)["critic"]["state_dict"]
+    return original_checkpoints.fine_tuned(sizes)["critic"]["state_dict"]
 
 
 def same(left: State, right: State) -> bool:
@@ -65,9 +65,9 @@ def test_networks_of_the_papers_size_have_the_published_counts(memory: bool, ten
         navigator = Navigator(HAMT(), CandidateEnhancing() if memory else NoMemory())
     names = names_of(navigator)
     shapes = {names[ours]: tuple(tensor.shape) for ours, tensor in navigator.state_dict().items()}
-    network = dict(originals.inner_shapes(PAPER))
-    fusion = dict(originals.fusion_shapes(PAPER)) if memory else {}
-    assert shapes == network | fusion | dict(originals.critic_shapes(PAPER))
+    network = dict(original_checkpoints.inner_shapes(PAPER))
+    fusion = dict(original_checkpoints.fusion_shapes(PAPER)) if memory else {}
+    assert shapes == network | fusion | dict(original_checkpoints.critic_shapes(PAPER))
     assert len(network | fusion) == tensors
 
     def parameters(module: torch.nn.Module) -> int:
@@ -82,8 +82,8 @@ def test_networks_of_the_papers_size_have_the_published_counts(memory: bool, ten
 @pytest.mark.parametrize("memory", [False, True])
 def test_names_come_in_the_order_in_which_the_original_registers_them(memory: bool) -> None:
     navigator, _ = navigator_from(network_of(memory=memory), critic_of(), heads=3)
-    shapes = [*originals.inner_shapes(), *(originals.fusion_shapes() if memory else ())]
-    expected = [name for name, _ in (*shapes, *originals.critic_shapes())]
+    shapes = [*original_checkpoints.inner_shapes(), *(original_checkpoints.fusion_shapes() if memory else ())]
+    expected = [name for name, _ in (*shapes, *original_checkpoints.critic_shapes())]
     assert list(names_of(navigator).values()) == expected
 
 
@@ -131,7 +131,7 @@ def test_every_tensor_arrives_unchanged_and_is_a_copy() -> None:
 
 
 def test_a_network_without_a_panorama_encoder_is_recognised() -> None:
-    content = originals.fine_tuned(panorama=False)
+    content = original_checkpoints.fine_tuned(panorama=False)
     navigator, report = navigator_from(content["vln_bert"]["state_dict"], heads=3)
     assert not navigator.agent.config.encode_panorama and set(report.initialised) == CRITIC
 
@@ -187,10 +187,10 @@ def test_what_the_scripts_freeze_is_frozen() -> None:
 
 @pytest.mark.parametrize("wrapper", ["", "module."])
 def test_a_pre_training_file_leaves_exactly_the_fusion_and_the_critic_to_be_drawn(wrapper: str) -> None:
-    stored = originals.pre_training(wrapper=wrapper)
+    stored = original_checkpoints.pre_training(wrapper=wrapper)
     navigator, report = navigator_from(stored, heads=3, reader="candidate-enhancing")
     assert set(report.initialised) == FUSION | CRITIC
-    assert set(report.ignored) == {wrapper + name for name in originals.HEADS_OF_PRE_TRAINING}
+    assert set(report.ignored) == {wrapper + name for name in original_checkpoints.HEADS_OF_PRE_TRAINING}
     assert set(report.mapped) | set(report.ignored) == set(stored)
     head = navigator.state_dict()["agent.action.4.weight"]
     assert torch.equal(head, stored[f"{wrapper}next_action.net.4.weight"])
@@ -199,7 +199,7 @@ def test_a_pre_training_file_leaves_exactly_the_fusion_and_the_critic_to_be_draw
 
 
 def test_a_pre_training_file_is_unaided_by_default() -> None:
-    navigator, report = navigator_from(originals.pre_training(), heads=3)
+    navigator, report = navigator_from(original_checkpoints.pre_training(), heads=3)
     assert isinstance(navigator.reader, NoMemory) and set(report.initialised) == CRITIC
 
 
@@ -208,8 +208,8 @@ def test_a_pre_training_file_is_unaided_by_default() -> None:
 def test_a_fine_tuned_file_says_by_itself_whether_it_reads_memory(
     wrapper: str, memory: bool, tmp_path: Path
 ) -> None:
-    content = originals.fine_tuned(memory=memory, wrapper=wrapper)
-    weights = read_weights(originals.save(content, tmp_path / "best_val_unseen"))
+    content = original_checkpoints.fine_tuned(memory=memory, wrapper=wrapper)
+    weights = read_weights(original_checkpoints.save(content, tmp_path / "best_val_unseen"))
     navigator, report = navigator_from(weights.network, weights.critic, heads=3)
     assert isinstance(navigator.reader, CandidateEnhancing if memory else NoMemory)
     assert report.ignored == report.initialised == ()
@@ -300,7 +300,7 @@ def test_the_task_decides_the_switches_of_the_scripts(
     epsilon: float,
     limits: tuple[int, int, str],
 ) -> None:
-    file = originals.save(originals.fine_tuned(), tmp_path / "best")
+    file = original_checkpoints.save(original_checkpoints.fine_tuned(), tmp_path / "best")
     setup, _ = import_weights(file, tmp_path / "run", task=task, heads=3)
     config = load_run(tmp_path / "run").navigator.agent.config
     assert config.language_cross_attention is language
@@ -311,13 +311,13 @@ def test_the_task_decides_the_switches_of_the_scripts(
 
 def test_limits_are_the_tasks_where_the_tables_are_long_enough(tmp_path: Path) -> None:
     sizes = SMALL._replace(positions=512, steps=50)
-    file = originals.save(originals.fine_tuned(sizes), tmp_path / "best")
+    file = original_checkpoints.save(original_checkpoints.fine_tuned(sizes), tmp_path / "best")
     setup, _ = import_weights(file, tmp_path / "run", task="cvdn", heads=3)
     assert (setup.max_steps, setup.max_tokens, setup.keep) == (30, 100, "last")
 
 
 def test_the_switch_can_be_told(tmp_path: Path) -> None:
-    file = originals.save(originals.fine_tuned(), tmp_path / "best")
+    file = original_checkpoints.save(original_checkpoints.fine_tuned(), tmp_path / "best")
     setup, _ = import_weights(file, tmp_path / "a", task="r4r", heads=3, language_cross_attention=True)
     assert setup.agent_settings["language_cross_attention"] and not setup.agent_settings["freeze_text"]
     setup, _ = import_weights(file, tmp_path / "b", heads=3, language_cross_attention=False)
@@ -328,8 +328,8 @@ def test_the_switch_can_be_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("memory", [False, True])
 def test_import_and_export_give_the_original_state_dict(tmp_path: Path, memory: bool) -> None:
-    content = originals.fine_tuned(memory=memory)
-    import_weights(originals.save(content, tmp_path / "best"), tmp_path / "run", heads=3)
+    content = original_checkpoints.fine_tuned(memory=memory)
+    import_weights(original_checkpoints.save(content, tmp_path / "best"), tmp_path / "run", heads=3)
     export_weights(load_run(tmp_path / "run").navigator, tmp_path / "again")
     written = torch.load(tmp_path / "again", weights_only=True)
     assert list(written) == list(content)
@@ -340,7 +340,7 @@ def test_import_and_export_give_the_original_state_dict(tmp_path: Path, memory: 
 
 
 def test_export_and_import_give_the_same_run(tmp_path: Path) -> None:
-    file = originals.save(originals.fine_tuned(), tmp_path / "best")
+    file = original_checkpoints.save(original_checkpoints.fine_tuned(), tmp_path / "best")
     import_weights(file, tmp_path / "run", task="cvdn", heads=3, pooling="mean")
     run = load_run(tmp_path / "run")
     export_weights(run.navigator, tmp_path / "best_val")
@@ -354,10 +354,10 @@ def test_export_and_import_give_the_same_run(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_for_a_file_that_does_not_fit(tmp_path: Path) -> None:
-    content = originals.fine_tuned()
+    content = original_checkpoints.fine_tuned()
     del content["vln_bert"]["state_dict"]["vln_bert.hist_embeddings.cls_token"]
     with pytest.raises(CheckpointError, match="best: .* 1 missing: hist_embeddings.cls_token"):
-        import_weights(originals.save(content, tmp_path / "best"), tmp_path / "run", heads=3)
+        import_weights(original_checkpoints.save(content, tmp_path / "best"), tmp_path / "run", heads=3)
     with pytest.raises(ConfigError, match="no task 'chess'"):
         import_weights(tmp_path / "best", tmp_path / "run", task="chess", heads=3)
     assert not (tmp_path / "run").exists()

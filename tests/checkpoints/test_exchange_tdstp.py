@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-import originals
 from esceme.agents import HAMT, TDSTP, TdstpConfig
 from esceme.checkpoints import export_weights, import_weights, names_of, navigator_from, read_weights
 from esceme.errors import CheckpointError, ConfigError
 from esceme.memory import CandidateEnhancing, NoMemory
 from esceme.navigator import Navigator
 from esceme.runs import load_run
-from originals import PAPER, SMALL
-from sights import random_observation, random_words
+from fixtures import original_checkpoints
+from fixtures.original_checkpoints import PAPER, SMALL
+from fixtures.random_observations import random_observation, random_words
 
 State = dict[str, Tensor]
 OWN = {
@@ -28,7 +28,9 @@ CRITIC = {f"agent.critic.{part}.{end}" for part in (0, 3) for end in ("weight", 
 
 
 def network_of(*, memory: bool = True, mapper: bool = True) -> State:
-    return originals.fine_tuned(memory=memory, td_stp=True, mapper=mapper)["vln_bert"]["state_dict"]
+    return original_checkpoints.fine_tuned(memory=memory, td_stp=True, mapper=mapper)["vln_bert"][
+        "state_dict"
+    ]
 
 
 def same(left: State, right: State) -> bool:
@@ -41,10 +43,13 @@ def test_networks_of_the_papers_size_have_the_published_names_and_shapes(memory:
         navigator = Navigator(TDSTP(), CandidateEnhancing() if memory else NoMemory())
     names = names_of(navigator)
     state = navigator.state_dict()
-    expected = [*originals.inner_shapes(PAPER), *(originals.fusion_shapes(PAPER) if memory else ())]
-    expected += originals.td_stp_shapes(PAPER)
+    expected = [
+        *original_checkpoints.inner_shapes(PAPER),
+        *(original_checkpoints.fusion_shapes(PAPER) if memory else ()),
+    ]
+    expected += original_checkpoints.td_stp_shapes(PAPER)
     assert len(expected) == tensors
-    expected += originals.critic_shapes(PAPER)
+    expected += original_checkpoints.critic_shapes(PAPER)
     assert [(theirs, tuple(state[ours].shape)) for ours, theirs in names.items()] == expected
 
 
@@ -54,8 +59,8 @@ def test_networks_of_the_papers_size_have_the_published_names_and_shapes(memory:
 @pytest.mark.parametrize("wrapper", ["", "module."])
 @pytest.mark.parametrize("memory", [False, True])
 def test_a_fine_tuned_file_says_by_itself_whose_it_is(wrapper: str, memory: bool, tmp_path: Path) -> None:
-    content = originals.fine_tuned(memory=memory, td_stp=True, wrapper=wrapper)
-    weights = read_weights(originals.save(content, tmp_path / "best"))
+    content = original_checkpoints.fine_tuned(memory=memory, td_stp=True, wrapper=wrapper)
+    weights = read_weights(original_checkpoints.save(content, tmp_path / "best"))
     for agent in (None, "tdstp"):
         navigator, report = navigator_from(weights.network, weights.critic, heads=3, agent=agent)
         assert isinstance(navigator.agent, TDSTP)
@@ -104,7 +109,7 @@ def test_an_imported_network_decides() -> None:
 
 @pytest.mark.parametrize("reader", [None, "candidate-enhancing"])
 def test_pre_training_of_hamt_begins_td_stp(reader: str | None) -> None:
-    stored = originals.pre_training()
+    stored = original_checkpoints.pre_training()
     drawn = [
         navigator_from(stored, heads=3, agent="tdstp", reader=reader, seed=seed)  # type: ignore[arg-type]
         for seed in (0, 0, 1)
@@ -127,14 +132,14 @@ def test_pre_training_of_hamt_begins_td_stp(reader: str | None) -> None:
 def test_weights_of_another_agent_are_refused_by_name() -> None:
     with pytest.raises(CheckpointError, match="best: these are weights of TD-STP, not of HAMT.*'tdstp'"):
         navigator_from(network_of(), heads=3, agent="hamt", file="best")
-    hamt = originals.fine_tuned()["vln_bert"]["state_dict"]
+    hamt = original_checkpoints.fine_tuned()["vln_bert"]["state_dict"]
     with pytest.raises(CheckpointError, match="best: these are weights of HAMT, not of TD-STP.*'hamt'"):
         navigator_from(hamt, heads=3, agent="tdstp", file="best")
 
 
 @pytest.mark.parametrize("switch", ["structured", "history_positions"])
 def test_switches_of_td_stp_are_none_of_hamt(switch: str) -> None:
-    hamt = originals.fine_tuned()["vln_bert"]["state_dict"]
+    hamt = original_checkpoints.fine_tuned()["vln_bert"]["state_dict"]
     with pytest.raises(ConfigError, match=f"{switch} is of TD-STP, and these are weights of HAMT"):
         navigator_from(hamt, heads=3, **{switch: False})  # type: ignore[arg-type]
 
@@ -163,8 +168,8 @@ def test_what_does_not_fit_is_named() -> None:
 @pytest.mark.parametrize("mapper", [False, True])
 @pytest.mark.parametrize("memory", [False, True])
 def test_import_and_export_give_the_original_state_dict(tmp_path: Path, memory: bool, mapper: bool) -> None:
-    content = originals.fine_tuned(memory=memory, td_stp=True, mapper=mapper)
-    file = originals.save(content, tmp_path / "best")
+    content = original_checkpoints.fine_tuned(memory=memory, td_stp=True, mapper=mapper)
+    file = original_checkpoints.save(content, tmp_path / "best")
     setup, _ = import_weights(file, tmp_path / "run", heads=3, structured=True)
     assert setup.agent == "tdstp" and setup.agent_settings["structured"]
     export_weights(load_run(tmp_path / "run").navigator, tmp_path / "again")
@@ -180,7 +185,7 @@ def test_import_and_export_give_the_original_state_dict(tmp_path: Path, memory: 
 
 @pytest.mark.parametrize(("task", "language"), [("r2r", True), ("r4r", False)])
 def test_the_task_decides_what_the_scripts_do(tmp_path: Path, task: str, language: bool) -> None:
-    file = originals.save(originals.fine_tuned(td_stp=True), tmp_path / "best")
+    file = original_checkpoints.save(original_checkpoints.fine_tuned(td_stp=True), tmp_path / "best")
     import_weights(file, tmp_path / "run", task=task, heads=3)
     config = load_run(tmp_path / "run").navigator.agent.config
     assert config.language_cross_attention is language and config.freeze_text is language

@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import originals
 from esceme.checkpoints import read_weights
 from esceme.errors import CheckpointError, ConfigError
+from fixtures import original_checkpoints
 
 
 class Trap:
@@ -25,24 +25,24 @@ class Trap:
 
 
 def test_a_fine_tuned_file_holds_a_network_and_a_critic(tmp_path: Path) -> None:
-    content = originals.fine_tuned()
-    weights = read_weights(originals.save(content, tmp_path / "best_val_unseen"))
+    content = original_checkpoints.fine_tuned()
+    weights = read_weights(original_checkpoints.save(content, tmp_path / "best_val_unseen"))
     assert weights.kind == "fine-tuned" and weights.critic is not None
     assert list(weights.network) == list(content["vln_bert"]["state_dict"])
     assert list(weights.critic) == list(content["critic"]["state_dict"])
     del content["critic"]
-    assert read_weights(originals.save(content, tmp_path / "alone")).critic is None
+    assert read_weights(original_checkpoints.save(content, tmp_path / "alone")).critic is None
 
 
 @pytest.mark.parametrize("wrapper", ["", "module."])
 def test_a_pre_training_file_holds_a_network(tmp_path: Path, wrapper: str) -> None:
-    state = originals.pre_training(wrapper=wrapper)
-    weights = read_weights(originals.save(state, tmp_path / "model_step_22000.pt"))
+    state = original_checkpoints.pre_training(wrapper=wrapper)
+    weights = read_weights(original_checkpoints.save(state, tmp_path / "model_step_22000.pt"))
     assert weights.kind == "pre-training" and weights.critic is None and list(weights.network) == list(state)
 
 
 def test_a_critic_may_lie_beside_a_state_dict(tmp_path: Path) -> None:
-    content = originals.fine_tuned()
+    content = original_checkpoints.fine_tuned()
     for part in content:
         save_file(content[part]["state_dict"], tmp_path / f"{part}.safetensors")
     network, critic = (tmp_path / f"{part}.safetensors" for part in content)
@@ -52,19 +52,19 @@ def test_a_critic_may_lie_beside_a_state_dict(tmp_path: Path) -> None:
         weights.critic["state2value.0.weight"], content["critic"]["state_dict"]["state2value.0.weight"]
     )
     with pytest.raises(ConfigError, match="holds a critic of its own; leave out"):
-        read_weights(originals.save(content, tmp_path / "best"), critic=critic)
+        read_weights(original_checkpoints.save(content, tmp_path / "best"), critic=critic)
 
 
 def test_the_old_format_of_torch_is_read(tmp_path: Path) -> None:
     path = tmp_path / "old.pt"
-    torch.save(originals.pre_training(), path, _use_new_zipfile_serialization=False)
+    torch.save(original_checkpoints.pre_training(), path, _use_new_zipfile_serialization=False)
     assert read_weights(path).kind == "pre-training"
 
 
 @pytest.mark.parametrize("plain", [True, False])
 def test_a_pickle_with_anything_else_is_never_executed(tmp_path: Path, plain: bool) -> None:
     mark, path = tmp_path / "executed", tmp_path / "model.pt"
-    content = {"vln_bert": {"state_dict": originals.pre_training()}, "args": Trap(mark)}
+    content = {"vln_bert": {"state_dict": original_checkpoints.pre_training()}, "args": Trap(mark)}
     if plain:
         path.write_bytes(pickle.dumps(content["args"]))
     else:
@@ -79,7 +79,7 @@ def test_a_pickle_with_anything_else_is_never_executed(tmp_path: Path, plain: bo
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 def test_a_truncated_file_is_refused(tmp_path: Path, suffix: str) -> None:
-    state, path = originals.pre_training(), tmp_path / f"model{suffix}"
+    state, path = original_checkpoints.pre_training(), tmp_path / f"model{suffix}"
     if suffix == ".pt":
         torch.save(state, path)
     else:
@@ -105,7 +105,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, suffix: str) -> None:
 )
 def test_other_content_is_refused(tmp_path: Path, content: object, message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
-        read_weights(originals.save(content, tmp_path / "file"))
+        read_weights(original_checkpoints.save(content, tmp_path / "file"))
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -116,6 +116,6 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("critic", ["abc", [1, 2], 3, {"state_dict": "abc"}])
 def test_a_critic_that_is_none_is_told(tmp_path: Path, critic: object) -> None:
-    content = originals.fine_tuned() | {"critic": critic}
+    content = original_checkpoints.fine_tuned() | {"critic": critic}
     with pytest.raises(CheckpointError, match="the state_dict of critic"):
-        read_weights(originals.save(content, tmp_path / "odd"))
+        read_weights(original_checkpoints.save(content, tmp_path / "odd"))

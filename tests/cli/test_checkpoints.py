@@ -9,12 +9,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import originals
 from esceme.agents import Seq2Seq, Seq2SeqConfig
 from esceme.cli import main
 from esceme.memory import NoMemory
 from esceme.navigator import Navigator
 from esceme.runs import load_run, navigator_config, save_run
+from fixtures import original_checkpoints
 
 Capture = pytest.CaptureFixture[str]
 IMPORT = ["import", "best", "--out", "run", "--heads", "3"]
@@ -36,7 +36,7 @@ def refusal(capsys: Capture, *command: str) -> str:
 
 
 def test_a_published_file_becomes_a_run(capsys: Capture) -> None:
-    originals.save(originals.fine_tuned(), Path("best"))
+    original_checkpoints.save(original_checkpoints.fine_tuned(), Path("best"))
     assert main([*IMPORT, "--task", "cvdn", "--pooling", "mean"]) == 0
     out, err = capsys.readouterr()
     assert err == "" and "run: hamt, candidate-enhancing, for cvdn, from best (fine-tuned)" in out
@@ -48,8 +48,8 @@ def test_a_published_file_becomes_a_run(capsys: Capture) -> None:
 
 
 def test_json_names_every_tensor(capsys: Capture) -> None:
-    stored = originals.pre_training()
-    originals.save(stored, Path("best"))
+    stored = original_checkpoints.pre_training()
+    original_checkpoints.save(stored, Path("best"))
     assert main([*IMPORT, "--reader", "candidate-enhancing", "--json"]) == 0
     out, err = capsys.readouterr()
     told = json.loads(out)
@@ -57,7 +57,7 @@ def test_json_names_every_tensor(capsys: Capture) -> None:
     assert (told["file"], told["out"], told["setup"]["agent"]) == ("best", "run", "hamt")
     assert set(told["mapped"]) | set(told["ignored"]) == set(stored)
     assert told["mapped"]["next_action.net.0.bias"] == "agent.action.0.bias"
-    assert set(told["ignored"]) == set(originals.HEADS_OF_PRE_TRAINING)
+    assert set(told["ignored"]) == set(original_checkpoints.HEADS_OF_PRE_TRAINING)
     assert [name for name in told["initialised"] if name.startswith("reader.")] == [
         f"reader.{part}.{end}" for part in ("first", "norm", "second") for end in ("weight", "bias")
     ]
@@ -67,7 +67,7 @@ def test_json_names_every_tensor(capsys: Capture) -> None:
 
 
 def test_the_table_lists_what_is_ignored_and_what_is_drawn(capsys: Capture) -> None:
-    originals.save(originals.pre_training(), Path("best"))
+    original_checkpoints.save(original_checkpoints.pre_training(), Path("best"))
     assert main(IMPORT) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "ignored" in out and "mlm_head.predictions.* (2)" in out and "bert.vision_backbone.* (2)" in out
@@ -75,7 +75,7 @@ def test_the_table_lists_what_is_ignored_and_what_is_drawn(capsys: Capture) -> N
 
 
 def test_a_critic_of_its_own_is_taken(capsys: Capture) -> None:
-    content = originals.fine_tuned()
+    content = original_checkpoints.fine_tuned()
     for part in content:
         save_file(content[part]["state_dict"], f"{part}.safetensors")
     command = ["import", "vln_bert.safetensors", "--critic", "critic.safetensors", "--out", "run"]
@@ -90,13 +90,13 @@ def test_a_critic_of_its_own_is_taken(capsys: Capture) -> None:
     [("r4r", "by-task", False), ("r4r", "no", True), ("r2r", "by-task", True), ("r2r", "yes", False)],
 )
 def test_whether_text_looks_at_vision_can_be_told(task: str, told: str, expected: bool) -> None:
-    originals.save(originals.fine_tuned(), Path("best"))
+    original_checkpoints.save(original_checkpoints.fine_tuned(), Path("best"))
     assert main([*IMPORT, "--task", task, "--no-lang-ca", told]) == 0
     assert load_run("run").navigator.agent.config.language_cross_attention is expected
 
 
 def test_the_seed_decides_what_is_drawn() -> None:
-    originals.save(originals.pre_training(), Path("best"))
+    original_checkpoints.save(original_checkpoints.pre_training(), Path("best"))
     hashes = []
     for seed in ("0", "0", "7"):
         assert main([*IMPORT, "--reader", "candidate-enhancing", "--seed", seed]) == 0
@@ -106,8 +106,8 @@ def test_the_seed_decides_what_is_drawn() -> None:
 
 @pytest.mark.parametrize("memory", [False, True])
 def test_export_writes_the_file_that_was_imported(capsys: Capture, memory: bool) -> None:
-    content = originals.fine_tuned(memory=memory)
-    originals.save(content, Path("best"))
+    content = original_checkpoints.fine_tuned(memory=memory)
+    original_checkpoints.save(content, Path("best"))
     assert main([*IMPORT, "--json"]) == 0
     mapped = json.loads(capsys.readouterr().out)["mapped"]
     assert main(["export", "run", "--out", "ckpts/best", "--json"]) == 0
@@ -125,8 +125,8 @@ def test_export_writes_the_file_that_was_imported(capsys: Capture, memory: bool)
 
 @pytest.mark.parametrize("memory", [False, True])
 def test_a_file_of_td_stp_comes_and_goes(capsys: Capture, memory: bool) -> None:
-    content = originals.fine_tuned(memory=memory, td_stp=True)
-    originals.save(content, Path("best"))
+    content = original_checkpoints.fine_tuned(memory=memory, td_stp=True)
+    original_checkpoints.save(content, Path("best"))
     assert main([*IMPORT, "--structured", "True"]) == 0
     out = capsys.readouterr().out
     reader = "candidate-enhancing" if memory else "unaided"
@@ -145,13 +145,13 @@ def test_a_file_of_td_stp_comes_and_goes(capsys: Capture, memory: bool) -> None:
 def test_weights_that_may_be_of_td_stps_own_repository_are_asked_about(
     capsys: Capture, said: list[str], told: bool
 ) -> None:
-    originals.save(originals.fine_tuned(memory=False, td_stp=True), Path("best"))
+    original_checkpoints.save(original_checkpoints.fine_tuned(memory=False, td_stp=True), Path("best"))
     assert main([*IMPORT, *said]) == 0
     assert ("import them with --structured True" in capsys.readouterr().err) == told
 
 
 def test_pre_training_of_hamt_begins_td_stp(capsys: Capture) -> None:
-    originals.save(originals.pre_training(), Path("best"))
+    original_checkpoints.save(original_checkpoints.pre_training(), Path("best"))
     assert main([*IMPORT, "--agent", "tdstp", "--reader", "candidate-enhancing", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     drawn = {name.split(".")[1] if name.startswith("agent.") else "reader" for name in told["initialised"]}
@@ -163,10 +163,10 @@ def test_pre_training_of_hamt_begins_td_stp(capsys: Capture) -> None:
 
 
 def test_a_file_that_does_not_fit_leaves_nothing_behind(capsys: Capture) -> None:
-    content = originals.fine_tuned()
+    content = original_checkpoints.fine_tuned()
     del content["vln_bert"]["state_dict"]["vln_bert.hist_embeddings.cls_token"]
     content["critic"]["state_dict"]["state2value.0.bias"][1] = torch.nan
-    originals.save(content, Path("best"))
+    original_checkpoints.save(content, Path("best"))
     for mode in ([], ["--json"]):
         told = refusal(capsys, *IMPORT, *mode)
         assert told.startswith("best: ") and "1 missing: hist_embeddings.cls_token" in told
@@ -178,16 +178,16 @@ def test_other_files_are_refused(capsys: Capture) -> None:
     assert refusal(capsys, *IMPORT) == "best: no such file"
     Path("best").write_text("sofa")
     assert "best: not a" in refusal(capsys, *IMPORT)
-    originals.save(originals.fine_tuned(), Path("best"))
+    original_checkpoints.save(original_checkpoints.fine_tuned(), Path("best"))
     assert "give the number of heads" in refusal(capsys, *IMPORT[:-2])
     assert "made with a memory" in refusal(capsys, *IMPORT, "--reader", "unaided")
 
 
 def test_weights_of_another_agent_are_refused_by_name(capsys: Capture) -> None:
-    originals.save(originals.fine_tuned(td_stp=True), Path("best"))
+    original_checkpoints.save(original_checkpoints.fine_tuned(td_stp=True), Path("best"))
     told = refusal(capsys, *IMPORT, "--agent", "hamt")
     assert told == "best: these are weights of TD-STP, not of HAMT; import them as 'tdstp'"
-    originals.save(originals.fine_tuned(), Path("best"))
+    original_checkpoints.save(original_checkpoints.fine_tuned(), Path("best"))
     told = refusal(capsys, *IMPORT, "--agent", "tdstp")
     assert told == "best: these are weights of HAMT, not of TD-STP; import them as 'hamt'"
     told = refusal(capsys, *IMPORT, "--structured", "True")
@@ -195,10 +195,10 @@ def test_weights_of_another_agent_are_refused_by_name(capsys: Capture) -> None:
 
 
 def test_an_older_run_survives_a_refused_import(capsys: Capture) -> None:
-    originals.save(originals.fine_tuned(), Path("best"))
+    original_checkpoints.save(original_checkpoints.fine_tuned(), Path("best"))
     assert main(IMPORT) == 0
     capsys.readouterr()
-    originals.save({"weight": torch.zeros(3)}, Path("best"))
+    original_checkpoints.save({"weight": torch.zeros(3)}, Path("best"))
     assert "holds no network of HAMT, TD-STP or ESceme" in refusal(capsys, *IMPORT)
     load_run("run")
 

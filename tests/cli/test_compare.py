@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from drawn_runs import drawn_run
 from esceme.cli import main
 from esceme.evaluation import EvaluationConfig, evaluate, read_result
 from esceme.evaluation.compare import MEASURES, compare
+from fixtures.random_runs import drawn_run
 
 Capture = pytest.CaptureFixture[str]
 

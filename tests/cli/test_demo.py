@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from chores import is_alive
 from esceme import __version__
 from esceme.cli import main
 from esceme.evaluation import read_result
 from esceme.synth import WorldConfig, embedded_world
+from fixtures.worker_jobs import is_alive
 
 pytestmark = pytest.mark.long
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from drawn_runs import drawn_run
 from esceme.cli import main
 from esceme.cli.evaluate import default_folder
 from esceme.evaluation import EvaluationConfig, read_result
 from esceme.memory import MemoryBank, save_bank
 from esceme.memory.bank_file import read_header
 from esceme.tasks.submission import read_predictions
+from fixtures.random_runs import drawn_run
 
 Capture = pytest.CaptureFixture[str]
 STEPS = ["--max-steps", "3"]

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from drawn_runs import drawn_run
 from esceme.cli import main
 from esceme.evaluation import read_result
 from esceme.metrics import TOUR_MEANS
 from esceme.tasks.r2r import read_r2r
 from esceme.tasks.tours import read_tours
+from fixtures.random_runs import drawn_run
 
 Capture = pytest.CaptureFixture[str]
 SPLIT = "val_seen"

@@ -17,7 +17,7 @@ from esceme.agents.seq2seq import Seq2SeqConfig
 from esceme.agents.tdstp import TdstpConfig
 from esceme.agents.tokens import HamtConfig
 from esceme.observation import Observation
-from sights import (
+from fixtures.random_observations import (
     WIDTH,
     random_building,
     random_observation,

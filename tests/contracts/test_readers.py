@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cottage import WIDTH, cottage, encode, small_navigator, walk_of
 from esceme.agents.base import Decision, num_choices
 from esceme.errors import ConfigError
 from esceme.learning.memory_dropout import MemoryDropout, TrainingMemory
@@ -25,7 +24,8 @@ from esceme.rollout import roll_out
 from esceme.runs import load_run, navigator_config, save_run
 from esceme.trajectory import SingleBatch, teacher_by_step
 from esceme.world import CANDIDATE, CONTEXT, STOP
-from sights import random_order, reordered, with_padding
+from fixtures.random_observations import random_order, reordered, with_padding
+from fixtures.toy_atlas import WIDTH, cottage, encode, small_navigator, walk_of
 
 ATLAS = cottage()
 REMEMBERED = [0, 1, 3, 5, 8]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from chores import be_killed, complain, count_to, is_alive, linger, stumble
 from esceme.demo.crew import Job, News, side_by_side
 from esceme.errors import EscemeError
+from fixtures.worker_jobs import be_killed, complain, count_to, is_alive, linger, stumble
 
 pytestmark = pytest.mark.long
 
@@ -66,7 +66,7 @@ def test_processes_end_with_whoever_started_them_and_without_a_word(
         f"import sys; sys.path[:0] = {[str(Path(__file__).parents[1])]!r}\n"
         "from functools import partial\n"
         "from pathlib import Path\n"
-        "from chores import linger\n"
+        "from fixtures.worker_jobs import linger\n"
         "from esceme.demo.crew import Job, side_by_side\n"
         "if __name__ == '__main__':\n"
         "    try:\n"

@@ -10,7 +10,7 @@ import pytest
 
 from esceme.evaluation import Result, evaluate
 from esceme.memory import MemoryBank, load_bank
-from street import Street, write_street
+from fixtures.toy_dataset import Street, write_street
 
 
 class Evaluated(NamedTuple):

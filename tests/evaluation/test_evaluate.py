@@ -16,7 +16,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from drawn_runs import drawn_run
 from esceme import __version__
 from esceme.errors import ConfigError, DataError, EscemeError
 from esceme.evaluation import EvaluationConfig, evaluate, evaluate_in_processes, read_result
@@ -28,7 +27,8 @@ from esceme.evaluation.shards import share_out
 from esceme.files import read_json, write_json
 from esceme.rollout import roll_out
 from esceme.trajectory import greedy
-from street import EPISODES, SPLIT, WEIGHTS, Street
+from fixtures.random_runs import drawn_run
+from fixtures.toy_dataset import EPISODES, SPLIT, WEIGHTS, Street
 
 pytestmark = pytest.mark.long
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drawn_runs import drawn_run
 from esceme.errors import ConfigError, DataError
 from esceme.evaluation import EvaluationConfig, evaluate, evaluate_in_processes
 from esceme.evaluation.context import load_context
@@ -19,7 +18,8 @@ from esceme.tasks.catalogue import TASKS
 from esceme.tasks.submission import match, read_predictions
 from esceme.world import open_features
 from esceme.world.features import write_features
-from street import Street
+from fixtures.random_runs import drawn_run
+from fixtures.toy_dataset import Street
 
 WALKED = "val_unseen"
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from cottage import cottage, walk_of
 from esceme.errors import ConfigError, DataError, MemoryMismatch
 from esceme.evaluation import MemoryLifetime, Result
 from esceme.evaluation.context import EvaluationContext
@@ -30,7 +29,8 @@ from esceme.observation import Observation
 from esceme.rollout import roll_out
 from esceme.tasks.episode import Episode
 from esceme.trajectory import EpisodeSource, Trajectory, greedy
-from street import WIDTH, Street
+from fixtures.toy_atlas import cottage, walk_of
+from fixtures.toy_dataset import WIDTH, Street
 
 Evaluate = Callable[..., Any]
 Trajectories = dict[str, list[str]]

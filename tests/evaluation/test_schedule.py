@@ -19,7 +19,7 @@ from esceme.memory import MemoryBank
 from esceme.rollout import RolloutStep, roll_out
 from esceme.tasks.episode import Episode
 from esceme.trajectory import EpisodeSource, Trajectory, greedy
-from street import Street
+from fixtures.toy_dataset import Street
 
 
 def named(count: int) -> list[Episode]:

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cottage import blind_navigator, cottage, encode, small_navigator, walk_of
-from drawn_runs import drawn_run, drawn_setup
 from esceme.errors import DataError
 from esceme.evaluation import MemoryLifetime, Result, compare, evaluate, evaluate_in_processes
 from esceme.evaluation.protocol import check_tour_routes, tour_episodes, tour_positions
@@ -28,7 +26,9 @@ from esceme.tasks.submission import read_predictions
 from esceme.tasks.tours import Tour
 from esceme.trajectory import Trajectory, teacher_forcing
 from esceme.world import Atlas, SceneGraph
-from street import EPISODES, SPLIT, WIDTH, Street
+from fixtures.random_runs import drawn_run, drawn_setup
+from fixtures.toy_atlas import blind_navigator, cottage, encode, small_navigator, walk_of
+from fixtures.toy_dataset import EPISODES, SPLIT, WIDTH, Street
 
 Evaluate = Callable[..., Any]
 PRODUCTS = ("result.json", "predictions.json")

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cottage import VOCABULARY, WALKS, WIDTH, blind_navigator, cottage, encode, led
 from esceme.agents import TDSTP, TdstpConfig
 from esceme.agents.base import Decision
 from esceme.errors import ConfigError
@@ -26,6 +25,7 @@ from esceme.observation import Observation
 from esceme.rollout import RolloutStep
 from esceme.tasks.episode import Episode
 from esceme.trajectory import SingleBatch, Trajectory, sampling
+from fixtures.toy_atlas import VOCABULARY, WALKS, WIDTH, blind_navigator, cottage, encode, led
 
 ATLAS = cottage()
 BATCH, LIMIT, SEED = 3, 6, 7

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from cottage import build, cottage, walk_of
 from esceme.agents.base import BacktrackRoutes, Decision
 from esceme.learning.losses import imitation
 from esceme.learning.teachers import (
@@ -23,6 +22,7 @@ from esceme.observation import Observation
 from esceme.tasks.episode import Episode
 from esceme.trajectory import Trajectory
 from esceme.world import Atlas, Pose
+from fixtures.toy_atlas import build, cottage, walk_of
 
 ATLAS = cottage()
 STOP = "STOP"

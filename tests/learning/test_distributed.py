@@ -13,7 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from company import (
+from esceme.config import as_json
+from esceme.errors import ConfigError
+from esceme.learning import ProcessGroup
+from esceme.learning.distributed import own_device
+from esceme.learning.training_log import read_log
+from esceme.training import train
+from fixtures.process_utils import (
     Learned,
     course_to_its_end,
     in_company,
@@ -23,13 +29,7 @@ from company import (
     learn_until_one_dies,
     meet,
 )
-from esceme.config import as_json
-from esceme.errors import ConfigError
-from esceme.learning import ProcessGroup
-from esceme.learning.distributed import own_device
-from esceme.learning.training_log import read_log
-from esceme.training import train
-from school import CERTAIN, lesson_plan, products, states, write_school
+from fixtures.toy_training import CERTAIN, lesson_plan, products, states, write_school
 
 pytestmark = pytest.mark.long
 

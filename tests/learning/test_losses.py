@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from cottage import WALKS, blind_navigator, cottage, encode, led
 from esceme.learning.losses import (
     Transition,
     actor_critic,
@@ -25,6 +24,7 @@ from esceme.learning.training_config import Training
 from esceme.navigator import Navigator
 from esceme.tasks.episode import Episode
 from esceme.trajectory import SingleBatch, sampling
+from fixtures.toy_atlas import WALKS, blind_navigator, cottage, encode, led
 
 ATLAS = cottage()
 HALF, QUARTER = math.log(0.5), math.log(0.25)

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from cottage import cottage, small_navigator, walk_of
 from esceme.errors import ConfigError
 from esceme.learning.memory_dropout import MemoryDropout, TimeIndexedMemory, TrainingMemory
 from esceme.memory import MemoryBank
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
 from esceme.world import Pose
+from fixtures.toy_atlas import cottage, small_navigator, walk_of
 
 ATLAS = cottage()
 WAYS = ("as-released", "reset", "forgetting", "drawn")

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cottage import walk_of
 from esceme.learning.rewards import REWARDS, GoalReward, PathReward, Reward
 from esceme.metrics import score
 from esceme.tasks.episode import Episode
 from esceme.tasks.submission import Prediction, TrajectoryPoint
 from esceme.trajectory import Trajectory
 from esceme.world import Atlas, SceneGraph
+from fixtures.toy_atlas import walk_of
 
 # Along a line, metres from the gate: the goal is the oak. The pond and the well lie beside the oak, both 5 m
 # from it; between them there are 6 m.

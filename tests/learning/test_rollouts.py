@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cottage import blind_navigator, cottage, encode, small_navigator, walk_of
 from esceme.agents.base import Decision
 from esceme.agents.scripted import StopAtOnce
 from esceme.errors import ConfigError, WorldError
@@ -33,6 +32,7 @@ from esceme.observation import Observation
 from esceme.rollout import RolloutStep, roll_out
 from esceme.tasks.episode import Episode
 from esceme.trajectory import ActionSelector, SingleBatch, Trajectory, sampling
+from fixtures.toy_atlas import blind_navigator, cottage, encode, small_navigator, walk_of
 
 ATLAS = cottage()
 # Two come to the hall and the landing after another has been there; one stops at once, one comes by twice.

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from company import CONTEXT, die_while_writing, learn, started
 from esceme.config import Experiment
 from esceme.errors import DataError, TrainingError
 from esceme.learning import TrainingCallback, TrainingRun
@@ -22,7 +21,8 @@ from esceme.learning.training_log import read_log
 from esceme.runs import load_run
 from esceme.training import prepare, train
 from esceme.world.features import open_features, write_features
-from school import (
+from fixtures.process_utils import CONTEXT, die_while_writing, learn, started
+from fixtures.toy_training import (
     SPLIT,
     Interrupt,
     Interrupted,

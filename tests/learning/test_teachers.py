@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cottage import cottage, walk_of
 from esceme.errors import WorldError
 from esceme.learning.teachers import (
     SUPERVISIONS,
@@ -28,6 +27,7 @@ from esceme.tasks.episode import DialogEpisode, Episode, check_walk
 from esceme.tasks.r2r import read_r2r
 from esceme.trajectory import Teacher, Trajectory
 from esceme.world import Atlas, SceneGraph
+from fixtures.toy_atlas import cottage, walk_of
 
 ATLAS = cottage()
 

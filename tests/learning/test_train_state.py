@@ -11,7 +11,7 @@ import torch
 
 from esceme.errors import CheckpointError, DataError
 from esceme.learning.train_state import alone_in, load_state, save_state
-from school import alike
+from fixtures.toy_training import alike
 
 STATE = {"weights": {"a": torch.arange(300.0).reshape(20, 15)}, "best": None, "window": [{"loss": 0.5}]}
 

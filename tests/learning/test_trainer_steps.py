@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from cottage import WALKS, cottage, encode, small_navigator
 from esceme.learning.trainer import Stream, Trainer
 from esceme.learning.training_config import Training
 from esceme.memory import MemoryBank
 from esceme.tasks.episode import DialogEpisode, Episode
+from fixtures.toy_atlas import WALKS, cottage, encode, small_navigator
 
 ATLAS = cottage()
 EPISODES = WALKS[:4]

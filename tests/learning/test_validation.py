@@ -17,7 +17,7 @@ from esceme.learning.training_log import read_log
 from esceme.learning.validation import mark, some_of, some_tours, validate
 from esceme.tasks.tours import Tour, read_tours
 from esceme.training import prepare, train
-from school import SPLIT, TAUGHT, alike, lesson_plan, write_school
+from fixtures.toy_training import SPLIT, TAUGHT, alike, lesson_plan, write_school
 
 pytestmark = pytest.mark.long
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from cottage import Recalling, build, led, small_navigator, walk_of
 from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, MemoryBank, Pooling
+from fixtures.toy_atlas import Recalling, build, led, small_navigator, walk_of
 
 PLACES: dict[str, dict[str, Any]] = {
     "Y": {

@@ -15,8 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-import originals
-from cottage import WIDTH, Recalling, blind_navigator, build, cottage, led, small_navigator, walk_of
 from esceme.agents import HAMT
 from esceme.agents.base import TokenBatch
 from esceme.agents.hamt import HamtState
@@ -32,6 +30,17 @@ from esceme.tasks.submission import Prediction, TrajectoryPoint
 from esceme.trajectory import greedy
 from esceme.world import CANDIDATE, CONTEXT, STOP
 from esceme.world.geometry import VIEW_HEADINGS, angle_feature, panorama_angles
+from fixtures import original_checkpoints
+from fixtures.toy_atlas import (
+    WIDTH,
+    Recalling,
+    blind_navigator,
+    build,
+    cottage,
+    led,
+    small_navigator,
+    walk_of,
+)
 
 ATLAS = cottage()
 
@@ -347,8 +356,8 @@ def test_pitfall_8_who_has_ended_does_not_lengthen_the_history_of_others() -> No
 
 def test_pitfall_12_a_published_file_walks_whatever_its_tables_hold() -> None:
     """A wrapped file with 50 history positions, in which nothing says that there are 50."""
-    sizes = originals.SMALL._replace(steps=50, positions=60, feature=WIDTH)
-    content = originals.fine_tuned(sizes, wrapper="module.")
+    sizes = original_checkpoints.SMALL._replace(steps=50, positions=60, feature=WIDTH)
+    content = original_checkpoints.fine_tuned(sizes, wrapper="module.")
     navigator, report = navigator_from(
         content["vln_bert"]["state_dict"], content["critic"]["state_dict"], heads=3
     )

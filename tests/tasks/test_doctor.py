@@ -24,7 +24,7 @@ from esceme.tasks.doctor import Finding, examine
 from esceme.tasks.r2r import Record
 from esceme.tasks.r4r import join_paths
 from esceme.world import open_features, pack, read_scenes
-from rights import without_rights
+from fixtures.permissions import without_rights
 
 # What the doctor says of each file once it is gone. A missing graph breaks the folder; without one of the
 # others, something cannot be done (a split, seeing, scoring REVERIE), which is a note; and nobody need have

@@ -19,7 +19,7 @@ from esceme.verify.beside import Beside
 from esceme.verify.learning import WAYS, school_of
 from esceme.verify.references import References
 from esceme.verify.transcript import Asked, Imitated, ImitationLogs, Lessons
-from vectors import write_folder, write_json_gz
+from fixtures.reference_files import write_folder, write_json_gz
 
 pytestmark = pytest.mark.long
 

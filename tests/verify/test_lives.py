@@ -20,7 +20,7 @@ from esceme.verify.comparison import Row
 from esceme.verify.lives import compare_lives
 from esceme.verify.references import References
 from esceme.verify.replay import made_up_atlas
-from vectors import (
+from fixtures.reference_files import (
     WIDTH,
     Remembered,
     best,

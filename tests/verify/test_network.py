@@ -20,8 +20,8 @@ from esceme.observation import Observation
 from esceme.verify import Report, verify
 from esceme.verify.network import network_outputs
 from esceme.verify.references import References
-from sights import random_observation
-from vectors import CONFIGS, TD_STP_CONFIGS, UPSTREAM, WIDTH, small_navigator, write_folder
+from fixtures.random_observations import random_observation
+from fixtures.reference_files import CONFIGS, TD_STP_CONFIGS, UPSTREAM, WIDTH, small_navigator, write_folder
 
 pytestmark = pytest.mark.long
 

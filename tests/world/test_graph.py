@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from esceme.errors import DataError, WorldError
 from esceme.world import SceneGraph, read_scenes
 from esceme.world.graph import listed_scene_ids, scene_ids
-from rights import without_rights
+from fixtures.permissions import without_rights
 
 Position = tuple[float, float, float]
 Edges = list[tuple[str, str]]
