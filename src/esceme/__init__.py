@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from esceme.memory import CandidateEnhancing, MemoryBank, SceneMemory, load_bank, save_bank
     from esceme.metrics import score
     from esceme.navigator import Navigator
-    from esceme.report import Route, draw_scene
+    from esceme.report import PathOverlay, draw_scene
     from esceme.rollout import roll_out
     from esceme.runs import load_run
     from esceme.tasks import TASKS, DataFolder, Episode, Prediction, make_tours, read_predictions
@@ -66,7 +66,7 @@ __all__ = [
     "load_run",
     "roll_out",
     # metrics and figures
-    "Route",
+    "PathOverlay",
     "draw_scene",
     "score",
     # errors
@@ -92,7 +92,7 @@ _HOMES = {
     "esceme.rollout": ("roll_out",),
     "esceme.evaluation": ("EvaluationConfig", "evaluate"),
     "esceme.metrics": ("score",),
-    "esceme.report": ("Route", "draw_scene"),
+    "esceme.report": ("PathOverlay", "draw_scene"),
     "esceme.errors": (
         *("CheckpointError", "ConfigError", "DataError", "EscemeError"),
         *("MemoryMismatch", "WorldError"),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esceme.errors import ConfigError, WorldError
-from esceme.report.lanes import LANE, Leg, Route, legs_of, length, pieces_on, walk
+from esceme.report.lanes import LANE, Leg, PathOverlay, legs_of, length, pieces_on, walk
 from esceme.world import SceneGraph
 
 PLACES = {"a": (0, 0, 0), "b": (3, 0, 0), "c": (3, 4, 0), "d": (0, 4, 0)}
@@ -60,23 +60,23 @@ def test_a_route_alone_stays_on_its_edges() -> None:
 
 
 def test_standing_still_is_merged() -> None:
-    assert walk(SQUARE, Route("agent", ("a", "a", "b", "b"), "predicted")) == [0, 1]
+    assert walk(SQUARE, PathOverlay("agent", ("a", "a", "b", "b"), "predicted")) == [0, 1]
 
 
 def test_a_jump_is_walked_the_shortest_way() -> None:
-    rows = walk(SQUARE, Route("agent", ("a", "d"), "predicted"))
+    rows = walk(SQUARE, PathOverlay("agent", ("a", "d"), "predicted"))
     assert rows == [0, 1, 2, 3]
     assert length(SQUARE, rows) == pytest.approx(3 + 4 + 3)
 
 
 def test_an_unknown_viewpoint_is_refused() -> None:
     with pytest.raises(WorldError, match="'nowhere' is not in scene 'square'"):
-        walk(SQUARE, Route("agent", ("a", "nowhere"), "predicted"))
+        walk(SQUARE, PathOverlay("agent", ("a", "nowhere"), "predicted"))
 
 
 def test_an_empty_route_is_refused() -> None:
     with pytest.raises(ConfigError, match="route 'agent' has no viewpoint"):
-        Route("agent", (), "predicted")
+        PathOverlay("agent", (), "predicted")
 
 
 def test_a_piece_passes_all_viewpoints_in_order() -> None:

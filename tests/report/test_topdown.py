@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esceme.errors import WorldError
-from esceme.report import Route, draw_scene, floors_of
+from esceme.report import PathOverlay, draw_scene, floors_of
 from esceme.report.marks import PREDICTED, REFERENCE, stop_mark
 from esceme.report.panels import WIDTH
 from esceme.tasks.r2r import read_r2r
@@ -42,8 +42,8 @@ def house(side: int = 4, *, storeys: int = 2) -> SceneGraph:
 
 
 HOUSE = house()
-REFERENCE_ROUTE = Route("reference", ("020-id", "010-id", "000-id", "101-id", "111-id"), "reference")
-ASTRAY = Route("agent", ("020-id", "010-id", "011-id"), "predicted")
+REFERENCE_ROUTE = PathOverlay("reference", ("020-id", "010-id", "000-id", "101-id", "111-id"), "reference")
+ASTRAY = PathOverlay("agent", ("020-id", "010-id", "011-id"), "predicted")
 
 
 def read(svg: str) -> ET.Element:
@@ -86,7 +86,7 @@ def test_any_scene_with_any_routes_is_drawn_whole(
     )
     path = st.lists(st.sampled_from(names), min_size=1, max_size=6).map(tuple)
     kinds = st.sampled_from(["reference", "predicted"])
-    routes = data.draw(st.lists(st.builds(Route, st.text(), path, kinds), max_size=3))
+    routes = data.draw(st.lists(st.builds(PathOverlay, st.text(), path, kinds), max_size=3))
     root = read(draw_scene(graph, routes, whole=True))
     assert sorted(drawn_viewpoints(root)) == sorted(names)
     assert set(drawn_viewpoints(read(draw_scene(graph, routes)))) == set(names)
@@ -122,7 +122,7 @@ def test_floors_without_a_route_become_thumbnails_unless_all_is_wanted() -> None
 
 def test_a_small_part_of_a_large_floor_is_drawn_large() -> None:
     large = house(20, storeys=1)
-    route = Route("agent", ("011-id", "021-id", "031-id"), "predicted")
+    route = PathOverlay("agent", ("011-id", "021-id", "031-id"), "predicted")
     near, far = read(draw_scene(large, [route])), read(draw_scene(large, [route], whole=True))
     assert scale(near) > scale(far)
     (part,) = of_class(near, "floor")
@@ -142,23 +142,23 @@ def test_start_goal_and_success_circle_are_marked() -> None:
 
 
 def test_the_goal_stays_in_its_place_whoever_else_stops_there() -> None:
-    def stars(routes: list[Route]) -> list[str | None]:
+    def stars(routes: list[PathOverlay]) -> list[str | None]:
         floors = of_class(read(draw_scene(HOUSE, routes)), "floor")
         return [star.get("points") for floor in floors for star in of_class(floor, "goal")]
 
-    arrived = Route("agent", REFERENCE_ROUTE.path, "predicted")
+    arrived = PathOverlay("agent", REFERENCE_ROUTE.path, "predicted")
     assert stars([arrived, REFERENCE_ROUTE, arrived]) == stars([REFERENCE_ROUTE])
 
 
 def test_a_withheld_goal_is_not_marked() -> None:
-    root = read(draw_scene(HOUSE, [Route("start", ("020-id",), "reference"), ASTRAY]))
+    root = read(draw_scene(HOUSE, [PathOverlay("start", ("020-id",), "reference"), ASTRAY]))
     assert len(of_class(root, "start")) == 2  # on the map and in the legend
     assert not of_class(root, "goal")
     assert not of_class(root, "success")
 
 
 def test_routes_on_one_way_do_not_hide_each_other() -> None:
-    same = Route("agent", REFERENCE_ROUTE.path, "predicted")
+    same = PathOverlay("agent", REFERENCE_ROUTE.path, "predicted")
     root = read(draw_scene(HOUSE, [REFERENCE_ROUTE, same]))
     for routes in of_class(root, "routes"):
         lines = [each.get("d") for each in routes if each.get("stroke") != "#fff"]
@@ -168,7 +168,7 @@ def test_routes_on_one_way_do_not_hide_each_other() -> None:
 
 def test_routes_in_step_share_their_numbers() -> None:
     alone = of_class(read(draw_scene(HOUSE, [REFERENCE_ROUTE])), "step")
-    same = Route("agent", REFERENCE_ROUTE.path, "predicted")
+    same = PathOverlay("agent", REFERENCE_ROUTE.path, "predicted")
     both = of_class(read(draw_scene(HOUSE, [REFERENCE_ROUTE, same])), "step")
     assert ["".join(each.itertext()) for each in both] == ["".join(each.itertext()) for each in alone]
     assert ["".join(each.itertext()) for each in alone] == ["1", "2", "3"]
@@ -176,7 +176,7 @@ def test_routes_in_step_share_their_numbers() -> None:
 
 def test_a_walk_there_and_back_numbers_both_ways() -> None:
     there_and_back = ("020-id", "010-id", "000-id", "010-id", "020-id")
-    steps = of_class(read(draw_scene(HOUSE, [Route("reference", there_and_back, "reference")])), "step")
+    steps = of_class(read(draw_scene(HOUSE, [PathOverlay("reference", there_and_back, "reference")])), "step")
     assert sorted("".join(each.itertext()) for each in steps) == ["1", "2", "3"]
 
 
@@ -186,7 +186,7 @@ def test_the_legend_tells_lengths_and_how_far_from_the_goal_agents_stop() -> Non
     left = HOUSE.distance("011-id", "111-id")
     assert f"reference {metres:.1f} m, 4 steps" in legend.replace("reference", "reference ")
     assert f"4.0 m, 2 steps, stops {left:.1f} m from the goal" in legend
-    arrived = Route("agent", REFERENCE_ROUTE.path, "predicted")
+    arrived = PathOverlay("agent", REFERENCE_ROUTE.path, "predicted")
     assert "stops at the goal" in texts(read(draw_scene(HOUSE, [REFERENCE_ROUTE, arrived])))
 
 
@@ -209,7 +209,7 @@ def test_labels_tell_viewpoints_apart() -> None:
 
 def test_hostile_text_stays_text() -> None:
     graph = SceneGraph.build(HOSTILE, {HOSTILE: (0, 0, 0), "b": (2, 0, 0)}, [(HOSTILE, "b")])
-    route = Route(HOSTILE, (HOSTILE, "b"), "reference")
+    route = PathOverlay(HOSTILE, (HOSTILE, "b"), "reference")
     root = read(draw_scene(graph, [route], title=HOSTILE, caption=HOSTILE, labels=True))
     shapes = {"rect", "path", "circle", "polygon", "text", "tspan"}
     assert {each.tag.removeprefix(SVG) for each in root.iter()} <= shapes | {"svg", "g", "title", "desc"}
@@ -217,7 +217,7 @@ def test_hostile_text_stays_text() -> None:
 
 
 def test_a_long_caption_and_a_long_label_stay_within_the_figure() -> None:
-    route = Route("model_" * 60, ("000-id", "010-id"), "predicted")
+    route = PathOverlay("model_" * 60, ("000-id", "010-id"), "predicted")
     root = read(draw_scene(HOUSE, [route], caption="turn left " * 2000))
     assert float(root.get("height", "")) < 800
     assert "…" in texts(root)
@@ -228,8 +228,8 @@ def test_the_same_input_gives_the_same_bytes_in_every_process() -> None:
         "from esceme.report import *; from esceme.world import SceneGraph\n"
         "places = {name: (x, 0, 0) for x, name in enumerate('abcdef')}\n"
         "graph = SceneGraph.build('s', places, zip('abcde', 'bcdef'))\n"
-        "routes = [Route('r', tuple('abcdc'), 'reference'), Route('p', tuple('bcdef'), 'predicted')]\n"
-        "print(draw_scene(graph, routes, title='t', caption='c', labels=True))"
+        "paths = [('r', tuple('abcdc'), 'reference'), ('p', tuple('bcdef'), 'predicted')]\n"
+        "print(draw_scene(graph, [PathOverlay(*p) for p in paths], title='t', caption='c', labels=True))"
     )
     outputs = {
         subprocess.run(
@@ -270,7 +270,7 @@ def test_styles_differ_in_dash_width_or_marker_not_in_colour_alone() -> None:
 
 def test_a_route_outside_the_scene_is_refused() -> None:
     with pytest.raises(WorldError, match="'elsewhere' is not in scene 'house'"):
-        draw_scene(HOUSE, [Route("agent", ("000-id", "elsewhere"), "predicted")])
+        draw_scene(HOUSE, [PathOverlay("agent", ("000-id", "elsewhere"), "predicted")])
 
 
 def test_what_was_remembered_is_marked_counted_and_described() -> None:
@@ -301,7 +301,7 @@ def test_all_real_scenes_can_be_drawn(real_graphs: dict[str, SceneGraph]) -> Non
 def test_real_episodes_show_their_whole_path(real_graphs: dict[str, SceneGraph], data_root: Path) -> None:
     for episode in read_r2r(data_root / "R2R" / "R2R_val_unseen.json")[::150]:
         graph = real_graphs[episode.scene_id]
-        root = read(draw_scene(graph, [Route("reference", episode.reference_path, "reference")]))
+        root = read(draw_scene(graph, [PathOverlay("reference", episode.reference_path, "reference")]))
         floors = of_class(root, "floor")
         assert set(episode.reference_path) <= {name for floor in floors for name in drawn_viewpoints(floor)}
         assert sum(len(of_class(floor, "goal")) for floor in floors) == 1

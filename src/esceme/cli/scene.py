@@ -13,7 +13,7 @@ import tyro
 from esceme.cli.console import TaskName, print_json
 from esceme.errors import ConfigError, DataError, blaming
 from esceme.files import write_text
-from esceme.report import Route, draw_scene, floors_of
+from esceme.report import PathOverlay, draw_scene, floors_of
 from esceme.report.lanes import walk
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import Episode
@@ -127,21 +127,21 @@ def _routes(
     episode: str,
     predictions: Sequence[Path],
     task: TaskName,
-) -> Iterator[Route]:
+) -> Iterator[PathOverlay]:
     """The reference path and where each prediction file says the agent went, all of them in the scene."""
     if asked is not None:
         label = "start (the goal is withheld)" if asked.goal_withheld else "reference path"
-        yield _checked(graph, Route(label, asked.reference_path, "reference"), annotations, episode)
+        yield _checked(graph, PathOverlay(label, asked.reference_path, "reference"), annotations, episode)
     names = (episode,) if asked is None else _names(asked, task)
     for path, label in zip(predictions, _labels(predictions), strict=True):
         found = read_predictions(path)
         prediction = next((found[name] for name in names if name in found), None)
         if prediction is None:
             raise DataError(f"{path}: no episode '{episode}' among {len(found)}; is this the right split?")
-        yield _checked(graph, Route(label, prediction.path, "predicted"), path, episode)
+        yield _checked(graph, PathOverlay(label, prediction.path, "predicted"), path, episode)
 
 
-def _checked(graph: SceneGraph, route: Route, file: Path | None, episode: str) -> Route:
+def _checked(graph: SceneGraph, route: PathOverlay, file: Path | None, episode: str) -> PathOverlay:
     with blaming(file=file, record=f"episode {episode}"):
         walk(graph, route)
     return route

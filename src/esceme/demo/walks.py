@@ -7,7 +7,7 @@ from pathlib import Path
 
 from esceme.evaluation.result import EpisodeResult, Result
 from esceme.files import read_bytes
-from esceme.report import Route, Sign, draw_panorama, draw_scene
+from esceme.report import PathOverlay, Sign, draw_panorama, draw_scene
 from esceme.tasks.episode import Episode
 from esceme.world.graph import SceneGraph
 
@@ -52,12 +52,12 @@ def draw_walk(graph: SceneGraph, episode: Episode, results: Mapping[str, Result]
     """An episode from above: the reference path, where both agents went, and what was remembered, as SVG."""
     lived = {memory: _find(results[memory], episode.episode_id) for memory in LABELS}
     routes = [
-        Route(label, tuple(viewpoint for viewpoint, _, _ in lived[memory].trajectory), "predicted")
+        PathOverlay(label, tuple(viewpoint for viewpoint, _, _ in lived[memory].trajectory), "predicted")
         for memory, label in LABELS.items()
     ]
     return draw_scene(
         graph,
-        [Route("reference path", episode.reference_path, "reference"), *routes],
+        [PathOverlay("reference path", episode.reference_path, "reference"), *routes],
         title=f"{graph.scene_id}, episode {episode.episode_id}: walk {lived['cold'].visit} in this house",
         caption=episode.instruction,
         remembered=remembered_before(results["cold"], episode.episode_id),

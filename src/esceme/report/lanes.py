@@ -24,7 +24,7 @@ ROUNDING = 7.0
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class PathOverlay:
     """A way through a scene to be drawn: where an episode should lead, or where an agent went.
 
     A reference of a single viewpoint marks the start alone, as in test splits, whose goals are withheld.
@@ -48,7 +48,7 @@ class Leg(NamedTuple):
     """How many lanes to the right of the edge it is drawn, seen in walking direction."""
 
 
-def walk(graph: SceneGraph, route: Route) -> list[int]:
+def walk(graph: SceneGraph, route: PathOverlay) -> list[int]:
     """The rows a route visits: standing still merged, jumps walked the shortest way as all scores count them.
 
     Raises `WorldError` where a viewpoint does not exist or cannot be reached.

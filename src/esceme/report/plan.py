@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esceme.report.floors import floors_of
-from esceme.report.lanes import Leg, Route, legs_of, length, walk
+from esceme.report.lanes import Leg, PathOverlay, legs_of, length, walk
 from esceme.report.marks import PREDICTED, REFERENCE, Style
 from esceme.world.graph import SceneGraph
 
@@ -18,7 +18,7 @@ from esceme.world.graph import SceneGraph
 class Trip(NamedTuple):
     """A route as it is walked and drawn."""
 
-    route: Route
+    route: PathOverlay
     rows: list[int]
     legs: list[Leg]
     style: Style
@@ -49,7 +49,7 @@ class Plan:
     """Rows that a memory held when the trips began."""
 
     @classmethod
-    def of(cls, graph: SceneGraph, routes: Sequence[Route], remembered: Collection[str] = ()) -> Plan:
+    def of(cls, graph: SceneGraph, routes: Sequence[PathOverlay], remembered: Collection[str] = ()) -> Plan:
         """Walk all routes, references first, and give each its style."""
         routes = sorted(routes, key=lambda route: route.kind != "reference")
         walks = [walk(graph, route) for route in routes]

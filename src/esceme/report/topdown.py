@@ -10,7 +10,7 @@ import numpy as np
 from esceme.report import marks
 from esceme.report.floorplan import GROUND, SUCCESS, draw_floor
 from esceme.report.floors import floor_heights
-from esceme.report.lanes import Route
+from esceme.report.lanes import PathOverlay
 from esceme.report.marks import REFERENCE, Item
 from esceme.report.panels import Bounds, Panel, arrange, extent
 from esceme.report.plan import Plan
@@ -27,7 +27,7 @@ LARGE_PART = 0.6
 
 def draw_scene(
     graph: SceneGraph,
-    routes: Sequence[Route] = (),
+    routes: Sequence[PathOverlay] = (),
     *,
     title: str | None = None,
     caption: str | None = None,
