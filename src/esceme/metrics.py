@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from esceme.errors import ConfigError, DataError, WorldError, blaming
+from esceme.tasks.catalogue import SuccessRule
 from esceme.tasks.episode import SUCCESS_WITHIN, DialogEpisode, Episode
 from esceme.tasks.submission import Prediction
 from esceme.tasks.tours import Tour
@@ -27,7 +28,6 @@ CELLS_AT_ONCE = 400_000
 """Distances held at a time: a few megabytes, which the processor's caches keep."""
 
 Array = NDArray[np.float64]
-SuccessRule = Literal["trusted", "end-panos"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from esceme import __version__
 from esceme.agents import AGENTS
 from esceme.config import Experiment, as_json
 from esceme.errors import CheckpointError, ConfigError, DataError
-from esceme.evaluation.inputs import find_annotations, find_task, make_encoder, open_fitting
+from esceme.evaluation.inputs import find_annotations, make_encoder, open_fitting
 from esceme.evaluation.options import EvaluationConfig
 from esceme.evaluation.protocol import check_tour_routes
 from esceme.files import read_json, write_json
@@ -37,7 +37,7 @@ from esceme.runs import (
     navigator_config,
     save_run,
 )
-from esceme.tasks.catalogue import TASKS
+from esceme.tasks.catalogue import TASKS, get_task
 from esceme.tasks.episode import Episode, check_paths, one_per_walk, scenes_of
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.text import Vocabulary, WordPiece
@@ -195,7 +195,7 @@ def require_same(experiment: Experiment, folder: Path, room: TrainingData | None
 
 def read_data(experiment: Experiment, data: DataFolder) -> TrainingData:
     """Read the episodes, graphs and features of an experiment; a `DataError` names what is missing."""
-    task = find_task(experiment.task)
+    task = get_task(experiment.task)
     tasks = [task.name, *filter(None, [experiment.training.augmentation])]
     files = [_annotations(data, name, "train") for name in tasks]
     lessons = [list(TASKS[name].read(path)) for name, path in zip(tasks, files, strict=True)]

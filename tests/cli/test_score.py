@@ -17,7 +17,7 @@ from esceme.metrics import score as score_pairs
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
-from esceme.tasks.submission import match, read_predictions
+from esceme.tasks.submission import match_predictions, read_predictions
 from esceme.world import Atlas, SceneGraph, read_scenes
 
 MEASURES = ["tl", "ne", "osr", "sr", "spl", "spl_shortest", "cls", "ndtw", "sdtw", "gp", "steps"]
@@ -114,7 +114,7 @@ def test_figures_are_those_of_the_python_interface(
     episodes = read(toy_root, "r2r")
     file = write(follow(episodes, short=2))
     found = result(capsys, words(toy_root, "r2r", file, "--json"))
-    pairs = match(episodes, read_predictions(file), file=file)
+    pairs = match_predictions(episodes, read_predictions(file), TASKS["r2r"], file=file)
     assert found == score_pairs(pairs, Atlas(graphs.values())).means()
     assert 0 < found["ndtw"] < 1
 

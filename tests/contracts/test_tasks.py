@@ -1,4 +1,4 @@
-"""What every task keeps to, whatever its files look like (`esceme.tasks.task`)."""
+"""What every task keeps to, whatever its files look like (`esceme.tasks.catalogue.Task`)."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def file_of(task: Task, root: Path, pattern: int = 0) -> Path:
 
 def toy_episodes(task: Task, root: Path) -> list[tuple[Path, Sequence[Episode]]]:
     """The splits of a task that the toy world has."""
-    files = [root / each.format(split=split) for split in task.published for each in task.files]
+    files = [root / each.format(split=split) for split in task.split_sizes for each in task.files]
     return [(file, task.read(file)) for file in files if file.is_file()]
 
 
 def test_a_task_is_listed_under_its_name_with_limits_that_let_somebody_walk(task: Task) -> None:
     assert TASKS[task.name] is task
     assert task.max_steps >= 1 and task.max_tokens >= 1 and task.id_key
-    assert task.published and all("{split}" in pattern for pattern in task.files)
+    assert task.split_sizes and all("{split}" in pattern for pattern in task.files)
 
 
 def test_a_file_that_is_not_there_is_named(task: Task, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from esceme.evaluation.context import load_context
 from esceme.files import read_json
 from esceme.metrics import score
 from esceme.tasks.catalogue import TASKS
-from esceme.tasks.submission import match, read_predictions
+from esceme.tasks.submission import match_predictions, read_predictions
 from esceme.world import open_features
 from esceme.world.features import write_features
 from fixtures.random_runs import drawn_run
@@ -58,7 +58,7 @@ def test_a_dialog_succeeds_in_its_end_panoramas_alone(toy_root: Path, tmp_path: 
         folder = tmp_path / f"{seed}"
         result = evaluate(stage.plan, folder)
         found = read_predictions(folder / "predictions.json")
-        pairs = match(stage.episodes, found, file=folder, id_key="instr_id")
+        pairs = match_predictions(stage.episodes, found, TASKS["r2r"], file=folder)
         rates = {
             rule: score(pairs, stage.atlas, success=rule).means()["sr"]  # type: ignore[arg-type]
             for rule in ("end-panos", "trusted")

@@ -5,15 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from esceme.tasks.catalogue import TASKS
+from esceme.tasks.catalogue import TASKS, SplitSize
 from esceme.tasks.r4r import join_paths, read_walks
-from esceme.tasks.task import SplitSize
 from esceme.world import SceneGraph
 
 SPLITS = [
     (name, split, counts)
     for name, task in TASKS.items()
-    for split, counts in task.published.items()
+    for split, counts in task.split_sizes.items()
     if counts is not None
 ]
 

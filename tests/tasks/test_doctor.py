@@ -155,7 +155,11 @@ def test_examining_changes_nothing(root: Path) -> None:
 
 def test_a_task_of_ones_own_is_examined_too(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = dataclasses.replace(
-        doctor.TASKS["r2r"], name="own", files=("own/{split}.json",), published={"train": None}
+        doctor.TASKS["r2r"],
+        name="own",
+        source="see docs/data.md",
+        files=("own/{split}.json",),
+        split_sizes={"train": None},
     )
     monkeypatch.setitem(doctor.TASKS, "own", own)
     (root / "own").mkdir()

@@ -21,7 +21,7 @@ from esceme.tasks.submission import (
     Prediction,
     TrajectoryPoint,
     check_predictions,
-    match,
+    match_predictions,
     problem_with,
     read_predictions,
     write_submission,
@@ -186,7 +186,7 @@ def named(*names: str) -> dict[str, Prediction]:
 
 def test_pairs_come_in_the_order_of_the_episodes() -> None:
     episodes = [asked("2_0"), asked("1_1"), asked("1_0")]
-    pairs = match(episodes, named("1_0", "2_0", "1_1"), file="p")
+    pairs = match_predictions(episodes, named("1_0", "2_0", "1_1"), TASKS["r2r"], file="p")
     assert [(each.episode_id, walk.episode_id) for each, walk in pairs] == [
         ("2_0", "2_0"),
         ("1_1", "1_1"),
@@ -199,27 +199,36 @@ def test_missing_episodes_are_an_error_unless_partial() -> None:
     with pytest.raises(
         DataError, match=r"p.json: no prediction for episode 1_0 \(and 1 more\) of 3.*--partial"
     ):
-        match(episodes, named("1_1"), file="p.json")
-    assert [each.episode_id for each, _ in match(episodes, named("1_1"), file="p", partial=True)] == ["1_1"]
+        match_predictions(episodes, named("1_1"), TASKS["r2r"], file="p.json")
+    assert [
+        each.episode_id
+        for each, _ in match_predictions(episodes, named("1_1"), TASKS["r2r"], file="p", partial=True)
+    ] == ["1_1"]
 
 
 @pytest.mark.parametrize("partial", [False, True])
 @pytest.mark.parametrize("name", ["9_0", "0", "1", "", "1_0 "])
 def test_predictions_of_other_episodes_are_an_error_even_if_partial(name: str, partial: bool) -> None:
     with pytest.raises(DataError, match=f"p.json: episode {name} is not among the 2 annotated ones"):
-        match([asked("1_0"), asked("1_1")], named("1_0", "1_1", name), file="p.json", partial=partial)
+        match_predictions(
+            [asked("1_0"), asked("1_1")],
+            named("1_0", "1_1", name),
+            TASKS["r2r"],
+            file="p.json",
+            partial=partial,
+        )
 
 
 def test_rxr_episodes_go_by_their_instruction_as_well() -> None:
     episodes = [asked("12_7"), asked("12_8"), asked("13_9")]
-    pairs = match(episodes, named("8", "12_7", "9"), file="p", id_key="instruction_id")
+    pairs = match_predictions(episodes, named("8", "12_7", "9"), TASKS["rxr"], file="p")
     assert [walk.episode_id for _, walk in pairs] == ["12_7", "8", "9"]
-    assert match([asked("7", path_id="7")], named("7"), file="p", id_key="instruction_id")
+    assert match_predictions([asked("7", path_id="7")], named("7"), TASKS["rxr"], file="p")
 
 
 def test_an_episode_cannot_be_predicted_under_two_names() -> None:
     with pytest.raises(DataError, match="p.json: episode 12_7 is predicted twice, once as '7'"):
-        match([asked("12_7")], named("12_7", "7"), file="p.json", id_key="instruction_id")
+        match_predictions([asked("12_7")], named("12_7", "7"), TASKS["rxr"], file="p.json")
 
 
 # -- checking --------------------------------------------------------------------------------------------
@@ -393,7 +402,7 @@ def test_what_is_written_is_read_back(tmp_path: Path, task: str) -> None:
     second = first.with_stem("second")
     write_submission(first, TASKS[task], pairs, GRAPHS)
     found = read_predictions(first)
-    again = match([each for each, _ in pairs], found, file=first, id_key=TASKS[task].id_key)
+    again = match_predictions([each for each, _ in pairs], found, TASKS[task], file=first)
     assert [each.path for _, each in again] == [each.path for _, each in pairs]
     assert [each.object_id for _, each in again] == [each.object_id for _, each in pairs]
     write_submission(second, TASKS[task], again, GRAPHS)
@@ -428,7 +437,9 @@ def test_real_predictions_survive_being_submitted(
 ) -> None:
     file = data_root / "predictions" / "PREVALENT_NDH_all_trusted40_val_seen_iter100.json"
     found = read_predictions(file)
-    pairs = match(TASKS["cvdn"].read(data_root / "CVDN" / "val_seen.json"), found, file=file)
+    pairs = match_predictions(
+        TASKS["cvdn"].read(data_root / "CVDN" / "val_seen.json"), found, TASKS["cvdn"], file=file
+    )
     check_predictions(pairs, real_graphs, file=file)
     write_submission(tmp_path / "out.json", TASKS["cvdn"], pairs, real_graphs)
     assert read_predictions(tmp_path / "out.json") == found
@@ -447,7 +458,9 @@ def test_the_simulator_turned_as_we_fill_in(
         name: Prediction(name, tuple(TrajectoryPoint(stand.viewpoint) for stand in each.trajectory))
         for name, each in stated.items()
     }
-    pairs = match(TASKS["r2r"].read(data_root / "R2R" / "R2R_val_unseen.json"), bare, file=file)
+    pairs = match_predictions(
+        TASKS["r2r"].read(data_root / "R2R" / "R2R_val_unseen.json"), bare, TASKS["r2r"], file=file
+    )
     write_submission(tmp_path / "out.json", TASKS["r2r"], pairs, real_graphs)
     filled = read_predictions(tmp_path / "out.json")
     for name, each in stated.items():

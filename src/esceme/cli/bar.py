@@ -24,21 +24,15 @@ from rich.text import Text
 from esceme.cli.console import shown
 from esceme.learning import TrainingCallback
 from esceme.metrics import TOUR_MEANS
+from esceme.tasks.catalogue import TASKS
 
-MEASURES = {
-    "r4r": ("sr", "spl", "cls", "ndtw", "sdtw"),
-    "rxr": ("sr", "spl", "ndtw", "sdtw"),
-    "cvdn": ("gp", "sr", "spl"),
-}
-USUAL = ("tl", "ne", "sr", "spl")
-"""What the field reports of a task, and of all others."""
 RECENT = 20
 """Iterations whose mean losses are shown."""
 
 
 def measures_of(task: str, means: Mapping[str, float]) -> tuple[str, ...]:
     """What the field reports of a task, and of tours where `means` has it."""
-    return MEASURES.get(task, USUAL) + tuple(name for name in TOUR_MEANS if name in means)
+    return TASKS[task].primary_metrics + tuple(name for name in TOUR_MEANS if name in means)
 
 
 class Pace(ProgressColumn):

@@ -153,7 +153,7 @@ def tours(
 
 def _split_of(path: Path, task: TaskName) -> str:
     """The split that a file's name says it is, or its whole stem."""
-    splits, patterns = TASKS[task].published, TASKS[task].files
+    splits, patterns = TASKS[task].split_sizes, TASKS[task].files
     named = {Path(pattern.format(split=split)).name: split for split in splits for pattern in patterns}
     stem = path.name.removesuffix(".gz").rsplit(".", 1)[0]
     return named.get(path.name) or next((split for split in splits if stem.endswith(split)), stem)

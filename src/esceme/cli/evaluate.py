@@ -18,10 +18,9 @@ from esceme.evaluation.options import SCRIPTED, Precision
 from esceme.evaluation.result import PREDICTIONS, RESULT, scores_of
 from esceme.evaluation.schedule import ScheduleName
 from esceme.runs import read_navigator_config
+from esceme.tasks.catalogue import TASKS
 from esceme.tasks.folder import DataFolder, default_data
 
-SERVED = ("r2r", "cvdn", "rxr", "reverie")
-"""Tasks with a leaderboard."""
 DRAWS = 1000
 
 
@@ -157,7 +156,7 @@ def _print(plan: EvaluationConfig, folder: Path, result: Result, draws: int, *, 
         for name, file in (("result", RESULT), ("predictions", PREDICTIONS), ("bank", BANK))
         if (folder / file).is_file()
     }
-    submit = None if scored or plan.task not in SERVED else _submission(plan, folder)
+    submit = None if scored or TASKS[str(plan.task)].leaderboard is None else _submission(plan, folder)
     if json:
         print_json(
             {
@@ -201,13 +200,12 @@ def _group(first: int, last: int, mean: float, episodes: int) -> str:
 def _submission(plan: EvaluationConfig, folder: Path) -> str:
     """The command that makes a leaderboard's file of the predictions."""
     data = DataFolder(plan.data)
-    suffix = "jsonl" if plan.task == "rxr" else "json"
     options = {
         "task": plan.task,
         "predictions": folder / PREDICTIONS,
         "annotations": data.annotations(str(plan.task), plan.split),
         "connectivity": data.connectivity,
-        "out": folder / f"submission.{suffix}",
+        "out": folder / f"submission{TASKS[str(plan.task)].submission_suffix}",
     }
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     return shlex.join(["esceme", "submit", *words])

@@ -99,7 +99,7 @@ def _read_scene(connectivity: Path, scene: str) -> SceneGraph:
 def _find(annotations: Path, task: TaskName, scene: str, name: str) -> Episode:
     """The episode of that id; RxR's may be the instruction's alone, as in its prediction files."""
     episodes = TASKS[task].read(annotations)
-    found = next((each for each in episodes if name in _names(each, task)), None)
+    found = next((each for each in episodes if name in TASKS[task].prediction_ids(each)), None)
     if found is None:
         same_path = [each.episode_id for each in episodes if each.path_id == name]
         here = [each.episode_id for each in episodes if each.scene_id == scene]
@@ -115,11 +115,6 @@ def _find(annotations: Path, task: TaskName, scene: str, name: str) -> Episode:
     return found
 
 
-def _names(episode: Episode, task: TaskName) -> tuple[str, ...]:
-    short = episode.episode_id.removeprefix(f"{episode.path_id}_")
-    return (episode.episode_id, short) if task == "rxr" else (episode.episode_id,)
-
-
 def _routes(
     graph: SceneGraph,
     asked: Episode | None,
@@ -132,7 +127,7 @@ def _routes(
     if asked is not None:
         label = "start (the goal is withheld)" if asked.goal_withheld else "reference path"
         yield _checked(graph, PathOverlay(label, asked.reference_path, "reference"), annotations, episode)
-    names = (episode,) if asked is None else _names(asked, task)
+    names = (episode,) if asked is None else TASKS[task].prediction_ids(asked)
     for path, label in zip(predictions, _labels(predictions), strict=True):
         found = read_predictions(path)
         prediction = next((found[name] for name in names if name in found), None)

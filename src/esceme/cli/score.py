@@ -14,12 +14,12 @@ from rich.markup import escape
 from esceme.cli.console import TaskName, note, print_json, score_table, tables
 from esceme.errors import ConfigError, DataError
 from esceme.files import write_text
-from esceme.metrics import Scores, SuccessRule
+from esceme.metrics import Scores
 from esceme.metrics import score as score_pairs
-from esceme.tasks.catalogue import TASKS
+from esceme.tasks.catalogue import TASKS, SuccessRule
 from esceme.tasks.episode import Episode, check_paths, one_per_walk, scenes_of
 from esceme.tasks.reverie import read_objects
-from esceme.tasks.submission import check_predictions, match, read_predictions
+from esceme.tasks.submission import check_predictions, match_predictions, read_predictions
 from esceme.tasks.tours import Tour, check_tours, read_all_tours, read_tours
 from esceme.world import Atlas
 
@@ -71,7 +71,7 @@ def score(
     found = read_predictions(predictions)
     atlas = Atlas.read(connectivity, scenes=scenes_of(episodes, connectivity, annotations))
     check_paths(one_per_walk(episodes), atlas.graphs, annotations)
-    pairs = match(episodes, found, file=predictions, id_key=TASKS[task].id_key, partial=partial)
+    pairs = match_predictions(episodes, found, TASKS[task], file=predictions, partial=partial)
     if jumps == "refuse":
         check_predictions(pairs, atlas.graphs, file=predictions)
     visits = None if tours is None else _visits(tours, split, episodes)
@@ -115,11 +115,11 @@ def _require_sense(
     task: TaskName, success: SuccessRule, objects: Path | None, tours: Path | None, split: str | None
 ) -> None:
     """Raise `ConfigError` for an option that would have no effect, and for one that is needed."""
-    if task == "reverie" and objects is None:
+    if TASKS[task].scores_objects and objects is None:
         raise ConfigError("REVERIE counts success by the objects in sight: give --objects FILE")
-    if task != "reverie" and objects is not None:
+    if not TASKS[task].scores_objects and objects is not None:
         raise ConfigError(f"--objects belongs to reverie, not to {task}")
-    if task != "cvdn" and success != "trusted":
+    if success not in TASKS[task].success_rules:
         raise ConfigError(f"--success {success} belongs to cvdn, not to {task}")
     if split is not None and tours is None:
         raise ConfigError(f"--split {split} chooses among tours: give --tours FILE as well")

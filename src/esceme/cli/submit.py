@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from esceme.cli.console import note, print_json
 from esceme.errors import ConfigError, DataError
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import scenes_of
-from esceme.tasks.submission import check_predictions, match, read_predictions, write_submission
+from esceme.tasks.submission import check_predictions, match_predictions, read_predictions, write_submission
 from esceme.world import read_scenes
 
-SERVERS = {
-    "r2r": "R2R leaderboard (EvalAI challenge 97); declare the use of memory across episodes honestly",
-    "cvdn": "NDH leaderboard (EvalAI challenge 463), split test_cleaned",
-    "rxr": "RxR leaderboard; submissions were reported to hang on the server's side",
-    "reverie": "REVERIE leaderboard (EvalAI challenge 606)",
-}
+if TYPE_CHECKING:
+    SubmissionTask = str
+else:
+    SubmissionTask = Literal[tuple(name for name, task in TASKS.items() if task.leaderboard)]
 
 
 def submit(
-    task: Literal["r2r", "cvdn", "rxr", "reverie"],
+    task: SubmissionTask,
     predictions: Path,
     annotations: Path,
     connectivity: Path,
@@ -51,9 +49,11 @@ def submit(
     episodes = TASKS[task].read(annotations)
     graphs = read_scenes(connectivity, scenes_of(episodes, connectivity, annotations))
     found = read_predictions(predictions)
-    pairs = match(episodes, found, file=predictions, id_key=TASKS[task].id_key)
+    pairs = match_predictions(episodes, found, TASKS[task], file=predictions)
     check_predictions(pairs, graphs, file=predictions)
-    with_object = sum(task == "reverie" and prediction.object_id is not None for _, prediction in pairs)
+    with_object = sum(
+        TASKS[task].scores_objects and prediction.object_id is not None for _, prediction in pairs
+    )
     if 0 < with_object < len(pairs):
         raise DataError(
             f"{predictions}: {with_object} of {len(pairs)} predictions have predObjId; give all or none"
@@ -62,7 +62,7 @@ def submit(
     if json:
         print_json({"out": str(out), "n": len(pairs), "with_object": with_object})
         return 0
-    print(f"{out}: {len(pairs)} episodes, ready for the {SERVERS[task]}")
-    if task == "reverie" and not with_object:
+    print(f"{out}: {len(pairs)} episodes, ready for the {TASKS[task].leaderboard}")
+    if TASKS[task].scores_objects and not with_object:
         note("note: no prediction names an object (predObjId), so the server can score navigation only")
     return 0

@@ -17,7 +17,6 @@ from esceme.evaluation.inputs import (
     Limits,
     find_annotations,
     find_features,
-    find_task,
     hash_inputs,
     in_order,
     limits_of,
@@ -33,7 +32,7 @@ from esceme.evaluation.protocol import (
     tour_positions,
 )
 from esceme.runs import NavigatorConfig, Run, load_run
-from esceme.tasks.catalogue import TASKS
+from esceme.tasks.catalogue import TASKS, get_task
 from esceme.tasks.episode import Episode, check_paths, one_per_walk, scenes_of
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.tours import Tour, check_tours, read_tours
@@ -173,7 +172,7 @@ def open_run(plan: EvaluationConfig) -> Run:
     """The run folder of a plan, or a scripted agent in the guise of one."""
     if plan.run not in SCRIPTED:
         return load_run(plan.run)
-    task = find_task(plan.task or "r2r")
+    task = get_task(plan.task or "r2r")
     draws = "seed" in {field.name for field in fields(AGENTS[plan.run].Config)}
     setup = NavigatorConfig(
         agent=plan.run,

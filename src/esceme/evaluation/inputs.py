@@ -14,10 +14,9 @@ from esceme.evaluation.options import SCRIPTED, EvaluationConfig
 from esceme.evaluation.protocol import tour_episodes
 from esceme.files import read_bytes
 from esceme.runs import Run
-from esceme.tasks.catalogue import TASKS
+from esceme.tasks.catalogue import TASKS, get_task
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
-from esceme.tasks.task import Task
 from esceme.tasks.text import Tokenizer, Vocabulary, WordPiece, truncate
 from esceme.tasks.tours import Tour
 from esceme.trajectory import InstructionEncoder
@@ -39,7 +38,7 @@ class Limits(NamedTuple):
 
 def limits_of(plan: EvaluationConfig, run: Run) -> Limits:
     """What the plan says, else what the run was made with, or the task's own where it is another task."""
-    made_for = run.setup if plan.task in (None, run.setup.task) else find_task(plan.task or "")
+    made_for = run.setup if plan.task in (None, run.setup.task) else get_task(plan.task or "")
     steps, tokens = plan.max_steps or made_for.max_steps, plan.max_tokens or made_for.max_tokens
     limits = Limits(steps, tokens, made_for.keep)
     for name, known, wanted in (
@@ -56,18 +55,11 @@ def network_size(run: Run, size: str) -> int | None:
     return getattr(run.navigator.agent.config, size, None)
 
 
-def find_task(name: str) -> Task:
-    """A task by its name."""
-    if name not in TASKS:
-        raise ConfigError(f"task '{name}' is unknown; expected one of {', '.join(TASKS)}")
-    return TASKS[name]
-
-
 def find_annotations(data: DataFolder, task: str, split: str) -> Path:
     """The file of a split; raises `DataError` naming the splits that are there."""
     if not data.root.is_dir():
         raise DataError(f"{data.root}: no such folder; say where the data is with --data or ESCEME_DATA")
-    return data.require(find_task(task).name, split)
+    return data.require(get_task(task).name, split)
 
 
 def find_features(
@@ -112,7 +104,7 @@ def hash_inputs(
         "features": _hash_of_features(graphs, store),
     }
     files = {"vocabulary": _vocabulary(run, data), "bank": plan.bank, "tours": plan.tours}
-    if (plan.task or run.setup.task) == "reverie":  # whose success depends on the objects in sight
+    if TASKS[plan.task or run.setup.task].scores_objects:
         files["objects"] = data.objects
     for name, path in files.items():
         if path is not None:

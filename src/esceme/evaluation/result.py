@@ -14,6 +14,7 @@ from esceme.errors import DataError
 from esceme.evaluation.context import EvaluationContext
 from esceme.files import read_json, write_json
 from esceme.metrics import TOUR_MEANS, Scores, score
+from esceme.tasks.catalogue import TASKS
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.reverie import read_objects
 from esceme.tasks.submission import Prediction, TrajectoryPoint
@@ -129,12 +130,12 @@ def _scores(
         for walk in walks
         for name in (walk.episode.episode_id,)
     ]
-    task = str(stage.facts["task"])
+    task = TASKS[str(stage.facts["task"])]
     return score(
         pairs,
         stage.atlas,
-        success="end-panos" if task == "cvdn" else "trusted",
-        objects=_objects(stage) if task == "reverie" else None,
+        success=task.success_rule,
+        objects=_objects(stage) if task.scores_objects else None,
         tours=stage.tours,
         file=stage.plan.run,
         annotations=stage.annotations,

@@ -23,6 +23,7 @@ from esceme.memory import MemoryBank
 from esceme.metrics import score
 from esceme.navigator import Navigator
 from esceme.rollout import roll_out
+from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import Episode
 from esceme.tasks.submission import Prediction, TrajectoryPoint
 from esceme.tasks.tours import Tour
@@ -155,5 +156,5 @@ def _scores(
         )
         for each in episodes
     ]
-    scores = score(pairs, atlas, success="end-panos" if task == "cvdn" else "trusted", tours=tours)
+    scores = score(pairs, atlas, success=TASKS[task].success_rule, tours=tours)
     return {name: float(value) for name, value in scores.means().items()}

@@ -3,11 +3,10 @@
 The gymnasium environments are in `esceme.tasks.gym`, the data doctor in `esceme.tasks.doctor`.
 """
 
-from esceme.tasks.catalogue import TASKS
+from esceme.tasks.catalogue import TASKS, SplitSize, Task
 from esceme.tasks.episode import DialogEpisode, Episode
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.submission import Prediction, TrajectoryPoint, read_predictions
-from esceme.tasks.task import SplitSize, Task
 from esceme.tasks.text import Vocabulary, WordPiece
 from esceme.tasks.tours import Tour, make_tours, read_tours
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from esceme.errors import DataError, EscemeError
 from esceme.tasks import manifest
-from esceme.tasks.catalogue import TASKS
+from esceme.tasks.catalogue import TASKS, SplitSize
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import CONNECTIVITY, FEATURE_SUFFIXES, FEATURES, OBJECTS, DataFolder
 from esceme.tasks.reverie import read_objects
@@ -24,7 +24,6 @@ from esceme.tasks.symptoms import (
     word_pieces,
     wrong_walks,
 )
-from esceme.tasks.task import SplitSize
 from esceme.tasks.tours import check_tours, read_all_tours
 from esceme.world.features import FeatureStore, check_panorama, open_features
 from esceme.world.graph import SUFFIX, SceneGraph, listed_scene_ids, scene_ids
@@ -39,12 +38,6 @@ SAMPLE = 64
 
 SOURCES = {
     "connectivity": "it comes with the Matterport3D simulator's repository, folder connectivity/",
-    "r2r": "R2R is on the Room-to-Room project page",
-    "r4r": "make it from R2R: esceme data r4r",
-    "rxr": "RxR's guide files are in the dataset's own public bucket",
-    "cvdn": "NDH comes with the CVDN repository, whose script downloads train and test",
-    "reverie": "REVERIE v2 comes with the REVERIE repository",
-    "prevalent": "it is part of the HAMT data bundle",
     "features": "fetch the file again, or extract the features anew",
 }
 """What to do about a missing or broken file; docs/data.md says more."""
@@ -175,16 +168,16 @@ class _Examination:
 
     def annotations(self, task: str, *, required: bool) -> Iterator[Finding]:
         found = self.folder.splits(task)
-        for split in TASKS[task].published:
+        for split in TASKS[task].split_sizes:
             if split not in found and (required or found):
                 text = f"{task} {split}: no file; looked for {_either(TASKS[task].files, split)}"
                 level: Level = "fault" if required and split not in EXTRA_SPLITS else "note"
-                yield Finding(level, task, text, _source("prevalent" if split in EXTRA_SPLITS else task))
+                yield Finding(level, task, text, TASKS["prevalent" if split in EXTRA_SPLITS else task].source)
         for split in self.watch(found, task):
             yield from self._split(task, split, found[split])
 
     def _split(self, task: str, split: str, path: Path) -> Iterator[Finding]:
-        name, source = self.name(path), _source(task)
+        name, source = self.name(path), TASKS[task].source
         try:
             episodes = TASKS[task].read(path)
         except EscemeError as error:
@@ -197,13 +190,13 @@ class _Examination:
             yield Finding("fault", name, "holds no instructions", source)
             return
         self.episodes[task, split] = episodes
-        counts, published = SplitSize.of(episodes), TASKS[task].published.get(split)
+        counts, published = SplitSize.of(episodes), TASKS[task].split_sizes.get(split)
         text = _describe(counts)
         if published is not None and MATTERPORT.fullmatch(episodes[0].scene_id):
-            if counts.instructions == TASKS[task].earlier.get(split):
+            if counts.instructions == TASKS[task].earlier_instructions.get(split):
                 text = f"{text}: as published in an earlier release"
             elif counts == published:
-                text = f"{text}: {TASKS[task].sizes_are}"
+                text = f"{text}: {TASKS[task].sizes_note}"
             else:
                 yield Finding("fault", name, f"{text}; expected: {_describe(published)}", source)
                 return
@@ -257,10 +250,11 @@ class _Examination:
     # -- the rest ----------------------------------------------------------------------------------------
 
     def others(self) -> Iterator[Finding]:
-        if self.folder.objects is None and any(task == "reverie" for task, _ in self.episodes):
-            yield Finding(
-                "note", "objects", f"no file; reverie is scored with {OBJECTS[0]}", SOURCES["reverie"]
-            )
+        if self.folder.objects is None:
+            for task in dict.fromkeys(task for task, _ in self.episodes):
+                if TASKS[task].scores_objects:
+                    text = f"no file; {task} is scored with {OBJECTS[0]}"
+                    yield Finding("note", "objects", text, TASKS[task].source)
         checks: Mapping[Path | None, Callable[[Path], str]] = {
             self.folder.objects: self._objects,
             self.folder.rooms: self._rooms,
@@ -345,8 +339,3 @@ def _either(patterns: Sequence[str], split: str) -> str:
 
 def _more(names: Sequence[str], what: str) -> str:
     return f" and {len(names) - 1:,} more {what}" if len(names) > 1 else ""
-
-
-def _source(task: str) -> str:
-    """What to do about a task's missing or broken file; of somebody's own task nothing is known."""
-    return SOURCES.get(task, "see docs/data.md")

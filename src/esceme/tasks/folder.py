@@ -65,7 +65,7 @@ class DataFolder:
 
     def splits(self, task: str) -> dict[str, Path]:
         """The splits of a task that are here, published ones first and in their order."""
-        found = {split: self.annotations(task, split) for split in TASKS[task].published}
+        found = {split: self.annotations(task, split) for split in TASKS[task].split_sizes}
         for pattern in TASKS[task].files:
             before, _, after = pattern.partition("{split}")
             for path in sorted(self.root.glob(pattern.replace("{split}", "*"))):

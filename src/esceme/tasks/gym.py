@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
 from esceme.errors import ConfigError
-from esceme.tasks.catalogue import TASKS
+from esceme.tasks.catalogue import get_task
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.walkers import Arrays, Options, Walkers
@@ -262,9 +262,7 @@ def _read(
     features: str | Path | FeatureStore | None,
     options: Options,
 ) -> _Read:
-    if task not in TASKS:
-        raise ConfigError(f"task '{task}' is unknown; expected one of {', '.join(TASKS)}")
-    data, asked = DataFolder(Path(folder)), TASKS[task]
+    data, asked = DataFolder(Path(folder)), get_task(task)
     episodes = asked.read(data.require(task, split))
     scenes = {episode.scene_id for episode in episodes}
     atlas = Atlas.read(

@@ -12,8 +12,8 @@ import numpy as np
 
 from esceme.errors import DataError, EscemeError, blaming
 from esceme.files import read_records, write_json, writing
+from esceme.tasks.catalogue import Task
 from esceme.tasks.episode import Episode, check_walk
-from esceme.tasks.task import Task
 from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, snap
 from esceme.world.graph import SceneGraph
 
@@ -99,23 +99,22 @@ def _flatten(entries: Iterable[str | list[str | float | None]], place: str) -> I
 # -- matching and checking -------------------------------------------------------------------------------
 
 
-def match(
+def match_predictions(
     episodes: Sequence[Episode],
     predictions: Mapping[str, Prediction],
+    task: Task,
     *,
     file: object,
-    id_key: str = "instr_id",
     partial: bool = False,
 ) -> list[tuple[Episode, Prediction]]:
     """Each episode with its prediction, in the episodes' order.
 
-    Where the task's `id_key` is `instruction_id` (RxR), an episode goes by its instruction alone as well.
+    RxR predictions may name an episode by its instruction id alone.
     Raises `DataError` for predictions of unknown episodes, for two of one episode and, unless `partial`, for
     episodes without one.
     """
-    known = {episode.episode_id: episode for episode in episodes}
-    if id_key == "instruction_id":
-        known = {_short(episode): episode for episode in episodes} | known
+    known = {task.submission_id(episode): episode for episode in episodes}
+    known |= {episode.episode_id: episode for episode in episodes}
     unknown = [name for name in predictions if name not in known]
     if unknown:
         raise DataError(
@@ -133,11 +132,6 @@ def match(
             "only esceme score can leave episodes out, with --partial"
         )
     return [(each, by_episode[each.episode_id]) for each in episodes if each.episode_id in by_episode]
-
-
-def _short(episode: Episode) -> str:
-    """What is left of the id when the path's own is taken off: RxR's instruction id."""
-    return episode.episode_id.removeprefix(f"{episode.path_id}_")
 
 
 def _more(names: Sequence[str]) -> str:
@@ -183,22 +177,22 @@ def write_submission(
     for episode, prediction in pairs:
         with blaming(file=path, record=f"episode {episode.episode_id}"):
             records.append(_record(task, episode, prediction, graphs))
-    if task.id_key != "instruction_id":
+    if not task.submits_paths:
         return write_json(path, records)
     with writing(path) as file:
-        for record in sorted(records, key=lambda each: each["instruction_id"]):
+        for record in sorted(records, key=lambda record: record[task.id_key]):
             file.write(msgspec.json.encode(record) + b"\n")
 
 
 def _record(
     task: Task, episode: Episode, prediction: Prediction, graphs: Mapping[str, SceneGraph]
 ) -> dict[str, Any]:
-    if task.id_key == "instruction_id":
-        return {task.id_key: _number(_short(episode), task.id_key), "path": prediction.path}
-    name = _number(episode.episode_id, task.id_key) if task.id_key == "inst_idx" else episode.episode_id
-    trajectory = _poses(episode, prediction, graphs[episode.scene_id])
-    record: dict[str, Any] = {task.id_key: name, "trajectory": trajectory}
-    if task.name == "reverie" and prediction.object_id is not None:
+    name = task.submission_id(episode)
+    record: dict[str, Any] = {task.id_key: _number(name, task.id_key) if task.has_integer_ids else name}
+    if task.submits_paths:
+        return {**record, "path": prediction.path}
+    record["trajectory"] = _poses(episode, prediction, graphs[episode.scene_id])
+    if task.scores_objects and prediction.object_id is not None:
         record["predObjId"] = _number(prediction.object_id, "predObjId")
     return record
 
