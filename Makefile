@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 
-.PHONY: help install demo test test-fast test-slow bench lint format clean
+.PHONY: help install demo test test-fast test-slow bench docs lint format clean
 
 help:
 	@echo "make demo       train an agent without memory and one with it on the embedded world"
@@ -12,6 +12,7 @@ help:
 	@echo "make test-fast  the tests of an edit-run loop (< 2 minutes)"
 	@echo "make test-slow  the heavy tests"
 	@echo "make bench      speed and memory as ratios, written to benchmarks/results.md"
+	@echo "make docs       the documentation as a site in build/site, with an API reference"
 	@echo "make lint       ruff, codespell and mypy;  make format  lets ruff rewrite"
 
 install: $(READY)
@@ -35,6 +36,11 @@ test-slow: install
 
 bench: install
 	$(BIN)/python -m benchmarks
+
+docs: install
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
 
 lint: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/codespell src tests docs benchmarks examples README.md CHANGELOG.md && $(BIN)/mypy
