@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -14,7 +15,18 @@ import msgspec
 import pytest
 
 from esceme.errors import DataError
-from esceme.files import read_bytes, read_json, read_records, read_text, write_json, write_text, writing
+from esceme.files import (
+    JsonLinesWriter,
+    folder_lock,
+    read_bytes,
+    read_json,
+    read_json_lines,
+    read_records,
+    read_text,
+    write_json,
+    write_text,
+    writing,
+)
 from fixtures.permissions import without_rights
 
 
@@ -301,3 +313,85 @@ def test_links_in_a_circle_are_a_message(tmp_path: Path) -> None:
     (tmp_path / "b").symlink_to(tmp_path / "a")
     with pytest.raises(DataError, match="a: cannot be written"):
         write_text(tmp_path / "a", "text")
+
+
+# -- JSON lines and locks --------------------------------------------------------------------------------
+
+
+def append(path: Path, *records: object, keep: int | None = None) -> None:
+    with JsonLinesWriter(path, keep=keep) as writer:
+        writer.write(*records)
+
+
+def test_json_lines_grow_and_can_be_cut_back(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "log.jsonl"
+    append(path, 1, 2)
+    append(path, 3)
+    assert read_json_lines(path, int) == [1, 2, 3]
+    assert read_json_lines(path, int, start=1, stop=2) == [2]
+    append(path, 4, keep=1)
+    assert read_json_lines(path, int) == [1, 4]
+
+
+def test_json_lines_cut_off_anywhere_keep_their_complete_lines(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    append(path, *(records := ["one", "two", "three"]))
+    data = path.read_bytes()
+    for end in range(len(data) + 1):
+        path.write_bytes(data[:end])
+        complete = records[: data[:end].count(b"\n")]
+        assert read_json_lines(path, str) == complete
+        append(path, "next")
+        assert read_json_lines(path, str) == [*complete, "next"]
+
+
+def test_json_line_of_another_type_is_named(tmp_path: Path) -> None:
+    append(tmp_path / "log.jsonl", 1, "two")
+    with pytest.raises(DataError, match="log.jsonl: line 2: expected int, got str"):
+        read_json_lines(tmp_path / "log.jsonl", int)
+
+
+def test_json_lines_below_a_file_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="log.jsonl: cannot be written"):
+        JsonLinesWriter(tmp_path / "file" / "log.jsonl")
+
+
+def test_full_disk_is_an_error_and_complete_lines_count(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with JsonLinesWriter(path) as writer:
+        writer.write("first")
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 12, before[1]))
+        try:
+            with pytest.raises(DataError, match="log.jsonl: cannot be written"):
+                writer.write("second", "third")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not path.read_bytes().endswith(b"\n")
+    append(path, "fourth")
+    assert read_json_lines(path, str) == ["first", "second", "fourth"]
+
+
+def test_folder_lock_is_exclusive_and_removes_partial_files(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    (folder / "state").mkdir(parents=True)
+    (folder / ".world.part").mkdir()
+    for part in (".a.json.x.part", "state/.b.pt.y.part"):
+        (folder / part).write_text("")
+    with folder_lock(folder, "training"):
+        assert {path.name for path in folder.rglob("*")} == {".lock", "state", ".world.part"}
+        message = "new: another training is running there"
+        with pytest.raises(DataError, match=message), folder_lock(folder, "training"):
+            pass
+    with folder_lock(folder, "training"):
+        pass
+
+
+def test_lock_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(DataError, match="run: cannot be written"),
+        folder_lock(tmp_path / "file" / "run", "x"),
+    ):
+        pass

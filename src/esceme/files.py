@@ -11,8 +11,10 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar, get_args, get_origin
+from types import TracebackType
+from typing import IO, Any, Self, TypeVar, get_args, get_origin
 
+import filelock
 import msgspec
 
 from esceme.errors import DataError
@@ -20,6 +22,7 @@ from esceme.errors import DataError
 T = TypeVar("T")
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises on bytes that are not json at all."""
+LOCK = ".lock"
 
 
 def read_bytes(path: Path) -> bytes:
@@ -120,7 +123,7 @@ def replacing(path: Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
     except (OSError, RuntimeError) as error:  # resolve() says RuntimeError where links go round in circles
-        raise DataError(f"{path}: cannot be written ({getattr(error, 'strerror', None) or error})") from None
+        raise _not_writable(path, error) from None
     part = Path(name)
     try:
         os.close(handle)
@@ -129,7 +132,7 @@ def replacing(path: Path) -> Iterator[Path]:
         part.replace(target)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise DataError(f"{path}: cannot be written ({error.strerror or error})") from None
+        raise _not_writable(path, error) from None
     except BaseException:
         part.unlink(missing_ok=True)
         raise
@@ -157,6 +160,94 @@ def write_text(path: Path, text: str) -> None:
     """Write `text` as UTF-8, whole or not at all."""
     with writing(path) as file:
         file.write(text.encode())
+
+
+# -- JSON lines that grow --------------------------------------------------------------------------------
+
+
+class JsonLinesWriter:
+    """Append records to a JSON-lines file; a record has reached the operating system when `write` returns.
+
+    Raises `DataError` where the file cannot be written. Hold `folder_lock` while a writer is open.
+    """
+
+    def __init__(self, path: Path, *, keep: int | None = None) -> None:
+        """Open `path` for appending after its first `keep` complete lines; by default after all of them."""
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lines = complete_lines(path) if path.exists() else []
+            self._file = path.open("ab", buffering=0)
+            self._file.truncate(sum(map(len, lines[:keep])))
+        except OSError as error:
+            raise _not_writable(path, error) from None
+
+    def write(self, *records: object) -> None:
+        """Append one line per record."""
+        data = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
+        try:
+            while data:
+                data = data[self._file.write(data) :]
+        except OSError as error:
+            raise _not_writable(self._path, error) from None
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def complete_lines(path: Path) -> list[bytes]:
+    """Read the lines of a file, without a last one that has no line end: a kill interrupted its writing."""
+    lines = read_bytes(path).splitlines(keepends=True)
+    return lines if not lines or lines[-1].endswith(b"\n") else lines[:-1]
+
+
+def read_json_lines(path: Path, kind: type[T], *, start: int = 0, stop: int | None = None) -> list[T]:
+    """Decode the complete lines `start` to `stop` of a file that `JsonLinesWriter` has written.
+
+    Raises `DataError` naming the line that does not fit.
+    """
+    lines = complete_lines(path)[start:stop]
+    return [_decode(line, kind, path, line=number) for number, line in enumerate(lines, start + 1)]
+
+
+# -- locks -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def folder_lock(folder: Path, activity: str) -> Iterator[None]:
+    """Create a folder and hold its lock; raises `DataError` where another process holds it.
+
+    Partial files that a killed process has left in the folder, or one level below, are removed. `activity` is
+    what messages call the work that needs the lock: "training".
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(folder / LOCK, timeout=0)
+        lock.acquire()
+        for part in (*folder.glob(".*.part"), *folder.glob("*/.*.part")):
+            if part.is_file():  # folders are worlds in the making
+                part.unlink(missing_ok=True)
+    except filelock.Timeout:
+        raise DataError(f"{folder}: another {activity} is running there; wait until it has ended") from None
+    except (OSError, NotImplementedError) as error:
+        raise _not_writable(folder, error) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _not_writable(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path}: cannot be written ({getattr(error, 'strerror', None) or error})")
 
 
 def _umask() -> int:

@@ -1,0 +1,123 @@
+"""Worker processes: results in order, messages delivered, errors raised, no worker left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from esceme.errors import DataError, EscemeError
+from esceme.workers import Job, iterate_jobs, run_jobs
+from fixtures.jobs import count_to, is_alive, kill_worker, raise_bug, raise_data_error, run_forever
+
+pytestmark = pytest.mark.long
+
+
+def wait_for_pid(file: Path) -> int:
+    deadline = time.monotonic() + 60
+    while not (file.exists() and file.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return int(file.read_text())
+
+
+def wait_until_dead(*pids: int) -> None:
+    deadline = time.monotonic() + 60
+    while any(map(is_alive, pids)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_results_are_in_order_and_all_messages_are_delivered() -> None:
+    received: dict[str, list[object]] = {name: [] for name in "abc"}
+    results = run_jobs(
+        [Job(name, partial(count_to, total)) for name, total in zip("abc", (300, 3, 0), strict=True)],
+        processes=2,
+        threads=3,
+        on_message=lambda name, message: received[name].append(message),
+    )
+    assert received == {"a": list(range(301)), "b": [0, 1, 2, 3], "c": [0]}
+    assert [total for total, _, _ in results] == [300, 3, 0]
+    assert {threads for _, _, threads in results} == {"3"} and os.environ.get("OMP_NUM_THREADS") != "3"
+    pids = {pid for _, pid, _ in results}
+    assert len(pids) <= 2 and os.getpid() not in pids and not any(map(is_alive, pids))
+
+
+def test_no_jobs_give_no_results() -> None:
+    assert run_jobs([], processes=2) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "message"),
+    [
+        (raise_data_error, DataError, "^no such split; expected another$"),
+        (raise_bug, ZeroDivisionError, "a bug"),
+        (kill_worker, EscemeError, "a worker process was killed.*run the same command again"),
+    ],
+)
+def test_failing_job_raises_at_once_and_ends_the_others(
+    function: object, error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    received: list[object] = []
+    jobs: list[Job[object, None]] = [
+        Job("endless", partial(run_forever, tmp_path / "pid")),
+        Job("failing", function),  # type: ignore[arg-type]
+    ]
+    with pytest.raises(error, match=message):
+        run_jobs(jobs, processes=2, on_message=lambda name, message: received.append(message))
+    assert received == (["before the error"] if error is DataError else [])
+    if (file := tmp_path / "pid").exists():
+        assert not is_alive(int(file.read_text()))
+
+
+def test_abandoned_iteration_ends_its_workers(tmp_path: Path) -> None:
+    jobs: list[Job[object, object]] = [
+        Job("short", partial(count_to, 1)),
+        Job("endless", partial(run_forever, tmp_path / "pid")),
+    ]
+    results = iterate_jobs(jobs, processes=2)
+    next(results)
+    pid = wait_for_pid(tmp_path / "pid")
+    results.close()  # type: ignore[attr-defined]
+    assert not is_alive(pid)
+
+
+PARENT = """
+import sys
+sys.path.insert(0, {tests!r})
+from functools import partial
+from pathlib import Path
+from esceme.workers import Job, run_jobs
+from fixtures.jobs import run_forever
+if __name__ == "__main__":
+    try:
+        run_jobs([Job(name, partial(run_forever, Path(name))) for name in "ab"], processes=2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_workers_end_with_their_parent_without_a_traceback(sent: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(PARENT.format(tests=str(Path(__file__).parent)))
+    parent = subprocess.Popen(
+        [sys.executable, "parent.py"], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        pids = [wait_for_pid(tmp_path / name) for name in "ab"]
+        if sent == signal.SIGINT:  # a terminal sends it to the whole process group
+            os.killpg(parent.pid, sent)
+        else:
+            parent.kill()
+        _, errors = parent.communicate(timeout=60)
+    finally:
+        parent.kill()
+    assert parent.returncode == (130 if sent == signal.SIGINT else -9)
+    assert "Traceback" not in errors
+    wait_until_dead(*pids)
