@@ -33,8 +33,9 @@ from esceme.synth import WorldConfig, embedded_world
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
+from esceme.tasks.split import InstructionEncoder
 from esceme.training import prepare
-from esceme.trajectory import InstructionEncoder, teacher_by_step
+from esceme.trajectory import teacher_by_step
 from esceme.world import ArrayFeatures, Atlas, read_scenes
 from esceme.world.geometry import VIEWS
 

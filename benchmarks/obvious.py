@@ -24,7 +24,8 @@ from esceme.learning import Training
 from esceme.learning.trainer import IMITATING, SAMPLING
 from esceme.navigator import Navigator
 from esceme.tasks.episode import Episode
-from esceme.trajectory import InstructionEncoder, sampling
+from esceme.tasks.split import InstructionEncoder
+from esceme.trajectory import sampling
 from esceme.world import Atlas
 from esceme.world.atlas import CANDIDATE, STOP
 from esceme.world.geometry import COLUMNS, snap

@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.measure import Ratio, both_sides
 from esceme.metrics import score
 from esceme.tasks.episode import Episode
-from esceme.tasks.r4r import join_paths, read_walks
+from esceme.tasks.r4r import join_paths, read_r2r_records
 from esceme.tasks.submission import Prediction, TrajectoryPoint
 from esceme.world import Atlas, SceneGraph, read_scenes
 
@@ -70,7 +70,7 @@ def warp(reference: tuple[str, ...], path: tuple[str, ...], distance: dict[str, 
 
 
 def episodes_of(data: Path, graphs: dict[str, SceneGraph]) -> Iterator[Episode]:
-    for record in join_paths(read_walks(data / "R2R" / "R2R_val_unseen.json", graphs), graphs):
+    for record in join_paths(read_r2r_records(data / "R2R" / "R2R_val_unseen.json", graphs), graphs):
         walk = tuple(record.path)
         for k, instruction in enumerate(record.instructions):
             yield Episode(

@@ -20,11 +20,11 @@ from esceme.memory.bank import Memory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode, locate_goals
+from esceme.tasks.split import InstructionEncoder
 from esceme.tasks.text import pad
 from esceme.trajectory import (
     ActionSelector,
     EpisodeSource,
-    InstructionEncoder,
     Trajectory,
     next_poses,
     previous_viewpoints,

@@ -38,11 +38,11 @@ from esceme.runs import (
     save_run,
 )
 from esceme.tasks.catalogue import TASKS, get_task
-from esceme.tasks.episode import Episode, check_paths, one_per_walk, scenes_of
+from esceme.tasks.episode import Episode, check_paths, one_per_path, scenes_of
 from esceme.tasks.folder import DataFolder
+from esceme.tasks.split import InstructionEncoder
 from esceme.tasks.text import Vocabulary, WordPiece
 from esceme.tasks.tours import Tour, check_tours, read_tours
-from esceme.trajectory import InstructionEncoder
 from esceme.world import Atlas, FeatureStore, read_scenes
 from esceme.world.graph import SceneGraph
 
@@ -197,7 +197,7 @@ def read_data(experiment: Experiment, data: DataFolder) -> TrainingData:
     """Read the episodes, graphs and features of an experiment; a `DataError` names what is missing."""
     task = get_task(experiment.task)
     tasks = [task.name, *filter(None, [experiment.training.augmentation])]
-    files = [_annotations(data, name, "train") for name in tasks]
+    files = [find_annotations(data, name, "train") for name in tasks]
     lessons = [list(TASKS[name].read(path)) for name, path in zip(tasks, files, strict=True)]
     read = list(zip(files, lessons, strict=True))
     sets: dict[str, list[Episode]] = {}
@@ -207,7 +207,7 @@ def read_data(experiment: Experiment, data: DataFolder) -> TrainingData:
             raise ConfigError(f"hold_out {experiment.hold_out}: leaves nothing to learn from of {tasks[-1]}")
     for split in experiment.validation.splits:
         if split != HELD_OUT:
-            path = _annotations(data, task.name, split)
+            path = find_annotations(data, task.name, split)
             sets[split] = list(TASKS[task.name].read(path))
             read.append((path, sets[split]))
             if any(episode.goal_withheld for episode in sets[split]):
@@ -223,7 +223,7 @@ def read_data(experiment: Experiment, data: DataFolder) -> TrainingData:
     for path, episodes in read:
         wanted = scenes_of(episodes, data.connectivity, path) - set(graphs)
         graphs |= read_scenes(data.connectivity, wanted)
-        check_paths(one_per_walk(episodes), graphs, path)
+        check_paths(one_per_path(episodes), graphs, path)
     store = open_fitting(_features(data, experiment.features), experiment.agent_settings.get("feature_width"))
     atlas = Atlas([graphs[scene] for scene in sorted(graphs)], store)
     return TrainingData(atlas, store, lessons, sets, _read_tours(experiment.validation, data, sets, atlas))
@@ -250,15 +250,6 @@ def _read_tours(
         if validation.oracle_phases:
             check_tour_routes(found[split], episodes, atlas, path)
     return found
-
-
-def _annotations(data: DataFolder, task: str, split: str) -> Path:
-    """The file of a split; a `DataError` also names the files that it could be in."""
-    try:
-        return find_annotations(data, task, split)
-    except DataError as error:
-        places = " or ".join(pattern.format(split=split) for pattern in TASKS[task].files)
-        raise DataError(f"{error}; looked for {places}") from None
 
 
 def _features(data: DataFolder, name: str) -> Path:

@@ -106,8 +106,6 @@ def next_poses(atlas: Atlas, pose: Pose, decision: Decision, chosen: Tensor) -> 
     return ways
 
 
-InstructionEncoder = Callable[[Episode], Sequence[int]]
-"""The ids of an episode's instruction."""
 ActionSelector = Callable[[Decision, Observation, Sequence[Trajectory]], Tensor]
 """Which of its choices each agent takes, (B,)."""
 Teacher = Callable[[Trajectory], int]

@@ -23,7 +23,7 @@ from esceme.learning.teachers import (
     teacher_by_step,
 )
 from esceme.tasks.cvdn import read_cvdn
-from esceme.tasks.episode import DialogEpisode, Episode, check_walk
+from esceme.tasks.episode import DialogEpisode, Episode, check_path
 from esceme.tasks.r2r import read_r2r
 from esceme.trajectory import Teacher, Trajectory
 from esceme.world import Atlas, SceneGraph
@@ -287,7 +287,7 @@ def test_every_dialog_can_be_taught_step_by_step(data_root: Path, real_graphs: d
     human = 0
     for episode in episodes:
         taught = supervise(episode, rng)
-        check_walk(taught.scene_id, taught.reference_path, real_graphs)
+        check_path(taught.scene_id, taught.reference_path, real_graphs)
         assert taught.start == episode.start
         assert taught.goal in episode.goals or taught.reference_path == episode.player_path
         human += taught.reference_path == episode.player_path

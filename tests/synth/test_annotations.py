@@ -17,7 +17,7 @@ from esceme.synth.reader import parse
 from esceme.synth.sights import Sights
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.cvdn import read_cvdn
-from esceme.tasks.episode import Episode, check_paths, check_walk
+from esceme.tasks.episode import Episode, check_path, check_paths
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.r2r import Record, read_r2r
 from esceme.tasks.r4r import join_paths
@@ -269,7 +269,7 @@ def test_dialogs_lead_towards_their_target(
             )
             assert start == player[0] == planner[0]
             for walk in (player, planner, record["nav_history"]):
-                check_walk(record["scan"], walk, graphs)
+                check_path(record["scan"], walk, graphs)
             assert len(planner) <= 6 and record["nav_history"][-1:] in ([], [start])
             left = [
                 min(graph.distance(at, end) for end in record["end_panos"]) for at in (start, planner[-1])

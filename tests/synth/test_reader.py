@@ -15,7 +15,7 @@ from esceme.synth.language import ORDINALS, TURNS, Clause, Counted, say
 from esceme.synth.reader import Memory, Reader, parse, read_episodes, without_rooms
 from esceme.synth.sights import Mention, Sights
 from esceme.synth.walks import Walk, take_walks
-from esceme.tasks.episode import Episode, check_walk
+from esceme.tasks.episode import Episode, check_path
 from esceme.world import Atlas
 
 LookAt = Callable[[int], Sights]
@@ -143,7 +143,7 @@ def test_every_step_leads_to_a_neighbour_and_moves_run_out(walks_of: WalksOf) ->
         for text in (*walk.texts, long.replace("top", "urn").replace("ait", "alk") * 4):
             walked = reader.follow(text, walk.path[0], walk.heading, np.random.default_rng(3))
             names = [walk.sights.graph.viewpoints[place] for place in walked]
-            check_walk(walk.scene_id, names, {walk.scene_id: walk.sights.graph})
+            check_path(walk.scene_id, names, {walk.scene_id: walk.sights.graph})
             assert len(walked) - 1 <= 14
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from esceme.tasks.catalogue import TASKS, SplitSize
-from esceme.tasks.r4r import join_paths, read_walks
+from esceme.tasks.r4r import join_paths, read_r2r_records
 from esceme.world import SceneGraph
 
 SPLITS = [
@@ -69,7 +69,7 @@ def test_published_sizes_are_those_of_the_files(
 def test_r4r_sizes_are_those_that_joining_gives(
     data_root: Path, real_graphs: dict[str, SceneGraph], name: str, split: str, counts: SplitSize
 ) -> None:
-    walks = read_walks(data_root / TASKS["r2r"].files[0].format(split=split), real_graphs)
+    walks = read_r2r_records(data_root / TASKS["r2r"].files[0].format(split=split), real_graphs)
     made = list(join_paths(walks, real_graphs))
     instructions = sum(len(record.instructions) for record in made)
     assert SplitSize(len(made), instructions, len({record.scan for record in made})) == counts

@@ -11,9 +11,9 @@ import pytest
 
 from esceme.errors import DataError
 from esceme.files import write_json
-from esceme.tasks.episode import check_walk
+from esceme.tasks.episode import check_path
 from esceme.tasks.r2r import Record, read_r2r
-from esceme.tasks.r4r import join_paths, read_walks
+from esceme.tasks.r4r import join_paths, read_r2r_records
 from esceme.world import SceneGraph
 
 # A corridor: a -2- b -2- c -1.5- m -1.5- p -0.5- q, metres between neighbours.
@@ -151,7 +151,7 @@ def test_walks_that_cannot_be_are_named(tmp_path: Path, changes: dict[str, Any],
     file = tmp_path / "R2R_val_seen.json"
     file.write_text(json.dumps([good, {**good, "path_id": 5, **changes}]))
     with pytest.raises(DataError, match=f"R2R_val_seen.json: {message}"):
-        read_walks(file, GRAPHS)
+        read_r2r_records(file, GRAPHS)
 
 
 @pytest.mark.real
@@ -172,12 +172,12 @@ def test_real_r4r_has_its_size_and_can_be_walked(
     fewest: int,
     most: int,
 ) -> None:
-    walks = read_walks(data_root / "R2R" / f"R2R_{split}.json", real_graphs)
+    walks = read_r2r_records(data_root / "R2R" / f"R2R_{split}.json", real_graphs)
     made = list(join_paths(walks, real_graphs))
     assert len(made) == paths
     assert sum(len(record.instructions) for record in made) == instructions
     edges = [len(record.path) - 1 for record in made]
     assert (min(edges), max(edges)) == (fewest, most)
     for record in made:
-        check_walk(record.scan, record.path, real_graphs)
+        check_path(record.scan, record.path, real_graphs)
         assert all(a != b for a, b in zip(record.path, record.path[1:], strict=False))

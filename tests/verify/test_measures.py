@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from esceme.tasks.r4r import join_paths, read_walks
+from esceme.tasks.r4r import join_paths, read_r2r_records
 from esceme.verify import measures
 from esceme.verify.comparison import Report
 from esceme.verify.references import References
@@ -44,7 +44,7 @@ def made_r2r(toy: References) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def made_r4r(toy: References) -> dict[str, Any]:
     """Synthetic predictions for R4R: every path walked only so far. No aggregate is stored."""
-    walks = read_walks(toy.root / "R2R" / "R2R_val_seen.json", toy.graphs)
+    walks = read_r2r_records(toy.root / "R2R" / "R2R_val_seen.json", toy.graphs)
     rows = [
         {
             "instr_id": f"{number}_0",

@@ -14,7 +14,7 @@ from esceme.errors import ConfigError, DataError
 from esceme.files import write_json
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.doctor import Finding, examine
-from esceme.tasks.r4r import join_paths, read_walks
+from esceme.tasks.r4r import join_paths, read_r2r_records
 from esceme.tasks.tours import make_tours, write_tours
 from esceme.world import read_scenes
 
@@ -91,7 +91,7 @@ def r4r(r2r: Path, connectivity: Path, out: Path, json: bool = False) -> int:
         if not source.is_file():
             note(f"{source}: not there, so no R4R_{split}.json")
             continue
-        walks = read_walks(source, graphs)
+        walks = read_r2r_records(source, graphs)
         made[split] = list(join_paths(walks, graphs, watch=partial(progress, label=f"R4R {split}")))
     if not made:
         raise DataError(f"{r2r}: no R2R_train.json, R2R_val_seen.json or R2R_val_unseen.json")

@@ -17,8 +17,9 @@ from esceme.files import write_text
 from esceme.metrics import Scores
 from esceme.metrics import score as score_pairs
 from esceme.tasks.catalogue import TASKS, SuccessRule
-from esceme.tasks.episode import Episode, check_paths, one_per_walk, scenes_of
+from esceme.tasks.episode import Episode
 from esceme.tasks.reverie import read_objects
+from esceme.tasks.split import read_split
 from esceme.tasks.submission import check_predictions, match_predictions, read_predictions
 from esceme.tasks.tours import Tour, check_tours, read_all_tours, read_tours
 from esceme.world import Atlas
@@ -67,17 +68,15 @@ def score(
         json: print one json object of plain fractions instead of a table.
     """
     _require_sense(task, success, objects, tours, split)
-    episodes = TASKS[task].read(annotations)
-    found = read_predictions(predictions)
-    atlas = Atlas.read(connectivity, scenes=scenes_of(episodes, connectivity, annotations))
-    check_paths(one_per_walk(episodes), atlas.graphs, annotations)
+    loaded = read_split(TASKS[task], annotations, connectivity)
+    episodes, found = loaded.episodes, read_predictions(predictions)
     pairs = match_predictions(episodes, found, TASKS[task], file=predictions, partial=partial)
     if jumps == "refuse":
-        check_predictions(pairs, atlas.graphs, file=predictions)
+        check_predictions(pairs, loaded.graphs, file=predictions)
     visits = None if tours is None else _visits(tours, split, episodes)
     scores = score_pairs(
         pairs,
-        atlas,
+        Atlas(loaded.graphs.values()),
         success=success,
         objects=None if objects is None else read_objects(objects),
         tours=visits,

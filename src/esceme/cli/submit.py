@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Literal
 from esceme.cli.console import note, print_json
 from esceme.errors import ConfigError, DataError
 from esceme.tasks.catalogue import TASKS
-from esceme.tasks.episode import scenes_of
+from esceme.tasks.split import read_split
 from esceme.tasks.submission import check_predictions, match_predictions, read_predictions, write_submission
-from esceme.world import read_scenes
 
 if TYPE_CHECKING:
     SubmissionTask = str
@@ -46,11 +45,9 @@ def submit(
     """
     if out.suffix == ".gz":
         raise ConfigError(f"--out {out}: servers take the plain file; leave .gz off its name")
-    episodes = TASKS[task].read(annotations)
-    graphs = read_scenes(connectivity, scenes_of(episodes, connectivity, annotations))
-    found = read_predictions(predictions)
-    pairs = match_predictions(episodes, found, TASKS[task], file=predictions)
-    check_predictions(pairs, graphs, file=predictions)
+    loaded = read_split(TASKS[task], annotations, connectivity)
+    pairs = match_predictions(loaded.episodes, read_predictions(predictions), TASKS[task], file=predictions)
+    check_predictions(pairs, loaded.graphs, file=predictions)
     with_object = sum(
         TASKS[task].scores_objects and prediction.object_id is not None for _, prediction in pairs
     )
@@ -58,7 +55,7 @@ def submit(
         raise DataError(
             f"{predictions}: {with_object} of {len(pairs)} predictions have predObjId; give all or none"
         )
-    write_submission(out, TASKS[task], pairs, graphs)
+    write_submission(out, TASKS[task], pairs, loaded.graphs)
     if json:
         print_json({"out": str(out), "n": len(pairs), "with_object": with_object})
         return 0

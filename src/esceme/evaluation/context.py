@@ -33,10 +33,10 @@ from esceme.evaluation.protocol import (
 )
 from esceme.runs import NavigatorConfig, Run, load_run
 from esceme.tasks.catalogue import TASKS, get_task
-from esceme.tasks.episode import Episode, check_paths, one_per_walk, scenes_of
+from esceme.tasks.episode import Episode, check_paths, one_per_path, scenes_of
 from esceme.tasks.folder import DataFolder
+from esceme.tasks.split import InstructionEncoder
 from esceme.tasks.tours import Tour, check_tours, read_tours
-from esceme.trajectory import InstructionEncoder
 from esceme.world import Atlas, read_scenes
 
 
@@ -142,7 +142,7 @@ def load_context(
     annotations = find_annotations(data, task, plan.split)
     episodes = list(TASKS[task].read(annotations))
     graphs = read_scenes(data.connectivity, scenes_of(episodes, data.connectivity, annotations))
-    check_paths(one_per_walk(episodes), graphs, annotations)
+    check_paths(one_per_path(episodes), graphs, annotations)
     if run.navigator.agent.needs_goals and any(episode.goal_withheld for episode in episodes):
         raise ConfigError(f"'{plan.run}' is told the goals, and those of {plan.split} are withheld")
     store = find_features(plan, run, data, graphs)

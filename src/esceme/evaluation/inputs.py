@@ -17,9 +17,9 @@ from esceme.runs import Run
 from esceme.tasks.catalogue import TASKS, get_task
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
+from esceme.tasks.split import InstructionEncoder
 from esceme.tasks.text import Tokenizer, Vocabulary, WordPiece, truncate
 from esceme.tasks.tours import Tour
-from esceme.trajectory import InstructionEncoder
 from esceme.world import ArrayFeatures, FeatureStore, open_features
 from esceme.world.geometry import VIEWS
 from esceme.world.graph import SceneGraph

@@ -25,7 +25,8 @@ from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.rollout import RolloutStep, begin_trajectories, roll_out
 from esceme.tasks.episode import Episode
-from esceme.trajectory import ActionSelector, InstructionEncoder, SingleBatch, Trajectory, previous_viewpoints
+from esceme.tasks.split import InstructionEncoder
+from esceme.trajectory import ActionSelector, SingleBatch, Trajectory, previous_viewpoints
 from esceme.world.atlas import Atlas, Pose
 
 DecideAll = Callable[[State, Observation, Tensor, StepIndex], Decision]

@@ -24,8 +24,8 @@ from esceme.learning.training_log import Kind, TrainingLog, Value
 from esceme.learning.validation import mark, some_of, some_tours, validate
 from esceme.runs import NavigatorConfig
 from esceme.tasks.episode import Episode
+from esceme.tasks.split import InstructionEncoder
 from esceme.tasks.tours import Tour
-from esceme.trajectory import InstructionEncoder
 from esceme.world.atlas import Atlas
 
 BEST = "best"

@@ -26,7 +26,8 @@ from esceme.learning.teachers import COMMENTS, SUPERVISIONS, TEACHERS
 from esceme.learning.training_config import Training
 from esceme.navigator import Navigator
 from esceme.tasks.episode import Episode
-from esceme.trajectory import InstructionEncoder, SingleBatch, sampling
+from esceme.tasks.split import InstructionEncoder
+from esceme.trajectory import SingleBatch, sampling
 from esceme.world.atlas import Atlas
 
 IMITATING, SAMPLING, DROPPING = range(3)

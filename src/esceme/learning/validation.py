@@ -25,9 +25,10 @@ from esceme.navigator import Navigator
 from esceme.rollout import roll_out
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import Episode
+from esceme.tasks.split import InstructionEncoder
 from esceme.tasks.submission import Prediction, TrajectoryPoint
 from esceme.tasks.tours import Tour
-from esceme.trajectory import InstructionEncoder, Trajectory, greedy
+from esceme.trajectory import Trajectory, greedy
 from esceme.world.atlas import Atlas
 
 SLOTS = 16

@@ -107,7 +107,7 @@ def scenes_of(episodes: Iterable[Episode], connectivity: str | Path, file: objec
     return needed
 
 
-def one_per_walk(episodes: Iterable[Episode]) -> Iterable[Episode]:
+def one_per_path(episodes: Iterable[Episode]) -> Iterable[Episode]:
     """The first episode of each different walk: instructions of one path share it."""
     first: dict[tuple[object, ...], Episode] = {}
     for each in episodes:
@@ -119,12 +119,12 @@ def check_paths(episodes: Iterable[Episode], graphs: dict[str, SceneGraph], file
     """Raise `DataError` naming the first episode whose path does not exist in its scene."""
     for episode in episodes:
         with blaming(file=file, record=f"episode {episode.episode_id}"):
-            check_walk(episode.scene_id, episode.reference_path, graphs)
+            check_path(episode.scene_id, episode.reference_path, graphs)
             for goal in episode.goals:
                 graphs[episode.scene_id].index(goal)
 
 
-def check_walk(scene_id: str, path: Sequence[str], graphs: dict[str, SceneGraph]) -> None:
+def check_path(scene_id: str, path: Sequence[str], graphs: dict[str, SceneGraph]) -> None:
     """Raise `WorldError` unless `path` can be walked edge by edge (standing still is allowed)."""
     if scene_id not in graphs:
         raise WorldError(f"scene '{scene_id}' is unknown; is its connectivity file missing?")

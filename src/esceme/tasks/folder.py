@@ -60,7 +60,10 @@ class DataFolder:
         """The annotation file of a split; raises `DataError` naming the splits that are here."""
         if (path := self.annotations(task, split)) is None:
             here = ", ".join(self.splits(task)) or "none"
-            raise DataError(f"{self.root}: no split '{split}' of {task}; splits that are here: {here}")
+            files = " or ".join(pattern.format(split=split) for pattern in TASKS[task].files)
+            raise DataError(
+                f"{self.root}: no split '{split}' of {task}; splits that are here: {here}; looked for {files}"
+            )
         return path
 
     def splits(self, task: str) -> dict[str, Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import gymnasium
 import numpy as np
@@ -14,9 +14,9 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
 from esceme.errors import ConfigError
-from esceme.tasks.catalogue import get_task
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
+from esceme.tasks.split import load_features, load_split
 from esceme.tasks.walkers import Arrays, Options, Walkers
 from esceme.world.atlas import STOP, Atlas
 from esceme.world.features import FeatureStore
@@ -214,8 +214,8 @@ def make_env(
     scenes of the split and the spaces are padded to those; for the same spaces over several splits, give
     `NavigationEnv` one `Atlas` of all scenes.
     """
-    read = _read(folder, task, split, features, options)
-    return NavigationEnv(read.atlas, read.episodes, render_mode=render_mode, **read.options)
+    atlas, episodes, options = _load(folder, task, split, features, options)
+    return NavigationEnv(atlas, episodes, render_mode=render_mode, **options)
 
 
 def make_vector_env(
@@ -230,14 +230,9 @@ def make_vector_env(
     **options: Unpack[Options],
 ) -> NavigationVectorEnv:
     """What `make_env` gives, for `num_envs` agents."""
-    read = _read(folder, task, split, features, options)
+    atlas, episodes, options = _load(folder, task, split, features, options)
     return NavigationVectorEnv(
-        read.atlas,
-        read.episodes,
-        num_envs,
-        autoreset_mode=autoreset_mode,
-        render_mode=render_mode,
-        **read.options,
+        atlas, episodes, num_envs, autoreset_mode=autoreset_mode, render_mode=render_mode, **options
     )
 
 
@@ -249,27 +244,17 @@ def register() -> None:
         )
 
 
-class _Read(NamedTuple):
-    atlas: Atlas
-    episodes: Sequence[Episode]
-    options: Options
-
-
-def _read(
-    folder: str | Path,
-    task: str,
-    split: str,
-    features: str | Path | FeatureStore | None,
-    options: Options,
-) -> _Read:
-    data, asked = DataFolder(Path(folder)), get_task(task)
-    episodes = asked.read(data.require(task, split))
-    scenes = {episode.scene_id for episode in episodes}
-    atlas = Atlas.read(
-        data.connectivity, features=features or data.only_features(option="`features`"), scenes=scenes
-    )
-    own: Options = {"max_steps": asked.max_steps, "max_tokens": asked.max_tokens, "keep": asked.keep}
-    return _Read(atlas, episodes, {**own, **options})
+def _load(
+    folder: str | Path, task: str, split: str, features: str | Path | FeatureStore | None, options: Options
+) -> tuple[Atlas, list[Episode], Options]:
+    """The atlas and episodes of a split, and the task's limits updated by `options`."""
+    data = DataFolder(folder)
+    loaded = load_split(data, task, split)
+    if not isinstance(features, FeatureStore):
+        features = load_features(data, features, option="`features`")
+    limits = loaded.task
+    defaults: Options = {"max_steps": limits.max_steps, "max_tokens": limits.max_tokens, "keep": limits.keep}
+    return Atlas(loaded.graphs.values(), features), loaded.episodes, {**defaults, **options}
 
 
 # -- spaces and options ----------------------------------------------------------------------------------

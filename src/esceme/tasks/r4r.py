@@ -10,7 +10,7 @@ import numpy as np
 
 from esceme.errors import DataError, blaming
 from esceme.files import read_records
-from esceme.tasks.episode import check_walk
+from esceme.tasks.episode import check_path
 from esceme.tasks.r2r import Record
 from esceme.world.graph import SceneGraph
 
@@ -64,12 +64,12 @@ def _follow(a: str, b: str) -> str:
     return f"{a}{b}" if a[-1:].isspace() else f"{a} {b}"
 
 
-def read_walks(path: Path, graphs: dict[str, SceneGraph]) -> list[Record]:
+def read_r2r_records(path: Path, graphs: dict[str, SceneGraph]) -> list[Record]:
     """The records of an R2R file, each known to be a walk in the graphs."""
     records = read_records(path, Record)
     for record in records:
         with blaming(file=path, record=f"path {record.path_id}"):
             if not record.path or not record.instructions:
                 raise DataError("'path' or 'instructions' is empty; expected at least one entry in each")
-            check_walk(record.scan, record.path, graphs)
+            check_path(record.scan, record.path, graphs)
     return records

@@ -13,7 +13,7 @@ import numpy as np
 from esceme.errors import DataError, EscemeError, blaming
 from esceme.files import read_records, write_json, writing
 from esceme.tasks.catalogue import Task
-from esceme.tasks.episode import Episode, check_walk
+from esceme.tasks.episode import Episode, check_path
 from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, snap
 from esceme.world.graph import SceneGraph
 
@@ -144,7 +144,7 @@ def problem_with(episode: Episode, prediction: Prediction, graphs: dict[str, Sce
     if path[0] != episode.start:
         return f"starts at '{path[0]}', expected the episode's start '{episode.start}'"
     try:
-        check_walk(episode.scene_id, path, graphs)
+        check_path(episode.scene_id, path, graphs)
     except EscemeError as error:
         return str(error)
     return None

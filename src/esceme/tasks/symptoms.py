@@ -12,7 +12,7 @@ import msgspec
 
 from esceme.errors import DataError, EscemeError, blaming
 from esceme.files import read_bytes, read_json
-from esceme.tasks.episode import DialogEpisode, Episode, check_paths, check_walk
+from esceme.tasks.episode import DialogEpisode, Episode, check_path, check_paths
 from esceme.tasks.text import WordPiece
 from esceme.world.features import HDF5_SUFFIXES
 from esceme.world.graph import SceneGraph
@@ -96,7 +96,7 @@ def _check_episode(episode: Episode, graphs: dict[str, SceneGraph], file: Path) 
     check_paths([episode], graphs, file)
     for walk in _shown_walks(episode):
         with blaming(file=file, record=f"episode {episode.episode_id}"):
-            check_walk(episode.scene_id, walk, graphs)
+            check_path(episode.scene_id, walk, graphs)
 
 
 def odd_shapes(path: Path) -> Iterator[str]:

@@ -12,7 +12,7 @@ from esceme.errors import DataError, EscemeError
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.r2r import read_r2r
-from esceme.tasks.r4r import join_paths, read_walks
+from esceme.tasks.r4r import join_paths, read_r2r_records
 from esceme.tasks.submission import Prediction, read_predictions
 from esceme.world.atlas import Atlas
 from esceme.world.graph import SceneGraph, read_scenes
@@ -54,7 +54,7 @@ class References:
         return found
 
     def _joined(self, split: str) -> Iterator[tuple[str, ...]]:
-        walks = read_walks(self._r2r(split), self.graphs)
+        walks = read_r2r_records(self._r2r(split), self.graphs)
         return (tuple(record.path) for record in join_paths(walks, self.graphs))
 
     def _r2r(self, split: str) -> Path:

@@ -10,7 +10,7 @@ import numpy as np
 
 from esceme.errors import DataError, WorldError
 from esceme.files import read_json
-from esceme.tasks.episode import Episode, check_walk
+from esceme.tasks.episode import Episode, check_path
 from esceme.verify.comparison import Comparison, Json, Report, Skipped, or_fault, outputs_of
 from esceme.verify.references import References
 from esceme.world.atlas import Atlas
@@ -120,7 +120,7 @@ def _shortest_pair(stored: Json, atlas: Atlas) -> Json:
 
 def _is_walk_of(path: list[str], graph: SceneGraph, start: str, goal: str, metres: float) -> bool:
     try:
-        check_walk(graph.scene_id, path, {graph.scene_id: graph})
+        check_path(graph.scene_id, path, {graph.scene_id: graph})
     except WorldError:
         return False
     walked = sum(graph.distance(a, b) for a, b in zip(path, path[1:], strict=False))

@@ -1,0 +1,88 @@
+"""Loading of splits, features and instruction encoders (`esceme.tasks.split`)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from esceme.errors import DataError
+from esceme.tasks.episode import Episode
+from esceme.tasks.folder import DataFolder
+from esceme.tasks.split import blank_features, load_features, load_split, load_wordpiece, make_encoder
+from esceme.tasks.text import Vocabulary
+from esceme.world import ArrayFeatures
+from esceme.world.features import pack
+
+EPISODE = Episode(
+    episode_id="1_0", scene_id="s", path_id="1", reference_path=("a",), heading=0.0, instruction="turn left"
+)
+ENCODED = replace(EPISODE, tokens=(101, 7, 8, 102))
+
+
+def test_a_split_has_checked_episodes_and_the_graphs_of_their_scenes(toy_root: Path) -> None:
+    split = load_split(DataFolder(toy_root), "r2r", "val_unseen")
+    assert split.task.name == "r2r" and split.annotations == toy_root / "R2R" / "R2R_val_unseen.json"
+    assert list(split.graphs) == sorted({episode.scene_id for episode in split.episodes})
+    again = load_split(DataFolder(toy_root), "reverie", "val_unseen", graphs=split.graphs)
+    assert all(graph is split.graphs[scene] for scene, graph in again.graphs.items())
+
+
+def test_a_missing_folder_or_split_is_named(toy_root: Path) -> None:
+    with pytest.raises(DataError, match="nowhere: no such folder; say where the data is with --data"):
+        load_split(DataFolder("nowhere"), "r2r", "train")
+    message = "no split 'dev' of r2r; splits that are here: train, .*; looked for R2R/R2R_dev.json or "
+    with pytest.raises(DataError, match=message):
+        load_split(DataFolder(toy_root), "r2r", "dev")
+
+
+def test_classifier_scores_after_the_features_are_cut_off(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "features" / "f.hdf5"
+    path.parent.mkdir()
+    with h5py.File(path, "w") as file:
+        file["s_a"] = np.zeros((36, 1004), np.float32)
+    data = DataFolder(tmp_path)
+    assert load_features(data, width=4).width == 4
+    assert load_features(data, path).width == 1004
+    with pytest.raises(DataError, match="features of width 1004, and this network reads 5"):
+        load_features(data, width=5)
+    pack(ArrayFeatures(["s_a"], np.zeros((1, 36, 2), np.float32), source="x"), path.with_name("g.npy"))
+    assert load_features(data, name="g.npy").width == 2
+    with pytest.raises(DataError, match="found f.hdf5, g.npy; say which with --features"):
+        load_features(data)
+
+
+def test_blank_features_cover_every_viewpoint(toy_root: Path) -> None:
+    graphs = load_split(DataFolder(toy_root), "r2r", "val_seen").graphs
+    store = blank_features(graphs)
+    assert store.width == 1 and len(store) == sum(map(len, graphs.values()))
+
+
+def test_stored_ids_come_before_the_tokenizer_and_after_an_own_vocabulary(toy_root: Path) -> None:
+    data, limits = DataFolder(toy_root), {"max_tokens": 3, "keep": "last"}
+    wordpiece = load_wordpiece(data)
+    assert wordpiece is not None
+    assert make_encoder(data, "r2r", **limits)(ENCODED) == [7, 8, 102]
+    assert make_encoder(data, "r2r", **limits)(EPISODE) == wordpiece.encode("turn left")[-3:]
+    own = Vocabulary.build(["turn left"])
+    assert make_encoder(data, "r2r", vocabulary=own, **limits)(ENCODED) == own.encode("turn left")[-3:]
+
+
+def test_without_a_fitting_tokenizer_only_agents_that_need_no_text_get_ids(tmp_path: Path) -> None:
+    data, limits = DataFolder(tmp_path), {"max_tokens": 4, "keep": "first"}
+    assert bytes(make_encoder(data, "r2r", needs_text=False, **limits)(EPISODE)) == b"turn"
+    with pytest.raises(DataError, match="episode 1_0 of r2r has text but no ids, and there is no vocabulary"):
+        make_encoder(data, "r2r", vocabulary_size=9, **limits)(EPISODE)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [((), "episode 1_0 of r2r: its instruction holds no ids"), ((3, 9), "word id 9 is beyond the 9 words")],
+)
+def test_unusable_ids_are_refused(tmp_path: Path, tokens: tuple[int, ...], message: str) -> None:
+    encode = make_encoder(DataFolder(tmp_path), "r2r", max_tokens=4, keep="first", vocabulary_size=9)
+    with pytest.raises(DataError, match=message):
+        encode(replace(EPISODE, tokens=tokens))
