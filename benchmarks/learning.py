@@ -165,7 +165,7 @@ def known_walks(course: TrainingRun, batch: int | None = None) -> Lesson:
     memory, atlas = course.trainer.memory, course.atlas
     assert memory is not None
     episodes = course.trainer._streams[0].batch(0, batch or course.trainer.training.batch)
-    told = teacher_rollout(atlas, episodes, teacher_by_step(atlas), max_steps=course.setup.max_steps)
+    told = teacher_rollout(atlas, episodes, teacher_by_step(atlas), max_steps=course.config.max_steps)
     return Lesson(course.trainer.navigator.train(), atlas, memory, told, course.encode)
 
 

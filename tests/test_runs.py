@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,18 @@ from torch import Tensor
 from esceme import __version__
 from esceme.agents import AGENTS, HAMT, TDSTP, HamtConfig, Seq2Seq, Seq2SeqConfig, StopAtOnce, TdstpConfig
 from esceme.errors import CheckpointError, ConfigError, DataError, EscemeError
-from esceme.files import read_json, write_json
 from esceme.memory import READERS, CandidateEnhancing, CandidateEnhancingConfig, MemoryBank, NoMemory
 from esceme.navigator import Navigator
 from esceme.runs import (
-    EXPERIMENT,
     FORMAT,
-    VOCABULARY,
-    WEIGHTS,
+    NAVIGATOR_FILE,
+    VOCABULARY_FILE,
+    WEIGHTS_FILE,
     NavigatorConfig,
-    fill,
+    as_json,
+    from_json,
     load_run,
+    load_weights,
     navigator_config,
     save_run,
 )
@@ -63,15 +65,15 @@ def run(tmp_path: Path) -> Path:
 
 def change(run: Path, **fields: Any) -> None:
     """Write other values into the experiment; a value of None takes the field out."""
-    stored = {**json.loads((run / EXPERIMENT).read_text()), **fields}
+    stored = {**json.loads((run / NAVIGATOR_FILE).read_text()), **fields}
     stored = {name: value for name, value in stored.items() if value is not None}
-    (run / EXPERIMENT).write_text(json.dumps(stored))
+    (run / NAVIGATOR_FILE).write_text(json.dumps(stored))
 
 
 def rewrite(run: Path, spoil: Callable[[dict[str, Tensor]], None]) -> None:
-    tensors = load_file(run / WEIGHTS)
+    tensors = load_file(run / WEIGHTS_FILE)
     spoil(tensors)
-    save_file(tensors, run / WEIGHTS)
+    save_file(tensors, run / WEIGHTS_FILE)
 
 
 def test_what_is_saved_is_loaded(run: Path) -> None:
@@ -82,23 +84,23 @@ def test_what_is_saved_is_loaded(run: Path) -> None:
     expected = navigator.state_dict()
     assert list(loaded.navigator.state_dict()) == list(expected)
     assert all(torch.equal(each, expected[name]) for name, each in loaded.navigator.state_dict().items())
-    assert loaded.setup.task == "cvdn" and loaded.setup.keep == "last" and loaded.setup.origin == "a test"
-    assert loaded.weights_hash == hashlib.sha256((run / WEIGHTS).read_bytes()).hexdigest()
+    assert loaded.config.task == "cvdn" and loaded.config.keep == "last" and loaded.config.origin == "a test"
+    assert loaded.weights_hash == hashlib.sha256((run / WEIGHTS_FILE).read_bytes()).hexdigest()
 
 
 def test_saving_what_was_loaded_gives_the_same_files(run: Path, tmp_path: Path) -> None:
     loaded = load_run(run)
-    again = save_run(tmp_path / "again", loaded.navigator, loaded.setup)
-    for name in (EXPERIMENT, WEIGHTS):
+    again = save_run(tmp_path / "again", loaded.navigator, loaded.config)
+    for name in (NAVIGATOR_FILE, WEIGHTS_FILE):
         assert (again / name).read_bytes() == (run / name).read_bytes()
-    assert sorted(path.name for path in again.iterdir()) == [EXPERIMENT, WEIGHTS]
+    assert sorted(path.name for path in again.iterdir()) == [NAVIGATOR_FILE, WEIGHTS_FILE]
 
 
 def test_the_experiment_is_resolved_and_says_who_wrote_it(run: Path) -> None:
-    stored = json.loads((run / EXPERIMENT).read_text())
+    stored = json.loads((run / NAVIGATOR_FILE).read_text())
     assert stored["format"] == FORMAT and stored["version"] == __version__
-    assert stored["agent"] == "hamt" and stored["agent_settings"] == json.loads(json.dumps(vars(CONFIG)))
-    assert stored["reader"] == "candidate-enhancing" and stored["reader_settings"] == vars(READER)
+    assert stored["agent"] == {"name": "hamt", **json.loads(json.dumps(vars(CONFIG)))}
+    assert stored["reader"] == {"name": "candidate-enhancing", **vars(READER)}
 
 
 @pytest.mark.parametrize("agent", [Seq2Seq(Seq2SeqConfig()), StopAtOnce()])
@@ -138,11 +140,18 @@ def test_what_was_loaded_decides_as_what_was_saved(tmp_path: Path, agent: Any, r
     torch.testing.assert_close(after, before, rtol=0, atol=1e-6)
 
 
+@dataclass(frozen=True)
+class CountingConfig:
+    """No settings."""
+
+
 class Counting(StopAtOnce):
-    """Computes a table that nobody saves."""
+    """Computes a table that is not saved."""
+
+    Config = CountingConfig
 
     def __init__(self, config: Any = None) -> None:
-        super().__init__(config)
+        super().__init__(config or CountingConfig())
         self.register_buffer("table", torch.arange(4), persistent=False)
 
 
@@ -156,12 +165,12 @@ def test_what_a_part_computes_and_does_not_save_is_there_again(
 
 
 def test_a_vocabulary_of_its_own_is_found(run: Path) -> None:
-    (run / VOCABULARY).write_text("[PAD]\nsofa\n")
-    assert load_run(run).vocabulary == run / VOCABULARY
+    (run / VOCABULARY_FILE).write_text("[PAD]\nsofa\n")
+    assert load_run(run).vocabulary == run / VOCABULARY_FILE
 
 
 def test_the_same_seed_builds_the_same_navigator(run: Path) -> None:
-    setup = load_run(run).setup
+    setup = load_run(run).config
     first, again, other = (setup.build(seed=seed).state_dict() for seed in (3, 3, 4))
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first["agent.text.words.weight"], other["agent.text.words.weight"])
@@ -186,7 +195,7 @@ def test_all_tensors_that_do_not_fit_are_named_at_once(run: Path) -> None:
     with pytest.raises(CheckpointError) as refused:
         load_run(run)
     told = str(refused.value)
-    assert told.startswith(f"{run / WEIGHTS}: ")
+    assert told.startswith(f"{run / WEIGHTS_FILE}: ")
     for part in (
         "2 missing: agent.history.start, reader.norm.bias",
         "1 unknown: agent.extra",
@@ -201,37 +210,37 @@ def test_a_navigator_that_was_refused_tensors_is_as_before() -> None:
     tensors = other.state_dict()
     del tensors["agent.history.start"]
     with pytest.raises(CheckpointError, match="given: .*1 missing: agent.history.start"):
-        fill(navigator, tensors, file="given")
+        load_weights(navigator, tensors, file="given")
     expected = navigator_of().state_dict()
     assert all(torch.equal(each, expected[name]) for name, each in navigator.state_dict().items())
 
 
 def test_a_folder_without_its_experiment_is_no_run(run: Path, tmp_path: Path) -> None:
-    (run / EXPERIMENT).unlink()
-    with pytest.raises(CheckpointError, match=r"run: has no experiment\.json; expected a run folder"):
+    (run / NAVIGATOR_FILE).unlink()
+    with pytest.raises(CheckpointError, match=r"run: has no navigator\.json; expected a run folder"):
         load_run(run)
     with pytest.raises(CheckpointError, match="nowhere: is not a folder; expected a run folder"):
         load_run(tmp_path / "nowhere")
 
 
 def test_a_folder_without_its_weights_is_told(run: Path) -> None:
-    (run / WEIGHTS).unlink()
+    (run / WEIGHTS_FILE).unlink()
     with pytest.raises(EscemeError, match=r"weights\.safetensors: no such file"):
         load_run(run)
 
 
 def test_truncated_weights_are_told(run: Path) -> None:
-    whole = (run / WEIGHTS).read_bytes()
+    whole = (run / WEIGHTS_FILE).read_bytes()
     for size in (0, 5, 200, len(whole) // 2, len(whole) - 1):
-        (run / WEIGHTS).write_bytes(whole[:size])
+        (run / WEIGHTS_FILE).write_bytes(whole[:size])
         with pytest.raises(CheckpointError, match=r"weights\.safetensors: not a complete safetensors file"):
             load_run(run)
 
 
 def test_a_truncated_experiment_is_told(run: Path) -> None:
-    text = (run / EXPERIMENT).read_text()
-    (run / EXPERIMENT).write_text(text[: len(text) // 2])
-    with pytest.raises(DataError, match=r"experiment\.json: not valid json"):
+    text = (run / NAVIGATOR_FILE).read_text()
+    (run / NAVIGATOR_FILE).write_text(text[: len(text) // 2])
+    with pytest.raises(DataError, match=r"navigator\.json: not valid json"):
         load_run(run)
 
 
@@ -243,12 +252,15 @@ def test_a_truncated_experiment_is_told(run: Path) -> None:
         ({"keep": "middle"}, "keep"),
         ({"max_steps": "many"}, "max_steps"),
         ({"agent": None}, "agent"),
-        ({"agent": "duet"}, "no agent 'duet'; there are hamt, "),
-        ({"reader": "graph"}, "no reader 'graph'; there are unaided, "),
-        ({"agent_settings": {"heads": "two"}}, "agent 'hamt': .*heads"),
-        ({"agent_settings": {"sofa": 1}}, "agent 'hamt' has no setting sofa"),
-        ({"agent_settings": {"heads": 5}}, "768 cannot be shared out evenly to 5 heads"),
-        ({"reader_settings": {"pooling": "min"}}, "pooling"),
+        ({"agent": "hamt"}, "agent: expected an object, found 'hamt'"),
+        ({"agent": {"name": "duet"}}, "no agent 'duet'; expected one of hamt, "),
+        ({"agent": {"heads": 2}}, "no agent ''; expected one of hamt, "),
+        ({"reader": {"name": "graph"}}, "no reader 'graph'; expected one of "),
+        ({"agent": {"name": "hamt", "heads": "two"}}, "agent.heads: Expected `int`, got `str`"),
+        ({"agent": {"name": "hamt", "sofa": 1}}, "unknown field 'agent.sofa'; expected one of vocabulary, "),
+        ({"agent": {"name": "hamt", "heads": 5}}, "768 cannot be shared out evenly to 5 heads"),
+        ({"reader": {"name": "candidate-enhancing", "pooling": "min"}}, "pooling"),
+        ({"max_stepz": 3}, "unknown field 'max_stepz'; expected one of agent, reader, "),
         ({"feature_dropout": 1.0}, "feature_dropout"),
     ],
 )
@@ -258,19 +270,11 @@ def test_another_experiment_is_told(run: Path, fields: dict[str, Any], message: 
         load_run(run)
 
 
-def test_a_misspelt_setting_is_named_and_so_is_what_it_leaves_out(run: Path) -> None:
-    stored = read_json(run / EXPERIMENT, dict[str, Any])
-    stored["max_stepz"] = stored.pop("max_steps")
-    write_json(run / EXPERIMENT, stored)
-    with pytest.raises(CheckpointError, match="missing: max_steps; unknown: max_stepz"):
-        load_run(run)
-
-
 def test_weights_that_are_no_numbers_are_named(run: Path) -> None:
-    tensors = load_file(run / WEIGHTS)
+    tensors = load_file(run / WEIGHTS_FILE)
     name = sorted(tensors)[3]
     tensors[name].flatten()[0] = torch.nan
-    save_file(tensors, run / WEIGHTS)
+    save_file(tensors, run / WEIGHTS_FILE)
     with pytest.raises(CheckpointError, match=f"1 not finite: {name}"):
         load_run(run)
 
@@ -283,9 +287,20 @@ def test_only_named_agents_and_readers_have_a_setup() -> None:
         navigator_config(Navigator(Mine(CONFIG), NoMemory()))
 
 
-def test_a_setup_needs_an_agent_that_exists() -> None:
-    with pytest.raises(ConfigError, match="no agent 'duet'"):
-        NavigatorConfig(agent="duet", agent_settings={}, reader_settings={}).build()
+@pytest.mark.parametrize(
+    "config", [NavigatorConfig(), NavigatorConfig(agent=CONFIG, reader=READER, task="cvdn")]
+)
+def test_config_survives_json(config: NavigatorConfig) -> None:
+    stored = as_json(config)
+    assert from_json(json.loads(json.dumps(stored)), NavigatorConfig) == config
+
+
+def test_config_must_belong_to_exactly_one_registered_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="CandidateEnhancingConfig is the Config of none of hamt, "):
+        NavigatorConfig(agent=READER).build()  # type: ignore[arg-type]
+    monkeypatch.setitem(AGENTS, "again", HAMT)
+    with pytest.raises(ConfigError, match="HamtConfig is the Config of hamt and again; expected exactly one"):
+        as_json(NavigatorConfig())
 
 
 def test_nothing_is_written_where_a_file_stands_in_the_way(tmp_path: Path) -> None:

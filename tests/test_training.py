@@ -152,10 +152,10 @@ def test_tours_that_are_not_there_or_do_not_fit_are_named_and_nothing_is_written
 
 def test_a_run_of_a_version_without_a_field_goes_on_with_its_default(school: Path, tmp_path: Path) -> None:
     train(lesson_plan(iterations=1), school, tmp_path)
-    stored = read_json(tmp_path / "training.json", dict[str, Any])
+    stored = read_json(tmp_path / "experiment.json", dict[str, Any])
     del stored["experiment"]["validation"]["tours"]
     del stored["experiment"]["training"]["completeness"]["forget_share"]
-    write_json(tmp_path / "training.json", stored)
+    write_json(tmp_path / "experiment.json", stored)
     require_same(lesson_plan(iterations=1), tmp_path)
     other = lesson_plan(iterations=1)
     other = replace(other, validation=replace(other.validation, tours="some.json"))

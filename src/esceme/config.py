@@ -15,10 +15,11 @@ from esceme.errors import ConfigError
 from esceme.evaluation.options import SCRIPTED
 from esceme.learning import Training, Validation
 from esceme.memory import READERS
-from esceme.runs import Settings
 
 PARTS: dict[str, dict[str, Any]] = {"agent": AGENTS, "reader": READERS}
 """What an experiment chooses by name, and what there is to choose from; each has settings of its own."""
+Settings = dict[str, Any]
+"""The fields of an agent's or a reader's config."""
 SPOKEN = {int: "a whole number", float: "a number", bool: "true or false"}
 """Types as a person calls them."""
 

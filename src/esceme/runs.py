@@ -1,18 +1,19 @@
-"""A run folder: a navigator's weights (safetensors) and the resolved experiment (json) that made it.
+"""A run folder: the weights of a navigator (safetensors) and its config (JSON).
 
 RUN/
-  experiment.json       what the navigator is and what it was made for
-  weights.safetensors   every parameter of agent and reader
-  vocab.txt             the words it knows, where it has a vocabulary of its own
+  navigator.json        what the navigator is and what it was trained for
+  weights.safetensors   all parameters of the agent and the reader
+  vocab.txt             its vocabulary, if it was trained with one of its own
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
 import torch
@@ -20,94 +21,123 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from esceme import __version__
-from esceme.agents import AGENTS
+from esceme.agents import AGENTS, AgentConfig, HamtConfig
 from esceme.errors import CheckpointError, ConfigError, DataError, EscemeError
 from esceme.files import read_json, replacing, write_json
-from esceme.memory import READERS
+from esceme.memory import READERS, NoMemoryConfig, ReaderConfig
 from esceme.navigator import Navigator
 
 FORMAT = "esceme-run-1"
-EXPERIMENT = "experiment.json"
-WEIGHTS = "weights.safetensors"
-VOCABULARY = "vocab.txt"
-Settings = dict[str, Any]
-"""The fields of an agent's or a reader's config."""
+NAVIGATOR_FILE = "navigator.json"
+WEIGHTS_FILE = "weights.safetensors"
+VOCABULARY_FILE = "vocab.txt"
+PARTS: dict[str, Mapping[str, Any]] = {"agent": AGENTS, "reader": READERS}
+"""The parts of a navigator and the registered classes of each; a class is identified by its `Config`."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class NavigatorConfig:
-    """What a navigator is and what it was made for: all that is needed to build it and let it walk."""
+    """Everything needed to build a navigator and to run it on the task it was trained for."""
 
-    agent: str
-    agent_settings: Settings
-    reader: str = "unaided"
-    reader_settings: Settings
+    agent: AgentConfig = HamtConfig()
+    reader: ReaderConfig = NoMemoryConfig()
     feature_dropout: float = 0.4
+    """Dropout on the features of an observation, in training only."""
     task: str = "r2r"
     max_steps: int = 15
+    """Decisions per episode."""
     max_tokens: int = 60
+    """Token ids per instruction; longer instructions are truncated."""
     keep: Literal["first", "last"] = "first"
+    """Which end of a truncated instruction is kept."""
     feature_source: str = ""
-    """The name of the feature file it was trained on, where that is known."""
+    """Name of the feature file it was trained with; empty if unknown."""
     origin: str = ""
     """Where the weights come from."""
 
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for a value out of range."""
+        for name in ("max_steps", "max_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
+        require_fraction("feature_dropout", self.feature_dropout)
+
+    @property
+    def agent_name(self) -> str:
+        """The agent's name in `AGENTS`."""
+        return part_name("agent", self.agent)
+
+    @property
+    def reader_name(self) -> str:
+        """The reader's name in `READERS`."""
+        return part_name("reader", self.reader)
+
     def build(self, *, seed: int = 0) -> Navigator:
-        """A navigator of this kind with weights drawn anew; raises `ConfigError` for what does not exist."""
-        agent = _made("agent", self.agent, AGENTS, self.agent_settings, seed)
-        reader = _made("reader", self.reader, READERS, self.reader_settings, seed + 1)
-        return Navigator(agent, reader, feature_dropout=self.feature_dropout)
+        """Build the navigator with random weights; torch's global generator is left untouched."""
+        parts = []
+        for offset, (part, classes) in enumerate(PARTS.items()):
+            config = getattr(self, part)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed + offset)
+                parts.append(classes[part_name(part, config)](config))
+        return Navigator(*parts, feature_dropout=self.feature_dropout)
 
 
 class Run(NamedTuple):
-    """A run folder, loaded."""
+    """A loaded run folder."""
 
     folder: Path
-    setup: NavigatorConfig
+    config: NavigatorConfig
     navigator: Navigator
     weights_hash: str
     """sha256 of the weights file."""
 
     @property
     def vocabulary(self) -> Path | None:
-        """Its own vocabulary, where it has one."""
-        path = self.folder / VOCABULARY
+        """The file of the run's own vocabulary, or None."""
+        path = self.folder / VOCABULARY_FILE
         return path if path.is_file() else None
 
 
-def navigator_config(navigator: Navigator, **made_for: Any) -> NavigatorConfig:
-    """What a navigator is; `made_for` are the fields of `NavigatorConfig` that it does not know itself."""
+def navigator_config(navigator: Navigator, **trained_for: Any) -> NavigatorConfig:
+    """Describe a navigator; `trained_for` are the fields of `NavigatorConfig` that it does not hold."""
+    for part, classes in PARTS.items():
+        if (kind := type(getattr(navigator, part))) not in classes.values():
+            raise ConfigError(f"{kind.__name__} is not one of {', '.join(classes)}; add it to that dict")
     return NavigatorConfig(
-        agent=_name_of(navigator.agent, AGENTS),
-        agent_settings=_settings_of(navigator.agent),
-        reader=_name_of(navigator.reader, READERS),
-        reader_settings=_settings_of(navigator.reader),
+        agent=navigator.agent.config,
+        reader=navigator.reader.config,
         feature_dropout=navigator.feature_dropout,
-        **made_for,
+        **trained_for,
     )
 
 
-def save_run(folder: str | Path, navigator: Navigator, setup: NavigatorConfig) -> Path:
-    """Write a run folder; the experiment comes last, so that a folder with one is complete."""
+# -- files ------------------------------------------------------------------------------------------------
+
+
+def save_run(folder: str | Path, navigator: Navigator, config: NavigatorConfig) -> Path:
+    """Write a run folder. `navigator.json` is written last: a folder that has it is complete."""
     folder = Path(folder)
-    if not _same_setup(folder, setup):  # or new weights could stand beside what describes the old ones
-        with suppress(OSError):  # where that cannot be done, writing will say why
-            (folder / EXPERIMENT).unlink()
-    with replacing(folder / WEIGHTS) as part:
+    if not _has_config(folder, config):  # never leave new weights beside the config of the old ones
+        with suppress(OSError):  # writing will report the reason
+            (folder / NAVIGATOR_FILE).unlink()
+    with replacing(folder / WEIGHTS_FILE) as part:
         tensors = {name: tensor.contiguous() for name, tensor in navigator.state_dict().items()}
         try:
             save_file(tensors, part, metadata={"format": FORMAT})
-        except SafetensorError as error:  # by which it means a full disk
-            raise DataError(f"{folder / WEIGHTS}: cannot be written ({error})") from None
-    write_json(folder / EXPERIMENT, {"format": FORMAT, "version": __version__, **asdict(setup)}, indent=2)
+        except SafetensorError as error:  # raised for a full disk
+            raise DataError(f"{folder / WEIGHTS_FILE}: cannot be written ({error})") from None
+    stored = {"format": FORMAT, "version": __version__, **as_json(config)}
+    write_json(folder / NAVIGATOR_FILE, stored, indent=2)
     return folder
 
 
 def load_run(folder: str | Path, *, device: torch.device | str = "cpu") -> Run:
-    """A navigator from its run folder, ready to be evaluated."""
+    """Load the navigator of a run folder, in evaluation mode."""
     folder = Path(folder)
-    setup = read_navigator_config(folder)
-    path = folder / WEIGHTS
+    config = read_navigator_config(folder)
+    path = folder / WEIGHTS_FILE
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file; a run folder has its weights there")
     try:
@@ -116,89 +146,124 @@ def load_run(folder: str | Path, *, device: torch.device | str = "cpu") -> Run:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: not a complete safetensors file ({error})") from None
-    with torch.device("meta"):  # nothing is drawn, only to be overwritten
-        navigator = setup.build()
-    fill(navigator, tensors, file=path)
-    if any(each.is_meta for each in navigator.buffers()):  # which were computed, and not saved
-        navigator = setup.build()
-        fill(navigator, tensors, file=path)
-    return Run(folder, setup, navigator.to(device).eval(), digest)
+    with torch.device("meta"):  # no random weights that would only be overwritten
+        navigator = config.build()
+    load_weights(navigator, tensors, file=path)
+    if any(buffer.is_meta for buffer in navigator.buffers()):  # computed by the constructor, not saved
+        navigator = config.build()
+        load_weights(navigator, tensors, file=path)
+    return Run(folder, config, navigator.to(device).eval(), digest)
 
 
 def read_navigator_config(folder: Path) -> NavigatorConfig:
-    """The experiment of a run folder."""
-    path = folder / EXPERIMENT
+    """Read the navigator's config of a run folder."""
+    path = folder / NAVIGATOR_FILE
     if not path.is_file():
-        what = "is not a folder" if not folder.is_dir() else f"has no {EXPERIMENT}"
-        raise CheckpointError(
-            f"{folder}: {what}; expected a run folder as `esceme import` or training writes it"
-        )
+        what = "is not a folder" if not folder.is_dir() else f"has no {NAVIGATOR_FILE}"
+        raise CheckpointError(f"{folder}: {what}; expected a run folder of `esceme import` or `esceme train`")
     stored = read_json(path, dict[str, Any])
     if stored.get("format") != FORMAT:
         raise CheckpointError(
             f"{path}: format '{stored.get('format')}', expected '{FORMAT}'; did a newer version write it?"
         )
-    known, said = {field.name for field in fields(NavigatorConfig)}, set(stored) - {"format", "version"}
-    if known != said:
-        lacking, odd = sorted(known - said), sorted(said - known)
-        raise CheckpointError(
-            f"{path}: expected all settings of a run and no others; "
-            f"missing: {', '.join(lacking) or 'none'}; unknown: {', '.join(odd) or 'none'}"
-        )
+    stored = {name: value for name, value in stored.items() if name not in ("format", "version")}
+    if missing := [field.name for field in fields(NavigatorConfig) if field.name not in stored]:
+        raise CheckpointError(f"{path}: missing: {', '.join(missing)}")
     try:
-        return msgspec.convert({key: stored[key] for key in known}, NavigatorConfig)
-    except msgspec.ValidationError as error:
+        return from_json(stored, NavigatorConfig)
+    except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from None
 
 
-def fill(navigator: Navigator, tensors: dict[str, torch.Tensor], *, file: object) -> None:
-    """Put tensors into a navigator; a `CheckpointError` names all that are missing, extra or misshapen."""
-    wanted = navigator.state_dict()
-    missing = sorted(set(wanted) - set(tensors))
-    extra = sorted(set(tensors) - set(wanted))
-    misshapen = [
-        f"{name} {tuple(tensors[name].shape)} instead of {tuple(wanted[name].shape)}"
-        for name in sorted(set(wanted) & set(tensors))
-        if tensors[name].shape != wanted[name].shape
-    ]
-    broken = sorted(name for name, tensor in tensors.items() if not tensor.isfinite().all())
-    faults = {"missing": missing, "unknown": extra, "of another shape": misshapen, "not finite": broken}
+def load_weights(navigator: Navigator, tensors: dict[str, torch.Tensor], *, file: object) -> None:
+    """Load tensors into a navigator.
+
+    Raises `CheckpointError` that names all missing, unknown, misshapen and non-finite tensors; the navigator
+    is unchanged then.
+    """
+    expected = navigator.state_dict()
+    faults = {
+        "missing": sorted(set(expected) - set(tensors)),
+        "unknown": sorted(set(tensors) - set(expected)),
+        "of another shape": [
+            f"{name} {tuple(tensors[name].shape)} instead of {tuple(expected[name].shape)}"
+            for name in sorted(set(expected) & set(tensors))
+            if tensors[name].shape != expected[name].shape
+        ],
+        "not finite": sorted(name for name, tensor in tensors.items() if not tensor.isfinite().all()),
+    }
     found = [f"{len(names)} {what}: {', '.join(names)}" for what, names in faults.items() if names]
     if found:
-        raise CheckpointError(f"{file}: the weights do not fit the experiment; {'; '.join(found)}")
+        raise CheckpointError(f"{file}: the weights do not fit {NAVIGATOR_FILE}; {'; '.join(found)}")
     navigator.load_state_dict(tensors, assign=True)
 
 
-def _same_setup(folder: Path, setup: NavigatorConfig) -> bool:
+def _has_config(folder: Path, config: NavigatorConfig) -> bool:
     try:
-        return read_navigator_config(folder) == setup
+        return read_navigator_config(folder) == config
     except EscemeError:
         return False
 
 
-def _made(what: str, name: str, known: dict[str, Any], settings: Settings, seed: int) -> Any:
-    if name not in known:
-        raise ConfigError(f"no {what} '{name}'; there are {', '.join(known)}")
-    maker = known[name]
-    try:
-        config = msgspec.convert(settings, maker.Config)
-    except (msgspec.ValidationError, TypeError) as error:
-        raise ConfigError(f"{what} '{name}': {error}") from None
-    unknown = sorted(set(settings) - {field.name for field in fields(maker.Config)})
-    if unknown:
-        raise ConfigError(f"{what} '{name}' has no setting {', '.join(unknown)}")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return maker(config)
+# -- configs as JSON --------------------------------------------------------------------------------------
 
 
-def _name_of(part: object, known: dict[str, Any]) -> str:
-    name = next((name for name, maker in known.items() if type(part) is maker), None)
-    if name is None:
-        raise ConfigError(f"{type(part).__name__} is not one of {', '.join(known)}; add it to that dict")
-    return name
+def as_json(config: Any) -> dict[str, Any]:
+    """Convert a config, a dataclass, to a JSON object; agents and readers have a key `name` first."""
+    stored = {}
+    for field in fields(config):
+        value = getattr(config, field.name)
+        name = {"name": part_name(field.name, value)} if field.name in PARTS else {}
+        stored[field.name] = {**name, **as_json(value)} if is_dataclass(value) else msgspec.to_builtins(value)
+    return stored
 
 
-def _settings_of(part: Any) -> Settings:
-    """As json has them, so that what is read back is equal."""
-    return msgspec.json.decode(msgspec.json.encode(asdict(part.config)))
+def from_json(stored: Mapping[str, Any], kind: type[T], path: str = "") -> T:
+    """Convert a JSON object to a config of type `kind`; missing fields take their defaults.
+
+    Raises `ConfigError` for an unknown field, agent or reader and for a value of the wrong type.
+    """
+    types, values = get_type_hints(kind), {}
+    for name, value in stored.items():
+        where = f"{path}{name}"
+        if name not in types:
+            raise ConfigError(f"unknown field '{where}'; expected one of {', '.join(types)}")
+        if name in PARTS or is_dataclass(types[name]):
+            settings = _as_object(value, where)
+            config_type = part_type(name, str(settings.pop("name", ""))) if name in PARTS else types[name]
+            values[name] = from_json(settings, config_type, f"{where}.")
+        else:
+            try:
+                values[name] = msgspec.convert(value, types[name])
+            except msgspec.ValidationError as error:
+                raise ConfigError(f"{where}: {error}") from None
+    return kind(**values)
+
+
+def part_type(part: str, name: str) -> type[Any]:
+    """The config type of a registered agent or reader."""
+    if name not in PARTS[part]:
+        raise ConfigError(f"no {part} '{name}'; expected one of {', '.join(PARTS[part])}")
+    config_type: type[Any] = PARTS[part][name].Config
+    return config_type
+
+
+def part_name(part: str, config: object) -> str:
+    """The name of the registered agent or reader that has this config."""
+    names = [name for name, kind in PARTS[part].items() if kind.Config is type(config)]
+    if len(names) != 1:
+        found = " and ".join(names) or f"none of {', '.join(PARTS[part])}"
+        raise ConfigError(f"{type(config).__name__} is the Config of {found}; expected exactly one {part}")
+    return names[0]
+
+
+def require_fraction(name: str, value: float) -> None:
+    """Raise `ConfigError` unless 0 <= value < 1."""
+    if not 0 <= value < 1:
+        raise ConfigError(f"{name}: expected a number from 0 to below 1, found {value}")
+
+
+def _as_object(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}: expected an object, found {value!r}")
+    return dict(value)

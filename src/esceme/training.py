@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import torch
 
 from esceme import __version__
 from esceme.agents import AGENTS
-from esceme.config import Experiment, as_json
+from esceme.config import Experiment, Settings, as_json
 from esceme.errors import CheckpointError, ConfigError, DataError
 from esceme.evaluation.inputs import find_annotations, make_encoder, open_fitting
 from esceme.evaluation.options import EvaluationConfig
@@ -27,14 +27,14 @@ from esceme.learning.word_vectors import ground
 from esceme.memory import READERS
 from esceme.navigator import Navigator
 from esceme.runs import (
-    EXPERIMENT,
-    VOCABULARY,
-    WEIGHTS,
+    NAVIGATOR_FILE,
+    VOCABULARY_FILE,
+    WEIGHTS_FILE,
     NavigatorConfig,
     Run,
-    Settings,
+    from_json,
     load_run,
-    navigator_config,
+    part_type,
     save_run,
 )
 from esceme.tasks.catalogue import TASKS, get_task
@@ -46,9 +46,9 @@ from esceme.tasks.tours import Tour, check_tours, read_tours
 from esceme.world import Atlas, FeatureStore, read_scenes
 from esceme.world.graph import SceneGraph
 
-TRAINING = "training.json"
-"""What was asked for, in a run folder: the experiment and the version that carries it out."""
-OURS = (EXPERIMENT, WEIGHTS, VOCABULARY, FILE, EVENTS, STATES, BEST)
+EXPERIMENT_FILE = "experiment.json"
+"""The experiment of a run folder, the version that runs it and the sizes of its data."""
+OURS = (NAVIGATOR_FILE, WEIGHTS_FILE, VOCABULARY_FILE, FILE, EVENTS, STATES, BEST)
 """What training writes beside it later: in a folder without it, something else has written these."""
 HELD_OUT = "held_out"
 CLAUSE_ENDS = (",", ".", ";")
@@ -132,11 +132,11 @@ def prepare(
     def begin() -> None:
         require_same(experiment, folder, room)  # of two who began at once, the other may have been first
         stored = {"version": __version__, "experiment": as_json(experiment), "data": room.facts}
-        write_json(folder / TRAINING, stored, indent=2)
+        write_json(folder / EXPERIMENT_FILE, stored, indent=2)
 
     def save(where: Path) -> None:
         if vocabulary is not None:
-            vocabulary.write(where / VOCABULARY)
+            vocabulary.write(where / VOCABULARY_FILE)
         save_run(where, navigator, setup)
 
     encode = _encoder(experiment, found, Run(folder, setup, navigator, ""), vocabulary)
@@ -153,7 +153,7 @@ def prepare(
     return TrainingRun(
         trainer=trainer,
         folder=folder,
-        setup=setup,
+        config=setup,
         validation=experiment.validation,
         sets=room.sets,
         tours=room.tours,
@@ -167,11 +167,11 @@ def prepare(
 
 def require_same(experiment: Experiment, folder: Path, room: TrainingData | None = None) -> None:
     """Raise `ConfigError` where a folder holds another experiment, or one with other data than `room`."""
-    path = folder / TRAINING
+    path = folder / EXPERIMENT_FILE
     if not path.is_file():
         if found := [name for name in (*OURS, "result.json") if (folder / name).exists()]:
             raise ConfigError(
-                f"{folder}: holds something else than training ({found[0]} without {TRAINING}); "
+                f"{folder}: holds something else than training ({found[0]} without {EXPERIMENT_FILE}); "
                 "give another --out"
             )
         return
@@ -290,21 +290,27 @@ def build(
     if vocabulary is not None:
         ends = (row for row, word in enumerate(vocabulary.entries) if word in CLAUSE_ENDS)
         agent["clause_ends"] = tuple(ends)
-    navigator = NavigatorConfig(
-        agent=experiment.agent,
-        agent_settings=_fitting(AGENTS[experiment.agent], experiment.agent_settings, agent),
-        reader=experiment.reader,
-        reader_settings=_fitting(
-            READERS[experiment.reader], experiment.reader_settings, {"width": store.width}
+    setup = NavigatorConfig(
+        agent=from_json(
+            _fitting(AGENTS[experiment.agent], experiment.agent_settings, agent),
+            part_type("agent", experiment.agent),
+        ),
+        reader=from_json(
+            _fitting(READERS[experiment.reader], experiment.reader_settings, {"width": store.width}),
+            part_type("reader", experiment.reader),
         ),
         feature_dropout=experiment.feature_dropout,
-    ).build(seed=experiment.seed)
+        task=experiment.task,
+        max_steps=experiment.max_steps,
+        max_tokens=experiment.max_tokens,
+        keep=experiment.keep,
+        feature_source=Path(store.source).name,
+        origin=experiment.about or "trained here",
+    )
+    navigator = setup.build(seed=experiment.seed)
     if experiment.word_vectors:
         ground(navigator, vocabulary, [data.root / each for each in experiment.word_vectors], data.rooms)
-    made_for = {"task": experiment.task, "max_steps": experiment.max_steps}
-    made_for |= {"max_tokens": experiment.max_tokens, "keep": experiment.keep}
-    setup = navigator_config(navigator, **made_for, feature_source=Path(store.source).name)
-    return navigator, replace(setup, origin=experiment.about or "trained here")
+    return navigator, setup
 
 
 def _fitting(maker: type[Any], given: Settings, by_data: Settings) -> Settings:

@@ -301,29 +301,29 @@ def test_the_task_decides_the_switches_of_the_scripts(
     limits: tuple[int, int, str],
 ) -> None:
     file = original_checkpoints.save(original_checkpoints.fine_tuned(), tmp_path / "best")
-    setup, _ = import_weights(file, tmp_path / "run", task=task, heads=3)
-    config = load_run(tmp_path / "run").navigator.agent.config
-    assert config.language_cross_attention is language
-    assert config.freeze_text is config.freeze_history is frozen and config.epsilon == epsilon
-    assert (setup.max_steps, setup.max_tokens, setup.keep) == limits  # the small tables are the limit here
-    assert setup.origin == "best (fine-tuned)"
+    config, _ = import_weights(file, tmp_path / "run", task=task, heads=3)
+    agent = load_run(tmp_path / "run").navigator.agent.config
+    assert agent.language_cross_attention is language
+    assert agent.freeze_text is agent.freeze_history is frozen and agent.epsilon == epsilon
+    assert (config.max_steps, config.max_tokens, config.keep) == limits  # the small tables are the limit here
+    assert config.origin == "best (fine-tuned)"
 
 
 def test_limits_are_the_tasks_where_the_tables_are_long_enough(tmp_path: Path) -> None:
     sizes = SMALL._replace(positions=512, steps=50)
     file = original_checkpoints.save(original_checkpoints.fine_tuned(sizes), tmp_path / "best")
-    setup, _ = import_weights(file, tmp_path / "run", task="cvdn", heads=3)
-    assert (setup.max_steps, setup.max_tokens, setup.keep) == (30, 100, "last")
+    config, _ = import_weights(file, tmp_path / "run", task="cvdn", heads=3)
+    assert (config.max_steps, config.max_tokens, config.keep) == (30, 100, "last")
 
 
 def test_the_switch_can_be_told(tmp_path: Path) -> None:
     file = original_checkpoints.save(original_checkpoints.fine_tuned(), tmp_path / "best")
-    setup, _ = import_weights(file, tmp_path / "a", task="r4r", heads=3, language_cross_attention=True)
-    assert setup.agent_settings["language_cross_attention"] and not setup.agent_settings["freeze_text"]
-    setup, _ = import_weights(file, tmp_path / "b", heads=3, language_cross_attention=False)
-    assert not setup.agent_settings["language_cross_attention"]
-    setup, _ = import_weights(file, tmp_path / "c", task="r4r", heads=3)
-    assert not setup.agent_settings["language_cross_attention"]
+    config, _ = import_weights(file, tmp_path / "a", task="r4r", heads=3, language_cross_attention=True)
+    assert config.agent.language_cross_attention and not config.agent.freeze_text
+    config, _ = import_weights(file, tmp_path / "b", heads=3, language_cross_attention=False)
+    assert not config.agent.language_cross_attention
+    config, _ = import_weights(file, tmp_path / "c", task="r4r", heads=3)
+    assert not config.agent.language_cross_attention
 
 
 @pytest.mark.parametrize("memory", [False, True])
@@ -347,8 +347,7 @@ def test_export_and_import_give_the_same_run(tmp_path: Path) -> None:
     import_weights(tmp_path / "best_val", tmp_path / "again", task="cvdn", heads=3, pooling="mean")
     again = load_run(tmp_path / "again")
     assert run.weights_hash == again.weights_hash
-    assert run.setup.agent_settings == again.setup.agent_settings
-    assert run.setup.reader_settings == again.setup.reader_settings
+    assert (run.config.agent, run.config.reader) == (again.config.agent, again.config.reader)
     export_weights(again.navigator, tmp_path / "best_again")
     assert (tmp_path / "best_val").read_bytes() == (tmp_path / "best_again").read_bytes()
 

@@ -170,8 +170,8 @@ def test_what_does_not_fit_is_named() -> None:
 def test_import_and_export_give_the_original_state_dict(tmp_path: Path, memory: bool, mapper: bool) -> None:
     content = original_checkpoints.fine_tuned(memory=memory, td_stp=True, mapper=mapper)
     file = original_checkpoints.save(content, tmp_path / "best")
-    setup, _ = import_weights(file, tmp_path / "run", heads=3, structured=True)
-    assert setup.agent == "tdstp" and setup.agent_settings["structured"]
+    config, _ = import_weights(file, tmp_path / "run", heads=3, structured=True)
+    assert config.agent_name == "tdstp" and config.agent.structured
     export_weights(load_run(tmp_path / "run").navigator, tmp_path / "again")
     written = torch.load(tmp_path / "again", weights_only=True)
     for part in ("vln_bert", "critic"):

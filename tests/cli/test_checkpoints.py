@@ -44,7 +44,7 @@ def test_a_published_file_becomes_a_run(capsys: Capture) -> None:
     run = load_run("run")
     assert run.navigator.reader.config.pooling == "mean"
     assert not run.navigator.agent.config.language_cross_attention
-    assert (run.setup.task, run.setup.keep) == ("cvdn", "last")
+    assert (run.config.task, run.config.keep) == ("cvdn", "last")
 
 
 def test_json_names_every_tensor(capsys: Capture) -> None:
@@ -54,7 +54,7 @@ def test_json_names_every_tensor(capsys: Capture) -> None:
     out, err = capsys.readouterr()
     told = json.loads(out)
     assert err == "" and out.count("\n") == 1
-    assert (told["file"], told["out"], told["setup"]["agent"]) == ("best", "run", "hamt")
+    assert (told["file"], told["out"], told["navigator"]["agent"]["name"]) == ("best", "run", "hamt")
     assert set(told["mapped"]) | set(told["ignored"]) == set(stored)
     assert told["mapped"]["next_action.net.0.bias"] == "agent.action.0.bias"
     assert set(told["ignored"]) == set(original_checkpoints.HEADS_OF_PRE_TRAINING)
@@ -155,7 +155,13 @@ def test_pre_training_of_hamt_begins_td_stp(capsys: Capture) -> None:
     assert main([*IMPORT, "--agent", "tdstp", "--reader", "candidate-enhancing", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     drawn = {name.split(".")[1] if name.startswith("agent.") else "reader" for name in told["initialised"]}
-    assert told["setup"]["agent"] == "tdstp" and drawn == {"positions", "map", "guess", "critic", "reader"}
+    assert told["navigator"]["agent"]["name"] == "tdstp" and drawn == {
+        "positions",
+        "map",
+        "guess",
+        "critic",
+        "reader",
+    }
     assert not load_run("run").navigator.agent.config.structured  # as in the release
 
 

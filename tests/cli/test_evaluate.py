@@ -215,7 +215,7 @@ def test_an_unknown_split_names_those_that_are_here(run: Path, toy_root: Path, c
 
 def test_a_run_folder_without_its_experiment_is_refused(capsys: Capture) -> None:
     Path("bare").mkdir()
-    assert refusal(capsys, words("bare")).startswith("bare: has no experiment.json; expected a run folder")
+    assert refusal(capsys, words("bare")).startswith("bare: has no navigator.json; expected a run folder")
     assert refusal(capsys, words("gone")).startswith("gone: is not a folder; expected a run folder")
 
 
@@ -227,7 +227,7 @@ def test_none_of_an_agent_with_a_reader_points_to_masked(run: Path, capsys: Capt
 
 
 def test_memory_means_nothing_to_an_agent_without_a_reader(toy_root: Path, capsys: Capture) -> None:
-    run = drawn_run(Path("plain"), toy_root, "unaided")
+    run = drawn_run(Path("plain"), toy_root, has_memory=False)
     assert "reads no memory, so 'cold' means nothing to it; use 'none'" in refusal(capsys, words(run))
 
 

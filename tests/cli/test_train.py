@@ -88,7 +88,7 @@ def test_a_run_folder_a_table_and_what_to_do_next(world: Path, capsys: Capture) 
     assert [f"iteration {number}: val_seen TL " in err for number in (4, 8)] == [True, True]
     assert "8/8" in err and "(best so far)" in err
     for folder in ("run", "run/best"):
-        assert load_run(folder).setup.reader == "candidate-enhancing"
+        assert load_run(folder).config.reader_name == "candidate-enhancing"
     log = read_log(Path("run/log.jsonl"))
     assert [entry["iteration"] for entry in log if entry["kind"] == "validation"] == [4, 8]
     command = ["evaluate", "run/best", "--split", "val_unseen", "--memory", "cold", "--data", str(world)]
@@ -122,7 +122,7 @@ def test_json_stands_alone(finished: Path, capsys: Capture) -> None:
 def test_fields_may_stand_anywhere_and_with_an_equals_sign(capsys: Capture) -> None:
     command = ["train", "--seed=3", "r2r-small", "--out=run", *options(SHORT), "--data", "embedded:tiny"]
     assert main([*command, "--agent.hidden=64", "--device=cpu"]) == 0
-    stored = json.loads(Path("run/training.json").read_text())["experiment"]
+    stored = json.loads(Path("run/experiment.json").read_text())["experiment"]
     assert stored["seed"] == 3 and stored["agent_settings"]["hidden"] == 64
     assert stored["training"]["batch"] == 4 and stored["reader"] == "unaided"
     assert "--memory none" in capsys.readouterr().out
@@ -172,14 +172,14 @@ def test_a_finished_run_says_how_to_evaluate_it_with_its_data(
 
 def test_an_unfinished_run_goes_on_to_the_same_weights(finished: Path, world: Path, capsys: Capture) -> None:
     shutil.copytree(finished, "run")
-    for gone in ("state/00000008.pt", "experiment.json", "weights.safetensors"):
+    for gone in ("state/00000008.pt", "navigator.json", "weights.safetensors"):
         Path("run", gone).unlink()
     assert main(words("r2r-small-esceme", "run", "--json", data=str(world))) == 0
     out, err = capsys.readouterr()
     assert "goes on after iteration 4\n" in err
     assert "iteration 8: " in err and "iteration 4: " not in err
     assert json.loads(out)["begun_after"] == 4
-    for same in ("weights.safetensors", "best/weights.safetensors", "log.jsonl", "training.json"):
+    for same in ("weights.safetensors", "best/weights.safetensors", "log.jsonl", "experiment.json"):
         assert Path("run", same).read_bytes() == (finished / same).read_bytes(), same
 
 

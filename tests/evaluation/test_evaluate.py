@@ -275,10 +275,10 @@ def change_weights(there: Street) -> None:
 
 
 def change_reader(there: Street) -> None:
-    path = there.run / "experiment.json"
-    experiment = read_json(path, dict[str, Any])
-    experiment["reader_settings"]["order"] = "memory-feature"
-    write_json(path, experiment)
+    path = there.run / "navigator.json"
+    config = read_json(path, dict[str, Any])
+    config["reader"]["order"] = "memory-feature"
+    write_json(path, config)
 
 
 def change_words(there: Street) -> None:
@@ -372,7 +372,7 @@ def test_a_split_without_goals_is_walked_and_not_scored(street: Street, tmp_path
 
 
 def test_an_agent_without_a_reader_leaves_no_bank(street: Street, tmp_path: Path) -> None:
-    run = drawn_run(tmp_path / "run", street.root, "unaided", seed=WEIGHTS)
+    run = drawn_run(tmp_path / "run", street.root, has_memory=False, seed=WEIGHTS)
     folders = [tmp_path / f"{batch}" for batch in (1, 8)]
     for batch, folder in zip((1, 8), folders, strict=True):
         result = evaluate(street.plan("none", run=str(run), batch=batch), folder)

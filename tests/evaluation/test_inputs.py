@@ -86,7 +86,7 @@ def test_of_a_long_dialog_the_end_is_kept(toy_root: Path, tmp_path: Path) -> Non
 
 
 def test_another_task_brings_its_own_limits(street: Street) -> None:
-    assert street.stage().limits.max_tokens == street.stage().run.setup.max_tokens
+    assert street.stage().limits.max_tokens == street.stage().run.config.max_tokens
     plan = scripted(street.root, "stop", task="r2r")
     assert load_context(plan).limits == (TASKS["r2r"].max_steps, TASKS["r2r"].max_tokens, "first")
 

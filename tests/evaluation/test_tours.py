@@ -156,7 +156,9 @@ def test_an_oracle_that_cannot_lead_to_the_next_start_is_an_error_of_the_tours()
 @pytest.fixture(scope="module")
 def unaided(street: Street, tmp_path_factory: pytest.TempPathFactory) -> Street:
     """The street with an agent that has no memory."""
-    return street._replace(run=drawn_run(tmp_path_factory.mktemp("unaided"), street.root, "unaided", seed=23))
+    return street._replace(
+        run=drawn_run(tmp_path_factory.mktemp("unaided"), street.root, has_memory=False, seed=23)
+    )
 
 
 def order(result: Result) -> list[str]:
@@ -276,8 +278,8 @@ def test_a_tour_of_one_scene_adds_the_same_to_all_of_its_episodes(
 def test_every_reader_lives_tours(street: Street, tmp_path: Path, reader: str) -> None:
     drawn = drawn_setup(street.root)
     width = {"width": WIDTH} if "width" in {each.name for each in fields(READERS[reader].Config)} else {}
-    setup = replace(drawn, reader=reader, reader_settings=width)
-    run = save_run(tmp_path / "run", setup.build(seed=0), setup)
+    config = replace(drawn, reader=READERS[reader].Config(**width))
+    run = save_run(tmp_path / "run", config.build(seed=0), config)
     if READERS[reader].uses_memory:
         plan = street.plan("tour", run=str(run), tours=street.tours, oracle_phases=True)
     else:

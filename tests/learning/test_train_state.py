@@ -109,7 +109,7 @@ def test_what_a_killed_process_had_not_written_to_its_end_is_cleared_away(tmp_pa
     (latest,) = saved(tmp_path, 5)
     mine = [tmp_path / "notes.part", tmp_path / "state" / "00000005.pt.part"]
     lost = [
-        tmp_path / ".training.json.x1.part",
+        tmp_path / ".experiment.json.x1.part",
         tmp_path / "state" / ".00000006.pt.y2.part",
         tmp_path / "best" / ".weights.safetensors.z3.part",
     ]

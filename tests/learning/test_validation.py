@@ -249,7 +249,7 @@ def test_every_process_scores_all_tours(course: TrainingRun, school: Path) -> No
             "tour",
             task="r2r",
             encode=course.encode,
-            max_steps=course.setup.max_steps,
+            max_steps=course.config.max_steps,
             together=together,
             tours=tours,
             oracle_phases=True,

@@ -4,7 +4,14 @@ from typing import Any
 
 from esceme.agents.base import Agent, BacktrackRoutes, Decision, PrivilegedInfo, State, StepIndex, TokenBatch
 from esceme.agents.hamt import HAMT
-from esceme.agents.scripted import RandomAgent, ShortestPath, StopAtOnce
+from esceme.agents.scripted import (
+    RandomAgent,
+    RandomConfig,
+    ShortestPath,
+    ShortestPathConfig,
+    StopAtOnce,
+    StopConfig,
+)
 from esceme.agents.seq2seq import Seq2Seq, Seq2SeqConfig
 from esceme.agents.tdstp import TDSTP, TdstpConfig
 from esceme.agents.tokens import HamtConfig
@@ -19,11 +26,15 @@ AGENTS: dict[str, type[Agent[Any]]] = {
 }
 """Every agent by its name; each is built from its `Config`."""
 
+AgentConfig = HamtConfig | TdstpConfig | Seq2SeqConfig | RandomConfig | ShortestPathConfig | StopConfig
+"""The `Config` of any agent in `AGENTS`."""
+
 __all__ = [
     "AGENTS",
     "HAMT",
     "TDSTP",
     "Agent",
+    "AgentConfig",
     "Decision",
     "HamtConfig",
     "PrivilegedInfo",

@@ -147,7 +147,7 @@ def import_weights(
         **switches,
     )
     config = cast(HamtConfig, navigator.agent.config)
-    setup = navigator_config(
+    run_config = navigator_config(
         navigator,
         task=task,
         max_steps=min(limits.max_steps, config.max_steps),
@@ -155,8 +155,8 @@ def import_weights(
         keep=limits.keep,
         origin=f"{Path(file).name} ({weights.kind})",
     )
-    save_run(folder, navigator, setup)
-    return setup, report
+    save_run(folder, navigator, run_config)
+    return run_config, report
 
 
 def export_weights(navigator: Navigator, file: str | Path) -> dict[str, str]:

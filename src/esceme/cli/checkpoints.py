@@ -15,7 +15,7 @@ from rich.table import Table
 from esceme.checkpoints import AgentName, ReaderName, Report, export_weights, import_weights
 from esceme.cli.console import note, print_json, tables
 from esceme.memory import Pooling
-from esceme.runs import load_run
+from esceme.runs import as_json, load_run
 
 
 def import_(
@@ -59,7 +59,7 @@ def import_(
         seed: for what is newly drawn.
         json: print one json object instead of a table.
     """
-    setup, report = import_weights(
+    config, report = import_weights(
         file,
         out,
         task=task,
@@ -73,13 +73,13 @@ def import_(
         structured=structured,
     )
     trained = not any(name.startswith("agent.positions") for name in report.initialised)
-    if setup.agent == "tdstp" and trained and setup.reader == "unaided" and structured is None:
+    if config.agent_name == "tdstp" and trained and config.reader_name == "unaided" and structured is None:
         note("if these weights are of TD-STP's own repository, import them with --structured True")
     if json:
-        print_json({"file": str(file), "out": str(out), "setup": asdict(setup), **asdict(report)})
+        print_json({"file": str(file), "out": str(out), "navigator": as_json(config), **asdict(report)})
         return 0
     tables().print(_table(report))
-    print(f"{out}: {setup.agent}, {setup.reader}, for {setup.task}, from {setup.origin}")
+    print(f"{out}: {config.agent_name}, {config.reader_name}, for {config.task}, from {config.origin}")
     return 0
 
 

@@ -28,7 +28,7 @@ from esceme.learning.training_log import FILE, read_log
 from esceme.learning.validation import mark
 from esceme.memory import READERS
 from esceme.recipes import PAPER, find_recipe
-from esceme.runs import EXPERIMENT
+from esceme.runs import NAVIGATOR_FILE
 from esceme.synth.dataset import Size, WorldConfig, embedded_world
 from esceme.tasks.folder import DataFolder, default_data
 from esceme.training import require_same
@@ -194,7 +194,7 @@ def _done(out: Path) -> int:
 
 def _is_finished(experiment: Experiment, out: Path) -> bool:
     """Whether a run has come to its end; its experiment is written last."""
-    return _done(out) == experiment.training.iterations and (out / EXPERIMENT).is_file()
+    return _done(out) == experiment.training.iterations and (out / NAVIGATOR_FILE).is_file()
 
 
 # -- what came out ----------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 
 from esceme import __version__
-from esceme.agents import AGENTS
 from esceme.errors import ConfigError
 from esceme.evaluation.inputs import (
     Limits,
@@ -31,7 +30,7 @@ from esceme.evaluation.protocol import (
     open_memory,
     tour_positions,
 )
-from esceme.runs import NavigatorConfig, Run, load_run
+from esceme.runs import NavigatorConfig, Run, load_run, part_type
 from esceme.tasks.catalogue import TASKS, get_task
 from esceme.tasks.episode import Episode, check_paths, one_per_path, scenes_of
 from esceme.tasks.folder import DataFolder
@@ -92,22 +91,22 @@ class EvaluationContext:
     @property
     def facts(self) -> dict[str, object]:
         """What determines the result: two evaluations with the same facts give the same scores."""
-        plan, setup = self.plan, self.run.setup
+        plan, config = self.plan, self.run.config
         decided = {key: value for key, value in asdict(plan).items() if key not in PLACES}
         if plan.schedule == "lanes" and plan.precision == "fp32":
             decided.pop("batch")  # on which walks in lanes depend only by the coarse rounding of bf16
         return {
             **decided,
             **self.limits._asdict(),
-            "task": plan.task or setup.task,
+            "task": plan.task or config.task,
             "order": "released" if plan.schedule == "interleaved" else "tours" if plan.tours else plan.order,
-            "agent": setup.agent,
-            "reader": setup.reader,
+            "agent": config.agent_name,
+            "reader": config.reader_name,
             "settings": {
-                "agent": asdict(self.run.navigator.agent.config),
-                "reader": asdict(self.run.navigator.reader.config),
+                "agent": asdict(config.agent),
+                "reader": asdict(config.reader),
             },
-            "origin": setup.origin,
+            "origin": config.origin,
             "episodes": self.size,
             **({} if self.tours is None else {"left_out": self.left_out}),
             "hashes": dict(self.hashes),
@@ -138,7 +137,7 @@ def load_context(
         oracle_phases=plan.oracle_phases,
         lanes=lanes,
     )
-    data, task = DataFolder(plan.data), plan.task or run.setup.task
+    data, task = DataFolder(plan.data), plan.task or run.config.task
     annotations = find_annotations(data, task, plan.split)
     episodes = list(TASKS[task].read(annotations))
     graphs = read_scenes(data.connectivity, scenes_of(episodes, data.connectivity, annotations))
@@ -173,15 +172,14 @@ def open_run(plan: EvaluationConfig) -> Run:
     if plan.run not in SCRIPTED:
         return load_run(plan.run)
     task = get_task(plan.task or "r2r")
-    draws = "seed" in {field.name for field in fields(AGENTS[plan.run].Config)}
-    setup = NavigatorConfig(
-        agent=plan.run,
-        agent_settings={"seed": plan.seed} if draws else {},
-        reader_settings={},
+    config_type = part_type("agent", plan.run)
+    has_seed = "seed" in {field.name for field in fields(config_type)}
+    config = NavigatorConfig(
+        agent=config_type(seed=plan.seed) if has_seed else config_type(),
         task=task.name,
         max_steps=task.max_steps,
         max_tokens=task.max_tokens,
         keep=task.keep,
         origin="scripted",
     )
-    return Run(Path(plan.run), setup, setup.build().eval(), hashlib.sha256(plan.run.encode()).hexdigest())
+    return Run(Path(plan.run), config, config.build().eval(), hashlib.sha256(plan.run.encode()).hexdigest())

@@ -38,7 +38,7 @@ class Limits(NamedTuple):
 
 def limits_of(plan: EvaluationConfig, run: Run) -> Limits:
     """What the plan says, else what the run was made with, or the task's own where it is another task."""
-    made_for = run.setup if plan.task in (None, run.setup.task) else get_task(plan.task or "")
+    made_for = run.config if plan.task in (None, run.config.task) else get_task(plan.task or "")
     steps, tokens = plan.max_steps or made_for.max_steps, plan.max_tokens or made_for.max_tokens
     limits = Limits(steps, tokens, made_for.keep)
     for name, known, wanted in (
@@ -66,11 +66,11 @@ def find_features(
     plan: EvaluationConfig, run: Run, data: DataFolder, graphs: Mapping[str, SceneGraph]
 ) -> FeatureStore:
     """The features to see with; a scripted agent sees nothing where there are none."""
-    scripted = run.setup.agent in SCRIPTED
+    scripted = run.config.agent_name in SCRIPTED
     if scripted and plan.features is None:
         keys = [f"{scene}_{name}" for scene, graph in graphs.items() for name in graph.viewpoints]
         return ArrayFeatures(keys, np.zeros((len(keys), VIEWS, 1), np.float32), source="nothing")
-    path = Path(plan.features or data.only_features(run.setup.feature_source, option="--features"))
+    path = Path(plan.features or data.only_features(run.config.feature_source, option="--features"))
     return open_fitting(path, None if scripted else network_size(run, "feature_width"))
 
 
@@ -104,7 +104,7 @@ def hash_inputs(
         "features": _hash_of_features(graphs, store),
     }
     files = {"vocabulary": _vocabulary(run, data), "bank": plan.bank, "tours": plan.tours}
-    if TASKS[plan.task or run.setup.task].scores_objects:
+    if TASKS[plan.task or run.config.task].scores_objects:
         files["objects"] = data.objects
     for name, path in files.items():
         if path is not None:
@@ -150,7 +150,7 @@ def make_encoder(
 
     `own` is the vocabulary of a run that has not been written yet; by default it is in the run's folder.
     """
-    setup, limits = run.setup, limits_of(plan, run)
+    limits = limits_of(plan, run)
     known = network_size(run, "vocabulary")
     if own is None and run.vocabulary is not None:
         own = Vocabulary.read(run.vocabulary)
@@ -163,7 +163,7 @@ def make_encoder(
             ids = list(episode.tokens)
         elif tokenizer is not None:
             ids = tokenizer.encode(episode.instruction)
-        elif setup.agent in SCRIPTED:
+        elif run.config.agent_name in SCRIPTED:
             ids = list(episode.instruction.encode())
         else:
             raise DataError(

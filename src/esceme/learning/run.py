@@ -1,7 +1,7 @@
 """A run of training from its beginning, or from where it was interrupted, to its end.
 
 RUN/
-  experiment.json, weights.safetensors …   the navigator at the end: a run folder
+  navigator.json, weights.safetensors …    the navigator at the end: a run folder
   best/                                    the navigator that validated best: a run folder
   state/                                   the last two states that a run can resume from
   log.jsonl, tensorboard/                  losses and scores
@@ -55,7 +55,7 @@ class TrainingRun:
 
     trainer: Trainer
     folder: Path
-    setup: NavigatorConfig
+    config: NavigatorConfig
     validation: Validation
     sets: Mapping[str, Sequence[Episode]]
     """The validation splits, by name."""
@@ -132,9 +132,9 @@ class TrainingRun:
                 self.atlas,
                 episodes if split in tours else some_of(episodes, asked.limit),
                 asked.memory,
-                task=self.setup.task,
+                task=self.config.task,
                 encode=self.encode,
-                max_steps=self.setup.max_steps,
+                max_steps=self.config.max_steps,
                 leaking=memory.bank if memory is not None and asked.memory == "leaking" else None,
                 together=self.trainer.together,
                 tours=tours.get(split),

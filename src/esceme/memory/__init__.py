@@ -4,7 +4,15 @@ from esceme.memory.bank import MaskedMemory, Memory, MemoryBank, MemorySubgraph
 from esceme.memory.bank_file import load_bank, save_bank
 from esceme.memory.both import Both, BothConfig, SequentialReaders
 from esceme.memory.graph_encoding import GraphEncoding, GraphEncodingConfig
-from esceme.memory.reader import CandidateEnhancing, CandidateEnhancingConfig, NoMemory, NoVision, Reader
+from esceme.memory.reader import (
+    CandidateEnhancing,
+    CandidateEnhancingConfig,
+    NoMemory,
+    NoMemoryConfig,
+    NoVision,
+    NoVisionConfig,
+    Reader,
+)
 from esceme.memory.scene import Pooling, Rows, SceneMemory, pool
 
 READERS: dict[str, type[Reader]] = {
@@ -14,6 +22,10 @@ READERS: dict[str, type[Reader]] = {
     "both": Both,
     "blindfolded": NoVision,
 }
+"""Every reader by its name; each is built from its `Config`."""
+
+ReaderConfig = NoMemoryConfig | CandidateEnhancingConfig | GraphEncodingConfig | BothConfig | NoVisionConfig
+"""The `Config` of any reader in `READERS`."""
 
 __all__ = [
     "READERS",
@@ -34,6 +46,9 @@ __all__ = [
     "SceneMemory",
     "MemorySubgraph",
     "NoMemory",
+    "NoMemoryConfig",
+    "NoVisionConfig",
+    "ReaderConfig",
     "load_bank",
     "pool",
     "save_bank",

@@ -38,21 +38,28 @@ class NoMemoryConfig:
 class NoMemory(Reader):
     """The baseline: an agent sees what is there."""
 
-    Config = NoMemoryConfig
+    Config: ClassVar[type[NoMemoryConfig]] = NoMemoryConfig
     uses_memory = False
 
     def __init__(self, config: NoMemoryConfig | None = None) -> None:
         """Have no parameters."""
         super().__init__()
-        self.config = config or NoMemoryConfig()
+        self.config = config or self.Config()
 
     def forward(self, observation: Observation, memory: Memory | None = None) -> Observation:
         """The observation itself."""
         return observation
 
 
+@dataclass(frozen=True, kw_only=True)
+class NoVisionConfig(NoMemoryConfig):
+    """No settings."""
+
+
 class NoVision(NoMemory):
     """A control: an agent that sees no pictures, only in which directions it can go."""
+
+    Config = NoVisionConfig
 
     def forward(self, observation: Observation, memory: Memory | None = None) -> Observation:
         """The observation without its features, neither those of now nor those that a history keeps."""
