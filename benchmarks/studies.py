@@ -26,7 +26,7 @@ import torch
 
 from esceme.config import Experiment, with_settings
 from esceme.evaluation import EvaluationConfig, Result, compare, evaluate, read_result
-from esceme.metrics import TOUR_MEANS
+from esceme.metrics import TOUR_METRICS
 from esceme.recipes import RECIPES
 from esceme.synth import WorldConfig, embedded_world
 from esceme.tasks.catalogue import TASKS
@@ -225,7 +225,7 @@ def table(study: Study, folder: Path, seeds: int) -> str:
         for job in study.jobs
         for protocol in job.protocols
     }
-    toured = TOUR_MEANS if any(job.toured for job in study.jobs) else ()
+    toured = TOUR_METRICS if any(job.toured for job in study.jobs) else ()
     base = joined(rows[study.baseline])
     lines = [
         f"| agent, memory | TL | NE | SR | {''.join(f'{each} | ' for each in toured)}"

@@ -17,15 +17,16 @@ from hypothesis import strategies as st
 import esceme.metrics
 from esceme.errors import ConfigError, DataError
 from esceme.metrics import (
-    MEANS,
-    TOUR_MEANS,
+    METRICS,
+    TOUR_METRICS,
+    PaddedPaths,
     Scores,
     cls,
     dtw,
-    length,
-    locate_walks,
     ndtw,
+    path_length,
     score,
+    score_paths,
     spl,
     spl_shortest,
 )
@@ -219,7 +220,7 @@ def test_means_are_over_episodes(atlas: Atlas) -> None:
     pairs: list[Pair] = [(asked("abcde", name), went(walk, name)) for name, walk in walks.items()]
     scores = score(pairs, atlas)
     assert scores.episode_ids == ("1_0", "1_1", "2_0") and scores.path_ids == ("1", "1", "2")
-    assert list(scores.means()) == [*MEANS, "n"]
+    assert list(scores.means()) == [*METRICS, "n"]
     assert scores.means()["n"] == len(scores) == 3
     assert scores.means()["sr"] == pytest.approx(1 / 3)
     assert scores.means()["ne"] == pytest.approx((2 + 3 + 8) / 3)
@@ -227,20 +228,22 @@ def test_means_are_over_episodes(atlas: Atlas) -> None:
 
 
 def test_the_functions_of_single_measures_agree_with_the_whole(atlas: Atlas) -> None:
-    walked = locate_walks([("corridor", "abcxcde"), ("corridor", "aa")], atlas)
+    walked = PaddedPaths.of(atlas.locate_all([("corridor", "abcxcde"), ("corridor", "aa")]))
     assert walked.count.tolist() == [7, 1]
-    assert length(walked, atlas).tolist() == [10.0, 0.0]
+    assert path_length(walked, atlas).tolist() == [10.0, 0.0]
     one = np.ones(1)
-    assert spl(one, walked=np.array([10.0]), due=np.array([8.0])).tolist() == [0.8]
-    assert spl(one, walked=np.zeros(1), due=np.zeros(1)).tolist() == [0.0]  # the original's 0.01 m
-    assert spl_shortest(one, walked=np.zeros(1), shortest=np.zeros(1)).tolist() == [1.0]
+    assert spl(one, length=np.array([10.0]), reference_length=np.array([8.0])).tolist() == [0.8]
+    assert spl(one, length=np.zeros(1), reference_length=np.zeros(1)).tolist() == [
+        0.0
+    ]  # the original's 0.01 m
+    assert spl_shortest(one, length=np.zeros(1), shortest=np.zeros(1)).tolist() == [1.0]
     assert ndtw(np.array([15.0]), np.array([5])).tolist() == [math.exp(-1)]
 
 
 def test_coverage_ignores_what_lies_beyond_a_reference() -> None:
     nearest = np.array([[0.0, 0.0], [3.0, 3.0], [0.0, 6.0]])  # three places; the first reference has two
     metres = np.array([4.0, 4.0])
-    found = cls(nearest, np.array([2, 3]), walked=metres, planned=metres)
+    found = cls(nearest, np.array([2, 3]), length=metres, reference_length=metres)
     coverage = np.array([(1 + math.exp(-1)) / 2, (1 + math.exp(-1) + math.exp(-2)) / 3])
     assert found == pytest.approx(coverage * coverage)  # E / (E + (4 - E)) with E = 4 x coverage
 
@@ -359,7 +362,7 @@ def test_warping_many_pairs_at_once_is_warping_each(
 def test_every_measure_is_that_of_the_definition(world: World) -> None:
     atlas, pairs = world
     scores = score(pairs, atlas)
-    assert list(scores.values) == list(MEANS)
+    assert list(scores.values) == list(METRICS)
     for row, (episode, prediction) in enumerate(pairs):
         expected = by_definition(atlas.graph(episode.scene_id), episode.reference_path, prediction.path)
         assert {name: values[row] for name, values in scores.values.items()} == pytest.approx(expected)
@@ -378,9 +381,9 @@ def test_measures_keep_their_bounds(world: World) -> None:
     assert (found["ndtw"] > 0).all() and (found["sdtw"] <= found["ndtw"]).all()
     assert (found["tl"] >= found["gp"] - slack).all()  # nobody comes nearer than they walk
 
-    start = atlas.locate_all([(each.scene_id, (each.start,)) for each, _ in pairs])[0]
-    goal = atlas.locate_all([(each.scene_id, (each.goal,)) for each, _ in pairs])[0]
-    stop = atlas.locate_all([(each.scene_id, (walk.path[-1],)) for each, walk in pairs])[0]
+    start = np.concatenate(atlas.locate_all([(each.scene_id, (each.start,)) for each, _ in pairs]))
+    goal = np.concatenate(atlas.locate_all([(each.scene_id, (each.goal,)) for each, _ in pairs]))
+    stop = np.concatenate(atlas.locate_all([(each.scene_id, (walk.path[-1],)) for each, walk in pairs]))
     apart, gone = atlas.distance(start, goal), atlas.distance(start, stop)
     assert (gone <= found["tl"] + slack).all()
     assert (np.abs(apart - gone) <= found["ne"] + slack).all() and (found["ne"] <= apart + gone + slack).all()
@@ -403,7 +406,7 @@ def test_an_episode_scores_the_same_whoever_else_is_scored(world: World, data: s
     order = data.draw(st.permutations(range(len(pairs))))
     shuffled = score([pairs[row] for row in order], atlas)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(esceme.metrics, "CELLS_AT_ONCE", data.draw(st.integers(1, 60)))
+        patch.setattr(esceme.metrics, "MAX_COSTS", data.draw(st.integers(1, 60)))
         in_pieces = score(pairs, atlas)
     for name, values in together.values.items():
         alone = [score([pair], atlas).values[name][0] for pair in pairs]
@@ -474,7 +477,7 @@ def test_a_dialog_succeeds_near_the_end_of_the_trusted_path(atlas: Atlas) -> Non
     # Trusted end c, end panoramas e and f: the agent stops at d, 2 m from c and 2 m from e.
     pairs: list[Pair] = [(dialog("abc", "ef"), went("abcd", "7"))]
     found = score(pairs, atlas).means()
-    assert list(found) == [*MEANS, "sr_end", "n"]
+    assert list(found) == [*METRICS, "sr_end", "n"]
     assert (found["ne"], found["sr"], found["osr"], found["sr_end"]) == (2.0, 1.0, 1.0, 0.0)
     assert found["spl"] == found["spl_shortest"] == pytest.approx(4 / 6)
     assert found["gp"] == 6.0  # from 8 m to 2 m before the nearer end panorama
@@ -482,19 +485,19 @@ def test_a_dialog_succeeds_near_the_end_of_the_trusted_path(atlas: Atlas) -> Non
 
 
 def test_a_dialog_may_ask_for_an_end_panorama_itself(atlas: Atlas) -> None:
-    near = score([(dialog("abc", "ef"), went("abcd", "7"))], atlas, success="end-panos").means()
+    near = score([(dialog("abc", "ef"), went("abcd", "7"))], atlas, success_rule="end-panos").means()
     assert (near["ne"], near["sr"], near["osr"], near["spl"], near["sdtw"]) == (2.0, 0.0, 0.0, 0.0, 0.0)
     assert near["gp"] == 6.0
-    there = score([(dialog("abc", "ef"), went("abcxcde", "7"))], atlas, success="end-panos").means()
+    there = score([(dialog("abc", "ef"), went("abcxcde", "7"))], atlas, success_rule="end-panos").means()
     assert (there["ne"], there["sr"], there["sr_end"], there["gp"]) == (0.0, 1.0, 1.0, 8.0)
     assert there["spl"] == there["spl_shortest"] == pytest.approx(8 / 10)
-    past = score([(dialog("abc", "d"), went("abcde", "7"))], atlas, success="end-panos").means()
+    past = score([(dialog("abc", "d"), went("abcde", "7"))], atlas, success_rule="end-panos").means()
     assert (past["sr"], past["osr"], past["sr_end"]) == (0.0, 1.0, 0.0)
 
 
 def test_sr_end_is_the_same_under_either_rule(atlas: Atlas) -> None:
     pairs: list[Pair] = [(dialog("abc", "e"), went("abcde", "7"))]
-    trusted, strict = score(pairs, atlas).means(), score(pairs, atlas, success="end-panos").means()
+    trusted, strict = score(pairs, atlas).means(), score(pairs, atlas, success_rule="end-panos").means()
     assert (trusted["sr"], strict["sr"]) == (0.0, 1.0)  # e is 4 m behind c
     assert trusted["sr_end"] == strict["sr_end"] == 1.0
     assert trusted["gp"] == strict["gp"] == 8.0
@@ -511,7 +514,7 @@ def test_coverage_of_a_path_without_length(atlas: Atlas) -> None:
 def test_where_the_goal_is_the_start_only_staying_is_efficient(
     atlas: Atlas, walk: str, expected: float, rule: Any
 ) -> None:
-    found = score([(dialog("a", "ab"), went(walk, "7"))], atlas, success=rule).means()
+    found = score([(dialog("a", "ab"), went(walk, "7"))], atlas, success_rule=rule).means()
     assert (found["sr"], found["spl"], found["spl_shortest"]) == (1.0, expected, expected)
 
 
@@ -519,7 +522,7 @@ def test_dialogs_without_a_planner_path_have_no_trusted_end(atlas: Atlas) -> Non
     pairs: list[Pair] = [(dialog("abc", "e", planner_path=()), went("abcde", "7"))]
     with pytest.raises(ConfigError, match="--success end-panos"):
         score(pairs, atlas)
-    assert score(pairs, atlas, success="end-panos").means()["sr"] == 1.0
+    assert score(pairs, atlas, success_rule="end-panos").means()["sr"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -600,7 +603,7 @@ def test_a_tour_warps_as_one_walk_whose_borders_only_match_each_other(
     tours = tours_of(pairs, np.random.default_rng(seed), longest)
     expected = sum(tour_by_definition(atlas, tour, pairs) * len(tour) for tour in tours) / len(pairs)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(esceme.metrics, "CELLS_AT_ONCE", cells)
+        patch.setattr(esceme.metrics, "MAX_COSTS", cells)
         assert score(pairs, atlas, tours=tours).means()["t_ndtw"] == pytest.approx(expected)
 
 
@@ -622,8 +625,8 @@ def test_a_tour_of_one_episode_is_that_episode(atlas: Atlas) -> None:
     assert [means[f"t_{name}"] for name in ("ndtw", "sr", "spl")] == pytest.approx(
         [means[name] for name in ("ndtw", "sr", "spl")]
     )
-    assert list(means) == [*MEANS, "n", *TOUR_MEANS]
-    assert not score(pairs, atlas).toured and list(score(pairs, atlas).means()) == [*MEANS, "n"]
+    assert list(means) == [*METRICS, "n", *TOUR_METRICS]
+    assert not score(pairs, atlas).tour_values and list(score(pairs, atlas).means()) == [*METRICS, "n"]
 
 
 def test_a_tour_of_two_by_hand(atlas: Atlas) -> None:
@@ -692,11 +695,11 @@ def test_the_success_of_tours_is_as_defined(world: World, seed: int, longest: in
 def test_what_episodes_add_is_nothing_where_they_are_on_no_tour(atlas: Atlas) -> None:
     walks = {"1_0": "abc", "1_1": "abcd", "2_0": "abc"}
     pairs: list[Pair] = [(asked("abc", name), went(walk, name)) for name, walk in walks.items()]
-    toured = score(pairs, atlas, tours=[Tour("corridor", ("1_0", "1_1")), Tour("corridor", ())]).toured
-    assert list(toured) == list(TOUR_MEANS) and all(each[2] == 0 for each in toured.values())
+    toured = score(pairs, atlas, tours=[Tour("corridor", ("1_0", "1_1")), Tour("corridor", ())]).tour_values
+    assert list(toured) == list(TOUR_METRICS) and all(each[2] == 0 for each in toured.values())
     alone = score(pairs[:2], atlas, tours=[Tour("corridor", ("1_0", "1_1"))])
     assert {name: each.mean() for name, each in toured.items()} == pytest.approx(
-        {name: alone.means()[name] for name in TOUR_MEANS}
+        {name: alone.means()[name] for name in TOUR_METRICS}
     )
 
 
@@ -709,7 +712,7 @@ def test_a_reference_without_length_weighs_by_a_centimetre(atlas: Atlas) -> None
 def test_there_are_no_intervals_of_tours(atlas: Atlas) -> None:
     pairs: list[Pair] = [(asked("abc", "1_0"), went("abc", "1_0")), (asked("abc", "2_0"), went("a", "2_0"))]
     scores = score(pairs, atlas, tours=[Tour("corridor", ("1_0", "2_0"))])
-    assert list(scores.intervals(draws=5)) == list(MEANS)
+    assert list(scores.intervals(draws=5)) == list(METRICS)
 
 
 def test_a_tour_that_cannot_be_matched_counts_as_zero(atlas: Atlas) -> None:
@@ -759,7 +762,7 @@ def test_intervals_are_the_same_for_a_seed_and_hold_the_mean(atlas: Atlas) -> No
     scores = many(atlas)
     found = scores.intervals(draws=400, seed=3)
     assert found == scores.intervals(draws=400, seed=3) != scores.intervals(draws=400, seed=4)
-    assert list(found) == list(MEANS)
+    assert list(found) == list(METRICS)
     for name, (low, high) in found.items():
         assert low < scores.means()[name] < high
 
@@ -856,3 +859,12 @@ def test_one_end_panorama_in_reach_is_enough() -> None:
     places = {"a": (0, 0, 0), "b": (0, 2, 0), "p": (9, 0, 0), "q": (9, 2, 0)}
     divided = Atlas([SceneGraph.build("corridor", places, [("a", "b"), ("p", "q")])])
     assert score([(dialog("ab", "pb"), went("ab", "7"))], divided).means()["gp"] == 2.0
+
+
+def test_integer_paths_score_as_their_names(atlas: Atlas) -> None:
+    episodes = [asked("abcde", "1_0"), asked("abx", "2_0")]
+    found = score_paths(episodes, [[0, 1, 1, 2, 3], [0, 1]], atlas)
+    named = score(list(zip(episodes, [went("abcd", "1_0"), went("ab", "2_0")], strict=True)), atlas)
+    assert found.means() == named.means()
+    with pytest.raises(DataError, match="episode 1_0: starts at 'b', not 'a'"):
+        score_paths(episodes[:1], [[1, 2]], atlas)

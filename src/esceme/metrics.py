@@ -1,13 +1,14 @@
-"""The measures of the field over whole prediction files: TL NE OSR SR SPL CLS nDTW SDTW GP, and of tours.
+"""Navigation metrics over many episodes: TL NE OSR SR SPL CLS nDTW SDTW GP, and those of tours.
 
-Everything is array code over many episodes at once: walks are integers of an atlas, padded by repeating
-their last viewpoint, with episodes along the last axis (T, E).
+Paths are integers of an `Atlas`, padded by repeating the last viewpoint, with episodes along the last axis:
+(T, E) for predicted paths, (S, E) for reference paths.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -20,127 +21,129 @@ from esceme.tasks.submission import Prediction
 from esceme.tasks.tours import Tour
 from esceme.world.atlas import Atlas
 
-MEANS = ("tl", "ne", "osr", "sr", "spl", "spl_shortest", "cls", "ndtw", "sdtw", "gp", "steps")
-"""Every measure that is the mean of a value per episode."""
-TOUR_MEANS = ("t_ndtw", "t_sr", "t_spl")
-"""Measures of tours: the means of what every episode adds to them."""
-CELLS_AT_ONCE = 400_000
-"""Distances held at a time: a few megabytes, which the processor's caches keep."""
+METRICS = ("tl", "ne", "osr", "sr", "spl", "spl_shortest", "cls", "ndtw", "sdtw", "gp", "steps")
+"""Metrics of an episode."""
+TOUR_METRICS = ("t_ndtw", "t_sr", "t_spl")
+"""Metrics of tours, as means over the contributions of their episodes."""
+MAX_COSTS = 400_000
+"""Distances computed at once: a few megabytes, which fit the processor's caches."""
 
 Array = NDArray[np.float64]
+Integers = NDArray[np.integer]
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Walks:
-    """Many walks as integers of an atlas."""
+class PaddedPaths:
+    """Paths of E episodes."""
 
     viewpoints: NDArray[np.int64]
     """(T, E), padded by repeating the last viewpoint."""
     count: NDArray[np.int64]
-    """(E,): how many viewpoints each walk has."""
+    """Number of viewpoints of each path, (E,)."""
 
-    def of(self, chosen: NDArray[np.integer]) -> Walks:
-        """Some of the walks, trimmed to the longest of them."""
-        count = self.count[chosen]
-        return Walks(self.viewpoints[: count.max(), chosen], count)
+    @classmethod
+    def of(cls, paths: Sequence[Sequence[int]]) -> PaddedPaths:
+        """Pad non-empty paths; consecutive equal viewpoints are merged first."""
+        count = np.array([len(path) for path in paths])
+        flat = np.fromiter(chain.from_iterable(paths), dtype=np.int64, count=count.sum())
+        first = np.cumsum(count) - count
+        is_new = np.ones(len(flat), dtype=bool)
+        is_new[1:] = flat[1:] != flat[:-1]
+        is_new[first] = True
+        flat, count = flat[is_new], np.add.reduceat(is_new, first, dtype=np.int64)
+        steps = np.minimum(np.arange(count.max())[:, None], count - 1)  # (T, E)
+        return cls(flat[steps + np.cumsum(count) - count], count)
+
+    def select(self, episodes: Integers) -> PaddedPaths:
+        """The paths of some episodes, trimmed to the longest of them."""
+        count = self.count[episodes]
+        return PaddedPaths(self.viewpoints[: count.max(), episodes], count)
 
     @property
     def end(self) -> NDArray[np.int64]:
-        """Where each walk ends (E,)."""
+        """The last viewpoint of each path, (E,)."""
         return self.viewpoints[-1]
 
 
-def pad_walks(flat: NDArray[np.int64], count: NDArray[np.int64]) -> Walks:
-    """Walks that lie end to end in `flat`, `count` viewpoints each, as one array."""
-    steps = np.minimum(np.arange(count.max())[:, None], count - 1)  # (T, E)
-    return Walks(flat[steps + np.cumsum(count) - count], count)
+# -- single metrics --------------------------------------------------------------------------------------
 
 
-def locate_walks(paths: Iterable[tuple[str, Sequence[str]]], atlas: Atlas) -> Walks:
-    """Walks given as (scene, viewpoints), consecutive equal viewpoints merged."""
-    flat, count = atlas.locate_all(paths)
-    first = np.cumsum(count) - count
-    kept = np.ones(len(flat), dtype=bool)
-    kept[1:] = flat[1:] != flat[:-1]
-    kept[first] = True
-    return pad_walks(flat[kept], np.add.reduceat(kept, first, dtype=np.int64))
+def path_length(paths: PaddedPaths, atlas: Atlas) -> Array:
+    """Length in metres, (E,); a step between viewpoints without an edge counts as their shortest path."""
+    return atlas.distance(paths.viewpoints[:-1], paths.viewpoints[1:]).sum(axis=0)
 
 
-# -- one measure each ------------------------------------------------------------------------------------
+def dtw(costs: Array, rows: Integers, columns: Integers) -> Array:
+    """Dynamic time warping distances of E pairs of paths, (E,).
 
+    `costs` (T, S, E) are the distances between the viewpoints of both paths; `rows` and `columns` (E,) are
+    their true numbers of viewpoints. Infinite costs forbid a match.
 
-def length(walks: Walks, atlas: Atlas) -> Array:
-    """Metres walked; a step between viewpoints that share no edge counts as the shortest way."""
-    return atlas.distance(walks.viewpoints[:-1], walks.viewpoints[1:]).sum(axis=0)
-
-
-def dtw(costs: Array, rows: NDArray[np.integer], columns: NDArray[np.integer]) -> Array:
-    """Dynamic time warping of many pairs at once.
-
-    `costs` (T, S, E) are the distances between the T viewpoints of a walk and the S of its reference; `rows`
-    and `columns` (E,) are the true lengths. Infinite costs forbid a match.
-
-    >>> costs = np.array([[[0.0], [2.0]], [[2.0], [0.0]], [[3.0], [1.0]]])  # 3 steps against 2
+    >>> costs = np.array([[[0.0], [2.0]], [[2.0], [0.0]], [[3.0], [1.0]]])  # 3 viewpoints against 2
     >>> dtw(costs, np.array([3]), np.array([2])).tolist()
     [1.0]
     """
-    steps, width, episodes = costs.shape
-    best = np.full((width + 1, episodes), np.inf)
-    best[0] = 0.0
-    result = np.empty(episodes)
-    every = np.arange(episodes)
-    for step in range(steps):
-        warp(best, costs[step])
-        done = rows == step + 1
-        result[done] = best[columns[done], every[done]]
+    num_steps, width, num_episodes = costs.shape
+    totals = np.full((width + 1, num_episodes), np.inf)
+    totals[0] = 0.0
+    result = np.empty(num_episodes)
+    episodes = np.arange(num_episodes)
+    for step in range(num_steps):
+        dtw_step(totals, costs[step])
+        is_last = rows == step + 1
+        result[is_last] = totals[columns[is_last], episodes[is_last]]
     return result
 
 
-def warp(best: Array, costs: Array) -> None:
-    """Go on by one viewpoint in a dynamic time warping of many pairs, in place.
+def dtw_step(totals: Array, costs: Array) -> None:
+    """Replace a row of E dynamic time warping tables by the next row, in place.
 
-    `best` (S + 1, E) begins with zeros in row 0 and is infinite below; `costs` (S, E) are the distances
-    between the viewpoints reached and those of the references.
+    `totals` (S + 1, E) starts as zeros in row 0 and infinity below; `costs` (S, E) are the distances between
+    the next viewpoint of the paths and the viewpoints of the references.
     """
-    diagonal = best[0].copy()
-    best[0] = np.inf
-    for column in range(1, len(best)):
-        above = best[column].copy()
+    diagonal = totals[0].copy()
+    totals[0] = np.inf
+    for column in range(1, len(totals)):
+        above = totals[column].copy()
         np.minimum(above, diagonal, out=diagonal)
-        np.minimum(diagonal, best[column - 1], out=diagonal)
-        np.add(diagonal, costs[column - 1], out=best[column])
+        np.minimum(diagonal, totals[column - 1], out=diagonal)
+        np.add(diagonal, costs[column - 1], out=totals[column])
         diagonal = above
 
 
-def ndtw(warped: Array, reference_count: NDArray[np.integer]) -> Array:
-    """How closely a walk follows its reference, 0 to 1: exp(-DTW / (3 m x reference viewpoints))."""
-    return np.exp(-warped / (SUCCESS_WITHIN * reference_count))
+def ndtw(dtw_distance: Array, reference_count: Integers) -> Array:
+    """Normalised DTW, 0 to 1: exp(-DTW / (3 m x number of reference viewpoints))."""
+    return np.exp(-dtw_distance / (SUCCESS_WITHIN * reference_count))
 
 
-def cls(nearest: Array, reference_count: NDArray[np.integer], *, walked: Array, planned: Array) -> Array:
-    """Coverage weighted by length score; `nearest` (S, E) is each reference viewpoint's distance to it."""
+def cls(nearest: Array, reference_count: Integers, *, length: Array, reference_length: Array) -> Array:
+    """Coverage weighted by length score; `nearest` (S, E): reference viewpoints to the path."""
     on_reference = np.arange(len(nearest))[:, None] < reference_count
     coverage = np.where(on_reference, np.exp(-nearest / SUCCESS_WITHIN), 0.0).sum(axis=0) / reference_count
-    expected = coverage * planned
-    both = expected + np.abs(expected - walked)
+    expected = coverage * reference_length
+    both = expected + np.abs(expected - length)
     score = np.divide(expected, both, out=np.ones_like(both), where=both > 0)
     return coverage * score
 
 
-def spl(success: Array, walked: Array, due: Array) -> Array:
-    """Success weighted by `due` metres over the metres walked, against the reference's length (spec F.1)."""
-    return success * due / np.maximum(np.maximum(walked, due), 0.01)
+def spl(success: Array, *, length: Array, reference_length: Array) -> Array:
+    """Success weighted by path length, relative to the reference path's length (spec F.1)."""
+    return success * reference_length / np.maximum(np.maximum(length, reference_length), 0.01)
 
 
-def spl_shortest(success: Array, walked: Array, shortest: Array) -> Array:
-    """Success weighted against the shortest way; where that is zero, standing still is 1, moving is 0."""
+def spl_shortest(success: Array, *, length: Array, shortest: Array) -> Array:
+    """Success weighted by path length, relative to the shortest distance from start to goal.
+
+    Where that is 0, the weight is 1 for a path of length 0 and 0 for others.
+    """
     ratio = np.divide(
-        shortest, np.maximum(walked, shortest), out=(walked == 0.0).astype(float), where=shortest > 0
+        shortest, np.maximum(length, shortest), out=(length == 0.0).astype(float), where=shortest > 0
     )
     return success * ratio
 
 
-# -- whole files -----------------------------------------------------------------------------------------
+# -- scores of a split -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -150,23 +153,24 @@ class Scores:
     episode_ids: tuple[str, ...]
     path_ids: tuple[str, ...]
     values: Mapping[str, Array]
-    """Measure -> one number per episode (E,)."""
-    toured: Mapping[str, Array] = field(default_factory=dict)
-    """t-nDTW, t-SR and t-SPL -> what every episode adds to their means (E,); empty without tours."""
+    """Metric -> one number per episode (E,)."""
+    tour_values: Mapping[str, Array] = field(default_factory=dict)
+    """Tour metric -> contribution of each episode to its mean (E,); empty without tours."""
 
     def __len__(self) -> int:
         return len(self.episode_ids)
 
     def means(self) -> dict[str, float | int]:
-        """The split's scores as plain fractions and metres, and `n`, the number of episodes."""
+        """Means over the episodes, as fractions and metres, and `n`, the number of episodes."""
         means: dict[str, float | int] = {name: float(values.mean()) for name, values in self.values.items()}
         means["n"] = len(self)
-        return means | {name: float(parts.mean()) for name, parts in self.toured.items()}
+        return means | {name: float(values.mean()) for name, values in self.tour_values.items()}
 
     def intervals(self, *, draws: int, seed: int = 0, level: float = 0.95) -> dict[str, tuple[float, float]]:
-        """Bootstrap intervals of the means, resampling paths: a path's instructions are not independent.
+        """Bootstrap confidence intervals of the means.
 
-        There are none of tours, whose episodes are not independent, either.
+        Paths are resampled, because instructions of one path are not independent. Tour metrics have no
+        intervals, because episodes of a tour are not independent either.
         """
         if draws < 1 or seed < 0:
             raise ConfigError(
@@ -174,11 +178,11 @@ class Scores:
             )
         cluster = np.unique(self.path_ids, return_inverse=True)[1]
         size = np.bincount(cluster).astype(float)
-        sums = np.stack([np.bincount(cluster, weights=each) for each in self.values.values()], axis=1)
+        sums = np.stack([np.bincount(cluster, weights=values) for values in self.values.values()], axis=1)
         generator = np.random.default_rng(seed)
         equal = np.full(len(size), 1 / len(size))
-        drawn = (generator.multinomial(len(size), equal) for _ in range(draws))
-        means = np.stack([times @ sums / (times @ size) for times in drawn])  # (draws, measures)
+        samples = (generator.multinomial(len(size), equal) for _ in range(draws))
+        means = np.stack([times @ sums / (times @ size) for times in samples])  # (draws, metrics)
         edges = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
         return {name: (float(low), float(high)) for name, low, high in zip(self.values, *edges, strict=True)}
 
@@ -187,234 +191,265 @@ def score(
     pairs: Sequence[tuple[Episode, Prediction]],
     atlas: Atlas,
     *,
-    success: SuccessRule = "trusted",
+    success_rule: SuccessRule = "trusted",
     objects: Mapping[str, frozenset[str]] | None = None,
     tours: Sequence[Tour] | None = None,
     file: object = "predictions",
     annotations: object = "annotations",
 ) -> Scores:
-    """Score every episode's walk against its reference.
+    """Score predictions; see `score_paths`."""
+    episodes = [episode for episode, _ in pairs]
+    names = [[viewpoint for viewpoint, _, _ in prediction.trajectory] for _, prediction in pairs]
+    return score_paths(
+        episodes,
+        _locate(episodes, names, atlas, file),
+        atlas,
+        success_rule=success_rule,
+        objects=objects,
+        tours=tours,
+        file=file,
+        annotations=annotations,
+    )
 
-    `success` decides what counts in a dialog (CVDN): within 3 m of the trusted path's end, or in one of the
-    end panoramas. With `objects` (REVERIE), success is seeing the target object where the agent stopped.
+
+def score_paths(
+    episodes: Sequence[Episode],
+    paths: Sequence[Sequence[int]],
+    atlas: Atlas,
+    *,
+    success_rule: SuccessRule = "trusted",
+    objects: Mapping[str, frozenset[str]] | None = None,
+    tours: Sequence[Tour] | None = None,
+    file: object = "predictions",
+    annotations: object = "annotations",
+) -> Scores:
+    """Score the path of each episode, as integers of `atlas`, against its reference path.
+
+    `success_rule` matters for dialogs only. With `objects` (`<scene>_<viewpoint>` -> object ids), an episode
+    succeeds if its target object is visible from the last viewpoint. `tours` adds the tour metrics. Error
+    messages name the sources of the paths (`file`) and of the episodes (`annotations`).
     """
-    pairs = list(pairs)
-    if not pairs:
+    if not episodes:
         raise DataError(f"{file}: no episodes to score")
-    for episode, _ in pairs:
+    for episode in episodes:
         if episode.goal_withheld:
             raise DataError(
                 f"{annotations}: episode {episode.episode_id} is a test episode: "
                 "only the leaderboard knows its goal"
             )
-    walked = _walks(pairs, lambda _, walk: [place for place, _, _ in walk.trajectory], atlas, file)
-    planned = _walks(pairs, lambda episode, _: episode.reference_path, atlas, annotations)
-    if (astray := walked.viewpoints[0] != planned.viewpoints[0]).any():
-        episode, prediction = pairs[int(np.flatnonzero(astray)[0])]
+    names = [episode.reference_path for episode in episodes]
+    references = PaddedPaths.of(_locate(episodes, names, atlas, annotations))
+    predicted = PaddedPaths.of(paths)
+    for row in np.flatnonzero(predicted.viewpoints[0] != references.viewpoints[0])[:1]:
+        start = atlas.name(predicted.viewpoints[0, row])[1]
         raise DataError(
-            f"{file}: episode {episode.episode_id}: starts at '{prediction.path[0]}', not '{episode.start}'"
+            f"{file}: episode {episodes[row].episode_id}: starts at '{start}', not '{episodes[row].start}'"
         )
-    _refuse(pairs, np.isinf(length(walked, atlas)), file, "no way leads along its trajectory")
-    _refuse(pairs, np.isinf(length(planned, atlas)), annotations, "no way leads along its reference path")
-    values = _values(pairs, walked, planned, atlas, success, objects, annotations)
+    _require_finite(path_length(predicted, atlas), episodes, file, "no way leads along its trajectory")
+    _require_finite(
+        path_length(references, atlas), episodes, annotations, "no way leads along its reference path"
+    )
+    values = _values(episodes, predicted, references, atlas, success_rule, objects, annotations)
+    tour_values: dict[str, Array] = {}
+    if tours is not None:
+        tour_values = _tour_values(tours, episodes, predicted, references, values, atlas)
     return Scores(
-        episode_ids=tuple(episode.episode_id for episode, _ in pairs),
-        path_ids=tuple(episode.path_id for episode, _ in pairs),
+        episode_ids=tuple(episode.episode_id for episode in episodes),
+        path_ids=tuple(episode.path_id for episode in episodes),
         values=values,
-        toured={} if tours is None else tour_parts(tours, pairs, walked, planned, values, atlas),
+        tour_values=tour_values,
     )
 
 
-def _refuse(
-    pairs: Sequence[tuple[Episode, Prediction]], faulty: NDArray[np.bool_], file: object, fault: str
-) -> None:
-    """Raise `DataError` for the first faulty episode, if there is one."""
-    for row in np.flatnonzero(faulty)[:1]:
-        raise DataError(f"{file}: episode {pairs[row][0].episode_id}: {fault}")
-
-
-def _walks(
-    pairs: Sequence[tuple[Episode, Prediction]],
-    path_of: Callable[[Episode, Prediction], Sequence[str]],
-    atlas: Atlas,
-    file: object,
-) -> Walks:
-    """One path of each episode; a viewpoint that does not exist is blamed on its episode."""
+def _locate(
+    episodes: Sequence[Episode], paths: Sequence[Sequence[str]], atlas: Atlas, file: object
+) -> list[list[int]]:
+    """Integers of paths; errors name the episode of an unknown viewpoint."""
     try:
-        return locate_walks(((episode.scene_id, path_of(episode, walk)) for episode, walk in pairs), atlas)
+        scenes = (episode.scene_id for episode in episodes)
+        return atlas.locate_all(zip(scenes, paths, strict=True))
     except WorldError:
-        for episode, walk in pairs:
+        for episode, path in zip(episodes, paths, strict=True):
             with blaming(file=file, record=f"episode {episode.episode_id}"):
-                atlas.locate(episode.scene_id, path_of(episode, walk))
+                atlas.locate(episode.scene_id, path)
         raise
 
 
+def _require_finite(metres: Array, episodes: Sequence[Episode], file: object, fault: str) -> None:
+    for row in np.flatnonzero(np.isinf(metres))[:1]:
+        raise DataError(f"{file}: episode {episodes[row].episode_id}: {fault}")
+
+
 def _values(
-    pairs: Sequence[tuple[Episode, Prediction]],
-    walked: Walks,
-    planned: Walks,
+    episodes: Sequence[Episode],
+    predicted: PaddedPaths,
+    references: PaddedPaths,
     atlas: Atlas,
-    success: SuccessRule,
+    success_rule: SuccessRule,
     objects: Mapping[str, frozenset[str]] | None,
     annotations: object,
 ) -> dict[str, Array]:
-    metres, due = length(walked, atlas), length(planned, atlas)
-    start, end = planned.viewpoints[0], planned.end
-    error = atlas.distance(walked.end, end)
-    nearest = atlas.distance(walked.viewpoints, end).min(axis=0)
-    reached, passed = error < SUCCESS_WITHIN, nearest < SUCCESS_WITHIN
-    shortest = atlas.distance(start, end)
+    length, reference_length = path_length(predicted, atlas), path_length(references, atlas)
+    start, goal = references.viewpoints[0], references.end
+    error = atlas.distance(predicted.end, goal)
+    is_success = error < SUCCESS_WITHIN
+    is_oracle_success = atlas.distance(predicted.viewpoints, goal).min(axis=0) < SUCCESS_WITHIN
+    shortest = atlas.distance(start, goal)
     progress = shortest - error
-    extra: dict[str, Array] = {}
+    dialog_values: dict[str, Array] = {}
 
-    is_dialog = isinstance(pairs[0][0], DialogEpisode)
+    is_dialog = isinstance(episodes[0], DialogEpisode)
     if is_dialog:
-        goals = _walks(pairs, lambda each, _: each.goals or (each.goal,), atlas, annotations).viewpoints
-        to_goals = np.stack([atlas.distance(step, goals).min(axis=0) for step in walked.viewpoints])  # (T, E)
-        _refuse(pairs, np.isinf(to_goals[0]), annotations, "no way leads to its end panoramas")
+        names = [episode.goals or (episode.goal,) for episode in episodes]
+        goals = PaddedPaths.of(_locate(episodes, names, atlas, annotations)).viewpoints
+        to_goals = np.stack(
+            [atlas.distance(step, goals).min(axis=0) for step in predicted.viewpoints]
+        )  # (T, E)
+        _require_finite(to_goals[0], episodes, annotations, "no way leads to its end panoramas")
         progress = to_goals[0] - to_goals[-1]
-        extra["sr_end"] = (to_goals[-1] == 0).astype(float)
-        if success == "end-panos":
+        dialog_values["sr_end"] = (to_goals[-1] == 0).astype(float)
+        if success_rule == "end-panos":
             error, shortest = to_goals[-1], to_goals[0]
-            reached, passed = to_goals[-1] == 0, (to_goals == 0).any(axis=0)
-        elif not all(isinstance(each, DialogEpisode) and each.planner_path for each, _ in pairs):
+            is_success, is_oracle_success = to_goals[-1] == 0, (to_goals == 0).any(axis=0)
+        elif not all(isinstance(episode, DialogEpisode) and episode.planner_path for episode in episodes):
             raise ConfigError(
                 "these dialogs have no planner path, so no trusted path; use --success end-panos"
             )
     if objects is not None:
-        reached, passed = _object_success(pairs, objects)
+        is_success, is_oracle_success = _object_success(episodes, predicted, atlas, objects)
 
-    hit = reached.astype(float)
-    warped, covered = _compare(walked, planned, atlas, metres, due)
-    follow = ndtw(warped, planned.count)
-    due_spl = spl_shortest(hit, metres, shortest)
+    success = is_success.astype(float)
+    dtw_distance, coverage = _compare(predicted, references, atlas, length, reference_length)
+    similarity = ndtw(dtw_distance, references.count)
+    to_shortest = spl_shortest(success, length=length, shortest=shortest)
+    to_reference = spl(success, length=length, reference_length=reference_length)
     return {
-        "tl": metres,
+        "tl": length,
         "ne": error,
-        "osr": passed.astype(float),
-        "sr": hit,
-        "spl": due_spl if is_dialog else spl(hit, metres, due),
-        "spl_shortest": due_spl,
-        "cls": covered,
-        "ndtw": follow,
-        "sdtw": hit * follow,
+        "osr": is_oracle_success.astype(float),
+        "sr": success,
+        "spl": to_shortest if is_dialog else to_reference,
+        "spl_shortest": to_shortest,
+        "cls": coverage,
+        "ndtw": similarity,
+        "sdtw": success * similarity,
         "gp": progress,
-        "steps": (walked.count - 1).astype(float),
-        **extra,
+        "steps": (predicted.count - 1).astype(float),
+        **dialog_values,
     }
 
 
 def _object_success(
-    pairs: Sequence[tuple[Episode, Prediction]], objects: Mapping[str, frozenset[str]]
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Whether the target object can be seen where the agent stopped, and anywhere on its way."""
-    seen = [
-        [
-            episode.object_id in objects.get(f"{episode.scene_id}_{viewpoint}", ())
-            for viewpoint in prediction.path
-        ]
-        for episode, prediction in pairs
+    episodes: Sequence[Episode], paths: PaddedPaths, atlas: Atlas, objects: Mapping[str, frozenset[str]]
+) -> tuple[Mask, Mask]:
+    """Whether the target object is visible from the last viewpoint, and from any viewpoint of the path."""
+    is_visible = [
+        [episode.object_id in objects.get("_".join(atlas.name(viewpoint)), ()) for viewpoint in path]
+        for episode, path in zip(episodes, paths.viewpoints.T, strict=True)
     ]
-    return np.array([each[-1] for each in seen]), np.array([any(each) for each in seen])
+    return np.array([row[-1] for row in is_visible]), np.array([any(row) for row in is_visible])
 
 
-def _chunks(walked: Walks, planned: Walks) -> Iterator[NDArray[np.int64]]:
-    """Episodes of similar length together, few enough that their distances fit the processor's caches."""
-    order = np.lexsort((-walked.count, planned.count))
-    border = np.flatnonzero(np.diff(planned.count[order])) + 1
-    for group in np.split(order, border):
+class _Chunk(NamedTuple):
+    """Some of the episodes with the distances (T, S, e) between their paths and references."""
+
+    rows: NDArray[np.int64]
+    predicted: PaddedPaths
+    references: PaddedPaths
+    costs: Array
+
+
+def _chunks(predicted: PaddedPaths, references: PaddedPaths, atlas: Atlas) -> Iterator[_Chunk]:
+    """Group episodes of similar length, at most `MAX_COSTS` distances per group."""
+    order = np.lexsort((-predicted.count, references.count))
+    for group in np.split(order, np.flatnonzero(np.diff(references.count[order])) + 1):
         while len(group):
-            cells = int(planned.count[group[0]] * walked.count[group[0]])
-            size = max(1, CELLS_AT_ONCE // cells)
-            yield group[:size]
-            group = group[size:]
+            size = max(1, MAX_COSTS // int(references.count[group[0]] * predicted.count[group[0]]))
+            rows, group = group[:size], group[size:]
+            path, reference = predicted.select(rows), references.select(rows)
+            costs = atlas.distance(path.viewpoints[:, None], reference.viewpoints[None])
+            yield _Chunk(rows, path, reference, costs)
 
 
-def _compare(walked: Walks, planned: Walks, atlas: Atlas, metres: Array, due: Array) -> tuple[Array, Array]:
-    """DTW and CLS of every episode."""
-    warped, covered = np.empty(len(metres)), np.empty(len(metres))
-    for chunk in _chunks(walked, planned):
-        walk, plan = walked.of(chunk), planned.of(chunk)
-        costs = atlas.distance(walk.viewpoints[:, None], plan.viewpoints[None])  # (T, S, E)
-        warped[chunk] = dtw(costs, walk.count, plan.count)
-        covered[chunk] = cls(costs.min(axis=0), plan.count, walked=metres[chunk], planned=due[chunk])
-    return warped, covered
+def _compare(
+    predicted: PaddedPaths, references: PaddedPaths, atlas: Atlas, length: Array, reference_length: Array
+) -> tuple[Array, Array]:
+    """DTW distance and CLS of every episode."""
+    distances, coverage = np.empty(len(length)), np.empty(len(length))
+    for rows, path, reference, costs in _chunks(predicted, references, atlas):
+        distances[rows] = dtw(costs, path.count, reference.count)
+        coverage[rows] = cls(
+            costs.min(axis=0),
+            reference.count,
+            length=length[rows],
+            reference_length=reference_length[rows],
+        )
+    return distances, coverage
 
 
 # -- tours -----------------------------------------------------------------------------------------------
 
 
-class OnTours(NamedTuple):
-    """Episodes tour by tour (E,)."""
-
-    rows: NDArray[np.int64]
-    """Which of the scored episodes each is."""
-    tour: NDArray[np.int64]
-    opens: NDArray[np.bool_]
-    closes: NDArray[np.bool_]
-
-
-def tour_parts(
+def _tour_values(
     tours: Sequence[Tour],
-    pairs: Sequence[tuple[Episode, Prediction]],
-    walked: Walks,
-    planned: Walks,
+    episodes: Sequence[Episode],
+    predicted: PaddedPaths,
+    references: PaddedPaths,
     values: Mapping[str, Array],
     atlas: Atlas,
 ) -> dict[str, Array]:
-    """What every episode adds to t-nDTW, t-SR and t-SPL: their means are the split's (spec H.4).
+    """Contributions of the episodes to t-nDTW, t-SR and t-SPL, whose means are the metrics (spec H.4).
 
-    A tour weighs as much as it has episodes. For t-nDTW it is warped as one long walk, and that is what each
-    of its episodes adds. For t-SR and t-SPL an episode weighs, among those of its tour, as many times as its
-    walk is longer than its reference. Episodes on no tour add nothing, and do not count.
+    A tour has as much weight as it has episodes. For t-nDTW all paths of a tour are compared as one path, and
+    each of its episodes contributes the result. For t-SR and t-SPL, the weight of an episode within its tour
+    is proportional to its path length over its reference length, at least 1. Other episodes contribute 0.
     """
-    on = _on_tours(tours, pairs)
-    walks, plans = walked.of(on.rows), planned.of(on.rows)
-    warped = np.bincount(on.tour, weights=_tied_dtw(walks, plans, atlas, on.opens, on.closes))
-    followed = np.exp(-warped / (SUCCESS_WITHIN * np.bincount(on.tour, weights=plans.count)))
-    due = np.maximum(length(plans, atlas), 0.01)
-    longer = np.maximum(values["tl"][on.rows], due) / due
-    weight = longer * (np.bincount(on.tour) / np.bincount(on.tour, weights=longer))[on.tour]
-    parts = {
-        "t_ndtw": followed[on.tour],
-        "t_sr": weight * values["sr"][on.rows],
-        "t_spl": weight * values["spl"][on.rows],
-    }
-    spread = {name: np.zeros(len(pairs)) for name in TOUR_MEANS}
-    for name, part in parts.items():
-        np.add.at(spread[name], on.rows, part * (len(pairs) / len(on.rows)))
-    return spread
+    rows, tour, is_first, is_last = _tour_layout(tours, episodes)
+    paths, plans = predicted.select(rows), references.select(rows)
+    distance = np.bincount(tour, weights=_tour_dtw(paths, plans, atlas, is_first, is_last))
+    similarity = np.exp(-distance / (SUCCESS_WITHIN * np.bincount(tour, weights=plans.count)))
+    reference_length = np.maximum(path_length(plans, atlas), 0.01)
+    ratio = np.maximum(values["tl"][rows], reference_length) / reference_length
+    weight = ratio * (np.bincount(tour) / np.bincount(tour, weights=ratio))[tour]
+    parts = (similarity[tour], weight * values["sr"][rows], weight * values["spl"][rows])
+    contributions = {name: np.zeros(len(episodes)) for name in TOUR_METRICS}
+    for contribution, part in zip(contributions.values(), parts, strict=True):
+        np.add.at(contribution, rows, part * (len(episodes) / len(rows)))
+    return contributions
 
 
-def _on_tours(tours: Sequence[Tour], pairs: Sequence[tuple[Episode, Prediction]]) -> OnTours:
-    row_of = {episode.episode_id: row for row, (episode, _) in enumerate(pairs)}
-    found = []
+def _tour_layout(
+    tours: Sequence[Tour], episodes: Sequence[Episode]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Mask, Mask]:
+    """Rows of the toured episodes, their tours, and whether they are the first and last of their tour."""
+    row_of = {episode.episode_id: row for row, episode in enumerate(episodes)}
+    layout = []
     for number, tour in enumerate(tour for tour in tours if tour.episode_ids):
-        for place, name in enumerate(tour.episode_ids):
-            if name not in row_of:
+        for position, episode_id in enumerate(tour.episode_ids):
+            if episode_id not in row_of:
                 raise DataError(
-                    f"a tour of scene '{tour.scene_id}' names episode {name}, which was not scored"
+                    f"a tour of scene '{tour.scene_id}' names episode {episode_id}, which was not scored"
                 )
-            found.append((row_of[name], number, place == 0, place == len(tour) - 1))
-    if not found:
+            layout.append((row_of[episode_id], number, position == 0, position == len(tour) - 1))
+    if not layout:
         raise DataError("the tours hold no episodes")
-    return OnTours(*(np.array(column) for column in zip(*found, strict=True)))
+    rows, numbers, is_first, is_last = (np.array(column) for column in zip(*layout, strict=True))
+    return rows, numbers, is_first, is_last
 
 
-def _tied_dtw(
-    walked: Walks, planned: Walks, atlas: Atlas, opens: NDArray[np.bool_], closes: NDArray[np.bool_]
+def _tour_dtw(
+    predicted: PaddedPaths, references: PaddedPaths, atlas: Atlas, is_first: Mask, is_last: Mask
 ) -> Array:
-    """DTW of every episode, its ends tied together but where it opens or closes its tour.
+    """DTW distances of episodes, whose sum is that of the tour as one path without warping across episodes.
 
-    Their sum is that of the tour as one walk, whose warping may not cross the border between two episodes.
+    The starts of path and reference match only each other, except in the first episode of a tour; the ends
+    match only each other, except in the last.
     """
-    warped = np.empty(len(opens))
-    for chunk in _chunks(walked, planned):
-        walk, plan = walked.of(chunk), planned.of(chunk)
-        costs = atlas.distance(walk.viewpoints[:, None], plan.viewpoints[None])  # (T, S, E)
-        step, every, last = np.arange(len(costs))[:, None], np.arange(len(chunk)), plan.count - 1
-        costs[:, 0][(step > 0) & ~opens[chunk]] = np.inf
-        ends = costs[:, last, every]  # (T, E), a copy
-        costs[:, last, every] = np.where((step < walk.count - 1) & ~closes[chunk], np.inf, ends)
-        warped[chunk] = dtw(costs, walk.count, plan.count)
-    return warped
+    distances = np.empty(len(is_first))
+    for rows, path, reference, costs in _chunks(predicted, references, atlas):
+        step, episodes, last = np.arange(len(costs))[:, None], np.arange(len(rows)), reference.count - 1
+        costs[:, 0][(step > 0) & ~is_first[rows]] = np.inf
+        ends = costs[:, last, episodes]  # (T, e), a copy
+        costs[:, last, episodes] = np.where((step < path.count - 1) & ~is_last[rows], np.inf, ends)
+        distances[rows] = dtw(costs, path.count, reference.count)
+    return distances

@@ -11,7 +11,7 @@ import pytest
 
 from esceme.cli import main
 from esceme.evaluation import read_result
-from esceme.metrics import TOUR_MEANS
+from esceme.metrics import TOUR_METRICS
 from esceme.tasks.r2r import read_r2r
 from esceme.tasks.tours import read_tours
 from fixtures.random_runs import drawn_run
@@ -61,12 +61,12 @@ def test_both_rows_of_a_table_come_from_the_same_command(
         assert main(words(run, memory, tours)) == 0
         out, err = capsys.readouterr()
         means = read_result(memory).means
-        assert all(f"{name} (%)" in out and f"{100 * means[name]:.2f}" in out for name in TOUR_MEANS)
+        assert all(f"{name} (%)" in out and f"{100 * means[name]:.2f}" in out for name in TOUR_METRICS)
         assert "order tours" in out and "on no tour" not in err
     assert [e.id for e in read_result("none").episodes] == [e.id for e in read_result("tour").episodes]
     assert main(["compare", "none", "tour", "--draws", "20", "--json"]) == 0
     compared = json.loads(capsys.readouterr().out)["measures"]
-    assert {*TOUR_MEANS} < {*compared} and compared["t_sr"]["differences"][0]["over_paths"] is None
+    assert {*TOUR_METRICS} < {*compared} and compared["t_sr"]["differences"][0]["over_paths"] is None
 
 
 def test_oracle_phases_are_a_switch_that_the_result_tells(
@@ -88,8 +88,8 @@ def test_the_predictions_score_the_same(
     command += ["--annotations", str(toy_root / f"R2R/R2R_{SPLIT}.json")]
     assert main([*command, "--connectivity", str(toy_root / "connectivity")]) == 0
     scored = json.loads(capsys.readouterr().out)
-    assert {name: told[name] for name in TOUR_MEANS} == pytest.approx(
-        {name: scored[name] for name in TOUR_MEANS}
+    assert {name: told[name] for name in TOUR_METRICS} == pytest.approx(
+        {name: scored[name] for name in TOUR_METRICS}
     )
 
 

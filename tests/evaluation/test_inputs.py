@@ -60,7 +60,7 @@ def test_a_dialog_succeeds_in_its_end_panoramas_alone(toy_root: Path, tmp_path: 
         found = read_predictions(folder / "predictions.json")
         pairs = match_predictions(stage.episodes, found, TASKS["r2r"], file=folder)
         rates = {
-            rule: score(pairs, stage.atlas, success=rule).means()["sr"]  # type: ignore[arg-type]
+            rule: score(pairs, stage.atlas, success_rule=rule).means()["sr"]  # type: ignore[arg-type]
             for rule in ("end-panos", "trusted")
         }
         assert result.means["sr"] == rates["end-panos"]

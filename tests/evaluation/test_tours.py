@@ -19,7 +19,7 @@ from esceme.evaluation.result import scores_of
 from esceme.evaluation.schedule import Lanes
 from esceme.files import read_json, write_json
 from esceme.memory import READERS, MemoryBank
-from esceme.metrics import TOUR_MEANS, score
+from esceme.metrics import TOUR_METRICS, score
 from esceme.rollout import roll_out
 from esceme.runs import save_run
 from esceme.tasks.submission import read_predictions
@@ -173,7 +173,7 @@ def test_an_agent_without_memory_lives_tours_like_one_with_it(
     assert order(without) == order(with_memory)
     assert [each.visit for each in without.episodes] == [each.visit for each in with_memory.episodes]
     assert without.facts["order"] == "tours" and without.facts["memory"] == "none"
-    assert list(without.means)[-3:] == list(TOUR_MEANS) and len(without.episodes) == EPISODES
+    assert list(without.means)[-3:] == list(TOUR_METRICS) and len(without.episodes) == EPISODES
     # Each walks as it would without tours; only their scores are added.
     plain = evaluate(unaided.plan("none"), tmp_path / "plain")
     assert {each.id: each.trajectory for each in plain.episodes} == {
@@ -200,7 +200,7 @@ def test_scores_of_tours_are_those_of_the_prediction_file(street: Street, evalua
     again = score(pairs, stage.atlas, tours=stage.tours)
     assert again.means() == pytest.approx(made.result.means)
     assert scores_of(made.result).means() == pytest.approx(made.result.means)
-    assert list(scores_of(made.result).toured) == list(TOUR_MEANS)
+    assert list(scores_of(made.result).tour_values) == list(TOUR_METRICS)
 
 
 @pytest.mark.parametrize("oracle_phases", [False, True])
@@ -240,7 +240,7 @@ def test_results_of_the_same_tours_are_compared_by_them_too(
     with_memory = evaluated("tour", tours=street.tours).result
     without = evaluate(unaided.plan("none", tours=street.tours), tmp_path / "none")
     found = {row.measure: row for row in compare([without, with_memory], draws=50).measures}
-    for name in TOUR_MEANS:
+    for name in TOUR_METRICS:
         assert found[name].means == pytest.approx((without.means[name], with_memory.means[name]))
         (gain,) = found[name].differences
         assert gain.mean == pytest.approx(with_memory.means[name] - without.means[name])
@@ -248,7 +248,7 @@ def test_results_of_the_same_tours_are_compared_by_them_too(
     assert found["sr"].differences[0].over_paths is not None
     # Where one of them lived no tours, or others, there is nothing of the kind to compare.
     plain = evaluate(unaided.plan("none"), tmp_path / "plain")
-    assert not {row.measure for row in compare([plain, with_memory], draws=5).measures} & {*TOUR_MEANS}
+    assert not {row.measure for row in compare([plain, with_memory], draws=5).measures} & {*TOUR_METRICS}
 
 
 def test_tours_of_another_order_are_another_evaluation(
@@ -285,4 +285,4 @@ def test_every_reader_lives_tours(street: Street, tmp_path: Path, reader: str) -
     else:
         plan = street.plan("none", run=str(run), tours=street.tours)
     means = evaluate(plan, tmp_path / "out").means
-    assert means["n"] == EPISODES and all(0 <= means[name] <= 1 + 1e-12 for name in TOUR_MEANS)
+    assert means["n"] == EPISODES and all(0 <= means[name] <= 1 + 1e-12 for name in TOUR_METRICS)

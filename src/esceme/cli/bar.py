@@ -23,7 +23,7 @@ from rich.text import Text
 
 from esceme.cli.console import shown
 from esceme.learning import TrainingCallback
-from esceme.metrics import TOUR_MEANS
+from esceme.metrics import TOUR_METRICS
 from esceme.tasks.catalogue import TASKS
 
 RECENT = 20
@@ -32,7 +32,7 @@ RECENT = 20
 
 def measures_of(task: str, means: Mapping[str, float]) -> tuple[str, ...]:
     """What the field reports of a task, and of tours where `means` has it."""
-    return TASKS[task].primary_metrics + tuple(name for name in TOUR_MEANS if name in means)
+    return TASKS[task].primary_metrics + tuple(name for name in TOUR_METRICS if name in means)
 
 
 class Pace(ProgressColumn):

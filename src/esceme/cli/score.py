@@ -77,7 +77,7 @@ def score(
     scores = score_pairs(
         pairs,
         Atlas(loaded.graphs.values()),
-        success=success,
+        success_rule=success,
         objects=None if objects is None else read_objects(objects),
         tours=visits,
         file=predictions,

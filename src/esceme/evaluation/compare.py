@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from esceme.errors import ConfigError, DataError
 from esceme.evaluation.result import EpisodeResult, Result
-from esceme.metrics import TOUR_MEANS
+from esceme.metrics import TOUR_METRICS
 
 MEASURES = ("sr", "spl", "osr", "ne", "tl", "cls", "ndtw", "sdtw", "gp")
 LEVEL = 0.95
@@ -97,7 +97,7 @@ def compare(
     paths = np.unique([each.path for each in rows[0]], return_inverse=True)[1]
     scenes = np.unique([each.scene for each in rows[0]], return_inverse=True)[1]
     over_paths, over_scenes = (_intervals(gains, of, draws=draws, seed=seed) for of in (paths, scenes))
-    of_tours = np.tile([measure in TOUR_MEANS for measure in measures], len(results) - 1)
+    of_tours = np.tile([measure in TOUR_METRICS for measure in measures], len(results) - 1)
     differences = [
         Difference(mean, None if whole else by_path, by_scene)
         for mean, by_path, by_scene, whole in zip(
@@ -122,7 +122,7 @@ def compare(
 def _usual(results: Sequence[Result]) -> tuple[str, ...]:
     """What results are compared by if nothing else is asked for."""
     tours = {str(result.facts.get("hashes", {}).get("tours")) for result in results}
-    return MEASURES + (TOUR_MEANS if len(tours) == 1 and tours != {"None"} else ())
+    return MEASURES + (TOUR_METRICS if len(tours) == 1 and tours != {"None"} else ())
 
 
 def differing_facts(results: Sequence[Result]) -> dict[str, tuple[Any, ...]]:

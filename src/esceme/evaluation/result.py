@@ -13,7 +13,7 @@ import numpy as np
 from esceme.errors import DataError
 from esceme.evaluation.context import EvaluationContext
 from esceme.files import read_json, write_json
-from esceme.metrics import TOUR_MEANS, Scores, score
+from esceme.metrics import TOUR_METRICS, Scores, score
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.reverie import read_objects
@@ -60,7 +60,7 @@ def make_result(stage: EvaluationContext, walks: Sequence[Trajectory]) -> Result
     trajectories = {walk.episode.episode_id: trajectory_of(walk, atlas) for walk in walks}
     withheld = any(walk.episode.goal_withheld for walk in walks)
     scores = None if withheld else _scores(stage, walks, trajectories)
-    values = {} if scores is None else {**scores.values, **scores.toured}
+    values = {} if scores is None else {**scores.values, **scores.tour_values}
     episodes = [
         EpisodeResult(
             id=walk.episode.episode_id,
@@ -103,12 +103,12 @@ def scores_of(result: Result) -> Scores:
     values = {
         name: np.array([each.scores[name] for each in result.episodes]) for name in result.episodes[0].scores
     }
-    toured = {name: values.pop(name) for name in TOUR_MEANS if name in values}
+    toured = {name: values.pop(name) for name in TOUR_METRICS if name in values}
     return Scores(
         episode_ids=tuple(each.id for each in result.episodes),
         path_ids=tuple(each.path for each in result.episodes),
         values=values,
-        toured=toured,
+        tour_values=toured,
     )
 
 
@@ -134,7 +134,7 @@ def _scores(
     return score(
         pairs,
         stage.atlas,
-        success=task.success_rule,
+        success_rule=task.success_rule,
         objects=_objects(stage) if task.scores_objects else None,
         tours=stage.tours,
         file=stage.plan.run,

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from esceme.metrics import locate_walks, ndtw, warp
+from esceme.metrics import PaddedPaths, dtw_step, ndtw
 from esceme.tasks.episode import SUCCESS_WITHIN, locate_goals
 from esceme.trajectory import Trajectory
 from esceme.world.atlas import Atlas
@@ -47,8 +47,8 @@ class PathReward:
 
     def __init__(self, atlas: Atlas, walks: Sequence[Trajectory]) -> None:
         """Begin where the walks began, even if they have moved since."""
-        references = locate_walks(
-            ((walk.episode.scene_id, walk.episode.reference_path) for walk in walks), atlas
+        references = PaddedPaths.of(
+            atlas.locate_all((walk.episode.scene_id, walk.episode.reference_path) for walk in walks)
         )
         self._atlas, self._row_of = atlas, {walk: row for row, walk in enumerate(walks)}
         self._references, self._count = references.viewpoints, references.count  # (S, B), (B,)
@@ -95,7 +95,7 @@ class PathReward:
         """Add one viewpoint each to some walks: the next row of their dynamic time warping."""
         costs = self._atlas.distance(places, self._references[:, rows])  # (S, B)
         warped = self._warped[:, rows]
-        warp(warped, costs)
+        dtw_step(warped, costs)
         self._warped[:, rows] = warped
 
 

@@ -157,5 +157,5 @@ def _scores(
         )
         for each in episodes
     ]
-    scores = score(pairs, atlas, success=TASKS[task].success_rule, tours=tours)
+    scores = score(pairs, atlas, success_rule=TASKS[task].success_rule, tours=tours)
     return {name: float(value) for name, value in scores.means().items()}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from esceme.errors import WorldError
 from esceme.files import read_json
-from esceme.metrics import Array, Walks, cls, dtw, length, locate_walks, ndtw, spl
+from esceme.metrics import Array, PaddedPaths, cls, dtw, ndtw, path_length, spl
 from esceme.tasks.episode import SUCCESS_WITHIN, Episode
 from esceme.tasks.submission import Prediction
 from esceme.verify.comparison import Comparison, Json, Report, Skipped, or_fault, outputs_of
@@ -105,13 +105,15 @@ def _inputs(row: Json, episodes: Mapping[str, Episode], predictions: Mapping[str
 
 
 def _measured(row: Json, atlas: Atlas) -> Json:
-    walked, planned = (locate_walks([(row["scan"], row[key])], atlas) for key in ("pred_path", "gt_path"))
+    walked, planned = (
+        PaddedPaths.of(atlas.locate_all([(row["scan"], row[key])])) for key in ("pred_path", "gt_path")
+    )
     return {key: float(value[0]) for key, value in _measures(walked, planned, atlas).items()}
 
 
-def _measures(walked: Walks, planned: Walks, atlas: Atlas) -> dict[str, Array]:
+def _measures(walked: PaddedPaths, planned: PaddedPaths, atlas: Atlas) -> dict[str, Array]:
     """The original's measures of each episode, under its own names."""
-    metres, due = length(walked, atlas), length(planned, atlas)
+    metres, due = path_length(walked, atlas), path_length(planned, atlas)
     costs = atlas.distance(walked.viewpoints[:, None], planned.viewpoints[None])
     warped = dtw(costs, walked.count, planned.count)
     follow = ndtw(warped, planned.count)
@@ -124,12 +126,12 @@ def _measures(walked: Walks, planned: Walks, atlas: Atlas) -> dict[str, Array]:
         "trajectory_steps": walked.count - 1.0,
         "trajectory_lengths": metres,
         "success": success,
-        "spl": spl(success, metres, due),
+        "spl": spl(success, length=metres, reference_length=due),
         "oracle_success": (nearest < SUCCESS_WITHIN).astype(float),
         "DTW": warped,
         "nDTW": follow,
         "SDTW": success * follow,
-        "CLS": cls(costs.min(axis=0), planned.count, walked=metres, planned=due),
+        "CLS": cls(costs.min(axis=0), planned.count, length=metres, reference_length=due),
     }
 
 
@@ -138,8 +140,8 @@ def _aggregate(predictions: Mapping[str, Prediction], episodes: Mapping[str, Epi
     chosen = [(episodes[name], prediction) for name, prediction in predictions.items()]
     stands = [[stand.viewpoint for stand in prediction.trajectory] for _, prediction in chosen]
     scenes = [episode.scene_id for episode, _ in chosen]
-    walked = locate_walks(zip(scenes, stands, strict=True), atlas)
-    planned = locate_walks(((each.scene_id, each.reference_path) for each, _ in chosen), atlas)
+    walked = PaddedPaths.of(atlas.locate_all(zip(scenes, stands, strict=True)))
+    planned = PaddedPaths.of(atlas.locate_all((each.scene_id, each.reference_path) for each, _ in chosen))
     means = {key: float(value.mean()) for key, value in _measures(walked, planned, atlas).items()}
     return {
         "n": len(chosen),

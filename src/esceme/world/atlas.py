@@ -176,26 +176,22 @@ class Atlas:
         start = int(self.first[self._scene_order[scene]])
         return np.array([start + graph.index(viewpoint) for viewpoint in viewpoints], dtype=np.int64)
 
-    def locate_all(
-        self, paths: Iterable[tuple[str, Sequence[str]]]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The integers of many (scene, viewpoints) end to end, and how many each has; errors as above."""
-        flat: list[int] = []
-        count: list[int] = []
-        before: tuple[str, Sequence[str]] = ("", ())
-        rows: list[int] = []
+    def locate_all(self, paths: Iterable[tuple[str, Sequence[str]]]) -> list[list[int]]:
+        """The integers of many (scene, viewpoints); raises `WorldError` as `locate` does."""
+        located: list[list[int]] = []
+        previous: tuple[str, Sequence[str]] = ("", ())
         for scene, viewpoints in paths:
-            if viewpoints is not before[1] or scene != before[0]:  # the instructions of one path share it
-                try:
-                    order = self._order[scene]
-                    rows = [order[viewpoint] for viewpoint in viewpoints]
-                except KeyError:
-                    self.locate(scene, viewpoints)
-                    raise
-                before = scene, viewpoints
-            flat += rows
-            count.append(len(rows))
-        return np.array(flat, dtype=np.int64), np.array(count, dtype=np.int64)
+            if viewpoints is previous[1] and scene == previous[0]:  # instructions of one path share it
+                located.append(located[-1])
+                continue
+            try:
+                order = self._order[scene]
+                located.append([order[viewpoint] for viewpoint in viewpoints])
+            except KeyError:
+                self.locate(scene, viewpoints)
+                raise
+            previous = scene, viewpoints
+        return located
 
     @cached_property
     def _order(self) -> dict[str, dict[str, int]]:
