@@ -5,7 +5,6 @@ Times are process time, one thread, both sides by turns, the best of several rou
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from esceme.metrics import Scores
+from esceme.tasks.folder import default_data
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 REPEATS = 3
@@ -200,6 +200,6 @@ def both_sides(obvious: Callable[[], object], ours: Callable[[], object], rounds
 
 
 def data_root() -> Path | None:
-    """Where the public datasets are, if they are here."""
-    root = Path(os.environ.get("ESCEME_DATA") or Path(__file__).parents[2] / "shared" / "data")
+    """The folder of public datasets, if there is one."""
+    root = default_data()
     return root if (root / "connectivity").is_dir() else None

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from esceme.tasks.folder import default_data
 from esceme.world import SceneGraph
 
 # Property tests draw the same examples every time and take the time they need.
@@ -15,19 +16,16 @@ settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
 
 REPOSITORY = Path(__file__).parents[1]
-
-
-def find_data() -> Path | None:
-    """`ESCEME_DATA`, else the folder `shared/data` beside the repository, else None."""
-    root = Path(os.environ.get("ESCEME_DATA") or REPOSITORY.parent / "shared" / "data")
-    return root if (root / "connectivity").is_dir() else None
+SHARED_DATA = REPOSITORY.parent / "shared" / "data"
+if SHARED_DATA.is_dir():
+    os.environ.setdefault("ESCEME_DATA", str(SHARED_DATA))
 
 
 @pytest.fixture(scope="session")
 def data_root() -> Path:
     """The folder of public datasets; tests that ask for it carry the `real` mark."""
-    root = find_data()
-    if root is None:
+    root = default_data()
+    if not (root / "connectivity").is_dir():
         pytest.skip("the public datasets are not here; set ESCEME_DATA to run the tests on real data")
     return root
 

@@ -118,14 +118,11 @@ def test_data_is_the_option_else_the_variable_else_beside_the_repository(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    repository = tmp_path / "repository"
-    repository.mkdir()
-    monkeypatch.chdir(repository)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ESCEME_DATA", raising=False)
     assert main(["verify", str(vectors)]) == 2
-    assert "../shared/data" in capsys.readouterr().err
-    (tmp_path / "shared").mkdir()
-    (tmp_path / "shared" / "data").symlink_to(toy_root)
+    assert "datasets" in capsys.readouterr().err
+    (tmp_path / "datasets").symlink_to(toy_root)
     assert main(["verify", str(vectors)]) == 3
     monkeypatch.setenv("ESCEME_DATA", str(tmp_path / "elsewhere"))
     assert main(["verify", str(vectors)]) == 2

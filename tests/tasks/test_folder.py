@@ -121,10 +121,12 @@ def test_brackets_in_the_name_of_the_folder_mean_themselves(tmp_path: Path) -> N
     assert len(folder.features) == 1
 
 
-def test_the_data_folder_is_the_variable_or_beside_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_data_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("ESCEME_DATA", "/somewhere/data")
     assert default_data() == Path("/somewhere/data")
     monkeypatch.setenv("ESCEME_DATA", "")
-    assert default_data() == Path("../shared/data")
+    assert default_data() == Path("datasets")
     monkeypatch.delenv("ESCEME_DATA")
-    assert default_data() == Path("../shared/data")
+    assert default_data() == Path("datasets")

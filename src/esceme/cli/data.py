@@ -34,7 +34,7 @@ def check(
     features, tours, objects, rooms and vocabularies. Exit code 0: nothing is wrong; 1: at least one fault.
 
     Examples:
-        esceme data check ../shared/data
+        esceme data check datasets
         esceme data check datasets --task r2r rxr --deep
         esceme data check datasets --json > report.json
 

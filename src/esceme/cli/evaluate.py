@@ -75,7 +75,7 @@ def evaluate(
         batch: how many walk side by side.
         processes: how many processes share out the scenes.
         seed: of shuffled orders, of the random agent and of the bootstrap.
-        data: the data folder; by default ESCEME_DATA, else ../shared/data.
+        data: the data folder; by default ESCEME_DATA, else ./datasets.
         features: the feature file, where the data folder has several.
         max_steps: decisions per episode; by default as the run was made.
         max_tokens: words per instruction; by default as the run was made.

@@ -125,7 +125,7 @@ def semantic(
     next viewpoint of R2R matches the instruction better than another candidate (AUC; 0.5 is chance).
 
     Examples:
-        esceme features semantic --data ../shared/data --out features/semantic.hdf5
+        esceme features semantic --data datasets --out features/semantic.hdf5
         esceme features semantic --data datasets --out semantic.hdf5 --glove none --reach 5 --json
 
     Args:

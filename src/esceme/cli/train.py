@@ -65,7 +65,7 @@ def train(
     Args:
         recipe: what to train.
         out: the run folder to write, or to go on with.
-        data: the data folder, by default ESCEME_DATA, else ../shared/data; or the word `embedded`, for the
+        data: the data folder, by default ESCEME_DATA, else ./datasets; or the word `embedded`, for the
             generated world of size small, or embedded:tiny.
         device: where to compute; by default on a GPU if there is one.
         threads: how many threads a process computes with, by default as torch has it.

@@ -20,12 +20,12 @@ def verify(directory: tyro.conf.Positional[Path], /, data: Path | None = None, j
     tolerance; 1: something lies beyond it; 3: something was skipped, or nothing compared.
 
     Examples:
-        esceme verify ../shared/vectors
+        esceme verify vectors
         esceme verify vectors --data ../datasets --json
 
     Args:
         directory: the folder of reference vectors; sub-folders count.
-        data: connectivity, R2R and predictions; by default ESCEME_DATA, else ../shared/data.
+        data: connectivity, R2R and predictions; by default ESCEME_DATA, else ./datasets.
         json: print one json object instead of a table; max_abs_diff is null where a number is missing.
     """
     report = verify_folder(directory, data or default_data())

@@ -25,8 +25,8 @@ FEATURE_SUFFIXES = (".hdf5", ".h5", ".npy")
 
 
 def default_data() -> Path:
-    """The folder that `ESCEME_DATA` names, else `../shared/data`."""
-    return Path(os.environ.get("ESCEME_DATA") or Path("..") / "shared" / "data")
+    """The folder that the environment variable `ESCEME_DATA` names, else `datasets`."""
+    return Path(os.environ.get("ESCEME_DATA") or "datasets")
 
 
 @dataclass(frozen=True)
