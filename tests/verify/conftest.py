@@ -15,9 +15,9 @@ import pytest
 
 from esceme.files import write_json
 from esceme.tasks.r2r import read_r2r
+from esceme.verify import CHECKS
 from esceme.verify.comparison import Report
-from esceme.verify.folder import COMPARERS
-from esceme.verify.references import References
+from esceme.verify.fixtures import ReferenceData
 
 Place = tuple[str | int, ...]
 """The keys and indices that lead to a value."""
@@ -26,12 +26,12 @@ Spoiled = Iterator[tuple[str, Any]]
 
 
 @pytest.fixture(scope="session")
-def real(data_root: Path) -> References:
-    return References(data_root)
+def real(data_root: Path) -> ReferenceData:
+    return ReferenceData(data_root)
 
 
 @pytest.fixture(scope="session")
-def toy(toy_root: Path, tmp_path_factory: pytest.TempPathFactory) -> References:
+def toy(toy_root: Path, tmp_path_factory: pytest.TempPathFactory) -> ReferenceData:
     """The toy world, and predictions that follow each instruction only so far."""
     root = tmp_path_factory.mktemp("references") / "data"
     shutil.copytree(toy_root, root, ignore=shutil.ignore_patterns("features", "RxR", "R4R"))
@@ -44,7 +44,7 @@ def toy(toy_root: Path, tmp_path_factory: pytest.TempPathFactory) -> References:
             for each, walked in zip(episodes, stops, strict=True)
         ],
     )
-    return References(root)
+    return ReferenceData(root)
 
 
 @pytest.fixture(scope="session")
@@ -61,11 +61,11 @@ def stored_at() -> Callable[[Path, Any], Path]:
 @pytest.fixture
 def judged(
     tmp_path: Path, stored_at: Callable[[Path, Any], Path]
-) -> Callable[[str, Any, References], Report]:
+) -> Callable[[str, Any, ReferenceData], Report]:
     """The report on one file of a name with this content."""
-    compare_by_name = dict(zip(("sim_candidates.json.gz", "metrics"), COMPARERS.values(), strict=False))
+    compare_by_name = dict(zip(("sim_candidates.json.gz", "metrics"), CHECKS.values(), strict=False))
 
-    def judge(name: str, value: Any, references: References) -> Report:
+    def judge(name: str, value: Any, references: ReferenceData) -> Report:
         report = Report()
         compare = compare_by_name[name if name in compare_by_name else "metrics"]
         compare(name, stored_at(tmp_path / name, value), references, report)

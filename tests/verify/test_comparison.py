@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esceme.errors import WorldError
-from esceme.verify.comparison import Comparison, Report, Row, or_fault, outputs_of
+from esceme.verify.comparison import Comparison, Report, Row, value_or_error, without
 
 
 def compared(stored: Any, ours: Any, tolerance: float = 1e-6) -> Report:
@@ -148,15 +148,15 @@ def test_a_value_that_cannot_be_computed_is_a_message() -> None:
     def missing() -> None:
         raise WorldError("no such viewpoint")
 
-    assert or_fault(missing) == "no value: no such viewpoint"
-    assert or_fault(lambda record: record["t"] + 1, {}).startswith("no value: the record is malformed")
-    assert or_fault(lambda a, b: a + b, 1, 2) == 3
+    assert value_or_error(missing) == "no value: no such viewpoint"
+    assert value_or_error(lambda record: record["t"] + 1, {}).startswith("no value: the record is malformed")
+    assert value_or_error(lambda a, b: a + b, 1, 2) == 3
     with pytest.raises(ZeroDivisionError):
-        or_fault(lambda: 1 / 0)
+        value_or_error(lambda: 1 / 0)
 
 
 def test_outputs_are_what_is_left_without_the_inputs() -> None:
-    assert outputs_of({"scan": "house", "x": 1}, ("scan", "viewpoint")) == {"x": 1}
+    assert without({"scan": "house", "x": 1}, ("scan", "viewpoint")) == {"x": 1}
 
 
 @pytest.mark.parametrize(

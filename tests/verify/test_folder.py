@@ -16,14 +16,14 @@ import pytest
 from esceme.cli import main
 from esceme.errors import DataError
 from esceme.verify import verify
-from esceme.verify.references import References
+from esceme.verify.fixtures import ReferenceData
 
 SIMULATOR, R2R, R4R = "sim_candidates.json.gz", "metrics_r2r_val_unseen.json", "metrics_r4r_val_seen_x.json"
 Store = Callable[[Path, Any], Path]
 
 
 @pytest.fixture
-def small(toy: References) -> dict[str, Any]:
+def small(toy: ReferenceData) -> dict[str, Any]:
     """A file of the simulator's kind about the toy world, with angles and statistics alone."""
     graph = toy.graphs["toy-villa"]
     return {
@@ -39,18 +39,18 @@ def small(toy: References) -> dict[str, Any]:
     }
 
 
-def test_an_empty_folder_compares_nothing(tmp_path: Path, toy: References) -> None:
+def test_an_empty_folder_compares_nothing(tmp_path: Path, toy: ReferenceData) -> None:
     report = verify(tmp_path, toy.root)
     assert (report.rows, report.skipped, report.exit_code) == ([], [], 3)
 
 
-def test_remarks_are_not_compared_and_not_missed(tmp_path: Path, toy: References) -> None:
+def test_remarks_are_not_compared_and_not_missed(tmp_path: Path, toy: ReferenceData) -> None:
     (tmp_path / "README.md").write_text("remarks")
     assert verify(tmp_path, toy.root).skipped == []
 
 
 def test_files_are_found_in_sub_folders_by_their_whole_name(
-    tmp_path: Path, toy: References, stored_at: Store, small: dict[str, Any]
+    tmp_path: Path, toy: ReferenceData, stored_at: Store, small: dict[str, Any]
 ) -> None:
     stored_at(tmp_path / "deep" / "er" / SIMULATOR, small)
     stored_at(tmp_path / f"old_{SIMULATOR}", small)
@@ -64,7 +64,7 @@ def test_files_are_found_in_sub_folders_by_their_whole_name(
     "name", ["hamt/case0_inputs.safetensors", "meta.json", "metrics_r2r_test.json", ".x"]
 )
 def test_what_is_not_recognised_is_named(
-    tmp_path: Path, toy: References, stored_at: Store, name: str
+    tmp_path: Path, toy: ReferenceData, stored_at: Store, name: str
 ) -> None:
     stored_at(tmp_path / name, {})
     report = verify(tmp_path, toy.root)
@@ -75,7 +75,7 @@ def test_what_is_not_recognised_is_named(
 @pytest.mark.parametrize("content", [b"", b"[]", b"5", b"{", b"\xff", b"null", b"[" * 100_000])
 @pytest.mark.parametrize("name", [SIMULATOR, R2R, R4R])
 def test_a_damaged_file_is_skipped_with_a_reason(
-    tmp_path: Path, toy: References, name: str, content: bytes
+    tmp_path: Path, toy: ReferenceData, name: str, content: bytes
 ) -> None:
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     report = verify(tmp_path, toy.root)
@@ -85,7 +85,7 @@ def test_a_damaged_file_is_skipped_with_a_reason(
 
 
 def test_a_truncated_file_is_skipped_wherever_it_ends(
-    tmp_path: Path, toy: References, stored_at: Store, small: dict[str, Any]
+    tmp_path: Path, toy: ReferenceData, stored_at: Store, small: dict[str, Any]
 ) -> None:
     path = stored_at(tmp_path / SIMULATOR, small)
     whole = path.read_bytes()
@@ -97,7 +97,7 @@ def test_a_truncated_file_is_skipped_wherever_it_ends(
 
 
 def test_a_damaged_file_does_not_hide_a_difference_in_another(
-    tmp_path: Path, toy: References, stored_at: Store, small: dict[str, Any]
+    tmp_path: Path, toy: ReferenceData, stored_at: Store, small: dict[str, Any]
 ) -> None:
     (tmp_path / R2R).write_text("{")
     small["graph_stats"]["toy-villa"]["edges"] += 1
@@ -106,7 +106,7 @@ def test_a_damaged_file_does_not_hide_a_difference_in_another(
 
 
 @pytest.mark.parametrize("name", ["nowhere", "file"])
-def test_what_is_no_folder_is_an_error(tmp_path: Path, toy: References, name: str) -> None:
+def test_what_is_no_folder_is_an_error(tmp_path: Path, toy: ReferenceData, name: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=f"{name}: cannot be read as a folder of reference vectors"):
         verify(tmp_path / name, toy.root)
@@ -126,7 +126,7 @@ def test_a_data_folder_without_graphs_is_the_reason(
     assert "no connectivity folder" in report.skipped[0].reason
 
 
-def test_an_unreadable_sub_folder_is_skipped_by_name(toy: References, toy_root: Path) -> None:
+def test_an_unreadable_sub_folder_is_skipped_by_name(toy: ReferenceData, toy_root: Path) -> None:
     superuser = os.geteuid() == 0
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)

@@ -1,10 +1,63 @@
 """Compare this implementation with a folder of reference numbers from the original one.
 
-For every recognised file, our own values are laid out in the file's own structure, and the two are compared
-leaf by leaf: numbers within a tolerance, everything else for equality. What cannot be compared is said.
+For every recognised file, our own values are computed in the file's own structure, and the two are compared
+leaf by leaf: numbers within a tolerance, everything else for equality. The report lists what was skipped.
 """
 
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from esceme.errors import DataError, EscemeError
+from esceme.tasks.symptoms import why_closed
+from esceme.verify import metrics_check, network_check, rollout_check, simulator_check, training_check
 from esceme.verify.comparison import Report, Row, Skipped
-from esceme.verify.folder import verify
+from esceme.verify.fixtures import FIXTURE_FILES, NOT_COMPARED, ReferenceData
 
 __all__ = ["Report", "Row", "Skipped", "verify"]
+
+CHECKS: dict[str, Callable[[str, Path, ReferenceData, Report], None]] = {
+    simulator_check.FILES: simulator_check.check_simulator,
+    metrics_check.FILES: metrics_check.check_metrics,
+    network_check.FILES: network_check.check_network,
+    rollout_check.FILES: rollout_check.check_rollouts,
+    training_check.FILES: training_check.check_training,
+}
+"""Pattern of a reference file's name -> function that adds its comparison to a report."""
+
+
+def verify(directory: str | Path, data: str | Path) -> Report:
+    """Compare every recognised file in `directory` and its sub-folders.
+
+    `data` is the folder that holds connectivity, R2R and predictions. A file that cannot be compared is
+    listed in the report with the reason. Raises `DataError` if either folder cannot be read.
+    """
+    directory, references, report = Path(directory), ReferenceData(Path(data)), Report()
+    if why := why_closed(directory):
+        raise DataError(f"{directory}: cannot be read as a folder of reference vectors ({why})")
+    if why := why_closed(references.root):
+        raise DataError(f"{data}: cannot be read as the data folder ({why}); give --data or set ESCEME_DATA")
+    fixtures: list[str] = []
+    for path in sorted(directory.rglob("*")):
+        name = path.relative_to(directory).as_posix()
+        if path.is_dir():
+            report.skipped += [Skipped(name, f"cannot be read ({why})")] if (why := why_closed(path)) else []
+        elif re.fullmatch(FIXTURE_FILES, name):
+            fixtures.append(name)
+        elif path.suffix != ".md":
+            _check(name, path, references, report)
+    unused = [name for name in fixtures if name not in report.used]
+    report.skipped += [Skipped(name, "nothing that was compared uses it") for name in unused]
+    return report
+
+
+def _check(name: str, path: Path, references: ReferenceData, report: Report) -> None:
+    check = next((function for pattern, function in CHECKS.items() if re.fullmatch(pattern, name)), None)
+    try:
+        if check is None:
+            raise DataError(NOT_COMPARED)
+        check(name, path, references, report)
+    except EscemeError as error:
+        report.skipped.append(Skipped(name, str(error)))

@@ -1,4 +1,4 @@
-"""Comparing stored values with our own, leaf by leaf, and the report of it."""
+"""Leaf-by-leaf comparison of stored values with our own, and the report of all comparisons."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from numpy.typing import ArrayLike
 from esceme.errors import EscemeError
 
 Json = Any
-"""Whatever a json file may hold."""
+"""A value of a JSON file."""
 T = TypeVar("T")
 MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
-"""What computing from a record raises that has not got the structure it should have."""
+"""Exceptions of computing with a record of the wrong structure."""
 
 
 class Row(NamedTuple):
-    """One quantity of one file, compared."""
+    """The comparison of one quantity of one file."""
 
     file: str
     quantity: str
@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """Something that was not compared, and why."""
+    """A file, or part of one, that was not compared, and the reason."""
 
     file: str
     reason: str
@@ -41,35 +41,39 @@ class Skipped(NamedTuple):
 
 @dataclass
 class Report:
-    """What a verification found."""
+    """The result of a verification."""
 
     rows: list[Row] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
-    """Files that others were compared with the help of: weights, inputs, settings."""
+    """Fixture files that a comparison read: weights, inputs, settings."""
 
     @property
     def exit_code(self) -> int:
-        """0 all compared and alike, 1 beyond tolerance, 3 something skipped or nothing compared."""
+        """0 all compared and equal, 1 beyond tolerance, 3 something skipped or nothing compared."""
         if not all(row.ok for row in self.rows):
             return 1
         return 3 if self.skipped or not self.rows else 0
 
 
 class Comparison:
-    """Differences between stored and own values of one file, gathered by quantity."""
+    """Differences between stored and own values of one file, one record per quantity."""
 
     def __init__(self, file: str) -> None:
-        """Begin with nothing compared."""
         self.file = file
-        self._found: dict[str, tuple[int, float, float]] = {}
         self.unknown: set[str] = set()
-        self._lacking: list[str] = []
+        """Keys of the file that this version does not know."""
+        self._found: dict[str, tuple[int, float, float]] = {}
+        self._missing: list[str] = []
 
     def section(self, stored: Mapping[str, Json], key: str, kind: type[T]) -> T:
-        """What a file holds under `key`; where that is nothing, or nothing of this kind, it is said."""
+        """Return `stored[key]` as a `kind`.
+
+        A missing or empty section is listed as missing, one of another type counts as a difference; both
+        return an empty `kind`.
+        """
         if not stored.get(key):
-            self._lacking.append(key)
+            self.add_missing(key)
             return kind()
         try:
             return msgspec.convert(stored[key], kind)
@@ -78,11 +82,11 @@ class Comparison:
             return kind()
 
     def add_distinct(self, quantity: str, values: Sequence[Json]) -> None:
-        """Compare how many different values there are with how many there should be: none occurs twice."""
+        """Compare the number of different values with the number of values."""
         self.add(f"{quantity} (distinct)", len({repr(value) for value in values}), len(values), 0.0)
 
     def add(self, quantity: str, stored: Json, ours: Json, tolerance: float) -> None:
-        """Compare two values of the same structure; our type decides how."""
+        """Compare two values of the same structure; the type of `ours` decides how."""
         if isinstance(ours, Mapping):
             stored = stored if isinstance(stored, Mapping) else {}
             self.unknown |= {f"{quantity}.{key}".lstrip(".") for key in stored if key not in ours}
@@ -100,31 +104,31 @@ class Comparison:
             self._note(quantity, float(stored != ours or type(stored) is not type(ours)), 0.0)
 
     def add_array(self, quantity: str, stored: ArrayLike, ours: ArrayLike, tolerance: float) -> None:
-        """Compare two arrays number by number; the same infinity is no difference, NaN always is."""
+        """Compare two arrays elementwise; equal infinities do not differ, NaN always differs."""
         theirs, own = np.asarray(stored, dtype=np.float64), np.asarray(ours, dtype=np.float64)
         if theirs.shape != own.shape:
             self._note(f"{quantity} (shape)", 1.0, 0.0)
             return
-        apart = np.full(own.shape, np.inf)
+        difference = np.full(own.shape, np.inf)
         finite = np.isfinite(theirs) & np.isfinite(own)
-        apart[finite] = np.abs(theirs[finite] - own[finite])
-        apart[theirs == own] = 0.0
-        self._note(quantity, float(apart.max(initial=0.0)), tolerance, own.size)
+        difference[finite] = np.abs(theirs[finite] - own[finite])
+        difference[theirs == own] = 0.0
+        self._note(quantity, float(difference.max(initial=0.0)), tolerance, own.size)
 
     def add_relative(
-        self, quantity: str, stored: Sequence[float], ours: Sequence[float], tolerance: float, *, least: float
+        self, quantity: str, stored: Sequence[float], ours: Sequence[float], tolerance: float, *, floor: float
     ) -> None:
-        """Compare two rows of numbers by their differences in proportion to what is stored, or to `least`."""
+        """Compare two rows of numbers by difference / max(|stored|, floor)."""
         theirs, own = np.asarray(stored, dtype=np.float64), np.asarray(ours, dtype=np.float64)
         if theirs.shape == own.shape:
-            scale = np.maximum(np.abs(theirs), least)
+            scale = np.maximum(np.abs(theirs), floor)
             theirs, own = theirs / scale, own / scale
         self.add_array(f"{quantity} (relative)", theirs, own, tolerance)
 
-    def lack(self, what: str) -> None:
-        """Say that a file does not hold what it should, so that it was not compared."""
-        if what not in self._lacking:
-            self._lacking.append(what)
+    def add_missing(self, key: str) -> None:
+        """List something that the file should hold and does not."""
+        if key not in self._missing:
+            self._missing.append(key)
 
     def _note(self, quantity: str, difference: float, tolerance: float, count: int = 1) -> None:
         compared, largest, _ = self._found.get(quantity, (0, 0.0, tolerance))
@@ -132,14 +136,14 @@ class Comparison:
         self._found[quantity] = (compared + count, largest, tolerance)
 
     def add_to(self, report: Report) -> None:
-        """Put what was found into a report, and say what was not compared."""
+        """Append the compared quantities and what was not compared to a report."""
         for quantity, (compared, largest, tolerance) in self._found.items():
             report.rows.append(Row(self.file, quantity, compared, largest, tolerance, largest <= tolerance))
         if self.unknown:
             names = ", ".join(sorted(self.unknown))
             report.skipped.append(Skipped(self.file, f"unknown to this version, not compared: {names}"))
-        if self._lacking:
-            report.skipped.append(Skipped(self.file, f"the file holds no {', '.join(self._lacking)}"))
+        if self._missing:
+            report.skipped.append(Skipped(self.file, f"the file holds no {', '.join(self._missing)}"))
 
 
 def _difference(stored: Json, ours: float) -> float:
@@ -147,20 +151,20 @@ def _difference(stored: Json, ours: float) -> float:
         return math.inf
     try:
         return abs(stored - ours)
-    except OverflowError:  # an integer beyond every float
+    except OverflowError:  # an integer larger than every float
         return math.inf
 
 
-def or_fault(make: Callable[..., Json], *given: Any) -> Json:
-    """Our value, or the message of why there is none: which then differs from whatever is stored."""
+def value_or_error(compute: Callable[..., Json], *arguments: Any) -> Json:
+    """Our value, or the message of why it cannot be computed, which differs from every stored value."""
     try:
-        return make(*given)
+        return compute(*arguments)
     except EscemeError as error:
         return f"no value: {error}"
     except MALFORMED as error:
         return f"no value: the record is malformed ({error!r})"
 
 
-def outputs_of(record: Json, inputs: Collection[str]) -> Json:
-    """A record without what it was computed from: comparing that with itself would show nothing."""
+def without(record: Json, inputs: Collection[str]) -> Json:
+    """A record without its inputs: they are not compared with themselves."""
     return {key: value for key, value in record.items() if key not in inputs}

@@ -18,8 +18,8 @@ from esceme.memory import NoMemory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.verify import Report, verify
-from esceme.verify.network import network_outputs
-from esceme.verify.references import References
+from esceme.verify.fixtures import ReferenceData
+from esceme.verify.network_check import network_outputs
 from fixtures.random_observations import random_observation
 from fixtures.reference_files import CONFIGS, TD_STP_CONFIGS, UPSTREAM, WIDTH, small_navigator, write_folder
 
@@ -100,7 +100,7 @@ def reasons(report: Report) -> dict[str, str]:
 @pytest.mark.real
 @pytest.mark.parametrize("kind", ["hamt", "hamt_esceme", "tdstp", "tdstp_esceme"])
 def test_the_originals_numbers_are_ours(
-    vectors_root: Path, real: References, tmp_path: Path, kind: str
+    vectors_root: Path, real: ReferenceData, tmp_path: Path, kind: str
 ) -> None:
     folder = shutil.copytree(
         vectors_root / kind,
@@ -128,7 +128,7 @@ def test_the_originals_numbers_are_ours(
 @pytest.mark.real
 @pytest.mark.parametrize("kind", ["hamt", "hamt_esceme", "tdstp", "tdstp_esceme"])
 def test_one_logit_of_the_original_changed_by_a_thousandth_is_noticed(
-    vectors_root: Path, real: References, tmp_path: Path, kind: str
+    vectors_root: Path, real: ReferenceData, tmp_path: Path, kind: str
 ) -> None:
     name = "case1_r2r_outputs.safetensors"
     folder = only(vectors_root / kind, tmp_path / "copy", name)
@@ -142,7 +142,7 @@ def test_one_logit_of_the_original_changed_by_a_thousandth_is_noticed(
 @pytest.mark.real
 @pytest.mark.parametrize("mask", ["structured", "ignored"])
 def test_the_structured_mask_belongs_to_the_origin(
-    vectors_root: Path, real: References, tmp_path: Path, mask: str
+    vectors_root: Path, real: ReferenceData, tmp_path: Path, mask: str
 ) -> None:
     """What TD-STP's own repository gives is not what ESceme's copy of it gives, and the other way round."""
     names = ["case1_r2r_outputs.safetensors", f"case1_r2r{UPSTREAM}_outputs.safetensors"]
@@ -156,7 +156,7 @@ def test_the_structured_mask_belongs_to_the_origin(
 # -- other sizes -----------------------------------------------------------------------------------------
 
 
-def test_any_size_and_every_configuration_is_read_from_the_files(written: Path, toy: References) -> None:
+def test_any_size_and_every_configuration_is_read_from_the_files(written: Path, toy: ReferenceData) -> None:
     report = verify(written, toy.root)
     assert report.exit_code == 0 and not report.skipped, report
     files = {row.file for row in report.rows}
@@ -178,7 +178,7 @@ def test_any_size_and_every_configuration_is_read_from_the_files(written: Path, 
     assert compared["other_planner"]["pos_logit"] == 5 * 2 * 9
 
 
-def test_only_padding_is_left_out_under_the_structured_mask(written: Path, toy: References) -> None:
+def test_only_padding_is_left_out_under_the_structured_mask(written: Path, toy: ReferenceData) -> None:
     compared = {
         mask: {
             row.quantity: row.compared
@@ -255,7 +255,7 @@ def test_stored_scores_are_those_of_a_single_agent(written: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "planned"])
-def test_every_stored_number_counts(request: pytest.FixtureRequest, toy: References, kind: str) -> None:
+def test_every_stored_number_counts(request: pytest.FixtureRequest, toy: ReferenceData, kind: str) -> None:
     folder: Path = request.getfixturevalue(kind)
     path = folder / "case0_plain_outputs.safetensors"
     whole = load_file(path)
@@ -268,7 +268,7 @@ def test_every_stored_number_counts(request: pytest.FixtureRequest, toy: Referen
             save_file(whole, path)
 
 
-def test_the_grids_order_counts(planned: Path, toy: References) -> None:
+def test_the_grids_order_counts(planned: Path, toy: ReferenceData) -> None:
     def turn(tensors: dict[str, Tensor]) -> None:
         tensors["global_pos"] = tensors["global_pos"][..., [1, 0, 2]].contiguous()
 
@@ -276,7 +276,7 @@ def test_the_grids_order_counts(planned: Path, toy: References) -> None:
     assert "global_pos" in {row.quantity for row in verify(planned, toy.root).rows if not row.ok}
 
 
-def test_what_the_masked_places_hold_counts(folder: Path, toy: References) -> None:
+def test_what_the_masked_places_hold_counts(folder: Path, toy: ReferenceData) -> None:
     def unmask(tensors: dict[str, Tensor]) -> None:
         tensors["s1.act_logits"][0, 12] = -3.0
 
@@ -285,7 +285,7 @@ def test_what_the_masked_places_hold_counts(folder: Path, toy: References) -> No
     assert (fault.quantity, fault.max_abs_diff) == ("act_logits", float("inf"))
 
 
-def test_what_views_remember_follows_from_the_candidates(folder: Path, toy: References) -> None:
+def test_what_views_remember_follows_from_the_candidates(folder: Path, toy: ReferenceData) -> None:
     def forget(tensors: dict[str, Tensor]) -> None:
         tensors["s0.ob_node_feats"][0, 9] = 0.0  # a view that leads nowhere remembers itself
 
@@ -294,7 +294,7 @@ def test_what_views_remember_follows_from_the_candidates(folder: Path, toy: Refe
 
 
 @pytest.mark.parametrize("heads", [1, 4])
-def test_the_number_of_heads_is_read_from_the_settings(folder: Path, toy: References, heads: int) -> None:
+def test_the_number_of_heads_is_read_from_the_settings(folder: Path, toy: ReferenceData, heads: int) -> None:
     meta = json.loads((folder / "meta.json").read_text())
     meta["small_bert_config"]["num_attention_heads"] = heads
     (folder / "meta.json").write_text(json.dumps(meta))
@@ -311,7 +311,7 @@ def test_the_number_of_heads_is_read_from_the_settings(folder: Path, toy: Refere
     ],
 )
 def test_the_switches_are_read_from_the_settings(
-    request: pytest.FixtureRequest, toy: References, kind: str, switch: dict[str, object]
+    request: pytest.FixtureRequest, toy: ReferenceData, kind: str, switch: dict[str, object]
 ) -> None:
     folder: Path = request.getfixturevalue(kind)
     meta = json.loads((folder / "meta.json").read_text())
@@ -332,7 +332,7 @@ def test_the_switches_are_read_from_the_settings(
         ("critic.safetensors", "critic: there is no critic.safetensors beside it"),
     ],
 )
-def test_what_is_missing_is_the_reason(folder: Path, toy: References, missing: str, reason: str) -> None:
+def test_what_is_missing_is_the_reason(folder: Path, toy: ReferenceData, missing: str, reason: str) -> None:
     (folder / missing).unlink()
     report = verify(folder, toy.root)
     assert report.exit_code == 3
@@ -341,7 +341,7 @@ def test_what_is_missing_is_the_reason(folder: Path, toy: References, missing: s
 
 
 def test_history_layers_without_weights_are_the_reason(
-    written: Path, toy: References, tmp_path: Path
+    written: Path, toy: ReferenceData, tmp_path: Path
 ) -> None:
     folder = only(written / "one", tmp_path / "copy", "case0_layered_outputs.safetensors")
     assert "2 history layers" in reasons(verify(folder, toy.root))["case0_layered_outputs.safetensors"]
@@ -361,7 +361,7 @@ def test_history_layers_without_weights_are_the_reason(
     ],
 )
 def test_settings_that_do_not_help_are_the_reason(
-    folder: Path, toy: References, key: str, value: object, reason: str
+    folder: Path, toy: ReferenceData, key: str, value: object, reason: str
 ) -> None:
     meta = json.loads((folder / "meta.json").read_text()) | {key: value}
     (folder / "meta.json").write_text(json.dumps(meta))
@@ -370,14 +370,16 @@ def test_settings_that_do_not_help_are_the_reason(
     assert reason in reasons(report)["case0_plain_outputs.safetensors"]
 
 
-def test_files_that_nothing_uses_are_named(folder: Path, toy: References) -> None:
+def test_files_that_nothing_uses_are_named(folder: Path, toy: ReferenceData) -> None:
     (folder / "case0_plain_outputs.safetensors").unlink()
     report = verify(folder, toy.root)
     assert set(reasons(report)) == {path.name for path in folder.iterdir()}
     assert set(reasons(report).values()) == {"nothing that was compared uses it"}
 
 
-def test_unknown_and_missing_tensors_are_named_and_the_rest_compared(folder: Path, toy: References) -> None:
+def test_unknown_and_missing_tensors_are_named_and_the_rest_compared(
+    folder: Path, toy: ReferenceData
+) -> None:
     def alter(tensors: dict[str, Tensor]) -> None:
         del tensors["s3.states"]
         tensors["s3.novel"] = torch.zeros(2)
@@ -392,7 +394,7 @@ def test_unknown_and_missing_tensors_are_named_and_the_rest_compared(folder: Pat
 
 
 @pytest.mark.parametrize("name", ["case0_plain_outputs", "case0_inputs", "vln_bert", "critic"])
-def test_a_truncated_file_is_the_reason(folder: Path, toy: References, name: str) -> None:
+def test_a_truncated_file_is_the_reason(folder: Path, toy: ReferenceData, name: str) -> None:
     path = folder / f"{name}.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
     report = verify(folder, toy.root)
@@ -410,7 +412,7 @@ def test_a_truncated_file_is_the_reason(folder: Path, toy: References, name: str
 )
 @pytest.mark.parametrize("how", ["missing", "of another shape"])
 def test_inputs_that_do_not_fit_are_the_reason(
-    written: Path, tmp_path: Path, toy: References, written_as: str, key: str, how: str
+    written: Path, tmp_path: Path, toy: ReferenceData, written_as: str, key: str, how: str
 ) -> None:
     name = f"case0_plain{UPSTREAM if written_as == 'structured' else ''}_outputs.safetensors"
     folder = only(written / ("other" if written_as == "plain" else "other_planner"), tmp_path / "copy", name)

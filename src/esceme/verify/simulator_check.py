@@ -1,4 +1,4 @@
-"""Candidates, shortest paths, teachers and view angles against the original simulator's."""
+"""Compare candidates, shortest paths, teacher actions and view angles with the original simulator's."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from esceme.errors import DataError, WorldError
 from esceme.files import read_json
 from esceme.tasks.episode import Episode, check_path
-from esceme.verify.comparison import Comparison, Json, Report, Skipped, or_fault, outputs_of
-from esceme.verify.references import References
+from esceme.verify.comparison import Comparison, Json, Report, Skipped, value_or_error, without
+from esceme.verify.fixtures import ReferenceData
 from esceme.world.atlas import Atlas
 from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, angle_feature, panorama_angles
 from esceme.world.graph import Candidate, SceneGraph, Sighting
@@ -20,31 +20,31 @@ from esceme.world.graph import Candidate, SceneGraph, Sighting
 FILES = r"(.*/)?sim_candidates\.json\.gz"
 SECTIONS = {"source", "scans", "observations", "shortest_pairs", "teacher_path_actions", "graph_stats"}
 ANGLE_FEATURES = r"view_angle_feature_base([0-9]|[12][0-9]|3[0-5])"
-ANGLES = 1e-6
-"""Tolerance of angles (radians) and positions: the simulator computes them in single precision."""
-DISTANCES = 1e-9
-OBSERVED_AT = ("scan", "viewpoint", "viewIndex")
-SUMS = 1e-6
-"""Tolerance of a sum over all pairs of a scene, metres."""
+POSE_KEYS = ("scan", "viewpoint", "viewIndex")
+ANGLE_TOLERANCE = 1e-6
+"""Of angles (radians) and positions: the simulator computes them in single precision."""
+DISTANCE_TOLERANCE = 1e-9
+SUM_TOLERANCE = 1e-6
+"""Of a sum over all pairs of a scene, metres."""
 
 
-def compare_simulator(name: str, path: Path, references: References, report: Report) -> None:
+def check_simulator(name: str, path: Path, references: ReferenceData, report: Report) -> None:
     """Compare `sim_candidates.json.gz`."""
     stored, atlas, comparison = read_json(path, dict[str, Json]), references.atlas, Comparison(name)
     statistics = comparison.section(stored, "graph_stats", dict[str, Json])
     scenes = comparison.section(stored, "scans", list[str])
     comparison.add("scans", sorted(scenes), sorted(statistics), 0.0)
-    for scene, counted in statistics.items():
-        comparison.add("graph_stats", counted, or_fault(_statistics, scene, atlas), SUMS)
+    for scene, counts in statistics.items():
+        comparison.add("graph_stats", counts, value_or_error(_statistics, scene, atlas), SUM_TOLERANCE)
     for observation in comparison.section(stored, "observations", list[dict[str, Json]]):
-        ours = or_fault(_observation, observation, atlas)
-        comparison.add("observations", outputs_of(observation, OBSERVED_AT), ours, ANGLES)
+        ours = value_or_error(_observation, observation, atlas)
+        comparison.add("observations", without(observation, POSE_KEYS), ours, ANGLE_TOLERANCE)
     for pair in comparison.section(stored, "shortest_pairs", list[dict[str, Json]]):
-        ours = or_fault(_shortest_pair, pair, atlas)
-        comparison.add("shortest_pairs", outputs_of(pair, ("scan",)), ours, DISTANCES)
-    angles = {key: int(found[1]) for key in stored if (found := re.fullmatch(ANGLE_FEATURES, key))}
+        ours = value_or_error(_shortest_pair, pair, atlas)
+        comparison.add("shortest_pairs", without(pair, ("scan",)), ours, DISTANCE_TOLERANCE)
+    angles = {key: int(match[1]) for key in stored if (match := re.fullmatch(ANGLE_FEATURES, key))}
     for key, view in angles.items():
-        comparison.add(key, stored[key], panorama_angles(view).tolist(), ANGLES)
+        comparison.add(key, stored[key], panorama_angles(view).tolist(), ANGLE_TOLERANCE)
     actions = comparison.section(stored, "teacher_path_actions", list[dict[str, Json]])
     try:
         _compare_teacher(actions, references, comparison)
@@ -58,13 +58,15 @@ def _observation(stored: Json, atlas: Atlas) -> Json:
     graph, viewpoint, view = atlas.graph(stored["scan"]), stored["viewpoint"], stored["viewIndex"]
     if not isinstance(view, int) or not 0 <= view < VIEWS:
         raise WorldError(f"there is no view {view}")
-    here = [Sighting(viewpoint, 0.0, 0.0, 0.0), *graph.navigable(viewpoint, view)]
+    visible = [Sighting(viewpoint, 0.0, 0.0, 0.0), *graph.navigable(viewpoint, view)]
     return {
         "state_heading": float(VIEW_HEADINGS[view]),
         "state_elevation": float(VIEW_ELEVATIONS[view]),
         "position": _position(graph, viewpoint),
-        "navigableLocations": [_location(graph, each) for each in here],
-        "candidates": [_candidate(graph, viewpoint, view, each) for each in graph.candidates(viewpoint)],
+        "navigableLocations": [_location(graph, sighting) for sighting in visible],
+        "candidates": [
+            _candidate(graph, viewpoint, view, candidate) for candidate in graph.candidates(viewpoint)
+        ],
     }
 
 
@@ -72,14 +74,14 @@ def _position(graph: SceneGraph, viewpoint: str) -> list[float]:
     return graph.positions[graph.index(viewpoint)].astype(np.float32).tolist()
 
 
-def _location(graph: SceneGraph, seen: Sighting) -> Json:
-    x, y, z = _position(graph, seen.viewpoint)
+def _location(graph: SceneGraph, sighting: Sighting) -> Json:
+    x, y, z = _position(graph, sighting.viewpoint)
     return {
-        "viewpointId": seen.viewpoint,
-        "ix": int(graph.records[graph.index(seen.viewpoint)]),
-        "rel_heading": seen.heading,
-        "rel_elevation": seen.elevation,
-        "rel_distance": seen.distance,
+        "viewpointId": sighting.viewpoint,
+        "ix": int(graph.records[graph.index(sighting.viewpoint)]),
+        "rel_heading": sighting.heading,
+        "rel_elevation": sighting.elevation,
+        "rel_distance": sighting.distance,
         "x": x,
         "y": y,
         "z": z,
@@ -88,7 +90,7 @@ def _location(graph: SceneGraph, seen: Sighting) -> Json:
 
 def _candidate(graph: SceneGraph, viewpoint: str, view: int, candidate: Candidate) -> Json:
     heading = candidate.heading - float(VIEW_HEADINGS[view])
-    in_view = [each.viewpoint for each in graph.navigable(viewpoint, candidate.view)]
+    in_view = [sighting.viewpoint for sighting in graph.navigable(viewpoint, candidate.view)]
     return {
         "viewpointId": candidate.viewpoint,
         "pointId": candidate.view,
@@ -104,10 +106,10 @@ def _candidate(graph: SceneGraph, viewpoint: str, view: int, candidate: Candidat
 
 
 def _shortest_pair(stored: Json, atlas: Atlas) -> Json:
-    """Where several paths are shortest, the stored one is as good as ours."""
+    """Our shortest path, or the stored one where several are equally short."""
     graph = atlas.graph(stored["scan"])
     distance, path = graph.distance(stored["from"], stored["to"]), stored["path"]
-    if not _is_walk_of(path, graph, stored["from"], stored["to"], distance):
+    if not _is_path_of_length(path, graph, stored["from"], stored["to"], distance):
         path = graph.shortest_path(stored["from"], stored["to"])
     return {
         "from": path[0],
@@ -118,38 +120,37 @@ def _shortest_pair(stored: Json, atlas: Atlas) -> Json:
     }
 
 
-def _is_walk_of(path: list[str], graph: SceneGraph, start: str, goal: str, metres: float) -> bool:
+def _is_path_of_length(path: list[str], graph: SceneGraph, start: str, goal: str, metres: float) -> bool:
     try:
         check_path(graph.scene_id, path, {graph.scene_id: graph})
     except WorldError:
         return False
-    walked = sum(graph.distance(a, b) for a, b in zip(path, path[1:], strict=False))
-    return path[:1] == [start] and path[-1:] == [goal] and abs(walked - metres) <= DISTANCES
+    length = sum(graph.distance(a, b) for a, b in zip(path, path[1:], strict=False))
+    return path[:1] == [start] and path[-1:] == [goal] and abs(length - metres) <= DISTANCE_TOLERANCE
 
 
-def _compare_teacher(records: Sequence[Json], references: References, comparison: Comparison) -> None:
-    """Compare each stored step along an R2R path with ours: by time, and by where the agent stands."""
+def _compare_teacher(records: Sequence[Json], references: ReferenceData, comparison: Comparison) -> None:
+    """Compare the teacher's action at each step of an R2R path: by time step and by viewpoint."""
     if not records:
         return
-    by_path = {each.path_id: each for each in references.episodes("val_unseen").values()}
-    comparison.add_distinct(
-        "teacher_path_actions", [(each.get("path_id"), each.get("t")) for each in records]
-    )
+    by_path = {episode.path_id: episode for episode in references.episodes("val_unseen").values()}
+    steps = [(record.get("path_id"), record.get("t")) for record in records]
+    comparison.add_distinct("teacher_path_actions", steps)
     for record in records:
-        ours = or_fault(_teacher_action, record, by_path)
-        comparison.add("teacher_path_actions", outputs_of(record, ("path_id", "t")), ours, 0.0)
+        ours = value_or_error(_teacher_action, record, by_path)
+        comparison.add("teacher_path_actions", without(record, ("path_id", "t")), ours, 0.0)
 
 
 def _teacher_action(stored: Json, by_path: Mapping[str, Episode]) -> Json:
     if str(stored["path_id"]) not in by_path or stored["t"] < 0:
         raise WorldError(f"R2R has no path {stored['path_id']} with a step {stored['t']}")
     episode, step = by_path[str(stored["path_id"])], stored["t"]
-    at = episode.reference_path[min(step, len(episode.reference_path) - 1)]
+    viewpoint = episode.reference_path[min(step, len(episode.reference_path) - 1)]
     return {
         "scan": episode.scene_id,
-        "at": at,
+        "at": viewpoint,
         "teacher_t": episode.expert_at(step),
-        "teacher_none": episode.expert_from(at),
+        "teacher_none": episode.expert_from(viewpoint),
     }
 
 

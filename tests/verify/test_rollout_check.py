@@ -17,9 +17,9 @@ import torch
 from esceme.errors import EscemeError
 from esceme.verify import Report, verify
 from esceme.verify.comparison import Row
-from esceme.verify.lives import compare_lives
-from esceme.verify.references import References
-from esceme.verify.replay import made_up_atlas
+from esceme.verify.fixtures import ReferenceData
+from esceme.verify.recording import random_atlas
+from esceme.verify.rollout_check import check_rollouts
 from fixtures.reference_files import (
     WIDTH,
     Remembered,
@@ -40,13 +40,13 @@ NEEDED = ("vln_bert.safetensors", "meta.json")
 
 
 def make(
-    toy: References, *, fusing: bool, pooling: str = "max", head: float = 1.0, decide: Any = best
+    toy: ReferenceData, *, fusing: bool, pooling: str = "max", head: float = 1.0, decide: Any = best
 ) -> Any:
     """Two batches, lived twice, in the toy house; `head` scales the last weights of the action head."""
     navigator = small_navigator(fusing=fusing)
     with torch.no_grad():
         navigator.agent.action[4].weight.mul_(head)
-    atlas = made_up_atlas({"toy-house"}, toy, WIDTH)
+    atlas = random_atlas({"toy-house"}, toy, WIDTH)
     spoken = random.Random(3)
     episodes = [
         type(each)(**{name: getattr(each, name) for name in each.__slots__} | {"tokens": tokens})
@@ -81,7 +81,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(toy: References) -> Any:
+def made(toy: ReferenceData) -> Any:
     return make(toy, fusing=True)
 
 
@@ -89,7 +89,7 @@ Judge = Callable[[Any], Report]
 
 
 @pytest.fixture
-def judge(weights: Path, toy: References, tmp_path: Path) -> Judge:
+def judge(weights: Path, toy: ReferenceData, tmp_path: Path) -> Judge:
     """The report on rollouts, beside the weights of their variant."""
     for name in ("hamt", "hamt_esceme"):
         shutil.copytree(weights / name, tmp_path / name)
@@ -118,7 +118,7 @@ def row_of(report: Report, quantity: str) -> Row:
 
 @pytest.mark.real
 @pytest.mark.parametrize("kind", ["hamt", "hamt_esceme", "tdstp", "tdstp_esceme"])
-def test_the_originals_walks_are_ours(vectors_root: Path, real: References, kind: str) -> None:
+def test_the_originals_walks_are_ours(vectors_root: Path, real: ReferenceData, kind: str) -> None:
     report = verify(vectors_root / kind, real.root)
     assert all(row.ok for row in report.rows)
     assert not report.skipped
@@ -208,7 +208,7 @@ def spoil_turn(stored: Any) -> None:
 )
 def test_one_change_in_the_originals_rollout_is_noticed(
     vectors_root: Path,
-    real: References,
+    real: ReferenceData,
     tmp_path: Path,
     kind: str,
     spoil: Callable[[Any], None],
@@ -235,7 +235,7 @@ def test_one_change_in_the_originals_rollout_is_noticed(
     ],
 )
 def test_other_flags_of_td_stp_are_other_walks(
-    vectors_root: Path, real: References, tmp_path: Path, flag: str, quantity: str
+    vectors_root: Path, real: ReferenceData, tmp_path: Path, flag: str, quantity: str
 ) -> None:
     source = vectors_root / "tdstp_esceme"
     for name in NEEDED:
@@ -253,7 +253,7 @@ def test_other_flags_of_td_stp_are_other_walks(
 
 
 @pytest.mark.parametrize("fusing", [False, True])
-def test_rollouts_of_any_size_are_lived_again(toy: References, judge: Judge, fusing: bool) -> None:
+def test_rollouts_of_any_size_are_lived_again(toy: ReferenceData, judge: Judge, fusing: bool) -> None:
     stored = make(toy, fusing=fusing)
     lengths = {len(path) for each in stored["passes"] for batch in each["batches"] for path in batch["paths"]}
     assert len(lengths) > 1  # episodes end at different times
@@ -270,7 +270,7 @@ def test_rollouts_of_any_size_are_lived_again(toy: References, judge: Judge, fus
     assert sum(row.compared for row in report.rows if "ties" in row.quantity) < decided / 5
 
 
-def test_pooling_and_a_replaced_head_are_read_from_the_file(toy: References, judge: Judge) -> None:
+def test_pooling_and_a_replaced_head_are_read_from_the_file(toy: ReferenceData, judge: Judge) -> None:
     stored = make(toy, fusing=True, pooling="mean", head=-0.7)
     assert judge(stored).exit_code == 0
     assert judge(stored | {"flags": stored["flags"].replace("mean", "max")}).exit_code == 1
@@ -283,7 +283,7 @@ def test_without_flags_the_stored_steps_are_the_limit(made: Any, judge: Judge) -
     assert judge(made | {"flags": "--max_action_len 3"}).exit_code == 1
 
 
-def test_ties_are_settled_as_stored_and_counted(toy: References, judge: Judge) -> None:
+def test_ties_are_settled_as_stored_and_counted(toy: ReferenceData, judge: Judge) -> None:
     drawn = random.Random(0)
 
     def any_choice(logits: torch.Tensor) -> int:
@@ -296,7 +296,7 @@ def test_ties_are_settled_as_stored_and_counted(toy: References, judge: Judge) -
     assert ties == row_of(report, "passes.batches.steps.hist_lens").compared
 
 
-def test_what_is_no_tie_is_chosen_by_its_score(toy: References, judge: Judge) -> None:
+def test_what_is_no_tie_is_chosen_by_its_score(toy: ReferenceData, judge: Judge) -> None:
     def worst(logits: torch.Tensor) -> int:
         return int(logits.argmin())
 
@@ -403,7 +403,7 @@ def test_other_variants_are_left_out(made: Any, judge: Judge, variant: Any) -> N
 
 @pytest.mark.parametrize("missing", NEEDED)
 def test_a_missing_file_is_the_reason(
-    made: Any, weights: Path, toy: References, tmp_path: Path, missing: str
+    made: Any, weights: Path, toy: ReferenceData, tmp_path: Path, missing: str
 ) -> None:
     folder = shutil.copytree(weights / "hamt_esceme", tmp_path / "x")
     (folder / missing).unlink()
@@ -452,7 +452,7 @@ def test_a_head_that_does_not_fit_is_the_reason(made: Any, judge: Judge, value: 
 
 
 def test_without_r2r_only_the_items_are_left_out(
-    made: Any, weights: Path, toy: References, tmp_path: Path
+    made: Any, weights: Path, toy: ReferenceData, tmp_path: Path
 ) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "connectivity").symlink_to(toy.root / "connectivity")
@@ -464,7 +464,7 @@ def test_without_r2r_only_the_items_are_left_out(
 
 
 def test_whatever_is_in_its_place_is_judged_not_stumbled_over(
-    made: Any, weights: Path, toy: References, tmp_path: Path
+    made: Any, weights: Path, toy: ReferenceData, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(weights / "hamt_esceme", tmp_path / "x")
     small = copy.deepcopy(made | {"passes": made["passes"][:1]})
@@ -485,7 +485,7 @@ def test_whatever_is_in_its_place_is_judged_not_stumbled_over(
             write_json_gz(folder / NAME, _change(small, *place, to=lambda _, junk=junk: junk))
             report = Report()
             try:
-                compare_lives(NAME, folder / NAME, toy, report)
+                check_rollouts(NAME, folder / NAME, toy, report)
             except EscemeError:
                 continue
             assert report.exit_code in (1, 3), (place, junk)

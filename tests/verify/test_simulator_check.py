@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from esceme.verify import simulator
+from esceme.verify import simulator_check
 from esceme.verify.comparison import Report
-from esceme.verify.references import References
+from esceme.verify.fixtures import ReferenceData
 from esceme.world import Atlas, SceneGraph
 from esceme.world.geometry import panorama_angles
 
@@ -32,7 +32,7 @@ FREE = {
 
 
 @pytest.fixture(scope="module")
-def made(toy: References) -> dict[str, Any]:
+def made(toy: ReferenceData) -> dict[str, Any]:
     """A file of the published form about the toy world: our own numbers, to be spoiled."""
     atlas, scenes = toy.atlas, ["toy-cottage", "toy-villa"]
     seen = [
@@ -54,10 +54,10 @@ def made(toy: References) -> dict[str, Any]:
     return {
         "source": "ourselves",
         "scans": scenes,
-        "observations": [each | simulator._observation(each, atlas) for each in seen],
-        "shortest_pairs": [each | simulator._shortest_pair(each, atlas) for each in pairs],
-        "teacher_path_actions": [each | simulator._teacher_action(each, by_path) for each in steps],
-        "graph_stats": {scene: simulator._statistics(scene, atlas) for scene in scenes},
+        "observations": [each | simulator_check._observation(each, atlas) for each in seen],
+        "shortest_pairs": [each | simulator_check._shortest_pair(each, atlas) for each in pairs],
+        "teacher_path_actions": [each | simulator_check._teacher_action(each, by_path) for each in steps],
+        "graph_stats": {scene: simulator_check._statistics(scene, atlas) for scene in scenes},
         "view_angle_feature_base17": panorama_angles(17).tolist(),
     }
 
@@ -75,17 +75,17 @@ def original(vectors_root: Path) -> dict[str, Any]:
     }
 
 
-Judge = Callable[[str, Any, References], Report]
+Judge = Callable[[str, Any, ReferenceData], Report]
 
 
-def test_our_own_numbers_are_accepted(made: dict[str, Any], toy: References, judged: Judge) -> None:
+def test_our_own_numbers_are_accepted(made: dict[str, Any], toy: ReferenceData, judged: Judge) -> None:
     report = judged(NAME, made, toy)
     assert report.exit_code == 0, (report.rows, report.skipped)
     assert all(row.max_abs_diff < 1e-12 and row.compared for row in report.rows)
 
 
 @pytest.mark.real
-def test_the_originals_numbers_are_ours(vectors_root: Path, real: References, judged: Judge) -> None:
+def test_the_originals_numbers_are_ours(vectors_root: Path, real: ReferenceData, judged: Judge) -> None:
     report = judged(NAME, json.loads(gzip.decompress((vectors_root / NAME).read_bytes())), real)
     assert report.exit_code == 0
     compared = {row.quantity: row.compared for row in report.rows}
@@ -97,7 +97,7 @@ def test_the_originals_numbers_are_ours(vectors_root: Path, real: References, ju
 
 
 def test_no_value_can_be_changed_unnoticed(
-    made: dict[str, Any], toy: References, judged: Judge, lies: Callable[[Any], Any]
+    made: dict[str, Any], toy: ReferenceData, judged: Judge, lies: Callable[[Any], Any]
 ) -> None:
     codes = [(what, judged(NAME, spoiled, toy).exit_code) for what, spoiled in lies(made)]
     assert {what for what, code in codes if code != 1} == FREE
@@ -106,7 +106,7 @@ def test_no_value_can_be_changed_unnoticed(
 
 @pytest.mark.real
 def test_no_value_of_the_original_can_be_changed_unnoticed(
-    original: dict[str, Any], real: References, judged: Judge, lies: Callable[[Any], Any]
+    original: dict[str, Any], real: ReferenceData, judged: Judge, lies: Callable[[Any], Any]
 ) -> None:
     assert judged(NAME, original, real).exit_code == 0
     codes = [(what, judged(NAME, spoiled, real).exit_code) for what, spoiled in lies(original)]
@@ -114,14 +114,14 @@ def test_no_value_of_the_original_can_be_changed_unnoticed(
 
 
 def test_whatever_is_in_its_place_is_judged_not_stumbled_over(
-    made: dict[str, Any], toy: References, judged: Judge, junk: Callable[[Any], Any]
+    made: dict[str, Any], toy: ReferenceData, judged: Judge, junk: Callable[[Any], Any]
 ) -> None:
     codes = [(kind, judged(NAME, spoiled, toy).exit_code) for kind, spoiled in junk(made)]
     assert {kind for kind, code in codes if code not in (1, 3)} == {"source"}
 
 
 def test_a_missing_key_is_noticed(
-    made: dict[str, Any], toy: References, judged: Judge, holes: Callable[[Any], Any]
+    made: dict[str, Any], toy: ReferenceData, judged: Judge, holes: Callable[[Any], Any]
 ) -> None:
     codes = [(kind, judged(NAME, spoiled, toy).exit_code) for kind, spoiled in holes(made)]
     # Nobody promised which views' angles a file has.
@@ -131,7 +131,7 @@ def test_a_missing_key_is_noticed(
 @pytest.mark.parametrize("section", ["observations", "shortest_pairs", "teacher_path_actions"])
 @pytest.mark.parametrize("emptied", [True, False])
 def test_a_missing_section_is_said(
-    made: dict[str, Any], toy: References, judged: Judge, section: str, emptied: bool
+    made: dict[str, Any], toy: ReferenceData, judged: Judge, section: str, emptied: bool
 ) -> None:
     rest = {key: value for key, value in made.items() if key != section}
     report = judged(NAME, rest | ({section: []} if emptied else {}), toy)
@@ -140,7 +140,7 @@ def test_a_missing_section_is_said(
 
 
 def test_an_unknown_key_is_named_and_the_rest_compared(
-    made: dict[str, Any], toy: References, judged: Judge, novelties: Callable[[Any], Any]
+    made: dict[str, Any], toy: ReferenceData, judged: Judge, novelties: Callable[[Any], Any]
 ) -> None:
     for kind, spoiled in novelties(made):
         report = judged(NAME, spoiled, toy)
@@ -154,14 +154,14 @@ def test_an_unknown_key_is_named_and_the_rest_compared(
 
 @pytest.mark.parametrize("view", ["36", "-1", "x", "", "007"])
 def test_angles_of_a_view_that_does_not_exist_are_an_unknown_key(
-    made: dict[str, Any], toy: References, judged: Judge, view: str
+    made: dict[str, Any], toy: ReferenceData, judged: Judge, view: str
 ) -> None:
     report = judged(NAME, made | {f"view_angle_feature_base{view}": []}, toy)
     assert report.exit_code == 3
     assert f"view_angle_feature_base{view}" in report.skipped[0].reason
 
 
-def test_a_scene_by_another_name_is_noticed(made: dict[str, Any], toy: References, judged: Judge) -> None:
+def test_a_scene_by_another_name_is_noticed(made: dict[str, Any], toy: ReferenceData, judged: Judge) -> None:
     renamed = {
         "toy-house" if key == "toy-villa" else key: value for key, value in made["graph_stats"].items()
     }
@@ -173,12 +173,12 @@ def test_a_scene_by_another_name_is_noticed(made: dict[str, Any], toy: Reference
 def test_parts_of_a_scene_are_counted() -> None:
     places = {name: (k, 0, 0) for k, name in enumerate("abcdef")}
     atlas = Atlas([SceneGraph.build("house", places, ["ab", "bc", "de", "ef"])])
-    statistics = simulator._statistics("house", atlas)
+    statistics = simulator_check._statistics("house", atlas)
     assert statistics == {"nodes": 6, "edges": 4, "sum_all_pairs_distance": 16.0, "components": 2}
 
 
 def test_any_shortest_path_will_do_but_no_longer_one(
-    toy: References, judged: Judge, made: dict[str, Any]
+    toy: ReferenceData, judged: Judge, made: dict[str, Any]
 ) -> None:
     pair = made["shortest_pairs"][0]
     graph = toy.graphs[pair["scan"]]
@@ -190,11 +190,11 @@ def test_any_shortest_path_will_do_but_no_longer_one(
 
 
 def test_without_r2r_only_the_teacher_is_left_out(
-    made: dict[str, Any], toy: References, toy_root: Path, tmp_path: Path, judged: Judge
+    made: dict[str, Any], toy: ReferenceData, toy_root: Path, tmp_path: Path, judged: Judge
 ) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "connectivity").symlink_to(toy_root / "connectivity")
-    report = judged(NAME, made, References(tmp_path / "data"))
+    report = judged(NAME, made, ReferenceData(tmp_path / "data"))
     assert report.exit_code == 3
     assert [skip.reason.split(":")[0] for skip in report.skipped] == ["teacher_path_actions"]
     assert "no R2R file of split val_unseen" in report.skipped[0].reason

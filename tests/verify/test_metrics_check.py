@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from esceme.tasks.r4r import join_paths, read_r2r_records
-from esceme.verify import measures
+from esceme.verify import metrics_check
 from esceme.verify.comparison import Report
-from esceme.verify.references import References
+from esceme.verify.fixtures import ReferenceData
 
 R2R, R4R = "metrics_r2r_val_unseen.json", "metrics_r4r_val_seen_synthetic.json"
 # What may change without being noticed: remarks on where the numbers and the predictions come from; and every
@@ -21,7 +21,7 @@ FREE = {"source: another", "preds: another", "rows: swapped", "rows: one fewer"}
 
 
 @pytest.fixture(scope="module")
-def made_r2r(toy: References) -> dict[str, Any]:
+def made_r2r(toy: ReferenceData) -> dict[str, Any]:
     """A file of the published form about predictions in the toy world: our own numbers, to be spoiled."""
     (predictions,), episodes = toy.predictions, toy.episodes("val_unseen")
     rows = [
@@ -36,13 +36,13 @@ def made_r2r(toy: References) -> dict[str, Any]:
     return {
         "source": "ourselves",
         "preds": "predictions/toy.json",
-        "rows": [row | measures._measured(row, toy.atlas) for row in rows],
-        **measures._aggregate(predictions, episodes, toy.atlas),
+        "rows": [row | metrics_check._row_metrics(row, toy.atlas) for row in rows],
+        **metrics_check._aggregate(predictions, episodes, toy.atlas),
     }
 
 
 @pytest.fixture(scope="module")
-def made_r4r(toy: References) -> dict[str, Any]:
+def made_r4r(toy: ReferenceData) -> dict[str, Any]:
     """Synthetic predictions for R4R: every path walked only so far. No aggregate is stored."""
     walks = read_r2r_records(toy.root / "R2R" / "R2R_val_seen.json", toy.graphs)
     rows = [
@@ -54,7 +54,7 @@ def made_r4r(toy: References) -> dict[str, Any]:
         }
         for number, record in enumerate(list(join_paths(walks, toy.graphs))[:8])
     ]
-    return {"source": "ourselves", "rows": [row | measures._measured(row, toy.atlas) for row in rows]}
+    return {"source": "ourselves", "rows": [row | metrics_check._row_metrics(row, toy.atlas) for row in rows]}
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +64,11 @@ def originals(vectors_root: Path) -> dict[str, dict[str, Any]]:
     return {name: value | {"rows": value["rows"][::10]} for name, value in stored.items()}
 
 
-Judge = Callable[[str, Any, References], Report]
+Judge = Callable[[str, Any, ReferenceData], Report]
 
 
 def test_our_own_numbers_are_accepted(
-    made_r2r: dict[str, Any], made_r4r: dict[str, Any], toy: References, judged: Judge
+    made_r2r: dict[str, Any], made_r4r: dict[str, Any], toy: ReferenceData, judged: Judge
 ) -> None:
     for name, made in ((R2R, made_r2r), (R4R, made_r4r)):
         report = judged(name, made, toy)
@@ -78,7 +78,7 @@ def test_our_own_numbers_are_accepted(
 @pytest.mark.real
 @pytest.mark.parametrize("name", [R2R, R4R])
 def test_the_originals_numbers_are_ours(
-    vectors_root: Path, real: References, judged: Judge, name: str
+    vectors_root: Path, real: ReferenceData, judged: Judge, name: str
 ) -> None:
     report = judged(name, json.loads((vectors_root / name).read_text()), real)
     assert report.exit_code == 0
@@ -93,7 +93,7 @@ def test_the_originals_numbers_are_ours(
 def test_no_value_can_be_changed_unnoticed(
     made_r2r: dict[str, Any],
     made_r4r: dict[str, Any],
-    toy: References,
+    toy: ReferenceData,
     judged: Judge,
     lies: Callable[[Any], Any],
 ) -> None:
@@ -108,7 +108,7 @@ def test_no_value_can_be_changed_unnoticed(
 @pytest.mark.parametrize("name", [R2R, R4R])
 def test_no_value_of_the_original_can_be_changed_unnoticed(
     originals: dict[str, dict[str, Any]],
-    real: References,
+    real: ReferenceData,
     judged: Judge,
     lies: Callable[[Any], Any],
     name: str,
@@ -121,7 +121,7 @@ def test_no_value_of_the_original_can_be_changed_unnoticed(
 def test_whatever_is_in_its_place_is_judged_not_stumbled_over(
     made_r2r: dict[str, Any],
     made_r4r: dict[str, Any],
-    toy: References,
+    toy: ReferenceData,
     judged: Judge,
     junk: Callable[[Any], Any],
 ) -> None:
@@ -135,7 +135,7 @@ def test_whatever_is_in_its_place_is_judged_not_stumbled_over(
 def test_a_missing_key_is_noticed(
     made_r2r: dict[str, Any],
     made_r4r: dict[str, Any],
-    toy: References,
+    toy: ReferenceData,
     judged: Judge,
     holes: Callable[[Any], Any],
 ) -> None:
@@ -146,7 +146,7 @@ def test_a_missing_key_is_noticed(
 
 
 def test_an_unknown_key_is_named_and_the_rest_compared(
-    made_r2r: dict[str, Any], toy: References, judged: Judge, novelties: Callable[[Any], Any]
+    made_r2r: dict[str, Any], toy: ReferenceData, judged: Judge, novelties: Callable[[Any], Any]
 ) -> None:
     for kind, spoiled in novelties(made_r2r):
         report = judged(R2R, spoiled, toy)
@@ -155,40 +155,40 @@ def test_an_unknown_key_is_named_and_the_rest_compared(
         assert report.skipped[0].reason == f"unknown to this version, not compared: {named}"
 
 
-def test_rows_alone_are_enough(made_r2r: dict[str, Any], toy: References, judged: Judge) -> None:
+def test_rows_alone_are_enough(made_r2r: dict[str, Any], toy: ReferenceData, judged: Judge) -> None:
     assert judged(R2R, {"rows": made_r2r["rows"]}, toy).exit_code == 0
 
 
 def test_without_the_predictions_their_aggregate_is_skipped(
-    made_r2r: dict[str, Any], toy: References, tmp_path: Path, judged: Judge
+    made_r2r: dict[str, Any], toy: ReferenceData, tmp_path: Path, judged: Judge
 ) -> None:
     data = tmp_path / "data"
     data.mkdir()
     for name in ("connectivity", "R2R"):
         (data / name).symlink_to(toy.root / name)
-    report = judged(R2R, made_r2r, References(data))
+    report = judged(R2R, made_r2r, ReferenceData(data))
     assert report.exit_code == 3
     assert report.skipped[0].reason.startswith("aggregate, extra, n, n_scans: the predictions they are of")
     quantities = {row.quantity for row in report.rows}
     assert {"rows.nDTW", "rows.gt_path"} <= quantities
     assert "rows.pred_path" not in quantities  # it would be compared with itself
-    assert judged(R2R, {"rows": made_r2r["rows"]}, References(data)).exit_code == 0
+    assert judged(R2R, {"rows": made_r2r["rows"]}, ReferenceData(data)).exit_code == 0
 
 
 @pytest.mark.parametrize("content", ["{}", "[", "[]", '[{"instr_id": "1_0"}]', "\x00"])
 def test_what_is_no_prediction_file_is_left_alone(
-    made_r2r: dict[str, Any], toy: References, tmp_path: Path, judged: Judge, content: str
+    made_r2r: dict[str, Any], toy: ReferenceData, tmp_path: Path, judged: Judge, content: str
 ) -> None:
     data = tmp_path / "data"
     (data / "predictions").mkdir(parents=True)
     for name in ("connectivity", "R2R", "predictions/toy.json"):
         (data / name).symlink_to(toy.root / name)
     (data / "predictions" / "a_note.json").write_text(content)
-    assert judged(R2R, made_r2r, References(data)).exit_code == 0
+    assert judged(R2R, made_r2r, ReferenceData(data)).exit_code == 0
 
 
 def test_predictions_of_more_than_the_split_are_noticed(
-    made_r2r: dict[str, Any], toy: References, tmp_path: Path, judged: Judge
+    made_r2r: dict[str, Any], toy: ReferenceData, tmp_path: Path, judged: Judge
 ) -> None:
     data = tmp_path / "data"
     (data / "predictions").mkdir(parents=True)
@@ -197,11 +197,11 @@ def test_predictions_of_more_than_the_split_are_noticed(
     predicted = json.loads((toy.root / "predictions" / "toy.json").read_text())
     predicted.append(predicted[0] | {"instr_id": "999999_0"})
     (data / "predictions" / "more.json").write_text(json.dumps(predicted))
-    assert judged(R2R, made_r2r, References(data)).exit_code == 1
+    assert judged(R2R, made_r2r, ReferenceData(data)).exit_code == 1
 
 
 def test_the_data_may_lie_in_the_layout_of_the_hamt_family(
-    made_r2r: dict[str, Any], toy: References, tmp_path: Path, judged: Judge
+    made_r2r: dict[str, Any], toy: ReferenceData, tmp_path: Path, judged: Judge
 ) -> None:
     data = tmp_path / "data"
     (data / "R2R" / "annotations").mkdir(parents=True)
@@ -209,4 +209,4 @@ def test_the_data_may_lie_in_the_layout_of_the_hamt_family(
     (data / "predictions").symlink_to(toy.root / "predictions")
     plain = toy.root / "R2R" / "R2R_val_unseen.json"
     (data / "R2R" / "annotations" / "R2R_val_unseen_enc.json").symlink_to(plain)
-    assert judged(R2R, made_r2r, References(data)).exit_code == 0
+    assert judged(R2R, made_r2r, ReferenceData(data)).exit_code == 0

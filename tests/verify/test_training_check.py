@@ -15,10 +15,15 @@ import msgspec
 import pytest
 
 from esceme.verify import Report, verify
-from esceme.verify.beside import Beside
-from esceme.verify.learning import WAYS, school_of
-from esceme.verify.references import References
-from esceme.verify.transcript import Asked, Imitated, ImitationLogs, Lessons
+from esceme.verify.fixtures import NetworkFiles, ReferenceData
+from esceme.verify.recording import TrainingItem
+from esceme.verify.training_check import (
+    FORWARD_MODES,
+    ImitationLogs,
+    ImitationRollout,
+    TrainingFile,
+    reference_trainer,
+)
 from fixtures.reference_files import write_folder, write_json_gz
 
 pytestmark = pytest.mark.long
@@ -47,27 +52,36 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make(
-    weights: Path, toy: References, *, variant: str = "hamt_esceme", flags: str = FLAGS, actions: Any = None
+    weights: Path,
+    toy: ReferenceData,
+    *,
+    variant: str = "hamt_esceme",
+    flags: str = FLAGS,
+    actions: Any = None,
 ) -> Any:
     """A file of our own numbers: of three episodes in the toy house, two stop, and one is cut off."""
     spoken = random.Random(3)
     items = [
-        Asked(
-            each.episode_id,
-            each.scene_id,
-            list(each.reference_path),
-            each.heading,
-            [spoken.randrange(210) for _ in range(spoken.randrange(3, 12))],
+        TrainingItem(
+            instr_id=each.episode_id,
+            scan=each.scene_id,
+            path=list(each.reference_path),
+            heading=each.heading,
+            instr_encoding=[spoken.randrange(210) for _ in range(spoken.randrange(3, 12))],
         )
         for each in list(toy.episodes("val_unseen").values())[:12:4]
     ]
-    nothing = Imitated(items, [[]] * LIMIT, [], ImitationLogs([]), {}, [])
-    school = school_of(
-        Lessons(imitated=nothing, variant=variant, flags=flags), Beside(NAME, weights / variant / NAME), toy
+    empty = ImitationRollout(
+        items=items, actions=[[]] * LIMIT, loss=[], logs=ImitationLogs([]), grad_norms={}, paths=[]
     )
-    lessons = Lessons(
-        imitated=school.imitate(items, WAYS["step by step"]),
-        rewarded=school.reinforce(items, actions or [[0, 1, -1], [1, -1, -1], [0, -1, -1], [1, -1, -1]]),
+    trainer = reference_trainer(
+        TrainingFile(imitation=empty, variant=variant, flags=flags),
+        NetworkFiles(NAME, weights / variant / NAME),
+        toy,
+    )
+    lessons = TrainingFile(
+        imitation=trainer.imitate(items, FORWARD_MODES["step by step"]),
+        a2c=trainer.reinforce(items, actions or [[0, 1, -1], [1, -1, -1], [0, -1, -1], [1, -1, -1]]),
         variant=variant,
         flags=flags,
     )
@@ -78,7 +92,7 @@ def make(
 
 
 @pytest.fixture(scope="module")
-def made(weights: Path, toy: References) -> Any:
+def made(weights: Path, toy: ReferenceData) -> Any:
     return make(weights, toy)
 
 
@@ -86,7 +100,7 @@ Judge = Callable[[Any], Report]
 
 
 @pytest.fixture
-def judge(weights: Path, toy: References, tmp_path: Path) -> Judge:
+def judge(weights: Path, toy: ReferenceData, tmp_path: Path) -> Judge:
     """The report on lessons, beside the weights of their variant."""
     for name in ("hamt", "hamt_esceme"):
         shutil.copytree(weights / name, tmp_path / name)
@@ -118,7 +132,7 @@ def changed(stored: Any, *place: Any, to: Callable[[Any], Any]) -> Any:
 @pytest.mark.real
 @pytest.mark.parametrize("kind", ["hamt", "hamt_esceme"])
 def test_the_originals_lessons_are_ours(
-    vectors_root: Path, real: References, tmp_path: Path, kind: str
+    vectors_root: Path, real: ReferenceData, tmp_path: Path, kind: str
 ) -> None:
     for name in (*NEEDED, NAME):
         shutil.copyfile(vectors_root / kind / name, tmp_path / name)
@@ -126,7 +140,7 @@ def test_the_originals_lessons_are_ours(
     assert report.exit_code == 0 and not report.skipped
     rows = {row.quantity: row for row in report.rows}
     parameters = 185 if kind == "hamt_esceme" else 179
-    for way in WAYS:
+    for way in FORWARD_MODES:
         assert rows[f"IL.actions ({way})"].compared == 28
         assert rows[f"IL.loss ({way}) (relative)"].compared == 4
         assert rows[f"IL.grad_norms ({way}), parameters"].compared == parameters
@@ -143,7 +157,7 @@ def test_the_originals_lessons_are_ours(
 @pytest.mark.real
 @pytest.mark.parametrize("kind", ["tdstp", "tdstp_esceme"])
 def test_those_of_td_stp_are_ours_step_by_step(
-    vectors_root: Path, real: References, tmp_path: Path, kind: str
+    vectors_root: Path, real: ReferenceData, tmp_path: Path, kind: str
 ) -> None:
     for name in (*NEEDED, NAME):
         shutil.copyfile(vectors_root / kind / name, tmp_path / name)
@@ -204,7 +218,7 @@ TD_STP_CHANGES = [
     ],
 )
 def test_one_change_in_the_originals_lessons_is_noticed(
-    vectors_root: Path, real: References, tmp_path: Path, kind: str, place: tuple[Any, ...], quantity: str
+    vectors_root: Path, real: ReferenceData, tmp_path: Path, kind: str, place: tuple[Any, ...], quantity: str
 ) -> None:
     for name in NEEDED:
         shutil.copyfile(vectors_root / kind / name, tmp_path / name)
@@ -225,7 +239,7 @@ def test_one_change_in_the_originals_lessons_is_noticed(
     ],
 )
 def test_other_flags_of_td_stp_are_other_lessons(
-    vectors_root: Path, real: References, tmp_path: Path, flag: str, quantity: str
+    vectors_root: Path, real: ReferenceData, tmp_path: Path, flag: str, quantity: str
 ) -> None:
     for name in NEEDED:
         shutil.copyfile(vectors_root / "tdstp_esceme" / name, tmp_path / name)
@@ -250,7 +264,7 @@ def test_other_flags_of_td_stp_are_other_lessons(
     ],
 )
 def test_lessons_of_any_size_and_settings_are_taken_again(
-    weights: Path, toy: References, judge: Judge, variant: str, flags: str
+    weights: Path, toy: ReferenceData, judge: Judge, variant: str, flags: str
 ) -> None:
     stored = make(weights, toy, variant=variant, flags=flags)
     report = judge(stored)

@@ -1,0 +1,159 @@
+"""Compare metrics of single episodes and of whole prediction files with the original evaluator's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from esceme.errors import WorldError
+from esceme.files import read_json
+from esceme.metrics import Array, PaddedPaths, cls, dtw, ndtw, path_length, spl
+from esceme.tasks.episode import SUCCESS_WITHIN, Episode
+from esceme.tasks.submission import Prediction
+from esceme.verify.comparison import Comparison, Json, Report, Skipped, value_or_error, without
+from esceme.verify.fixtures import ReferenceData
+from esceme.world.atlas import Atlas
+
+FILES = r"(.*/)?metrics_(?P<task>r2r|r4r)_(?P<split>train|val_seen|val_unseen)(_\w+)?\.json"
+TOLERANCE = 1e-9
+INPUTS = ("instr_id", "scan", "gt_path", "pred_path")
+AGGREGATES = {"n", "n_scans", "aggregate", "extra"}
+"""Sections about all predictions together; a file holds all of them or none."""
+
+PER_CENT = {
+    "success": "sr",
+    "oracle_success": "oracle_sr",
+    "spl": "spl",
+    "nDTW": "nDTW",
+    "SDTW": "SDTW",
+    "CLS": "CLS",
+}
+PLAIN = {
+    "trajectory_steps": "steps",
+    "trajectory_lengths": "lengths",
+    "nav_error": "nav_error",
+    "oracle_error": "oracle_error",
+}
+
+
+def check_metrics(name: str, path: Path, references: ReferenceData, report: Report) -> None:
+    """Compare `metrics_<task>_<split>….json`."""
+    stored, atlas, comparison = read_json(path, dict[str, Json]), references.atlas, Comparison(name)
+    match = re.fullmatch(FILES, name)
+    task, split = (match["task"], match["split"]) if match else ("", "")
+    rows = comparison.section(stored, "rows", list[dict[str, Json]])
+    comparison.add_distinct("rows.instr_id", [row.get("instr_id") for row in rows])
+    for row in rows:
+        comparison.add("rows", without(row, INPUTS), value_or_error(_row_metrics, row, atlas), TOLERANCE)
+    aggregates, predictions = AGGREGATES & set(stored), None
+    if task == "r4r":
+        _compare_paths(rows, references.r4r_paths(split), comparison)
+    else:
+        predictions = _predictions_of(rows, references)
+        _compare_inputs(rows, references.episodes(split), predictions, comparison)
+    if aggregates and predictions is None:
+        reason = f"{', '.join(sorted(aggregates))}: the predictions they are of are not in the data folder"
+        report.skipped.append(Skipped(name, reason))
+    elif aggregates and predictions is not None:
+        given = {key: stored.get(key) for key in AGGREGATES}
+        ours = value_or_error(_aggregate, predictions, references.episodes(split), atlas)
+        comparison.add("", given, ours, TOLERANCE)
+    comparison.unknown |= set(stored) - {"source", "preds", "rows"} - AGGREGATES
+    comparison.add_to(report)
+
+
+def _predictions_of(rows: Sequence[Json], references: ReferenceData) -> Mapping[str, Prediction] | None:
+    """The prediction file of the data folder that most of the rows were taken from, if there is one."""
+    best, most_equal = None, 0
+    for predictions in references.predictions:
+        pairs = [(predictions.get(f"{row.get('instr_id')}"), row.get("pred_path")) for row in rows]
+        equal = sum(prediction is not None and list(prediction.path) == path for prediction, path in pairs)
+        if equal > most_equal:
+            best, most_equal = predictions, equal
+    return best if 2 * most_equal > len(rows) else None
+
+
+def _compare_paths(rows: Sequence[Json], known: set[tuple[str, ...]], comparison: Comparison) -> None:
+    """Check that each path is one of R4R's; its ids differ between R4R files."""
+    for row in rows:
+        is_known = value_or_error(lambda path: tuple(path) in known, row.get("gt_path"))
+        comparison.add("rows.gt_path (is of R4R)", is_known, True, 0.0)
+
+
+def _compare_inputs(
+    rows: Sequence[Json],
+    episodes: Mapping[str, Episode],
+    predictions: Mapping[str, Prediction] | None,
+    comparison: Comparison,
+) -> None:
+    """Compare a row's scene and paths with its R2R episode and, if known, with its prediction."""
+    known = {"scan", "gt_path"} | ({"pred_path"} if predictions is not None else set())
+    for row in rows:
+        given = {key: value for key, value in row.items() if key in known}
+        comparison.add("rows", given, value_or_error(_inputs, row, episodes, predictions), 0.0)
+
+
+def _inputs(row: Json, episodes: Mapping[str, Episode], predictions: Mapping[str, Prediction] | None) -> Json:
+    if row.get("instr_id") not in episodes:
+        raise WorldError(f"R2R has no episode {row.get('instr_id')}")
+    episode = episodes[row["instr_id"]]
+    inputs = {"scan": episode.scene_id, "gt_path": list(episode.reference_path)}
+    if predictions is None:
+        return inputs
+    return inputs | {"pred_path": [point.viewpoint for point in predictions[episode.episode_id].trajectory]}
+
+
+def _row_metrics(row: Json, atlas: Atlas) -> Json:
+    paths, references = (
+        PaddedPaths.of(atlas.locate_all([(row["scan"], row[key])])) for key in ("pred_path", "gt_path")
+    )
+    return {key: float(value[0]) for key, value in _metrics(paths, references, atlas).items()}
+
+
+def _metrics(paths: PaddedPaths, references: PaddedPaths, atlas: Atlas) -> dict[str, Array]:
+    """The original's metrics of each episode by its names, each (B,)."""
+    length, reference_length = path_length(paths, atlas), path_length(references, atlas)
+    costs = atlas.distance(paths.viewpoints[:, None], references.viewpoints[None])
+    warped = dtw(costs, paths.count, references.count)
+    normalised = ndtw(warped, references.count)
+    error = atlas.distance(paths.end, references.end)
+    nearest = atlas.distance(paths.viewpoints, references.end).min(axis=0)
+    success = (error < SUCCESS_WITHIN).astype(float)
+    return {
+        "nav_error": error,
+        "oracle_error": nearest,
+        "trajectory_steps": paths.count - 1.0,
+        "trajectory_lengths": length,
+        "success": success,
+        "spl": spl(success, length=length, reference_length=reference_length),
+        "oracle_success": (nearest < SUCCESS_WITHIN).astype(float),
+        "DTW": warped,
+        "nDTW": normalised,
+        "SDTW": success * normalised,
+        "CLS": cls(costs.min(axis=0), references.count, length=length, reference_length=reference_length),
+    }
+
+
+def _aggregate(predictions: Mapping[str, Prediction], episodes: Mapping[str, Episode], atlas: Atlas) -> Json:
+    """Means over a whole prediction file, and the original's counts."""
+    chosen = [episodes[name] for name in predictions]
+    scenes = [episode.scene_id for episode in chosen]
+    names = [[point.viewpoint for point in prediction.trajectory] for prediction in predictions.values()]
+    paths = PaddedPaths.of(atlas.locate_all(zip(scenes, names, strict=True)))
+    references = PaddedPaths.of(
+        atlas.locate_all((episode.scene_id, episode.reference_path) for episode in chosen)
+    )
+    means = {key: float(value.mean()) for key, value in _metrics(paths, references, atlas).items()}
+    return {
+        "n": len(chosen),
+        "n_scans": len(set(scenes)),
+        "aggregate": {short: means[name] for name, short in PLAIN.items()}
+        | {short: 100 * means[name] for name, short in PER_CENT.items()},
+        "extra": {
+            "n_zero_length_predictions": sum(len(path) == 1 for path in names),
+            "n_with_consecutive_duplicates": sum(
+                any(a == b for a, b in zip(path, path[1:], strict=False)) for path in names
+            ),
+        },
+    }

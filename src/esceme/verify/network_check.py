@@ -1,0 +1,302 @@
+"""Compare network outputs with the original's: text, history and observation tokens, scores and values."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from esceme.agents.base import TokenBatch
+from esceme.agents.hamt import HAMT, Considered
+from esceme.agents.layers import CrossLayer, Tokens
+from esceme.agents.tdstp import TDSTP, Planned, grid_points
+from esceme.errors import ConfigError, DataError
+from esceme.memory import CandidateEnhancing, MemorySubgraph
+from esceme.navigator import Navigator
+from esceme.observation import Observation
+from esceme.verify.comparison import MALFORMED, Comparison, Report, Skipped
+from esceme.verify.fixtures import CRITIC, NetworkFiles, ReferenceData, Tensors, network_of, read_tensors
+
+FILES = r"(.*/)?(?P<case>case[^_/]+)_(?P<config>[^/]+)_outputs\.safetensors"
+TOLERANCE = 1e-5
+"""Of single precision: the original differs from itself in double precision by up to 4e-6."""
+DOUBLE = "_f64"
+"""Suffix of quantities in double precision."""
+DOUBLE_TOLERANCE = 1e-9
+Network = HAMT | TDSTP
+NetworkState = Any
+"""`HamtState` or `TdstpState`."""
+
+
+def check_network(name: str, path: Path, references: ReferenceData, report: Report) -> None:
+    """Compare `case…_<configuration>_outputs.safetensors`."""
+    match = re.fullmatch(FILES, name)
+    case, config = (match["case"], match["config"]) if match else ("", "")
+    files, comparison, stored = NetworkFiles(name, path), Comparison(name), read_tensors(path)
+    navigator = files.navigator(files.options(config))
+    inputs = files.tensors(f"{case}_inputs.safetensors")
+    try:
+        ours = network_outputs(navigator, inputs)
+        doubled = network_outputs(copy.deepcopy(navigator).double(), _to_double(inputs))
+        _compare_recalled(navigator, inputs, comparison)
+        _compare_grid(navigator, inputs, comparison)
+        masks = _valid_tokens(navigator, inputs)
+    except (*MALFORMED, RuntimeError, ConfigError) as error:
+        raise DataError(f"{case}_inputs.safetensors does not fit the network: {error!r}") from None
+    doubled = {f"{key}{DOUBLE}": value for key, value in doubled.items() if f"{key}{DOUBLE}" in stored}
+    if not files.has(CRITIC):
+        stored, ours, doubled = (_without_critic(tensors) for tensors in (stored, ours, doubled))
+        report.skipped.append(Skipped(name, f"critic: there is no {CRITIC} beside it"))
+    _compare_tensors(stored, ours, masks, TOLERANCE, comparison)
+    _compare_tensors(stored, doubled, masks, DOUBLE_TOLERANCE, comparison)
+    comparison.unknown |= set(stored) - set(ours) - set(doubled)
+    comparison.add_to(report)
+    report.used |= files.used
+
+
+def _compare_tensors(
+    stored: Tensors, ours: Tensors, masks: Tensors, tolerance: float, comparison: Comparison
+) -> None:
+    """Compare each of our tensors with the stored one; the tensors of all steps are one quantity.
+
+    `masks` selects the elements to compare of some tensors.
+    """
+    for key, value in ours.items():
+        quantity = re.sub(r"^s\d+\.", "", key)
+        if key not in stored:
+            comparison.add_missing(key)
+            continue
+        theirs = stored[key].double()
+        if quantity == "hist_embeds_out" and theirs.ndim == value.ndim:  # (B, S, H)
+            theirs = theirs[:, : value.shape[1]]  # the rest is padding in every row
+        if key in masks and theirs.shape == value.shape:
+            theirs, value = theirs[masks[key]], value[masks[key]]
+        comparison.add_array(quantity, theirs.numpy(), value.double().numpy(), tolerance)
+
+
+def _valid_tokens(navigator: Navigator, given: Tensors) -> Tensors:
+    """Masks of valid tokens, by the names of the outputs of which only those are compared.
+
+    Under the structured mask a padding token may attend to no token. The original adds -10000 to all of its
+    scores, so that it attends to every token, with what rounding leaves of them; ours attends to itself. No
+    valid token attends to padding.
+    """
+    agent = network_of(navigator)
+    if not isinstance(agent, TDSTP) or not agent.config.structured:
+        return {}
+    masks: Tensors = {}
+    for step in range(_steps(given)):
+        inputs = _at(given, step)
+        valid = torch.arange(int(inputs["hist_lens"].max())) < inputs["hist_lens"][:, None]
+        masks |= {f"s{step}.hist_embeds_out": valid, f"s{step}.ob_embeds_out": inputs["ob_masks"]}
+    return masks
+
+
+def _to_double(tensors: Tensors) -> Tensors:
+    return {
+        name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()
+    }
+
+
+def _without_critic(tensors: Tensors) -> Tensors:
+    return {name: tensor for name, tensor in tensors.items() if ".critic" not in name}
+
+
+# -- our own numbers -------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def network_outputs(navigator: Navigator, given: Tensors) -> Tensors:
+    """Compute all tensors of a file of outputs, by their names, from the tensors of a file of inputs.
+
+    Scores, states and values are computed as in a rollout, without padding. Other outputs are computed with
+    padding, as in the original. Both computations run side by side, each with its own state.
+    """
+    agent = network_of(navigator)
+    words = TokenBatch(given["txt_ids"], given["txt_masks"])
+    packed: NetworkState = agent.begin(words, words.ids[:, 0])
+    encoded = agent.read(words, everything=True)
+    texts = _text_outputs(agent, encoded, words.valid)
+    outputs = {"history.global": packed.history[:, 0], **texts}
+    if isinstance(agent, TDSTP):
+        packed = replace(packed, target=agent.positions(given["global_pos"]) * packed.words[:, :1])
+        outputs["global_pos.feat"] = packed.target
+    padded = replace(packed, words=encoded)
+    for step in range(_steps(given)):
+        inputs = _at(given, step)
+        seen, token = _seen(navigator, inputs), _history_token(agent, inputs, step)
+        packed, padded = _at_step(packed, agent, inputs), _at_step(padded, agent, inputs)
+        short, whole = _forward(agent, packed, seen), _forward(agent, padded, seen, everything=True)
+        values = {**_step_outputs(agent, short, whole, step + 1, seen.kind.shape[1]), "hist_step": token}
+        if not agent.config.language_cross_attention:  # the text that the last layer reads
+            values["txt_embeds_out"] = texts[f"language.txt_embeds.{len(texts) - 2}"]
+        outputs |= {f"s{step}.{key}": value for key, value in values.items()}
+        packed, padded = _next_state(packed, short, whole, token), _next_state(padded, whole, whole, token)
+    return outputs
+
+
+def _steps(given: Tensors) -> int:
+    return len({match[0] for key in given if (match := re.match(r"s\d+\.", key))})
+
+
+def _at(given: Tensors, step: int) -> Tensors:
+    """The inputs of a step, by their names without the step."""
+    return {key.removeprefix(f"s{step}."): given[key] for key in given if key.startswith(f"s{step}.")}
+
+
+def _text_outputs(agent: Network, encoded: Tensor, valid: Tensor) -> Tensors:
+    """The encoded text; without language cross-attention, also the text of each cross layer."""
+    if agent.config.language_cross_attention:
+        return {"language.txt_embeds": encoded}
+    last = agent.cross_layers[-1]
+    assert isinstance(last, CrossLayer)
+    last_text = last.text(Tokens.of(encoded, valid, everything=True)).padded
+    texts = [*agent.text_of_layers(encoded, valid, everything=True), last_text]
+    return {f"language.txt_embeds.{depth}": text for depth, text in enumerate(texts)}
+
+
+def _at_step(state: NetworkState, agent: Network, inputs: Tensors) -> NetworkState:
+    """The state with a step's history lengths and, for TD-STP, the links between visited viewpoints."""
+    state = replace(state, lived=inputs["hist_lens"])
+    if isinstance(agent, TDSTP) and agent.config.structured and state.history.shape[1] > 1:
+        linked = functional.pad(inputs["graph_mask"].long(), (1, 0, 1, 0))  # (B, S, S)
+        state = replace(state, linked=linked)
+    return state
+
+
+def _forward(
+    agent: Network, state: NetworkState, seen: Observation, *, everything: bool = False
+) -> Considered | Planned:
+    """Run the cross-modal encoder; positions in the inputs are relative to the start already."""
+    if isinstance(agent, TDSTP):
+        return agent.plan(state, seen, everything=everything)
+    return agent.consider(state, seen, everything=everything)
+
+
+def _next_state(
+    state: NetworkState, short: Considered | Planned, whole: Considered | Planned, token: Tensor
+) -> NetworkState:
+    """The state after a step: one more history token; TD-STP continues with its outputs (spec D.4).
+
+    Padding keeps the original's values, since its history layers read them.
+    """
+    if isinstance(short, Planned):
+        longest = short.history.shape[1]
+        valid = (torch.arange(longest) < state.lived[:, None])[..., None]
+        history = torch.where(valid, short.history, whole.history)
+        history = torch.cat([history, state.history[:, longest:]], 1)
+        state = replace(state, history=history, target=short.target)
+    return replace(state, history=torch.cat([state.history, token[:, None]], 1))
+
+
+def _step_outputs(
+    agent: Network, short: Considered | Planned, whole: Considered | Planned, num_history: int, width: int
+) -> Tensors:
+    """The outputs of a step, from the computations without (`short`) and with padding (`whole`)."""
+    logits = _widened(short.logits, width)  # (B, N)
+    planned: Tensors = {}
+    if isinstance(short, Planned) and isinstance(whole, Planned):
+        logits = torch.cat([_widened(short.back, num_history), logits], 1)  # (B, S + N)
+        planned = {"pos_logit": short.guess, "pos_embeds": whole.target}
+    return {
+        "act_logits": logits,
+        "log_softmax": logits.log_softmax(1),
+        "states": short.states,
+        "critic": agent.critic(short.states).squeeze(1),
+        "txt_embeds_out": whole.text,
+        "hist_embeds_out": whole.history,
+        "ob_embeds_out": whole.sight,
+        **planned,
+    }
+
+
+def _widened(logits: Tensor, width: int) -> Tensor:
+    return functional.pad(logits, (0, width - logits.shape[1]), value=-torch.inf)
+
+
+def _history_token(agent: Network, inputs: Tensors, step: int) -> Tensor:
+    """The history token of a step, (B, H)."""
+    panorama = None
+    if agent.config.encode_panorama:
+        panorama = agent.history.encode_panorama(inputs["hist_pano_img_feats"], inputs["hist_pano_ang_feats"])
+    features = inputs["hist_img_feats"]
+    steps = torch.full((len(features),), step)
+    token: Tensor = agent.history(features, inputs["hist_ang_feats"], steps, panorama)
+    if isinstance(agent, TDSTP) and agent.config.history_positions:
+        token = token + agent.positions(inputs["position"])
+    return token
+
+
+# -- observations and memory ------------------------------------------------------------------------------
+
+
+class _StoredMemory(NamedTuple):
+    """A memory that recalls the stored feature of every token."""
+
+    features: Tensor
+
+    def recall_at(self, viewpoints: Tensor) -> Tensor:
+        """The stored features, (B, N, D)."""
+        return self.features
+
+    def surroundings(self, viewpoints: Tensor) -> MemorySubgraph:
+        """An empty graph: the inputs do not say which viewpoints the candidates are."""
+        none = viewpoints[:0]
+        empty = (self.features.new_zeros(0, self.features.shape[-1]), none.expand(2, 0))
+        return MemorySubgraph(none, *empty, torch.zeros(len(viewpoints), 0, dtype=torch.bool))
+
+    def remember_seen(self, observation: Observation) -> None:
+        """Do nothing."""
+
+
+def _seen(navigator: Navigator, inputs: Tensors) -> Observation:
+    """The observation after the reader."""
+    return replace(navigator.see(*_observation(inputs)), valid=inputs["ob_masks"])
+
+
+def _observation(inputs: Tensors) -> tuple[Observation, _StoredMemory]:
+    """The observation and its memory; padding counts as valid, since the original's fusion reads it."""
+    features, kind = inputs["ob_img_feats"], inputs["ob_nav_types"]
+    unknown = torch.full_like(kind, -1)
+    observation = Observation(
+        features=features,
+        plain=features,
+        angles=inputs["ob_ang_feats"],
+        kind=kind,
+        valid=torch.ones_like(inputs["ob_masks"]),
+        neighbour=unknown,
+        view=unknown,
+        viewpoint=unknown[:, 0],
+        facing=unknown[:, 0],
+        positions=inputs.get("ob_position"),
+    )
+    remembered = inputs.get("ob_node_feats", torch.zeros_like(features))
+    return observation, _StoredMemory(remembered * observation.is_candidate[..., None])
+
+
+def _compare_recalled(navigator: Navigator, given: Tensors, comparison: Comparison) -> None:
+    """Compare the memory vectors of all tokens, given those of the candidates (spec C.4)."""
+    reader = navigator.reader
+    if not isinstance(reader, CandidateEnhancing):
+        return
+    for step in range(_steps(given)):
+        inputs = _at(given, step)
+        ours = reader.recall(*_observation(inputs))
+        comparison.add_array("ob_node_feats", inputs["ob_node_feats"].numpy(), ours.numpy(), 0.0)
+
+
+def _compare_grid(navigator: Navigator, given: Tensors, comparison: Comparison) -> None:
+    """Compare the points of the target grid around the start, and their order (spec D.3)."""
+    if not isinstance(navigator.agent, TDSTP):
+        return
+    stored = given["global_pos"]  # (B, G, 3)
+    spacing = float(stored[0, 1, 1] - stored[0, 0, 1])
+    ours = grid_points(math.isqrt(stored.shape[1]), spacing).expand(len(stored), -1, -1)
+    comparison.add_array("global_pos", stored.numpy(), ours.numpy(), TOLERANCE)

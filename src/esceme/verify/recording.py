@@ -1,0 +1,268 @@
+"""Rollouts as reference files record them, and what both kinds of rollout files need to be replayed."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from esceme.agents.base import Decision, State
+from esceme.agents.tdstp import TDSTP
+from esceme.errors import ConfigError, DataError, WorldError
+from esceme.files import read_json
+from esceme.memory import Memory
+from esceme.navigator import Navigator
+from esceme.observation import Observation
+from esceme.tasks.episode import Episode
+from esceme.verify.comparison import Comparison, Json, Report, Skipped, value_or_error
+from esceme.verify.fixtures import NOT_COMPARED, ReferenceData, network_of
+from esceme.world.atlas import Atlas
+from esceme.world.features import ArrayFeatures
+from esceme.world.geometry import VIEWS
+
+VARIANTS = ("hamt", "hamt_esceme", "tdstp", "tdstp_esceme")
+
+
+class RecordedItem(msgspec.Struct, kw_only=True):
+    """An episode as a file states it."""
+
+    scan: str
+    path: list[str]
+    heading: float
+    instr_encoding: list[int]
+
+
+class RolloutItem(RecordedItem, kw_only=True):
+    """An episode of a file of greedy rollouts."""
+
+    start: str
+    path: list[str] = msgspec.field(name="gt_path")
+
+
+class TrainingItem(RecordedItem, kw_only=True):
+    """An episode of a file of training steps."""
+
+    instr_id: str
+
+
+class RecordedRollout(msgspec.Struct, kw_only=True):
+    """A batch of episodes that were rolled out together."""
+
+    items: Sequence[RecordedItem]
+
+    @property
+    def episode_ids(self) -> list[str]:
+        """One id per item."""
+        raise NotImplementedError
+
+    def episodes(self, vocabulary: int) -> list[Episode]:
+        """The items as episodes; raises `DataError` if one has an invalid field."""
+        return [
+            _episode(episode_id, item, vocabulary)
+            for episode_id, item in zip(self.episode_ids, self.items, strict=False)
+        ]
+
+
+class RecordedFile(msgspec.Struct, kw_only=True):
+    """The header of a file of rollouts."""
+
+    variant: str = ""
+    flags: str = ""
+    """The original's command line."""
+
+    @property
+    def options(self) -> dict[str, Json]:
+        """The flags by name."""
+        return parse_flags(self.flags)
+
+
+def _episode(episode_id: str, item: RecordedItem, vocabulary: int) -> Episode:
+    if not item.instr_encoding or not all(0 <= token < vocabulary for token in item.instr_encoding):
+        raise DataError(f"{episode_id}: expected ids from 0 to {vocabulary - 1}, and at least one")
+    if not item.path or not math.isfinite(item.heading):
+        raise DataError(f"{episode_id}: has no path or no heading")
+    return Episode(
+        episode_id=episode_id,
+        scene_id=item.scan,
+        path_id=episode_id,
+        reference_path=tuple(item.path),
+        heading=item.heading,
+        instruction="",
+        tokens=tuple(item.instr_encoding),
+    )
+
+
+def tokens_of(episode: Episode) -> tuple[int, ...]:
+    """The token ids of an episode's instruction."""
+    return episode.tokens or ()
+
+
+# -- reading -----------------------------------------------------------------------------------------------
+
+
+def read_variant(path: Path) -> dict[str, Json]:
+    """Read a file of rollouts; raises `DataError` if its network is not one of `VARIANTS`."""
+    raw = read_json(path, dict[str, Json])
+    if raw.get("variant") not in VARIANTS:
+        raise DataError(NOT_COMPARED)
+    return raw
+
+
+def unknown_keys(raw: Json, known: Any, prefix: str = "") -> Iterator[str]:
+    """Dotted names of the keys in `raw` that the struct `known`, converted from it, has no field for."""
+    if isinstance(raw, list) and isinstance(known, list):
+        for raw_value, known_value in zip(raw, known, strict=False):
+            yield from unknown_keys(raw_value, known_value, prefix)
+    elif isinstance(raw, dict) and isinstance(known, msgspec.Struct):
+        kind = type(known)
+        fields = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
+        for key, value in raw.items():
+            if key in fields:
+                yield from unknown_keys(value, getattr(known, fields[key]), f"{prefix}{key}.")
+            else:
+                yield f"{prefix}{key}"
+
+
+def parse_flags(text: str) -> dict[str, Json]:
+    """Parse the original's command line; a flag without a value is True.
+
+    >>> parse_flags("--no_lang_ca --max_action_len 8")
+    {'no_lang_ca': True, 'max_action_len': '8'}
+    """
+    words = [words.split() for words in f" {' '.join(text.split())}".split(" --")[1:]]
+    return {word[0]: " ".join(word[1:]) or True for word in words if word}
+
+
+def max_steps_of(flags: Mapping[str, Json], recorded: int) -> int:
+    """The limit on decisions: that of the flags, else the `recorded` number of steps."""
+    with suppress(ValueError):
+        recorded = int(str(flags.get("max_action_len", recorded)))
+    return max(recorded, 1)
+
+
+def compare_items(
+    rollouts: Iterable[tuple[str, RecordedRollout]],
+    references: ReferenceData,
+    comparison: Comparison,
+    report: Report,
+) -> None:
+    """Compare scene, heading and path of each item with its R2R episode; `rollouts` come with their names."""
+    rollouts = list(rollouts)
+    known = references.episodes_with({key for _, rollout in rollouts for key in rollout.episode_ids})
+    if not known:
+        report.skipped.append(Skipped(comparison.file, "items: there is no R2R in the data folder"))
+        return
+    for name, rollout in rollouts:
+        for episode_id, item in zip(rollout.episode_ids, rollout.items, strict=False):
+            stored = msgspec.to_builtins(item)
+            del stored["instr_encoding"]
+            stored.pop("instr_id", None)
+            comparison.add(f"{name}.items", stored, value_or_error(_item, episode_id, stored, known), 0.0)
+
+
+def _item(episode_id: str, keys: Iterable[str], known: Mapping[str, Episode]) -> Json:
+    if episode_id not in known:
+        raise WorldError(f"R2R has no episode {episode_id}")
+    episode, path = known[episode_id], list(known[episode_id].reference_path)
+    values = {
+        "scan": episode.scene_id,
+        "start": path[0],
+        "heading": episode.heading,
+        "gt_path": path,
+        "path": path,
+    }
+    return {key: value for key, value in values.items() if key in keys}
+
+
+# -- replaying -----------------------------------------------------------------------------------------------
+
+
+def configure(navigator: Navigator, recorded: RecordedFile) -> Navigator:
+    """Set the TD-STP options among the flags that affect rollouts and training only; HAMT has none.
+
+    Raises `DataError` if the file is of another agent than the weights.
+    """
+    agent, flags = navigator.agent, recorded.options
+    if recorded.variant.startswith("tdstp") != isinstance(agent, TDSTP):
+        raise DataError(f"of '{recorded.variant}', and the weights beside it are of {type(agent).__name__}")
+    if not isinstance(agent, TDSTP):
+        return navigator
+    try:
+        agent.config = replace(
+            agent.config,
+            reweigh=bool(flags.get("logit-reweighting", False)),
+            go_back=not flags.get("no-gas", False),
+            target_weight=float(str(flags.get("gp_loss_weight", 0.2))),
+            candidate_positions="here" if flags.get("cand-use-ob-pos", False) else "there",
+        )
+    except (ValueError, ConfigError) as error:
+        raise DataError(f"flags that this version does not know: {error}") from None
+    return navigator
+
+
+def random_features(scene: str, viewpoint: str, width: int) -> NDArray[np.float32]:
+    """The features of a viewpoint in all recorded rollouts: noise seeded by its name, (36, D)."""
+    seed = zlib.crc32(f"{scene}_{viewpoint}".encode())
+    return np.random.RandomState(seed).randn(VIEWS, width).astype(np.float32)
+
+
+def atlas_of(rollouts: Iterable[RecordedRollout], navigator: Navigator, references: ReferenceData) -> Atlas:
+    """The scenes of the rollouts with random features of the network's width."""
+    scenes = {item.scan for rollout in rollouts for item in rollout.items}
+    return random_atlas(scenes, references, network_of(navigator).config.feature_width)
+
+
+def random_atlas(scenes: set[str], references: ReferenceData, width: int) -> Atlas:
+    """These scenes with `random_features`; raises `WorldError` for an unknown scene."""
+    if missing := sorted(scenes - set(references.graphs)):
+        raise WorldError(f"no scene {', '.join(missing)} in the data folder")
+    graphs = [references.graphs[scene] for scene in sorted(scenes)]
+    features = {
+        f"{graph.scene_id}_{viewpoint}": random_features(graph.scene_id, viewpoint, width)
+        for graph in graphs
+        for viewpoint in graph.viewpoints
+    }
+    return Atlas(graphs, ArrayFeatures.from_mapping(features, source="random"))
+
+
+@dataclass(frozen=True)
+class LastStep:
+    """Inputs of a navigator's latest decision."""
+
+    memory: Memory | None
+    state: State
+    """Before the decision."""
+    seen: Observation
+    next_state: State
+    """After the decision."""
+
+
+class RecordingNavigator(Navigator):
+    """A navigator that keeps the inputs of its latest decision."""
+
+    last: LastStep
+    _memory: Memory | None = None
+
+    def see(self, observation: Observation, memory: Memory | None) -> Observation:
+        """Keep the memory, then read it as usual."""
+        self._memory = memory
+        return super().see(observation, memory)
+
+    def decide(self, state: State, seen: Observation) -> Decision:
+        """Decide as usual, and keep the inputs."""
+        decision = super().decide(state, seen)
+        self.last = LastStep(self._memory, state, seen, decision.state or state)
+        return decision
+
+
+def row_at(rows: Sequence[Sequence[Any]] | None, row: int) -> Sequence[Any]:
+    """A row of a table, empty if there is none."""
+    return rows[row] if rows is not None and row < len(rows) else []

@@ -1,0 +1,357 @@
+"""Compare whole greedy rollouts with the original's: paths, scores, recalled tokens, and the final memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from esceme.agents.base import BacktrackRoutes, Decision
+from esceme.agents.crossmodal import CrossModalState
+from esceme.agents.tdstp import TDSTP, TdstpState
+from esceme.errors import DataError
+from esceme.evaluation.protocol import open_memory
+from esceme.evaluation.schedule import Interleaved
+from esceme.files import read_json
+from esceme.memory import CandidateEnhancing, MemoryBank
+from esceme.navigator import Navigator
+from esceme.observation import Observation
+from esceme.rollout import roll_out
+from esceme.trajectory import Trajectory, next_poses
+from esceme.verify.comparison import MALFORMED, Comparison, Json, Report
+from esceme.verify.fixtures import NetworkFiles, NetworkOptions, ReferenceData, network_of
+from esceme.verify.recording import (
+    RecordedFile,
+    RecordedRollout,
+    RecordingNavigator,
+    RolloutItem,
+    atlas_of,
+    compare_items,
+    configure,
+    max_steps_of,
+    read_variant,
+    row_at,
+    tokens_of,
+    unknown_keys,
+)
+from esceme.world.atlas import CONTEXT, Atlas, Pose
+from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS
+
+FILES = r"(.*/)?rollout_argmax[^/]*\.json\.gz"
+REPLACED = "replaced_"
+"""Prefix of a key that holds a tensor in place of the folder's tensor of that name."""
+LOGIT_TOLERANCE, ANGLE_TOLERANCE, MEMORY_TOLERANCE = 1e-4, 1e-6, 1e-6
+TIE = 1e-4
+"""Scores nearer to each other than this may come in either order."""
+NUM_FLAGS = 10
+"""Number of tokens whose recall flag a file holds."""
+NUM_FEATURES = 4
+"""Number of values of each memory vector that a file holds."""
+
+
+class RecordedStep(msgspec.Struct):
+    """One step of a batch: a row per episode, ended ones included."""
+
+    raw_logits: list[list[float | None]]
+    nav_types: list[list[int]]
+    hist_lens: list[int]
+    node_nonzero_per_item: list[list[int]] | None = None
+
+
+class GreedyRollout(RecordedRollout, kw_only=True):
+    """A batch of episodes with greedy actions."""
+
+    instr_ids: list[str]
+    items: list[RolloutItem]
+    paths: list[list[tuple[str, float, float]]]
+    steps: list[RecordedStep]
+
+    @property
+    def episode_ids(self) -> list[str]:
+        """One id per item."""
+        return self.instr_ids
+
+
+class RecordedPass(msgspec.Struct):
+    """Consecutive batches, and the memory after them."""
+
+    batches: list[GreedyRollout]
+    memory_first4_of_feat: dict[str, dict[str, list[float]]] | None = None
+    memory_edges: dict[str, list[tuple[str, str]]] | None = None
+
+
+class RolloutFile(RecordedFile, kw_only=True):
+    """A file of greedy rollouts; memory is kept from pass to pass."""
+
+    passes: list[RecordedPass]
+    weights: str = ""
+
+    @property
+    def batches(self) -> list[GreedyRollout]:
+        """The batches of all passes."""
+        return [batch for recorded in self.passes for batch in recorded.batches]
+
+
+def check_rollouts(name: str, path: Path, references: ReferenceData, report: Report) -> None:
+    """Compare `rollout_argmax….json.gz`."""
+    raw = read_variant(path)
+    stored, files, comparison = read_json(path, RolloutFile), NetworkFiles(name, path), Comparison(name)
+    comparison.unknown |= {key for key in unknown_keys(raw, stored) if not key.startswith(REPLACED)}
+    if not stored.passes or not all(recorded.batches for recorded in stored.passes):
+        comparison.add_missing("passes.batches")
+    try:
+        for batch in stored.batches:
+            num_items = len(batch.items)
+            comparison.add("passes.batches.items (how many)", num_items, len(batch.instr_ids), 0.0)
+        named = (("passes.batches", batch) for batch in stored.batches)
+        compare_items(named, references, comparison, report)
+        navigator = rollout_navigator(stored, files, raw)
+        if any(batch.items for batch in stored.batches):
+            for recorded, ours, num_ties in replay_passes(stored, navigator, references):
+                _compare_pass(recorded, ours, num_ties, comparison)
+        report.used |= files.used
+    finally:
+        comparison.add_to(report)
+
+
+def rollout_navigator(stored: RolloutFile, files: NetworkFiles, raw: Mapping[str, Json]) -> Navigator:
+    """The network of a file of rollouts, with the tensors that the file replaces."""
+    values = {key.removeprefix(REPLACED): value for key, value in raw.items() if key.startswith(REPLACED)}
+    try:
+        replaced = {key: torch.tensor(value, dtype=torch.float32) for key, value in values.items()}
+    except (*MALFORMED, RuntimeError) as error:
+        raise DataError(f"a replaced tensor is invalid: {error}") from None
+    options = NetworkOptions.from_arguments(stored.options)
+    return configure(files.navigator(options, replaced=replaced), stored)
+
+
+# -- replay ------------------------------------------------------------------------------------------------
+
+
+def replay_passes(
+    stored: RolloutFile, navigator: Navigator, references: ReferenceData
+) -> list[tuple[RecordedPass, RecordedPass, int]]:
+    """Roll the stored episodes out again; per pass: the stored one, ours, and the number of ties in it."""
+    config, reader = network_of(navigator).config, navigator.reader
+    atlas = atlas_of(stored.batches, navigator, references)
+    max_steps = max_steps_of(stored.options, max(len(batch.steps) for batch in stored.batches))
+    recorder, lifetime = (
+        RecordingNavigator(navigator.agent, reader).eval(),
+        open_memory("cold", reader, atlas),
+    )
+    passes = []
+    for recorded in stored.passes:
+        replay = GreedyReplay(atlas, recorder, recorded.batches)
+        episodes = [batch.episodes(config.vocabulary) for batch in replay.batches]
+        source = Interleaved(atlas, episodes, lifetime)
+        with torch.inference_mode():
+            for _ in roll_out(
+                recorder, atlas, source, lifetime.bank, replay.choose, encode=tokens_of, max_steps=max_steps
+            ):
+                pass
+        ours = RecordedPass(replay.recorded(), *_recorded_memory(lifetime.bank))
+        passes.append((recorded, ours, replay.num_ties))
+    return passes
+
+
+def _recorded_memory(
+    bank: MemoryBank | None,
+) -> tuple[dict[str, dict[str, list[float]]] | None, dict[str, list[tuple[str, str]]] | None]:
+    """The first values of each memory vector, and the edges, by scene."""
+    if bank is None:
+        return None, None
+    vectors, edges = {}, {}
+    for scene in bank.scenes:
+        names = sorted(bank[scene].viewpoints)
+        values = bank[scene].recall(names)[:, :NUM_FEATURES].tolist()
+        vectors[scene] = dict(zip(names, values, strict=True))
+        edges[scene] = [(a, b) for a, b in sorted(bank[scene].edges)]
+    return vectors, edges
+
+
+class GreedyReplay:
+    """Select the greedy action, or the stored one in a tie, and record every step as files do."""
+
+    def __init__(self, atlas: Atlas, navigator: RecordingNavigator, batches: Sequence[GreedyRollout]) -> None:
+        """Start before the first batch; batches without episodes are left out."""
+        self.batches = [batch for batch in batches if batch.instr_ids and batch.items]
+        self.num_ties = 0
+        self._atlas, self._navigator = atlas, navigator
+        self._trajectories: list[list[Trajectory]] = []
+        """Per batch that has begun: its trajectories, ended or not."""
+        self._steps: list[list[RecordedStep]] = []
+        self._views: dict[Trajectory, dict[int, int]] = {}
+        """Per pose that backtracking arrived at: the view that was faced before the final turn."""
+
+    def choose(
+        self, decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]
+    ) -> Tensor:
+        """Select actions (B,)."""
+        if trajectories[0].decisions == 0:
+            self._trajectories.append(list(trajectories))
+            self._steps.append([])
+        self._steps[-1].append(self._step(decision, observation, trajectories))
+        chosen = decision.logits.argmax(1)
+        for row, trajectory in enumerate(trajectories):
+            if (tied := self._tied_action(trajectory, row, decision)) is not None:
+                self.num_ties += 1
+                chosen[row] = tied
+            action, routes = int(chosen[row]), decision.routes
+            if routes is not None and action >= routes.first:
+                arrival = len(trajectory.poses) + len(routes.way(row, action)) - 1
+                self._views.setdefault(trajectory, {})[arrival] = trajectory.poses[-1][1]
+        return chosen
+
+    def recorded(self) -> list[GreedyRollout]:
+        """The batches as they went this time."""
+        return [
+            GreedyRollout(
+                instr_ids=batch.instr_ids,
+                items=batch.items,
+                paths=[self._path(trajectory) for trajectory in trajectories],
+                steps=steps,
+            )
+            for batch, trajectories, steps in zip(self.batches, self._trajectories, self._steps, strict=True)
+        ]
+
+    def _path(self, trajectory: Trajectory) -> list[tuple[str, float, float]]:
+        """Poses as files record them: backtracking arrives before the agent turns to the earlier view."""
+        views = self._views.get(trajectory, {})
+        return [
+            (
+                self._atlas.name(viewpoint)[1],
+                float(VIEW_HEADINGS[views.get(index, view)]),
+                float(VIEW_ELEVATIONS[views.get(index, view)]),
+            )
+            for index, (viewpoint, view) in enumerate(trajectory.poses)
+        ]
+
+    def _step(
+        self, decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]
+    ) -> RecordedStep:
+        """Record a step; rows are as wide as the widest of the batch, those of ended episodes are empty."""
+        scores, history_scores = self._scores(decision)
+        batch, last = self._trajectories[-1], self._navigator.last
+        ended = [trajectory for trajectory in batch if trajectory not in trajectories]
+        widths = [int(self._atlas.token_count[trajectory.viewpoint]) for trajectory in ended]
+        width = max([observation.kind.shape[1], *widths])
+        recalled: Tensor | None = None
+        if isinstance(reader := self._navigator.reader, CandidateEnhancing):
+            recalled = reader.recall(observation, last.memory).any(-1)
+        lengths = last.state.lived.tolist() if isinstance(last.state, CrossModalState) else []
+        step = RecordedStep([[] for _ in batch], [[] for _ in batch], [0] * len(batch))
+        if recalled is not None:
+            step.node_nonzero_per_item = [[] for _ in batch]
+        for slot, trajectory in enumerate(trajectories):
+            row = batch.index(trajectory)
+            logits = _pad(scores[slot].tolist(), width, -math.inf)
+            if history_scores is not None:
+                logits = [*history_scores[slot].tolist(), *logits]
+            step.raw_logits[row] = [None if math.isinf(value) else value for value in logits]
+            step.nav_types[row] = _pad(observation.kind[slot].tolist(), width, CONTEXT)
+            step.hist_lens[row] = lengths[slot] if lengths else 0
+            if recalled is not None and step.node_nonzero_per_item is not None:
+                step.node_nonzero_per_item[row] = recalled[slot, :NUM_FLAGS].int().tolist()
+        return step
+
+    def _scores(self, decision: Decision) -> tuple[Tensor, Tensor | None]:
+        """Scores of candidates and STOP (B, C) and of history tokens (B, S), before reweighting."""
+        agent, last = self._navigator.agent, self._navigator.last
+        if not isinstance(agent, TDSTP) or not isinstance(last.state, TdstpState):
+            return decision.logits, None
+        assert isinstance(decision.state, TdstpState)
+        planned = agent.plan(replace(last.state, origin=decision.state.origin), last.seen)
+        return planned.logits, planned.back
+
+    def _tied_action(self, trajectory: Trajectory, row: int, decision: Decision) -> int | None:
+        """The stored action, if it is one of several with nearly the best score."""
+        scores = decision.logits[row]
+        near = (scores > scores.max() - TIE).nonzero().flatten().tolist()
+        stored = [action for action in near if self._is_stored(trajectory, row, action, decision)]
+        return stored[0] if len(near) > 1 and stored else None
+
+    def _is_stored(self, trajectory: Trajectory, row: int, action: int, decision: Decision) -> bool:
+        """Whether an action continues the trajectory as the stored path does."""
+        batch = len(self._trajectories) - 1
+        path = row_at(self.batches[batch].paths, self._trajectories[batch].index(trajectory))
+        pose = Pose(*(np.array([value]) for value in trajectory.poses[-1]))
+        routes = decision.routes
+        if routes is not None:
+            routes = BacktrackRoutes(routes.first, *(tensor[row : row + 1] for tensor in routes[1:]))
+        single = Decision(decision.logits[row : row + 1], routes=routes)
+        (poses,) = next_poses(self._atlas, pose, single, torch.tensor([action]))
+        start = len(trajectory.poses)
+        stored = [viewpoint for viewpoint, *_ in path[start : start + max(len(poses), 1)]]
+        return stored == [self._atlas.name(viewpoint)[1] for viewpoint, _ in poses]
+
+
+def _pad(row: list[Any], width: int, fill: float) -> list[Any]:
+    return row + [fill] * (width - len(row))
+
+
+# -- comparison --------------------------------------------------------------------------------------------
+
+
+def _compare_pass(stored: RecordedPass, ours: RecordedPass, num_ties: int, comparison: Comparison) -> None:
+    batches = [batch for batch in stored.batches if batch.instr_ids and batch.items]
+    for batch, own in zip(batches, ours.batches, strict=True):
+        for step, own_step in zip(batch.steps, own.steps, strict=False):
+            _compare_step(step, own_step, comparison)
+        comparison.add("passes.batches.steps (how many)", len(batch.steps), len(own.steps), 0.0)
+        for step in batch.steps:
+            rows = [len(step.raw_logits), len(step.nav_types), len(step.hist_lens)]
+            comparison.add("passes.batches.steps (rows)", rows, [len(own.paths)] * 3, 0.0)
+        paths, own_paths = ([[_pose(*pose) for pose in path] for path in each.paths] for each in (batch, own))
+        comparison.add("passes.batches.paths", paths, own_paths, ANGLE_TOLERANCE)
+    _compare_memory(stored, ours, comparison)
+    if num_ties:
+        zeros = np.zeros(num_ties)
+        comparison.add_array("passes.batches.paths (ties, settled as stored)", zeros, zeros, 0.0)
+
+
+def _pose(viewpoint: str, heading: float, elevation: float) -> Json:
+    return {"viewpoint": viewpoint, "heading": heading, "elevation": elevation}
+
+
+def _compare_step(stored: RecordedStep, ours: RecordedStep, comparison: Comparison) -> None:
+    """Compare the rows of episodes that have not ended."""
+    for row, logits in enumerate(ours.raw_logits):
+        if not logits:
+            continue
+        for key, tolerance in (("raw_logits", LOGIT_TOLERANCE), ("nav_types", 0.0)):
+            values, own = (
+                [-math.inf if value is None else value for value in row_at(getattr(step, key), row)]
+                for step in (stored, ours)
+            )
+            comparison.add_array(f"passes.batches.steps.{key}", values, own, tolerance)
+        lengths, own_lengths = (step.hist_lens[row : row + 1] for step in (stored, ours))
+        comparison.add_array("passes.batches.steps.hist_lens", lengths, own_lengths, 0.0)
+        if ours.node_nonzero_per_item is not None:
+            flags, own_flags = (row_at(step.node_nonzero_per_item, row) for step in (stored, ours))
+            comparison.add_array("passes.batches.steps.node_nonzero_per_item", flags, own_flags, 0.0)
+
+
+def _compare_memory(stored: RecordedPass, ours: RecordedPass, comparison: Comparison) -> None:
+    if ours.memory_first4_of_feat is None or ours.memory_edges is None:
+        comparison.add("passes.memory_first4_of_feat", stored.memory_first4_of_feat, None, 0.0)
+        comparison.add("passes.memory_edges", stored.memory_edges, None, 0.0)
+        return
+    vectors, edges = stored.memory_first4_of_feat or {}, stored.memory_edges or {}
+    for key, scenes in (("memory_first4_of_feat", vectors), ("memory_edges", edges)):
+        comparison.add(f"passes.{key} (scenes)", sorted(scenes), list(ours.memory_edges), 0.0)
+    for scene, own_vectors in ours.memory_first4_of_feat.items():
+        known = vectors.get(scene, {})
+        comparison.add("passes.memory_first4_of_feat (viewpoints)", sorted(known), list(own_vectors), 0.0)
+        for name, vector in own_vectors.items():
+            quantity = "passes.memory_first4_of_feat"
+            comparison.add_array(quantity, known.get(name, []), vector, MEMORY_TOLERANCE)
+        pairs = sorted({(min(pair), max(pair)) for pair in edges.get(scene, [])})
+        own_pairs = [list(pair) for pair in ours.memory_edges[scene]]
+        comparison.add("passes.memory_edges", [list(pair) for pair in pairs], own_pairs, 0.0)

@@ -1,0 +1,533 @@
+"""Compare training steps with the original's: losses, values, rewards and gradients at the stored actions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from esceme.agents.base import Decision, State
+from esceme.agents.tdstp import TDSTP
+from esceme.checkpoints import names_of
+from esceme.checkpoints.names import CRITIC as CRITIC_PREFIX
+from esceme.checkpoints.names import TD_STP
+from esceme.errors import ConfigError, DataError
+from esceme.files import read_json
+from esceme.learning.losses import Transition, actor_critic, imitation, returns_of, step_terms, uncertainty
+from esceme.learning.rewards import PathReward
+from esceme.learning.rollouts import Decide, forward_all, forward_stepwise, sample_rollout, teacher_rollout
+from esceme.learning.teachers import TEACHERS
+from esceme.learning.trainer import Trainer
+from esceme.learning.training_config import Training
+from esceme.navigator import Navigator
+from esceme.observation import Observation
+from esceme.tasks.episode import Episode
+from esceme.trajectory import SingleBatch, Trajectory
+from esceme.verify.comparison import Comparison, Json, Report, Skipped
+from esceme.verify.fixtures import CRITIC, NetworkFiles, NetworkOptions, ReferenceData
+from esceme.verify.recording import (
+    RecordedFile,
+    RecordedRollout,
+    RecordingNavigator,
+    TrainingItem,
+    atlas_of,
+    compare_items,
+    configure,
+    max_steps_of,
+    read_variant,
+    row_at,
+    tokens_of,
+    unknown_keys,
+)
+from esceme.world.atlas import Atlas, Pose
+
+FILES = r"(.*/)?train_il_a2c[^/]*\.json\.gz"
+TOLERANCE = 1e-4
+"""Relative to the stored value."""
+MIN_SCALE, MIN_NORM_SCALE = 0.1, 0.01
+"""Smaller stored values count as these: a difference of 1e-5 in a loss or value, and of 1e-6 in the norm of a
+gradient, is noise in single precision. The gradients of key biases are only noise."""
+FORWARD_MODES: dict[str, Decide] = {"at once": forward_all, "step by step": forward_stepwise}
+STOPPED = -1
+"""The stored action of an episode that stops or has stopped."""
+GradientNorms = dict[str, float | None]
+"""The norm of each parameter's gradient, None without a gradient, by the original's names."""
+
+
+class ImitationLogs(msgspec.Struct):
+    """What the original logs of a teacher-forced rollout."""
+
+    loss: list[float] = msgspec.field(name="IL_loss")
+    target: list[float] | None = msgspec.field(name="GP_loss", default=None)
+    """The loss of TD-STP's target prediction."""
+
+
+class A2CLogs(msgspec.Struct):
+    """What the original logs of a sampled rollout."""
+
+    entropy: list[float]
+    """Of every step in order, ended episodes included."""
+    critic_loss: list[float]
+    """Of every step, the last first."""
+    policy_loss: list[float]
+    total: list[float]
+    """Number of unmasked steps."""
+    loss: list[float] = msgspec.field(name="RL_loss")
+    target: list[float] | None = msgspec.field(name="GP_loss", default=None)
+
+
+class TrainingRollout(RecordedRollout, kw_only=True):
+    """A rollout that gradients were computed from."""
+
+    items: list[TrainingItem]
+    actions: list[list[int]]
+    loss: list[float] | float
+    """One per episode, whose sum is the loss; or the loss itself."""
+    grad_norms: GradientNorms
+    paths: list[list[str]]
+
+    @property
+    def episode_ids(self) -> list[str]:
+        """One id per item."""
+        return [item.instr_id for item in self.items]
+
+    @property
+    def losses(self) -> list[float]:
+        """The loss as a list."""
+        return self.loss if isinstance(self.loss, list) else [self.loss]
+
+
+class ImitationRollout(TrainingRollout, kw_only=True):
+    """A teacher-forced rollout."""
+
+    logs: ImitationLogs
+
+
+class A2CRollout(TrainingRollout, kw_only=True):
+    """A sampled rollout."""
+
+    actions: list[list[int]] = msgspec.field(name="sampled_actions(-1=stop/ended)")
+    rewards: list[list[list[float]]] = msgspec.field(name="reward_mask_dist_ndtw_per_step")
+    """Per step: rewards, 1 for active episodes, metres to the goal, nDTW; may be empty in a file."""
+    values: list[list[float]] = msgspec.field(name="critic_calls(first=last state,then t=T-1..0)")
+    """Of the final state, then of every step, the last first; ended episodes included."""
+    logs: A2CLogs = msgspec.field(name="logs(policy/critic in reverse time)")
+    grad_norm: float = msgspec.field(name="total_grad_norm_before_clip_vln_bert")
+
+
+class TrainingFile(RecordedFile, kw_only=True):
+    """A file of training steps, without dropout; memory is empty at the start of each rollout."""
+
+    imitation: ImitationRollout | None = msgspec.field(name="IL", default=None)
+    a2c: A2CRollout | None = msgspec.field(name="A2C", default=None)
+    mode: str = ""
+
+    @property
+    def rollouts(self) -> dict[str, TrainingRollout]:
+        """The rollouts that the file holds, by key."""
+        rollouts = {"IL": self.imitation, "A2C": self.a2c}
+        return {key: rollout for key, rollout in rollouts.items() if rollout is not None}
+
+
+def check_training(name: str, path: Path, references: ReferenceData, report: Report) -> None:
+    """Compare `train_il_a2c….json.gz`."""
+    raw = read_variant(path)
+    stored, files, comparison = read_json(path, TrainingFile), NetworkFiles(name, path), Comparison(name)
+    comparison.unknown |= set(unknown_keys(raw, stored))
+    try:
+        compare_items(stored.rollouts.items(), references, comparison, report)
+        trainer = reference_trainer(stored, files, references)
+        if stored.imitation is None or not stored.imitation.items:
+            comparison.add_missing("IL")
+        else:
+            for mode, decide in trainer.forward_modes.items():
+                ours = trainer.imitate(stored.imitation.items, decide)
+                _compare_imitation(stored.imitation, ours, mode, comparison)
+        if stored.a2c is None or not stored.a2c.items:
+            comparison.add_missing("A2C")
+        elif not files.has(CRITIC):
+            report.skipped.append(Skipped(name, f"A2C: there is no {CRITIC} beside it"))
+        else:
+            _compare_a2c(stored.a2c, trainer.reinforce(stored.a2c.items, stored.a2c.actions), comparison)
+        report.used |= files.used
+    finally:
+        comparison.add_to(report)
+
+
+def reference_trainer(
+    stored: TrainingFile, files: NetworkFiles, references: ReferenceData
+) -> ReferenceTrainer:
+    """The network beside a file, in the scenes and with the settings that the file names."""
+    flags, rollouts = stored.options, stored.rollouts.values()
+    navigator = configure(files.navigator(NetworkOptions.from_arguments(flags)), stored)
+    num_steps = max((len(rollout.actions) for rollout in rollouts), default=0)
+    atlas = atlas_of(rollouts, navigator, references)
+    return ReferenceTrainer(navigator, atlas, _training(flags), max_steps_of(flags, num_steps))
+
+
+def _training(flags: Mapping[str, Json]) -> Training:
+    """The training settings among the original's flags, with its defaults where they are not given."""
+    normalise = {"total": "steps", "batch": "batch"}.get(str(flags.get("normalize", "total")), "unknown")
+    try:
+        return Training(
+            imitation_weight=float(flags.get("ml_weight", 0.2)),
+            discount=float(flags.get("gamma", 0.9)),
+            comment_weight=float(flags.get("rl_teacher_weight", 0.0)),
+            comments="goal" if flags.get("no-path-restriction", False) else "path",
+            entropy_weight=float(flags.get("entropy_loss_weight", 0.01)),
+            normalise=normalise,  # type: ignore[arg-type]  # checked by Training
+        )
+    except (ValueError, ConfigError) as error:
+        raise DataError(f"flags that this version does not know: {error}") from None
+
+
+# -- training steps with stored actions --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ReferenceTrainer:
+    """Repeat recorded training steps: actions are the stored ones, everything else is our training."""
+
+    navigator: Navigator
+    atlas: Atlas
+    training: Training
+    max_steps: int
+
+    @property
+    def forward_modes(self) -> dict[str, Decide]:
+        """How the agent can compute the decisions of a teacher-forced rollout."""
+        modes = dict(FORWARD_MODES)
+        if not hasattr(self.navigator.agent, "decide_all"):
+            del modes["at once"]
+        return modes
+
+    def imitate(self, items: list[TrainingItem], decide: Decide) -> ImitationRollout:
+        """Compute losses and gradients of a teacher-forced rollout; `decide` is a forward mode."""
+        trainer, episodes, decisions = *self._begin(items), list[Decision]()
+
+        def record(*arguments: Any, **keywords: Any) -> Decision:
+            decisions.append(decide(*arguments, **keywords))
+            return decisions[-1]
+
+        teacher = TEACHERS[trainer.training.teacher](self.atlas)
+        demonstrations = teacher_rollout(self.atlas, episodes, teacher, max_steps=self.max_steps)
+        weight = trainer.training.imitation_weight
+        loss = trainer.explain(demonstrations, {}, record, weight=weight)
+        torch.autograd.backward(loss)
+        logits, target = decisions[0].logits, decisions[0].aside
+        masks = [demonstrations.when.episode == row for row in range(len(episodes))]
+        parts = [imitation(logits[mask], demonstrations.labels[mask]) / len(episodes) for mask in masks]
+        losses = [float(weight * part.detach()) for part in parts]
+        logs = ImitationLogs([sum(losses)])
+        if target is not None:
+            logs.target = [float(target.sum().detach()) / len(episodes)]
+        actions = [
+            self._stored_action(actions, step, None) for step, actions in enumerate(demonstrations.chosen)
+        ]
+        return ImitationRollout(
+            items=items,
+            actions=_action_table(demonstrations.walks, demonstrations.row, actions),
+            loss=losses if target is None else float(loss.detach()),
+            logs=logs,
+            grad_norms=_gradient_norms(trainer.navigator),
+            paths=_paths(self.atlas, demonstrations.walks),
+        )
+
+    def reinforce(self, items: list[TrainingItem], actions: Sequence[Sequence[int]]) -> A2CRollout:
+        """Compute A2C's losses and gradients of a rollout with these actions."""
+        trainer, episodes = self._begin(items)
+        source = SingleBatch(self.atlas, episodes)
+        forced = ForcedActions(trainer.navigator, self.atlas, source.walks, actions)
+        reward = RecordingReward(self.atlas, source.walks)
+        steps, final_values = sample_rollout(
+            forced.navigator,
+            self.atlas,
+            source,
+            trainer.memory,
+            reward,
+            forced.choose,
+            encode=tokens_of,
+            max_steps=self.max_steps,
+            comment=trainer.remark,
+        )
+        forced.finish(final_values)
+        loss = trainer.reinforce(steps, final_values, {})
+        torch.autograd.backward(loss)
+        targets = [float(step.aside.sum().detach()) for step in steps if step.aside is not None]
+        taken = [
+            self._stored_action(step.chosen, number, step.logits.shape[1])
+            for number, step in enumerate(steps)
+        ]
+        total = float(loss.detach())
+        return A2CRollout(
+            items=items,
+            loss=total if targets else list(self._episode_losses(steps, final_values, trainer.training)),
+            grad_norms=_gradient_norms(trainer.navigator),
+            paths=_paths(self.atlas, source.walks),
+            actions=_action_table(source.walks, [step.rows for step in steps], taken),
+            rewards=reward.steps,
+            values=forced.values[::-1],
+            logs=self._a2c_logs(steps, final_values, forced.entropy, total, targets),
+            grad_norm=trainer.clip(),
+        )
+
+    def _stored_action(self, chosen: Any, step: int, num_actions: int | None) -> Any:
+        """Actions as files number them: in TD-STP, history tokens come before candidates."""
+        if not isinstance(self.navigator.agent, TDSTP):
+            return chosen
+        num_history = step + 1
+        if num_actions is None:
+            return chosen + num_history
+        first = num_actions - num_history
+        return torch.where(chosen < first, chosen + num_history, chosen - first)
+
+    def _begin(self, items: Sequence[TrainingItem]) -> tuple[Trainer, list[Episode]]:
+        """A trainer with an empty memory and no gradients, and the episodes of the items."""
+        vocabulary = self.navigator.agent.config.vocabulary
+        rollout = TrainingRollout(items=list(items), actions=[], loss=[], grad_norms={}, paths=[])
+        episodes = rollout.episodes(vocabulary)
+        self.navigator.zero_grad(set_to_none=True)
+        trainer = Trainer(
+            self.navigator,
+            self.atlas,
+            [episodes],
+            replace(self.training, batch=len(episodes)),
+            encode=tokens_of,
+            max_steps=self.max_steps,
+        )
+        if trainer.memory is not None:
+            trainer.memory.begin(episodes, np.random.default_rng(0))
+        return trainer, episodes
+
+    def _episode_losses(
+        self, steps: Sequence[Transition], final_values: Tensor, training: Training
+    ) -> Iterator[float]:
+        """The part of each episode in A2C's loss."""
+        num_steps = sum(len(step.rows) for step in steps)
+        divisor = num_steps if training.normalise == "steps" else training.batch
+        for row in range(len(final_values)):
+            selected = [
+                Transition(*(None if field is None else field[step.rows == row] for field in step))  # type: ignore[arg-type]
+                for step in steps
+            ]
+            terms = actor_critic(selected, final_values, discount=training.discount)
+            yield float(terms.total(training.entropy_weight).detach()) / divisor
+
+    def _a2c_logs(
+        self,
+        steps: Sequence[Transition],
+        final_values: Tensor,
+        entropy: list[float],
+        loss: float,
+        targets: Sequence[float],
+    ) -> A2CLogs:
+        returns = returns_of(steps, final_values, discount=self.training.discount)
+        terms = [step_terms(*pair) for pair in zip(steps, returns, strict=True)][::-1]
+        target = sum(targets) / len(final_values)
+        return A2CLogs(
+            entropy=entropy,
+            critic_loss=[float(term.critic.detach()) for term in terms],
+            policy_loss=[float(term.policy.detach()) for term in terms],
+            total=[float(sum(term.steps for term in terms))],
+            loss=[loss - target],
+            target=[target] if targets else None,
+        )
+
+
+class ForcedActions:
+    """Select the stored actions; ended episodes keep deciding in place, as in the original."""
+
+    def __init__(
+        self,
+        navigator: Navigator,
+        atlas: Atlas,
+        trajectories: Sequence[Trajectory],
+        actions: Sequence[Sequence[int]],
+    ) -> None:
+        """Force `actions`; an impossible one is STOP."""
+        self.navigator = RecordingNavigator(navigator.agent, navigator.reader).eval()
+        self.values: list[list[float]] = []
+        """Per step and at the end: the critic's value of every episode."""
+        self.entropy: list[float] = []
+        """Per step: the sum over all episodes."""
+        self._atlas, self._trajectories, self._actions = atlas, trajectories, actions
+        self._row_of = {trajectory: row for row, trajectory in enumerate(trajectories)}
+        self._ended: list[Trajectory] = []
+        self._ended_state: State | None = None
+
+    @torch.no_grad()
+    def choose(
+        self, decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]
+    ) -> Tensor:
+        """The stored actions of the active episodes, (B,)."""
+        last = self.navigator.last
+        values = dict(zip(trajectories, _values(decision), strict=True))
+        entropy = uncertainty(decision.logits).sum()
+        if self._ended:
+            ended = self._decide_ended()
+            values |= zip(self._ended, _values(ended), strict=True)
+            entropy += uncertainty(ended.logits).sum()
+        self.values.append([values[trajectory] for trajectory in self._trajectories])
+        self.entropy.append(float(entropy))
+        stop = observation.candidate_count
+        first = None if decision.routes is None else decision.routes.first
+        actions = [
+            self._action(trajectory, int(limit), first)
+            for trajectory, limit in zip(trajectories, stop, strict=True)
+        ]
+        chosen = torch.tensor(actions)
+        if len(rows := (chosen == stop).nonzero().flatten()):
+            state = self.navigator.advance(last.next_state.only(rows), last.seen.only(rows), chosen[rows])
+            self._ended_state = state if self._ended_state is None else self._ended_state.joined(state)
+            self._ended += [trajectories[row] for row in rows.tolist()]
+        return chosen
+
+    @torch.no_grad()
+    def finish(self, final_values: Tensor) -> None:
+        """Append the values of the final states; `final_values` (B,) are those of unfinished episodes."""
+        values = dict(zip(self._trajectories, final_values.tolist(), strict=True))
+        if self._ended:
+            values |= zip(self._ended, _values(self._decide_ended()), strict=True)
+        self.values.append([values[trajectory] for trajectory in self._trajectories])
+
+    def _action(self, trajectory: Trajectory, stop: int, first: int | None) -> int:
+        """The stored action in our numbering, STOP if it is impossible; history actions start at `first`."""
+        row = self._row_of[trajectory]
+        (action,) = row_at(self._actions, trajectory.decisions)[row : row + 1] or [stop]
+        if first is not None:
+            num_history = trajectory.decisions + 1
+            if 1 <= action < num_history:
+                return first + action
+            action -= num_history
+        return action if 0 <= action < stop else stop
+
+    def _decide_ended(self) -> Decision:
+        """The next decision of the ended episodes, computed without recording it."""
+        poses = np.array([trajectory.poses[-1] for trajectory in self._ended], dtype=np.int64)
+        observation = Observation.of(self._atlas, Pose(*poses.T))
+        assert self._ended_state is not None
+        seen = Navigator.see(self.navigator, observation, self.navigator.last.memory)
+        decision = Navigator.decide(self.navigator, self._ended_state, seen)
+        self._ended_state = decision.state or self._ended_state
+        return decision
+
+
+class RecordingReward(PathReward):
+    """The path reward, recorded per step as files do."""
+
+    def __init__(self, atlas: Atlas, trajectories: Sequence[Trajectory]) -> None:
+        super().__init__(atlas, trajectories)
+        self.steps: list[list[list[float]]] = []
+        self._trajectories = trajectories
+        episodes = [trajectory.episode for trajectory in trajectories]
+        self._goals = np.array([atlas.locate(episode.scene_id, [episode.goal])[0] for episode in episodes])
+
+    def step(self, walks: Sequence[Trajectory]) -> NDArray[np.float64]:
+        """The reward of each trajectory's latest decision, (B,)."""
+        rewards = super().step(walks)
+        reward_of = dict(zip(walks, rewards.tolist(), strict=True))
+        positions = np.array([trajectory.viewpoint for trajectory in self._trajectories])
+        self.steps.append(
+            [
+                [reward_of.get(trajectory, 0.0) for trajectory in self._trajectories],
+                [float(trajectory in reward_of) for trajectory in self._trajectories],
+                self._atlas.distance(positions, self._goals).tolist(),
+                self.ndtw(self._trajectories).tolist(),
+            ]
+        )
+        return rewards
+
+
+def _values(decision: Decision) -> list[float]:
+    return [] if decision.value is None else decision.value.tolist()
+
+
+def _action_table(
+    trajectories: Sequence[Trajectory], rows: Sequence[Any], actions: Sequence[Any]
+) -> list[list[int]]:
+    """The action of every episode at every step."""
+    table = []
+    for step, (step_rows, step_actions) in enumerate(zip(rows, actions, strict=True)):
+        line = [STOPPED] * len(trajectories)
+        for row, action in zip(step_rows.tolist(), step_actions.tolist(), strict=True):
+            stops = trajectories[row].stopped and step == trajectories[row].decisions - 1
+            line[row] = STOPPED if stops else action
+        table.append(line)
+    return table
+
+
+def _paths(atlas: Atlas, trajectories: Sequence[Trajectory]) -> list[list[str]]:
+    return [[atlas.name(viewpoint)[1] for viewpoint, _ in trajectory.poses] for trajectory in trajectories]
+
+
+def _gradient_norms(navigator: Navigator) -> GradientNorms:
+    prefixes = {CRITIC_PREFIX: "critic.", **dict.fromkeys(TD_STP, "")}
+    original = {
+        ours: next((prefix for part, prefix in prefixes.items() if name.startswith(part)), "vln_bert.") + name
+        for ours, name in names_of(navigator).items()
+    }
+    return {
+        original[name]: None if parameter.grad is None else float(parameter.grad.double().norm())
+        for name, parameter in navigator.named_parameters()
+    }
+
+
+# -- comparison --------------------------------------------------------------------------------------------
+
+
+def _compare_imitation(
+    stored: ImitationRollout, ours: ImitationRollout, mode: str, comparison: Comparison
+) -> None:
+    comparison.add(f"IL.actions ({mode})", stored.actions, ours.actions, 0.0)
+    comparison.add(f"IL.paths ({mode})", stored.paths, ours.paths, 0.0)
+    _add(f"IL.loss ({mode})", stored.losses, ours.losses, comparison)
+    _add(f"IL.logs.IL_loss ({mode})", stored.logs.loss, ours.logs.loss, comparison)
+    if stored.logs.target or ours.logs.target:
+        _add(f"IL.logs.GP_loss ({mode})", stored.logs.target or [], ours.logs.target or [], comparison)
+    _compare_norms(f"IL.grad_norms ({mode})", stored.grad_norms, ours.grad_norms, comparison)
+
+
+def _compare_a2c(stored: A2CRollout, ours: A2CRollout, comparison: Comparison) -> None:
+    comparison.add("A2C.sampled_actions", stored.actions, ours.actions, 0.0)
+    comparison.add("A2C.paths", stored.paths, ours.paths, 0.0)
+    comparison.add("A2C.critic_calls (how many)", len(stored.values), len(ours.values), 0.0)
+    for values, own_values in zip(stored.values, ours.values, strict=False):
+        _add("A2C.critic_calls", values, own_values, comparison)
+    if stored.rewards:
+        comparison.add("A2C.rewards (how many)", len(stored.rewards), len(ours.rewards), 0.0)
+        for step, own_step in zip(stored.rewards, ours.rewards, strict=False):
+            comparison.add("A2C.rewards (kinds)", len(step), len(own_step), 0.0)
+            for kind, row, own_row in zip(
+                ("reward", "mask", "distance", "nDTW"), step, own_step, strict=False
+            ):
+                _add(f"A2C.rewards.{kind}", row, own_row, comparison)
+    _add("A2C.loss", stored.losses, ours.losses, comparison)
+    for key in ("entropy", "critic_loss", "policy_loss", "total", "loss"):
+        name = "RL_loss" if key == "loss" else key
+        _add(f"A2C.logs.{name}", getattr(stored.logs, key), getattr(ours.logs, key), comparison)
+    if stored.logs.target or ours.logs.target:
+        _add("A2C.logs.GP_loss", stored.logs.target or [], ours.logs.target or [], comparison)
+    _compare_norms("A2C.grad_norms", stored.grad_norms, ours.grad_norms, comparison)
+    _add("A2C.total_grad_norm_before_clip", [stored.grad_norm], [ours.grad_norm], comparison)
+
+
+def _compare_norms(quantity: str, stored: GradientNorms, ours: GradientNorms, comparison: Comparison) -> None:
+    """Compare the names of the parameters, which have no gradient, and the norms of the others."""
+    comparison.add(f"{quantity}, parameters", sorted(stored), sorted(ours), 0.0)
+    for name, norm in ours.items():
+        stored_norm = stored.get(name)
+        if norm is None or stored_norm is None:
+            comparison.add(f"{quantity}, none", stored_norm is None, norm is None, 0.0)
+        else:
+            comparison.add_relative(quantity, [stored_norm], [norm], TOLERANCE, floor=MIN_NORM_SCALE)
+
+
+def _add(quantity: str, stored: Sequence[float], ours: Sequence[float], comparison: Comparison) -> None:
+    comparison.add_relative(quantity, stored, ours, TOLERANCE, floor=MIN_SCALE)
