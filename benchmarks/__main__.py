@@ -1,6 +1,6 @@
 """`make bench`: run the benchmarks, print their tables and write them to benchmarks/results.md.
 
-`python -m benchmarks reading next-hop` runs these two and leaves the other tables as they are.
+`python -m benchmarks reading next-hop` runs these two and keeps the other tables.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ ON_GENERATED = (
 GROUPS = (*ON_REAL_DATA, *ON_GENERATED)
 
 
-def main(asked: Sequence[str]) -> int:
-    if unknown := [name for name in asked if name not in GROUPS]:
+def main(names: Sequence[str]) -> int:
+    if unknown := [name for name in names if name not in GROUPS]:
         print(f"no benchmark '{unknown[0]}'; there are {', '.join(GROUPS)}", file=sys.stderr)
         return 2
     if any(os.environ.get(name) != "1" for name in THREADS):
-        # Thread counts are read when numpy is loaded, so the process starts anew with them set.
-        again = [sys.executable, "-m", "benchmarks", *asked]
-        os.execve(sys.executable, again, os.environ | dict.fromkeys(THREADS, "1"))
+        # Thread counts are read when numpy is loaded, so the process restarts with them set.
+        command = [sys.executable, "-m", "benchmarks", *names]
+        os.execve(sys.executable, command, os.environ | dict.fromkeys(THREADS, "1"))
     data, tables, met = data_root(), read_tables(), True
-    for name in asked or GROUPS:
+    for name in names or GROUPS:
         if name in ON_REAL_DATA and data is None:
             print(f"{name}: left out, needs the public graphs and R2R; set ESCEME_DATA", file=sys.stderr)
             continue
@@ -53,7 +53,7 @@ def main(asked: Sequence[str]) -> int:
 
 
 def table(results: Sequence[Result]) -> str:
-    """The results of one group; those of another kind have a table of their own."""
+    """Format the results of one group, one table per kind of result."""
     parts = []
     for head, rows in groupby(results, key=lambda result: result.head):
         parts.append("\n".join([line(head), "|---" * len(head) + "|", *(line(row.row()) for row in rows)]))
@@ -61,7 +61,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def read_tables() -> dict[str, str]:
-    """The tables that were written before, by group."""
+    """Read the existing tables by group."""
     text = RESULTS.read_text() if RESULTS.is_file() else ""
     parts = re.split(r"^## (.+)\n", text, flags=re.MULTILINE)[1:]
     return {name: part.strip() for name, part in zip(parts[::2], parts[1::2], strict=True)}
@@ -72,13 +72,13 @@ def page(tables: dict[str, str]) -> str:
     import scipy
 
     machine = f"Python {platform.python_version()}, numpy {numpy.__version__}, scipy {scipy.__version__}"
-    said = (
+    text = (
         "Written by `make bench` (`python -m benchmarks GROUP ...` runs some of the groups). Times are\n"
         "process time, one thread, both sides in one run, best of several rounds: only their ratios mean\n"
         "anything. ± is the standard deviation over seeds, [low, high] one seed's 95 % interval over paths.\n"
     )
     shown = "\n".join(f"## {name}\n\n{tables[name]}\n" for name in GROUPS if name in tables)
-    return f"# Benchmarks\n\n{said}{machine}, {platform.machine()}.\n\n{shown}"
+    return f"# Benchmarks\n\n{text}{machine}, {platform.machine()}.\n\n{shown}"
 
 
 if __name__ == "__main__":

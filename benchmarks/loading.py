@@ -1,8 +1,8 @@
 """Loading 90 scenes and all-pairs shortest paths, against json + networkx as the original does it.
 
-The obvious side parses each file with the standard library, builds a networkx graph edge by edge, and asks
-for `all_pairs_dijkstra_path` and `all_pairs_dijkstra_path_length`. Ours also lays out every viewpoint's
-candidates.
+The obvious side parses each file with the standard library, builds a networkx graph edge by edge and computes
+`all_pairs_dijkstra_path` and `all_pairs_dijkstra_path_length`. Ours also computes the candidates of every
+viewpoint.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def load_obviously(directory: Path) -> dict[str, tuple[dict, dict]]:
         for record in records:
             if not record["included"]:
                 continue
-            for other, open_way in zip(records, record["unobstructed"], strict=True):
-                if open_way and other["included"]:
+            for other, is_unobstructed in zip(records, record["unobstructed"], strict=True):
+                if is_unobstructed and other["included"]:
                     length = math.dist(
-                        [record["pose"][place] for place in (3, 7, 11)],
-                        [other["pose"][place] for place in (3, 7, 11)],
+                        [record["pose"][entry] for entry in (3, 7, 11)],
+                        [other["pose"][entry] for entry in (3, 7, 11)],
                     )
                     graph.add_edge(record["image_id"], other["image_id"], weight=length)
         paths = dict(networkx.all_pairs_dijkstra_path(graph))

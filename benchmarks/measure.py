@@ -1,6 +1,6 @@
-"""How the benchmarks measure, and what a result is: a ratio, an amount, a quality, an agent's scores.
+"""Timing of benchmarks, and the kinds of their results.
 
-Times are process time, one thread, both sides by turns, the best of several rounds.
+Times are process time of one thread. Both sides run alternately; the best of several rounds counts.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ from esceme.tasks.folder import default_data
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 REPEATS = 3
-"""How often the quicker side runs in a round: so short a time is easily disturbed."""
-SPEED_HEAD = ("what", "obvious", "ours", "ratio", "wanted", "met", "what bounds ours next")
+"""Runs of the faster side per round, because short times are noisy."""
+SPEED_HEAD = ("what", "obvious", "ours", "ratio", "target", "met", "what bounds ours next")
 SHOWN = {"sr": 100.0, "spl": 100.0, "tl": 1.0, "ne": 1.0, "ndtw": 100.0}
-"""The measures shown of an agent, and what they are multiplied by."""
+"""Metrics in the table of an agent, and their factors."""
 
 
 class Ratio(NamedTuple):
-    """One benchmark: seconds of the obvious side and of ours, for the same work."""
+    """Seconds that the obvious implementation and ours take for the same work."""
 
     name: str
     obvious: float
     ours: float
-    wanted: float
+    target: float
     bound: str
     """What limits our side now."""
 
     @property
     def value(self) -> float:
-        """How many times faster ours is."""
+        """Speed-up of our implementation."""
         return self.obvious / self.ours
 
     @property
     def met(self) -> bool:
-        """Whether it is as much as is wanted."""
-        return self.value >= self.wanted
+        """Whether the target is met."""
+        return self.value >= self.target
 
     @property
     def head(self) -> tuple[str, ...]:
-        """The columns of its table."""
+        """Column names of the table."""
         return SPEED_HEAD
 
     def row(self) -> tuple[str, ...]:
-        """Its cells."""
+        """Cells of the table row."""
         value = f"{self.value:.0f}x" if self.value >= 10 else f"{self.value:.2f}x"
         times = f"{self.obvious:.3f} s", f"{self.ours:.4f} s", value
-        return self.name, *times, f">= {self.wanted}x", yes(self.met), self.bound
+        return self.name, *times, f">= {self.target}x", yes(self.met), self.bound
 
 
 class Amount(NamedTuple):
-    """One measured amount with the most it may be."""
+    """A measured amount and its upper limit."""
 
     name: str
     value: float
@@ -66,23 +66,23 @@ class Amount(NamedTuple):
 
     @property
     def met(self) -> bool:
-        """Whether it is less than the most it may be."""
+        """Whether the amount is below its limit."""
         return self.value < self.most
 
     @property
     def head(self) -> tuple[str, ...]:
-        """The columns of its table."""
+        """Column names of the table."""
         return SPEED_HEAD
 
     def row(self) -> tuple[str, ...]:
-        """Its cells."""
+        """Cells of the table row."""
         shown = f"{self.value:.0f}" if self.value >= 10 else f"{self.value:.2f}"
         amount, most = f"{shown} {self.unit}", f"< {self.most} {self.unit}"
         return self.name, "", amount, "", most, yes(self.met), self.bound
 
 
 class Found(NamedTuple):
-    """Something that was counted; nothing is wanted of it."""
+    """A count without a target."""
 
     name: str
     value: str
@@ -91,16 +91,16 @@ class Found(NamedTuple):
 
     @property
     def head(self) -> tuple[str, ...]:
-        """The columns of its table."""
+        """Column names of the table."""
         return SPEED_HEAD
 
     def row(self) -> tuple[str, ...]:
-        """Its cells."""
+        """Cells of the table row."""
         return self.name, "", self.value, "", "", "", self.bound
 
 
 class Quality(NamedTuple):
-    """One measured quality with the least it may be, and what guessing would reach."""
+    """A measured quality, its lower limit, and its value at chance."""
 
     name: str
     value: float
@@ -108,56 +108,56 @@ class Quality(NamedTuple):
     chance: float
     bound: str
     spread: float | None = None
-    """The standard deviation over seeds, where there are several."""
+    """Standard deviation over seeds, if there are several."""
 
     @property
     def met(self) -> bool:
-        """Whether it is as much as is wanted."""
+        """Whether the target is met."""
         return self.value >= self.least
 
     @property
     def head(self) -> tuple[str, ...]:
-        """The columns of its table."""
-        return "what", "reached", "by guessing", "wanted", "met", "what bounds it"
+        """Column names of the table."""
+        return "what", "reached", "by guessing", "target", "met", "what bounds it"
 
     def row(self) -> tuple[str, ...]:
-        """Its cells."""
+        """Cells of the table row."""
         reached = f"{self.value:.3f}" + ("" if self.spread is None else f" ± {self.spread:.3f}")
         return self.name, reached, f"{self.chance:.3f}", f">= {self.least:.3f}", yes(self.met), self.bound
 
 
 class Agent(NamedTuple):
-    """An agent's scores over several seeds, and what was wanted of them."""
+    """Scores of an agent over several seeds, and their target."""
 
     name: str
     cells: tuple[str, ...]
-    """The mean of each measure over the seeds, their standard deviation, and the first seed's interval."""
-    wanted: str
+    """Mean and standard deviation of each metric over the seeds, and the first seed's interval."""
+    target: str
     met: bool
 
     @classmethod
-    def of(cls, name: str, scores: Sequence[Scores], wanted: str, met: bool, *, draws: int) -> Agent:
-        """An agent by what it scored with each seed."""
+    def of(cls, name: str, scores: Sequence[Scores], target: str, met: bool, *, draws: int) -> Agent:
+        """Summarise the scores of each seed."""
         intervals = scores[0].intervals(draws=draws)
         cells = []
-        for measure, times in SHOWN.items():
-            means = [times * each.values[measure].mean() for each in scores]
-            low, high = (times * end for end in intervals[measure])
+        for metric, factor in SHOWN.items():
+            means = [factor * seed.values[metric].mean() for seed in scores]
+            low, high = (factor * end for end in intervals[metric])
             cells.append(f"{np.mean(means):.1f} ± {np.std(means):.1f} [{low:.1f}, {high:.1f}]")
-        return cls(name, tuple(cells), wanted, met)
+        return cls(name, tuple(cells), target, met)
 
     @property
     def head(self) -> tuple[str, ...]:
-        """The columns of its table."""
-        return "agent", "SR", "SPL", "TL", "NE", "nDTW", "wanted", "met"
+        """Column names of the table."""
+        return "agent", "SR", "SPL", "TL", "NE", "nDTW", "target", "met"
 
     def row(self) -> tuple[str, ...]:
-        """Its cells."""
-        return self.name, *self.cells, self.wanted, yes(self.met)
+        """Cells of the table row."""
+        return self.name, *self.cells, self.target, yes(self.met)
 
 
 class Beside(NamedTuple):
-    """Something said about the embedded world and about the real data; nothing is wanted of it."""
+    """A property of the embedded world beside that of the real data."""
 
     name: str
     ours: str
@@ -166,11 +166,11 @@ class Beside(NamedTuple):
 
     @property
     def head(self) -> tuple[str, ...]:
-        """The columns of its table."""
+        """Column names of the table."""
         return "what", "embedded world, small", "Matterport3D, R2R"
 
     def row(self) -> tuple[str, ...]:
-        """Its cells."""
+        """Cells of the table row."""
         return self.name, self.ours, self.real
 
 
@@ -182,7 +182,7 @@ def yes(met: bool) -> str:
 
 
 def line(cells: Sequence[str]) -> str:
-    """A row of a table in markdown."""
+    """Format a row of a markdown table."""
     return f"| {' | '.join(cells)} |"
 
 
@@ -194,7 +194,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def both_sides(obvious: Callable[[], object], ours: Callable[[], object], rounds: int) -> tuple[float, float]:
-    """The best time of each side over rounds in which both run."""
+    """Best process times of the obvious implementation and of ours, in seconds."""
     times = [(seconds(obvious), min(seconds(ours) for _ in range(REPEATS))) for _ in range(rounds)]
     return min(slow for slow, _ in times), min(fast for _, fast in times)
 

@@ -1,16 +1,16 @@
 """Observing a batch: gathers from compiled arrays against per-item Python with a sweep over 36 views.
 
-The obvious side is a port of the simulator and the released environment that works on the records of the
-connectivity files, item by item: it looks in all 36 directions, lists the neighbours in sight of each from
-the centre outwards, gives each its feature and keeps the best view per neighbour, builds the observation of
-the specification (the panorama with its angles, each candidate with its own), and from these the padded batch
-of tokens. With its cache warm, the sweep is done once per viewpoint and remembered, as the released one
-does. Features are float32 arrays in a dict there; here they are half precision in one mapped array. Both give
-float32 and are checked to be equal.
+The obvious side computes the observation of the specification (A.5 to A.8) from the records of the
+connectivity files, item by item: for each of the 36 views it lists the visible neighbours from the centre
+outwards, selects the best view per neighbour, builds the panorama and candidate features with their angles,
+and from these the padded batch of tokens. With a warm cache, the sweep over the views is done once per
+viewpoint. Its features are float32 arrays in a dict; ours are half precision in one mapped array. Both return
+float32 and are asserted to be equal.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import tempfile
@@ -27,7 +27,7 @@ BATCH, WIDTH, BATCHES = 64, 768, 20
 
 
 class Location(NamedTuple):
-    """A neighbour as one view shows it."""
+    """A neighbour relative to the centre of one view."""
 
     viewpoint: str
     heading: float
@@ -36,7 +36,7 @@ class Location(NamedTuple):
 
 
 class PerItem:
-    """One item at a time, in plain Python."""
+    """Observes one item at a time, in plain Python."""
 
     def __init__(self, scenes: dict[str, list[dict]], features: dict[str, np.ndarray]) -> None:
         self.scenes = scenes
@@ -55,27 +55,28 @@ class PerItem:
         ]
 
     def navigable(self, records: list[dict], here: int, view: int) -> list[Location]:
-        """What the simulator reports for one view: the neighbours in sight, from the centre outwards."""
+        """The neighbours that are visible in one view, from the centre outwards."""
         base, tilt = (view % 12) * math.radians(30), (view // 12 - 1) * math.radians(30)
         start, found = records[here]["position"], []
-        for record, open_way in zip(records, records[here]["unobstructed"], strict=True):
-            if not open_way or not record["included"]:
+        for record, is_open in zip(records, records[here]["unobstructed"], strict=True):
+            if not is_open or not record["included"]:
                 continue
             x, y, z = (b - a for a, b in zip(start, record["position"], strict=True))
             turn = (math.atan2(x, y) - base + math.pi) % (2 * math.pi) - math.pi
             rise = math.atan2(z, math.hypot(x, y)) - tilt
             if abs(turn) <= math.radians(40):
                 found.append(Location(record["image_id"], turn, rise, math.sqrt(x * x + y * y + z * z)))
-        return sorted(found, key=lambda each: math.hypot(each.heading, each.elevation))
+        return sorted(found, key=lambda location: math.hypot(location.heading, location.elevation))
 
     def candidates(self, scene: str, viewpoint: str, view: int) -> list[dict]:
-        """The candidates of a viewpoint with their features, by a sweep or from the cache."""
+        """Candidates of a viewpoint with their features, from the views or from the cache."""
         key, base = f"{scene}_{viewpoint}", (view % 12) * math.radians(30)
         if self.cache is None or key not in self.cache:
             found = self.sweep(key, self.scenes[scene], viewpoint, base)
             if self.cache is not None:
                 self.cache[key] = [
-                    {name: value for name, value in each.items() if name != "feature"} for each in found
+                    {name: value for name, value in candidate.items() if name != "feature"}
+                    for candidate in found
                 ]
             return found
         candidates = []
@@ -88,7 +89,7 @@ class PerItem:
         return candidates
 
     def sweep(self, key: str, records: list[dict], viewpoint: str, base: float) -> list[dict]:
-        """Each neighbour with the view that shows it best, found by looking into all of them."""
+        """Each neighbour with the view whose centre is nearest to it, found by checking all views."""
         here = next(index for index, record in enumerate(records) if record["image_id"] == viewpoint)
         best: dict[str, dict] = {}
         for view in range(36):
@@ -111,7 +112,7 @@ class PerItem:
         return list(best.values())
 
     def look(self, scene: str, viewpoint: str, view: int) -> dict:
-        """The observation of one agent: its panorama with angles, and its candidates with theirs (A.8)."""
+        """Observation of one agent: panorama and candidates, both with angles (spec A.8)."""
         features = self.features[f"{scene}_{viewpoint}"]
         return {
             "scan": scene,
@@ -122,27 +123,27 @@ class PerItem:
         }
 
     def tokens(self, seen: dict) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens of one observation: candidates, STOP, the other views; and their kinds."""
+        """Tokens of one observation, in the order candidates, STOP, other views; and their kinds."""
         rows = [candidate["feature"] for candidate in seen["candidate"]]
         kinds = [1] * len(rows) + [2]
         rows.append(np.zeros_like(seen["feature"][0]))
-        taken = {candidate["view"] for candidate in seen["candidate"]}
+        candidate_views = {candidate["view"] for candidate in seen["candidate"]}
         for view in range(36):
-            if view not in taken:
+            if view not in candidate_views:
                 rows.append(seen["feature"][view])
                 kinds.append(0)
         return np.stack(rows), np.array(kinds, dtype=np.uint8)
 
     def observe(self, items: list[tuple[str, str, int]]) -> tuple[np.ndarray, ...]:
-        """A padded batch: features, angles, kinds, which tokens are valid."""
-        each = [self.tokens(self.look(*item)) for item in items]
-        longest = max(len(kinds) for _, kinds in each)
-        width = each[0][0].shape[1] - 4
-        features = np.zeros((len(each), longest, width), dtype=np.float32)
-        angles = np.zeros((len(each), longest, 4), dtype=np.float32)
-        kinds = np.zeros((len(each), longest), dtype=np.uint8)
-        valid = np.zeros((len(each), longest), dtype=bool)
-        for slot, (rows, kind) in enumerate(each):
+        """Padded batch of features, angles, kinds and valid masks."""
+        rows_and_kinds = [self.tokens(self.look(*item)) for item in items]
+        longest = max(len(kinds) for _, kinds in rows_and_kinds)
+        width = rows_and_kinds[0][0].shape[1] - 4
+        features = np.zeros((len(rows_and_kinds), longest, width), dtype=np.float32)
+        angles = np.zeros((len(rows_and_kinds), longest, 4), dtype=np.float32)
+        kinds = np.zeros((len(rows_and_kinds), longest), dtype=np.uint8)
+        valid = np.zeros((len(rows_and_kinds), longest), dtype=bool)
+        for slot, (rows, kind) in enumerate(rows_and_kinds):
             features[slot, : len(kind)] = rows[:, :width]
             angles[slot, : len(kind)] = rows[:, width:]
             kinds[slot, : len(kind)] = kind
@@ -151,7 +152,7 @@ class PerItem:
 
 
 def position(record: dict) -> list[float]:
-    """Where a panorama was taken, in the simulator's single precision."""
+    """Camera position in single precision."""
     return np.array([record["pose"][3], record["pose"][7], record["pose"][11]], dtype=np.float32).tolist()
 
 
@@ -161,14 +162,14 @@ def angle_feature(heading: float, elevation: float) -> np.ndarray:
 
 
 def run(data: Path) -> Iterator[Ratio]:
-    """Observe random poses in eleven scenes, as many as R2R val_unseen has."""
+    """Observe random poses in eleven scenes, the number of R2R val_unseen."""
     graphs = dict(list(read_scenes(data / "connectivity").items())[:11])
     records = {
         scene: json.loads((data / "connectivity" / f"{scene}_connectivity.json").read_text())
         for scene in graphs
     }
     generator = np.random.default_rng(0)
-    for record in (record for each in records.values() for record in each):
+    for record in itertools.chain.from_iterable(records.values()):
         record["position"] = position(record)
     keys = [f"{scene}_{name}" for scene, graph in graphs.items() for name in graph.viewpoints]
     values = generator.standard_normal((len(keys), 36, WIDTH), dtype=np.float32).astype(np.float16)
@@ -206,8 +207,10 @@ def _compare(
         for batch in items:
             slow.observe(batch)
 
-    theirs, mine = slow.observe(items[0]), atlas.observe(poses[0], out=room)
-    for expected, found in zip(theirs, (mine.features, mine.angles, mine.kind, mine.valid), strict=True):
+    theirs, ours_first = slow.observe(items[0]), atlas.observe(poses[0], out=room)
+    for expected, found in zip(
+        theirs, (ours_first.features, ours_first.angles, ours_first.kind, ours_first.valid), strict=True
+    ):
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
     bound = "memory traffic: 5 MB of half precision in, 8 MB of single precision out, per batch"

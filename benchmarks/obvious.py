@@ -1,8 +1,8 @@
-"""The obvious way to train the small HAMT with scene memory: as research code does it, straightforwardly.
+"""The obvious implementation of training the small HAMT with scene memory.
 
-Both rollouts go step by step until the last walk of the batch has ended, and who has ended is computed on.
-Observations are put together item by item and candidate by candidate, memory is a dictionary that is asked
-for each candidate, and nDTW is computed at every step from the beginning of the walk.
+Both rollouts go step by step until the last episode of the batch has ended; ended episodes remain in it.
+Observations are assembled item by item and candidate by candidate, memory is a dictionary with one lookup
+per candidate, and nDTW is computed from the beginning of the path at every step.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 from torch.nn import functional
 
+from benchmarks.scoring import warp
 from benchmarks.spelt_out import Sights, SpeltOut
 from esceme.agents.base import Decision
 from esceme.learning import Training
 from esceme.learning.trainer import IMITATING, SAMPLING
 from esceme.navigator import Navigator
-from esceme.tasks.episode import Episode
+from esceme.tasks.episode import SUCCESS_WITHIN, Episode
 from esceme.tasks.split import InstructionEncoder
 from esceme.trajectory import sampling
 from esceme.world import Atlas
@@ -32,14 +33,12 @@ from esceme.world.geometry import COLUMNS, snap
 from esceme.world.graph import Candidate
 
 IGNORED = -100
-NEAR = 3.0
-"""Metres within which a goal is reached."""
 Key = tuple[str, str]
-"""A scene and a viewpoint of it."""
+"""Scene id and viewpoint id."""
 
 
 class Item:
-    """One episode of a batch, lived so far."""
+    """The state of one episode of a batch."""
 
     def __init__(self, episode: Episode) -> None:
         self.episode = episode
@@ -47,16 +46,16 @@ class Item:
         self.path = [episode.start]
         self.decisions, self.ended = 0, False
         self.metres, self.fidelity = math.nan, math.nan
-        """How far it is from its goal, and its nDTW so far."""
+        """Metres to the goal, and nDTW so far."""
 
     @property
     def key(self) -> Key:
-        """Where it stands."""
+        """Scene and viewpoint of the agent."""
         return self.episode.scene_id, self.viewpoint
 
 
 class Sight(NamedTuple):
-    """What one item sees: a row for each candidate, then STOP."""
+    """The observation of one item: a row per candidate, then STOP."""
 
     candidates: list[Candidate]
     pictures: np.ndarray
@@ -65,19 +64,19 @@ class Sight(NamedTuple):
 
 
 @dataclass
-class Lived:
-    """What the loss of a sampled rollout is made of, step by step, (B,) each."""
+class SampledSteps:
+    """Quantities of a sampled rollout that enter the loss, per step, (B,)."""
 
     log_chances: list[Tensor] = field(default_factory=list)
     entropies: list[Tensor] = field(default_factory=list)
     states: list[Tensor] = field(default_factory=list)
-    """(B, H) each: what the critic reads."""
+    """Inputs of the critic, (B, H) per step."""
     rewards: list[list[float]] = field(default_factory=list)
     masks: list[list[float]] = field(default_factory=list)
 
 
 class Obvious:
-    """A navigator that learns by imitation and A2C; of its memory it sees as much as is drawn."""
+    """Trains a navigator by imitation and A2C, with sampled memory dropout."""
 
     def __init__(
         self,
@@ -89,8 +88,8 @@ class Obvious:
         max_steps: int,
         seed: int,
     ) -> None:
-        """Learn in the scenes of an atlas, of which dictionaries are made."""
-        assert training.completeness.way == "drawn", "expected the way of the small recipes"
+        """Copy the arrays of an atlas into dictionaries."""
+        assert training.completeness.way == "drawn", "expected the mode of the small recipes"
         self.navigator, self.network, self.training = navigator, SpeltOut(navigator), training
         self.encode, self.max_steps, self.seed = encode, max_steps, seed
         self.graphs = atlas.graphs
@@ -106,96 +105,96 @@ class Obvious:
         self.candidates: dict[Key, list[Candidate]] = {}
         self.memory: dict[Key, Tensor] = {}
         self.hidden: set[Key] = set()
-        """What is not shown in this rollout, remembered or not."""
+        """Viewpoints dropped from memory in this rollout."""
         self.critic = navigator.agent.critic
-        mine = {id(each) for each in self.critic.parameters()}
-        self.learned = [each for each in navigator.parameters() if id(each) not in mine]
+        critic = {id(parameter) for parameter in self.critic.parameters()}
+        self.learned = [parameter for parameter in navigator.parameters() if id(parameter) not in critic]
         settings = {"lr": training.learning_rate, "weight_decay": training.weight_decay}
         parts = (self.learned, self.critic.parameters())
-        self.optimisers = [torch.optim.AdamW(each, **settings) for each in parts]
+        self.optimisers = [torch.optim.AdamW(part, **settings) for part in parts]
 
     # -- one iteration -------------------------------------------------------------------------------------
 
     def iterate(
         self, iteration: int, imitated: Sequence[Episode], sampled: Sequence[Episode]
     ) -> dict[str, float]:
-        """Learn from one batch by imitation and from another one by A2C; the parts of the loss."""
+        """Train on one batch by imitation and on another one by A2C; return the parts of the loss."""
         self.navigator.train()
         for optimiser in self.optimisers:
             optimiser.zero_grad()
         imitation = self.imitate(imitated, iteration)
-        reinforced, said = self.reinforce(sampled, iteration)
+        reinforced, metrics = self.reinforce(sampled, iteration)
         (self.training.imitation_weight * imitation + reinforced).backward()
         norm = nn.utils.clip_grad_norm_(self.learned, self.training.clip)
         for optimiser in self.optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = self.training.rate_at(iteration)
             optimiser.step()
-        return {"imitation": float(imitation.detach()), "gradient": float(norm), **said}
+        return {"imitation": float(imitation.detach()), "gradient": float(norm), **metrics}
 
     def imitate(self, episodes: Sequence[Episode], iteration: int) -> Tensor:
         """The cross-entropy of the reference path, divided by the batch."""
         items, loss = self.begin(episodes, iteration, IMITATING), torch.zeros(())
-        told = self.network.read([self.encode(episode) for episode in episodes])
+        text = self.network.read([self.encode(episode) for episode in episodes])
         for step in range(self.max_steps):
             seen = [self.observe(item) for item in items]
-            logits, _ = self.network.decide(told, self.collate(items, seen))
+            logits, _ = self.network.decide(text, self.collate(items, seen))
             pairs = zip(items, seen, strict=True)
-            wanted = [IGNORED if item.ended else teach(item, sight) for item, sight in pairs]
-            target = torch.tensor(wanted)
+            targets = [IGNORED if item.ended else teach(item, sight) for item, sight in pairs]
+            target = torch.tensor(targets)
             loss = loss + functional.cross_entropy(logits, target, ignore_index=IGNORED, reduction="sum")
-            self.move(items, seen, wanted)
+            self.move(items, seen, targets)
             if all(item.ended for item in items) or step == self.max_steps - 1:
                 break
-            told.history.append(self.recount(seen, wanted, step))
+            text.history.append(self.recount(seen, targets, step))
         return loss / len(items)
 
     def reinforce(self, episodes: Sequence[Episode], iteration: int) -> tuple[Tensor, dict[str, float]]:
-        """A2C's loss of walks that are sampled, divided by their steps, and its parts."""
-        items, lived = self.begin(episodes, iteration, SAMPLING), Lived()
-        told, choose = self.network.read(list(map(self.encode, episodes))), sampling([self.seed, iteration])
+        """The A2C loss of sampled paths, divided by the number of steps, and its parts."""
+        items, steps = self.begin(episodes, iteration, SAMPLING), SampledSteps()
+        text, choose = self.network.read(list(map(self.encode, episodes))), sampling([self.seed, iteration])
         for item in items:
-            item.metres, item.fidelity = self.standing(item)
+            item.metres, item.fidelity = self.progress(item)
         for step in range(self.max_steps):
             seen = [self.observe(item) for item in items]
-            logits, states = self.network.decide(told, self.collate(items, seen))
+            logits, states = self.network.decide(text, self.collate(items, seen))
             chosen = choose(Decision(logits), None, items)  # type: ignore[arg-type]
             chances = Categorical(logits=logits)
-            lived.log_chances.append(chances.log_prob(chosen))
-            lived.entropies.append(chances.entropy())
-            lived.states.append(states)
+            steps.log_chances.append(chances.log_prob(chosen))
+            steps.entropies.append(chances.entropy())
+            steps.states.append(states)
             going = [not item.ended for item in items]
             self.move(items, seen, chosen.tolist())
             pairs = zip(items, going, strict=True)
-            lived.rewards.append([self.reward(item) if went else 0.0 for item, went in pairs])
-            lived.masks.append([float(went) for went in going])
-            told.history.append(self.recount(seen, chosen.tolist(), step))
+            steps.rewards.append([self.reward(item) if moved else 0.0 for item, moved in pairs])
+            steps.masks.append([float(moved) for moved in going])
+            text.history.append(self.recount(seen, chosen.tolist(), step))
             if all(item.ended for item in items):
-                return self.a2c(lived, torch.zeros(len(items)))
+                return self.a2c(steps, torch.zeros(len(items)))
         beyond = self.collate(items, [self.observe(item) for item in items])
-        expected = self.critic(self.network.decide(told, beyond)[1]).squeeze(1).detach()
-        return self.a2c(lived, expected * torch.tensor([float(not item.ended) for item in items]))
+        expected = self.critic(self.network.decide(text, beyond)[1]).squeeze(1).detach()
+        return self.a2c(steps, expected * torch.tensor([float(not item.ended) for item in items]))
 
-    def a2c(self, lived: Lived, returns: Tensor) -> tuple[Tensor, dict[str, float]]:
-        """The loss by what was lived, backwards; `returns` (B,) is what is expected after the end."""
+    def a2c(self, steps: SampledSteps, returns: Tensor) -> tuple[Tensor, dict[str, float]]:
+        """The loss of a rollout; `returns` (B,) are the expected returns after its end."""
         parts = dict.fromkeys(("policy", "critic", "entropy"), torch.zeros(()))
-        for step in reversed(range(len(lived.rewards))):
-            mask = torch.tensor(lived.masks[step])
-            returns = returns * self.training.discount + torch.tensor(lived.rewards[step])
-            gain = returns - self.critic(lived.states[step]).squeeze(1)
-            parts["policy"] = parts["policy"] - (lived.log_chances[step] * gain.detach() * mask).sum()
+        for step in reversed(range(len(steps.rewards))):
+            mask = torch.tensor(steps.masks[step])
+            returns = returns * self.training.discount + torch.tensor(steps.rewards[step])
+            gain = returns - self.critic(steps.states[step]).squeeze(1)
+            parts["policy"] = parts["policy"] - (steps.log_chances[step] * gain.detach() * mask).sum()
             parts["critic"] = parts["critic"] + 0.5 * (gain.square() * mask).sum()
-            parts["entropy"] = parts["entropy"] + (lived.entropies[step] * mask).sum()
-        steps = float(np.sum(lived.masks))
-        parts = {name: value / steps for name, value in parts.items()}
+            parts["entropy"] = parts["entropy"] + (steps.entropies[step] * mask).sum()
+        num_steps = float(np.sum(steps.masks))
+        parts = {name: value / num_steps for name, value in parts.items()}
         loss = parts["policy"] + parts["critic"] - self.training.entropy_weight * parts["entropy"]
-        said = {name: float(value.detach()) for name, value in parts.items()}
-        return loss, {**said, "reward": float(np.sum(lived.rewards)) / len(returns)}
+        metrics = {name: float(value.detach()) for name, value in parts.items()}
+        return loss, {**metrics, "reward": float(np.sum(steps.rewards)) / len(returns)}
 
-    # -- walking -------------------------------------------------------------------------------------------
+    # -- rollouts ------------------------------------------------------------------------------------------
 
     def begin(self, episodes: Sequence[Episode], iteration: int, purpose: int) -> list[Item]:
-        """Hide some of the memory of the scenes, and stand where the episodes start."""
+        """Drop a part of the memory of the scenes, and place items at the starts of their episodes."""
         draw = np.random.default_rng([self.seed, iteration, purpose])
         self.hidden = set()
         for scene in sorted({episode.scene_id for episode in episodes}):
@@ -207,7 +206,7 @@ class Obvious:
         return [Item(episode) for episode in episodes]
 
     def draw_share(self, draw: np.random.Generator) -> float:
-        """How much of a scene's memory is shown."""
+        """Sample the share of a scene's memory that remains visible."""
         which, share = draw.random(2)
         completeness = self.training.completeness
         if which < completeness.full:
@@ -215,15 +214,15 @@ class Obvious:
         return 0.0 if which < completeness.full + completeness.empty else float(share)
 
     def observe(self, item: Item) -> Sight:
-        """The candidates of one item, one after the other, and STOP, which shows the largest of all views."""
+        """Observe one item: its candidates, and STOP with the maximum over all views."""
         scene, viewpoint = item.key
         if item.key not in self.candidates:
             self.candidates[item.key] = self.graphs[scene].candidates(viewpoint)
         panorama, facing = self.features[item.key], (item.view % COLUMNS) * math.radians(30)
         pictures, angles = [], []
-        for each in self.candidates[item.key]:
-            heading, elevation = each.heading - facing, each.elevation
-            pictures.append(panorama[each.view])
+        for candidate in self.candidates[item.key]:
+            heading, elevation = candidate.heading - facing, candidate.elevation
+            pictures.append(panorama[candidate.view])
             angle = [math.sin(heading), math.cos(heading), math.sin(elevation), math.cos(elevation)]
             angles.append(np.array(angle, np.float32))
         pictures.append(np.maximum(panorama.max(0), 0.0))
@@ -231,26 +230,26 @@ class Obvious:
         return Sight(self.candidates[item.key], np.stack(pictures), np.stack(angles), panorama[item.view])
 
     def collate(self, items: Sequence[Item], seen: Sequence[Sight]) -> Sights:
-        """What all items see and remember, padded to the one that has most candidates."""
+        """Batch the observations and recalled memories, padded to the largest number of candidates."""
         longest = max(len(sight.angles) for sight in seen)
         pictures, recalled, angles, kinds, valid = [], [], [], [], []
         for item, sight in zip(items, seen, strict=True):
             known = torch.zeros(sight.pictures.shape)
-            for place, candidate in enumerate(sight.candidates):
+            for index, candidate in enumerate(sight.candidates):
                 key = (item.episode.scene_id, candidate.viewpoint)
                 if key in self.memory and key not in self.hidden:
-                    known[place] = self.memory[key]
+                    known[index] = self.memory[key]
             missing = longest - len(sight.angles)
             pictures.append(functional.pad(torch.from_numpy(sight.pictures), (0, 0, 0, missing)))
             recalled.append(functional.pad(known, (0, 0, 0, missing)))
             angles.append(functional.pad(torch.from_numpy(sight.angles), (0, 0, 0, missing)))
             kinds.append([CANDIDATE] * len(sight.candidates) + [STOP] + [0] * missing)
             valid.append([True] * len(sight.angles) + [False] * missing)
-        tensors = (torch.stack(each) for each in (pictures, recalled, angles))
+        tensors = (torch.stack(rows) for rows in (pictures, recalled, angles))
         return Sights(*tensors, torch.tensor(kinds), torch.tensor(valid))
 
     def move(self, items: Sequence[Item], seen: Sequence[Sight], choices: Sequence[int]) -> None:
-        """Remember where the items stand, then let those go on that have not ended."""
+        """Write the current viewpoints to memory, then move the items that have not ended."""
         for item, sight in zip(items, seen, strict=True):
             self.hidden.discard(item.key)
             if item.key not in self.memory:
@@ -266,23 +265,23 @@ class Obvious:
             item.path.append(item.viewpoint)
 
     def recount(self, seen: Sequence[Sight], choices: Sequence[int], step: int) -> Tensor:
-        """History tokens of all items, (B, H); what those that have ended live does not matter."""
+        """History tokens of all items, (B, H); those of ended items are ignored."""
         pairs = zip(seen, choices, strict=True)
         angles = [torch.from_numpy(sight.angles[max(choice, 0)]) for sight, choice in pairs]
         faced = [torch.from_numpy(sight.faced) for sight in seen]
         return self.network.recount(torch.stack(faced), torch.stack(angles), step)
 
-    def standing(self, item: Item) -> tuple[float, float]:
-        """How far an item is from its goal, and its nDTW so far."""
+    def progress(self, item: Item) -> tuple[float, float]:
+        """Metres to the goal, and nDTW so far."""
         distances, reference = self.distances[item.episode.scene_id], item.episode.reference_path
         return distances[item.viewpoint][reference[-1]], ndtw(distances, item.path, reference)
 
     def reward(self, item: Item) -> float:
-        """What an item's latest step was worth, by how it stood before and stands now (spec E.3)."""
+        """Reward of the latest step of an item (spec E.3)."""
         metres_before, fidelity_before = item.metres, item.fidelity
-        metres, fidelity = item.metres, item.fidelity = self.standing(item)
+        metres, fidelity = item.metres, item.fidelity = self.progress(item)
         if item.ended:
-            return 2.0 + 2.0 * fidelity if metres < NEAR else -2.0
+            return 2.0 + 2.0 * fidelity if metres < SUCCESS_WITHIN else -2.0
         worth = float(np.sign(metres_before - metres)) + fidelity - fidelity_before
         if metres_before <= 1.0 and metres > metres_before:
             worth -= 2.0 * (1.0 - metres_before)
@@ -290,22 +289,16 @@ class Obvious:
 
 
 def teach(item: Item, sight: Sight) -> int:
-    """Which candidate the reference path goes to by time; STOP at its end."""
+    """Index of the candidate on the reference path at this step; STOP at its end."""
     path = item.episode.reference_path
     if item.decisions >= len(path) - 1:
         return len(sight.candidates)
-    for place, candidate in enumerate(sight.candidates):
+    for index, candidate in enumerate(sight.candidates):
         if candidate.viewpoint == path[item.decisions + 1]:
-            return place
-    raise AssertionError(f"{item.episode.episode_id}: the reference path leads nowhere")
+            return index
+    raise AssertionError(f"{item.episode.episode_id}: no candidate is on the reference path")
 
 
 def ndtw(distances: dict[str, dict[str, float]], path: Sequence[str], reference: Sequence[str]) -> float:
-    """How closely a walk follows its reference: the whole table of dynamic time warping."""
-    table = np.full((len(path) + 1, len(reference) + 1), np.inf)
-    table[0, 0] = 0.0
-    for i in range(1, len(path) + 1):
-        for j in range(1, len(reference) + 1):
-            best = min(table[i - 1, j], table[i, j - 1], table[i - 1, j - 1])
-            table[i, j] = distances[path[i - 1]][reference[j - 1]] + best
-    return math.exp(-table[len(path), len(reference)] / (NEAR * len(reference)))
+    """Normalised DTW of a path, computed from its beginning."""
+    return math.exp(-warp(reference, path, distances) / (SUCCESS_WITHIN * len(reference)))

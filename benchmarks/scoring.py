@@ -1,15 +1,14 @@
 """Scoring R4R val_unseen (45,234 episodes), against per-episode Python DTW over a distance table.
 
-The obvious side keeps distances as nested dicts by viewpoint id, fills a numpy matrix cell by cell for DTW,
-and computes every measure of an episode on its own, as the released evaluators do. Predictions are seeded:
-the reference path up to a random point, then a random walk. Both sides start from the same episodes and
-predictions, and are checked to agree.
+The obvious side holds distances in nested dicts by viewpoint id and computes every metric of an episode on
+its own, DTW cell by cell. Predictions are seeded: the reference path up to a random point, then random steps.
+Both sides start from the same episodes and predictions, and the results are asserted to be equal.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -59,14 +58,20 @@ def score_one(
     }
 
 
-def warp(reference: tuple[str, ...], path: tuple[str, ...], distance: dict[str, dict[str, float]]) -> float:
-    best = np.inf * np.ones((len(path) + 1, len(reference) + 1))
-    best[0][0] = 0.0
-    for i in range(1, len(path) + 1):
-        for j in range(1, len(reference) + 1):
-            before = min(best[i - 1][j], best[i][j - 1], best[i - 1][j - 1])
-            best[i][j] = distance[path[i - 1]][reference[j - 1]] + before
-    return float(best[len(path)][len(reference)])
+def warp(reference: Sequence[str], path: Sequence[str], distance: dict[str, dict[str, float]]) -> float:
+    """Dynamic time warping distance of two paths.
+
+    D(p, r) = d(p, r) + min(D(p-1, r), D(p, r-1), D(p-1, r-1)), with D = 0 before both paths begin and
+    infinity where only one of them has begun. Only the values of the previous viewpoint are held.
+    """
+    previous = [0.0, *(math.inf for _ in reference)]
+    for viewpoint in path:
+        current = [math.inf]
+        for column, target in enumerate(reference):
+            cheapest = min(previous[column], previous[column + 1], current[column])
+            current.append(cheapest + distance[viewpoint][target])
+        previous = current
+    return previous[-1]
 
 
 def episodes_of(data: Path, graphs: dict[str, SceneGraph]) -> Iterator[Episode]:
@@ -84,9 +89,9 @@ def episodes_of(data: Path, graphs: dict[str, SceneGraph]) -> Iterator[Episode]:
 
 
 def wander(episode: Episode, graph: SceneGraph, generator: np.random.Generator) -> Prediction:
-    """Follow the reference for a while, then walk at random; about as long as the reference."""
-    kept = int(generator.integers(1, len(episode.reference_path) + 1))
-    path = [graph.index(name) for name in episode.reference_path[:kept]]
+    """Follow the reference up to a random viewpoint, then move at random; about as long as the reference."""
+    followed = int(generator.integers(1, len(episode.reference_path) + 1))
+    path = [graph.index(name) for name in episode.reference_path[:followed]]
     steps = len(episode.reference_path) + int(generator.integers(-2, 3))
     while len(path) < steps:
         path.append(int(generator.choice(graph.neighbours[path[-1], : graph.degrees[path[-1]]])))

@@ -50,6 +50,6 @@ def real_graphs(data_root: Path) -> dict[str, SceneGraph]:
 @pytest.fixture(scope="session")
 def toy_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small generated data folder in the published formats; read-only, copy before damaging."""
-    from toyworld.world import write_toy_world
+    from fixtures.toy_world import write_toy_world
 
     return write_toy_world(tmp_path_factory.mktemp("toy"), seed=0)
