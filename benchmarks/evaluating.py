@@ -118,9 +118,11 @@ class Work:
                 encode=lambda episode: self.ids[episode.episode_id],
                 max_steps=MAX_STEPS,
             ):
-                for walk, logits in zip(step.walks, step.decision.logits.float().tolist(), strict=True):
+                for walk, logits in zip(
+                    step.trajectories, step.decision.logits.float().tolist(), strict=True
+                ):
                     finite = [each for each in logits if each > -np.inf]
-                    found[walk.episode.episode_id, walk.decisions - 1] = finite
+                    found[walk.episode.episode_id, walk.num_decisions - 1] = finite
         return found
 
     def obvious(self, paths: Mapping[str, Sequence[str]] | None) -> Decisions:
@@ -137,7 +139,7 @@ class Work:
 
     def _led(self, walk: Trajectory, paths: Mapping[str, Sequence[str]]) -> int:
         path = paths[walk.episode.episode_id]
-        there = path[min(walk.decisions + 1, len(path) - 1)]
+        there = path[min(walk.num_decisions + 1, len(path) - 1)]
         return int(self.atlas.locate(walk.episode.scene_id, [there])[0])
 
     def _index(self, episode: Episode, viewpoint: int, step: int, paths: Mapping[str, Sequence[str]]) -> int:

@@ -114,7 +114,7 @@ def test_a_step_is_read_decide_remember_move() -> None:
 
     steps = led(Told(diary, small_navigator()), ATLAS, [TO_GARDEN, STAY], bank, choose=chosen)
     for step in steps:
-        diary.append("told " + " ".join(places(walk)[-1] for walk in step.walks))
+        diary.append("told " + " ".join(places(walk)[-1] for walk in step.trajectories))
     assert diary == [
         *["begin 2", "see", "recall", "decide", "choose", "remember hall kitchen", "told door kitchen"],
         *["advance 1", "see", "recall", "decide", "choose", "remember door", "told garden"],
@@ -126,7 +126,7 @@ def test_stopping_keeps_the_place_and_the_view() -> None:
     *_, last = led(blind_navigator(), ATLAS, [walk_of("hall", "landing")], None)
     (walk,) = last.finished
     assert places(walk) == ["hall", "landing"]
-    assert (walk.decisions, walk.stopped) == (2, True)
+    assert (walk.num_decisions, walk.stopped) == (2, True)
     assert walk.poses[-1] == (walk.viewpoint, 30)
 
 
@@ -134,7 +134,7 @@ def test_a_walk_ends_at_the_limit_where_its_last_move_led() -> None:
     *_, last = led(blind_navigator(), ATLAS, [TO_PANTRY, STAY], None, max_steps=2)
     (walk,) = last.finished
     assert places(walk) == ["attic", "landing", "hall"]
-    assert (walk.decisions, walk.stopped) == (2, False)
+    assert (walk.num_decisions, walk.stopped) == (2, False)
 
 
 def test_stopping_with_the_last_decision_is_stopping() -> None:
@@ -145,7 +145,7 @@ def test_stopping_with_the_last_decision_is_stopping() -> None:
 def test_who_ends_leaves_and_the_others_keep_their_order() -> None:
     lived = [
         (
-            [walk.episode.episode_id for walk in step.walks],
+            [walk.episode.episode_id for walk in step.trajectories],
             [walk.episode.episode_id for walk in step.finished],
         )
         for step in led(blind_navigator(), ATLAS, ALL, None)
@@ -162,7 +162,7 @@ def test_a_free_slot_is_refilled_before_the_next_step() -> None:
     source = Refilling([STAY, TO_GARDEN, TO_ATTIC, TO_PANTRY])
     choose = teacher_forcing(ATLAS, teacher_by_step(ATLAS))
     living = [
-        ids(step.walks)
+        ids(step.trajectories)
         for step in roll_out(blind_navigator(), ATLAS, source, None, choose, encode=encode, max_steps=9)
     ]
     assert living == [
@@ -181,11 +181,11 @@ def test_refilled_slots_decide_as_walks_that_are_alone(slots: int) -> None:
         for step in roll_out(
             navigator, ATLAS, Refilling(ALL, slots), None, choose, encode=encode, max_steps=9
         ):
-            for row, walk in enumerate(step.walks):
+            for row, walk in enumerate(step.trajectories):
                 *_, alone = (
                     each
                     for each, _ in zip(
-                        led(navigator, ATLAS, [walk.episode], None), range(walk.decisions), strict=False
+                        led(navigator, ATLAS, [walk.episode], None), range(walk.num_decisions), strict=False
                     )
                 )
                 logits = alone.decision.logits[0]
@@ -202,13 +202,13 @@ def test_nobody_walks_where_there_are_no_episodes() -> None:
 
 def test_what_is_told_is_what_was_seen_and_chosen() -> None:
     for step in led(small_navigator(), ATLAS, ALL, MemoryBank.of(ATLAS)):
-        before = [walk.poses[-1 if walk.stopped else -2] for walk in step.walks]
-        assert step.seen.viewpoint.tolist() == [viewpoint for viewpoint, _ in before]
-        assert step.seen.facing.tolist() == [view for _, view in before]
-        assert step.seen.features is not step.seen.plain
-        for row, walk in enumerate(step.walks):
+        before = [walk.poses[-1 if walk.stopped else -2] for walk in step.trajectories]
+        assert step.observation.viewpoint.tolist() == [viewpoint for viewpoint, _ in before]
+        assert step.observation.facing.tolist() == [view for _, view in before]
+        assert step.observation.features is not step.observation.plain
+        for row, walk in enumerate(step.trajectories):
             if not walk.stopped:
-                assert int(step.seen.neighbour[row, step.chosen[row]]) == walk.viewpoint
+                assert int(step.observation.neighbour[row, step.actions[row]]) == walk.viewpoint
 
 
 @pytest.mark.parametrize("choose", [greedy, sampling(3)], ids=["greedy", "sampling"])
@@ -284,7 +284,7 @@ def test_a_jump_is_walked_node_by_node_and_is_one_decision() -> None:
         "pantry",
         *["hall", "landing", "attic"],
     ]
-    assert (walk.decisions, walk.stopped) == (6, True)
+    assert (walk.num_decisions, walk.stopped) == (6, True)
     views = [view for _, view in walk.poses]
     assert views[3] == views[2] and views[4] == views[0]  # not turned on the way, then as at the first visit
     assert views[6] == views[7] == views[5] and views[8] == views[2]
@@ -310,9 +310,9 @@ def test_a_place_is_remembered_once_and_only_where_something_was_decided() -> No
         f"remember {name}" for name in ("hall", "landing", "attic", "hall", "pantry", "attic")
     ]  # nothing at what was passed through
     assert sorted(bank["cottage"].viewpoints) == ["attic", "hall", "landing", "pantry"]
-    assert set(walk.remembered) == set(bank.visited.nonzero().flatten().tolist())
+    assert set(walk.decision_viewpoints) == set(bank.visited.nonzero().flatten().tolist())
     again = MemoryBank.of(ATLAS)
-    again.remember_at(walk.remembered)
+    again.remember_at(walk.decision_viewpoints)
     everywhere = torch.arange(len(ATLAS))
     assert torch.equal(again.recall_at(everywhere), bank.recall_at(everywhere))
     assert set(again["cottage"].edges) == set(bank["cottage"].edges)
@@ -322,8 +322,8 @@ def test_a_place_is_remembered_once_and_only_where_something_was_decided() -> No
 def test_a_walk_that_ends_with_a_way_back_remembers_what_it_should(max_steps: int) -> None:
     bank = MemoryBank.of(ATLAS)
     (walk,) = gone_back(memory=bank, max_steps=max_steps)[-1].finished
-    assert walk.decisions == max_steps and not walk.stopped
-    assert set(walk.remembered) == set(bank.visited.nonzero().flatten().tolist())
+    assert walk.num_decisions == max_steps and not walk.stopped
+    assert set(walk.decision_viewpoints) == set(bank.visited.nonzero().flatten().tolist())
 
 
 def test_what_was_thought_is_carried_on() -> None:
@@ -349,7 +349,7 @@ def test_who_goes_back_does_not_disturb_who_walks_beside() -> None:
 
 def test_what_is_past_includes_what_was_passed_through() -> None:
     """Readers are told where a walk has been before, in order."""
-    past = [step.seen.past for step in gone_back()]
+    past = [step.observation.past for step in gone_back()]
     *_, last = past
     assert last is not None
     assert [ATLAS.name(each)[1] for each in last[0].tolist()] == [

@@ -43,7 +43,7 @@ def test_a_walk_begins_where_its_episode_starts_facing_the_nearest_view() -> Non
     walk = Trajectory.begin(ATLAS, walk_of("kitchen", "hall", heading=math.radians(100)), visit=4)
     assert ATLAS.name(walk.viewpoint) == ("cottage", "kitchen")
     assert walk.poses == [(walk.viewpoint, 15)]
-    assert (walk.decisions, walk.stopped, walk.visit) == (0, False, 4)
+    assert (walk.num_decisions, walk.stopped, walk.visit) == (0, False, 4)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_remembered_is_where_something_was_decided(
     poses: list[int], stopped: bool, expected: list[int]
 ) -> None:
     walk = Trajectory(walk_of("hall"), [(place, 12) for place in poses], stopped=stopped)
-    assert walk.remembered == expected
+    assert walk.decision_viewpoints == expected
 
 
 def test_the_past_is_where_walks_have_been_before() -> None:
@@ -188,7 +188,7 @@ def test_a_sample_depends_on_seed_episode_and_step_alone() -> None:
     assert not torch.equal(sampling(8)(scores, seen(walks), walks), drawn)
     assert not torch.equal(sampling([7, 1])(scores, seen(walks), walks), drawn)
     for walk in walks:
-        walk.decisions = 1
+        walk.num_decisions = 1
     assert not torch.equal(sampling(7)(scores, seen(walks), walks), drawn)
 
 
@@ -219,7 +219,7 @@ def test_following_is_going_where_the_teacher_says_or_stopping() -> None:
 def test_a_teacher_who_walks_through_walls_is_named() -> None:
     walks = begun("attic")
     through = teacher_forcing(ATLAS, lambda walk: int(ATLAS.locate("cottage", ["garden"])[0]))
-    with pytest.raises(WorldError, match="episode 0_0.*from 'attic' to 'garden', which no edge joins"):
+    with pytest.raises(WorldError, match="episode 0_0.*from 'attic' to 'garden' is not an edge"):
         through(Decision(torch.zeros(1, 2)), seen(walks), walks)
 
 
@@ -230,14 +230,14 @@ def test_the_teacher_of_imitation_goes_by_time_and_not_by_place() -> None:
     walk = Trajectory.begin(ATLAS, episode)
     told = []
     for step in range(5):
-        walk.decisions = step
+        walk.num_decisions = step
         told.append(ATLAS.name(expert(walk))[1])
     assert told == ["door", "hall", "kitchen", "hall", "hall"]
 
 
 def test_the_teacher_of_imitation_says_stop_once_the_path_is_over_even_off_the_path() -> None:
     attic = int(ATLAS.locate("cottage", ["attic"])[0])
-    astray = Trajectory(walk_of("hall", "door"), [(attic, 12)], decisions=1)
+    astray = Trajectory(walk_of("hall", "door"), [(attic, 12)], num_decisions=1)
     assert teacher_by_step(ATLAS)(astray) == attic
     chosen = teacher_forcing(ATLAS, teacher_by_step(ATLAS))(
         Decision(torch.zeros(1, 2)), seen([astray]), [astray]

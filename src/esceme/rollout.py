@@ -1,13 +1,12 @@
-"""THE loop: look, recall, read, decide, remember, move; everything that walks goes through it.
+"""The rollout loop of training and evaluation: observe, recall, read, decide, remember, move.
 
-It knows neither the agent nor the memory, nor why anybody walks. Agents in a batch are independent: one that
-ends leaves at once, and whatever `source` hands out next takes its place.
+The loop depends neither on the agent nor on the memory. Trajectories of a batch are independent: one that
+ends leaves the batch at once, and trajectories that the source starts join it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -33,34 +32,19 @@ from esceme.world.atlas import Atlas, Pose
 
 
 class RolloutStep(NamedTuple):
-    """One step of a batch, as it was lived."""
+    """One step of a batch of B trajectories."""
 
-    walks: list[Trajectory]
-    """Whose step it was; their poses already hold the move."""
+    trajectories: list[Trajectory]
+    """Their poses already include the move of this step."""
     state: State
-    """What they carried when they had decided."""
-    seen: Observation
+    """The agents' state after `decide`."""
+    observation: Observation
+    """The observation before the move, as the agents received it from the reader."""
     decision: Decision
-    chosen: Tensor
-    """(B,)"""
+    actions: Tensor
+    """Selected actions, (B,)."""
     finished: list[Trajectory]
-    """Those of the walks that ended with this step."""
-
-
-@dataclass
-class _Batch:
-    """The walks that are going on, and what moves them; all in the same order."""
-
-    walks: list[Trajectory] = field(default_factory=list)
-    state: State | None = None
-
-    def pose(self) -> Pose:
-        now: NDArray[np.int64] = np.array([walk.poses[-1] for walk in self.walks], dtype=np.int64)
-        return Pose(now[:, 0], now[:, 1])
-
-    def add(self, walks: Sequence[Trajectory], state: State) -> None:
-        self.walks += walks
-        self.state = state if self.state is None else self.state.joined(state)
+    """Trajectories that ended with this step."""
 
 
 def roll_out(
@@ -68,61 +52,67 @@ def roll_out(
     atlas: Atlas,
     source: EpisodeSource,
     memory: Memory | None,
-    choose: ActionSelector,
+    select: ActionSelector,
     *,
     encode: InstructionEncoder,
     max_steps: int,
 ) -> Iterator[RolloutStep]:
-    """Live the episodes of `source`, at most `max_steps` decisions each, and tell every step.
+    """Run the episodes of `source`, at most `max_steps` decisions each, and yield every step.
 
-    The order of a step is the paper's: decide with what was remembered before, remember where one stands,
-    move (spec C.3). Where an episode ends by its last allowed move, the place it reached is not remembered.
+    A step follows the paper: decide with the memory so far, remember the current viewpoint, move (spec C.3).
+    Where an episode ends by its last allowed move, the viewpoint reached is not remembered.
     """
-    batch, finished, device = _Batch(), list[Trajectory](), navigator.device
+    active, finished = list[Trajectory](), list[Trajectory]()
+    state: State | None = None
+    device = navigator.device
     while True:
-        if begun := source.next(finished, batch.walks):
-            batch.add(begun, begin_trajectories(navigator, atlas, begun, encode))
-        if not batch.walks or batch.state is None:
+        if started := source.next(finished, active):
+            new = begin_trajectories(navigator, atlas, started, encode)
+            active, state = [*active, *started], new if state is None else state.joined(new)
+        if not active or state is None:
             return
-        # Look, recall and read, decide, remember.
-        pose = batch.pose()
-        observation = Observation.of(atlas, pose, past=previous_viewpoints(batch.walks), device=device)
-        seen = navigator.see(observation, memory)
-        decision = navigator.decide(batch.state, seen)
-        chosen = choose(decision, observation, batch.walks)
+        # Observe, recall and read, decide, remember.
+        poses: NDArray[np.int64] = np.array([trajectory.poses[-1] for trajectory in active], dtype=np.int64)
+        pose = Pose(poses[:, 0], poses[:, 1])
+        plain = Observation.of(atlas, pose, past=previous_viewpoints(active), device=device)
+        observation = navigator.see(plain, memory)
+        decision = navigator.decide(state, observation)
+        actions = select(decision, plain, active)
         if memory is not None:
-            memory.remember_seen(observation)
+            memory.remember_seen(plain)
         # Move.
-        for walk, way in zip(batch.walks, next_poses(atlas, pose, decision, chosen), strict=True):
-            walk.decisions += 1
-            walk.stopped = not way
-            walk.poses += way
-        ended = [walk.stopped or walk.decisions >= max_steps for walk in batch.walks]
-        finished = [walk for walk, over in zip(batch.walks, ended, strict=True) if over]
-        thought = batch.state if decision.state is None else decision.state
-        yield RolloutStep(list(batch.walks), thought, seen, decision, chosen, finished)
-        # Who goes on takes along what happened.
-        rows = [row for row, over in enumerate(ended) if not over]
-        lives = torch.tensor(rows, dtype=torch.int64, device=device)
-        batch.walks = [walk for walk, over in zip(batch.walks, ended, strict=True) if not over]
-        batch.state = thought.only(lives)
-        if batch.walks:
-            batch.state = navigator.advance(batch.state, seen.only(lives), chosen[lives])
+        for trajectory, moves in zip(active, next_poses(atlas, pose, decision, actions), strict=True):
+            trajectory.num_decisions += 1
+            trajectory.stopped = not moves
+            trajectory.poses += moves
+        ended = [trajectory.stopped or trajectory.num_decisions >= max_steps for trajectory in active]
+        finished = [trajectory for trajectory, over in zip(active, ended, strict=True) if over]
+        state = state if decision.state is None else decision.state
+        yield RolloutStep(list(active), state, observation, decision, actions, finished)
+        # Keep the trajectories that continue, and update their state by the move.
+        remaining = [row for row, over in enumerate(ended) if not over]
+        active, rows = (
+            [active[row] for row in remaining],
+            torch.tensor(remaining, dtype=torch.int64).to(device),
+        )
+        state = state.only(rows)
+        if active:
+            state = navigator.advance(state, observation.only(rows), actions[rows])
 
 
 def begin_trajectories(
-    navigator: Navigator, atlas: Atlas, walks: Sequence[Trajectory], encode: InstructionEncoder
+    navigator: Navigator, atlas: Atlas, trajectories: Sequence[Trajectory], encode: InstructionEncoder
 ) -> State:
-    """Read the instructions of walks that begin."""
-    device = navigator.device
-    ids, valid = pad([encode(walk.episode) for walk in walks])
-    words = TokenBatch(torch.from_numpy(ids).to(device), torch.from_numpy(valid).to(device))
-    start = torch.tensor([walk.poses[0][0] for walk in walks], device=device)
-    return navigator.begin(words, start, _privileged(atlas, [walk.episode for walk in walks]))
+    """Encode the instructions of new trajectories and return the agents' initial state."""
+    device, episodes = navigator.device, [trajectory.episode for trajectory in trajectories]
+    ids, valid = pad([encode(episode) for episode in episodes])
+    tokens = TokenBatch(torch.from_numpy(ids).to(device), torch.from_numpy(valid).to(device))
+    start = torch.tensor([trajectory.poses[0][0] for trajectory in trajectories], device=device)
+    return navigator.begin(tokens, start, _privileged_info(atlas, episodes))
 
 
-def _privileged(atlas: Atlas, episodes: Sequence[Episode]) -> PrivilegedInfo | None:
-    """What scripted agents may know; nothing where a goal is withheld."""
+def _privileged_info(atlas: Atlas, episodes: Sequence[Episode]) -> PrivilegedInfo | None:
+    """Goals, for scripted agents; None where one is withheld."""
     if any(episode.goal_withheld for episode in episodes):
         return None
     return PrivilegedInfo(atlas, locate_goals(episodes, atlas))

@@ -1,4 +1,4 @@
-"""One episode lived, who hands episodes out, and how a choice is made: what `roll_out` is given."""
+"""Trajectories, sources that start them, and functions that select actions: the inputs of `roll_out`."""
 
 from __future__ import annotations
 
@@ -21,159 +21,165 @@ from esceme.world.atlas import Atlas, Pose
 
 @dataclass(eq=False)
 class Trajectory:
-    """One episode, lived as far as it goes."""
+    """The path of an agent through one episode, complete or not."""
 
     episode: Episode
     poses: list[tuple[int, int]]
     """Viewpoint and faced view at the start and after every move."""
-    decisions: int = 0
-    """How many were made, STOP included."""
+    num_decisions: int = 0
+    """Number of decisions so far, STOP included."""
     stopped: bool = False
-    """Whether the agent chose to end."""
+    """Whether the agent chose STOP."""
     visit: int = 1
-    """Which of the episodes lived in its scene this is, counted by whoever hands them out."""
+    """Number of this episode among those in its scene (or tour), from 1."""
 
     @classmethod
     def begin(cls, atlas: Atlas, episode: Episode, *, visit: int = 1) -> Trajectory:
-        """A walk that stands where its episode starts."""
+        """Create a trajectory at the start of its episode."""
         pose = atlas.begin(atlas.locate(episode.scene_id, [episode.start]), [episode.heading])
         return cls(episode, [(int(pose.viewpoint[0]), int(pose.view[0]))], visit=visit)
 
     @property
     def viewpoint(self) -> int:
-        """Where it stands."""
+        """The current viewpoint."""
         return self.poses[-1][0]
 
     @property
-    def remembered(self) -> list[int]:
-        """The viewpoints at which something was decided: what a memory holds of this walk (spec C.3).
+    def decision_viewpoints(self) -> list[int]:
+        """Viewpoints at which the agent decided: those that a memory holds of this trajectory (spec C.3).
 
-        Places that are only passed through lie on the way back to others, and were decided at before.
+        Viewpoints passed on the way back to an earlier one are included; decisions were made there before.
         """
         poses = self.poses if self.stopped else self.poses[:-1]
         return [viewpoint for viewpoint, _ in poses]
 
 
 class EpisodeSource(Protocol):
-    """Who hands out episodes."""
+    """Starts trajectories; `roll_out` asks it before every step."""
 
-    def next(self, finished: Sequence[Trajectory], living: Sequence[Trajectory]) -> Sequence[Trajectory]:
-        """Walks to begin now, given those that just ended and those that go on; with none of both it is over.
+    def next(self, finished: Sequence[Trajectory], active: Sequence[Trajectory]) -> Sequence[Trajectory]:
+        """Return the trajectories that start now; the rollout ends when none are active and none start.
 
-        It is asked before every step.
+        `finished` ended with the last step, `active` continue.
         """
 
 
 class SingleBatch:
-    """A source that hands out its episodes all at once: a batch of training."""
+    """A source that starts all its episodes at once, as in a training batch."""
 
     def __init__(self, atlas: Atlas, episodes: Sequence[Episode]) -> None:
-        """Begin all `episodes` together."""
-        self.walks = [Trajectory.begin(atlas, episode) for episode in episodes]
-        self._begun = False
+        """Create the trajectories of `episodes`."""
+        self.trajectories = [Trajectory.begin(atlas, episode) for episode in episodes]
+        self._has_started = False
 
-    def next(self, finished: Sequence[Trajectory], living: Sequence[Trajectory]) -> Sequence[Trajectory]:
-        """All of them, then none."""
-        begun = [] if self._begun else self.walks
-        self._begun = True
-        return begun
-
-
-def previous_viewpoints(walks: Sequence[Trajectory]) -> NDArray[np.int64]:
-    """Where walks that stand somewhere have been before, (B, P), -1 for none."""
-    longest = max(len(walk.poses) for walk in walks) - 1
-    past = np.full((len(walks), longest), -1, dtype=np.int64)
-    for row, walk in zip(past, walks, strict=True):
-        row[: len(walk.poses) - 1] = [viewpoint for viewpoint, _ in walk.poses[:-1]]
-    return past
+    def next(self, finished: Sequence[Trajectory], active: Sequence[Trajectory]) -> Sequence[Trajectory]:
+        """Return all trajectories at the first call, none later."""
+        started = [] if self._has_started else self.trajectories
+        self._has_started = True
+        return started
 
 
-def next_poses(atlas: Atlas, pose: Pose, decision: Decision, chosen: Tensor) -> list[list[tuple[int, int]]]:
-    """The poses that each agent comes to by its choice, in order; none for who stops."""
-    choices, stops = chosen.cpu().numpy(), atlas.degrees[pose.viewpoint]
+def previous_viewpoints(trajectories: Sequence[Trajectory]) -> NDArray[np.int64]:
+    """Viewpoints before the current ones, (B, P), padded with -1."""
+    longest = max(len(trajectory.poses) for trajectory in trajectories) - 1
+    previous = np.full((len(trajectories), longest), -1, dtype=np.int64)
+    for row, trajectory in zip(previous, trajectories, strict=True):
+        row[: len(trajectory.poses) - 1] = [viewpoint for viewpoint, _ in trajectory.poses[:-1]]
+    return previous
+
+
+def next_poses(atlas: Atlas, pose: Pose, decision: Decision, actions: Tensor) -> list[list[tuple[int, int]]]:
+    """Poses that each agent passes by its action (B,), in order; an empty list for STOP.
+
+    An action is a candidate, STOP (the number of candidates), or an earlier viewpoint of `decision.routes`.
+    """
+    choices, stops = actions.cpu().numpy(), atlas.degrees[pose.viewpoint]
     jumps = np.zeros_like(stops, dtype=bool)
     if decision.routes is not None:
         jumps = choices >= decision.routes.first
     stepped = atlas.step(pose, np.where(jumps, stops, choices))
-    ways = [
+    paths = [
         [] if choice == stop else [(int(viewpoint), int(view))]
         for choice, stop, viewpoint, view in zip(choices, stops, *stepped, strict=True)
     ]
     for row in np.flatnonzero(jumps).tolist():
         assert decision.routes is not None
-        way, faced = decision.routes.way(row, int(choices[row])), int(pose.view[row])
-        ways[row] = [(viewpoint, faced if view < 0 else view) for viewpoint, view in way]
-    return ways
+        route, faced = decision.routes.way(row, int(choices[row])), int(pose.view[row])
+        paths[row] = [(viewpoint, faced if view < 0 else view) for viewpoint, view in route]
+    return paths
 
 
 ActionSelector = Callable[[Decision, Observation, Sequence[Trajectory]], Tensor]
-"""Which of its choices each agent takes, (B,)."""
+"""Returns the action of each agent, an index into its choices, (B,)."""
 Teacher = Callable[[Trajectory], int]
-"""The viewpoint to go to next, the present one meaning STOP."""
+"""Returns the viewpoint to go to next; the current viewpoint means STOP."""
 
 
-def greedy(decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
-    """The choice with the highest score."""
+def greedy(decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]) -> Tensor:
+    """Select the action with the highest logit."""
     return decision.logits.argmax(1)
 
 
 def sampling(seed: int | Sequence[int]) -> ActionSelector:
-    """Choices drawn by their probabilities.
+    """Return a selector that samples actions by their probabilities.
 
-    What is drawn depends on the seed, the episode and the step alone, not on who else is in the batch.
+    A sample depends on the seed, the episode and the step only, not on the rest of the batch.
     """
     seeds = [seed] if isinstance(seed, int) else list(seed)
 
-    def choose(decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
-        draws = [
-            np.random.default_rng([*seeds, zlib.crc32(walk.episode.episode_id.encode()), walk.decisions])
-            for walk in walks
+    def select(decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]) -> Tensor:
+        generators = [
+            np.random.default_rng(
+                [*seeds, zlib.crc32(trajectory.episode.episode_id.encode()), trajectory.num_decisions]
+            )
+            for trajectory in trajectories
         ]
-        points = torch.tensor([draw.random() for draw in draws], dtype=torch.float64)[:, None]
-        below = decision.logits.detach().cpu().double().softmax(1).cumsum(1)  # (B, C)
-        drawn = (below < points * below[:, -1:]).sum(1)
-        return drawn.to(decision.logits.device)
+        points = torch.tensor([generator.random() for generator in generators], dtype=torch.float64)[:, None]
+        cumulative = decision.logits.detach().cpu().double().softmax(1).cumsum(1)  # (B, C)
+        actions = (cumulative < points * cumulative[:, -1:]).sum(1)
+        return actions.to(decision.logits.device)
 
-    return choose
+    return select
 
 
 def teacher_forcing(atlas: Atlas, teacher: Teacher) -> ActionSelector:
-    """What a teacher says; see `teacher_actions`."""
+    """Return a selector that follows a teacher; see `teacher_actions`."""
 
-    def choose(decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
-        return torch.from_numpy(teacher_actions(atlas, teacher, walks)).to(decision.logits.device)
+    def select(decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]) -> Tensor:
+        return torch.from_numpy(teacher_actions(atlas, teacher, trajectories)).to(decision.logits.device)
 
-    return choose
+    return select
 
 
-def teacher_actions(atlas: Atlas, teacher: Teacher, walks: Sequence[Trajectory]) -> NDArray[np.int64]:
-    """Which of its candidates each walk should take, (B,); the number of candidates means STOP.
+def teacher_actions(atlas: Atlas, teacher: Teacher, trajectories: Sequence[Trajectory]) -> NDArray[np.int64]:
+    """Candidates that lead to the teacher's viewpoints, (B,); the number of candidates means STOP.
 
-    Raises `WorldError` where no edge leads to the viewpoint that the teacher says.
+    Raises `WorldError` where the teacher's viewpoint is not adjacent.
     """
-    wanted = np.array([teacher(walk) for walk in walks], dtype=np.int64)
-    here = np.array([walk.viewpoint for walk in walks], dtype=np.int64)
-    leads = atlas.neighbours[here] == wanted[:, None]  # (B, K)
-    stays = wanted == here
-    if (astray := ~stays & ~leads.any(axis=1)).any():
-        row = int(np.flatnonzero(astray)[0])
-        start, end = (atlas.name(each[row])[1] for each in (here, wanted))
+    targets = np.array([teacher(trajectory) for trajectory in trajectories], dtype=np.int64)
+    current = np.array([trajectory.viewpoint for trajectory in trajectories], dtype=np.int64)
+    is_target = atlas.neighbours[current] == targets[:, None]  # (B, K)
+    stops = targets == current
+    if (unreachable := ~stops & ~is_target.any(axis=1)).any():
+        row = int(np.flatnonzero(unreachable)[0])
+        start, end = (atlas.name(viewpoint)[1] for viewpoint in (current[row], targets[row]))
         raise WorldError(
-            f"episode {walks[row].episode.episode_id}: the teacher wants to go from '{start}' to '{end}', "
-            "which no edge joins"
+            f"episode {trajectories[row].episode.episode_id}: the teacher's move from '{start}' to '{end}' "
+            "is not an edge of the graph"
         )
-    return np.where(stays, atlas.degrees[here], leads.argmax(axis=1))
+    return np.where(stops, atlas.degrees[current], is_target.argmax(axis=1))
 
 
 def teacher_by_step(atlas: Atlas) -> Teacher:
-    """The teacher of imitation: the reference path by the number of decisions made (spec A.11).
+    """Return the teacher of imitation: the reference path, indexed by the number of decisions (spec A.11).
 
-    Once the path is over it says STOP, wherever the walk stands.
+    After the end of the path it returns STOP, at any viewpoint.
     """
 
-    def teach(walk: Trajectory) -> int:
-        if walk.decisions >= len(walk.episode.reference_path) - 1:
-            return walk.viewpoint
-        return int(atlas.locate(walk.episode.scene_id, [walk.episode.expert_at(walk.decisions)])[0])
+    def teach(trajectory: Trajectory) -> int:
+        episode, step = trajectory.episode, trajectory.num_decisions
+        if step >= len(episode.reference_path) - 1:
+            return trajectory.viewpoint
+        return int(atlas.locate(episode.scene_id, [episode.expert_at(step)])[0])
 
     return teach

@@ -116,20 +116,20 @@ def test_everybody_walks(home: Home, agent: str, reader: str, task: str) -> None
         for step in roll_out(
             navigator, atlas, source, bank, sampling(3), encode=home.encode, max_steps=STEPS
         ):
-            rows = torch.arange(len(step.walks))
-            assert step.decision.logits[rows, step.chosen].isfinite().all()
+            rows = torch.arange(len(step.trajectories))
+            assert step.decision.logits[rows, step.actions].isfinite().all()
             assert not step.decision.logits.isnan().any()
             assert step.decision.value is None or step.decision.value.isfinite().all()
             if bank is not None:
                 assert int(bank.visited.sum()) >= max(known, 1)
                 known = int(bank.visited.sum())
-    for walk in source.walks:
-        assert walk.stopped or walk.decisions == STEPS
+    for walk in source.trajectories:
+        assert walk.stopped or walk.num_decisions == STEPS
         for (one, _), (other, _) in zip(walk.poses, walk.poses[1:], strict=False):
             assert other in atlas.neighbours[one]
     if bank is not None:
         assert set(bank.visited.nonzero().flatten().tolist()) == {
-            place for walk in source.walks for place in walk.remembered
+            place for walk in source.trajectories for place in walk.decision_viewpoints
         }
 
 

@@ -84,9 +84,9 @@ def logits_in_lanes(stage: EvaluationContext, slots: int) -> dict[tuple[str, int
     for step in roll_out(
         navigator, stage.atlas, source, lifetime.memory, greedy, encode=stage.encode, max_steps=limit
     ):
-        for row, walk in enumerate(step.walks):
+        for row, walk in enumerate(step.trajectories):
             logits = step.decision.logits[row]
-            told[walk.episode.episode_id, walk.decisions] = logits[logits.isfinite()]
+            told[walk.episode.episode_id, walk.num_decisions] = logits[logits.isfinite()]
     return told
 
 

@@ -54,14 +54,14 @@ def written(path: Path, *batches: list[Line], head: Head = HEAD) -> Path:
 
 
 def test_a_walk_survives_as_a_line_whichever_scenes_are_loaded(tmp_path: Path) -> None:
-    walk = Trajectory(episode("7_1"), [(2, 12), (3, 13), (4, 24)], decisions=3, stopped=True, visit=5)
+    walk = Trajectory(episode("7_1"), [(2, 12), (3, 13), (4, 24)], num_decisions=3, stopped=True, visit=5)
     written(tmp_path / "journal.jsonl", [Line.of(walk, ATLAS, number=2, batch=3)])
     (read,) = read_journals(tmp_path, HEAD)
     assert (read.pass_, read.batch, read.id) == (2, 3, "7_1")
     for atlas, shift in ((ATLAS, 0), (Atlas([ATLAS.graph("house")]), 2)):
         again = read.walk(atlas, walk.episode)
         assert again.poses == [(viewpoint - shift, view) for viewpoint, view in walk.poses]
-        assert (again.decisions, again.stopped, again.visit) == (3, True, 5)
+        assert (again.num_decisions, again.stopped, again.visit) == (3, True, 5)
 
 
 def test_a_journal_goes_on_where_it_ended(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def lived(
         encode=stage.encode,
         max_steps=stage.limits.max_steps,
     ):
-        for row, walk in enumerate(step.walks):
+        for row, walk in enumerate(step.trajectories):
             logits = step.decision.logits[row]
             told.setdefault(walk.episode.episode_id, (walk, []))[1].append(logits[logits.isfinite()])
     return told
@@ -239,7 +239,7 @@ def test_an_oracle_leads_to_the_goal_and_to_the_next_start(
     )
     poses = [(int(place), 12) for place in atlas.locate("cottage", ["pantry", "kitchen"])]
     lifetime.finish(
-        Trajectory(episode, poses, decisions=1)
+        Trajectory(episode, poses, num_decisions=1)
     )  # ended by the limit: the kitchen was not remembered
     assert set(bank["cottage"].viewpoints) == expected
 

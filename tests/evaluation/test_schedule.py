@@ -83,10 +83,10 @@ def told(stage: EvaluationContext) -> dict[str, Trajectory]:
 def test_a_scene_is_lived_in_order_one_episode_at_a_time(stage: EvaluationContext, slots: int) -> None:
     begun: dict[str, list[str]] = defaultdict(list)
     for step in in_lanes(stage, slots):
-        scenes = [walk.episode.scene_id for walk in step.walks]
+        scenes = [walk.episode.scene_id for walk in step.trajectories]
         assert len(set(scenes)) == len(scenes) <= slots
-        for walk in step.walks:
-            if walk.decisions == 1:
+        for walk in step.trajectories:
+            if walk.num_decisions == 1:
                 begun[walk.episode.scene_id].append(walk.episode.episode_id)
     for scene, lived in begun.items():
         assert lived == [each.episode_id for each in stage.episodes if each.scene_id == scene]
@@ -97,14 +97,14 @@ def test_a_scene_is_lived_in_order_one_episode_at_a_time(stage: EvaluationContex
 def test_a_free_slot_is_refilled_at_once(stage: EvaluationContext, slots: int) -> None:
     left = Counter(episode.scene_id for episode in stage.episodes)
     for step in in_lanes(stage, slots):
-        assert len(step.walks) == min(slots, len(left))
+        assert len(step.trajectories) == min(slots, len(left))
         left -= Counter(walk.episode.scene_id for walk in step.finished)
     assert not left
 
 
 def test_the_longest_lane_is_opened_first(stage: EvaluationContext) -> None:
     counts = Counter(episode.scene_id for episode in stage.episodes)
-    first = next(in_lanes(stage, 1)).walks[0].episode.scene_id
+    first = next(in_lanes(stage, 1)).trajectories[0].episode.scene_id
     assert counts[first] == max(counts.values())
 
 
@@ -124,7 +124,7 @@ def test_what_is_done_is_remembered_and_not_lived_again(
     assert all(again[name].poses == told[name].poses and again[name].visit > 2 for name in again)
     # What is remembered matters: walks that were never taken lead elsewhere later.
     empty = {name: replace(walk, poses=walk.poses[:1], stopped=False) for name, walk in firsts.items()}
-    assert not any(walk.remembered for walk in empty.values())
+    assert not any(walk.decision_viewpoints for walk in empty.values())
     assert any(walk.poses != told[name].poses for name, walk in ended(in_lanes(stage, 8, empty)).items())
 
 
@@ -141,10 +141,10 @@ def test_a_batch_begins_together_when_the_last_has_ended(stage: EvaluationContex
     begun = []
     for step in interleaved(stage, batches):
         if not alive:
-            begun.append([walk.episode.episode_id for walk in step.walks])
-            assert all(walk.decisions == 1 for walk in step.walks)
+            begun.append([walk.episode.episode_id for walk in step.trajectories])
+            assert all(walk.num_decisions == 1 for walk in step.trajectories)
             alive = set(begun[-1])
-        assert {walk.episode.episode_id for walk in step.walks} == alive
+        assert {walk.episode.episode_id for walk in step.trajectories} == alive
         alive -= {walk.episode.episode_id for walk in step.finished}
     assert begun == [ids(batch) for batch in batches]
 

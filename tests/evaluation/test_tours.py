@@ -104,7 +104,7 @@ def live_by_hand(
 
     def told(walk: Trajectory) -> int:
         path = WALKED[walk.episode.episode_id]
-        here = path[min(walk.decisions + 1, len(path) - 1)]
+        here = path[min(walk.num_decisions + 1, len(path) - 1)]
         return int(atlas.locate(walk.episode.scene_id, [here])[0])
 
     source = Lanes(atlas, tour_episodes(TOURS, EPISODES_BY_HAND), lifetime, slots=slots)

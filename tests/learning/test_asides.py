@@ -121,7 +121,7 @@ def guessing(step: RolloutStep) -> Tensor:
     total = torch.zeros(())
     points = torch.tensor([(x, y) for x in range(-12, 13, 6) for y in range(-12, 13, 6)])
     assert step.decision.guess is not None
-    for walk, guess in zip(step.walks, step.decision.guess, strict=True):
+    for walk, guess in zip(step.trajectories, step.decision.guess, strict=True):
         start, goal = (
             torch.from_numpy(ATLAS.positions[ATLAS.locate(walk.episode.scene_id, [name])[0]][:2])
             for name in (walk.episode.start, walk.episode.goal)
@@ -131,7 +131,7 @@ def guessing(step: RolloutStep) -> Tensor:
 
 
 def imitating(step: RolloutStep) -> Tensor:
-    return functional.cross_entropy(step.decision.logits, step.chosen, reduction="sum")
+    return functional.cross_entropy(step.decision.logits, step.actions, reduction="sum")
 
 
 def near(found: Tensor, expected: Tensor) -> None:
@@ -199,7 +199,7 @@ def commenting(name: str) -> Callable[[RolloutStep], Tensor]:
     comment = COMMENTS[name](ATLAS)
 
     def loss(step: RolloutStep) -> Tensor:
-        wanted = comment(step.decision, step.seen, step.walks).tolist()
+        wanted = comment(step.decision, step.observation, step.trajectories).tolist()
         chances = step.decision.logits.log_softmax(1)
         taught = [-chances[row, choice] for row, choice in enumerate(wanted) if choice != NOBODY]
         return torch.stack([torch.zeros(()), *taught]).sum()
@@ -220,9 +220,11 @@ def test_comments_speak_of_ways_back_where_there_are_any() -> None:
     navigator, comment, back = planner(), COMMENTS["path"](ATLAS), 0
     for step in sampled(navigator):
         assert step.decision.routes is not None
-        back += int((comment(step.decision, step.seen, step.walks) >= step.decision.routes.first).sum())
+        back += int(
+            (comment(step.decision, step.observation, step.trajectories) >= step.decision.routes.first).sum()
+        )
     assert back > 0
-    assert any((step.chosen >= step.decision.routes.first).any() for step in sampled(navigator))  # type: ignore[union-attr]
+    assert any((step.actions >= step.decision.routes.first).any() for step in sampled(navigator))  # type: ignore[union-attr]
 
 
 def test_who_cannot_go_back_is_commented_on_as_far_as_anybody_can_say() -> None:
@@ -266,15 +268,15 @@ def test_the_value_beyond_a_jump_is_that_of_the_next_step(max_steps: int) -> Non
         assert decision.routes is not None
         for row, walk in enumerate(walks):
             back = (decision.routes.viewpoint[row] >= 0).nonzero().flatten().tolist()
-            if walk.decisions < max_steps - 1:
+            if walk.num_decisions < max_steps - 1:
                 chosen[row] = row % int(observation.candidate_count[row])  # goes on, to be cut off
-            elif walk.decisions == max_steps - 1 and back:
+            elif walk.num_decisions == max_steps - 1 and back:
                 chosen[row], jumped = decision.routes.first + back[0], jumped + 1
         return chosen
 
     def lived(limit: int) -> tuple[list[Transition], Tensor]:
         source = SingleBatch(ATLAS, WALKS)
-        reward = PathReward(ATLAS, source.walks)
+        reward = PathReward(ATLAS, source.trajectories)
         return sample_rollout(navigator, ATLAS, source, None, reward, choose, encode=encode, max_steps=limit)
 
     steps, beyond = lived(max_steps)

@@ -178,7 +178,7 @@ def imitated_by_hand(navigator: Navigator) -> Tensor:
     """The cross-entropy of all steps of the first batch, one by one."""
     total = torch.zeros(())
     for step in led(navigator, ATLAS, batches()[0], None, max_steps=LIMIT):
-        for logits, choice in zip(step.decision.logits, step.chosen, strict=True):
+        for logits, choice in zip(step.decision.logits, step.actions, strict=True):
             total = total - logits.softmax(0)[choice].log()
     return total
 
@@ -193,12 +193,12 @@ def rewarded_by_hand(navigator: Navigator) -> tuple[Tensor, int]:
             value = steps.pop().decision.value
             assert value is not None
             left = float(value.detach())
-        (walk,) = steps[0].walks
+        (walk,) = steps[0].trajectories
         # Rewards, told as the walk comes by.
-        (again,) = (source := SingleBatch(ATLAS, [episode])).walks
-        reward, rewards = PathReward(ATLAS, source.walks), []
+        (again,) = (source := SingleBatch(ATLAS, [episode])).trajectories
+        reward, rewards = PathReward(ATLAS, source.trajectories), []
         for number, step in enumerate(steps):
-            again.stopped = int(step.chosen) == int(step.seen.candidate_count)
+            again.stopped = int(step.actions) == int(step.observation.candidate_count)
             again.poses = walk.poses[: number + 2]
             rewards.append(float(reward.step([again])[0]))
         for step, worth in zip(reversed(steps), reversed(rewards), strict=True):
@@ -207,7 +207,7 @@ def rewarded_by_hand(navigator: Navigator) -> tuple[Tensor, int]:
             value, chances = step.decision.value[0], step.decision.logits[0].softmax(0)
             gain = left - value
             doubt = -sum(chance * chance.log() for chance in chances)
-            total = total - chances[int(step.chosen)].log() * gain.detach() + 0.5 * gain**2 - 0.01 * doubt
+            total = total - chances[int(step.actions)].log() * gain.detach() + 0.5 * gain**2 - 0.01 * doubt
             count += 1
     return total, count
 
@@ -322,10 +322,10 @@ def _sampled(trainer: Trainer) -> list[Transition]:
     steps = led(trainer.navigator, ATLAS, batches()[1], None, choose=sampling(0), max_steps=1)
     return [
         Transition(
-            torch.arange(len(step.walks)),
+            torch.arange(len(step.trajectories)),
             step.decision.logits,
             step.decision.value,
-            step.chosen,
+            step.actions,
             torch.ones(BATCH),
         )
         for step in steps

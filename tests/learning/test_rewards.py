@@ -49,7 +49,7 @@ def starting(episode: Episode, start: str | None = None) -> Trajectory:
 
 def go(walk: Trajectory, *names: str) -> None:
     """One decision: a move, a jump along several places, or STOP for no place."""
-    walk.decisions += 1
+    walk.num_decisions += 1
     walk.stopped = not names
     walk.poses += [(place(name), 12) for name in names]
 
@@ -224,7 +224,7 @@ def drawn_walk(atlas: Atlas, rng: np.random.Generator) -> Trajectory:
 
 def stroll_on(atlas: Atlas, walks: Sequence[Trajectory], rng: np.random.Generator) -> None:
     for walk in walks:
-        walk.decisions += 1
+        walk.num_decisions += 1
         walk.stopped = bool(rng.random() < 0.15)
         if not walk.stopped:
             walk.poses.append((strolled(atlas, walk.viewpoint, 1, rng)[1], 12))
@@ -255,7 +255,7 @@ def test_fidelity_step_by_step_is_that_of_the_whole_walk(seed: int) -> None:
         stroll_on(atlas, living, rng)
         reward.step(living)
         assert reward.ndtw(living).tolist() == pytest.approx(scored_ndtw(atlas, living), abs=1e-12)
-        living = [walk for walk in living if not walk.stopped and walk.decisions < 20]
+        living = [walk for walk in living if not walk.stopped and walk.num_decisions < 20]
 
 
 @pytest.mark.parametrize("name", list(REWARDS))
@@ -275,7 +275,7 @@ def test_a_reward_does_not_depend_on_who_else_walks(name: str) -> None:
         expected = [float(alone[walk].step([walk])[0]) for walk in living]
         assert found.tolist() == pytest.approx(expected, abs=1e-12)
         seen |= set(found.round(6).tolist())
-        living = [walk for walk in living if not walk.stopped and walk.decisions < 15]
+        living = [walk for walk in living if not walk.stopped and walk.num_decisions < 15]
     assert {-2.0, -1.0, 1.0, 2.0} <= seen if name == "goal" else len(seen) > 50
 
 

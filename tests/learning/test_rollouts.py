@@ -86,7 +86,7 @@ def forcing(told: Demonstrations) -> ActionSelector:
     rows = {walk.episode.episode_id: row for row, walk in enumerate(told.walks)}
 
     def choose(decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
-        return torch.tensor([taken[rows[walk.episode.episode_id], walk.decisions] for walk in walks])
+        return torch.tensor([taken[rows[walk.episode.episode_id], walk.num_decisions] for walk in walks])
 
     return choose
 
@@ -118,7 +118,7 @@ def test_decisions_made_at_once_are_those_of_stepping(way: str | None, network: 
     for seed in range(2):
         memories = [begun(navigator, way, seed=seed) for _ in range(4)]
         expected = stepping(navigator, told, memories[0])
-        assert len(expected) == sum(walk.decisions for walk in told.walks)
+        assert len(expected) == sum(walk.num_decisions for walk in told.walks)
         for decide, memory in zip(
             (forward_all, forward_stepwise, forward_demonstrations), memories[1:], strict=True
         ):
@@ -184,7 +184,7 @@ def test_walks_are_told_step_by_step_with_who_is_still_walking() -> None:
     ]
     assert names([place for place, _ in told.walks[2].poses]) == list(EPISODES[2].reference_path)
     assert all(walk.stopped for walk in told.walks)
-    assert [walk.decisions for walk in told.walks] == [4, 3, 6, 1, 2]
+    assert [walk.num_decisions for walk in told.walks] == [4, 3, 6, 1, 2]
     assert told.when.episode.tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 4, 0, 1, 2, 0, 2, 2, 2]
     assert told.when.step.tolist() == [0] * 5 + [1] * 4 + [2] * 3 + [3] * 2 + [4, 5]
     assert names(told.pose.viewpoint[told.when.episode == 1]) == ["hall", "landing", "attic"]
@@ -201,13 +201,16 @@ def test_poses_are_those_of_the_loop() -> None:
             navigator, ATLAS, SingleBatch(ATLAS, EPISODES), None, forcing(told), encode=encode, max_steps=15
         )
     )
-    assert np.concatenate([step.seen.viewpoint for step in steps]).tolist() == told.pose.viewpoint.tolist()
-    assert np.concatenate([step.seen.facing for step in steps]).tolist() == told.pose.view.tolist()
+    assert (
+        np.concatenate([step.observation.viewpoint for step in steps]).tolist()
+        == told.pose.viewpoint.tolist()
+    )
+    assert np.concatenate([step.observation.facing for step in steps]).tolist() == told.pose.view.tolist()
 
 
 def test_a_teacher_leads_no_farther_than_the_limit() -> None:
     told = led(max_steps=2)
-    assert [walk.decisions for walk in told.walks] == [2, 2, 2, 1, 2]
+    assert [walk.num_decisions for walk in told.walks] == [2, 2, 2, 1, 2]
     assert [walk.stopped for walk in told.walks] == [False, False, False, True, True]
     # The places that were reached by the last move are not remembered (spec C.3).
     navigator = small_navigator()
@@ -232,7 +235,7 @@ def test_pitfall_11_stop_is_taught_when_the_path_is_over_not_when_its_end_is_rea
     """The path comes by its own end on the way."""
     back = walk_of("door", "hall", "door")
     told = teacher_rollout(ATLAS, [back], teacher_by_step(ATLAS), max_steps=15)
-    assert [walk.decisions for walk in told.walks] == [3]
+    assert [walk.num_decisions for walk in told.walks] == [3]
     assert told.labels[0] != ATLAS.degrees[at("door")] == told.labels[2]
 
 
@@ -300,7 +303,7 @@ def test_a_teacher_by_time_may_not_know_the_way_of_who_went_astray() -> None:
         return torch.zeros(len(walks), dtype=torch.int64)
 
     episode = walk_of("attic", "landing", "hall", "kitchen", "pantry")
-    with pytest.raises(WorldError, match="which no edge joins"):
+    with pytest.raises(WorldError, match="is not an edge"):
         dagger_rollout(
             blind_navigator(),
             ATLAS,
@@ -325,7 +328,7 @@ def sampled(
         ATLAS,
         source,
         memory,
-        PathReward(ATLAS, source.walks),
+        PathReward(ATLAS, source.trajectories),
         forcing(told),
         encode=encode,
         max_steps=max_steps,
@@ -345,13 +348,13 @@ def test_the_value_beyond_a_walk_that_was_cut_off_is_that_of_its_next_step(
     steps, beyond, source = sampled(navigator, told, memory, max_steps)
     assert len(steps) == max_steps
     after = dict(zip(longer[-1].rows.tolist(), longer[-1].value.tolist(), strict=True))
-    cut = [row for row, walk in enumerate(source.walks) if not walk.stopped]
+    cut = [row for row, walk in enumerate(source.trajectories) if not walk.stopped]
     assert cut and set(cut) == set(after)
-    expected = [after.get(row, 0.0) for row in range(len(source.walks))]
+    expected = [after.get(row, 0.0) for row in range(len(source.trajectories))]
     assert beyond.tolist() == pytest.approx(expected, abs=1e-6)
     assert not beyond.requires_grad
     if memory is not None:  # where they were cut off is not remembered unless somebody decided there
-        decided = {place for walk in source.walks for place in walk.remembered}
+        decided = {place for walk in source.trajectories for place in walk.decision_viewpoints}
         assert set(left(memory)) - set(left(begun(navigator))) <= decided
 
 
@@ -362,7 +365,7 @@ def test_where_a_walk_is_cut_off_is_not_remembered() -> None:
     memory.begin([episode], np.random.default_rng(0))
     told = teacher_rollout(ATLAS, [episode], teacher_by_step(ATLAS), max_steps=5)
     _, beyond, source = sampled(navigator, told, memory, 2)
-    assert source.walks[0].viewpoint == at("garden") and not source.walks[0].stopped
+    assert source.trajectories[0].viewpoint == at("garden") and not source.trajectories[0].stopped
     assert set(names(left(memory))) == {"hall", "door"}
     assert beyond[0] != 0
 
@@ -371,7 +374,7 @@ def test_nothing_lies_beyond_walks_that_all_stopped() -> None:
     navigator = blind_navigator()
     told = led()
     steps, beyond, source = sampled(navigator, told, None, 15)
-    assert all(walk.stopped for walk in source.walks) and len(steps) == 6
+    assert all(walk.stopped for walk in source.trajectories) and len(steps) == 6
     assert not beyond.any()
     # Even where the last of them stops with the last decision that is allowed.
     assert not sampled(navigator, told, None, 6)[1].any()
@@ -385,7 +388,7 @@ def test_steps_hold_who_took_them_what_they_chose_and_what_it_was_worth() -> Non
     assert steps[0].value.requires_grad and steps[0].logits.requires_grad
     # Who follows the path stops at its end: 2 + 2 nDTW.
     last = {row: step.reward[index] for step in steps for index, row in enumerate(step.rows.tolist())}
-    assert [float(last[row]) for row in range(len(source.walks))] == pytest.approx([4.0] * 5)
+    assert [float(last[row]) for row in range(len(source.trajectories))] == pytest.approx([4.0] * 5)
 
 
 def test_rewards_need_a_critic() -> None:
@@ -397,7 +400,7 @@ def test_rewards_need_a_critic() -> None:
             ATLAS,
             source,
             None,
-            GoalReward(ATLAS, source.walks),
+            GoalReward(ATLAS, source.trajectories),
             sampling(0),
             encode=encode,
             max_steps=3,

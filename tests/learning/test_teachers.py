@@ -35,7 +35,7 @@ ATLAS = cottage()
 def standing(episode: Episode, place: str, *, after: int = 0) -> Trajectory:
     """A walk that has come to a place by so many decisions, however it did."""
     viewpoint = int(ATLAS.locate(episode.scene_id, [place])[0])
-    return Trajectory(episode, [(viewpoint, 12)], decisions=after)
+    return Trajectory(episode, [(viewpoint, 12)], num_decisions=after)
 
 
 def told(teacher: Teacher, walk: Trajectory) -> str:
@@ -47,7 +47,7 @@ def led(teacher: Teacher, episode: Episode, *, atlas: Atlas = ATLAS, most: int =
     walk = Trajectory.begin(atlas, episode)
     for _ in range(most):
         (choice,) = teacher_actions(atlas, teacher, [walk])
-        walk.decisions += 1
+        walk.num_decisions += 1
         if choice == atlas.degrees[walk.viewpoint]:
             break
         walk.poses.append((int(atlas.neighbours[walk.viewpoint, choice]), 12))
@@ -147,7 +147,7 @@ def test_a_label_that_no_edge_leads_to_is_an_error() -> None:
         standing(walk_of("hall", "door"), "hall"),
         standing(walk_of("hall", "door", "garden", name="5_2"), "attic", after=1),
     ]
-    with pytest.raises(WorldError, match="episode 5_2.*from 'attic' to 'garden', which no edge joins"):
+    with pytest.raises(WorldError, match="episode 5_2.*from 'attic' to 'garden' is not an edge"):
         teacher_actions(ATLAS, teacher_by_step(ATLAS), walks)
 
 
@@ -256,7 +256,7 @@ def test_teachers_say_what_the_originals_say(
     teacher = TEACHERS[name](atlas)
     for row in rows:
         here = int(atlas.locate(row["scan"], [row["at"]])[0])
-        walk = Trajectory(episodes[str(row["path_id"])], [(here, 12)], decisions=row["t"])
+        walk = Trajectory(episodes[str(row["path_id"])], [(here, 12)], num_decisions=row["t"])
         assert atlas.name(teacher(walk)) == (row["scan"], row[key])
 
 
@@ -274,7 +274,7 @@ def test_labels_are_those_of_the_original(
         found = teacher_actions(atlas, teacher_by_step(atlas), walks)
         assert np.where(found == atlas.degrees[here], -1, found).tolist() == actions
         for walk, action in zip(walks, actions, strict=True):
-            walk.decisions += 1
+            walk.num_decisions += 1
             if action >= 0:
                 walk.poses.append((int(atlas.neighbours[walk.viewpoint, action]), 12))
 

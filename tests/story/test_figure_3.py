@@ -73,7 +73,7 @@ def test_the_memory_grows_node_by_node_as_in_the_figure(pooling: Pooling) -> Non
     for episode, expected in ((FIRST, FIRST_STEPS), (SECOND, SECOND_STEPS)):
         lived = zip(expected, led(navigator, atlas, [episode], memory), strict=True)
         for (place, recalled, added, joined), step in lived:
-            assert atlas.name(int(step.seen.viewpoint[0]))[1] == place
+            assert atlas.name(int(step.observation.viewpoint[0]))[1] == place
             assert memory.found[-1] == [recalled]
             assert memory.asked[-1] == [{each.viewpoint for each in atlas.graph("Y").candidates(place)}]
             viewpoints |= {added} if added else set()

@@ -103,7 +103,7 @@ def test_pitfall_1_the_last_node_of_a_truncated_episode_is_not_stored() -> None:
     assert not walk.stopped
     assert [ATLAS.name(viewpoint)[1] for viewpoint, _ in walk.poses] == ["hall", "door", "garden"]
     assert bank["cottage"].viewpoints == {"hall", "door"}
-    assert [ATLAS.name(viewpoint)[1] for viewpoint in walk.remembered] == ["hall", "door"]
+    assert [ATLAS.name(viewpoint)[1] for viewpoint in walk.decision_viewpoints] == ["hall", "door"]
 
 
 # -- 2: what is pooled -------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def test_pitfall_5_stop_is_nowhere_zero_after_fusion_and_the_same_everywhere() -
 def test_pitfall_5_choosing_the_number_of_candidates_is_stopping() -> None:
     navigator = blind_navigator()
     (step,) = led(navigator, ATLAS, [walk_of("hall")], None)
-    assert step.chosen.tolist() == [4] and step.finished[0].stopped
+    assert step.actions.tolist() == [4] and step.finished[0].stopped
     assert torch.isfinite(step.decision.logits).all() and step.decision.logits.shape == (1, 5)
 
 
@@ -275,12 +275,16 @@ def test_pitfall_7_headings_are_relative_to_the_snapped_view_and_elevations_abso
 
 def test_pitfall_7_after_a_move_the_agent_faces_the_candidates_view_row_included() -> None:
     steps = list(led(blind_navigator(), ATLAS, [walk_of("hall", "landing", "attic", heading=2.0)], None))
-    assert [int(step.seen.facing[0]) for step in steps] == [16, 30, 17]  # south and up, then on the level
-    rows = [int(step.seen.facing[0]) // 12 for step in steps]
+    assert [int(step.observation.facing[0]) for step in steps] == [
+        16,
+        30,
+        17,
+    ]  # south and up, then on the level
+    rows = [int(step.observation.facing[0]) // 12 for step in steps]
     assert rows == [1, 2, 1]
     # What is above stays above for who looks up.
     down = [each.viewpoint for each in ATLAS.graph("cottage").candidates("landing")].index("hall")
-    assert steps[1].seen.angles[0, down, 2] == pytest.approx(-math.sin(math.atan2(2, 2.5)), abs=1e-6)
+    assert steps[1].observation.angles[0, down, 2] == pytest.approx(-math.sin(math.atan2(2, 2.5)), abs=1e-6)
 
 
 def test_pitfall_7_candidates_that_share_a_view_stay_apart_and_the_view_is_removed_once() -> None:
@@ -342,12 +346,12 @@ def test_pitfall_8_who_has_ended_does_not_lengthen_the_history_of_others() -> No
     ]
     with torch.no_grad():
         for step in led(navigator, ATLAS, walks, None):
-            for row, walk in enumerate(step.walks):
-                together[walk.episode.episode_id, walk.decisions] = step.decision.logits[row]
+            for row, walk in enumerate(step.trajectories):
+                together[walk.episode.episode_id, walk.num_decisions] = step.decision.logits[row]
         for episode in walks:
             for step in led(navigator, ATLAS, [episode], None):
                 logits = step.decision.logits[0]
-                same = together[episode.episode_id, step.walks[0].decisions][: len(logits)]
+                same = together[episode.episode_id, step.trajectories[0].num_decisions][: len(logits)]
                 torch.testing.assert_close(logits, same, atol=1e-5, rtol=0)
 
 
@@ -366,7 +370,7 @@ def test_pitfall_12_a_published_file_walks_whatever_its_tables_hold() -> None:
     bank = MemoryBank.of(ATLAS)
     back_and_forth = walk_of(*["hall", "door"] * 20)
     *_, last = led(navigator.eval(), ATLAS, [back_and_forth], bank, max_steps=60)
-    assert last.finished[0].decisions == 40
+    assert last.finished[0].num_decisions == 40
 
 
 # -- 14: masks and numerics --------------------------------------------------------------------------------

@@ -138,7 +138,7 @@ def _pass(
     source = Interleaved(atlas, planned, lifetime, done=lived, visits=visits)
     for step in _steps(stage, source, lifetime):
         ended += step.finished
-        if len(step.finished) == len(step.walks):
+        if len(step.finished) == len(step.trajectories):
             yield [Line.of(walk, atlas, number=number, batch=batch) for walk in ended]
             batch, ended = batch + 1, []
 

@@ -33,7 +33,9 @@ class Line(msgspec.Struct, frozen=True):
     def of(cls, walk: Trajectory, atlas: Atlas, *, number: int, batch: int = 0) -> Line:
         """A walk as a line."""
         poses = [(atlas.name(viewpoint)[1], view) for viewpoint, view in walk.poses]
-        return cls(number, batch, walk.episode.episode_id, walk.visit, walk.decisions, walk.stopped, poses)
+        return cls(
+            number, batch, walk.episode.episode_id, walk.visit, walk.num_decisions, walk.stopped, poses
+        )
 
     def walk(self, atlas: Atlas, episode: Episode) -> Trajectory:
         """The walk of a line."""

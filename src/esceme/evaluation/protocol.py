@@ -86,7 +86,7 @@ class MemoryLifetime:
         """Live an episode again as far as the memory is concerned."""
         self.begin(walk)
         if self.bank is not None:
-            self.bank.remember_at(walk.remembered)
+            self.bank.remember_at(walk.decision_viewpoints)
         self.finish(walk)
 
 

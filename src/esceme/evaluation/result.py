@@ -67,7 +67,7 @@ def make_result(stage: EvaluationContext, walks: Sequence[Trajectory]) -> Result
             scene=walk.episode.scene_id,
             path=walk.episode.path_id,
             visit=walk.visit,
-            decisions=walk.decisions,
+            decisions=walk.num_decisions,
             stopped=walk.stopped,
             trajectory=trajectories[walk.episode.episode_id],
             scores={name: float(each[row]) for name, each in values.items()},

@@ -107,11 +107,11 @@ def teacher_rollout(
         wanted = teacher_actions(atlas, teacher, walks)
         told.add(rows, pose, wanted, wanted)
         for walk, viewpoint, view in zip(walks, *atlas.step(pose, wanted), strict=True):
-            walk.decisions += 1
+            walk.num_decisions += 1
             walk.stopped = int(viewpoint) == walk.viewpoint
             if not walk.stopped:
                 walk.poses.append((int(viewpoint), int(view)))
-        going = [not walk.stopped and walk.decisions < max_steps for walk in walks]
+        going = [not walk.stopped and walk.num_decisions < max_steps for walk in walks]
         rows = rows[going]
     return told
 
@@ -129,7 +129,7 @@ def dagger_rollout(
 ) -> Demonstrations:
     """The walks of an agent that is not learning now, and what a teacher would have done (DAgger)."""
     source = SingleBatch(atlas, episodes)
-    told = Demonstrations(list(source.walks))
+    told = Demonstrations(list(source.trajectories))
     row_of = {walk: row for row, walk in enumerate(told.walks)}
     asked: list[NDArray[np.int64]] = []
 
@@ -141,9 +141,9 @@ def dagger_rollout(
     navigator.eval()
     with torch.no_grad():
         for step in roll_out(navigator, atlas, source, memory, ask, encode=encode, max_steps=max_steps):
-            rows = np.array([row_of[walk] for walk in step.walks])
-            pose = Pose(step.seen.viewpoint.cpu().numpy(), step.seen.facing.cpu().numpy())
-            told.add(rows, pose, step.chosen.cpu().numpy(), asked[-1])
+            rows = np.array([row_of[walk] for walk in step.trajectories])
+            pose = Pose(step.observation.viewpoint.cpu().numpy(), step.observation.facing.cpu().numpy())
+            told.add(rows, pose, step.actions.cpu().numpy(), asked[-1])
     navigator.train(learning)
     if memory is not None:
         memory.finish()
@@ -243,25 +243,27 @@ def sample_rollout(
 
     `comment` says what should have been done at each of them.
     """
-    row_of = {walk: row for row, walk in enumerate(source.walks)}
+    row_of = {walk: row for row, walk in enumerate(source.trajectories)}
     device, steps, last = navigator.device, list[Transition](), None
-    goals = goals_of(atlas, source.walks, device)
+    goals = goals_of(atlas, source.trajectories, device)
     for step in roll_out(navigator, atlas, source, memory, choose, encode=encode, max_steps=max_steps):
         if step.decision.value is None:
             raise ConfigError(
                 f"{type(navigator.agent).__name__} has no critic, which learning from rewards needs; "
                 "train it by imitation"
             )
-        rows = torch.tensor([row_of[walk] for walk in step.walks], device=device)
-        worth = torch.from_numpy(reward.step(step.walks)).to(step.decision.value)
+        rows = torch.tensor([row_of[walk] for walk in step.trajectories], device=device)
+        worth = torch.from_numpy(reward.step(step.trajectories)).to(step.decision.value)
         decision = with_auxiliary_loss(navigator, step.decision, goals[rows])
-        wanted = None if comment is None else comment(decision, step.seen, step.walks).to(device)
+        wanted = (
+            None if comment is None else comment(decision, step.observation, step.trajectories).to(device)
+        )
         lived = Transition(
-            rows, decision.logits, step.decision.value, step.chosen, worth, decision.aside, wanted
+            rows, decision.logits, step.decision.value, step.actions, worth, decision.aside, wanted
         )
         steps.append(lived)
         last = step
-    beyond = torch.zeros(len(source.walks), device=device)
+    beyond = torch.zeros(len(source.trajectories), device=device)
     if last is not None:
         cut, values = _value_beyond(navigator, atlas, last, memory)
         beyond = beyond.index_put((steps[-1].rows[cut],), values.to(beyond))
@@ -277,13 +279,18 @@ def _value_beyond(
 
     Nothing is remembered there: an episode that is cut off does not keep the place it reached (spec C.3).
     """
-    cut = torch.tensor([not walk.stopped for walk in last.walks]).nonzero().flatten().to(navigator.device)
+    cut = (
+        torch.tensor([not walk.stopped for walk in last.trajectories])
+        .nonzero()
+        .flatten()
+        .to(navigator.device)
+    )
     if not len(cut):
         return cut, torch.zeros(0, device=navigator.device)
     with torch.no_grad():
-        state = navigator.advance(last.state.only(cut), last.seen.only(cut), last.chosen[cut])
-        reached = np.array([walk.poses[-1] for walk in last.walks if not walk.stopped], dtype=np.int64)
-        past = previous_viewpoints([walk for walk in last.walks if not walk.stopped])
+        state = navigator.advance(last.state.only(cut), last.observation.only(cut), last.actions[cut])
+        reached = np.array([walk.poses[-1] for walk in last.trajectories if not walk.stopped], dtype=np.int64)
+        past = previous_viewpoints([walk for walk in last.trajectories if not walk.stopped])
         observation = Observation.of(atlas, Pose(*reached.T), past=past, device=navigator.device)
         value = navigator.decide(state, navigator.see(observation, memory)).value
     return cut, torch.zeros(len(cut)) if value is None else value

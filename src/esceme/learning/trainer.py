@@ -215,7 +215,7 @@ class Trainer:
             self._atlas,
             source,
             self.memory,
-            REWARDS[self.training.reward](self._atlas, source.walks),
+            REWARDS[self.training.reward](self._atlas, source.trajectories),
             sampling([self._seed, iteration]),
             encode=self._encode,
             max_steps=self._max_steps,

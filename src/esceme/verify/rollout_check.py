@@ -194,7 +194,7 @@ class GreedyReplay:
         self, decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]
     ) -> Tensor:
         """Select actions (B,)."""
-        if trajectories[0].decisions == 0:
+        if trajectories[0].num_decisions == 0:
             self._trajectories.append(list(trajectories))
             self._steps.append([])
         self._steps[-1].append(self._step(decision, observation, trajectories))

@@ -244,8 +244,8 @@ class ReferenceTrainer:
         """Compute A2C's losses and gradients of a rollout with these actions."""
         trainer, episodes = self._begin(items)
         source = SingleBatch(self.atlas, episodes)
-        forced = ForcedActions(trainer.navigator, self.atlas, source.walks, actions)
-        reward = RecordingReward(self.atlas, source.walks)
+        forced = ForcedActions(trainer.navigator, self.atlas, source.trajectories, actions)
+        reward = RecordingReward(self.atlas, source.trajectories)
         steps, final_values = sample_rollout(
             forced.navigator,
             self.atlas,
@@ -270,8 +270,8 @@ class ReferenceTrainer:
             items=items,
             loss=total if targets else list(self._episode_losses(steps, final_values, trainer.training)),
             grad_norms=_gradient_norms(trainer.navigator),
-            paths=_paths(self.atlas, source.walks),
-            actions=_action_table(source.walks, [step.rows for step in steps], taken),
+            paths=_paths(self.atlas, source.trajectories),
+            actions=_action_table(source.trajectories, [step.rows for step in steps], taken),
             rewards=reward.steps,
             values=forced.values[::-1],
             logs=self._a2c_logs(steps, final_values, forced.entropy, total, targets),
@@ -400,9 +400,9 @@ class ForcedActions:
     def _action(self, trajectory: Trajectory, stop: int, first: int | None) -> int:
         """The stored action in our numbering, STOP if it is impossible; history actions start at `first`."""
         row = self._row_of[trajectory]
-        (action,) = row_at(self._actions, trajectory.decisions)[row : row + 1] or [stop]
+        (action,) = row_at(self._actions, trajectory.num_decisions)[row : row + 1] or [stop]
         if first is not None:
-            num_history = trajectory.decisions + 1
+            num_history = trajectory.num_decisions + 1
             if 1 <= action < num_history:
                 return first + action
             action -= num_history
@@ -457,7 +457,7 @@ def _action_table(
     for step, (step_rows, step_actions) in enumerate(zip(rows, actions, strict=True)):
         line = [STOPPED] * len(trajectories)
         for row, action in zip(step_rows.tolist(), step_actions.tolist(), strict=True):
-            stops = trajectories[row].stopped and step == trajectories[row].decisions - 1
+            stops = trajectories[row].stopped and step == trajectories[row].num_decisions - 1
             line[row] = STOPPED if stops else action
         table.append(line)
     return table
