@@ -41,7 +41,7 @@ def run(_data: Path | None = None) -> Iterator[Result]:
     bound = "the layers over viewpoints that did not change since the last step"
     yield Ratio(f"graph of {ASKED} viewpoints, width {WIDTH}", slow, fast, WANTED, bound)
     for size, (slow, fast) in curve.items():
-        dense = f"not tried, about {room_for(size) / 1e9:.0f} GB" if slow is None else f"{slow:.3f} s"
+        dense = f"not tried, about {feature_buffer(size) / 1e9:.0f} GB" if slow is None else f"{slow:.3f} s"
         yield Found(f"growth: {size} viewpoints", f"{fast * 1000:.1f} ms", f"all pairs: {dense}")
 
 
@@ -50,7 +50,7 @@ def measured(size: int, reader: GraphEncoding) -> tuple[float | None, float]:
     bank, observation = remembered(size)
     with torch.inference_mode():
         ours = reader(observation, bank).features[:, -1]
-        if room_for(size) > ROOM:
+        if feature_buffer(size) > ROOM:
             return None, min(seconds(lambda: reader(observation, bank)) for _ in range(ROUNDS * REPEATS))
         obvious = all_pairs(reader, bank, observation)
         assert float((ours - obvious).abs().max()) < 1e-4 * float(obvious.abs().max())
@@ -104,7 +104,7 @@ def all_pairs(reader: GraphEncoding, bank: MemoryBank, observation: Observation)
     return torch.stack(tokens)
 
 
-def room_for(size: int) -> float:
+def feature_buffer(size: int) -> float:
     """Bytes of the tensor of all pairs, twice, and of what the layers make of it."""
     return 4 * size**2 * (2 * (1 + WIDTH) + 3 * WIDTH)
 

@@ -197,7 +197,7 @@ def _compare(
         for pose in poses
     ]
 
-    room = atlas.room_for(BATCH)
+    room = atlas.feature_buffer(BATCH)
 
     def ours() -> None:
         for pose in poses:

@@ -17,6 +17,7 @@ import pytest
 from esceme.errors import DataError
 from esceme.files import (
     JsonLinesWriter,
+    atomic_open,
     folder_lock,
     read_bytes,
     read_json,
@@ -25,7 +26,6 @@ from esceme.files import (
     read_text,
     write_json,
     write_text,
-    writing,
 )
 from fixtures.permissions import without_rights
 
@@ -201,14 +201,14 @@ def test_a_failure_inside_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, fault: type[BaseException]
 ) -> None:
     path = stored(tmp_path, b"old")
-    with pytest.raises(fault), writing(path) as file:
+    with pytest.raises(fault), atomic_open(path) as file:
         file.write(b"new" * 100_000)
         raise fault("stop")
     assert contents(tmp_path) == {"walks.json": b"old"}
 
 
 def test_a_failure_inside_makes_no_file_where_there_was_none(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), writing(tmp_path / "walks.json") as file:
+    with pytest.raises(RuntimeError), atomic_open(tmp_path / "walks.json") as file:
         file.write(b"new")
         raise RuntimeError
     assert contents(tmp_path) == {}
@@ -216,7 +216,7 @@ def test_a_failure_inside_makes_no_file_where_there_was_none(tmp_path: Path) -> 
 
 def test_a_machine_failure_inside_is_a_message_about_the_file(tmp_path: Path) -> None:
     path = stored(tmp_path, b"old")
-    with pytest.raises(DataError, match=r"walks\.json: cannot be written .No space left"), writing(path):
+    with pytest.raises(DataError, match=r"walks\.json: cannot be written .No space left"), atomic_open(path):
         raise OSError(28, "No space left on device")
     assert contents(tmp_path) == {"walks.json": b"old"}
 
@@ -231,8 +231,8 @@ def test_what_json_cannot_hold_leaves_the_old_file(tmp_path: Path) -> None:
 WRITER = """
 import sys, time
 from pathlib import Path
-from esceme.files import writing
-with writing(Path(sys.argv[1])) as file:
+from esceme.files import atomic_open
+with atomic_open(Path(sys.argv[1])) as file:
     file.write(b"new" * 1_000_000)
     file.flush()
     print("half way", flush=True)

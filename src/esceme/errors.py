@@ -35,10 +35,10 @@ class TrainingError(EscemeError):
 
 
 @contextmanager
-def blaming(*, file: object, record: object = None) -> Iterator[None]:
+def prefix_errors(*, file: object, record: object = None) -> Iterator[None]:
     """Turn an error raised inside into a `DataError` that names the file and the record.
 
-    >>> with blaming(file="R2R_val.json", record="episode 12_0"):
+    >>> with prefix_errors(file="R2R_val.json", record="episode 12_0"):
     ...     raise WorldError("viewpoint 'ab' is not in scene 'house'")
     Traceback (most recent call last):
     esceme.errors.DataError: R2R_val.json: episode 12_0: viewpoint 'ab' is not in scene 'house'

@@ -110,7 +110,7 @@ def _readable(message: str) -> str:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path) -> Iterator[Path]:
     """A name to write to: the file takes its place, complete, when the block ends well, else nothing changes.
 
     What is there already is replaced only if it is a regular file: never a folder, a pipe or a device.
@@ -139,9 +139,9 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def writing(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
+def atomic_open(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     """A file that appears under its name, complete, when the block ends well; see `replacing`."""
-    with replacing(path) as part, part.open(mode) as file:
+    with atomic_path(path) as part, part.open(mode) as file:
         yield file
         file.flush()
         os.fsync(file.fileno())
@@ -152,13 +152,13 @@ def write_json(path: Path, value: object, *, indent: int | None = None) -> None:
     data = msgspec.json.encode(value)
     if indent is not None:
         data = msgspec.json.format(data, indent=indent)
-    with writing(path) as file:
+    with atomic_open(path) as file:
         file.write(data + b"\n")
 
 
 def write_text(path: Path, text: str) -> None:
     """Write `text` as UTF-8, whole or not at all."""
-    with writing(path) as file:
+    with atomic_open(path) as file:
         file.write(text.encode())
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from esceme.errors import ConfigError, DataError, WorldError, blaming
+from esceme.errors import ConfigError, DataError, WorldError, prefix_errors
 from esceme.tasks.catalogue import SuccessRule
 from esceme.tasks.episode import SUCCESS_WITHIN, DialogEpisode, Episode
 from esceme.tasks.submission import Prediction
@@ -270,7 +270,7 @@ def _locate(
         return atlas.locate_all(zip(scenes, paths, strict=True))
     except WorldError:
         for episode, path in zip(episodes, paths, strict=True):
-            with blaming(file=file, record=f"episode {episode.episode_id}"):
+            with prefix_errors(file=file, record=f"episode {episode.episode_id}"):
                 atlas.locate(episode.scene_id, path)
         raise
 

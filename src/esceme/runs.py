@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from esceme import __version__
 from esceme.agents import AGENTS, AgentConfig, HamtConfig
 from esceme.errors import CheckpointError, ConfigError, DataError, EscemeError
-from esceme.files import read_json, replacing, write_json
+from esceme.files import atomic_path, read_json, write_json
 from esceme.memory import READERS, NoMemoryConfig, ReaderConfig
 from esceme.navigator import Navigator
 
@@ -122,7 +122,7 @@ def save_run(folder: str | Path, navigator: Navigator, config: NavigatorConfig) 
     if not _has_config(folder, config):  # never leave new weights beside the config of the old ones
         with suppress(OSError):  # writing will report the reason
             (folder / NAVIGATOR_FILE).unlink()
-    with replacing(folder / WEIGHTS_FILE) as part:
+    with atomic_path(folder / WEIGHTS_FILE) as part:
         tensors = {name: tensor.contiguous() for name, tensor in navigator.state_dict().items()}
         try:
             save_file(tensors, part, metadata={"format": FORMAT})

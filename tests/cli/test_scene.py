@@ -67,7 +67,7 @@ def test_json_says_what_was_drawn(toy_root: Path, capsys: pytest.CaptureFixture[
     assert msgspec.json.decode(capsys.readouterr().out) == {
         "scene": "toy-villa",
         "viewpoints": len(graph),
-        "edges": graph.edge_count,
+        "edges": graph.num_edges,
         "floors": 2,
         "out": "a/b.svg",
     }

@@ -19,7 +19,7 @@ def stored(toy_root: Path) -> dict[str, Any]:
     total = float(graph.distances.sum())
     statistics = {
         "nodes": len(graph),
-        "edges": graph.edge_count,
+        "edges": graph.num_edges,
         "sum_all_pairs_distance": total,
         "components": 1,
     }

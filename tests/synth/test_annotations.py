@@ -19,7 +19,7 @@ from esceme.tasks.catalogue import TASKS
 from esceme.tasks.cvdn import read_cvdn
 from esceme.tasks.episode import Episode, check_path, check_paths
 from esceme.tasks.folder import DataFolder
-from esceme.tasks.r2r import Record, read_r2r
+from esceme.tasks.r2r import R2RRecord, read_r2r
 from esceme.tasks.r4r import join_paths
 from esceme.tasks.reverie import read_objects, read_reverie
 from esceme.tasks.rxr import read_rxr
@@ -89,7 +89,7 @@ def test_splits_live_in_houses_of_their_own(task: str, world: Path) -> None:
 def test_r2r_walks_are_shortest_and_long_enough(
     split: str, world: Path, graphs: dict[str, SceneGraph]
 ) -> None:
-    for record in read_records(world / f"R2R/R2R_{split}.json", Record):
+    for record in read_records(world / f"R2R/R2R_{split}.json", R2RRecord):
         graph = graphs[record.scan]
         length = sum(graph.distance(a, b) for a, b in zip(record.path, record.path[1:], strict=False))
         assert 4 <= len(record.path) - 1 <= 6
@@ -115,7 +115,7 @@ def test_r2r_records_look_like_real_ones(split: str, world: Path, data_root: Pat
 
 
 def test_walks_of_val_seen_are_none_of_train(world: Path) -> None:
-    walks = {split: read_records(world / f"R2R/R2R_{split}.json", Record) for split in SPLITS}
+    walks = {split: read_records(world / f"R2R/R2R_{split}.json", R2RRecord) for split in SPLITS}
     ids = [record.path_id for each in walks.values() for record in each]
     assert len(set(ids)) == len(ids)
     ends = {split: {(r.scan, r.path[0], r.path[-1]) for r in walks[split]} for split in WALKED}
@@ -134,8 +134,8 @@ def test_the_test_split_keeps_its_goals_to_itself(world: Path) -> None:
 
 @pytest.mark.parametrize("split", WALKED)
 def test_r4r_is_what_our_maker_makes_of_r2r(split: str, world: Path, graphs: dict[str, SceneGraph]) -> None:
-    made = list(join_paths(read_records(world / f"R2R/R2R_{split}.json", Record), graphs))
-    assert made == read_records(world / f"R4R/R4R_{split}.json", Record)
+    made = list(join_paths(read_records(world / f"R2R/R2R_{split}.json", R2RRecord), graphs))
+    assert made == read_records(world / f"R4R/R4R_{split}.json", R2RRecord)
     assert made
 
 

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from esceme.errors import ConfigError, DataError
-from esceme.tasks.cvdn import Supervision, Turn, dialog_text, read_cvdn
+from esceme.tasks.cvdn import DialogTurn, Supervision, dialog_text, read_cvdn
 from esceme.tasks.episode import check_paths
 from esceme.world import SceneGraph
 
@@ -89,7 +89,7 @@ def test_without_a_dialog_only_the_target_is_told(history: Any) -> None:
 
 
 def test_an_unanswered_question_is_no_answer() -> None:
-    turns = [Turn("oracle", "Left."), Turn("navigator", "Sure?")]
+    turns = [DialogTurn("oracle", "Left."), DialogTurn("navigator", "Sure?")]
     assert dialog_text(turns, "lamp", "last-answer") == "<ORA> Left. <TAR> lamp"
     assert dialog_text(turns[1:], "lamp", "last-answer") == "<TAR> lamp"
 

@@ -21,7 +21,7 @@ from esceme.errors import DataError
 from esceme.files import read_records, write_json
 from esceme.tasks import doctor
 from esceme.tasks.doctor import Finding, examine
-from esceme.tasks.r2r import Record
+from esceme.tasks.r2r import R2RRecord
 from esceme.tasks.r4r import join_paths
 from esceme.world import open_features, pack, read_scenes
 from fixtures.permissions import without_rights
@@ -845,7 +845,7 @@ def test_a_public_vocabulary_cut_in_half_is_a_fault(data_root: Path, root: Path)
 def test_both_releases_of_r4r_are_right_and_others_are_not(data_root: Path, tmp_path: Path) -> None:
     (tmp_path / "connectivity").symlink_to(data_root / "connectivity")
     (tmp_path / "R4R").mkdir()
-    walks = read_records(data_root / "R2R/R2R_val_unseen.json", Record)
+    walks = read_records(data_root / "R2R/R2R_val_unseen.json", R2RRecord)
     joined = list(join_paths(walks, read_scenes(data_root / "connectivity")))
     for dropped, ending in (
         (0, "as made from the public R2R"),

@@ -7,7 +7,7 @@ import pytest
 
 from esceme.errors import ConfigError
 from esceme.tasks.episode import Episode
-from esceme.tasks.episode_queue import Schedule
+from esceme.tasks.episode_queue import EpisodeQueue
 
 # Scenes as the letters of a file: x has three episodes, y two, z one.
 EPISODES = [
@@ -29,24 +29,24 @@ def rng() -> np.random.Generator:
 
 
 def test_file_order_hands_out_one_after_the_other_and_wraps_around(rng: np.random.Generator) -> None:
-    schedule = Schedule(EPISODES, "file", 2)
+    schedule = EpisodeQueue(EPISODES, "file", 2)
     assert [schedule.next(slot, rng) for slot in (0, 1, 1, 1, 0, 1, 0, 0)] == [0, 1, 2, 3, 4, 5, 0, 1]
 
 
 def test_every_shuffled_round_holds_every_episode_once(rng: np.random.Generator) -> None:
-    schedule = Schedule(EPISODES, "shuffled", 3)
+    schedule = EpisodeQueue(EPISODES, "shuffled", 3)
     rounds = [[schedule.next(place % 3, rng) for place in range(6)] for _ in range(8)]
     assert all(sorted(each) == list(range(6)) for each in rounds)
     assert len({tuple(each) for each in rounds}) > 1
 
 
 def test_a_lane_takes_its_scenes_whole_and_in_file_order(rng: np.random.Generator) -> None:
-    schedule = Schedule(EPISODES, "lanes", 1)
+    schedule = EpisodeQueue(EPISODES, "lanes", 1)
     assert [schedule.next(0, rng) for _ in range(7)] == [0, 1, 4, 2, 5, 3, 0]
 
 
 def test_a_finished_lane_takes_the_scene_that_waits_longest(rng: np.random.Generator) -> None:
-    schedule = Schedule(EPISODES, "lanes", 2)
+    schedule = EpisodeQueue(EPISODES, "lanes", 2)
     # Slot 0: scene x. Slot 1: scene y, then z, and again y because x is still being walked.
     assert [schedule.next(slot, rng) for slot in (0, 1, 1, 1, 1, 0, 0)] == [0, 2, 5, 3, 2, 1, 4]
     assert schedule.next(0, rng) == 3
@@ -55,7 +55,7 @@ def test_a_finished_lane_takes_the_scene_that_waits_longest(rng: np.random.Gener
 @pytest.mark.parametrize("slots", [1, 2, 3])
 def test_lanes_never_share_a_scene(slots: int) -> None:
     rng = np.random.default_rng(slots)
-    schedule = Schedule(EPISODES, "lanes", slots)
+    schedule = EpisodeQueue(EPISODES, "lanes", slots)
     scene_of: dict[int, str] = {}
     walked: dict[str, list[int]] = defaultdict(list)
     for slot in [*range(slots), *rng.integers(slots, size=200)]:
@@ -70,7 +70,7 @@ def test_lanes_never_share_a_scene(slots: int) -> None:
 
 @pytest.mark.parametrize("order", ["file", "lanes"])
 def test_a_restart_begins_with_the_first_episode(order: str, rng: np.random.Generator) -> None:
-    schedule = Schedule(EPISODES, order, 2)  # type: ignore[arg-type]
+    schedule = EpisodeQueue(EPISODES, order, 2)  # type: ignore[arg-type]
     slots = (0, 1, 1, 1, 0, 0, 1, 0, 1, 0, 1)
     before = [schedule.next(slot, rng) for slot in slots]
     schedule.restart()
@@ -79,4 +79,4 @@ def test_a_restart_begins_with_the_first_episode(order: str, rng: np.random.Gene
 
 def test_more_lanes_than_scenes_are_refused() -> None:
     with pytest.raises(ConfigError, match="4 slots need as many scenes, the episodes have 3"):
-        Schedule(EPISODES, "lanes", 4)
+        EpisodeQueue(EPISODES, "lanes", 4)

@@ -12,7 +12,7 @@ import pytest
 from esceme.errors import DataError
 from esceme.files import write_json
 from esceme.tasks.episode import check_path
-from esceme.tasks.r2r import Record, read_r2r
+from esceme.tasks.r2r import R2RRecord, read_r2r
 from esceme.tasks.r4r import join_paths, read_r2r_records
 from esceme.world import SceneGraph
 
@@ -28,8 +28,8 @@ def corridor(scene: str) -> SceneGraph:
 GRAPHS = {scene: corridor(scene) for scene in ("attic", "barn")}
 
 
-def walk(path_id: int, path: str, *instructions: str, scan: str = "attic", heading: float = 0.0) -> Record:
-    return Record(
+def walk(path_id: int, path: str, *instructions: str, scan: str = "attic", heading: float = 0.0) -> R2RRecord:
+    return R2RRecord(
         scan=scan,
         path_id=path_id,
         path=list(path),
@@ -38,7 +38,7 @@ def walk(path_id: int, path: str, *instructions: str, scan: str = "attic", headi
     )
 
 
-def joined(*walks: Record) -> list[str]:
+def joined(*walks: R2RRecord) -> list[str]:
     return ["".join(record.path) for record in join_paths(walks, GRAPHS)]
 
 
@@ -46,7 +46,7 @@ def test_walks_are_joined_by_the_shortest_way_between_them() -> None:
     first = walk(71, "abc", "Up. ", "Climb", heading=1.25)
     second = walk(35, "pq", "Wait.", "Stop. ", "Halt", heading=2.5)
     (record,) = join_paths([first, second], GRAPHS)
-    assert record == Record(
+    assert record == R2RRecord(
         scan="attic",
         path_id=0,
         path=list("abcmpq"),
@@ -112,8 +112,8 @@ def test_parts_that_no_way_joins_are_left_apart() -> None:
 def test_progress_can_be_watched() -> None:
     seen: list[int | str] = []
 
-    def watch(records: Sequence[Record]) -> Iterable[Record]:
-        def told() -> Iterator[Record]:
+    def watch(records: Sequence[R2RRecord]) -> Iterable[R2RRecord]:
+        def told() -> Iterator[R2RRecord]:
             for record in records:
                 seen.append(record.path_id)
                 yield record

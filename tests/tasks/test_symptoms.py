@@ -10,7 +10,7 @@ import pytest
 
 from esceme.errors import DataError
 from esceme.tasks.episode import DialogEpisode, Episode
-from esceme.tasks.symptoms import odd_shapes, room_labels, said, why_closed, word_pieces, wrong_walks
+from esceme.tasks.symptoms import odd_shapes, room_labels, said, unreadable_reason, word_pieces, wrong_walks
 from esceme.world import SceneGraph
 
 LINE = SceneGraph.build("line", {name: (k, 0, 0) for k, name in enumerate("abcd")}, ["ab", "bc", "cd"])
@@ -108,12 +108,12 @@ def test_a_vocabulary_must_end_where_it_ends(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_closed_when_it_is_missing_or_none(tmp_path: Path) -> None:
-    assert why_closed(tmp_path) is None
+    assert unreadable_reason(tmp_path) is None
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("nowhere")
-    assert why_closed(tmp_path) is None
-    assert why_closed(tmp_path / "file") == "Not a directory"
-    assert why_closed(tmp_path / "nowhere") == "No such file or directory"
+    assert unreadable_reason(tmp_path) is None
+    assert unreadable_reason(tmp_path / "file") == "Not a directory"
+    assert unreadable_reason(tmp_path / "nowhere") == "No such file or directory"
 
 
 def test_an_error_is_said_without_its_file() -> None:

@@ -31,7 +31,7 @@ def small(toy: ReferenceData) -> dict[str, Any]:
         "graph_stats": {
             "toy-villa": {
                 "nodes": len(graph),
-                "edges": graph.edge_count,
+                "edges": graph.num_edges,
                 "sum_all_pairs_distance": float(graph.distances.sum()),
                 "components": 1,
             }

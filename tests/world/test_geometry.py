@@ -16,8 +16,8 @@ from esceme.world.geometry import (
     angle_feature,
     direction,
     panorama_angles,
-    sight,
     snap,
+    view_angles,
     wrap,
 )
 
@@ -107,7 +107,7 @@ def test_sight_relates_a_direction_to_every_view_as_the_simulator_does(
     offset: tuple[float, float, float],
 ) -> None:
     x, y, z = offset
-    seen = sight(direction(offset))
+    seen = view_angles(direction(offset))
     for view in range(36):
         heading = math.atan2(x, y) - math.radians(view % 12 * 30)
         while heading <= -math.pi:
@@ -125,14 +125,14 @@ def test_sight_relates_a_direction_to_every_view_as_the_simulator_does(
 def test_a_direction_shows_in_two_or_three_columns_and_in_every_row(
     offset: tuple[float, float, float],
 ) -> None:
-    rows = sight(direction(offset)).visible.reshape(3, 12)
+    rows = view_angles(direction(offset)).visible.reshape(3, 12)
     assert (rows == rows[0]).all()
     assert rows[0].sum() in (2, 3)
 
 
 def test_a_neighbour_exactly_40_degrees_aside_is_still_visible() -> None:
     aside = np.radians(40.0)
-    assert sight(direction((np.sin(aside), np.cos(aside), 0.0))).visible[13]
+    assert view_angles(direction((np.sin(aside), np.cos(aside), 0.0))).visible[13]
 
 
 def test_views_run_along_headings_then_elevations() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from esceme.checkpoints.names import PRE_TRAINING
 from esceme.errors import CheckpointError, ConfigError
-from esceme.files import writing
+from esceme.files import atomic_open
 
 Tensors = Mapping[str, Tensor]
 
@@ -48,7 +48,7 @@ def write_fine_tuned(path: Path, network: Tensors, critic: Tensors) -> None:
         part: {"epoch": 1, "state_dict": dict(tensors), "optimizer": {}}
         for part, tensors in (("vln_bert", network), ("critic", critic))
     }
-    with writing(path) as file:
+    with atomic_open(path) as file:
         torch.save(content, file)
 
 

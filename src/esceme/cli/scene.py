@@ -11,7 +11,7 @@ from typing import Annotated
 import tyro
 
 from esceme.cli.console import TaskName, print_json
-from esceme.errors import ConfigError, DataError, blaming
+from esceme.errors import ConfigError, DataError, prefix_errors
 from esceme.files import write_text
 from esceme.report import PathOverlay, draw_scene, floors_of
 from esceme.report.lanes import walk
@@ -78,7 +78,7 @@ def scene(
     write_text(out, drawing)
     if json:
         floors = int(floors_of(graph).max()) + 1
-        size = {"viewpoints": len(graph), "edges": graph.edge_count, "floors": floors}
+        size = {"viewpoints": len(graph), "edges": graph.num_edges, "floors": floors}
         print_json({"scene": scene, **size, "out": str(out)})
     else:
         print(out)
@@ -137,7 +137,7 @@ def _routes(
 
 
 def _checked(graph: SceneGraph, route: PathOverlay, file: Path | None, episode: str) -> PathOverlay:
-    with blaming(file=file, record=f"episode {episode}"):
+    with prefix_errors(file=file, record=f"episode {episode}"):
         walk(graph, route)
     return route
 

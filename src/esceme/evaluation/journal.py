@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from esceme.errors import DataError, blaming
+from esceme.errors import DataError, prefix_errors
 from esceme.files import read_bytes
 from esceme.tasks.episode import Episode
 from esceme.trajectory import Trajectory
@@ -39,7 +39,7 @@ class Line(msgspec.Struct, frozen=True):
 
     def walk(self, atlas: Atlas, episode: Episode) -> Trajectory:
         """The walk of a line."""
-        with blaming(file="the journal of this evaluation", record=f"episode {self.id}"):
+        with prefix_errors(file="the journal of this evaluation", record=f"episode {self.id}"):
             at = atlas.locate(episode.scene_id, [name for name, _ in self.poses]).tolist()
         poses = list(zip(at, (view for _, view in self.poses), strict=True))
         return Trajectory(episode, poses, self.decisions, self.stopped, self.visit)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from esceme.errors import CheckpointError, DataError
-from esceme.files import writing
+from esceme.files import atomic_open
 
 STATES = "state"
 LOCK = ".lock"
@@ -45,7 +45,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 def save_state(folder: Path, iteration: int, state: dict[str, Any]) -> None:
     """Keep the state of a run after so many iterations, and the last one before it; let go of all others."""
     path = folder / STATES / f"{iteration:08d}.pt"
-    with writing(path) as file:
+    with atomic_open(path) as file:
         try:
             torch.save({"format": FORMAT, "iteration": iteration, **state}, file)
         except RuntimeError as error:  # by which torch hides what is wrong with the disk

@@ -11,7 +11,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from esceme.errors import DataError, MemoryMismatch
-from esceme.files import writing
+from esceme.files import atomic_open
 from esceme.memory.bank import MemoryBank
 from esceme.memory.scene import Pooling
 
@@ -61,7 +61,7 @@ def save_bank(bank: MemoryBank, path: str | Path) -> None:
     vectors = [bank[scene.scene_id].recall(scene.viewpoints) for scene in header.scenes]
     rows = torch.cat([torch.empty(0, bank.width), *(each.cpu() for each in vectors)])
     data = to_bytes({"rows": rows}, {"memory": msgspec.json.encode(header).decode()})
-    with writing(Path(path)) as file:
+    with atomic_open(Path(path)) as file:
         file.write(data)
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from esceme.errors import ConfigError, DataError, blaming
+from esceme.errors import ConfigError, DataError, prefix_errors
 from esceme.files import read_bytes
 from esceme.world.geometry import TURN, VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, Direction
 
@@ -61,7 +61,7 @@ def read_panorama(path: Path) -> NDArray[np.uint8]:
             colours = np.asarray(picture.convert("RGB"))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(f"{path}: not a whole picture ({error}); fetch it again") from None
-    with blaming(file=path):
+    with prefix_errors(file=path):
         _check(colours)
     return colours
 

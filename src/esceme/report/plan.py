@@ -86,7 +86,7 @@ class Plan:
     def describe(self) -> str:
         """The figure in words, for those who cannot see it."""
         count = int(self.floors.max()) + 1
-        size = f"{len(self.graph)} viewpoints and {self.graph.edge_count} edges"
+        size = f"{len(self.graph)} viewpoints and {self.graph.num_edges} edges"
         parts = [
             f"Navigation graph of scene {self.graph.scene_id}: {size} on {count} floor{'s'[: count - 1]}."
         ]

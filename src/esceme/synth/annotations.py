@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from esceme.files import write_json, writing
+from esceme.files import atomic_open, write_json
 from esceme.synth import hindi
 from esceme.synth.language import Clause, say
 from esceme.synth.walks import Walk
-from esceme.tasks.r2r import Record, read_r2r
+from esceme.tasks.r2r import R2RRecord, read_r2r
 from esceme.tasks.r4r import join_paths
 from esceme.tasks.text import WordPiece
 from esceme.tasks.tours import make_tours, write_tours
@@ -31,7 +31,7 @@ def write_r2r(root: Path, walks: Walks) -> None:
     graphs = {walk.scene_id: walk.sights.graph for asked in walks.values() for walk in asked}
     for split, asked in walks.items():
         records = [
-            Record(
+            R2RRecord(
                 scan=walk.scene_id,
                 path_id=walk.path_id,
                 path=walk.viewpoints,
@@ -52,7 +52,7 @@ def write_r2r(root: Path, walks: Walks) -> None:
 def write_augmentation(root: Path, walks: Sequence[Walk], tokenizer: WordPiece) -> None:
     """More walks of the houses of train in the form of PREVALENT's: a record an instruction, with its ids."""
     records = [
-        Record(
+        R2RRecord(
             scan=walk.scene_id,
             path_id=f"more-{number}-{told}",
             path=walk.viewpoints,
@@ -86,7 +86,7 @@ def write_rxr(root: Path, walks: Walks, generator: np.random.Generator) -> None:
             detail = _in_detail(walk)
             for language, text in (("en-US", say(detail, generator).strip()), ("hi-IN", hindi.say(detail))):
                 lines.append(msgspec.json.encode(_rxr(walk, name, next(numbers), language, text)) + b"\n")
-        with writing(root / f"RxR/rxr_{name}_guide.jsonl.gz") as file:
+        with atomic_open(root / f"RxR/rxr_{name}_guide.jsonl.gz") as file:
             file.write(gzip.compress(b"".join(lines), mtime=0))
 
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from esceme import __version__
 from esceme.errors import ConfigError, DataError
-from esceme.files import write_json, write_text, writing
+from esceme.files import atomic_open, write_json, write_text
 from esceme.perception.encode import make_encoder
 from esceme.synth.annotations import (
     Walks,
@@ -245,7 +245,7 @@ def _make(root: Path, order: WorldConfig, processes: int, watch: Watch) -> None:
     write_features(root / f"features/{ENCODER}.hdf5", features())
     write_text(root / "connectivity/scans.txt", "\n".join(names) + "\n")
     write_json(root / "rooms/viewpoint_rooms.json", {"label_name": _label_names(), "panos": rooms})
-    with writing(root / "objects/reverie_objects.json.gz") as file:
+    with atomic_open(root / "objects/reverie_objects.json.gz") as file:
         file.write(gzip.compress(msgspec.json.encode(near), mtime=0))
     walks, more = _walks(order, houses, seen, shape)
     _write_tasks(root, order, walks, near)
@@ -324,7 +324,7 @@ def _write_house(root: Path, house: House, captures: Sequence[Capture]) -> None:
                 "height": EYE,
             }
         )
-        with writing(root / f"panoramas/{house.scene_id}/{place.viewpoint}.jpg") as file:
+        with atomic_open(root / f"panoramas/{house.scene_id}/{place.viewpoint}.jpg") as file:
             file.write(taken.picture)
     write_json(root / f"connectivity/{house.scene_id}_connectivity.json", records)
 

@@ -20,35 +20,35 @@ MARKERS = {"navigator": "<NAV>", "oracle": "<ORA>", "target": "<TAR>"}
 """What precedes a question, an answer and the target in the instruction."""
 
 
-class Turn(msgspec.Struct):
+class DialogTurn(msgspec.Struct):
     """One message of a dialog."""
 
     role: Literal["navigator", "oracle"]
     message: str
 
 
-class Start(msgspec.Struct):
+class StartPose(msgspec.Struct):
     """Where, and facing which way, the navigator asked the latest question."""
 
     pano: str
     heading: float
 
 
-class Record(msgspec.Struct, omit_defaults=True):
+class DialogRecord(msgspec.Struct, omit_defaults=True):
     """One NDH instance as published; test instances have none of the fields below `dialog_history`."""
 
     inst_idx: int
     scan: str
     target: str
-    start_pano: Start
-    dialog_history: list[Turn]
+    start_pano: StartPose
+    dialog_history: list[DialogTurn]
     end_panos: list[str] = []
     player_path: list[str] = []
     planner_path: list[str] = []
     game_idx: int | None = None
 
 
-class EncodedRecord(msgspec.Struct, omit_defaults=True):
+class EncodedDialogRecord(msgspec.Struct, omit_defaults=True):
     """One instance as HAMT pre-encodes it (spec A.12); test instances have no `end_panos`."""
 
     instr_id: str | int
@@ -63,7 +63,7 @@ class EncodedRecord(msgspec.Struct, omit_defaults=True):
     game_idx: int | None = None
 
 
-class Form(msgspec.Struct):
+class DialogFormat(msgspec.Struct):
     """What tells the two forms of a file apart."""
 
     instr_encoding: object = None
@@ -86,26 +86,26 @@ def read_cvdn(
     Instances without end panoramas (test) have only a start. Instances of one game share a `path_id`.
     """
     path = Path(path)
-    if read_records(path, Form)[0].instr_encoding is None:
-        episodes = [_raw(record, path, history, supervision) for record in read_records(path, Record)]
+    if read_records(path, DialogFormat)[0].instr_encoding is None:
+        episodes = [_raw(record, path, history, supervision) for record in read_records(path, DialogRecord)]
     else:
         if history != "all" or supervision == "planner":
             raise ConfigError(
                 f"{path}: a pre-encoded file offers neither history='{history}' nor a planner path; "
                 "read the raw NDH file for those"
             )
-        episodes = [_encoded(record, path) for record in read_records(path, EncodedRecord)]
+        episodes = [_encoded(record, path) for record in read_records(path, EncodedDialogRecord)]
     require_unique(episodes, path)
     return episodes
 
 
-def dialog_text(turns: list[Turn], target: str, history: History = "all") -> str:
+def dialog_text(turns: list[DialogTurn], target: str, history: History = "all") -> str:
     """A dialog as one text, oldest turn first and the target last, each after its marker.
 
     How the text of the released encodings was built is not public; this follows the order that the NDH
     task describes, so that cutting on the left keeps the latest answer and the target (spec A.12).
 
-    >>> turns = [Turn("navigator", "Left or right?"), Turn("oracle", "Left.")]
+    >>> turns = [DialogTurn("navigator", "Left or right?"), DialogTurn("oracle", "Left.")]
     >>> dialog_text(turns, "lamp")
     '<NAV> Left or right? <ORA> Left. <TAR> lamp'
     >>> dialog_text(turns, "lamp", "last-answer"), dialog_text(turns, "lamp", "target")
@@ -126,7 +126,7 @@ def trusted_path(player: list[str], planner: list[str]) -> list[str]:
     return player if planner and planner[-1] in player[1:] else planner
 
 
-def _raw(record: Record, file: Path, history: History, supervision: Supervision) -> DialogEpisode:
+def _raw(record: DialogRecord, file: Path, history: History, supervision: Supervision) -> DialogEpisode:
     start = record.start_pano.pano
     reference = [start]
     if record.end_panos:
@@ -156,7 +156,7 @@ def _raw(record: Record, file: Path, history: History, supervision: Supervision)
     )
 
 
-def _encoded(record: EncodedRecord, file: Path) -> DialogEpisode:
+def _encoded(record: EncodedDialogRecord, file: Path) -> DialogEpisode:
     if not record.instr_encoding:
         raise DataError(f"{file}: instance {record.instr_id}: 'instr_encoding' is empty; expected token ids")
     walked = tuple(record.nav_steps[record.nav_idx :])

@@ -20,7 +20,7 @@ from esceme.tasks.symptoms import (
     odd_shapes,
     room_labels,
     said,
-    why_closed,
+    unreadable_reason,
     word_pieces,
     wrong_walks,
 )
@@ -70,7 +70,7 @@ def examine(
     `deep` reads every feature instead of a sample.
     """
     folder = DataFolder(root)
-    if why := why_closed(folder.root):
+    if why := unreadable_reason(folder.root):
         raise DataError(f"{folder.root}: cannot be read as a data folder ({why})")
     examination = _Examination(folder, deep=deep, watch=watch)
     findings = [*examination.locked(), *examination.connectivity()]
@@ -101,7 +101,7 @@ class _Examination:
     def locked(self) -> Iterator[Finding]:
         """Folders that may not be read; that of the graphs speaks for itself."""
         for place in self.folder.places:
-            if self.name(place) not in CONNECTIVITY and (why := why_closed(place)):
+            if self.name(place) not in CONNECTIVITY and (why := unreadable_reason(place)):
                 yield Finding("fault", self.name(place), f"cannot be read ({why})", "change its permissions")
 
     # -- graphs ------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class _Examination:
             len(graph) + sum(reason == "isolated" for reason in graph.left_out.values())
             for graph in self.graphs.values()
         )
-        edges = sum(graph.edge_count for graph in self.graphs.values())
+        edges = sum(graph.num_edges for graph in self.graphs.values())
         text = f"{len(self.graphs)} scenes, {included:,} viewpoints, {edges:,} edges"
         whole = (MATTERPORT_SCENES, MATTERPORT_VIEWPOINTS, MATTERPORT_EDGES)
         if not all(MATTERPORT.fullmatch(scene) for scene in self.graphs) or not self.graphs:

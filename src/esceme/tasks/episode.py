@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from esceme.errors import DataError, WorldError, blaming
+from esceme.errors import DataError, WorldError, prefix_errors
 from esceme.world.atlas import Atlas
 from esceme.world.graph import SUFFIX, SceneGraph, scene_ids
 
@@ -78,7 +78,7 @@ def locate_goals(episodes: Sequence[Episode], atlas: Atlas) -> NDArray[np.int64]
     """Where stopping counts, as integers, (E, G): filled up with the last goal, which changes no nearest."""
     goals = []
     for episode in episodes:
-        with blaming(file=f"episode {episode.episode_id}"):
+        with prefix_errors(file=f"episode {episode.episode_id}"):
             goals.append(atlas.locate(episode.scene_id, episode.goals or [episode.goal]))
     most = max(map(len, goals))
     return np.stack([each[np.arange(most).clip(max=len(each) - 1)] for each in goals])
@@ -118,7 +118,7 @@ def one_per_path(episodes: Iterable[Episode]) -> Iterable[Episode]:
 def check_paths(episodes: Iterable[Episode], graphs: dict[str, SceneGraph], file: object) -> None:
     """Raise `DataError` naming the first episode whose path does not exist in its scene."""
     for episode in episodes:
-        with blaming(file=file, record=f"episode {episode.episode_id}"):
+        with prefix_errors(file=file, record=f"episode {episode.episode_id}"):
             check_path(episode.scene_id, episode.reference_path, graphs)
             for goal in episode.goals:
                 graphs[episode.scene_id].index(goal)

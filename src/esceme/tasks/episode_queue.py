@@ -23,7 +23,7 @@ All begin again when nothing is left: no slot waits, and a last round may repeat
 """
 
 
-class Schedule:
+class EpisodeQueue:
     """Which episode each slot begins next."""
 
     def __init__(self, episodes: Sequence[Episode], order: Order, slots: int) -> None:

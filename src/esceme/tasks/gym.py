@@ -14,10 +14,10 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
 from esceme.errors import ConfigError
+from esceme.tasks.batch_simulator import Arrays, BatchSimulator, Options
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.split import load_features, load_split
-from esceme.tasks.walkers import Arrays, Options, Walkers
 from esceme.world.atlas import STOP, Atlas
 from esceme.world.features import FeatureStore
 
@@ -73,12 +73,12 @@ class NavigationEnv(gymnasium.Env[Arrays, int | np.integer[Any]]):
         **options: Unpack[Options],
     ) -> None:
         """Walk `episodes` in `atlas`, which must have features; `Options` explains the other keywords."""
-        self._walkers = Walkers(atlas, episodes, 1, **options)
-        self.atlas, self.episodes = atlas, self._walkers.episodes
+        self._simulator = BatchSimulator(atlas, episodes, 1, **options)
+        self.atlas, self.episodes = atlas, self._simulator.episodes
         self._all = np.ones(1, dtype=bool)
         # gymnasium declares what a Dict samples as spaces, not as arrays.
-        self.observation_space = _observation_space(self._walkers)  # type: ignore[assignment]
-        self.action_space = _action_space(self._walkers)
+        self.observation_space = _observation_space(self._simulator)  # type: ignore[assignment]
+        self.action_space = _action_space(self._simulator)
         self.render_mode = _known(render_mode)
 
     def reset(
@@ -88,25 +88,25 @@ class NavigationEnv(gymnasium.Env[Arrays, int | np.integer[Any]]):
         chosen = _asked(options, "episode").get("episode")
         super().reset(seed=seed)
         if seed is not None:
-            self._walkers.schedule.restart()
-        self._walkers.begin(self._all, self.np_random, None if chosen is None else [chosen])
+            self._simulator.queue.restart()
+        self._simulator.begin(self._all, self.np_random, None if chosen is None else [chosen])
         return self._seen()
 
     def step(self, action: int | np.integer[Any]) -> tuple[Arrays, float, bool, bool, dict[str, Any]]:
         """Walk to a candidate, or stop."""
-        self._walkers.require_begun(running=True)
-        taken = self._walkers.take(np.array([action]), self._all)
+        self._simulator.require_begun(running=True)
+        taken = self._simulator.take(np.array([action]), self._all)
         observation, info = self._seen()
         return observation, taken.reward.item(), taken.terminated.item(), taken.truncated.item(), info
 
     def render(self) -> str | None:
         """Where the agent stands and what it can do, as text; None without a render mode."""
-        return self._walkers.describe(0) if self.render_mode else None
+        return self._simulator.describe(0) if self.render_mode else None
 
     def _seen(self) -> tuple[Arrays, dict[str, Any]]:
         """Observation and info of the only slot, scalars as plain python."""
-        observation = {key: values[0] for key, values in self._walkers.observe().items()}
-        infos = {key: values[0] for key, values in self._walkers.infos(self._all).items() if key[0] != "_"}
+        observation = {key: values[0] for key, values in self._simulator.observe().items()}
+        infos = {key: values[0] for key, values in self._simulator.infos(self._all).items() if key[0] != "_"}
         return observation, {
             key: value.item() if isinstance(value, np.generic) else value for key, value in infos.items()
         }
@@ -141,14 +141,14 @@ class NavigationVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
                 "autoreset_mode SAME_STEP puts the first observation of the next episode in the place of the "
                 "last one, which a memory has to write; use NEXT_STEP or DISABLED"
             )
-        self._walkers = Walkers(atlas, episodes, num_envs, **options)
-        self.atlas, self.episodes = atlas, self._walkers.episodes
+        self._simulator = BatchSimulator(atlas, episodes, num_envs, **options)
+        self.atlas, self.episodes = atlas, self._simulator.episodes
         self._all = np.ones(num_envs, dtype=bool)
         self.num_envs = num_envs
         self.metadata = {**NavigationEnv.metadata, "autoreset_mode": self._autoreset}
         self.render_mode = _known(render_mode)
-        self.single_observation_space = _observation_space(self._walkers)
-        self.single_action_space = _action_space(self._walkers)
+        self.single_observation_space = _observation_space(self._simulator)
+        self.single_action_space = _action_space(self._simulator)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
 
@@ -165,24 +165,24 @@ class NavigationVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
             raise ConfigError("a seed starts the order of all slots over; give it without a reset_mask")
         super().reset(seed=seed)
         if seed is not None:
-            self._walkers.schedule.restart()
-        self._walkers.begin(slots, self.np_random, options.get("episodes"))
-        return self._walkers.observe(), self._walkers.infos(slots)
+            self._simulator.queue.restart()
+        self._simulator.begin(slots, self.np_random, options.get("episodes"))
+        return self._simulator.observe(), self._simulator.infos(slots)
 
     def step(
         self, actions: ArrayLike
     ) -> tuple[Arrays, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """Let every slot take its action (B,); with `NEXT_STEP`, those that had ended begin anew instead."""
-        self._walkers.require_begun(running=self._autoreset is AutoresetMode.DISABLED)
-        ended = self._walkers.ended
-        taken = self._walkers.take(actions, ~ended)
+        self._simulator.require_begun(running=self._autoreset is AutoresetMode.DISABLED)
+        ended = self._simulator.ended
+        taken = self._simulator.take(actions, ~ended)
         if ended.any():
-            self._walkers.begin(ended, self.np_random)
-        return self._walkers.observe(), *taken, self._walkers.infos(self._all)
+            self._simulator.begin(ended, self.np_random)
+        return self._simulator.observe(), *taken, self._simulator.infos(self._all)
 
     def render(self) -> tuple[str, ...] | None:
         """What `NavigationEnv.render` gives, for every slot."""
-        return tuple(map(self._walkers.describe, range(self.num_envs))) if self.render_mode else None
+        return tuple(map(self._simulator.describe, range(self.num_envs))) if self.render_mode else None
 
     def _reset_mask(self, mask: ArrayLike | None) -> NDArray[np.bool_]:
         if mask is None:
@@ -260,22 +260,22 @@ def _load(
 # -- spaces and options ----------------------------------------------------------------------------------
 
 
-def _action_space(walkers: Walkers) -> spaces.Discrete[np.int64]:
+def _action_space(simulator: BatchSimulator) -> spaces.Discrete[np.int64]:
     """An action per candidate of the busiest viewpoint, and STOP."""
-    return spaces.Discrete(walkers.most_candidates + 1)
+    return spaces.Discrete(simulator.most_candidates + 1)
 
 
-def _observation_space(walkers: Walkers) -> spaces.Dict[NDArray[Any]]:
+def _observation_space(simulator: BatchSimulator) -> spaces.Dict[NDArray[Any]]:
     """Panoramas as long as the atlas's longest; features may be any finite numbers."""
-    longest, largest = walkers.most_tokens, np.finfo(np.float32).max
+    longest, largest = simulator.most_tokens, np.finfo(np.float32).max
     parts: dict[str, spaces.Space[NDArray[Any]]] = {
-        "features": spaces.Box(-largest, largest, (longest, walkers.width), np.float32),
+        "features": spaces.Box(-largest, largest, (longest, simulator.width), np.float32),
         "angles": spaces.Box(-1.0, 1.0, (longest, 4), np.float32),
         "kind": spaces.Box(0, STOP, (longest,), np.uint8),
         "valid": spaces.MultiBinary(longest),
     }
-    if walkers.tokenizer is not None:
-        parts["tokens"] = spaces.Box(0, walkers.tokenizer.size - 1, (walkers.max_tokens,), np.int64)
+    if simulator.tokenizer is not None:
+        parts["tokens"] = spaces.Box(0, simulator.tokenizer.size - 1, (simulator.max_tokens,), np.int64)
     return spaces.Dict(parts)
 
 

@@ -11,7 +11,7 @@ from esceme.files import read_records
 from esceme.tasks.episode import Episode, require_unique
 
 
-class Record(msgspec.Struct, omit_defaults=True):
+class R2RRecord(msgspec.Struct, omit_defaults=True):
     """One walk with its instructions, as the json files have it; other keys are ignored."""
 
     scan: str
@@ -27,7 +27,7 @@ def read_r2r(path: str | Path) -> list[Episode]:
     """One episode per instruction of an R2R-style file, plain or pre-encoded; ids are `<path_id>_<k>`."""
     path = Path(path)
     episodes = []
-    for record in read_records(path, Record):
+    for record in read_records(path, R2RRecord):
         if not record.path:
             raise DataError(f"{path}: path {record.path_id}: 'path' is empty; expected at least the start")
         if not record.instructions:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from esceme.errors import DataError, blaming
+from esceme.errors import DataError, prefix_errors
 from esceme.files import read_records
 from esceme.tasks.episode import check_path
-from esceme.tasks.r2r import Record
+from esceme.tasks.r2r import R2RRecord
 from esceme.world.graph import SceneGraph
 
 JOIN_WITHIN = 3.0
@@ -19,17 +19,17 @@ JOIN_WITHIN = 3.0
 
 
 def join_paths(
-    records: Sequence[Record],
+    records: Sequence[R2RRecord],
     graphs: Mapping[str, SceneGraph],
     *,
-    watch: Callable[[Sequence[Record]], Iterable[Record]] = iter,
-) -> Iterator[Record]:
+    watch: Callable[[Sequence[R2RRecord]], Iterable[R2RRecord]] = iter,
+) -> Iterator[R2RRecord]:
     """Every pair of different walks of one scene that can be joined, in file order of the first, then second.
 
     The path is the first walk, the shortest way between, the second walk, junctions not doubled; the
     instructions are all pairs, the first text followed by the second. `watch` may show progress.
     """
-    by_scene: dict[str, list[Record]] = defaultdict(list)
+    by_scene: dict[str, list[R2RRecord]] = defaultdict(list)
     for record in records:
         by_scene[record.scan].append(record)
     starts: dict[str, np.ndarray] = {}
@@ -47,10 +47,10 @@ def join_paths(
                 path_id += 1
 
 
-def _join(first: Record, second: Record, graph: SceneGraph, path_id: int) -> Record:
+def _join(first: R2RRecord, second: R2RRecord, graph: SceneGraph, path_id: int) -> R2RRecord:
     between = graph.shortest_path(first.path[-1], second.path[0])
     path = [*first.path, *between[1:], *second.path[1:]]
-    return Record(
+    return R2RRecord(
         scan=first.scan,
         path_id=path_id,
         path=path,
@@ -64,11 +64,11 @@ def _follow(a: str, b: str) -> str:
     return f"{a}{b}" if a[-1:].isspace() else f"{a} {b}"
 
 
-def read_r2r_records(path: Path, graphs: dict[str, SceneGraph]) -> list[Record]:
+def read_r2r_records(path: Path, graphs: dict[str, SceneGraph]) -> list[R2RRecord]:
     """The records of an R2R file, each known to be a walk in the graphs."""
-    records = read_records(path, Record)
+    records = read_records(path, R2RRecord)
     for record in records:
-        with blaming(file=path, record=f"path {record.path_id}"):
+        with prefix_errors(file=path, record=f"path {record.path_id}"):
             if not record.path or not record.instructions:
                 raise DataError("'path' or 'instructions' is empty; expected at least one entry in each")
             check_path(record.scan, record.path, graphs)

@@ -11,7 +11,7 @@ from esceme.files import read_json, read_records
 from esceme.tasks.episode import Episode, require_unique
 
 
-class Record(msgspec.Struct, omit_defaults=True):
+class ReverieRecord(msgspec.Struct, omit_defaults=True):
     """One walk to one object with its instructions; test records have neither object nor path id."""
 
     id: str | int
@@ -23,7 +23,7 @@ class Record(msgspec.Struct, omit_defaults=True):
     objId: int | str | None = None  # noqa: N815 (the file's own key)
 
 
-class Seen(msgspec.Struct):
+class VisibleObject(msgspec.Struct):
     """One object near a viewpoint; its name, views and boxes are not needed here."""
 
     id: str | int
@@ -37,7 +37,7 @@ def read_reverie(path: str | Path) -> list[Episode]:
     """
     path = Path(path)
     episodes = []
-    for record in read_records(path, Record):
+    for record in read_records(path, ReverieRecord):
         if not record.path:
             raise DataError(f"{path}: record '{record.id}': 'path' is empty; expected at least the start")
         for k, instruction in enumerate(record.instructions):
@@ -62,7 +62,7 @@ def read_objects(path: str | Path) -> dict[str, frozenset[str]]:
     Stopping at a viewpoint whose set holds the episode's `object_id` is success.
     """
     path = Path(path)
-    listed = read_json(path, dict[str, list[Seen]])
+    listed = read_json(path, dict[str, list[VisibleObject]])
     if not listed:
         raise DataError(f"{path}: lists no viewpoints")
     return {key: frozenset(str(seen.id) for seen in found) for key, found in listed.items()}

@@ -12,7 +12,7 @@ from esceme.files import read_records
 from esceme.tasks.episode import Episode, require_unique
 
 
-class Record(msgspec.Struct, omit_defaults=True):
+class RxRRecord(msgspec.Struct, omit_defaults=True):
     """One guide annotation; other keys are ignored. Test records have no path id and only the start."""
 
     instruction_id: int
@@ -33,12 +33,12 @@ def read_rxr(path: str | Path, *, languages: Collection[str] | None = None) -> l
     no record has raises `DataError`.
     """
     path = Path(path)
-    episodes = [_episode(record, path) for record in read_records(path, Record)]
+    episodes = [_episode(record, path) for record in read_records(path, RxRRecord)]
     require_unique(episodes, path)
     return episodes if languages is None else _select(episodes, languages, path)
 
 
-def _episode(record: Record, file: Path) -> Episode:
+def _episode(record: RxRRecord, file: Path) -> Episode:
     if not record.path:
         raise DataError(
             f"{file}: instruction {record.instruction_id}: 'path' is empty; expected at least the start"

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from esceme.errors import DataError, EscemeError, blaming
-from esceme.files import read_records, write_json, writing
+from esceme.errors import DataError, EscemeError, prefix_errors
+from esceme.files import atomic_open, read_records, write_json
 from esceme.tasks.catalogue import Task
 from esceme.tasks.episode import Episode, check_path
 from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, snap
@@ -44,7 +44,7 @@ class Prediction:
         )
 
 
-class Record(msgspec.Struct):
+class PredictionRecord(msgspec.Struct):
     """One record of a prediction file: one of three ids, one of two ways to say where the agent went."""
 
     instr_id: str | int | None = None
@@ -63,7 +63,7 @@ def read_predictions(path: str | Path) -> dict[str, Prediction]:
     """
     path = Path(path)
     predictions: dict[str, Prediction] = {}
-    for number, record in enumerate(read_records(path, Record)):
+    for number, record in enumerate(read_records(path, PredictionRecord)):
         ids = [each for each in (record.instr_id, record.inst_idx, record.instruction_id) if each is not None]
         if len(ids) != 1:
             raise DataError(
@@ -175,11 +175,11 @@ def write_submission(
     """Write checked predictions in the form that the task's server takes, whole or not at all."""
     records = []
     for episode, prediction in pairs:
-        with blaming(file=path, record=f"episode {episode.episode_id}"):
+        with prefix_errors(file=path, record=f"episode {episode.episode_id}"):
             records.append(_record(task, episode, prediction, graphs))
     if not task.submits_paths:
         return write_json(path, records)
-    with writing(path) as file:
+    with atomic_open(path) as file:
         for record in sorted(records, key=lambda record: record[task.id_key]):
             file.write(msgspec.json.encode(record) + b"\n")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import h5py
 import msgspec
 
-from esceme.errors import DataError, EscemeError, blaming
+from esceme.errors import DataError, EscemeError, prefix_errors
 from esceme.files import read_bytes, read_json
 from esceme.tasks.episode import DialogEpisode, Episode, check_path, check_paths
 from esceme.tasks.text import WordPiece
@@ -29,7 +29,7 @@ class Rooms(msgspec.Struct):
     panos: dict[str, dict[str, tuple[int, str, str]]]
 
 
-def why_closed(place: Path) -> str | None:
+def unreadable_reason(place: Path) -> str | None:
     """Why a folder cannot be looked into, if it cannot."""
     try:
         for entry in place.iterdir():
@@ -95,7 +95,7 @@ def _shown_walks(episode: Episode) -> tuple[tuple[str, ...], ...]:
 def _check_episode(episode: Episode, graphs: dict[str, SceneGraph], file: Path) -> None:
     check_paths([episode], graphs, file)
     for walk in _shown_walks(episode):
-        with blaming(file=file, record=f"episode {episode.episode_id}"):
+        with prefix_errors(file=file, record=f"episode {episode.episode_id}"):
             check_path(episode.scene_id, walk, graphs)
 
 

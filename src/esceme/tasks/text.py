@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from esceme.errors import ConfigError, DataError, blaming
+from esceme.errors import ConfigError, DataError, prefix_errors
 from esceme.files import read_text, write_text
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class WordPiece:
         """The tokenizer of a `vocab.txt` (one piece per line) or a `tokenizer.json`."""
         path = Path(path)
         text = read_text(path)
-        with blaming(file=path):
+        with prefix_errors(file=path):
             return cls(_from_json(text) if path.suffix == ".json" else _from_pieces(text))
 
     @property
@@ -169,7 +169,7 @@ class Vocabulary:
     def read(cls, path: str | Path) -> Vocabulary:
         """The vocabulary of a file with one entry per line, `<PAD>` first; `<BOS>` may be absent."""
         path = Path(path)
-        with blaming(file=path):
+        with prefix_errors(file=path):
             return cls(tuple(_lines(read_text(path))))
 
     def write(self, path: str | Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from esceme.errors import DataError, EscemeError
-from esceme.tasks.symptoms import why_closed
+from esceme.tasks.symptoms import unreadable_reason
 from esceme.verify import metrics_check, network_check, rollout_check, simulator_check, training_check
 from esceme.verify.comparison import Report, Row, Skipped
 from esceme.verify.fixtures import FIXTURE_FILES, NOT_COMPARED, ReferenceData
@@ -35,15 +35,16 @@ def verify(directory: str | Path, data: str | Path) -> Report:
     listed in the report with the reason. Raises `DataError` if either folder cannot be read.
     """
     directory, references, report = Path(directory), ReferenceData(Path(data)), Report()
-    if why := why_closed(directory):
+    if why := unreadable_reason(directory):
         raise DataError(f"{directory}: cannot be read as a folder of reference vectors ({why})")
-    if why := why_closed(references.root):
+    if why := unreadable_reason(references.root):
         raise DataError(f"{data}: cannot be read as the data folder ({why}); give --data or set ESCEME_DATA")
     fixtures: list[str] = []
     for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory).as_posix()
         if path.is_dir():
-            report.skipped += [Skipped(name, f"cannot be read ({why})")] if (why := why_closed(path)) else []
+            if why := unreadable_reason(path):
+                report.skipped.append(Skipped(name, f"cannot be read ({why})"))
         elif re.fullmatch(FIXTURE_FILES, name):
             fixtures.append(name)
         elif path.suffix != ".md":

@@ -15,7 +15,7 @@ from esceme.verify.comparison import Comparison, Json, Report, Skipped, value_or
 from esceme.verify.fixtures import ReferenceData
 from esceme.world.atlas import Atlas
 from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, angle_feature, panorama_angles
-from esceme.world.graph import Candidate, SceneGraph, Sighting
+from esceme.world.graph import Candidate, NavigableLocation, SceneGraph
 
 FILES = r"(.*/)?sim_candidates\.json\.gz"
 SECTIONS = {"source", "scans", "observations", "shortest_pairs", "teacher_path_actions", "graph_stats"}
@@ -58,7 +58,7 @@ def _observation(stored: Json, atlas: Atlas) -> Json:
     graph, viewpoint, view = atlas.graph(stored["scan"]), stored["viewpoint"], stored["viewIndex"]
     if not isinstance(view, int) or not 0 <= view < VIEWS:
         raise WorldError(f"there is no view {view}")
-    visible = [Sighting(viewpoint, 0.0, 0.0, 0.0), *graph.navigable(viewpoint, view)]
+    visible = [NavigableLocation(viewpoint, 0.0, 0.0, 0.0), *graph.navigable(viewpoint, view)]
     return {
         "state_heading": float(VIEW_HEADINGS[view]),
         "state_elevation": float(VIEW_ELEVATIONS[view]),
@@ -74,7 +74,7 @@ def _position(graph: SceneGraph, viewpoint: str) -> list[float]:
     return graph.positions[graph.index(viewpoint)].astype(np.float32).tolist()
 
 
-def _location(graph: SceneGraph, sighting: Sighting) -> Json:
+def _location(graph: SceneGraph, sighting: NavigableLocation) -> Json:
     x, y, z = _position(graph, sighting.viewpoint)
     return {
         "viewpointId": sighting.viewpoint,
@@ -159,7 +159,7 @@ def _statistics(scene: str, atlas: Atlas) -> Json:
     reachable = np.isfinite(graph.distances)
     return {
         "nodes": len(graph),
-        "edges": graph.edge_count,
+        "edges": graph.num_edges,
         "sum_all_pairs_distance": float(graph.distances[reachable].sum()),
         "components": len(np.unique(reachable, axis=0)),
     }

@@ -232,7 +232,7 @@ class Atlas:
     def observe(self, pose: Pose, *, out: NDArray[np.float32] | None = None) -> Panoramas:
         """What a batch of agents sees, trimmed to the longest panorama of the batch.
 
-        With `out`, a buffer from `room_for`, features are written there instead of to fresh memory.
+        With `out`, a buffer from `feature_buffer`, features are written there instead of to fresh memory.
         """
         at = pose.viewpoint
         count = self.token_count[at]
@@ -247,7 +247,7 @@ class Atlas:
             valid=np.arange(longest) < count[:, None],
         )
 
-    def room_for(self, batch: int) -> NDArray[np.float32]:
+    def feature_buffer(self, batch: int) -> NDArray[np.float32]:
         """A buffer that holds the features of `batch` panoramas of any length."""
         return np.empty((batch, int(self.token_count.max()), self._store().width), dtype=np.float32)
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esceme.errors import DataError, WorldError
-from esceme.files import read_json, replacing, write_json, writing
+from esceme.files import atomic_open, atomic_path, read_json, write_json
 from esceme.world.geometry import VIEWS
 
 HDF5_SUFFIXES = (".hdf5", ".h5")
@@ -218,7 +218,7 @@ def pack(
     checked on the way; on any fault neither file appears.
     """
     out = Path(out).with_suffix(".npy")
-    with writing(out) as file:
+    with atomic_open(out) as file:
         header = {"descr": "<f2", "fortran_order": False, "shape": (len(source), VIEWS, source.width)}
         np.lib.format.write_array_header_1_0(file, header)
         for key in progress(source.keys):
@@ -237,7 +237,7 @@ def write_features(out: str | Path, panoramas: Iterable[tuple[str, NDArray[Any]]
     """
     out, width = Path(out), None
     # By its name: written through a Python file, an interruption in the middle would crash HDF5.
-    with replacing(out) as part, h5py.File(part, "w") as file:
+    with atomic_path(out) as part, h5py.File(part, "w") as file:
         for key, features in panoramas:
             scene, _, viewpoint = key.rpartition("_")
             if not scene or not viewpoint or key in file:

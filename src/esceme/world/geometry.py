@@ -72,7 +72,7 @@ def panorama_angles(view: ArrayLike, *, size: int = 4) -> NDArray[np.float32]:
     return angle_feature(VIEW_HEADINGS - base, VIEW_ELEVATIONS, size=size)
 
 
-class Sight(NamedTuple):
+class ViewAngles(NamedTuple):
     """How directions lie relative to every view; all arrays (..., 36)."""
 
     heading: NDArray[np.float64]
@@ -81,7 +81,7 @@ class Sight(NamedTuple):
     visible: NDArray[np.bool_]
 
 
-def sight(seen: Direction) -> Sight:
+def view_angles(seen: Direction) -> ViewAngles:
     """Relate directions (...) to the 36 views (..., 36).
 
     A direction is visible in a view when it is at most 40° to its side, whatever its elevation: this is the
@@ -89,4 +89,4 @@ def sight(seen: Direction) -> Sight:
     """
     heading = wrap(seen.heading[..., None] - VIEW_HEADINGS)
     elevation = seen.elevation[..., None] - VIEW_ELEVATIONS
-    return Sight(heading, elevation, np.hypot(heading, elevation), np.abs(heading) <= HALF_FIELD)
+    return ViewAngles(heading, elevation, np.hypot(heading, elevation), np.abs(heading) <= HALF_FIELD)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
-from esceme.errors import DataError, WorldError, blaming
+from esceme.errors import DataError, WorldError, prefix_errors
 from esceme.files import read_records, read_text
-from esceme.world.geometry import VIEW_HEADINGS, direction, sight
+from esceme.world.geometry import VIEW_HEADINGS, direction, view_angles
 
 SUFFIX = "_connectivity.json"
 FAR_AWAY = 1e6
@@ -37,7 +37,7 @@ class Candidate(NamedTuple):
     """Length of the edge in metres."""
 
 
-class Sighting(NamedTuple):
+class NavigableLocation(NamedTuple):
     """An adjacent viewpoint as it appears in one view: relative angles, distance in metres."""
 
     viewpoint: str
@@ -46,7 +46,7 @@ class Sighting(NamedTuple):
     distance: float
 
 
-class Record(msgspec.Struct):
+class ViewpointRecord(msgspec.Struct):
     """One panorama of a connectivity file; other keys are ignored."""
 
     image_id: str
@@ -112,7 +112,7 @@ class SceneGraph:
     def read(cls, path: str | Path) -> SceneGraph:
         """The graph of `<scene>_connectivity.json`; raises `DataError` where it breaks its own rules."""
         path = Path(path)
-        records = read_records(path, Record)
+        records = read_records(path, ViewpointRecord)
         names = [record.image_id for record in records]
         if len(set(names)) < len(names):
             twice = next(name for index, name in enumerate(names) if name in names[:index])
@@ -138,7 +138,7 @@ class SceneGraph:
                 "but not the other way round; fetch the file again"
             )
         scene = path.name.removesuffix(SUFFIX)
-        with blaming(file=path):
+        with prefix_errors(file=path):
             return cls._compile(scene, names, poses[:, [3, 7, 11]], adjacency, included)
 
     @classmethod
@@ -166,7 +166,7 @@ class SceneGraph:
 
         # The simulator keeps positions in single precision; angles follow from those.
         seen = direction(places.astype(np.float32)[there] - places.astype(np.float32)[here])
-        view_of = sight(seen)
+        view_of = view_angles(seen)
         edges = np.arange(len(here))
         nearest = np.where(view_of.visible, view_of.angular_distance, np.inf).argmin(axis=1)
         first = view_of.visible.argmax(axis=1)
@@ -230,7 +230,7 @@ class SceneGraph:
         return (self.neighbours >= 0).sum(axis=1)
 
     @property
-    def edge_count(self) -> int:
+    def num_edges(self) -> int:
         """How many undirected edges there are."""
         return int(self.degrees.sum()) // 2
 
@@ -259,15 +259,15 @@ class SceneGraph:
             for slot in range(self.degrees[row])
         ]
 
-    def navigable(self, viewpoint: str, view: int) -> list[Sighting]:
+    def navigable(self, viewpoint: str, view: int) -> list[NavigableLocation]:
         """The neighbours visible in one view, from its centre outwards: the simulator's navigable list."""
         row = self.index(viewpoint)
         around = self.neighbours[row, : self.degrees[row]]
         offsets = self.positions.astype(np.float32)[around] - self.positions.astype(np.float32)[row]
-        seen = sight(direction(offsets))
+        seen = view_angles(direction(offsets))
         order = np.lexsort((around, seen.angular_distance[:, view]))
         return [
-            Sighting(
+            NavigableLocation(
                 viewpoint=self.viewpoints[around[slot]],
                 heading=float(seen.heading[slot, view]),
                 elevation=float(seen.elevation[slot, view]),

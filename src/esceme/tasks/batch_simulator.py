@@ -9,9 +9,9 @@ import numpy as np
 from gymnasium.error import InvalidAction, ResetNeeded
 from numpy.typing import ArrayLike, NDArray
 
-from esceme.errors import ConfigError, WorldError, blaming
+from esceme.errors import ConfigError, WorldError, prefix_errors
 from esceme.tasks.episode import SUCCESS_WITHIN, Episode, locate_goals, require_unique
-from esceme.tasks.episode_queue import Order, Schedule
+from esceme.tasks.episode_queue import EpisodeQueue, Order
 from esceme.tasks.text import Tokenizer, truncate
 from esceme.world.atlas import Atlas, Pose
 from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS
@@ -54,7 +54,7 @@ class Taken(NamedTuple):
     truncated: NDArray[np.bool_]
 
 
-class Walkers:
+class BatchSimulator:
     """B agents in an atlas, one per slot; observing and moving all of them is array code."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Walkers:
         self.max_steps, self.reward = max_steps, reward
         self.tokenizer, self.max_tokens, self.keep = tokenizer, max_tokens, keep
         self.episodes = require_unique(episodes, "the environment's episodes")
-        self.schedule = Schedule(self.episodes, order, slots)
+        self.queue = EpisodeQueue(self.episodes, order, slots)
         self._compile_episodes()
 
         self.episode = np.full(slots, -1)
@@ -100,7 +100,7 @@ class Walkers:
         """Lay out starts, goals and names with a row per episode (E)."""
         starts = []
         for episode in self.episodes:
-            with blaming(file=f"episode {episode.episode_id}"):
+            with prefix_errors(file=f"episode {episode.episode_id}"):
                 starts.append(self.atlas.locate(episode.scene_id, [episode.start])[0])
         self._start = self.atlas.begin(starts, [episode.heading for episode in self.episodes])
         self._goals = locate_goals(self.episodes, self.atlas)  # (E, G)
@@ -129,7 +129,7 @@ class Walkers:
             raise ResetNeeded("every slot must be reset once before some can be reset alone")
         places = np.flatnonzero(slots)
         if chosen is None:
-            index = np.array([self.schedule.next(int(slot), rng) for slot in places])
+            index = np.array([self.queue.next(int(slot), rng) for slot in places])
         else:
             index = self._find(chosen, len(places))
         self.episode[slots] = index
