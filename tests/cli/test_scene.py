@@ -1,4 +1,4 @@
-"""`esceme scene`: the file it writes, what it prints, and how it refuses."""
+"""`esceme scene`: the written file, the output, and refused input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from esceme.cli import main
 from esceme.files import write_json
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import Episode
-from esceme.world import SceneGraph, read_scenes
+from esceme.world import read_scenes
 
 
 @pytest.fixture(autouse=True)
@@ -30,39 +30,33 @@ def episode(annotations: Path) -> Episode:
     return TASKS["r2r"].read(annotations)[0]
 
 
-@pytest.fixture
-def graph(toy_root: Path, episode: Episode) -> SceneGraph:
-    return read_scenes(toy_root / "connectivity", [episode.scene_id])[episode.scene_id]
-
-
 def text_of(path: Path) -> str:
     return " ".join("".join(ET.parse(path).getroot().itertext()).split())
 
 
-def predict(path: Path, episode: Episode, *stands: str) -> str:
-    write_json(
-        path, [{"instr_id": episode.episode_id, "trajectory": [[stand, 0.0, 0.0] for stand in stands]}]
-    )
+def write_prediction(path: Path, episode: Episode, *viewpoints: str) -> str:
+    trajectory = [[viewpoint, 0.0, 0.0] for viewpoint in viewpoints]
+    write_json(path, [{"instr_id": episode.episode_id, "trajectory": trajectory}])
     return str(path)
 
 
-def test_a_scene_is_drawn_into_the_current_folder(toy_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def draw_episode(toy_root: Path, episode: Episode, *more: str) -> int:
+    connectivity = str(toy_root / "connectivity")
+    options = ["--connectivity", connectivity, "--episode", episode.episode_id]
+    return main(["scene", episode.scene_id, *options, *more])
+
+
+def test_scene_is_drawn_into_the_current_folder(toy_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("toy-villa.svg").write_text("old")
     assert main(["scene", "toy-villa", "--connectivity", str(toy_root / "connectivity")]) == 0
     assert capsys.readouterr().out == "toy-villa.svg\n"
     assert "Floor 2" in text_of(Path("toy-villa.svg"))
+    assert [path.name for path in Path().iterdir()] == ["toy-villa.svg"]
 
 
-def test_json_says_what_was_drawn(toy_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        "scene",
-        "toy-villa",
-        "--connectivity",
-        str(toy_root / "connectivity"),
-        "--out",
-        "a/b.svg",
-        "--json",
-    ]
-    assert main(words) == 0
+def test_json_summarizes_the_scene(toy_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--connectivity", str(toy_root / "connectivity"), "--out", "a/b.svg", "--json"]
+    assert main(["scene", "toy-villa", *options]) == 0
     graph = read_scenes(toy_root / "connectivity", ["toy-villa"])["toy-villa"]
     assert msgspec.json.decode(capsys.readouterr().out) == {
         "scene": "toy-villa",
@@ -74,61 +68,46 @@ def test_json_says_what_was_drawn(toy_root: Path, capsys: pytest.CaptureFixture[
     assert Path("a/b.svg").exists()
 
 
-def test_an_episode_shows_its_instruction_its_path_and_predictions(
+def test_episode_is_drawn_with_instruction_reference_path_and_predictions(
     toy_root: Path, annotations: Path, episode: Episode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("x").mkdir()
     files = [
-        predict(Path("ours.json"), episode, *episode.reference_path),
-        predict(Path("x/same.json"), episode, episode.start),
-        predict(Path("same.json"), episode, episode.start),
+        write_prediction(Path("ours.json"), episode, *episode.reference_path),
+        write_prediction(Path("x/same.json"), episode, episode.start),
+        write_prediction(Path("same.json"), episode, episode.start),
     ]
-    words = ["scene", episode.scene_id, "--connectivity", str(toy_root / "connectivity")]
-    words += ["--annotations", str(annotations), "--episode", episode.episode_id, "--predictions", *files]
-    assert main(words) == 0
+    assert draw_episode(toy_root, episode, "--annotations", str(annotations), "--predictions", *files) == 0
     out = Path(capsys.readouterr().out.strip())
     assert out.name == f"{episode.scene_id}_{episode.episode_id}.svg"
-    text = text_of(out)
-    assert " ".join(episode.instruction.split())[:30] in text
-    assert "reference path" in text
-    assert "ours" in text
-    assert "stops at the goal" in text
-    assert "x/same" in text
+    instruction = " ".join(episode.instruction.split())[:30]
+    for expected in (instruction, "reference path", "ours", "stops at the goal", "x/same"):
+        assert expected in text_of(out)
 
 
-def test_predictions_alone_are_enough(toy_root: Path, episode: Episode) -> None:
-    file = predict(Path("ours.json"), episode, *episode.reference_path)
-    words = ["scene", episode.scene_id, "--connectivity", str(toy_root / "connectivity")]
-    assert main([*words, "--episode", episode.episode_id, "--predictions", file, "--out", "o.svg"]) == 0
+def test_predictions_can_be_drawn_without_annotations(toy_root: Path, episode: Episode) -> None:
+    file = write_prediction(Path("ours.json"), episode, *episode.reference_path)
+    assert draw_episode(toy_root, episode, "--predictions", file, "--out", "o.svg") == 0
     assert "reference path" not in text_of(Path("o.svg"))
 
 
-def test_a_test_episode_shows_its_start_alone(toy_root: Path) -> None:
+def test_episode_of_a_test_split_shows_only_its_start(toy_root: Path) -> None:
     annotations = toy_root / "R2R" / "R2R_test.json"
     episode = TASKS["r2r"].read(annotations)[0]
-    words = ["scene", episode.scene_id, "--connectivity", str(toy_root / "connectivity"), "--out", "o.svg"]
-    assert main([*words, "--annotations", str(annotations), "--episode", episode.episode_id]) == 0
+    assert draw_episode(toy_root, episode, "--annotations", str(annotations), "--out", "o.svg") == 0
     assert "the goal is withheld" in text_of(Path("o.svg"))
 
 
-def test_rxr_episodes_go_by_their_instruction_as_well(toy_root: Path) -> None:
+def test_rxr_episode_is_found_by_its_instruction_id_as_well(toy_root: Path) -> None:
     annotations = next((toy_root / "RxR").glob("rxr_train_guide.jsonl*"))
     episode = TASKS["rxr"].read(annotations)[0]
     short = episode.episode_id.removeprefix(f"{episode.path_id}_")
     write_json(Path("p.json"), [{"instruction_id": int(short), "path": episode.reference_path}])
-    words = ["scene", episode.scene_id, "--connectivity", str(toy_root / "connectivity"), "--task", "rxr"]
-    words += ["--annotations", str(annotations), "--predictions", "p.json", "--out", "o.svg"]
+    options = ["--connectivity", str(toy_root / "connectivity"), "--task", "rxr", "--out", "o.svg"]
+    options += ["--annotations", str(annotations), "--predictions", "p.json"]
     for name in (short, episode.episode_id):
-        assert main([*words, "--episode", name]) == 0
+        assert main(["scene", episode.scene_id, *options, "--episode", name]) == 0
         assert "stops at the goal" in text_of(Path("o.svg"))
-
-
-def test_a_file_is_replaced_whole(toy_root: Path) -> None:
-    Path("o.svg").write_text("old")
-    words = ["scene", "toy-cottage", "--connectivity", str(toy_root / "connectivity"), "--out", "o.svg"]
-    assert main(words) == 0
-    assert text_of(Path("o.svg"))
-    assert [path.name for path in Path().iterdir()] == ["o.svg"]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +138,7 @@ def test_a_file_is_replaced_whole(toy_root: Path) -> None:
         (["SCENE", "--annotations", "none.json", "--episode", "EPISODE"], "none.json: no such file"),
     ],
 )
-def test_refusals_say_what_to_do_and_write_nothing(
+def test_refused_input_is_explained_and_nothing_is_written(
     words: list[str],
     message: str,
     toy_root: Path,
@@ -168,11 +147,11 @@ def test_refusals_say_what_to_do_and_write_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     names = {
-        "PREDICTIONS": predict(Path("p.json"), episode, *episode.reference_path),
+        "PREDICTIONS": write_prediction(Path("p.json"), episode, *episode.reference_path),
         "ANNOTATIONS": str(annotations),
         "EPISODE": episode.episode_id,
         "SCENE": episode.scene_id,
-        "OTHER": next(each for each in ("toy-villa", "toy-house") if each != episode.scene_id),
+        "OTHER": next(name for name in ("toy-villa", "toy-house") if name != episode.scene_id),
         "PATH": episode.path_id,
     }
     for name, value in names.items():
@@ -186,12 +165,19 @@ def test_refusals_say_what_to_do_and_write_nothing(
 
 
 @pytest.mark.real
-def test_a_real_episode_with_real_predictions(data_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_real_episode_with_real_predictions(data_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     agent = "PREVALENT_R2R_seq2seq_teacher_val_unseen_iter36000"
-    words = ["scene", "2azQ1b91cZZ", "--connectivity", str(data_root / "connectivity"), "--episode", "2211_0"]
-    words += ["--annotations", str(data_root / "R2R" / "R2R_val_unseen.json")]
-    words += ["--predictions", str(data_root / "predictions" / f"{agent}.json"), "--json"]
-    assert main(words) == 0
+    arguments = [
+        "scene",
+        "2azQ1b91cZZ",
+        "--connectivity",
+        str(data_root / "connectivity"),
+        "--episode",
+        "2211_0",
+    ]
+    arguments += ["--annotations", str(data_root / "R2R" / "R2R_val_unseen.json")]
+    arguments += ["--predictions", str(data_root / "predictions" / f"{agent}.json"), "--json"]
+    assert main(arguments) == 0
     found = msgspec.json.decode(capsys.readouterr().out)
     assert (found["viewpoints"], found["edges"], found["floors"]) == (215, 531, 2)
     text = text_of(Path(found["out"]))

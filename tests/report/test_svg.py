@@ -1,4 +1,4 @@
-"""Hand-written SVG: whatever the text, the document is well-formed and says that text."""
+"""SVG text: escaping, rounding, wrapping and shortening."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import xml.etree.ElementTree as ET
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esceme.report.svg import clean, element, number, shortened, width_of, wrapped
+from esceme.report.svg import element, escape_text, format_number, shorten_text, text_width, wrap_text
 
 
 @settings(derandomize=True, deadline=None)
 @given(st.text())
-def test_any_text_survives_as_text_and_as_attribute(text: str) -> None:
-    root = ET.fromstring(element("text", clean(text), name=text))
+def test_any_text_is_preserved_as_content_and_attribute(text: str) -> None:
+    root = ET.fromstring(element("text", escape_text(text), name=text))
     assert len(root) == 0
     expected = "".join(letter if letter.isprintable() else "" for letter in text)
     found = "".join(letter if letter.isprintable() else "" for letter in root.text or "")
@@ -21,19 +21,19 @@ def test_any_text_survives_as_text_and_as_attribute(text: str) -> None:
     assert (root.text or "") == root.attrib["name"]
 
 
-def test_what_xml_cannot_hold_is_replaced() -> None:
-    assert clean("a\x00b\ud800c\x1b") == "a\ufffdb\ufffdc\ufffd"
-    clean("\ud800").encode()
+def test_characters_forbidden_in_xml_are_replaced() -> None:
+    assert escape_text("a\x00b\ud800c\x1b") == "a\ufffdb\ufffdc\ufffd"
+    escape_text("\ud800").encode()
 
 
 def test_markup_is_escaped() -> None:
-    assert clean("<script>\"&'") == "&lt;script&gt;&quot;&amp;&#x27;"
+    assert escape_text("<script>\"&'") == "&lt;script&gt;&quot;&amp;&#x27;"
 
 
 @settings(derandomize=True, deadline=None)
 @given(st.floats(-1e6, 1e6))
-def test_numbers_have_two_digits_at_most(value: float) -> None:
-    text = number(value)
+def test_numbers_have_at_most_two_decimal_digits(value: float) -> None:
+    text = format_number(value)
     assert abs(float(text) - value) <= 0.005 + 1e-9
     assert len(text.partition(".")[2]) <= 2
     assert text != "-0"
@@ -41,19 +41,19 @@ def test_numbers_have_two_digits_at_most(value: float) -> None:
 
 @settings(derandomize=True, deadline=None)
 @given(st.text(alphabet="abcW il\n", max_size=200), st.floats(20, 300))
-def test_wrapping_loses_nothing_and_fits(text: str, width: float) -> None:
-    lines = wrapped(text, 10, width)
+def test_wrapped_lines_hold_the_whole_text_and_fit(text: str, width: float) -> None:
+    lines = wrap_text(text, 10, width)
     assert "".join(lines).replace(" ", "") == "".join(text.split())
-    assert all(width_of(line, 10) <= width for line in lines)
+    assert all(text_width(line, 10) <= width for line in lines)
     assert all(lines)
 
 
 @settings(derandomize=True, deadline=None)
 @given(st.text(alphabet="abcW il", max_size=80), st.floats(10, 300))
 def test_shortening_keeps_both_ends(text: str, width: float) -> None:
-    short = shortened(text, 10, width)
-    assert width_of(short, 10) <= max(width, width_of("…", 10))
-    head, dots, tail = short.partition("…")
-    assert dots or short == " ".join(text.split())
+    short = shorten_text(text, 10, width)
+    assert text_width(short, 10) <= max(width, text_width("…", 10))
+    head, ellipsis, tail = short.partition("…")
+    assert ellipsis or short == " ".join(text.split())
     assert " ".join(text.split()).startswith(head)
     assert " ".join(text.split()).endswith(tail)

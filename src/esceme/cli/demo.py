@@ -9,25 +9,23 @@ from textwrap import fill
 from typing import Any
 
 from rich import box
+from rich.bar import Bar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from esceme import __version__
 from esceme.cli.console import note, print_json, progress, tables
-from esceme.demo import News, Outcome, Scoring, Wish, show
-from esceme.demo.crew import Hear
-from esceme.demo.report import UNSEEN
-from esceme.demo.scoring import GAIN, HEADINGS, cells, verdict, visit_curves
-from esceme.report import text_curve
+from esceme.demo import DemoConfig, DemoResult, JobProgress, SplitScores, run_demo
+from esceme.demo.demo_config import UNSEEN
+from esceme.demo.demo_report import GAIN, HEADINGS, format_cells, verdict, visit_curves
+from esceme.demo.run_demo import OnProgress
 from esceme.synth.dataset import Size
 
 WIDTH = 78
-"""Letters of a line of words."""
-NEXT = (
-    "Try next what is left where the same weights recall nothing (masked), how sure all differences are, "
-    "or what longer training gives:"
-)
+"""Letters per line of text."""
+BAR_WIDTH = 20
+NEXT = "Next, evaluate the same weights with a masked memory, compare both agents in detail, or train longer:"
 
 
 def demo(
@@ -37,116 +35,134 @@ def demo(
     iterations: int | None = None,
     json: bool = False,
 ) -> int:
-    """Train an agent without memory and one with it, and see what remembering gives in unseen houses.
+    """Train an agent without memory and one with memory, and compare them in unseen houses.
 
-    Makes the embedded world (two minutes on two cores the first time, then kept in the cache), trains both
-    agents side by side with the same budget, lets them walk houses of their training and unseen ones under
-    four memory protocols, and writes a report with figures. All of it takes two cores ten minutes at most;
-    interrupted, it goes on by the same command. Needs no data and no GPU.
+    Generates the embedded world (two minutes on two cores; later runs reuse it), trains both agents in
+    parallel with the same budget, evaluates them in houses of the training split and in unseen houses under
+    four memory protocols, and writes a report with figures. On two cores the whole demo takes ten minutes at
+    most. After an interruption the same command continues. Needs no data and no GPU.
 
     Examples:
         esceme demo
         esceme demo --seed 1 --out demo-1
-        esceme demo --size tiny --iterations 40 --out look --json
+        esceme demo --size tiny --iterations 40 --out trial --json
 
     Args:
-        out: the folder to write to, or to go on with: both runs, their evaluations and the report.
-        size: how large a world; tiny is for trying out, and too little to learn from.
-        seed: of both trainings; the world stays the same.
-        iterations: how long to train, by default as the recipes r2r-small and r2r-small-esceme say.
+        out: folder of both runs, their evaluations and the report; an interrupted demo in it is continued.
+        size: size of the world; tiny is for trials, too small for learning.
+        seed: random seed of both trainings; the world is always the same.
+        iterations: length of each training; by default as in the recipes r2r-small and r2r-small-esceme.
         json: print one json object of plain fractions instead of a table.
     """
-    wish = Wish(out=out, size=size, seed=seed, iterations=iterations)
+    config = DemoConfig(out=out, size=size, seed=seed, iterations=iterations)
     try:
-        seen = show(wish, houses=progress, watching=_bars)
+        with _progress_bars() as on_progress:
+            result = run_demo(config, world_progress=progress, on_progress=on_progress)
     except KeyboardInterrupt:
-        note(f"interrupted; the same command goes on with it:\n{wish.command}")
+        note(f"interrupted; the same command continues the demo:\n{config.command}")
         return 130
     if json:
-        print_json(_plain(seen))
+        print_json(_as_json(result))
         return 0
-    tables().print(_table(seen))
-    print(f"SPL by the number of the walk in an unseen house ({UNSEEN}):\n")
-    print(text_curve(visit_curves(seen.scorings[UNSEEN], ("none", "cold")), width=WIDTH))
-    print(f"\nreport: {seen.report}\n")
-    print(fill(verdict(seen.scorings[UNSEEN]), WIDTH))
+    scores, console = result.scores[UNSEEN], tables()
+    console.print(_score_table(result))
+    print(f"SPL by visit to an unseen house ({UNSEEN}):\n")
+    console.print(_visit_table(scores))
+    print(f"\nreport: {result.report}\n")
+    print(fill(verdict(scores), WIDTH, break_on_hyphens=False))
     print(fill(NEXT, WIDTH))
-    for command in wish.advice(seen.world):
+    for command in config.next_commands(result.world):
         print(f"  {command}")
     return 0
 
 
 @contextmanager
-def _bars() -> Iterator[Hear]:
-    """A bar for each job on standard error, with its loss and the time left."""
+def _progress_bars() -> Iterator[OnProgress]:
+    """Show a bar per job on standard error, with its loss and remaining time, after the first message."""
     tasks: dict[str, TaskID] = {}
-    with Progress(
+    bars = Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("left {task.fields[said]}"),
+        TextColumn("left {task.fields[loss]}"),
         console=Console(stderr=True, highlight=False),
         speed_estimate_period=60,
         refresh_per_second=2,
-    ) as bars:
+    )
 
-        def hear(news: News) -> None:
-            if news.note:
-                bars.console.print(f"{news.job}, {news.note}", markup=False, soft_wrap=True)
-                return
-            if news.job not in tasks:
-                tasks[news.job] = bars.add_task(news.job, completed=news.done, total=news.total, said="")
-            said = " ".join(f"{name} {value:.3g}" for name, value in (news.said or {}).items())
-            bars.update(tasks[news.job], completed=news.done, total=news.total, said=said)
+    def on_progress(name: str, job: JobProgress) -> None:
+        bars.start()
+        if job.note:
+            bars.console.print(f"{name}, {job.note}", markup=False, soft_wrap=True)
+            return
+        if name not in tasks:
+            tasks[name] = bars.add_task(name, completed=job.done, total=job.total, loss="")
+        loss = "" if job.loss is None else f"loss {job.loss:.3g}"
+        bars.update(tasks[name], completed=job.done, total=job.total, loss=loss)
 
-        yield hear
+    try:
+        yield on_progress
+    finally:
+        if bars.live.is_started:
+            bars.stop()
 
 
-def _table(seen: Outcome) -> Table:
-    """Both splits below each other; under every value its interval."""
-    title = f"{seen.iterations:,} iterations each, seed {seen.wish.seed}; 95 % intervals over paths"
+def _score_table(result: DemoResult) -> Table:
+    """Scores of both splits, with an interval below every value."""
+    iterations, seed = result.config.num_iterations, result.config.seed
+    title = f"{iterations:,} iterations each, seed {seed}; 95 % intervals over paths"
     table = Table("", *HEADINGS.values(), GAIN, title=title, box=box.SIMPLE_HEAD, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
-    for scoring in seen.scorings.values():
-        table.add_row(f"[bold]{scoring.split}[/bold]")
-        for row in scoring.rows:
-            table.add_row(row.memory, *("\n".join(filter(None, cell)) for cell in cells(row)))
+    for scores in result.scores.values():
+        table.add_row(f"[bold]{scores.split}[/bold]")
+        for row in scores.rows:
+            table.add_row(row.memory, *("\n".join(filter(None, cell)) for cell in format_cells(row)))
         table.add_section()
     return table
 
 
-def _plain(seen: Outcome) -> dict[str, Any]:
-    """The outcome for json."""
-    figures = sorted(seen.report.parent.glob("figures/*.svg"))
+def _visit_table(scores: SplitScores) -> Table:
+    """SPL by visit without memory and with a cold memory, as bars."""
+    curves = visit_curves(scores, ("none", "cold"))
+    highest = max(y for curve in curves for y in curve.ys) or 1.0
+    table = Table.grid(padding=(0, 2))
+    table.add_row("", *(text for curve in curves for text in (curve.name, "")))
+    for label, *values in zip(curves[0].xs, *(curve.ys for curve in curves), strict=True):
+        bars = [(Bar(highest, 0, value, width=BAR_WIDTH), f"{value:5.1f}") for value in values]
+        table.add_row(str(label), *(cell for bar in bars for cell in bar))
+    return table
+
+
+def _as_json(result: DemoResult) -> dict[str, Any]:
+    config = result.config
     return {
-        "command": seen.wish.command,
+        "command": config.command,
         "version": __version__,
-        "size": seen.wish.size,
-        "seed": seen.wish.seed,
-        "iterations": seen.iterations,
-        "begun_after": seen.begun_after,
-        "seconds": seen.seconds,
-        "world": str(seen.world),
-        "report": str(seen.report),
-        "figures": [str(each) for each in figures],
-        "walks": seen.walks,
-        "splits": {split: _scores(scoring) for split, scoring in seen.scorings.items()},
-        "seen": verdict(seen.scorings[UNSEEN]),
-        "next": seen.wish.advice(seen.world),
+        "size": config.size,
+        "seed": config.seed,
+        "iterations": config.num_iterations,
+        "resumed_after": result.resumed_after,
+        "seconds": result.seconds,
+        "world": str(result.world),
+        "report": str(result.report),
+        "figures": [str(path) for path in sorted(result.report.parent.glob("figures/*.svg"))],
+        "episodes": result.episodes,
+        "splits": {split: _scores_as_json(scores) for split, scores in result.scores.items()},
+        "verdict": verdict(result.scores[UNSEEN]),
+        "next": config.next_commands(result.world),
     }
 
 
-def _scores(scoring: Scoring) -> dict[str, Any]:
-    """A split for json."""
+def _scores_as_json(scores: SplitScores) -> dict[str, Any]:
     rows = {}
-    for row in scoring.rows:
+    for row in scores.rows:
         gain = row.gain and {
             "mean": row.gain.mean,
             "over_paths": row.gain.over_paths and row.gain.over_paths._asdict(),
             "over_scenes": row.gain.over_scenes and row.gain.over_scenes._asdict(),
         }
-        visits = [each._asdict() for each in row.visits]
+        visits = [group._asdict() for group in row.visits]
         rows[row.memory] = {"means": row.means, "ci95": row.intervals, "spl_gain": gain, "by_visit": visits}
-    return {"episodes": scoring.episodes, "paths": scoring.paths, "scenes": scoring.scenes, "rows": rows}
+    return {"episodes": scores.episodes, "paths": scores.paths, "scenes": scores.scenes, "rows": rows}

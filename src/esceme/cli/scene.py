@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
@@ -13,8 +13,8 @@ import tyro
 from esceme.cli.console import TaskName, print_json
 from esceme.errors import ConfigError, DataError, prefix_errors
 from esceme.files import write_text
-from esceme.report import PathOverlay, draw_scene, floors_of
-from esceme.report.lanes import walk
+from esceme.report import PathOverlay, draw_scene, floor_indices
+from esceme.report.paths import expand_path
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import Episode
 from esceme.tasks.submission import read_predictions
@@ -34,11 +34,11 @@ def scene(
     whole: bool = False,
     json: bool = False,
 ) -> int:
-    """Draw a scene from above, floor by floor, with paths on it, as SVG.
+    """Draw a scene from above as SVG, floor by floor, with paths.
 
-    The figure is made for print: routes differ by dash, marker and width as well as by colour, and those that
-    share a way run side by side. Where an episode needs only a part of a large floor, that part is drawn
-    large and the floor small beside it.
+    Paths differ in dash, marker and width as well as in colour, for print in greyscale. Paths that share an
+    edge are drawn side by side. If an episode covers a small part of a large floor, that part is drawn large
+    beside a thumbnail of the floor.
 
     Examples:
         esceme scene 2azQ1b91cZZ --connectivity connectivity
@@ -48,36 +48,49 @@ def scene(
             --episode 2211_0 --predictions baseline.json ours.json --out figure.svg
 
     Args:
-        scene: which scene: the beginning of a file's name in the connectivity folder.
-        connectivity: the folder of navigation graphs.
-        annotations: a split's annotation file, for the episode's reference path and instruction.
-        task: which task the annotations are of.
-        episode: which episode to draw, by the id that prediction files use.
-        predictions: where agents went; each file gives one route, named after the file.
-        out: the file to write; by default SCENE.svg or SCENE_EPISODE.svg in the current folder.
-        labels: write the beginning of every viewpoint's id beside it.
-        whole: draw all floors in full, also where the routes need only a part.
-        json: print what was written as one json object.
+        scene: scene id, as in the names of the connectivity files.
+        connectivity: folder of navigation graphs.
+        annotations: annotation file with the episode's reference path and instruction.
+        task: task of the annotation file.
+        episode: id of the episode to draw, as in prediction files.
+        predictions: prediction files; each adds one path, labelled with the name of the file.
+        out: file to write; by default SCENE.svg or SCENE_EPISODE.svg in the current folder.
+        labels: write a prefix of its id beside every viewpoint.
+        whole: draw all floors in full, also if the paths cover only a part.
+        json: print a summary as one json object.
     """
     graph = _read_scene(connectivity, scene)
     if episode is None and (annotations is not None or predictions):
-        raise ConfigError(f"which episode? give --episode ID{_some_episodes(annotations, task, scene)}")
+        examples = "" if annotations is None else _example_episodes(annotations, task, scene)
+        raise ConfigError(f"which episode? give --episode ID{examples}")
     if episode is not None and annotations is None and not predictions:
         raise ConfigError("--episode needs --annotations (for the reference path), --predictions, or both")
-    asked = None if annotations is None or episode is None else _find(annotations, task, scene, episode)
-    routes = list(_routes(graph, asked, annotations, episode or "", predictions, task))
+    overlays, caption = [], None
+    ids: tuple[str, ...] = (episode or "",)
+    if annotations is not None and episode is not None:
+        found = _find_episode(annotations, task, scene, episode)
+        ids, caption = TASKS[task].prediction_ids(found), found.instruction
+        label = "start (the goal is withheld)" if found.goal_withheld else "reference path"
+        overlays.append((annotations, PathOverlay(label, found.reference_path, "reference")))
+    for file, label in zip(predictions, _labels(predictions), strict=True):
+        overlays.append((file, PathOverlay(label, _predicted_path(file, ids), "predicted")))
+    for file, overlay in overlays:
+        with prefix_errors(file=file, record=f"episode {episode}"):
+            expand_path(graph, overlay)
     drawing = draw_scene(
         graph,
-        routes,
+        [overlay for _, overlay in overlays],
         title=scene if episode is None else f"{scene}, episode {episode}",
-        caption=asked.instruction if asked else None,
+        caption=caption,
         labels=labels,
         whole=whole,
     )
-    out = _default_name(scene, episode) if out is None else out
+    if out is None:
+        suffix = "" if episode is None else "_" + re.sub(r"[^A-Za-z0-9.-]", "_", episode)
+        out = Path(f"{scene}{suffix}.svg")
     write_text(out, drawing)
     if json:
-        floors = int(floors_of(graph).max()) + 1
+        floors = int(floor_indices(graph).max()) + 1
         size = {"viewpoints": len(graph), "edges": graph.num_edges, "floors": floors}
         print_json({"scene": scene, **size, "out": str(out)})
     else:
@@ -86,79 +99,50 @@ def scene(
 
 
 def _read_scene(connectivity: Path, scene: str) -> SceneGraph:
-    present = scene_ids(connectivity)
-    if scene in present:
+    scenes = scene_ids(connectivity)
+    if scene in scenes:
         return read_scenes(connectivity, [scene])[scene]
-    lower = {name.lower(): name for name in present}
-    begin = [name for name in present if name.lower().startswith(scene.lower())] if scene else []
-    close = begin or [lower[name] for name in get_close_matches(scene.lower(), lower, n=5)]
-    hint = f"did you mean {' or '.join(close[:5])}?" if close else f"it has {', '.join(present[:5])}, ..."
-    raise DataError(f"{connectivity}: none of its {len(present)} scenes is '{scene}'; {hint}")
+    lower = {name.lower(): name for name in scenes}
+    prefixed = [name for name in scenes if name.lower().startswith(scene.lower())] if scene else []
+    similar = prefixed or [lower[name] for name in get_close_matches(scene.lower(), lower, n=5)]
+    hint = f"did you mean {' or '.join(similar[:5])}?" if similar else f"it has {', '.join(scenes[:5])}, ..."
+    raise DataError(f"{connectivity}: none of its {len(scenes)} scenes is '{scene}'; {hint}")
 
 
-def _find(annotations: Path, task: TaskName, scene: str, name: str) -> Episode:
-    """The episode of that id; RxR's may be the instruction's alone, as in its prediction files."""
+def _find_episode(annotations: Path, task: TaskName, scene: str, name: str) -> Episode:
+    """Find an episode by its id; for RxR also by the id of the instruction, as in prediction files."""
     episodes = TASKS[task].read(annotations)
-    found = next((each for each in episodes if name in TASKS[task].prediction_ids(each)), None)
+    found = next((episode for episode in episodes if name in TASKS[task].prediction_ids(episode)), None)
     if found is None:
-        same_path = [each.episode_id for each in episodes if each.path_id == name]
-        here = [each.episode_id for each in episodes if each.scene_id == scene]
-        close = same_path or get_close_matches(name, here, n=3) or here[:3]
-        hint = (
-            f"; try {', '.join(close)}" if close else f", nor any in scene {scene}; is this the right split?"
-        )
+        same_path = [episode.episode_id for episode in episodes if episode.path_id == name]
+        same_scene = [episode.episode_id for episode in episodes if episode.scene_id == scene]
+        similar = same_path or get_close_matches(name, same_scene, n=3) or same_scene[:3]
+        hint = f", nor any in scene {scene}; is this the right split?"
+        hint = f"; try {', '.join(similar)}" if similar else hint
         raise DataError(f"{annotations}: no episode '{name}' among {len(episodes)}{hint}")
     if found.scene_id != scene:
-        raise DataError(
-            f"{annotations}: episode {name} takes place in scene {found.scene_id}, not in {scene}"
-        )
+        where = f"takes place in scene {found.scene_id}, not in {scene}"
+        raise DataError(f"{annotations}: episode {name} {where}")
     return found
 
 
-def _routes(
-    graph: SceneGraph,
-    asked: Episode | None,
-    annotations: Path | None,
-    episode: str,
-    predictions: Sequence[Path],
-    task: TaskName,
-) -> Iterator[PathOverlay]:
-    """The reference path and where each prediction file says the agent went, all of them in the scene."""
-    if asked is not None:
-        label = "start (the goal is withheld)" if asked.goal_withheld else "reference path"
-        yield _checked(graph, PathOverlay(label, asked.reference_path, "reference"), annotations, episode)
-    names = (episode,) if asked is None else TASKS[task].prediction_ids(asked)
-    for path, label in zip(predictions, _labels(predictions), strict=True):
-        found = read_predictions(path)
-        prediction = next((found[name] for name in names if name in found), None)
-        if prediction is None:
-            raise DataError(f"{path}: no episode '{episode}' among {len(found)}; is this the right split?")
-        yield _checked(graph, PathOverlay(label, prediction.path, "predicted"), path, episode)
+def _predicted_path(file: Path, ids: Sequence[str]) -> tuple[str, ...]:
+    predictions = read_predictions(file)
+    if name := next((name for name in ids if name in predictions), None):
+        return predictions[name].path
+    raise DataError(f"{file}: no episode '{ids[0]}' among {len(predictions)}; is this the right split?")
 
 
-def _checked(graph: SceneGraph, route: PathOverlay, file: Path | None, episode: str) -> PathOverlay:
-    with prefix_errors(file=file, record=f"episode {episode}"):
-        walk(graph, route)
-    return route
-
-
-def _labels(predictions: Sequence[Path]) -> list[str]:
-    """Names of the files without suffix; where two are the same, with their folders."""
-    stems = [path.name.split(".json")[0] for path in predictions]
+def _labels(files: Sequence[Path]) -> list[str]:
+    """File names without suffix; equal names are preceded by their folders."""
+    stems = [path.name.split(".json")[0] for path in files]
     return [
         stem if stems.count(stem) == 1 else f"{path.resolve().parent.name}/{stem}"
-        for path, stem in zip(predictions, stems, strict=True)
+        for path, stem in zip(files, stems, strict=True)
     ]
 
 
-def _some_episodes(annotations: Path | None, task: TaskName, scene: str) -> str:
-    if annotations is None:
-        return ""
-    here = [each.episode_id for each in TASKS[task].read(annotations) if each.scene_id == scene]
-    return f"; scene {scene} has {', '.join(here[:5])}{', ...' if len(here) > 5 else ''}" if here else ""
-
-
-def _default_name(scene: str, episode: str | None) -> Path:
-    return Path(
-        f"{scene}.svg" if episode is None else f"{scene}_{re.sub(r'[^A-Za-z0-9.-]', '_', episode)}.svg"
-    )
+def _example_episodes(annotations: Path, task: TaskName, scene: str) -> str:
+    episodes = [e.episode_id for e in TASKS[task].read(annotations) if e.scene_id == scene]
+    more = ", ..." if len(episodes) > 5 else ""
+    return f"; scene {scene} has {', '.join(episodes[:5])}{more}" if episodes else ""

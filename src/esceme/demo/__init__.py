@@ -1,9 +1,7 @@
-"""The demo: two agents learn side by side, one of them remembers, and both walk houses new to them."""
+"""The demo: train an agent without memory and one with memory, and compare them in unseen houses."""
 
-from esceme.demo.crew import News
-from esceme.demo.outcome import Outcome
-from esceme.demo.scoring import Scoring
-from esceme.demo.show import show
-from esceme.demo.wish import Wish
+from esceme.demo.demo_config import DemoConfig
+from esceme.demo.demo_report import DemoResult, SplitScores
+from esceme.demo.run_demo import JobProgress, run_demo
 
-__all__ = ["News", "Outcome", "Scoring", "Wish", "show"]
+__all__ = ["DemoConfig", "DemoResult", "JobProgress", "SplitScores", "run_demo"]

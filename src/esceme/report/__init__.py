@@ -1,19 +1,17 @@
-"""What results look like: figures of scenes and routes, and curves."""
+"""Figures: charts of curves, scenes from above with paths, and panoramas with candidates."""
 
-from esceme.report.curves import Curve, draw_curves
-from esceme.report.floors import floors_of
-from esceme.report.lanes import PathOverlay
-from esceme.report.panorama import Sign, draw_panorama
-from esceme.report.terminal import text_curve
-from esceme.report.topdown import draw_scene
+from esceme.report.charts import Curve, plot_curves
+from esceme.report.floors import floor_indices
+from esceme.report.panorama import CandidateMarker, draw_panorama
+from esceme.report.paths import PathOverlay
+from esceme.report.scene_figure import draw_scene
 
 __all__ = [
+    "CandidateMarker",
     "Curve",
     "PathOverlay",
-    "Sign",
-    "draw_curves",
     "draw_panorama",
     "draw_scene",
-    "floors_of",
-    "text_curve",
+    "floor_indices",
+    "plot_curves",
 ]

@@ -1,4 +1,4 @@
-"""A panorama as an agent stands in it: the picture, and signs where its candidates are seen."""
+"""A panorama as SVG: the image, with a marker at every candidate."""
 
 from __future__ import annotations
 
@@ -7,105 +7,99 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from esceme.report import marks
-from esceme.report.marks import INK, REMEMBERED, Item
-from esceme.report.svg import Look, clean, document, element, number
+from esceme.report import symbols
+from esceme.report.svg import Attributes, element, escape_text
+from esceme.report.symbols import INK, REMEMBERED, FigureText, LegendItem
 from esceme.world.geometry import wrap
 
-WIDTH, HEIGHT, MARGIN = 760.0, 380.0, 12.0
-"""Pixels of the picture, and around everything."""
+WIDTH, HEIGHT = 760.0, 380.0
+"""Size of the image in pixels."""
 RADIUS = 9.0
-"""Of a sign, in pixels."""
-KINDS = {b"\xff\xd8": "image/jpeg", b"\x89P": "image/png"}
-"""How a picture file begins, and what it then is."""
+"""Of a marker, in pixels."""
+MIME_TYPES = {b"\xff\xd8": "image/jpeg", b"\x89P": "image/png"}
+"""First bytes of an image file -> its type."""
+MEANINGS = {
+    True: "leads to a viewpoint that is remembered",
+    False: "leads to a viewpoint that is not remembered",
+}
 
 
-class Sign(NamedTuple):
-    """A candidate as it is seen in a panorama."""
+class CandidateMarker(NamedTuple):
+    """A candidate in a panorama; absolute heading and elevation in radians."""
 
     label: str
     heading: float
-    """Absolute, radians."""
     elevation: float
-    remembered: bool = False
-    """Whether a memory holds the viewpoint that it leads to."""
+    is_remembered: bool = False
+    """Whether the memory holds the candidate's viewpoint."""
 
 
-def draw_panorama(picture: bytes, signs: Sequence[Sign], *, title: str, caption: str | None = None) -> str:
-    """A complete SVG document of an equirectangular picture (a JPEG or PNG file, embedded) with signs on it.
+def draw_panorama(
+    image: bytes, markers: Sequence[CandidateMarker], *, title: str, caption: str | None = None
+) -> str:
+    """Draw markers on an equirectangular image, as a complete SVG document.
 
-    The middle of the picture looks along heading 0, and right is clockwise.
+    `image` is the content of a JPEG or PNG file, which is embedded. Its centre has heading 0, and headings
+    increase to the right.
     """
-    heading, top = marks.heading(title, caption, WIDTH)
-    legend, legend_height = marks.flow(_legend(signs), WIDTH)
-    bottom = top + HEIGHT + 16
-    width, height = WIDTH + 2 * MARGIN, bottom + legend_height + 2 * MARGIN - 8
-
-    def below(y: float, content: str | Sequence[str]) -> str:
-        return element("g", content, transform=f"translate({number(MARGIN)} {number(MARGIN + y)})")
-
-    parts = [
-        below(0.0, heading),
-        below(top, [_embedded(picture), *(_draw(*each) for each in _apart(signs))]),
-        below(bottom, legend),
-    ]
-    return document(parts, width, height, title=title, description=_describe(signs))
+    texts = FigureText(title, _describe(markers), title, caption or "")
+    content = [_embed(image), *(_draw_marker(*placed) for placed in _without_overlap(markers))]
+    return symbols.compose_figure(texts, content, _legend(markers), width=WIDTH, height=HEIGHT)
 
 
-def place_of(sign: Sign) -> tuple[float, float]:
-    """Pixels from the upper left corner of the picture.
+def to_pixels(marker: CandidateMarker) -> tuple[float, float]:
+    """Position in pixels from the upper left corner of the image.
 
-    >>> place_of(Sign("1", 0.0, 0.0)), place_of(Sign("2", math.pi / 2, math.pi / 4))
+    >>> to_pixels(CandidateMarker("1", 0.0, 0.0)), to_pixels(CandidateMarker("2", math.pi / 2, math.pi / 4))
     ((380.0, 190.0), (570.0, 95.0))
     """
-    turned = float(wrap(sign.heading))
-    return WIDTH * (0.5 + turned / (2 * math.pi)), HEIGHT * (0.5 - sign.elevation / math.pi)
+    heading = float(wrap(marker.heading))
+    return WIDTH * (0.5 + heading / (2 * math.pi)), HEIGHT * (0.5 - marker.elevation / math.pi)
 
 
-def _apart(signs: Sequence[Sign]) -> list[tuple[Sign, float, float]]:
-    """Where the signs stand: in their places, or below them where another one has the place."""
-    placed: list[tuple[Sign, float, float]] = []
-    for sign in signs:
-        x, y = place_of(sign)
+def _without_overlap(markers: Sequence[CandidateMarker]) -> list[tuple[CandidateMarker, float, float]]:
+    """Markers with their positions, moved down where another marker is in the way."""
+    placed: list[tuple[CandidateMarker, float, float]] = []
+    for marker in markers:
+        x, y = to_pixels(marker)
         while any(math.dist((x, y), other[1:]) < 2 * RADIUS for other in placed):
             y += RADIUS
-        placed.append((sign, x, y))
+        placed.append((marker, x, y))
     return placed
 
 
-def _embedded(picture: bytes) -> str:
-    kind = KINDS.get(picture[:2], "application/octet-stream")
-    data = f"data:{kind};base64,{base64.b64encode(picture).decode()}"
+def _embed(image: bytes) -> str:
+    mime_type = MIME_TYPES.get(image[:2], "application/octet-stream")
+    data = f"data:{mime_type};base64,{base64.b64encode(image).decode()}"
     return element("image", href=data, width=WIDTH, height=HEIGHT, preserveAspectRatio="none")
 
 
-def _draw(sign: Sign, x: float, y: float) -> str:
-    fill = REMEMBERED if sign.remembered else "#fff"
+def _fill(is_remembered: bool) -> str:
+    return REMEMBERED if is_remembered else "#fff"
+
+
+def _draw_marker(marker: CandidateMarker, x: float, y: float) -> str:
+    fill = _fill(marker.is_remembered)
     disc = element("circle", cx=x, cy=y, r=RADIUS, fill=fill, stroke=INK, stroke_width=1.4)
-    look: Look = {"font_size": 10.0, "font_weight": "bold", "text_anchor": "middle", "fill": INK}
-    text = element("text", clean(sign.label), x=x, y=y + 3.6, **look)
+    font: Attributes = {"font_size": 10.0, "font_weight": "bold", "text_anchor": "middle", "fill": INK}
+    text = element("text", escape_text(marker.label), x=x, y=y + 3.6, **font)
     return element("g", disc + text, class_="candidate")
 
 
-def _legend(signs: Sequence[Sign]) -> list[Item]:
-    """What the signs mean, as far as there are such."""
-    meanings = {
-        True: "leads to a viewpoint that is remembered",
-        False: "leads to a viewpoint that is not remembered",
-    }
+def _legend(markers: Sequence[CandidateMarker]) -> list[LegendItem]:
+    """Meanings of the fill colours that occur."""
     items = []
-    for remembered, meaning in meanings.items():
-        if any(sign.remembered == remembered for sign in signs):
-            fill = REMEMBERED if remembered else "#fff"
+    for is_remembered, meaning in MEANINGS.items():
+        if any(marker.is_remembered == is_remembered for marker in markers):
+            fill = _fill(is_remembered)
             icon = element("circle", cx=5.0, cy=0.0, r=4.6, fill=fill, stroke=INK, stroke_width=1.2)
-            items.append(marks.icon_item(icon, meaning))
+            items.append(symbols.icon_item(icon, meaning))
     return items
 
 
-def _describe(signs: Sequence[Sign]) -> str:
-    """The figure in words, for those who cannot see it."""
-    known = sum(sign.remembered for sign in signs)
-    return (
-        f"A panorama of 360 degrees with {len(signs)} candidates; {known} lead to remembered viewpoints. "
-        + " ".join(f"{sign.label}: heading {math.degrees(sign.heading) % 360:.0f} degrees." for sign in signs)
-    )
+def _describe(markers: Sequence[CandidateMarker]) -> str:
+    """Description of the figure for screen readers."""
+    known = sum(marker.is_remembered for marker in markers)
+    headings = [f"{m.label}: heading {math.degrees(m.heading) % 360:.0f} degrees." for m in markers]
+    counts = f"{len(markers)} candidates; {known} lead to remembered viewpoints."
+    return " ".join([f"A panorama of 360 degrees with {counts}", *headings])

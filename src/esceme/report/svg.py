@@ -1,4 +1,4 @@
-"""Writing SVG by hand: elements with escaped text and rounded numbers, and the width of a line of text."""
+"""SVG as text: elements, escaped text, rounded numbers and estimated text widths."""
 
 from __future__ import annotations
 
@@ -6,104 +6,90 @@ import re
 from collections.abc import Iterable
 from html import escape
 
-NARROW, WIDE = frozenset("fijlrtI.,:;'|!()[]/ -"), frozenset("mwMW%@")
-Look = dict[str, str | float]
-"""Attributes of an element, `_` standing for the dash in their names."""
+EMS = {**dict.fromkeys("fijlrtI.,:;'|!()[]/ -", 0.31), **dict.fromkeys("mwMW%@", 0.9)}
+"""Estimated widths of narrow and wide letters, relative to the font size."""
+Attributes = dict[str, str | float]
+"""Attributes of an element; `_` in a name stands for `-`."""
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML 1.0 has no way to write."""
+"""Characters that XML 1.0 cannot represent."""
 
 
-def number(value: float) -> str:
-    """A number with two digits at most.
+def format_number(value: float) -> str:
+    """Round to at most two decimal digits.
 
-    >>> number(2.0), number(-0.001), number(3.14159)
+    >>> format_number(2.0), format_number(-0.001), format_number(3.14159)
     ('2', '0', '3.14')
     """
     text = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
 
 
-def clean(text: str) -> str:
-    """Text as XML may hold it, escaped, on one line."""
-    return escape(FORBIDDEN.sub("\ufffd", " ".join(text.split())))
+def format_points(points: Iterable[Iterable[float]]) -> str:
+    """Coordinates in the form of path and polygon data.
+
+    >>> format_points([(1, 2), (3.5, 4)])
+    '1,2 3.5,4'
+    """
+    return " ".join(",".join(format_number(value) for value in point) for point in points)
+
+
+def one_line(text: str) -> str:
+    """Text on one line, with characters that XML cannot represent replaced."""
+    return FORBIDDEN.sub("\ufffd", " ".join(text.split()))
+
+
+def escape_text(text: str) -> str:
+    """`one_line` of the text, with markup escaped."""
+    return escape(one_line(text))
 
 
 def element(tag: str, content: str | Iterable[str] = "", /, **attributes: str | float) -> str:
     """One element around `content`, which is SVG already; `class_` means class, `stroke_width` stroke-width.
 
-    >>> element("text", clean("a < b"), x=1.5, class_="label")
+    >>> element("text", escape_text("a < b"), x=1.5, class_="label")
     '<text x="1.5" class="label">a &lt; b</text>'
     """
-    written = "".join(
-        f' {name.rstrip("_").replace("_", "-")}="{clean(value) if isinstance(value, str) else number(value)}"'
-        for name, value in attributes.items()
-    )
+    opening = tag
+    for name, value in attributes.items():
+        text = escape_text(value) if isinstance(value, str) else format_number(value)
+        opening += f' {name.rstrip("_").replace("_", "-")}="{text}"'
     inner = content if isinstance(content, str) else "\n".join(content)
-    return f"<{tag}{written}>{inner}</{tag}>" if inner else f"<{tag}{written}/>"
+    return f"<{opening}>{inner}</{tag}>" if inner else f"<{opening}/>"
 
 
-def document(content: Iterable[str], width: float, height: float, *, title: str, description: str) -> str:
-    """A whole figure on white ground, with what it shows for those who cannot see it."""
-    parts = [
-        element("title", clean(title)),
-        element("desc", clean(description)),
-        element("rect", width="100%", height="100%", fill="#fff"),
-        *content,
-    ]
-    figure = element(
-        "svg",
-        parts,
-        xmlns="http://www.w3.org/2000/svg",
-        width=width,
-        height=height,
-        viewBox=f"0 0 {number(width)} {number(height)}",
-        role="img",
-        font_family="Helvetica, Arial, sans-serif",
-    )
-    return figure + "\n"
+def translated(x: float, y: float, content: str | Iterable[str]) -> str:
+    """A group of elements, moved by (x, y) pixels."""
+    return element("g", content, transform=f"translate({format_number(x)} {format_number(y)})")
 
 
-def points(pairs: Iterable[Iterable[float]]) -> str:
-    """Coordinates as path and polygon data have them.
-
-    >>> points([(1, 2), (3.5, 4)])
-    '1,2 3.5,4'
-    """
-    return " ".join(",".join(number(value) for value in pair) for pair in pairs)
+def text_width(text: str, size: float) -> float:
+    """Estimated width of a line of sans-serif text at a font size; an upper bound for most texts."""
+    return size * sum(EMS.get(letter, 0.71 if letter.isupper() else 0.57) for letter in text)
 
 
-def width_of(text: str, size: float) -> float:
-    """About how wide a line of sans-serif text is at a font size; rather too wide than too narrow."""
-    ems = (
-        0.31 if letter in NARROW else 0.9 if letter in WIDE else 0.71 if letter.isupper() else 0.57
-        for letter in text
-    )
-    return size * sum(ems)
-
-
-def wrapped(text: str, size: float, width: float) -> list[str]:
-    """The lines of `text` that fit into `width`; a word longer than a line is broken."""
+def wrap_text(text: str, size: float, width: float) -> list[str]:
+    """Split text into lines of at most `width`; break words that are longer than a line."""
     lines, line = [], ""
     for word in text.split():
-        while width_of(word, size) > width:
-            fits = next(n for n in range(len(word), 0, -1) if n == 1 or width_of(word[:n], size) <= width)
+        while text_width(word, size) > width:
+            fits = next(n for n in range(len(word), 0, -1) if n == 1 or text_width(word[:n], size) <= width)
             lines += [line, word[:fits]] if line else [word[:fits]]
             line, word = "", word[fits:]
         longer = f"{line} {word}".strip()
-        if width_of(longer, size) > width:
+        if text_width(longer, size) > width:
             lines.append(line)
             longer = word
         line = longer
     return [*lines, line] if line else lines
 
 
-def shortened(text: str, size: float, width: float) -> str:
-    """`text`, its middle replaced by an ellipsis where it is wider than `width`."""
+def shorten_text(text: str, size: float, width: float) -> str:
+    """Replace the middle of a text by an ellipsis if the text is wider than `width`."""
     text = " ".join(text.split())
-    if width_of(text, size) <= width:
+    if text_width(text, size) <= width:
         return text
-    for kept in range(len(text), 1, -1):
-        short = f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
-        if width_of(short, size) <= width:
+    for length in range(len(text), 1, -1):
+        short = f"{text[: length - length // 2]}…{text[len(text) - length // 2 :]}"
+        if text_width(short, size) <= width:
             return short
     return "…"

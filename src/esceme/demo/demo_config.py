@@ -1,0 +1,116 @@
+"""Settings of the demo, and what follows from them: experiments, evaluations, folders, commands."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from esceme.config import Experiment
+from esceme.evaluation.options import EvaluationConfig
+from esceme.evaluation.protocol import Protocol
+from esceme.recipes import RECIPES
+from esceme.synth.dataset import Size
+
+TASK = "r2r"
+AGENT_RECIPES = {"none": "r2r-small", "memory": "r2r-small-esceme"}
+"""Run folder of an agent -> recipe of its training."""
+SPLITS = ("val_seen", "val_unseen")
+UNSEEN = SPLITS[-1]
+PROTOCOL_RUNS: dict[Protocol, str] = {
+    "none": "none",
+    "cold": "memory",
+    "two-pass": "memory",
+    "episodic": "memory",
+}
+"""Memory protocol -> run folder of the evaluated agent; the rows of the table in order."""
+BATCH_SIZE = 16
+"""Of evaluations; scores do not depend on it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoConfig:
+    """Settings of the demo."""
+
+    out: Path = Path("demo")
+    size: Size = "small"
+    """Of the generated world."""
+    seed: int = 0
+    """Of both trainings; the world is always the same."""
+    iterations: int | None = None
+    """Of both trainings; by default as in the recipes."""
+
+    def experiments(self) -> dict[str, Experiment]:
+        """Agent -> its experiment; both have the same training budget."""
+        return {agent: self._scaled(RECIPES[recipe]) for agent, recipe in AGENT_RECIPES.items()}
+
+    def _scaled(self, experiment: Experiment) -> Experiment:
+        """A recipe with the seed and iterations of the demo; all intervals are scaled in proportion."""
+        training, validation = experiment.training, experiment.validation
+        iterations = training.iterations if self.iterations is None else self.iterations
+
+        def scale(count: int, *, minimum: int = 0) -> int:
+            return max(minimum, round(count * iterations / training.iterations))
+
+        scaled = replace(
+            training,
+            iterations=iterations,
+            imitation_first=scale(training.imitation_first),
+            warm_up=scale(training.warm_up),
+            checkpoint_every=scale(training.checkpoint_every, minimum=1),
+        )
+        validation = replace(validation, every=scale(validation.every, minimum=1))
+        return replace(experiment, seed=self.seed, training=scaled, validation=validation)
+
+    @property
+    def num_iterations(self) -> int:
+        """Of each training."""
+        return self.experiments()["memory"].training.iterations
+
+    def run_folder(self, agent: str) -> Path:
+        """Run folder of an agent."""
+        return self.out / agent
+
+    def evaluations(self, world: Path) -> list[EvaluationConfig]:
+        """Every memory protocol on every split."""
+        return [
+            EvaluationConfig(
+                run=str(self.run_folder(agent)),
+                data=str(world),
+                split=split,
+                memory=memory,
+                task=TASK,
+                batch=BATCH_SIZE,
+            )
+            for split in SPLITS
+            for memory, agent in PROTOCOL_RUNS.items()
+        ]
+
+    @property
+    def command(self) -> str:
+        """Command line that runs this demo."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        options = [(f"--{name}", str(value)) for name, value in values.items() if value is not None]
+        return shlex.join(["esceme", "demo", *(word for option in options for word in option)])
+
+    def next_commands(self, world: Path) -> list[str]:
+        """Command lines to try next: masked memory, a comparison, a longer training."""
+        masked = ["--split", UNSEEN, "--memory", "masked", "--data", str(world)]
+        compared = [
+            str(result_folder(config))
+            for config in self.evaluations(world)
+            if config.split == UNSEEN and config.memory in ("none", "cold")
+        ]
+        data = "embedded" if self.size == "small" else f"embedded:{self.size}"
+        longer = ["--out", str(self.out / "longer"), "--iterations", str(2 * self.num_iterations)]
+        commands = [
+            ["evaluate", str(self.run_folder("memory")), *masked],
+            ["compare", *compared],
+            ["train", AGENT_RECIPES["memory"], "--data", data, *longer],
+        ]
+        return [shlex.join(["esceme", *command]) for command in commands]
+
+
+def result_folder(config: EvaluationConfig) -> Path:
+    """Folder of an evaluation's result; the default of `esceme evaluate`."""
+    return Path(config.run) / "evaluations" / f"{TASK}-{config.split}-{config.memory}"

@@ -1,0 +1,374 @@
+"""Scores, figures and the markdown report of the demo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os.path import commonprefix
+from pathlib import Path
+from typing import Any
+
+from esceme import __version__
+from esceme.demo.demo_config import SPLITS, TASK, UNSEEN, DemoConfig
+from esceme.evaluation.compare import Difference, Visits, by_visit, compare
+from esceme.evaluation.result import EpisodeResult, Result, scores_of
+from esceme.files import read_bytes, write_text
+from esceme.learning.training_log import FILE, read_log
+from esceme.report import CandidateMarker, Curve, PathOverlay, draw_panorama, draw_scene, plot_curves
+from esceme.tasks.episode import Episode
+from esceme.tasks.folder import DataFolder
+from esceme.tasks.split import load_split
+from esceme.world.graph import SceneGraph
+
+HEADINGS = {"tl": "TL (m)", "ne": "NE (m)", "sr": "SR (%)", "spl": "SPL (%)"}
+"""Metrics of the table and their column headings."""
+GAIN = "SPL - none"
+"""Column heading of the paired difference to the agent without memory."""
+METRES = ("tl", "ne")
+BOOTSTRAP_DRAWS = 1000
+NUM_EPISODES = 3
+"""Number of episodes that are drawn."""
+AGENT_NAMES = {"none": "without memory", "memory": "with memory"}
+"""Run folder of an agent -> its name in reports."""
+PATH_LABELS = {"none": "without memory", "cold": "with memory (cold)"}
+"""Memory protocol -> label of its path; the paths that are drawn."""
+FIGURES = "figures"
+PROTOCOLS = """\
+`none` is the agent trained without memory. The other rows are the agent trained with memory, for the same
+number of iterations on the same episodes. Its memory is empty at the start of a split and kept between
+episodes (`cold`), filled by a first pass over the split (`two-pass`), or cleared after every episode
+(`episodic`)."""
+SELECTION = """\
+These episodes are selected, not typical: in these episodes in unseen houses memory helped most. Viewpoints
+that were in memory at the start of the episode are yellow."""
+
+
+# -- scores ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ProtocolScores:
+    """Scores of one memory protocol on one split."""
+
+    memory: str
+    means: Mapping[str, float]
+    intervals: Mapping[str, tuple[float, float]]
+    """95 % bootstrap intervals over paths."""
+    gain: Difference | None
+    """Paired difference of SPL to `none`; None for `none` itself."""
+    visits: Sequence[Visits]
+    """SPL by the number of the visit to a scene."""
+
+
+@dataclass(frozen=True)
+class SplitScores:
+    """Scores of all memory protocols on one split."""
+
+    split: str
+    episodes: int
+    paths: int
+    scenes: int
+    rows: Sequence[ProtocolScores]
+
+    def row(self, memory: str) -> ProtocolScores:
+        """Scores of one memory protocol."""
+        return next(row for row in self.rows if row.memory == memory)
+
+    @classmethod
+    def of(cls, split: str, results: Mapping[str, Result]) -> SplitScores:
+        """Score results by memory protocol; the first is `none`."""
+        names = [f"{split}, {memory}" for memory in results]
+        comparison = compare(list(results.values()), measures=["spl"], names=names)
+        gains = (None, *comparison.measures[0].differences)
+        rows = []
+        for (memory, result), gain in zip(results.items(), gains, strict=True):
+            intervals = scores_of(result).intervals(draws=BOOTSTRAP_DRAWS)
+            means = {name: result.means[name] for name in HEADINGS}
+            intervals = {name: intervals[name] for name in HEADINGS}
+            rows.append(ProtocolScores(memory, means, intervals, gain, by_visit(result)))
+        return cls(split, comparison.episodes, comparison.paths, comparison.scenes, rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoResult:
+    """Result of the demo."""
+
+    config: DemoConfig
+    world: Path
+    resumed_after: Mapping[str, int]
+    """Agent -> number of iterations that an interrupted demo had done before."""
+    seconds: Mapping[str, float]
+    """Part of the demo -> its duration in this run."""
+    scores: Mapping[str, SplitScores]
+    """By split."""
+    episodes: tuple[str, ...]
+    """Ids of the episodes that are drawn."""
+
+    @property
+    def report(self) -> Path:
+        """The report file."""
+        return self.config.out / "report.md"
+
+
+def format_score(metric: str, value: float, *, sign: str = "") -> str:
+    """Format metres with two digits, and shares as per cent with one.
+
+    >>> format_score("ne", 3.14159), format_score("spl", 0.5), format_score("spl", 0.051, sign="+")
+    ('3.14', '50.0', '+5.1')
+    """
+    return f"{value:{sign}.2f}" if metric in METRES else f"{100 * value:{sign}.1f}"
+
+
+def format_cells(row: ProtocolScores) -> list[tuple[str, str]]:
+    """Values of a table row and their intervals; empty strings where there is none."""
+    cells = [
+        (format_score(name, row.means[name]), _format_interval(name, *row.intervals[name]))
+        for name in HEADINGS
+    ]
+    if row.gain is None:
+        return [*cells, ("", "")]
+    interval = row.gain.over_paths
+    text = "" if interval is None else _format_interval("spl", interval.low, interval.high, sign="+")
+    return [*cells, (format_score("spl", row.gain.mean, sign="+"), text)]
+
+
+def _format_interval(metric: str, low: float, high: float, *, sign: str = "") -> str:
+    return f"{format_score(metric, low, sign=sign)}..{format_score(metric, high, sign=sign)}"
+
+
+def visit_curves(scores: SplitScores, memories: Sequence[str]) -> list[Curve]:
+    """SPL by visit; the x values include the number of episodes."""
+
+    def label(group: Visits) -> str:
+        visits = f"{group.first}" if group.first == group.last else f"{group.first}-{group.last}"
+        return f"{visits} (n {group.episodes})"
+
+    groups = {memory: scores.row(memory).visits for memory in memories}
+    return [
+        Curve(name=memory, xs=list(map(label, visits)), ys=[100 * group.mean for group in visits])
+        for memory, visits in groups.items()
+    ]
+
+
+def verdict(scores: SplitScores) -> str:
+    """Summary of a split in one sentence, with what the interval allows to conclude."""
+    none, cold, two_pass, episodic = (
+        format_score("spl", scores.row(memory).means["spl"])
+        for memory in ("none", "cold", "two-pass", "episodic")
+    )
+    houses = f"{scores.scenes} houses" if scores.scenes > 1 else "one house"
+    return (
+        f"On {scores.episodes} episodes in {houses} that neither agent saw in training, the agent with "
+        f"memory of earlier episodes (cold) reached {cold} SPL and the agent without memory {none}, "
+        f"{_conclusion(scores)}; after a first pass over all episodes (two-pass) the agent with memory "
+        f"reached {two_pass}, and with its memory cleared after every episode (episodic) {episodic}."
+    )
+
+
+def _conclusion(scores: SplitScores) -> str:
+    gain = scores.row("cold").gain
+    assert gain is not None
+    change = f"a difference of {format_score('spl', gain.mean, sign='+')} points"
+    if gain.over_paths is None:
+        return f"{change}, without an interval because there is only one path"
+    low, high = gain.over_paths.low, gain.over_paths.high
+    meaning = "this run does not show whether memory helped"
+    if low > 0 or high < 0:
+        meaning = "memory helped" if low > 0 else "memory did harm"
+    return f"{change} (95 % interval {_format_interval('spl', low, high, sign='+')}), so {meaning}"
+
+
+# -- figures ---------------------------------------------------------------------------------------------
+
+
+def select_trajectories(results: Mapping[str, Result], count: int = NUM_EPISODES) -> list[str]:
+    """Ids of the episodes in which a cold memory raised the scores most, from different scenes if possible.
+
+    Episodes that succeed only with memory come first: neither the agent without memory nor the agent with a
+    memory cleared before every episode succeeds.
+    """
+    baselines = [
+        {episode.id: episode.scores for episode in results[memory].episodes}
+        for memory in ("none", "episodic")
+        if memory in results
+    ]
+
+    def gains(episode: EpisodeResult) -> tuple[float, ...]:
+        return tuple(
+            episode.scores[metric] - max(scores[episode.id][metric] for scores in baselines)
+            for metric in ("sr", "spl")
+        )
+
+    ranked = sorted(results["cold"].episodes, key=gains, reverse=True)
+    best_of_scene = {episode.scene: episode.id for episode in reversed(ranked)}.values()
+    best_of_path = {episode.path: episode.id for episode in reversed(ranked)}.values()
+    ranked.sort(key=lambda episode: (episode.id not in best_of_scene, episode.id not in best_of_path))
+    return [episode.id for episode in ranked[:count]]
+
+
+def remembered_viewpoints(result: Result, episode_id: str) -> list[str]:
+    """Viewpoints in a cold memory at the start of an episode: those of decisions in earlier episodes."""
+    current = _find(result, episode_id)
+    earlier = [
+        episode
+        for episode in result.episodes
+        if episode.scene == current.scene and episode.visit < current.visit
+    ]
+    return sorted({point[0] for episode in earlier for point in episode.trajectory[: episode.decisions]})
+
+
+def _find(result: Result, episode_id: str) -> EpisodeResult:
+    return next(episode for episode in result.episodes if episode.id == episode_id)
+
+
+def _paths(episode: Episode, results: Mapping[str, Result]) -> dict[str, tuple[str, ...]]:
+    """Label -> viewpoints of the trajectory."""
+    return {
+        label: tuple(point[0] for point in _find(results[memory], episode.episode_id).trajectory)
+        for memory, label in PATH_LABELS.items()
+    }
+
+
+def draw_trajectories(graph: SceneGraph, episode: Episode, results: Mapping[str, Result]) -> str:
+    """Draw the reference path and both agents' paths from above, with remembered viewpoints, as SVG."""
+    overlays = [PathOverlay("reference path", episode.reference_path, "reference")]
+    overlays += [PathOverlay(label, path, "predicted") for label, path in _paths(episode, results).items()]
+    visit = _find(results["cold"], episode.episode_id).visit
+    return draw_scene(
+        graph,
+        overlays,
+        title=f"{graph.scene_id}, episode {episode.episode_id}: visit {visit} to this house",
+        caption=episode.instruction,
+        remembered=remembered_viewpoints(results["cold"], episode.episode_id),
+    )
+
+
+def draw_divergence(world: Path, graph: SceneGraph, episode: Episode, results: Mapping[str, Result]) -> str:
+    """Draw the panorama of the viewpoint where the agents' paths diverge, with all candidates, as SVG."""
+    paths = _paths(episode, results)
+    with_memory = paths[PATH_LABELS["cold"]]
+    step = len(commonprefix(list(paths.values()))) - 1
+    viewpoint = with_memory[step]
+    known = {*remembered_viewpoints(results["cold"], episode.episode_id), *with_memory[:step]}
+    candidates = graph.candidates(viewpoint)
+    numbers = {candidate.viewpoint: f"{number}" for number, candidate in enumerate(candidates, 1)}
+    choices = [
+        f"{label} {numbers[path[step + 1]] if step + 1 < len(path) else 'STOP'}"
+        for label, path in paths.items()
+    ]
+    return draw_panorama(
+        read_bytes(world / "panoramas" / graph.scene_id / f"{viewpoint}.jpg"),
+        [
+            CandidateMarker(numbers[c.viewpoint], c.heading, c.elevation, c.viewpoint in known)
+            for c in candidates
+        ],
+        title=f"{graph.scene_id}, episode {episode.episode_id}, decision {step + 1}: {', '.join(choices)}",
+        caption=episode.instruction,
+    )
+
+
+def _write_charts(result: DemoResult, folder: Path) -> dict[str, str]:
+    """Write charts of scores and training as SVG; return figure name -> title."""
+    visits = visit_curves(result.scores[UNSEEN], ("none", "cold", "episodic"))
+    losses, validations = [], []
+    for agent, name in AGENT_NAMES.items():
+        log = read_log(result.config.run_folder(agent) / FILE)
+        losses.append(_log_curve(name, log, "train", "imitation"))
+        validations += [
+            _log_curve(f"{split}, {name}", log, "validation", split)
+            for split in result.config.experiments()[agent].validation.splits
+        ]
+    charts = {
+        "visits": ("SPL by visit to an unseen house", visits, "visit (and number of episodes)", "SPL (%)"),
+        "loss": ("Imitation loss by iteration", losses, "iteration", "cross-entropy per episode"),
+        "validation": ("SPL on parts of the splits by iteration", validations, "iteration", "SPL (%)"),
+    }
+    drawn = {name: chart for name, chart in charts.items() if chart[1]}
+    for name, (title, curves, x_label, y_label) in drawn.items():
+        plot_curves(curves, folder / f"{name}.svg", title=title, x_label=x_label, y_label=y_label)
+    return {name: chart[0] for name, chart in drawn.items()}
+
+
+def _log_curve(name: str, log: Sequence[Mapping[str, Any]], kind: str, key: str) -> Curve:
+    """A curve of losses, or of SPL in per cent if the entries hold scores."""
+    entries = [entry for entry in log if entry["kind"] == kind]
+    values = [100 * entry[key]["spl"] if kind == "validation" else entry[key] for entry in entries]
+    xs = [float(entry["iteration"]) for entry in entries]
+    return Curve(name=name, xs=xs, ys=list(map(float, values)))
+
+
+def _write_drawings(result: DemoResult, results: Mapping[str, Result], folder: Path) -> dict[str, str]:
+    """Write drawings of the selected episodes as SVG; return figure name -> title."""
+    split = load_split(DataFolder(result.world), TASK, UNSEEN)
+    by_id = {episode.episode_id: episode for episode in split.episodes}
+    episodes = [by_id[episode_id] for episode_id in result.episodes]
+    first, graphs = episodes[0], split.graphs
+    write_text(folder / "panorama.svg", draw_divergence(result.world, graphs[first.scene_id], first, results))
+    titles = {"panorama": "A panorama with its candidates"}
+    for number, episode in enumerate(episodes, 1):
+        drawing = draw_trajectories(graphs[episode.scene_id], episode, results)
+        write_text(folder / f"episode-{number}.svg", drawing)
+        titles[f"episode-{number}"] = "An episode from above, with both agents and remembered viewpoints"
+    return titles
+
+
+# -- the page --------------------------------------------------------------------------------------------
+
+
+def write_report(result: DemoResult, results: Mapping[str, Result]) -> None:
+    """Write the report and its figures, given the results on unseen houses by memory protocol."""
+    folder = result.config.out / FIGURES
+    titles = {**_write_charts(result, folder), **_write_drawings(result, results, folder)}
+    images = {name: f"![{title}]({FIGURES}/{name}.svg)" for name, title in titles.items()}
+    parts = [
+        "# An agent with memory and an agent without",
+        verdict(result.scores[UNSEEN]),
+        _origin(result),
+        "## Scores",
+        _table([result.scores[split] for split in SPLITS]),
+        f"Below each value is its 95 % bootstrap interval over paths; `{GAIN}` is the paired difference.",
+        PROTOCOLS,
+        "## Scores by visit",
+        images["visits"],
+        "## Episodes",
+        SELECTION,
+        *(image for name, image in images.items() if name.startswith("episode-")),
+        "The panorama shows where the agents' paths diverge in the first of these episodes:",
+        images["panorama"],
+        "## Training",
+        *(images[name] for name in ("loss", "validation") if name in images),
+        "## Try next",
+        "\n".join(
+            ["```console", *(f"$ {line}" for line in result.config.next_commands(result.world)), "```"]
+        ),
+    ]
+    write_text(result.report, "\n\n".join(parts) + "\n")
+
+
+def _origin(result: DemoResult) -> str:
+    """Command, data, training budget and durations."""
+    config, training = result.config, result.config.experiments()["memory"].training
+    durations = ", ".join(f"{part} {seconds:.0f} s" for part, seconds in result.seconds.items())
+    text = (
+        f"Written by `{config.command}` (esceme {__version__}) for the embedded world in `{result.world}`. "
+        f"Both agents: seed {config.seed}, {training.iterations:,} iterations of batch {training.batch}. "
+        f"Durations: {durations}."
+    )
+    resumed = [f"{AGENT_NAMES[agent]} after {done:,}" for agent, done in result.resumed_after.items() if done]
+    return f"{text} Resumed trainings: {', '.join(resumed)} iterations." if resumed else text
+
+
+def _table(splits: Sequence[SplitScores]) -> str:
+    headings = ["memory", *HEADINGS.values(), GAIN]
+    lines = [headings, [":--", *["--:"] * (len(headings) - 1)]]
+    for scores in splits:
+        lines.append([f"**{scores.split}**", *[""] * (len(headings) - 1)])
+        for row in scores.rows:
+            lines.append([row.memory, *("<br>".join(filter(None, cell)) for cell in format_cells(row))])
+    sizes = (
+        f"{scores.split}: {scores.episodes} episodes of {scores.paths} paths in "
+        f"{scores.scenes} house{'' if scores.scenes == 1 else 's'}"
+        for scores in splits
+    )
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{table}\n\n{'; '.join(sizes)}."

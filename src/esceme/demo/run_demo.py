@@ -1,0 +1,172 @@
+"""The steps of the demo: generate the world, train both agents, evaluate them, write the report."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+from esceme.config import Experiment
+from esceme.demo.demo_config import SPLITS, UNSEEN, DemoConfig, result_folder
+from esceme.demo.demo_report import (
+    AGENT_NAMES,
+    DemoResult,
+    SplitScores,
+    format_score,
+    select_trajectories,
+    write_report,
+)
+from esceme.errors import DataError, EscemeError
+from esceme.evaluation import EvaluationConfig, Result, evaluate, read_result
+from esceme.learning import TrainingCallback
+from esceme.synth.dataset import Watch as WorldProgress
+from esceme.synth.dataset import WorldConfig, embedded_world
+from esceme.training import require_same, train
+from esceme.workers import Job, run_jobs
+
+PROCESSES = 2
+LOSS_WINDOW = 20
+"""Number of recent iterations whose mean loss is reported."""
+
+
+class JobProgress(NamedTuple):
+    """Progress of a training or evaluation, or a note about it."""
+
+    done: int = 0
+    total: int = 0
+    loss: float | None = None
+    note: str = ""
+    """A line of text; the other fields are then meaningless."""
+
+
+Send = Callable[[JobProgress], None]
+OnProgress = Callable[[str, JobProgress], None]
+"""Called with the name of a job and its progress."""
+
+
+def run_demo(
+    config: DemoConfig,
+    *,
+    world_progress: WorldProgress = lambda numbers, label: numbers,
+    on_progress: OnProgress = lambda name, progress: None,
+) -> DemoResult:
+    """Run the demo, or the rest of an interrupted demo in the same folder; both give the same result.
+
+    Raises `ConfigError` if the folder holds a demo with other settings, before anything is written.
+    """
+    experiments, seconds = config.experiments(), dict[str, float]()
+    _check_folders(config, experiments)
+    with _timer("world", seconds):
+        world = embedded_world(WorldConfig(config.size), watch=world_progress)
+    with _timer("training", seconds):
+        resumed_after = _train_agents(config, experiments, world, on_progress)
+    with _timer("evaluation", seconds):
+        results = _evaluate_agents(config.evaluations(world), on_progress)
+    result = DemoResult(
+        config=config,
+        world=world,
+        resumed_after=resumed_after,
+        seconds=seconds,
+        scores={split: SplitScores.of(split, results[split]) for split in SPLITS},
+        episodes=tuple(select_trajectories(results[UNSEEN])),
+    )
+    write_report(result, results[UNSEEN])
+    return result
+
+
+def _check_folders(config: DemoConfig, experiments: Mapping[str, Experiment]) -> None:
+    for agent, experiment in experiments.items():
+        require_same(experiment, config.run_folder(agent))
+    try:
+        config.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{config.out}: cannot be written ({error.strerror or error})") from None
+
+
+@contextmanager
+def _timer(name: str, seconds: dict[str, float]) -> Iterator[None]:
+    start = time.monotonic()
+    yield
+    seconds[name] = time.monotonic() - start
+
+
+def _train_agents(
+    config: DemoConfig, experiments: Mapping[str, Experiment], world: Path, on_progress: OnProgress
+) -> dict[str, int]:
+    """Train both agents in parallel; return agent -> number of iterations done by an earlier demo."""
+    agents = {AGENT_NAMES[agent]: agent for agent in experiments}
+    resumed_after: dict[str, int] = {}
+    jobs = [
+        Job(name, partial(_train, name, experiments[agent], world, config.run_folder(agent)))
+        for name, agent in agents.items()
+    ]
+
+    def on_message(name: str, progress: JobProgress) -> None:
+        if not progress.note:
+            resumed_after.setdefault(agents[name], progress.done)
+        on_progress(name, progress)
+
+    run_jobs(jobs, processes=PROCESSES, on_message=on_message)
+    return resumed_after
+
+
+@contextmanager
+def _named_errors(name: str) -> Iterator[None]:
+    try:
+        yield
+    except EscemeError as error:
+        raise EscemeError(f"{name}: {error}") from None
+
+
+def _train(name: str, experiment: Experiment, world: Path, folder: Path, send: Send) -> None:
+    with _named_errors(name):
+        train(experiment, world, folder, watch=_SendProgress(send))
+
+
+class _SendProgress(TrainingCallback):
+    """Sends the progress of a training to the parent process."""
+
+    def __init__(self, send: Send) -> None:
+        self._send, self._total = send, 0
+        self._losses: deque[float] = deque(maxlen=LOSS_WINDOW)
+
+    def begin(self, done: int, total: int) -> None:
+        self._total = total
+        self._send(JobProgress(done, total))
+
+    def iterated(self, done: int, said: Mapping[str, float]) -> None:
+        self._losses.append(said["imitation"])
+        self._send(JobProgress(done, self._total, fmean(self._losses)))
+
+    def validated(self, done: int, scores: Mapping[str, Mapping[str, float]], *, best: bool) -> None:
+        values = ", ".join(f"{split} {format_score('spl', means['spl'])}" for split, means in scores.items())
+        self.note(f"iteration {done}: SPL {values}")
+
+    def note(self, message: str) -> None:
+        self._send(JobProgress(note=message))
+
+
+def _evaluate_agents(
+    evaluations: Sequence[EvaluationConfig], on_progress: OnProgress
+) -> dict[str, dict[str, Result]]:
+    """Run all evaluations; return split -> memory protocol -> result."""
+    longest_first = sorted(evaluations, key=lambda config: config.passes, reverse=True)
+    names = [f"{config.split}, {config.memory}" for config in longest_first]
+    jobs = [
+        Job(name, partial(_evaluate, name, config)) for name, config in zip(names, longest_first, strict=True)
+    ]
+    run_jobs(jobs, processes=PROCESSES, on_message=on_progress)
+    results: dict[str, dict[str, Result]] = {split: {} for split in SPLITS}
+    for config in evaluations:
+        results[config.split][config.memory] = read_result(result_folder(config))
+    return results
+
+
+def _evaluate(name: str, config: EvaluationConfig, send: Send) -> None:
+    with _named_errors(name):
+        evaluate(config, result_folder(config), report=lambda done, total: send(JobProgress(done, total)))

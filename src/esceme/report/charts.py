@@ -1,0 +1,184 @@
+"""Line charts with confidence bands, drawn with matplotlib as SVG, PDF or PNG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import cycle, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esceme.errors import ConfigError
+from esceme.files import atomic_open
+from esceme.report.svg import one_line, shorten_text, text_width, wrap_text
+
+if TYPE_CHECKING:  # loading matplotlib takes longer than most commands
+    from matplotlib.axes import Axes
+
+WIDTH, HEIGHT = 6.8, 3.9
+"""Size of a chart in inches."""
+MAX_MARKERS, MAX_POINTS = 24, 125
+"""A curve with more points has no markers; a curve with yet more points is averaged in bins."""
+FONT_SIZE, TITLE_SIZE = 9.0, 11.0
+"""In points, as in the style file."""
+TEXT_WIDTH = 72 * WIDTH - 50
+"""Points available to a line of text."""
+MAX_VALUE = 1e100
+"""Larger values are treated as missing."""
+STYLES: tuple[dict[str, Any], ...] = (
+    {"color": "#0072b2", "linestyle": "-", "marker": "o"},
+    {"color": "#d55e00", "linestyle": (0, (6, 2)), "marker": "s"},
+    {"color": "#009e73", "linestyle": (0, (1, 1)), "marker": "^"},
+    {"color": "#aa4499", "linestyle": (0, (6, 2, 1, 2)), "marker": "h"},
+    {"color": "#56b4e9", "linestyle": (0, (3, 1.5)), "marker": "v"},
+    {"color": "#1a1a1a", "linestyle": (0, (10, 3)), "marker": "D"},
+)
+"""Colour-blind safe colours of Okabe and Ito, with a darker purple; used in turn."""
+METADATA = {".svg": ("Title", "Description"), ".pdf": ("Title", "Subject"), ".png": ("Title", "Description")}
+"""File name suffix -> metadata keys of the title and the description."""
+NO_DATE: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
+"""Metadata that omits the current date, so that equal charts are equal files."""
+STYLE_FILE = Path(__file__).with_name("charts.mplstyle")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Values over non-decreasing numbers or over names; non-finite values leave a gap.
+
+    `low` and `high` are the bounds of a confidence interval for every value.
+    """
+
+    name: str
+    xs: Sequence[float] | Sequence[str]
+    ys: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.low is None) != (self.high is None):
+            raise ConfigError(f"curve '{self.name}' has only one of `low` and `high`; give both or none")
+        for values in (self.ys, self.low, self.high):
+            if values is not None and len(values) != len(self.xs):
+                raise ConfigError(
+                    f"curve '{self.name}' has {len(self.xs)} x values, but {len(values)} y values or bounds"
+                )
+        numbers = [x for x in self.xs if not isinstance(x, str)]
+        if len(numbers) not in (0, len(self.xs)):
+            raise ConfigError(f"curve '{self.name}' mixes numbers and names on the x axis")
+        if any(not abs(x) < MAX_VALUE for x in numbers) or any(a > b for a, b in pairwise(numbers)):
+            raise ConfigError(f"curve '{self.name}' has x values that decrease or are not finite")
+
+
+def plot_curves(
+    curves: Sequence[Curve],
+    path: str | Path,
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    band_label: str = "95 % interval",
+) -> None:
+    """Write a chart of all curves to a file: `.svg`, `.pdf` or `.png`.
+
+    The same curves give the same bytes for one version of matplotlib. Confidence intervals are shaded and
+    named `band_label` in the legend. Curves with many points are averaged in bins of equal size.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in METADATA:
+        raise ConfigError(f"{path}: expected a file name that ends in .svg, .pdf or .png")
+    names = _names(curves)
+    from matplotlib import style
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    with style.context(["default", STYLE_FILE]):  # independent of the user's settings
+        figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
+        axes = figure.add_subplot()
+        for curve, look in zip(curves, cycle(STYLES), strict=False):
+            _plot(axes, curve, look, names)
+        axes.set_title("\n".join(wrap_text(one_line(title), TITLE_SIZE, TEXT_WIDTH)), parse_math=False)
+        axes.set_xlabel(_shorten(x_label), parse_math=False)
+        axes.set_ylabel(_shorten(y_label, TEXT_WIDTH / 2), parse_math=False)
+        _set_ticks(axes, curves, names)
+        handles, labels = axes.get_legend_handles_labels()
+        if any(curve.low is not None for curve in curves):
+            handles.append(Patch(facecolor="#5f6468", alpha=0.2))
+            labels.append(_shorten(band_label))
+        widest = max((text_width(label, FONT_SIZE) for label in labels), default=0.0)
+        columns = max(1, min(len(labels), int(TEXT_WIDTH / (widest + 50))))
+        legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+        texts = (one_line(title), _describe(curves, x_label, y_label))
+        metadata = {**dict(zip(METADATA[suffix], texts, strict=True)), **NO_DATE[suffix]}
+        with atomic_open(path) as file:
+            figure.savefig(file, format=suffix[1:], metadata=metadata)
+
+
+def _names(curves: Sequence[Curve]) -> list[str]:
+    """All names on the x axis, in order of appearance; empty if the x axis has numbers."""
+    kinds = {isinstance(curve.xs[0], str) for curve in curves if len(curve.xs)}
+    if len(kinds) > 1:
+        raise ConfigError("some curves have numbers and some have names on the x axis; draw separate charts")
+    return list(dict.fromkeys(str(x) for curve in curves for x in curve.xs)) if kinds == {True} else []
+
+
+def _plot(axes: Axes, curve: Curve, look: dict[str, Any], names: Sequence[str]) -> None:
+    """Add one curve and its confidence band."""
+    bin_size = 1 if names else max(1, math.ceil(len(curve.xs) / MAX_POINTS))
+    xs = _bin_means([names.index(str(x)) if names else float(x) for x in curve.xs], bin_size)
+    ys = _bin_means(curve.ys, bin_size)
+    marked = np.flatnonzero(np.isfinite(ys) if len(curve.xs) <= MAX_MARKERS else _isolated(ys)).tolist()
+    look = look if marked else {**look, "marker": ""}
+    axes.plot(xs, ys, label=_shorten(curve.name), markevery=marked, **look)
+    if curve.low is not None and curve.high is not None:
+        low, high = (_bin_means(bound, bin_size) for bound in (curve.low, curve.high))
+        axes.fill_between(xs, low, high, color=look["color"], alpha=0.16, linewidth=0)
+        alone = _isolated(low + high)  # the area of a single point is invisible
+        axes.vlines(xs[alone], low[alone], high[alone], color=look["color"], alpha=0.16, linewidth=6)
+
+
+def _bin_means(values: Sequence[float], size: int) -> NDArray[np.float64]:
+    """Means of the finite values in bins of `size` consecutive values; nan for bins without any."""
+    array = np.asarray(values, dtype=np.float64)
+    bins = np.pad(array, (0, -len(array) % size), constant_values=math.nan).reshape(-1, size)
+    known = np.abs(bins) < MAX_VALUE
+    means = np.full(len(bins), math.nan)
+    return np.divide(np.where(known, bins, 0.0).sum(axis=1), known.sum(axis=1), out=means, where=known.any(1))
+
+
+def _isolated(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Whether a value is finite and neither of its neighbours is."""
+    known = np.pad(np.isfinite(values), 1)
+    return known[1:-1] & ~known[:-2] & ~known[2:]
+
+
+def _set_ticks(axes: Axes, curves: Sequence[Curve], names: Sequence[str]) -> None:
+    """Write as many names on the x axis as fit; use integer ticks for integers."""
+    if names:
+        labels = [_shorten(name, TEXT_WIDTH / 4) for name in names]
+        widest = max(text_width(label, FONT_SIZE) for label in labels) + 6
+        step = math.ceil(widest * len(names) / TEXT_WIDTH)
+        axes.set_xticks(range(0, len(names), step), labels[::step], parse_math=False)
+        axes.set_xlim(-0.5, len(names) - 0.5)
+    elif all(float(x).is_integer() for curve in curves for x in curve.xs):
+        axes.locator_params("x", integer=True)
+
+
+def _shorten(text: str, width: float = TEXT_WIDTH - 50) -> str:
+    return shorten_text(one_line(text), FONT_SIZE, width)
+
+
+def _describe(curves: Sequence[Curve], x_label: str, y_label: str) -> str:
+    """Description of the chart for screen readers."""
+    sentences = [f"{y_label} by {x_label}."]
+    for curve in curves:
+        known = [(x, y) for x, y in zip(curve.xs, curve.ys, strict=True) if abs(y) < MAX_VALUE]
+        ends = [f"{y:.4g} at {x}" for x, y in known[:1] + known[-1:]]
+        sentences.append(f"{curve.name}: {' to '.join(ends) or 'no values'}.")
+    return one_line(" ".join(sentences))

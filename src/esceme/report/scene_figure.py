@@ -1,0 +1,128 @@
+"""A scene from above as SVG: its navigation graph, floor by floor, with paths over it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from esceme.report import symbols
+from esceme.report.floor_drawing import GROUND_WIDTH, SUCCESS_RADIUS, draw_floor
+from esceme.report.floors import Bounds, Panel, arrange, extent, floor_heights
+from esceme.report.paths import PathOverlay, SceneContent
+from esceme.report.symbols import REFERENCE, FigureText, LegendItem
+from esceme.world.graph import SceneGraph
+
+MIN_WIDTH, MIN_WIDTH_WITH_TEXT = 200.0, 380.0
+"""Minimum width of a figure in pixels, without and with a caption or paths."""
+PATH_MARGIN = 3.5
+"""Metres shown around paths where they cover a part of a large floor."""
+MAX_CROP_SHARE = 0.6
+"""A floor is cropped to its paths if the crop covers less than this share of its area."""
+
+
+def draw_scene(
+    graph: SceneGraph,
+    paths: Sequence[PathOverlay] = (),
+    *,
+    title: str | None = None,
+    caption: str | None = None,
+    labels: bool = False,
+    whole: bool = False,
+    remembered: Collection[str] = (),
+) -> str:
+    """Draw the graph of a scene from above with paths, as a complete SVG document.
+
+    The same input gives the same bytes. Floors are side by side at one scale, north (+y) up. With paths,
+    floors without a path become thumbnails, and large floors are cropped to their paths, beside a thumbnail
+    of the floor.
+
+    Args:
+        graph: the scene.
+        paths: reference paths and predictions.
+        title: heading of the figure.
+        caption: text below the heading, for example the instruction; long texts are cut.
+        labels: whether to write a unique prefix of its id beside every viewpoint.
+        whole: whether to draw every floor in full.
+        remembered: viewpoints in memory at the start of the episode; they are highlighted.
+
+    Raises:
+        WorldError: a viewpoint is not in the scene or cannot be reached.
+    """
+    scene = SceneContent.of(graph, paths, remembered)
+    panels = arrange(_panels(scene, whole=whole))
+    width, height = extent(panels)
+    width = max(MIN_WIDTH_WITH_TEXT if paths or caption else MIN_WIDTH, width)
+    texts = FigureText(
+        title or f"Scene {graph.scene_id} from above", scene.describe(), title or "", caption or ""
+    )
+    floors = [draw_floor(scene, panel, labels=labels) for panel in panels]
+    legend = _legend(scene, panels[0].scale, width)
+    return symbols.compose_figure(texts, floors, legend, width=width, height=height)
+
+
+def _panels(scene: SceneContent, *, whole: bool) -> list[Panel]:
+    """Panels of floors with paths, then thumbnails."""
+    heights = floor_heights(scene.graph)
+    bounds, around_paths = zip(*(_bounds(scene, floor) for floor in range(len(heights))), strict=True)
+    crops = {} if whole else _crops(bounds, around_paths)
+    large, small = [], []
+    for floor, height in enumerate((heights - heights[0]).tolist()):
+        name = f"Floor {floor + 1}" if len(heights) > 1 else ""
+        heading = f"{name} ({height:+.1f} m)" if floor else name
+        panel = Panel(floor=floor, heading=heading, bounds=bounds[floor])
+        if floor in crops:
+            crop, overview = crops[floor], name and f"{name}, whole"
+            large.append(replace(panel, bounds=crop, focus=crop))
+            small.append(replace(panel, heading=overview, focus=crop, is_thumbnail=True))
+        elif around_paths[floor] is None and scene.paths and not whole:
+            small.append(replace(panel, is_thumbnail=True))
+        else:
+            large.append(panel)
+    return large + small
+
+
+def _crops(bounds: Sequence[Bounds], around_paths: Sequence[Bounds | None]) -> dict[int, Bounds]:
+    """Floor -> the part to show, for floors that are cropped; all parts have the same height."""
+    crops = {
+        floor: part
+        for floor, (full, part) in enumerate(zip(bounds, around_paths, strict=True))
+        if part is not None and math.prod(part.size) < MAX_CROP_SHARE * math.prod(full.size)
+    }
+    south = min((part.south for part in crops.values()), default=0.0)
+    north = max((part.north for part in crops.values()), default=0.0)
+    return {floor: part._replace(south=south, north=north) for floor, part in crops.items()}
+
+
+def _bounds(scene: SceneContent, floor: int) -> tuple[Bounds, Bounds | None]:
+    """Bounds of a floor, and of the paths on it; None without paths."""
+    positions, floors = scene.graph.positions[:, :2], scene.floors
+    rows = [row for path in scene.paths for row in path.rows if floors[row] == floor]
+    goals = [path.goal for path in scene.paths if path.goal is not None and floors[path.goal] == floor]
+    circles = [positions[goal] + sign * SUCCESS_RADIUS for goal in goals for sign in (-1, 1)]
+    middles = [link.middle for link in scene.floor_links(floor)]
+    bounds = Bounds.around(np.array([*positions[floors == floor], *middles, *circles]), GROUND_WIDTH / 2)
+    if not rows:
+        return bounds, None
+    return bounds, Bounds.around(positions[rows], PATH_MARGIN).intersection(bounds)
+
+
+def _legend(scene: SceneContent, scale: float, width: float) -> list[LegendItem]:
+    items = [symbols.scale_item(scale), symbols.north_item()]
+    if scene.floors.any():
+        icons = symbols.stairs_marker(3, 0, up=True) + symbols.stairs_marker(10, 0, up=False)
+        items.append(symbols.icon_item(icons, "stairs up, down", width=13))
+    if scene.paths:
+        items.append(symbols.icon_item(symbols.start_marker(5, 0), "start"))
+    if scene.remembered:
+        count = f"remembered before ({len(scene.remembered)} of {len(scene.graph)} viewpoints)"
+        items.append(symbols.icon_item(symbols.remembered_marker(6, 0, size=0.85), count, width=12))
+    if scene.goal is not None:
+        items.append(symbols.icon_item(symbols.end_marker(5, 0, REFERENCE), "goal"))
+        items.append(symbols.icon_item(symbols.success_circle(6, 0, 5.5), "3 m around the goal", width=12))
+    for path in scene.paths:
+        label, details, has_end = path.overlay.label, scene.summarize(path), bool(path.segments)
+        items.append(symbols.path_item(label, details, path.style, has_end_marker=has_end, max_width=width))
+    return items
