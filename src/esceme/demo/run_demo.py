@@ -112,7 +112,7 @@ def _train_agents(
         on_progress(name, progress)
 
     run_jobs(jobs, processes=PROCESSES, on_message=on_message)
-    return resumed_after
+    return {agent: resumed_after[agent] for agent in experiments}
 
 
 @contextmanager
