@@ -33,7 +33,7 @@ TEXTS = {"title": "SPL by visit", "x_label": "visit", "y_label": "SPL (%)"}
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """All figures that are saved, for a look at their content."""
+    """All figures that are saved, to check their content."""
     saved: list[Figure] = []
     save = Figure.savefig
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (saved.append(self), save(self, *a, **k)))

@@ -121,8 +121,8 @@ def _find_episode(annotations: Path, task: TaskName, scene: str, name: str) -> E
         hint = f"; try {', '.join(similar)}" if similar else hint
         raise DataError(f"{annotations}: no episode '{name}' among {len(episodes)}{hint}")
     if found.scene_id != scene:
-        where = f"takes place in scene {found.scene_id}, not in {scene}"
-        raise DataError(f"{annotations}: episode {name} {where}")
+        message = f"takes place in scene {found.scene_id}, not in {scene}"
+        raise DataError(f"{annotations}: episode {name} {message}")
     return found
 
 

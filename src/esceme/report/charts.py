@@ -99,8 +99,8 @@ def plot_curves(
     with style.context(["default", STYLE_FILE]):  # independent of the user's settings
         figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
         axes = figure.add_subplot()
-        for curve, look in zip(curves, cycle(STYLES), strict=False):
-            _plot(axes, curve, look, names)
+        for curve, line_style in zip(curves, cycle(STYLES), strict=False):
+            _plot(axes, curve, line_style, names)
         axes.set_title("\n".join(wrap_text(one_line(title), TITLE_SIZE, TEXT_WIDTH)), parse_math=False)
         axes.set_xlabel(_shorten(x_label), parse_math=False)
         axes.set_ylabel(_shorten(y_label, TEXT_WIDTH / 2), parse_math=False)
@@ -128,19 +128,19 @@ def _names(curves: Sequence[Curve]) -> list[str]:
     return list(dict.fromkeys(str(x) for curve in curves for x in curve.xs)) if kinds == {True} else []
 
 
-def _plot(axes: Axes, curve: Curve, look: dict[str, Any], names: Sequence[str]) -> None:
+def _plot(axes: Axes, curve: Curve, line_style: dict[str, Any], names: Sequence[str]) -> None:
     """Add one curve and its confidence band."""
     bin_size = 1 if names else max(1, math.ceil(len(curve.xs) / MAX_POINTS))
     xs = _bin_means([names.index(str(x)) if names else float(x) for x in curve.xs], bin_size)
     ys = _bin_means(curve.ys, bin_size)
     marked = np.flatnonzero(np.isfinite(ys) if len(curve.xs) <= MAX_MARKERS else _isolated(ys)).tolist()
-    look = look if marked else {**look, "marker": ""}
-    axes.plot(xs, ys, label=_shorten(curve.name), markevery=marked, **look)
+    line_style = line_style if marked else {**line_style, "marker": ""}
+    axes.plot(xs, ys, label=_shorten(curve.name), markevery=marked, **line_style)
     if curve.low is not None and curve.high is not None:
         low, high = (_bin_means(bound, bin_size) for bound in (curve.low, curve.high))
-        axes.fill_between(xs, low, high, color=look["color"], alpha=0.16, linewidth=0)
+        axes.fill_between(xs, low, high, color=line_style["color"], alpha=0.16, linewidth=0)
         alone = _isolated(low + high)  # the area of a single point is invisible
-        axes.vlines(xs[alone], low[alone], high[alone], color=look["color"], alpha=0.16, linewidth=6)
+        axes.vlines(xs[alone], low[alone], high[alone], color=line_style["color"], alpha=0.16, linewidth=6)
 
 
 def _bin_means(values: Sequence[float], size: int) -> NDArray[np.float64]:

@@ -86,10 +86,10 @@ def _draw_viewpoints(scene: SceneContent, panel: Panel, colour: str) -> Iterator
     for row, point in points.items():
         if row in scene.remembered:
             yield symbols.remembered_marker(*point, size=size)
-    look: Attributes = {"r": radius, "fill": colour, "class_": "viewpoint"}
+    attributes: Attributes = {"r": radius, "fill": colour, "class_": "viewpoint"}
     for row, (x, y) in points.items():
         name = element("title", escape_text(scene.graph.viewpoints[row]))
-        yield element("circle", name, cx=x, cy=y, **look)
+        yield element("circle", name, cx=x, cy=y, **attributes)
 
 
 def _draw_labels(scene: SceneContent, panel: Panel) -> str:

@@ -58,7 +58,7 @@ def to_pixels(marker: CandidateMarker) -> tuple[float, float]:
 
 
 def _without_overlap(markers: Sequence[CandidateMarker]) -> list[tuple[CandidateMarker, float, float]]:
-    """Markers with their positions, moved down where another marker is in the way."""
+    """Markers with their positions, moved down where they would overlap another marker."""
     placed: list[tuple[CandidateMarker, float, float]] = []
     for marker in markers:
         x, y = to_pixels(marker)

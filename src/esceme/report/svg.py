@@ -9,7 +9,7 @@ from html import escape
 EMS = {**dict.fromkeys("fijlrtI.,:;'|!()[]/ -", 0.31), **dict.fromkeys("mwMW%@", 0.9)}
 """Estimated widths of narrow and wide letters, relative to the font size."""
 Attributes = dict[str, str | float]
-"""Attributes of an element; `_` in a name stands for `-`."""
+"""Attributes of an element; `_` in a name is written as `-`."""
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 cannot represent."""
 

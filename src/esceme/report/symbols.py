@@ -105,15 +105,15 @@ def stairs_marker(x: float, y: float, *, up: bool, colour: str = GREY, size: flo
 
 def remembered_marker(x: float, y: float, *, size: float = 1.0) -> str:
     """A disc around a viewpoint that a memory holds; wider than a step number."""
-    look: Attributes = {"fill": REMEMBERED, "stroke": GREY, "stroke_width": 0.7 * size}
-    return element("circle", cx=x, cy=y, r=6.6 * size, class_="remembered", **look)
+    attributes: Attributes = {"fill": REMEMBERED, "stroke": GREY, "stroke_width": 0.7 * size}
+    return element("circle", cx=x, cy=y, r=6.6 * size, class_="remembered", **attributes)
 
 
 def success_circle(x: float, y: float, radius: float) -> str:
     """The circle around the goal within which stopping is a success."""
     dash = "4 3" if radius > 10 else "2.6 1.7"
-    look: Attributes = {"fill": "none", "stroke": INK, "stroke_width": 0.9, "stroke_dasharray": dash}
-    return element("circle", cx=x, cy=y, r=radius, class_="success", **look)
+    attributes: Attributes = {"fill": "none", "stroke": INK, "stroke_width": 0.9, "stroke_dasharray": dash}
+    return element("circle", cx=x, cy=y, r=radius, class_="success", **attributes)
 
 
 class LegendItem(NamedTuple):
