@@ -51,7 +51,7 @@ COMMANDS = {
         "esceme.cli.submit:submit",
         "Check predictions and write the file that a leaderboard accepts.",
     ),
-    "scene": ("esceme.cli.scene:scene", "Draw a scene from above, with paths on it, as SVG."),
+    "scene": ("esceme.cli.draw_scene:scene", "Draw a scene from above with paths, as SVG."),
     "verify": (
         "esceme.cli.verify:verify",
         "Compare this implementation with reference numbers of the original.",
