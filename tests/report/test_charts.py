@@ -143,6 +143,12 @@ def test_any_numbers_make_a_chart(curves: list[Curve], tmp_path: Path) -> None:
     assert not {"nan", "inf"} & set(svg_text(tmp_path / "chart.svg").split())
 
 
+def test_name_that_starts_with_an_underscore_is_in_the_legend(tmp_path: Path) -> None:
+    plot_curves([replace(PLAIN, name="_hidden_")], tmp_path / "chart.svg", **{**TEXTS, "title": "t"})
+    root = ET.parse(tmp_path / "chart.svg").getroot()
+    assert "_hidden_" in {text.text for text in root.iter("{http://www.w3.org/2000/svg}text")}
+
+
 def test_hostile_and_long_texts_stay_texts(tmp_path: Path) -> None:
     curve = Curve(name=HOSTILE * 20, xs=[HOSTILE, "b"], ys=[1.0, 2.0])
     texts = {"title": HOSTILE * 9, "x_label": HOSTILE * 30, "y_label": HOSTILE * 30, "band_label": HOSTILE}

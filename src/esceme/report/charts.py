@@ -105,15 +105,18 @@ def plot_curves(
         axes.set_xlabel(_shorten(x_label), parse_math=False)
         axes.set_ylabel(_shorten(y_label, TEXT_WIDTH / 2), parse_math=False)
         _set_ticks(axes, curves, names)
-        handles, labels = axes.get_legend_handles_labels()
+        handles: list[Any] = list(axes.get_lines())
+        labels = [_shorten(curve.name) for curve in curves]
         if any(curve.low is not None for curve in curves):
             handles.append(Patch(facecolor="#5f6468", alpha=0.2))
             labels.append(_shorten(band_label))
         widest = max((text_width(label, FONT_SIZE) for label in labels), default=0.0)
         columns = max(1, min(len(labels), int(TEXT_WIDTH / (widest + 50))))
-        legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns)
-        for text in legend.get_texts():
+        numbers = range(len(labels))  # labels are set below: a legend leaves out those that start with "_"
+        legend = figure.legend(handles, list(map(str, numbers)), loc="outside lower center", ncols=columns)
+        for text, label in zip(legend.get_texts(), labels, strict=True):
             text.set_parse_math(False)
+            text.set_text(label)
         texts = (one_line(title), _describe(curves, x_label, y_label))
         metadata = {**dict(zip(METADATA[suffix], texts, strict=True)), **NO_DATE[suffix]}
         with atomic_open(path) as file:
@@ -135,7 +138,7 @@ def _plot(axes: Axes, curve: Curve, line_style: dict[str, Any], names: Sequence[
     ys = _bin_means(curve.ys, bin_size)
     marked = np.flatnonzero(np.isfinite(ys) if len(curve.xs) <= MAX_MARKERS else _isolated(ys)).tolist()
     line_style = line_style if marked else {**line_style, "marker": ""}
-    axes.plot(xs, ys, label=_shorten(curve.name), markevery=marked, **line_style)
+    axes.plot(xs, ys, markevery=marked, **line_style)
     if curve.low is not None and curve.high is not None:
         low, high = (_bin_means(bound, bin_size) for bound in (curve.low, curve.high))
         axes.fill_between(xs, low, high, color=line_style["color"], alpha=0.16, linewidth=0)
