@@ -125,7 +125,7 @@ def learn(
     assert isinstance(together, Clocked)
     found = []
     for experiment in experiments:
-        course = prepare(experiment, data, Path("nowhere"), watch=TrainingCallback(), together=together)
+        course = prepare(experiment, data, Path("nowhere"), callback=TrainingCallback(), together=together)
         course.atlas.panorama_features(np.arange(len(course.atlas)))  # so that they need not be read later
         lived = [iterate(course.trainer, together, number) for number in range(warm_up + measured)]
         found.append(lived[warm_up:])

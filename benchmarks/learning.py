@@ -7,10 +7,11 @@ nothing dropped out; times are those of the recipe as it is.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from benchmarks.measure import Found, Ratio, Result, both_sides
 from benchmarks.obvious import Obvious
 from esceme.agents import HAMT, HamtConfig
 from esceme.checkpoints import SWITCHES
-from esceme.config import Experiment, with_settings
+from esceme.config import Experiment
 from esceme.learning import MemoryDropout, Trainer, TrainingCallback, TrainingMemory, TrainingRun
 from esceme.learning.losses import imitation
 from esceme.learning.rollouts import Decide, Demonstrations, forward_all, forward_stepwise, teacher_rollout
@@ -40,8 +41,8 @@ from esceme.world import ArrayFeatures, Atlas, read_scenes
 from esceme.world.geometry import VIEWS
 
 RECIPE = "r2r-small-esceme"
-CERTAIN = {"agent.dropout": "0", "agent.head_dropout": "0", "agent.critic_dropout": "0"}
-AT_REST = {"method": "imitation+a2c", "learning_rate": "1e-12"}
+CERTAIN = {"dropout": 0.0, "head_dropout": 0.0, "critic_dropout": 0.0}
+AT_REST: dict[str, Any] = {"method": "imitation+a2c", "learning_rate": 1e-12}
 """Weights stay as they are: no difference between two sides grows, and walks are as long in every round."""
 ALIKE = 1e-4
 ROUNDS, WARM_UP, MEASURED = 3, 2, 4
@@ -53,11 +54,11 @@ WIDTH, WALKS, IDS = 768, 2, 50
 TWICE = 64
 """The batch of the small recipe for real scenes."""
 WIDE = {
-    "agent.hidden": str(WIDTH),
-    "agent.heads": "12",
-    "agent.feed_forward": "3072",
-    "agent.text_layers": "9",
-    "agent.cross_layers": "4",
+    "hidden": WIDTH,
+    "heads": 12,
+    "feed_forward": 3072,
+    "text_layers": 9,
+    "cross_layers": 4,
 }
 
 
@@ -71,14 +72,20 @@ def run(data: Path | None) -> Iterator[Result]:
     yield from two_processes(world)
 
 
-def small(**settings: str) -> Experiment:
-    """The small recipe with memory, not validated."""
-    return with_settings(RECIPES[RECIPE], {"splits": "", **settings})
+def small(agent: Mapping[str, Any] | None = None, **training: Any) -> Experiment:
+    """The small recipe with memory and without validation; with other values of its agent and training."""
+    recipe = RECIPES[RECIPE]
+    return replace(
+        recipe,
+        navigator=replace(recipe.navigator, agent=replace(recipe.navigator.agent, **(agent or {}))),
+        training=replace(recipe.training, **training),
+        validation=replace(recipe.validation, splits=()),
+    )
 
 
 def enrol(experiment: Experiment, world: Path) -> TrainingRun:
     """A course ready to run, with nothing to be read or looked up for the first time but memories."""
-    course = prepare(experiment, world, Path("nowhere"), watch=TrainingCallback())
+    course = prepare(experiment, world, Path("nowhere"), callback=TrainingCallback())
     course.atlas.panorama_features(np.arange(len(course.atlas)))
     last = course.trainer.navigator.reader.second.weight  # which begins as zeros
     nn.init.normal_(last, std=0.02, generator=torch.Generator().manual_seed(0))
@@ -201,7 +208,7 @@ def paper_lesson(task: str, world: Path) -> Lesson:
 
 def whole_iteration(world: Path) -> Ratio:
     """Imitation and A2C, the memory on, weights moved."""
-    experiment = small(**AT_REST, **CERTAIN)
+    experiment = small(CERTAIN, **AT_REST)
     course = enrol(experiment, world)
     obvious, furthest = obvious_side(course, experiment), 0.0
     for iteration in range(WARM_UP):
@@ -231,7 +238,7 @@ def obvious_side(course: TrainingRun, experiment: Experiment) -> Obvious:
         course.atlas,
         experiment.training,
         encode=course.encode,
-        max_steps=experiment.max_steps,
+        max_steps=experiment.navigator.max_steps,
         seed=experiment.seed,
     )
 
@@ -254,16 +261,16 @@ def two_processes(world: Path) -> Iterator[Result]:
     """The same batches by one process and by two, each of one thread."""
     experiments = [
         small(method="imitation"),
-        small(method="imitation", batch=str(TWICE)),
+        small(method="imitation", batch=TWICE),
         small(method="imitation+a2c"),
-        small(method="imitation", batch="8", **WIDE),
+        small(WIDE, method="imitation", batch=8),
     ]
     length = {"warm_up": WARM_UP, "measured": MEASURED}
     rounds = [[in_company(size, experiments, world, **length) for size in (1, 2)] for _ in range(ROUNDS)]
     for number, experiment in enumerate(experiments):
         alone, both = (best([each[side][number] for each in rounds]) for side in range(2))
         method, batch = experiment.training.method, experiment.training.batch
-        wide = ", a network as large as the paper's" if experiment.agent_settings["hidden"] == WIDTH else ""
+        wide = ", a network as large as the paper's" if experiment.navigator.agent.hidden == WIDTH else ""
         name = f"an iteration of {method} (batch {batch}{wide}) by two processes against one, by the clock"
         if method == "imitation":
             yield Ratio(name, alone.whole, both.whole, 1.6, lost(alone, both))

@@ -20,12 +20,15 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from esceme.config import Experiment, with_settings
+from esceme.config import Experiment
 from esceme.evaluation import EvaluationConfig, Result, compare, evaluate, read_result
+from esceme.learning import MemoryDropout
+from esceme.learning.memory_dropout import Way
 from esceme.metrics import TOUR_METRICS
 from esceme.recipes import RECIPES
 from esceme.synth import WorldConfig, embedded_world
@@ -50,7 +53,8 @@ class Job:
 
     name: str
     recipe: str
-    settings: dict[str, str] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)
+    """Values of its training that differ from the recipe's; there is no validation."""
     protocols: tuple[str, ...] = ("none",)
     after: str = ""
     seeds: int = 100
@@ -60,8 +64,14 @@ class Job:
 
     def experiment(self, seed: int, folder: Path) -> Experiment:
         """What is trained."""
-        start = {"start": str(folder / f"{self.after}-{seed}")} if self.after else {}
-        return with_settings(RECIPES[self.recipe], {**self.settings, **start, "seed": str(seed)})
+        recipe = RECIPES[self.recipe]
+        return replace(
+            recipe,
+            training=replace(recipe.training, **self.training),
+            validation=replace(recipe.validation, splits=()),
+            start=str(folder / f"{self.after}-{seed}") if self.after else recipe.start,
+            seed=seed,
+        )
 
 
 @dataclass(frozen=True)
@@ -79,29 +89,28 @@ def _world() -> Path:
     return embedded_world(WorldConfig("small"))
 
 
-def _completeness(recipe: str, settings: dict[str, str], after: str = "") -> tuple[Job, ...]:
+def _completeness(recipe: str, training: dict[str, Any], after: str = "") -> tuple[Job, ...]:
+    ways: tuple[Way, ...] = ("as-released", "reset", "forgetting", "drawn")
     return tuple(
-        Job(way, recipe, {**settings, "way": way}, SHOWN, after)
-        for way in ("as-released", "reset", "forgetting", "drawn")
+        Job(way, recipe, {**training, "completeness": MemoryDropout(way=way)}, SHOWN, after) for way in ways
     )
 
 
 SHOWN = ("cold", "two-pass", "episodic")
-PRETRAINING = {"iterations": "450", "splits": "", "learning_rate": "1e-3"}
-FINE_TUNING = {"iterations": "200", "splits": "", "learning_rate": "5e-4"}
-QUIET = {"splits": ""}
+PRETRAINING = {"iterations": 450, "learning_rate": 1e-3}
+FINE_TUNING = {"iterations": 200, "learning_rate": 5e-4}
 STUDIES = {
     "demo": Study(
         (
-            Job("none", "r2r-small", QUIET),
-            Job("memory", "r2r-small-esceme", QUIET, WITH_MEMORY),
-            Job("blind", "r2r-small-blind", QUIET, seeds=2),
+            Job("none", "r2r-small"),
+            Job("memory", "r2r-small-esceme", {}, WITH_MEMORY),
+            Job("blind", "r2r-small-blind", seeds=2),
         ),
         _world,
         "none none",
     ),
     "completeness": Study(
-        (Job("none", "r2r-small", QUIET), *_completeness("r2r-small-esceme", QUIET)), _world, "none none"
+        (Job("none", "r2r-small"), *_completeness("r2r-small-esceme", {})), _world, "none none"
     ),
     "r2r-completeness": Study(
         (
@@ -114,13 +123,13 @@ STUDIES = {
     ),
     "agents": Study(
         (
-            Job("none", "r2r-small", QUIET),
-            Job("max", "r2r-small-esceme", QUIET, ("cold", "two-pass")),
-            Job("mean", "r2r-small-esceme-mean", QUIET, ("cold", "two-pass")),
-            Job("graph", "r2r-small-ge", QUIET, ("cold", "two-pass")),
-            Job("both", "r2r-small-both", QUIET, ("cold", "two-pass")),
-            Job("tdstp", "r2r-tdstp-small", QUIET),
-            Job("tdstp-memory", "r2r-tdstp-small-esceme", QUIET, ("cold", "two-pass")),
+            Job("none", "r2r-small"),
+            Job("max", "r2r-small-esceme", {}, ("cold", "two-pass")),
+            Job("mean", "r2r-small-esceme-mean", {}, ("cold", "two-pass")),
+            Job("graph", "r2r-small-ge", {}, ("cold", "two-pass")),
+            Job("both", "r2r-small-both", {}, ("cold", "two-pass")),
+            Job("tdstp", "r2r-tdstp-small"),
+            Job("tdstp-memory", "r2r-tdstp-small-esceme", {}, ("cold", "two-pass")),
         ),
         _world,
         "none none",
@@ -128,8 +137,8 @@ STUDIES = {
     ),
     "tours": Study(
         (
-            Job("none", "ir2r-small", QUIET, toured=True),
-            Job("memory", "ir2r-small-esceme", QUIET, ("tour", "tour" + LED, "episodic"), toured=True),
+            Job("none", "ir2r-small", toured=True),
+            Job("memory", "ir2r-small-esceme", {}, ("tour", "tour" + LED, "episodic"), toured=True),
         ),
         _world,
         "none none",

@@ -15,6 +15,7 @@ import gc
 import math
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ import numpy as np
 import pytest
 import torch
 
-from esceme.config import with_settings
 from esceme.files import read_json, write_json, write_text
 from esceme.learning import TrainingCallback
 from esceme.recipes import CLIP, PAPER, VIT
@@ -40,7 +40,6 @@ pytestmark = pytest.mark.slow
 BERT, XLM_R = 30_522, 250_002
 SCORES = 1000
 """Of a classifier, which published feature files append to the features (spec A.7)."""
-SHORT = {"batch": "1", "max_steps": "3", "max_tokens": "40", "iterations": "1"}
 Record = dict[str, Any]
 
 
@@ -137,8 +136,13 @@ FROZEN = {"r2r": {"text", "history"}, "rxr": {"text", "history"}, "tdstp": {"tex
 
 @pytest.mark.parametrize("name", PAPER)
 def test_a_row_of_the_paper_takes_an_iteration(name: str, datasets: Path, tmp_path: Path) -> None:
-    experiment = with_settings(PAPER[name], SHORT)
-    course = prepare(experiment, datasets, tmp_path / "run", watch=TrainingCallback())
+    row = PAPER[name]
+    experiment = replace(
+        row,
+        navigator=replace(row.navigator, max_steps=3, max_tokens=40),
+        training=replace(row.training, batch=1, iterations=1),
+    )
+    course = prepare(experiment, datasets, tmp_path / "run", callback=TrainingCallback())
     trainer, navigator = course.trainer, course.trainer.navigator
     parts = {
         "text": navigator.agent.text.layers[0],
@@ -163,7 +167,7 @@ def test_a_row_of_the_paper_takes_an_iteration(name: str, datasets: Path, tmp_pa
         part for part, is_so in (("text", config.freeze_text), ("history", config.freeze_history)) if is_so
     }
     assert learned == set(parts) - frozen
-    assert frozen == FROZEN.get(experiment.agent if experiment.agent == "tdstp" else experiment.task, set())
+    assert frozen == FROZEN.get("tdstp" if "tdstp" in name else experiment.navigator.task, set())
     assert len(course.sets[experiment.validation.best_split]) > 0
     assert not (tmp_path / "run").exists()  # nothing is kept of it
 

@@ -1,4 +1,4 @@
-"""Recipes: the released scripts as they are in effect, number by number, and small ones in pairs."""
+"""Recipes: the values that are in effect in the released scripts, and pairs of small ones."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from typing import Any
 import pytest
 import torch
 
-from esceme.config import Experiment, as_json, from_json, value_of, with_settings
+from esceme.cli import main
+from esceme.config import Experiment, as_json, flatten, from_json
 from esceme.errors import ConfigError
-from esceme.memory import READERS
+from esceme.memory import (
+    READERS,
+    CandidateEnhancingConfig,
+    GraphEncodingConfig,
+    NoMemoryConfig,
+    NoVisionConfig,
+)
 from esceme.navigator import Navigator
 from esceme.recipes import PAPER, RECIPES, SMALL, find_recipe
-from esceme.runs import NavigatorConfig
 from esceme.tasks.catalogue import TASKS
 
 # The columns of the specification's table G, "eff." where that differs from what is intended, and for RxR,
@@ -99,10 +105,10 @@ EFFECTIVE: dict[str, dict[str, Any]] = {
         "validation.first": True,
         "validation.best": "sr+spl",
         "validation.best_split": "val_unseen",
-        "agent.vocabulary": 250_002,
+        "vocabulary_size": 250_002,
         "agent.positions": 514,
         "agent.epsilon": 1e-5,
-        "agent.feature_width": 512,
+        "feature_width": 512,
         "features": "pth_vit_base_patch32_224_clip.hdf5",
     },
 }
@@ -140,10 +146,9 @@ COMMON: dict[str, Any] = {
 VIT = {"features": "pth_vit_base_patch16_224_imagenet_r2r.e2e.ft.22k.hdf5"}
 BERT = {
     **VIT,
-    "agent.vocabulary": 30522,
     "agent.positions": 512,
     "agent.epsilon": 1e-12,
-    "agent.feature_width": 768,
+    "feature_width": 768,
 }
 ESCEME = {
     "reader": "candidate-enhancing",
@@ -159,30 +164,32 @@ OF_ESCEME_ON_R2R = {"training.learning_rate": 8e-6, "validation.first": False}
 
 
 def read(experiment: Experiment, names: dict[str, Any]) -> dict[str, Any]:
-    return {name: value_of(experiment, tuple(name.split("."))) for name in names}
+    values = flatten(as_json(experiment))
+    values = {name.removeprefix("navigator.").removesuffix(".name"): value for name, value in values.items()}
+    return {name: values[name] for name in names}
 
 
 def build(experiment: Experiment) -> Navigator:
-    """Its network, of shapes without numbers."""
+    """Build the navigator without memory for its weights."""
     with torch.device("meta"):
-        return NavigatorConfig(
-            agent=experiment.agent,
-            agent_settings=experiment.agent_settings,
-            reader=experiment.reader,
-            reader_settings=experiment.reader_settings,
-            feature_dropout=experiment.feature_dropout,
-        ).build()
+        return experiment.navigator.build()
+
+
+def with_reader_of(experiment: Experiment, other: Experiment) -> Experiment:
+    """The experiment with the reader and the texts of another one."""
+    navigator = replace(experiment.navigator, reader=other.navigator.reader)
+    return replace(experiment, about=other.about, differences=other.differences, navigator=navigator)
 
 
 def size(part: torch.nn.Module) -> int:
-    return sum(each.numel() for each in part.parameters())
+    return sum(parameter.numel() for parameter in part.parameters())
 
 
 # -- the paper's -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("task", EFFECTIVE)
-def test_rows_without_memory_are_as_the_scripts_are_in_effect(task: str) -> None:
+def test_rows_without_memory_have_the_values_of_the_scripts(task: str) -> None:
     expected = {**COMMON, **BERT, **EFFECTIVE[task], "task": task, "reader": "unaided"}
     assert read(PAPER[f"{task}-hamt"], expected) == expected
 
@@ -194,19 +201,12 @@ def test_rows_with_memory_differ_as_their_scripts_do(task: str) -> None:
         expected |= OF_ESCEME_ON_R2R
     row = PAPER[f"{task}-hamt-esceme"]
     assert read(row, expected) == expected
-    # There is nothing else in which they differ.
     plain = PAPER[f"{task}-hamt"]
-    changed = {name: value for name, value in as_json(row).items() if value != as_json(plain)[name]}
-    assert set(changed) - {"training", "validation"} == {"about", "differences", "reader"}
+    same = with_reader_of(row, plain)
+    assert replace(same, training=plain.training, validation=plain.validation) == plain
 
 
-def test_the_ablation_differs_in_pooling_alone() -> None:
-    row, mean = PAPER["r2r-hamt-esceme"], PAPER["r2r-hamt-esceme-mean"]
-    assert replace(mean, about=row.about, reader_settings={}) == row
-    assert value_of(mean, ("reader", "pooling")) == "mean"
-
-
-def test_rows_of_tours_learn_by_imitation_and_differ_in_the_reader_alone() -> None:
+def test_rows_of_tours_are_trained_by_imitation() -> None:
     expected = {
         **COMMON,
         **BERT,
@@ -222,19 +222,17 @@ def test_rows_of_tours_learn_by_imitation_and_differ_in_the_reader_alone() -> No
     row, memory = PAPER["ir2r"], PAPER["ir2r-esceme"]
     assert read(row, expected) == expected
     assert read(memory, ESCEME) == ESCEME
-    assert replace(memory, about=row.about, differences=row.differences, reader="unaided") == row
 
 
-def test_small_rows_of_tours_train_like_those_of_r2r() -> None:
+def test_small_recipes_of_tours_train_like_those_of_r2r() -> None:
     for name in ("small", "small-esceme"):
         episodes, tours = SMALL[f"r2r-{name}"], SMALL[f"ir2r-{name}"]
         assert tours.validation.memory == "tour" and tours.validation.best == "t_sr+t_spl"
         assert replace(tours, about=episodes.about, validation=episodes.validation) == episodes
 
 
-def test_the_row_of_graph_encoding_differs_in_the_reader_alone() -> None:
-    row, graph = PAPER["r2r-hamt-esceme"], PAPER["r2r-ge"]
-    assert replace(graph, about=row.about, differences=row.differences, reader=row.reader) == row
+def test_row_of_graph_encoding_has_the_values_of_appendix_a() -> None:
+    graph = PAPER["r2r-ge"]
     expected = {
         "reader": "graph-encoding",
         "reader.pooling": "mean",
@@ -245,10 +243,9 @@ def test_the_row_of_graph_encoding_differs_in_the_reader_alone() -> None:
         "reader.hidden": None,
     }
     assert read(graph, expected) == expected
-    assert any("release has no code of it" in each for each in graph.differences)
 
 
-def test_the_rows_of_td_stp_follow_its_script() -> None:
+def test_rows_of_td_stp_follow_its_script() -> None:
     row, hamt = PAPER["r2r-tdstp"], PAPER["r2r-hamt"]
     expected = {
         "agent": "tdstp",
@@ -267,8 +264,6 @@ def test_the_rows_of_td_stp_follow_its_script() -> None:
     }
     assert read(row, expected) == expected
     assert replace(row.training, comment_weight=0.0) == hamt.training
-    memory = PAPER["r2r-tdstp-esceme"]
-    assert (memory.agent, memory.reader, memory.training) == ("tdstp", "candidate-enhancing", row.training)
 
 
 def test_paper_size_networks_have_the_published_numbers_of_parameters() -> None:
@@ -278,101 +273,103 @@ def test_paper_size_networks_have_the_published_numbers_of_parameters() -> None:
     assert [size(build(PAPER[f"{task}-hamt"]).agent) for task in ("r4r", "cvdn")] == [size(network.agent)] * 2
 
 
-def test_every_row_says_which_one_it_is_and_what_it_follows() -> None:
+def test_rows_name_their_table_and_what_they_follow() -> None:
     for name, row in PAPER.items():
         assert re.match(r"Table \d+, (I?R2R|R4R|CVDN|RxR): (HAMT|TD-STP|ESceme)", row.about), name
         assert ("esceme" in name) == ("ESceme" in row.about)
-        assert all("follow" in each or "Here" in each or "Without" in each for each in row.differences), name
-        remembers = READERS[row.reader].uses_memory and row.validation.memory == "cold"
-        assert remembers == any("--validation.memory leaking" in each for each in row.differences)
-    assert any("8e-6" in each for each in PAPER["r2r-hamt-esceme"].differences)
-    assert any("30 and 100" in each for each in PAPER["r4r-hamt"].differences)
-    assert any("by accident" in each for each in PAPER["cvdn-hamt"].differences)
-    assert any("release cannot run it" in each for each in PAPER["rxr-hamt-esceme"].differences)
+        assert all(re.search("follow|Here|Without", text) for text in row.differences), name
+        has_memory = READERS[row.navigator.reader_name].uses_memory and row.validation.memory == "cold"
+        assert has_memory == any("--validation.memory leaking" in text for text in row.differences)
+    for name, text in (
+        ("r2r-hamt-esceme", "8e-6"),
+        ("r4r-hamt", "30 and 100"),
+        ("cvdn-hamt", "by accident"),
+        ("rxr-hamt-esceme", "release cannot run it"),
+        ("r2r-ge", "release has no code for it"),
+    ):
+        assert text in " ".join(PAPER[name].differences)
 
 
 @pytest.mark.parametrize("name", PAPER)
-def test_the_options_that_differences_name_exist(name: str) -> None:
-    for difference in PAPER[name].differences:
-        said = dict(re.findall(r"--([a-z][\w.-]*) ([\w,+-]*\w)", difference))
-        if said:
-            made = with_settings(PAPER[name], said)
-            assert as_json(made) != as_json(PAPER[name])
+def test_options_in_differences_exist(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", name, "--help"])
+    options = set(re.findall(r"--[a-z.-]+[a-z]", capsys.readouterr().out))
+    assert set(re.findall(r"--[a-z.-]+[a-z]", " ".join(PAPER[name].differences))) <= options
 
 
 # -- small ones ------------------------------------------------------------------------------------------
 
 
-def test_there_is_a_small_recipe_of_every_task_without_and_with_memory() -> None:
+PAIRS = {
+    **{name: f"{name}-esceme" for name in SMALL if f"{name}-esceme" in SMALL},
+    "ir2r": "ir2r-esceme",
+    "r2r-tdstp": "r2r-tdstp-esceme",
+}
+READER_ONLY = [
+    *PAIRS.items(),
+    ("r2r-hamt-esceme", "r2r-hamt-esceme-mean"),
+    ("r2r-hamt-esceme", "r2r-ge"),
+    *(("r2r-small", f"r2r-small-{reader}") for reader in ("blind", "esceme-mean", "ge", "both")),
+]
+
+
+def test_every_task_has_a_small_recipe_without_and_with_memory() -> None:
     tasks = ("r2r", "r2r-tdstp", "ir2r", "r4r", "cvdn", "rxr", "r2r-semantic")
     pairs = {f"{task}-small{memory}" for task in tasks for memory in ("", "-esceme")}
-    others = {f"r2r-small-{name}" for name in ("blind", "esceme-mean", "ge", "both")}
-    assert set(SMALL) == pairs | others
+    assert set(SMALL) == pairs | {f"r2r-small-{name}" for name in ("blind", "esceme-mean", "ge", "both")}
 
 
-@pytest.mark.parametrize("name", [name for name in SMALL if f"{name}-esceme" in SMALL])
-def test_small_recipes_with_memory_differ_in_the_reader_alone(name: str) -> None:
-    without, memory = SMALL[name], SMALL[f"{name}-esceme"]
-    assert (without.reader, memory.reader) == ("unaided", "candidate-enhancing")
-    assert replace(memory, about=without.about, reader=without.reader, reader_settings={}) == without
+@pytest.mark.parametrize(("name", "other"), READER_ONLY)
+def test_recipes_differ_in_the_reader_alone(name: str, other: str) -> None:
+    assert with_reader_of(RECIPES[other], RECIPES[name]) == RECIPES[name]
+    assert RECIPES[other].navigator.reader != RECIPES[name].navigator.reader
 
 
-def test_the_blind_differs_in_what_it_sees_alone() -> None:
-    seeing, blind = SMALL["r2r-small"], SMALL["r2r-small-blind"]
-    assert (
-        replace(blind, about=seeing.about, reader=seeing.reader) == seeing and blind.reader == "blindfolded"
-    )
+def test_readers_of_small_recipes() -> None:
+    readers = {name: recipe.navigator.reader for name, recipe in SMALL.items()}
+    small = CandidateEnhancingConfig(hidden=128, shortcut="both", context="untouched", stop="zero")
+    for name, memory in PAIRS.items():
+        if name in SMALL:
+            assert (readers[name], readers[memory]) == (NoMemoryConfig(), small)
+    assert readers["r2r-small-blind"] == NoVisionConfig()
+    assert readers["r2r-small-esceme-mean"] == replace(small, pooling="mean")
+    graph, both = readers["r2r-small-ge"], readers["r2r-small-both"]
+    assert graph == GraphEncodingConfig(hidden=128, initial_std=0.1)
+    assert vars(both) == {**vars(graph), **vars(small), "initial_std": 0.1}
 
 
-def test_small_readers_differ_in_the_reader_alone() -> None:
-    plain, esceme = SMALL["r2r-small"], SMALL["r2r-small-esceme"]
-    for name, reader, pooling in (
-        ("esceme-mean", "candidate-enhancing", "mean"),
-        ("ge", "graph-encoding", "mean"),
-        ("both", "both", "max"),
-    ):
-        made = SMALL[f"r2r-small-{name}"]
-        assert replace(made, about=plain.about, reader=plain.reader, reader_settings={}) == plain
-        assert (made.reader, value_of(made, ("reader", "pooling"))) == (reader, pooling)
-    mean = SMALL["r2r-small-esceme-mean"]
-    assert mean.reader_settings == {**esceme.reader_settings, "pooling": "mean"}
-    joined = {**esceme.reader_settings, **SMALL["r2r-small-ge"].reader_settings}
-    assert SMALL["r2r-small-both"].reader_settings == joined
-
-
-def test_small_networks_are_alike_for_all_tasks() -> None:
-    settings = [
-        {name: value for name, value in each.agent_settings.items() if name != "grounding"}
-        for each in SMALL.values()
-    ]
-    assert all(each == settings[0] for each in settings)
-    assert all(each.training.completeness.way == "drawn" for each in SMALL.values())
+def test_small_networks_are_equal_for_all_tasks() -> None:
+    agent = vars(SMALL["r2r-small"].navigator.agent)
+    for recipe in SMALL.values():
+        assert agent.items() <= {**vars(recipe.navigator.agent), "grounding": agent["grounding"]}.items()
+        assert recipe.training.completeness.way == "drawn"
     assert size(build(SMALL["r2r-small-esceme"]).agent.cross_layers) < 1_000_000
 
 
 def test_no_small_recipe_chooses_on_unseen_scenes() -> None:
-    assert all(each.validation.best_split == "val_seen" for each in SMALL.values())
+    assert all(recipe.validation.best_split == "val_seen" for recipe in SMALL.values())
 
 
 # -- all of them -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_builds_and_survives_being_stored(name: str) -> None:
+def test_recipe_builds_and_survives_json(name: str) -> None:
     experiment = RECIPES[name]
     navigator = build(experiment)
-    remembers = name.removesuffix("-mean").endswith(("esceme", "-ge", "-both"))
-    assert size(navigator.agent) > 0 and navigator.reader.uses_memory == remembers
-    assert from_json(as_json(experiment)) == experiment
+    has_memory = name.removesuffix("-mean").endswith(("esceme", "-ge", "-both"))
+    assert size(navigator.agent) > 0 and navigator.reader.uses_memory == has_memory
+    assert from_json(as_json(experiment), Experiment) == experiment
     assert experiment.about and "\n" not in experiment.about
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_walks_and_instructions_are_as_long_as_the_task_wants(name: str) -> None:
-    experiment = RECIPES[name]
-    task = TASKS[experiment.task]
-    assert experiment.max_steps == task.max_steps and experiment.keep == task.keep
-    assert experiment.max_tokens == (
+def test_recipe_has_the_limits_of_its_task(name: str) -> None:
+    config = RECIPES[name].navigator
+    task = TASKS[config.task]
+    assert config.max_steps == task.max_steps and config.keep == task.keep
+    assert config.max_tokens == (
         task.max_tokens if name in PAPER or "semantic" in name else max(80, task.max_tokens)
     )
 
@@ -381,9 +378,9 @@ def test_walks_and_instructions_are_as_long_as_the_task_wants(name: str) -> None
     ("name", "suggested"),
     [("r2r-hmat", "r2r-hamt"), ("r2r_small", "r2r-small"), ("cvdn-esceme", "cvdn-"), ("R2R-SMALL", "")],
 )
-def test_an_unknown_recipe_is_refused_with_the_closest_names(name: str, suggested: str) -> None:
+def test_unknown_recipe_is_refused_with_similar_names(name: str, suggested: str) -> None:
     with pytest.raises(ConfigError) as raised:
         find_recipe(name)
-    told = str(raised.value)
-    assert told.startswith(f"no recipe '{name}'; ") and suggested in told
-    assert suggested or told.endswith("esceme recipes lists them")
+    message = str(raised.value)
+    assert message.startswith(f"no recipe '{name}'; ") and suggested in message
+    assert suggested or message.endswith("`esceme recipes` lists them")

@@ -1,7 +1,7 @@
-"""Vision-and-language navigation agents that remember the buildings they have been in.
+"""Vision-and-language navigation agents with a memory of the scenes that they have visited.
 
-The names below are the front door; each is loaded when it is first used, so that `import esceme` and the
-command line start at once.
+The names below are the public interface. Each is imported when it is first used, so that `import esceme` and
+the command line start quickly.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from esceme.agents import HAMT, HamtConfig
+    from esceme.agents import HAMT, TDSTP, HamtConfig, Seq2Seq, Seq2SeqConfig, TdstpConfig
+    from esceme.config import Experiment
     from esceme.errors import (
         CheckpointError,
         ConfigError,
@@ -20,55 +21,114 @@ if TYPE_CHECKING:
         WorldError,
     )
     from esceme.evaluation import EvaluationConfig
+    from esceme.evaluation.compare import compare
     from esceme.evaluation.evaluate import evaluate
-    from esceme.memory import CandidateEnhancing, MemoryBank, SceneMemory, load_bank, save_bank
+    from esceme.memory import (
+        CandidateEnhancing,
+        CandidateEnhancingConfig,
+        GraphEncoding,
+        GraphEncodingConfig,
+        MemoryBank,
+        NoMemory,
+        SceneMemory,
+        load_bank,
+        save_bank,
+    )
     from esceme.metrics import score
     from esceme.navigator import Navigator
+    from esceme.recipes import RECIPES
     from esceme.report import PathOverlay, draw_scene
     from esceme.rollout import roll_out
-    from esceme.runs import load_run
+    from esceme.runs import NavigatorConfig, load_run, save_run
+    from esceme.synth import WorldConfig, embedded_world
     from esceme.tasks import TASKS, DataFolder, Episode, Prediction, make_tours, read_predictions
-    from esceme.tasks.gym import NavigationEnv, NavigationVectorEnv, make_env
+    from esceme.tasks.gym import NavigationEnv, NavigationVectorEnv, make_env, make_vector_env
+    from esceme.training import train
     from esceme.world import ArrayFeatures, Atlas, SceneGraph, open_features, read_scenes
 
 __version__ = "0.1.0"
 
+_MODULES = {
+    # experiments
+    "esceme.training": ("train",),
+    "esceme.evaluation": ("EvaluationConfig", "compare", "evaluate"),
+    "esceme.config": ("Experiment",),
+    "esceme.recipes": ("RECIPES",),
+    "esceme.runs": ("NavigatorConfig", "load_run", "save_run"),
+    # agents and memory
+    "esceme.agents": ("HAMT", "TDSTP", "HamtConfig", "Seq2Seq", "Seq2SeqConfig", "TdstpConfig"),
+    "esceme.memory": (
+        *("CandidateEnhancing", "CandidateEnhancingConfig", "GraphEncoding", "GraphEncodingConfig"),
+        *("MemoryBank", "NoMemory", "SceneMemory", "load_bank", "save_bank"),
+    ),
+    "esceme.navigator": ("Navigator",),
+    "esceme.rollout": ("roll_out",),
+    # data
+    "esceme.world": ("ArrayFeatures", "Atlas", "SceneGraph", "open_features", "read_scenes"),
+    "esceme.synth": ("WorldConfig", "embedded_world"),
+    "esceme.tasks": ("TASKS", "DataFolder", "Episode", "Prediction", "make_tours", "read_predictions"),
+    "esceme.tasks.gym": ("NavigationEnv", "NavigationVectorEnv", "make_env", "make_vector_env"),
+    # metrics and figures
+    "esceme.metrics": ("score",),
+    "esceme.report": ("PathOverlay", "draw_scene"),
+    "esceme.errors": (
+        *("CheckpointError", "ConfigError", "DataError", "EscemeError"),
+        *("MemoryMismatch", "WorldError"),
+    ),
+}
+"""Module -> the names of the public interface that it defines."""
+
 __all__ = [
-    # world
+    # experiments
+    "train",
+    "EvaluationConfig",
+    "compare",
+    "evaluate",
+    "Experiment",
+    "RECIPES",
+    "NavigatorConfig",
+    "load_run",
+    "save_run",
+    # agents and memory
+    "HAMT",
+    "TDSTP",
+    "HamtConfig",
+    "Seq2Seq",
+    "Seq2SeqConfig",
+    "TdstpConfig",
+    "CandidateEnhancing",
+    "CandidateEnhancingConfig",
+    "GraphEncoding",
+    "GraphEncodingConfig",
+    "MemoryBank",
+    "NoMemory",
+    "SceneMemory",
+    "load_bank",
+    "save_bank",
+    "Navigator",
+    "roll_out",
+    # data
     "ArrayFeatures",
     "Atlas",
     "SceneGraph",
     "open_features",
     "read_scenes",
-    # data
+    "WorldConfig",
+    "embedded_world",
+    "TASKS",
     "DataFolder",
     "Episode",
-    "NavigationEnv",
-    "NavigationVectorEnv",
     "Prediction",
-    "TASKS",
-    "make_env",
     "make_tours",
     "read_predictions",
-    # memory
-    "CandidateEnhancing",
-    "MemoryBank",
-    "SceneMemory",
-    "load_bank",
-    "save_bank",
-    # agents
-    "HAMT",
-    "HamtConfig",
-    "Navigator",
-    # evaluation
-    "EvaluationConfig",
-    "evaluate",
-    "load_run",
-    "roll_out",
+    "NavigationEnv",
+    "NavigationVectorEnv",
+    "make_env",
+    "make_vector_env",
     # metrics and figures
+    "score",
     "PathOverlay",
     "draw_scene",
-    "score",
     # errors
     "CheckpointError",
     "ConfigError",
@@ -78,32 +138,11 @@ __all__ = [
     "WorldError",
 ]
 
-_HOMES = {
-    "esceme.world": ("ArrayFeatures", "Atlas", "SceneGraph", "open_features", "read_scenes"),
-    "esceme.tasks": (
-        *("DataFolder", "Episode", "Prediction", "TASKS"),
-        *("make_tours", "read_predictions"),
-    ),
-    "esceme.tasks.gym": ("NavigationEnv", "NavigationVectorEnv", "make_env"),
-    "esceme.memory": ("CandidateEnhancing", "MemoryBank", "SceneMemory", "load_bank", "save_bank"),
-    "esceme.agents": ("HAMT", "HamtConfig"),
-    "esceme.navigator": ("Navigator",),
-    "esceme.runs": ("load_run",),
-    "esceme.rollout": ("roll_out",),
-    "esceme.evaluation": ("EvaluationConfig", "evaluate"),
-    "esceme.metrics": ("score",),
-    "esceme.report": ("PathOverlay", "draw_scene"),
-    "esceme.errors": (
-        *("CheckpointError", "ConfigError", "DataError", "EscemeError"),
-        *("MemoryMismatch", "WorldError"),
-    ),
-}
-
 
 def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
+    for module, names in _MODULES.items():
         if name in names:
-            return getattr(import_module(home), name)
+            return getattr(import_module(module), name)
     raise AttributeError(f"module 'esceme' has no attribute '{name}'")
 
 

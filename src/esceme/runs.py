@@ -213,8 +213,10 @@ def as_json(config: Any) -> dict[str, Any]:
     stored = {}
     for field in fields(config):
         value = getattr(config, field.name)
-        name = {"name": part_name(field.name, value)} if field.name in PARTS else {}
-        stored[field.name] = {**name, **as_json(value)} if is_dataclass(value) else msgspec.to_builtins(value)
+        if is_dataclass(value):
+            name = {"name": part_name(field.name, value)} if field.name in PARTS else {}
+            value = {**name, **as_json(value)}
+        stored[field.name] = list(value) if isinstance(value, tuple) else value
     return stored
 
 
@@ -260,7 +262,7 @@ def part_name(part: str, config: object) -> str:
 def require_fraction(name: str, value: float) -> None:
     """Raise `ConfigError` unless 0 <= value < 1."""
     if not 0 <= value < 1:
-        raise ConfigError(f"{name}: expected a number from 0 to below 1, found {value}")
+        raise ConfigError(f"{name}: expected 0 <= value < 1, found {value}")
 
 
 def _as_object(value: object, where: str) -> dict[str, Any]:

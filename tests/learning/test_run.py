@@ -65,7 +65,7 @@ def interrupt(experiment: Experiment, school: Path, out: Path, after: int, **how
     """Train until an iteration has ended."""
     watch = Interrupt(after, **how)
     with pytest.raises(Interrupted):
-        train(experiment, school, out, watch=watch)
+        train(experiment, school, out, callback=watch)
     return watch
 
 
@@ -118,7 +118,7 @@ def test_a_run_goes_on_from_the_state_before_a_damaged_one_and_says_so(
     latest = tmp_path / "state" / "00000004.pt"
     latest.write_bytes(latest.read_bytes()[:-1000])
     watch = Interrupt(0)
-    train(experiment, school, tmp_path, watch=watch)
+    train(experiment, school, tmp_path, callback=watch)
     assert watch.begun == 3
     assert len(watch.notes) == 1 and watch.notes[0].startswith(f"{latest}: damaged")
     assert products(tmp_path) == products(uninterrupted(experiment))
@@ -212,7 +212,7 @@ def test_a_full_disk_is_a_clear_error_and_the_run_goes_on_when_there_is_room(
     experiment, before = lesson_plan(), resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         with pytest.raises(DataError, match=rf"{file}: cannot be written .*(File too large|full)"):
-            train(experiment, school, tmp_path, watch=FullDisk(after, 20_000))
+            train(experiment, school, tmp_path, callback=FullDisk(after, 20_000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     kept = [done for done in (2, 3) if done < after]
@@ -246,7 +246,7 @@ def test_a_second_training_in_the_same_folder_is_refused_and_touches_nothing(
 ) -> None:
     experiment = lesson_plan(iterations=3)
     watch = Second(experiment, school, tmp_path)
-    train(experiment, school, tmp_path, watch=watch)
+    train(experiment, school, tmp_path, callback=watch)
     assert watch.tried == 3
     assert products(tmp_path) == products(uninterrupted(experiment))
 
@@ -340,7 +340,7 @@ def test_what_is_no_number_is_named_and_not_saved(
     school: Path, tmp_path: Path, spoil: Callable[[TrainingRun], None], said: str
 ) -> None:
     watch = Spoil(3, spoil)
-    watch.course = course = prepare(lesson_plan(), school, tmp_path, watch=watch)
+    watch.course = course = prepare(lesson_plan(), school, tmp_path, callback=watch)
     with pytest.raises(TrainingError, match=said):
         course.run()
     assert max(state["iteration"] for state in states(tmp_path).values()) == int(said[10]) - 1

@@ -32,7 +32,7 @@ def school(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def course(school: Path, tmp_path: Path) -> TrainingRun:
     """After two iterations, so that training remembers something."""
-    course = prepare(lesson_plan(), school, tmp_path, watch=TrainingCallback())
+    course = prepare(lesson_plan(), school, tmp_path, callback=TrainingCallback())
     for iteration in range(2):
         course.trainer.iterate(iteration)
     return course
@@ -124,7 +124,7 @@ def test_the_best_weights_are_those_of_the_latest_of_the_best_validations(
     school: Path, tmp_path: Path
 ) -> None:
     watch = Judged()
-    train(lesson_plan(every=1, iterations=8, learning_rate=0.01), school, tmp_path / "whole", watch=watch)
+    train(lesson_plan(every=1, iterations=8, learning_rate=0.01), school, tmp_path / "whole", callback=watch)
     reached = 0.0
     for _, score, best in watch.told:
         assert best == (score >= reached)
@@ -137,7 +137,7 @@ def test_the_best_weights_are_those_of_the_latest_of_the_best_validations(
         lesson_plan(every=1, iterations=last, learning_rate=0.01),
         school,
         tmp_path / "until",
-        watch=TrainingCallback(),
+        callback=TrainingCallback(),
     )
     best = tmp_path / "whole" / "best" / "weights.safetensors"
     assert best.read_bytes() == (until / "weights.safetensors").read_bytes()
@@ -145,7 +145,7 @@ def test_the_best_weights_are_those_of_the_latest_of_the_best_validations(
 
 def test_of_equal_scores_the_latest_wins(school: Path, tmp_path: Path) -> None:
     watch = Judged()
-    folder = train(lesson_plan(every=1, learning_rate=1e-9), school, tmp_path, watch=watch)
+    folder = train(lesson_plan(every=1, learning_rate=1e-9), school, tmp_path, callback=watch)
     assert len({score for _, score, _ in watch.told}) == 1
     assert all(best for _, _, best in watch.told)
     assert (folder / "best" / "weights.safetensors").read_bytes() == (
@@ -223,7 +223,7 @@ def test_a_limit_takes_the_beginnings_of_tours(school: Path, tmp_path: Path) -> 
     assert [tour.episode_ids for tour in some_tours(tours, 1)] == [("1",), ("5",)]  # at least one of each
     plan = lesson_plan(iterations=1)
     limited = Validation(splits=(SPLIT,), memory="tour", limit=3)
-    course = prepare(replace(plan, validation=limited), school, tmp_path, watch=TrainingCallback())
+    course = prepare(replace(plan, validation=limited), school, tmp_path, callback=TrainingCallback())
     course.run()
     (validated,) = (each for each in read_log(tmp_path / "log.jsonl") if each["kind"] == "validation")
     assert validated[SPLIT]["n"] == sum(len(tour) for tour in some_tours(course.tours[SPLIT], 3)) < 10

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from typing import Any
 
 from esceme import __version__
 from esceme.errors import EscemeError
@@ -103,23 +104,17 @@ def _find(words: Sequence[str]) -> str | None:
     return None
 
 
-def _run(name: str, words: list[str]) -> int:
+def _run(name: str, args: list[str]) -> int:
     import tyro
 
-    module, _, function = COMMANDS[name][0].partition(":")
-    home = import_module(module)
-    command = getattr(home, function)
+    module_name, _, function = COMMANDS[name][0].partition(":")
+    module = import_module(module_name)
+    command = getattr(module, function)
+    options: dict[str, Any] = {"f": command, "config": (tyro.conf.FlagCreatePairsOff,)}
+    if parser_options := getattr(module, "parser_options", None):  # of options that depend on the arguments
+        options |= parser_options(args)
     description = inspect.cleandoc(command.__doc__).partition("\nArgs:")[0]
-    if prepare := getattr(home, f"prepare_{function}", None):  # its options depend on what is asked for
-        command, words, more = prepare(words)
-        description += more
-    result: int = tyro.cli(
-        command,
-        prog=f"esceme {name}",
-        description=description,
-        args=words,
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    result: int = tyro.cli(**options, prog=f"esceme {name}", description=description, args=args)
     return result
 
 

@@ -5,56 +5,67 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
-from inspect import signature
-from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import torch
 import tyro
 from rich.markup import escape
 from rich.table import Table
+from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
 
+from esceme.agents import AGENTS
 from esceme.cli.bar import Bar, measures_of
 from esceme.cli.console import label_of, note, print_json, progress, shown, tables
-from esceme.cli.recipes import field_list
-from esceme.config import Experiment, with_settings
+from esceme.config import Experiment
 from esceme.errors import ConfigError, DataError
+from esceme.evaluation.options import SCRIPTED
 from esceme.learning.run import BEST
 from esceme.learning.train_state import STATES
 from esceme.learning.training_log import FILE, read_log
 from esceme.learning.validation import mark
 from esceme.memory import READERS
 from esceme.recipes import PAPER, find_recipe
-from esceme.runs import NAVIGATOR_FILE
+from esceme.runs import NAVIGATOR_FILE, NavigatorConfig, part_type
 from esceme.synth.dataset import Size, WorldConfig, embedded_world
 from esceme.tasks.folder import DataFolder, default_data
 from esceme.training import require_same
-from esceme.training import train as carry_out
+from esceme.training import train as run_training
 
 EMBEDDED = "embedded"
+if TYPE_CHECKING:
+    AgentName = str
+    ReaderName = str
+else:
+    AgentName = Literal[tuple(name for name in AGENTS if name not in SCRIPTED)]
+    ReaderName = Literal[tuple(READERS)]
+HIDDEN = {"about", "differences", "feature_source", "origin", "vocabulary", "clause_ends", "width"}
+"""Fields of an experiment without an option: texts, and sizes that are taken from the data."""
 
 
 def train(
     recipe: tyro.conf.Positional[str],
     /,
     out: Path,
+    experiment: Annotated[Experiment, tyro.conf.arg(name="")],
     data: str | None = None,
+    agent: AgentName | None = None,
+    reader: ReaderName | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     threads: int | None = None,
-    json: bool = False,
-    fields: Annotated[Mapping[str, str] | None, tyro.conf.Suppress] = None,
+    json: tyro.conf.FlagCreatePairsOff[bool] = False,
 ) -> int:
-    """Train a navigator by a recipe, or go on where an interrupted run of the same experiment stopped.
+    """Train a navigator by a recipe, or resume an interrupted run of the same experiment.
 
-    The recipes are listed by `esceme recipes`. Every field of one can be set by an option of its name, or of
-    its last part where only one ends so: --training.batch 16, --batch 16. The fields and their values are
-    listed by `esceme train RECIPE --help`.
+    `esceme recipes` lists the recipes. Every field of a recipe has an option. The first part of its name may
+    be left out where the rest is unique: --training.batch 16, --batch 16.
 
-    OUT becomes a run folder: the last weights, those that validated best in OUT/best, states to resume from,
-    and the log. Started by torchrun, a batch is shared out to all processes, and only the first one talks.
+    OUT becomes a run folder: the last weights, the best validated weights in OUT/best, states to resume from,
+    and the log. Under torchrun every process trains on its share of a batch; the first one prints.
 
     Examples:
         esceme train r2r-small-esceme --data embedded --out runs/small
@@ -63,183 +74,198 @@ def train(
         torchrun --nproc-per-node 4 -m esceme train rxr-hamt --data ../datasets --out runs/rxr
 
     Args:
-        recipe: what to train.
-        out: the run folder to write, or to go on with.
-        data: the data folder, by default ESCEME_DATA, else ./datasets; or the word `embedded`, for the
-            generated world of size small, or embedded:tiny.
-        device: where to compute; by default on a GPU if there is one.
-        threads: how many threads a process computes with, by default as torch has it.
-        json: print one json object instead of a table: losses and scores, plain fractions.
+        recipe: the experiment to train.
+        out: the run folder to write or to resume.
+        experiment: the recipe with the options applied.
+        data: the data folder, by default ESCEME_DATA, else ./datasets; or `embedded`, the generated world
+            of size small, or `embedded:tiny`.
+        agent: another agent than the recipe's, with its default settings.
+        reader: another reader than the recipe's, with its default settings.
+        device: the device; by default a GPU if there is one.
+        threads: threads per process, by default torch's own choice.
+        json: print one JSON object instead of a table: losses and scores as fractions.
     """
-    experiment = with_settings(find_recipe(recipe), fields or {})
     require_same(experiment, out)
     if threads is not None:
-        _compute_with(threads)
-    leads, begun, start = os.environ.get("RANK", "0") == "0", _done(out), time.monotonic()
+        _set_threads(threads)
+    is_main, num_done, start = os.environ.get("RANK", "0") == "0", _num_done(out), time.monotonic()
     if _is_finished(experiment, out):
-        if leads:
-            note(f"{out}: all {begun:,} iterations are done already, so nothing is trained")
+        if is_main:
+            note(f"{out}: all {num_done:,} iterations are done already, so nothing is trained")
     else:
-        folder = _find_data(data, leads=leads)
-        if leads and not begun:
+        folder = _find_data(data, is_main=is_main)
+        if is_main and not num_done:
             _warn(recipe, experiment, DataFolder(folder))
         try:
-            with Bar(recipe, experiment.task) as watch:
-                carry_out(experiment, folder, out, watch=watch, device=_find_device(device))
+            with Bar(recipe, experiment.navigator.task) as callback:
+                run_training(experiment, folder, out, callback=callback, device=_find_device(device))
         except KeyboardInterrupt:
-            if leads:
-                note(f"interrupted; goes on after iteration {_done(out)} by the same command:")
-                own = {"out": out, "data": data, "device": device, "threads": threads}
-                note(_command(recipe, {**own, **(fields or {})}))
+            if is_main:
+                note(f"interrupted after iteration {_num_done(out)}; the same command resumes the run")
             return 130
-    if leads:
-        facts = {"recipe": recipe, "out": str(out), "begun_after": begun, "seconds": time.monotonic() - start}
-        _report(experiment, facts, data, json=json)
+    if is_main:
+        facts = {"recipe": recipe, "out": str(out), "begun_after": num_done}
+        _report(experiment, {**facts, "seconds": time.monotonic() - start}, data, json=json)
     return 0
 
 
-# -- what is asked for ------------------------------------------------------------------------------------
+# -- options ----------------------------------------------------------------------------------------------
 
 
-def prepare_train(words: Sequence[str]) -> tuple[Callable[..., int], list[str], str]:
-    """The command with the fields that its words set, the other words, and what its help shall add.
+def parser_options(args: Sequence[str]) -> dict[str, Any]:
+    """Arguments of `tyro.cli` that depend on the recipe: it provides the defaults of all options."""
+    if args and not args[0].startswith("-"):
+        default = find_recipe(args[0])
+    elif {"-h", "--help"} & {*args}:
+        default = Experiment()
+    else:
+        raise ConfigError("expected a recipe first: esceme train RECIPE [OPTIONS]")
 
-    Without a recipe there are no fields: the words stay as they are, and are refused.
-    """
-    own, fields, lacking = _apart(words)
-    if not own or own[0].startswith("-"):
-        return train, list(words), ""
-    if lacking:
-        raise ConfigError(f"{lacking[0]}: expected a value after it")
-    if {"-h", "--help"} & {*own}:
-        listed = field_list(with_settings(find_recipe(own[0]), fields))
-        more = f"\nFields of {own[0]} (the last part of a name is enough where only one ends so):\n{listed}\n"
-        return train, ["--help"], more
-    return partial(train, fields=fields), own, ""
+    def choose(agent: AgentName | None = None, reader: ReaderName | None = None) -> dict[str, str | None]:
+        return {"agent": agent, "reader": reader}
+
+    names, _ = tyro.cli(choose, args=args, return_unknown_args=True, add_help=False)
+    parts = {
+        part: part_type(part, name)()
+        for part, name in names.items()
+        if name is not None and name != getattr(default.navigator, f"{part}_name")
+    }
+    default = replace(default, navigator=replace(default.navigator, **parts))
+    return {
+        "f": partial(train, experiment=default),
+        "config": (tyro.conf.AvoidSubcommands,),
+        "registry": _registry(default),
+    }
 
 
-def _apart(words: Sequence[str]) -> tuple[list[str], dict[str, str], list[str]]:
-    """The recipe and the words of the command's own options, fields with their values, fields without."""
-    parameters = signature(train).parameters
-    takes_value = {f"--{name}": each.default is not False for name, each in parameters.items()}
-    recipe, own, fields, lacking = list[str](), list[str](), dict[str, str](), list[str]()
-    rest = iter(words)
-    for word in rest:
-        name, equals, value = word.partition("=")
-        if name in takes_value:
-            own += [word, *islice(rest, takes_value[name] and not equals)]
-        elif not word.startswith("--") or word == "--help":
-            (own if recipe or word.startswith("-") else recipe).append(word)
+def _registry(experiment: Experiment) -> ConstructorRegistry:
+    """Options by tyro's own rules, but some hidden, and with short names where they are unique."""
+    counts, registry, nested = Counter(_field_names(experiment)), ConstructorRegistry(), list[object]()
+
+    @registry.struct_rule
+    def rule(info: StructTypeInfo) -> StructConstructorSpec | None:
+        if not is_dataclass(info.default) or info.default in nested:
+            return None
+        nested.append(info.default)
+        spec = ConstructorRegistry.get_struct_spec(info)
+        nested.pop()
+        assert isinstance(spec, StructConstructorSpec)
+        has_prefix = info.type not in (Experiment, NavigatorConfig)
+        options = []
+        for field in spec.fields:
+            kind: Any = field.type
+            if field.name in HIDDEN or (field.name == "feature_width" and has_prefix):
+                kind = Annotated[kind, tyro.conf.Suppress]
+            elif field.name == "navigator":
+                kind = Annotated[kind, tyro.conf.arg(name="")]
+            elif counts[field.name] == 1 and has_prefix and not is_dataclass(field.default):
+                name = "memory-dropout" if field.name in ("way", "mode") else field.name.replace("_", "-")
+                kind = Annotated[kind, tyro.conf.arg(aliases=(f"--{name}",))]
+            options.append(replace(field, type=kind))
+        return replace(spec, fields=tuple(options))
+
+    return registry
+
+
+def _field_names(config: Any) -> Iterator[str]:
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if is_dataclass(value):
+            yield from _field_names(value)
         else:
-            value = value if equals else next(rest, "--")
-            if value.startswith("--"):
-                lacking.append(name)
-            fields[name.removeprefix("--")] = value
-    return [*recipe, *own], fields, lacking
+            yield field.name
 
 
-def _command(recipe: str, options: Mapping[str, object]) -> str:
-    """The command with options that were given."""
-    given = {name: str(value) for name, value in options.items() if value not in (None, "auto")}
-    words = [word for name, text in given.items() for word in (f"--{name}", text)]
-    return shlex.join(["esceme", "train", recipe, *words])
-
-
-def _compute_with(threads: int) -> None:
+def _set_threads(threads: int) -> None:
     if threads < 1:
         raise ConfigError(f"--threads {threads}: expected at least 1")
     torch.set_num_threads(threads)
 
 
 def _find_device(name: str) -> str:
-    there = torch.cuda.is_available()
-    if name == "cuda" and not there:
+    has_gpu = torch.cuda.is_available()
+    if name == "cuda" and not has_gpu:
         raise ConfigError("--device cuda: torch finds no GPU here; give --device cpu")
-    return "cuda" if there and name == "auto" else "cpu" if name == "auto" else name
+    return "cuda" if has_gpu and name == "auto" else "cpu" if name == "auto" else name
 
 
-def _find_data(named: str | None, *, leads: bool) -> Path:
-    """A data folder by its path, or the generated world."""
-    world, _, size = (named or "").partition(":")
+def _find_data(name: str | None, *, is_main: bool) -> Path:
+    """The data folder: a path, or the generated world."""
+    world, _, size = (name or "").partition(":")
     if world != EMBEDDED:
-        return Path(named) if named else default_data()
-    order = WorldConfig(cast(Size, size or "small"))
-    return embedded_world(order, watch=progress if leads else lambda numbers, label: numbers)
+        return Path(name) if name else default_data()
+    config = WorldConfig(cast(Size, size or "small"))
+    return embedded_world(config, watch=progress if is_main else lambda numbers, label: numbers)
 
 
 def _warn(recipe: str, experiment: Experiment, data: DataFolder) -> None:
-    """Say what a person may not expect of a new run.
+    """Print what is unexpected about a new run.
 
-    Raises `DataError` for features that are not there: another file is taken only for a recipe's own.
+    Raises `DataError` for features that do not exist: only the recipe's own may be replaced by another file.
     """
     if recipe in PAPER and not experiment.start:
         note(
-            "this run begins with drawn weights; the paper's begin with HAMT's pre-training: "
+            "this run starts from random weights; the paper's start from HAMT's pre-training: "
             "--start RUN, made by `esceme import FILE --out RUN`"
         )
-    wanted, found = experiment.features, [each.name for each in data.features]
-    if wanted and not Path(wanted).is_file() and wanted not in found and len(found) == 1:
-        if wanted != find_recipe(recipe).features:
-            raise DataError(f"--features {wanted}: no such file, and {data.root} has {found[0]} only")
-        note(f"{data.root} has no {wanted}: {found[0]} is taken for it")
+    name, names = experiment.features, [path.name for path in data.features]
+    if name and not Path(name).is_file() and name not in names and len(names) == 1:
+        if name != find_recipe(recipe).features:
+            raise DataError(f"--features {name}: no such file, and {data.root} has {names[0]} only")
+        note(f"{data.root} has no {name}: {names[0]} is used instead")
 
 
-# -- how far it is ----------------------------------------------------------------------------------------
+# -- results ----------------------------------------------------------------------------------------------
 
 
-def _done(out: Path) -> int:
-    """How many iterations the latest state of a run has behind it."""
-    return max((int(each.stem) for each in (out / STATES).glob("*.pt") if each.stem.isdigit()), default=0)
+def _num_done(out: Path) -> int:
+    """Number of iterations of the latest state of a run."""
+    return max((int(path.stem) for path in (out / STATES).glob("*.pt") if path.stem.isdigit()), default=0)
 
 
 def _is_finished(experiment: Experiment, out: Path) -> bool:
-    """Whether a run has come to its end; its experiment is written last."""
-    return _done(out) == experiment.training.iterations and (out / NAVIGATOR_FILE).is_file()
+    """Whether a run is complete: the navigator's config is written last."""
+    return _num_done(out) == experiment.training.iterations and (out / NAVIGATOR_FILE).is_file()
 
 
-# -- what came out ----------------------------------------------------------------------------------------
-
-
-def _report(experiment: Experiment, facts: dict[str, Any], named: str | None, *, json: bool) -> None:
-    """Say what a run has come to, as its log has it, and how to evaluate it with the data `named`."""
-    out = Path(facts["out"])
+def _report(experiment: Experiment, facts: dict[str, Any], data: str | None, *, json: bool) -> None:
+    """Print the last losses and scores of the log, and the command that evaluates the run."""
+    out, validation = Path(facts["out"]), experiment.validation
     log = [
         (entry.pop("kind"), {"iteration": entry.pop("iteration"), "values": entry})
         for entry in read_log(out / FILE)
     ]
     losses = [entry for kind, entry in log if kind == "train"]
     validations = [entry for kind, entry in log if kind == "validation"]
-    best = max(validations, key=partial(_mark, experiment), default=None)
-    told = {"last": validations[-1] if validations else None, "best": best}
+
+    def by_score(entry: Mapping[str, Any]) -> tuple[float, int]:
+        return mark(entry["values"][validation.best_split], validation), entry["iteration"]
+
+    best = max(validations, key=by_score, default=None)
+    scores = {"last": validations[-1] if validations else None, "best": best}
     if json:
-        print_json({**facts, "losses": losses[-1] if losses else None, **told})
+        print_json({**facts, "losses": losses[-1] if losses else None, **scores})
         return
+    task = experiment.navigator.task
     if best is not None:
-        tables().print(_table(told, experiment.task, f"{facts['recipe']}, trained in {out}"))
-    memory = experiment.validation.memory if READERS[experiment.reader].uses_memory else "none"
-    data = _find_data(named, leads=True)
+        tables().print(_table(scores, task, f"{facts['recipe']}, trained in {out}"))
+    memory = validation.memory if READERS[experiment.navigator.reader_name].uses_memory else "none"
+    folder = _find_data(data, is_main=True)
     words = [str(out if best is None else out / BEST), "--split", "val_unseen", "--memory", memory]
-    words += ["--data", str(data)]
-    if experiment.validation.follows_tours:
-        tours = experiment.validation.tours or DataFolder(data).tours or "tours_iVLN.json"
-        words += ["--tours", str(tours)]
-    print(f"{out}: {experiment.training.iterations:,} iterations; to score it on all of a split:")
+    words += ["--data", str(folder)]
+    if validation.follows_tours:
+        words += ["--tours", str(validation.tours or DataFolder(folder).tours or "tours_iVLN.json")]
+    print(f"{out}: {experiment.training.iterations:,} iterations; to score it on a whole split:")
     print(f"  {shlex.join(['esceme', 'evaluate', *words])}")
 
 
-def _mark(experiment: Experiment, entry: Mapping[str, Any]) -> tuple[float, int]:
-    """By what the best validation is chosen; of equals the latest."""
-    validation = experiment.validation
-    return mark(entry["values"][validation.best_split], validation), entry["iteration"]
-
-
-def _table(told: Mapping[str, Any], task: str, title: str) -> Table:
-    measures = measures_of(task, next(iter(told["best"]["values"].values())))
+def _table(scores: Mapping[str, Any], task: str, title: str) -> Table:
+    measures = measures_of(task, next(iter(scores["best"]["values"].values())))
     table = Table("weights", "split", *(label_of(name) for name in measures), title=escape(title))
     for column in table.columns[2:]:
         column.justify = "right"
-    for which, entry in told.items():
+    for weights, entry in scores.items():
         for split, means in entry["values"].items():
-            scores = (shown(name, means[name]) for name in measures)
-            table.add_row(f"{which}, iteration {entry['iteration']}", split, *scores)
+            values = (shown(name, means[name]) for name in measures)
+            table.add_row(f"{weights}, iteration {entry['iteration']}", split, *values)
     return table

@@ -125,7 +125,7 @@ def _named_errors(name: str) -> Iterator[None]:
 
 def _train(name: str, experiment: Experiment, world: Path, folder: Path, send: Send) -> None:
     with _named_errors(name):
-        train(experiment, world, folder, watch=_SendProgress(send))
+        train(experiment, world, folder, callback=_SendProgress(send))
 
 
 class _SendProgress(TrainingCallback):
