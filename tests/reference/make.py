@@ -178,7 +178,7 @@ def _write(path: Path, value: msgspec.Struct) -> None:
 
 def main(vectors: Path) -> None:
     """Write all reference files again."""
-    from toyworld.world import write_toy_world
+    from fixtures.toy_world import write_toy_world
 
     with tempfile.TemporaryDirectory() as temporary:
         toy = write_toy_world(Path(temporary) / "toy", seed=0)
