@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ from esceme.cli import main
 from esceme.errors import DataError
 from esceme.verify import verify
 from esceme.verify.fixtures import ReferenceData
+from fixtures.corrupted_files import write_stored
 
 SIMULATOR, R2R, R4R = "sim_candidates.json.gz", "metrics_r2r_val_unseen.json", "metrics_r4r_val_seen_x.json"
-Store = Callable[[Path, Any], Path]
 
 
 @pytest.fixture
@@ -50,10 +49,10 @@ def test_remarks_are_not_compared_and_not_missed(tmp_path: Path, toy: ReferenceD
 
 
 def test_files_are_found_in_sub_folders_by_their_whole_name(
-    tmp_path: Path, toy: ReferenceData, stored_at: Store, small: dict[str, Any]
+    tmp_path: Path, toy: ReferenceData, small: dict[str, Any]
 ) -> None:
-    stored_at(tmp_path / "deep" / "er" / SIMULATOR, small)
-    stored_at(tmp_path / f"old_{SIMULATOR}", small)
+    write_stored(tmp_path / "deep" / "er" / SIMULATOR, small)
+    write_stored(tmp_path / f"old_{SIMULATOR}", small)
     report = verify(tmp_path, toy.root)
     assert {row.file for row in report.rows} == {f"deep/er/{SIMULATOR}"}
     assert all(row.ok for row in report.rows)
@@ -63,10 +62,8 @@ def test_files_are_found_in_sub_folders_by_their_whole_name(
 @pytest.mark.parametrize(
     "name", ["hamt/case0_inputs.safetensors", "meta.json", "metrics_r2r_test.json", ".x"]
 )
-def test_what_is_not_recognised_is_named(
-    tmp_path: Path, toy: ReferenceData, stored_at: Store, name: str
-) -> None:
-    stored_at(tmp_path / name, {})
+def test_what_is_not_recognised_is_named(tmp_path: Path, toy: ReferenceData, name: str) -> None:
+    write_stored(tmp_path / name, {})
     report = verify(tmp_path, toy.root)
     assert [skip.file for skip in report.skipped] == [name]
     assert report.exit_code == 3
@@ -85,9 +82,9 @@ def test_a_damaged_file_is_skipped_with_a_reason(
 
 
 def test_a_truncated_file_is_skipped_wherever_it_ends(
-    tmp_path: Path, toy: ReferenceData, stored_at: Store, small: dict[str, Any]
+    tmp_path: Path, toy: ReferenceData, small: dict[str, Any]
 ) -> None:
-    path = stored_at(tmp_path / SIMULATOR, small)
+    path = write_stored(tmp_path / SIMULATOR, small)
     whole = path.read_bytes()
     for length in range(0, len(whole), 7):
         path.write_bytes(whole[:length])
@@ -97,11 +94,11 @@ def test_a_truncated_file_is_skipped_wherever_it_ends(
 
 
 def test_a_damaged_file_does_not_hide_a_difference_in_another(
-    tmp_path: Path, toy: ReferenceData, stored_at: Store, small: dict[str, Any]
+    tmp_path: Path, toy: ReferenceData, small: dict[str, Any]
 ) -> None:
     (tmp_path / R2R).write_text("{")
     small["graph_stats"]["toy-villa"]["edges"] += 1
-    stored_at(tmp_path / SIMULATOR, small)
+    write_stored(tmp_path / SIMULATOR, small)
     assert verify(tmp_path, toy.root).exit_code == 1
 
 
@@ -116,10 +113,8 @@ def test_what_is_no_folder_is_an_error(tmp_path: Path, toy: ReferenceData, name:
         verify(tmp_path, tmp_path / name)
 
 
-def test_a_data_folder_without_graphs_is_the_reason(
-    tmp_path: Path, stored_at: Store, small: dict[str, Any]
-) -> None:
-    stored_at(tmp_path / "vectors" / SIMULATOR, small)
+def test_a_data_folder_without_graphs_is_the_reason(tmp_path: Path, small: dict[str, Any]) -> None:
+    write_stored(tmp_path / "vectors" / SIMULATOR, small)
     (tmp_path / "data").mkdir()
     report = verify(tmp_path / "vectors", tmp_path / "data")
     assert report.exit_code == 3
@@ -165,12 +160,12 @@ def test_the_originals_world_and_measures_are_ours(comparable: Path, data_root: 
 
 @pytest.mark.real
 def test_one_changed_number_among_thousands_ends_with_code_1(
-    comparable: Path, data_root: Path, stored_at: Store, capsys: pytest.CaptureFixture[str]
+    comparable: Path, data_root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stored = json.loads(gzip.decompress((comparable / SIMULATOR).read_bytes()))
     stored["observations"][117]["candidates"][1]["angle_feat"][2] += 1e-4
     (comparable / SIMULATOR).chmod(0o644)
-    stored_at(comparable / SIMULATOR, stored)
+    write_stored(comparable / SIMULATOR, stored)
     assert main(["verify", str(comparable), "--data", str(data_root)]) == 1
     printed = capsys.readouterr()
     assert [line for line in printed.out.splitlines() if line.rstrip(" │").endswith("NO")]

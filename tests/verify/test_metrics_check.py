@@ -13,6 +13,7 @@ from esceme.tasks.r4r import join_paths, read_r2r_records
 from esceme.verify import metrics_check
 from esceme.verify.comparison import Report
 from esceme.verify.fixtures import ReferenceData
+from fixtures.corrupted_files import additional_keys, junk_values, missing_keys, read_stored, slight_changes
 
 R2R, R4R = "metrics_r2r_val_unseen.json", "metrics_r4r_val_seen_synthetic.json"
 # What may change without being noticed: remarks on where the numbers and the predictions come from; and every
@@ -22,7 +23,7 @@ FREE = {"source: another", "preds: another", "rows: swapped", "rows: one fewer"}
 
 @pytest.fixture(scope="module")
 def made_r2r(toy: ReferenceData) -> dict[str, Any]:
-    """A file of the published form about predictions in the toy world: our own numbers, to be spoiled."""
+    """A file of the published form about predictions in the toy world: our own numbers, to be corrupted."""
     (predictions,), episodes = toy.predictions, toy.episodes("val_unseen")
     rows = [
         {
@@ -60,7 +61,7 @@ def made_r4r(toy: ReferenceData) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def originals(vectors_root: Path) -> dict[str, dict[str, Any]]:
     """The original's files, with some of their rows: each is judged alone, and this is faster."""
-    stored = {name: json.loads((vectors_root / name).read_text()) for name in (R2R, R4R)}
+    stored = {name: read_stored(vectors_root / name) for name in (R2R, R4R)}
     return {name: value | {"rows": value["rows"][::10]} for name, value in stored.items()}
 
 
@@ -80,7 +81,7 @@ def test_our_own_numbers_are_accepted(
 def test_the_originals_numbers_are_ours(
     vectors_root: Path, real: ReferenceData, judged: Judge, name: str
 ) -> None:
-    report = judged(name, json.loads((vectors_root / name).read_text()), real)
+    report = judged(name, read_stored(vectors_root / name), real)
     assert report.exit_code == 0
     compared = {row.quantity: row.compared for row in report.rows}
     assert compared["rows.nDTW"] == compared["rows.CLS"] == 50
@@ -95,12 +96,11 @@ def test_no_value_can_be_changed_unnoticed(
     made_r4r: dict[str, Any],
     toy: ReferenceData,
     judged: Judge,
-    lies: Callable[[Any], Any],
 ) -> None:
-    codes = [(what, judged(R2R, spoiled, toy).exit_code) for what, spoiled in lies(made_r2r)]
+    codes = [(what, judged(R2R, corrupted, toy).exit_code) for what, corrupted in slight_changes(made_r2r)]
     assert {what for what, code in codes if code != 1} == FREE
     assert len({what for what, _ in codes}) > 30
-    codes = [(what, judged(R4R, spoiled, toy).exit_code) for what, spoiled in lies(made_r4r)]
+    codes = [(what, judged(R4R, corrupted, toy).exit_code) for what, corrupted in slight_changes(made_r4r)]
     assert {what for what, code in codes if code != 1} == FREE - {"preds: another"}
 
 
@@ -110,11 +110,12 @@ def test_no_value_of_the_original_can_be_changed_unnoticed(
     originals: dict[str, dict[str, Any]],
     real: ReferenceData,
     judged: Judge,
-    lies: Callable[[Any], Any],
     name: str,
 ) -> None:
     assert judged(name, originals[name], real).exit_code == 0
-    codes = [(what, judged(name, spoiled, real).exit_code) for what, spoiled in lies(originals[name])]
+    codes = [
+        (what, judged(name, corrupted, real).exit_code) for what, corrupted in slight_changes(originals[name])
+    ]
     assert {what for what, code in codes if code != 1} == (FREE if name == R2R else FREE - {"preds: another"})
 
 
@@ -123,11 +124,10 @@ def test_whatever_is_in_its_place_is_judged_not_stumbled_over(
     made_r4r: dict[str, Any],
     toy: ReferenceData,
     judged: Judge,
-    junk: Callable[[Any], Any],
 ) -> None:
-    codes = [(kind, judged(R2R, spoiled, toy).exit_code) for kind, spoiled in junk(made_r2r)]
+    codes = [(kind, judged(R2R, corrupted, toy).exit_code) for kind, corrupted in junk_values(made_r2r)]
     assert {kind for kind, code in codes if code not in (1, 3)} == {"source", "preds"}
-    codes = [(kind, judged(R4R, spoiled, toy).exit_code) for kind, spoiled in junk(made_r4r)]
+    codes = [(kind, judged(R4R, corrupted, toy).exit_code) for kind, corrupted in junk_values(made_r4r)]
     # The original numbers R4R's paths in a way of its own, so its ids must differ and no more.
     assert {kind for kind, code in codes if code not in (1, 3)} == {"source", "rows[].instr_id"}
 
@@ -137,19 +137,18 @@ def test_a_missing_key_is_noticed(
     made_r4r: dict[str, Any],
     toy: ReferenceData,
     judged: Judge,
-    holes: Callable[[Any], Any],
 ) -> None:
-    codes = [(kind, judged(R2R, spoiled, toy).exit_code) for kind, spoiled in holes(made_r2r)]
+    codes = [(kind, judged(R2R, corrupted, toy).exit_code) for kind, corrupted in missing_keys(made_r2r)]
     assert {kind for kind, code in codes if code == 0} == {"source", "preds"}
-    codes = [(kind, judged(R4R, spoiled, toy).exit_code) for kind, spoiled in holes(made_r4r)]
+    codes = [(kind, judged(R4R, corrupted, toy).exit_code) for kind, corrupted in missing_keys(made_r4r)]
     assert {kind for kind, code in codes if code == 0} == {"source", "rows[].instr_id"}
 
 
 def test_an_unknown_key_is_named_and_the_rest_compared(
-    made_r2r: dict[str, Any], toy: ReferenceData, judged: Judge, novelties: Callable[[Any], Any]
+    made_r2r: dict[str, Any], toy: ReferenceData, judged: Judge
 ) -> None:
-    for kind, spoiled in novelties(made_r2r):
-        report = judged(R2R, spoiled, toy)
+    for kind, corrupted in additional_keys(made_r2r):
+        report = judged(R2R, corrupted, toy)
         assert report.exit_code == 3, kind
         named = kind.replace("[]", "")
         assert report.skipped[0].reason == f"unknown to this version, not compared: {named}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from esceme.verify.comparison import Report
 from esceme.verify.fixtures import ReferenceData
 from esceme.world import Atlas, SceneGraph
 from esceme.world.geometry import panorama_angles
+from fixtures.corrupted_files import additional_keys, junk_values, missing_keys, read_stored, slight_changes
 
 NAME = "sim_candidates.json.gz"
 
@@ -33,7 +32,7 @@ FREE = {
 
 @pytest.fixture(scope="module")
 def made(toy: ReferenceData) -> dict[str, Any]:
-    """A file of the published form about the toy world: our own numbers, to be spoiled."""
+    """A file of the published form about the toy world: our own numbers, to be corrupted."""
     atlas, scenes = toy.atlas, ["toy-cottage", "toy-villa"]
     seen = [
         {"scan": scene, "viewpoint": viewpoint, "viewIndex": view}
@@ -65,7 +64,7 @@ def made(toy: ReferenceData) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def original(vectors_root: Path) -> dict[str, Any]:
     """The original's file, with some of its records: each is judged alone, and this is faster."""
-    stored = json.loads(gzip.decompress((vectors_root / NAME).read_bytes()))
+    stored = read_stored(vectors_root / NAME)
     # The last step of the last path is left out: one step later, the agent would still stand at its end.
     last = next(row for row in range(20, 40) if stored["teacher_path_actions"][row]["t"] == 0) - 2
     return stored | {
@@ -86,7 +85,7 @@ def test_our_own_numbers_are_accepted(made: dict[str, Any], toy: ReferenceData, 
 
 @pytest.mark.real
 def test_the_originals_numbers_are_ours(vectors_root: Path, real: ReferenceData, judged: Judge) -> None:
-    report = judged(NAME, json.loads(gzip.decompress((vectors_root / NAME).read_bytes())), real)
+    report = judged(NAME, read_stored(vectors_root / NAME), real)
     assert report.exit_code == 0
     compared = {row.quantity: row.compared for row in report.rows}
     assert compared["observations.candidates.viewpointId"] == 893
@@ -96,34 +95,30 @@ def test_the_originals_numbers_are_ours(vectors_root: Path, real: ReferenceData,
     assert compared["view_angle_feature_base0"] == compared["view_angle_feature_base17"] == 144
 
 
-def test_no_value_can_be_changed_unnoticed(
-    made: dict[str, Any], toy: ReferenceData, judged: Judge, lies: Callable[[Any], Any]
-) -> None:
-    codes = [(what, judged(NAME, spoiled, toy).exit_code) for what, spoiled in lies(made)]
+def test_no_value_can_be_changed_unnoticed(made: dict[str, Any], toy: ReferenceData, judged: Judge) -> None:
+    codes = [(what, judged(NAME, corrupted, toy).exit_code) for what, corrupted in slight_changes(made)]
     assert {what for what, code in codes if code != 1} == FREE
     assert len({what for what, _ in codes}) > 45
 
 
 @pytest.mark.real
 def test_no_value_of_the_original_can_be_changed_unnoticed(
-    original: dict[str, Any], real: ReferenceData, judged: Judge, lies: Callable[[Any], Any]
+    original: dict[str, Any], real: ReferenceData, judged: Judge
 ) -> None:
     assert judged(NAME, original, real).exit_code == 0
-    codes = [(what, judged(NAME, spoiled, real).exit_code) for what, spoiled in lies(original)]
+    codes = [(what, judged(NAME, corrupted, real).exit_code) for what, corrupted in slight_changes(original)]
     assert {what for what, code in codes if code != 1} == FREE
 
 
 def test_whatever_is_in_its_place_is_judged_not_stumbled_over(
-    made: dict[str, Any], toy: ReferenceData, judged: Judge, junk: Callable[[Any], Any]
+    made: dict[str, Any], toy: ReferenceData, judged: Judge
 ) -> None:
-    codes = [(kind, judged(NAME, spoiled, toy).exit_code) for kind, spoiled in junk(made)]
+    codes = [(kind, judged(NAME, corrupted, toy).exit_code) for kind, corrupted in junk_values(made)]
     assert {kind for kind, code in codes if code not in (1, 3)} == {"source"}
 
 
-def test_a_missing_key_is_noticed(
-    made: dict[str, Any], toy: ReferenceData, judged: Judge, holes: Callable[[Any], Any]
-) -> None:
-    codes = [(kind, judged(NAME, spoiled, toy).exit_code) for kind, spoiled in holes(made)]
+def test_a_missing_key_is_noticed(made: dict[str, Any], toy: ReferenceData, judged: Judge) -> None:
+    codes = [(kind, judged(NAME, corrupted, toy).exit_code) for kind, corrupted in missing_keys(made)]
     # Nobody promised which views' angles a file has.
     assert {kind for kind, code in codes if code == 0} == {"source", "view_angle_feature_base17"}
 
@@ -140,10 +135,10 @@ def test_a_missing_section_is_said(
 
 
 def test_an_unknown_key_is_named_and_the_rest_compared(
-    made: dict[str, Any], toy: ReferenceData, judged: Judge, novelties: Callable[[Any], Any]
+    made: dict[str, Any], toy: ReferenceData, judged: Judge
 ) -> None:
-    for kind, spoiled in novelties(made):
-        report = judged(NAME, spoiled, toy)
+    for kind, corrupted in additional_keys(made):
+        report = judged(NAME, corrupted, toy)
         if kind == "graph_stats.novel":  # a scene of that name, which `scans` does not know
             assert report.exit_code == 1
             continue
