@@ -1,4 +1,4 @@
-"""`esceme verify` as a person runs it: codes, tables, json, and where the data is looked for."""
+"""`esceme verify`: exit codes, table, JSON, and the search for the data folder."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def strict(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-def test_json_has_a_row_per_quantity_and_says_what_was_skipped(
+def test_json_has_a_row_per_quantity_and_lists_skipped_files(
     vectors: Path, toy_root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["verify", str(vectors), "--data", str(toy_root), "--json"]) == 3
@@ -63,7 +63,7 @@ def test_json_has_a_row_per_quantity_and_says_what_was_skipped(
 
 
 @pytest.mark.parametrize("value", ["text", None, 10**400])
-def test_a_difference_that_is_no_number_is_still_json(
+def test_an_infinite_difference_is_null_in_json(
     tmp_path: Path, stored: dict[str, Any], toy_root: Path, capsys: pytest.CaptureFixture[str], value: Any
 ) -> None:
     stored["graph_stats"]["toy-villa"]["sum_all_pairs_distance"] = value
@@ -76,7 +76,7 @@ def test_a_difference_that_is_no_number_is_still_json(
     assert "inf" in capsys.readouterr().out
 
 
-def test_the_table_goes_out_and_remarks_to_standard_error(
+def test_the_table_is_printed_and_notes_go_to_standard_error(
     vectors: Path, toy_root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["verify", str(vectors), "--data", str(toy_root)]) == 3
@@ -94,7 +94,7 @@ def test_an_empty_folder_ends_with_code_3(
 
 
 @pytest.mark.parametrize("words", [[], ["--json"]])
-def test_without_a_data_folder_there_is_one_clear_error(
+def test_a_missing_data_folder_is_one_error_line(
     vectors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     assert main(["verify", str(vectors), "--data", str(tmp_path / "nowhere"), *words]) == 2
@@ -104,7 +104,7 @@ def test_without_a_data_folder_there_is_one_clear_error(
     assert "nowhere" in printed.err and "ESCEME_DATA" in printed.err
 
 
-def test_a_folder_of_vectors_that_is_not_there_is_an_error(
+def test_a_missing_folder_of_vectors_is_an_error(
     tmp_path: Path, toy_root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["verify", str(tmp_path / "nowhere"), "--data", str(toy_root)]) == 2

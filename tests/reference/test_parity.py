@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from esceme.verify import Report, verify
+from esceme.verify import VerificationReport, verify
 from esceme.verify.recording import VARIANTS
 from reference.make import HERE, OUTPUTS, WORLD, unpack
 
@@ -24,7 +24,7 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def reports(vectors: Path) -> dict[str, Report]:
+def reports(vectors: Path) -> dict[str, VerificationReport]:
     return {variant: verify(vectors / variant, WORLD) for variant in VARIANTS}
 
 
@@ -33,7 +33,7 @@ def read(variant: str, name: str) -> Any:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_stored_number_is_ours(reports: dict[str, Report], variant: str) -> None:
+def test_every_stored_number_is_ours(reports: dict[str, VerificationReport], variant: str) -> None:
     report = reports[variant]
     assert not [row for row in report.rows if not row.ok]
     # Outputs that are not kept are the only thing that is skipped.
@@ -46,7 +46,7 @@ def test_every_stored_number_is_ours(reports: dict[str, Report], variant: str) -
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_network_outputs_of_the_original_are_compared_in_every_configuration(
-    reports: dict[str, Report], variant: str
+    reports: dict[str, VerificationReport], variant: str
 ) -> None:
     quantities = {"act_logits", "states", "critic", "hist_step", "act_logits_f64", "critic_f64"}
     quantities |= {"pos_logit", "global_pos"} if "tdstp" in variant else set()
@@ -61,7 +61,9 @@ def test_network_outputs_of_the_original_are_compared_in_every_configuration(
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_rollouts_and_training_steps_are_compared(reports: dict[str, Report], variant: str) -> None:
+def test_rollouts_and_training_steps_are_compared(
+    reports: dict[str, VerificationReport], variant: str
+) -> None:
     rows = {(row.file, row.quantity): row.compared for row in reports[variant].rows}
     rollout, training = "rollout_argmax.json.gz", "train_il_a2c.json.gz"
     assert rows[rollout, "passes.batches.steps.hist_lens"] > 25

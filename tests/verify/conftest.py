@@ -12,12 +12,12 @@ import pytest
 from esceme.files import write_json
 from esceme.tasks.r2r import read_r2r
 from esceme.verify import CHECKS, verify
-from esceme.verify.comparison import Report
+from esceme.verify.comparison import VerificationReport
 from esceme.verify.fixtures import ReferenceData
 from fixtures.corrupted_files import write_stored
 from reference.make import WORLD, unpack
 
-Judge = Callable[[Any], Report]
+Judge = Callable[[Any], VerificationReport]
 
 
 @pytest.fixture(scope="session")
@@ -50,12 +50,12 @@ def toy(toy_root: Path, tmp_path_factory: pytest.TempPathFactory) -> ReferenceDa
 
 
 @pytest.fixture
-def judged(tmp_path: Path) -> Callable[[str, Any, ReferenceData], Report]:
+def judged(tmp_path: Path) -> Callable[[str, Any, ReferenceData], VerificationReport]:
     """The report on one file of a name with this content."""
     simulator, metrics, *_ = CHECKS.values()
 
-    def judge(name: str, value: Any, references: ReferenceData) -> Report:
-        report = Report()
+    def judge(name: str, value: Any, references: ReferenceData) -> VerificationReport:
+        report = VerificationReport()
         check = simulator if name.startswith("sim") else metrics
         check(name, write_stored(tmp_path / name, value), references, report)
         return report
@@ -72,7 +72,7 @@ def judge_beside(tmp_path: Path) -> Callable[..., Judge]:
             if "rollout" not in name or "critic" not in fixture:
                 shutil.copyfile(folder / fixture, tmp_path / fixture)
 
-        def judge(stored: Any) -> Report:
+        def judge(stored: Any) -> VerificationReport:
             write_stored(tmp_path / name, stored)
             return verify(tmp_path, data)
 

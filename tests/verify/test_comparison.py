@@ -1,4 +1,4 @@
-"""Comparing leaf by leaf: what differs is seen, counted and judged, whatever a file may hold."""
+"""Leaf-by-leaf comparison: every difference is counted, whatever a file holds."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esceme.errors import WorldError
-from esceme.verify.comparison import Comparison, Report, Row, value_or_error, without
+from esceme.verify.comparison import (
+    ComparedQuantity,
+    FileComparison,
+    VerificationReport,
+    value_or_error,
+    without,
+)
 
 
-def compared(stored: Any, ours: Any, tolerance: float = 1e-6) -> Report:
-    report, comparison = Report(), Comparison("file.json")
+def compared(stored: Any, ours: Any, tolerance: float = 1e-6) -> VerificationReport:
+    report, comparison = VerificationReport(), FileComparison("file.json")
     comparison.add("value", stored, ours, tolerance)
     comparison.add_to(report)
     return report
@@ -26,7 +32,7 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner),
     max_leaves=8,
 )
-whatever = st.recursive(
+any_values = st.recursive(
     leaves | st.just(10**400) | st.just(-(10**400)) | st.floats(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner),
     max_leaves=8,
@@ -34,13 +40,13 @@ whatever = st.recursive(
 
 
 @given(value=values)
-def test_a_value_is_like_itself(value: Any) -> None:
+def test_a_value_equals_itself(value: Any) -> None:
     report = compared(value, value)
     assert all(row.ok and row.max_abs_diff == 0 for row in report.rows)
     assert not report.skipped
 
 
-@given(stored=whatever, ours=values)
+@given(stored=any_values, ours=values)
 def test_anything_can_be_compared_with_anything(stored: Any, ours: Any) -> None:
     for row in compared(stored, ours).rows:
         assert row.ok == (row.max_abs_diff <= row.tolerance)
@@ -78,11 +84,11 @@ def test_anything_can_be_compared_with_anything(stored: Any, ours: Any) -> None:
         ([{"x": 1.0}], {"x": 1.0}),
     ],
 )
-def test_what_differs_is_beyond_tolerance(stored: Any, ours: Any) -> None:
+def test_different_values_are_beyond_tolerance(stored: Any, ours: Any) -> None:
     assert compared(stored, ours).exit_code == 1
 
 
-def test_numbers_are_alike_within_the_tolerance_and_integers_count_as_numbers() -> None:
+def test_numbers_within_tolerance_are_equal_and_integers_are_numbers() -> None:
     assert compared(1.0 + 9e-7, 1.0).exit_code == 0
     assert compared(1.0 + 2e-6, 1.0).exit_code == 1
     assert compared(1, 1.0).exit_code == 0
@@ -93,12 +99,12 @@ def test_a_quantity_is_one_row_with_its_largest_difference() -> None:
         [{"x": 1.0, "id": "a"}, {"x": 2.5, "id": "b"}], [{"x": 1.0, "id": "a"}, {"x": 2.0, "id": "b"}]
     )
     assert report.rows == [
-        Row("file.json", "value.x", 2, 0.5, 1e-6, False),
-        Row("file.json", "value.id", 2, 0.0, 0.0, True),
+        ComparedQuantity("file.json", "value.x", 2, 0.5, 1e-6, False),
+        ComparedQuantity("file.json", "value.id", 2, 0.0, 0.0, True),
     ]
 
 
-def test_a_number_that_is_none_is_not_forgotten_by_later_ones() -> None:
+def test_a_nan_is_kept_when_later_numbers_are_equal() -> None:
     report = compared([math.nan, 1.0, 2.0], [1.0, 1.0, 2.0])
     assert math.isnan(report.rows[0].max_abs_diff) and not report.rows[0].ok
 
@@ -110,13 +116,13 @@ def test_an_unknown_key_is_skipped_and_named() -> None:
 
 
 def test_nothing_compared_is_not_success() -> None:
-    assert Report().exit_code == 3
+    assert VerificationReport().exit_code == 3
     assert compared([], []).exit_code == 3
 
 
-def test_a_section_that_is_missing_or_empty_is_said() -> None:
+def test_a_missing_or_empty_section_is_listed() -> None:
     for stored in ({}, {"rows": []}, {"rows": None}):
-        report, comparison = Report(), Comparison("file.json")
+        report, comparison = VerificationReport(), FileComparison("file.json")
         assert comparison.section(stored, "rows", list[dict[str, int]]) == []
         comparison.add_to(report)
         assert (report.exit_code, report.skipped[0].reason) == (3, "the file holds no rows")
@@ -124,21 +130,23 @@ def test_a_section_that_is_missing_or_empty_is_said() -> None:
 
 @pytest.mark.parametrize("rows", [5, "text", {"a": 1}, [5], [{"a": "b"}], True])
 def test_a_section_of_another_kind_differs(rows: Any) -> None:
-    report, comparison = Report(), Comparison("file.json")
+    report, comparison = VerificationReport(), FileComparison("file.json")
     assert comparison.section({"rows": rows}, "rows", list[dict[str, int]]) == []
     comparison.add_to(report)
     assert (report.exit_code, report.rows[0].quantity) == (1, "rows")
 
 
-def test_a_section_is_handed_on_as_it_is() -> None:
-    assert Comparison("f").section({"rows": [{"a": 1}], "x": 2}, "rows", list[dict[str, int]]) == [{"a": 1}]
+def test_a_section_is_returned_unchanged() -> None:
+    assert FileComparison("f").section({"rows": [{"a": 1}], "x": 2}, "rows", list[dict[str, int]]) == [
+        {"a": 1}
+    ]
 
 
 @pytest.mark.parametrize(
     ("values", "code"), [(["a", "b"], 0), (["a", "a"], 1), ([[1], [1]], 1), ([None, None], 1)]
 )
-def test_values_that_occur_twice_are_seen(values: list[Any], code: int) -> None:
-    report, comparison = Report(), Comparison("file.json")
+def test_repeated_values_are_noticed(values: list[Any], code: int) -> None:
+    report, comparison = VerificationReport(), FileComparison("file.json")
     comparison.add_distinct("ids", values)
     comparison.add_to(report)
     assert report.exit_code == code
@@ -155,7 +163,7 @@ def test_a_value_that_cannot_be_computed_is_a_message() -> None:
         value_or_error(lambda: 1 / 0)
 
 
-def test_outputs_are_what_is_left_without_the_inputs() -> None:
+def test_inputs_are_removed_from_a_record() -> None:
     assert without({"scan": "house", "x": 1}, ("scan", "viewpoint")) == {"x": 1}
 
 
@@ -173,14 +181,14 @@ def test_outputs_are_what_is_left_without_the_inputs() -> None:
 def test_arrays_are_compared_number_by_number(
     stored: list[float], ours: list[float], difference: float
 ) -> None:
-    comparison, report = Comparison("file"), Report()
+    comparison, report = FileComparison("file"), VerificationReport()
     comparison.add_array("logits", stored, ours, 0.1)
     comparison.add_to(report)
     assert report.rows == [("file", "logits", len(ours), difference, 0.1, difference <= 0.1)]
 
 
 def test_arrays_of_other_shapes_differ() -> None:
-    comparison, report = Comparison("file"), Report()
+    comparison, report = FileComparison("file"), VerificationReport()
     comparison.add_array("logits", [[1.0]], [1.0], 0.1)
     comparison.add_to(report)
     assert [(row.quantity, row.ok) for row in report.rows] == [("logits (shape)", False)]

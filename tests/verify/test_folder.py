@@ -1,4 +1,4 @@
-"""`esceme verify` on whole folders: what is compared, what is said to be skipped, and the exit code."""
+"""`esceme verify` on whole folders: compared files, skipped files and the exit code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_an_empty_folder_compares_nothing(tmp_path: Path, toy: ReferenceData) ->
     assert (report.rows, report.skipped, report.exit_code) == ([], [], 3)
 
 
-def test_remarks_are_not_compared_and_not_missed(tmp_path: Path, toy: ReferenceData) -> None:
+def test_markdown_files_are_ignored(tmp_path: Path, toy: ReferenceData) -> None:
     (tmp_path / "README.md").write_text("remarks")
     assert verify(tmp_path, toy.root).skipped == []
 
@@ -62,7 +62,7 @@ def test_files_are_found_in_sub_folders_by_their_whole_name(
 @pytest.mark.parametrize(
     "name", ["hamt/case0_inputs.safetensors", "meta.json", "metrics_r2r_test.json", ".x"]
 )
-def test_what_is_not_recognised_is_named(tmp_path: Path, toy: ReferenceData, name: str) -> None:
+def test_unrecognised_files_are_listed(tmp_path: Path, toy: ReferenceData, name: str) -> None:
     write_stored(tmp_path / name, {})
     report = verify(tmp_path, toy.root)
     assert [skip.file for skip in report.skipped] == [name]
@@ -103,7 +103,7 @@ def test_a_damaged_file_does_not_hide_a_difference_in_another(
 
 
 @pytest.mark.parametrize("name", ["nowhere", "file"])
-def test_what_is_no_folder_is_an_error(tmp_path: Path, toy: ReferenceData, name: str) -> None:
+def test_a_missing_folder_is_an_error(tmp_path: Path, toy: ReferenceData, name: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=f"{name}: cannot be read as a folder of reference vectors"):
         verify(tmp_path / name, toy.root)
@@ -152,7 +152,7 @@ def comparable(vectors_root: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.real
-def test_the_originals_world_and_measures_are_ours(comparable: Path, data_root: Path) -> None:
+def test_world_and_metrics_equal_the_originals(comparable: Path, data_root: Path) -> None:
     report = verify(comparable, data_root)
     assert report.exit_code == 0 and report.skipped == []
     assert len({row.file for row in report.rows}) == 3 and len(report.rows) == 80

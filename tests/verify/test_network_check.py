@@ -1,4 +1,4 @@
-"""`case…_outputs.safetensors`: our network gives the original's numbers, whatever its size and switches."""
+"""`case…_outputs.safetensors`: network outputs are compared at any size and in any configuration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from esceme.agents.base import Agent, TokenBatch
 from esceme.memory import NoMemory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
-from esceme.verify import Report, verify
+from esceme.verify import VerificationReport, verify
 from esceme.verify.fixtures import ReferenceData
 from esceme.verify.network_check import network_outputs
 from fixtures.random_observations import random_observation
@@ -25,24 +25,16 @@ from fixtures.reference_files import CONFIGS, TD_STP_CONFIGS, UPSTREAM, WIDTH, s
 
 pytestmark = pytest.mark.long
 
-QUANTITIES = {
-    "act_logits",
-    "log_softmax",
-    "states",
-    "critic",
-    "hist_embeds_out",
-    "hist_step",
-    "history.global",
-}
-QUANTITIES |= {"txt_embeds_out", "ob_embeds_out"}
+QUANTITIES = {"act_logits", "log_softmax", "states", "critic", "hist_step", "history.global"}
+QUANTITIES |= {"hist_embeds_out", "txt_embeds_out", "ob_embeds_out"}
 DOUBLE = {"act_logits_f64", "critic_f64"}
 PLANNED = {"global_pos", "global_pos.feat", "pos_logit", "pos_embeds"}
-"""What TD-STP gives besides."""
+"""Additional outputs of TD-STP."""
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four folders of a size of their own, of both networks, without and with memory."""
+    """Folders of both networks, without and with memory, of another size than the original's."""
     root = tmp_path_factory.mktemp("vectors")
     write_folder(root / "one", fusing=False)
     write_folder(root / "other", fusing=True)
@@ -53,7 +45,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(written: Path, tmp_path: Path) -> Path:
-    """A copy of the folder with memory, to be spoiled: one case in one configuration."""
+    """A copy of the folder with memory, to be changed: one case in one configuration."""
     return only(written / "other", tmp_path / "copy")
 
 
@@ -90,7 +82,7 @@ def raise_by(key: str, much: float) -> Callable[[dict[str, Tensor]], object]:
     return alter
 
 
-def reasons(report: Report) -> dict[str, str]:
+def reasons(report: VerificationReport) -> dict[str, str]:
     return {skip.file: skip.reason for skip in report.skipped}
 
 
@@ -99,7 +91,7 @@ def reasons(report: Report) -> dict[str, str]:
 
 @pytest.mark.real
 @pytest.mark.parametrize("kind", ["hamt", "hamt_esceme", "tdstp", "tdstp_esceme"])
-def test_the_originals_numbers_are_ours(
+def test_outputs_equal_the_originals(
     vectors_root: Path, real: ReferenceData, tmp_path: Path, kind: str
 ) -> None:
     folder = shutil.copytree(
@@ -127,7 +119,7 @@ def test_the_originals_numbers_are_ours(
 
 @pytest.mark.real
 @pytest.mark.parametrize("kind", ["hamt", "hamt_esceme", "tdstp", "tdstp_esceme"])
-def test_one_logit_of_the_original_changed_by_a_thousandth_is_noticed(
+def test_a_logit_of_the_original_changed_by_a_thousandth_is_noticed(
     vectors_root: Path, real: ReferenceData, tmp_path: Path, kind: str
 ) -> None:
     name = "case1_r2r_outputs.safetensors"
@@ -141,10 +133,10 @@ def test_one_logit_of_the_original_changed_by_a_thousandth_is_noticed(
 
 @pytest.mark.real
 @pytest.mark.parametrize("mask", ["structured", "ignored"])
-def test_the_structured_mask_belongs_to_the_origin(
+def test_only_upstream_td_stp_applies_the_structured_mask(
     vectors_root: Path, real: ReferenceData, tmp_path: Path, mask: str
 ) -> None:
-    """What TD-STP's own repository gives is not what ESceme's copy of it gives, and the other way round."""
+    """The outputs of TD-STP's own repository and of ESceme's copy differ."""
     names = ["case1_r2r_outputs.safetensors", f"case1_r2r{UPSTREAM}_outputs.safetensors"]
     taken, given = names if mask == "structured" else reversed(names)
     folder = only(vectors_root / "tdstp", tmp_path / "copy", taken)
@@ -156,7 +148,7 @@ def test_the_structured_mask_belongs_to_the_origin(
 # -- other sizes -----------------------------------------------------------------------------------------
 
 
-def test_any_size_and_every_configuration_is_read_from_the_files(written: Path, toy: ReferenceData) -> None:
+def test_sizes_and_configurations_are_read_from_the_files(written: Path, toy: ReferenceData) -> None:
     report = verify(written, toy.root)
     assert report.exit_code == 0 and not report.skipped, report
     files = {row.file for row in report.rows}
@@ -178,7 +170,7 @@ def test_any_size_and_every_configuration_is_read_from_the_files(written: Path, 
     assert compared["other_planner"]["pos_logit"] == 5 * 2 * 9
 
 
-def test_only_padding_is_left_out_under_the_structured_mask(written: Path, toy: ReferenceData) -> None:
+def test_only_padding_is_skipped_under_the_structured_mask(written: Path, toy: ReferenceData) -> None:
     compared = {
         mask: {
             row.quantity: row.compared
@@ -189,13 +181,13 @@ def test_only_padding_is_left_out_under_the_structured_mask(written: Path, toy: 
     }
     fewer = {name: count - compared[UPSTREAM][name] for name, count in compared[""].items()}
     assert {name: count for name, count in fewer.items() if count} == {
-        "ob_embeds_out": 5 * 3 * 32,  # three tokens of one agent at each step
-        "hist_embeds_out": (1 + 2) * 32,  # it ends after two moves, the other goes on for two more
+        "ob_embeds_out": 5 * 3 * 32,  # three tokens of one episode at each step
+        "hist_embeds_out": (1 + 2) * 32,  # it ends after two moves, the other after four
     }
 
 
-def test_a_planner_that_walks_decides_what_the_files_say() -> None:
-    """The comparer lives inputs without a walk; with `decide` and `advance` the same comes out."""
+def test_a_td_stp_rollout_gives_the_same_outputs() -> None:
+    """`network_outputs` uses no rollout; `decide` and `advance` compute the same."""
     agent = small_navigator(fusing=False, td_stp=True, grid=3, spacing=4.0, reweigh=False).agent
     seen = [random_observation((3, 5), width=WIDTH, seed=seed) for seed in range(4)]
     chosen = [torch.tensor([step % 3, step]) for step in range(4)]
@@ -205,9 +197,9 @@ def test_a_planner_that_walks_decides_what_the_files_say() -> None:
         state = agent.begin(words, seen[0].viewpoint)
         for step, (sight, choice) in enumerate(zip(seen, chosen, strict=True)):
             decision = agent.decide(state, sight)
-            logits = ours[f"s{step}.act_logits"].roll(-(step + 1), 1)  # places last, as we have them
+            logits = ours[f"s{step}.act_logits"].roll(-(step + 1), 1)  # history last, as in our decisions
             shut = decision.routes.viewpoint < 0
-            assert not shut[:, 1:].any()  # nobody comes by a place twice
+            assert not shut[:, 1:].any()  # no viewpoint is visited twice
             assert torch.allclose(decision.logits, logits, atol=1e-5)
             assert torch.allclose(decision.guess, ours[f"s{step}.pos_logit"], atol=1e-5)
             assert torch.allclose(decision.value, ours[f"s{step}.critic"], atol=1e-5)
@@ -222,9 +214,9 @@ def navigator_of(agent: Agent[Any]) -> Navigator:
 def given_by(
     words: TokenBatch, seen: list[Observation], chosen: list[Tensor], points: Tensor
 ) -> dict[str, Tensor]:
-    """A walk as a file of inputs states it, seen from where it begins."""
+    """A rollout as a file of inputs, positions relative to the start."""
     rows = torch.arange(len(words.ids))
-    stands = [each.positions[rows, each.candidate_count] for each in seen]
+    positions = [sight.positions[rows, sight.candidate_count] for sight in seen]
     given = {"txt_ids": words.ids, "txt_masks": words.valid, "global_pos": points.expand(len(rows), -1, -1)}
     for step, (each, choice) in enumerate(zip(seen, chosen, strict=True)):
         inputs = {
@@ -232,8 +224,8 @@ def given_by(
             "ob_ang_feats": each.angles,
             "ob_nav_types": each.kind,
             "ob_masks": each.valid,
-            "ob_position": each.positions - stands[0][:, None],
-            "position": stands[step] - stands[0],
+            "ob_position": each.positions - positions[0][:, None],
+            "position": positions[step] - positions[0],
             "hist_lens": torch.full_like(rows, step + 1),
             "hist_img_feats": each.faced(),
             "hist_ang_feats": each.angle_of(choice),
@@ -245,7 +237,7 @@ def given_by(
 
 
 def test_stored_scores_are_those_of_a_single_agent(written: Path) -> None:
-    """What the generated files hold is no invention of the comparer: a lone agent decides the same."""
+    """A single episode without padding gives the outputs of the file."""
     given = load_file(written / "one" / "case0_inputs.safetensors")
     stored = load_file(written / "one" / "case0_plain_outputs.safetensors")
     agent = small_navigator(fusing=False).agent
@@ -268,54 +260,56 @@ def test_every_stored_number_counts(request: pytest.FixtureRequest, toy: Referen
             save_file(whole, path)
 
 
-def test_the_grids_order_counts(planned: Path, toy: ReferenceData) -> None:
-    def turn(tensors: dict[str, Tensor]) -> None:
-        tensors["global_pos"] = tensors["global_pos"][..., [1, 0, 2]].contiguous()
-
-    change(planned / "case0_inputs.safetensors", turn)
-    assert "global_pos" in {row.quantity for row in verify(planned, toy.root).rows if not row.ok}
+def swap_grid_axes(tensors: dict[str, Tensor]) -> None:
+    tensors["global_pos"] = tensors["global_pos"][..., [1, 0, 2]].contiguous()
 
 
-def test_what_the_masked_places_hold_counts(folder: Path, toy: ReferenceData) -> None:
-    def unmask(tensors: dict[str, Tensor]) -> None:
-        tensors["s1.act_logits"][0, 12] = -3.0
-
-    change(folder / "case0_plain_outputs.safetensors", unmask)
-    (fault,) = [row for row in verify(folder, toy.root).rows if not row.ok]
-    assert (fault.quantity, fault.max_abs_diff) == ("act_logits", float("inf"))
+def unmask_logit(tensors: dict[str, Tensor]) -> None:
+    tensors["s1.act_logits"][0, 12] = -3.0
 
 
-def test_what_views_remember_follows_from_the_candidates(folder: Path, toy: ReferenceData) -> None:
-    def forget(tensors: dict[str, Tensor]) -> None:
-        tensors["s0.ob_node_feats"][0, 9] = 0.0  # a view that leads nowhere remembers itself
-
-    change(folder / "case0_inputs.safetensors", forget)
-    assert [row.quantity for row in verify(folder, toy.root).rows if not row.ok] == ["ob_node_feats"]
-
-
-@pytest.mark.parametrize("heads", [1, 4])
-def test_the_number_of_heads_is_read_from_the_settings(folder: Path, toy: ReferenceData, heads: int) -> None:
-    meta = json.loads((folder / "meta.json").read_text())
-    meta["small_bert_config"]["num_attention_heads"] = heads
-    (folder / "meta.json").write_text(json.dumps(meta))
-    assert verify(folder, toy.root).exit_code == 1
+def clear_view_memory(tensors: dict[str, Tensor]) -> None:
+    tensors["s0.ob_node_feats"][0, 9] = 0.0  # a view without a candidate: its memory is its own feature
 
 
 @pytest.mark.parametrize(
-    ("kind", "switch"),
+    ("kind", "file", "alter", "quantity"),
     [
-        ("folder", {"no_lang_ca": True}),
-        ("folder", {"act_pred_token": "ob"}),
-        ("planned", {"no_hist_mapping": True}),
-        ("planned", {"no_pos_emb": True}),
+        ("planned", "inputs", swap_grid_axes, "global_pos"),
+        ("folder", "plain_outputs", unmask_logit, "act_logits"),
+        ("folder", "inputs", clear_view_memory, "ob_node_feats"),
     ],
 )
-def test_the_switches_are_read_from_the_settings(
-    request: pytest.FixtureRequest, toy: ReferenceData, kind: str, switch: dict[str, object]
+def test_masked_logits_grid_order_and_view_memories_count(
+    request: pytest.FixtureRequest,
+    toy: ReferenceData,
+    kind: str,
+    file: str,
+    alter: Callable[[dict[str, Tensor]], None],
+    quantity: str,
+) -> None:
+    folder: Path = request.getfixturevalue(kind)
+    change(folder / f"case0_{file}.safetensors", alter)
+    assert quantity in {row.quantity for row in verify(folder, toy.root).rows if not row.ok}
+
+
+@pytest.mark.parametrize(
+    ("kind", "section", "setting"),
+    [
+        *(("folder", "small_bert_config", {"num_attention_heads": heads}) for heads in (1, 4)),
+        ("folder", "args", {"no_lang_ca": True}),
+        ("folder", "args", {"act_pred_token": "ob"}),
+        ("planned", "args", {"no_hist_mapping": True}),
+        ("planned", "args", {"no_pos_emb": True}),
+    ],
+)
+def test_settings_are_read_from_the_meta_file(
+    request: pytest.FixtureRequest, toy: ReferenceData, kind: str, section: str, setting: dict[str, object]
 ) -> None:
     folder: Path = request.getfixturevalue(kind)
     meta = json.loads((folder / "meta.json").read_text())
-    meta["configs"]["plain"]["args"] |= switch
+    settings = meta["configs"]["plain"]["args"] if section == "args" else meta[section]
+    settings |= setting
     (folder / "meta.json").write_text(json.dumps(meta))
     assert verify(folder, toy.root).exit_code == 1
 
@@ -332,7 +326,7 @@ def test_the_switches_are_read_from_the_settings(
         ("critic.safetensors", "critic: there is no critic.safetensors beside it"),
     ],
 )
-def test_what_is_missing_is_the_reason(folder: Path, toy: ReferenceData, missing: str, reason: str) -> None:
+def test_a_missing_file_is_the_reason(folder: Path, toy: ReferenceData, missing: str, reason: str) -> None:
     (folder / missing).unlink()
     report = verify(folder, toy.root)
     assert report.exit_code == 3
@@ -340,9 +334,7 @@ def test_what_is_missing_is_the_reason(folder: Path, toy: ReferenceData, missing
     assert bool(report.rows) == (missing == "critic.safetensors")
 
 
-def test_history_layers_without_weights_are_the_reason(
-    written: Path, toy: ReferenceData, tmp_path: Path
-) -> None:
+def test_missing_history_layers_are_the_reason(written: Path, toy: ReferenceData, tmp_path: Path) -> None:
     folder = only(written / "one", tmp_path / "copy", "case0_layered_outputs.safetensors")
     assert "2 history layers" in reasons(verify(folder, toy.root))["case0_layered_outputs.safetensors"]
 
@@ -360,7 +352,7 @@ def test_history_layers_without_weights_are_the_reason(
         ("small_bert_config", {"num_attention_heads": 3}, "3 heads"),
     ],
 )
-def test_settings_that_do_not_help_are_the_reason(
+def test_invalid_settings_are_the_reason(
     folder: Path, toy: ReferenceData, key: str, value: object, reason: str
 ) -> None:
     meta = json.loads((folder / "meta.json").read_text()) | {key: value}
@@ -370,7 +362,7 @@ def test_settings_that_do_not_help_are_the_reason(
     assert reason in reasons(report)["case0_plain_outputs.safetensors"]
 
 
-def test_files_that_nothing_uses_are_named(folder: Path, toy: ReferenceData) -> None:
+def test_unused_files_are_listed(folder: Path, toy: ReferenceData) -> None:
     (folder / "case0_plain_outputs.safetensors").unlink()
     report = verify(folder, toy.root)
     assert set(reasons(report)) == {path.name for path in folder.iterdir()}

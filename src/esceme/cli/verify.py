@@ -9,22 +9,22 @@ from rich.table import Table
 
 from esceme.cli.console import note, print_json, tables
 from esceme.tasks.folder import default_data
-from esceme.verify import Report
+from esceme.verify import VerificationReport
 from esceme.verify import verify as verify_folder
 
 
 def verify(directory: tyro.conf.Positional[Path], /, data: Path | None = None, json: bool = False) -> int:
     """Compare this implementation with a folder of reference numbers from the original one.
 
-    Prints a row per file and quantity. Exit code 0: everything recognised was compared whole and lies within
-    tolerance; 1: something lies beyond it; 3: something was skipped, or nothing compared.
+    Prints a row per file and quantity. Exit code 0: every recognised file was compared completely and is within
+    tolerance; 1: something is beyond tolerance; 3: something was skipped, or nothing compared.
 
     Examples:
         esceme verify vectors
         esceme verify vectors --data ../datasets --json
 
     Args:
-        directory: the folder of reference vectors; sub-folders count.
+        directory: the folder of reference vectors, searched with its sub-folders.
         data: connectivity, R2R and predictions; by default ESCEME_DATA, else ./datasets.
         json: print one json object instead of a table; max_abs_diff is null where a number is missing.
     """
@@ -46,7 +46,7 @@ def verify(directory: tyro.conf.Positional[Path], /, data: Path | None = None, j
     return report.exit_code
 
 
-def _table(report: Report) -> Table:
+def _table(report: VerificationReport) -> Table:
     table = Table()
     for heading in ("file", "quantity"):
         table.add_column(heading, overflow="fold")

@@ -13,12 +13,12 @@ from pathlib import Path
 from esceme.errors import DataError, EscemeError
 from esceme.tasks.symptoms import unreadable_reason
 from esceme.verify import metrics_check, network_check, rollout_check, simulator_check, training_check
-from esceme.verify.comparison import Report, Row, Skipped
+from esceme.verify.comparison import ComparedQuantity, Skipped, VerificationReport
 from esceme.verify.fixtures import FIXTURE_FILES, NOT_COMPARED, ReferenceData
 
-__all__ = ["Report", "Row", "Skipped", "verify"]
+__all__ = ["VerificationReport", "ComparedQuantity", "Skipped", "verify"]
 
-CHECKS: dict[str, Callable[[str, Path, ReferenceData, Report], None]] = {
+CHECKS: dict[str, Callable[[str, Path, ReferenceData, VerificationReport], None]] = {
     simulator_check.FILES: simulator_check.check_simulator,
     metrics_check.FILES: metrics_check.check_metrics,
     network_check.FILES: network_check.check_network,
@@ -28,13 +28,13 @@ CHECKS: dict[str, Callable[[str, Path, ReferenceData, Report], None]] = {
 """Pattern of a reference file's name -> function that adds its comparison to a report."""
 
 
-def verify(directory: str | Path, data: str | Path) -> Report:
+def verify(directory: str | Path, data: str | Path) -> VerificationReport:
     """Compare every recognised file in `directory` and its sub-folders.
 
     `data` is the folder that holds connectivity, R2R and predictions. A file that cannot be compared is
     listed in the report with the reason. Raises `DataError` if either folder cannot be read.
     """
-    directory, references, report = Path(directory), ReferenceData(Path(data)), Report()
+    directory, references, report = Path(directory), ReferenceData(Path(data)), VerificationReport()
     if why := unreadable_reason(directory):
         raise DataError(f"{directory}: cannot be read as a folder of reference vectors ({why})")
     if why := unreadable_reason(references.root):
@@ -54,7 +54,7 @@ def verify(directory: str | Path, data: str | Path) -> Report:
     return report
 
 
-def _check(name: str, path: Path, references: ReferenceData, report: Report) -> None:
+def _check(name: str, path: Path, references: ReferenceData, report: VerificationReport) -> None:
     check = next((function for pattern, function in CHECKS.items() if re.fullmatch(pattern, name)), None)
     try:
         if check is None:

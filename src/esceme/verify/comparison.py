@@ -20,7 +20,7 @@ MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, Overfl
 """Exceptions of computing with a record of the wrong structure."""
 
 
-class Row(NamedTuple):
+class ComparedQuantity(NamedTuple):
     """The comparison of one quantity of one file."""
 
     file: str
@@ -40,10 +40,10 @@ class Skipped(NamedTuple):
 
 
 @dataclass
-class Report:
+class VerificationReport:
     """The result of a verification."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ComparedQuantity] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
     """Fixture files that a comparison read: weights, inputs, settings."""
@@ -56,7 +56,7 @@ class Report:
         return 3 if self.skipped or not self.rows else 0
 
 
-class Comparison:
+class FileComparison:
     """Differences between stored and own values of one file, one record per quantity."""
 
     def __init__(self, file: str) -> None:
@@ -135,10 +135,12 @@ class Comparison:
         largest = difference if math.isnan(difference) else max(largest, difference)
         self._found[quantity] = (compared + count, largest, tolerance)
 
-    def add_to(self, report: Report) -> None:
+    def add_to(self, report: VerificationReport) -> None:
         """Append the compared quantities and what was not compared to a report."""
         for quantity, (compared, largest, tolerance) in self._found.items():
-            report.rows.append(Row(self.file, quantity, compared, largest, tolerance, largest <= tolerance))
+            report.rows.append(
+                ComparedQuantity(self.file, quantity, compared, largest, tolerance, largest <= tolerance)
+            )
         if self.unknown:
             names = ", ".join(sorted(self.unknown))
             report.skipped.append(Skipped(self.file, f"unknown to this version, not compared: {names}"))

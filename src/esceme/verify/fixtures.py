@@ -16,7 +16,6 @@ from torch import Tensor
 
 from esceme.agents.hamt import HAMT
 from esceme.agents.tdstp import TDSTP
-from esceme.agents.tokens import ActionInput
 from esceme.checkpoints import Switches, navigator_from
 from esceme.checkpoints.names import HISTORY_MAPPER, TD_STP, WRAPPER
 from esceme.errors import DataError, EscemeError
@@ -102,18 +101,14 @@ class ReferenceData:
         return path
 
 
-class NetworkOptions(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True)
+class NetworkOptions:
     """Settings of a network that its tensors do not determine."""
 
-    language_cross_attention: bool = True
-    action_input: ActionInput = "ob_txt"
-    history_layers: int = 0
-    pooling: Pooling = "max"
-    freeze_text: bool = False
-    freeze_history: bool = False
-    map_history: bool = True
-    history_positions: bool = True
-    structured: bool = False
+    switches: Switches
+    history_layers: int
+    map_history: bool
+    pooling: Pooling
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Json], *, structured: bool = False) -> NetworkOptions:
@@ -121,33 +116,30 @@ class NetworkOptions(msgspec.Struct, frozen=True, kw_only=True):
 
         Other arguments of TD-STP change training (`hist_envdrop`) or inputs, not the network.
         """
-        options = {
+        switches = {
             "language_cross_attention": not arguments.get("no_lang_ca", False),
             "action_input": arguments.get("act_pred_token", "ob_txt"),
-            "history_layers": arguments.get("num_h_layers", 0),
-            "pooling": arguments.get("pooling", "max"),
             "freeze_text": arguments.get("fix_lang_embedding", False),
             "freeze_history": arguments.get("fix_hist_embedding", False),
-            "map_history": not arguments.get("no_hist_mapping", False),
             "history_positions": not arguments.get("no_pos_emb", False),
             "structured": structured,
+            "history_mask": "as-released",
         }
         try:
-            return msgspec.convert(options, cls, strict=False)
+            return cls(
+                msgspec.convert(switches, Switches, strict=False),
+                msgspec.convert(arguments.get("num_h_layers", 0), int, strict=False),
+                not arguments.get("no_hist_mapping", False),
+                msgspec.convert(arguments.get("pooling", "max"), Pooling),
+            )
         except msgspec.ValidationError as error:
             raise DataError(f"arguments that this version does not know: {error}") from None
 
-    def switches(self, network: Tensors) -> Switches:
-        """The checkpoint switches for the agent of these weights; HAMT has fewer than TD-STP."""
-        switches = Switches(
-            language_cross_attention=self.language_cross_attention,
-            action_input=self.action_input,
-            freeze_text=self.freeze_text,
-            freeze_history=self.freeze_history,
-        )
-        if any(WRAPPER.sub("", name).startswith(TD_STP) for name in network):
-            switches["structured"], switches["history_positions"] = self.structured, self.history_positions
-            switches["history_mask"] = "as-released"
+    def switches_for(self, network: Tensors) -> Switches:
+        """The switches that the agent of these weights has; HAMT has fewer than TD-STP."""
+        switches = self.switches.copy()
+        if not any(WRAPPER.sub("", name).startswith(TD_STP) for name in network):
+            del switches["structured"], switches["history_positions"], switches["history_mask"]
         return switches
 
     def select(self, network: Tensors) -> Tensors:
@@ -206,7 +198,7 @@ class NetworkFiles:
             heads=heads,
             pooling=options.pooling,
             file=NETWORK,
-            **options.switches(network),
+            **options.switches_for(network),
         )
         if len(network_of(navigator).history_layers) != options.history_layers:
             raise DataError(f"{options.history_layers} history layers configured, but no weights of them")

@@ -11,7 +11,14 @@ from esceme.files import read_json
 from esceme.metrics import Array, PaddedPaths, cls, dtw, ndtw, path_length, spl
 from esceme.tasks.episode import SUCCESS_WITHIN, Episode
 from esceme.tasks.submission import Prediction
-from esceme.verify.comparison import Comparison, Json, Report, Skipped, value_or_error, without
+from esceme.verify.comparison import (
+    FileComparison,
+    Json,
+    Skipped,
+    VerificationReport,
+    value_or_error,
+    without,
+)
 from esceme.verify.fixtures import ReferenceData
 from esceme.world.atlas import Atlas
 
@@ -21,25 +28,16 @@ INPUTS = ("instr_id", "scan", "gt_path", "pred_path")
 AGGREGATES = {"n", "n_scans", "aggregate", "extra"}
 """Sections about all predictions together; a file holds all of them or none."""
 
-PER_CENT = {
-    "success": "sr",
-    "oracle_success": "oracle_sr",
-    "spl": "spl",
-    "nDTW": "nDTW",
-    "SDTW": "SDTW",
-    "CLS": "CLS",
-}
-PLAIN = {
-    "trajectory_steps": "steps",
-    "trajectory_lengths": "lengths",
-    "nav_error": "nav_error",
-    "oracle_error": "oracle_error",
-}
+PERCENTAGES = {"success": "sr", "oracle_success": "oracle_sr"}
+PERCENTAGES |= {name: name for name in ("spl", "nDTW", "SDTW", "CLS")}
+MEANS = {"trajectory_steps": "steps", "trajectory_lengths": "lengths"}
+MEANS |= {name: name for name in ("nav_error", "oracle_error")}
+"""Names of metrics in rows -> in the aggregate."""
 
 
-def check_metrics(name: str, path: Path, references: ReferenceData, report: Report) -> None:
+def check_metrics(name: str, path: Path, references: ReferenceData, report: VerificationReport) -> None:
     """Compare `metrics_<task>_<split>….json`."""
-    stored, atlas, comparison = read_json(path, dict[str, Json]), references.atlas, Comparison(name)
+    stored, atlas, comparison = read_json(path, dict[str, Json]), references.atlas, FileComparison(name)
     match = re.fullmatch(FILES, name)
     task, split = (match["task"], match["split"]) if match else ("", "")
     rows = comparison.section(stored, "rows", list[dict[str, Json]])
@@ -74,7 +72,7 @@ def _predictions_of(rows: Sequence[Json], references: ReferenceData) -> Mapping[
     return best if 2 * most_equal > len(rows) else None
 
 
-def _compare_paths(rows: Sequence[Json], known: set[tuple[str, ...]], comparison: Comparison) -> None:
+def _compare_paths(rows: Sequence[Json], known: set[tuple[str, ...]], comparison: FileComparison) -> None:
     """Check that each path is one of R4R's; its ids differ between R4R files."""
     for row in rows:
         is_known = value_or_error(lambda path: tuple(path) in known, row.get("gt_path"))
@@ -85,7 +83,7 @@ def _compare_inputs(
     rows: Sequence[Json],
     episodes: Mapping[str, Episode],
     predictions: Mapping[str, Prediction] | None,
-    comparison: Comparison,
+    comparison: FileComparison,
 ) -> None:
     """Compare a row's scene and paths with its R2R episode and, if known, with its prediction."""
     known = {"scan", "gt_path"} | ({"pred_path"} if predictions is not None else set())
@@ -148,8 +146,8 @@ def _aggregate(predictions: Mapping[str, Prediction], episodes: Mapping[str, Epi
     return {
         "n": len(chosen),
         "n_scans": len(set(scenes)),
-        "aggregate": {short: means[name] for name, short in PLAIN.items()}
-        | {short: 100 * means[name] for name, short in PER_CENT.items()},
+        "aggregate": {short: means[name] for name, short in MEANS.items()}
+        | {short: 100 * means[name] for name, short in PERCENTAGES.items()},
         "extra": {
             "n_zero_length_predictions": sum(len(path) == 1 for path in names),
             "n_with_consecutive_duplicates": sum(

@@ -21,7 +21,7 @@ from esceme.errors import ConfigError, DataError
 from esceme.memory import CandidateEnhancing, MemorySubgraph
 from esceme.navigator import Navigator
 from esceme.observation import Observation
-from esceme.verify.comparison import MALFORMED, Comparison, Report, Skipped
+from esceme.verify.comparison import MALFORMED, FileComparison, Skipped, VerificationReport
 from esceme.verify.fixtures import CRITIC, NetworkFiles, ReferenceData, Tensors, network_of, read_tensors
 
 FILES = r"(.*/)?(?P<case>case[^_/]+)_(?P<config>[^/]+)_outputs\.safetensors"
@@ -35,11 +35,11 @@ NetworkState = Any
 """`HamtState` or `TdstpState`."""
 
 
-def check_network(name: str, path: Path, references: ReferenceData, report: Report) -> None:
+def check_network(name: str, path: Path, references: ReferenceData, report: VerificationReport) -> None:
     """Compare `case…_<configuration>_outputs.safetensors`."""
     match = re.fullmatch(FILES, name)
     case, config = (match["case"], match["config"]) if match else ("", "")
-    files, comparison, stored = NetworkFiles(name, path), Comparison(name), read_tensors(path)
+    files, comparison, stored = NetworkFiles(name, path), FileComparison(name), read_tensors(path)
     navigator = files.navigator(files.options(config))
     inputs = files.tensors(f"{case}_inputs.safetensors")
     try:
@@ -62,7 +62,7 @@ def check_network(name: str, path: Path, references: ReferenceData, report: Repo
 
 
 def _compare_tensors(
-    stored: Tensors, ours: Tensors, masks: Tensors, tolerance: float, comparison: Comparison
+    stored: Tensors, ours: Tensors, masks: Tensors, tolerance: float, comparison: FileComparison
 ) -> None:
     """Compare each of our tensors with the stored one; the tensors of all steps are one quantity.
 
@@ -281,7 +281,7 @@ def _observation(inputs: Tensors) -> tuple[Observation, _StoredMemory]:
     return observation, _StoredMemory(remembered * observation.is_candidate[..., None])
 
 
-def _compare_recalled(navigator: Navigator, given: Tensors, comparison: Comparison) -> None:
+def _compare_recalled(navigator: Navigator, given: Tensors, comparison: FileComparison) -> None:
     """Compare the memory vectors of all tokens, given those of the candidates (spec C.4)."""
     reader = navigator.reader
     if not isinstance(reader, CandidateEnhancing):
@@ -292,7 +292,7 @@ def _compare_recalled(navigator: Navigator, given: Tensors, comparison: Comparis
         comparison.add_array("ob_node_feats", inputs["ob_node_feats"].numpy(), ours.numpy(), 0.0)
 
 
-def _compare_grid(navigator: Navigator, given: Tensors, comparison: Comparison) -> None:
+def _compare_grid(navigator: Navigator, given: Tensors, comparison: FileComparison) -> None:
     """Compare the points of the target grid around the start, and their order (spec D.3)."""
     if not isinstance(navigator.agent, TDSTP):
         return

@@ -6,13 +6,12 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from esceme.agents.base import Decision, State
 from esceme.agents.tdstp import TDSTP
@@ -22,7 +21,7 @@ from esceme.memory import Memory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
-from esceme.verify.comparison import Comparison, Json, Report, Skipped, value_or_error
+from esceme.verify.comparison import FileComparison, Json, Skipped, VerificationReport, value_or_error
 from esceme.verify.fixtures import NOT_COMPARED, ReferenceData, network_of
 from esceme.world.atlas import Atlas
 from esceme.world.features import ArrayFeatures
@@ -151,8 +150,8 @@ def max_steps_of(flags: Mapping[str, Json], recorded: int) -> int:
 def compare_items(
     rollouts: Iterable[tuple[str, RecordedRollout]],
     references: ReferenceData,
-    comparison: Comparison,
-    report: Report,
+    comparison: FileComparison,
+    report: VerificationReport,
 ) -> None:
     """Compare scene, heading and path of each item with its R2R episode; `rollouts` come with their names."""
     rollouts = list(rollouts)
@@ -208,58 +207,41 @@ def configure(navigator: Navigator, recorded: RecordedFile) -> Navigator:
     return navigator
 
 
-def random_features(scene: str, viewpoint: str, width: int) -> NDArray[np.float32]:
-    """The features of a viewpoint in all recorded rollouts: noise seeded by its name, (36, D)."""
-    seed = zlib.crc32(f"{scene}_{viewpoint}".encode())
-    return np.random.RandomState(seed).randn(VIEWS, width).astype(np.float32)
-
-
 def atlas_of(rollouts: Iterable[RecordedRollout], navigator: Navigator, references: ReferenceData) -> Atlas:
-    """The scenes of the rollouts with random features of the network's width."""
+    """The scenes of the rollouts; features are noise (36, D) seeded by the viewpoint's name, as in the files.
+
+    Raises `WorldError` for an unknown scene.
+    """
     scenes = {item.scan for rollout in rollouts for item in rollout.items}
-    return random_atlas(scenes, references, network_of(navigator).config.feature_width)
-
-
-def random_atlas(scenes: set[str], references: ReferenceData, width: int) -> Atlas:
-    """These scenes with `random_features`; raises `WorldError` for an unknown scene."""
     if missing := sorted(scenes - set(references.graphs)):
         raise WorldError(f"no scene {', '.join(missing)} in the data folder")
     graphs = [references.graphs[scene] for scene in sorted(scenes)]
+    names = [f"{graph.scene_id}_{viewpoint}" for graph in graphs for viewpoint in graph.viewpoints]
+    shape = VIEWS, network_of(navigator).config.feature_width
     features = {
-        f"{graph.scene_id}_{viewpoint}": random_features(graph.scene_id, viewpoint, width)
-        for graph in graphs
-        for viewpoint in graph.viewpoints
+        name: np.random.RandomState(zlib.crc32(name.encode())).randn(*shape).astype(np.float32)
+        for name in names
     }
     return Atlas(graphs, ArrayFeatures.from_mapping(features, source="random"))
 
 
-@dataclass(frozen=True)
-class LastStep:
-    """Inputs of a navigator's latest decision."""
+class RecordingNavigator(Navigator):
+    """A navigator that keeps the inputs of its latest decision, and the state after it."""
 
-    memory: Memory | None
+    memory: Memory | None = None
     state: State
-    """Before the decision."""
     seen: Observation
     next_state: State
-    """After the decision."""
-
-
-class RecordingNavigator(Navigator):
-    """A navigator that keeps the inputs of its latest decision."""
-
-    last: LastStep
-    _memory: Memory | None = None
 
     def see(self, observation: Observation, memory: Memory | None) -> Observation:
         """Keep the memory, then read it as usual."""
-        self._memory = memory
+        self.memory = memory
         return super().see(observation, memory)
 
     def decide(self, state: State, seen: Observation) -> Decision:
         """Decide as usual, and keep the inputs."""
         decision = super().decide(state, seen)
-        self.last = LastStep(self._memory, state, seen, decision.state or state)
+        self.state, self.seen, self.next_state = state, seen, decision.state or state
         return decision
 
 

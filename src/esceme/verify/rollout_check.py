@@ -25,7 +25,7 @@ from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.rollout import roll_out
 from esceme.trajectory import Trajectory, next_poses
-from esceme.verify.comparison import MALFORMED, Comparison, Json, Report
+from esceme.verify.comparison import MALFORMED, FileComparison, Json, VerificationReport
 from esceme.verify.fixtures import NetworkFiles, NetworkOptions, ReferenceData, network_of
 from esceme.verify.recording import (
     RecordedFile,
@@ -99,10 +99,10 @@ class RolloutFile(RecordedFile, kw_only=True):
         return [batch for recorded in self.passes for batch in recorded.batches]
 
 
-def check_rollouts(name: str, path: Path, references: ReferenceData, report: Report) -> None:
+def check_rollouts(name: str, path: Path, references: ReferenceData, report: VerificationReport) -> None:
     """Compare `rollout_argmax….json.gz`."""
     raw = read_variant(path)
-    stored, files, comparison = read_json(path, RolloutFile), NetworkFiles(name, path), Comparison(name)
+    stored, files, comparison = read_json(path, RolloutFile), NetworkFiles(name, path), FileComparison(name)
     comparison.unknown |= {key for key in unknown_keys(raw, stored) if not key.startswith(REPLACED)}
     if not stored.passes or not all(recorded.batches for recorded in stored.passes):
         comparison.add_missing("passes.batches")
@@ -238,14 +238,15 @@ class GreedyReplay:
     ) -> RecordedStep:
         """Record a step; rows are as wide as the widest of the batch, those of ended episodes are empty."""
         scores, history_scores = self._scores(decision)
-        batch, last = self._trajectories[-1], self._navigator.last
+        batch, navigator = self._trajectories[-1], self._navigator
         ended = [trajectory for trajectory in batch if trajectory not in trajectories]
         widths = [int(self._atlas.token_count[trajectory.viewpoint]) for trajectory in ended]
         width = max([observation.kind.shape[1], *widths])
         recalled: Tensor | None = None
-        if isinstance(reader := self._navigator.reader, CandidateEnhancing):
-            recalled = reader.recall(observation, last.memory).any(-1)
-        lengths = last.state.lived.tolist() if isinstance(last.state, CrossModalState) else []
+        if isinstance(navigator.reader, CandidateEnhancing):
+            recalled = navigator.reader.recall(observation, navigator.memory).any(-1)
+        state = navigator.state
+        lengths = state.lived.tolist() if isinstance(state, CrossModalState) else [0] * len(trajectories)
         step = RecordedStep([[] for _ in batch], [[] for _ in batch], [0] * len(batch))
         if recalled is not None:
             step.node_nonzero_per_item = [[] for _ in batch]
@@ -256,18 +257,18 @@ class GreedyReplay:
                 logits = [*history_scores[slot].tolist(), *logits]
             step.raw_logits[row] = [None if math.isinf(value) else value for value in logits]
             step.nav_types[row] = _pad(observation.kind[slot].tolist(), width, CONTEXT)
-            step.hist_lens[row] = lengths[slot] if lengths else 0
+            step.hist_lens[row] = lengths[slot]
             if recalled is not None and step.node_nonzero_per_item is not None:
                 step.node_nonzero_per_item[row] = recalled[slot, :NUM_FLAGS].int().tolist()
         return step
 
     def _scores(self, decision: Decision) -> tuple[Tensor, Tensor | None]:
         """Scores of candidates and STOP (B, C) and of history tokens (B, S), before reweighting."""
-        agent, last = self._navigator.agent, self._navigator.last
-        if not isinstance(agent, TDSTP) or not isinstance(last.state, TdstpState):
+        agent, state = self._navigator.agent, self._navigator.state
+        if not isinstance(agent, TDSTP) or not isinstance(state, TdstpState):
             return decision.logits, None
         assert isinstance(decision.state, TdstpState)
-        planned = agent.plan(replace(last.state, origin=decision.state.origin), last.seen)
+        planned = agent.plan(replace(state, origin=decision.state.origin), self._navigator.seen)
         return planned.logits, planned.back
 
     def _tied_action(self, trajectory: Trajectory, row: int, decision: Decision) -> int | None:
@@ -299,7 +300,9 @@ def _pad(row: list[Any], width: int, fill: float) -> list[Any]:
 # -- comparison --------------------------------------------------------------------------------------------
 
 
-def _compare_pass(stored: RecordedPass, ours: RecordedPass, num_ties: int, comparison: Comparison) -> None:
+def _compare_pass(
+    stored: RecordedPass, ours: RecordedPass, num_ties: int, comparison: FileComparison
+) -> None:
     batches = [batch for batch in stored.batches if batch.instr_ids and batch.items]
     for batch, own in zip(batches, ours.batches, strict=True):
         for step, own_step in zip(batch.steps, own.steps, strict=False):
@@ -320,7 +323,7 @@ def _pose(viewpoint: str, heading: float, elevation: float) -> Json:
     return {"viewpoint": viewpoint, "heading": heading, "elevation": elevation}
 
 
-def _compare_step(stored: RecordedStep, ours: RecordedStep, comparison: Comparison) -> None:
+def _compare_step(stored: RecordedStep, ours: RecordedStep, comparison: FileComparison) -> None:
     """Compare the rows of episodes that have not ended."""
     for row, logits in enumerate(ours.raw_logits):
         if not logits:
@@ -338,7 +341,7 @@ def _compare_step(stored: RecordedStep, ours: RecordedStep, comparison: Comparis
             comparison.add_array("passes.batches.steps.node_nonzero_per_item", flags, own_flags, 0.0)
 
 
-def _compare_memory(stored: RecordedPass, ours: RecordedPass, comparison: Comparison) -> None:
+def _compare_memory(stored: RecordedPass, ours: RecordedPass, comparison: FileComparison) -> None:
     if ours.memory_first4_of_feat is None or ours.memory_edges is None:
         comparison.add("passes.memory_first4_of_feat", stored.memory_first4_of_feat, None, 0.0)
         comparison.add("passes.memory_edges", stored.memory_edges, None, 0.0)

@@ -11,7 +11,14 @@ import numpy as np
 from esceme.errors import DataError, WorldError
 from esceme.files import read_json
 from esceme.tasks.episode import Episode, check_path
-from esceme.verify.comparison import Comparison, Json, Report, Skipped, value_or_error, without
+from esceme.verify.comparison import (
+    FileComparison,
+    Json,
+    Skipped,
+    VerificationReport,
+    value_or_error,
+    without,
+)
 from esceme.verify.fixtures import ReferenceData
 from esceme.world.atlas import Atlas
 from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, angle_feature, panorama_angles
@@ -28,9 +35,9 @@ SUM_TOLERANCE = 1e-6
 """Of a sum over all pairs of a scene, metres."""
 
 
-def check_simulator(name: str, path: Path, references: ReferenceData, report: Report) -> None:
+def check_simulator(name: str, path: Path, references: ReferenceData, report: VerificationReport) -> None:
     """Compare `sim_candidates.json.gz`."""
-    stored, atlas, comparison = read_json(path, dict[str, Json]), references.atlas, Comparison(name)
+    stored, atlas, comparison = read_json(path, dict[str, Json]), references.atlas, FileComparison(name)
     statistics = comparison.section(stored, "graph_stats", dict[str, Json])
     scenes = comparison.section(stored, "scans", list[str])
     comparison.add("scans", sorted(scenes), sorted(statistics), 0.0)
@@ -129,7 +136,7 @@ def _is_path_of_length(path: list[str], graph: SceneGraph, start: str, goal: str
     return path[:1] == [start] and path[-1:] == [goal] and abs(length - metres) <= DISTANCE_TOLERANCE
 
 
-def _compare_teacher(records: Sequence[Json], references: ReferenceData, comparison: Comparison) -> None:
+def _compare_teacher(records: Sequence[Json], references: ReferenceData, comparison: FileComparison) -> None:
     """Compare the teacher's action at each step of an R2R path: by time step and by viewpoint."""
     if not records:
         return

@@ -30,7 +30,7 @@ from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
 from esceme.trajectory import SingleBatch, Trajectory
-from esceme.verify.comparison import Comparison, Json, Report, Skipped
+from esceme.verify.comparison import FileComparison, Json, Skipped, VerificationReport
 from esceme.verify.fixtures import CRITIC, NetworkFiles, NetworkOptions, ReferenceData
 from esceme.verify.recording import (
     RecordedFile,
@@ -136,10 +136,10 @@ class TrainingFile(RecordedFile, kw_only=True):
         return {key: rollout for key, rollout in rollouts.items() if rollout is not None}
 
 
-def check_training(name: str, path: Path, references: ReferenceData, report: Report) -> None:
+def check_training(name: str, path: Path, references: ReferenceData, report: VerificationReport) -> None:
     """Compare `train_il_a2c….json.gz`."""
     raw = read_variant(path)
-    stored, files, comparison = read_json(path, TrainingFile), NetworkFiles(name, path), Comparison(name)
+    stored, files, comparison = read_json(path, TrainingFile), NetworkFiles(name, path), FileComparison(name)
     comparison.unknown |= set(unknown_keys(raw, stored))
     try:
         compare_items(stored.rollouts.items(), references, comparison, report)
@@ -367,7 +367,7 @@ class ForcedActions:
         self, decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]
     ) -> Tensor:
         """The stored actions of the active episodes, (B,)."""
-        last = self.navigator.last
+        state, seen = self.navigator.next_state, self.navigator.seen
         values = dict(zip(trajectories, _values(decision), strict=True))
         entropy = uncertainty(decision.logits).sum()
         if self._ended:
@@ -384,7 +384,7 @@ class ForcedActions:
         ]
         chosen = torch.tensor(actions)
         if len(rows := (chosen == stop).nonzero().flatten()):
-            state = self.navigator.advance(last.next_state.only(rows), last.seen.only(rows), chosen[rows])
+            state = self.navigator.advance(state.only(rows), seen.only(rows), chosen[rows])
             self._ended_state = state if self._ended_state is None else self._ended_state.joined(state)
             self._ended += [trajectories[row] for row in rows.tolist()]
         return chosen
@@ -413,7 +413,7 @@ class ForcedActions:
         poses = np.array([trajectory.poses[-1] for trajectory in self._ended], dtype=np.int64)
         observation = Observation.of(self._atlas, Pose(*poses.T))
         assert self._ended_state is not None
-        seen = Navigator.see(self.navigator, observation, self.navigator.last.memory)
+        seen = Navigator.see(self.navigator, observation, self.navigator.memory)
         decision = Navigator.decide(self.navigator, self._ended_state, seen)
         self._ended_state = decision.state or self._ended_state
         return decision
@@ -483,7 +483,7 @@ def _gradient_norms(navigator: Navigator) -> GradientNorms:
 
 
 def _compare_imitation(
-    stored: ImitationRollout, ours: ImitationRollout, mode: str, comparison: Comparison
+    stored: ImitationRollout, ours: ImitationRollout, mode: str, comparison: FileComparison
 ) -> None:
     comparison.add(f"IL.actions ({mode})", stored.actions, ours.actions, 0.0)
     comparison.add(f"IL.paths ({mode})", stored.paths, ours.paths, 0.0)
@@ -494,7 +494,7 @@ def _compare_imitation(
     _compare_norms(f"IL.grad_norms ({mode})", stored.grad_norms, ours.grad_norms, comparison)
 
 
-def _compare_a2c(stored: A2CRollout, ours: A2CRollout, comparison: Comparison) -> None:
+def _compare_a2c(stored: A2CRollout, ours: A2CRollout, comparison: FileComparison) -> None:
     comparison.add("A2C.sampled_actions", stored.actions, ours.actions, 0.0)
     comparison.add("A2C.paths", stored.paths, ours.paths, 0.0)
     comparison.add("A2C.critic_calls (how many)", len(stored.values), len(ours.values), 0.0)
@@ -518,7 +518,9 @@ def _compare_a2c(stored: A2CRollout, ours: A2CRollout, comparison: Comparison) -
     _add("A2C.total_grad_norm_before_clip", [stored.grad_norm], [ours.grad_norm], comparison)
 
 
-def _compare_norms(quantity: str, stored: GradientNorms, ours: GradientNorms, comparison: Comparison) -> None:
+def _compare_norms(
+    quantity: str, stored: GradientNorms, ours: GradientNorms, comparison: FileComparison
+) -> None:
     """Compare the names of the parameters, which have no gradient, and the norms of the others."""
     comparison.add(f"{quantity}, parameters", sorted(stored), sorted(ours), 0.0)
     for name, norm in ours.items():
@@ -529,5 +531,5 @@ def _compare_norms(quantity: str, stored: GradientNorms, ours: GradientNorms, co
             comparison.add_relative(quantity, [stored_norm], [norm], TOLERANCE, floor=MIN_NORM_SCALE)
 
 
-def _add(quantity: str, stored: Sequence[float], ours: Sequence[float], comparison: Comparison) -> None:
+def _add(quantity: str, stored: Sequence[float], ours: Sequence[float], comparison: FileComparison) -> None:
     comparison.add_relative(quantity, stored, ours, TOLERANCE, floor=MIN_SCALE)
