@@ -16,8 +16,8 @@ from esceme.verify import verify as verify_folder
 def verify(directory: tyro.conf.Positional[Path], /, data: Path | None = None, json: bool = False) -> int:
     """Compare this implementation with a folder of reference numbers from the original one.
 
-    Prints a row per file and quantity. Exit code 0: every recognised file was compared completely and is within
-    tolerance; 1: something is beyond tolerance; 3: something was skipped, or nothing compared.
+    Prints a row per file and quantity. Exit code 0: every recognised file was compared completely and is
+    within tolerance; 1: something is beyond tolerance; 3: something was skipped, or nothing compared.
 
     Examples:
         esceme verify vectors
