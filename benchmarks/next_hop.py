@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from benchmarks.measure import Quality, line
 from esceme.synth.dataset import WorldConfig, embedded_world
-from esceme.synth.language import BEYOND
-from esceme.synth.reader import JOINT
+from esceme.synth.instruction_follower import SEPARATOR_PATTERN
+from esceme.synth.instructions import BEYOND_TEMPLATES
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.r2r import read_r2r
@@ -35,7 +35,7 @@ SPACE, EPOCHS, BATCH, RATE, DECAY = 64, 4, 256, 2e-2, 1e-4
 """Dimensions that words and features meet in, and how the probes are fitted; tried on training houses."""
 SECTORS = 24
 """A candidate's direction is told by the sector it lies in as well, or linear scores could not use it."""
-AHEAD = tuple(phrase.partition(" {}")[0] for phrase in BEYOND)
+AHEAD = tuple(phrase.partition(" {}")[0] for phrase in BEYOND_TEMPLATES)
 """How a clause begins that only what lies beyond settles."""
 REWARDS, REWARDS_BEYOND = (0.1, 0.03, 0.0), (0.1, 0.0, 0.2)
 """How much more often a probe must be right than the one before it, or guessing; see `PROBES`."""
@@ -118,7 +118,7 @@ def collect(atlas: Atlas, episodes: Sequence[Episode], vocabulary: Vocabulary) -
     for episode in episodes:
         path = atlas.locate(episode.scene_id, episode.reference_path)
         pose = atlas.begin(path[:1], [episode.heading])
-        for there, clause in zip(path[1:], JOINT.split(episode.instruction), strict=False):
+        for there, clause in zip(path[1:], SEPARATOR_PATTERN.split(episode.instruction), strict=False):
             viewpoints.append(pose.viewpoint[0])
             views.append(pose.view[0])
             right.append(int(np.flatnonzero(atlas.neighbours[pose.viewpoint[0]] == there)[0]))

@@ -1,8 +1,8 @@
-"""How much the features of the small encoder tell: linear probes for what a view shows, on unseen houses.
+"""Linear probes of the small encoder's features on unseen houses: which objects does a view show?
 
-A place is photographed as for the dataset, JPEG included, and the encoder sees its pixels. One probe reads
-from a view's features which things fill at least a hundredth of it. The other reads from the largest features
-over a viewpoint's candidate views, which is all that the scene memory keeps of it, what any of these shows.
+Viewpoints are captured as for the dataset, including JPEG compression. One probe predicts the objects that
+cover at least one hundredth of a view from the view's features. The other predicts the objects in any
+candidate view of a viewpoint from the maximum of their features, which is what the scene memory stores.
 """
 
 from __future__ import annotations
@@ -16,92 +16,89 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.measure import Quality, line
-from esceme.perception.encode import Encoder, make_encoder
-from esceme.synth.capture import capture
-from esceme.synth.house import graph_of, make_house
+from esceme.perception.encoders import Encoder, make_encoder
+from esceme.synth.capture import capture_viewpoint
+from esceme.synth.house import build_graph, generate_house
 from esceme.synth.palette import SHADES
 from esceme.synth.render import Renderer
-from esceme.synth.sights import NOTICED
+from esceme.synth.visibility import MIN_COVERAGE
 
-TRAIN, UNSEEN, PLACES = 16, 6, 20
-"""Houses to learn from, houses to be tested in, and places photographed in each."""
+NUM_TRAIN, NUM_UNSEEN, NUM_VIEWPOINTS = 16, 6, 20
+"""Houses to fit on, houses to test in, and viewpoints captured in each."""
 RIDGE = 3.0
-"""What keeps the probes' weights small; one value for both."""
-FEWEST = 5
-"""A kind of thing is scored when at least so many views, or viewpoints, of the unseen houses show it."""
+"""Weight of the L2 penalty of both probes."""
+MIN_POSITIVES = 5
+"""A kind is scored if at least this many test views (or viewpoints) show it."""
 KINDS = tuple(SHADES)
 
 
-class Seen(NamedTuple):
-    """Features (N, D) and which kinds of things they come from (N, K)."""
+class Samples(NamedTuple):
+    """Features (N, D) and the visible furniture kinds (N, K)."""
 
     features: NDArray[np.float32]
-    shown: NDArray[np.bool_]
+    labels: NDArray[np.bool_]
 
 
 def run(_data: Path | None = None) -> Iterator[Quality]:
     encoder = make_encoder("small")
-    train = photograph(range(TRAIN), encoder)
-    unseen = photograph(range(TRAIN, TRAIN + UNSEEN), encoder)
-    bound = (
-        "things that fill about a hundredth, half as much to twice; then the number of houses learned from"
-    )
+    train = capture_samples(range(NUM_TRAIN), encoder)
+    unseen = capture_samples(range(NUM_TRAIN, NUM_TRAIN + NUM_UNSEEN), encoder)
+    bound = "objects that cover half to two hundredths; then the number of training houses"
     names = ("a view's features -> what it shows", "largest of the candidate views -> what they show")
-    for name, least, learned, tested in zip(names, (0.9, 0.8), train, unseen, strict=True):
-        value, chance, kinds = mean_average_precision(fit(learned)(tested.features), tested.shown)
-        count = f"{len(tested.features):,} in {UNSEEN} unseen houses, {kinds} kinds"
+    for name, least, fitted, tested in zip(names, (0.9, 0.8), train, unseen, strict=True):
+        value, chance, kinds = mean_average_precision(fit(fitted)(tested.features), tested.labels)
+        count = f"{len(tested.features):,} in {NUM_UNSEEN} unseen houses, {kinds} kinds"
         yield Quality(f"{name} ({count}), mAP", value, least, chance, bound)
 
 
-def photograph(seeds: Sequence[int], encoder: Encoder) -> tuple[Seen, Seen]:
-    """Single views of some places of each house, and the same places as memory keeps them."""
-    views: list[Seen] = []
-    kept: list[Seen] = []
+def capture_samples(seeds: Sequence[int], encoder: Encoder) -> tuple[Samples, Samples]:
+    """Return samples of single views, and of the pooled candidate views of the same viewpoints."""
+    views: list[Samples] = []
+    pooled: list[Samples] = []
     for seed in seeds:
-        house = make_house("probing", seed)
-        renderer, graph = Renderer(house), graph_of(house)
-        kind_of = np.array([[thing.name == kind for kind in KINDS] for thing in house.furniture], np.float32)
-        for place in np.linspace(0, len(house.places) - 1, PLACES).astype(int).tolist():
-            shot = capture(house, renderer, place, encoder)
-            shown = np.greater_equal(shot.share @ kind_of, NOTICED)
-            row = graph.index(house.places[place].viewpoint)
-            leading = graph.views[row, : graph.degrees[row]]
-            views.append(Seen(shot.features, shown))
-            kept.append(Seen(shot.features[leading].max(axis=0)[None], shown[leading].any(axis=0)[None]))
-    return _joined(views), _joined(kept)
+        house = generate_house("probing", seed)
+        renderer, graph = Renderer(house), build_graph(house)
+        kind_of = np.array([[item.name == kind for kind in KINDS] for item in house.furniture], np.float32)
+        for index in np.linspace(0, len(house.viewpoints) - 1, NUM_VIEWPOINTS).astype(int).tolist():
+            capture = capture_viewpoint(house, renderer, index, encoder)
+            labels = np.greater_equal(capture.coverage @ kind_of, MIN_COVERAGE)
+            row = graph.index(house.viewpoints[index].viewpoint_id)
+            candidates = graph.views[row, : graph.degrees[row]]
+            views.append(Samples(capture.features, labels))
+            features = capture.features[candidates].max(axis=0)[None]
+            pooled.append(Samples(features, labels[candidates].any(axis=0)[None]))
+    return _concatenate(views), _concatenate(pooled)
 
 
-def _joined(parts: list[Seen]) -> Seen:
-    return Seen(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+def _concatenate(parts: list[Samples]) -> Samples:
+    return Samples(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
-def fit(seen: Seen) -> Callable[[NDArray[np.float32]], NDArray[np.float64]]:
-    """Linear scores of every kind, (N, D) -> (N, K), by ridge regression on what was shown."""
-    middle = seen.features.mean(axis=0, dtype=np.float64)
-    centred = seen.features - middle
+def fit(samples: Samples) -> Callable[[NDArray[np.float32]], NDArray[np.float64]]:
+    """Fit linear scores of every kind, (N, D) -> (N, K), by ridge regression."""
+    mean = samples.features.mean(axis=0, dtype=np.float64)
+    centred = samples.features - mean
     square = centred.T @ centred + RIDGE * np.eye(centred.shape[1])
-    weights = np.linalg.solve(square, centred.T @ (seen.shown - seen.shown.mean(axis=0)))
-    return lambda features: (features - middle) @ weights
+    weights = np.linalg.solve(square, centred.T @ (samples.labels - samples.labels.mean(axis=0)))
+    return lambda features: (features - mean) @ weights
 
 
-def mean_average_precision(scores: NDArray[np.float64], shown: NDArray[np.bool_]) -> tuple[float, float, int]:
-    """The mean of the kinds' average precisions, what random scores would have, and how many kinds count.
-
-    Average precision: walk down the list from the highest score; at each one that is right, note the share
-    that was right so far; take the mean of the notes.
-    """
-    scored = np.flatnonzero(shown.sum(axis=0) >= FEWEST)
-    right = np.take_along_axis(shown, np.argsort(-scores, axis=0, kind="stable"), axis=0)[:, scored]
+def mean_average_precision(
+    scores: NDArray[np.float64], labels: NDArray[np.bool_]
+) -> tuple[float, float, int]:
+    """Return mean average precision over kinds, its value for random scores, and the number of kinds."""
+    scored = np.flatnonzero(labels.sum(axis=0) >= MIN_POSITIVES)
+    right = np.take_along_axis(labels, np.argsort(-scores, axis=0, kind="stable"), axis=0)[:, scored]
     share = right.cumsum(axis=0) / np.arange(1, len(right) + 1)[:, None]
     precisions = (share * right).sum(axis=0) / right.sum(axis=0)
     return float(precisions.mean()), float(right.mean()), len(scored)
 
 
 def main() -> int:
-    found = list(run())
-    for each in found:
-        print(line(each.row()))
-    return 0 if all(each.met for each in found) else 1
+    results = list(run())
+    for result in results:
+        print(line(result.row()))
+    return 0 if all(result.met for result in results) else 1
 
 
 if __name__ == "__main__":

@@ -17,33 +17,30 @@ import numpy as np
 
 from benchmarks.measure import Agent, line
 from esceme.metrics import Scores, score
-from esceme.perception.views import cut_ids
-from esceme.synth.dataset import SHAPES, WorldConfig, embedded_world
-from esceme.synth.house import graph_of, make_house
-from esceme.synth.reader import Memory, Reader
-from esceme.synth.render import Renderer
-from esceme.synth.sights import Sights, view_shares
+from esceme.synth.dataset import WorldConfig, embedded_world, world_visibility
+from esceme.synth.instruction_follower import FollowerMemory, InstructionFollower
+from esceme.synth.visibility import Visibility
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.r2r import read_r2r
 from esceme.tasks.submission import Prediction, TrajectoryPoint
-from esceme.world import Atlas, SceneGraph, read_scenes
+from esceme.world import Atlas, read_scenes
 
-ORDER = WorldConfig("small")
+CONFIG = WorldConfig("small")
 SPLIT = "val_unseen"
 SEEDS, DRAWS = 5, 1000
 """Of the agents' randomness, and of the bootstrap."""
 WANDERED = 5
 """How far the random agent goes."""
 
-Walker = Callable[[Sights, Sequence[Episode], np.random.Generator], Iterator[list[int]]]
+Walker = Callable[[Visibility, Sequence[Episode], np.random.Generator], Iterator[list[int]]]
 """Lives the episodes of one house in order; gives the places of each walk."""
 
 
 def run(_data: Path | None = None) -> Iterator[Agent]:
-    episodes, sights = world()
-    atlas = Atlas(each.graph for each in sights.values())
-    found = {name: trial(walker, episodes, sights, atlas) for name, walker in WALKERS.items()}
+    episodes, visibility = world()
+    atlas = Atlas(each.graph for each in visibility.values())
+    found = {name: trial(walker, episodes, visibility, atlas) for name, walker in WALKERS.items()}
     sr = {name: _mean(scores, "sr") for name, scores in found.items()}
     spl = {name: _mean(scores, "spl") for name, scores in found.items()}
     wanted = {
@@ -63,28 +60,19 @@ def run(_data: Path | None = None) -> Iterator[Agent]:
         yield Agent.of(name, scores, *wanted[name], draws=DRAWS)
 
 
-def world() -> tuple[list[Episode], dict[str, Sights]]:
-    """The unseen episodes of the embedded world, and what can be seen in their houses."""
-    folder = DataFolder(embedded_world(ORDER))
-    graphs = read_scenes(folder.connectivity, ORDER.houses()[SPLIT])
-    return read_r2r(folder.splits("r2r")[SPLIT]), {name: look_around(name, graphs[name]) for name in graphs}
-
-
-def look_around(name: str, graph: SceneGraph) -> Sights:
-    """The sights of a house of the world, drawn again: the folder does not keep what each view shows."""
-    house = make_house(name, ORDER.seed)
-    again = graph_of(house)
-    same = again.viewpoints == graph.viewpoints and np.allclose(again.positions, graph.positions)
-    assert same, f"{name} is not the house in the cache, which an older generator made; remove that world"
-    renderer = Renderer(house, height=SHAPES[ORDER.size].height)
-    places, things = range(len(house.places)), len(house.furniture)
-    return Sights(
-        house, graph, np.stack([view_shares(cut_ids(renderer.objects(at)), things) for at in places])
-    )
+def world() -> tuple[list[Episode], dict[str, Visibility]]:
+    """The unseen episodes of the embedded world and the visibility of their houses."""
+    folder = DataFolder(embedded_world(CONFIG))
+    visibility = world_visibility(CONFIG, SPLIT)
+    for scene, graph in read_scenes(folder.connectivity, list(visibility)).items():
+        again = visibility[scene].graph
+        is_same = again.viewpoints == graph.viewpoints and np.allclose(again.positions, graph.positions)
+        assert is_same, f"{scene}: the cached house differs from the generated one; remove the cached world"
+    return read_r2r(folder.splits("r2r")[SPLIT]), visibility
 
 
 def trial(
-    walker: Walker, episodes: Sequence[Episode], sights: Mapping[str, Sights], atlas: Atlas
+    walker: Walker, episodes: Sequence[Episode], visibility: Mapping[str, Visibility], atlas: Atlas
 ) -> list[Scores]:
     """The scores of one agent, one per seed."""
     found = []
@@ -93,8 +81,8 @@ def trial(
         pairs = []
         for scene, group in groupby(episodes, key=lambda episode: episode.scene_id):
             told = list(group)
-            names = sights[scene].graph.viewpoints
-            for episode, places in zip(told, walker(sights[scene], told, generator), strict=True):
+            names = visibility[scene].graph.viewpoints
+            for episode, places in zip(told, walker(visibility[scene], told, generator), strict=True):
                 stands = tuple(TrajectoryPoint(names[place]) for place in places)
                 pairs.append((episode, Prediction(episode.episode_id, stands)))
         found.append(score(pairs, atlas))
@@ -109,9 +97,9 @@ def _mean(scores: Sequence[Scores], measure: str) -> float:
 
 
 def wander(
-    sights: Sights, episodes: Sequence[Episode], generator: np.random.Generator
+    visibility: Visibility, episodes: Sequence[Episode], generator: np.random.Generator
 ) -> Iterator[list[int]]:
-    graph = sights.graph
+    graph = visibility.graph
     for episode in episodes:
         places = [graph.index(episode.start)]
         for _ in range(WANDERED):
@@ -121,35 +109,35 @@ def wander(
 
 
 def go_straight(
-    sights: Sights, episodes: Sequence[Episode], generator: np.random.Generator
+    visibility: Visibility, episodes: Sequence[Episode], generator: np.random.Generator
 ) -> Iterator[list[int]]:
-    graph = sights.graph
+    graph = visibility.graph
     for episode in episodes:
         yield [graph.index(name) for name in graph.shortest_path(episode.start, episode.goal)]
 
 
-def read_with(remember: Callable[[Sights], Memory]) -> Walker:
+def read_with(remember: Callable[[Visibility], FollowerMemory]) -> Walker:
     def read(
-        sights: Sights, episodes: Sequence[Episode], generator: np.random.Generator
+        visibility: Visibility, episodes: Sequence[Episode], generator: np.random.Generator
     ) -> Iterator[list[int]]:
-        reader = Reader(sights, remember(sights))
+        reader = InstructionFollower(visibility, remember(visibility))
         for episode in episodes:
-            start = sights.graph.index(episode.start)
+            start = visibility.graph.index(episode.start)
             yield reader.follow(episode.instruction, start, episode.heading, generator)
 
     return read
 
 
-def no_memory(_: Sights) -> Memory:
-    return Memory(frozen=True)
+def no_memory(_: Visibility) -> FollowerMemory:
+    return FollowerMemory(frozen=True)
 
 
-def cold_memory(_: Sights) -> Memory:
-    return Memory()
+def cold_memory(_: Visibility) -> FollowerMemory:
+    return FollowerMemory()
 
 
-def full_memory(sights: Sights) -> Memory:
-    return Memory(set(range(len(sights.graph))), frozen=True)
+def full_memory(visibility: Visibility) -> FollowerMemory:
+    return FollowerMemory(set(range(len(visibility.graph))), frozen=True)
 
 
 WALKERS: Mapping[str, Walker] = {

@@ -12,7 +12,7 @@ from PIL import Image
 
 from esceme.cli.features import extract
 from esceme.errors import ConfigError, DataError
-from esceme.perception.encode import encode_panorama, make_encoder
+from esceme.perception.encoders import encode_panorama, make_encoder
 from esceme.perception.views import read_panorama
 from esceme.world import open_features
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from esceme.cli import main
-from esceme.synth.dataset import SHAPES, Shape, WorldConfig
+from esceme.synth.dataset import WORLD_SHAPES, WorldConfig, WorldShape
 from esceme.tasks.manifest import check_manifest
 
 pytestmark = pytest.mark.long
@@ -34,13 +34,13 @@ def test_a_world_is_made_and_spoken_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     houses = {"train": 1, "val_unseen": 1, "test": 1}
-    walks = {"train": 8, "val_seen": 4, "val_unseen": 8, "test": 4}
-    monkeypatch.setitem(SHAPES, "tiny", Shape(houses, walks, 2, 64))
+    paths = {"train": 8, "val_seen": 4, "val_unseen": 8, "test": 4}
+    monkeypatch.setitem(WORLD_SHAPES, "tiny", WorldShape(houses, paths, 2, 64))
     out = tmp_path / "out"
     assert run(tmp_path, "--processes", "1") == 0
     printed = capsys.readouterr()
     assert printed.out.startswith(f"{out}: 3 houses, ") and printed.out.count("\n") == 1
-    assert "houses" in printed.err and "% of the instructions hold a decision" in printed.err
+    assert "houses" in printed.err and "% of the instructions have a decision" in printed.err
     assert list(check_manifest(out)) == []
     assert main(["data", "check", str(out)]) == 0
     assert "nothing is wrong" in capsys.readouterr().err

@@ -1,65 +1,60 @@
-"""What tests of the embedded world share: houses looked at, walks through them, and a tiny world."""
+"""Shared fixtures: visibility of generated houses, annotated paths through them, and the tiny world."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
-from esceme.synth.capture import sights_of
+from esceme.synth.annotated_paths import AnnotatedPath, sample_paths
+from esceme.synth.capture import compute_visibility
 from esceme.synth.dataset import WorldConfig, embedded_world
-from esceme.synth.house import graph_of, make_house
-from esceme.synth.sights import Sights
-from esceme.synth.walks import Walk, take_walks
+from esceme.synth.house import build_graph, generate_house
+from esceme.synth.visibility import Visibility
 
 HEIGHT = 128
-"""Of the pictures in which houses are looked at, in pixels."""
-WALKS = 20
+"""Panorama height for computing visibility, in pixels."""
+NUM_PATHS = 20
 
 
 @pytest.fixture(autouse=True)
-def leave_the_users_cache_alone(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def separate_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ESCEME_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 @pytest.fixture(scope="session")
-def look() -> Callable[[int], Sights]:
-    """What is seen in a house, by its number; every house is looked at once."""
+def visibility_of() -> Callable[[int], Visibility]:
+    """Visibility of a house by its number, computed once."""
 
     @cache
-    def look_at(number: int) -> Sights:
-        house = make_house(f"home-{number:04d}", seed=0)
-        return sights_of(house, graph_of(house), height=HEIGHT)
+    def compute(number: int) -> Visibility:
+        house = generate_house(f"home-{number:04d}", seed=0)
+        return compute_visibility(house, build_graph(house), height=HEIGHT)
 
-    return look_at
+    return compute
 
 
 @pytest.fixture(scope="session")
-def walks_of(look: Callable[[int], Sights]) -> Callable[[int], list[Walk]]:
-    """Walks through a house, by its number."""
+def paths_of(visibility_of: Callable[[int], Visibility]) -> Callable[[int], list[AnnotatedPath]]:
+    """Annotated paths of a house by its number, sampled once."""
 
     @cache
-    def walk_through(number: int) -> list[Walk]:
-        return take_walks(look(number), WALKS, np.random.default_rng(number))
+    def sample(number: int) -> list[AnnotatedPath]:
+        return sample_paths(visibility_of(number), NUM_PATHS, np.random.default_rng(number))
 
-    return walk_through
+    return sample
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The tiny world, made once for all workers; read-only, copy before damaging."""
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny world, generated once for all test workers; read-only, copy it before changing files."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    with pytest.MonkeyPatch.context() as patch, (shared / "world.lock").open("w") as lock:
+    with pytest.MonkeyPatch.context() as patch, FileLock(shared / "world.lock"):
         patch.setenv("ESCEME_CACHE", str(shared / "shared-cache"))
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        made = embedded_world(WorldConfig("tiny"), processes=1)
-        fcntl.flock(lock, fcntl.LOCK_UN)
-    yield made
+        return embedded_world(WorldConfig("tiny"), processes=1)

@@ -13,9 +13,9 @@ from rich.table import Table
 
 from esceme.cli.console import note, print_json, progress, tables
 from esceme.errors import ConfigError
-from esceme.perception.encode import encode_panorama, make_encoder
-from esceme.perception.matching import Matching, match_next_hops
-from esceme.perception.semantic import Summary, WordTable, write_semantic
+from esceme.perception.encoders import encode_panorama, make_encoder
+from esceme.perception.next_hop_matching import NextHopAuc, match_next_hops
+from esceme.perception.semantic_features import SemanticSummary, WordTable, write_semantic
 from esceme.perception.views import find_panoramas, read_panorama
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import Episode
@@ -140,8 +140,8 @@ def semantic(
     if out.suffix not in HDF5_SUFFIXES:
         raise ConfigError(f"--out {out}: give a name that ends in {' or '.join(HDF5_SUFFIXES)}")
     words, episodes = _words(data, glove), _instructed(data, split)
-    summary = write_semantic(data, out, words=words, reach=reach, watch=progress)
-    matching = match_next_hops(data, episodes, reach=reach, watch=progress) if episodes else None
+    summary = write_semantic(data, out, words=words, reach=reach, progress=progress)
+    matching = match_next_hops(data, episodes, reach=reach, progress=progress) if episodes else None
     if json:
         report = {"out": str(out), "words": words.source, "reach": reach, "bytes": out.stat().st_size}
         matched = None if matching is None else {"split": split} | matching._asdict()
@@ -173,7 +173,7 @@ def _instructed(data: Path, split: str) -> list[Episode]:
     return found
 
 
-def _show(out: Path, summary: Summary, matching: Matching | None, split: str) -> None:
+def _show(out: Path, summary: SemanticSummary, matching: NextHopAuc | None, split: str) -> None:
     table = Table("", "annotated boxes", "re-projected")
     for row, field, style in (
         ("names per viewpoint", "names_per_viewpoint", ".1f"),

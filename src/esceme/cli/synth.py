@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from esceme.cli.console import note, print_json, progress
@@ -21,12 +20,11 @@ def synth(
     cache: bool = True,
     json: bool = False,
 ) -> int:
-    """Make the embedded world: generated houses with pictures, features and every task, in public formats.
+    """Generate the embedded world: houses with panoramas, features and all tasks, in the public formats.
 
-    The folder is laid out like the public datasets, so everything that reads those reads it. A world is made
-    once per size, seed and version and kept in ESCEME_CACHE (default: the user's cache folder); the bytes are
-    the same with and without the cache. An interrupted run leaves nothing behind, a killed one at most a
-    hidden folder whose name ends in .part.
+    The folder has the layout of the public datasets. A world is generated once per size, seed and version and
+    cached in ESCEME_CACHE (default: the user's cache folder); the files are the same with and without the
+    cache. An interrupted run leaves nothing behind, a killed one at most a hidden folder that ends in .part.
 
     Examples:
         esceme synth --out world
@@ -34,29 +32,24 @@ def synth(
         esceme synth --out large --scenes 60 --processes 8 --no-cache
 
     Args:
-        out: the folder to write; it must not exist yet, or be empty.
-        size: tiny (tests; seconds) or small (the demo; about two minutes on two cores).
-        scenes: how many houses to train on, instead of the size's own number.
-        seed: of everything.
-        processes: how many houses are photographed side by side; changes nothing about the result.
-        cache: with --no-cache, the world is neither taken from the cache nor left there.
-        json: print one json object instead of a sentence.
+        out: folder to write; it must not exist yet, or be empty.
+        size: tiny (for tests; seconds) or small (for the demo; about two minutes on two cores).
+        scenes: number of training houses, instead of the size's own number.
+        seed: seed of all random choices.
+        processes: number of processes that render houses; it does not change the files.
+        cache: with --no-cache, the world is neither read from the cache nor stored there.
+        json: print one JSON object instead of text.
     """
     if processes < 1:
-        raise ConfigError(f"--processes {processes}: at least one has to do the work")
-    order = WorldConfig(size=size, seed=seed, scenes=scenes)
-    write_world(out, order, processes=processes, watch=_watch, cache=cache)
-    made = read_json(out / COMPANION, dict[str, object])
+        raise ConfigError(f"--processes {processes}: give 1 or more")
+    config = WorldConfig(size=size, seed=seed, scenes=scenes)
+    write_world(out, config, processes=processes, progress=progress, cache=cache)
+    summary = read_json(out / COMPANION, dict[str, object])
     if json:
-        print_json({"out": str(out), **made})
+        print_json({"out": str(out), **summary})
     else:
-        share = made["instructions_needing_memory"]
-        print(
-            f"{out}: " + ", ".join(f"{made[key]} {key}" for key in ("houses", "viewpoints", "instructions"))
-        )
-        note(f"{share:.0%} of the instructions hold a decision that only what lies beyond settles")
+        counts = ", ".join(f"{summary[key]} {key}" for key in ("houses", "viewpoints", "instructions"))
+        print(f"{out}: {counts}")
+        share = summary["instructions_needing_memory"]
+        note(f"{share:.0%} of the instructions have a decision that requires memory of a neighbour")
     return 0
-
-
-def _watch(numbers: Iterable[int], label: str) -> Iterable[int]:
-    return progress(numbers, label)

@@ -195,7 +195,7 @@ def _find_data(name: str | None, *, is_main: bool) -> Path:
     if world != EMBEDDED:
         return Path(name) if name else default_data()
     config = WorldConfig(cast(Size, size or "small"))
-    return embedded_world(config, watch=progress if is_main else lambda numbers, label: numbers)
+    return embedded_world(config, progress=progress if is_main else lambda items, label: items)
 
 
 def _warn(recipe: str, experiment: Experiment, data: DataFolder) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from esceme.errors import ConfigError
 from esceme.files import read_json
 from esceme.navigator import Navigator
-from esceme.perception.semantic import WordTable
+from esceme.perception.semantic_features import WordTable
 from esceme.tasks.symptoms import Rooms
 from esceme.tasks.text import Vocabulary
 

@@ -1,7 +1,15 @@
-"""The embedded world: generated houses, photographed and told about, in exactly the public file formats."""
+"""The embedded world: generated houses with panoramas, features and task files in the public formats."""
 
 from esceme.synth.dataset import WorldConfig, embedded_world, write_world
-from esceme.synth.house import graph_of, make_house
+from esceme.synth.house import build_graph, generate_house
 from esceme.synth.render import Panorama, render
 
-__all__ = ["WorldConfig", "Panorama", "embedded_world", "graph_of", "make_house", "render", "write_world"]
+__all__ = [
+    "Panorama",
+    "WorldConfig",
+    "build_graph",
+    "embedded_world",
+    "generate_house",
+    "render",
+    "write_world",
+]

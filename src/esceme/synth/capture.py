@@ -1,4 +1,4 @@
-"""One place of a generated house photographed: the picture, its features, and the list of what was drawn."""
+"""Capture of one viewpoint of a generated house: image, features, object boxes and visible viewpoints."""
 
 from __future__ import annotations
 
@@ -10,97 +10,98 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from esceme.perception.encode import Encoder, encode_panorama
+from esceme.perception.encoders import Encoder, encode_panorama
 from esceme.perception.views import cut_ids
-from esceme.synth.plan import House
+from esceme.synth.house_model import House
 from esceme.synth.render import Panorama, Renderer
-from esceme.synth.sights import NOTICED, Sights, view_shares
+from esceme.synth.visibility import MIN_COVERAGE, Visibility, view_coverage
 from esceme.world.geometry import direction
 from esceme.world.graph import SceneGraph
 
 JPEG_QUALITY = 88
-REACH = 3.0
-"""Objects within this many metres are listed for a viewpoint, as REVERIE does."""
-FRAME = (640, 480)
-"""Width and height of the pictures that boxes are measured on."""
+MAX_OBJECT_DISTANCE = 3.0
+"""Objects within this many metres are listed for a viewpoint, as in REVERIE."""
+IMAGE_SIZE = (640, 480)
+"""Width and height of the view images that boxes refer to."""
 
 
 @dataclass(frozen=True)
-class Capture:
-    """What is kept of a place."""
+class ViewpointCapture:
+    """Everything that is stored for a viewpoint."""
 
-    picture: bytes
-    """The panorama as JPEG."""
+    jpeg: bytes
+    """The panorama."""
     features: NDArray[np.float32]
     """(V, D)"""
-    share: NDArray[np.float32]
-    """(V, F): how much of each view each thing fills."""
+    coverage: NDArray[np.float32]
+    """(V, F): share of each view that each object covers."""
     objects: list[dict[str, Any]]
-    """The things near by in the form of the public object file."""
+    """Nearby objects in the format of the public object file."""
     visible: NDArray[np.bool_]
-    """(P,): which other places can be seen from here."""
+    """(P,): which other viewpoints are visible."""
 
 
-def capture(house: House, renderer: Renderer, place: int, encoder: Encoder) -> Capture:
-    """Photograph one place; the encoder is given the pixels as they are stored and nothing else."""
-    panorama = renderer.render(place)
+def capture_viewpoint(house: House, renderer: Renderer, viewpoint: int, encoder: Encoder) -> ViewpointCapture:
+    """Render and encode one viewpoint; the encoder gets only the pixels of the stored JPEG."""
+    panorama = renderer.render(viewpoint)
     file = io.BytesIO()
     Image.fromarray(panorama.rgb).save(file, "JPEG", quality=JPEG_QUALITY, subsampling=0)
     stored = np.asarray(Image.open(io.BytesIO(file.getvalue())))
-    ids = cut_ids(panorama.objects)
-    share = view_shares(ids, len(house.furniture))
-    return Capture(
-        picture=file.getvalue(),
+    objects = cut_ids(panorama.objects)
+    coverage = view_coverage(objects, len(house.furniture))
+    return ViewpointCapture(
+        jpeg=file.getvalue(),
         features=encode_panorama(encoder, stored),
-        share=share,
-        objects=_objects(house, panorama, ids, share),
-        visible=_visible(house, panorama, place),
+        coverage=coverage,
+        objects=_nearby_objects(house, panorama, objects, coverage),
+        visible=_visible_viewpoints(house, panorama, viewpoint),
     )
 
 
-def sights_of(house: House, graph: SceneGraph, *, height: int) -> Sights:
-    """What is seen of a house from each of its places, without taking pictures."""
-    renderer, things = Renderer(house, height=height), len(house.furniture)
-    shares = [view_shares(cut_ids(renderer.objects(at)), things) for at in range(len(house.places))]
-    return Sights(house, graph, np.stack(shares))
+def compute_visibility(house: House, graph: SceneGraph, *, height: int) -> Visibility:
+    """Compute the visibility of a house without shading images; `height` is that of the panoramas."""
+    renderer, count = Renderer(house, height=height), len(house.furniture)
+    viewpoints = range(len(house.viewpoints))
+    coverage = [view_coverage(cut_ids(renderer.render_objects(index)), count) for index in viewpoints]
+    return Visibility(house, graph, np.stack(coverage))
 
 
-def _objects(
-    house: House, panorama: Panorama, ids: NDArray[np.int16], share: NDArray[np.float32]
+def _nearby_objects(
+    house: House, panorama: Panorama, objects: NDArray[np.int16], coverage: NDArray[np.float32]
 ) -> list[dict[str, Any]]:
     nearest = np.full(len(house.furniture) + 1, np.inf, dtype=np.float32)
     np.minimum.at(nearest, panorama.objects.ravel(), panorama.depth.ravel())
-    listed = []
-    for index, thing in enumerate(house.furniture):
-        views = np.flatnonzero(share[:, index] >= NOTICED)
-        if len(views) and nearest[index] <= REACH:
-            listed.append(
+    records = []
+    for index, item in enumerate(house.furniture):
+        views = np.flatnonzero(coverage[:, index] >= MIN_COVERAGE)
+        if len(views) and nearest[index] <= MAX_OBJECT_DISTANCE:
+            records.append(
                 {
-                    "id": thing.object_id,
-                    "name": thing.name.replace(" ", "#"),
+                    "id": item.object_id,
+                    "name": item.name.replace(" ", "#"),
                     "views": views.tolist(),
-                    "boxes": [_box(ids[view] == index) for view in views],
+                    "boxes": [_bounding_box(objects[view] == index) for view in views],
                 }
             )
-    return listed
+    return records
 
 
-def _box(shown: NDArray[np.bool_]) -> list[int]:
-    """The frame around what is shown, [x, y, width, height] in pixels of `FRAME`."""
-    rows, columns = np.flatnonzero(shown.any(axis=1)), np.flatnonzero(shown.any(axis=0))
-    down, right = FRAME[1] / shown.shape[0], FRAME[0] / shown.shape[1]
-    x, y = columns[0] * right, rows[0] * down
-    return [round(x), round(y), round((columns[-1] + 1) * right - x), round((rows[-1] + 1) * down - y)]
+def _bounding_box(mask: NDArray[np.bool_]) -> list[int]:
+    """Return the bounding box of a mask, [x, y, width, height] in pixels of `IMAGE_SIZE`."""
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    scale_y, scale_x = IMAGE_SIZE[1] / mask.shape[0], IMAGE_SIZE[0] / mask.shape[1]
+    x, y = columns[0] * scale_x, rows[0] * scale_y
+    return [round(x), round(y), round((columns[-1] + 1) * scale_x - x), round((rows[-1] + 1) * scale_y - y)]
 
 
-def _visible(house: House, panorama: Panorama, place: int) -> NDArray[np.bool_]:
-    """Places in whose direction nothing is nearer than they are."""
-    positions = np.array([each.position for each in house.places])
-    offsets = positions - positions[place]
-    seen = direction(offsets)
+def _visible_viewpoints(house: House, panorama: Panorama, viewpoint: int) -> NDArray[np.bool_]:
+    """Return the viewpoints in whose direction the depth is not smaller than their distance."""
+    positions = np.array([other.position for other in house.viewpoints])
+    offsets = positions - positions[viewpoint]
+    towards = direction(offsets)
     height, width = panorama.depth.shape
-    column = ((seen.heading + np.pi) / (2 * np.pi) * width).astype(int) % width
-    row = ((np.pi / 2 - seen.elevation) / np.pi * height).astype(int).clip(0, height - 1)
+    column = ((towards.heading + np.pi) / (2 * np.pi) * width).astype(int) % width
+    row = ((np.pi / 2 - towards.elevation) / np.pi * height).astype(int).clip(0, height - 1)
     visible = panorama.depth[row, column] >= np.linalg.norm(offsets, axis=1) - 0.05
-    visible[place] = False
+    visible[viewpoint] = False
     return visible

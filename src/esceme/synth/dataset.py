@@ -1,7 +1,7 @@
-"""The embedded world as a data folder: generated houses, photographed and told about, in the public formats.
+"""The embedded world as a data folder in the public formats.
 
-A world is made once per seed, size and version, kept in the cache, and copied from there; the bytes are the
-same with and without it.
+A world is generated once per size, seed and version and cached. The files are the same with and without the
+cache, and with any number of processes.
 """
 
 from __future__ import annotations
@@ -10,17 +10,12 @@ import gzip
 import hashlib
 import os
 import shutil
-import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
-from multiprocessing import get_context, parent_process
+from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Thread
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -29,9 +24,14 @@ import numpy as np
 from esceme import __version__
 from esceme.errors import ConfigError, DataError
 from esceme.files import atomic_open, write_json, write_text
-from esceme.perception.encode import make_encoder
-from esceme.synth.annotations import (
-    Walks,
+from esceme.perception.encoders import make_encoder
+from esceme.synth.annotated_paths import AnnotatedPath, fraction_needing_memory, sample_paths
+from esceme.synth.capture import ViewpointCapture, capture_viewpoint, compute_visibility
+from esceme.synth.house import build_graph, generate_house
+from esceme.synth.house_model import EYE, House
+from esceme.synth.render import Renderer
+from esceme.synth.task_files import (
+    PathsBySplit,
     write_augmentation,
     write_cvdn,
     write_r2r,
@@ -39,23 +39,19 @@ from esceme.synth.annotations import (
     write_rxr,
     write_tour_file,
 )
-from esceme.synth.capture import Capture, capture, sights_of
-from esceme.synth.house import graph_of, make_house
-from esceme.synth.plan import EYE, House
-from esceme.synth.render import Renderer
-from esceme.synth.sights import Sights
-from esceme.synth.walks import Walk, share_needing_memory, take_walks
+from esceme.synth.visibility import Visibility
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.manifest import COMPANION, write_manifest
 from esceme.tasks.text import WordPiece, build_wordpiece
+from esceme.workers import Job, iterate_jobs
 from esceme.world.features import write_features
 
 Size = Literal["tiny", "small"]
-Watch = Callable[[Iterable[int], str], Iterable[int]]
-"""Something that shows progress over numbers under a label."""
+ProgressBar = Callable[[Iterable[int], str], Iterable[int]]
+"""Takes an iterable and a label; returns the iterable and displays progress while it is consumed."""
 
-LABELS = {
+ROOM_LABELS = {
     "bathroom": "a",
     "bedroom": "b",
     "closet": "c",
@@ -68,339 +64,302 @@ LABELS = {
     "office": "o",
     "stairs": "s",
 }
-"""Kinds of room -> the letters that Matterport3D labels them with."""
+"""Room kind -> Matterport3D's label."""
 
 
-class Shape(NamedTuple):
-    """How large a world is."""
+class WorldShape(NamedTuple):
+    """Numbers of houses and paths, and the image size."""
 
-    houses: dict[str, int]
-    """Split -> how many houses of its own; val_seen lives in those of train."""
-    walks: dict[str, int]
-    """Split -> walks per house."""
-    more: int
-    """Walks per house of train, at most, that augment it."""
+    num_houses: dict[str, int]
+    """Split -> number of houses; val_seen uses those of train."""
+    num_paths: dict[str, int]
+    """Split -> paths per house."""
+    num_extra_paths: int
+    """Maximum number of paths per training house for augmentation."""
     height: int
-    """Of the panoramas in pixels; they are twice as wide."""
+    """Height of the panoramas in pixels; they are twice as wide."""
 
 
-SHAPES: dict[Size, Shape] = {
-    "tiny": Shape(
+WORLD_SHAPES: dict[Size, WorldShape] = {
+    "tiny": WorldShape(
         {"train": 2, "val_unseen": 1, "test": 1},
         {"train": 12, "val_seen": 4, "val_unseen": 12, "test": 4},
-        20,
-        256,
+        num_extra_paths=20,
+        height=256,
     ),
-    "small": Shape(
+    "small": WorldShape(
         {"train": 24, "val_unseen": 6, "test": 2},
         {"train": 60, "val_seen": 6, "val_unseen": 40, "test": 20},
-        300,
-        512,
+        num_extra_paths=300,
+        height=512,
     ),
 }
 SPLITS = ("train", "val_seen", "val_unseen", "test")
 ENCODER = "small"
-ROOMS_OF_CODE = ("world", "tasks", "perception", "synth")
-"""Whose code decides the bytes of a world."""
 LONGEST_TOUR = 100
 
 
 @dataclass(frozen=True)
 class WorldConfig:
-    """What is asked for: it determines every byte."""
+    """Options of a world; they determine every byte of it."""
 
     size: Size = "small"
     seed: int = 0
     scenes: int | None = None
-    """How many houses to train on, instead of the size's own number; the other splits keep their share."""
+    """Number of training houses instead of the size's own number; the other splits do not change."""
 
     def __post_init__(self) -> None:
-        if self.size not in SHAPES:
-            raise ConfigError(f"no size '{self.size}'; there are {', '.join(SHAPES)}")
+        if self.size not in WORLD_SHAPES:
+            raise ConfigError(f"no size '{self.size}'; there are {', '.join(WORLD_SHAPES)}")
         if self.seed < 0:
             raise ConfigError(f"the seed is {self.seed}; give 0 or more")
         if self.scenes is not None and not 1 <= self.scenes <= 1000:
             raise ConfigError(f"{self.scenes} scenes were asked for; give 1 to 1000")
 
     @property
+    def shape(self) -> WorldShape:
+        """The shape of the size."""
+        return WORLD_SHAPES[self.size]
+
+    @property
     def key(self) -> str:
-        """A name for the content: the same order, made by the same code, has the same bytes."""
-        text = f"{__version__} {self.size} {self.seed} {self.scenes} {_code()}"
+        """Cache key: a digest of the options, the version and the code."""
+        text = f"{__version__} {self.size} {self.seed} {self.scenes} {_code_digest()}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def houses(self) -> dict[str, list[str]]:
-        """Split -> the names of its houses."""
-        shape = SHAPES[self.size]
-        wanted = shape.houses | ({"train": self.scenes} if self.scenes else {})
-        numbers = iter(range(sum(wanted.values())))
-        houses = {split: [f"home-{next(numbers):04d}" for _ in range(n)] for split, n in wanted.items()}
-        return {**houses, "val_seen": houses["train"]}
+    def scene_ids(self) -> dict[str, list[str]]:
+        """Return the scene ids of every split."""
+        num_houses = self.shape.num_houses | ({"train": self.scenes} if self.scenes else {})
+        numbers = iter(range(sum(num_houses.values())))
+        scenes = {split: [f"home-{next(numbers):04d}" for _ in range(n)] for split, n in num_houses.items()}
+        return {**scenes, "val_seen": scenes["train"]}
 
 
 @lru_cache
-def _code() -> str:
-    """A fingerprint of the code that makes worlds: a world of another code is another world."""
+def _code_digest() -> str:
+    """Return a digest of the source files that determine the content of a world."""
     package = Path(__file__).parents[1]
-    files = sorted(each for room in ROOMS_OF_CODE for each in (package / room).glob("*.py"))
+    rooms = ("world", "tasks", "perception", "synth")
+    files = sorted(file for room in rooms for file in (package / room).glob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def cache_folder() -> Path:
-    """Where worlds are kept: `ESCEME_CACHE`, else the user's cache folder."""
-    given = os.environ.get("ESCEME_CACHE")
-    if given:
-        return Path(given)
+    """Return `ESCEME_CACHE`, else `esceme` in the user's cache folder."""
+    folder = os.environ.get("ESCEME_CACHE")
+    if folder:
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "esceme"
 
 
 def embedded_world(
-    order: WorldConfig, *, processes: int = 2, watch: Watch = lambda numbers, label: numbers
+    config: WorldConfig, *, processes: int = 2, progress: ProgressBar = lambda items, label: items
 ) -> Path:
-    """The folder of a world in the cache, made first where it is not there yet."""
-    home = cache_folder() / "worlds" / order.key
-    if home.is_dir():
-        return home
+    """Return the cached folder of a world; generate it first if it does not exist."""
+    folder = cache_folder() / "worlds" / config.key
+    if folder.is_dir():
+        return folder
     try:
-        with _becoming(home) as part:
-            _make(part, order, processes, watch)
+        with _new_folder(folder) as part:
+            _generate(part, config, processes, progress)
     except DataError:
-        if not home.is_dir():  # otherwise another process was quicker, and made the same
+        if not folder.is_dir():  # otherwise another process has created the same world meanwhile
             raise
-    return home
+    return folder
 
 
 def write_world(
     out: Path,
-    order: WorldConfig,
+    config: WorldConfig,
     *,
     processes: int = 2,
-    watch: Watch = lambda numbers, label: numbers,
+    progress: ProgressBar = lambda items, label: items,
     cache: bool = True,
 ) -> Path:
-    """A world in a folder of your own, which must not exist yet or be empty."""
+    """Write a world to a folder that must not exist yet or be empty, and return the folder."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DataError(f"{out}: is there already; give a new or an empty folder")
+        raise DataError(f"{out}: exists already; give a new or an empty folder")
     if out.exists() and (out.is_mount() or out.samefile(".")):
-        raise DataError(f"{out}: you are in it, or a disk is mounted there; give a new folder below it")
-    with _becoming(out) as part:
+        raise DataError(f"{out}: is the current folder or a mount point; give a new folder below it")
+    with _new_folder(out) as part:
         if cache:
-            shutil.copytree(embedded_world(order, processes=processes, watch=watch), part, dirs_exist_ok=True)
+            world = embedded_world(config, processes=processes, progress=progress)
+            shutil.copytree(world, part, dirs_exist_ok=True)
         else:
-            _make(part, order, processes, watch)
+            _generate(part, config, processes, progress)
     return out
 
 
-def sights_of_world(order: WorldConfig, split: str) -> dict[str, Sights]:
-    """What is seen in each house of a split, as it was when the world was made: for scripted readers only."""
-    houses = [make_house(name, order.seed) for name in order.houses()[split]]
-    height = SHAPES[order.size].height
-    return {house.scene_id: sights_of(house, graph_of(house), height=height) for house in houses}
+def world_visibility(config: WorldConfig, split: str) -> dict[str, Visibility]:
+    """Return scene id -> visibility for a split, recomputed as at generation; for scripted agents only."""
+    houses = [generate_house(scene_id, config.seed) for scene_id in config.scene_ids()[split]]
+    height = config.shape.height
+    return {house.scene_id: compute_visibility(house, build_graph(house), height=height) for house in houses}
 
 
 @contextmanager
-def _becoming(home: Path) -> Iterator[Path]:
-    """A folder that appears under its name, complete, when the block ends well; otherwise nothing changes.
+def _new_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder that is renamed to `path` on success and deleted on failure.
 
-    What is there already is replaced only if it is an empty folder.
+    An existing `path` is replaced only if it is an empty folder.
     """
-    home = home.resolve()
+    path = path.resolve()
     try:
-        home.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=home.parent, prefix=f".{home.name}.", suffix=".part") as hidden:
-            part = Path(hidden) / home.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.", suffix=".part") as hidden:
+            part = Path(hidden) / path.name
             part.mkdir()
             yield part
-            part.rename(home)
+            part.rename(path)
     except OSError as error:
-        raise DataError(f"{home}: cannot be written ({error.strerror or error})") from None
+        raise DataError(f"{path}: cannot be written ({error.strerror or error})") from None
 
 
-# -- making ----------------------------------------------------------------------------------------------
+# -- generation ------------------------------------------------------------------------------------------
+
+Captures = tuple[House, list[ViewpointCapture]]
 
 
-class _Photographed(NamedTuple):
-    """A house and everything that was seen in it."""
-
-    house: House
-    captures: list[Capture]
-
-
-def _make(root: Path, order: WorldConfig, processes: int, watch: Watch) -> None:
-    shape, houses = SHAPES[order.size], order.houses()
-    names = list(dict.fromkeys(name for each in houses.values() for name in each))
-    seen: dict[str, Sights] = {}
-    near: dict[str, list[dict[str, object]]] = {}
+def _generate(root: Path, config: WorldConfig, processes: int, progress: ProgressBar) -> None:
+    scene_ids = list(dict.fromkeys(scene for scenes in config.scene_ids().values() for scene in scenes))
+    visibility: dict[str, Visibility] = {}
+    nearby: dict[str, list[dict[str, object]]] = {}
     rooms: dict[str, dict[str, tuple[int, str, str]]] = {}
 
     def features() -> Iterator[tuple[str, np.ndarray]]:
-        for house, captures in _photograph(names, order, processes, watch):
+        for house, captures in _capture_houses(scene_ids, config, processes, progress):
+            scene = house.scene_id
             _write_house(root, house, captures)
-            seen[house.scene_id] = Sights(house, graph_of(house), np.stack([each.share for each in captures]))
-            rooms[house.scene_id] = _rooms(house)
-            for place, taken in zip(house.places, captures, strict=True):
-                key = f"{house.scene_id}_{place.viewpoint}"
-                near[key] = taken.objects
-                yield key, taken.features
+            coverage = np.stack([capture.coverage for capture in captures])
+            visibility[scene] = Visibility(house, build_graph(house), coverage)
+            labels = [ROOM_LABELS.get(room.kind, "z") for room in house.rooms]
+            room_of = {viewpoint.viewpoint_id: viewpoint.room for viewpoint in house.viewpoints}
+            rooms[scene] = {name: (room, labels[room], labels[room]) for name, room in room_of.items()}
+            for viewpoint, capture in zip(house.viewpoints, captures, strict=True):
+                key = f"{scene}_{viewpoint.viewpoint_id}"
+                nearby[key] = capture.objects
+                yield key, capture.features
 
     write_features(root / f"features/{ENCODER}.hdf5", features())
-    write_text(root / "connectivity/scans.txt", "\n".join(names) + "\n")
-    write_json(root / "rooms/viewpoint_rooms.json", {"label_name": _label_names(), "panos": rooms})
+    write_text(root / "connectivity/scans.txt", "\n".join(scene_ids) + "\n")
+    label_names = {label: kind for kind, label in ROOM_LABELS.items()} | {"z": "other room"}
+    write_json(root / "rooms/viewpoint_rooms.json", {"label_name": label_names, "panos": rooms})
     with atomic_open(root / "objects/reverie_objects.json.gz") as file:
-        file.write(gzip.compress(msgspec.json.encode(near), mtime=0))
-    walks, more = _walks(order, houses, seen, shape)
-    _write_tasks(root, order, walks, near)
-    write_text(root / "tokenizer/vocab.txt", "\n".join(build_wordpiece(_texts(root))) + "\n")
-    write_augmentation(root, more, WordPiece.read(root / "tokenizer/vocab.txt"))
+        file.write(gzip.compress(msgspec.json.encode(nearby), mtime=0))
+    paths, extra_paths = _sample_all_paths(config, visibility)
+    _write_tasks(root, config, paths, nearby)
+    instructions = (
+        episode.instruction
+        for name, task in TASKS.items()
+        for file in DataFolder(root).splits(name).values()
+        for episode in task.read(file)
+    )
+    write_text(root / "tokenizer/vocab.txt", "\n".join(build_wordpiece(instructions)) + "\n")
+    write_augmentation(root, extra_paths, WordPiece.read(root / "tokenizer/vocab.txt"))
     write_manifest(root)
 
 
-def _photograph(
-    names: Sequence[str], order: WorldConfig, processes: int, watch: Watch
-) -> Iterator[_Photographed]:
-    """Every house in order; several processes work side by side, which changes nothing about the bytes."""
-    jobs = [(name, order.seed, SHAPES[order.size].height) for name in names]
-    if processes <= 1:
-        for index in watch(range(len(jobs)), "houses"):
-            yield _photograph_house(jobs[index])
-        return
-    with _one_thread_each(), ProcessPoolExecutor(processes, get_context("spawn"), _follow_parent) as pool:
-        done = pool.map(_photograph_house, jobs)
-        try:
-            for _ in watch(range(len(jobs)), "houses"):
-                yield next(done)
-        except BrokenProcessPool:
-            raise DataError("a process that photographs houses was killed; is memory short?") from None
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+def _capture_houses(
+    scene_ids: Sequence[str], config: WorldConfig, processes: int, progress: ProgressBar
+) -> Iterator[Captures]:
+    """Yield every house in order, captured in parallel by several processes."""
+    functions = [partial(_capture_house, scene, config.seed, config.shape.height) for scene in scene_ids]
+    captured: Iterator[Captures]
+    if processes > 1:
+        jobs = [Job(scene, function) for scene, function in zip(scene_ids, functions, strict=True)]
+        captured = iterate_jobs(jobs, processes=processes)
+    else:
+        captured = (function() for function in functions)
+    for _ in progress(range(len(scene_ids)), "houses"):
+        yield next(captured)
 
 
-def _follow_parent() -> None:
-    """In a process started to help: end without a word when interrupted, and whenever the parent ends."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    parent = parent_process()
-    assert parent is not None
-
-    def end() -> None:
-        parent.join()
-        os._exit(1)
-
-    Thread(target=end, daemon=True).start()
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Processes started inside use one thread for linear algebra: there are as many of them as cores."""
-    before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"
-    try:
-        yield
-    finally:
-        os.environ.pop("OMP_NUM_THREADS")
-        if before is not None:
-            os.environ["OMP_NUM_THREADS"] = before
-
-
-def _photograph_house(job: tuple[str, int, int]) -> _Photographed:
-    name, seed, height = job
-    house = make_house(name, seed)
+def _capture_house(scene_id: str, seed: int, height: int, _send: object = None) -> Captures:
+    house = generate_house(scene_id, seed)
     renderer, encoder = Renderer(house, height=height), make_encoder(ENCODER)
-    return _Photographed(house, [capture(house, renderer, at, encoder) for at in range(len(house.places))])
+    viewpoints = range(len(house.viewpoints))
+    return house, [capture_viewpoint(house, renderer, index, encoder) for index in viewpoints]
 
 
-def _write_house(root: Path, house: House, captures: Sequence[Capture]) -> None:
-    adjacent = np.zeros((len(house.places), len(house.places)), dtype=bool)
+def _write_house(root: Path, house: House, captures: Sequence[ViewpointCapture]) -> None:
+    """Write panoramas and the connectivity file."""
+    adjacent = np.zeros((len(house.viewpoints), len(house.viewpoints)), dtype=bool)
     for a, b in house.edges:
         adjacent[a, b] = adjacent[b, a] = True
     records = []
-    for index, (place, taken) in enumerate(zip(house.places, captures, strict=True)):
-        x, y, z = place.position
+    for index, (viewpoint, capture) in enumerate(zip(house.viewpoints, captures, strict=True)):
+        x, y, z = viewpoint.position
         records.append(
             {
-                "image_id": place.viewpoint,
+                "image_id": viewpoint.viewpoint_id,
                 "pose": [1, 0, 0, x, 0, 1, 0, y, 0, 0, 1, z, 0, 0, 0, 1],
                 "included": True,
-                "visible": taken.visible.tolist(),
+                "visible": capture.visible.tolist(),
                 "unobstructed": adjacent[index].tolist(),
                 "height": EYE,
             }
         )
-        with atomic_open(root / f"panoramas/{house.scene_id}/{place.viewpoint}.jpg") as file:
-            file.write(taken.picture)
+        with atomic_open(root / f"panoramas/{house.scene_id}/{viewpoint.viewpoint_id}.jpg") as file:
+            file.write(capture.jpeg)
     write_json(root / f"connectivity/{house.scene_id}_connectivity.json", records)
 
 
-def _rooms(house: House) -> dict[str, tuple[int, str, str]]:
-    labels = [LABELS.get(room.kind, "z") for room in house.rooms]
-    return {place.viewpoint: (place.room, labels[place.room], labels[place.room]) for place in house.places}
+def _sample_all_paths(
+    config: WorldConfig, visibility: Mapping[str, Visibility]
+) -> tuple[dict[str, list[AnnotatedPath]], list[AnnotatedPath]]:
+    """Return the paths of every split, and extra paths of the training houses.
 
-
-def _label_names() -> dict[str, str]:
-    return {letter: kind for kind, letter in LABELS.items()} | {"z": "other room"}
-
-
-def _walks(
-    order: WorldConfig, houses: dict[str, list[str]], seen: dict[str, Sights], shape: Shape
-) -> tuple[dict[str, list[Walk]], list[Walk]]:
-    """Walks of every split, and more of train; val_seen has other walks of the houses of train."""
-    walks: dict[str, list[Walk]] = {split: [] for split in SPLITS}
-    augmenting: list[Walk] = []
+    The paths of val_seen and the extra paths differ from those of train.
+    """
+    shape = config.shape
+    paths: dict[str, list[AnnotatedPath]] = {split: [] for split in SPLITS}
+    extra_paths: list[AnnotatedPath] = []
     path_id = 0
-    for split, names in houses.items():
+    for split, scene_ids in config.scene_ids().items():
         if split == "val_seen":
             continue
-        for name in names:
-            digest = hashlib.sha256(f"{name} {order.seed} walks".encode()).digest()
+        num_seen = shape.num_paths["val_seen"] if split == "train" else 0
+        num_extra = shape.num_extra_paths if split == "train" else 0
+        num_split = shape.num_paths[split] + num_seen
+        for scene in scene_ids:
+            digest = hashlib.sha256(f"{scene} {config.seed} walks".encode()).digest()
             generator = np.random.default_rng(int.from_bytes(digest[:8]))
-            kept = shape.walks[split]
-            more = shape.walks["val_seen"] if split == "train" else 0
-            extra = shape.more if split == "train" else 0
-            found = take_walks(seen[name], kept + more + extra, generator, first_id=path_id)
-            taken, others = found[: kept + more], found[kept + more :]
-            augmenting += others
-            path_id += len(taken)
-            cut = len(taken) - min(more, len(taken) // 4 * 2)
-            walks[split] += taken[:cut]
-            walks["val_seen"] += taken[cut:]
-    return walks, augmenting
+            sampled = sample_paths(visibility[scene], num_split + num_extra, generator, first_id=path_id)
+            in_split = sampled[:num_split]
+            extra_paths += sampled[num_split:]
+            path_id += len(in_split)
+            num_train = len(in_split) - min(num_seen, len(in_split) // 4 * 2)
+            paths[split] += in_split[:num_train]
+            paths["val_seen"] += in_split[num_train:]
+    return paths, extra_paths
 
 
 def _write_tasks(
-    root: Path, order: WorldConfig, walks: Walks, near: dict[str, list[dict[str, object]]]
+    root: Path,
+    config: WorldConfig,
+    paths_by_split: PathsBySplit,
+    nearby: Mapping[str, Sequence[Mapping[str, object]]],
 ) -> None:
-    generator = np.random.default_rng(order.seed)
-    write_r2r(root, walks)
-    write_rxr(root, walks, generator)
-    write_reverie(root, walks, {key: [str(each["id"]) for each in listed] for key, listed in near.items()})
-    write_cvdn(root, walks, generator)
-    write_tour_file(root, SPLITS, longest=LONGEST_TOUR, seed=order.seed)
-    everything = [walk for asked in walks.values() for walk in asked]
-    houses = {walk.scene_id: walk.sights.house for walk in everything}
-    write_json(
-        root / COMPANION,
-        {
-            "version": __version__,
-            "size": order.size,
-            "seed": order.seed,
-            "scenes": order.scenes,
-            "houses": len(houses),
-            "viewpoints": sum(len(house.places) for house in houses.values()),
-            "instructions": sum(len(walk.texts) for walk in everything),
-            "words_per_instruction": round(_words(everything), 2),
-            "instructions_needing_memory": round(share_needing_memory(everything), 4),
-        },
-        indent=1,
-    )
-
-
-def _words(walks: Sequence[Walk]) -> float:
-    """How long an R2R instruction is on average, by white space."""
-    counts = [len(text.split()) for walk in walks for text in walk.texts]
-    return sum(counts) / max(1, len(counts))
-
-
-def _texts(root: Path) -> Iterator[str]:
-    """Every instruction of every task."""
-    folder = DataFolder(root)
-    for name, task in TASKS.items():
-        for file in folder.splits(name).values():
-            yield from (episode.instruction for episode in task.read(file))
+    """Write the files of all tasks, and a summary of the world."""
+    generator = np.random.default_rng(config.seed)
+    write_r2r(root, paths_by_split)
+    write_rxr(root, paths_by_split, generator)
+    object_ids = {key: [str(item["id"]) for item in objects] for key, objects in nearby.items()}
+    write_reverie(root, paths_by_split, object_ids)
+    write_cvdn(root, paths_by_split, generator)
+    write_tour_file(root, SPLITS, longest=LONGEST_TOUR, seed=config.seed)
+    paths = [path for group in paths_by_split.values() for path in group]
+    houses = {path.scene_id: path.visibility.house for path in paths}
+    num_words = [len(text.split()) for path in paths for text in path.instructions]
+    summary = {
+        "version": __version__,
+        "size": config.size,
+        "seed": config.seed,
+        "scenes": config.scenes,
+        "houses": len(houses),
+        "viewpoints": sum(len(house.viewpoints) for house in houses.values()),
+        "instructions": len(num_words),
+        "words_per_instruction": round(sum(num_words) / max(1, len(num_words)), 2),
+        "instructions_needing_memory": round(fraction_needing_memory(paths), 4),
+    }
+    write_json(root / COMPANION, summary, indent=1)

@@ -1,4 +1,4 @@
-"""Generated houses: a floor plan, its surfaces and furniture, places to stand and ways between them."""
+"""House generation: floor plan, surfaces, furniture, viewpoints and edges."""
 
 from __future__ import annotations
 
@@ -8,8 +8,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from esceme.errors import ConfigError
-from esceme.synth.furnish import Interior, Wish, assemble, draw_wishes, outer_walls
-from esceme.synth.layout import draw_layout
+from esceme.synth.furniture_placement import (
+    FurnitureItem,
+    RoomFurnisher,
+    build_furniture,
+    draw_furniture,
+    find_outer_walls,
+)
+from esceme.synth.house_model import EYE, Box, House, HouseViewpoint, Opening, Room, Surface
+from esceme.synth.layout import Layout
+from esceme.synth.layout_generator import generate_layout
 from esceme.synth.palette import (
     CARPETS,
     CEILING,
@@ -20,115 +28,108 @@ from esceme.synth.palette import (
     WALL_TILES,
     WOODEN_FLOORS,
 )
-from esceme.synth.plan import EYE, Box, House, Opening, Place, Room, Surface
-from esceme.synth.sketch import Layout
-from esceme.synth.spots import Array, Ground, Spot, find_spots, samples
-from esceme.synth.ways import Edges, is_connected, thin, walkable
+from esceme.synth.viewpoint_sampling import FloorPoint, FreeFloor, points_along, sample_viewpoints
+from esceme.synth.walkable_edges import Edges, find_walkable_pairs, is_connected, select_edges
 from esceme.world import SceneGraph
 
-TALL = {"door": 2.05, "arch": 2.25, "open": 2.7}
-"""How high an opening is above its floor."""
-FEWEST = 30
-"""How many places a house has at least."""
-DEGREE = 4.06
-"""How many candidates a viewpoint of Matterport3D has on average."""
+OPENING_HEIGHT = {"door": 2.05, "arch": 2.25, "open": 2.7}
+MIN_VIEWPOINTS = 30
+MEAN_DEGREE = 4.06
+"""Mean number of candidates per viewpoint in Matterport3D."""
+
+RoomStyle = tuple[int, list[FurnitureItem]]
+"""Seed of the furniture placement, and the furniture to place."""
 
 
-def make_house(scene_id: str, seed: int, *, storeys: int | None = None, large: bool = False) -> House:
-    """The house that belongs to a scene's name and a seed: always the same one.
+def generate_house(scene_id: str, seed: int, *, storeys: int | None = None, large: bool = False) -> House:
+    """Generate the house of a scene id and a seed; the result is deterministic.
 
-    It has one or two storeys (by chance unless given) and 30 to 80 places; a large one has 45 to 110.
+    A house has one or two storeys (drawn unless given) and 30 to 80 viewpoints; a large one has 45 to 110.
     """
     if storeys not in (None, 1, 2):
         raise ConfigError(f"a house has 1 or 2 storeys, not {storeys}")
     rng = np.random.default_rng(list(hashlib.sha256(f"{scene_id}:{seed}".encode()).digest()))
-    levels = storeys or int(rng.integers(1, 3))
+    num_storeys = storeys or int(rng.integers(1, 3))
     while True:
-        layout = draw_layout(rng, storeys=levels, large=large)
-        rooms, wishes = _dress(layout, rng)
-        openings = _openings(layout, rooms, FRAMES[int(rng.integers(len(FRAMES)))])
-        interiors = _interiors(rooms, openings, wishes)
-        found = _places(layout, rooms, openings, interiors, rng)
-        if found is not None:
+        layout = generate_layout(rng, storeys=num_storeys, large=large)
+        rooms, styles = _decorate(layout, rng)
+        openings = _build_openings(layout, rooms, FRAMES[int(rng.integers(len(FRAMES)))])
+        furnishers = _place_large_furniture(rooms, openings, styles)
+        graph = _sample_graph(layout, rooms, openings, furnishers, rng)
+        if graph is not None:
             break
-    spots, edges = found
-    _keep_off(interiors, spots, edges)
-    for interior, wanted in zip(interiors, wishes, strict=True):
-        interior.furnish(wanted[1], early=False)
-    things = [(thing, interior.index) for interior in interiors for thing in interior.things]
+    points, edges = graph
+    _set_edge_points(furnishers, points, edges)
+    for furnisher, (_, items) in zip(furnishers, styles, strict=True):
+        furnisher.furnish(items, placed_last=True)
+    placed = [(item, furnisher.index) for furnisher in furnishers for item in furnisher.placed]
     return House(
         scene_id=scene_id,
         rooms=tuple(rooms),
         openings=tuple(openings),
-        furniture=tuple(assemble(thing, str(place), room) for place, (thing, room) in enumerate(things, 1)),
+        furniture=tuple(build_furniture(item, str(n), room) for n, (item, room) in enumerate(placed, 1)),
         stairs=tuple(
             Box((step.rect[0], step.rect[1], 0.0), (step.rect[2], step.rect[3], step.height), STEPS)
             for step in layout.steps
         ),
-        places=tuple(_place(scene_id, seed, index, spot) for index, spot in enumerate(spots)),
+        viewpoints=tuple(_build_viewpoint(scene_id, seed, n, point) for n, point in enumerate(points)),
         edges=tuple(edges),
     )
 
 
-def graph_of(house: House) -> SceneGraph:
-    """The navigation graph of a house, as its connectivity file would give it."""
-    names = [place.viewpoint for place in house.places]
-    positions = {place.viewpoint: place.position for place in house.places}
+def build_graph(house: House) -> SceneGraph:
+    """Return the navigation graph of a house, equal to the one read from its connectivity file."""
+    names = [viewpoint.viewpoint_id for viewpoint in house.viewpoints]
+    positions = {viewpoint.viewpoint_id: viewpoint.position for viewpoint in house.viewpoints}
     return SceneGraph.build(house.scene_id, positions, [(names[a], names[b]) for a, b in house.edges])
 
 
-def _place(scene_id: str, seed: int, index: int, spot: Spot) -> Place:
+def _build_viewpoint(scene_id: str, seed: int, index: int, point: FloorPoint) -> HouseViewpoint:
     name = hashlib.sha256(f"{scene_id}:{seed}:{index}".encode()).hexdigest()[:32]
-    x, y = spot.at
-    return Place(name, spot.room, (round(x, 4), round(y, 4), round(spot.floor + EYE, 4)))
+    x, y = point.xy
+    return HouseViewpoint(name, point.room, (round(x, 4), round(y, 4), round(point.floor + EYE, 4)))
 
 
-# -- surfaces ------------------------------------------------------------------------------------------------
-
-Style = tuple[int, list[Wish]]
-"""The seed by which a room is furnished, and with what."""
-
-
-def _dress(layout: Layout, rng: np.random.Generator) -> tuple[list[Room], list[Style]]:
-    """Rooms with surfaces and wishes; in most houses two bedrooms (and two bathrooms) are look-alikes."""
+def _decorate(layout: Layout, rng: np.random.Generator) -> tuple[list[Room], list[RoomStyle]]:
+    """Draw surfaces and furniture; most houses have two bedrooms (and two bathrooms) that look alike."""
     wood = WOODEN_FLOORS[int(rng.integers(len(WOODEN_FLOORS)))]
     paint = PAINTS[int(rng.integers(len(PAINTS)))]
-    alike = {kind: rng.random() < 0.6 for kind in ("bedroom", "bathroom")}
+    has_twins = {kind: rng.random() < 0.6 for kind in ("bedroom", "bathroom")}
     rooms: list[Room] = []
-    styles: list[Style] = []
-    for sketch in layout.rooms:
-        twins = [at for at, room in enumerate(rooms) if room.kind == sketch.kind]
-        if alike.get(sketch.kind) and len(twins) == 1:
-            floor, walls, style = rooms[twins[0]].floor, rooms[twins[0]].walls, styles[twins[0]]
+    styles: list[RoomStyle] = []
+    for outline in layout.rooms:
+        same_kind = [index for index, room in enumerate(rooms) if room.kind == outline.kind]
+        if has_twins.get(outline.kind) and len(same_kind) == 1:
+            twin = same_kind[0]
+            floor, walls, style = rooms[twin].floor, rooms[twin].walls, styles[twin]
         else:
-            floor, walls = _surfaces(sketch.kind, wood, paint, rng)
-            style = (int(rng.integers(2**31)), draw_wishes(sketch.kind, rng))
-        x0, y0, x1, y1 = sketch.rect
-        low, high = (x0, y0, sketch.bottom), (x1, y1, sketch.top)
-        rooms.append(Room(sketch.kind, sketch.storey, low, high, floor, walls, CEILING))
+            floor, walls = _draw_surfaces(outline.kind, wood, paint, rng)
+            style = (int(rng.integers(2**31)), draw_furniture(outline.kind, rng))
+        x0, y0, x1, y1 = outline.rect
+        low, high = (x0, y0, outline.bottom), (x1, y1, outline.top)
+        rooms.append(Room(outline.kind, outline.storey, low, high, floor, walls, CEILING))
         styles.append(style)
     return rooms, styles
 
 
-def _surfaces(kind: str, wood: Surface, paint: Surface, rng: np.random.Generator) -> tuple[Surface, Surface]:
-    """Floor and walls of a room: mostly the house's wood and paint, tiles where it gets wet."""
+def _draw_surfaces(
+    kind: str, wood: Surface, paint: Surface, rng: np.random.Generator
+) -> tuple[Surface, Surface]:
+    """Draw floor and walls: mostly the house's wood and paint, tiles in wet rooms."""
 
-    def one(surfaces: Sequence[Surface]) -> Surface:
+    def draw(surfaces: Sequence[Surface]) -> Surface:
         return surfaces[int(rng.integers(len(surfaces)))]
 
     if kind in ("bathroom", "laundry"):
-        return one(TILED_FLOORS), one(WALL_TILES)
+        return draw(TILED_FLOORS), draw(WALL_TILES)
     if kind == "kitchen":
-        return (one(TILED_FLOORS) if rng.random() < 0.7 else wood), one(PAINTS)
+        return (draw(TILED_FLOORS) if rng.random() < 0.7 else wood), draw(PAINTS)
     if kind in ("bedroom", "closet", "office"):
-        return (one(CARPETS) if rng.random() < 0.6 else wood), one(PAINTS)
+        return (draw(CARPETS) if rng.random() < 0.6 else wood), draw(PAINTS)
     return wood, paint
 
 
-# -- openings ------------------------------------------------------------------------------------------------
-
-
-def _openings(layout: Layout, rooms: Sequence[Room], frame: Surface) -> list[Opening]:
+def _build_openings(layout: Layout, rooms: Sequence[Room], frame: Surface) -> list[Opening]:
     openings = []
     for passage in layout.passages:
         a, b = passage.rooms
@@ -142,7 +143,7 @@ def _openings(layout: Layout, rooms: Sequence[Room], frame: Surface) -> list[Ope
                 low=round(middle - half, 6),
                 high=round(middle + half, 6),
                 bottom=passage.bottom,
-                top=passage.bottom + TALL[passage.kind],
+                top=passage.bottom + OPENING_HEIGHT[passage.kind],
                 kind=passage.kind,
                 frame=rooms[first].walls if passage.kind == "open" else frame,
             )
@@ -150,52 +151,52 @@ def _openings(layout: Layout, rooms: Sequence[Room], frame: Surface) -> list[Ope
     return openings
 
 
-# -- furniture and places ------------------------------------------------------------------------------------
+def _place_large_furniture(
+    rooms: Sequence[Room], openings: Sequence[Opening], styles: Sequence[RoomStyle]
+) -> list[RoomFurnisher]:
+    furnishers = []
+    for index, (room, (seed, items)) in enumerate(zip(rooms, styles, strict=True)):
+        room_openings = [opening for opening in openings if index in opening.rooms]
+        outer_walls, rng = find_outer_walls(index, rooms), np.random.default_rng(seed)
+        furnishers.append(RoomFurnisher(index, room, room_openings, outer_walls, rng))
+        furnishers[-1].furnish(items, placed_last=False)
+    return furnishers
 
 
-def _interiors(rooms: Sequence[Room], openings: Sequence[Opening], styles: Sequence[Style]) -> list[Interior]:
-    """The rooms with their big furniture in."""
-    interiors = []
-    for index, (room, (seed, wishes)) in enumerate(zip(rooms, styles, strict=True)):
-        ways = [opening for opening in openings if index in opening.rooms]
-        interior = Interior(index, room, ways, outer_walls(index, rooms), np.random.default_rng(seed))
-        interior.furnish(wishes, early=True)
-        interiors.append(interior)
-    return interiors
-
-
-def _places(
+def _sample_graph(
     layout: Layout,
     rooms: Sequence[Room],
     openings: Sequence[Opening],
-    interiors: Sequence[Interior],
+    furnishers: Sequence[RoomFurnisher],
     rng: np.random.Generator,
-) -> tuple[list[Spot], Edges] | None:
-    """Spots and the ways between them; None if some cannot be reached or there are too few."""
+) -> tuple[list[FloorPoint], Edges] | None:
+    """Sample viewpoints and edges; return None if they are too few, disconnected or miss a room."""
     stairs = [index for index, room in enumerate(rooms) if room.kind == "stairs"]
-    rests = [Spot(stairs[0], rest.at, rest.height) for rest in layout.rests]
-    nowhere = Ground(np.zeros((0, 2)), np.zeros((0, 4)))
-    grounds = [nowhere if interior.room.kind == "stairs" else interior.ground() for interior in interiors]
-    spots = find_spots(rooms, openings, grounds, rests, spacing=rng.uniform(1.35, 1.6))
-    joined = walkable(rooms, openings, [ground.obstacles for ground in grounds], spots)
-    for below, above in zip(range(len(rests)), range(1, len(rests)), strict=False):
-        joined[below, above] = joined[above, below] = True
-    everywhere = {spot.room for spot in spots} == set(range(len(rooms)))
-    if len(spots) < FEWEST or not everywhere or not is_connected(joined):
+    landings = [FloorPoint(stairs[0], landing.centre, landing.height) for landing in layout.landings]
+    empty = FreeFloor(np.zeros((0, 2)), np.zeros((0, 4)))
+    floors = [empty if f.room.kind == "stairs" else f.free_floor() for f in furnishers]
+    points = sample_viewpoints(rooms, openings, floors, landings, spacing=rng.uniform(1.35, 1.6))
+    walkable = find_walkable_pairs(rooms, openings, [floor.obstacles for floor in floors], points)
+    for below in range(len(landings) - 1):
+        walkable[below, below + 1] = walkable[below + 1, below] = True
+    covers_all_rooms = {point.room for point in points} == set(range(len(rooms)))
+    if len(points) < MIN_VIEWPOINTS or not covers_all_rooms or not is_connected(walkable):
         return None
-    positions = np.array([(*spot.at, spot.floor) for spot in spots])
-    return spots, thin(joined, positions, degree=rng.normal(DEGREE, 0.2))
+    positions = np.array([(*point.xy, point.floor) for point in points])
+    return points, select_edges(walkable, positions, degree=rng.normal(MEAN_DEGREE, 0.2))
 
 
-def _keep_off(interiors: Sequence[Interior], spots: Sequence[Spot], edges: Edges) -> None:
-    """Tell every room which points on its floor people pass, so that nothing is put there."""
-    at = np.array([spot.at for spot in spots])
-    floors = np.array([spot.floor for spot in spots])
+def _set_edge_points(
+    furnishers: Sequence[RoomFurnisher], viewpoints: Sequence[FloorPoint], edges: Edges
+) -> None:
+    """Give every room the points of edges on its floor, which furniture placed later must keep clear."""
+    xy = np.array([point.xy for point in viewpoints])
+    floors = np.array([point.floor for point in viewpoints])
     a, b = np.array(edges).T
-    points: Array = samples(at[a], at[b], 41)
-    for interior in interiors:
-        low, high = interior.room.low, interior.room.high
-        level = (np.minimum(floors[a], floors[b]) < high[2]) & (np.maximum(floors[a], floors[b]) >= low[2])
-        near = points[level].reshape(-1, 2)
+    points = points_along(xy[a], xy[b], 41)
+    for furnisher in furnishers:
+        low, high = furnisher.room.low, furnisher.room.high
+        on_level = (np.minimum(floors[a], floors[b]) < high[2]) & (np.maximum(floors[a], floors[b]) >= low[2])
+        near = points[on_level].reshape(-1, 2)
         inside = (near > np.array(low[:2]) - 0.5) & (near < np.array(high[:2]) + 0.5)
-        interior.ways = near[inside.all(axis=1)]
+        furnisher.edge_points = near[inside.all(axis=1)]

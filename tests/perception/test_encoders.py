@@ -13,9 +13,15 @@ from safetensors.torch import save_file
 from torch import nn
 
 from esceme.errors import ConfigError, DataError
-from esceme.perception.encode import ENCODERS, Encoder, encode_panorama, make_encoder
-from esceme.perception.network import Network, load_weights
-from esceme.perception.small import Small
+from esceme.perception.encoders import (
+    ENCODERS,
+    Encoder,
+    NetworkEncoder,
+    encode_panorama,
+    load_weights,
+    make_encoder,
+)
+from esceme.perception.small_encoder import SmallEncoder
 from esceme.perception.views import cut_views
 
 Pictures = NDArray[np.uint8]
@@ -33,9 +39,9 @@ class Means(nn.Module):
         return self.layer(pictures.mean(dim=(2, 3)))
 
 
-def network() -> Network:
+def network() -> NetworkEncoder:
     torch.manual_seed(0)
-    return Network("means", Means(), width=5, view_width=80, batch=3)
+    return NetworkEncoder("means", Means(), width=5, view_width=80, batch=3)
 
 
 def room(seed: int = 0, *, count: int = 1) -> Pictures:
@@ -57,7 +63,7 @@ def with_thing(
     return views
 
 
-@pytest.mark.parametrize("encoder", [Small(), network()], ids=["small", "network"])
+@pytest.mark.parametrize("encoder", [SmallEncoder(), network()], ids=["small", "network"])
 class TestEveryEncoder:
     def test_gives_one_finite_vector_for_a_view(self, encoder: Encoder) -> None:
         features = encoder.encode(np.random.default_rng(0).integers(0, 256, (7, 84, 112, 3), dtype=np.uint8))
@@ -89,41 +95,47 @@ class TestEveryEncoder:
 
 # -- small ------------------------------------------------------------------------------------------------
 
-TONES = Small().tones_of.shape[0]
+TONES = SmallEncoder().tone_weights.shape[0]
 
 
 def test_the_small_encoder_has_the_width_it_says_and_stays_between_0_and_1() -> None:
-    features = Small().encode(np.random.default_rng(3).integers(0, 256, (4, 84, 112, 3), dtype=np.uint8))
-    assert features.shape[1] == Small().width == 498
+    features = SmallEncoder().encode(
+        np.random.default_rng(3).integers(0, 256, (4, 84, 112, 3), dtype=np.uint8)
+    )
+    assert features.shape[1] == SmallEncoder().width == 498
     assert features.min() >= 0
     assert features.max() <= 1
 
 
 def test_one_hundredth_of_a_view_is_plainly_seen() -> None:
     views = room()
-    empty, furnished = Small().encode(np.concatenate([views, with_thing(views, (23, 52, 207), share=0.01)]))
+    empty, furnished = SmallEncoder().encode(
+        np.concatenate([views, with_thing(views, (23, 52, 207), share=0.01)])
+    )
     assert (furnished - empty)[:TONES].max() > 0.3
 
 
 def test_tones_stay_when_the_light_goes() -> None:
     shares = [
-        Small().encode(with_thing(room(), (206, 66, 30), share=0.2, light=light))[0, :TONES]
+        SmallEncoder().encode(with_thing(room(), (206, 66, 30), share=0.2, light=light))[0, :TONES]
         for light in (1.0, 0.6)
     ]
-    other = Small().encode(with_thing(room(), (206, 120, 30), share=0.2))[0, :TONES]
+    other = SmallEncoder().encode(with_thing(room(), (206, 120, 30), share=0.2))[0, :TONES]
     assert np.abs(shares[0] - shares[1]).max() < 0.5
     assert np.abs(shares[0] - other).max() > 0.9
 
 
 def test_brightness_is_seen_apart_from_tones() -> None:
-    black, white = Small().encode(np.stack([np.full((84, 112, 3), level, np.uint8) for level in (20, 235)]))
+    black, white = SmallEncoder().encode(
+        np.stack([np.full((84, 112, 3), level, np.uint8) for level in (20, 235)])
+    )
     assert np.abs(black - white)[:TONES].max() < 0.2
     assert np.abs(black - white)[TONES:].max() > 0.9
 
 
 def test_a_mirrored_view_has_the_same_colours_in_another_layout() -> None:
     views = with_thing(room(), (23, 52, 207), share=0.2)
-    here, mirrored = Small().encode(np.concatenate([views, views[:, :, ::-1]]))
+    here, mirrored = SmallEncoder().encode(np.concatenate([views, views[:, :, ::-1]]))
     assert (here[: TONES + 36] == mirrored[: TONES + 36]).all()
     assert np.abs(here - mirrored)[TONES + 36 :].max() > 0.1
 
@@ -131,8 +143,10 @@ def test_a_mirrored_view_has_the_same_colours_in_another_layout() -> None:
 def test_edges_know_their_direction() -> None:
     stripes = np.zeros((1, 84, 112, 3), np.uint8)
     stripes[:, :, ::2] = 255
-    upright = Small().encode(stripes)[0, -48:].reshape(12, 4)
-    level = Small().encode(np.ascontiguousarray(np.zeros_like(stripes) + _rows()))[0, -48:].reshape(12, 4)
+    upright = SmallEncoder().encode(stripes)[0, -48:].reshape(12, 4)
+    level = (
+        SmallEncoder().encode(np.ascontiguousarray(np.zeros_like(stripes) + _rows()))[0, -48:].reshape(12, 4)
+    )
     assert (upright[:, 0] > 0.8).all() and (upright[:, 1] == 0).all()
     assert (level[:, 1] > 0.8).all() and (level[:, 0] == 0).all()
 
@@ -144,7 +158,7 @@ def _rows() -> Pictures:
 def test_views_of_any_size_have_about_the_same_features() -> None:
     views = with_thing(room(), (23, 52, 207), share=0.1)
     large = views.repeat(2, axis=1).repeat(2, axis=2)
-    small_one, large_one = Small().encode(views), Small().encode(large)
+    small_one, large_one = SmallEncoder().encode(views), SmallEncoder().encode(large)
     assert np.abs(small_one - large_one)[0, : TONES + 36 + 36].max() < 1e-5
 
 
@@ -154,7 +168,7 @@ def test_views_of_any_size_have_about_the_same_features() -> None:
 def test_a_network_sees_the_middle_square_with_its_mean_taken_off() -> None:
     views = np.full((1, 48, 64, 3), 255, np.uint8)
     views[:, :, :8] = views[:, :, -8:] = 0  # the sides, outside the square
-    pictures = Network("n", Means(), width=5, size=24, crop=1.0).prepare(views)
+    pictures = NetworkEncoder("n", Means(), width=5, size=24, crop=1.0).prepare(views)
     assert pictures.shape == (1, 3, 24, 24)
     assert torch.allclose(pictures[..., 2:-2], torch.ones(1), atol=1e-4)
 
@@ -237,7 +251,7 @@ def test_vit_gives_the_cls_token_of_its_own_weights(tmp_path: Path) -> None:
     encoder = make_encoder("vit-b-16", tmp_path / "vit.safetensors")
     views = np.random.default_rng(0).integers(0, 256, (2, 120, 160, 3), dtype=np.uint8)
     features = encoder.encode(views)
-    assert isinstance(encoder, Network)
+    assert isinstance(encoder, NetworkEncoder)
     with torch.inference_mode():
         tokens = source.forward_features(encoder.prepare(views))
     assert (encoder.width, features.shape) == (768, (2, 768))

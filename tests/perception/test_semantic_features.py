@@ -1,3 +1,5 @@
+"""Semantic features: word vectors, view features, and the written files."""
+
 from __future__ import annotations
 
 import shutil
@@ -8,16 +10,11 @@ import pytest
 
 from esceme.errors import DataError
 from esceme.files import write_text
-from esceme.perception.glimpses import Annotations, Glimpses
-from esceme.perception.semantic import WordTable, unknown_words, view_features, write_semantic
+from esceme.perception.semantic_features import WordTable, unknown_words, view_features, write_semantic
+from esceme.perception.visible_objects import SceneAnnotations, VisibleObjects
 from esceme.tasks.doctor import examine
 from esceme.tasks.folder import DataFolder
 from esceme.world import Atlas, open_features
-
-
-def glimpses(*entries: tuple[int, int, int, float]) -> Glimpses:
-    viewpoint, view, name, share = (np.array(each) for each in zip(*entries, strict=True))
-    return Glimpses(viewpoint, view, name, share.astype(np.float32), np.ones(len(share), dtype=bool))
 
 
 def write_glove(folder: Path, words: list[str], vectors: np.ndarray) -> Path:
@@ -26,10 +23,11 @@ def write_glove(folder: Path, words: list[str], vectors: np.ndarray) -> Path:
     return folder / "small"
 
 
-def test_a_view_points_where_its_larger_object_does_and_is_as_long_as_it_is_full() -> None:
-    table = np.eye(3, dtype=np.float32)
-    shown = glimpses((0, 5, 0, 0.12), (0, 5, 1, 0.09), (0, 6, 2, 0.04), (0, 6, 2, 0.05), (1, 7, 1, 3.0))
-    features = view_features(shown, table, np.array([1, -1]), labels=2)
+def test_view_feature_is_the_weighted_mean_with_the_length_of_the_area() -> None:
+    entries = [(0, 5, 0, 0.12), (0, 5, 1, 0.09), (0, 6, 2, 0.04), (0, 6, 2, 0.05), (1, 7, 1, 3.0)]
+    viewpoint, view, name, coverage = (np.array(column) for column in zip(*entries, strict=True))
+    objects = VisibleObjects(viewpoint, view, name, coverage.astype(np.float32), np.ones(5, dtype=bool))
+    features = view_features(objects, np.eye(3, dtype=np.float32), np.array([1, -1]), num_labels=2)
     assert features.shape == (2, 36, 5)
     np.testing.assert_allclose(features[0, 5, :3], np.sqrt(0.21) * np.array([0.8, 0.6, 0]), rtol=1e-5)
     np.testing.assert_allclose(features[0, 6, :3], [0, 0, 0.3], rtol=1e-5)
@@ -39,14 +37,13 @@ def test_a_view_points_where_its_larger_object_does_and_is_as_long_as_it_is_full
     assert not features[1, :, 3:].any()
 
 
-def test_a_name_is_the_mean_of_the_words_that_are_known(tmp_path: Path) -> None:
-    prefix = write_glove(tmp_path, ["dining", "table"], np.array([[3.0, 0.0], [0.0, 0.5]]))
-    table = WordTable.read(prefix)
+def test_name_is_embedded_by_its_known_words(tmp_path: Path) -> None:
+    table = WordTable.read(write_glove(tmp_path, ["dining", "table"], np.array([[3.0, 0.0], [0.0, 0.5]])))
     vectors = table.embed(["dining#table", "table#lamp", "lamp"])
     np.testing.assert_allclose(vectors, [[0.5**0.5, 0.5**0.5], [0, 1], [0, 0]], rtol=1e-6)
 
 
-def test_random_words_depend_on_nothing_but_the_word() -> None:
+def test_random_vectors_depend_only_on_the_word() -> None:
     one, other = WordTable.random().embed(["lamp", "sofa"]), WordTable.random().embed(["sofa"])
     np.testing.assert_array_equal(one[1], other[0])
     np.testing.assert_allclose(np.linalg.norm(one, axis=1), 1, rtol=1e-5)
@@ -55,38 +52,34 @@ def test_random_words_depend_on_nothing_but_the_word() -> None:
 
 @pytest.mark.parametrize(
     ("vectors", "message"),
-    [(np.ones((3, 2)), "2 words"), (np.ones(2), "shape"), (np.array([[1.0, 0.0], [0.0, 0.0]]), "'table'")],
+    [
+        (np.ones((3, 2)), "2 words"),
+        (np.ones(2), "shape"),
+        (np.array([[1.0, 0.0], [0.0, 0.0]]), "'table'"),
+        (b"nothing like it", "small_glove.npy: not a complete"),
+        (None, "small_glove.npy: no such file"),
+    ],
 )
-def test_vectors_that_do_not_fit_their_words_are_refused(
-    tmp_path: Path, vectors: np.ndarray, message: str
-) -> None:
+def test_faulty_vectors_are_refused(tmp_path: Path, vectors: np.ndarray | bytes | None, message: str) -> None:
+    is_array = isinstance(vectors, np.ndarray)
+    prefix = write_glove(tmp_path, ["dining", "table"], vectors if is_array else np.ones((2, 2)))
+    if isinstance(vectors, bytes):
+        (tmp_path / "small_glove.npy").write_bytes(vectors)
+    elif vectors is None:
+        (tmp_path / "small_glove.npy").unlink()
     with pytest.raises(DataError, match=message):
-        WordTable.read(write_glove(tmp_path, ["dining", "table"], vectors))
-
-
-def test_missing_or_damaged_vectors_are_named(tmp_path: Path) -> None:
-    prefix = write_glove(tmp_path, ["lamp"], np.ones((1, 2)))
-    (tmp_path / "small_glove.npy").write_bytes(b"nothing like it")
-    with pytest.raises(DataError, match="small_glove.npy: not a complete"):
-        WordTable.read(prefix)
-    (tmp_path / "small_glove.npy").unlink()
-    with pytest.raises(DataError, match="small_glove.npy: no such file"):
         WordTable.read(prefix)
 
 
-def test_words_without_a_vector_are_counted(toy_root: Path, tmp_path: Path) -> None:
-    annotations = Annotations.read(DataFolder(toy_root))
+def test_unknown_words_are_counted(toy_root: Path, tmp_path: Path) -> None:
+    annotations = SceneAnnotations.read(DataFolder(toy_root))
     table = WordTable.read(write_glove(tmp_path, ["dining"], np.ones((1, 2))))
     unknown = unknown_words(annotations, table)
-    assert "dining" not in unknown
-    assert unknown["table"] == sum(
-        each.name == "dining#table" for found in annotations.objects.values() for each in found
-    )
+    names = [item.name for group in annotations.objects.values() for item in group]
+    assert "dining" not in unknown and unknown["table"] == names.count("dining#table")
 
 
-def test_the_toy_world_gets_features_that_the_doctor_accepts_and_an_atlas_shows(
-    toy_root: Path, tmp_path: Path
-) -> None:
+def test_toy_features_are_valid_and_observable(toy_root: Path, tmp_path: Path) -> None:
     root = tmp_path / "data"
     shutil.copytree(toy_root, root, ignore=shutil.ignore_patterns("features"))
     summary = write_semantic(root, root / "features/semantic.hdf5", words=WordTable.random(16))
@@ -95,28 +88,23 @@ def test_the_toy_world_gets_features_that_the_doctor_accepts_and_an_atlas_shows(
     assert [finding for finding in examine(root, deep=True) if finding.level == "fault"] == []
 
     atlas = Atlas.read(root / "connectivity", features=root / "features/semantic.hdf5")
-    pose = atlas.begin(np.arange(4), heading=np.zeros(4))
-    assert atlas.observe(pose).features.shape[-1] == summary.width == 16 + 11
-    assert atlas.observe(pose).features[..., :16].any()
+    features = atlas.observe(atlas.begin(np.arange(4), heading=np.zeros(4))).features
+    assert features.shape[-1] == summary.width == 16 + 11 and features[..., :16].any()
 
 
-def test_the_same_annotations_give_the_same_bytes(toy_root: Path, tmp_path: Path) -> None:
+def test_files_are_deterministic_and_an_unknown_scene_leaves_none(toy_root: Path, tmp_path: Path) -> None:
     files = [tmp_path / "one.hdf5", tmp_path / "two.hdf5"]
     for file in files:
         write_semantic(toy_root, file, words=WordTable.random(8), scenes=["toy-cottage"])
     assert files[0].read_bytes() == files[1].read_bytes()
-
-
-def test_an_unknown_scene_leaves_no_file(toy_root: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nowhere"):
-        write_semantic(
-            toy_root, tmp_path / "out.hdf5", words=WordTable.random(8), scenes=["toy-cottage", "nowhere"]
-        )
-    assert list(tmp_path.iterdir()) == []
+        scenes = ["toy-cottage", "nowhere"]
+        write_semantic(toy_root, tmp_path / "out.hdf5", words=WordTable.random(8), scenes=scenes)
+    assert sorted(tmp_path.iterdir()) == files
 
 
 @pytest.mark.real
-def test_matterport_scenes_get_features_that_the_doctor_accepts(data_root: Path, tmp_path: Path) -> None:
+def test_matterport_features_are_valid(data_root: Path, tmp_path: Path) -> None:
     scenes = ["17DRP5sb8fy", "8194nk5LbLH", "zsNo4HB9uLZ"]
     (tmp_path / "connectivity").mkdir()
     for scene in scenes:
@@ -129,7 +117,5 @@ def test_matterport_scenes_get_features_that_the_doctor_accepts(data_root: Path,
     assert summary.width == 300 + 31
     assert summary.near.empty_views > 0.6 > 0.5 > summary.reprojected.empty_views
     assert summary.reprojected.names_per_viewpoint > 3 * summary.near.names_per_viewpoint
-    findings = examine(tmp_path, deep=True)
-    assert [finding for finding in findings if finding.level == "fault"] == []
+    assert [finding for finding in examine(tmp_path, deep=True) if finding.level == "fault"] == []
     assert len(open_features(out)) == summary.viewpoints
-    assert len(Atlas.read(tmp_path / "connectivity", features=out).scenes) == 3

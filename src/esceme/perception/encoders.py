@@ -1,0 +1,179 @@
+"""View encoders: pixels of a view in, one feature vector out.
+
+`small` is fixed, fast and needs no weights. `vit-b-16` is the network of the published feature files; it
+needs `timm` and a file of weights. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esceme.errors import ConfigError, DataError
+from esceme.perception.small_encoder import SmallEncoder
+from esceme.perception.views import cut_views
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+class Encoder(Protocol):
+    """Turns views into features."""
+
+    @property
+    def name(self) -> str:
+        """Name on the command line."""
+
+    @property
+    def width(self) -> int:
+        """Number of features per view."""
+
+    @property
+    def view_width(self) -> int:
+        """Width in pixels of the views to encode."""
+
+    def encode(self, views: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Encode images (N, h, w, 3) as features (N, width)."""
+
+
+def make_encoder(name: str, weights: Path | None = None) -> Encoder:
+    """Return an encoder by its name in `ENCODERS`; `weights` is the file of its parameters, if it has any."""
+    if name not in ENCODERS:
+        raise ConfigError(f"no encoder '{name}'; there are {', '.join(ENCODERS)}")
+    return ENCODERS[name](weights)
+
+
+def encode_panorama(encoder: Encoder, panorama: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return the features (36, width) of the views of a panorama (H, 2H, 3)."""
+    return encoder.encode(cut_views(panorama, width=encoder.view_width))
+
+
+class NetworkEncoder:
+    """Torch network as an encoder: images (N, 3, size, size) in, features (N, width) out.
+
+    Preprocessing is that of timm's evaluation, as in the published files: the shorter side is resized to
+    `size / crop` pixels, the centre square is cut out, colours are normalised by `mean` and `std`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        network: nn.Module,
+        *,
+        width: int,
+        view_width: int = 640,
+        size: int = 224,
+        crop: float = 0.9,
+        mean: tuple[float, float, float] = (0.5, 0.5, 0.5),
+        std: tuple[float, float, float] = (0.5, 0.5, 0.5),
+        batch: int = 12,
+    ) -> None:
+        """Wrap `network`, which returns `width` features per image; `batch` views are encoded at a time."""
+        self.name, self.width, self.view_width = name, width, view_width
+        self.network = network.eval()
+        self.size, self.crop, self.mean, self.std, self.batch = size, crop, mean, std, batch
+
+    def encode(self, views: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Encode images (N, h, w, 3) as features (N, width)."""
+        import torch
+
+        starts = range(0, len(views), self.batch)
+        with torch.inference_mode():
+            features = [self.network(self.prepare(views[start : start + self.batch])) for start in starts]
+        return torch.cat(features).float().numpy()
+
+    def prepare(self, views: NDArray[np.uint8]) -> torch.Tensor:
+        """Preprocess images: (N, h, w, 3) -> (N, 3, size, size)."""
+        import torch
+        from torch.nn.functional import interpolate
+
+        height, width = views.shape[1:3]
+        scale = int(self.size / self.crop) / min(height, width)
+        images = torch.from_numpy(views).permute(0, 3, 1, 2).float()
+        sides = (int(height * scale + 1e-6), int(width * scale + 1e-6))
+        images = interpolate(images, sides, mode="bicubic", antialias=True).clamp(0, 255) / 255
+        top, left = ((side - self.size) // 2 for side in sides)
+        images = images[:, :, top : top + self.size, left : left + self.size]
+        mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
+        return (images - mean) / std
+
+
+def load_vit(weights: Path | None) -> NetworkEncoder:
+    """Load timm's ViT-B/16 with weights from a file; the feature of a view is its final CLS token (768,).
+
+    The file holds parameters under timm's names, as `.safetensors` or as a torch file; the parameters of a
+    classifier head are ignored.
+    """
+    try:
+        timm = import_module("timm")
+    except ImportError as error:
+        raise ConfigError(
+            f"the encoder vit-b-16 needs timm ({error}): pip install 'esceme[timm]', "
+            "with the torchvision that belongs to the installed torch"
+        ) from None
+    if weights is None:
+        raise ConfigError("the encoder vit-b-16 needs --weights FILE; nothing is downloaded")
+    network = timm.create_model("vit_base_patch16_224", pretrained=False, num_classes=0)
+    load_weights(network, weights)
+    config = network.pretrained_cfg
+    mean, std = tuple(config["mean"]), tuple(config["std"])
+    return NetworkEncoder(
+        "vit-b-16", network, width=network.num_features, crop=config["crop_pct"], mean=mean, std=std
+    )
+
+
+def load_weights(network: nn.Module, path: Path) -> None:
+    """Load parameters from a file; raise `DataError` if names or shapes differ from the network's."""
+    stored = _read_weights(path)
+    for wrapper in ("model", "state_dict"):
+        stored = stored.get(wrapper, stored)
+    stored = {name: value for name, value in stored.items() if not name.startswith("head.")}
+    expected = network.state_dict()
+    faults = [f"'{name}' is missing" for name in expected if name not in stored]
+    faults += [f"'{name}' is unknown" for name in stored if name not in expected]
+    faults += [
+        f"'{name}' has shape {tuple(stored[name].shape)}, expected {tuple(parameter.shape)}"
+        for name, parameter in expected.items()
+        if name in stored and stored[name].shape != parameter.shape
+    ]
+    if faults:
+        more = f" and {len(faults) - 1} more do not fit" if len(faults) > 1 else ""
+        raise DataError(f"{path}: parameter {faults[0]}{more}; are these the weights of this network?")
+    network.load_state_dict(stored)
+
+
+def _read_weights(path: Path) -> dict[str, Any]:
+    """Read parameters by name; a torch file is read with `weights_only`, so that no code in it runs."""
+    import pickle
+
+    import safetensors
+    import torch
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        stored = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, safetensors.SafetensorError) as error:
+        raise DataError(f"{path}: not a file of weights ({str(error).splitlines()[0]})") from None
+    if not isinstance(stored, dict):
+        raise DataError(f"{path}: holds a {type(stored).__name__}, expected parameters by name")
+    return stored
+
+
+def _make_small(weights: Path | None) -> SmallEncoder:
+    if weights is not None:
+        raise ConfigError(f"the encoder small has no weights; leave out {weights}")
+    return SmallEncoder()
+
+
+ENCODERS: Mapping[str, Callable[[Path | None], Encoder]] = {"small": _make_small, "vit-b-16": load_vit}
+"""Encoder name -> function that builds it from a file of weights, or from None."""

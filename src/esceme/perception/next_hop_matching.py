@@ -1,0 +1,208 @@
+"""Matching of instructions with candidates: does the next viewpoint match better than other candidates?
+
+At every step of a reference path the next viewpoint is compared with the other candidates that the path has
+not visited. A candidate is described by the words of its view, by the words of its own candidate views (the
+content of a scene memory), or by its room. The score is the sum over words shared with the instruction,
+singular or plural, of the word's inverse document frequency times the square root of the area that it covers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from esceme.errors import DataError
+from esceme.perception.semantic_features import ProgressBar, coverage_by_name
+from esceme.perception.visible_objects import (
+    REACH,
+    SceneAnnotations,
+    SceneViewpoints,
+    find_visible_objects,
+    name_words,
+)
+from esceme.tasks.episode import Episode
+from esceme.tasks.folder import DataFolder
+from esceme.tasks.text import words
+from esceme.world.geometry import VIEWS
+from esceme.world.graph import SUFFIX, SceneGraph
+
+Integers = NDArray[np.int64]
+
+
+class NextHopAuc(NamedTuple):
+    """Probability that the next viewpoint scores higher than another candidate (0.5 is chance; ties half)."""
+
+    pairs: int
+    """Number of comparisons."""
+    view_near: float
+    """By the candidate's view, annotated boxes only."""
+    view: float
+    """By the candidate's view, with re-projected objects."""
+    memory_near: float
+    """By the maximum over the candidate's own candidate views, annotated boxes only."""
+    memory: float
+    """The same with re-projected objects."""
+    room: float
+    """By the candidate's room label."""
+    memory_and_room: float
+
+
+def match_next_hops(
+    root: str | Path,
+    episodes: Sequence[Episode],
+    *,
+    reach: float = REACH,
+    progress: ProgressBar = lambda names, label: names,
+) -> NextHopAuc:
+    """Compare the next viewpoint with the other candidates at every step of the episodes' reference paths."""
+    folder = DataFolder(root)
+    annotations = SceneAnnotations.read(folder)
+    weights = _WordWeights(annotations, episodes)
+    by_scene: dict[str, list[Episode]] = defaultdict(list)
+    for episode in episodes:
+        by_scene[episode.scene_id].append(episode)
+    pairs, wins = 0, dict.fromkeys(NextHopAuc._fields[1:], 0.0)
+    for scene in progress(sorted(by_scene), "matching"):
+        path = folder.connectivity / f"{scene}{SUFFIX}"
+        graph = SceneGraph.read(path)
+        compared = _list_comparisons(graph, by_scene[scene])
+        if not len(compared.right):
+            continue
+        instructions = [episode.instruction for episode in by_scene[scene]]
+        weighted = weights.of_instructions(instructions)[compared.episode]
+        pairs += len(compared.right)
+        tables = _candidate_words(graph, SceneViewpoints.read(path), annotations, weights, reach)
+        for source, table in tables.items():
+            by_view = source.startswith("view")
+            right, other = (
+                (table[_table_rows(graph, compared.here, slot, by_view=by_view)] * weighted).sum(axis=1)
+                for slot in (compared.right, compared.other)
+            )
+            wins[source] += float((right > other).sum() + (right == other).sum() / 2)
+    if not pairs:
+        raise DataError(f"{folder.root}: {len(episodes)} episodes hold no choice between candidates")
+    return NextHopAuc(pairs, **{source: count / pairs for source, count in wins.items()})
+
+
+def singular(word: str) -> str:
+    """Return a word without a plural s, roughly.
+
+    >>> singular("chairs"), singular("gas")
+    ('chair', 'gas')
+    """
+    return word[:-1] if len(word) > 3 and word.endswith("s") else word
+
+
+class _WordWeights:
+    """Vocabulary of all object names and rooms (W), and the inverse document frequency of each word."""
+
+    def __init__(self, annotations: SceneAnnotations, episodes: Iterable[Episode]) -> None:
+        names, rooms = (
+            [name_words(name) for name in group] for group in (annotations.names, annotations.labels.values())
+        )
+        vocabulary = sorted({singular(word) for name in (*names, *rooms) for word in name})
+        self.index_of = {word: index for index, word in enumerate(vocabulary)}
+        self.of_names, self.of_rooms = self._bag_of_words(names), self._bag_of_words(rooms)
+        """(names, W) and (labels, W)"""
+        instructions = self._bag_of_words([words(episode.instruction) for episode in episodes])
+        frequency = np.maximum(instructions.sum(axis=0), 1)
+        self.inverse_frequency = np.log(max(instructions.shape[0], 1) / frequency)
+
+    def of_instructions(self, instructions: Sequence[str]) -> csr_array:
+        """Return the weight of each word in each instruction (N, W); zero where it does not occur."""
+        bags = self._bag_of_words([words(text) for text in instructions])
+        return csr_array(bags * self.inverse_frequency[None])
+
+    def _bag_of_words(self, texts: Sequence[Sequence[str]]) -> csr_array:
+        """Return a matrix with 1 where a text (row) contains a word (column)."""
+        entries = [
+            (row, self.index_of[word])
+            for row, text in enumerate(texts)
+            for word in {singular(word) for word in text}
+            if word in self.index_of
+        ]
+        rows, columns = np.array(entries, dtype=np.int64).reshape(-1, 2).T
+        return csr_array((np.ones(len(rows)), (rows, columns)), shape=(len(texts), len(self.index_of)))
+
+
+def _candidate_words(
+    graph: SceneGraph,
+    scene: SceneViewpoints,
+    annotations: SceneAnnotations,
+    weights: _WordWeights,
+    reach: float,
+) -> Mapping[str, csr_array]:
+    """Return the word tables of each source: `view...` (P * 36, W), all others (P, W)."""
+    row_of = {viewpoint: row for row, viewpoint in enumerate(scene.viewpoints)}
+    graph_rows = np.array([row_of[viewpoint] for viewpoint in graph.viewpoints])
+    views = (graph_rows[:, None] * VIEWS + np.arange(VIEWS)).ravel()
+    objects = find_visible_objects(scene, annotations, reach=reach)
+    tables: dict[str, csr_array] = {}
+    for suffix, group in (("_near", objects.only_annotated()), ("", objects)):
+        coverage = coverage_by_name(group, len(scene.viewpoints), len(annotations.names))
+        in_view = csr_array((coverage @ weights.of_names)[views].sqrt())  # (P * 36, W)
+        tables[f"view{suffix}"] = in_view
+        tables[f"memory{suffix}"] = _pool_candidate_views(in_view, graph)
+    labels = list(annotations.labels)
+    keys = [f"{graph.scene_id}_{viewpoint}" for viewpoint in graph.viewpoints]
+    inside = [
+        (row, labels.index(annotations.rooms[key]))
+        for row, key in enumerate(keys)
+        if key in annotations.rooms
+    ]
+    rows, label = np.array(inside, dtype=np.int64).reshape(-1, 2).T
+    room_of = csr_array((np.ones(len(rows)), (rows, label)), shape=(len(graph), len(labels)))
+    tables["room"] = room_of @ weights.of_rooms
+    tables["memory_and_room"] = csr_array(tables["memory"] + tables["room"])
+    return tables
+
+
+def _table_rows(graph: SceneGraph, here: Integers, slot: Integers, *, by_view: bool) -> Integers:
+    """Return the table rows of candidates: their views, or their viewpoints."""
+    return (
+        here * VIEWS + graph.views[here, slot] if by_view else graph.neighbours[here, slot].astype(np.int64)
+    )
+
+
+def _pool_candidate_views(in_view: csr_array, graph: SceneGraph) -> csr_array:
+    """Return the maximum over each viewpoint's candidate views: (P * 36, W) -> (P, W)."""
+    rows = np.arange(len(graph)) * VIEWS
+    pooled = in_view[rows + graph.views[:, 0]]
+    for slot in range(1, graph.views.shape[1]):
+        view = np.where(graph.views[:, slot] >= 0, graph.views[:, slot], graph.views[:, 0])
+        pooled = pooled.maximum(in_view[rows + view])
+    return csr_array(pooled)
+
+
+class _Comparisons(NamedTuple):
+    """Comparisons (N,): episode, viewpoint, and the candidate slots of the next viewpoint and another."""
+
+    episode: Integers
+    here: Integers
+    right: Integers
+    other: Integers
+
+
+def _list_comparisons(graph: SceneGraph, episodes: Sequence[Episode]) -> _Comparisons:
+    """Pair the next viewpoint of each step with each candidate that the path has not visited."""
+    rows = []
+    for number, episode in enumerate(episodes):
+        path = [graph.index(viewpoint) for viewpoint in episode.reference_path]
+        for step, (here, following) in enumerate(zip(path, path[1:], strict=False)):
+            neighbours = graph.neighbours[here, : graph.degrees[here]].tolist()
+            if following not in neighbours:
+                continue  # paths of R4R and others may repeat a viewpoint
+            right = neighbours.index(following)
+            visited = set(path[:step])
+            rows += [
+                (number, here, right, slot)
+                for slot, neighbour in enumerate(neighbours)
+                if slot != right and neighbour not in visited
+            ]
+    return _Comparisons(*np.array(rows, dtype=np.int64).reshape(-1, 4).T)

@@ -1,0 +1,193 @@
+"""Semantic features of real scenes: word vectors of the visible objects, and the room, without images.
+
+They come from human annotations (object boxes, room labels), not from vision. The first features of a view
+come from the words of its objects (zeros without objects); the last ones are a one-hot vector of the
+viewpoint's room label, in sorted order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from esceme.errors import DataError
+from esceme.files import read_text
+from esceme.perception.visible_objects import (
+    REACH,
+    SceneAnnotations,
+    SceneViewpoints,
+    VisibleObjects,
+    find_visible_objects,
+    name_words,
+)
+from esceme.tasks.folder import DataFolder
+from esceme.world.features import write_features
+from esceme.world.geometry import VIEWS
+from esceme.world.graph import SUFFIX, scene_ids
+
+RANDOM_WIDTH = 128
+"""Width of random word vectors."""
+ProgressBar = Callable[[Sequence[str], str], Iterable[str]]
+"""Takes names and a label; returns the names and displays progress while they are consumed."""
+
+
+@dataclass(frozen=True)
+class WordTable:
+    """Word vectors of length 1: GloVe, or random vectors that depend only on the word."""
+
+    width: int
+    vectors: dict[str, NDArray[np.float32]] | None
+    """None for random vectors, which exist for every word."""
+    source: str
+
+    @classmethod
+    def read(cls, prefix: str | Path) -> WordTable:
+        """Read the words of `<prefix>_vocab.txt`, one per line, and their vectors in `<prefix>_glove.npy`."""
+        vocabulary, file = Path(f"{prefix}_vocab.txt"), Path(f"{prefix}_glove.npy")
+        words = read_text(vocabulary).split("\n")
+        words = words[:-1] if words[-1] == "" else words
+        try:
+            vectors = np.load(file, allow_pickle=False)
+        except FileNotFoundError:
+            raise DataError(f"{file}: no such file") from None
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{file}: not a complete .npy file ({error}); fetch it again") from None
+        if vectors.ndim != 2 or len(vectors) != len(words):
+            raise DataError(f"{file}: shape {vectors.shape}, but {vocabulary.name} has {len(words)} words")
+        lengths = np.linalg.norm(vectors, axis=1)
+        is_valid = np.isfinite(lengths) & (lengths > 0)
+        if not is_valid.all():
+            raise DataError(f"{file}: the vector of '{words[int(is_valid.argmin())]}' is zero or not finite")
+        units = (vectors / lengths[:, None]).astype(np.float32)
+        return cls(vectors.shape[1], dict(zip(words, units, strict=True)), Path(prefix).name)
+
+    @classmethod
+    def random(cls, width: int = RANDOM_WIDTH) -> WordTable:
+        """Return a table with a random vector for every word, always the same for the same word."""
+        return cls(width, None, "random")
+
+    def find(self, word: str) -> NDArray[np.float32] | None:
+        """Return the vector of a word, or None if it is unknown."""
+        if self.vectors is not None:
+            return self.vectors.get(word)
+        seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "little")
+        drawn = np.random.default_rng(seed).normal(size=self.width)
+        return (drawn / np.linalg.norm(drawn)).astype(np.float32)
+
+    def embed(self, names: Sequence[str]) -> NDArray[np.float32]:
+        """Return the normalised sum of each name's word vectors (N, width); zeros without known words."""
+        table = np.zeros((len(names), self.width), dtype=np.float32)
+        for row, name in enumerate(names):
+            for word in name_words(name):
+                if (vector := self.find(word)) is not None:
+                    table[row] += vector
+        return table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-6)
+
+
+class ViewStatistics(NamedTuple):
+    """How many objects the views show."""
+
+    names_per_viewpoint: float
+    """Mean number of different object names in all views of a viewpoint."""
+    empty_views: float
+    """Share of views without an object."""
+
+
+class SemanticSummary(NamedTuple):
+    """Summary of a written feature file."""
+
+    scenes: int
+    viewpoints: int
+    width: int
+    near: ViewStatistics
+    """Annotated boxes only."""
+    reprojected: ViewStatistics
+    """With re-projected objects, as written."""
+    unknown_words: dict[str, int]
+    """Word of an object name without a vector -> number of (object, viewpoint) entries with this word."""
+
+
+def view_features(
+    objects: VisibleObjects, table: NDArray[np.float32], rooms: NDArray[np.int64], num_labels: int
+) -> NDArray[np.float32]:
+    """Return features (P, 36, D + labels) from word vectors `table` (names, D) and room indices (P,) or -1.
+
+    The direction of a view's word vector is the mean of its objects, weighted by area; its length is the
+    square root of the covered area, at most 1.
+    """
+    coverage = coverage_by_name(objects, len(rooms), len(table))
+    words = coverage @ table  # (P * 36, D)
+    length = np.sqrt(np.minimum(coverage.sum(axis=1), 1))
+    words *= (length / np.maximum(np.linalg.norm(words, axis=1), 1e-6))[:, None]
+    features = np.zeros((len(rooms), VIEWS, table.shape[1] + num_labels), dtype=np.float32)
+    features[..., : table.shape[1]] = words.reshape(len(rooms), VIEWS, -1)
+    known = np.flatnonzero(rooms >= 0)
+    features[known, :, table.shape[1] + rooms[known]] = 1
+    return features
+
+
+def coverage_by_name(objects: VisibleObjects, num_viewpoints: int, num_names: int) -> csr_array:
+    """Return the share of each view (P * 36, names) that objects of each name cover together."""
+    row = objects.viewpoint * VIEWS + objects.view
+    return csr_array((objects.coverage, (row, objects.name)), shape=(num_viewpoints * VIEWS, num_names))
+
+
+def write_semantic(
+    root: str | Path,
+    out: str | Path,
+    *,
+    words: WordTable,
+    reach: float = REACH,
+    scenes: Iterable[str] | None = None,
+    progress: ProgressBar = lambda names, label: names,
+) -> SemanticSummary:
+    """Write the features of a data folder's scenes (default: all) as HDF5.
+
+    The format is that of the published files: `<scene>_<viewpoint>` -> (36, D) for every included viewpoint,
+    with values that half precision can represent. The same annotations give the same bytes.
+    """
+    folder = DataFolder(root)
+    annotations = SceneAnnotations.read(folder)
+    selected = scene_ids(folder.connectivity) if scenes is None else sorted(set(scenes))
+    table, labels = words.embed(annotations.names), sorted(annotations.labels)
+    num_viewpoints, num_names, num_filled = 0, np.zeros(2), np.zeros(2)
+
+    def features() -> Iterator[tuple[str, NDArray[np.float16]]]:
+        nonlocal num_viewpoints
+        for scene_id in progress(selected, "scenes"):
+            scene = SceneViewpoints.read(folder.connectivity / f"{scene_id}{SUFFIX}")
+            objects = find_visible_objects(scene, annotations, reach=reach)
+            num_viewpoints += len(scene.viewpoints)
+            for kind, group in enumerate((objects.only_annotated(), objects)):
+                num_names[kind] += len(np.unique(group.viewpoint * len(table) + group.name))
+                num_filled[kind] += len(np.unique(group.viewpoint * VIEWS + group.view))
+            room_of = [annotations.rooms.get(key) for key in scene.keys]
+            rooms = np.array([-1 if room is None else labels.index(room) for room in room_of], dtype=np.int64)
+            rows = view_features(objects, table, rooms, len(labels)).astype(np.float16)
+            yield from zip(scene.keys, rows, strict=True)
+
+    write_features(out, features())
+    near, reprojected = (
+        ViewStatistics(float(names / num_viewpoints), float(1 - filled / (num_viewpoints * VIEWS)))
+        for names, filled in zip(num_names, num_filled, strict=True)
+    )
+    unknown = unknown_words(annotations, words)
+    width = words.width + len(labels)
+    return SemanticSummary(len(selected), num_viewpoints, width, near, reprojected, unknown)
+
+
+def unknown_words(annotations: SceneAnnotations, words: WordTable) -> dict[str, int]:
+    """Count the words of object names that have no vector over all entries, the most frequent first."""
+    counts = Counter(item.name for group in annotations.objects.values() for item in group)
+    unknown: Counter[str] = Counter()
+    for name, count in counts.items():
+        unknown.update({word: count for word in name_words(name) if words.find(word) is None})
+    return dict(sorted(unknown.items(), key=lambda item: (-item[1], item[0])))

@@ -1,0 +1,234 @@
+"""Objects visible in every view of a scene, from annotations: annotated boxes and re-projected objects.
+
+Annotators drew boxes only around objects close to a viewpoint. An annotated object is triangulated and
+projected into all viewpoints within reach that see one of the viewpoints that have it annotated. The
+connectivity files' visibility between viewpoints is the only information about walls.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from esceme.errors import ConfigError, DataError
+from esceme.files import read_json, read_records
+from esceme.perception.triangulation import (
+    IMAGE_SIZE,
+    AngularBoxes,
+    ImageBoxes,
+    ObjectGeometry,
+    angular_box,
+    box_coverage,
+    merge_views,
+    triangulate,
+)
+from esceme.tasks.folder import OBJECTS, ROOMS, DataFolder
+from esceme.tasks.symptoms import Rooms, room_labels
+from esceme.world.geometry import VIEWS
+from esceme.world.graph import SUFFIX
+
+REACH = 7.0
+"""Objects farther than this many metres are not visible."""
+STOREY = 1.5
+"""Viewpoints whose heights differ by more metres than this are on different floors."""
+
+
+class ObjectAnnotation(msgspec.Struct):
+    """Object near a viewpoint with its boxes; it has none if another object occludes it."""
+
+    id: str | int
+    name: str
+    views: list[int]
+    boxes: list[tuple[float, float, float, float]]
+
+
+class _Connectivity(msgspec.Struct):
+    image_id: str
+    pose: list[float]
+    included: bool
+    visible: list[bool]
+
+
+@dataclass(frozen=True)
+class SceneAnnotations:
+    """Object boxes and room labels of all scenes."""
+
+    objects: Mapping[str, Sequence[ObjectAnnotation]]
+    """By `<scene>_<viewpoint>`."""
+    rooms: Mapping[str, str]
+    """`<scene>_<viewpoint>` -> room label."""
+    labels: Mapping[str, str]
+    """Room label -> description."""
+
+    @classmethod
+    def read(cls, folder: DataFolder) -> SceneAnnotations:
+        """Read the annotations of a data folder; raise `DataError` if a file is missing or malformed."""
+        if folder.objects is None or folder.rooms is None:
+            missing = OBJECTS[0] if folder.objects is None else ROOMS[0]
+            raise DataError(f"{folder.root}: no {missing}, which says what is seen; see docs/data.md")
+        objects = read_json(folder.objects, dict[str, list[ObjectAnnotation]])
+        for key, group in objects.items():
+            for annotation in group:
+                _check(annotation, f"{folder.objects}: '{key}': object '{annotation.id}'")
+        labels = read_json(folder.rooms, Rooms).label_name
+        return cls(objects, room_labels(folder.rooms), labels)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """All object names, sorted."""
+        return tuple(sorted({item.name for group in self.objects.values() for item in group}))
+
+    @cached_property
+    def index_of(self) -> Mapping[str, int]:
+        """Object name -> index in `names`."""
+        return {name: index for index, name in enumerate(self.names)}
+
+
+def _check(annotation: ObjectAnnotation, place: str) -> None:
+    if len(annotation.views) != len(annotation.boxes):
+        raise DataError(f"{place}: {len(annotation.views)} views but {len(annotation.boxes)} boxes")
+    if any(not 0 <= view < VIEWS for view in annotation.views):
+        raise DataError(f"{place}: views {annotation.views}; expected numbers from 0 to {VIEWS - 1}")
+    for x, y, width, height in annotation.boxes:
+        if not (x >= 0 and y >= 0 and x + width <= IMAGE_SIZE[0] and y + height <= IMAGE_SIZE[1]):
+            raise DataError(f"{place}: box {(x, y, width, height)} leaves the picture of 640x480 pixels")
+
+
+def name_words(name: str) -> list[str]:
+    """Return the lower-case words of an object name or room description, without text in parentheses.
+
+    >>> name_words("dining#table"), name_words("laundryroom/mudroom (place where people do laundry, etc.)")
+    (['dining', 'table'], ['laundryroom', 'mudroom'])
+    """
+    return re.findall(r"[a-z0-9]+", name.partition(" (")[0].lower())
+
+
+class SceneViewpoints(NamedTuple):
+    """Included viewpoints of a scene (P), their positions, and which of them see each other."""
+
+    scene_id: str
+    viewpoints: tuple[str, ...]
+    positions: NDArray[np.float64]
+    """(P, 3)"""
+    visible: NDArray[np.bool_]
+    """(P, P)"""
+
+    @property
+    def keys(self) -> list[str]:
+        """`<scene>_<viewpoint>` of each viewpoint."""
+        return [f"{self.scene_id}_{viewpoint}" for viewpoint in self.viewpoints]
+
+    @classmethod
+    def read(cls, path: Path) -> SceneViewpoints:
+        """Read the included viewpoints of a connectivity file, also those without an edge."""
+        records = read_records(path, _Connectivity)
+        for record in records:
+            if len(record.pose) != 16 or len(record.visible) != len(records):
+                raise DataError(
+                    f"{path}: viewpoint '{record.image_id}': {len(record.pose)} numbers of pose and "
+                    f"{len(record.visible)} of visible, expected 16 and {len(records)}"
+                )
+        included = [index for index, record in enumerate(records) if record.included]
+        poses = np.array([records[index].pose for index in included], dtype=np.float64).reshape(-1, 16)
+        visible = np.array([records[index].visible for index in included], dtype=bool)
+        visible = visible.reshape(-1, len(records))[:, included]
+        names = tuple(records[index].image_id for index in included)
+        return cls(path.name.removesuffix(SUFFIX), names, poses[:, [3, 7, 11]], visible)
+
+
+class VisibleObjects(NamedTuple):
+    """Visible objects of a scene: one entry (N,) per object, viewpoint and view."""
+
+    viewpoint: NDArray[np.int64]
+    view: NDArray[np.int64]
+    name: NDArray[np.int64]
+    """Index in `SceneAnnotations.names`."""
+    coverage: NDArray[np.float32]
+    """Share of the image."""
+    is_annotated: NDArray[np.bool_]
+    """Whether the box was annotated; otherwise it was re-projected."""
+
+    def only_annotated(self) -> VisibleObjects:
+        """Return the annotated entries."""
+        arrays: list[Any] = [array[self.is_annotated] for array in self]
+        return VisibleObjects(*arrays)
+
+
+class SceneObjects(NamedTuple):
+    """Objects of a scene (O): name indices, annotated boxes, and which viewpoints (P, O) list them."""
+
+    names: NDArray[np.int64]
+    boxes: ImageBoxes
+    is_listed: NDArray[np.bool_]
+
+
+def collect_objects(scene: SceneViewpoints, annotations: SceneAnnotations) -> SceneObjects:
+    """Collect the objects that a scene's viewpoints list, in the order of their first occurrence."""
+    index_of: dict[str, int] = {}
+    names: list[int] = []
+    entries: list[tuple[int, int, int]] = []
+    boxes: list[tuple[float, float, float, float]] = []
+    listed: list[tuple[int, int]] = []
+    for row, key in enumerate(scene.keys):
+        for annotation in annotations.objects.get(key, ()):
+            index = index_of.setdefault(str(annotation.id), len(index_of))
+            if index == len(names):
+                names.append(annotations.index_of[annotation.name])
+            entries += [(index, row, view) for view in annotation.views]
+            boxes += annotation.boxes
+            listed.append((row, index))
+    objects, viewpoints, views = np.array(entries, dtype=np.int64).reshape(-1, 3).T
+    corners = np.array(boxes, dtype=np.float64).reshape(-1, 4)
+    image_boxes = ImageBoxes(objects, viewpoints, views, corners)
+    is_listed = np.zeros((len(scene.viewpoints), len(names)), dtype=bool)
+    is_listed[tuple(np.array(listed, dtype=np.int64).reshape(-1, 2).T)] = True
+    return SceneObjects(np.array(names, dtype=np.int64), image_boxes, is_listed)
+
+
+def find_visible_objects(
+    scene: SceneViewpoints, annotations: SceneAnnotations, *, reach: float = REACH
+) -> VisibleObjects:
+    """Return the annotated boxes of a scene and the re-projected objects within `reach` metres.
+
+    An object that a viewpoint lists without a box is occluded; it is not re-projected there.
+    """
+    if not reach >= 0:
+        raise ConfigError(f"objects within {reach} metres; give 0 or more")
+    objects = collect_objects(scene, annotations)
+    boxes = objects.boxes
+    areas = (boxes.box[:, 2] * boxes.box[:, 3] / (IMAGE_SIZE[0] * IMAGE_SIZE[1])).astype(np.float32)
+    merged = merge_views(boxes)
+    geometry = triangulate(merged, scene.positions, count=len(objects.names))
+    in_sight = _find_in_sight(scene, merged, geometry, reach) & ~objects.is_listed
+    viewpoint, index = np.nonzero(in_sight)
+    offset = geometry.position[index] - scene.positions[viewpoint]
+    coverage = box_coverage(*angular_box(offset, geometry.size[index]))  # (M, 36)
+    pair, view = np.nonzero(coverage)
+    return VisibleObjects(
+        viewpoint=np.concatenate([boxes.viewpoint, viewpoint[pair]]),
+        view=np.concatenate([boxes.view, view]),
+        name=objects.names[np.concatenate([boxes.object, index[pair]])],
+        coverage=np.concatenate([areas, coverage[pair, view]]),
+        is_annotated=np.arange(len(areas) + len(pair)) < len(areas),
+    )
+
+
+def _find_in_sight(
+    scene: SceneViewpoints, boxes: AngularBoxes, geometry: ObjectGeometry, reach: float
+) -> NDArray[np.bool_]:
+    """Return which viewpoints (P, O) see one with a box of the object, on the same floor, within reach."""
+    has_box = np.zeros((len(scene.viewpoints), len(geometry.position)), dtype=np.float32)
+    has_box[boxes.viewpoint, boxes.object] = 1
+    height = scene.positions[:, 2]
+    same_floor = np.abs(height[:, None] - height) <= STOREY
+    sees_one = (scene.visible & same_floor).astype(np.float32) @ has_box > 0
+    distance = np.linalg.norm(scene.positions[:, None] - geometry.position, axis=-1)  # NaN compares as False
+    return (sees_one | (has_box > 0)) & (distance <= reach)

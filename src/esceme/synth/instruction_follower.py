@@ -1,0 +1,144 @@
+"""Scripted instruction follower: parses an instruction and looks up the objects that it names.
+
+It shows that the generated instructions are sufficient: with a full memory they can be followed; without one,
+the follower has to guess at `beyond` cues.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+
+from esceme.synth.instructions import (
+    BEYOND_TEMPLATES,
+    ORDINALS,
+    STOP_TEMPLATES,
+    TURN_PHRASES,
+    Clause,
+    NthCandidate,
+    Side,
+    count_candidates,
+    direction_to,
+)
+from esceme.synth.visibility import Mention, Visibility
+from esceme.world.geometry import snap
+
+COUNT_PATTERN = re.compile(rf"\w+ the (?P<number>{'|'.join(ORDINALS)}) (way on the )?(?P<side>left|right)")
+SEPARATOR_PATTERN = re.compile(r", then |, |\. ")
+
+
+def parse_instruction(text: str, mentions: Collection[Mention]) -> list[Clause]:
+    """Parse an instruction into clauses without rooms; `mentions` are the objects that it may name."""
+    phrases = [phrase.strip(" .").lower() for phrase in SEPARATOR_PATTERN.split(text)]
+    return [_parse_clause(phrase, mentions) for phrase in phrases if phrase]
+
+
+def _parse_clause(phrase: str, mentions: Collection[Mention]) -> Clause:
+    named = [mention for mention in mentions if re.search(rf"\bthe {mention}\b", phrase)]
+    longest = max(named, key=lambda mention: len(str(mention)), default=None)
+    if _starts_like(phrase, STOP_TEMPLATES):
+        return Clause(stop=longest)
+    if _starts_like(phrase, BEYOND_TEMPLATES):
+        return Clause(beyond=longest)
+    if (match := COUNT_PATTERN.match(phrase)) is not None:
+        return Clause(counted=NthCandidate(1 + ORDINALS.index(match["number"]), cast(Side, match["side"])))
+    turn = next((turn for turn, phrases in TURN_PHRASES.items() if phrase.startswith(phrases)), None)
+    return Clause(direction=turn, landmark=longest)
+
+
+def _starts_like(phrase: str, templates: Sequence[str]) -> bool:
+    return any(phrase.startswith(template.partition(" {}")[0]) for template in templates)
+
+
+@dataclass
+class FollowerMemory:
+    """Viewpoints whose candidate views the follower knows; a frozen memory does not grow."""
+
+    viewpoints: set[int] = field(default_factory=set)
+    frozen: bool = False
+
+    def remember(self, viewpoint: int) -> None:
+        """Add a viewpoint unless the memory is frozen."""
+        if not self.frozen:
+            self.viewpoints.add(viewpoint)
+
+
+@dataclass
+class InstructionFollower:
+    """Follows instructions in one house with a memory that persists across episodes."""
+
+    visibility: Visibility
+    memory: FollowerMemory
+    max_moves: int = 14
+
+    def follow(self, text: str, start: int, heading: float, generator: np.random.Generator) -> list[int]:
+        """Return the visited viewpoint indices; the last one is where the follower stops."""
+        rollout = _Rollout(self, [start], int(snap(heading)), generator)
+        for clause in parse_instruction(text, self.visibility.mentions):
+            if clause.stop is not None or not rollout.execute(clause):
+                break
+        self.memory.remember(rollout.path[-1])
+        return rollout.path
+
+
+@dataclass
+class _Rollout:
+    """One episode of the follower."""
+
+    follower: InstructionFollower
+    path: list[int]
+    view: int
+    generator: np.random.Generator
+
+    def execute(self, clause: Clause) -> bool:
+        """Take the step of a clause, backtracking from wrong neighbours; return False if moves run out."""
+        follower, here = self.follower, self.path[-1]
+        tried: set[int] = set()
+        while True:
+            slot = self._choose(here, clause, tried)
+            there = self._move(slot)
+            if len(self.path) > follower.max_moves:
+                return False
+            if clause.beyond is None or clause.beyond in follower.visibility.in_candidate_views(there):
+                return True
+            # The object is not visible from there: go back and try another candidate, if there is one.
+            tried.add(slot)
+            if len(tried) == follower.visibility.graph.degrees[here]:
+                return True
+            self._move(int(np.flatnonzero(follower.visibility.graph.neighbours[there] == here)[0]))
+            if len(self.path) > follower.max_moves:
+                return False
+
+    def _choose(self, here: int, clause: Clause, tried: set[int]) -> int:
+        degree = self.follower.visibility.graph.degrees[here]
+        scores = {slot: self._score(here, slot, clause) for slot in range(degree) if slot not in tried}
+        best = [slot for slot, score in scores.items() if score == max(scores.values())]
+        return best[int(self.generator.integers(len(best)))]
+
+    def _score(self, here: int, slot: int, clause: Clause) -> float:
+        """Return how well a candidate matches the clause; going back costs a little."""
+        visibility = self.follower.visibility
+        graph = visibility.graph
+        there = int(graph.neighbours[here, slot])
+        score = -0.5 if there in self.path[-2:-1] else 0.0
+        if clause.direction is not None:
+            score += 2.0 * (direction_to(float(graph.headings[here, slot]), self.view) == clause.direction)
+        if clause.counted is not None:
+            headings = graph.headings[here, : graph.degrees[here]].tolist()
+            score += 2.0 * (count_candidates(headings, self.view)[slot] == clause.counted)
+        if clause.landmark is not None:
+            score += 2.0 * (clause.landmark in visibility.in_view(here, int(graph.views[here, slot])))
+        if clause.beyond is not None and there in self.follower.memory.viewpoints:
+            score += 2.0 if clause.beyond in visibility.in_candidate_views(there) else -2.0
+        return score
+
+    def _move(self, slot: int) -> int:
+        graph, here = self.follower.visibility.graph, self.path[-1]
+        self.follower.memory.remember(here)
+        self.view = int(graph.views[here, slot])
+        self.path.append(int(graph.neighbours[here, slot]))
+        return self.path[-1]

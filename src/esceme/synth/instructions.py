@@ -1,0 +1,238 @@
+"""Instruction generation: one clause per decision of a path, and templates that turn clauses into text.
+
+Each clause has a cue that identifies the next viewpoint: a direction that only one candidate has, an object
+that only the right candidate's view shows, or, as in the paper's Figure 1, an object that is not visible from
+here but in the right neighbour's own candidate views. A memory of the neighbour contains the latter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esceme.synth.visibility import Mention, Visibility
+from esceme.world.geometry import VIEW_HEADINGS, snap, wrap
+
+RelativeDirection = Literal[
+    "straight", "slight left", "left", "sharp left", "slight right", "right", "sharp right", "back"
+]
+Side = Literal["left", "right"]
+
+SECTORS = ((18.0, "straight"), (55.0, "slight"), (115.0, ""), (160.0, "sharp"), (180.0, "back"))
+"""Upper limit in degrees, to either side, of each direction."""
+BEYOND_PROBABILITY = 0.8
+"""Probability of a `beyond` cue where no visible cue suffices; otherwise candidates are counted."""
+MIN_ANGLE = np.radians(5.0)
+"""Candidates are counted only if they are at least this far apart and clearly on one side."""
+ORDINALS = ("first", "second", "third", "fourth")
+
+
+class NthCandidate(NamedTuple):
+    """The first, second ... candidate on the left or on the right."""
+
+    number: int
+    side: Side
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """Content of an instruction about one decision."""
+
+    direction: RelativeDirection | None = None
+    counted: NthCandidate | None = None
+    """The candidate's number on one side, counted from straight ahead."""
+    landmark: Mention | None = None
+    """Object in the right candidate's view."""
+    beyond: Mention | None = None
+    """Object that is visible from the right neighbour but not from here; following it requires memory."""
+    stop: Mention | None = None
+    """In the last clause: the object to stop at."""
+    room: str = ""
+    """Kind of room that the step enters, if it enters another one."""
+
+
+def direction_to(heading: float, view: int) -> RelativeDirection:
+    """Return the direction of an absolute heading relative to a view.
+
+    >>> direction_to(0.0, 12), direction_to(1.0, 12), direction_to(-2.5, 12)
+    ('straight', 'right', 'sharp left')
+    """
+    turn = float(np.degrees(wrap(heading - VIEW_HEADINGS[view])))
+    name = next(name for limit, name in SECTORS if abs(turn) <= limit)
+    if name not in ("straight", "back"):
+        name = f"{name} {'left' if turn < 0 else 'right'}".strip()
+    return cast(RelativeDirection, name)
+
+
+def count_candidates(headings: Sequence[float], view: int) -> list[NthCandidate]:
+    """Number the candidates on each side, from straight ahead to behind.
+
+    >>> count_candidates([0.1, 0.5, -0.3], 12)[:2]
+    [NthCandidate(number=1, side='right'), NthCandidate(number=2, side='right')]
+    """
+    turns = [float(wrap(heading - VIEW_HEADINGS[view])) for heading in headings]
+    return [
+        NthCandidate(
+            1 + sum((other < 0) == (turn < 0) and abs(other) < abs(turn) for other in turns),
+            "left" if turn < 0 else "right",
+        )
+        for turn in turns
+    ]
+
+
+def plan_clauses(
+    visibility: Visibility,
+    path: Sequence[int],
+    heading: float,
+    generator: np.random.Generator,
+    *,
+    beyond: float = 0.05,
+) -> list[Clause] | None:
+    """Return clauses that identify every decision of a path, or None if one cannot be identified.
+
+    `beyond` is the probability of a `beyond` cue where a visible cue would suffice.
+    """
+    clauses, view = [], int(snap(heading))
+    for here, there in zip(path, path[1:], strict=False):
+        clause, view = _plan_decision(visibility, here, there, view, generator, beyond)
+        if clause is None:
+            return None
+        clauses.append(clause)
+    stop = _plan_stop(visibility, path, generator)
+    return None if stop is None else [*clauses, stop]
+
+
+def _plan_decision(
+    visibility: Visibility, here: int, there: int, view: int, generator: np.random.Generator, beyond: float
+) -> tuple[Clause | None, int]:
+    """Return a clause for the step, or None, and the view that the agent faces after it."""
+    graph = visibility.graph
+    neighbours = graph.neighbours[here, : graph.degrees[here]].tolist()
+    headings, views = graph.headings[here, : len(neighbours)], graph.views[here]
+    slot = neighbours.index(there)
+    others = [other for other in range(len(neighbours)) if other != slot]
+
+    direction = direction_to(float(headings[slot]), view)
+    same_direction = [other for other in others if direction_to(float(headings[other]), view) == direction]
+    in_view = [visibility.in_view(here, int(views[other])) for other in range(len(neighbours))]
+    landmarks = in_view[slot] - _union(in_view[other] for other in others)
+    with_direction = in_view[slot] - _union(in_view[other] for other in same_direction)
+    hidden = visibility.in_candidate_views(there) - visibility.in_panorama(here)
+    hidden -= _union(visibility.in_candidate_views(neighbours[other]) for other in others)
+
+    next_view = int(views[slot])
+    room = _room_entered(visibility, here, there) if generator.random() < 0.3 else ""
+    options: list[Clause] = []
+    if not same_direction:
+        options.append(Clause(direction=direction, room=room))
+    if landmarks:
+        options.append(Clause(landmark=_draw_mention(landmarks, generator), room=room))
+    if with_direction and (same_direction or generator.random() < 0.3):
+        landmark = _draw_mention(with_direction, generator)
+        options.append(Clause(direction=direction, landmark=landmark, room=room))
+    if hidden and len(neighbours) > 2 and generator.random() < (beyond if options else BEYOND_PROBABILITY):
+        return Clause(beyond=_draw_mention(hidden, generator)), next_view
+    counted = count_candidates(headings.tolist(), view)[slot]
+    if not options and counted.number <= len(ORDINALS) and _is_countable(headings, slot, view):
+        options.append(Clause(counted=counted, room=room))
+    return (options[int(generator.integers(len(options)))] if options else None), next_view
+
+
+def _is_countable(headings: NDArray[np.float64], slot: int, view: int) -> bool:
+    """Return whether no candidate is close to this one, straight ahead or straight behind."""
+    to_others = np.abs(wrap(np.delete(headings, slot) - headings[slot]))
+    turns = np.abs(wrap(headings - VIEW_HEADINGS[view]))
+    is_sided = (turns >= MIN_ANGLE) & (turns <= np.pi - MIN_ANGLE)
+    return bool((to_others >= MIN_ANGLE).all() and is_sided.all())
+
+
+def _union(sets: Iterable[frozenset[Mention]]) -> frozenset[Mention]:
+    return frozenset[Mention]().union(*sets)
+
+
+def _room_entered(visibility: Visibility, here: int, there: int) -> str:
+    viewpoints, rooms = visibility.house.viewpoints, visibility.house.rooms
+    return "" if viewpoints[here].room == viewpoints[there].room else rooms[viewpoints[there].room].kind
+
+
+def _plan_stop(visibility: Visibility, path: Sequence[int], generator: np.random.Generator) -> Clause | None:
+    """Return a clause with an object that is larger in view at the end than anywhere before."""
+    end, before = path[-1], path[:-1]
+    mentions = [
+        mention
+        for mention in visibility.in_panorama(end)
+        if visibility.max_coverage(end, mention)
+        > 1.2 * max(visibility.max_coverage(viewpoint, mention) for viewpoint in before)
+    ]
+    return Clause(stop=_draw_mention(mentions, generator)) if mentions else None
+
+
+def _draw_mention(mentions: Iterable[Mention], generator: np.random.Generator) -> Mention:
+    """Draw a mention, preferring those without a colour."""
+    ordered = sorted(mentions)
+    plain = [mention for mention in ordered if not mention.colour]
+    options = plain if plain and generator.random() < 0.6 else ordered
+    return options[int(generator.integers(len(options)))]
+
+
+# -- text ------------------------------------------------------------------------------------------------
+
+TURN_PHRASES: dict[RelativeDirection, tuple[str, ...]] = {
+    "straight": ("go straight", "keep straight on", "walk straight ahead", "continue forward"),
+    "slight left": ("bear left", "veer left", "turn slightly left"),
+    "left": ("turn left", "take a left", "go left"),
+    "sharp left": ("turn sharp left", "make a sharp left"),
+    "slight right": ("bear right", "veer right", "turn slightly right"),
+    "right": ("turn right", "take a right", "go right"),
+    "sharp right": ("turn sharp right", "make a sharp right"),
+    "back": ("turn around", "go back", "make a u-turn"),
+}
+LANDMARK_TEMPLATES = (
+    "walk to the {}",
+    "head for the {}",
+    "go towards the {}",
+    "approach the {}",
+    "move past the {}",
+)
+TURN_LANDMARK_TEMPLATES = ("at the {}", "towards the {}", "facing the {}", "by the {}")
+BEYOND_TEMPLATES = ("find the {}", "look for the {}", "seek out the {}", "take the way to the {}")
+COUNT_TEMPLATES = ("take the {} {}", "choose the {} {}", "take the {} way on the {}")
+STOP_TEMPLATES = ("stop by the {}", "wait near the {}", "stop beside the {}", "wait at the {}")
+ROOM_TEMPLATES = ("into the {}", "entering the {}")
+SEPARATORS = (". ", ", ", ", then ")
+
+
+def clauses_to_text(clauses: Sequence[Clause], generator: np.random.Generator) -> str:
+    """Return the clauses as English text, separated by one of `SEPARATORS` so that they can be parsed."""
+    text = ""
+    for number, clause in enumerate(clauses):
+        phrase, separator = _phrase(clause, generator), ""
+        if number:
+            separator = SEPARATORS[int(generator.integers(len(SEPARATORS)))]
+        if not number or separator == ". ":
+            phrase = phrase[0].upper() + phrase[1:]
+        text += separator + phrase
+    return f"{text}. "
+
+
+def _phrase(clause: Clause, generator: np.random.Generator) -> str:
+    def draw(options: Sequence[str]) -> str:
+        return options[int(generator.integers(len(options)))]
+
+    if clause.stop is not None:
+        return draw(STOP_TEMPLATES).format(clause.stop)
+    if clause.beyond is not None:
+        phrase = draw(BEYOND_TEMPLATES).format(clause.beyond)
+    elif clause.counted is not None:
+        phrase = draw(COUNT_TEMPLATES).format(ORDINALS[clause.counted.number - 1], clause.counted.side)
+    elif clause.direction is None:
+        phrase = draw(LANDMARK_TEMPLATES).format(clause.landmark)
+    else:
+        phrase = draw(TURN_PHRASES[clause.direction])
+        if clause.landmark is not None:
+            phrase += " " + draw(TURN_LANDMARK_TEMPLATES).format(clause.landmark)
+    return f"{phrase} {draw(ROOM_TEMPLATES).format(clause.room)}" if clause.room else phrase

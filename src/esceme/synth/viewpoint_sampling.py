@@ -1,0 +1,213 @@
+"""Viewpoint sampling: points on both sides of every opening, and points spread over every room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import label
+from scipy.sparse.csgraph import connected_components
+
+from esceme.synth.house_model import Opening, Room
+
+VIEWPOINT_CLEARANCE = 0.45
+"""Minimum distance from a viewpoint to furniture, in metres."""
+EDGE_CLEARANCE = 0.4
+"""Minimum distance from an edge to furniture."""
+OPENING_CLEARANCE = 0.17
+"""Minimum distance from an edge to the sides of an opening."""
+GRID_STEP = 0.2
+"""Spacing of the candidate points."""
+MIN_EDGE, MAX_EDGE = 0.8, 5.0
+"""Length range of an edge."""
+MAX_BRIDGES = 4
+"""Maximum number of points added to a room to connect its viewpoints."""
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+class FloorPoint(NamedTuple):
+    """Viewpoint without a name: its room, x and y, and the height of the floor."""
+
+    room: int
+    xy: tuple[float, float]
+    floor: float
+
+
+class FreeFloor(NamedTuple):
+    """Candidate points of a room (S, 2), all connected to its openings, and furniture outlines (F, 4)."""
+
+    points: Array
+    obstacles: Array
+
+
+def rect_distances(points: Array, rects: Array) -> Array:
+    """Return distances (..., R) from points (..., 2) to rectangles (R, 4); zero inside."""
+    outside = np.maximum(rects[:, :2] - points[..., None, :], points[..., None, :] - rects[:, 2:])
+    outside = np.maximum(outside, 0.0)
+    return np.hypot(outside[..., 0], outside[..., 1])
+
+
+def points_along(starts: Array, ends: Array, count: int) -> Array:
+    """Return `count` evenly spaced points on each line (E, count, 2)."""
+    share = np.linspace(0.0, 1.0, count)[:, None]
+    return starts[:, None] * (1 - share) + ends[:, None] * share
+
+
+def is_clear(starts: Array, ends: Array, obstacles: Array) -> Mask:
+    """Return which lines (E,) keep `EDGE_CLEARANCE` from all obstacles."""
+    if not len(obstacles):
+        return np.ones(len(starts), dtype=bool)
+    distances = rect_distances(points_along(starts, ends, 41), obstacles)
+    return np.asarray((distances >= EDGE_CLEARANCE).all(axis=(1, 2)))
+
+
+def find_free_floor(index: int, room: Room, openings: Sequence[Opening], obstacles: Array) -> FreeFloor:
+    """Find the largest part of a room's floor that links all its openings; it is empty if there is none."""
+    low, high = np.array(room.low[:2]), np.array(room.high[:2])
+    size = high - low
+    margin = np.minimum(np.where(size < 2.6, 0.42, 0.5), size / 2 - 0.05)
+    counts = np.floor((size - 2 * margin) / GRID_STEP).astype(int) + 1
+    axes = [np.linspace(low[i] + margin[i], high[i] - margin[i], counts[i]) for i in (0, 1)]
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
+    free = np.ones(grid.shape[:2], dtype=bool)
+    if len(obstacles):
+        free = np.asarray((rect_distances(grid, obstacles) >= VIEWPOINT_CLEARANCE).all(axis=-1))
+    part_of, num_parts = label(free, structure=np.ones((3, 3)))
+    linking = set(range(1, num_parts + 1))
+    for opening in openings:
+        across, along = grid[..., opening.axis], grid[..., 1 - opening.axis]
+        in_front = np.abs(across - face_coordinate(index, room, opening)) < 1.0
+        in_front &= (along > opening.low + OPENING_CLEARANCE) & (along < opening.high - OPENING_CLEARANCE)
+        linking &= set(part_of[in_front].tolist())
+    if not linking:
+        return FreeFloor(np.zeros((0, 2)), obstacles)
+    return FreeFloor(grid[part_of == max(linking, key=lambda part: int((part_of == part).sum()))], obstacles)
+
+
+def face_coordinate(index: int, room: Room, opening: Opening) -> float:
+    """Return the coordinate along `opening.axis` of the room's wall that holds the opening."""
+    return room.high[opening.axis] if opening.rooms[0] == index else room.low[opening.axis]
+
+
+def sample_viewpoints(
+    rooms: Sequence[Room],
+    openings: Sequence[Opening],
+    floors: Sequence[FreeFloor],
+    fixed: Sequence[FloorPoint],
+    *,
+    spacing: float,
+) -> list[FloorPoint]:
+    """Return the fixed points, points on both sides of every opening, and more until the floor is covered."""
+    viewpoints = list(fixed)
+    for opening in openings:
+        viewpoints += _points_at_opening(rooms, opening, floors, viewpoints)
+    for index, room in enumerate(rooms):
+        chosen = np.array([point.xy for point in viewpoints if point.room == index]).reshape(-1, 2)
+        if len(floors[index].points):
+            more = _connect(floors[index], _spread(floors[index], chosen, spacing))[len(chosen) :]
+            viewpoints += [FloorPoint(index, (float(x), float(y)), room.low[2]) for x, y in more]
+    return viewpoints
+
+
+def _points_at_opening(
+    rooms: Sequence[Room], opening: Opening, floors: Sequence[FreeFloor], viewpoints: Sequence[FloorPoint]
+) -> list[FloorPoint]:
+    """Return the new points, zero to two, that give an edge straight through an opening."""
+    candidates, is_new = [], []
+    for index in opening.rooms:
+        chosen, new = _points_near_opening(index, rooms[index], opening, floors[index], viewpoints)
+        candidates.append(np.concatenate([chosen, new]))
+        is_new.append(np.arange(len(chosen) + len(new)) >= len(chosen))
+    a, b = (grid.ravel() for grid in np.indices((len(candidates[0]), len(candidates[1]))))
+    starts, ends = candidates[0][a], candidates[1][b]
+    lengths = np.linalg.norm(ends - starts, axis=1)
+    skew = np.abs(ends - starts)[:, 1 - opening.axis] / lengths
+    cost = np.abs(lengths - 1.35) + 0.7 * (is_new[0][a] + 1.0 * is_new[1][b]) + 0.8 * skew
+    is_valid = _crosses_opening(starts, ends, rooms, opening) & (lengths > 0.9) & (lengths < MAX_EDGE)
+    cost += np.where(is_valid, 0, np.inf)
+    obstacles = np.concatenate([floors[index].obstacles for index in opening.rooms])
+    for pair in np.argsort(cost, kind="stable")[: int(np.isfinite(cost).sum())]:
+        if is_clear(starts[pair][None], ends[pair][None], obstacles)[0]:
+            sides = zip(opening.rooms, (a[pair], b[pair]), candidates, is_new, strict=True)
+            return [
+                FloorPoint(room, (float(points[chosen][0]), float(points[chosen][1])), opening.bottom)
+                for room, chosen, points, new in sides
+                if new[chosen]
+            ]
+    return []
+
+
+def _points_near_opening(
+    index: int, room: Room, opening: Opening, floor: FreeFloor, viewpoints: Sequence[FloorPoint]
+) -> tuple[Array, Array]:
+    """Return the viewpoints of one room near an opening, and candidate points not too close to them."""
+    middle = np.empty(2)
+    middle[opening.axis] = face_coordinate(index, room, opening)
+    middle[1 - opening.axis] = (opening.low + opening.high) / 2
+    same_floor = [p.xy for p in viewpoints if p.room == index and abs(p.floor - opening.bottom) < 0.1]
+    chosen = np.array(same_floor).reshape(-1, 2)
+    reach = max(1.3, opening.high - opening.low)
+    new = floor.points[np.linalg.norm(floor.points - middle, axis=1) < reach]
+    if len(chosen):
+        new = new[np.linalg.norm(new[:, None] - chosen[None], axis=2).min(axis=1) > 1.1]
+    return chosen[np.linalg.norm(chosen - middle, axis=1) < 2.5], new
+
+
+def _crosses_opening(starts: Array, ends: Array, rooms: Sequence[Room], opening: Opening) -> Mask:
+    """Return which lines from the first room to the second cross the opening away from its sides."""
+    across, along = opening.axis, 1 - opening.axis
+    inside = np.ones(len(starts), dtype=bool)
+    for index in opening.rooms:
+        face = face_coordinate(index, rooms[index], opening)
+        share = (face - starts[:, across]) / (ends[:, across] - starts[:, across])
+        at = starts[:, along] + share * (ends[:, along] - starts[:, along])
+        inside &= (at > opening.low + OPENING_CLEARANCE) & (at < opening.high - OPENING_CLEARANCE)
+    return inside
+
+
+def _spread(floor: FreeFloor, chosen: Array, spacing: float) -> Array:
+    """Add the farthest candidate point that has an edge to a chosen one, until all are within `spacing`."""
+    remaining = floor.points
+    while len(remaining):
+        if len(chosen):
+            distance = np.linalg.norm(remaining[:, None] - chosen[None], axis=2).min(axis=1)
+            best = int(distance.argmax())
+            if distance[best] < spacing:
+                break
+        else:
+            best = int(np.linalg.norm(remaining - remaining.mean(axis=0), axis=1).argmin())
+        point, remaining = remaining[best : best + 1], np.delete(remaining, best, axis=0)
+        if not len(chosen) or _has_edge(point, chosen, floor.obstacles).any():
+            chosen = np.concatenate([chosen, point])
+    return chosen
+
+
+def _connect(floor: FreeFloor, chosen: Array) -> Array:
+    """Add points where furniture separates the chosen ones, until they form one connected component."""
+    for _ in range(MAX_BRIDGES):
+        num_parts, part_of = connected_components(_has_edge(chosen, chosen, floor.obstacles).astype(np.int8))
+        if num_parts == 1:
+            break
+        has_edge = _has_edge(floor.points, chosen, floor.obstacles)
+        joined = np.stack([has_edge[:, part_of == part].any(axis=1) for part in range(num_parts)], axis=1)
+        distance = np.linalg.norm(floor.points[:, None] - chosen[None], axis=2)
+        to_unjoined = np.where(joined[:, part_of], np.inf, distance).min(axis=1)
+        too_close = distance.min(axis=1) < MIN_EDGE
+        to_unjoined[~joined.any(axis=1) | too_close] = np.inf
+        num_joined = np.where(too_close, 0, joined.sum(axis=1))
+        best = num_joined.argmax() if num_joined.max() > 1 else to_unjoined.argmin()
+        chosen = np.concatenate([chosen, floor.points[best][None]])
+    return chosen
+
+
+def _has_edge(starts: Array, ends: Array, obstacles: Array) -> Mask:
+    """Return which pairs (S, E) of points in one room can be joined: clear line, length in range."""
+    a, b = (grid.ravel() for grid in np.indices((len(starts), len(ends))))
+    lengths = np.linalg.norm(starts[a] - ends[b], axis=1)
+    has_edge = (lengths >= MIN_EDGE) & (lengths <= MAX_EDGE)
+    has_edge[has_edge] = is_clear(starts[a[has_edge]], ends[b[has_edge]], obstacles)
+    return has_edge.reshape(len(starts), len(ends))
