@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from benchmarks.measure import Quality, line
 from esceme.perception.encoders import Encoder, make_encoder
 from esceme.synth.capture import capture_viewpoint
+from esceme.synth.furniture import CATALOGUE
 from esceme.synth.house import build_graph, generate_house
-from esceme.synth.palette import SHADES
 from esceme.synth.render import Renderer
 from esceme.synth.visibility import MIN_COVERAGE
 
@@ -29,7 +29,7 @@ RIDGE = 3.0
 """Weight of the L2 penalty of both probes."""
 MIN_POSITIVES = 5
 """A kind is scored if at least this many test views (or viewpoints) show it."""
-KINDS = tuple(SHADES)
+KINDS = tuple(CATALOGUE.kinds)
 
 
 class Samples(NamedTuple):

@@ -6,19 +6,17 @@ import re
 from collections.abc import Callable
 
 from esceme.synth.annotated_paths import AnnotatedPath
-from esceme.synth.furniture import FURNITURE_KINDS
-from esceme.synth.hindi import COLOURS, OBJECTS, clauses_to_hindi
+from esceme.synth.furniture import CATALOGUE
+from esceme.synth.hindi import COLOURS, clauses_to_hindi
 from esceme.synth.instructions import ORDINALS, TURN_PHRASES, Clause, NthCandidate
-from esceme.synth.palette import SHADES
 from esceme.synth.visibility import Mention
 
 
 def test_every_object_and_colour_has_its_own_word() -> None:
-    assert set(FURNITURE_KINDS) <= set(OBJECTS)
-    assert {shade.colour for shades in SHADES.values() for shade in shades} <= set(COLOURS)
-    for table in (OBJECTS, COLOURS):
-        assert len(set(table.values())) == len(table)
-        assert not any(re.search("[A-Za-z]", word) for word in table.values())
+    assert {surface.colour for group in CATALOGUE.surfaces.values() for surface in group} <= set(COLOURS)
+    for words in ([kind.hindi for kind in CATALOGUE.kinds.values()], list(COLOURS.values())):
+        assert len(set(words)) == len(words)
+        assert not any(re.search("[A-Za-z]", word) for word in words)
 
 
 def test_every_cue_has_its_own_words() -> None:

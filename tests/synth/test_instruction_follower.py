@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from esceme.metrics import score
 from esceme.synth.annotated_paths import AnnotatedPath, sample_paths
-from esceme.synth.furniture import FURNITURE_KINDS
+from esceme.synth.furniture import CATALOGUE
 from esceme.synth.instruction_follower import FollowerMemory, InstructionFollower, parse_instruction
 from esceme.synth.instructions import ORDINALS, TURN_PHRASES, Clause, NthCandidate, clauses_to_text
 from esceme.synth.visibility import Mention, Visibility
@@ -23,7 +23,7 @@ VisibilityOf = Callable[[int], Visibility]
 PathsOf = Callable[[int], list[AnnotatedPath]]
 
 ROOMS = ("hallway", "living room", "dining room", "kitchen", "bedroom", "bathroom", "closet", "laundry")
-MENTIONS = sorted(Mention(name, colour) for name in FURNITURE_KINDS for colour in ("", "red", "turquoise"))
+MENTIONS = sorted(Mention(name, colour) for name in CATALOGUE.kinds for colour in ("", "red", "turquoise"))
 
 mentions = st.sampled_from(MENTIONS)
 rooms = st.sampled_from(("", "", *ROOMS, "office", "entry", "stairs"))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from esceme.synth.furniture import FURNITURE_KINDS
+from esceme.synth.furniture import CATALOGUE
 from esceme.synth.house_model import Surface
-from esceme.synth.palette import BUILDING, MIN_DISTANCE, NEUTRAL, SHADES, chromaticity
+from esceme.synth.palette import BUILDING, NEUTRAL, chromaticity
 
-NAMES = [(name, surface.colour) for name, surfaces in SHADES.items() for surface in surfaces]
-SURFACES = [surface for surfaces in SHADES.values() for surface in surfaces]
+NAMES = [(name, surface.colour) for name, surfaces in CATALOGUE.surfaces.items() for surface in surfaces]
+SURFACES = [surface for surfaces in CATALOGUE.surfaces.values() for surface in surfaces]
+MIN_DISTANCE = 0.06
+"""Minimum distance in chromaticity by which an encoder can distinguish two surfaces."""
 
 
 def saturation(surface: Surface) -> float:
@@ -27,11 +29,11 @@ def test_furniture_colours_differ_in_chromaticity_from_each_other_and_the_buildi
 def test_building_is_pale_or_wooden() -> None:
     for surface in BUILDING:
         assert saturation(surface) < (0.45 if "wooden" in surface.colour else 0.15), surface
-    assert all(saturation(surface) < 0.05 for surface in NEUTRAL)
+    assert all(saturation(surface) < 0.05 for surface in NEUTRAL.values())
 
 
 def test_every_furniture_kind_has_shades_and_name_with_colour_is_unique() -> None:
-    assert set(SHADES) == set(FURNITURE_KINDS) and len(SHADES) >= 45
+    assert set(CATALOGUE.surfaces) == set(CATALOGUE.kinds) and len(CATALOGUE.kinds) >= 45
     assert len(set(NAMES)) == len(NAMES)
 
 

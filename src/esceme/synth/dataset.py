@@ -137,10 +137,10 @@ class WorldConfig:
 
 @lru_cache
 def _code_digest() -> str:
-    """Return a digest of the source files that determine the content of a world."""
+    """Return a digest of the source and data files that determine the content of a world."""
     package = Path(__file__).parents[1]
     rooms = ("world", "tasks", "perception", "synth")
-    files = sorted(file for room in rooms for file in (package / room).glob("*.py"))
+    files = sorted(f for room in rooms for f in (package / room).iterdir() if f.suffix in (".py", ".toml"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 

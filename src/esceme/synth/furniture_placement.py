@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from esceme.synth.furniture import FURNITURE_KINDS, ROOM_FURNITURE, FurnitureKind
+from esceme.synth.furniture import CATALOGUE, FurnitureKind
 from esceme.synth.house_model import WALL, Box, Furniture, Opening, Point, Room, Surface
 from esceme.synth.layout import Rect
-from esceme.synth.palette import SHADES
+from esceme.synth.palette import NEUTRAL
 from esceme.synth.viewpoint_sampling import (
     EDGE_CLEARANCE,
     VIEWPOINT_CLEARANCE,
@@ -83,7 +83,7 @@ class RoomFurnisher:
         """
         num_points = len(self.free_floor().points)
         for item in items:
-            if FURNITURE_KINDS[item.name].placed_last == placed_last:
+            if CATALOGUE.kinds[item.name].placed_last == placed_last:
                 copies = {"chair": 4, "stool": 2}.get(item.name, 1)
                 for placement in self._candidate_placements(item):
                     if self._fits(item, placement):
@@ -98,7 +98,7 @@ class RoomFurnisher:
     # -- candidate placements ----------------------------------------------------------------------------
 
     def _candidate_placements(self, item: FurnitureItem) -> Iterable[Placement]:
-        kind = FURNITURE_KINDS[item.name]
+        kind = CATALOGUE.kinds[item.name]
         partners = [placed for placed in self.placed if placed.item.name == kind.partner]
         if kind.rule == "around":
             return [placement for partner in partners for placement in _around(item, partner)]
@@ -181,7 +181,7 @@ class RoomFurnisher:
         is_flat = item.size[1] < FLAT
         if any(_intersects(rect, self._doorway(opening, is_flat=is_flat)) for opening in self.openings):
             return False
-        is_hung = FURNITURE_KINDS[item.name].rule in ("hung", "outside")
+        is_hung = CATALOGUE.kinds[item.name].rule in ("hung", "outside")
         clearance = EDGE_CLEARANCE if is_hung else VIEWPOINT_CLEARANCE
         distances = rect_distances(self.edge_points, np.array([rect]))
         return not len(self.edge_points) or bool((distances >= clearance).all())
@@ -234,12 +234,12 @@ def _collides(rect: Rect, bottom: float, top: float, placed: PlacedItem) -> bool
 def draw_furniture(room_kind: str, rng: np.random.Generator) -> list[FurnitureItem]:
     """Draw the furniture of a room of the given kind."""
     items = []
-    for name, probability in ROOM_FURNITURE[room_kind]:
+    for name, probability in CATALOGUE.rooms[room_kind]:
         if rng.random() < probability:
-            kind = FURNITURE_KINDS[name]
-            size = tuple(rng.uniform(*ends) for ends in (kind.width, kind.depth, kind.height))
-            surface = SHADES[name][int(rng.integers(len(SHADES[name])))]
-            items.append(FurnitureItem(name, surface, (size[0], size[1], size[2])))
+            width, depth, height = (rng.uniform(*ends) for ends in CATALOGUE.kinds[name].size)
+            surfaces = CATALOGUE.surfaces[name]
+            surface = surfaces[int(rng.integers(len(surfaces)))]
+            items.append(FurnitureItem(name, surface, (width, depth, height)))
     return items
 
 
@@ -268,13 +268,14 @@ def build_furniture(placed: PlacedItem, object_id: str, room: int) -> Furniture:
     """Convert a placed item to its boxes."""
     (x0, y0, x1, y1), wall, bottom, is_mirrored = placed.placement
     item, boxes = placed.item, []
-    for part in FURNITURE_KINDS[item.name].parts:
+    for part in CATALOGUE.models[CATALOGUE.kinds[item.name].model]:
         along = (1 - part.x[1], 1 - part.x[0]) if is_mirrored else part.x
         across = part.y if wall < 2 else (1 - part.y[1], 1 - part.y[0])
         (xa, xb), (ya, yb) = (along, across) if wall % 2 == 0 else (across, along)
         low = x0 + xa * (x1 - x0), y0 + ya * (y1 - y0), bottom + part.z[0] * item.size[2]
         high = x0 + xb * (x1 - x0), y0 + yb * (y1 - y0), bottom + part.z[1] * item.size[2]
-        boxes.append(Box(_rounded(low), _rounded(high), part.surface or item.surface))
+        surface = NEUTRAL[part.colour] if part.colour else item.surface
+        boxes.append(Box(_rounded(low), _rounded(high), surface))
     return Furniture(object_id, item.name, room, item.surface, tuple(boxes))
 
 
