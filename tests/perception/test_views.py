@@ -1,4 +1,4 @@
-"""The 36 views: where each looks, what lies where in it, and pictures that are no panoramas."""
+"""The 36 views: directions, image content, and malformed panoramas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CENTRE = (slice(None), slice(41, 43), slice(55, 57))
 
 
 def compass(height: int = HEIGHT) -> NDArray[np.uint8]:
-    """A panorama whose colours say where one looks: sine and cosine of the heading, and the elevation."""
+    """A panorama whose colours encode sine and cosine of the heading, and the elevation."""
     heading = (np.arange(2 * height) + 0.5) / height * np.pi - np.pi
     elevation = np.pi / 2 - (np.arange(height) + 0.5) / height * np.pi
     parts = np.broadcast_arrays(np.sin(heading), np.cos(heading), (elevation / (np.pi / 2))[:, None])
@@ -29,64 +29,59 @@ def compass(height: int = HEIGHT) -> NDArray[np.uint8]:
 
 
 def decoded(colours: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Heading and elevation that colours of the compass stand for."""
+    """Heading and elevation encoded in colours of the compass."""
     east, north, up = np.moveaxis((colours.astype(np.float64) - 128) / 127, -1, 0)
     return np.arctan2(east, north), up * np.pi / 2
 
 
-def spot(heading: float, elevation: float, *, radius: float) -> NDArray[np.uint8]:
+def disc(heading: float, elevation: float, *, radius: float) -> NDArray[np.uint8]:
     """A black panorama with a white disc in one direction; angles in degrees."""
     middle = np.radians(heading), np.radians(elevation)
     cosine = np.sin(ELEVATION[:, None]) * np.sin(middle[1]) + np.cos(ELEVATION[:, None]) * np.cos(
         middle[1]
     ) * np.cos(HEADING - middle[0])
-    disc = cosine > np.cos(np.radians(radius))
-    return np.repeat(disc[..., None], 3, axis=2).astype(np.uint8) * np.uint8(255)
+    inside = cosine > np.cos(np.radians(radius))
+    return np.repeat(inside[..., None], 3, axis=2).astype(np.uint8) * np.uint8(255)
 
 
 @pytest.mark.parametrize("height", [64, 100, 256, 512, 1024])
-def test_the_centre_of_a_view_looks_along_its_heading_and_elevation(height: int) -> None:
+def test_centre_of_a_view_has_its_heading_and_elevation(height: int) -> None:
     heading, elevation = decoded(cut_views(compass(height))[CENTRE].mean(axis=(1, 2)))
     assert np.abs(wrap(heading - VIEW_HEADINGS)).max() < np.radians(1)
     assert np.abs(elevation - VIEW_ELEVATIONS).max() < np.radians(1)
 
 
 @pytest.mark.parametrize("width", [40, 112, 320])
-def test_every_pixel_looks_where_its_direction_says(width: int) -> None:
+def test_pixels_have_the_computed_directions(width: int) -> None:
     seen = view_directions(width)
     heading, elevation = decoded(cut_views(compass(), width=width))
     assert np.abs(wrap(heading - seen.heading)).max() < np.radians(1.5)
     assert np.abs(elevation - seen.elevation).max() < np.radians(1.5)
 
 
-def test_a_view_has_the_simulators_field() -> None:
+def test_field_of_view_is_the_simulators() -> None:
     seen = view_directions(640)
-    middle = seen.heading[12, 240], seen.elevation[12, :, 320]
-    assert np.degrees(np.ptp(middle[0])) == pytest.approx(2 * np.degrees(np.arctan(4 / 3 / 3**0.5)), abs=0.1)
-    assert np.degrees(np.ptp(middle[1])) == pytest.approx(60, abs=0.15)
-    assert (np.diff(seen.heading[12, 240]) > 0).all()  # clockwise to the right
-    assert (np.diff(seen.elevation[12, :, 320]) < 0).all()  # down to the bottom
+    heading, elevation = seen.heading[12, 240], seen.elevation[12, :, 320]
+    assert np.degrees(np.ptp(heading)) == pytest.approx(2 * np.degrees(np.arctan(4 / 3 / 3**0.5)), abs=0.1)
+    assert np.degrees(np.ptp(elevation)) == pytest.approx(60, abs=0.15)
+    assert (np.diff(heading) > 0).all()  # clockwise to the right
+    assert (np.diff(elevation) < 0).all()  # down to the bottom
 
 
 def test_left_is_left_and_up_is_up() -> None:
-    left_of_east = cut_views(spot(75, 0, radius=4))[15].mean(axis=2)
+    left_of_east = cut_views(disc(75, 0, radius=4))[15].mean(axis=2)
     assert left_of_east[:, :56].any() and not left_of_east[:, 56:].any()
-    above_south = cut_views(spot(180, 18, radius=4))[18].mean(axis=2)
+    above_south = cut_views(disc(180, 18, radius=4))[18].mean(axis=2)
     assert above_south[:42].any() and not above_south[42:].any()
 
 
-def test_the_horizon_is_a_straight_line_in_the_middle_row() -> None:
+def test_horizon_and_vertical_edges_are_straight_lines() -> None:
     sky = np.zeros((HEIGHT, 2 * HEIGHT), dtype=np.int16)
     sky[: HEIGHT // 2] = 7
     views = cut_ids(sky)
-    assert (views[12:24, :42] == 7).all()
-    assert (views[12:24, 42:] == 0).all()
-    # Looking 30 degrees down it is the upper edge, looking up the lower one.
-    assert (views[:12] == 0).all()
-    assert (views[24:] == 7).all()
-
-
-def test_an_upright_edge_stays_upright_in_level_views() -> None:
+    assert (views[12:24, :42] == 7).all() and (views[12:24, 42:] == 0).all()
+    # In views 30 degrees down the horizon is the upper edge, in views up the lower one.
+    assert (views[:12] == 0).all() and (views[24:] == 7).all()
     east = np.broadcast_to(np.abs(HEADING - np.pi / 4) < np.pi / 4, (HEIGHT, 2 * HEIGHT))
     north, beside = cut_ids(east)[12], cut_ids(east)[13]
     assert (north[:, 56:]).all() and not north[:, :56].any()
@@ -95,10 +90,10 @@ def test_an_upright_edge_stays_upright_in_level_views() -> None:
 
 def test_neighbouring_views_agree_where_they_overlap() -> None:
     rng = np.random.default_rng(0)
-    picture = np.repeat(np.repeat(rng.integers(0, 256, (32, 64, 3), dtype=np.uint8), 16, axis=0), 16, axis=1)
-    seen, views = view_directions(), cut_views(picture).astype(np.int64)
+    panorama = np.repeat(np.repeat(rng.integers(0, 256, (32, 64, 3), dtype=np.uint8), 16, axis=0), 16, axis=1)
+    seen, views = view_directions(), cut_views(panorama).astype(np.int64)
     focal = 42 * 3**0.5
-    for view in (12, 17, 23):  # the last one's neighbour is across the seam of the views, 12
+    for view in (12, 17, 23):  # the neighbour of 23 is 12, across the seam
         after = 12 + (view - 11) % 12
         offset = wrap(seen.heading[view] - VIEW_HEADINGS[after])
         column = np.rint(np.tan(offset) * focal + 55.5)
@@ -107,82 +102,65 @@ def test_neighbouring_views_agree_where_they_overlap() -> None:
         difference = np.abs(views[view][both] - views[after][row[both].astype(int), column[both].astype(int)])
         assert both.mean() > 0.4
         assert np.median(difference) < 3
-    assert np.median(np.abs(views[12] - views[14])) > 30  # two that differ
+    assert np.median(np.abs(views[12] - views[14])) > 30  # other views differ
 
 
-def test_the_seam_of_the_panorama_is_not_seen() -> None:
-    smooth = cut_views(compass())[18].astype(np.int64)
-    assert np.abs(np.diff(smooth, axis=1)).max() < 6
+def test_seam_of_the_panorama_is_invisible() -> None:
+    assert np.abs(np.diff(cut_views(compass())[18].astype(np.int64), axis=1)).max() < 6
 
 
-def test_colours_keep_their_value_at_any_size() -> None:
+def test_constant_colour_is_preserved_and_fine_patterns_are_averaged() -> None:
     for height, width in ((64, 112), (512, 112), (1024, 40), (1024, 112), (256, 224)):
-        picture = np.broadcast_to(np.array([255, 17, 0], np.uint8), (height, 2 * height, 3))
-        assert (cut_views(picture, width=width) == [255, 17, 0]).all()
-
-
-def test_fine_patterns_fade_and_do_not_flicker() -> None:
+        panorama = np.broadcast_to(np.array([255, 17, 0], np.uint8), (height, 2 * height, 3))
+        assert (cut_views(panorama, width=width) == [255, 17, 0]).all()
     checks = np.indices((1024, 2048)).sum(axis=0) % 2 * 255
-    picture = np.repeat(checks[..., None], 3, axis=2).astype(np.uint8)
-    assert cut_views(picture).std() < 8
+    assert cut_views(np.repeat(checks[..., None], 3, axis=2).astype(np.uint8)).std() < 8
 
 
-def test_ids_are_never_blended() -> None:
-    rng = np.random.default_rng(1)
-    ids = rng.choice(np.array([-1, 5, 900], dtype=np.int16), (HEIGHT, 2 * HEIGHT))
+def test_ids_are_never_blended_and_lie_where_colours_do() -> None:
+    ids = np.random.default_rng(1).choice(np.array([-1, 5, 900], dtype=np.int16), (HEIGHT, 2 * HEIGHT))
     views = cut_ids(ids)
-    assert views.shape == (VIEWS, 84, 112)
-    assert views.dtype == np.int16
+    assert views.shape == (VIEWS, 84, 112) and views.dtype == np.int16
     assert set(np.unique(views)) == {-1, 5, 900}
-
-
-def test_ids_and_colours_lie_in_the_same_place() -> None:
-    white = spot(100, -20, radius=12)
-    ids, colours = cut_ids(white[..., 0] > 0), cut_views(white)[..., 0]
-    assert (colours[ids] > 100).mean() > 0.98
-    assert (colours[~ids] < 155).mean() > 0.999
+    white = disc(100, -20, radius=12)
+    inside, colours = cut_ids(white[..., 0] > 0), cut_views(white)[..., 0]
+    assert (colours[inside] > 100).mean() > 0.98
+    assert (colours[~inside] < 155).mean() > 0.999
 
 
 @pytest.mark.parametrize("shape", [(64, 64, 3), (16, 32, 3), (64, 128), (64, 128, 4)])
-def test_other_pictures_are_refused(shape: tuple[int, ...]) -> None:
+def test_wrong_shape_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(DataError, match="expected colours|twice as wide as high"):
         cut_views(np.zeros(shape, np.uint8))
 
 
 @pytest.mark.parametrize("width", [0, 2, 113, -4])
-def test_a_view_that_cannot_be_four_by_three_is_refused(width: int) -> None:
+def test_width_that_is_no_multiple_of_four_is_refused(width: int) -> None:
     with pytest.raises(ConfigError, match="multiple of 4"):
         cut_ids(np.zeros((64, 128)), width=width)
 
 
-def save(path: Path, picture: NDArray[np.uint8]) -> None:
+def save(path: Path, image: NDArray[np.uint8]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(picture).save(path)
+    Image.fromarray(image).save(path)
 
 
-def test_panoramas_are_found_under_both_names(tmp_path: Path) -> None:
+def test_panoramas_are_found_by_both_naming_schemes(tmp_path: Path) -> None:
     for name in ("house/b.jpg", "house/a.jpeg", "cabin_c.png"):
         save(tmp_path / name, compass(64))
     (tmp_path / "notes.txt").write_text("no picture")
-    found = find_panoramas(tmp_path)
-    assert {key: path.name for key, path in found.items()} == {
-        "house_a": "a.jpeg",
-        "house_b": "b.jpg",
-        "cabin_c": "cabin_c.png",
-    }
+    names = {key: path.name for key, path in find_panoramas(tmp_path).items()}
+    assert names == {"house_a": "a.jpeg", "house_b": "b.jpg", "cabin_c": "cabin_c.png"}
 
 
-def test_a_picture_comes_back_as_it_was_saved(tmp_path: Path) -> None:
+def test_panorama_is_read_as_saved_and_grey_gets_three_channels(tmp_path: Path) -> None:
     save(tmp_path / "a_b.png", compass(64))
     assert (read_panorama(tmp_path / "a_b.png") == compass(64)).all()
-
-
-def test_grey_pictures_have_three_equal_colours(tmp_path: Path) -> None:
     save(tmp_path / "a_b.png", compass(64)[..., 0])
     assert (read_panorama(tmp_path / "a_b.png") == compass(64)[..., :1]).all()
 
 
-def test_faulty_files_are_named(tmp_path: Path) -> None:
+def test_errors_name_the_faulty_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nowhere: no such folder"):
         find_panoramas(tmp_path / "nowhere")
     with pytest.raises(DataError, match="no pictures"):
@@ -191,16 +169,12 @@ def test_faulty_files_are_named(tmp_path: Path) -> None:
     save(tmp_path / "h/a.jpg", compass(64))
     with pytest.raises(DataError, match="'h_a' has another picture"):
         find_panoramas(tmp_path)
-    save(tmp_path / "odd/h_lone.jpg", compass(64)[:, :100])
-    with pytest.raises(DataError, match=r"h_lone\.jpg: a picture of 100 x 64 pixels"):
-        read_panorama(tmp_path / "odd/h_lone.jpg")
+    save(tmp_path / "odd/alone.jpg", compass(64)[:, :100])
+    with pytest.raises(DataError, match=r"alone\.jpg: a picture of 100 x 64 pixels"):
+        read_panorama(tmp_path / "odd/alone.jpg")
+    with pytest.raises(DataError, match="expected '<scene>_<viewpoint>'"):
+        find_panoramas(tmp_path / "odd")
     whole = (tmp_path / "h_a.jpg").read_bytes()
     (tmp_path / "h_a.jpg").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"h_a\.jpg: not a whole picture"):
         read_panorama(tmp_path / "h_a.jpg")
-
-
-def test_a_picture_without_a_scene_is_refused(tmp_path: Path) -> None:
-    save(tmp_path / "lone.jpg", compass(64))
-    with pytest.raises(DataError, match="expected '<scene>_<viewpoint>'"):
-        find_panoramas(tmp_path)
