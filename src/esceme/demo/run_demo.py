@@ -24,8 +24,7 @@ from esceme.demo.demo_report import (
 from esceme.errors import DataError, EscemeError
 from esceme.evaluation import EvaluationConfig, Result, evaluate, read_result
 from esceme.learning import TrainingCallback
-from esceme.synth.dataset import Watch as WorldProgress
-from esceme.synth.dataset import WorldConfig, embedded_world
+from esceme.synth.dataset import ProgressBar, WorldConfig, embedded_world
 from esceme.training import require_same, train
 from esceme.workers import Job, run_jobs
 
@@ -52,7 +51,7 @@ OnProgress = Callable[[str, JobProgress], None]
 def run_demo(
     config: DemoConfig,
     *,
-    world_progress: WorldProgress = lambda numbers, label: numbers,
+    world_progress: ProgressBar = lambda numbers, label: numbers,
     on_progress: OnProgress = lambda name, progress: None,
 ) -> DemoResult:
     """Run the demo, or the rest of an interrupted demo in the same folder; both give the same result.
@@ -62,7 +61,7 @@ def run_demo(
     experiments, seconds = config.experiments(), dict[str, float]()
     _check_folders(config, experiments)
     with _timer("world", seconds):
-        world = embedded_world(WorldConfig(config.size), watch=world_progress)
+        world = embedded_world(WorldConfig(config.size), progress=world_progress)
     with _timer("training", seconds):
         resumed_after = _train_agents(config, experiments, world, on_progress)
     with _timer("evaluation", seconds):
