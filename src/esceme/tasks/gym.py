@@ -1,4 +1,4 @@
-"""Any task as a gymnasium environment: one agent, or a batch of them in the same array code."""
+"""Gymnasium environments of all tasks, single and vector."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
 from esceme.errors import ConfigError
-from esceme.tasks.batch_simulator import Arrays, BatchSimulator, Options
+from esceme.tasks.batch_simulator import Arrays, BatchSimulator, EnvOptions
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.split import load_features, load_split
@@ -26,23 +26,23 @@ RENDER_MODES = ["ansi"]
 
 
 class NavigationEnv(gymnasium.Env[Arrays, int | np.integer[Any]]):
-    """One agent that follows the instructions of one episode after the other.
+    """An agent that follows the instructions of one episode after another.
 
     An observation is a panorama as tokens (`esceme.world.Panoramas`), padded to the longest of the atlas:
     `features` (N, D), `angles` (N, 4), `kind` (N,), `valid` (N,) and, with a tokenizer, `tokens` (L,).
-    An action is the index of a token. Below the number k of candidates it walks there; k is STOP and
-    terminates the episode; above k it is wasted: nothing moves, the step counts, `info["invalid_action"]`.
+    An action is the index of a token. Actions below the number k of candidates move to a candidate; k is STOP
+    and terminates the episode. Actions above k are invalid: the agent does not move, the step counts, and
+    `info["invalid_action"]` is True.
 
-    `info` names the episode (`episode_id`, `scene_id`, `instruction`) and the snapped camera pose
-    (`viewpoint`, `view`, `heading`, `elevation`), counts (`step`), measures (`distance_to_goal` in metres
-    along the graph, nan where the goal is withheld) and tells what can be done (`action_mask`, for
-    `action_space.sample`).
-    After the end it also has the `trajectory` as prediction files want it and, unless the goal is withheld,
-    `success`: whether the walk ended at one of the episode's `goals` or, where it lists none, nearer than
-    3 m to the end of its reference path; a walk that ran out of steps is judged by where it got to.
+    `info` has the episode (`episode_id`, `scene_id`, `instruction`), the snapped camera pose (`viewpoint`,
+    `view`, `heading`, `elevation`), the `step`, the `distance_to_goal` along the graph in metres (nan if the
+    goal is withheld) and the `action_mask` for `action_space.sample`. At the end of an episode it also has
+    the `trajectory` in the format of prediction files and, unless the goal is withheld, `success`: whether
+    the last viewpoint is one of the episode's `goals` or, if it has none, nearer than 3 m to the end of its
+    reference path. Truncated episodes are judged by their last viewpoint, too.
 
-    `reset` begins the next episode in order; a seed starts the order over, and
-    `reset(options={"episode": "12_0"})` begins a certain episode and leaves the order alone.
+    `reset` starts the next episode in order; a seed restarts the order, and
+    `reset(options={"episode": "12_0"})` starts a certain episode without changing the order.
 
     >>> from esceme.world import ArrayFeatures, SceneGraph
     >>> graph = SceneGraph.build("toy", {"a": (0, 0, 0), "b": (0, 4, 0)}, [("a", "b")])
@@ -70,41 +70,41 @@ class NavigationEnv(gymnasium.Env[Arrays, int | np.integer[Any]]):
         episodes: Sequence[Episode],
         *,
         render_mode: str | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[EnvOptions],
     ) -> None:
-        """Walk `episodes` in `atlas`, which must have features; `Options` explains the other keywords."""
+        """Create an environment; `atlas` must have features. See `EnvOptions` for other keywords."""
         self._simulator = BatchSimulator(atlas, episodes, 1, **options)
         self.atlas, self.episodes = atlas, self._simulator.episodes
         self._all = np.ones(1, dtype=bool)
-        # gymnasium declares what a Dict samples as spaces, not as arrays.
+        # gymnasium declares the samples of a Dict as spaces, not as arrays.
         self.observation_space = _observation_space(self._simulator)  # type: ignore[assignment]
         self.action_space = _action_space(self._simulator)
-        self.render_mode = _known(render_mode)
+        self.render_mode = _check_render_mode(render_mode)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Arrays, dict[str, Any]]:
-        """Begin the next episode, or the one that `options["episode"]` names."""
-        chosen = _asked(options, "episode").get("episode")
+        """Start the next episode, or the one of id `options["episode"]`."""
+        episode_id = _check_options(options, "episode").get("episode")
         super().reset(seed=seed)
         if seed is not None:
             self._simulator.queue.restart()
-        self._simulator.begin(self._all, self.np_random, None if chosen is None else [chosen])
-        return self._seen()
+        self._simulator.reset(self._all, self.np_random, None if episode_id is None else [episode_id])
+        return self._observe()
 
     def step(self, action: int | np.integer[Any]) -> tuple[Arrays, float, bool, bool, dict[str, Any]]:
-        """Walk to a candidate, or stop."""
-        self._simulator.require_begun(running=True)
-        taken = self._simulator.take(np.array([action]), self._all)
-        observation, info = self._seen()
-        return observation, taken.reward.item(), taken.terminated.item(), taken.truncated.item(), info
+        """Move to a candidate, or stop."""
+        self._simulator.require_reset(running=True)
+        result = self._simulator.step(np.array([action]), self._all)
+        observation, info = self._observe()
+        return observation, result.reward.item(), result.terminated.item(), result.truncated.item(), info
 
     def render(self) -> str | None:
-        """Where the agent stands and what it can do, as text; None without a render mode."""
+        """Describe the state and the actions as text; None without a render mode."""
         return self._simulator.describe(0) if self.render_mode else None
 
-    def _seen(self) -> tuple[Arrays, dict[str, Any]]:
-        """Observation and info of the only slot, scalars as plain python."""
+    def _observe(self) -> tuple[Arrays, dict[str, Any]]:
+        """Observation and info of the only slot, with Python scalars."""
         observation = {key: values[0] for key, values in self._simulator.observe().items()}
         infos = {key: values[0] for key, values in self._simulator.infos(self._all).items() if key[0] != "_"}
         return observation, {
@@ -113,15 +113,14 @@ class NavigationEnv(gymnasium.Env[Arrays, int | np.integer[Any]]):
 
 
 class NavigationVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
-    """Many agents side by side: every slot is a `NavigationEnv`, and a call moves them all.
+    """A batch of `NavigationEnv`, simulated together.
 
-    A slot that has ended begins its next episode at the following step, which ignores its action
-    (`NEXT_STEP`, the default), or when `reset(options={"reset_mask": mask})` says so (`DISABLED`). Both show
-    the last observation of an episode, which a memory has to write. With order `lanes`, no two slots share a
-    scene.
+    An ended environment starts its next episode at the following step, which ignores its action (`NEXT_STEP`,
+    the default), or at `reset(options={"reset_mask": mask})` (`DISABLED`). Both return the last observation
+    of an episode, which a memory has to write. With order `lanes`, no two environments are in the same scene.
 
-    `options` of `reset` may also hold `episodes`, an id for each slot that is reset. A seed starts the order
-    of episodes over, so it goes with a reset of all slots.
+    `options` of `reset` may also have `episodes`, one id per environment that is reset. A seed restarts the
+    order of episodes, so it requires a reset of all environments.
     """
 
     def __init__(
@@ -132,21 +131,21 @@ class NavigationVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
         *,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         render_mode: str | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[EnvOptions],
     ) -> None:
-        """Walk `episodes` in `num_envs` slots; `Options` explains the other keywords."""
+        """Create `num_envs` environments over `episodes`. See `EnvOptions` for other keywords."""
         self._autoreset = AutoresetMode(autoreset_mode)
         if self._autoreset is AutoresetMode.SAME_STEP:
             raise ConfigError(
-                "autoreset_mode SAME_STEP puts the first observation of the next episode in the place of the "
-                "last one, which a memory has to write; use NEXT_STEP or DISABLED"
+                "autoreset_mode SAME_STEP replaces the last observation of an episode, which a memory has to "
+                "write; use NEXT_STEP or DISABLED"
             )
         self._simulator = BatchSimulator(atlas, episodes, num_envs, **options)
         self.atlas, self.episodes = atlas, self._simulator.episodes
         self._all = np.ones(num_envs, dtype=bool)
         self.num_envs = num_envs
         self.metadata = {**NavigationEnv.metadata, "autoreset_mode": self._autoreset}
-        self.render_mode = _known(render_mode)
+        self.render_mode = _check_render_mode(render_mode)
         self.single_observation_space = _observation_space(self._simulator)
         self.single_action_space = _action_space(self._simulator)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -155,33 +154,33 @@ class NavigationVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Arrays, dict[str, Any]]:
-        """Begin an episode in every slot, or in those that `options["reset_mask"]` (B,) marks.
+        """Start an episode in every environment, or where `options["reset_mask"]` (B,) is True.
 
-        Observations are those of all slots, infos those of the slots that were reset.
+        Return the observations of all environments and the infos of those that were reset.
         """
-        options = _asked(options, "reset_mask", "episodes")
+        options = _check_options(options, "reset_mask", "episodes")
         slots = self._reset_mask(options.get("reset_mask"))
         if seed is not None and not slots.all():
-            raise ConfigError("a seed starts the order of all slots over; give it without a reset_mask")
+            raise ConfigError("a seed restarts the order of all slots; give it without a reset_mask")
         super().reset(seed=seed)
         if seed is not None:
             self._simulator.queue.restart()
-        self._simulator.begin(slots, self.np_random, options.get("episodes"))
+        self._simulator.reset(slots, self.np_random, options.get("episodes"))
         return self._simulator.observe(), self._simulator.infos(slots)
 
     def step(
         self, actions: ArrayLike
     ) -> tuple[Arrays, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Let every slot take its action (B,); with `NEXT_STEP`, those that had ended begin anew instead."""
-        self._simulator.require_begun(running=self._autoreset is AutoresetMode.DISABLED)
-        ended = self._simulator.ended
-        taken = self._simulator.take(actions, ~ended)
-        if ended.any():
-            self._simulator.begin(ended, self.np_random)
-        return self._simulator.observe(), *taken, self._simulator.infos(self._all)
+        """Apply actions (B,); with `NEXT_STEP`, ended environments start their next episode instead."""
+        self._simulator.require_reset(running=self._autoreset is AutoresetMode.DISABLED)
+        is_done = self._simulator.is_done
+        result = self._simulator.step(actions, ~is_done)
+        if is_done.any():
+            self._simulator.reset(is_done, self.np_random)
+        return self._simulator.observe(), *result, self._simulator.infos(self._all)
 
     def render(self) -> tuple[str, ...] | None:
-        """What `NavigationEnv.render` gives, for every slot."""
+        """`NavigationEnv.render` of every environment."""
         return tuple(map(self._simulator.describe, range(self.num_envs))) if self.render_mode else None
 
     def _reset_mask(self, mask: ArrayLike | None) -> NDArray[np.bool_]:
@@ -206,13 +205,12 @@ def make_env(
     split: str = "val_unseen",
     features: str | Path | FeatureStore | None = None,
     render_mode: str | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[EnvOptions],
 ) -> NavigationEnv:
-    """An environment over a split of a data folder, with the task's own limits unless `options` differ.
+    """Make an environment over a split of a data folder; `options` override the task's limits.
 
-    `features` is a file, a store, or by default the only feature file of the folder. The atlas holds the
-    scenes of the split and the spaces are padded to those; for the same spaces over several splits, give
-    `NavigationEnv` one `Atlas` of all scenes.
+    `features` is a file, a store, or by default the only feature file of the folder. Spaces are padded to the
+    scenes of the split; for equal spaces over several splits, give `NavigationEnv` one `Atlas` of all scenes.
     """
     atlas, episodes, options = _load(folder, task, split, features, options)
     return NavigationEnv(atlas, episodes, render_mode=render_mode, **options)
@@ -227,9 +225,9 @@ def make_vector_env(
     features: str | Path | FeatureStore | None = None,
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     render_mode: str | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[EnvOptions],
 ) -> NavigationVectorEnv:
-    """What `make_env` gives, for `num_envs` agents."""
+    """Make `num_envs` environments; see `make_env`."""
     atlas, episodes, options = _load(folder, task, split, features, options)
     return NavigationVectorEnv(
         atlas, episodes, num_envs, autoreset_mode=autoreset_mode, render_mode=render_mode, **options
@@ -237,7 +235,7 @@ def make_vector_env(
 
 
 def register() -> None:
-    """Let `gymnasium.make(ENV_ID, folder=..., ...)` and `gymnasium.make_vec(...)` find these two."""
+    """Register `make_env` and `make_vector_env` for `gymnasium.make` and `gymnasium.make_vec`."""
     if ENV_ID not in gymnasium.registry:
         gymnasium.register(
             ENV_ID, entry_point=f"{__name__}:make_env", vector_entry_point=f"{__name__}:make_vector_env"
@@ -245,15 +243,19 @@ def register() -> None:
 
 
 def _load(
-    folder: str | Path, task: str, split: str, features: str | Path | FeatureStore | None, options: Options
-) -> tuple[Atlas, list[Episode], Options]:
+    folder: str | Path, task: str, split: str, features: str | Path | FeatureStore | None, options: EnvOptions
+) -> tuple[Atlas, list[Episode], EnvOptions]:
     """The atlas and episodes of a split, and the task's limits updated by `options`."""
     data = DataFolder(folder)
     loaded = load_split(data, task, split)
     if not isinstance(features, FeatureStore):
         features = load_features(data, features, option="`features`")
     limits = loaded.task
-    defaults: Options = {"max_steps": limits.max_steps, "max_tokens": limits.max_tokens, "keep": limits.keep}
+    defaults: EnvOptions = {
+        "max_steps": limits.max_steps,
+        "max_tokens": limits.max_tokens,
+        "keep": limits.keep,
+    }
     return Atlas(loaded.graphs.values(), features), loaded.episodes, {**defaults, **options}
 
 
@@ -261,15 +263,15 @@ def _load(
 
 
 def _action_space(simulator: BatchSimulator) -> spaces.Discrete[np.int64]:
-    """An action per candidate of the busiest viewpoint, and STOP."""
-    return spaces.Discrete(simulator.most_candidates + 1)
+    """One action per candidate, and STOP."""
+    return spaces.Discrete(simulator.max_candidates + 1)
 
 
 def _observation_space(simulator: BatchSimulator) -> spaces.Dict[NDArray[Any]]:
-    """Panoramas as long as the atlas's longest; features may be any finite numbers."""
-    longest, largest = simulator.most_tokens, np.finfo(np.float32).max
+    """Panoramas padded to the longest of the atlas, with any finite features."""
+    longest, largest = simulator.max_panorama, np.finfo(np.float32).max
     parts: dict[str, spaces.Space[NDArray[Any]]] = {
-        "features": spaces.Box(-largest, largest, (longest, simulator.width), np.float32),
+        "features": spaces.Box(-largest, largest, (longest, simulator.feature_width), np.float32),
         "angles": spaces.Box(-1.0, 1.0, (longest, 4), np.float32),
         "kind": spaces.Box(0, STOP, (longest,), np.uint8),
         "valid": spaces.MultiBinary(longest),
@@ -279,15 +281,15 @@ def _observation_space(simulator: BatchSimulator) -> spaces.Dict[NDArray[Any]]:
     return spaces.Dict(parts)
 
 
-def _asked(options: dict[str, Any] | None, *known: str) -> dict[str, Any]:
-    """The options of a reset; a misspelt one is an error, not a reset of something else."""
+def _check_options(options: dict[str, Any] | None, *known: str) -> dict[str, Any]:
+    """The options of a reset; raises `ConfigError` for unknown ones."""
     for name in options or {}:
         if name not in known:
             raise ConfigError(f"reset option '{name}' is unknown; expected {' or '.join(known)}")
     return options or {}
 
 
-def _known(render_mode: str | None) -> str | None:
+def _check_render_mode(render_mode: str | None) -> str | None:
     if render_mode not in (None, *RENDER_MODES):
         raise ConfigError(f"render_mode '{render_mode}': expected {' or '.join(RENDER_MODES)} or None")
     return render_mode
