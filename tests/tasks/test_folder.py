@@ -106,12 +106,12 @@ def test_the_other_files_are_found_or_absent(tmp_path: Path) -> None:
     assert names(tmp_path, folder.tokenizers) == ["tokenizer/vocab.txt", "tokenizer/tokenizer.json"]
 
 
-def test_every_folder_that_is_looked_into_is_a_place(tmp_path: Path) -> None:
+def test_known_folders_are_those_that_may_hold_files(tmp_path: Path) -> None:
     folder = touch(
         tmp_path, "CVDN/annotations/ndh/train_enc.json", "R2R/features/c.h5", "connectivity/scans.txt", "file"
     )
     assert {"CVDN", "CVDN/annotations", "CVDN/annotations/ndh", "R2R", "R2R/features", "connectivity"} == set(
-        names(tmp_path, folder.places)
+        names(tmp_path, folder.known_folders)
     )
 
 

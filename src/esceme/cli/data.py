@@ -44,7 +44,7 @@ def check(
         deep: read every feature instead of a sample.
         json: print one json object instead of a table.
     """
-    findings = examine(directory, tasks=task or None, deep=deep, watch=progress)
+    findings = examine(directory, tasks=task or None, deep=deep, progress=progress)
     faults = sum(finding.level == "fault" for finding in findings)
     if json:
         rows = [finding._asdict() for finding in findings]

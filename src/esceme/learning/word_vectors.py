@@ -14,7 +14,7 @@ from esceme.errors import ConfigError
 from esceme.files import read_json
 from esceme.navigator import Navigator
 from esceme.perception.semantic_features import WordTable
-from esceme.tasks.symptoms import Rooms
+from esceme.tasks.file_checks import Rooms
 from esceme.tasks.text import Vocabulary
 
 SHARPNESS = 4.0

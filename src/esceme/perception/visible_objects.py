@@ -31,7 +31,7 @@ from esceme.perception.triangulation import (
     triangulate,
 )
 from esceme.tasks.folder import OBJECTS, ROOMS, DataFolder
-from esceme.tasks.symptoms import Rooms, room_labels
+from esceme.tasks.file_checks import Rooms, room_labels
 from esceme.world.geometry import VIEWS
 from esceme.world.graph import SUFFIX
 

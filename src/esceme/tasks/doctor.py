@@ -1,4 +1,4 @@
-"""The data doctor: what a data folder holds, how that compares with what was published, and what is wrong."""
+"""The data doctor: checks the files of a data folder and compares them with the published datasets."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from esceme.errors import DataError, EscemeError
 from esceme.tasks import manifest
 from esceme.tasks.catalogue import TASKS, SplitSize
 from esceme.tasks.episode import Episode
+from esceme.tasks.file_checks import (
+    describe_vocabulary,
+    find_invalid_episode,
+    find_invalid_path,
+    find_unusual_shapes,
+    message_without,
+    room_labels,
+    unreadable_reason,
+)
 from esceme.tasks.folder import CONNECTIVITY, FEATURE_SUFFIXES, FEATURES, OBJECTS, DataFolder
 from esceme.tasks.reverie import read_objects
-from esceme.tasks.symptoms import (
-    odd_episodes,
-    odd_shapes,
-    room_labels,
-    said,
-    unreadable_reason,
-    word_pieces,
-    wrong_walks,
-)
 from esceme.tasks.tours import check_tours, read_all_tours
 from esceme.world.features import FeatureStore, check_panorama, open_features
 from esceme.world.graph import SUFFIX, SceneGraph, listed_scene_ids, scene_ids
 
 MATTERPORT = re.compile(r"[A-Za-z0-9]{11}")
-"""What Matterport3D calls its scenes; other names are somebody's own building, with nothing published."""
+"""Scene ids of Matterport3D. Only these are compared with published sizes."""
 MATTERPORT_SCENES, MATTERPORT_VIEWPOINTS, MATTERPORT_EDGES = 90, 10_567, 21_468
 EXTRA_SPLITS = {"val_train_seen", "val_unseen_sampled"}
-"""Made by HAMT's authors; the datasets themselves do not have them."""
+"""Splits of the HAMT data bundle, which the datasets themselves do not have."""
 SAMPLE = 64
-"""How many viewpoints of a feature file are read through, unless all are asked for."""
+"""Number of viewpoints of a feature file that are checked, unless `deep`."""
 
 SOURCES = {
     "connectivity": "it comes with the Matterport3D simulator's repository, folder connectivity/",
     "features": "fetch the file again, or extract the features anew",
 }
-"""What to do about a missing or broken file; docs/data.md says more."""
+"""Remedies for missing or broken files. `Task.source` is that of annotations."""
 
 Level = Literal["ok", "note", "fault"]
 
 
 class Finding(NamedTuple):
-    """One thing the doctor has to say."""
+    """A result of a check."""
 
     level: Level
     file: str
@@ -54,8 +54,8 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
-Watch = Callable[[Iterable[str], str], Iterable[str]]
-"""Something that shows progress over names under a label."""
+NamesProgress = Callable[[Iterable[str], str], Iterable[str]]
+"""Iterates over names and shows progress with a label."""
 
 
 def examine(
@@ -63,46 +63,47 @@ def examine(
     *,
     tasks: Sequence[str] | None = None,
     deep: bool = False,
-    watch: Watch = lambda names, label: names,
+    progress: NamesProgress = lambda names, label: names,
 ) -> list[Finding]:
-    """Look at everything below `root`; with `tasks`, a missing split of one of them is a fault, too.
+    """Check all files below `root`. With `tasks`, a missing split of one of them is a fault.
 
-    `deep` reads every feature instead of a sample.
+    `deep` checks every feature instead of a sample.
     """
     folder = DataFolder(root)
-    if why := unreadable_reason(folder.root):
-        raise DataError(f"{folder.root}: cannot be read as a data folder ({why})")
-    examination = _Examination(folder, deep=deep, watch=watch)
-    findings = [*examination.locked(), *examination.connectivity()]
+    if reason := unreadable_reason(folder.root):
+        raise DataError(f"{folder.root}: cannot be read as a data folder ({reason})")
+    doctor = _Doctor(folder, deep=deep, progress=progress)
+    findings = [*doctor.unreadable_folders(), *doctor.connectivity()]
     for task in TASKS if tasks is None else tasks:
-        findings += examination.annotations(task, required=tasks is not None)
-    findings += [*examination.features(), *examination.others(), *examination.manifest()]
+        findings += doctor.annotations(task, required=tasks is not None)
+    findings += [*doctor.features(), *doctor.others(), *doctor.manifest()]
     if len(findings) == 1 and findings[0].level == "fault":
         text = "holds nothing else that ESceme knows"
         findings.append(Finding("fault", str(folder.root), text, "see docs/data.md"))
     return findings
 
 
-class _Examination:
-    """One visit: what is read once serves all later checks."""
+class _Doctor:
+    """Checks of one folder. Graphs and episodes that were read are used by later checks."""
 
-    def __init__(self, folder: DataFolder, *, deep: bool, watch: Watch) -> None:
+    def __init__(self, folder: DataFolder, *, deep: bool, progress: NamesProgress) -> None:
         self.folder = folder
         self.deep = deep
-        self.watch = watch
+        self.progress = progress
         self.graphs: dict[str, SceneGraph] = {}
-        self.lost: set[str] = set()
-        """Scenes whose graph is missing or broken: said once, not again for every file that names them."""
+        self.missing: set[str] = set()
+        """Scenes whose graph is missing or broken; reported once, not for every file that uses them."""
         self.episodes: dict[tuple[str, str], Sequence[Episode]] = {}
 
     def name(self, path: Path) -> str:
         return path.relative_to(self.folder.root).as_posix()
 
-    def locked(self) -> Iterator[Finding]:
-        """Folders that may not be read; that of the graphs speaks for itself."""
-        for place in self.folder.places:
-            if self.name(place) not in CONNECTIVITY and (why := unreadable_reason(place)):
-                yield Finding("fault", self.name(place), f"cannot be read ({why})", "change its permissions")
+    def unreadable_folders(self) -> Iterator[Finding]:
+        """Folders without read permission; `connectivity` reports its own."""
+        for folder in self.folder.known_folders:
+            name = self.name(folder)
+            if name not in CONNECTIVITY and (reason := unreadable_reason(folder)):
+                yield Finding("fault", name, f"cannot be read ({reason})", "change its permissions")
 
     # -- graphs ------------------------------------------------------------------------------------------
 
@@ -113,23 +114,23 @@ class _Examination:
         except DataError as error:
             yield Finding("fault", "connectivity", str(error), SOURCES["connectivity"])
             return
-        for scene in self.watch(present, "graphs"):
+        for scene in self.progress(present, "graphs"):
             yield from self._graph(directory / f"{scene}{SUFFIX}", scene)
         yield from self._listed(directory, present)
         yield self._graph_counts(self.name(directory))
 
     def _listed(self, directory: Path, present: Sequence[str]) -> Iterator[Finding]:
-        """Where `scans.txt` and the files disagree."""
+        """Differences between `scans.txt` and the files."""
         file, remedy = directory / "scans.txt", SOURCES["connectivity"]
         try:
             listed = listed_scene_ids(directory)
         except DataError as error:
-            yield Finding("fault", self.name(file), said(error, file), remedy)
+            yield Finding("fault", self.name(file), message_without(file, error), remedy)
             return
         if listed is None:
             yield Finding("note", self.name(file), "missing; only the C++ simulator needs it")
             return
-        self.lost |= set(listed) - set(present)
+        self.missing |= set(listed) - set(present)
         for scene in sorted(set(listed) - set(present)):
             graph = directory / f"{scene}{SUFFIX}"
             yield Finding("fault", self.name(graph), "named in scans.txt, but missing", remedy)
@@ -141,28 +142,28 @@ class _Examination:
         try:
             graph = SceneGraph.read(path)
         except EscemeError as error:
-            self.lost.add(scene)
-            yield Finding("fault", self.name(path), said(error, path), SOURCES["connectivity"])
+            self.missing.add(scene)
+            yield Finding("fault", self.name(path), message_without(path, error), SOURCES["connectivity"])
             return
         self.graphs[scene] = graph
         if not graph.is_connected:
             yield Finding("fault", self.name(path), "not every viewpoint can be reached from every other")
 
-    def _graph_counts(self, place: str) -> Finding:
-        included = sum(
+    def _graph_counts(self, name: str) -> Finding:
+        num_viewpoints = sum(
             len(graph) + sum(reason == "isolated" for reason in graph.left_out.values())
             for graph in self.graphs.values()
         )
-        edges = sum(graph.num_edges for graph in self.graphs.values())
-        text = f"{len(self.graphs)} scenes, {included:,} viewpoints, {edges:,} edges"
-        whole = (MATTERPORT_SCENES, MATTERPORT_VIEWPOINTS, MATTERPORT_EDGES)
+        num_edges = sum(graph.num_edges for graph in self.graphs.values())
+        text = f"{len(self.graphs)} scenes, {num_viewpoints:,} viewpoints, {num_edges:,} edges"
+        complete = (MATTERPORT_SCENES, MATTERPORT_VIEWPOINTS, MATTERPORT_EDGES)
         if not all(MATTERPORT.fullmatch(scene) for scene in self.graphs) or not self.graphs:
-            return Finding("ok" if self.graphs else "fault", place, text)
-        if (len(self.graphs), included, edges) == whole:
-            return Finding("ok", place, f"{text}: as published")
-        published = "published: {} scenes, {:,} viewpoints, {:,} edges".format(*whole)
+            return Finding("ok" if self.graphs else "fault", name, text)
+        if (len(self.graphs), num_viewpoints, num_edges) == complete:
+            return Finding("ok", name, f"{text}: as published")
+        published = "published: {} scenes, {:,} viewpoints, {:,} edges".format(*complete)
         level: Level = "note" if len(self.graphs) < MATTERPORT_SCENES else "fault"
-        return Finding(level, place, f"{text}; {published}", SOURCES["connectivity"])
+        return Finding(level, name, f"{text}; {published}", SOURCES["connectivity"])
 
     # -- annotations -------------------------------------------------------------------------------------
 
@@ -173,7 +174,7 @@ class _Examination:
                 text = f"{task} {split}: no file; looked for {_either(TASKS[task].files, split)}"
                 level: Level = "fault" if required and split not in EXTRA_SPLITS else "note"
                 yield Finding(level, task, text, TASKS["prevalent" if split in EXTRA_SPLITS else task].source)
-        for split in self.watch(found, task):
+        for split in self.progress(found, task):
             yield from self._split(task, split, found[split])
 
     def _split(self, task: str, split: str, path: Path) -> Iterator[Finding]:
@@ -181,10 +182,11 @@ class _Examination:
         try:
             episodes = TASKS[task].read(path)
         except EscemeError as error:
-            yield Finding("fault", name, said(error, path), source)
+            yield Finding("fault", name, message_without(path, error), source)
             return
-        if wrong := wrong_walks(episodes, self.graphs, path, lost=self.lost) or odd_episodes(episodes):
-            yield Finding("fault", name, wrong, source)
+        fault = find_invalid_path(episodes, self.graphs, path, missing=self.missing)
+        if fault := fault or find_invalid_episode(episodes):
+            yield Finding("fault", name, fault, source)
             return
         if not episodes:
             yield Finding("fault", name, "holds no instructions", source)
@@ -200,12 +202,9 @@ class _Examination:
             else:
                 yield Finding("fault", name, f"{text}; expected: {_describe(published)}", source)
                 return
-        if unseen := sum(self._is_lost(each.scene_id) for each in episodes):
-            text = f"{text}; {unseen:,} instructions in scenes without a graph: paths not checked"
-        yield Finding("note" if unseen else "ok", name, text)
-
-    def _is_lost(self, scene: str) -> bool:
-        return scene in self.lost or not self.graphs
+        if unchecked := sum(not self.graphs or episode.scene_id in self.missing for episode in episodes):
+            text = f"{text}; {unchecked:,} instructions in scenes without a graph: paths not checked"
+        yield Finding("note" if unchecked else "ok", name, text)
 
     # -- features ----------------------------------------------------------------------------------------
 
@@ -218,34 +217,34 @@ class _Examination:
             try:
                 yield from self._store(path, open_features(path))
             except EscemeError as error:
-                yield Finding("fault", self.name(path), said(error, path), SOURCES["features"])
+                yield Finding("fault", self.name(path), message_without(path, error), SOURCES["features"])
 
     def _store(self, path: Path, store: FeatureStore) -> Iterator[Finding]:
-        name, source = self.name(path), SOURCES["features"]
-        viewpoints = {f"{scene}_{each}" for scene, graph in self.graphs.items() for each in graph.viewpoints}
+        file, source = self.name(path), SOURCES["features"]
+        viewpoints = {f"{scene}_{name}" for scene, graph in self.graphs.items() for name in graph.viewpoints}
         covered = [key for key in store.keys if key in viewpoints]
-        wrong = [*odd_shapes(path)] or [*self._wrong_panoramas(path, store, covered or store.keys)]
-        if wrong:
-            yield Finding("fault", name, f"{wrong[0]}{_more(wrong, 'such faults')}", source)
+        faults = [*find_unusual_shapes(path)] or [*self._panorama_faults(path, store, covered or store.keys)]
+        if faults:
+            yield Finding("fault", file, f"{faults[0]}{_more(faults, 'such faults')}", source)
         text = f"{len(store):,} viewpoints, {store.width} numbers a view"
         if missing := sorted(viewpoints - set(store.keys)):
             text += f", none for {len(missing):,} viewpoints, such as '{missing[0]}'"
-        yield Finding("fault" if missing else "ok", name, text, source if missing else "")
-        if strange := self._strange(store.keys):
-            text = f"{len(strange):,} keys belong to no viewpoint, such as '{strange[0]}'"
-            yield Finding("note", name, text, "is connectivity of another release?")
+        yield Finding("fault" if missing else "ok", file, text, source if missing else "")
+        if unknown := self._unknown_keys(store.keys):
+            text = f"{len(unknown):,} keys belong to no viewpoint, such as '{unknown[0]}'"
+            yield Finding("note", file, text, "is connectivity of another release?")
 
-    def _wrong_panoramas(self, path: Path, store: FeatureStore, keys: Sequence[str]) -> Iterator[str]:
-        for key in self.watch(self._sample(keys), path.name):
+    def _panorama_faults(self, path: Path, store: FeatureStore, keys: Sequence[str]) -> Iterator[str]:
+        for key in self.progress(self._sample(keys), path.name):
             try:
                 check_panorama(store.panorama(key), key, str(path))
             except EscemeError as error:
-                yield said(error, path)
+                yield message_without(path, error)
 
     def _sample(self, keys: Sequence[str]) -> list[str]:
         if self.deep or len(keys) <= SAMPLE:
             return list(keys)
-        return [keys[place] for place in np.linspace(0, len(keys) - 1, SAMPLE).astype(int)]
+        return [keys[index] for index in np.linspace(0, len(keys) - 1, SAMPLE).astype(int)]
 
     # -- the rest ----------------------------------------------------------------------------------------
 
@@ -259,7 +258,7 @@ class _Examination:
             self.folder.objects: self._objects,
             self.folder.rooms: self._rooms,
             self.folder.tours: self._tours,
-            **dict.fromkeys(self.folder.tokenizers, word_pieces),
+            **dict.fromkeys(self.folder.tokenizers, describe_vocabulary),
         }
         for path, check in checks.items():
             if path is None:
@@ -267,12 +266,11 @@ class _Examination:
             try:
                 yield Finding("ok", self.name(path), check(path))
             except EscemeError as error:
-                yield Finding(
-                    "fault", self.name(path), said(error, path), "fetch the file again; see docs/data.md"
-                )
+                remedy = "fetch the file again; see docs/data.md"
+                yield Finding("fault", self.name(path), message_without(path, error), remedy)
 
     def manifest(self) -> Iterator[Finding]:
-        """Files that are not as they were when the folder's manifest, where it has one, was written."""
+        """Files that have changed since the folder's manifest, if any, was written."""
         path, remedy = self.folder.root / manifest.NAME, "make or fetch the folder again"
         if not path.exists():
             if (self.folder.root / manifest.COMPANION).exists():
@@ -281,9 +279,9 @@ class _Examination:
         try:
             damaged = [*manifest.check_manifest(self.folder.root)]
         except EscemeError as error:
-            yield Finding("fault", manifest.NAME, said(error, path), remedy)
+            yield Finding("fault", manifest.NAME, message_without(path, error), remedy)
             return
-        yield from (Finding("fault", each.file, each.text, remedy) for each in damaged)
+        yield from (Finding("fault", damage.file, damage.text, remedy) for damage in damaged)
         if not damaged:
             yield Finding("ok", manifest.NAME, "every file is as it was written")
 
@@ -298,7 +296,7 @@ class _Examination:
         return f"{len(set(labels.values()))} labels over {len(labels):,} viewpoints"
 
     def _tours(self, path: Path) -> str:
-        splits, counted = read_all_tours(path), []
+        splits, counts = read_all_tours(path), []
         if not splits:
             raise DataError("holds no split")
         for split, tours in splits.items():
@@ -306,18 +304,18 @@ class _Examination:
             if episodes is not None:
                 check_tours(tours, episodes, path)
             unchecked = " (no R2R to check them with)" if episodes is None else ""
-            counted.append(f"{split}: {len(tours)} tours{unchecked}")
-        return ", ".join(counted)
+            counts.append(f"{split}: {len(tours)} tours{unchecked}")
+        return ", ".join(counts)
 
     def _require_known(self, keys: Iterable[str]) -> None:
-        if strange := self._strange(keys):
-            more = _more(strange, "entries")
+        if unknown := self._unknown_keys(keys):
+            more = _more(unknown, "entries")
             raise DataError(
-                f"'{strange[0]}'{more} belongs to no viewpoint; is connectivity of another release?"
+                f"'{unknown[0]}'{more} belongs to no viewpoint; is connectivity of another release?"
             )
 
-    def _strange(self, keys: Iterable[str]) -> list[str]:
-        """Keys `<scene>_<viewpoint>` that no graph knows, but for scenes without one."""
+    def _unknown_keys(self, keys: Iterable[str]) -> list[str]:
+        """Keys `<scene>_<viewpoint>` that are in no graph, except those of scenes without a graph."""
         if not self.graphs:
             return []
         known = {
@@ -325,8 +323,8 @@ class _Examination:
             for scene, graph in self.graphs.items()
             for name in (*graph.viewpoints, *graph.left_out)
         }
-        excused = tuple(f"{scene}_" for scene in self.lost)
-        return sorted(key for key in set(keys) - known if not key.startswith(excused))
+        ignored = tuple(f"{scene}_" for scene in self.missing)
+        return sorted(key for key in set(keys) - known if not key.startswith(ignored))
 
 
 def _describe(counts: SplitSize) -> str:

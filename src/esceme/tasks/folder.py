@@ -1,8 +1,9 @@
-"""A data folder: where each kind of file lies, in the layouts that people have on disk."""
+"""Paths of the files in a data folder, in the two common layouts."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path, PurePath
@@ -31,33 +32,33 @@ def default_data() -> Path:
 
 @dataclass(frozen=True)
 class DataFolder:
-    """One root with connectivity, annotations, features and the rest below it.
+    """Finds connectivity, annotations, features and other files below a root.
 
-    Two layouts are known: a folder per kind (`connectivity/`, `R2R/R2R_train.json`, `features/`), and that of
-    the HAMT family of code (`R2R/connectivity/`, `R2R/annotations/R2R_train_enc.json`, `R2R/features/`).
+    Two layouts are supported: a folder per kind (`connectivity/`, `R2R/R2R_train.json`, `features/`), and
+    that of the HAMT family of code (`R2R/connectivity/`, `R2R/annotations/R2R_train_enc.json`,
+    `R2R/features/`).
     """
 
     root: Path
 
     def __init__(self, root: str | Path) -> None:
-        """Look below `root`; nothing is read."""
+        """Use the files below `root`; nothing is read yet."""
         object.__setattr__(self, "root", Path(root))
 
     @property
     def connectivity(self) -> Path:
         """The folder of navigation graphs."""
-        for place in CONNECTIVITY:
-            if os.path.isdir(self.root / place):
-                return self.root / place
+        for path in CONNECTIVITY:
+            if os.path.isdir(self.root / path):
+                return self.root / path
         raise DataError(f"{self.root}: no connectivity folder; looked for {' and '.join(CONNECTIVITY)}")
 
     def annotations(self, task: str, split: str) -> Path | None:
-        """The annotation file of a split, the first of the known places that exists."""
-        places = (self.root / pattern.format(split=split) for pattern in TASKS[task].files)
-        return next((place for place in places if os.path.isfile(place)), None)
+        """The annotation file of a split, or None."""
+        return self._first(pattern.format(split=split) for pattern in TASKS[task].files)
 
     def require(self, task: str, split: str) -> Path:
-        """The annotation file of a split; raises `DataError` naming the splits that are here."""
+        """The annotation file of a split; raises `DataError` that lists the available splits."""
         if (path := self.annotations(task, split)) is None:
             here = ", ".join(self.splits(task)) or "none"
             files = " or ".join(pattern.format(split=split) for pattern in TASKS[task].files)
@@ -67,7 +68,7 @@ class DataFolder:
         return path
 
     def splits(self, task: str) -> dict[str, Path]:
-        """The splits of a task that are here, published ones first and in their order."""
+        """Annotation files of a task by split, published splits first."""
         found = {split: self.annotations(task, split) for split in TASKS[task].split_sizes}
         for pattern in TASKS[task].files:
             before, _, after = pattern.partition("{split}")
@@ -79,13 +80,13 @@ class DataFolder:
 
     @property
     def features(self) -> list[Path]:
-        """Every feature file."""
-        found = {path for place in FEATURES for path in self.root.glob(f"{place}/*")}
+        """All feature files."""
+        found = {path for folder in FEATURES for path in self.root.glob(f"{folder}/*")}
         return sorted(path for path in found if path.suffix in FEATURE_SUFFIXES and os.path.isfile(path))
 
-    def only_features(self, named: str = "", *, option: str) -> Path:
-        """The feature file of this name, else the only one; `option` is how to say which otherwise."""
-        found = [path for path in self.features if path.name == named] or self.features
+    def only_features(self, name: str = "", *, option: str) -> Path:
+        """The feature file of this name, else the only one; errors refer to the user's `option`."""
+        found = [path for path in self.features if path.name == name] or self.features
         if len(found) != 1:
             names = ", ".join(file.name for file in found) or "none"
             raise DataError(f"{self.root}: expected one feature file, found {names}; say which with {option}")
@@ -93,35 +94,35 @@ class DataFolder:
 
     @property
     def objects(self) -> Path | None:
-        """Which objects are seen from each viewpoint."""
+        """File of the objects visible from each viewpoint (REVERIE)."""
         return self._first(OBJECTS)
 
     @property
     def rooms(self) -> Path | None:
-        """Room labels of viewpoints."""
+        """File of room labels of viewpoints."""
         return self._first(ROOMS)
 
     @property
     def tours(self) -> Path | None:
-        """IVLN tours."""
+        """File of IVLN tours."""
         return self._first(TOURS)
 
     @property
     def tokenizers(self) -> list[Path]:
-        """WordPiece vocabularies."""
-        return [self.root / place for place in TOKENIZERS if os.path.isfile(self.root / place)]
+        """Files of WordPiece vocabularies."""
+        return [self.root / path for path in TOKENIZERS if os.path.isfile(self.root / path)]
 
     @property
-    def places(self) -> list[Path]:
-        """Every folder that is looked into and there; one that may not be read counts as empty above."""
+    def known_folders(self) -> list[Path]:
+        """Existing folders that may hold files; unreadable ones are included."""
         patterns = chain(
-            (f"{place}/*" for place in (*CONNECTIVITY, *FEATURES)),
+            (f"{folder}/*" for folder in (*CONNECTIVITY, *FEATURES)),
             *(task.files for task in TASKS.values()),
             *(TOKENIZERS, OBJECTS, ROOMS, TOURS),
         )
         names = {parent for pattern in patterns for parent in PurePath(pattern).parents if parent.name}
-        found = {place for name in names for place in self.root.glob(f"{name}")}
-        return sorted(place for place in found if os.path.isdir(place))
+        found = {path for name in names for path in self.root.glob(f"{name}")}
+        return sorted(path for path in found if os.path.isdir(path))
 
-    def _first(self, places: tuple[str, ...]) -> Path | None:
-        return next((self.root / place for place in places if os.path.isfile(self.root / place)), None)
+    def _first(self, paths: Iterable[str]) -> Path | None:
+        return next((self.root / path for path in paths if os.path.isfile(self.root / path)), None)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from esceme.errors import DataError, EscemeError
-from esceme.tasks.symptoms import unreadable_reason
+from esceme.tasks.file_checks import unreadable_reason
 from esceme.verify import metrics_check, network_check, rollout_check, simulator_check, training_check
 from esceme.verify.comparison import ComparedQuantity, Skipped, VerificationReport
 from esceme.verify.fixtures import FIXTURE_FILES, NOT_COMPARED, ReferenceData

@@ -1,4 +1,4 @@
-"""What the data doctor looks for in one file: walks that lead nowhere, odd shapes, cut-off vocabularies."""
+"""Checks of single files for the data doctor: paths, episodes, feature shapes, rooms, vocabularies."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from esceme.world.graph import SceneGraph
 
 BERT_PIECES = 30_522
 LARGEST_HEADING = 4 * math.pi
-"""Headings lie in one turn; two, in either direction, are borne with."""
+"""Largest accepted heading. Published headings lie within one turn."""
 
 
 class Rooms(msgspec.Struct):
-    """Room labels as the file has them: scene, viewpoint, then region, label and the region's label."""
+    """A room file: scene -> viewpoint -> (region, label, label of the region)."""
 
     label_name: dict[str, str]
     panos: dict[str, dict[str, tuple[int, str, str]]]
 
 
-def unreadable_reason(place: Path) -> str | None:
-    """Why a folder cannot be looked into, if it cannot."""
+def unreadable_reason(folder: Path) -> str | None:
+    """The reason why a folder cannot be listed, or None."""
     try:
-        for entry in place.iterdir():
+        for entry in folder.iterdir():
             entry.lstat()
             break
     except OSError as error:
@@ -40,53 +40,57 @@ def unreadable_reason(place: Path) -> str | None:
     return None
 
 
-def wrong_walks(
-    episodes: Iterable[Episode], graphs: dict[str, SceneGraph], file: Path, *, lost: Collection[str]
+def find_invalid_path(
+    episodes: Iterable[Episode], graphs: dict[str, SceneGraph], file: Path, *, missing: Collection[str]
 ) -> str:
-    """The first episode whose walk its scene does not have, and how many more there are; empty if none.
+    """Describe the first episode whose path is not in its graph, and count the others; empty if none.
 
-    Scenes that are `lost` are left out, and so is everything where there is no graph at all.
+    Episodes of `missing` scenes are skipped, and all episodes if there are no graphs.
     """
-    first, wrong = "", 0
-    for shared in _by_walk(episodes):
-        if not graphs or shared[0].scene_id in lost:
+    first, num_invalid = "", 0
+    for group in _by_path(episodes):
+        if not graphs or group[0].scene_id in missing:
             continue
         try:
-            _check_episode(shared[0], graphs, file)
+            _check_episode(group[0], graphs, file)
         except EscemeError as error:
-            first, wrong = first or said(error, file), wrong + len(shared)
-    return f"{first}; and {wrong - 1:,} more episodes" if wrong > 1 else first
+            first, num_invalid = first or message_without(file, error), num_invalid + len(group)
+    return f"{first}; and {num_invalid - 1:,} more episodes" if num_invalid > 1 else first
 
 
-def odd_episodes(episodes: Sequence[Episode]) -> str:
-    """An episode that lacks what it needs or what the others have, and how many more do; empty if none."""
-    withheld = [each for each in episodes if each.goal_withheld]
-    oddities = {
+def find_invalid_episode(episodes: Sequence[Episode]) -> str:
+    """Describe the first episode without goal, instruction or valid heading, and count the others.
+
+    A missing goal is a fault only if other episodes have goals. Empty if all are valid.
+    """
+    withheld = [episode for episode in episodes if episode.goal_withheld]
+    faults = {
         "has no goal, unlike others": withheld if len(withheld) < len(episodes) else [],
         "has an empty instruction": [
-            each for each in episodes if not each.instruction.strip() and not each.tokens
+            episode for episode in episodes if not episode.instruction.strip() and not episode.tokens
         ],
         "has a heading that is no angle in radians": [
-            each for each in episodes if abs(each.heading) > LARGEST_HEADING
+            episode for episode in episodes if abs(episode.heading) > LARGEST_HEADING
         ],
     }
-    for oddity, found in oddities.items():
+    for fault, found in faults.items():
         if found:
             more = f"; and {len(found) - 1:,} more episodes" if len(found) > 1 else ""
-            return f"episode {found[0].episode_id}: {oddity}{more}"
+            return f"episode {found[0].episode_id}: {fault}{more}"
     return ""
 
 
-def _by_walk(episodes: Iterable[Episode]) -> Iterable[list[Episode]]:
-    """Episodes that share a walk: the instructions of one path."""
-    shared: dict[tuple[object, ...], list[Episode]] = defaultdict(list)
-    for each in episodes:
-        shared[each.scene_id, each.reference_path, each.goals, *_shown_walks(each)].append(each)
-    return shared.values()
+def _by_path(episodes: Iterable[Episode]) -> Iterable[list[Episode]]:
+    """Groups of episodes with the same paths and goals."""
+    groups: dict[tuple[object, ...], list[Episode]] = defaultdict(list)
+    for episode in episodes:
+        key = (episode.scene_id, episode.reference_path, episode.goals, *_dialog_paths(episode))
+        groups[key].append(episode)
+    return groups.values()
 
 
-def _shown_walks(episode: Episode) -> tuple[tuple[str, ...], ...]:
-    """What the people of a raw dialog walked and were shown, either of which may be the reference path."""
+def _dialog_paths(episode: Episode) -> tuple[tuple[str, ...], ...]:
+    """Player and planner path of a raw dialog, either of which may be the reference path."""
     if isinstance(episode, DialogEpisode) and episode.planner_path:
         return episode.player_path, episode.planner_path
     return ()
@@ -94,13 +98,13 @@ def _shown_walks(episode: Episode) -> tuple[tuple[str, ...], ...]:
 
 def _check_episode(episode: Episode, graphs: dict[str, SceneGraph], file: Path) -> None:
     check_paths([episode], graphs, file)
-    for walk in _shown_walks(episode):
+    for path in _dialog_paths(episode):
         with prefix_errors(file=file, record=f"episode {episode.episode_id}"):
-            check_path(episode.scene_id, walk, graphs)
+            check_path(episode.scene_id, path, graphs)
 
 
-def odd_shapes(path: Path) -> Iterator[str]:
-    """Entries of an HDF5 file that are not shaped like most of them, in all their columns."""
+def find_unusual_shapes(path: Path) -> Iterator[str]:
+    """Describe the entries of an HDF5 file whose shape differs from that of most entries."""
     if path.suffix not in HDF5_SUFFIXES:
         return
     with h5py.File(path, "r") as file:
@@ -119,7 +123,7 @@ def _shape(file: h5py.File, key: str) -> tuple[int, ...] | None:
 
 
 def room_labels(path: Path) -> dict[str, str]:
-    """The room label of each `<scene>_<viewpoint>`; raises `DataError` for one that is not explained."""
+    """Read the room label of each `<scene>_<viewpoint>`; raises `DataError` for an unknown label."""
     rooms = read_json(path, Rooms)
     labels = {
         f"{scene}_{name}": label
@@ -134,8 +138,8 @@ def room_labels(path: Path) -> dict[str, str]:
     return labels
 
 
-def word_pieces(path: Path) -> str:
-    """How large a vocabulary is; raises `DataError` where its end is missing."""
+def describe_vocabulary(path: Path) -> str:
+    """Describe the size of a WordPiece vocabulary; raises `DataError` if its end is missing."""
     pieces = WordPiece.read(path).size
     if pieces == BERT_PIECES:
         return f"{pieces:,} word pieces: as published"
@@ -144,6 +148,6 @@ def word_pieces(path: Path) -> str:
     return f"{pieces:,} word pieces, where BERT has {BERT_PIECES:,}"
 
 
-def said(error: EscemeError, path: Path) -> str:
-    """An error's message without the file, which is named elsewhere."""
+def message_without(path: Path, error: EscemeError) -> str:
+    """An error's message without the file name in front."""
     return str(error).removeprefix(f"{path}: ")

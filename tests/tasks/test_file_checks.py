@@ -10,7 +10,14 @@ import pytest
 
 from esceme.errors import DataError
 from esceme.tasks.episode import DialogEpisode, Episode
-from esceme.tasks.symptoms import odd_shapes, room_labels, said, unreadable_reason, word_pieces, wrong_walks
+from esceme.tasks.file_checks import (
+    describe_vocabulary,
+    find_invalid_path,
+    find_unusual_shapes,
+    message_without,
+    room_labels,
+    unreadable_reason,
+)
 from esceme.world import SceneGraph
 
 LINE = SceneGraph.build("line", {name: (k, 0, 0) for k, name in enumerate("abcd")}, ["ab", "bc", "cd"])
@@ -29,7 +36,7 @@ def episode(number: int, path: str, scene: str = "line") -> Episode:
 
 def test_walks_that_exist_are_no_fault(tmp_path: Path) -> None:
     walks = [episode(0, "abcd"), episode(1, "dcb"), episode(2, "a"), episode(3, "aab")]
-    assert wrong_walks(walks, {"line": LINE}, tmp_path, lost=()) == ""
+    assert find_invalid_path(walks, {"line": LINE}, tmp_path, missing=()) == ""
 
 
 def test_the_first_wrong_walk_is_told_and_the_rest_counted(tmp_path: Path) -> None:
@@ -40,17 +47,17 @@ def test_the_first_wrong_walk_is_told_and_the_rest_counted(tmp_path: Path) -> No
         episode(3, "ac"),
         episode(4, "a", "barn"),
     ]
-    text = wrong_walks(walks, {"line": LINE}, tmp_path, lost=())
+    text = find_invalid_path(walks, {"line": LINE}, tmp_path, missing=())
     assert text.startswith("episode 1: no edge leads from 'a' to 'c'")
     assert text.endswith("; and 3 more episodes")
-    assert "more" not in wrong_walks(walks[:2], {"line": LINE}, tmp_path, lost=())
+    assert "more" not in find_invalid_path(walks[:2], {"line": LINE}, tmp_path, missing=())
 
 
 def test_walks_in_lost_scenes_are_left_out(tmp_path: Path) -> None:
     walks = [episode(0, "xyz", "barn"), episode(1, "abcd")]
-    assert "scene 'barn' is unknown" in wrong_walks(walks, {"line": LINE}, tmp_path, lost=())
-    assert wrong_walks(walks, {"line": LINE}, tmp_path, lost={"barn"}) == ""
-    assert wrong_walks(walks, {}, tmp_path, lost=()) == ""
+    assert "scene 'barn' is unknown" in find_invalid_path(walks, {"line": LINE}, tmp_path, missing=())
+    assert find_invalid_path(walks, {"line": LINE}, tmp_path, missing={"barn"}) == ""
+    assert find_invalid_path(walks, {}, tmp_path, missing=()) == ""
 
 
 def test_what_was_shown_to_the_people_of_a_dialog_is_walked_too(tmp_path: Path) -> None:
@@ -72,23 +79,23 @@ def test_what_was_shown_to_the_people_of_a_dialog_is_walked_too(tmp_path: Path) 
         (dialog("ac", "ab"), "'a' to 'c'"),
         (dialog("ab", "abz"), "'z'"),
     ):
-        assert fault in (text := wrong_walks([walk], {"line": LINE}, tmp_path, lost=()))
+        assert fault in (text := find_invalid_path([walk], {"line": LINE}, tmp_path, missing=()))
         assert bool(text) == bool(fault)
 
 
-def test_odd_shapes_are_those_of_the_minority(tmp_path: Path) -> None:
+def test_find_unusual_shapes_are_those_of_the_minority(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.hdf5", "w") as file:
         for name, width in (("a", 9), ("b", 8), ("c", 8)):
             file[name] = np.zeros((36, width))
-    assert list(odd_shapes(tmp_path / "f.hdf5")) == ["'a' has shape (36, 9), most have (36, 8)"]
-    assert list(odd_shapes(tmp_path / "f.npy")) == []
+    assert list(find_unusual_shapes(tmp_path / "f.hdf5")) == ["'a' has shape (36, 9), most have (36, 8)"]
+    assert list(find_unusual_shapes(tmp_path / "f.npy")) == []
 
 
 def test_a_link_to_nowhere_has_an_odd_shape(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.hdf5", "w") as file:
         file["a"] = file["b"] = np.zeros((36, 8))
         file["c"] = h5py.SoftLink("/nowhere")
-    assert list(odd_shapes(tmp_path / "f.hdf5")) == ["'c' has shape None, most have (36, 8)"]
+    assert list(find_unusual_shapes(tmp_path / "f.hdf5")) == ["'c' has shape None, most have (36, 8)"]
 
 
 def test_room_labels_are_keyed_like_features(tmp_path: Path) -> None:
@@ -101,10 +108,10 @@ def test_a_vocabulary_must_end_where_it_ends(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
     pieces = "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nchair"
     path.write_text(pieces + "\n")
-    assert word_pieces(path) == "6 word pieces, where BERT has 30,522"
+    assert describe_vocabulary(path) == "6 word pieces, where BERT has 30,522"
     path.write_text(pieces)
     with pytest.raises(DataError, match="6 word pieces, the last one cut off"):
-        word_pieces(path)
+        describe_vocabulary(path)
 
 
 def test_a_folder_is_closed_when_it_is_missing_or_none(tmp_path: Path) -> None:
@@ -117,5 +124,5 @@ def test_a_folder_is_closed_when_it_is_missing_or_none(tmp_path: Path) -> None:
 
 
 def test_an_error_is_said_without_its_file() -> None:
-    assert said(DataError("a/b.json: record 3: wrong"), Path("a/b.json")) == "record 3: wrong"
-    assert said(DataError("c.json: wrong"), Path("a/b.json")) == "c.json: wrong"
+    assert message_without(Path("a/b.json"), DataError("a/b.json: record 3: wrong")) == "record 3: wrong"
+    assert message_without(Path("a/b.json"), DataError("c.json: wrong")) == "c.json: wrong"
