@@ -1,4 +1,4 @@
-"""The errors ESceme raises on purpose: each says what was expected, what came, and what to do."""
+"""Errors with messages for the user: what was expected, what was found, what to do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 class EscemeError(Exception):
-    """The root of every error that is a message to the user, not a bug."""
+    """Base of all errors that are messages to the user, not bugs."""
 
 
 class DataError(EscemeError):
@@ -15,7 +15,7 @@ class DataError(EscemeError):
 
 
 class WorldError(EscemeError):
-    """A scene, viewpoint or move was asked for that does not exist in the loaded world."""
+    """A scene, viewpoint or move does not exist in the loaded world."""
 
 
 class ConfigError(EscemeError):
@@ -23,20 +23,20 @@ class ConfigError(EscemeError):
 
 
 class MemoryMismatch(EscemeError):  # noqa: N818
-    """A memory was asked to work with features of another width, source or pooling than its own."""
+    """Features differ from those of a memory in width, source or pooling."""
 
 
 class CheckpointError(EscemeError):
-    """A file of weights is not what it should be, or does not fit the network it is loaded into."""
+    """A weights file is malformed or does not fit the network."""
 
 
 class TrainingError(EscemeError):
-    """Training cannot go on: what it computes is no longer a number."""
+    """Training has produced non-finite values."""
 
 
 @contextmanager
 def prefix_errors(*, file: object, record: object = None) -> Iterator[None]:
-    """Turn an error raised inside into a `DataError` that names the file and the record.
+    """Convert errors raised inside to a `DataError` with the file and the record in front.
 
     >>> with prefix_errors(file="R2R_val.json", record="episode 12_0"):
     ...     raise WorldError("viewpoint 'ab' is not in scene 'house'")
@@ -46,5 +46,5 @@ def prefix_errors(*, file: object, record: object = None) -> Iterator[None]:
     try:
         yield
     except EscemeError as error:
-        place = f"{file}: {record}" if record is not None else f"{file}"
-        raise DataError(f"{place}: {error}") from error
+        prefix = f"{file}: {record}" if record is not None else f"{file}"
+        raise DataError(f"{prefix}: {error}") from error

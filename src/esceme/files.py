@@ -1,4 +1,4 @@
-"""Files in and out: reading that validates and names the faulty record, writing that is whole or absent."""
+"""File access: validated reading with precise errors, atomic writing, JSON lines, locks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from esceme.errors import DataError
 
 T = TypeVar("T")
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises on bytes that are not json at all."""
+"""Errors of decoding bytes that are not JSON."""
 LOCK = ".lock"
 
 
 def read_bytes(path: Path) -> bytes:
-    """The whole content of a file, unpacked when its name ends in `.gz`."""
+    """Read a file; decompress it if its name ends in `.gz`."""
     try:
         data = path.read_bytes()
         return gzip.decompress(data) if path.suffix == ".gz" else data
@@ -39,7 +39,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """The whole content of a UTF-8 text file."""
+    """Read a UTF-8 text file."""
     try:
         return read_bytes(path).decode()
     except UnicodeDecodeError as error:
@@ -47,7 +47,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path, kind: type[T]) -> T:
-    """A json file decoded as `kind`; raises `DataError` naming the record and field that do not fit."""
+    """Decode a JSON file as `kind`; raises `DataError` with the record and field that do not fit."""
     data = read_bytes(path)
     if not data.strip():
         raise DataError(f"{path}: the file is empty; expected json")
@@ -55,9 +55,9 @@ def read_json(path: Path, kind: type[T]) -> T:
 
 
 def read_records(path: Path, kind: type[T]) -> list[T]:
-    """The records of a json array (`.json`) or of json lines (`.jsonl`), either of them gzipped or not.
+    """Read the records of a JSON array (`.json`) or of JSON lines (`.jsonl`), optionally gzipped.
 
-    An empty file or an empty array is an error: no dataset of the field has an empty split.
+    Raises `DataError` if there are no records, because no published split is empty.
     """
     if path.name.removesuffix(".gz").endswith(".jsonl"):
         lines = enumerate(read_bytes(path).splitlines(), 1)
@@ -70,18 +70,18 @@ def read_records(path: Path, kind: type[T]) -> list[T]:
 
 
 def _decode(data: bytes, kind: type[T], path: Path, *, line: int | None = None) -> T:
-    place = f"{path}" if line is None else f"{path}: line {line}"
+    location = f"{path}" if line is None else f"{path}: line {line}"
     data = data.removeprefix(codecs.BOM_UTF8)
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
-        raise DataError(f"{place}: {_explain(error, data, kind)}") from None
+        raise DataError(f"{location}: {_explain(error, data, kind)}") from None
     except UNREADABLE as error:
-        raise DataError(f"{place}: not valid json ({error}); is the file complete?") from None
+        raise DataError(f"{location}: not valid json ({error}); is the file complete?") from None
 
 
 def _explain(error: msgspec.ValidationError, data: bytes | msgspec.Raw, kind: Any) -> str:
-    """What does not fit, with the names of entries, which msgspec leaves out."""
+    """Describe a validation error with the names of dict entries, which msgspec omits."""
     if get_origin(kind) is dict:
         inner = get_args(kind)[1]
         with suppress(*UNREADABLE):
@@ -99,10 +99,10 @@ def _readable(message: str) -> str:
     >>> _readable("Expected `str`, got `int` - at `$[3].scan`")
     "record 3: field 'scan': expected str, got int"
     """
-    text, _, place = message.partition(" - at `$")
+    text, _, location = message.partition(" - at `$")
     text = text.replace("`", "")
-    record = re.match(r"\[(\d+)\]", place)
-    field = place[record.end() :] if record else place
+    record = re.match(r"\[(\d+)\]", location)
+    field = location[record.end() :] if record else location
     field = field.rstrip("`").removeprefix(".")
     parts = [f"record {record[1]}"] if record else []
     parts += [f"field '{field}'"] if field else []
@@ -111,9 +111,9 @@ def _readable(message: str) -> str:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A name to write to: the file takes its place, complete, when the block ends well, else nothing changes.
+    """Yield a temporary path that replaces `path` if the block succeeds; otherwise nothing changes.
 
-    What is there already is replaced only if it is a regular file: never a folder, a pipe or a device.
+    Only regular files are replaced, never folders, pipes or devices.
     """
     try:
         target = path.resolve()
@@ -122,7 +122,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
             raise DataError(f"{path}: cannot be written (there is a {kind} of that name)")
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    except (OSError, RuntimeError) as error:  # resolve() says RuntimeError where links go round in circles
+    except (OSError, RuntimeError) as error:  # resolve() raises RuntimeError for circular links
         raise _not_writable(path, error) from None
     part = Path(name)
     try:
@@ -140,7 +140,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_open(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
-    """A file that appears under its name, complete, when the block ends well; see `replacing`."""
+    """Open a file that replaces `path` if the block succeeds; see `atomic_path`."""
     with atomic_path(path) as part, part.open(mode) as file:
         yield file
         file.flush()
@@ -148,7 +148,7 @@ def atomic_open(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
 
 
 def write_json(path: Path, value: object, *, indent: int | None = None) -> None:
-    """Write `value` as json, whole or not at all."""
+    """Write `value` as JSON atomically."""
     data = msgspec.json.encode(value)
     if indent is not None:
         data = msgspec.json.format(data, indent=indent)
@@ -157,7 +157,7 @@ def write_json(path: Path, value: object, *, indent: int | None = None) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` as UTF-8, whole or not at all."""
+    """Write `text` as UTF-8 atomically."""
     with atomic_open(path) as file:
         file.write(text.encode())
 
@@ -234,7 +234,7 @@ def folder_lock(folder: Path, activity: str) -> Iterator[None]:
         lock = filelock.FileLock(folder / LOCK, timeout=0)
         lock.acquire()
         for part in (*folder.glob(".*.part"), *folder.glob("*/.*.part")):
-            if part.is_file():  # folders are worlds in the making
+            if part.is_file():  # folders are generated worlds in progress
                 part.unlink(missing_ok=True)
     except filelock.Timeout:
         raise DataError(f"{folder}: another {activity} is running there; wait until it has ended") from None

@@ -63,7 +63,7 @@ def test_a_missing_split_is_noted_and_left_out(toy_root: Path, capsys: Capture) 
     assert main(words(toy_root, "--json", r2r="R2R")) == 0
     out, err = capsys.readouterr()
     assert list(json.loads(out)) == ["val_seen"]
-    assert "R2R/R2R_train.json: not there, so no R4R_train.json" in err
+    assert "R2R/R2R_train.json: no such file, so no R4R_train.json" in err
     assert [path.name for path in Path("R4R").iterdir()] == ["R4R_val_seen.json"]
 
 

@@ -124,7 +124,7 @@ def test_episodes_on_no_tour_are_not_lived_and_that_is_said(
         (lambda a, b, _: {a: [["9999_0"]]}, "scene '{a}', tour 0: episode '9999_0' is unknown"),
         (
             lambda a, b, ids: {a: [[ids[a][0]], [ids[a][0]]]},
-            "tour 1: episode '{first}' was in a tour already",
+            "tour 1: episode '{first}' is in two tours",
         ),
         (lambda a, b, ids: {a: [[ids[a][0], ids[b][0]]]}, "tour 0: episode '{other}' is in scene '{b}'"),
         (lambda a, b, ids: {a: [[ids[a][0]], []]}, "scene '{a}', tour 1: is empty"),

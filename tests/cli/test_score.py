@@ -372,7 +372,7 @@ def test_an_excluded_viewpoint_is_named_as_such(
         ({"x": {"toy-house": [["{0}"]]}}, ["--split", "val_unseen"], "no split 'val_unseen'"),
         ({"x": {"toy-house": [["{0}", "9999_0"]]}}, [], "episode '9999_0' is unknown"),
         ({"x": {"toy-villa": [["{0}"]]}}, [], "is in scene 'toy-house'"),
-        ({"x": {"toy-house": [["{0}", "{0}"]]}}, [], "was in a tour already"),
+        ({"x": {"toy-house": [["{0}", "{0}"]]}}, [], "is in two tours"),
         ({"x": {"toy-house": [["{0}"], []]}}, [], "scene 'toy-house', tour 1: is empty"),
     ],
 )

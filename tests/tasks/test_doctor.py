@@ -672,7 +672,7 @@ def test_packed_features_without_their_index_are_a_fault(seen: Path) -> None:
     ("edit", "message"),
     [
         (lambda tour: tour.append("999999_0"), "episode '999999_0' is unknown"),
-        (lambda tour: tour.append(tour[0]), "was in a tour already"),
+        (lambda tour: tour.append(tour[0]), "is in two tours"),
         (lambda tour: tour.clear(), "is empty"),
     ],
 )

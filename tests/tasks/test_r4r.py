@@ -120,7 +120,7 @@ def test_progress_can_be_watched() -> None:
 
         return told()
 
-    assert len(list(join_paths([walk(1, "pq"), walk(2, "qp")], GRAPHS, watch=watch))) == 2
+    assert len(list(join_paths([walk(1, "pq"), walk(2, "qp")], GRAPHS, progress=watch))) == 2
     assert seen == [1, 2]
 
 

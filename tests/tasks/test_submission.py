@@ -21,8 +21,8 @@ from esceme.tasks.submission import (
     Prediction,
     TrajectoryPoint,
     check_predictions,
+    find_fault,
     match_predictions,
-    problem_with,
     read_predictions,
     write_submission,
 )
@@ -250,11 +250,11 @@ def test_an_episode_cannot_be_predicted_under_two_names() -> None:
     ],
 )
 def test_a_walk_starts_at_the_start_and_keeps_to_the_edges(walk: str, problem: str | None) -> None:
-    assert problem_with(asked(), went(walk), GRAPHS) == problem
+    assert find_fault(asked(), went(walk), GRAPHS) == problem
 
 
 def test_an_unknown_scene_is_a_problem() -> None:
-    assert "scene 'barn' is unknown" in str(problem_with(asked(scene_id="barn"), went("abc"), GRAPHS))
+    assert "scene 'barn' is unknown" in str(find_fault(asked(scene_id="barn"), went("abc"), GRAPHS))
 
 
 def told(faults: int) -> list[str]:

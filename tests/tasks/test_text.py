@@ -92,7 +92,7 @@ def test_truncation_and_padding_of_the_file_are_ignored(tmp_path: Path) -> None:
 
 
 def test_a_cased_tokenizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="t.json: tells upper from lower case"):
+    with pytest.raises(DataError, match="t.json: distinguishes upper and lower case"):
         WordPiece.read(write_json_tokenizer(tmp_path / "t.json", lowercase=False))
 
 

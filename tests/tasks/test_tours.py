@@ -121,10 +121,10 @@ def test_an_incomplete_tour_file_is_refused(tmp_path: Path, text: str, message: 
         ([("attic", "attic0_0"), ("attic",)], "scene 'attic', tour 1: is empty"),
         ([("attic", "attic0_0", "9_9")], "tour 0: episode '9_9' is unknown"),
         ([("attic", "attic0_0", "barn0_0")], "tour 0: episode 'barn0_0' is in scene 'barn'"),
-        ([("attic", "attic0_0", "attic0_0")], "tour 0: episode 'attic0_0' was in a tour already"),
+        ([("attic", "attic0_0", "attic0_0")], "tour 0: episode 'attic0_0' is in two tours"),
         (
             [("attic", "attic0_0"), ("barn", "barn0_0"), ("attic", "attic0_0")],
-            "scene 'attic', tour 1: .*already",
+            "scene 'attic', tour 1: .*two tours",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""`esceme data`: checking what is there, and making what can be made from it."""
+"""`esceme data`: check a data folder, make R4R and tours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from esceme.files import write_json
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.doctor import Finding, examine
 from esceme.tasks.r4r import join_paths, read_r2r_records
-from esceme.tasks.tours import make_tours, write_tours
+from esceme.tasks.tours import Tour, make_tours, write_tours
 from esceme.world import read_scenes
 
 MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "fault": "[bold red]FAULT[/]"}
@@ -28,10 +28,10 @@ def check(
     deep: bool = False,
     json: bool = False,
 ) -> int:
-    """Say what a data folder holds and what is wrong with it.
+    """Check the files of a data folder.
 
-    Reads every graph and annotation file, compares their sizes with the published ones, and looks into
-    features, tours, objects, rooms and vocabularies. Exit code 0: nothing is wrong; 1: at least one fault.
+    Reads all graphs and annotations, compares their sizes with the published ones, and checks features,
+    tours, objects, rooms and vocabularies. Exit code 0: no fault; 1: at least one fault.
 
     Examples:
         esceme data check datasets
@@ -39,9 +39,9 @@ def check(
         esceme data check datasets --json > report.json
 
     Args:
-        directory: the data folder; a folder per kind, or the layout of the HAMT family of code.
-        task: look at these tasks only, and take a missing split of theirs for a fault.
-        deep: read every feature instead of a sample.
+        directory: the data folder, with a folder per kind of file or in the layout of HAMT.
+        task: check these tasks only; a missing split is a fault.
+        deep: check every feature instead of a sample.
         json: print one json object instead of a table.
     """
     findings = examine(directory, tasks=task or None, deep=deep, progress=progress)
@@ -68,8 +68,8 @@ def _table(findings: list[Finding]) -> Table:
 def r4r(r2r: Path, connectivity: Path, out: Path, json: bool = False) -> int:
     """Make R4R, the long-path dataset, from R2R.
 
-    Two walks of one scene and split are joined where at most 3 metres lie between the end of the first and
-    the start of the second. Writes R4R_{split}.json for train, val_seen and val_unseen, those that are there.
+    Two paths of a scene and split are joined if the second starts at most 3 metres from the end of the first.
+    Writes R4R_{split}.json for the available splits of train, val_seen and val_unseen.
 
     Examples:
         esceme data r4r --r2r data/R2R --connectivity data/connectivity --out data/R4R
@@ -77,7 +77,7 @@ def r4r(r2r: Path, connectivity: Path, out: Path, json: bool = False) -> int:
     Args:
         r2r: the folder of R2R_{split}.json.
         connectivity: the folder of navigation graphs.
-        out: the folder to write to; files of the same name are replaced when the new one is complete.
+        out: the output folder; existing files are replaced atomically.
         json: print the sizes as one json object.
     """
     if not r2r.is_dir():
@@ -85,20 +85,22 @@ def r4r(r2r: Path, connectivity: Path, out: Path, json: bool = False) -> int:
     if out.exists() and not out.is_dir():
         raise DataError(f"{out}: is a file; give a folder to write to")
     graphs = read_scenes(connectivity)
-    made = {}
+    joined = {}
     for split in ("train", "val_seen", "val_unseen"):
         source = r2r / f"R2R_{split}.json"
         if not source.is_file():
-            note(f"{source}: not there, so no R4R_{split}.json")
+            note(f"{source}: no such file, so no R4R_{split}.json")
             continue
-        walks = read_r2r_records(source, graphs)
-        made[split] = list(join_paths(walks, graphs, watch=partial(progress, label=f"R4R {split}")))
-    if not made:
+        records = read_r2r_records(source, graphs)
+        label = f"R4R {split}"
+        joined[split] = list(join_paths(records, graphs, progress=partial(progress, label=label)))
+    if not joined:
         raise DataError(f"{r2r}: no R2R_train.json, R2R_val_seen.json or R2R_val_unseen.json")
     sizes = {}
-    for split, joined in made.items():
-        write_json(out / f"R4R_{split}.json", joined)
-        sizes[split] = {"paths": len(joined), "instructions": sum(len(each.instructions) for each in joined)}
+    for split, records in joined.items():
+        write_json(out / f"R4R_{split}.json", records)
+        num_instructions = sum(len(record.instructions) for record in records)
+        sizes[split] = {"paths": len(records), "instructions": num_instructions}
     if json:
         print_json(sizes)
     else:
@@ -117,43 +119,43 @@ def tours(
     seed: int = 0,
     json: bool = False,
 ) -> int:
-    """Make IVLN-style tours: long series of episodes in one scene.
+    """Make IVLN-style tours: long sequences of episodes in one scene.
 
-    Each annotation file becomes a split named after it (R2R_val_unseen.json gives val_unseen); every episode
-    is in exactly one tour. The order is drawn with the seed, so the same seed gives the same file.
+    Each annotation file becomes a split of the same name (R2R_val_unseen.json gives val_unseen). Every
+    episode is in exactly one tour. Equal seeds give equal files.
 
     Examples:
         esceme data tours data/R2R/R2R_val_seen.json data/R2R/R2R_val_unseen.json --out tours_iVLN.json
 
     Args:
         annotations: annotation files, one per split.
-        out: the file to write, in the published form: split -> scene -> tours -> episode ids.
-        task: which task the annotations are of.
-        longest: the most episodes a tour may have.
-        seed: of the order of episodes.
-        json: print how many tours there are as one json object.
+        out: the output file, in the published format: split -> scene -> tours -> episode ids.
+        task: the task of the annotations.
+        longest: maximum number of episodes per tour.
+        seed: seed of the order of episodes.
+        json: print the numbers of tours as one json object.
     """
     if longest < 1:
         raise ConfigError(f"--longest {longest}: a tour needs at least one episode")
     if not annotations:
         raise ConfigError("no annotation file was given; name at least one")
-    made = {}
+    splits: dict[str, list[Tour]] = {}
     for path in annotations:
         split = _split_of(path, task)
-        if split in made:
+        if split in splits:
             raise ConfigError(f"{path}: there is a split '{split}' already")
-        made[split] = make_tours(list(TASKS[task].read(path)), longest=longest, seed=seed)
-    write_tours(out, made)
+        splits[split] = make_tours(list(TASKS[task].read(path)), longest=longest, seed=seed)
+    write_tours(out, splits)
     if json:
-        print_json({split: len(each) for split, each in made.items()})
+        print_json({split: len(tours) for split, tours in splits.items()})
     else:
-        print(f"{out}: " + ", ".join(f"{split} {len(each)} tours" for split, each in made.items()))
+        print(f"{out}: " + ", ".join(f"{split} {len(tours)} tours" for split, tours in splits.items()))
     return 0
 
 
 def _split_of(path: Path, task: TaskName) -> str:
-    """The split that a file's name says it is, or its whole stem."""
+    """The split in a file name, or its stem."""
     splits, patterns = TASKS[task].split_sizes, TASKS[task].files
-    named = {Path(pattern.format(split=split)).name: split for split in splits for pattern in patterns}
+    split_of = {Path(pattern.format(split=split)).name: split for split in splits for pattern in patterns}
     stem = path.name.removesuffix(".gz").rsplit(".", 1)[0]
-    return named.get(path.name) or next((split for split in splits if stem.endswith(split)), stem)
+    return split_of.get(path.name) or next((split for split in splits if stem.endswith(split)), stem)

@@ -41,10 +41,10 @@ def score(
     per_episode: Path | None = None,
     json: bool = False,
 ) -> int:
-    """Score a prediction file with every measure of the field.
+    """Score a prediction file.
 
-    Both forms of SPL are always given: against the length of the reference path, as the field reports it, and
-    against the shortest distance from start to goal. Turns on the spot are merged first.
+    SPL is computed relative to the length of the reference path, as papers report it, and relative to the
+    shortest distance from start to goal. Consecutive equal viewpoints are merged first.
 
     Examples:
         esceme score --task r2r --predictions p.json --annotations R2R_val_unseen.json --connectivity graphs
@@ -52,38 +52,38 @@ def score(
         esceme score --task r2r ... --tours tours_iVLN.json --split val_unseen --bootstrap 1000 --json
 
     Args:
-        task: which task the annotations are of.
-        predictions: trajectories, json or json lines, in any form the field writes.
-        annotations: the split's annotation file, as published.
+        task: the task of the annotations.
+        predictions: trajectories, as json or json lines, in any common format.
+        annotations: the annotation file of the split, as published.
         connectivity: the folder of navigation graphs.
-        success: what counts as success in a dialog (cvdn): the end of the trusted path, or the end panoramas.
-        objects: which objects are seen from where (reverie: needed).
-        tours: tours of the split; adds t_ndtw, t_sr and t_spl of the episodes that are on them.
-        split: which split of the tours file; by default the one that the annotations belong to.
-        partial: score the episodes that have a prediction, instead of asking for all.
-        jumps: what to do about steps between viewpoints that share no edge.
-        bootstrap: draws for 95 % confidence intervals (paths are resampled); 0 for none.
-        seed: of the bootstrap.
-        per_episode: also write every episode's values: .csv, .jsonl, otherwise json.
+        success: success rule of dialogs (cvdn): the end of the trusted path, or the end panoramas.
+        objects: file of the objects visible from each viewpoint (required for reverie).
+        tours: tour file; adds t_ndtw, t_sr and t_spl.
+        split: split of the tour file; by default the one of the annotations.
+        partial: score the episodes that have a prediction, instead of requiring all.
+        jumps: whether steps between viewpoints without an edge are errors or shortest paths.
+        bootstrap: number of draws for 95 % confidence intervals over paths; 0 for none.
+        seed: seed of the bootstrap.
+        per_episode: also write the values of every episode, as .csv, .jsonl, or else json.
         json: print one json object of plain fractions instead of a table.
     """
-    _require_sense(task, success, objects, tours, split)
+    _check_options(task, success, objects, tours, split)
     loaded = read_split(TASKS[task], annotations, connectivity)
     episodes, found = loaded.episodes, read_predictions(predictions)
     pairs = match_predictions(episodes, found, TASKS[task], file=predictions, partial=partial)
     if jumps == "refuse":
         check_predictions(pairs, loaded.graphs, file=predictions)
-    visits = None if tours is None else _visits(tours, split, episodes)
+    split_tours = None if tours is None else _load_tours(tours, split, episodes)
     scores = score_pairs(
         pairs,
         Atlas(loaded.graphs.values()),
         success_rule=success,
         objects=None if objects is None else read_objects(objects),
-        tours=visits,
+        tours=split_tours,
         file=predictions,
         annotations=annotations,
     )
-    _say_what_is_left_out(len(pairs), len(episodes), visits)
+    _report_omissions(len(pairs), len(episodes), split_tours)
     intervals = scores.intervals(draws=bootstrap, seed=seed) if bootstrap else {}
     if per_episode is not None:
         _write_values(per_episode, scores)
@@ -96,24 +96,25 @@ def score(
     return 0
 
 
-def _visits(tours: Path, split: str | None, episodes: Sequence[Episode]) -> list[Tour]:
-    """The tours of a split, by default of the one that the episodes belong to."""
-    visits = read_tours(tours, split or _split_of(tours, episodes))
-    check_tours(visits, episodes, tours)
-    return visits
+def _load_tours(tours: Path, split: str | None, episodes: Sequence[Episode]) -> list[Tour]:
+    """The tours of a split, by default of the split of the episodes."""
+    found = read_tours(tours, split or _split_of(tours, episodes))
+    check_tours(found, episodes, tours)
+    return found
 
 
-def _say_what_is_left_out(scored: int, asked: int, visits: Sequence[Tour] | None) -> None:
-    if visits is not None and (on_tours := sum(map(len, visits))) < scored:
-        note(f"note: {on_tours} of {scored} episodes are on tours; t_ndtw, t_sr and t_spl are theirs alone")
-    if scored < asked:
-        note(f"note: {scored} of {asked} episodes have a prediction; the rest is left out")
+def _report_omissions(num_scored: int, num_episodes: int, tours: Sequence[Tour] | None) -> None:
+    if tours is not None and (on_tours := sum(map(len, tours))) < num_scored:
+        omitted = f"{on_tours} of {num_scored} episodes are on tours"
+        note(f"note: {omitted}; t_ndtw, t_sr and t_spl are theirs alone")
+    if num_scored < num_episodes:
+        note(f"note: {num_scored} of {num_episodes} episodes have a prediction; the rest is left out")
 
 
-def _require_sense(
+def _check_options(
     task: TaskName, success: SuccessRule, objects: Path | None, tours: Path | None, split: str | None
 ) -> None:
-    """Raise `ConfigError` for an option that would have no effect, and for one that is needed."""
+    """Raise `ConfigError` for options without effect and for missing options."""
     if TASKS[task].scores_objects and objects is None:
         raise ConfigError("REVERIE counts success by the objects in sight: give --objects FILE")
     if not TASKS[task].scores_objects and objects is not None:
@@ -125,16 +126,18 @@ def _require_sense(
 
 
 def _split_of(tours: Path, episodes: Sequence[Episode]) -> str:
-    """The split of a tour file that these episodes belong to."""
-    annotated = {episode.episode_id for episode in episodes}
+    """The split of a tour file that has these episodes."""
+    episode_ids = {episode.episode_id for episode in episodes}
     splits = read_all_tours(tours)
-    fitting = [
-        split for split, each in splits.items() if any(annotated & set(tour.episode_ids) for tour in each)
+    matching = [
+        split
+        for split, tours_of in splits.items()
+        if any(episode_ids & set(tour.episode_ids) for tour in tours_of)
     ]
-    if len(fitting) != 1:
+    if len(matching) != 1:
         names = ", ".join(splits)
-        raise DataError(f"{tours}: {len(fitting)} of its splits ({names}) fit the annotations; use --split")
-    return fitting[0]
+        raise DataError(f"{tours}: {len(matching)} of its splits ({names}) fit the annotations; use --split")
+    return matching[0]
 
 
 def _write_values(path: Path, scores: Scores) -> None:

@@ -25,23 +25,22 @@ def submit(
     out: Path,
     json: bool = False,
 ) -> int:
-    """Check predictions and write the file that a leaderboard accepts.
+    """Check predictions and write a leaderboard submission.
 
-    Every episode must be predicted exactly once, start at its start, and walk along edges. Several viewpoints
-    walked in one step are flattened, turns on the spot kept, missing headings filled in. Nothing is written
-    unless everything holds.
+    Every episode needs one prediction, which begins at its start and follows edges. Several viewpoints of one
+    step become several entries; missing headings are computed. Nothing is written if a check fails.
 
     Examples:
         esceme submit --task r2r --predictions p.json --annotations R2R_test.json --connectivity graphs ...
         esceme submit --task rxr --predictions p.jsonl --annotations rxr_test_guide.jsonl.gz ... --out o.jsonl
 
     Args:
-        task: which leaderboard the file is for.
-        predictions: trajectories, json or json lines, in any form the field writes.
-        annotations: the split's annotation file: it says which episodes there are and where they start.
+        task: the task of the leaderboard.
+        predictions: trajectories, as json or json lines, in any common format.
+        annotations: the annotation file of the split.
         connectivity: the folder of navigation graphs.
-        out: the file to write.
-        json: print what was written as one json object.
+        out: the output file.
+        json: print the result as one json object.
     """
     if out.suffix == ".gz":
         raise ConfigError(f"--out {out}: servers take the plain file; leave .gz off its name")

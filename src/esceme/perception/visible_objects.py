@@ -30,8 +30,8 @@ from esceme.perception.triangulation import (
     merge_views,
     triangulate,
 )
-from esceme.tasks.folder import OBJECTS, ROOMS, DataFolder
 from esceme.tasks.file_checks import Rooms, room_labels
+from esceme.tasks.folder import OBJECTS, ROOMS, DataFolder
 from esceme.world.geometry import VIEWS
 from esceme.world.graph import SUFFIX
 

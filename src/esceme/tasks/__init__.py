@@ -1,4 +1,4 @@
-"""What is asked: the files of every task, as episodes, and predictions about them.
+"""Tasks: episodes from annotation files, predictions, tours, tokenizers.
 
 The gymnasium environments are in `esceme.tasks.gym`, the data doctor in `esceme.tasks.doctor`.
 """

@@ -12,12 +12,12 @@ from esceme.files import read_records
 from esceme.tasks.episode import DialogEpisode, require_unique
 
 History = Literal["target", "last-answer", "all"]
-"""How much of the dialog the agent is told, besides the target."""
+"""Part of the dialog in the instruction, besides the target."""
 Supervision = Literal["trusted", "player", "planner"]
-"""Which walk is the reference path."""
+"""Which path is the reference path."""
 
 MARKERS = {"navigator": "<NAV>", "oracle": "<ORA>", "target": "<TAR>"}
-"""What precedes a question, an answer and the target in the instruction."""
+"""Markers before questions, answers and the target in the instruction."""
 
 
 class DialogTurn(msgspec.Struct):
@@ -28,14 +28,14 @@ class DialogTurn(msgspec.Struct):
 
 
 class StartPose(msgspec.Struct):
-    """Where, and facing which way, the navigator asked the latest question."""
+    """Viewpoint and heading of the navigator at the latest question."""
 
     pano: str
     heading: float
 
 
 class DialogRecord(msgspec.Struct, omit_defaults=True):
-    """One NDH instance as published; test instances have none of the fields below `dialog_history`."""
+    """An NDH instance as published; test instances lack the fields below `dialog_history`."""
 
     inst_idx: int
     scan: str
@@ -49,7 +49,7 @@ class DialogRecord(msgspec.Struct, omit_defaults=True):
 
 
 class EncodedDialogRecord(msgspec.Struct, omit_defaults=True):
-    """One instance as HAMT pre-encodes it (spec A.12); test instances have no `end_panos`."""
+    """An instance as pre-encoded by HAMT (spec A.12); test instances lack `end_panos`."""
 
     instr_id: str | int
     scan: str
@@ -64,7 +64,7 @@ class EncodedDialogRecord(msgspec.Struct, omit_defaults=True):
 
 
 class DialogFormat(msgspec.Struct):
-    """What tells the two forms of a file apart."""
+    """The key that distinguishes pre-encoded from raw instances."""
 
     instr_encoding: object = None
 
@@ -72,16 +72,16 @@ class DialogFormat(msgspec.Struct):
 def read_cvdn(
     path: str | Path, *, history: History = "all", supervision: Supervision = "trusted"
 ) -> list[DialogEpisode]:
-    """One episode per NDH instance of a raw or a pre-encoded file; goals are the end panoramas.
+    """Read one episode per NDH instance of a raw or pre-encoded file; goals are the end panoramas.
 
     The instruction of a raw instance is `dialog_text(...)`. Its reference path is the human's
     (`player`), that shown to the oracle (`planner`), or the human's where it passes the planner's goal
     after its start and the planner's otherwise (`trusted`).
 
-    A pre-encoded instance has ids only, of a text fixed by its makers, and no planner path: `history` and
-    `supervision="planner"` raise `ConfigError`. Its human path is the rest of the whole game; where that
-    does not begin at the start, it cannot be followed from there and the reference path is the start
-    alone: take the shortest way to a goal instead, as the original training does half of the time.
+    A pre-encoded instance has token ids only and no planner path: `history` and `supervision="planner"` raise
+    `ConfigError`. Its human path is the rest of the whole game. If that does not begin at the start, the
+    reference path is the start alone; use the shortest path to a goal instead, as the original training does
+    half of the time.
 
     Instances without end panoramas (test) have only a start. Instances of one game share a `path_id`.
     """
@@ -100,7 +100,7 @@ def read_cvdn(
 
 
 def dialog_text(turns: list[DialogTurn], target: str, history: History = "all") -> str:
-    """A dialog as one text, oldest turn first and the target last, each after its marker.
+    """Format a dialog as one text, oldest turn first and the target last, each after its marker.
 
     How the text of the released encodings was built is not public; this follows the order that the NDH
     task describes, so that cutting on the left keeps the latest answer and the target (spec A.12).
@@ -112,13 +112,13 @@ def dialog_text(turns: list[DialogTurn], target: str, history: History = "all") 
     ('<ORA> Left. <TAR> lamp', '<TAR> lamp')
     """
     answers = [turn for turn in turns if turn.role == "oracle"]
-    told = {"all": turns, "last-answer": answers[-1:], "target": []}[history]
-    said = [f"{MARKERS[turn.role]} {turn.message}" for turn in told]
-    return " ".join([*said, f"{MARKERS['target']} {target}"])
+    selected = {"all": turns, "last-answer": answers[-1:], "target": []}[history]
+    messages = [f"{MARKERS[turn.role]} {turn.message}" for turn in selected]
+    return " ".join([*messages, f"{MARKERS['target']} {target}"])
 
 
 def trusted_path(player: list[str], planner: list[str]) -> list[str]:
-    """The human's path if it passes the planner's goal after its start, otherwise the planner's.
+    """The player path if it passes the planner's goal after its start, else the planner path.
 
     >>> trusted_path(["a", "b", "c"], ["a", "b"]), trusted_path(["a", "c"], ["a", "b"])
     (['a', 'b', 'c'], ['a', 'b'])
@@ -159,18 +159,18 @@ def _raw(record: DialogRecord, file: Path, history: History, supervision: Superv
 def _encoded(record: EncodedDialogRecord, file: Path) -> DialogEpisode:
     if not record.instr_encoding:
         raise DataError(f"{file}: instance {record.instr_id}: 'instr_encoding' is empty; expected token ids")
-    walked = tuple(record.nav_steps[record.nav_idx :])
-    follows = bool(record.end_panos) and walked[:1] == (record.start_pano,)
+    player_path = tuple(record.nav_steps[record.nav_idx :])
+    is_reference = bool(record.end_panos) and player_path[:1] == (record.start_pano,)
     return DialogEpisode(
         episode_id=str(record.instr_id),
         scene_id=record.scan,
         path_id=str(record.instr_id if record.game_idx is None else record.game_idx),
-        reference_path=walked if follows else (record.start_pano,),
+        reference_path=player_path if is_reference else (record.start_pano,),
         heading=record.start_heading,
         instruction="",
         tokens=tuple(record.instr_encoding),
         goals=tuple(record.end_panos),
         goal_withheld=not record.end_panos,
         target=record.target,
-        player_path=walked,
+        player_path=player_path,
     )

@@ -1,4 +1,4 @@
-"""What is asked of an agent once: an instruction, where it starts, and the way it should go."""
+"""Episodes: an instruction, a start, a reference path and goals."""
 
 from __future__ import annotations
 
@@ -14,48 +14,48 @@ from esceme.world.atlas import Atlas
 from esceme.world.graph import SUFFIX, SceneGraph, scene_ids
 
 SUCCESS_WITHIN = 3.0
-"""Stopping nearer to the goal than this many metres is success."""
+"""Success radius around the goal in metres; the radius itself is outside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """One instruction to follow; every task's files become these."""
+    """An instruction to follow, whatever task it is from."""
 
     episode_id: str
-    """Unique within a split: the id that prediction files use."""
+    """Unique within a split; the id in prediction files."""
     scene_id: str
     path_id: str
-    """Shared by the instructions that describe the same walk."""
+    """Shared by the instructions of one path."""
     reference_path: tuple[str, ...]
-    """Viewpoints from start to goal; only the start where the goal is withheld (test splits)."""
+    """Viewpoints from start to goal; only the start if the goal is withheld (test splits)."""
     heading: float
     instruction: str
     tokens: tuple[int, ...] | None = None
-    """Ids of a pre-encoded instruction, as stored in the file (untruncated)."""
+    """Token ids of a pre-encoded instruction, untruncated."""
     language: str = "en"
     goals: tuple[str, ...] = ()
-    """Where stopping counts: the end panoramas of a dialog, otherwise the end of the reference path."""
+    """End panoramas of a dialog; if empty, the goal is the end of the reference path."""
     object_id: str | None = None
-    """The object to find (REVERIE)."""
+    """Id of the target object (REVERIE)."""
     goal_withheld: bool = False
-    """Whether this is a test episode, whose goal only a leaderboard knows."""
+    """Whether this is a test episode, whose goal only the leaderboard has."""
 
     @property
     def start(self) -> str:
-        """Where the episode begins."""
+        """The first viewpoint."""
         return self.reference_path[0]
 
     @property
     def goal(self) -> str:
-        """Where the reference path ends."""
+        """The last viewpoint of the reference path."""
         return self.reference_path[-1]
 
     def expert_at(self, step: int) -> str:
-        """Where the reference path goes at time `step`; its end means stop (spec A.11)."""
+        """The viewpoint of the reference path after step `step`; at its end, the goal: stop (spec A.11)."""
         return self.reference_path[min(step + 1, len(self.reference_path) - 1)]
 
     def expert_from(self, viewpoint: str) -> str:
-        """Where the reference path goes after `viewpoint`; its end means stop. Off the path: `WorldError`."""
+        """The viewpoint of the reference path after `viewpoint`; raises `WorldError` off the path."""
         if viewpoint not in self.reference_path:
             raise WorldError(
                 f"viewpoint '{viewpoint}' is not on the reference path of episode {self.episode_id}"
@@ -69,23 +69,23 @@ class DialogEpisode(Episode):
 
     target: str = ""
     player_path: tuple[str, ...] = ()
-    """What the human walked after the latest answer."""
+    """Path of the human navigator after the latest answer."""
     planner_path: tuple[str, ...] = ()
-    """What the human oracle was shown."""
+    """Path shown to the human oracle."""
 
 
 def locate_goals(episodes: Sequence[Episode], atlas: Atlas) -> NDArray[np.int64]:
-    """Where stopping counts, as integers, (E, G): filled up with the last goal, which changes no nearest."""
+    """Goals as integers of the atlas, (E, G), padded by repeating the last goal."""
     goals = []
     for episode in episodes:
         with prefix_errors(file=f"episode {episode.episode_id}"):
             goals.append(atlas.locate(episode.scene_id, episode.goals or [episode.goal]))
-    most = max(map(len, goals))
-    return np.stack([each[np.arange(most).clip(max=len(each) - 1)] for each in goals])
+    width = max(map(len, goals))
+    return np.stack([row[np.arange(width).clip(max=len(row) - 1)] for row in goals])
 
 
 def require_unique(episodes: Sequence[Episode], file: object) -> list[Episode]:
-    """The episodes, or a `DataError` naming the id that occurs twice."""
+    """Return the episodes; raise `DataError` if an id occurs twice."""
     seen: set[str] = set()
     for episode in episodes:
         if episode.episode_id in seen:
@@ -95,7 +95,7 @@ def require_unique(episodes: Sequence[Episode], file: object) -> list[Episode]:
 
 
 def scenes_of(episodes: Iterable[Episode], connectivity: str | Path, file: object) -> set[str]:
-    """The scenes that episodes take place in; a `DataError` names the episode of one that has no graph."""
+    """The scenes of episodes; raises `DataError` if a scene has no connectivity file."""
     present, needed = set(scene_ids(connectivity)), set()
     for episode in episodes:
         if episode.scene_id not in present:
@@ -108,15 +108,15 @@ def scenes_of(episodes: Iterable[Episode], connectivity: str | Path, file: objec
 
 
 def one_per_path(episodes: Iterable[Episode]) -> Iterable[Episode]:
-    """The first episode of each different walk: instructions of one path share it."""
+    """The first of the episodes that have the same reference path and goals."""
     first: dict[tuple[object, ...], Episode] = {}
-    for each in episodes:
-        first.setdefault((each.scene_id, each.reference_path, each.goals), each)
+    for episode in episodes:
+        first.setdefault((episode.scene_id, episode.reference_path, episode.goals), episode)
     return first.values()
 
 
 def check_paths(episodes: Iterable[Episode], graphs: dict[str, SceneGraph], file: object) -> None:
-    """Raise `DataError` naming the first episode whose path does not exist in its scene."""
+    """Raise `DataError` for the first episode whose path or goals are not in its graph."""
     for episode in episodes:
         with prefix_errors(file=file, record=f"episode {episode.episode_id}"):
             check_path(episode.scene_id, episode.reference_path, graphs)
@@ -125,7 +125,7 @@ def check_paths(episodes: Iterable[Episode], graphs: dict[str, SceneGraph], file
 
 
 def check_path(scene_id: str, path: Sequence[str], graphs: dict[str, SceneGraph]) -> None:
-    """Raise `WorldError` unless `path` can be walked edge by edge (standing still is allowed)."""
+    """Raise `WorldError` unless consecutive viewpoints of `path` are equal or adjacent."""
     if scene_id not in graphs:
         raise WorldError(f"scene '{scene_id}' is unknown; is its connectivity file missing?")
     graph = graphs[scene_id]

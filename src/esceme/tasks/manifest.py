@@ -1,4 +1,4 @@
-"""A manifest: the list of a folder's files with their fingerprints, so that damage to any of them shows."""
+"""Manifests: the files of a folder with their SHA-256 hashes, which reveal damage."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from esceme.files import read_json, write_json
 
 NAME = "manifest.json"
 COMPANION = "world.json"
-"""Says how a folder was made; a folder that has it has a manifest, too."""
+"""Describes how a folder was generated; such a folder must have a manifest."""
 FORMAT = "esceme-manifest-1"
 
 
 class Manifest(msgspec.Struct):
-    """What the file says: each path below the folder, and the SHA-256 of its content."""
+    """Content of a manifest: path relative to the folder -> SHA-256."""
 
     format: str
     files: dict[str, str]
 
 
 class Damage(NamedTuple):
-    """A file that is not as it was when the manifest was written."""
+    """A file that differs from the manifest."""
 
     file: str
     text: str
 
 
 def write_manifest(root: Path) -> None:
-    """List everything below `root` as it is now."""
+    """Write the manifest of all files below `root`."""
     files = sorted(path for path in root.rglob("*") if path.is_file() and path.name != NAME)
-    listed = {path.relative_to(root).as_posix(): _fingerprint(path) for path in files}
-    write_json(root / NAME, Manifest(FORMAT, listed), indent=1)
+    hashes = {path.relative_to(root).as_posix(): _hash_file(path) for path in files}
+    write_json(root / NAME, Manifest(FORMAT, hashes), indent=1)
 
 
 def check_manifest(root: Path) -> Iterator[Damage]:
-    """Every listed file that is missing or has changed since; what came later is not looked at."""
+    """Find listed files that are missing or have changed; other files are ignored."""
     manifest = read_json(root / NAME, Manifest)
     if manifest.format != FORMAT:
         raise DataError(f"{root / NAME}: format '{manifest.format}', expected '{FORMAT}'")
-    for name, fingerprint in manifest.files.items():
+    for name, digest in manifest.files.items():
         path = root / name
         if not path.is_file():
             yield Damage(name, f"listed in {NAME}, but missing")
-        elif _fingerprint(path) != fingerprint:
+        elif _hash_file(path) != digest:
             yield Damage(name, f"has changed since {NAME} was written")
 
 
-def _fingerprint(path: Path) -> str:
+def _hash_file(path: Path) -> str:
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Room-to-Room and every file of its form: R4R, R2R-Last, R2R-Back, PREVALENT augmentation."""
+"""Room-to-Room (R2R) and files of the same format: R4R, R2R-Last, R2R-Back, PREVALENT."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from esceme.tasks.episode import Episode, require_unique
 
 
 class R2RRecord(msgspec.Struct, omit_defaults=True):
-    """One walk with its instructions, as the json files have it; other keys are ignored."""
+    """A path with its instructions; other keys are ignored."""
 
     scan: str
     path_id: int | str
@@ -24,7 +24,7 @@ class R2RRecord(msgspec.Struct, omit_defaults=True):
 
 
 def read_r2r(path: str | Path) -> list[Episode]:
-    """One episode per instruction of an R2R-style file, plain or pre-encoded; ids are `<path_id>_<k>`."""
+    """Read one episode per instruction of a plain or pre-encoded file; ids are `<path_id>_<k>`."""
     path = Path(path)
     episodes = []
     for record in read_records(path, R2RRecord):
@@ -38,18 +38,18 @@ def read_r2r(path: str | Path) -> list[Episode]:
                 f"{path}: path {record.path_id}: {len(record.instructions)} instructions "
                 f"but {len(encodings)} instr_encodings"
             )
-        walk = tuple(record.path)
+        path_viewpoints = tuple(record.path)
         for k, instruction in enumerate(record.instructions):
             episodes.append(
                 Episode(
                     episode_id=f"{record.path_id}_{k}",
                     scene_id=record.scan,
                     path_id=str(record.path_id),
-                    reference_path=walk,
+                    reference_path=path_viewpoints,
                     heading=record.heading,
                     instruction=instruction,
                     tokens=None if encodings is None else tuple(encodings[k]),
-                    goal_withheld=len(walk) == 1,
+                    goal_withheld=len(path_viewpoints) == 1,
                 )
             )
     return require_unique(episodes, path)

@@ -1,4 +1,4 @@
-"""R4R made from R2R: two walks of one scene joined where the second begins near the end of the first."""
+"""R4R from R2R: pairs of paths of a scene, joined if the second starts near the end of the first."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from esceme.tasks.r2r import R2RRecord
 from esceme.world.graph import SceneGraph
 
 JOIN_WITHIN = 3.0
-"""Two walks are joined when at most this many metres lie between them."""
+"""Maximum distance between joined paths in metres."""
 
 
 def join_paths(
     records: Sequence[R2RRecord],
     graphs: Mapping[str, SceneGraph],
     *,
-    watch: Callable[[Sequence[R2RRecord]], Iterable[R2RRecord]] = iter,
+    progress: Callable[[Sequence[R2RRecord]], Iterable[R2RRecord]] = iter,
 ) -> Iterator[R2RRecord]:
-    """Every pair of different walks of one scene that can be joined, in file order of the first, then second.
+    """Join all pairs of different paths of a scene, in file order of the first, then of the second.
 
-    The path is the first walk, the shortest way between, the second walk, junctions not doubled; the
-    instructions are all pairs, the first text followed by the second. `watch` may show progress.
+    The path is the first path, the shortest path between, and the second path, without repeated viewpoints.
+    The instructions are all pairs of both paths' instructions. `progress` may show progress.
     """
     by_scene: dict[str, list[R2RRecord]] = defaultdict(list)
     for record in records:
         by_scene[record.scan].append(record)
     starts: dict[str, np.ndarray] = {}
-    for scene, walks in by_scene.items():
-        starts[scene] = np.array([graphs[scene].index(walk.path[0]) for walk in walks])
+    for scene, group in by_scene.items():
+        starts[scene] = np.array([graphs[scene].index(record.path[0]) for record in group])
 
     path_id = 0
-    for first in watch(records):
+    for first in progress(records):
         graph = graphs[first.scan]
         gaps = graph.distances[graph.index(first.path[-1]), starts[first.scan]]
         for index in np.flatnonzero(gaps <= JOIN_WITHIN):
@@ -55,17 +55,17 @@ def _join(first: R2RRecord, second: R2RRecord, graph: SceneGraph, path_id: int) 
         path_id=path_id,
         path=path,
         heading=first.heading,
-        instructions=[_follow(a, b) for a in first.instructions for b in second.instructions],
+        instructions=[_concatenate(a, b) for a in first.instructions for b in second.instructions],
         distance=sum(graph.distance(a, b) for a, b in zip(path, path[1:], strict=False)),
     )
 
 
-def _follow(a: str, b: str) -> str:
+def _concatenate(a: str, b: str) -> str:
     return f"{a}{b}" if a[-1:].isspace() else f"{a} {b}"
 
 
 def read_r2r_records(path: Path, graphs: dict[str, SceneGraph]) -> list[R2RRecord]:
-    """The records of an R2R file, each known to be a walk in the graphs."""
+    """Read the records of an R2R file and check their paths."""
     records = read_records(path, R2RRecord)
     for record in records:
         with prefix_errors(file=path, record=f"path {record.path_id}"):

@@ -1,4 +1,4 @@
-"""REVERIE: instructions that name a remote object, and the objects that can be seen from each viewpoint."""
+"""REVERIE: instructions that refer to a remote object, and the objects visible from each viewpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from esceme.tasks.episode import Episode, require_unique
 
 
 class ReverieRecord(msgspec.Struct, omit_defaults=True):
-    """One walk to one object with its instructions; test records have neither object nor path id."""
+    """A path to an object with its instructions; test records have neither object nor path id."""
 
     id: str | int
     scan: str
@@ -24,16 +24,16 @@ class ReverieRecord(msgspec.Struct, omit_defaults=True):
 
 
 class VisibleObject(msgspec.Struct):
-    """One object near a viewpoint; its name, views and boxes are not needed here."""
+    """An object near a viewpoint; other keys are ignored."""
 
     id: str | int
 
 
 def read_reverie(path: str | Path) -> list[Episode]:
-    """One episode per instruction of a REVERIE file (v2); ids are `<id>_<k>`.
+    """Read one episode per instruction of a REVERIE file (v2); ids are `<id>_<k>`.
 
-    Records for different objects share a `path_id` when they stem from the same R2R walk; some of them end
-    at different viewpoints. Where the object is missing (test), the goal is withheld.
+    Records from the same R2R path share a `path_id`; some of them end at different viewpoints. Without an
+    object (test), the goal is withheld.
     """
     path = Path(path)
     episodes = []
@@ -57,12 +57,9 @@ def read_reverie(path: str | Path) -> list[Episode]:
 
 
 def read_objects(path: str | Path) -> dict[str, frozenset[str]]:
-    """The ids of the objects within reach of each viewpoint, keyed `<scene>_<viewpoint>`.
-
-    Stopping at a viewpoint whose set holds the episode's `object_id` is success.
-    """
+    """Read the ids of the objects near each viewpoint, by `<scene>_<viewpoint>`."""
     path = Path(path)
-    listed = read_json(path, dict[str, list[VisibleObject]])
-    if not listed:
+    objects = read_json(path, dict[str, list[VisibleObject]])
+    if not objects:
         raise DataError(f"{path}: lists no viewpoints")
-    return {key: frozenset(str(seen.id) for seen in found) for key, found in listed.items()}
+    return {key: frozenset(str(item.id) for item in visible) for key, visible in objects.items()}

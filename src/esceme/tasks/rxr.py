@@ -1,4 +1,4 @@
-"""Room-across-Room: long instructions in three languages, one json line each."""
+"""Room-across-Room (RxR): long instructions in three languages, as JSON lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from esceme.tasks.episode import Episode, require_unique
 
 
 class RxRRecord(msgspec.Struct, omit_defaults=True):
-    """One guide annotation; other keys are ignored. Test records have no path id and only the start."""
+    """A guide annotation; other keys are ignored. Test records have no path id and only the start."""
 
     instruction_id: int
     language: str
@@ -26,7 +26,7 @@ class RxRRecord(msgspec.Struct, omit_defaults=True):
 
 
 def read_rxr(path: str | Path, *, languages: Collection[str] | None = None) -> list[Episode]:
-    """One episode per guide annotation of a `.jsonl` or `.jsonl.gz` file, plain or pre-encoded.
+    """Read one episode per guide annotation of a `.jsonl` or `.jsonl.gz` file, plain or pre-encoded.
 
     Ids are `<path_id>_<instruction_id>`, or the instruction id alone where the path id is missing (test).
     `languages` keeps some: a whole tag (`hi-IN`) or its first part (`en` for en-IN and en-US); one that
@@ -43,11 +43,11 @@ def _episode(record: RxRRecord, file: Path) -> Episode:
         raise DataError(
             f"{file}: instruction {record.instruction_id}: 'path' is empty; expected at least the start"
         )
-    walk = record.instruction_id if record.path_id is None else record.path_id
+    path_id = record.instruction_id if record.path_id is None else record.path_id
     return Episode(
-        episode_id=f"{walk}" if record.path_id is None else f"{walk}_{record.instruction_id}",
+        episode_id=f"{path_id}" if record.path_id is None else f"{path_id}_{record.instruction_id}",
         scene_id=record.scan,
-        path_id=str(walk),
+        path_id=str(path_id),
         reference_path=tuple(record.path),
         heading=record.heading,
         instruction=record.instruction,
@@ -58,13 +58,13 @@ def _episode(record: RxRRecord, file: Path) -> Episode:
 
 
 def _select(episodes: Sequence[Episode], languages: Collection[str], file: Path) -> list[Episode]:
-    """The episodes in the languages asked for, in file order."""
-    asked = {languages} if isinstance(languages, str) else set(languages)
-    if not asked:
-        raise ConfigError("no language was asked for; name at least one, or leave the choice out for all")
+    """The episodes in the given languages, in file order."""
+    requested = {languages} if isinstance(languages, str) else set(languages)
+    if not requested:
+        raise ConfigError("languages: expected at least one, found none; give None for all")
     present = {episode.language for episode in episodes}
     chosen: set[str] = set()
-    for language in sorted(asked):
+    for language in sorted(requested):
         found = {tag for tag in present if tag == language or tag.startswith(f"{language}-")}
         if not found:
             raise DataError(

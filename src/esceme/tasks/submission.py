@@ -1,9 +1,10 @@
-"""Prediction files: read in every form the field writes, checked, and written as leaderboards accept them."""
+"""Prediction files: reading of all common formats, checks, and writing of leaderboard submissions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from esceme.world.graph import SceneGraph
 
 
 class TrajectoryPoint(NamedTuple):
-    """One entry of a trajectory: where the agent stood and, where the file says so, where it looked."""
+    """A pose of a trajectory; angles in radians, None if the file has none."""
 
     viewpoint: str
     heading: float | None = None
@@ -28,7 +29,7 @@ class TrajectoryPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Where an agent went in one episode."""
+    """The trajectory of an agent in one episode."""
 
     episode_id: str
     trajectory: tuple[TrajectoryPoint, ...]
@@ -36,16 +37,12 @@ class Prediction:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The viewpoints in order, turns on the spot merged."""
-        return tuple(
-            stand.viewpoint
-            for before, stand in zip((None, *self.trajectory), self.trajectory, strict=False)
-            if before is None or before.viewpoint != stand.viewpoint
-        )
+        """The viewpoints in order, without consecutive repetitions."""
+        return tuple(viewpoint for viewpoint, _ in groupby(point.viewpoint for point in self.trajectory))
 
 
 class PredictionRecord(msgspec.Struct):
-    """One record of a prediction file: one of three ids, one of two ways to say where the agent went."""
+    """A record of a prediction file, with one of three id keys and a trajectory or path."""
 
     instr_id: str | int | None = None
     inst_idx: str | int | None = None
@@ -56,15 +53,15 @@ class PredictionRecord(msgspec.Struct):
 
 
 def read_predictions(path: str | Path) -> dict[str, Prediction]:
-    """Predictions by episode id, from json or json lines.
+    """Read predictions by episode id, from JSON or JSON lines.
 
-    A trajectory entry may be `[viewpoint, heading, elevation]`, `[viewpoint]`, a bare viewpoint, or several
-    viewpoints walked in one step (`["b", "c", "d"]`, as agents with a global action space write them).
+    A trajectory entry is `[viewpoint, heading, elevation]`, `[viewpoint]`, a viewpoint, or several viewpoints
+    of one step (`["b", "c", "d"]`, as agents with a global action space write them).
     """
     path = Path(path)
     predictions: dict[str, Prediction] = {}
     for number, record in enumerate(read_records(path, PredictionRecord)):
-        ids = [each for each in (record.instr_id, record.inst_idx, record.instruction_id) if each is not None]
+        ids = [i for i in (record.instr_id, record.inst_idx, record.instruction_id) if i is not None]
         if len(ids) != 1:
             raise DataError(
                 f"{path}: record {number}: {len(ids)} ids; expected instr_id, inst_idx or instruction_id"
@@ -80,7 +77,7 @@ def read_predictions(path: str | Path) -> dict[str, Prediction]:
     return predictions
 
 
-def _flatten(entries: Iterable[str | list[str | float | None]], place: str) -> Iterable[TrajectoryPoint]:
+def _flatten(entries: Iterable[str | list[str | float | None]], location: str) -> Iterable[TrajectoryPoint]:
     for number, entry in enumerate(entries):
         match [entry] if isinstance(entry, str) else entry:
             case [str(viewpoint), *angles] if len(angles) <= 2 and not any(
@@ -91,7 +88,7 @@ def _flatten(entries: Iterable[str | list[str | float | None]], place: str) -> I
                 yield from (TrajectoryPoint(str(hop)) for hop in hops)
             case _:
                 raise DataError(
-                    f"{place}: trajectory entry {number} is {entry}; "
+                    f"{location}: trajectory entry {number} is {entry}; "
                     "expected [viewpoint, heading, elevation] or viewpoints"
                 )
 
@@ -107,11 +104,10 @@ def match_predictions(
     file: object,
     partial: bool = False,
 ) -> list[tuple[Episode, Prediction]]:
-    """Each episode with its prediction, in the episodes' order.
+    """Pair episodes with their predictions, in the order of the episodes.
 
-    RxR predictions may name an episode by its instruction id alone.
-    Raises `DataError` for predictions of unknown episodes, for two of one episode and, unless `partial`, for
-    episodes without one.
+    RxR predictions may use the instruction id alone. Raises `DataError` for unknown episodes, for two
+    predictions of one episode and, unless `partial`, for episodes without a prediction.
     """
     known = {task.submission_id(episode): episode for episode in episodes}
     known |= {episode.episode_id: episode for episode in episodes}
@@ -131,15 +127,15 @@ def match_predictions(
             f"{file}: no prediction for episode {missing[0]}{_more(missing)} of {len(episodes)}; "
             "only esceme score can leave episodes out, with --partial"
         )
-    return [(each, by_episode[each.episode_id]) for each in episodes if each.episode_id in by_episode]
+    return [(e, by_episode[e.episode_id]) for e in episodes if e.episode_id in by_episode]
 
 
 def _more(names: Sequence[str]) -> str:
     return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
 
 
-def problem_with(episode: Episode, prediction: Prediction, graphs: dict[str, SceneGraph]) -> str | None:
-    """Why a server would refuse this prediction, or None: it must start at the start and walk along edges."""
+def find_fault(episode: Episode, prediction: Prediction, graphs: dict[str, SceneGraph]) -> str | None:
+    """The fault of a prediction that does not begin at the start or does not follow edges, or None."""
     path = prediction.path
     if path[0] != episode.start:
         return f"starts at '{path[0]}', expected the episode's start '{episode.start}'"
@@ -153,11 +149,11 @@ def problem_with(episode: Episode, prediction: Prediction, graphs: dict[str, Sce
 def check_predictions(
     pairs: Iterable[tuple[Episode, Prediction]], graphs: dict[str, SceneGraph], *, file: object
 ) -> None:
-    """Raise one `DataError` that names the faulty predictions, the first ten of them in full."""
+    """Raise `DataError` that describes the faulty predictions, at most ten of them."""
     faults = [
         f"episode {episode.episode_id}: {fault}"
         for episode, prediction in pairs
-        if (fault := problem_with(episode, prediction, graphs))
+        if (fault := find_fault(episode, prediction, graphs))
     ]
     if len(faults) == 1:
         raise DataError(f"{file}: {faults[0]}")
@@ -172,7 +168,7 @@ def check_predictions(
 def write_submission(
     path: Path, task: Task, pairs: Sequence[tuple[Episode, Prediction]], graphs: Mapping[str, SceneGraph]
 ) -> None:
-    """Write checked predictions in the form that the task's server takes, whole or not at all."""
+    """Write checked predictions in the format of the task's leaderboard, atomically."""
     records = []
     for episode, prediction in pairs:
         with prefix_errors(file=path, record=f"episode {episode.episode_id}"):
@@ -204,20 +200,20 @@ def _number(text: str, key: str) -> int:
 
 
 def _poses(episode: Episode, prediction: Prediction, graph: SceneGraph) -> list[tuple[str, float, float]]:
-    """The trajectory with a heading and an elevation everywhere: those stated, or those the walk implies.
+    """The trajectory with all headings and elevations; missing ones follow from the moves (spec A.4).
 
-    A move turns the agent to the view it moves along; standing still keeps the pose (spec A.4).
+    After a move the agent faces the view of the candidate; without a move the pose does not change.
     """
     view = int(snap(episode.heading))
     heading, elevation = float(VIEW_HEADINGS[view]), float(VIEW_ELEVATIONS[view])
     poses: list[tuple[str, float, float]] = []
-    for stand in prediction.trajectory:
-        if poses and poses[-1][0] != stand.viewpoint:
+    for point in prediction.trajectory:
+        if poses and poses[-1][0] != point.viewpoint:
             here = graph.index(poses[-1][0])
-            slot = int(np.flatnonzero(graph.neighbours[here] == graph.index(stand.viewpoint))[0])
+            slot = int(np.flatnonzero(graph.neighbours[here] == graph.index(point.viewpoint))[0])
             view = int(graph.views[here, slot])
             heading, elevation = float(VIEW_HEADINGS[view]), float(VIEW_ELEVATIONS[view])
-        heading = heading if stand.heading is None else stand.heading
-        elevation = elevation if stand.elevation is None else stand.elevation
-        poses.append((stand.viewpoint, heading, elevation))
+        heading = heading if point.heading is None else point.heading
+        elevation = elevation if point.elevation is None else point.elevation
+        poses.append((point.viewpoint, heading, elevation))
     return poses

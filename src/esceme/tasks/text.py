@@ -1,4 +1,4 @@
-"""Instructions as ids: BERT's WordPiece, a word-level vocabulary, truncation and padding."""
+"""Tokenization of instructions: BERT's WordPiece, a word-level vocabulary, truncation, padding."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     import tokenizers
 
 PAD_ID = 0
-"""What fills short instructions, in every vocabulary of the field."""
+"""Padding id of all vocabularies."""
 
 
 class Tokenizer(Protocol):
-    """Turns an instruction into ids below `size`."""
+    """Encodes text as token ids below `size`."""
 
     @property
     def size(self) -> int:
-        """How many different ids there are."""
+        """Number of ids."""
 
     @property
     def pad_id(self) -> int:
-        """The id that stands for no word at all."""
+        """The padding id."""
 
     def encode(self, text: str) -> list[int]:
-        """The ids of an instruction, untruncated."""
+        """Encode a text, untruncated."""
 
 
 class WordPiece:
-    """BERT's uncased tokenizer from a local file: lower-case, split into known pieces, [CLS] … [SEP]."""
+    """BERT's uncased WordPiece tokenizer: [CLS] pieces [SEP]."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
         """Wrap a tokenizer of the `tokenizers` package; raises `DataError` unless it behaves like BERT's."""
@@ -55,11 +55,11 @@ class WordPiece:
         if self.encode("") != [tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")]:
             raise DataError("does not put [CLS] before and [SEP] after a text; take bert-base-uncased")
         if self.encode("A") != self.encode("a"):
-            raise DataError("tells upper from lower case; take that of bert-base-uncased")
+            raise DataError("distinguishes upper and lower case; take that of bert-base-uncased")
 
     @classmethod
     def read(cls, path: str | Path) -> WordPiece:
-        """The tokenizer of a `vocab.txt` (one piece per line) or a `tokenizer.json`."""
+        """Read a `vocab.txt` (one piece per line) or a `tokenizer.json`."""
         path = Path(path)
         text = read_text(path)
         with prefix_errors(file=path):
@@ -67,7 +67,7 @@ class WordPiece:
 
     @property
     def size(self) -> int:
-        """How many pieces there are."""
+        """Number of pieces."""
         return self._tokenizer.get_vocab_size()
 
     @property
@@ -76,7 +76,7 @@ class WordPiece:
         return PAD_ID
 
     def encode(self, text: str) -> list[int]:
-        """The ids of [CLS], the pieces of the text, [SEP]."""
+        """Encode a text as [CLS], its pieces, [SEP]."""
         return list(self._tokenizer.encode(text).ids)
 
 
@@ -94,7 +94,7 @@ def _from_pieces(text: str) -> tokenizers.Tokenizer:
     from tokenizers import models, normalizers, pre_tokenizers, processors
 
     pieces = _lines(text)
-    index = _numbered(pieces)
+    index = _index_entries(pieces)
     for piece in ("[PAD]", "[UNK]", "[CLS]", "[SEP]"):
         if piece not in index:
             raise DataError(f"{len(pieces)} lines but none is {piece}; is this BERT's vocab.txt?")
@@ -109,13 +109,13 @@ def _from_pieces(text: str) -> tokenizers.Tokenizer:
 
 
 SPECIAL = ("<PAD>", "<UNK>", "<BOS>", "<EOS>")
-"""Entries of a word-level vocabulary that are not words: padding, an unknown word, begin, end."""
+"""Special entries of a word-level vocabulary: padding, unknown word, begin, end."""
 
 _WORD = re.compile(r"\w+|\.+|[^\w\s]")
 
 
 def build_wordpiece(texts: Iterable[str]) -> list[str]:
-    """A WordPiece vocabulary of a corpus: special pieces, characters alone and inside a word, words."""
+    """Build a WordPiece vocabulary: special pieces, characters alone and inside a word, words."""
     from tokenizers.normalizers import BertNormalizer
     from tokenizers.pre_tokenizers import BertPreTokenizer
 
@@ -128,7 +128,7 @@ def build_wordpiece(texts: Iterable[str]) -> list[str]:
 
 
 def words(text: str) -> list[str]:
-    """The lower-case words of a text; punctuation marks are words too, a run of dots is one.
+    """Split a text into lower-case words and punctuation marks; consecutive dots are one mark.
 
     >>> words("Don't stop... Turn left, then wait.")
     ['don', "'", 't', 'stop', '...', 'turn', 'left', ',', 'then', 'wait', '.']
@@ -138,7 +138,7 @@ def words(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A word-level vocabulary; a word's id is its place.
+    """A word-level vocabulary; the id of an entry is its index.
 
     >>> vocabulary = Vocabulary.build(["turn left", "turn right"])
     >>> vocabulary.entries
@@ -160,29 +160,29 @@ class Vocabulary:
 
     @classmethod
     def build(cls, texts: Iterable[str], *, min_count: int = 1) -> Vocabulary:
-        """The words that occur at least `min_count` times (R2R's own vocabulary: 5), the frequent first."""
+        """Collect words that occur at least `min_count` times (R2R's vocabulary: 5), frequent ones first."""
         counts = Counter(chain.from_iterable(words(text) for text in texts))
-        kept = sorted((-count, word) for word, count in counts.items() if count >= min_count)
-        return cls((*SPECIAL, *(word for _, word in kept)))
+        frequent = sorted((-count, word) for word, count in counts.items() if count >= min_count)
+        return cls((*SPECIAL, *(word for _, word in frequent)))
 
     @classmethod
     def read(cls, path: str | Path) -> Vocabulary:
-        """The vocabulary of a file with one entry per line, `<PAD>` first; `<BOS>` may be absent."""
+        """Read a file with one entry per line, `<PAD>` first; `<BOS>` may be absent."""
         path = Path(path)
         with prefix_errors(file=path):
             return cls(tuple(_lines(read_text(path))))
 
     def write(self, path: str | Path) -> None:
-        """Write one entry per line, so that line numbers are ids."""
+        """Write one entry per line."""
         write_text(Path(path), "".join(f"{entry}\n" for entry in self.entries))
 
     @cached_property
     def _index(self) -> dict[str, int]:
-        return _numbered(self.entries)
+        return _index_entries(self.entries)
 
     @property
     def size(self) -> int:
-        """How many entries there are, the special ones included."""
+        """Number of entries, special ones included."""
         return len(self.entries)
 
     @property
@@ -191,23 +191,23 @@ class Vocabulary:
         return PAD_ID
 
     def encode(self, text: str) -> list[int]:
-        """The ids of <BOS> (where the vocabulary has it), the words of the text, <EOS>."""
+        """Encode a text as <BOS> (if the vocabulary has it), its words, <EOS>."""
         unknown = self._index["<UNK>"]
         begin = [self._index["<BOS>"]] if "<BOS>" in self._index else []
         return [*begin, *(self._index.get(word, unknown) for word in words(text)), self._index["<EOS>"]]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The words of ids, joined by spaces; padding, begin and end are left out."""
+        """Decode ids to words joined by spaces, without padding, begin and end."""
         found = []
-        for each in ids:
-            if not 0 <= each < self.size:
-                raise DataError(f"id {each} is outside a vocabulary of {self.size} entries")
-            found.append(self.entries[each])
+        for token in ids:
+            if not 0 <= token < self.size:
+                raise DataError(f"id {token} is outside a vocabulary of {self.size} entries")
+            found.append(self.entries[token])
         return " ".join(word for word in found if word not in ("<PAD>", "<BOS>", "<EOS>"))
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of a vocabulary file; raises `DataError` for an empty file or line."""
+    """Split a vocabulary file into lines; raises `DataError` for an empty file or line."""
     lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
     for number, line in enumerate(lines, 1):
         if not line:
@@ -215,8 +215,8 @@ def _lines(text: str) -> list[str]:
     return lines
 
 
-def _numbered(entries: Sequence[str]) -> dict[str, int]:
-    """Entries to their places; raises `DataError` where one occurs twice."""
+def _index_entries(entries: Sequence[str]) -> dict[str, int]:
+    """Entry -> index; raises `DataError` if an entry occurs twice."""
     index: dict[str, int] = {}
     for number, entry in enumerate(entries):
         if index.setdefault(entry, number) != number:
@@ -224,30 +224,30 @@ def _numbered(entries: Sequence[str]) -> dict[str, int]:
     return index
 
 
-def truncate(tokens: Sequence[int], longest: int, keep: Literal["first", "last"]) -> list[int]:
-    """At most `longest` ids: the first (R2R, R4R, RxR) or the last (CVDN), as the original loaders do (A.9).
+def truncate(tokens: Sequence[int], max_tokens: int, keep: Literal["first", "last"]) -> list[int]:
+    """Truncate to the first (R2R, R4R, RxR) or last (CVDN) `max_tokens` ids, as the original does (A.9).
 
-    Nothing is put back: a long R2R instruction loses its [SEP], a long dialog its [CLS].
+    A long R2R instruction loses its [SEP], a long dialog its [CLS].
 
     >>> truncate([101, 7, 8, 102], 3, keep="first"), truncate([101, 7, 8, 102], 3, keep="last")
     ([101, 7, 8], [7, 8, 102])
     """
-    if longest < 1:
-        raise ConfigError(f"instructions cut to {longest} ids say nothing; give at least 1")
-    return list(tokens[:longest] if keep == "first" else tokens[-longest:])
+    if max_tokens < 1:
+        raise ConfigError(f"max_tokens: expected at least 1, found {max_tokens}")
+    return list(tokens[:max_tokens] if keep == "first" else tokens[-max_tokens:])
 
 
 class Padded(NamedTuple):
-    """A batch of instructions of different lengths."""
+    """A batch of padded instructions."""
 
     ids: NDArray[np.int64]
     """(B, L)"""
     valid: NDArray[np.bool_]
-    """(B, L): True but for padding."""
+    """(B, L): False for padding."""
 
 
 def pad(batch: Sequence[Sequence[int]]) -> Padded:
-    """The ids of a batch, filled up with `PAD_ID` to the longest instruction.
+    """Pad the ids of a batch with `PAD_ID` to the longest instruction.
 
     >>> pad([[101, 7, 102], [101, 102]]).ids.tolist()
     [[101, 7, 102], [101, 102, 0]]

@@ -1,4 +1,4 @@
-"""Tours: episodes of one scene lived one after the other, with memory kept in between (IVLN)."""
+"""Tours: sequences of episodes of one scene, between which memory is kept (IVLN)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from esceme.tasks.episode import Episode, require_unique
 
 @dataclass(frozen=True, slots=True)
 class Tour:
-    """An ordered series of episodes in one scene."""
+    """An ordered sequence of episodes in one scene."""
 
     scene_id: str
     episode_ids: tuple[str, ...]
@@ -29,10 +29,10 @@ class Tour:
 
 
 def read_all_tours(path: str | Path) -> dict[str, list[Tour]]:
-    """Every split of a published tour file: split, then scene, then lists of episode ids."""
+    """Read all splits of a published tour file: split -> scene -> lists of episode ids."""
     path = Path(path)
     splits = {
-        split: [Tour(scene, tuple(ids)) for scene, listed in scenes.items() for ids in listed]
+        split: [Tour(scene, tuple(ids)) for scene, tours in scenes.items() for ids in tours]
         for split, scenes in read_json(path, dict[str, dict[str, list[list[str]]]]).items()
     }
     for split, tours in splits.items():
@@ -42,7 +42,7 @@ def read_all_tours(path: str | Path) -> dict[str, list[Tour]]:
 
 
 def read_tours(path: str | Path, split: str) -> list[Tour]:
-    """The tours of one split of a published tour file."""
+    """Read the tours of one split of a published tour file."""
     splits = read_all_tours(path)
     if split not in splits:
         raise DataError(f"{path}: no split '{split}'; the file holds {', '.join(sorted(splits)) or 'none'}")
@@ -50,7 +50,7 @@ def read_tours(path: str | Path, split: str) -> list[Tour]:
 
 
 def write_tours(path: str | Path, splits: Mapping[str, Iterable[Tour]]) -> None:
-    """Write the tours of each split in the published form; a scene's tours keep their order."""
+    """Write the tours of each split in the published format."""
     published: dict[str, dict[str, list[tuple[str, ...]]]] = {}
     for split, tours in splits.items():
         scenes = published.setdefault(split, {})
@@ -60,10 +60,9 @@ def write_tours(path: str | Path, splits: Mapping[str, Iterable[Tour]]) -> None:
 
 
 def make_tours(episodes: Sequence[Episode], *, longest: int = 100, seed: int = 0) -> list[Tour]:
-    """Every episode in exactly one tour of at most `longest` episodes, a scene's tours about equally long.
+    """Put every episode in one tour of at most `longest` episodes; tours of a scene are about equally long.
 
-    The order is drawn from `seed` and depends on which episodes a scene has, not on their order in
-    `episodes` nor on other scenes.
+    The order of a scene depends on `seed` and on its set of episode ids only.
 
     >>> episodes = [
     ...     Episode(episode_id=f"{k}_0", scene_id=scene, path_id=f"{k}", reference_path=("a",),
@@ -74,17 +73,17 @@ def make_tours(episodes: Sequence[Episode], *, longest: int = 100, seed: int = 0
     [('attic', 2), ('attic', 3), ('barn', 2)]
     """
     if longest < 1:
-        raise ConfigError(f"a tour of at most {longest} episodes is none; give at least 1")
+        raise ConfigError(f"tours of at most {longest} episodes: expected at least 1")
     if seed < 0:
         raise ConfigError(f"the seed is {seed}; give 0 or more")
     by_scene: dict[str, list[str]] = defaultdict(list)
     for episode in require_unique(episodes, "making tours"):
         by_scene[episode.scene_id].append(episode.episode_id)
     tours = []
-    for scene, listed in sorted(by_scene.items()):
+    for scene, episode_ids in sorted(by_scene.items()):
         generator = np.random.default_rng([seed, zlib.crc32(scene.encode())])
-        ids = sorted(listed)
-        order = [ids[place] for place in generator.permutation(len(ids))]
+        ids = sorted(episode_ids)
+        order = [ids[index] for index in generator.permutation(len(ids))]
         count = math.ceil(len(ids) / longest)
         bounds = [len(ids) * k // count for k in range(count + 1)]
         tours += [Tour(scene, tuple(order[a:b])) for a, b in pairwise(bounds)]
@@ -95,17 +94,17 @@ def check_tours(tours: Iterable[Tour], episodes: Iterable[Episode], file: object
     """Raise `DataError` for an empty tour, an unknown or repeated episode, or one of another scene."""
     scene_of = {episode.episode_id: episode.scene_id for episode in episodes}
     toured: set[str] = set()
-    counted: Counter[str] = Counter()
+    num_tours: Counter[str] = Counter()
     for tour in tours:
-        place = f"{file}: scene '{tour.scene_id}', tour {counted[tour.scene_id]}"
-        counted[tour.scene_id] += 1
+        location = f"{file}: scene '{tour.scene_id}', tour {num_tours[tour.scene_id]}"
+        num_tours[tour.scene_id] += 1
         if not tour.episode_ids:
-            raise DataError(f"{place}: is empty; expected at least one episode id")
+            raise DataError(f"{location}: is empty; expected at least one episode id")
         for episode_id in tour.episode_ids:
             if episode_id not in scene_of:
-                raise DataError(f"{place}: episode '{episode_id}' is unknown; are the tours of this split?")
+                raise DataError(f"{location}: episode '{episode_id}' is unknown; is this the split?")
             if scene_of[episode_id] != tour.scene_id:
-                raise DataError(f"{place}: episode '{episode_id}' is in scene '{scene_of[episode_id]}'")
+                raise DataError(f"{location}: episode '{episode_id}' is in scene '{scene_of[episode_id]}'")
             if episode_id in toured:
-                raise DataError(f"{place}: episode '{episode_id}' was in a tour already; expected it once")
+                raise DataError(f"{location}: episode '{episode_id}' is in two tours; expected one")
             toured.add(episode_id)

@@ -1,4 +1,4 @@
-"""What exists: buildings as graphs of viewpoints, what is seen from them, and walking between them."""
+"""Scenes: graphs of viewpoints, features of their views, and the compiled atlas of all scenes."""
 
 from esceme.world.atlas import CANDIDATE, CONTEXT, STOP, Atlas, Panoramas, Pose
 from esceme.world.features import ArrayFeatures, FeatureStore, Hdf5Features, open_features, pack

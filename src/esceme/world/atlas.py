@@ -1,6 +1,6 @@
-"""Many scenes compiled into arrays: observing and moving a whole batch is a handful of gathers.
+"""Scenes compiled into arrays, so that a batch is observed and moved by a few gathers.
 
-Every viewpoint of every scene has one integer. All tables have a row per viewpoint (P).
+Every viewpoint of every scene has an integer. All tables have a row per viewpoint (P).
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, panoram
 from esceme.world.graph import SceneGraph, read_scenes
 
 CONTEXT, CANDIDATE, STOP = 0, 1, 2
-"""Kinds of token: a view that leads nowhere (or padding), a candidate, staying here."""
+"""Kinds of tokens: a view without candidate (or padding), a candidate, STOP."""
 
 
 class Pose(NamedTuple):
-    """Where a batch of agents stands and looks: viewpoints (B,) and views (B,)."""
+    """Viewpoints (B,) and faced views (B,) of a batch of agents."""
 
     viewpoint: NDArray[np.int64]
     view: NDArray[np.int64]
 
 
 class Panoramas(NamedTuple):
-    """A batch of panoramas as tokens: candidates, STOP, the remaining views in view order, padding.
+    """A batch of panoramas as tokens: candidates, STOP, the other views in view order, padding.
 
-    STOP and padding have zero features and angles and view -1; `neighbour` is -1 but for candidates.
+    STOP and padding have zero features and angles and view -1. Only candidates have a `neighbour`, others -1.
     """
 
     features: NDArray[np.float32]
     """(B, N, D)"""
     angles: NDArray[np.float32]
-    """(B, N, 4): headings relative to the faced column, elevations absolute."""
+    """(B, N, 4): sine and cosine of heading relative to the faced view, and of absolute elevation."""
     kind: NDArray[np.uint8]
     """(B, N): CANDIDATE, STOP, or CONTEXT."""
     view: NDArray[np.int8]
     """(B, N)"""
     neighbour: NDArray[np.int32]
-    """(B, N): the viewpoint a candidate leads to."""
+    """(B, N): the viewpoint of a candidate."""
     valid: NDArray[np.bool_]
-    """(B, N): True but for padding."""
+    """(B, N): False for padding."""
 
 
 class Atlas:
-    """All scenes of a run, and their features, as flat arrays.
+    """Scenes and their features as flat arrays.
 
     >>> graph = SceneGraph.build("toy", {"a": (0, 0, 0), "b": (0, 2, 0)}, [("a", "b")])
     >>> atlas = Atlas([graph])
@@ -61,7 +61,7 @@ class Atlas:
     """
 
     def __init__(self, graphs: Iterable[SceneGraph], features: FeatureStore | None = None) -> None:
-        """Compile `graphs`; with `features`, which must cover every viewpoint, panoramas can be observed."""
+        """Compile `graphs`. `features`, which are needed to observe, must cover every viewpoint."""
         self.graphs: dict[str, SceneGraph] = {}
         for graph in graphs:
             if graph.scene_id in self.graphs:
@@ -71,7 +71,7 @@ class Atlas:
             raise WorldError("an atlas needs at least one scene")
         sizes = [len(graph) for graph in self.graphs.values()]
         self.first: NDArray[np.int64] = np.concatenate([[0], np.cumsum(sizes)])
-        """Where each scene's viewpoints begin (S + 1,)."""
+        """First viewpoint of each scene, and the number of viewpoints, (S + 1,)."""
         self.scene_of: NDArray[np.int32] = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
         self._scene_order = {scene: index for index, scene in enumerate(self.graphs)}
 
@@ -82,10 +82,11 @@ class Atlas:
         self.views: NDArray[np.int8] = self._join("views", -1)
         self.lengths: NDArray[np.float64] = self._join("lengths", 0.0)
         self.degrees: NDArray[np.int64] = (self.neighbours >= 0).sum(axis=1)
-        places = [each.positions for each in self.graphs.values()]
-        self.positions: NDArray[np.float64] = np.concatenate(places)
-        """Where viewpoints lie, in metres (P, 3)."""
-        self._lay_out_tokens()
+        self.positions: NDArray[np.float64] = np.concatenate(
+            [graph.positions for graph in self.graphs.values()]
+        )
+        """Positions of viewpoints in metres, (P, 3)."""
+        self._compile_tokens()
 
         self.features = features
         if features is not None:
@@ -100,36 +101,36 @@ class Atlas:
         scenes: Iterable[str] | None = None,
         width: int | None = None,
     ) -> Atlas:
-        """An atlas from a connectivity folder and, optionally, a feature file."""
+        """Read an atlas from a connectivity folder and, optionally, a feature file."""
         store = (
             features if isinstance(features, FeatureStore | None) else open_features(features, width=width)
         )
         return cls(read_scenes(connectivity, scenes).values(), store)
 
     def _join(self, table: str, fill: float) -> NDArray[Any]:
-        """One table over all scenes, each scene's candidates padded to the widest."""
+        """Concatenate a table of all scenes, padded to the largest number of candidates."""
         tables = [getattr(graph, table) for graph in self.graphs.values()]
-        joined = np.full((len(self), max(each.shape[1] for each in tables)), fill, dtype=tables[0].dtype)
-        for start, each in zip(self.first, tables, strict=False):
-            joined[start : start + len(each), : each.shape[1]] = each
+        joined = np.full((len(self), max(part.shape[1] for part in tables)), fill, dtype=tables[0].dtype)
+        for start, part in zip(self.first, tables, strict=False):
+            joined[start : start + len(part), : part.shape[1]] = part
         return joined
 
-    def _lay_out_tokens(self) -> None:
-        """Fix, for every viewpoint, which view stands at which place of its observation."""
+    def _compile_tokens(self) -> None:
+        """Compute view, kind, neighbour and angles of the tokens of every viewpoint."""
         size = len(self)
         is_candidate = self.neighbours >= 0
-        leads = np.zeros((size, VIEWS), dtype=bool)
+        has_candidate = np.zeros((size, VIEWS), dtype=bool)
         rows, slots = np.nonzero(is_candidate)
-        leads[rows, self.views[rows, slots]] = True
+        has_candidate[rows, self.views[rows, slots]] = True
 
-        self.token_count: NDArray[np.int64] = self.degrees + 1 + (~leads).sum(axis=1)
-        """Length of each observation (P,)."""
+        self.token_count: NDArray[np.int64] = self.degrees + 1 + (~has_candidate).sum(axis=1)
+        """Number of tokens of each panorama, (P,)."""
         shape = (size, int(self.token_count.max()))
         self._token_view = np.full(shape, -1, dtype=np.int8)
         self._token_kind = np.zeros(shape, dtype=np.uint8)
         self._token_neighbour = np.full(shape, -1, dtype=np.int32)
         self._token_angle = np.zeros((*shape, 4), dtype=np.float32)
-        """Sine and cosine of absolute heading and elevation; zeros for STOP and padding (P, N, 4)."""
+        """Sine and cosine of absolute heading and elevation, (P, N, 4); 0 for STOP and padding."""
 
         self._token_view[rows, slots] = self.views[rows, slots]
         self._token_kind[rows, slots] = CANDIDATE
@@ -139,10 +140,10 @@ class Atlas:
 
         self._token_kind[np.arange(size), self.degrees] = STOP
 
-        rows, rest = np.nonzero(~leads)
-        places = self.degrees[rows] + (~leads).cumsum(axis=1)[rows, rest]
-        self._token_view[rows, places] = rest
-        self._token_angle[rows, places] = _sines(VIEW_HEADINGS[rest], VIEW_ELEVATIONS[rest])
+        rows, rest = np.nonzero(~has_candidate)
+        slots = self.degrees[rows] + (~has_candidate).cumsum(axis=1)[rows, rest]
+        self._token_view[rows, slots] = rest
+        self._token_angle[rows, slots] = _sines(VIEW_HEADINGS[rest], VIEW_ELEVATIONS[rest])
 
     # -- names -------------------------------------------------------------------------------------------
 
@@ -151,33 +152,33 @@ class Atlas:
 
     @property
     def scenes(self) -> tuple[str, ...]:
-        """The scenes, in the order of their numbers."""
+        """Scene ids in the order of the atlas."""
         return tuple(self.graphs)
 
     @cached_property
     def names(self) -> tuple[tuple[str, str], ...]:
-        """(scene, viewpoint) of every integer."""
+        """(scene id, viewpoint id) of every integer."""
         return tuple((scene, name) for scene, graph in self.graphs.items() for name in graph.viewpoints)
 
     def name(self, viewpoint: int | np.integer) -> tuple[str, str]:
-        """(scene, viewpoint) of one integer."""
+        """(scene id, viewpoint id) of an integer."""
         return self.names[viewpoint]
 
     def graph(self, scene: str) -> SceneGraph:
-        """The graph of a scene; raises `WorldError` where it is not loaded."""
+        """The graph of a scene; raises `WorldError` if it is not loaded."""
         try:
             return self.graphs[scene]
         except KeyError:
             raise WorldError(f"scene '{scene}' is not loaded ({len(self.graphs)} others are)") from None
 
     def locate(self, scene: str, viewpoints: Sequence[str]) -> NDArray[np.int64]:
-        """The integers of viewpoints of one scene; raises `WorldError` where one does not exist."""
+        """Integers of viewpoints of a scene; raises `WorldError` if one does not exist."""
         graph = self.graph(scene)
         start = int(self.first[self._scene_order[scene]])
         return np.array([start + graph.index(viewpoint) for viewpoint in viewpoints], dtype=np.int64)
 
     def locate_all(self, paths: Iterable[tuple[str, Sequence[str]]]) -> list[list[int]]:
-        """The integers of many (scene, viewpoints); raises `WorldError` as `locate` does."""
+        """Integers of many (scene, viewpoints); raises `WorldError` as `locate` does."""
         located: list[list[int]] = []
         previous: tuple[str, Sequence[str]] = ("", ())
         for scene, viewpoints in paths:
@@ -201,63 +202,63 @@ class Atlas:
             for start, (scene, graph) in zip(self.first.tolist(), self.graphs.items(), strict=False)
         }
 
-    # -- walking -----------------------------------------------------------------------------------------
+    # -- simulation --------------------------------------------------------------------------------------
 
     def begin(self, viewpoints: ArrayLike, heading: ArrayLike, elevation: ArrayLike = 0.0) -> Pose:
-        """Poses at the start of episodes: headings snapped to the nearest view (spec A.4)."""
+        """Start poses of episodes; headings are snapped to the nearest view (spec A.4)."""
         viewpoint = np.asarray(viewpoints, dtype=np.int64)
         return Pose(viewpoint, np.broadcast_to(snap(heading, elevation), viewpoint.shape))
 
     def step(self, pose: Pose, choices: ArrayLike) -> Pose:
-        """Poses after each agent took candidate `choices` (B,); -1 or the number of candidates is STOP.
+        """Poses after agents choose candidates `choices` (B,); -1 or the number of candidates is STOP.
 
-        The agent turns to the candidate's view and keeps it across the move.
+        After a move the agent faces the view of the candidate.
         """
         choice = np.asarray(choices, dtype=np.int64)
         degree = self.degrees[pose.viewpoint]
-        if (bad := (choice < -1) | (choice > degree)).any():
-            slot = int(np.flatnonzero(bad)[0])
+        if (is_invalid := (choice < -1) | (choice > degree)).any():
+            slot = int(np.flatnonzero(is_invalid)[0])
             scene, viewpoint = self.name(pose.viewpoint[slot])
             raise WorldError(
                 f"choice {choice[slot]} at viewpoint '{viewpoint}' of scene '{scene}': "
                 f"it has candidates 0 to {degree[slot] - 1} (and {degree[slot]} or -1 for STOP)"
             )
         moves = (choice >= 0) & (choice < degree)
-        taken = np.where(moves, choice, 0)
+        candidate = np.where(moves, choice, 0)
         return Pose(
-            np.where(moves, self.neighbours[pose.viewpoint, taken], pose.viewpoint),
-            np.where(moves, self.views[pose.viewpoint, taken], pose.view),
+            np.where(moves, self.neighbours[pose.viewpoint, candidate], pose.viewpoint),
+            np.where(moves, self.views[pose.viewpoint, candidate], pose.view),
         )
 
     def observe(self, pose: Pose, *, out: NDArray[np.float32] | None = None) -> Panoramas:
-        """What a batch of agents sees, trimmed to the longest panorama of the batch.
+        """Observe a batch of poses, padded to the longest panorama of the batch.
 
-        With `out`, a buffer from `feature_buffer`, features are written there instead of to fresh memory.
+        With `out`, a buffer from `feature_buffer`, features are written there instead of to new memory.
         """
-        at = pose.viewpoint
-        count = self.token_count[at]
+        viewpoints = pose.viewpoint
+        count = self.token_count[viewpoints]
         longest = int(count.max())
-        view = self._token_view.take(at, axis=0)[:, :longest]
+        view = self._token_view.take(viewpoints, axis=0)[:, :longest]
         return Panoramas(
-            features=self._token_features(at, view, out),
+            features=self._token_features(viewpoints, view, out),
             angles=self._token_angles(pose, longest),
-            kind=self._token_kind.take(at, axis=0)[:, :longest],
+            kind=self._token_kind.take(viewpoints, axis=0)[:, :longest],
             view=view,
-            neighbour=self._token_neighbour.take(at, axis=0)[:, :longest],
+            neighbour=self._token_neighbour.take(viewpoints, axis=0)[:, :longest],
             valid=np.arange(longest) < count[:, None],
         )
 
     def feature_buffer(self, batch: int) -> NDArray[np.float32]:
-        """A buffer that holds the features of `batch` panoramas of any length."""
+        """A buffer for the features of `batch` panoramas of any length."""
         return np.empty((batch, int(self.token_count.max()), self._store().width), dtype=np.float32)
 
     def panorama_features(self, viewpoints: NDArray[np.integer]) -> NDArray[np.float32]:
-        """All 36 views of a batch of viewpoints in view order: (B,) -> (B, 36, D)."""
+        """Features of all 36 views of viewpoints: (B,) -> (B, 36, D)."""
         store, rows = self._store(), self._feature_row[viewpoints]
         return store.gather(rows, np.broadcast_to(np.arange(VIEWS), (len(rows), VIEWS)))
 
     def panorama_angles(self, views: NDArray[np.integer]) -> NDArray[np.float32]:
-        """Angle features of all 36 views for agents that face `views`: (B,) -> (B, 36, 4)."""
+        """Angle features of all 36 views relative to faced `views`: (B,) -> (B, 36, 4)."""
         return panorama_angles(views)
 
     def _store(self) -> FeatureStore:
@@ -266,39 +267,41 @@ class Atlas:
         return self.features
 
     def _token_features(
-        self, at: NDArray[np.integer], view: NDArray[np.int8], out: NDArray[np.float32] | None
+        self, viewpoints: NDArray[np.integer], view: NDArray[np.int8], out: NDArray[np.float32] | None
     ) -> NDArray[np.float32]:
-        features = self._store().gather(self._feature_row[at], view.clip(0), out=out)
+        features = self._store().gather(self._feature_row[viewpoints], view.clip(0), out=out)
         features[view < 0] = 0.0
         return features
 
     def _token_angles(self, pose: Pose, longest: int) -> NDArray[np.float32]:
-        """Absolute angles turned by the faced heading; zeros stay zeros."""
+        """Angles of tokens with headings relative to the faced view; zeros remain zeros."""
         angles = self._token_angle.take(pose.viewpoint, axis=0)[:, :longest]  # (B, N, 4), a copy
-        # sine + i cosine of the heading, as one complex number: turning is a product.
-        turned = angles.view(np.complex64)[..., 0]
-        turned *= np.exp(1j * VIEW_HEADINGS[pose.view]).astype(np.complex64)[:, None]
+        # sine + i cosine of the heading is a complex number, whose product with a phase is a rotation.
+        rotated = angles.view(np.complex64)[..., 0]
+        rotated *= np.exp(1j * VIEW_HEADINGS[pose.view]).astype(np.complex64)[:, None]
         return angles
 
     # -- distances ---------------------------------------------------------------------------------------
 
     @cached_property
     def _all_distances(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Every scene's distance matrix end to end, and where each one begins."""
+        """Concatenated distance matrices of all scenes, and the offset of each."""
         matrices = [graph.distances.ravel() for graph in self.graphs.values()]
-        return np.concatenate(matrices), np.concatenate([[0], np.cumsum([len(each) for each in matrices])])
+        return np.concatenate(matrices), np.concatenate(
+            [[0], np.cumsum([len(matrix) for matrix in matrices])]
+        )
 
     def distance(self, a: ArrayLike, b: ArrayLike) -> NDArray[np.float64]:
-        """Shortest walking distance in metres between viewpoints, broadcast; inf across scenes."""
+        """Shortest path lengths between viewpoints in metres, broadcast; inf across scenes."""
         a, b = np.asarray(a), np.asarray(b)
-        flat, begin = self._all_distances
+        flat, offset = self._all_distances
         scene = self.scene_of[a]
         first = self.first[scene]
-        row = begin[scene] + (a - first) * (self.first[scene + 1] - first) - first
-        same = scene == self.scene_of[b]
-        if same.all():
+        row = offset[scene] + (a - first) * (self.first[scene + 1] - first) - first
+        is_same = scene == self.scene_of[b]
+        if is_same.all():
             return flat[row + b]
-        return np.where(same, flat[np.where(same, row + b, 0)], np.inf)
+        return np.where(is_same, flat[np.where(is_same, row + b, 0)], np.inf)
 
 
 def _sines(heading: NDArray[np.float64], elevation: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,7 +1,7 @@
-"""Picture features of every view: HDF5 files as published, half-precision maps for speed, or plain arrays.
+"""Image features of views: published HDF5 files, memory-mapped half-precision files, or arrays.
 
-All of them answer the same question, `gather(rows, views)`, with single-precision features. Viewpoints are
-found by the key of the published files, `<scene>_<viewpoint>`.
+`gather(rows, views)` returns single-precision features. Viewpoints have the key of the published files,
+`<scene>_<viewpoint>`.
 """
 
 from __future__ import annotations
@@ -23,30 +23,27 @@ from esceme.world.geometry import VIEWS
 HDF5_SUFFIXES = (".hdf5", ".h5")
 FORMAT = "esceme-features-1"
 ROWS_AT_ONCE = 640
-"""How many rows of half-precision features are converted at a time: about a megabyte of them."""
+"""Half-precision rows that are converted at once, about a megabyte."""
 HDF5_STORAGE = {"compression": "gzip", "compression_opts": 1, "shuffle": True, "track_times": False}
-"""How feature files are written: packed as the published ones, quickly, without the time of writing."""
+"""HDF5 options of written files: compressed as the published ones, without time stamps."""
 
 
 class FeatureStore(ABC):
-    """What the 36 views of each viewpoint look like, as vectors of one width.
-
-    `values` holds a row per viewpoint, (R, 36, D); a store that reads on demand fills it in `_prepare`.
-    """
+    """Features of the 36 views of viewpoints, (R, 36, D). `_prepare` may load rows on demand."""
 
     def __init__(self, keys: Iterable[str], values: NDArray[Any], *, source: str) -> None:
-        """Serve `values`, whose rows belong to `keys`; `source` names where they come from."""
+        """Store `values` with one row per key; `source` is the origin for messages."""
         self.keys = tuple(keys)
         self.source = source
         self._values = values
         self._row_of = {key: row for row, key in enumerate(self.keys)}
         if len(self._row_of) < len(self.keys):
-            twice = next(key for row, key in enumerate(self.keys) if self._row_of[key] != row)
-            raise DataError(f"{source}: key '{twice}' occurs twice")
+            repeated = next(key for row, key in enumerate(self.keys) if self._row_of[key] != row)
+            raise DataError(f"{source}: key '{repeated}' occurs twice")
 
     @property
     def width(self) -> int:
-        """How many numbers describe a view."""
+        """Number of features per view."""
         return int(self._values.shape[-1])
 
     def __contains__(self, key: str) -> bool:
@@ -56,7 +53,7 @@ class FeatureStore(ABC):
         return len(self.keys)
 
     def locate(self, keys: Sequence[str]) -> NDArray[np.int64]:
-        """The rows of `keys`; raises `DataError` naming what is missing."""
+        """Rows of `keys`; raises `DataError` if keys are missing."""
         missing = [key for key in keys if key not in self._row_of]
         if missing:
             raise DataError(
@@ -73,18 +70,18 @@ class FeatureStore(ABC):
         *,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """Features of views (B, N) of viewpoints (B,), as single precision: (B, N, D).
+        """Single-precision features (B, N, D) of `views` (B, N) of viewpoint `rows` (B,).
 
-        They are written to the front of `out` where that is given: it saves fresh memory at every step.
+        With `out`, they are written to its front, which saves an allocation.
         """
         self._prepare(rows)
         flat = self._values.reshape(-1, self.width)
-        places = rows[:, None] * VIEWS + views
-        shape = (*places.shape, self.width)
+        indices = rows[:, None] * VIEWS + views
+        shape = (*indices.shape, self.width)
         target = np.empty(shape, np.float32) if out is None else _front(out, shape)
         if flat.dtype == np.float32:
-            return flat.take(places, axis=0, out=target, mode="clip")
-        _gather_halves(flat, places.ravel(), target.reshape(-1, self.width))
+            return flat.take(indices, axis=0, out=target, mode="clip")
+        _gather_halves(flat, indices.ravel(), target.reshape(-1, self.width))
         return target
 
     def panorama(self, key: str) -> NDArray[np.float32]:
@@ -93,11 +90,11 @@ class FeatureStore(ABC):
 
     @abstractmethod
     def _prepare(self, rows: NDArray[np.integer]) -> None:
-        """Make sure that `values` is filled for `rows`."""
+        """Load the values of `rows` if needed."""
 
 
 class ArrayFeatures(FeatureStore):
-    """Features that lie in memory or in a mapped file, half or single precision.
+    """Features in memory or in a mapped file, in half or single precision.
 
     >>> store = ArrayFeatures.from_mapping({"house_a": np.zeros((36, 8))}, source="zeros")
     >>> store.width, store.panorama("house_a").shape
@@ -105,7 +102,7 @@ class ArrayFeatures(FeatureStore):
     """
 
     def __init__(self, keys: Iterable[str], values: NDArray[Any], *, source: str) -> None:
-        """Serve `values` (R, 36, D), float16 or float32, whose rows belong to `keys`."""
+        """Store `values` (R, 36, D), float16 or float32, with one row per key."""
         super().__init__(keys, values, source=source)
         if values.ndim != 3 or values.shape[:2] != (len(self.keys), VIEWS):
             raise DataError(
@@ -116,7 +113,7 @@ class ArrayFeatures(FeatureStore):
 
     @classmethod
     def from_mapping(cls, panoramas: Mapping[str, NDArray[Any]], *, source: str) -> ArrayFeatures:
-        """Keep `{"<scene>_<viewpoint>": (36, D)}` in memory as single precision."""
+        """Copy `{"<scene>_<viewpoint>": (36, D)}` to single precision."""
         if not panoramas:
             raise DataError(f"{source}: no features given")
         width = np.shape(next(iter(panoramas.values())))[-1]
@@ -125,7 +122,7 @@ class ArrayFeatures(FeatureStore):
 
     @classmethod
     def open(cls, path: str | Path) -> ArrayFeatures:
-        """Map a file written by `pack` (`NAME.npy` with its index `NAME.json`); nothing is read yet."""
+        """Map a file written by `pack` (`NAME.npy` and its index `NAME.json`) without reading it."""
         path = Path(path)
         index = read_json(path.with_suffix(".json"), _Index)
         if index.format != FORMAT:
@@ -141,7 +138,7 @@ class ArrayFeatures(FeatureStore):
                 f"{path}: shape {values.shape} does not fit its index, "
                 f"which names {len(index.keys)} viewpoints of width {index.width}; pack it again"
             )
-        # A plain view of the map: numpy's memmap subclass makes every small operation slower.
+        # A plain array of the map, because operations on the memmap subclass are slower.
         return cls(index.keys, np.asarray(values), source=index.source)
 
     def _prepare(self, rows: NDArray[np.integer]) -> None:
@@ -149,14 +146,14 @@ class ArrayFeatures(FeatureStore):
 
 
 class Hdf5Features(FeatureStore):
-    """A published HDF5 feature file, read a viewpoint at a time and kept once read.
+    """A published HDF5 feature file; viewpoints are read on demand and cached.
 
-    `width` cuts off what follows the features (published files append 1000 classifier scores); by default all
-    columns are kept.
+    `width` is the number of leading columns to read, because published files append 1000 classifier scores;
+    by default all are read.
     """
 
     def __init__(self, path: str | Path, *, width: int | None = None) -> None:
-        """Open `path`; nothing but its keys is read."""
+        """Open `path` and read its keys."""
         path = Path(path)
         self._file = _open_hdf5(path)
         keys = sorted(self._file)
@@ -166,12 +163,12 @@ class Hdf5Features(FeatureStore):
             width = (_dataset(self._file, keys[0], path).shape or (1,))[-1]
         if width < 1:
             raise DataError(f"{path}: features of width {width} say nothing; expected at least 1")
-        # calloc: pages that no viewpoint has touched yet cost nothing.
+        # zeros() allocates lazily: unread viewpoints take no memory.
         super().__init__(keys, np.zeros((len(keys), VIEWS, width), dtype=np.float32), source=str(path))
         self._loaded = np.zeros(len(keys), dtype=bool)
 
     def panorama(self, key: str) -> NDArray[np.float32]:
-        """All 36 views of one viewpoint, read from the file and not kept, unless it was already."""
+        """All 36 views of one viewpoint, (36, D), without caching them."""
         row = int(self.locate([key])[0])
         return self._values[row].copy() if self._loaded[row] else self._read(row)
 
@@ -192,7 +189,7 @@ class Hdf5Features(FeatureStore):
 
 
 def open_features(path: str | Path, *, width: int | None = None) -> FeatureStore:
-    """A feature file by its ending: `.hdf5` / `.h5` as published, `.npy` as packed."""
+    """Open a feature file by its suffix: `.hdf5` / `.h5` as published, `.npy` as packed."""
     path = Path(path)
     if path.suffix == ".npy":
         store = ArrayFeatures.open(path)
@@ -212,10 +209,9 @@ def pack(
     *,
     progress: Callable[[Iterable[str]], Iterable[str]] = lambda keys: keys,
 ) -> Path:
-    """Write features as one half-precision array `out` (.npy) with its index beside it (.json).
+    """Write features as a half-precision array `out` (.npy) and its index (.json), atomically.
 
-    The array can be mapped, so that processes share it and nothing is read before it is used. Every value is
-    checked on the way; on any fault neither file appears.
+    Processes can share the array by mapping it. Every value is checked.
     """
     out = Path(out).with_suffix(".npy")
     with atomic_open(out) as file:
@@ -230,19 +226,18 @@ def pack(
 
 
 def write_features(out: str | Path, panoramas: Iterable[tuple[str, NDArray[Any]]]) -> Path:
-    """Write `("<scene>_<viewpoint>", (36, D))` one after the other as an HDF5 file of the published form.
+    """Write `("<scene>_<viewpoint>", (36, D))` pairs as an HDF5 file of the published format, atomically.
 
-    Every panorama is checked on the way and has the width of the first; the same input gives the same bytes.
-    On any fault no file appears.
+    Every panorama is checked and must have the width of the first. Equal input gives equal bytes.
     """
     out, width = Path(out), None
-    # By its name: written through a Python file, an interruption in the middle would crash HDF5.
+    # HDF5 opens the file by name: with a Python file object, an interruption would crash it.
     with atomic_path(out) as part, h5py.File(part, "w") as file:
         for key, features in panoramas:
             scene, _, viewpoint = key.rpartition("_")
             if not scene or not viewpoint or key in file:
-                wrong = "occurs twice" if key in file else "is not '<scene>_<viewpoint>'"
-                raise DataError(f"{out}: key '{key}' {wrong}")
+                fault = "occurs twice" if key in file else "is not '<scene>_<viewpoint>'"
+                raise DataError(f"{out}: key '{key}' {fault}")
             checked = check_panorama(features, key, str(out))
             if checked.shape[1] != (width or checked.shape[1]):
                 raise DataError(f"{out}: '{key}' has {checked.shape[1]} numbers a view, others {width}")
@@ -257,14 +252,15 @@ def write_features(out: str | Path, panoramas: Iterable[tuple[str, NDArray[Any]]
 def check_panorama(
     stored: NDArray[Any], key: str, source: str, *, width: int | None = None
 ) -> NDArray[np.float32]:
-    """The first `width` columns of a viewpoint's features as float32; raises `DataError` on shape or NaN."""
+    """The first `width` columns as float32; raises `DataError` for wrong shapes or non-finite values."""
     stored = np.asarray(stored)
     if stored.ndim != 2 or stored.shape[0] != VIEWS or stored.shape[1] < (width or 1):
-        wanted = "at least 1" if width is None else f"at least {width}"
-        raise DataError(f"{source}: '{key}' has shape {stored.shape}, expected ({VIEWS}, {wanted})")
+        raise DataError(
+            f"{source}: '{key}' has shape {stored.shape}, expected ({VIEWS}, at least {width or 1})"
+        )
     if stored.dtype.kind not in "fiu":
         raise DataError(f"{source}: '{key}' holds {stored.dtype}, expected numbers")
-    with np.errstate(over="ignore"):  # what single precision cannot hold becomes infinite and is refused
+    with np.errstate(over="ignore"):  # values beyond single precision become infinite, an error below
         features = stored[:, :width].astype(np.float32)
     if not np.isfinite(features).all():
         view = int(np.argwhere(~np.isfinite(features))[0, 0])
@@ -273,7 +269,7 @@ def check_panorama(
 
 
 class _Index(msgspec.Struct):
-    """What a packed file's `.json` says."""
+    """Content of the index of a packed file."""
 
     format: str
     width: int
@@ -309,23 +305,25 @@ def _as_half(features: NDArray[np.float32], key: str, source: str) -> NDArray[np
 
 
 def _front(buffer: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """The first numbers of a buffer, in this shape; raises `WorldError` where it is too small."""
+    """The front of a buffer as `shape`; raises `WorldError` if it is too small."""
     size = int(np.prod(shape))
     if buffer.size < size or not buffer.flags.c_contiguous or buffer.dtype != np.float32:
         raise WorldError(f"out must be a contiguous float32 array of at least {size} numbers, for {shape}")
     return buffer.reshape(-1)[:size].reshape(shape)
 
 
-def _gather_halves(table: NDArray[np.float16], places: NDArray[np.integer], out: NDArray[np.float32]) -> None:
-    """Write rows of a half-precision table to `out` as single precision, exactly.
+def _gather_halves(
+    table: NDArray[np.float16], indices: NDArray[np.integer], out: NDArray[np.float32]
+) -> None:
+    """Write rows of a half-precision table to `out` in single precision.
 
-    numpy converts halves one by one; torch, loaded here only when it is needed, is thirty times faster. The
-    rows go through a block that stays in the processor's cache.
+    torch converts thirty times faster than numpy; it is imported here, only when needed. Rows are copied in
+    blocks that fit the processor's cache.
     """
     import torch
 
-    block = np.empty((min(ROWS_AT_ONCE, len(places)), table.shape[1]), dtype=np.float16)
-    for begin in range(0, len(places), ROWS_AT_ONCE):
-        chosen = places[begin : begin + ROWS_AT_ONCE]
-        halves = table.take(chosen, axis=0, out=block[: len(chosen)], mode="clip")
+    block = np.empty((min(ROWS_AT_ONCE, len(indices)), table.shape[1]), dtype=np.float16)
+    for begin in range(0, len(indices), ROWS_AT_ONCE):
+        rows = indices[begin : begin + ROWS_AT_ONCE]
+        halves = table.take(rows, axis=0, out=block[: len(rows)], mode="clip")
         torch.from_numpy(out[begin : begin + ROWS_AT_ONCE]).copy_(torch.from_numpy(halves))

@@ -1,4 +1,4 @@
-"""The 36-view grid of a panorama: headings, elevations, and how a direction becomes a view or a feature.
+"""The 36 views of a panorama: headings, elevations, nearest views and angle features.
 
 Heading 0 points along +y and grows clockwise (towards +x); elevation is positive upwards; both in radians.
 View `row * 12 + column` looks along heading `column * 30°` and elevation `(row - 1) * 30°`.
@@ -14,23 +14,23 @@ from numpy.typing import ArrayLike, NDArray
 VIEWS = 36
 COLUMNS = 12
 TURN: float = np.pi / 6
-"""The angle between two neighbouring views, 30°."""
+"""Angle between neighbouring views, 30°."""
 HALF_FIELD = np.radians(40.0)
-"""Half the horizontal field of view: a 640x480 picture with a vertical field of 60°."""
+"""Half of the horizontal field of view of a 640x480 picture with a vertical field of 60°."""
 
 VIEW_HEADINGS: NDArray[np.float64] = np.float64(TURN) * (np.arange(VIEWS) % COLUMNS)
 VIEW_ELEVATIONS: NDArray[np.float64] = np.float64(TURN) * (np.arange(VIEWS) // COLUMNS - 1)
 
 
 class Direction(NamedTuple):
-    """Absolute heading and elevation of something seen from a viewpoint, any shape."""
+    """Absolute headings and elevations, any shape."""
 
     heading: NDArray[np.float64]
     elevation: NDArray[np.float64]
 
 
 def wrap(angle: ArrayLike) -> NDArray[np.float64]:
-    """The same angle in (-π, π].
+    """Wrap an angle to (-π, π].
 
     >>> wrap([np.pi, -np.pi, 2.5 * np.pi]).round(3).tolist()
     [3.142, 3.142, 1.571]
@@ -39,13 +39,13 @@ def wrap(angle: ArrayLike) -> NDArray[np.float64]:
 
 
 def direction(offset: ArrayLike) -> Direction:
-    """The direction of `offset` (..., 3), the difference of two positions."""
+    """Direction of `offset` (..., 3), the difference of two positions."""
     x, y, z = np.moveaxis(np.asarray(offset, dtype=np.float64), -1, 0)
     return Direction(np.arctan2(x, y), np.arctan2(z, np.hypot(x, y)))
 
 
 def snap(heading: ArrayLike, elevation: ArrayLike = 0.0) -> NDArray[np.int64]:
-    """The view an agent faces at the start of an episode: the nearest column and row, halves away from zero.
+    """The view nearest to a heading and elevation, halves away from zero.
 
     >>> snap([0.0, 6.2, 3.751]).tolist()
     [12, 12, 19]
@@ -73,7 +73,7 @@ def panorama_angles(view: ArrayLike, *, size: int = 4) -> NDArray[np.float32]:
 
 
 class ViewAngles(NamedTuple):
-    """How directions lie relative to every view; all arrays (..., 36)."""
+    """Angles of directions relative to every view, (..., 36)."""
 
     heading: NDArray[np.float64]
     elevation: NDArray[np.float64]
@@ -81,12 +81,12 @@ class ViewAngles(NamedTuple):
     visible: NDArray[np.bool_]
 
 
-def view_angles(seen: Direction) -> ViewAngles:
-    """Relate directions (...) to the 36 views (..., 36).
+def view_angles(target: Direction) -> ViewAngles:
+    """Compute angles of directions (...) relative to the 36 views, (..., 36).
 
-    A direction is visible in a view when it is at most 40° to its side, whatever its elevation: this is the
-    rule of the Matterport3D simulator with restricted navigation.
+    A direction is visible in a view if its relative heading is at most 40°, whatever its elevation: the rule
+    of the Matterport3D simulator with restricted navigation.
     """
-    heading = wrap(seen.heading[..., None] - VIEW_HEADINGS)
-    elevation = seen.elevation[..., None] - VIEW_ELEVATIONS
+    heading = wrap(target.heading[..., None] - VIEW_HEADINGS)
+    elevation = target.elevation[..., None] - VIEW_ELEVATIONS
     return ViewAngles(heading, elevation, np.hypot(heading, elevation), np.abs(heading) <= HALF_FIELD)

@@ -1,4 +1,4 @@
-"""One building as a graph: its viewpoints, what each one's neighbours look like from there, and distances."""
+"""Navigation graph of a scene: viewpoints, candidates and distances."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from esceme.world.geometry import VIEW_HEADINGS, direction, view_angles
 
 SUFFIX = "_connectivity.json"
 FAR_AWAY = 1e6
-"""No building has a viewpoint this many metres from its origin."""
+"""Coordinates must be below this many metres."""
 
 
 class Candidate(NamedTuple):
-    """A view that leads to an adjacent viewpoint (spec A.6)."""
+    """An adjacent viewpoint and the view that shows it best (spec A.6)."""
 
     viewpoint: str
     view: int
     heading: float
-    """Absolute heading, as the simulator gives it: the view's own heading plus what remains, not wrapped."""
+    """Absolute heading as in the simulator: heading of the view plus relative heading, not wrapped."""
     elevation: float
     angular_distance: float
-    """How far the neighbour is from the centre of its view, in radians."""
+    """Angle between the neighbour and the centre of its view in radians."""
     distance: float
     """Length of the edge in metres."""
 
 
 class NavigableLocation(NamedTuple):
-    """An adjacent viewpoint as it appears in one view: relative angles, distance in metres."""
+    """An adjacent viewpoint in one view: relative angles in radians, distance in metres."""
 
     viewpoint: str
     heading: float
@@ -47,7 +47,7 @@ class NavigableLocation(NamedTuple):
 
 
 class ViewpointRecord(msgspec.Struct):
-    """One panorama of a connectivity file; other keys are ignored."""
+    """A viewpoint of a connectivity file; other keys are ignored."""
 
     image_id: str
     pose: list[float]
@@ -59,8 +59,8 @@ class ViewpointRecord(msgspec.Struct):
 class SceneGraph:
     """The navigation graph of one scene, with the candidates of each viewpoint in the simulator's order.
 
-    Arrays have a row per viewpoint (P) and a column per candidate (K, padded): `neighbours` (-1 where there
-    is none), `views` (-1), `headings`, `elevations`, `angular_distances` (radians) and `lengths` (metres; 0).
+    Arrays have a row per viewpoint (P) and a column per candidate (K): `neighbours` (rows, padded with -1),
+    `views` (-1), `headings`, `elevations`, `angular_distances` (radians) and `lengths` (metres; 0).
 
     >>> square = {"a": (0, 0, 0), "b": (0, 2, 0), "c": (2, 2, 0), "d": (2, 0, 0)}
     >>> graph = SceneGraph.build("toy", square, [("a", "b"), ("b", "c"), ("c", "d")])
@@ -80,11 +80,11 @@ class SceneGraph:
     angular_distances: NDArray[np.float64]
     lengths: NDArray[np.float64]
     records: NDArray[np.int64]
-    """The place of each viewpoint in the connectivity file, whose other records are left out here."""
+    """Index of each viewpoint in the connectivity file, (P,)."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Viewpoints of the file that cannot be stood on, and why: 'excluded' or 'isolated'."""
+    """Viewpoints of the file that are not in the graph -> 'excluded' or 'isolated'."""
 
-    # -- making ------------------------------------------------------------------------------------------
+    # -- construction --------------------------------------------------------------------------------------
 
     @classmethod
     def build(
@@ -95,7 +95,7 @@ class SceneGraph:
         *,
         excluded: Iterable[str] = (),
     ) -> SceneGraph:
-        """A graph from positions in metres (z up) and undirected edges; bring your own building here."""
+        """Build a graph from positions in metres (z up) and undirected edges."""
         names = list(positions)
         order = {name: index for index, name in enumerate(names)}
         adjacency = np.zeros((len(names), len(names)), dtype=bool)
@@ -104,19 +104,19 @@ class SceneGraph:
                 if name not in order:
                     raise DataError(f"scene '{scene_id}': edge {a} - {b}: viewpoint '{name}' has no position")
             adjacency[order[a], order[b]] = adjacency[order[b], order[a]] = True
-        places = np.array([positions[name] for name in names], dtype=np.float64).reshape(len(names), 3)
+        coordinates = np.array([positions[name] for name in names], dtype=np.float64).reshape(len(names), 3)
         included = ~np.isin(names, list(excluded))
-        return cls._compile(scene_id, names, places, adjacency, included)
+        return cls._compile(scene_id, names, coordinates, adjacency, included)
 
     @classmethod
     def read(cls, path: str | Path) -> SceneGraph:
-        """The graph of `<scene>_connectivity.json`; raises `DataError` where it breaks its own rules."""
+        """Read `<scene>_connectivity.json`; raises `DataError` if it is inconsistent."""
         path = Path(path)
         records = read_records(path, ViewpointRecord)
         names = [record.image_id for record in records]
         if len(set(names)) < len(names):
-            twice = next(name for index, name in enumerate(names) if name in names[:index])
-            raise DataError(f"{path}: viewpoint '{twice}' occurs twice")
+            repeated = next(name for index, name in enumerate(names) if name in names[:index])
+            raise DataError(f"{path}: viewpoint '{repeated}' occurs twice")
         for record in records:
             for key, expected in (("pose", 16), ("unobstructed", len(records))):
                 if (found := len(getattr(record, key))) != expected:
@@ -146,11 +146,11 @@ class SceneGraph:
         cls,
         scene_id: str,
         names: Sequence[str],
-        places: NDArray[np.float64],
+        positions: NDArray[np.float64],
         adjacency: NDArray[np.bool_],
         included: NDArray[np.bool_],
     ) -> SceneGraph:
-        """Drop what is not in the graph and lay out every viewpoint's candidates."""
+        """Remove excluded and isolated viewpoints and compute the candidates of the others."""
         adjacency = adjacency & included[:, None] & included[None, :] & ~np.eye(len(names), dtype=bool)
         connected = np.asarray(adjacency.any(axis=1))
         if not connected.any():
@@ -160,42 +160,42 @@ class SceneGraph:
             for index, name in enumerate(names)
             if not connected[index]
         }
-        kept = np.flatnonzero(connected)
-        places = places[kept]
-        here, there = np.nonzero(adjacency[np.ix_(kept, kept)])
+        rows = np.flatnonzero(connected)
+        positions = positions[rows]
+        here, there = np.nonzero(adjacency[np.ix_(rows, rows)])
 
-        # The simulator keeps positions in single precision; angles follow from those.
-        seen = direction(places.astype(np.float32)[there] - places.astype(np.float32)[here])
-        view_of = view_angles(seen)
+        # The simulator computes angles from positions in single precision.
+        target = direction(positions.astype(np.float32)[there] - positions.astype(np.float32)[here])
+        angles = view_angles(target)
         edges = np.arange(len(here))
-        nearest = np.where(view_of.visible, view_of.angular_distance, np.inf).argmin(axis=1)
-        first = view_of.visible.argmax(axis=1)
+        nearest = np.where(angles.visible, angles.angular_distance, np.inf).argmin(axis=1)
+        first = angles.visible.argmax(axis=1)
 
-        # Listed as the sweep over views 0..35 first meets them, within a view from its centre outwards.
-        order = np.lexsort((there, view_of.angular_distance[edges, first], first, here))
-        degree = np.bincount(here, minlength=len(kept))
+        # Order of the simulator: by the first view that shows the candidate, then from its centre outwards.
+        order = np.lexsort((there, angles.angular_distance[edges, first], first, here))
+        degree = np.bincount(here, minlength=len(rows))
         slot = edges - np.repeat(np.cumsum(degree) - degree, degree)
 
         def table(values: NDArray[Any], fill: float, dtype: type[np.generic]) -> NDArray[Any]:
-            out = np.full((len(kept), int(degree.max())), fill, dtype=dtype)
+            out = np.full((len(rows), int(degree.max())), fill, dtype=dtype)
             out[here[order], slot] = values[order]
             return out
 
         return cls(
             scene_id=scene_id,
-            viewpoints=tuple(names[index] for index in kept.tolist()),
-            positions=places,
+            viewpoints=tuple(names[index] for index in rows.tolist()),
+            positions=positions,
             neighbours=table(there, -1, np.int32),
             views=table(nearest, -1, np.int8),
-            headings=table(VIEW_HEADINGS[nearest] + view_of.heading[edges, nearest], 0.0, np.float64),
-            elevations=table(seen.elevation, 0.0, np.float64),
-            angular_distances=table(view_of.angular_distance[edges, nearest], 0.0, np.float64),
-            lengths=table(np.linalg.norm(places[there] - places[here], axis=1), 0.0, np.float64),
-            records=kept,
+            headings=table(VIEW_HEADINGS[nearest] + angles.heading[edges, nearest], 0.0, np.float64),
+            elevations=table(target.elevation, 0.0, np.float64),
+            angular_distances=table(angles.angular_distance[edges, nearest], 0.0, np.float64),
+            lengths=table(np.linalg.norm(positions[there] - positions[here], axis=1), 0.0, np.float64),
+            records=rows,
             left_out=left_out,
         )
 
-    # -- looking -----------------------------------------------------------------------------------------
+    # -- viewpoints --------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self.viewpoints)
@@ -208,13 +208,13 @@ class SceneGraph:
         return {viewpoint: index for index, viewpoint in enumerate(self.viewpoints)}
 
     def index(self, viewpoint: str) -> int:
-        """The row of `viewpoint`; raises `WorldError` that says why there is none."""
+        """Row of `viewpoint`; raises `WorldError` if it is not in the graph."""
         try:
             return self._order[viewpoint]
         except KeyError:
-            raise WorldError(self._absence(viewpoint)) from None
+            raise WorldError(self._absence_message(viewpoint)) from None
 
-    def _absence(self, viewpoint: str) -> str:
+    def _absence_message(self, viewpoint: str) -> str:
         reason = self.left_out.get(viewpoint)
         if reason == "excluded":
             return f"viewpoint '{viewpoint}' is excluded from scene '{self.scene_id}' (\"included\": false)"
@@ -226,12 +226,12 @@ class SceneGraph:
 
     @cached_property
     def degrees(self) -> NDArray[np.int64]:
-        """How many candidates each viewpoint has."""
+        """Number of candidates of each viewpoint, (P,)."""
         return (self.neighbours >= 0).sum(axis=1)
 
     @property
     def num_edges(self) -> int:
-        """How many undirected edges there are."""
+        """Number of undirected edges."""
         return int(self.degrees.sum()) // 2
 
     def edges(self) -> NDArray[np.int64]:
@@ -241,7 +241,7 @@ class SceneGraph:
         return np.stack([here, there], axis=1)[here < there]
 
     def adjacent(self, a: str, b: str) -> bool:
-        """Whether one step leads from `a` to `b`."""
+        """Whether `a` and `b` share an edge."""
         return self.index(b) in self.neighbours[self.index(a)]
 
     def candidates(self, viewpoint: str) -> list[Candidate]:
@@ -260,21 +260,21 @@ class SceneGraph:
         ]
 
     def navigable(self, viewpoint: str, view: int) -> list[NavigableLocation]:
-        """The neighbours visible in one view, from its centre outwards: the simulator's navigable list."""
+        """The neighbours visible in one view, from its centre outwards, as the simulator lists them."""
         row = self.index(viewpoint)
-        around = self.neighbours[row, : self.degrees[row]]
-        offsets = self.positions.astype(np.float32)[around] - self.positions.astype(np.float32)[row]
-        seen = view_angles(direction(offsets))
-        order = np.lexsort((around, seen.angular_distance[:, view]))
+        neighbours = self.neighbours[row, : self.degrees[row]]
+        offsets = self.positions.astype(np.float32)[neighbours] - self.positions.astype(np.float32)[row]
+        angles = view_angles(direction(offsets))
+        order = np.lexsort((neighbours, angles.angular_distance[:, view]))
         return [
             NavigableLocation(
-                viewpoint=self.viewpoints[around[slot]],
-                heading=float(seen.heading[slot, view]),
-                elevation=float(seen.elevation[slot, view]),
+                viewpoint=self.viewpoints[neighbours[slot]],
+                heading=float(angles.heading[slot, view]),
+                elevation=float(angles.elevation[slot, view]),
                 distance=float(np.linalg.norm(offsets[slot].astype(np.float64))),
             )
             for slot in order
-            if seen.visible[slot, view]
+            if angles.visible[slot, view]
         ]
 
     # -- distances ---------------------------------------------------------------------------------------
@@ -284,42 +284,42 @@ class SceneGraph:
         here, slot = np.nonzero(self.neighbours >= 0)
         size = (len(self), len(self))
         weights = csr_array((self.lengths[here, slot], (here, self.neighbours[here, slot])), shape=size)
-        distances, before = dijkstra(weights, return_predecessors=True)
-        # On an undirected graph, the node before u on the way from v is the one after u on the way to v.
-        return distances, np.ascontiguousarray(before.T)
+        distances, predecessors = dijkstra(weights, return_predecessors=True)
+        # In an undirected graph, the predecessor of u on a path from v is the successor of u on a path to v.
+        return distances, np.ascontiguousarray(predecessors.T)
 
     @property
     def distances(self) -> NDArray[np.float64]:
-        """Shortest walking distance between all pairs, metres (P, P); inf where there is no way."""
+        """Shortest path lengths between all pairs in metres, (P, P); inf if there is no path."""
         return self._routes[0]
 
     @property
     def next_steps(self) -> NDArray[np.int32]:
-        """`[u, v]` is the row after u on a shortest path to v (P, P); -9999 where there is none or u is v."""
+        """Row after u on a shortest path to v, (P, P); -9999 if there is no path or u is v."""
         return self._routes[1]
 
     def distance(self, a: str, b: str) -> float:
-        """Shortest walking distance from `a` to `b` in metres."""
+        """Length of a shortest path from `a` to `b` in metres."""
         return float(self.distances[self.index(a), self.index(b)])
 
     def shortest_path(self, a: str, b: str) -> list[str]:
-        """The viewpoints of a shortest path, both ends included; `WorldError` where there is no way."""
-        at, goal = self.index(a), self.index(b)
-        if not np.isfinite(self.distances[at, goal]):
+        """Viewpoints of a shortest path, both ends included; raises `WorldError` if there is no path."""
+        start, goal = self.index(a), self.index(b)
+        if not np.isfinite(self.distances[start, goal]):
             raise WorldError(f"scene '{self.scene_id}': no way leads from '{a}' to '{b}'")
-        path = [at]
+        path = [start]
         while path[-1] != goal:
             path.append(int(self.next_steps[path[-1], goal]))
         return [self.viewpoints[row] for row in path]
 
     @property
     def is_connected(self) -> bool:
-        """Whether every viewpoint can be reached from every other."""
+        """Whether all pairs of viewpoints are connected."""
         return bool(np.isfinite(self.distances).all())
 
 
 def scene_ids(directory: str | Path) -> list[str]:
-    """The scenes that a connectivity folder holds, from the files themselves, sorted."""
+    """The scene ids of the files of a connectivity folder, sorted."""
     directory = Path(directory)
     scenes = [name.removesuffix(SUFFIX) for name in _entries(directory) if name.endswith(SUFFIX)]
     if not scenes:
@@ -328,7 +328,7 @@ def scene_ids(directory: str | Path) -> list[str]:
 
 
 def listed_scene_ids(directory: str | Path) -> list[str] | None:
-    """The scenes that `scans.txt` names, in its order; None where the folder has no such file."""
+    """The scene ids in `scans.txt`, in its order; None if there is no such file."""
     directory = Path(directory)
     return read_text(directory / "scans.txt").split() if "scans.txt" in _entries(directory) else None
 
@@ -341,11 +341,11 @@ def _entries(directory: Path) -> list[str]:
 
 
 def read_scenes(directory: str | Path, scenes: Iterable[str] | None = None) -> dict[str, SceneGraph]:
-    """The graphs of the named scenes (default: all) of a connectivity folder."""
+    """Read the graphs of some scenes (default: all) of a connectivity folder, sorted by scene id."""
     directory = Path(directory)
     present = scene_ids(directory)
-    wanted = present if scenes is None else sorted(set(scenes))
-    for scene in wanted:
+    selected = present if scenes is None else sorted(set(scenes))
+    for scene in selected:
         if scene not in set(present):
             raise DataError(f"{directory}: no {scene}{SUFFIX}; the folder holds {len(present)} other scenes")
-    return {scene: SceneGraph.read(directory / f"{scene}{SUFFIX}") for scene in wanted}
+    return {scene: SceneGraph.read(directory / f"{scene}{SUFFIX}") for scene in selected}
