@@ -108,5 +108,5 @@ def test_imports_inside_a_folder_have_no_cycle(room: str) -> None:
 
 
 def test_loading_the_world_and_the_tasks_does_not_load_torch() -> None:
-    program = "import sys, esceme.cli.score, esceme.tasks.doctor; sys.exit('torch' in sys.modules)"
+    program = "import sys, esceme.cli.score_command, esceme.tasks.doctor; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

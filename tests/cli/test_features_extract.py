@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from esceme.cli.features import extract
+from esceme.cli.features_command import extract
 from esceme.errors import ConfigError, DataError
 from esceme.perception.encoders import encode_panorama, make_encoder
 from esceme.perception.views import read_panorama
@@ -95,7 +95,7 @@ def test_an_interruption_leaves_nothing(
             raise KeyboardInterrupt
         return read_panorama(path)
 
-    monkeypatch.setattr("esceme.cli.features.read_panorama", read_until_stopped)
+    monkeypatch.setattr("esceme.cli.features_command.read_panorama", read_until_stopped)
     with pytest.raises(KeyboardInterrupt):
         extract(panoramas, out=tmp_path / "f.hdf5")
     assert {path.name for path in tmp_path.iterdir()} == {"panoramas"}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from esceme.cli.features import semantic
+from esceme.cli.features_command import semantic
 from esceme.errors import ConfigError, DataError
 
 

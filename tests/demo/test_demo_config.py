@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from esceme.cli.evaluate import default_folder
+from esceme.cli.evaluate_command import default_folder
 from esceme.demo import DemoConfig
 from esceme.demo.demo_config import PROTOCOL_RUNS, SPLITS, result_folder
 from esceme.errors import ConfigError

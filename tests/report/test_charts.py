@@ -63,7 +63,7 @@ def test_unknown_file_ending_is_refused(tmp_path: Path) -> None:
 
 
 def test_importing_the_package_and_the_score_command_does_not_load_matplotlib() -> None:
-    program = "import sys, esceme.cli.score, esceme.report; sys.exit('matplotlib' in sys.modules)"
+    program = "import sys, esceme.cli.score_command, esceme.report; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 

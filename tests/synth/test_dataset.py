@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from esceme import __version__
-from esceme.cli.features import extract
+from esceme.cli.features_command import extract
 from esceme.errors import ConfigError, DataError
 from esceme.files import read_json
 from esceme.perception.views import find_panoramas, read_panorama

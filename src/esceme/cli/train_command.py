@@ -19,8 +19,8 @@ from rich.table import Table
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
 
 from esceme.agents import AGENTS
-from esceme.cli.bar import Bar, measures_of
 from esceme.cli.console import label_of, note, print_json, progress, shown, tables
+from esceme.cli.training_progress import Bar, measures_of
 from esceme.config import Experiment
 from esceme.errors import ConfigError, DataError
 from esceme.evaluation.options import SCRIPTED

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from esceme.cli import main
-from esceme.cli.evaluate import default_folder
+from esceme.cli.evaluate_command import default_folder
 from esceme.evaluation import EvaluationConfig, read_result
 from esceme.memory import MemoryBank, save_bank
 from esceme.memory.bank_file import read_header
