@@ -166,8 +166,8 @@ def record(variant: str, folder: Path, references: ReferenceData) -> None:
     training = TrainingFile(
         variant=variant,
         flags=flags,
-        imitation=trainer.imitate(taught, FORWARD_MODES["step by step"]),
-        a2c=trainer.reinforce(taught, actions),
+        imitation=trainer.imitate(empty, FORWARD_MODES["step by step"]),
+        a2c=trainer.reinforce(msgspec.structs.replace(empty, actions=actions)),
     )
     _write(HERE / variant / "train_il_a2c.json.gz", training)
 

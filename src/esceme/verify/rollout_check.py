@@ -311,7 +311,9 @@ def _compare_pass(
         for step in batch.steps:
             rows = [len(step.raw_logits), len(step.nav_types), len(step.hist_lens)]
             comparison.add("passes.batches.steps (rows)", rows, [len(own.paths)] * 3, 0.0)
-        paths, own_paths = ([[_pose(*pose) for pose in path] for path in each.paths] for each in (batch, own))
+        paths, own_paths = (
+            [[_pose(*pose) for pose in path] for path in rollout.paths] for rollout in (batch, own)
+        )
         comparison.add("passes.batches.paths", paths, own_paths, ANGLE_TOLERANCE)
     _compare_memory(stored, ours, comparison)
     if num_ties:

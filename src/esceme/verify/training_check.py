@@ -55,6 +55,7 @@ MIN_SCALE, MIN_NORM_SCALE = 0.1, 0.01
 """Smaller stored values count as these: a difference of 1e-5 in a loss or value, and of 1e-6 in the norm of a
 gradient, is noise in single precision. The gradients of key biases are only noise."""
 FORWARD_MODES: dict[str, Decide] = {"at once": forward_all, "step by step": forward_stepwise}
+REWARD_ROWS = ("reward", "mask", "distance", "nDTW")
 STOPPED = -1
 """The stored action of an episode that stops or has stopped."""
 GradientNorms = dict[str, float | None]
@@ -148,14 +149,14 @@ def check_training(name: str, path: Path, references: ReferenceData, report: Ver
             comparison.add_missing("IL")
         else:
             for mode, decide in trainer.forward_modes.items():
-                ours = trainer.imitate(stored.imitation.items, decide)
-                _compare_imitation(stored.imitation, ours, mode, comparison)
+                ours = trainer.imitate(stored.imitation, decide)
+                _compare_rollout("IL", stored.imitation, ours, comparison, f" ({mode})")
         if stored.a2c is None or not stored.a2c.items:
             comparison.add_missing("A2C")
         elif not files.has(CRITIC):
             report.skipped.append(Skipped(name, f"A2C: there is no {CRITIC} beside it"))
         else:
-            _compare_a2c(stored.a2c, trainer.reinforce(stored.a2c.items, stored.a2c.actions), comparison)
+            _compare_a2c(stored.a2c, trainer.reinforce(stored.a2c), comparison)
         report.used |= files.used
     finally:
         comparison.add_to(report)
@@ -208,9 +209,9 @@ class ReferenceTrainer:
             del modes["at once"]
         return modes
 
-    def imitate(self, items: list[TrainingItem], decide: Decide) -> ImitationRollout:
-        """Compute losses and gradients of a teacher-forced rollout; `decide` is a forward mode."""
-        trainer, episodes, decisions = *self._begin(items), list[Decision]()
+    def imitate(self, rollout: TrainingRollout, decide: Decide) -> ImitationRollout:
+        """Roll the items out with teacher forcing and compute gradients; `decide` is a forward mode."""
+        trainer, episodes, decisions = *self._begin(rollout), list[Decision]()
 
         def record(*arguments: Any, **keywords: Any) -> Decision:
             decisions.append(decide(*arguments, **keywords))
@@ -232,7 +233,7 @@ class ReferenceTrainer:
             self._stored_action(actions, step, None) for step, actions in enumerate(demonstrations.chosen)
         ]
         return ImitationRollout(
-            items=items,
+            items=rollout.items,
             actions=_action_table(demonstrations.walks, demonstrations.row, actions),
             loss=losses if target is None else float(loss.detach()),
             logs=logs,
@@ -240,11 +241,11 @@ class ReferenceTrainer:
             paths=_paths(self.atlas, demonstrations.walks),
         )
 
-    def reinforce(self, items: list[TrainingItem], actions: Sequence[Sequence[int]]) -> A2CRollout:
-        """Compute A2C's losses and gradients of a rollout with these actions."""
-        trainer, episodes = self._begin(items)
+    def reinforce(self, rollout: TrainingRollout) -> A2CRollout:
+        """Repeat a rollout with its actions and compute A2C's gradients."""
+        trainer, episodes = self._begin(rollout)
         source = SingleBatch(self.atlas, episodes)
-        forced = ForcedActions(trainer.navigator, self.atlas, source.trajectories, actions)
+        forced = ForcedActions(trainer.navigator, self.atlas, source.trajectories, rollout.actions)
         reward = RecordingReward(self.atlas, source.trajectories)
         steps, final_values = sample_rollout(
             forced.navigator,
@@ -267,7 +268,7 @@ class ReferenceTrainer:
         ]
         total = float(loss.detach())
         return A2CRollout(
-            items=items,
+            items=rollout.items,
             loss=total if targets else list(self._episode_losses(steps, final_values, trainer.training)),
             grad_norms=_gradient_norms(trainer.navigator),
             paths=_paths(self.atlas, source.trajectories),
@@ -288,11 +289,9 @@ class ReferenceTrainer:
         first = num_actions - num_history
         return torch.where(chosen < first, chosen + num_history, chosen - first)
 
-    def _begin(self, items: Sequence[TrainingItem]) -> tuple[Trainer, list[Episode]]:
-        """A trainer with an empty memory and no gradients, and the episodes of the items."""
-        vocabulary = self.navigator.agent.config.vocabulary
-        rollout = TrainingRollout(items=list(items), actions=[], loss=[], grad_norms={}, paths=[])
-        episodes = rollout.episodes(vocabulary)
+    def _begin(self, rollout: TrainingRollout) -> tuple[Trainer, list[Episode]]:
+        """A trainer with an empty memory and no gradients, and the episodes of the rollout."""
+        episodes = rollout.episodes(self.navigator.agent.config.vocabulary)
         self.navigator.zero_grad(set_to_none=True)
         trainer = Trainer(
             self.navigator,
@@ -482,40 +481,37 @@ def _gradient_norms(navigator: Navigator) -> GradientNorms:
 # -- comparison --------------------------------------------------------------------------------------------
 
 
-def _compare_imitation(
-    stored: ImitationRollout, ours: ImitationRollout, mode: str, comparison: FileComparison
+def _compare_rollout(
+    key: str,
+    stored: ImitationRollout | A2CRollout,
+    ours: ImitationRollout | A2CRollout,
+    comparison: FileComparison,
+    mode: str = "",
 ) -> None:
-    comparison.add(f"IL.actions ({mode})", stored.actions, ours.actions, 0.0)
-    comparison.add(f"IL.paths ({mode})", stored.paths, ours.paths, 0.0)
-    _add(f"IL.loss ({mode})", stored.losses, ours.losses, comparison)
-    _add(f"IL.logs.IL_loss ({mode})", stored.logs.loss, ours.logs.loss, comparison)
-    if stored.logs.target or ours.logs.target:
-        _add(f"IL.logs.GP_loss ({mode})", stored.logs.target or [], ours.logs.target or [], comparison)
-    _compare_norms(f"IL.grad_norms ({mode})", stored.grad_norms, ours.grad_norms, comparison)
+    actions = "sampled_actions" if key == "A2C" else "actions"
+    comparison.add(f"{key}.{actions}{mode}", stored.actions, ours.actions, 0.0)
+    comparison.add(f"{key}.paths{mode}", stored.paths, ours.paths, 0.0)
+    _add(f"{key}.loss{mode}", stored.losses, ours.losses, comparison)
+    stored_logs, own_logs = msgspec.to_builtins(stored.logs), msgspec.to_builtins(ours.logs)
+    for name in own_logs:
+        if stored_logs[name] or own_logs[name]:
+            _add(f"{key}.logs.{name}{mode}", stored_logs[name] or [], own_logs[name] or [], comparison)
+    _compare_norms(f"{key}.grad_norms{mode}", stored.grad_norms, ours.grad_norms, comparison)
 
 
 def _compare_a2c(stored: A2CRollout, ours: A2CRollout, comparison: FileComparison) -> None:
-    comparison.add("A2C.sampled_actions", stored.actions, ours.actions, 0.0)
-    comparison.add("A2C.paths", stored.paths, ours.paths, 0.0)
+    _compare_rollout("A2C", stored, ours, comparison)
+    _add("A2C.total_grad_norm_before_clip", [stored.grad_norm], [ours.grad_norm], comparison)
     comparison.add("A2C.critic_calls (how many)", len(stored.values), len(ours.values), 0.0)
     for values, own_values in zip(stored.values, ours.values, strict=False):
         _add("A2C.critic_calls", values, own_values, comparison)
-    if stored.rewards:
-        comparison.add("A2C.rewards (how many)", len(stored.rewards), len(ours.rewards), 0.0)
-        for step, own_step in zip(stored.rewards, ours.rewards, strict=False):
-            comparison.add("A2C.rewards (kinds)", len(step), len(own_step), 0.0)
-            for kind, row, own_row in zip(
-                ("reward", "mask", "distance", "nDTW"), step, own_step, strict=False
-            ):
-                _add(f"A2C.rewards.{kind}", row, own_row, comparison)
-    _add("A2C.loss", stored.losses, ours.losses, comparison)
-    for key in ("entropy", "critic_loss", "policy_loss", "total", "loss"):
-        name = "RL_loss" if key == "loss" else key
-        _add(f"A2C.logs.{name}", getattr(stored.logs, key), getattr(ours.logs, key), comparison)
-    if stored.logs.target or ours.logs.target:
-        _add("A2C.logs.GP_loss", stored.logs.target or [], ours.logs.target or [], comparison)
-    _compare_norms("A2C.grad_norms", stored.grad_norms, ours.grad_norms, comparison)
-    _add("A2C.total_grad_norm_before_clip", [stored.grad_norm], [ours.grad_norm], comparison)
+    if not stored.rewards:
+        return
+    comparison.add("A2C.rewards (how many)", len(stored.rewards), len(ours.rewards), 0.0)
+    for step, own_step in zip(stored.rewards, ours.rewards, strict=False):
+        comparison.add("A2C.rewards (kinds)", len(step), len(own_step), 0.0)
+        for kind, row, own_row in zip(REWARD_ROWS, step, own_step, strict=False):
+            _add(f"A2C.rewards.{kind}", row, own_row, comparison)
 
 
 def _compare_norms(
