@@ -121,22 +121,24 @@ def learn(
     """What iterations of each experiment take, after those to warm up; for a process of its own."""
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    together = Clocked.join()
-    assert isinstance(together, Clocked)
+    process_group = Clocked.from_environment()
+    assert isinstance(process_group, Clocked)
     found = []
     for experiment in experiments:
-        course = prepare(experiment, data, Path("nowhere"), callback=TrainingCallback(), together=together)
+        course = prepare(
+            experiment, data, Path("nowhere"), callback=TrainingCallback(), process_group=process_group
+        )
         course.atlas.panorama_features(np.arange(len(course.atlas)))  # so that they need not be read later
-        lived = [iterate(course.trainer, together, number) for number in range(warm_up + measured)]
+        lived = [iterate(course.trainer, process_group, number) for number in range(warm_up + measured)]
         found.append(lived[warm_up:])
-    together.leave()
+    process_group.destroy()
     return found
 
 
-def iterate(trainer: Trainer, together: Clocked, iteration: int) -> Spent:
-    """What one iteration takes, begun by all together."""
-    together.gather(None)
-    together.spent(0.0)
+def iterate(trainer: Trainer, process_group: Clocked, iteration: int) -> Spent:
+    """What one iteration takes, begun by all process_group."""
+    process_group.all_gather(None)
+    process_group.spent(0.0)
     begin = time.perf_counter()
-    trainer.iterate(iteration)
-    return together.spent(time.perf_counter() - begin)
+    trainer.training_step(iteration)
+    return process_group.spent(time.perf_counter() - begin)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from benchmarks.company import best, in_company, lost
 from benchmarks.measure import Found, Ratio, Result, both_sides
@@ -24,9 +25,14 @@ from esceme.agents import HAMT, HamtConfig
 from esceme.checkpoints import SWITCHES
 from esceme.config import Experiment
 from esceme.learning import MemoryDropout, Trainer, TrainingCallback, TrainingMemory, TrainingRun
-from esceme.learning.losses import imitation
-from esceme.learning.rollouts import Decide, Demonstrations, forward_all, forward_stepwise, teacher_rollout
-from esceme.learning.trainer import Stream
+from esceme.learning.rollouts import (
+    Demonstrations,
+    ForwardFunction,
+    forward_all,
+    forward_stepwise,
+    teacher_rollout,
+)
+from esceme.learning.trainer import EpisodeStream
 from esceme.memory import CandidateEnhancing
 from esceme.navigator import Navigator
 from esceme.recipes import RECIPES
@@ -94,7 +100,7 @@ def enrol(experiment: Experiment, world: Path) -> TrainingRun:
 
 def batches(trainer: Trainer, iteration: int) -> tuple[list[Episode], list[Episode]]:
     """Whom an iteration imitates, and whose walks it samples."""
-    streams, size = trainer._streams, trainer.training.batch
+    streams, size = trainer._streams, trainer.config.batch
     turn, number = divmod(iteration, len(streams))
     return streams[number].batch(2 * turn, size), streams[number].batch(2 * turn + 1, size)
 
@@ -122,14 +128,14 @@ class Lesson(NamedTuple):
     @property
     def size(self) -> str:
         """In words."""
-        return f"{len(self.told.walks)} walks, {len(self.told.labels)} decisions"
+        return f"{len(self.told.trajectories)} walks, {len(self.told.labels)} decisions"
 
-    def learn(self, decide: Decide) -> Tensor:
+    def learn(self, decide: ForwardFunction) -> Tensor:
         """Forward and backward; the logits."""
-        self.memory.begin([walk.episode for walk in self.told.walks], np.random.default_rng(0))
+        self.memory.begin_rollout([walk.episode for walk in self.told.trajectories], np.random.default_rng(0))
         self.navigator.zero_grad()
         logits = decide(self.navigator, self.atlas, self.told, self.memory, encode=self.encode).logits
-        imitation(logits, self.told.labels).backward()
+        functional.cross_entropy(logits, self.told.labels, reduction="sum").backward()
         return logits.detach()
 
     def compare(self) -> Sides:
@@ -171,8 +177,10 @@ def known_walks(course: TrainingRun, batch: int | None = None) -> Lesson:
     """The reference paths of a course's first batch, or of one of another size."""
     memory, atlas = course.trainer.memory, course.atlas
     assert memory is not None
-    episodes = course.trainer._streams[0].batch(0, batch or course.trainer.training.batch)
-    told = teacher_rollout(atlas, episodes, teacher_by_step(atlas), max_steps=course.config.max_steps)
+    episodes = course.trainer._streams[0].batch(0, batch or course.trainer.config.batch)
+    told = teacher_rollout(
+        atlas, episodes, teacher_by_step(atlas), max_steps=course.navigator_config.max_steps
+    )
     return Lesson(course.trainer.navigator.train(), atlas, memory, told, course.encode)
 
 
@@ -188,7 +196,7 @@ def at_paper_size(world: Path) -> Found:
 def paper_lesson(task: str, world: Path) -> Lesson:
     """A few walks of a task; network, features and instructions are drawn."""
     folder, rng = DataFolder(world), np.random.default_rng(0)
-    episodes = Stream(list(TASKS[task].read(folder.require(task, "train"))), seed=0).batch(0, WALKS)
+    episodes = EpisodeStream(list(TASKS[task].read(folder.require(task, "train"))), seed=0).batch(0, WALKS)
     graphs = read_scenes(folder.connectivity, {episode.scene_id for episode in episodes})
     keys = [f"{scene}_{name}" for scene, graph in graphs.items() for name in graph.viewpoints]
     features = rng.standard_normal((len(keys), VIEWS, WIDTH), np.float32)
@@ -248,7 +256,7 @@ def both_iterate(trainer: Trainer, obvious: Obvious, iteration: int) -> Sides:
     begin = time.process_time()
     told = obvious.iterate(iteration, *batches(trainer, iteration))
     middle = time.process_time()
-    said = trainer.iterate(iteration)
+    said = trainer.training_step(iteration)
     end = time.process_time()
     apart = (abs(value - said[name]) / max(1.0, abs(value)) for name, value in told.items())
     return Sides(middle - begin, end - middle, max(apart))

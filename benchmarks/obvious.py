@@ -21,8 +21,8 @@ from torch.nn import functional
 from benchmarks.scoring import warp
 from benchmarks.spelt_out import Sights, SpeltOut
 from esceme.agents.base import Decision
-from esceme.learning import Training
-from esceme.learning.trainer import IMITATING, SAMPLING
+from esceme.learning import TrainingConfig
+from esceme.learning.trainer import IMITATION, SAMPLING
 from esceme.navigator import Navigator
 from esceme.tasks.episode import SUCCESS_WITHIN, Episode
 from esceme.tasks.split import InstructionEncoder
@@ -82,14 +82,14 @@ class Obvious:
         self,
         navigator: Navigator,
         atlas: Atlas,
-        training: Training,
+        training: TrainingConfig,
         *,
         encode: InstructionEncoder,
         max_steps: int,
         seed: int,
     ) -> None:
         """Copy the arrays of an atlas into dictionaries."""
-        assert training.completeness.way == "drawn", "expected the mode of the small recipes"
+        assert training.memory_dropout.mode == "sampled", "expected the mode of the small recipes"
         self.navigator, self.network, self.training = navigator, SpeltOut(navigator), training
         self.encode, self.max_steps, self.seed = encode, max_steps, seed
         self.graphs = atlas.graphs
@@ -128,13 +128,13 @@ class Obvious:
         norm = nn.utils.clip_grad_norm_(self.learned, self.training.clip)
         for optimiser in self.optimisers:
             for group in optimiser.param_groups:
-                group["lr"] = self.training.rate_at(iteration)
+                group["lr"] = self.training.learning_rate_at(iteration)
             optimiser.step()
-        return {"imitation": float(imitation.detach()), "gradient": float(norm), **metrics}
+        return {"imitation": float(imitation.detach()), "gradient_norm": float(norm), **metrics}
 
     def imitate(self, episodes: Sequence[Episode], iteration: int) -> Tensor:
         """The cross-entropy of the reference path, divided by the batch."""
-        items, loss = self.begin(episodes, iteration, IMITATING), torch.zeros(())
+        items, loss = self.begin(episodes, iteration, IMITATION), torch.zeros(())
         text = self.network.read([self.encode(episode) for episode in episodes])
         for step in range(self.max_steps):
             seen = [self.observe(item) for item in items]
@@ -208,10 +208,10 @@ class Obvious:
     def draw_share(self, draw: np.random.Generator) -> float:
         """Sample the share of a scene's memory that remains visible."""
         which, share = draw.random(2)
-        completeness = self.training.completeness
-        if which < completeness.full:
+        dropout = self.training.memory_dropout
+        if which < dropout.full_probability:
             return 1.0
-        return 0.0 if which < completeness.full + completeness.empty else float(share)
+        return 0.0 if which < dropout.full_probability + dropout.empty_probability else float(share)
 
     def observe(self, item: Item) -> Sight:
         """Observe one item: its candidates, and STOP with the maximum over all views."""

@@ -1,10 +1,10 @@
 """Studies of learning: the same recipes with several seeds, and tables with paired intervals.
 
     python -m benchmarks.studies demo          the demo's claim, on the embedded world
-    python -m benchmarks.studies completeness  how complete memory is in training, on the embedded world
+    python -m benchmarks.studies memory-dropout how complete memory is in training, on the embedded world
     python -m benchmarks.studies r2r           real R2R by objects and rooms (needs the datasets)
-    python -m benchmarks.studies r2r-completeness
-    python -m benchmarks.studies agents        other agents and other ways to read a memory, embedded world
+    python -m benchmarks.studies r2r-memory-dropout
+    python -m benchmarks.studies agents        other agents and other modes to read a memory, embedded world
     python -m benchmarks.studies tours         the demo's agents on tours (IVLN), embedded world
 
 A study that was interrupted goes on where it was; what is done is not done again. Differences are between
@@ -28,7 +28,7 @@ import torch
 from esceme.config import Experiment
 from esceme.evaluation import EvaluationConfig, Result, compare, evaluate, read_result
 from esceme.learning import MemoryDropout
-from esceme.learning.memory_dropout import Way
+from esceme.learning.memory_dropout import Mode
 from esceme.metrics import TOUR_METRICS
 from esceme.recipes import RECIPES
 from esceme.synth import WorldConfig, embedded_world
@@ -41,7 +41,7 @@ WITH_MEMORY = ("cold", "two-pass", "episodic", "masked", "oracle")
 FURTHER = (("cold", "two-pass"), ("masked", "cold"))
 """What is compared besides."""
 LED = " led"
-"""After a protocol: ways between the episodes of tours are remembered."""
+"""After a protocol: modes between the episodes of tours are remembered."""
 LONGEST = 20
 """Episodes of a tour."""
 SPLIT = "val_unseen"
@@ -89,10 +89,11 @@ def _world() -> Path:
     return embedded_world(WorldConfig("small"))
 
 
-def _completeness(recipe: str, training: dict[str, Any], after: str = "") -> tuple[Job, ...]:
-    ways: tuple[Way, ...] = ("as-released", "reset", "forgetting", "drawn")
+def _memory_dropout(recipe: str, training: dict[str, Any], after: str = "") -> tuple[Job, ...]:
+    modes: tuple[Mode, ...] = ("as-released", "reset", "forgetting", "sampled")
     return tuple(
-        Job(way, recipe, {**training, "completeness": MemoryDropout(way=way)}, SHOWN, after) for way in ways
+        Job(mode, recipe, {**training, "memory_dropout": MemoryDropout(mode=mode)}, SHOWN, after)
+        for mode in modes
     )
 
 
@@ -109,14 +110,14 @@ STUDIES = {
         _world,
         "none none",
     ),
-    "completeness": Study(
-        (Job("none", "r2r-small"), *_completeness("r2r-small-esceme", {})), _world, "none none"
+    "memory-dropout": Study(
+        (Job("none", "r2r-small"), *_memory_dropout("r2r-small-esceme", {})), _world, "none none"
     ),
-    "r2r-completeness": Study(
+    "r2r-memory-dropout": Study(
         (
             Job("shared", "r2r-semantic-small", PRETRAINING, ()),
             Job("none", "r2r-semantic-small", FINE_TUNING, after="shared"),
-            *_completeness("r2r-semantic-small-esceme", FINE_TUNING, after="shared"),
+            *_memory_dropout("r2r-semantic-small-esceme", FINE_TUNING, after="shared"),
         ),
         default_data,
         "none none",

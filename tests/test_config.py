@@ -11,15 +11,15 @@ import pytest
 from esceme.agents import HamtConfig, Seq2SeqConfig, StopConfig
 from esceme.config import Experiment, as_json, flatten, from_json
 from esceme.errors import ConfigError
-from esceme.learning import MemoryDropout, Training, Validation
+from esceme.learning import MemoryDropout, TrainingConfig, ValidationConfig
 from esceme.memory import CandidateEnhancingConfig
 from esceme.runs import NavigatorConfig
 
 WITH_MEMORY = Experiment(
     differences=("a", "b"),
     navigator=NavigatorConfig(reader=CandidateEnhancingConfig(pooling="mean")),
-    training=Training(completeness=MemoryDropout(way="drawn")),
-    validation=Validation(splits=("val_unseen",)),
+    training=TrainingConfig(memory_dropout=MemoryDropout(mode="sampled")),
+    validation=ValidationConfig(splits=("val_unseen",)),
 )
 
 
@@ -34,20 +34,32 @@ def agent(**values: Any) -> Experiment:
 @pytest.mark.parametrize(
     ("make", "values", "message"),
     [
-        (Training, {"batch": 0}, "batch: expected at least 1, found 0"),
-        (Training, {"iterations": 0}, "iterations: expected at least 1, found 0"),
-        (Training, {"learning_rate": 0.0}, "learning_rate: expected a number above 0, found 0.0"),
-        (Training, {"learning_rate": float("nan")}, "learning_rate: expected a number above 0, found nan"),
-        (Training, {"discount": 1.1}, "discount: expected a number from 0 to 1, found 1.1"),
-        (Training, {"teacher": "nobody"}, "teacher 'nobody': expected one of time, location, shortest"),
-        (Training, {"weight_decay": float("inf")}, "weight_decay: expected 0 or more, found inf"),
-        (Training, {"entropy_weight": float("inf")}, "entropy_weight: expected 0 or more, found inf"),
-        (Training, {"imitation_weight": float("nan")}, "imitation_weight: expected 0 or more, found nan"),
-        (Training, {"method": "dagger", "dagger_teacher": "time"}, "dagger_teacher 'time': "),
-        (MemoryDropout, {"full": 0.8, "empty": 0.4}, "full 0.8 and empty 0.4: expected a sum of at most 1"),
-        (Validation, {"memory": "warm"}, "memory 'warm': expected one of cold, two-pass, "),
-        (Validation, {"every": 0}, "every 0, limit 0: expected at least 1, and 0 or more"),
-        (Validation, {"splits": ("val_seen",)}, "best_split 'val_unseen': expected one of the splits"),
+        (TrainingConfig, {"batch": 0}, "batch: expected at least 1, found 0"),
+        (TrainingConfig, {"iterations": 0}, "iterations: expected at least 1, found 0"),
+        (TrainingConfig, {"learning_rate": 0.0}, "learning_rate: expected a number above 0, found 0.0"),
+        (
+            TrainingConfig,
+            {"learning_rate": float("nan")},
+            "learning_rate: expected a number above 0, found nan",
+        ),
+        (TrainingConfig, {"discount": 1.1}, "discount: expected a number from 0 to 1, found 1.1"),
+        (TrainingConfig, {"teacher": "nobody"}, "teacher 'nobody': expected one of time, location, shortest"),
+        (TrainingConfig, {"weight_decay": float("inf")}, "weight_decay: expected 0 or more, found inf"),
+        (TrainingConfig, {"entropy_weight": float("inf")}, "entropy_weight: expected 0 or more, found inf"),
+        (
+            TrainingConfig,
+            {"imitation_weight": float("nan")},
+            "imitation_weight: expected 0 or more, found nan",
+        ),
+        (TrainingConfig, {"method": "dagger", "dagger_teacher": "time"}, "dagger_teacher 'time': "),
+        (
+            MemoryDropout,
+            {"full_probability": 0.8, "empty_probability": 0.4},
+            "full_probability 0.8 and empty_probability 0.4: expected a sum",
+        ),
+        (ValidationConfig, {"memory": "warm"}, "memory 'warm': expected one of cold, two-pass, "),
+        (ValidationConfig, {"every": 0}, "every 0, limit 0: expected at least 1, and 0 or more"),
+        (ValidationConfig, {"splits": ("val_seen",)}, "best_split 'val_unseen': expected one of the splits"),
         (Experiment, {"hold_out": -1}, "hold_out: expected at least 0, found -1"),
         (Experiment, {"min_word_count": 0}, "min_word_count: expected at least 1, found 0"),
         (Experiment, {"feature_width": 0}, "feature_width: expected at least 1, found 0"),
@@ -135,4 +147,4 @@ def test_malformed_json_is_refused(change: dict[str, Any], message: str) -> None
 def test_flatten_joins_names_with_dots() -> None:
     flat = flatten(as_json(replace(WITH_MEMORY, seed=3)))
     assert flat["navigator.reader.pooling"] == "mean" and flat["seed"] == 3
-    assert flat["training.completeness.way"] == "drawn"
+    assert flat["training.memory_dropout.mode"] == "sampled"

@@ -151,14 +151,14 @@ def test_a_row_of_the_paper_takes_an_iteration(name: str, datasets: Path, tmp_pa
         "vision": navigator.agent.cross_layers[0],
         "action": navigator.agent.action,
     }
-    expected = {"imitation", "gradient"}
+    expected = {"imitation", "gradient_norm"}
     if experiment.training.method != "imitation":
         parts["critic"] = navigator.agent.critic
         expected |= {"policy", "critic", "entropy", "reward"}
     if navigator.reader.uses_memory:
         parts["reader"] = navigator.reader
     before = {part: fingerprint(module) for part, module in parts.items()}
-    said = trainer.iterate(0)
+    said = trainer.training_step(0)
     assert all(math.isfinite(value) for value in said.values())
     assert expected <= set(said)
     learned = {part for part, module in parts.items() if fingerprint(module) != before[part]}
@@ -168,7 +168,7 @@ def test_a_row_of_the_paper_takes_an_iteration(name: str, datasets: Path, tmp_pa
     }
     assert learned == set(parts) - frozen
     assert frozen == FROZEN.get("tdstp" if "tdstp" in name else experiment.navigator.task, set())
-    assert len(course.sets[experiment.validation.best_split]) > 0
+    assert len(course.validation_sets[experiment.validation.best_split]) > 0
     assert not (tmp_path / "run").exists()  # nothing is kept of it
 
 

@@ -124,7 +124,7 @@ COMMON: dict[str, Any] = {
     "training.decay": "constant",
     "training.warm_up": 0,
     "training.teacher": "time",
-    "training.completeness.way": "as-released",
+    "training.memory_dropout.mode": "as-released",
     "validation.memory": "cold",
     "text": "encoded",
     "seed": 0,
@@ -256,14 +256,14 @@ def test_rows_of_td_stp_follow_its_script() -> None:
         "agent.target_weight": 0.1,
         "agent.reweigh": True,
         "agent.structured": False,
-        "training.comment_weight": 0.4,
-        "training.comments": "path",
+        "training.oracle_weight": 0.4,
+        "training.oracle": "path",
         "training.learning_rate": 1e-5,
         "training.batch": 8,
         "training.augmentation": "prevalent",
     }
     assert read(row, expected) == expected
-    assert replace(row.training, comment_weight=0.0) == hamt.training
+    assert replace(row.training, oracle_weight=0.0) == hamt.training
 
 
 def test_paper_size_networks_have_the_published_numbers_of_parameters() -> None:
@@ -343,7 +343,7 @@ def test_small_networks_are_equal_for_all_tasks() -> None:
     agent = vars(SMALL["r2r-small"].navigator.agent)
     for recipe in SMALL.values():
         assert agent.items() <= {**vars(recipe.navigator.agent), "grounding": agent["grounding"]}.items()
-        assert recipe.training.completeness.way == "drawn"
+        assert recipe.training.memory_dropout.mode == "sampled"
     assert size(build(SMALL["r2r-small-esceme"]).agent.cross_layers) < 1_000_000
 
 

@@ -12,23 +12,31 @@ import pytest
 from esceme.config import Experiment
 from esceme.errors import CheckpointError, ConfigError, DataError
 from esceme.files import read_json, write_json
-from esceme.learning import TrainingCallback, Validation
+from esceme.learning import TrainingCallback, ValidationConfig
 from esceme.runs import load_run
 from esceme.tasks.folder import DataFolder
 from esceme.training import load_training_data, prepare, require_same, train
-from fixtures.toy_training import SPLIT, TAUGHT, Interrupt, Interrupted, lesson_plan, products, write_school
+from fixtures.toy_training import (
+    SPLIT,
+    TAUGHT,
+    Interrupt,
+    Interrupted,
+    run_files,
+    small_experiment,
+    write_training_data,
+)
 
 pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
 def school(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_school(tmp_path_factory.mktemp("school"))
+    return write_training_data(tmp_path_factory.mktemp("school"))
 
 
 def holding_out(splits: tuple[str, ...]) -> Experiment:
-    plan = replace(lesson_plan(iterations=1), hold_out=1)
-    return replace(plan, validation=Validation(splits=splits, best_split=splits[0]))
+    plan = replace(small_experiment(iterations=1), hold_out=1)
+    return replace(plan, validation=ValidationConfig(splits=splits, best_split=splits[0]))
 
 
 @pytest.mark.parametrize("splits", [("held_out", SPLIT), (SPLIT, "held_out"), ("held_out",), (SPLIT,)])
@@ -48,7 +56,7 @@ def test_held_out_scenes_are_validated_on_and_not_trained_on(
 
 
 def test_augmentation_leaves_out_held_out_scenes(tmp_path: Path) -> None:
-    root = write_school(tmp_path)
+    root = write_training_data(tmp_path)
     records = read_json(root / "R2R" / "R2R_train.json", list[dict[str, Any]])
     write_json(root / "R2R" / "prevalent_aug_train_enc.json", records)
     plan = holding_out(("held_out",))
@@ -68,20 +76,20 @@ def test_unusable_validation_split_is_refused(school: Path, tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="hold_out 2: expected fewer than the 2 scenes"):
         load_training_data(replace(holding_out(("held_out",)), hold_out=2), DataFolder(school))
     with pytest.raises(DataError, match="val_seen"):
-        train(lesson_plan(splits=(SPLIT, "val_seen")), school, tmp_path / "run")
+        train(small_experiment(splits=(SPLIT, "val_seen")), school, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_run_with_its_own_vocabulary_resumes_and_saves_it_with_the_weights(
     school: Path, tmp_path: Path
 ) -> None:
-    experiment = replace(lesson_plan(), text="words", min_word_count=1)
+    experiment = replace(small_experiment(), text="words", min_word_count=1)
     whole = train(experiment, school, tmp_path / "whole")
     with pytest.raises(Interrupted):
         train(experiment, school, tmp_path / "cut", callback=Interrupt(4))
     assert not (tmp_path / "cut" / "vocab.txt").exists()  # no weights there yet
     cut = train(experiment, school, tmp_path / "cut")
-    assert products(cut) == products(whole)
+    assert run_files(cut) == run_files(whole)
     words = [run.vocabulary for run in (load_run(cut), load_run(cut / "best"))]
     assert words == [cut / "vocab.txt", cut / "best" / "vocab.txt"]
     assert len({path.read_bytes() for path in words if path}) == 1
@@ -95,12 +103,14 @@ def everything_in(folder: Path) -> dict[str, bytes]:
 
 
 def test_folder_of_another_experiment_is_refused_with_the_differences(school: Path, tmp_path: Path) -> None:
-    train(lesson_plan(iterations=1), school, tmp_path)
+    train(small_experiment(iterations=1), school, tmp_path)
     before = everything_in(tmp_path)
     with pytest.raises(ConfigError, match=r"differs in training.batch, training.iterations; give another"):
-        train(lesson_plan(iterations=2, batch=2), school, tmp_path)
+        train(small_experiment(iterations=2, batch=2), school, tmp_path)
     assert everything_in(tmp_path) == before
-    reworded = replace(lesson_plan(iterations=1), about="the same, described better", differences=("none",))
+    reworded = replace(
+        small_experiment(iterations=1), about="the same, described better", differences=("none",)
+    )
     prepare(reworded, school, tmp_path, callback=TrainingCallback())
 
 
@@ -109,7 +119,7 @@ def test_folder_of_something_else_is_refused_and_unchanged(school: Path, tmp_pat
     write_json(tmp_path / name, ["precious"])
     before = everything_in(tmp_path)
     with pytest.raises(ConfigError, match=r"holds something else than training \(\w+(\.\w+)? without"):
-        train(lesson_plan(), school, tmp_path)
+        train(small_experiment(), school, tmp_path)
     assert everything_in(tmp_path) == before
 
 
@@ -136,24 +146,24 @@ def test_held_out_scenes_follow_the_tours_of_train(school: Path) -> None:
 def test_missing_or_unfitting_tours_are_named_and_nothing_is_written(
     tmp_path: Path, content: Any, message: str
 ) -> None:
-    data = write_school(tmp_path / "data")
+    data = write_training_data(tmp_path / "data")
     (data / "tours" / "tours_iVLN.json").unlink()
     if content is not None:
         write_json(data / "tours" / "tours_iVLN.json", content)
-    plan = lesson_plan(iterations=1, memory="tour")
+    plan = small_experiment(iterations=1, memory="tour")
     with pytest.raises(DataError, match=re.escape(message)):
         train(plan, data, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_run_of_a_version_without_a_field_resumes_with_its_default(school: Path, tmp_path: Path) -> None:
-    train(lesson_plan(iterations=1), school, tmp_path)
+    train(small_experiment(iterations=1), school, tmp_path)
     stored = read_json(tmp_path / "experiment.json", dict[str, Any])
     del stored["experiment"]["validation"]["tours"]
-    del stored["experiment"]["training"]["completeness"]["forget_share"]
+    del stored["experiment"]["training"]["memory_dropout"]["forget_probability"]
     write_json(tmp_path / "experiment.json", stored)
-    require_same(lesson_plan(iterations=1), tmp_path)
-    other = lesson_plan(iterations=1)
+    require_same(small_experiment(iterations=1), tmp_path)
+    other = small_experiment(iterations=1)
     other = replace(other, validation=replace(other.validation, tours="some.json"))
     with pytest.raises(ConfigError, match=r"differs in validation.tours; give another"):
         require_same(other, tmp_path)
@@ -169,23 +179,23 @@ def test_run_of_a_version_without_a_field_resumes_with_its_default(school: Path,
 def test_unreadable_experiment_is_refused(tmp_path: Path, stored: dict[str, Any], message: str) -> None:
     write_json(tmp_path / "experiment.json", stored)
     with pytest.raises(CheckpointError, match=message):
-        require_same(lesson_plan(), tmp_path)
+        require_same(small_experiment(), tmp_path)
 
 
 def test_run_does_not_resume_with_other_data(school: Path, tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
-        train(lesson_plan(), school, tmp_path / "run", callback=Interrupt(3))
-    other = write_school(tmp_path / "other")
+        train(small_experiment(), school, tmp_path / "run", callback=Interrupt(3))
+    other = write_training_data(tmp_path / "other")
     path = other / "R2R" / "R2R_train.json"
     write_json(path, read_json(path, list[dict[str, Any]])[1:])
     with pytest.raises(ConfigError, match=r"differs in data.train"):
-        train(lesson_plan(), other, tmp_path / "run")
+        train(small_experiment(), other, tmp_path / "run")
 
 
 def test_run_that_starts_from_another_names_the_loaded_weights(school: Path, tmp_path: Path) -> None:
     shorter = {"iterations": 1, "every": 1}
-    first = train(lesson_plan(reader="unaided", **shorter), school, tmp_path / "first")
-    plan, callback = replace(lesson_plan(**shorter), start=str(first)), Interrupt(99)
+    first = train(small_experiment(reader="unaided", **shorter), school, tmp_path / "first")
+    plan, callback = replace(small_experiment(**shorter), start=str(first)), Interrupt(99)
     run = prepare(plan, school, tmp_path / "second", callback=callback)
     old = load_run(first).navigator.state_dict()
     new = [name for name in run.trainer.navigator.state_dict() if name not in old]
@@ -197,7 +207,7 @@ def test_run_that_starts_from_another_names_the_loaded_weights(school: Path, tmp
     again = Interrupt(99)
     prepare(plan, school, tmp_path / "second", callback=again)
     assert again.notes == []  # a resumed run has its own weights
-    back = replace(lesson_plan(reader="unaided", **shorter), start=str(tmp_path / "second"))
+    back = replace(small_experiment(reader="unaided", **shorter), start=str(tmp_path / "second"))
     prepare(back, school, tmp_path / "third", callback=again)
     assert again.notes[0].endswith(
         f"{len(old)} of its {len(old) + len(new)} tensors are loaded; {len(new)} of its own are ignored: "

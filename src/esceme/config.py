@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from esceme.errors import ConfigError
 from esceme.evaluation.options import SCRIPTED
-from esceme.learning import Training, Validation
+from esceme.learning import TrainingConfig, ValidationConfig
 from esceme.runs import NavigatorConfig, as_json, from_json, require_fraction
 
 __all__ = ["Experiment", "as_json", "flatten", "from_json"]
@@ -27,8 +27,8 @@ class Experiment:
     differences: tuple[str, ...] = ()
     """Where the paper and the released script disagree, and which of them this experiment follows."""
     navigator: NavigatorConfig = NavigatorConfig()
-    training: Training = Training()
-    validation: Validation = Validation()
+    training: TrainingConfig = TrainingConfig()
+    validation: ValidationConfig = ValidationConfig()
     features: str = ""
     """Name or path of the feature file; empty: the only one of the data folder."""
     feature_width: int | None = None

@@ -17,7 +17,7 @@ from esceme.agents import HamtConfig, TdstpConfig
 from esceme.checkpoints import SWITCHES
 from esceme.config import Experiment
 from esceme.errors import ConfigError
-from esceme.learning import MemoryDropout, Training, Validation
+from esceme.learning import MemoryDropout, TrainingConfig, ValidationConfig
 from esceme.memory import (
     BothConfig,
     CandidateEnhancingConfig,
@@ -119,7 +119,7 @@ TARGETS = (
     "code uses it: --structured.",
     "TD-STP's script has seed 1; ESceme's, followed here, 0.",
 )
-SCRIPT = Training(iterations=100_000, batch=8, learning_rate=1e-5)
+SCRIPT = TrainingConfig(iterations=100_000, batch=8, learning_rate=1e-5)
 
 
 def _paper(
@@ -133,7 +133,7 @@ def _paper(
         features=VIT,
         feature_width=768,
         training=SCRIPT,
-        validation=Validation(every=2000, first=True),
+        validation=ValidationConfig(every=2000, first=True),
     )
     return replace(shared, **changes)
 
@@ -178,13 +178,13 @@ TDSTP = _paper(
     "Table 5, R2R: TD-STP",
     (LOSS, EXPERT, *TARGETS),
     agent=TdstpConfig(),
-    training=replace(SCRIPT, augmentation="prevalent", comment_weight=0.4),
+    training=replace(SCRIPT, augmentation="prevalent", oracle_weight=0.4),
 )
 R4R = _paper(
     "r4r",
     "Table 2, R4R: HAMT",
     (LOSS, EXPERT, SHORTER, *LIMITS),
-    validation=Validation(
+    validation=ValidationConfig(
         every=2000, first=True, splits=("val_seen", "val_unseen_sampled"), best_split="val_unseen_sampled"
     ),
 )
@@ -193,7 +193,7 @@ CVDN = _paper(
     "Table 3, CVDN: HAMT",
     (LOSS, *DIALOGS),
     training=replace(SCRIPT, batch=4, scale_by_batch=True, supervision="player-or-shortest", reward="goal"),
-    validation=Validation(every=2000, first=True, best="gp"),
+    validation=ValidationConfig(every=2000, first=True, best="gp"),
 )
 RXR = _paper(
     "rxr",
@@ -211,7 +211,7 @@ IR2R = _paper(
     "Table 13, IR2R: HAMT",
     (EXPERT, *TOURS),
     training=replace(SCRIPT, method="imitation"),
-    validation=Validation(every=2000, first=True, memory="tour", best="t_sr+t_spl"),
+    validation=ValidationConfig(every=2000, first=True, memory="tour", best="t_sr+t_spl"),
 )
 
 PAPER: dict[str, Experiment] = {
@@ -274,7 +274,7 @@ SMALL_AGENT = HamtConfig(
     grounding=64,
 )
 SMALL_READER = CandidateEnhancingConfig(hidden=128, shortcut="both", context="untouched", stop="zero")
-SMALL_TRAINING = Training(
+SMALL_TRAINING = TrainingConfig(
     method="imitation",
     iterations=700,
     batch=32,
@@ -282,12 +282,12 @@ SMALL_TRAINING = Training(
     decay="linear",
     warm_up=50,
     clip=20.0,
-    completeness=MemoryDropout(way="drawn"),
+    memory_dropout=MemoryDropout(mode="sampled"),
     checkpoint_every=100,
 )
 """Training of all small recipes, with and without memory: the same budget. Imitation alone: with so few
 iterations, DAgger's rollouts seldom reach a goal, and agents learn not to stop."""
-SMALL_VALIDATION = Validation(every=350, limit=120, best_split="val_seen")
+SMALL_VALIDATION = ValidationConfig(every=350, limit=120, best_split="val_seen")
 """Weights are not chosen on val_unseen."""
 
 

@@ -15,12 +15,11 @@ from esceme.config import Experiment, as_json, flatten, from_json
 from esceme.errors import CheckpointError, ConfigError, DataError
 from esceme.evaluation.protocol import check_tour_routes
 from esceme.files import read_json, write_json
-from esceme.learning import ProcessGroup, Trainer, TrainingCallback, TrainingRun, Validation
-from esceme.learning.distributed import own_device
-from esceme.learning.run import BEST
-from esceme.learning.train_state import STATES
-from esceme.learning.training_log import EVENTS, FILE
-from esceme.learning.word_vectors import ground
+from esceme.learning import ProcessGroup, Trainer, TrainingCallback, TrainingRun, ValidationConfig
+from esceme.learning.distributed import local_device
+from esceme.learning.run import BEST_FOLDER, STATES_FOLDER
+from esceme.learning.training_log import EVENTS_FOLDER, LOG_FILE
+from esceme.learning.word_vectors import init_grounding_head
 from esceme.navigator import Navigator
 from esceme.runs import (
     NAVIGATOR_FILE,
@@ -41,7 +40,16 @@ from esceme.world.graph import SceneGraph
 
 EXPERIMENT_FILE = "experiment.json"
 """File of a run folder: the experiment, the version of this package and the sizes of the data."""
-OUTPUTS = (NAVIGATOR_FILE, WEIGHTS_FILE, VOCABULARY_FILE, FILE, EVENTS, STATES, BEST, "result.json")
+OUTPUTS = (
+    NAVIGATOR_FILE,
+    WEIGHTS_FILE,
+    VOCABULARY_FILE,
+    LOG_FILE,
+    EVENTS_FOLDER,
+    STATES_FOLDER,
+    BEST_FOLDER,
+    "result.json",
+)
 """Files that a folder without `EXPERIMENT_FILE` must not have: something else than training wrote them."""
 HELD_OUT = "held_out"
 CLAUSE_ENDS = (",", ".", ";")
@@ -63,15 +71,20 @@ def train(
 
     Under `torchrun`, every process trains on its share of each batch, on its own GPU if `device` is cuda.
     """
-    folder, together = Path(out), ProcessGroup.join(device)
-    callback = callback if callback is not None and together.leads else TrainingCallback()
+    folder, process_group = Path(out), ProcessGroup.from_environment(device)
+    callback = callback if callback is not None and process_group.is_main else TrainingCallback()
     try:
         run = prepare(
-            experiment, data, folder, callback=callback, device=own_device(device), together=together
+            experiment,
+            data,
+            folder,
+            callback=callback,
+            device=local_device(device),
+            process_group=process_group,
         )
         run.run()
     finally:
-        together.leave()
+        process_group.destroy()
     return folder
 
 
@@ -82,15 +95,15 @@ def prepare(
     *,
     callback: TrainingCallback,
     device: torch.device | str = "cpu",
-    together: ProcessGroup | None = None,
+    process_group: ProcessGroup | None = None,
 ) -> TrainingRun:
     """Load the data and build the navigator of a training run; writes nothing.
 
     Raises `DataError` and `ConfigError` for data that is missing or does not fit the experiment.
     """
-    together = together or ProcessGroup()
+    process_group = process_group or ProcessGroup()
     require_same(experiment, folder)
-    together.share([None] * experiment.training.batch)  # raises if the batch cannot be divided
+    process_group.shard([None] * experiment.training.batch)  # raises if the batch cannot be divided
     data_folder = DataFolder(data)
     loaded = load_training_data(experiment, data_folder)
     start = load_run(experiment.start) if experiment.start else None
@@ -99,11 +112,11 @@ def prepare(
     navigator = config.build(seed=experiment.seed)
     if experiment.word_vectors:
         prefixes = [data_folder.root / prefix for prefix in experiment.word_vectors]
-        ground(navigator, vocabulary, prefixes, data_folder.rooms)
+        init_grounding_head(navigator, vocabulary, prefixes, data_folder.rooms)
     if start is not None:
         message = _load_matching_weights(navigator, start)
-        if not any((folder / STATES).glob("*.pt")):  # a resumed run has weights of its own
-            callback.note(message)
+        if not any((folder / STATES_FOLDER).glob("*.pt")):  # a resumed run has weights of its own
+            callback.on_note(message)
     navigator.to(device)
 
     def begin() -> None:
@@ -132,20 +145,20 @@ def prepare(
         encode=encode,
         max_steps=config.max_steps,
         seed=experiment.seed,
-        together=together,
+        process_group=process_group,
     )
     return TrainingRun(
         trainer=trainer,
         folder=folder,
-        config=config,
+        navigator_config=config,
         validation=experiment.validation,
-        sets=loaded.validation,
+        validation_sets=loaded.validation,
         tours=loaded.tours,
         atlas=loaded.atlas,
         encode=encode,
-        begin=begin,
-        save=save,
-        watch=callback,
+        write_experiment=begin,
+        save_navigator=save,
+        callback=callback,
     )
 
 
@@ -245,7 +258,7 @@ def load_training_data(experiment: Experiment, data: DataFolder) -> TrainingData
 
 
 def _load_tours(
-    config: Validation, data: DataFolder, splits: Mapping[str, Sequence[Episode]], atlas: Atlas
+    config: ValidationConfig, data: DataFolder, splits: Mapping[str, Sequence[Episode]], atlas: Atlas
 ) -> dict[str, list[Tour]]:
     """The tours of every validation split, if validation follows them; held-out scenes have train's."""
     if not config.follows_tours:

@@ -154,7 +154,7 @@ def test_options_set_fields_of_the_recipe(capsys: Capture) -> None:
     assert stored.navigator == replace(recipe.navigator, agent=agent)
     assert stored.seed == 3 and stored.validation.splits == ("val_seen",)
     assert (stored.training.clip, stored.training.batch) == (3.0, 4)
-    assert stored.training.completeness == MemoryDropout(way="reset")
+    assert stored.training.memory_dropout == MemoryDropout(mode="reset")
     assert "--memory none" in capsys.readouterr().out
 
 
@@ -286,8 +286,8 @@ class Losses(TrainingCallback):
     def __init__(self) -> None:
         self.losses: list[float] = []
 
-    def iterated(self, done: int, said: Mapping[str, float]) -> None:
-        self.losses.append(said["imitation"])
+    def on_iteration_end(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        self.losses.append(metrics["imitation"])
 
 
 @pytest.mark.parametrize(

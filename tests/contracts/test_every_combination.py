@@ -12,7 +12,7 @@ import torch
 
 from esceme.agents import AGENTS
 from esceme.errors import ConfigError
-from esceme.learning import Trainer, Training
+from esceme.learning import Trainer, TrainingConfig
 from esceme.memory import READERS, MemoryBank
 from esceme.navigator import Navigator
 from esceme.rollout import roll_out
@@ -140,21 +140,21 @@ def test_everybody_walks(home: Home, agent: str, reader: str, task: str) -> None
 def test_everybody_who_can_learns(home: Home, agent: str, reader: str, task: str, method: str) -> None:
     navigator, episodes = navigator_of(home, agent, reader), episodes_of(home, task)
     to_goals = {"supervision": "player-or-shortest", "reward": "goal"} if episodes[0].goals else {}
-    training = Training(
+    training = TrainingConfig(
         method=method,  # type: ignore[arg-type]
         batch=BATCH,
         learning_rate=1e-3,
-        comment_weight=0.4,
+        oracle_weight=0.4,
         **to_goals,  # type: ignore[arg-type]
     )
     trainer = Trainer(navigator, home.atlas, [episodes], training, encode=home.encode, max_steps=STEPS)
     before = [each.detach().clone() for each in navigator.parameters()]
     try:
-        trainer.iterate(0)  # refuses what is not finite
+        trainer.training_step(0)  # refuses what is not finite
     except ConfigError as error:  # nobody needs a critic, but then rewards are out of the question
         assert method == "imitation+a2c" and "has no critic" in str(error)
         return
-    trainer.require_finite(1)
+    trainer.check_finite(1)
     assert any(not torch.equal(*pair) for pair in zip(before, navigator.parameters(), strict=True))
     assert (trainer.memory is not None) == navigator.reader.uses_memory
     if trainer.memory is not None:

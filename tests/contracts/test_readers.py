@@ -194,21 +194,23 @@ def test_the_same_seed_draws_the_same_reader(reader: Reader) -> None:
 def training_memory(navigator: Navigator) -> TrainingMemory | None:
     if not navigator.reader.uses_memory:
         return None
-    memory = TrainingMemory(ATLAS, navigator.reader, MemoryDropout(way="drawn", full=0.0, empty=0.0))
+    memory = TrainingMemory(
+        ATLAS, navigator.reader, MemoryDropout(mode="sampled", full_probability=0.0, empty_probability=0.0)
+    )
     memory.bank.remember_at(REMEMBERED)
-    memory.begin(EPISODES, np.random.default_rng(3))
+    memory.begin_rollout(EPISODES, np.random.default_rng(3))
     return memory
 
 
 def stepping(navigator: Navigator, told: Demonstrations, memory: Memory | None) -> Tensor:
     """The walks again by the loop that everything walks with, (R, C)."""
-    steps = iter(told.chosen)
+    steps = iter([step.action for step in told.steps])
 
     def choose(decision: Decision, observation: Observation, walks: Any) -> Tensor:
         return torch.from_numpy(next(steps))
 
-    source = SingleBatch(ATLAS, [walk.episode for walk in told.walks])
-    lived = roll_out(navigator, ATLAS, source, memory, choose, encode=encode, max_steps=len(told.chosen))
+    source = SingleBatch(ATLAS, [walk.episode for walk in told.trajectories])
+    lived = roll_out(navigator, ATLAS, source, memory, choose, encode=encode, max_steps=len(told.steps))
     logits = [step.decision.logits for step in lived]
     most = max(each.shape[1] for each in logits)
     return torch.cat([functional.pad(each, (0, most - each.shape[1]), value=-torch.inf) for each in logits])

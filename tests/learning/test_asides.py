@@ -13,12 +13,11 @@ from torch.nn import functional
 from esceme.agents import TDSTP, TdstpConfig
 from esceme.agents.base import Decision
 from esceme.errors import ConfigError
-from esceme.learning.losses import Transition
-from esceme.learning.rewards import PathReward
+from esceme.learning.reinforcement import PathReward, Transition
 from esceme.learning.rollouts import dagger_rollout, forward_stepwise, sample_rollout
-from esceme.learning.teachers import COMMENTS, NOBODY, shortest
-from esceme.learning.trainer import Stream, Trainer
-from esceme.learning.training_config import Training
+from esceme.learning.teachers import IGNORE_INDEX, ORACLES, shortest_path_teacher
+from esceme.learning.trainer import EpisodeStream, Trainer
+from esceme.learning.training_config import TrainingConfig
 from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, MemoryBank, NoMemory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
@@ -63,7 +62,7 @@ def trainer_of(navigator: Navigator | None = None, **settings: Any) -> Trainer:
         navigator or planner(),
         ATLAS,
         [WALKS],
-        Training(**chosen),
+        TrainingConfig(**chosen),
         encode=encode,
         max_steps=LIMIT,
         seed=SEED,
@@ -83,7 +82,7 @@ def gradient(navigator: Navigator) -> Tensor:
 def learned(navigator: Navigator | None = None, **settings: Any) -> Tensor:
     """The gradient of a first iteration."""
     trainer = trainer_of(navigator, **settings)
-    trainer.iterate(0)
+    trainer.training_step(0)
     return gradient(trainer.navigator)
 
 
@@ -97,7 +96,7 @@ def by_hand(
 
 
 def batches() -> tuple[list[Episode], list[Episode]]:
-    stream = Stream(WALKS, seed=SEED)
+    stream = EpisodeStream(WALKS, seed=SEED)
     return stream.batch(0, BATCH), stream.batch(1, BATCH)
 
 
@@ -178,46 +177,46 @@ def test_the_log_says_what_was_added() -> None:
         guesses = [0.3 * float(sum(guessing(step) for step in each)) / BATCH for each in (led_, drawn)]
         wanted = float(sum(commenting("path")(step) for step in drawn)) / BATCH
         taught = float(sum(imitating(step) for step in led_)) / BATCH
-    said = trainer_of(navigator, comment_weight=0.4).iterate(0)
-    assert said["aside"] == pytest.approx(sum(guesses), rel=1e-4)
-    assert said["comments"] == pytest.approx(wanted, rel=1e-4)
+    said = trainer_of(navigator, oracle_weight=0.4).training_step(0)
+    assert said["auxiliary"] == pytest.approx(sum(guesses), rel=1e-4)
+    assert said["oracle"] == pytest.approx(wanted, rel=1e-4)
     assert said["imitation"] == pytest.approx(taught, rel=1e-4)
-    said = trainer_of(planner(target_weight=0.3), method="imitation").iterate(0)
-    assert said["aside"] == pytest.approx(guesses[0], rel=1e-4) and "comments" not in said
+    said = trainer_of(planner(target_weight=0.3), method="imitation").training_step(0)
+    assert said["auxiliary"] == pytest.approx(guesses[0], rel=1e-4) and "oracle" not in said
 
 
 def test_who_has_no_loss_of_its_own_and_is_not_commented_on_says_nothing_of_it() -> None:
     for navigator in (blind_navigator(), planner(grid=0)):
-        said = trainer_of(navigator).iterate(0)
-        assert not {"aside", "comments"} & said.keys()
+        said = trainer_of(navigator).training_step(0)
+        assert not {"auxiliary", "oracle"} & said.keys()
 
 
 # -- comments ----------------------------------------------------------------------------------------------
 
 
 def commenting(name: str) -> Callable[[RolloutStep], Tensor]:
-    comment = COMMENTS[name](ATLAS)
+    comment = ORACLES[name](ATLAS)
 
     def loss(step: RolloutStep) -> Tensor:
         wanted = comment(step.decision, step.observation, step.trajectories).tolist()
         chances = step.decision.logits.log_softmax(1)
-        taught = [-chances[row, choice] for row, choice in enumerate(wanted) if choice != NOBODY]
+        taught = [-chances[row, choice] for row, choice in enumerate(wanted) if choice != IGNORE_INDEX]
         return torch.stack([torch.zeros(()), *taught]).sum()
 
     return loss
 
 
-@pytest.mark.parametrize("name", COMMENTS)
+@pytest.mark.parametrize("name", ORACLES)
 def test_comments_on_sampled_walks_are_divided_by_the_batch_and_weighted(name: str) -> None:
     navigator = planner()
     expected = by_hand(navigator, sampled(navigator), commenting(name)) / BATCH
     for weight in (0.4, 2.0):
-        commented, not_ = (learned(comments=name, comment_weight=each) for each in (weight, 0.0))
+        commented, not_ = (learned(oracle=name, oracle_weight=each) for each in (weight, 0.0))
         near(commented - not_, weight * expected)
 
 
 def test_comments_speak_of_ways_back_where_there_are_any() -> None:
-    navigator, comment, back = planner(), COMMENTS["path"](ATLAS), 0
+    navigator, comment, back = planner(), ORACLES["path"](ATLAS), 0
     for step in sampled(navigator):
         assert step.decision.routes is not None
         back += int(
@@ -229,28 +228,28 @@ def test_comments_speak_of_ways_back_where_there_are_any() -> None:
 
 def test_who_cannot_go_back_is_commented_on_as_far_as_anybody_can_say() -> None:
     """Off the path nothing may lead back to it: that step teaches nothing, and nothing breaks."""
-    trainer = trainer_of(blind_navigator(), comment_weight=0.4)
-    said = [trainer.iterate(number) for number in range(4)]
-    assert all(each["comments"] > 0 for each in said)
+    trainer = trainer_of(blind_navigator(), oracle_weight=0.4)
+    said = [trainer.training_step(number) for number in range(4)]
+    assert all(each["oracle"] > 0 for each in said)
 
 
 def test_imitation_is_not_commented_on() -> None:
-    plain, commented = (learned(method="imitation", comment_weight=each) for each in (0.0, 3.0))
+    plain, commented = (learned(method="imitation", oracle_weight=each) for each in (0.0, 3.0))
     assert torch.equal(plain, commented)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"comments": "nobody"}, "comments 'nobody': expected one of path, goal"),
-        ({"comment_weight": -0.1}, "comment_weight: expected 0 or more, found -0.1"),
-        ({"comment_weight": float("nan")}, "comment_weight: expected 0 or more, found nan"),
-        ({"comment_weight": float("inf")}, "comment_weight: expected 0 or more, found inf"),
+        ({"oracle": "nobody"}, "oracle 'nobody': expected one of path, goal"),
+        ({"oracle_weight": -0.1}, "oracle_weight: expected 0 or more, found -0.1"),
+        ({"oracle_weight": float("nan")}, "oracle_weight: expected 0 or more, found nan"),
+        ({"oracle_weight": float("inf")}, "oracle_weight: expected 0 or more, found inf"),
     ],
 )
 def test_comments_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Training(**settings)
+        TrainingConfig(**settings)
 
 
 # -- walks with ways back ----------------------------------------------------------------------------------
@@ -299,7 +298,7 @@ def test_what_was_tried_out_is_walked_again_ways_back_included() -> None:
         return chosen
 
     told = dagger_rollout(
-        navigator, ATLAS, WALKS, None, shortest(ATLAS), choose, encode=encode, max_steps=LIMIT
+        navigator, ATLAS, WALKS, None, shortest_path_teacher(ATLAS), choose, encode=encode, max_steps=LIMIT
     )
     again = forward_stepwise(navigator.eval(), ATLAS, told, None, encode=encode)
     assert back > 3 and again.aside is not None and again.aside.shape == again.logits.shape[:1]
@@ -309,9 +308,9 @@ def test_what_was_tried_out_is_walked_again_ways_back_included() -> None:
 
 @pytest.mark.parametrize("method", ["imitation", "imitation+a2c", "dagger"])
 def test_every_part_of_the_agent_learns_by_every_method(method: str) -> None:
-    trainer = trainer_of(planner(remembering=True), method=method, comment_weight=0.4)
-    said = [trainer.iterate(number) for number in range(2)]
-    assert all(each["aside"] > 0 for each in said)
+    trainer = trainer_of(planner(remembering=True), method=method, oracle_weight=0.4)
+    said = [trainer.training_step(number) for number in range(2)]
+    assert all(each["auxiliary"] > 0 for each in said)
     learning = {
         name
         for name, each in trainer.navigator.named_parameters()
@@ -324,9 +323,9 @@ def test_every_part_of_the_agent_learns_by_every_method(method: str) -> None:
 
 
 def test_on_ways_back_training_remembers_places_where_something_was_decided_once() -> None:
-    trainer = trainer_of(planner(remembering=True), comment_weight=0.4)
+    trainer = trainer_of(planner(remembering=True), oracle_weight=0.4)
     for iteration in range(3):
-        trainer.iterate(iteration)
+        trainer.training_step(iteration)
     assert trainer.memory is not None
     places = trainer.memory.bank.visited.nonzero().flatten()
     seen = MemoryBank.of(ATLAS)
@@ -338,13 +337,13 @@ def test_on_ways_back_training_remembers_places_where_something_was_decided_once
 @pytest.mark.parametrize("method", ["imitation+a2c", "dagger"])
 def test_the_same_seed_learns_the_same_and_resumes_the_same(method: str) -> None:
     def fresh() -> Trainer:
-        return trainer_of(planner(remembering=True), method=method, comment_weight=0.4)
+        return trainer_of(planner(remembering=True), method=method, oracle_weight=0.4)
 
     one, other, resumed = fresh(), fresh(), fresh()
-    said = [one.iterate(iteration) for iteration in range(4)]
+    said = [one.training_step(iteration) for iteration in range(4)]
     for iteration in range(2):
-        other.iterate(iteration)
-    resumed.resume(other.state())
-    assert [resumed.iterate(iteration) for iteration in (2, 3)] == said[2:]
+        other.training_step(iteration)
+    resumed.load_state_dict(other.state_dict())
+    assert [resumed.training_step(iteration) for iteration in (2, 3)] == said[2:]
     for mine, theirs in zip(one.navigator.parameters(), resumed.navigator.parameters(), strict=True):
         assert torch.equal(mine, theirs)

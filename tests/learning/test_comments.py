@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from esceme.agents.base import BacktrackRoutes, Decision
-from esceme.learning.losses import imitation
 from esceme.learning.teachers import (
-    COMMENTS,
-    NOBODY,
-    Comment,
-    back_to_the_path,
-    leads_of,
-    nearest_to_the_goal,
+    IGNORE_INDEX,
+    ORACLES,
+    Oracle,
+    choice_viewpoints,
+    goal_oracle,
+    path_oracle,
 )
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
@@ -59,20 +59,20 @@ class Place:
 
     def names(self) -> list[str]:
         """What each choice leads to."""
-        leads = leads_of(self.decision, self.seen)[0].tolist()
+        leads = choice_viewpoints(self.decision, self.seen)[0].tolist()
         names = ["" if place < 0 else self.atlas.name(place)[1] for place in leads]
         names[int(self.seen.candidate_count)] = STOP
         first = self.seen.kind.shape[1]
         return [f"back to {name}" if at >= first and name else name for at, name in enumerate(names)]
 
-    def wanted(self, comment: Comment) -> str | int:
+    def wanted(self, comment: Oracle) -> str | int:
         """The choice that somebody would have made, by name."""
         (choice,) = comment(self.decision, self.seen, [self.walk]).tolist()
-        return choice if choice == NOBODY else self.names()[choice]
+        return choice if choice == IGNORE_INDEX else self.names()[choice]
 
 
 PATH = walk_of("garden", "door", "hall", "kitchen", "pantry")
-ALONG, TOWARDS = back_to_the_path(ATLAS), nearest_to_the_goal(ATLAS)
+ALONG, TOWARDS = path_oracle(ATLAS), goal_oracle(ATLAS)
 
 
 # -- along the path ----------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ ALONG, TOWARDS = back_to_the_path(ATLAS), nearest_to_the_goal(ATLAS)
         ("hall", ("garden", "door"), "pantry"),  # a shortcut: it lies furthest along the path
         ("kitchen", ("garden", "door", "hall"), "pantry"),
         ("pantry", ("garden", "door", "hall", "kitchen"), STOP),  # nothing lies further than the end
-        ("landing", ("garden", "door", "hall"), "back to hall"),  # candidate and place alike: going back
+        ("landing", ("garden", "door", "hall"), "back to hall"),  # candidate and place bit_equal: going back
         ("attic", ("garden", "door", "hall", "landing"), "back to hall"),
         ("attic", ("garden", "door", "hall", "pantry", "hall", "landing"), "back to pantry"),
         ("door", ("garden", "door", "hall", "kitchen", "hall"), "back to kitchen"),
@@ -128,22 +128,22 @@ def test_of_equals_going_back_comes_first_and_of_ways_back_the_first() -> None:
 
 
 @pytest.mark.parametrize("comment", [ALONG, TOWARDS])
-def test_what_cannot_be_done_is_never_wanted(comment: Comment) -> None:
+def test_what_cannot_be_done_is_never_wanted(comment: Oracle) -> None:
     place = Place(PATH, "hall", ("garden", "door")).without("pantry")
     assert place.wanted(comment) == "kitchen"
 
 
 def test_where_nothing_leads_onto_the_path_nobody_can_say_and_nothing_is_learned() -> None:
     lost = Place(PATH, "attic")
-    assert lost.wanted(ALONG) == NOBODY
+    assert lost.wanted(ALONG) == IGNORE_INDEX
     logits = torch.randn(1, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    loss = imitation(logits, torch.tensor([NOBODY]))
+    loss = functional.cross_entropy(logits, torch.tensor([IGNORE_INDEX]), reduction="sum")
     loss.backward()
     assert float(loss.detach()) == 0 and logits.grad is not None and not logits.grad.any()
 
 
 @pytest.mark.parametrize("comment", [ALONG, TOWARDS])
-def test_comments_on_a_batch_are_those_on_each_and_no_class_is_made_of_nobody(comment: Comment) -> None:
+def test_comments_on_a_batch_are_those_on_each_and_no_class_is_made_of_nobody(comment: Oracle) -> None:
     starts = ("garden", "attic", "hall", "pantry")
     walks = [Place(PATH, here).walk for here in starts]
     poses = np.array([walk.poses[-1] for walk in walks])
@@ -156,8 +156,8 @@ def test_comments_on_a_batch_are_those_on_each_and_no_class_is_made_of_nobody(co
             alone = Place(PATH, here, padding=0)
             (expected,) = comment(alone.decision, alone.seen, [alone.walk]).tolist()
             assert int(wanted[row]) == expected
-            assert expected == NOBODY or bool(possible[row, expected])
-    assert ((wanted == NOBODY) == torch.tensor([False, comment is ALONG, False, False])).all()
+            assert expected == IGNORE_INDEX or bool(possible[row, expected])
+    assert ((wanted == IGNORE_INDEX) == torch.tensor([False, comment is ALONG, False, False])).all()
 
 
 # -- towards the goal --------------------------------------------------------------------------------------
@@ -187,8 +187,8 @@ def test_where_no_way_leads_to_the_goal_nobody_can_say() -> None:
         {"islands": [("a", "b"), ("c", "d")]},
     )
     lost = Place(walk_of("c", scene="islands"), "a", ("b",), atlas=islands)
-    assert lost.wanted(nearest_to_the_goal(islands)) == NOBODY
+    assert lost.wanted(goal_oracle(islands)) == IGNORE_INDEX
 
 
 def test_comments_go_by_name() -> None:
-    assert {"path": back_to_the_path, "goal": nearest_to_the_goal} == COMMENTS
+    assert {"path": path_oracle, "goal": goal_oracle} == ORACLES

@@ -10,17 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from esceme.learning.losses import (
+from esceme.learning.reinforcement import (
+    PathReward,
     Transition,
-    actor_critic,
-    imitation,
-    returns_of,
-    step_terms,
-    uncertainty,
+    actor_critic_loss,
+    discounted_returns,
+    policy_entropy,
+    transition_loss,
 )
-from esceme.learning.rewards import PathReward
-from esceme.learning.trainer import Stream, Trainer
-from esceme.learning.training_config import Training
+from esceme.learning.trainer import EpisodeStream, Trainer
+from esceme.learning.training_config import TrainingConfig
 from esceme.navigator import Navigator
 from esceme.tasks.episode import Episode
 from esceme.trajectory import SingleBatch, sampling
@@ -68,23 +67,23 @@ ENTROPY = (
 
 
 def test_returns_go_back_from_the_end_or_from_what_lies_beyond() -> None:
-    found = [each.tolist() for each in returns_of(STEPS, BEYOND, discount=0.5)]
+    found = [each.tolist() for each in discounted_returns(STEPS, BEYOND, discount=0.5)]
     assert found == RETURNS
 
 
 def test_the_terms_by_hand() -> None:
-    terms = actor_critic(STEPS, BEYOND, discount=0.5)
+    terms = actor_critic_loss(STEPS, BEYOND, discount=0.5)
     assert float(terms.policy.detach()) == pytest.approx(POLICY)
     assert float(terms.critic.detach()) == pytest.approx(CRITIC)
     assert float(terms.entropy.detach()) == pytest.approx(ENTROPY)
-    assert terms.steps == 6
+    assert terms.num_steps == 6
     assert float(terms.total(0.01).detach()) == pytest.approx(POLICY + CRITIC - 0.01 * ENTROPY)
 
 
 def test_the_terms_are_those_of_the_steps() -> None:
-    whole = actor_critic(STEPS, BEYOND, discount=0.5)
-    parts = [step_terms(step, torch.tensor(here)) for step, here in zip(STEPS, RETURNS, strict=True)]
-    for name in ("policy", "critic", "entropy", "steps"):
+    whole = actor_critic_loss(STEPS, BEYOND, discount=0.5)
+    parts = [transition_loss(step, torch.tensor(here)) for step, here in zip(STEPS, RETURNS, strict=True)]
+    for name in ("policy", "critic", "entropy", "num_steps"):
         found, expected = sum(getattr(each, name) for each in parts), getattr(whole, name)
         assert float(torch.as_tensor(found).detach()) == pytest.approx(
             float(torch.as_tensor(expected).detach())
@@ -93,38 +92,33 @@ def test_the_terms_are_those_of_the_steps() -> None:
 
 def test_rows_may_come_in_any_order() -> None:
     turned = [Transition(*(each.flip(0) for each in step if each is not None)) for step in STEPS]
-    one, other = (actor_critic(steps, BEYOND, discount=0.5) for steps in (STEPS, turned))
+    one, other = (actor_critic_loss(steps, BEYOND, discount=0.5) for steps in (STEPS, turned))
     for name in ("policy", "critic", "entropy"):
         torch.testing.assert_close(getattr(one, name), getattr(other, name))
 
 
 def test_the_critic_learns_by_its_own_loss_alone() -> None:
     """The gain that the policy is weighted by is a number; the expected return, in the critic's, is not."""
-    terms = actor_critic(STEPS, BEYOND, discount=0.5)
+    terms = actor_critic_loss(STEPS, BEYOND, discount=0.5)
     assert torch.autograd.grad(terms.policy, STEPS[0].value, allow_unused=True, retain_graph=True) == (None,)
     (learned,) = torch.autograd.grad(terms.critic, STEPS[0].value, retain_graph=True)
     assert learned.tolist() == [-gain for gain in GAINS[0]]
     # What lies beyond, and later values, are no business of an earlier step.
     beyond = torch.tensor([4.0, 0.0, 0.0], requires_grad=True)
-    total = actor_critic(STEPS, beyond, discount=0.5).total(0.01)
+    total = actor_critic_loss(STEPS, beyond, discount=0.5).total(0.01)
     assert torch.autograd.grad(total, beyond, allow_unused=True) == (None,)
 
 
 def test_choices_that_do_not_exist_give_neither_entropy_nor_nan() -> None:
     logits = torch.tensor([[2.0, 2.0, -torch.inf], [5.0, -torch.inf, -torch.inf]], requires_grad=True)
-    found = uncertainty(logits)
+    found = policy_entropy(logits)
     assert found.tolist() == pytest.approx([-HALF, 0.0])
     found.sum().backward()
     assert logits.grad is not None and logits.grad.isfinite().all()
     step = Transition(torch.arange(2), logits, torch.zeros(2), torch.tensor([1, 0]), torch.ones(2))
     logits.grad = None
-    actor_critic([step], torch.zeros(2), discount=0.9).total(0.01).backward()
+    actor_critic_loss([step], torch.zeros(2), discount=0.9).total(0.01).backward()
     assert logits.grad is not None and logits.grad.isfinite().all()
-
-
-def test_imitation_is_summed_over_steps() -> None:
-    logits = torch.tensor([[0.5, 0.5, 0.0], [0.25, 0.25, 0.5], [1.0, 0.0, 0.0]]).log()
-    assert float(imitation(logits, torch.tensor([1, 0, 0]))) == pytest.approx(-HALF - QUARTER)
 
 
 # -- an iteration by hand ----------------------------------------------------------------------------------
@@ -147,7 +141,7 @@ def trainer_of(heard: list[str] | None = None, **settings: Any) -> Trainer:
             heard.append(episode.episode_id)
         return encode(episode)
 
-    training = Training(**{"batch": BATCH, "clip": 1e9, "iterations": 10} | settings)
+    training = TrainingConfig(**{"batch": BATCH, "clip": 1e9, "iterations": 10} | settings)
     navigator = blind_navigator(**SETTINGS)
     return Trainer(navigator, ATLAS, [WALKS], training, encode=read, max_steps=LIMIT, seed=SEED)
 
@@ -165,12 +159,12 @@ def gradient(navigator: Navigator) -> Tensor:
 def learned(**settings: Any) -> Tensor:
     """The gradient of a first iteration."""
     trainer = trainer_of(**settings)
-    trainer.iterate(0)
+    trainer.training_step(0)
     return gradient(trainer.navigator)
 
 
 def batches() -> tuple[list[Episode], list[Episode]]:
-    stream = Stream(WALKS, seed=SEED)
+    stream = EpisodeStream(WALKS, seed=SEED)
     return stream.batch(0, BATCH), stream.batch(1, BATCH)
 
 
@@ -227,7 +221,7 @@ def test_pitfall_10_an_iteration_by_hand(normalise: str, scale_by_batch: bool) -
 
 def test_pitfall_10_the_log_says_the_same() -> None:
     navigator = blind_navigator(**SETTINGS).train()
-    said = trainer_of().iterate(0)
+    said = trainer_of().training_step(0)
     assert said["imitation"] == pytest.approx(float(imitated_by_hand(navigator).detach()) / BATCH, rel=1e-5)
     rewarded, count = rewarded_by_hand(navigator)
     total = said["policy"] + said["critic"] - 0.01 * said["entropy"]
@@ -237,31 +231,31 @@ def test_pitfall_10_the_log_says_the_same() -> None:
 def test_pitfall_10_imitation_and_rewards_use_different_batches() -> None:
     heard: list[str] = []
     trainer = trainer_of(heard)
-    trainer.iterate(0)
+    trainer.training_step(0)
     assert [set(heard[:BATCH]), set(heard[BATCH:])] == [
         {each.episode_id for each in batch} for batch in batches()
     ]
     assert len(heard) == len(set(heard)) == 2 * BATCH
     # All episodes come before any comes again.
-    trainer.iterate(1)
+    trainer.training_step(1)
     assert sorted(heard[2 * BATCH :]) == sorted(each.episode_id for each in WALKS)
 
 
 def test_imitation_alone_has_weight_one_and_a_batch_of_its_own_each_time() -> None:
     heard: list[str] = []
     trainer = trainer_of(heard, method="imitation")
-    trainer.iterate(0)
+    trainer.training_step(0)
     navigator = blind_navigator(**SETTINGS).train()
     (imitated_by_hand(navigator) / BATCH).backward()
     torch.testing.assert_close(gradient(trainer.navigator), gradient(navigator), atol=1e-4, rtol=1e-3)
-    trainer.iterate(1)
+    trainer.training_step(1)
     assert sorted(heard) == sorted(each.episode_id for each in WALKS)
 
 
 def test_without_weight_imitation_is_left_out() -> None:
     heard: list[str] = []
     trainer = trainer_of(heard, imitation_weight=0.0)
-    said = trainer.iterate(0)
+    said = trainer.training_step(0)
     assert set(heard) == {each.episode_id for each in batches()[1]} and "imitation" not in said
 
 
@@ -294,7 +288,7 @@ def parts(trainer: Trainer) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("clip", [0.05, 1.0])
 def test_pitfall_10_the_network_is_clipped_once_and_the_critic_never(clip: float) -> None:
     free, clipped = trainer_of(), trainer_of(clip=clip)
-    norms = [trainer.iterate(0)["gradient"] for trainer in (free, clipped)]
+    norms = [trainer.training_step(0)["gradient_norm"] for trainer in (free, clipped)]
     (network, critic), (small, same) = parts(free), parts(clipped)
     assert critic.norm() > clip and network.norm() > clip
     assert norms == [pytest.approx(float(network.norm()), rel=1e-4)] * 2  # before the clip
@@ -312,7 +306,8 @@ def test_the_critics_loss_trains_the_network() -> None:
     trainer = trainer_of(imitation_weight=0.0, entropy_weight=0.0)
     trainer.navigator.train()
     steps = [step._replace(logits=step.logits.detach()) for step in _sampled(trainer)]
-    trainer.reinforce(steps, torch.zeros(BATCH), {}).backward()
+    loss, _ = trainer.a2c_loss(steps, torch.zeros(BATCH))
+    loss.backward()
     learning = {name for name, each in trainer.navigator.named_parameters() if each.grad is not None}
     assert {"agent.sight.picture.linear.weight", "agent.cross_layers.0.across.query.weight"} <= learning
     assert not any(name.startswith("agent.action.") for name in learning)
@@ -337,14 +332,14 @@ def _sampled(trainer: Trainer) -> list[Transition]:
 
 
 def test_a_stream_can_be_asked_for_any_batch_in_any_order() -> None:
-    forwards = Stream("abcde", seed=3)
+    forwards = EpisodeStream("abcde", seed=3)
     expected = [forwards.batch(number, 3) for number in range(12)]
     assert sorted(sum(expected[:5], [])) == sorted("abcde" * 3)
-    backwards = Stream("abcde", seed=3)
+    backwards = EpisodeStream("abcde", seed=3)
     assert [backwards.batch(number, 3) for number in reversed(range(12))] == expected[::-1]
-    assert Stream("abcde", seed=3).batch(7, 3) == expected[7]
-    assert [Stream("abcde", seed=3, key=1).batch(number, 3) for number in range(12)] != expected
+    assert EpisodeStream("abcde", seed=3).batch(7, 3) == expected[7]
+    assert [EpisodeStream("abcde", seed=3, key=1).batch(number, 3) for number in range(12)] != expected
 
 
 def test_a_batch_may_be_larger_than_all_episodes() -> None:
-    assert sorted(Stream("ab", seed=0).batch(1, 4)) == ["a", "a", "b", "b"]
+    assert sorted(EpisodeStream("ab", seed=0).batch(1, 4)) == ["a", "a", "b", "b"]

@@ -18,26 +18,26 @@ from esceme.world import Pose
 from fixtures.toy_atlas import cottage, small_navigator, walk_of
 
 ATLAS = cottage()
-WAYS = ("as-released", "reset", "forgetting", "drawn")
+MODES = ("as-released", "reset", "forgetting", "sampled")
 EVERYWHERE = list(range(len(ATLAS)))
 COTTAGE = [int(each) for each in ATLAS.locate("cottage", ATLAS.graphs["cottage"].viewpoints)]
 SHED = [int(each) for each in ATLAS.locate("shed", ATLAS.graphs["shed"].viewpoints)]
 IN_COTTAGE, IN_SHED = walk_of("hall", "door"), walk_of("hall", "door", scene="shed")
 
 
-def memory_of(way: Any, **settings: Any) -> TrainingMemory:
-    return TrainingMemory(ATLAS, small_navigator().reader, MemoryDropout(way=way, **settings))
+def memory_of(mode: Any, **settings: Any) -> TrainingMemory:
+    return TrainingMemory(ATLAS, small_navigator().reader, MemoryDropout(mode=mode, **settings))
 
 
-def complete(way: Any, **settings: Any) -> TrainingMemory:
+def complete(mode: Any, **settings: Any) -> TrainingMemory:
     """A memory of every place."""
-    memory = memory_of(way, **settings)
+    memory = memory_of(mode, **settings)
     memory.bank.remember_at(EVERYWHERE)
     return memory
 
 
 def begin(memory: TrainingMemory, *episodes: Episode, seed: int = 0) -> None:
-    memory.begin(episodes or (IN_COTTAGE,), np.random.default_rng(seed))
+    memory.begin_rollout(episodes or (IN_COTTAGE,), np.random.default_rng(seed))
 
 
 def shown(memory: TrainingMemory, places: list[int] = EVERYWHERE) -> set[int]:
@@ -64,16 +64,18 @@ def whole() -> Tensor:
 # -- all ways ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_what_is_remembered_during_a_rollout_is_shown_from_then_on(way: str) -> None:
-    memory = complete(way, full=0.0, empty=1.0, forget_share=1.0, reset_after=1)
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_remembered_during_a_rollout_is_shown_from_then_on(mode: str) -> None:
+    memory = complete(
+        mode, full_probability=0.0, empty_probability=1.0, forget_probability=1.0, reset_after=1
+    )
     begin(memory)
     begin(memory)  # by now all but the first way show nothing
-    assert shown(memory, COTTAGE) == (set(COTTAGE) if way == "as-released" else set())
+    assert shown(memory, COTTAGE) == (set(COTTAGE) if mode == "as-released" else set())
     memory.remember_seen(at(COTTAGE[2], COTTAGE[4]))
     memory.remember_at([COTTAGE[5]])
     assert shown(memory, COTTAGE) >= {COTTAGE[2], COTTAGE[4], COTTAGE[5]}
-    if way != "as-released":
+    if mode != "as-released":
         assert shown(memory, COTTAGE) == {COTTAGE[2], COTTAGE[4], COTTAGE[5]}
     memory.remember_seen(at(COTTAGE[2]))  # coming by again changes nothing
     assert torch.equal(
@@ -81,9 +83,9 @@ def test_what_is_remembered_during_a_rollout_is_shown_from_then_on(way: str) -> 
     )
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_nowhere_and_places_nobody_has_been_to_are_zeros(way: str) -> None:
-    memory = memory_of(way, full=1.0, empty=0.0, forget_share=0.0)
+@pytest.mark.parametrize("mode", MODES)
+def test_nowhere_and_places_nobody_has_been_to_are_zeros(mode: str) -> None:
+    memory = memory_of(mode, full_probability=1.0, empty_probability=0.0, forget_probability=0.0)
     begin(memory)
     memory.remember_seen(at(3))
     recalled = memory.recall_at(torch.tensor([[-1, 3, 4], [3, -1, -1]]))
@@ -91,23 +93,29 @@ def test_nowhere_and_places_nobody_has_been_to_are_zeros(way: str) -> None:
     assert torch.equal(recalled[0, 1], whole()[3])
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_other_scenes_are_left_alone(way: str) -> None:
-    memory = complete(way, full=0.0, empty=1.0, forget_share=1.0, reset_after=1)
+@pytest.mark.parametrize("mode", MODES)
+def test_other_scenes_are_left_alone(mode: str) -> None:
+    memory = complete(
+        mode, full_probability=0.0, empty_probability=1.0, forget_probability=1.0, reset_after=1
+    )
     for _ in range(3):
         begin(memory, IN_COTTAGE)
     assert shown(memory, SHED) == set(SHED) <= kept(memory)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_resumed_memory_goes_on_as_the_one_that_was_kept(way: str) -> None:
-    memory = complete(way, full=0.2, empty=0.2, forget_share=0.3, reset_after=3)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_resumed_memory_goes_on_as_the_one_that_was_kept(mode: str) -> None:
+    memory = complete(
+        mode, full_probability=0.2, empty_probability=0.2, forget_probability=0.3, reset_after=3
+    )
     begin(memory, IN_COTTAGE, IN_SHED)
     begin(memory, IN_COTTAGE)
-    state = memory.state()
-    resumed = memory_of(way, full=0.2, empty=0.2, forget_share=0.3, reset_after=3)
+    state = memory.state_dict()
+    resumed = memory_of(
+        mode, full_probability=0.2, empty_probability=0.2, forget_probability=0.3, reset_after=3
+    )
     resumed.bank.remember_at([SHED[0]])  # what it knew before does not count
-    resumed.resume(state)
+    resumed.load_state_dict(state)
     assert kept(resumed) == kept(memory)
     for seed in range(4):
         for each in (memory, resumed):
@@ -115,14 +123,14 @@ def test_a_resumed_memory_goes_on_as_the_one_that_was_kept(way: str) -> None:
             each.remember_seen(at(COTTAGE[seed]))
         everywhere = torch.tensor(EVERYWHERE)
         assert torch.equal(memory.recall_at(everywhere), resumed.recall_at(everywhere))
-        assert str(memory.state()) == str(resumed.state())
+        assert str(memory.state_dict()) == str(resumed.state_dict())
 
 
 def test_a_state_does_not_change_when_more_is_remembered() -> None:
     memory = memory_of("as-released")
     begin(memory)
     memory.remember_seen(at(0))
-    state = memory.state()
+    state = memory.state_dict()
     memory.remember_seen(at(1))
     begin(memory)
     assert state["visited"].tolist() == [0]
@@ -132,7 +140,9 @@ def test_a_state_does_not_change_when_more_is_remembered() -> None:
 
 
 def test_as_released_nothing_is_ever_forgotten() -> None:
-    memory = memory_of("as-released", reset_after=1, forget_share=1.0, full=0.0, empty=1.0)
+    memory = memory_of(
+        "as-released", reset_after=1, forget_probability=1.0, full_probability=0.0, empty_probability=1.0
+    )
     lived: set[int] = set()
     for seed, place in enumerate([*COTTAGE, *SHED] * 3):
         begin(memory, IN_COTTAGE, IN_SHED, seed=seed)
@@ -159,14 +169,14 @@ def test_reset_forgets_a_scene_after_so_many_episodes_in_it() -> None:
 def test_forgetting_is_for_good_and_by_the_share() -> None:
     left = []
     for seed in range(300):
-        memory = complete("forgetting", forget_share=0.3)
+        memory = complete("forgetting", forget_probability=0.3)
         begin(memory, seed=seed)
         assert shown(memory) == kept(memory) >= set(SHED)
         left.append(len(kept(memory) & set(COTTAGE)))
     # 300 times 7 places: the share that is left has a standard deviation of 0.01.
     assert np.mean(left) / len(COTTAGE) == pytest.approx(0.7, abs=0.04)
     assert np.var(left) == pytest.approx(7 * 0.3 * 0.7, rel=0.25)  # each place by itself
-    memory = complete("forgetting", forget_share=0.3)
+    memory = complete("forgetting", forget_probability=0.3)
     before = set(COTTAGE)
     for seed in range(40):
         begin(memory, seed=seed)
@@ -177,7 +187,7 @@ def test_forgetting_is_for_good_and_by_the_share() -> None:
 
 
 def test_places_that_were_not_forgotten_are_as_they_were() -> None:
-    memory = complete("forgetting", forget_share=0.5)
+    memory = complete("forgetting", forget_probability=0.5)
     begin(memory)
     still = sorted(kept(memory))
     assert set(SHED) < set(still) < set(EVERYWHERE)
@@ -185,7 +195,7 @@ def test_places_that_were_not_forgotten_are_as_they_were() -> None:
 
 
 def test_drawn_hides_for_one_rollout_and_forgets_nothing() -> None:
-    memory = complete("drawn")
+    memory = complete("sampled")
     seen: set[int] = set()
     for seed in range(30):
         begin(memory, seed=seed)
@@ -196,7 +206,7 @@ def test_drawn_hides_for_one_rollout_and_forgets_nothing() -> None:
 
 def test_drawn_shares_are_all_nothing_or_drawn_evenly() -> None:
     """One share for a scene and a rollout: of few places it can be told only roughly, of many well."""
-    memory = complete("drawn", full=0.3, empty=0.1)
+    memory = complete("sampled", full_probability=0.3, empty_probability=0.1)
     counts = np.zeros(len(COTTAGE) + 1)
     rollouts = 2000
     for seed in range(rollouts):
@@ -210,14 +220,14 @@ def test_drawn_shares_are_all_nothing_or_drawn_evenly() -> None:
 
 @pytest.mark.parametrize(("full", "empty", "expected"), [(1.0, 0.0, set(COTTAGE)), (0.0, 1.0, set())])
 def test_drawn_may_show_always_all_or_always_nothing(full: float, empty: float, expected: set[int]) -> None:
-    memory = complete("drawn", full=full, empty=empty)
+    memory = complete("sampled", full_probability=full, empty_probability=empty)
     for seed in range(20):
         begin(memory, seed=seed)
         assert shown(memory, COTTAGE) == expected
 
 
 def test_scenes_of_a_rollout_have_shares_of_their_own() -> None:
-    memory = complete("drawn", full=0.5, empty=0.5)
+    memory = complete("sampled", full_probability=0.5, empty_probability=0.5)
     found = set()
     for seed in range(40):
         begin(memory, IN_COTTAGE, IN_SHED, seed=seed)
@@ -226,7 +236,7 @@ def test_scenes_of_a_rollout_have_shares_of_their_own() -> None:
 
 
 def test_the_same_draw_shows_the_same() -> None:
-    one, other = complete("drawn"), complete("drawn")
+    one, other = complete("sampled"), complete("sampled")
     for seed in range(10):
         for memory in (one, other):
             begin(memory, IN_SHED, IN_COTTAGE, seed=seed)
@@ -236,8 +246,8 @@ def test_the_same_draw_shows_the_same() -> None:
 # -- rollouts that are known beforehand --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_memory_that_foresees_gives_what_one_that_walks_would(way: str) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_a_memory_that_foresees_gives_what_one_that_walks_would(mode: str) -> None:
     """Two walks of four steps: what is recalled at each, of every place, and what is left in the end."""
     hall, door, garden, kitchen, pantry = (
         int(each) for each in ATLAS.locate("cottage", ["hall", "door", "garden", "kitchen", "pantry"])
@@ -245,17 +255,20 @@ def test_a_memory_that_foresees_gives_what_one_that_walks_would(way: str) -> Non
     steps = [(hall, kitchen), (door, hall), (hall, pantry), (garden, hall)]
     for seed in range(6):
         walking, at_once, by_step = (
-            memory_of(way, full=0.0, empty=0.0, forget_share=0.4, reset_after=1) for _ in range(3)
+            memory_of(
+                mode, full_probability=0.0, empty_probability=0.0, forget_probability=0.4, reset_after=1
+            )
+            for _ in range(3)
         )
         for memory in (walking, at_once, by_step):
             memory.bank.remember_at([door, pantry])
             begin(memory, seed=seed)
         places = torch.tensor([place for step in steps for place in step])
         when = torch.arange(len(steps)).repeat_interleave(2)
-        foreseen = at_once.foresee(places, when)
+        foreseen = at_once.remember_trajectories(places, when)
         everywhere = torch.tensor([*EVERYWHERE, -1]).expand(len(places), -1)
         all_at_once = foreseen.recall_at(everywhere).view(len(steps), 2, len(ATLAS) + 1, -1)
-        going = by_step.foresee(places, when, at_once=False)
+        going = by_step.remember_trajectories(places, when, stepwise=True)
         for step, standing in enumerate(steps):
             expected = walking.recall_at(everywhere[:2])
             assert torch.equal(all_at_once[step], expected)
@@ -276,10 +289,10 @@ def known(memory: TrainingMemory | TimeIndexedMemory, *standing: int) -> list[se
     return [set(around.viewpoints[row].tolist()) for row in around.known]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_surroundings_are_the_places_that_are_shown(way: str) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_surroundings_are_the_places_that_are_shown(mode: str) -> None:
     for seed in range(5):
-        memory = complete(way, full=0.2, empty=0.2, forget_share=0.5)
+        memory = complete(mode, full_probability=0.2, empty_probability=0.2, forget_probability=0.5)
         begin(memory, IN_COTTAGE, IN_SHED, seed=seed)
         for _ in range(2):
             expected = [shown(memory) & set(scene) for scene in (COTTAGE, SHED)]
@@ -287,8 +300,8 @@ def test_surroundings_are_the_places_that_are_shown(way: str) -> None:
             memory.remember_seen(at(COTTAGE[2], SHED[1]))
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_foreseen_surroundings_are_those_of_walking(way: str) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_foreseen_surroundings_are_those_of_walking(mode: str) -> None:
     """Each row knows what was remembered at its own step, and what the shown memory held before."""
     hall, door, kitchen, pantry = (
         int(each) for each in ATLAS.locate("cottage", ["hall", "door", "kitchen", "pantry"])
@@ -296,15 +309,18 @@ def test_foreseen_surroundings_are_those_of_walking(way: str) -> None:
     steps = [(hall, SHED[0]), (door, SHED[1]), (hall, SHED[0]), (kitchen, SHED[1])]
     for seed in range(4):
         walking, at_once, by_step = (
-            memory_of(way, full=0.0, empty=0.0, forget_share=0.4, reset_after=1) for _ in range(3)
+            memory_of(
+                mode, full_probability=0.0, empty_probability=0.0, forget_probability=0.4, reset_after=1
+            )
+            for _ in range(3)
         )
         for memory in (walking, at_once, by_step):
             memory.bank.remember_at([door, pantry, SHED[1]])
             begin(memory, IN_COTTAGE, IN_SHED, seed=seed)
         places = torch.tensor([place for step in steps for place in step])
         when = torch.arange(len(steps)).repeat_interleave(2)
-        found = known(at_once.foresee(places, when), *places.tolist())
-        going = by_step.foresee(places, when, at_once=False)
+        found = known(at_once.remember_trajectories(places, when), *places.tolist())
+        going = by_step.remember_trajectories(places, when, stepwise=True)
         for step, standing in enumerate(steps):
             expected = known(walking, *standing)
             assert found[2 * step : 2 * step + 2] == expected == known(going, *standing)
@@ -318,12 +334,15 @@ def test_foreseen_surroundings_are_those_of_walking(way: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"way": "sometimes"}, "way 'sometimes': expected one of as-released, reset, forgetting, drawn"),
+        ({"mode": "sometimes"}, "mode 'sometimes': expected one of as-released, reset, forgetting, sampled"),
         ({"reset_after": 0}, "reset_after: expected at least 1 episode, found 0"),
-        ({"forget_share": 1.5}, "forget_share: expected a share from 0 to 1, found 1.5"),
-        ({"full": -0.1}, "full: expected a share from 0 to 1, found -0.1"),
-        ({"empty": float("nan")}, "empty: expected a share from 0 to 1, found nan"),
-        ({"full": 0.7, "empty": 0.4}, "full 0.7 and empty 0.4: expected a sum of at most 1"),
+        ({"forget_probability": 1.5}, "forget_probability: expected a number from 0 to 1, found 1.5"),
+        ({"full_probability": -0.1}, "full_probability: expected a number from 0 to 1, found -0.1"),
+        ({"empty_probability": float("nan")}, "empty_probability: expected a number from 0 to 1, found nan"),
+        (
+            {"full_probability": 0.7, "empty_probability": 0.4},
+            "full_probability 0.7 and empty_probability 0.4: expected a sum of at most 1",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(settings: dict[str, Any], message: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from esceme.learning.rewards import REWARDS, GoalReward, PathReward, Reward
+from esceme.learning.reinforcement import REWARDS, GoalReward, PathReward, Reward
 from esceme.metrics import score
 from esceme.tasks.episode import Episode
 from esceme.tasks.submission import Prediction, TrajectoryPoint
@@ -28,13 +28,13 @@ PLACES = {
     "pond": (4.0, 11.0, 0.0),
     "well": (4.0, 5.0, 0.0),
 }
-WAYS = [
+MODES = [
     *zip(list(LINE), list(LINE)[1:], strict=False),
     ("oak", "pond"),
     ("oak", "well"),
     ("pond", "well"),
 ]
-PARK = Atlas([SceneGraph.build("park", PLACES, WAYS)])
+PARK = Atlas([SceneGraph.build("park", PLACES, MODES)])
 TO_THE_OAK = walk_of("gate", "path", "oak", scene="park")
 
 
@@ -54,10 +54,10 @@ def go(walk: Trajectory, *names: str) -> None:
     walk.poses += [(place(name), 12) for name in names]
 
 
-def rewards_of(kind: type[PathReward | GoalReward], walk: Trajectory, *way: str) -> list[float]:
+def rewards_of(kind: type[PathReward | GoalReward], walk: Trajectory, *mode: str) -> list[float]:
     """What every move is worth, and STOP at the end."""
     reward, found = kind(PARK, [walk]), []
-    for name in way:
+    for name in mode:
         go(walk, name)
         found += reward.step([walk]).tolist()
     go(walk)
@@ -264,13 +264,13 @@ def test_a_reward_does_not_depend_on_who_else_walks(name: str) -> None:
     rng = np.random.default_rng(7)
     atlas = drawn_world(rng)
     walks = [drawn_walk(atlas, rng) for _ in range(40)]
-    together = REWARDS[name](atlas, walks)
+    process_group = REWARDS[name](atlas, walks)
     alone: dict[Trajectory, Reward] = {walk: REWARDS[name](atlas, [walk]) for walk in walks}
     living, seen = walks, set[float]()
     while living:
         living = [living[row] for row in rng.permutation(len(living))]
         stroll_on(atlas, living, rng)
-        found = together.step(living)
+        found = process_group.step(living)
         assert found.shape == (len(living),) and found.dtype == np.float64
         expected = [float(alone[walk].step([walk])[0]) for walk in living]
         assert found.tolist() == pytest.approx(expected, abs=1e-12)

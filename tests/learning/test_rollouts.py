@@ -15,7 +15,7 @@ from esceme.agents.base import Decision
 from esceme.agents.scripted import StopAtOnce
 from esceme.errors import ConfigError, WorldError
 from esceme.learning.memory_dropout import MemoryDropout, TrainingMemory
-from esceme.learning.rewards import GoalReward, PathReward
+from esceme.learning.reinforcement import GoalReward, PathReward
 from esceme.learning.rollouts import (
     Demonstrations,
     dagger_rollout,
@@ -25,7 +25,7 @@ from esceme.learning.rollouts import (
     sample_rollout,
     teacher_rollout,
 )
-from esceme.learning.teachers import shortest, teacher_by_step
+from esceme.learning.teachers import shortest_path_teacher, teacher_by_step
 from esceme.memory import NoMemory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
@@ -43,7 +43,7 @@ EPISODES = [
     walk_of("kitchen", name="3_0"),
     walk_of("hall", "door", scene="shed", name="4_0"),
 ]
-WAYS = ("as-released", "reset", "forgetting", "drawn")
+MODES = ("as-released", "reset", "forgetting", "sampled")
 NETWORKS: dict[str, dict[str, Any]] = {
     "frozen": {},
     "once-read": {"language_cross_attention": False, "freeze_text": False, "freeze_history": False},
@@ -59,16 +59,18 @@ def names(places: Sequence[int]) -> list[str]:
     return [ATLAS.name(place)[1] for place in places]
 
 
-def begun(navigator: Navigator, way: Any = "as-released", *, seed: int = 0) -> TrainingMemory | None:
+def begun(navigator: Navigator, mode: Any = "as-released", *, seed: int = 0) -> TrainingMemory | None:
     """A memory of some places, at the beginning of a rollout; the same seed, the same memory."""
     if not navigator.reader.uses_memory:
         return None
-    settings = MemoryDropout(way=way, reset_after=2, forget_share=0.4, full=0.0, empty=0.0)
+    settings = MemoryDropout(
+        mode=mode, reset_after=2, forget_probability=0.4, full_probability=0.0, empty_probability=0.0
+    )
     memory = TrainingMemory(ATLAS, navigator.reader, settings)
     for number in range(2):  # the second time, a scene may be forgotten
-        memory.begin(EPISODES, np.random.default_rng([seed, number]))
+        memory.begin_rollout(EPISODES, np.random.default_rng([seed, number]))
         memory.remember_at([at("door"), at("pantry"), at("attic")][number:])
-    memory.begin(EPISODES, np.random.default_rng([seed, 2]))
+    memory.begin_rollout(EPISODES, np.random.default_rng([seed, 2]))
     return memory
 
 
@@ -80,10 +82,10 @@ def forcing(told: Demonstrations) -> ActionSelector:
     """What was chosen, by walk and step."""
     taken = {
         (row, step): choice
-        for step, (rows, chosen) in enumerate(zip(told.row, told.chosen, strict=True))
+        for step, (rows, chosen) in enumerate((step.rows, step.action) for step in told.steps)
         for row, choice in zip(rows.tolist(), chosen.tolist(), strict=True)
     }
-    rows = {walk.episode.episode_id: row for row, walk in enumerate(told.walks)}
+    rows = {walk.episode.episode_id: row for row, walk in enumerate(told.trajectories)}
 
     def choose(decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
         return torch.tensor([taken[rows[walk.episode.episode_id], walk.num_decisions] for walk in walks])
@@ -93,9 +95,9 @@ def forcing(told: Demonstrations) -> ActionSelector:
 
 def stepping(navigator: Navigator, told: Demonstrations, memory: TrainingMemory | None) -> Tensor:
     """The same walks by the loop that everything walks with, all steps one below the other, (R, C)."""
-    source = SingleBatch(ATLAS, [walk.episode for walk in told.walks])
+    source = SingleBatch(ATLAS, [walk.episode for walk in told.trajectories])
     steps = roll_out(
-        navigator, ATLAS, source, memory, forcing(told), encode=encode, max_steps=len(told.chosen)
+        navigator, ATLAS, source, memory, forcing(told), encode=encode, max_steps=len(told.steps)
     )
     logits = [step.decision.logits for step in steps]
     most = max(each.shape[1] for each in logits)
@@ -110,15 +112,15 @@ def left(memory: TrainingMemory | None) -> list[int]:
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("way", [None, *WAYS])
+@pytest.mark.parametrize("mode", [None, *MODES])
 @pytest.mark.parametrize("max_steps", [15, 3])
-def test_decisions_made_at_once_are_those_of_stepping(way: str | None, network: str, max_steps: int) -> None:
-    make = blind_navigator if way is None else small_navigator
+def test_decisions_made_at_once_are_those_of_stepping(mode: str | None, network: str, max_steps: int) -> None:
+    make = blind_navigator if mode is None else small_navigator
     navigator, told = make(**NETWORKS[network]), led(max_steps)
     for seed in range(2):
-        memories = [begun(navigator, way, seed=seed) for _ in range(4)]
+        memories = [begun(navigator, mode, seed=seed) for _ in range(4)]
         expected = stepping(navigator, told, memories[0])
-        assert len(expected) == sum(walk.num_decisions for walk in told.walks)
+        assert len(expected) == sum(walk.num_decisions for walk in told.trajectories)
         for decide, memory in zip(
             (forward_all, forward_stepwise, forward_demonstrations), memories[1:], strict=True
         ):
@@ -127,19 +129,19 @@ def test_decisions_made_at_once_are_those_of_stepping(way: str | None, network: 
             assert left(memory) == left(memories[0])
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_places_visited_by_others_in_the_meantime_matter(way: str) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_places_visited_by_others_in_the_meantime_matter(mode: str) -> None:
     """So that the test above can fail: alone, some walks decide otherwise from a later step on."""
     navigator, told = small_navigator(), led()
-    together = forward_all(navigator, ATLAS, told, begun(navigator, way), encode=encode).logits
+    process_group = forward_all(navigator, ATLAS, told, begun(navigator, mode), encode=encode).logits
     for row, episode in enumerate(EPISODES):
         alone = teacher_rollout(ATLAS, [episode], teacher_by_step(ATLAS), max_steps=15)
-        apart = forward_all(navigator, ATLAS, alone, begun(navigator, way), encode=encode).logits
-        with_others = together[told.when.episode == row]
+        apart = forward_all(navigator, ATLAS, alone, begun(navigator, mode), encode=encode).logits
+        with_others = process_group[told.step_index.episode == row]
         same = [torch.allclose(a[: len(b)], b, atol=1e-5) for a, b in zip(with_others, apart, strict=True)]
         assert same[0]  # nobody has written anything yet
         if (
-            row == 2 and way != "forgetting"
+            row == 2 and mode != "forgetting"
         ):  # comes to the landing, from which 1_0 has just come to the attic
             assert not all(same)
 
@@ -174,7 +176,7 @@ def test_an_agent_whose_history_is_recurrent_is_stepped() -> None:
 
 def test_walks_are_told_step_by_step_with_who_is_still_walking() -> None:
     told = led()
-    assert [rows.tolist() for rows in told.row] == [
+    assert [rows.tolist() for rows, *_ in told.steps] == [
         [0, 1, 2, 3, 4],
         [0, 1, 2, 4],
         [0, 1, 2],
@@ -182,14 +184,14 @@ def test_walks_are_told_step_by_step_with_who_is_still_walking() -> None:
         [2],
         [2],
     ]
-    assert names([place for place, _ in told.walks[2].poses]) == list(EPISODES[2].reference_path)
-    assert all(walk.stopped for walk in told.walks)
-    assert [walk.num_decisions for walk in told.walks] == [4, 3, 6, 1, 2]
-    assert told.when.episode.tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 4, 0, 1, 2, 0, 2, 2, 2]
-    assert told.when.step.tolist() == [0] * 5 + [1] * 4 + [2] * 3 + [3] * 2 + [4, 5]
-    assert names(told.pose.viewpoint[told.when.episode == 1]) == ["hall", "landing", "attic"]
-    assert np.array_equal(told.labels, np.concatenate(told.chosen))
-    (stop,) = told.labels[(told.when.episode == 3)].tolist()
+    assert names([place for place, _ in told.trajectories[2].poses]) == list(EPISODES[2].reference_path)
+    assert all(walk.stopped for walk in told.trajectories)
+    assert [walk.num_decisions for walk in told.trajectories] == [4, 3, 6, 1, 2]
+    assert told.step_index.episode.tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 4, 0, 1, 2, 0, 2, 2, 2]
+    assert told.step_index.step.tolist() == [0] * 5 + [1] * 4 + [2] * 3 + [3] * 2 + [4, 5]
+    assert names(told.pose.viewpoint[told.step_index.episode == 1]) == ["hall", "landing", "attic"]
+    assert np.array_equal(told.labels, told.actions)
+    (stop,) = told.labels[(told.step_index.episode == 3)].tolist()
     assert stop == ATLAS.degrees[at("kitchen")]
 
 
@@ -210,12 +212,12 @@ def test_poses_are_those_of_the_loop() -> None:
 
 def test_a_teacher_leads_no_farther_than_the_limit() -> None:
     told = led(max_steps=2)
-    assert [walk.num_decisions for walk in told.walks] == [2, 2, 2, 1, 2]
-    assert [walk.stopped for walk in told.walks] == [False, False, False, True, True]
+    assert [walk.num_decisions for walk in told.trajectories] == [2, 2, 2, 1, 2]
+    assert [walk.stopped for walk in told.trajectories] == [False, False, False, True, True]
     # The places that were reached by the last move are not remembered (spec C.3).
     navigator = small_navigator()
     memory = TrainingMemory(ATLAS, navigator.reader, MemoryDropout())
-    memory.begin(EPISODES, np.random.default_rng(0))
+    memory.begin_rollout(EPISODES, np.random.default_rng(0))
     forward_all(navigator, ATLAS, told, memory, encode=encode)
     assert set(left(memory)) == {
         *(at(name) for name in ("garden", "door", "hall", "landing", "attic", "kitchen")),
@@ -227,15 +229,15 @@ def test_a_teacher_leads_no_farther_than_the_limit() -> None:
 def test_pitfall_11_a_path_is_followed_by_the_clock_through_places_it_comes_by_twice() -> None:
     loop = walk_of("hall", "door", "hall", "door", "garden")
     told = teacher_rollout(ATLAS, [loop], teacher_by_step(ATLAS), max_steps=15)
-    assert names([place for place, _ in told.walks[0].poses]) == list(loop.reference_path)
-    assert [int(each) for each in told.label[-1]] == [ATLAS.degrees[at("garden")]]
+    assert names([place for place, _ in told.trajectories[0].poses]) == list(loop.reference_path)
+    assert [int(each) for each in told.steps[-1].label] == [ATLAS.degrees[at("garden")]]
 
 
 def test_pitfall_11_stop_is_taught_when_the_path_is_over_not_when_its_end_is_reached() -> None:
     """The path comes by its own end on the way."""
     back = walk_of("door", "hall", "door")
     told = teacher_rollout(ATLAS, [back], teacher_by_step(ATLAS), max_steps=15)
-    assert [walk.num_decisions for walk in told.walks] == [3]
+    assert [walk.num_decisions for walk in told.trajectories] == [3]
     assert told.labels[0] != ATLAS.degrees[at("door")] == told.labels[2]
 
 
@@ -252,14 +254,14 @@ def trying(
         return drawing(decision, observation, walks)
 
     return dagger_rollout(
-        navigator, ATLAS, EPISODES, memory, shortest(ATLAS), choose, encode=encode, max_steps=6
+        navigator, ATLAS, EPISODES, memory, shortest_path_teacher(ATLAS), choose, encode=encode, max_steps=6
     )
 
 
-@pytest.mark.parametrize("way", [None, *WAYS])
-def test_what_was_tried_out_is_relived_without_what_came_later(way: str | None) -> None:
-    navigator = (blind_navigator if way is None else small_navigator)()
-    memory, said = begun(navigator, way), list[Tensor]()
+@pytest.mark.parametrize("mode", [None, *MODES])
+def test_what_was_tried_out_is_relived_without_what_came_later(mode: str | None) -> None:
+    navigator = (blind_navigator if mode is None else small_navigator)()
+    memory, said = begun(navigator, mode), list[Tensor]()
     told = trying(navigator, memory, said)
     found = forward_all(navigator, ATLAS, told, memory, encode=encode).logits
     assert len(found) > 12
@@ -270,7 +272,7 @@ def test_what_was_tried_out_is_relived_without_what_came_later(way: str | None) 
     # Were the walks' own future known, they would decide otherwise.
     after = TrainingMemory(ATLAS, navigator.reader, MemoryDropout())
     after.remember_at(left(memory))
-    after.begin(EPISODES, np.random.default_rng(0))
+    after.begin_rollout(EPISODES, np.random.default_rng(0))
     leaked = forward_all(navigator, ATLAS, told, after, encode=encode).logits
     assert not torch.allclose(leaked, found, atol=1e-3)
 
@@ -278,14 +280,14 @@ def test_what_was_tried_out_is_relived_without_what_came_later(way: str | None) 
 def test_comments_are_the_teachers_on_where_the_agent_went() -> None:
     navigator = blind_navigator()
     told = trying(navigator, None, [])
-    teacher = shortest(ATLAS)
-    for row, walk in enumerate(told.walks):
-        mine = told.when.episode == row
+    teacher = shortest_path_teacher(ATLAS)
+    for row, walk in enumerate(told.trajectories):
+        mine = told.step_index.episode == row
         for place, label in zip(told.pose.viewpoint[mine], told.labels[mine].tolist(), strict=True):
             wanted = teacher(Trajectory(walk.episode, [(int(place), 12)]))
             ways = [*ATLAS.neighbours[place, : ATLAS.degrees[place]].tolist(), int(place)]
             assert ways[label] == wanted
-    assert not np.array_equal(told.labels, np.concatenate(told.chosen))
+    assert not np.array_equal(told.labels, told.actions)
 
 
 def test_trying_out_learns_nothing_and_drops_nothing_but_leaves_training_on() -> None:
@@ -322,7 +324,7 @@ def test_a_teacher_by_time_may_not_know_the_way_of_who_went_astray() -> None:
 def sampled(
     navigator: Navigator, told: Demonstrations, memory: TrainingMemory | None, max_steps: int
 ) -> tuple[Any, Tensor, SingleBatch]:
-    source = SingleBatch(ATLAS, [walk.episode for walk in told.walks])
+    source = SingleBatch(ATLAS, [walk.episode for walk in told.trajectories])
     steps, beyond = sample_rollout(
         navigator,
         ATLAS,
@@ -362,7 +364,7 @@ def test_where_a_walk_is_cut_off_is_not_remembered() -> None:
     navigator = small_navigator()
     memory = TrainingMemory(ATLAS, navigator.reader, MemoryDropout())
     episode = walk_of("hall", "door", "garden")
-    memory.begin([episode], np.random.default_rng(0))
+    memory.begin_rollout([episode], np.random.default_rng(0))
     told = teacher_rollout(ATLAS, [episode], teacher_by_step(ATLAS), max_steps=5)
     _, beyond, source = sampled(navigator, told, memory, 2)
     assert source.trajectories[0].viewpoint == at("garden") and not source.trajectories[0].stopped
@@ -383,8 +385,8 @@ def test_nothing_lies_beyond_walks_that_all_stopped() -> None:
 def test_steps_hold_who_took_them_what_they_chose_and_what_it_was_worth() -> None:
     navigator, told = blind_navigator(), led()
     steps, _, source = sampled(navigator, told, None, 15)
-    assert [step.rows.tolist() for step in steps] == [rows.tolist() for rows in told.row]
-    assert [step.chosen.tolist() for step in steps] == [chosen.tolist() for chosen in told.chosen]
+    assert [step.rows.tolist() for step in steps] == [rows.tolist() for rows, *_ in told.steps]
+    assert [step.action.tolist() for step in steps] == [chosen.tolist() for _, _, chosen, _ in told.steps]
     assert steps[0].value.requires_grad and steps[0].logits.requires_grad
     # Who follows the path stops at its end: 2 + 2 nDTW.
     last = {row: step.reward[index] for step in steps for index, row in enumerate(step.rows.tolist())}
@@ -412,9 +414,9 @@ def test_episodes_of_one_scene_share_a_memory_within_a_rollout() -> None:
     navigator = small_navigator()
     memory = TrainingMemory(ATLAS, navigator.reader, MemoryDropout())
     episodes: list[Episode] = [walk_of("door", "hall", name="0_0"), walk_of("kitchen", "pantry", name="1_0")]
-    memory.begin(episodes, np.random.default_rng(0))
+    memory.begin_rollout(episodes, np.random.default_rng(0))
     told = teacher_rollout(ATLAS, episodes, teacher_by_step(ATLAS), max_steps=5)
-    foreseen = memory.foresee(torch.from_numpy(told.pose.viewpoint), told.when.step)
+    foreseen = memory.remember_trajectories(torch.from_numpy(told.pose.viewpoint), told.step_index.step)
     observation = Observation.of(ATLAS, told.pose)
     found = [
         set(names(row[known].tolist()))

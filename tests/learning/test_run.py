@@ -1,10 +1,11 @@
-"""Runs that last: whatever interrupts one, it ends with the same weights, the same best, the same log."""
+"""Training runs: interrupted, killed or out of disk space, a run ends with the same files."""
 
 from __future__ import annotations
 
 import resource
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,131 +15,144 @@ import pytest
 import torch
 
 from esceme.config import Experiment
-from esceme.errors import DataError, TrainingError
+from esceme.errors import CheckpointError, DataError, TrainingError
+from esceme.files import folder_lock
 from esceme.learning import TrainingCallback, TrainingRun
-from esceme.learning.train_state import alone_in
+from esceme.learning.run import load_state, save_state
 from esceme.learning.training_log import read_log
 from esceme.runs import load_run
 from esceme.training import prepare, train
 from esceme.world.features import open_features, write_features
-from fixtures.process_utils import CONTEXT, die_while_writing, learn, started
+from fixtures.process_utils import CONTEXT, kill_at_file_access, started, train_in_process
 from fixtures.toy_training import (
     SPLIT,
     Interrupt,
     Interrupted,
-    alike,
-    lesson_plan,
-    products,
+    bit_equal,
+    run_files,
+    small_experiment,
     states,
-    write_school,
+    write_training_data,
 )
 
-pytestmark = pytest.mark.long
-
-KILLS = 20
-MOMENTS = 10
-"""How often a run is killed just before it touches a file."""
+NUM_KILLS = 20
+NUM_WRITE_KILLS = 10
 
 
 @pytest.fixture(scope="module")
-def school(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_school(tmp_path_factory.mktemp("school"))
+def training_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_training_data(tmp_path_factory.mktemp("data"))
 
 
 Uninterrupted = Callable[[Experiment], Path]
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(school: Path, tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
-    """The folder of a run that nobody interrupts; read-only."""
-    made: dict[str, Path] = {}
+def uninterrupted(training_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
+    """Return the folder of an uninterrupted run; do not write to it."""
+    folders: dict[str, Path] = {}
 
-    def give(experiment: Experiment) -> Path:
-        if (key := repr(experiment)) not in made:
-            made[key] = train(experiment, school, tmp_path_factory.mktemp("whole"))
-        return made[key]
+    def find(experiment: Experiment) -> Path:
+        if (key := repr(experiment)) not in folders:
+            folders[key] = train(experiment, training_data, tmp_path_factory.mktemp("whole"))
+        return folders[key]
 
-    return give
+    return find
 
 
-def interrupt(experiment: Experiment, school: Path, out: Path, after: int, **how: Any) -> Interrupt:
-    """Train until an iteration has ended."""
-    watch = Interrupt(after, **how)
+def interrupt(
+    experiment: Experiment, training_data: Path, out: Path, after: int, *, at_validation: bool = False
+) -> Interrupt:
+    """Train until an iteration, or its validation, has ended."""
+    callback = Interrupt(after, at_validation=at_validation)
     with pytest.raises(Interrupted):
-        train(experiment, school, out, callback=watch)
-    return watch
+        train(experiment, training_data, out, callback=callback)
+    return callback
 
 
 # -- interrupted -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("who", "method", "way", "memory"),
+    ("agent", "method", "mode", "memory"),
     [
         ("hamt", "imitation+a2c", "as-released", "leaking"),
         ("hamt", "imitation+a2c", "reset", "cold"),
-        ("hamt", "imitation+a2c", "drawn", "two-pass"),
+        ("hamt", "imitation+a2c", "sampled", "two-pass"),
         ("hamt", "dagger", "forgetting", "episodic"),
-        ("hamt", "dagger", "drawn", "leaking"),
-        ("tdstp", "imitation+a2c", "drawn", "leaking"),
+        ("hamt", "dagger", "sampled", "leaking"),
+        ("tdstp", "imitation+a2c", "sampled", "leaking"),
     ],
 )
-def test_a_run_interrupted_after_every_iteration_ends_as_if_it_never_was(
-    school: Path, uninterrupted: Uninterrupted, tmp_path: Path, who: str, method: str, way: str, memory: str
+def test_interrupted_run_ends_with_the_files_of_an_uninterrupted_one(
+    training_data: Path,
+    uninterrupted: Uninterrupted,
+    tmp_path: Path,
+    agent: str,
+    method: str,
+    mode: str,
+    memory: str,
 ) -> None:
-    comments = {"comment_weight": 0.4} if who == "tdstp" else {}
-    experiment = lesson_plan(who=who, method=method, way=way, memory=memory, decay="linear", **comments)
+    oracle_weight = 0.4 if agent == "tdstp" else 0.0
+    experiment = small_experiment(
+        agent=agent, method=method, mode=mode, memory=memory, decay="linear", oracle_weight=oracle_weight
+    )
     for after in range(1, 7):
-        watch = interrupt(experiment, school, tmp_path, after)
-        kept = [done for done in (0, 2, 3, 4) if done < after - 1]  # the last iteration kept no state
-        assert watch.begun == max(kept, default=0)
-    train(experiment, school, tmp_path)
+        callback = interrupt(experiment, training_data, tmp_path, after)
+        saved = [
+            iteration for iteration in (0, 2, 3, 4) if iteration < after - 1
+        ]  # interrupted before saving
+        assert callback.start == max(saved, default=0)
+    train(experiment, training_data, tmp_path)
     whole = uninterrupted(experiment)
-    assert products(tmp_path) == products(whole)
+    assert run_files(tmp_path) == run_files(whole)
     assert states(whole).keys() == {"00000004.pt", "00000006.pt"}
-    assert alike(states(tmp_path), states(whole))
+    assert bit_equal(states(tmp_path), states(whole))
 
 
-def test_an_interrupt_between_the_best_weights_and_the_state_that_knows_of_them_changes_nothing(
-    school: Path, uninterrupted: Uninterrupted, tmp_path: Path
+@pytest.mark.long
+def test_interrupt_between_best_weights_and_checkpoint_changes_nothing(
+    training_data: Path, uninterrupted: Uninterrupted, tmp_path: Path
 ) -> None:
-    experiment = lesson_plan()
+    experiment = small_experiment()
     for after in (3, 3, 6):
-        interrupt(experiment, school, tmp_path, after, validated=True)
+        interrupt(experiment, training_data, tmp_path, after, at_validation=True)
     assert (tmp_path / "best" / "weights.safetensors").is_file()
-    train(experiment, school, tmp_path)
-    assert products(tmp_path) == products(uninterrupted(experiment))
+    train(experiment, training_data, tmp_path)
+    assert run_files(tmp_path) == run_files(uninterrupted(experiment))
 
 
-def test_a_run_goes_on_from_the_state_before_a_damaged_one_and_says_so(
-    school: Path, uninterrupted: Uninterrupted, tmp_path: Path
+@pytest.mark.long
+def test_run_resumes_from_the_state_before_a_damaged_one(
+    training_data: Path, uninterrupted: Uninterrupted, tmp_path: Path
 ) -> None:
-    experiment = lesson_plan()
-    interrupt(experiment, school, tmp_path, 5)
+    experiment = small_experiment()
+    interrupt(experiment, training_data, tmp_path, 5)
     latest = tmp_path / "state" / "00000004.pt"
     latest.write_bytes(latest.read_bytes()[:-1000])
-    watch = Interrupt(0)
-    train(experiment, school, tmp_path, callback=watch)
-    assert watch.begun == 3
-    assert len(watch.notes) == 1 and watch.notes[0].startswith(f"{latest}: damaged")
-    assert products(tmp_path) == products(uninterrupted(experiment))
+    callback = Interrupt(0)
+    train(experiment, training_data, tmp_path, callback=callback)
+    assert callback.start == 3
+    assert len(callback.notes) == 1 and callback.notes[0].startswith(f"{latest}: damaged")
+    assert run_files(tmp_path) == run_files(uninterrupted(experiment))
 
 
-def test_a_run_that_is_over_stays_as_it_is(school: Path, tmp_path: Path) -> None:
-    experiment = lesson_plan(iterations=2)
-    train(experiment, school, tmp_path)
-    before = products(tmp_path)
-    train(experiment, school, tmp_path)
-    assert products(tmp_path) == before
+@pytest.mark.long
+def test_finished_run_is_left_unchanged(training_data: Path, tmp_path: Path) -> None:
+    experiment = small_experiment(iterations=2)
+    train(experiment, training_data, tmp_path)
+    before = run_files(tmp_path)
+    train(experiment, training_data, tmp_path)
+    assert run_files(tmp_path) == before
 
 
-def test_a_run_is_validated_before_it_begins_if_wanted_and_only_where_there_is_something_to_validate_on(
-    school: Path, tmp_path: Path
-) -> None:
+@pytest.mark.long
+def test_validation_before_training_needs_splits(training_data: Path, tmp_path: Path) -> None:
     for splits in ((SPLIT,), ()):
-        plan = lesson_plan(iterations=1, splits=splits)
-        experiment = replace(plan, validation=replace(plan.validation, first=True))
-        folder = train(experiment, school, tmp_path / f"{len(splits)}-splits")
+        experiment = small_experiment(iterations=1, splits=splits)
+        experiment = replace(experiment, validation=replace(experiment.validation, first=True))
+        folder = train(experiment, training_data, tmp_path / f"{len(splits)}-splits")
         validations = [line for line in read_log(folder / "log.jsonl") if line["kind"] == "validation"]
         assert [line["iteration"] for line in validations] == ([0, 1] if splits else [])
         assert (folder / "best").is_dir() == bool(splits)
@@ -146,202 +160,269 @@ def test_a_run_is_validated_before_it_begins_if_wanted_and_only_where_there_is_s
 
 # -- killed ------------------------------------------------------------------------------------------------
 
-LONG = lesson_plan(iterations=24, batch=2, way="drawn", every=4)
-"""Whose states are so frequent that many a kill hits the writing of one."""
+LONG = small_experiment(iterations=24, batch=2, mode="sampled", every=4)
+"""Writes states so often that many kills hit the writing of one."""
 
 
-def test_twenty_kills_at_random_moments_change_nothing(
-    school: Path, uninterrupted: Uninterrupted, tmp_path: Path
+@pytest.mark.long
+def test_kills_at_random_times_change_nothing(
+    training_data: Path, uninterrupted: Uninterrupted, tmp_path: Path
 ) -> None:
-    draw, whole, kills, run = np.random.default_rng(0), products(uninterrupted(LONG)), 0, 0
-    while kills < KILLS:
-        out, said = tmp_path / f"run-{run}", CONTEXT.Event()
-        with started(learn, LONG, school, out, said) as process:
-            if draw.random() < 0.8:  # else it may be killed before it has begun
-                assert said.wait(60)
-            process.join(float(draw.uniform(0, 0.5)))
+    rng, whole, num_kills, run = np.random.default_rng(0), run_files(uninterrupted(LONG)), 0, 0
+    while num_kills < NUM_KILLS:
+        out, has_started = tmp_path / f"run-{run}", CONTEXT.Event()
+        with started(train_in_process, LONG, training_data, out, has_started) as process:
+            if rng.random() < 0.8:  # otherwise it may be killed before training starts
+                assert has_started.wait(60)
+            process.join(float(rng.uniform(0, 0.5)))
             process.kill()
             process.join()
-        if process.exitcode == 0:  # it was faster than we are: its end counts, and the next run begins
-            assert products(out) == whole
+        if process.exitcode == 0:  # it ended before the kill
+            assert run_files(out) == whole
             run += 1
         else:
             assert process.exitcode == -signal.SIGKILL
-            kills += 1
-    train(LONG, school, tmp_path / f"run-{run}")
-    assert products(tmp_path / f"run-{run}") == whole
+            num_kills += 1
+    train(LONG, training_data, tmp_path / f"run-{run}")
+    assert run_files(tmp_path / f"run-{run}") == whole
     assert not list(tmp_path.rglob("*.part"))
 
 
-def test_kills_in_the_middle_of_writing_change_nothing(
-    school: Path, uninterrupted: Uninterrupted, tmp_path: Path
+@pytest.mark.long
+def test_kills_at_file_accesses_change_nothing(
+    training_data: Path, uninterrupted: Uninterrupted, tmp_path: Path
 ) -> None:
-    draw, whole = np.random.default_rng(1), uninterrupted(LONG)
-    for _ in range(MOMENTS):
-        moment = int(draw.integers(0, 16))
-        with started(die_while_writing, LONG, school, tmp_path, moment, CONTEXT.Event()) as process:
+    rng, whole = np.random.default_rng(1), uninterrupted(LONG)
+    for _ in range(NUM_WRITE_KILLS):
+        access = int(rng.integers(0, 16))
+        with started(kill_at_file_access, LONG, training_data, tmp_path, access, CONTEXT.Event()) as process:
             process.join(60)
             assert process.exitcode == -signal.SIGKILL
-    train(LONG, school, tmp_path)
-    assert products(tmp_path) == products(whole)
-    assert alike(states(tmp_path), states(whole))
+    train(LONG, training_data, tmp_path)
+    assert run_files(tmp_path) == run_files(whole)
+    assert bit_equal(states(tmp_path), states(whole))
     assert not list(tmp_path.rglob("*.part"))
 
 
-# -- disks and other runs ----------------------------------------------------------------------------------
+# -- full disks and concurrent runs ------------------------------------------------------------------------
 
 
 class FullDisk(TrainingCallback):
-    """After an iteration no file may be larger than so many bytes."""
+    """Limits the size of files after an iteration, in bytes."""
 
     def __init__(self, after: int, limit: int) -> None:
         self._after, self._limit = after, limit
 
-    def iterated(self, done: int, said: Mapping[str, float]) -> None:
-        if done == self._after:
-            _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (self._limit, most))
+    def on_iteration_end(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        if iteration == self._after:
+            _, hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (self._limit, hard_limit))
 
 
+@contextmanager
+def file_size_limit_restored() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("after", "file"), [(4, "state/00000004.pt"), (3, "best/weights.safetensors"), (2, "state/00000002.pt")]
 )
-def test_a_full_disk_is_a_clear_error_and_the_run_goes_on_when_there_is_room(
-    school: Path, uninterrupted: Uninterrupted, tmp_path: Path, after: int, file: str
+def test_run_resumes_after_a_full_disk(
+    training_data: Path, uninterrupted: Uninterrupted, tmp_path: Path, after: int, file: str
 ) -> None:
-    experiment, before = lesson_plan(), resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        with pytest.raises(DataError, match=rf"{file}: cannot be written .*(File too large|full)"):
-            train(experiment, school, tmp_path, callback=FullDisk(after, 20_000))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    kept = [done for done in (2, 3) if done < after]
-    assert [state["iteration"] for state in states(tmp_path).values()] == kept
+    experiment, message = small_experiment(), rf"{file}: cannot be written .*(File too large|full)"
+    with file_size_limit_restored(), pytest.raises(DataError, match=message):
+        train(experiment, training_data, tmp_path, callback=FullDisk(after, 20_000))
+    saved = [iteration for iteration in (2, 3) if iteration < after]
+    assert [state["iteration"] for state in states(tmp_path).values()] == saved
     assert not list(tmp_path.rglob("*.part"))
-    train(experiment, school, tmp_path)
-    assert products(tmp_path) == products(uninterrupted(experiment))
+    train(experiment, training_data, tmp_path)
+    assert run_files(tmp_path) == run_files(uninterrupted(experiment))
 
 
-def everything_in(folder: Path) -> dict[str, bytes]:
+def all_files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-class Second(TrainingCallback):
-    """Starts another training in the same folder while the first one is at work."""
+class SecondRun(TrainingCallback):
+    """Starts another run in the same folder after every iteration."""
 
     def __init__(self, *arguments: Any) -> None:
         self._arguments = arguments
-        self.tried = 0
+        self.num_attempts = 0
 
-    def iterated(self, done: int, said: Mapping[str, float]) -> None:
-        before = everything_in(self._arguments[2])
-        with pytest.raises(DataError, match="another training is at work there; let it finish"):
+    def on_iteration_end(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        before = all_files(self._arguments[2])
+        with pytest.raises(DataError, match="another training is running there"):
             train(*self._arguments)
-        assert everything_in(self._arguments[2]) == before
-        self.tried += 1
+        assert all_files(self._arguments[2]) == before
+        self.num_attempts += 1
 
 
-def test_a_second_training_in_the_same_folder_is_refused_and_touches_nothing(
-    school: Path, uninterrupted: Uninterrupted, tmp_path: Path
+@pytest.mark.long
+def test_second_run_in_the_same_folder_is_refused_and_changes_nothing(
+    training_data: Path, uninterrupted: Uninterrupted, tmp_path: Path
 ) -> None:
-    experiment = lesson_plan(iterations=3)
-    watch = Second(experiment, school, tmp_path)
-    train(experiment, school, tmp_path, callback=watch)
-    assert watch.tried == 3
-    assert products(tmp_path) == products(uninterrupted(experiment))
+    experiment = small_experiment(iterations=3)
+    callback = SecondRun(experiment, training_data, tmp_path)
+    train(experiment, training_data, tmp_path, callback=callback)
+    assert callback.num_attempts == 3
+    assert run_files(tmp_path) == run_files(uninterrupted(experiment))
 
 
-def test_who_comes_second_writes_nothing_even_before_the_first_has(school: Path, tmp_path: Path) -> None:
-    with alone_in(tmp_path), pytest.raises(DataError, match="another training is at work"):
-        train(lesson_plan(), school, tmp_path)
-    assert everything_in(tmp_path) == {".lock": b""}
+def test_locked_folder_is_left_empty(training_data: Path, tmp_path: Path) -> None:
+    with folder_lock(tmp_path, "training"), pytest.raises(DataError, match="another training is running"):
+        train(small_experiment(), training_data, tmp_path)
+    assert all_files(tmp_path) == {".lock": b""}
 
 
-# -- numbers that are none ---------------------------------------------------------------------------------
+# -- non-finite values ------------------------------------------------------------------------------------
 
 
-def finite(folder: Path) -> bool:
-    """Whether all that was saved is."""
-    tensors = [
-        tensor
-        for state in states(folder).values()
-        for tensor in (
-            *state["weights"].values(),
-            *(each for kept in state["optimiser"]["state"].values() for each in kept.values()),
-        )
-    ]
+def saved_values_are_finite(folder: Path) -> bool:
+    tensors: list[torch.Tensor] = []
+    for state in states(folder).values():
+        tensors += state["weights"].values()
+        tensors += [value for values in state["optimizer"]["state"].values() for value in values.values()]
     if (folder / "best").exists():
         tensors += load_run(folder / "best").navigator.state_dict().values()
     return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 
-def with_features_times(factor: float, school: Path) -> Path:
-    """The same school seen through a bright lens."""
-    path = school / "features" / "street.hdf5"
+def scale_features(factor: float, data: Path) -> Path:
+    path = data / "features" / "street.hdf5"
     store = open_features(path)
-    views = np.arange(36)[None]
     rows = zip(store.keys, store.locate(store.keys), strict=True)
-    seen = {key: factor * store.gather(row[None], views)[0] for key, row in rows}
-    write_features(path, seen.items())
-    return school
+    scaled = {key: factor * store.gather(row[None], np.arange(36)[None])[0] for key, row in rows}
+    write_features(path, scaled.items())
+    return data
 
 
-def test_losses_that_are_no_numbers_stop_the_run_and_are_never_saved(school: Path, tmp_path: Path) -> None:
+@pytest.mark.long
+def test_non_finite_loss_stops_the_run_and_is_not_saved(training_data: Path, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"iteration 2: 'imitation' is nan; not finite are the gradients"):
-        train(lesson_plan(learning_rate=1e30, checkpoint_every=1), school, tmp_path / "fast")
+        train(small_experiment(learning_rate=1e30, checkpoint_every=1), training_data, tmp_path / "fast")
     assert [state["iteration"] for state in states(tmp_path / "fast").values()] == [1]
-    assert finite(tmp_path / "fast")
-    bright = with_features_times(1e30, write_school(tmp_path))
+    assert saved_values_are_finite(tmp_path / "fast")
+    bright = scale_features(1e30, write_training_data(tmp_path))
     with pytest.raises(TrainingError, match=r"iteration 1: 'imitation' is nan"):
-        train(lesson_plan(checkpoint_every=1), bright, tmp_path / "bright")
+        train(small_experiment(checkpoint_every=1), bright, tmp_path / "bright")
     assert not states(tmp_path / "bright")
-
-
-class Spoil(TrainingCallback):
-    """Does something to a course after an iteration."""
-
-    def __init__(self, after: int, spoil: Callable[[TrainingRun], None]) -> None:
-        self._after, self._spoil = after, spoil
-        self.course: TrainingRun | None = None
-
-    def iterated(self, done: int, said: Mapping[str, float]) -> None:
-        if done == self._after and self.course is not None:
-            self._spoil(self.course)
 
 
 WEIGHT = "agent.sight.picture.linear.bias"
 
 
-def weight_of(course: TrainingRun) -> torch.nn.Parameter:
-    return course.trainer.navigator.get_parameter(WEIGHT)
+class Corrupt(TrainingCallback):
+    """Makes a weight, its gradient or its optimizer average non-finite after iteration 3."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self.run: TrainingRun
+
+    def on_iteration_end(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        weight = self.run.trainer.navigator.get_parameter(WEIGHT)
+        if iteration == 3 and self._kind == "weights":
+            weight.data[3] = torch.nan
+        elif iteration == 3 and self._kind == "averages":
+            self.run.trainer.optimizer.state[weight]["exp_avg"][0] = torch.inf
+        elif iteration == 3:
+            weight.register_hook(lambda gradient: gradient * torch.nan)
 
 
-def lose_a_weight(course: TrainingRun) -> None:
-    weight_of(course).data[3] = torch.nan
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("kind", "iteration", "message"),
+    [
+        ("weights", 3, "not finite are the weights"),
+        ("averages", 3, "not finite are the averages"),
+        ("gradients", 4, "'gradient_norm' is nan; not finite are the gradients"),
+    ],
+)
+def test_non_finite_values_are_named_and_not_saved(
+    training_data: Path, tmp_path: Path, kind: str, iteration: int, message: str
+) -> None:
+    callback = Corrupt(kind)
+    callback.run = prepare(small_experiment(), training_data, tmp_path, callback=callback)
+    with pytest.raises(TrainingError, match=f"iteration {iteration}: {message} of {WEIGHT}. "):
+        callback.run.run()
+    assert max(state["iteration"] for state in states(tmp_path).values()) == iteration - 1
+    assert saved_values_are_finite(tmp_path)
 
 
-def lose_a_gradient(course: TrainingRun) -> None:
-    weight_of(course).register_hook(lambda gradient: gradient * torch.nan)
+# -- states on disk ----------------------------------------------------------------------------------------
+
+STATE = {"weights": {"a": torch.arange(300.0).reshape(20, 15)}, "metrics": [{"loss": 0.5}]}
 
 
-def lose_an_average(course: TrainingRun) -> None:
-    course.trainer.optimiser.state[weight_of(course)]["exp_avg"][0] = torch.inf
+def save_states(folder: Path, *iterations: int) -> list[Path]:
+    """Save states; return the files that exist, the latest first."""
+    for iteration in iterations:
+        save_state(folder, iteration, {**STATE, "best": float(iteration)})
+    return sorted((folder / "state").iterdir(), reverse=True)
+
+
+def load_iteration(folder: Path) -> tuple[int | None, list[str]]:
+    notes: list[str] = []
+    state = load_state(folder, note=notes.append)
+    return state and state["iteration"], notes
+
+
+def test_latest_state_is_loaded_and_two_are_kept(tmp_path: Path) -> None:
+    assert load_iteration(tmp_path) == (None, [])
+    assert [path.name for path in save_states(tmp_path, 5)] == ["00000005.pt"]
+    assert [path.name for path in save_states(tmp_path, 10, 15)] == ["00000015.pt", "00000010.pt"]
+    state = load_state(tmp_path, note=lambda message: None)
+    assert bit_equal(state, {"format": "esceme-state-2", "iteration": 15, **STATE, "best": 15.0})
+    assert [path.name for path in save_states(tmp_path, 7)] == ["00000007.pt"]  # later ones are obsolete
+
+
+def flip_bit(data: bytes) -> bytes:
+    """Damage one bit of a tensor, which torch.load does not detect."""
+    at = data.index(torch.arange(16.0).numpy().tobytes()) + 40
+    return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    "damage",
     [
-        (lose_a_weight, f"iteration 3: not finite are the weights of {WEIGHT}. "),
-        (lose_an_average, f"iteration 3: not finite are the averages of {WEIGHT}. "),
-        (lose_a_gradient, f"iteration 4: 'gradient' is nan; not finite are the gradients of {WEIGHT}. "),
+        lambda data: data[: len(data) // 2],
+        flip_bit,
+        lambda data: b"",
+        lambda data: b"not a state",
+        lambda data: data.replace(b"esceme-state-2", b"esceme-state-9"),
+        lambda data: None,
     ],
+    ids=["cut", "bit", "empty", "text", "version", "other iteration"],
 )
-def test_what_is_no_number_is_named_and_not_saved(
-    school: Path, tmp_path: Path, spoil: Callable[[TrainingRun], None], said: str
-) -> None:
-    watch = Spoil(3, spoil)
-    watch.course = course = prepare(lesson_plan(), school, tmp_path, callback=watch)
-    with pytest.raises(TrainingError, match=said):
-        course.run()
-    assert max(state["iteration"] for state in states(tmp_path).values()) == int(said[10]) - 1
-    assert finite(tmp_path)
+def test_damaged_state_is_noted_and_the_one_before_is_loaded(tmp_path: Path, damage: Any) -> None:
+    latest, before = save_states(tmp_path, 5, 10)
+    data = damage(latest.read_bytes())
+    latest.write_bytes(before.read_bytes() if data is None else data)
+    iteration, (note,) = load_iteration(tmp_path)
+    assert iteration == 5
+    assert note.startswith(f"{latest}: damaged (") and note.endswith("; trying the one before")
+    assert [path.name for path in save_states(tmp_path, 10)] == ["00000010.pt", "00000005.pt"]
+    assert load_iteration(tmp_path) == (10, [])
+
+
+def test_run_with_only_damaged_states_does_not_start_over(tmp_path: Path) -> None:
+    for path in save_states(tmp_path, 5, 10):
+        path.write_bytes(path.read_bytes()[:100])
+    notes: list[str] = []
+    with pytest.raises(CheckpointError, match="none of its 2 states can be read"):
+        load_state(tmp_path, note=notes.append)
+    assert len(notes) == 2
+
+
+def test_state_that_does_not_fit_the_disk_leaves_the_others(tmp_path: Path) -> None:
+    before = {path: path.read_bytes() for path in save_states(tmp_path, 5, 10)}
+    with file_size_limit_restored(), pytest.raises(DataError, match=r"cannot be written \(File too large\)"):
+        FullDisk(0, 1000).on_iteration_end(0, {})
+        save_states(tmp_path, 15)
+    assert {path: path.read_bytes() for path in (tmp_path / "state").iterdir()} == before

@@ -14,12 +14,11 @@ from esceme.errors import WorldError
 from esceme.learning.teachers import (
     SUPERVISIONS,
     TEACHERS,
-    as_annotated,
-    by_location,
-    player_or_shortest,
-    shortest,
-    shortest_to_a_goal,
+    player_or_shortest_path,
+    shortest_path,
+    shortest_path_teacher,
     teacher_actions,
+    teacher_by_location,
     teacher_by_step,
 )
 from esceme.tasks.cvdn import read_cvdn
@@ -66,7 +65,7 @@ def test_pitfall_11_the_path_is_taught_by_the_clock_even_off_the_path() -> None:
         "hall",
         "kitchen",
     ]
-    assert told(shortest(ATLAS), standing(episode, "landing", after=2)) == "hall"
+    assert told(shortest_path_teacher(ATLAS), standing(episode, "landing", after=2)) == "hall"
     # STOP when the path is over.
     for late in (3, 4, 9):
         (stop,) = teacher_actions(ATLAS, teacher, [standing(episode, "kitchen", after=late)])
@@ -75,7 +74,7 @@ def test_pitfall_11_the_path_is_taught_by_the_clock_even_off_the_path() -> None:
 
 def test_a_place_teaches_what_comes_after_it_at_any_time() -> None:
     episode = walk_of("garden", "door", "hall", "kitchen")
-    teacher = by_location(ATLAS)
+    teacher = teacher_by_location(ATLAS)
     for late in (0, 2, 7):
         assert told(teacher, standing(episode, "door", after=late)) == "hall"
         assert told(teacher, standing(episode, "kitchen", after=late)) == "kitchen"
@@ -84,31 +83,38 @@ def test_a_place_teaches_what_comes_after_it_at_any_time() -> None:
 def test_a_teacher_by_location_knows_nothing_of_other_places() -> None:
     episode = walk_of("garden", "door", "hall", "kitchen", name="7_1")
     with pytest.raises(WorldError, match="'attic' is not on the reference path of episode 7_1"):
-        by_location(ATLAS)(standing(episode, "attic"))
+        teacher_by_location(ATLAS)(standing(episode, "attic"))
 
 
 def test_a_path_that_comes_by_a_place_twice_is_a_trap_by_location_and_not_by_time() -> None:
     episode = walk_of("hall", "door", "hall", "kitchen")
     assert led(teacher_by_step(ATLAS), episode) == ["hall", "door", "hall", "kitchen"]
-    assert led(by_location(ATLAS), episode, most=6) == ["hall", "door"] * 3 + ["hall"]
+    assert led(teacher_by_location(ATLAS), episode, most=6) == ["hall", "door"] * 3 + ["hall"]
 
 
 def test_the_shortest_way_leads_to_the_end_of_the_path_by_default() -> None:
     detour = walk_of("kitchen", "hall", "door", "hall", "pantry")
-    assert led(shortest(ATLAS), detour) == ["kitchen", "pantry"]
+    assert led(shortest_path_teacher(ATLAS), detour) == ["kitchen", "pantry"]
 
 
 def test_the_shortest_way_leads_to_the_nearest_goal() -> None:
     episode = replace(walk_of("hall"), goals=("garden", "attic", "pantry"))
-    assert led(shortest(ATLAS), episode) == ["hall", "door", "garden"]  # 6 m; 6.006 m to the pantry
-    assert led(shortest(ATLAS), replace(episode, goals=("attic", "kitchen"))) == ["hall", "kitchen"]
+    assert led(shortest_path_teacher(ATLAS), episode) == [
+        "hall",
+        "door",
+        "garden",
+    ]  # 6 m; 6.006 m to the pantry
+    assert led(shortest_path_teacher(ATLAS), replace(episode, goals=("attic", "kitchen"))) == [
+        "hall",
+        "kitchen",
+    ]
     for place in ("garden", "attic", "pantry"):
-        assert told(shortest(ATLAS), standing(episode, place)) == place
-    assert told(shortest(ATLAS), standing(episode, "landing")) == "attic"
+        assert told(shortest_path_teacher(ATLAS), standing(episode, place)) == place
+    assert told(shortest_path_teacher(ATLAS), standing(episode, "landing")) == "attic"
 
 
 def test_the_shortest_way_is_as_long_as_the_distance_in_every_scene_of_an_atlas() -> None:
-    teacher = shortest(ATLAS)
+    teacher = shortest_path_teacher(ATLAS)
     for scene, graph in ATLAS.graphs.items():
         for start in graph.viewpoints:
             for goal in graph.viewpoints:
@@ -122,9 +128,9 @@ def test_the_shortest_way_that_does_not_exist_is_named() -> None:
     places = {"a": (0, 0, 0), "b": (0, 2, 0), "c": (9, 0, 0), "d": (9, 2, 0)}
     atlas = Atlas([SceneGraph.build("islands", places, [("a", "b"), ("c", "d")])])
     episode = replace(walk_of("a", scene="islands", name="3_0"), goals=("c", "d"))
-    with pytest.raises(WorldError, match="episode 3_0: no way leads from 'a' to a goal"):
-        shortest(atlas)(Trajectory.begin(atlas, episode))
-    assert led(shortest(atlas), replace(episode, goals=("c", "b")), atlas=atlas) == ["a", "b"]
+    with pytest.raises(WorldError, match="episode 3_0: no path leads from 'a' to a goal"):
+        shortest_path_teacher(atlas)(Trajectory.begin(atlas, episode))
+    assert led(shortest_path_teacher(atlas), replace(episode, goals=("c", "b")), atlas=atlas) == ["a", "b"]
 
 
 def test_a_label_is_the_place_of_a_candidate_or_after_the_last_one() -> None:
@@ -179,12 +185,12 @@ def test_an_annotated_path_is_taught_as_it_is() -> None:
     rng = np.random.default_rng(0)
     before = rng.bit_generator.state
     episode = dialog()
-    assert as_annotated(episode, rng) is episode
+    assert SUPERVISIONS["annotated"](ATLAS)(episode, rng) is episode
     assert rng.bit_generator.state == before
 
 
 def test_half_of_the_time_a_dialog_is_taught_as_the_human_walked_it() -> None:
-    supervise, rng = player_or_shortest(ATLAS), np.random.default_rng(0)
+    supervise, rng = player_or_shortest_path(ATLAS), np.random.default_rng(0)
     paths = [supervise(dialog(), rng).reference_path for _ in range(3000)]
     assert set(paths) == {WALKED} | DIRECT
     assert paths.count(WALKED) / 3000 == pytest.approx(0.5, abs=0.03)
@@ -194,14 +200,14 @@ def test_half_of_the_time_a_dialog_is_taught_as_the_human_walked_it() -> None:
 
 def test_what_is_taught_follows_from_the_seed() -> None:
     def drawn(seed: int) -> list[tuple[str, ...]]:
-        supervise, rng = player_or_shortest(ATLAS), np.random.default_rng(seed)
+        supervise, rng = player_or_shortest_path(ATLAS), np.random.default_rng(seed)
         return [supervise(dialog(), rng).reference_path for _ in range(40)]
 
     assert drawn(4) == drawn(4) != drawn(5)
 
 
 def test_without_human_paths_every_goal_is_as_likely() -> None:
-    supervise, rng = shortest_to_a_goal(ATLAS), np.random.default_rng(1)
+    supervise, rng = shortest_path(ATLAS), np.random.default_rng(1)
     paths = [supervise(dialog(), rng).reference_path for _ in range(3000)]
     assert set(paths) == DIRECT
     for path in DIRECT:
@@ -217,7 +223,7 @@ def test_only_the_path_of_an_episode_changes() -> None:
 
 @pytest.mark.parametrize("player", [(), ("hall",), ("door", "hall", "kitchen")])
 def test_a_human_path_that_does_not_lead_on_from_the_start_is_not_taught(player: tuple[str, ...]) -> None:
-    supervise, rng = player_or_shortest(ATLAS), np.random.default_rng(3)
+    supervise, rng = player_or_shortest_path(ATLAS), np.random.default_rng(3)
     assert {supervise(dialog(player=player), rng).reference_path for _ in range(100)} == DIRECT
 
 
@@ -233,12 +239,6 @@ def test_an_episode_that_is_no_dialog_is_taught_the_shortest_way_to_its_end(name
     supervise, rng = SUPERVISIONS[name](ATLAS), np.random.default_rng(5)
     detour = walk_of("kitchen", "hall", "door", "hall", "pantry")
     assert {supervise(detour, rng).reference_path for _ in range(20)} == {("kitchen", "pantry")}
-
-
-def test_teachers_and_supervisions_go_by_name() -> None:
-    assert {"time": teacher_by_step, "location": by_location, "shortest": shortest} == TEACHERS
-    assert list(SUPERVISIONS) == ["annotated", "shortest", "player-or-shortest"]
-    assert SUPERVISIONS["annotated"](ATLAS) is as_annotated
 
 
 # -- real data ---------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ def test_labels_are_those_of_the_original(
 def test_every_dialog_can_be_taught_step_by_step(data_root: Path, real_graphs: dict[str, SceneGraph]) -> None:
     episodes = read_cvdn(data_root / "CVDN" / "val_unseen.json")
     atlas = Atlas([real_graphs[scene] for scene in sorted({each.scene_id for each in episodes})])
-    supervise, rng = player_or_shortest(atlas), np.random.default_rng(0)
+    supervise, rng = player_or_shortest_path(atlas), np.random.default_rng(0)
     human = 0
     for episode in episodes:
         taught = supervise(episode, rng)

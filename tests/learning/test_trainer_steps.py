@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from esceme.learning.trainer import Stream, Trainer
-from esceme.learning.training_config import Training
+from esceme.learning.trainer import EpisodeStream, Trainer
+from esceme.learning.training_config import TrainingConfig
 from esceme.memory import MemoryBank
 from esceme.tasks.episode import DialogEpisode, Episode
 from fixtures.toy_atlas import WALKS, cottage, encode, small_navigator
@@ -30,7 +30,7 @@ def trainer_of(network: dict[str, Any] | None = None, **settings: Any) -> Traine
             around = 1.0 if name.endswith(("norm.weight", "action.2.weight")) else 0.0
             each.normal_(around, 0.2, generator=generator)
     chosen = {"batch": 2, "iterations": 10, "learning_rate": RATE} | settings
-    return Trainer(navigator, ATLAS, [EPISODES], Training(**chosen), encode=encode, max_steps=5)
+    return Trainer(navigator, ATLAS, [EPISODES], TrainingConfig(**chosen), encode=encode, max_steps=5)
 
 
 def weights(trainer: Trainer) -> dict[str, Tensor]:
@@ -41,7 +41,7 @@ def moved(trainer: Trainer, iterations: int = 1) -> tuple[dict[str, Tensor], dic
     """The weights before and after some iterations, and the names of those that had a gradient."""
     before = weights(trainer)
     for iteration in range(iterations):
-        trainer.iterate(iteration)
+        trainer.training_step(iteration)
     learning = {name for name, each in trainer.navigator.named_parameters() if each.grad is not None}
     return before, weights(trainer), learning
 
@@ -98,7 +98,7 @@ def test_unfrozen_encoders_learn_all_but_the_last_layers_half_for_text() -> None
 def test_the_memory_learns_nothing_and_is_what_was_seen() -> None:
     """No gradient leaves through it, and features that are dropped in training are remembered whole."""
     trainer = trainer_of()
-    trainer.iterate(0)
+    trainer.training_step(0)
     assert trainer.memory is not None
     places = trainer.memory.bank.visited.nonzero().flatten()
     seen = MemoryBank.of(ATLAS)
@@ -110,9 +110,9 @@ def test_the_memory_learns_nothing_and_is_what_was_seen() -> None:
 
 def test_pitfall_6_one_memory_for_imitation_and_rewards_that_is_never_cleared() -> None:
     trainer, known = trainer_of(), set[int]()
-    stream = Stream(EPISODES, seed=0)
+    stream = EpisodeStream(EPISODES, seed=0)
     for iteration in range(4):
-        trainer.iterate(iteration)
+        trainer.training_step(iteration)
         assert trainer.memory is not None
         now = set(trainer.memory.bank.visited.nonzero().flatten().tolist())
         led, sampled = (stream.batch(2 * iteration + number, 2) for number in range(2))
@@ -133,10 +133,10 @@ def test_pitfall_11_the_path_of_a_dialog_is_drawn_anew_for_every_batch() -> None
         taught.append(episode.reference_path)
         return encode(episode)
 
-    training = Training(method="imitation", supervision="player-or-shortest", batch=4)
+    training = TrainingConfig(method="imitation", supervision="player-or-shortest", batch=4)
     trainer = Trainer(small_navigator(), ATLAS, [[dialog]], training, encode=read, max_steps=5)
     for iteration in range(10):
-        trainer.iterate(iteration)
+        trainer.training_step(iteration)
     assert len(taught) == 40
     shares = {path: taught.count(path) / 40 for path in set(taught)}
     assert shares == {
@@ -149,21 +149,21 @@ def test_pitfall_11_the_path_of_a_dialog_is_drawn_anew_for_every_batch() -> None
 
 def test_the_learning_rate_rises_and_falls_as_told() -> None:
     trainer = trainer_of(decay="linear", warm_up=2)
-    rates = [trainer.iterate(iteration)["rate"] for iteration in range(4)]
+    rates = [trainer.training_step(iteration)["learning_rate"] for iteration in range(4)]
     assert rates == pytest.approx([RATE / 3, 0.9 * RATE * 2 / 3, 0.8 * RATE, 0.7 * RATE])
-    assert [group["lr"] for group in trainer.optimiser.param_groups] == [rates[-1]]
+    assert [group["lr"] for group in trainer.optimizer.param_groups] == [rates[-1]]
 
 
 def test_the_same_seed_learns_the_same_and_resumes_the_same() -> None:
     one, other = trainer_of(), trainer_of()
     for iteration in range(4):
-        one.iterate(iteration)
+        one.training_step(iteration)
     for iteration in range(2):
-        other.iterate(iteration)
+        other.training_step(iteration)
     resumed = trainer_of()
-    resumed.resume(other.state())
+    resumed.load_state_dict(other.state_dict())
     for iteration in range(2, 4):
-        resumed.iterate(iteration)
+        resumed.training_step(iteration)
     assert all(
         torch.equal(*pair) for pair in zip(weights(one).values(), weights(resumed).values(), strict=True)
     )

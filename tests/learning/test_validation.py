@@ -12,12 +12,12 @@ import pytest
 
 from esceme.errors import ConfigError
 from esceme.evaluation import EvaluationConfig, evaluate
-from esceme.learning import ProcessGroup, TrainingCallback, TrainingRun, Validation
+from esceme.learning import ProcessGroup, TrainingCallback, TrainingRun, ValidationConfig
 from esceme.learning.training_log import read_log
 from esceme.learning.validation import mark, some_of, some_tours, validate
 from esceme.tasks.tours import Tour, read_tours
 from esceme.training import prepare, train
-from fixtures.toy_training import SPLIT, TAUGHT, alike, lesson_plan, write_school
+from fixtures.toy_training import SPLIT, TAUGHT, bit_equal, small_experiment, write_training_data
 
 pytestmark = pytest.mark.long
 
@@ -25,16 +25,16 @@ PROTOCOLS = ("cold", "two-pass", "episodic", "masked", "oracle")
 
 
 @pytest.fixture(scope="module")
-def school(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_school(tmp_path_factory.mktemp("school"))
+def training_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_training_data(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture
-def course(school: Path, tmp_path: Path) -> TrainingRun:
+def course(training_data: Path, tmp_path: Path) -> TrainingRun:
     """After two iterations, so that training remembers something."""
-    course = prepare(lesson_plan(), school, tmp_path, callback=TrainingCallback())
+    course = prepare(small_experiment(), training_data, tmp_path, callback=TrainingCallback())
     for iteration in range(2):
-        course.trainer.iterate(iteration)
+        course.trainer.training_step(iteration)
     return course
 
 
@@ -45,7 +45,7 @@ def judge(course: TrainingRun, memory: str) -> dict[str, float]:
     return validate(
         course.trainer.navigator,
         course.atlas,
-        course.sets[SPLIT],
+        course.validation_sets[SPLIT],
         memory,
         task="r2r",
         encode=course.encode,
@@ -64,10 +64,10 @@ def remembered(course: TrainingRun) -> set[str]:
 def test_validating_twice_gives_the_same_scores_and_leaves_the_memory_of_training_alone(
     course: TrainingRun, memory: str
 ) -> None:
-    before = deepcopy(course.trainer.state())
+    before = deepcopy(course.trainer.state_dict())
     assert remembered(course) == set(TAUGHT)
     assert judge(course, memory) == judge(course, memory)
-    assert alike(course.trainer.state(), before)
+    assert bit_equal(course.trainer.state_dict(), before)
     assert course.trainer.navigator.training
 
 
@@ -84,7 +84,7 @@ def test_what_leaks_stays_in_the_memory_of_training_and_is_there_the_next_time(c
     assert visited(course) >= lives
     assert first == judge(course, "cold")  # training has not been in these houses
     assert second != first
-    course.trainer.iterate(2)  # what was remembered without gradients can be learned with
+    course.trainer.training_step(2)  # what was remembered without gradients can be learned with
 
 
 def visited(course: TrainingRun) -> set[int]:
@@ -92,17 +92,19 @@ def visited(course: TrainingRun) -> set[int]:
     return set(course.trainer.memory.bank.visited.nonzero().flatten().tolist())
 
 
-def test_training_goes_on_the_same_whether_it_was_validated_or_not(school: Path, tmp_path: Path) -> None:
-    often = train(lesson_plan(every=1), school, tmp_path / "often")
-    never = train(lesson_plan(splits=()), school, tmp_path / "never")
+def test_training_goes_on_the_same_whether_it_was_validated_or_not(
+    training_data: Path, tmp_path: Path
+) -> None:
+    often = train(small_experiment(every=1), training_data, tmp_path / "often")
+    never = train(small_experiment(splits=()), training_data, tmp_path / "never")
     assert (often / "weights.safetensors").read_bytes() == (never / "weights.safetensors").read_bytes()
-    leaking = train(lesson_plan(every=1, memory="leaking"), school, tmp_path / "leaking")
+    leaking = train(small_experiment(every=1, memory="leaking"), training_data, tmp_path / "leaking")
     assert read_log(leaking / "log.jsonl") != read_log(often / "log.jsonl")
 
 
-def test_an_agent_without_memory_is_validated_without(school: Path, tmp_path: Path) -> None:
-    plan = lesson_plan(iterations=1, reader="unaided", memory="two-pass")
-    folder = train(plan, school, tmp_path)
+def test_an_agent_without_memory_is_validated_without(training_data: Path, tmp_path: Path) -> None:
+    plan = small_experiment(iterations=1, reader="unaided", memory="two-pass")
+    folder = train(plan, training_data, tmp_path)
     assert [line["kind"] for line in read_log(folder / "log.jsonl")] == ["train", "validation"]
 
 
@@ -115,27 +117,34 @@ class Judged(TrainingCallback):
     def __init__(self) -> None:
         self.told: list[tuple[int, float, bool]] = []
 
-    def validated(self, done: int, scores: Mapping[str, Mapping[str, float]], *, best: bool) -> None:
+    def on_validation_end(
+        self, iteration: int, scores: Mapping[str, Mapping[str, float]], *, is_best: bool
+    ) -> None:
         said = scores[SPLIT]
-        self.told.append((done, said["sr"] + said["spl"], best))
+        self.told.append((iteration, said["sr"] + said["spl"], is_best))
 
 
 def test_the_best_weights_are_those_of_the_latest_of_the_best_validations(
-    school: Path, tmp_path: Path
+    training_data: Path, tmp_path: Path
 ) -> None:
-    watch = Judged()
-    train(lesson_plan(every=1, iterations=8, learning_rate=0.01), school, tmp_path / "whole", callback=watch)
+    callback = Judged()
+    train(
+        small_experiment(every=1, iterations=8, learning_rate=0.01),
+        training_data,
+        tmp_path / "whole",
+        callback=callback,
+    )
     reached = 0.0
-    for _, score, best in watch.told:
+    for _, score, best in callback.told:
         assert best == (score >= reached)
         reached = max(reached, score)
-    scores = [score for _, score, _ in watch.told]
+    scores = [score for _, score, _ in callback.told]
     assert len(set(scores)) > 1, "nothing to choose from"
-    last = max(done for done, _, best in watch.told if best)
+    last = max(done for done, _, best in callback.told if best)
     assert scores[last - 1] == max(scores)
     until = train(
-        lesson_plan(every=1, iterations=last, learning_rate=0.01),
-        school,
+        small_experiment(every=1, iterations=last, learning_rate=0.01),
+        training_data,
         tmp_path / "until",
         callback=TrainingCallback(),
     )
@@ -143,11 +152,11 @@ def test_the_best_weights_are_those_of_the_latest_of_the_best_validations(
     assert best.read_bytes() == (until / "weights.safetensors").read_bytes()
 
 
-def test_of_equal_scores_the_latest_wins(school: Path, tmp_path: Path) -> None:
-    watch = Judged()
-    folder = train(lesson_plan(every=1, learning_rate=1e-9), school, tmp_path, callback=watch)
-    assert len({score for _, score, _ in watch.told}) == 1
-    assert all(best for _, _, best in watch.told)
+def test_of_equal_scores_the_latest_wins(training_data: Path, tmp_path: Path) -> None:
+    callback = Judged()
+    folder = train(small_experiment(every=1, learning_rate=1e-9), training_data, tmp_path, callback=callback)
+    assert len({score for _, score, _ in callback.told}) == 1
+    assert all(best for _, _, best in callback.told)
     assert (folder / "best" / "weights.safetensors").read_bytes() == (
         folder / "weights.safetensors"
     ).read_bytes()
@@ -158,11 +167,11 @@ def test_of_equal_scores_the_latest_wins(school: Path, tmp_path: Path) -> None:
 )
 def test_marks_are_what_their_names_say(best: Any, expected: float) -> None:
     scores = {"sr": 0.5, "spl": 0.25, "gp": 4.0, "t_sr": 0.25, "t_spl": 0.125}
-    assert mark(scores, Validation(best=best, memory="tour")) == expected
+    assert mark(scores, ValidationConfig(best=best, memory="tour")) == expected
 
 
 def test_a_limit_spreads_over_the_split(course: TrainingRun) -> None:
-    episodes = course.sets[SPLIT]
+    episodes = course.validation_sets[SPLIT]
     assert some_of(episodes, 0) == some_of(episodes, 100) == episodes
     some = some_of(episodes, 3)
     assert [episodes.index(each) for each in some] == [0, len(episodes) // 3, 2 * len(episodes) // 3]
@@ -181,7 +190,7 @@ def test_impossible_validations_are_refused() -> None:
         {"best_split": "test"},
     ):
         with pytest.raises(ConfigError):
-            Validation(**wrong)  # type: ignore[arg-type]
+            ValidationConfig(**wrong)  # type: ignore[arg-type]
 
 
 # -- tours -----------------------------------------------------------------------------------------------
@@ -202,55 +211,55 @@ def test_impossible_validations_are_refused() -> None:
     ids=["tour", "phases", "kept", "without"],
 )
 def test_a_validation_on_tours_says_what_an_evaluation_on_them_does(
-    school: Path, tmp_path: Path, reader: str, asked: dict[str, Any], lived: dict[str, Any]
+    training_data: Path, tmp_path: Path, reader: str, asked: dict[str, Any], lived: dict[str, Any]
 ) -> None:
-    tours = str(school / "tours" / "tours_iVLN.json")
+    tours = str(training_data / "tours" / "tours_iVLN.json")
     said = {name: tours if value == "{}" else value for name, value in asked.items()}
-    plan = lesson_plan(iterations=1, reader=reader)
-    plan = replace(plan, validation=Validation(splits=(SPLIT,), best="t_sr+t_spl", **said))
-    folder = train(plan, school, tmp_path / "run")
+    plan = small_experiment(iterations=1, reader=reader)
+    plan = replace(plan, validation=ValidationConfig(splits=(SPLIT,), best="t_sr+t_spl", **said))
+    folder = train(plan, training_data, tmp_path / "run")
     (validated,) = (each for each in read_log(folder / "log.jsonl") if each["kind"] == "validation")
-    wanted = EvaluationConfig(run=str(folder), data=str(school), split=SPLIT, tours=tours, **lived)
+    wanted = EvaluationConfig(run=str(folder), data=str(training_data), split=SPLIT, tours=tours, **lived)
     means = evaluate(wanted, tmp_path / "evaluated").means
     assert {"t_ndtw", "t_sr", "t_spl"} < means.keys()
     assert validated[SPLIT] == pytest.approx(means, abs=1e-9)
 
 
-def test_a_limit_takes_the_beginnings_of_tours(school: Path, tmp_path: Path) -> None:
+def test_a_limit_takes_the_beginnings_of_tours(training_data: Path, tmp_path: Path) -> None:
     tours = [Tour("a", ("1", "2", "3", "4")), Tour("b", ("5", "6"))]
     assert some_tours(tours, 0) == some_tours(tours, 6) == tours
     assert [tour.episode_ids for tour in some_tours(tours, 3)] == [("1", "2"), ("5",)]
     assert [tour.episode_ids for tour in some_tours(tours, 1)] == [("1",), ("5",)]  # at least one of each
-    plan = lesson_plan(iterations=1)
-    limited = Validation(splits=(SPLIT,), memory="tour", limit=3)
-    course = prepare(replace(plan, validation=limited), school, tmp_path, callback=TrainingCallback())
+    plan = small_experiment(iterations=1)
+    limited = ValidationConfig(splits=(SPLIT,), memory="tour", limit=3)
+    course = prepare(replace(plan, validation=limited), training_data, tmp_path, callback=TrainingCallback())
     course.run()
     (validated,) = (each for each in read_log(tmp_path / "log.jsonl") if each["kind"] == "validation")
     assert validated[SPLIT]["n"] == sum(len(tour) for tour in some_tours(course.tours[SPLIT], 3)) < 10
 
 
-def test_every_process_scores_all_tours(course: TrainingRun, school: Path) -> None:
-    tours = read_tours(school / "tours" / "tours_iVLN.json", SPLIT)
+def test_every_process_scores_all_tours(course: TrainingRun, training_data: Path) -> None:
+    tours = read_tours(training_data / "tours" / "tours_iVLN.json", SPLIT)
 
     walked: list[Any] = []
 
     class Turns(ProcessGroup):
         """Processes that walk one after the other: the later ones know of those before."""
 
-        def gather(self, value: Any) -> list[Any]:
+        def all_gather(self, value: Any) -> list[Any]:
             walked.append(value)
             return walked
 
-    def scores(together: ProcessGroup | None) -> dict[str, float]:
+    def scores(process_group: ProcessGroup | None) -> dict[str, float]:
         return validate(
             course.trainer.navigator,
             course.atlas,
-            course.sets[SPLIT],
+            course.validation_sets[SPLIT],
             "tour",
             task="r2r",
             encode=course.encode,
-            max_steps=course.config.max_steps,
-            together=together,
+            max_steps=course.navigator_config.max_steps,
+            process_group=process_group,
             tours=tours,
             oracle_phases=True,
         )

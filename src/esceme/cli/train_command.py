@@ -24,9 +24,8 @@ from esceme.cli.training_progress import Bar, measures_of
 from esceme.config import Experiment
 from esceme.errors import ConfigError, DataError
 from esceme.evaluation.options import SCRIPTED
-from esceme.learning.run import BEST
-from esceme.learning.train_state import STATES
-from esceme.learning.training_log import FILE, read_log
+from esceme.learning.run import BEST_FOLDER, STATES_FOLDER
+from esceme.learning.training_log import LOG_FILE, read_log
 from esceme.learning.validation import mark
 from esceme.memory import READERS
 from esceme.recipes import PAPER, find_recipe
@@ -159,7 +158,7 @@ def _registry(experiment: Experiment) -> ConstructorRegistry:
             elif field.name == "navigator":
                 kind = Annotated[kind, tyro.conf.arg(name="")]
             elif counts[field.name] == 1 and has_prefix and not is_dataclass(field.default):
-                name = "memory-dropout" if field.name in ("way", "mode") else field.name.replace("_", "-")
+                name = "memory-dropout" if field.name == "mode" else field.name.replace("_", "-")
                 kind = Annotated[kind, tyro.conf.arg(aliases=(f"--{name}",))]
             options.append(replace(field, type=kind))
         return replace(spec, fields=tuple(options))
@@ -220,7 +219,8 @@ def _warn(recipe: str, experiment: Experiment, data: DataFolder) -> None:
 
 def _num_done(out: Path) -> int:
     """Number of iterations of the latest state of a run."""
-    return max((int(path.stem) for path in (out / STATES).glob("*.pt") if path.stem.isdigit()), default=0)
+    names = (path.stem for path in (out / STATES_FOLDER).glob("*.pt"))
+    return max((int(name) for name in names if name.isdigit()), default=0)
 
 
 def _is_finished(experiment: Experiment, out: Path) -> bool:
@@ -233,7 +233,7 @@ def _report(experiment: Experiment, facts: dict[str, Any], data: str | None, *, 
     out, validation = Path(facts["out"]), experiment.validation
     log = [
         (entry.pop("kind"), {"iteration": entry.pop("iteration"), "values": entry})
-        for entry in read_log(out / FILE)
+        for entry in read_log(out / LOG_FILE)
     ]
     losses = [entry for kind, entry in log if kind == "train"]
     validations = [entry for kind, entry in log if kind == "validation"]
@@ -251,7 +251,7 @@ def _report(experiment: Experiment, facts: dict[str, Any], data: str | None, *, 
         tables().print(_table(scores, task, f"{facts['recipe']}, trained in {out}"))
     memory = validation.memory if READERS[experiment.navigator.reader_name].uses_memory else "none"
     folder = _find_data(data, is_main=True)
-    words = [str(out if best is None else out / BEST), "--split", "val_unseen", "--memory", memory]
+    words = [str(out if best is None else out / BEST_FOLDER), "--split", "val_unseen", "--memory", memory]
     words += ["--data", str(folder)]
     if validation.follows_tours:
         words += ["--tours", str(validation.tours or DataFolder(folder).tours or "tours_iVLN.json")]

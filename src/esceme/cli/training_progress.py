@@ -58,7 +58,7 @@ class Bar(TrainingCallback):
             Pace(table_column=whole),
             TimeRemainingColumn(table_column=whole),
             TextColumn("left", table_column=whole),
-            TextColumn("{task.fields[said]}", table_column=Column(no_wrap=True, ratio=1)),
+            TextColumn("{task.fields[metrics]}", table_column=Column(no_wrap=True, ratio=1)),
             console=Console(stderr=True, highlight=False),
             expand=True,
             refresh_per_second=2,
@@ -74,27 +74,32 @@ class Bar(TrainingCallback):
         if self._bar.task_ids:
             self._bar.stop()
 
-    def begin(self, done: int, total: int) -> None:
+    def on_train_begin(self, iteration: int, num_iterations: int) -> None:
         """Show the bar."""
-        if done:
-            self.note(f"goes on after iteration {done}")
+        if iteration:
+            self.on_note(f"goes on after iteration {iteration}")
         self._bar.start()
-        self._bar.add_task(self._label, total=total, completed=done, said="")
+        self._bar.add_task(self._label, total=num_iterations, completed=iteration, metrics="")
 
-    def iterated(self, done: int, said: Mapping[str, float]) -> None:
+    def on_iteration_end(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Move the bar, and show mean losses of the last iterations."""
-        self._recent.append(said)
-        means = {name: fmean(each.get(name, value) for each in self._recent) for name, value in said.items()}
-        told = [f"{name} {value:.3g}" for name, value in means.items() if name not in ("gradient", "rate")]
-        told.insert(0, f"rate {said['rate']:.1e}")
-        self._bar.update(self._bar.task_ids[0], completed=done, said=" ".join(told))
+        self._recent.append(metrics)
+        means = {
+            name: fmean(recent.get(name, value) for recent in self._recent) for name, value in metrics.items()
+        }
+        shown_apart = ("gradient_norm", "learning_rate")
+        parts = [f"{name} {value:.3g}" for name, value in means.items() if name not in shown_apart]
+        parts.insert(0, f"rate {metrics['learning_rate']:.1e}")
+        self._bar.update(self._bar.task_ids[0], completed=iteration, metrics=" ".join(parts))
 
-    def validated(self, done: int, scores: Mapping[str, Mapping[str, float]], *, best: bool) -> None:
+    def on_validation_end(
+        self, iteration: int, scores: Mapping[str, Mapping[str, float]], *, is_best: bool
+    ) -> None:
         """Show the scores of a validation."""
         told = [f"{split} {_in_words(means, self._task)}" for split, means in scores.items()]
-        self.note(f"iteration {done}: {'; '.join(told)}{' (best so far)' if best else ''}")
+        self.on_note(f"iteration {iteration}: {'; '.join(told)}{' (best so far)' if is_best else ''}")
 
-    def note(self, message: str) -> None:
+    def on_note(self, message: str) -> None:
         """Show a line."""
         self._bar.console.print(message, markup=False, soft_wrap=True)
 

@@ -13,7 +13,7 @@ from esceme.demo.demo_config import SPLITS, TASK, UNSEEN, DemoConfig
 from esceme.evaluation.compare import Difference, Visits, by_visit, compare
 from esceme.evaluation.result import EpisodeResult, Result, scores_of
 from esceme.files import read_bytes, write_text
-from esceme.learning.training_log import FILE, read_log
+from esceme.learning.training_log import LOG_FILE, read_log
 from esceme.report import CandidateMarker, Curve, PathOverlay, draw_panorama, draw_scene, plot_curves
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
@@ -272,7 +272,7 @@ def _write_charts(result: DemoResult, folder: Path) -> dict[str, str]:
     visits = visit_curves(result.scores[UNSEEN], ("none", "cold", "episodic"))
     losses, validations = [], []
     for agent, name in AGENT_NAMES.items():
-        log = read_log(result.config.run_folder(agent) / FILE)
+        log = read_log(result.config.run_folder(agent) / LOG_FILE)
         losses.append(_log_curve(name, log, "train", "imitation"))
         validations += [
             _log_curve(f"{split}, {name}", log, "validation", split)

@@ -134,17 +134,19 @@ class _SendProgress(TrainingCallback):
         self._send, self._total = send, 0
         self._losses: deque[float] = deque(maxlen=LOSS_WINDOW)
 
-    def begin(self, done: int, total: int) -> None:
-        self._total = total
-        self._send(JobProgress(done, total))
+    def on_train_begin(self, iteration: int, num_iterations: int) -> None:
+        self._total = num_iterations
+        self._send(JobProgress(iteration, num_iterations))
 
-    def iterated(self, done: int, said: Mapping[str, float]) -> None:
-        self._losses.append(said["imitation"])
-        self._send(JobProgress(done, self._total, fmean(self._losses)))
+    def on_iteration_end(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        self._losses.append(metrics["imitation"])
+        self._send(JobProgress(iteration, self._total, fmean(self._losses)))
 
-    def validated(self, done: int, scores: Mapping[str, Mapping[str, float]], *, best: bool) -> None:
+    def on_validation_end(
+        self, iteration: int, scores: Mapping[str, Mapping[str, float]], *, is_best: bool
+    ) -> None:
         values = ", ".join(f"{split} {format_score('spl', means['spl'])}" for split, means in scores.items())
-        self.note(f"iteration {done}: SPL {values}")
+        self.note(f"iteration {iteration}: SPL {values}")
 
     def note(self, message: str) -> None:
         self._send(JobProgress(note=message))
@@ -168,4 +170,8 @@ def _evaluate_agents(
 
 def _evaluate(name: str, config: EvaluationConfig, send: Send) -> None:
     with _named_errors(name):
-        evaluate(config, result_folder(config), report=lambda done, total: send(JobProgress(done, total)))
+        evaluate(
+            config,
+            result_folder(config),
+            report=lambda done, total: send(JobProgress(done, total)),
+        )

@@ -4,15 +4,15 @@ from esceme.learning.distributed import ProcessGroup
 from esceme.learning.memory_dropout import MemoryDropout, TrainingMemory
 from esceme.learning.run import TrainingCallback, TrainingRun
 from esceme.learning.trainer import Trainer
-from esceme.learning.training_config import Training, Validation
+from esceme.learning.training_config import TrainingConfig, ValidationConfig
 
 __all__ = [
     "MemoryDropout",
     "TrainingRun",
     "ProcessGroup",
     "Trainer",
-    "Training",
+    "TrainingConfig",
     "TrainingMemory",
-    "Validation",
+    "ValidationConfig",
     "TrainingCallback",
 ]

@@ -1,7 +1,7 @@
-"""How complete the memory is that an agent is trained with: what decides whether a cold start is a fall.
+"""The scene memory during training, and memory dropout: which part of it the agent sees.
 
-The released training never forgets, so that after a short while its agents see an almost complete memory, and
-never learn to do without one (spec C.6). Here that is one of several named ways.
+The released training never clears the memory. Its agents soon see an almost complete memory in every rollout
+and do not learn to act without one (spec C.6). Memory dropout offers alternatives.
 """
 
 from __future__ import annotations
@@ -9,190 +9,214 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from esceme.errors import ConfigError
+from esceme.learning.distributed import ProcessGroup
 from esceme.memory import MemoryBank, MemorySubgraph, Pooling, Reader
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
 from esceme.world.atlas import Atlas
 
-Way = Literal["as-released", "reset", "forgetting", "drawn"]
-"""How a memory is kept from being complete.
+Mode = Literal["as-released", "reset", "forgetting", "sampled"]
+"""How memory is dropped in training.
 
-- `as-released`: not at all; it is never cleared.
-- `reset`: a scene is forgotten after every `reset_after` episodes in it.
-- `forgetting`: before every rollout each remembered place of its scenes is forgotten with probability
-  `forget_share`.
-- `drawn`: every rollout sees a share of each scene's memory that is drawn anew: all of it with probability
-  `full`, nothing with probability `empty`, otherwise a share drawn evenly. Nothing is forgotten for good.
+- `as-released`: not at all; the memory is never cleared.
+- `reset`: a scene is cleared after every `reset_after` episodes in it.
+- `forgetting`: before every rollout each remembered viewpoint of its scenes is forgotten with probability
+  `forget_probability`.
+- `sampled`: every rollout sees a random subset of each scene's memory: all of it with probability
+  `full_probability`, nothing with probability `empty_probability`, otherwise a fraction drawn uniformly from
+  [0, 1). Nothing is forgotten for good.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryDropout:
-    """What of a scene's memory an agent in training is shown; what it remembers meanwhile always is."""
+    """Which part of a scene's memory is visible to an agent in training.
 
-    way: Way = "as-released"
+    Viewpoints that are remembered during a rollout are visible for the rest of it in every mode.
+    """
+
+    mode: Mode = "as-released"
     reset_after: int = 20
-    forget_share: float = 0.5
-    full: float = 0.3
-    empty: float = 0.1
+    forget_probability: float = 0.5
+    full_probability: float = 0.3
+    empty_probability: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.way not in (ways := ("as-released", "reset", "forgetting", "drawn")):
-            raise ConfigError(f"way '{self.way}': expected one of {', '.join(ways)}")
+        if self.mode not in get_args(Mode):
+            raise ConfigError(f"mode '{self.mode}': expected one of {', '.join(get_args(Mode))}")
         if self.reset_after < 1:
             raise ConfigError(f"reset_after: expected at least 1 episode, found {self.reset_after}")
-        for name in ("forget_share", "full", "empty"):
+        for name in ("forget_probability", "full_probability", "empty_probability"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name}: expected a share from 0 to 1, found {getattr(self, name)}")
-        if self.full + self.empty > 1:
-            raise ConfigError(f"full {self.full} and empty {self.empty}: expected a sum of at most 1")
+                raise ConfigError(f"{name}: expected a number from 0 to 1, found {getattr(self, name)}")
+        if self.full_probability + self.empty_probability > 1:
+            raise ConfigError(
+                f"full_probability {self.full_probability} and empty_probability {self.empty_probability}: "
+                "expected a sum of at most 1"
+            )
 
 
 class TrainingMemory:
-    """The memory of a training run, shown as completely as `completeness` wants."""
+    """The scene memory of a training run, filtered by memory dropout and equal on all ranks.
+
+    Ranks exchange the viewpoints of their agents at every step. `remember_seen` and `end_rollout` are
+    collectives: every rank calls one of them equally often.
+    """
 
     def __init__(
         self,
         atlas: Atlas,
         reader: Reader,
-        completeness: MemoryDropout,
+        memory_dropout: MemoryDropout,
         *,
+        process_group: ProcessGroup | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        """Begin with nothing remembered."""
+        """Start empty."""
         pooling: Pooling = getattr(reader.config, "pooling", "max")
         self.bank = MemoryBank.of(atlas, pooling=pooling, device=device)
-        self.completeness = completeness
-        self._atlas = atlas
-        self._lived = Counter[str]()
-        # One more than viewpoints: nowhere (-1) is never shown.
-        self._shown = torch.zeros(len(atlas) + 1, dtype=torch.bool, device=device)
-        self._known = self._shown.clone()
+        self.memory_dropout = memory_dropout
+        self._atlas, self._process_group = atlas, process_group or ProcessGroup()
+        self._num_episodes = Counter[str]()  # per scene, since its last reset
+        # One entry more than viewpoints: index -1 is never visible.
+        self._visible = torch.zeros(len(atlas) + 1, dtype=torch.bool, device=device)
+        self._visible_at_start = self._visible.clone()
 
-    def begin(self, episodes: Sequence[Episode], draw: np.random.Generator) -> None:
-        """A rollout of `episodes` is about to begin."""
-        way = self.completeness.way
+    def begin_rollout(self, episodes: Sequence[Episode], rng: np.random.Generator) -> None:
+        """Apply memory dropout before a rollout of `episodes`, the whole batch of all ranks."""
+        mode = self.memory_dropout.mode
         scenes = sorted({episode.scene_id for episode in episodes})
-        if way == "reset":
-            self._reset(episodes)
-        for scene in scenes if way == "forgetting" else ():
-            self._forget_some(scene, draw)
-        self._shown[:-1] = True
-        for scene in scenes if way == "drawn" else ():
-            places = self._places(scene)
-            hidden = draw.random(len(places)) >= self._draw_share(draw)
-            self._shown[places] = torch.from_numpy(~hidden).to(self._shown)
-        self._known = torch.cat([self.bank.visited, self._shown.new_zeros(1)]) & self._shown
+        if mode == "reset":
+            self._reset(scenes)
+            self._num_episodes.update(episode.scene_id for episode in episodes)
+        for scene in scenes if mode == "forgetting" else ():
+            self._forget_some(scene, rng)
+        self._visible[:-1] = True
+        for scene in scenes if mode == "sampled" else ():
+            viewpoints = self._viewpoints(scene)
+            hidden = rng.random(len(viewpoints)) >= self._sample_fraction(rng)
+            self._visible[viewpoints] = torch.from_numpy(~hidden).to(self._visible)
+        self._visible_at_start = torch.cat([self.bank.visited, self._visible.new_zeros(1)]) & self._visible
 
     def recall_at(self, viewpoints: Tensor) -> Tensor:
-        """What is remembered of viewpoints and shown, any shape -> (..., D); zeros elsewhere."""
-        return self.bank.recall_at(torch.where(self._shown[viewpoints], viewpoints, -1))
+        """Recall visible memory at viewpoints of any shape, (..., D); zeros where there is none."""
+        return self.bank.recall_at(torch.where(self._visible[viewpoints], viewpoints, -1))
 
     def surroundings(self, viewpoints: Tensor) -> MemorySubgraph:
-        """What is remembered of the scenes of agents that stand at viewpoints (B,), and shown."""
-        around = self.bank.surroundings(viewpoints)
-        return around.limited(self._shown[around.viewpoints])
+        """Return the visible memory of the scenes of viewpoints (B,)."""
+        subgraph = self.bank.surroundings(viewpoints)
+        return subgraph.limited(self._visible[subgraph.viewpoints])
 
     def remember_seen(self, observation: Observation) -> None:
-        """Remember where the agents stand; for the rest of the rollout that is shown."""
+        """Remember the viewpoints of the agents of all ranks, and make them visible."""
         self.bank.remember_seen(observation)
-        self._shown[observation.viewpoint] = True
+        self._visible[observation.viewpoint] = True
+        self._exchange(observation.viewpoint.tolist())
 
     def remember_at(self, viewpoints: Sequence[int]) -> None:
-        """Remember where others stand: agents of the same rollout in other processes."""
+        """Remember viewpoints that are not remembered yet, and make all of them visible."""
         visited = self.bank.visited[torch.tensor(viewpoints, dtype=torch.int64)].tolist()
-        self.bank.remember_at([v for v, known in zip(viewpoints, visited, strict=True) if not known])
-        self._shown[viewpoints] = True
+        self.bank.remember_at([v for v, is_known in zip(viewpoints, visited, strict=True) if not is_known])
+        self._visible[viewpoints] = True
 
-    def finish(self) -> None:
-        """A rollout is over."""
+    def end_rollout(self) -> None:
+        """Remember the viewpoints of other ranks until their rollouts have ended, too."""
+        while self._exchange(None):
+            pass
 
-    def foresee(self, viewpoints: Tensor, steps: Tensor, *, at_once: bool = True) -> TimeIndexedMemory:
-        """The memory of a rollout that is known beforehand: its rows stand at `viewpoints` at `steps`, (R,).
+    def _exchange(self, viewpoints: list[int] | None) -> bool:
+        """Remember the viewpoints of the other ranks, None for finished; return False once all have."""
+        gathered = self._process_group.all_gather(viewpoints)
+        for rank, others in enumerate(gathered):
+            if others and rank != self._process_group.rank:
+                self.remember_at(others)
+        return any(others is not None for others in gathered)
 
-        It is asked for all rows `at_once`, or step by step.
+    def remember_trajectories(
+        self, viewpoints: Tensor, steps: Tensor, *, stepwise: bool = False
+    ) -> TimeIndexedMemory:
+        """Remember trajectories that are known in advance, and return a view of the memory at each step.
+
+        Rows are at `viewpoints` (R,) at `steps` (R,). The view is read for all rows at once, or `stepwise`.
         """
-        return self._foresee(viewpoints, steps, steps if at_once else None)
-
-    def _foresee(self, viewpoints: Tensor, steps: Tensor, asking: Tensor | None) -> TimeIndexedMemory:
-        """The same for rows that ask at steps `asking`, while `viewpoints` and `steps` are everybody's."""
+        gathered = self._process_group.all_gather((viewpoints.cpu(), steps.cpu()))
+        all_viewpoints, all_steps = (torch.cat(part).to(steps.device) for part in zip(*gathered, strict=True))
         never = torch.iinfo(torch.int64).max
-        remembered = torch.full(self._known.shape, never, dtype=torch.int64, device=steps.device)
-        remembered.scatter_reduce_(0, viewpoints, steps, "amin")
-        remembered[self._known] = -1
-        self.remember_at(torch.unique(viewpoints).tolist())
-        return TimeIndexedMemory(self.bank, remembered, asking)
+        shape = self._visible_at_start.shape
+        remembered_at = torch.full(shape, never, dtype=torch.int64, device=steps.device)
+        remembered_at.scatter_reduce_(0, all_viewpoints, all_steps, "amin")
+        remembered_at[self._visible_at_start] = -1
+        self.remember_at(torch.unique(all_viewpoints).tolist())
+        return TimeIndexedMemory(self.bank, remembered_at, None if stepwise else steps)
 
-    # -- keeping a run -----------------------------------------------------------------------------------
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs: viewpoints, whose features are pooled again, and counts."""
+        visited = self.bank.visited.nonzero().flatten().cpu()
+        return {"visited": visited, "num_episodes": dict(self._num_episodes)}
 
-    def state(self) -> dict[str, Any]:
-        """What a resumed run needs to know: places, which it looks at again, and counts."""
-        return {"visited": self.bank.visited.nonzero().flatten().cpu(), "lived": dict(self._lived)}
-
-    def resume(self, state: dict[str, Any]) -> None:
-        """Remember what `state` says, and nothing else."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Replace the content of the memory by a state."""
         self.bank.forget()
         self.bank.remember_at(state["visited"].tolist())
-        self._lived = Counter(state["lived"])
+        self._num_episodes = Counter(state["num_episodes"])
 
-    # -- ways --------------------------------------------------------------------------------------------
-
-    def _reset(self, episodes: Sequence[Episode]) -> None:
-        """Forget scenes in which enough has been lived."""
-        for scene in sorted({episode.scene_id for episode in episodes}):
-            if self._lived[scene] >= self.completeness.reset_after:
+    def _reset(self, scenes: Sequence[str]) -> None:
+        for scene in scenes:
+            if self._num_episodes[scene] >= self.memory_dropout.reset_after:
                 self.bank.forget(scene)
-                self._lived[scene] = 0
-        self._lived.update(episode.scene_id for episode in episodes)
+                self._num_episodes[scene] = 0
 
-    def _forget_some(self, scene: str, draw: np.random.Generator) -> None:
-        """Forget places of a scene by chance, keeping the others."""
-        places = self._places(scene)
-        kept = draw.random(len(places)) >= self.completeness.forget_share
-        still = places[torch.from_numpy(kept) & self.bank.visited[places].cpu()]
+    def _forget_some(self, scene: str, rng: np.random.Generator) -> None:
+        viewpoints = self._viewpoints(scene)
+        survives = rng.random(len(viewpoints)) >= self.memory_dropout.forget_probability
+        remaining = viewpoints[torch.from_numpy(survives) & self.bank.visited[viewpoints].cpu()]
         self.bank.forget(scene)
-        self.bank.remember_at(still.tolist())
+        self.bank.remember_at(remaining.tolist())
 
-    def _places(self, scene: str) -> Tensor:
-        number = self._atlas.scenes.index(scene)
-        return torch.arange(int(self._atlas.first[number]), int(self._atlas.first[number + 1]))
+    def _viewpoints(self, scene: str) -> Tensor:
+        index = self._atlas.scenes.index(scene)
+        return torch.arange(int(self._atlas.first[index]), int(self._atlas.first[index + 1]))
 
-    def _draw_share(self, draw: np.random.Generator) -> float:
-        which, share = draw.random(2)
-        if which < self.completeness.full:
+    def _sample_fraction(self, rng: np.random.Generator) -> float:
+        case, fraction = rng.random(2)
+        if case < self.memory_dropout.full_probability:
             return 1.0
-        return 0.0 if which < self.completeness.full + self.completeness.empty else float(share)
+        is_empty = case < self.memory_dropout.full_probability + self.memory_dropout.empty_probability
+        return 0.0 if is_empty else float(fraction)
 
 
 class TimeIndexedMemory:
-    """A memory that is complete already, and gives only what it held when it is asked.
+    """A view of a complete memory that returns what it held at an earlier step.
 
-    Rows of a batch ask at steps of their own, or all at the same, which every `remember_seen` moves on.
+    Each row of a batch is at a step of its own; without `steps` all rows share one step, which every
+    `remember_seen` advances.
     """
 
-    def __init__(self, bank: MemoryBank, remembered: Tensor, asking: Tensor | None) -> None:
-        """Know viewpoint v from after step `remembered[v]` on; rows ask at steps `asking` (R,)."""
-        self._bank, self._remembered, self._asking = bank, remembered, asking
-        self._now = 0
+    def __init__(self, bank: MemoryBank, remembered_at: Tensor, steps: Tensor | None) -> None:
+        """View `bank`; viewpoint v is available after step `remembered_at[v]`, rows are at `steps` (R,)."""
+        self._bank, self._remembered_at, self._steps = bank, remembered_at, steps
+        self._shared_step = 0
 
     def recall_at(self, viewpoints: Tensor) -> Tensor:
-        """What was remembered of viewpoints (R, N) when each row asked, (R, N, D)."""
-        asking = self._now if self._asking is None else self._asking[:, None]
-        return self._bank.recall_at(torch.where(self._remembered[viewpoints] < asking, viewpoints, -1))
+        """Recall the memory of viewpoints (R, N) at the step of each row, (R, N, D)."""
+        return self._bank.recall_at(torch.where(self._is_available(viewpoints), viewpoints, -1))
 
     def surroundings(self, viewpoints: Tensor) -> MemorySubgraph:
-        """What was remembered of the scenes of rows that stand at viewpoints (R,) when each asked."""
-        around = self._bank.surroundings(viewpoints)
-        asking = self._now if self._asking is None else self._asking[:, None]
-        return around.limited(self._remembered[around.viewpoints] < asking)
+        """Return the memory of the scenes of viewpoints (R,) at the step of each row."""
+        subgraph = self._bank.surroundings(viewpoints)
+        return subgraph.limited(self._is_available(subgraph.viewpoints))
 
     def remember_seen(self, observation: Observation) -> None:
-        """Go on to the next step: what was seen has been remembered beforehand."""
-        self._now += 1
+        """Advance the shared step; the observation is remembered already."""
+        self._shared_step += 1
+
+    def _is_available(self, viewpoints: Tensor) -> Tensor:
+        step = self._shared_step if self._steps is None else self._steps[:, None]
+        return self._remembered_at[viewpoints] < step

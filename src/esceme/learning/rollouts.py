@@ -1,13 +1,14 @@
-"""Rollouts to learn from: walks led by a teacher, one's own with a teacher's comments, sampled ones.
+"""Rollouts for training: demonstrations of a teacher, DAgger, and sampled rollouts with rewards.
 
-Where a walk is known before anything has to be learned from it, all its decisions are made at once.
+Trajectories that are known before the forward pass need no loop: all decisions are computed at once where the
+agent supports it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -17,10 +18,9 @@ from torch.nn import functional
 
 from esceme.agents.base import Decision, State, StepIndex
 from esceme.errors import ConfigError
-from esceme.learning.losses import Transition
 from esceme.learning.memory_dropout import TrainingMemory
-from esceme.learning.rewards import Reward
-from esceme.learning.teachers import Comment, Teacher, teacher_actions
+from esceme.learning.reinforcement import Reward, Transition
+from esceme.learning.teachers import Oracle, Teacher, teacher_actions
 from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.rollout import RolloutStep, begin_trajectories, roll_out
@@ -32,88 +32,85 @@ from esceme.world.atlas import Atlas, Pose
 DecideAll = Callable[[State, Observation, Tensor, StepIndex], Decision]
 
 
-class Decide(Protocol):
-    """How the decisions of walks that are known are made."""
+# -- demonstrations ----------------------------------------------------------------------------------------
 
-    def __call__(
-        self,
-        navigator: Navigator,
-        atlas: Atlas,
-        told: Demonstrations,
-        memory: TrainingMemory | None,
-        *,
-        encode: InstructionEncoder,
-    ) -> Decision:
-        """A row for each step of each walk, (R, C)."""
+
+class DemonstrationStep(NamedTuple):
+    """One step of n trajectories of a batch; all arrays are (n,) int64."""
+
+    rows: NDArray[np.int64]
+    """Indices of the trajectories in the batch."""
+    pose: Pose
+    action: NDArray[np.int64]
+    """The action that was taken."""
+    label: NDArray[np.int64]
+    """The action of the teacher."""
 
 
 @dataclass
 class Demonstrations:
-    """Walks that are over, step by step, and what a teacher says to each step."""
+    """Finished trajectories, step by step, with the teacher's action at every step.
 
-    walks: list[Trajectory]
-    row: list[NDArray[np.int64]] = field(default_factory=list)
-    """Per step: which walks took it."""
-    viewpoint: list[NDArray[np.int64]] = field(default_factory=list)
-    view: list[NDArray[np.int64]] = field(default_factory=list)
-    chosen: list[NDArray[np.int64]] = field(default_factory=list)
-    label: list[NDArray[np.int64]] = field(default_factory=list)
+    The properties concatenate all steps into R rows.
+    """
 
-    def add(
-        self, rows: NDArray[np.int64], pose: Pose, chosen: NDArray[np.int64], label: NDArray[np.int64]
-    ) -> None:
-        """One more step of some of the walks."""
-        for name, values in zip(
-            ("row", "viewpoint", "view", "chosen", "label"), (rows, *pose, chosen, label), strict=True
-        ):
-            getattr(self, name).append(np.asarray(values, np.int64))
+    trajectories: list[Trajectory]
+    steps: list[DemonstrationStep] = field(default_factory=list)
 
     @property
-    def when(self) -> StepIndex:
-        """To which walk and which of its steps each row belongs."""
-        step = [np.full(len(rows), number) for number, rows in enumerate(self.row)]
-        return StepIndex(torch.from_numpy(np.concatenate(self.row)), torch.from_numpy(np.concatenate(step)))
+    def step_index(self) -> StepIndex:
+        """Trajectory and step of every row."""
+        episode = np.concatenate([step.rows for step in self.steps])
+        number = np.concatenate([np.full(len(step.rows), index) for index, step in enumerate(self.steps)])
+        return StepIndex(torch.from_numpy(episode), torch.from_numpy(number))
 
     @property
     def pose(self) -> Pose:
-        """Where each row stands, and what it faces."""
-        return Pose(np.concatenate(self.viewpoint), np.concatenate(self.view))
+        """Pose of every row."""
+        viewpoints, views = zip(*(step.pose for step in self.steps), strict=True)
+        return Pose(np.concatenate(viewpoints), np.concatenate(views))
 
     @property
-    def past(self) -> NDArray[np.int64]:
-        """Where each row has been before, (R, T), -1 for none."""
-        standing = np.full((len(self.walks), len(self.row)), -1, dtype=np.int64)
-        for step, (rows, viewpoints) in enumerate(zip(self.row, self.viewpoint, strict=True)):
-            standing[rows, step] = viewpoints
-        when = self.when
-        before = np.arange(len(self.row)) < when.step.numpy()[:, None]
-        return np.where(before, standing[when.episode.numpy()], -1)
+    def previous_viewpoints(self) -> NDArray[np.int64]:
+        """Viewpoints of the earlier steps of every row's trajectory, (R, T); -1 for padding."""
+        visited = np.full((len(self.trajectories), len(self.steps)), -1, dtype=np.int64)
+        for index, step in enumerate(self.steps):
+            visited[step.rows, index] = step.pose.viewpoint
+        episode, number = self.step_index
+        is_earlier = np.arange(len(self.steps)) < number.numpy()[:, None]
+        return np.where(is_earlier, visited[episode.numpy()], -1)
+
+    @property
+    def actions(self) -> Tensor:
+        """Actions that were taken, (R,)."""
+        return torch.from_numpy(np.concatenate([step.action for step in self.steps]))
 
     @property
     def labels(self) -> Tensor:
-        """What the teacher says, (R,)."""
-        return torch.from_numpy(np.concatenate(self.label))
+        """Actions of the teacher, (R,)."""
+        return torch.from_numpy(np.concatenate([step.label for step in self.steps]))
 
 
 def teacher_rollout(
     atlas: Atlas, episodes: Sequence[Episode], teacher: Teacher, *, max_steps: int
 ) -> Demonstrations:
-    """The walks of who does what a teacher says; no agent is needed for that."""
-    told = Demonstrations([Trajectory.begin(atlas, episode) for episode in episodes])
-    rows = np.arange(len(told.walks))
+    """Follow a teacher; this needs no agent."""
+    demonstrations = Demonstrations([Trajectory.begin(atlas, episode) for episode in episodes])
+    rows = np.arange(len(demonstrations.trajectories))
     while len(rows):
-        walks = [told.walks[row] for row in rows]
-        pose = Pose(*np.array([walk.poses[-1] for walk in walks], dtype=np.int64).T)
-        wanted = teacher_actions(atlas, teacher, walks)
-        told.add(rows, pose, wanted, wanted)
-        for walk, viewpoint, view in zip(walks, *atlas.step(pose, wanted), strict=True):
-            walk.num_decisions += 1
-            walk.stopped = int(viewpoint) == walk.viewpoint
-            if not walk.stopped:
-                walk.poses.append((int(viewpoint), int(view)))
-        going = [not walk.stopped and walk.num_decisions < max_steps for walk in walks]
-        rows = rows[going]
-    return told
+        active = [demonstrations.trajectories[row] for row in rows]
+        pose = Pose(*np.array([trajectory.poses[-1] for trajectory in active], dtype=np.int64).T)
+        actions = teacher_actions(atlas, teacher, active)
+        demonstrations.steps.append(DemonstrationStep(rows, pose, actions, actions))
+        for trajectory, viewpoint, view in zip(active, *atlas.step(pose, actions), strict=True):
+            trajectory.num_decisions += 1
+            trajectory.stopped = int(viewpoint) == trajectory.viewpoint
+            if not trajectory.stopped:
+                trajectory.poses.append((int(viewpoint), int(view)))
+        rows = rows[
+            [not trajectory.stopped and trajectory.num_decisions < max_steps for trajectory in active]
+        ]
+    return demonstrations
 
 
 def dagger_rollout(
@@ -122,109 +119,144 @@ def dagger_rollout(
     episodes: Sequence[Episode],
     memory: TrainingMemory | None,
     teacher: Teacher,
-    choose: ActionSelector,
+    select_action: ActionSelector,
     *,
     encode: InstructionEncoder,
     max_steps: int,
 ) -> Demonstrations:
-    """The walks of an agent that is not learning now, and what a teacher would have done (DAgger)."""
+    """Roll out the agent without gradients, and label every step with the teacher's action (DAgger)."""
     source = SingleBatch(atlas, episodes)
-    told = Demonstrations(list(source.trajectories))
-    row_of = {walk: row for row, walk in enumerate(told.walks)}
-    asked: list[NDArray[np.int64]] = []
+    demonstrations = Demonstrations(list(source.trajectories))
+    row_of = {trajectory: row for row, trajectory in enumerate(demonstrations.trajectories)}
+    labels: list[NDArray[np.int64]] = []
 
-    def ask(decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
-        asked.append(teacher_actions(atlas, teacher, walks))
-        return choose(decision, observation, walks)
+    def label_and_select(
+        decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]
+    ) -> Tensor:
+        labels.append(teacher_actions(atlas, teacher, trajectories))
+        return select_action(decision, observation, trajectories)
 
-    learning = navigator.training
+    was_training = navigator.training
     navigator.eval()
     with torch.no_grad():
-        for step in roll_out(navigator, atlas, source, memory, ask, encode=encode, max_steps=max_steps):
-            rows = np.array([row_of[walk] for walk in step.trajectories])
+        for step in roll_out(
+            navigator, atlas, source, memory, label_and_select, encode=encode, max_steps=max_steps
+        ):
+            rows = np.array([row_of[trajectory] for trajectory in step.trajectories])
             pose = Pose(step.observation.viewpoint.cpu().numpy(), step.observation.facing.cpu().numpy())
-            told.add(rows, pose, step.actions.cpu().numpy(), asked[-1])
-    navigator.train(learning)
+            actions = step.actions.cpu().numpy()
+            demonstrations.steps.append(DemonstrationStep(rows, pose, actions, labels[-1]))
+    navigator.train(was_training)
     if memory is not None:
-        memory.finish()
-    return told
+        memory.end_rollout()
+    return demonstrations
 
 
-def forward_all(
-    navigator: Navigator,
-    atlas: Atlas,
-    told: Demonstrations,
-    memory: TrainingMemory | None,
-    *,
-    encode: InstructionEncoder,
-) -> Decision:
-    """All decisions of walks that are known, (R, C), made at once with what the memory held at each step."""
-    device, when = navigator.device, told.when
-    when = StepIndex(when.episode.to(device), when.step.to(device))
-    observation = Observation.of(atlas, told.pose, past=told.past, device=device)
-    shown = None if memory is None else memory.foresee(observation.viewpoint, when.step)
-    seen = navigator.see(observation, shown)
-    state = begin_trajectories(navigator, atlas, told.walks, encode)
-    chosen = torch.from_numpy(np.concatenate(told.chosen)).to(device)
-    decide_all: DecideAll = navigator.agent.decide_all  # type: ignore[assignment]
-    decision = decide_all(state, seen, chosen, when)
-    return with_auxiliary_loss(navigator, decision, goals_of(atlas, told.walks, device)[when.episode])
+# -- forward passes over demonstrations --------------------------------------------------------------------
 
 
-def forward_stepwise(
-    navigator: Navigator,
-    atlas: Atlas,
-    told: Demonstrations,
-    memory: TrainingMemory | None,
-    *,
-    encode: InstructionEncoder,
-) -> Decision:
-    """The same decisions step by step, for agents whose history is recurrent."""
-    steps, shown = iter(told.chosen), None
-    if memory is not None:
-        standing = torch.from_numpy(told.pose.viewpoint).to(navigator.device)
-        shown = memory.foresee(standing, told.when.step.to(navigator.device), at_once=False)
+class ForwardFunction(Protocol):
+    """Compute the agent's decisions at all steps of demonstrations."""
 
-    def choose(decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
-        return torch.from_numpy(next(steps)).to(decision.logits.device)
-
-    source = SingleBatch(atlas, [walk.episode for walk in told.walks])
-    lived = roll_out(navigator, atlas, source, shown, choose, encode=encode, max_steps=len(told.chosen))
-    goals = goals_of(atlas, told.walks, navigator.device)
-    made = [
-        with_auxiliary_loss(navigator, step.decision, goals[rows])
-        for step, rows in zip(lived, told.row, strict=True)
-    ]
-    most = max(each.logits.shape[1] for each in made)
-    padded = [
-        functional.pad(each.logits, (0, most - each.logits.shape[1]), value=-torch.inf) for each in made
-    ]
-    asides = [each.aside for each in made if each.aside is not None]
-    return Decision(torch.cat(padded), aside=torch.cat(asides) if asides else None)
-
-
-def with_auxiliary_loss(navigator: Navigator, decision: Decision, goals: Tensor) -> Decision:
-    """A decision with the agent's own loss, where it has one, given where goals lie, (B, 3)."""
-    return decision._replace(aside=navigator.agent.aside(decision, goals))
-
-
-def goals_of(atlas: Atlas, walks: Sequence[Trajectory], device: torch.device) -> Tensor:
-    """Where the goals of walks lie, in metres (B, 3)."""
-    at = [int(atlas.locate(walk.episode.scene_id, [walk.episode.goal])[0]) for walk in walks]
-    return torch.from_numpy(atlas.positions[at].astype(np.float32)).to(device)
+    def __call__(
+        self,
+        navigator: Navigator,
+        atlas: Atlas,
+        demonstrations: Demonstrations,
+        memory: TrainingMemory | None,
+        *,
+        encode: InstructionEncoder,
+    ) -> Decision:
+        """Return one row per step of each trajectory, (R, C)."""
 
 
 def forward_demonstrations(
     navigator: Navigator,
     atlas: Atlas,
-    told: Demonstrations,
+    demonstrations: Demonstrations,
     memory: TrainingMemory | None,
     *,
     encode: InstructionEncoder,
 ) -> Decision:
-    """The decisions of walks that are known, (R, C): at once where the agent can, else step by step."""
-    at_once = hasattr(navigator.agent, "decide_all")
-    return (forward_all if at_once else forward_stepwise)(navigator, atlas, told, memory, encode=encode)
+    """Compute all decisions, (R, C): at once where the agent supports it, else step by step."""
+    forward = forward_all if hasattr(navigator.agent, "decide_all") else forward_stepwise
+    return forward(navigator, atlas, demonstrations, memory, encode=encode)
+
+
+def forward_all(
+    navigator: Navigator,
+    atlas: Atlas,
+    demonstrations: Demonstrations,
+    memory: TrainingMemory | None,
+    *,
+    encode: InstructionEncoder,
+) -> Decision:
+    """Compute all decisions at once, (R, C), each with the content of the memory at its step."""
+    device = navigator.device
+    step_index = StepIndex(*(index.to(device) for index in demonstrations.step_index))
+    observation = Observation.of(
+        atlas, demonstrations.pose, past=demonstrations.previous_viewpoints, device=device
+    )
+    memory_view = (
+        None if memory is None else memory.remember_trajectories(observation.viewpoint, step_index.step)
+    )
+    observation = navigator.see(observation, memory_view)
+    state = begin_trajectories(navigator, atlas, demonstrations.trajectories, encode)
+    decide_all: DecideAll = navigator.agent.decide_all  # type: ignore[assignment]
+    decision = decide_all(state, observation, demonstrations.actions.to(device), step_index)
+    goals = goal_positions(atlas, demonstrations.trajectories, device)
+    return with_auxiliary_loss(navigator, decision, goals[step_index.episode])
+
+
+def forward_stepwise(
+    navigator: Navigator,
+    atlas: Atlas,
+    demonstrations: Demonstrations,
+    memory: TrainingMemory | None,
+    *,
+    encode: InstructionEncoder,
+) -> Decision:
+    """Compute all decisions step by step, (R, C), for agents with a recurrent history."""
+    device, memory_view = navigator.device, None
+    if memory is not None:
+        viewpoints = torch.from_numpy(demonstrations.pose.viewpoint).to(device)
+        steps = demonstrations.step_index.step.to(device)
+        memory_view = memory.remember_trajectories(viewpoints, steps, stepwise=True)
+    actions = (torch.from_numpy(step.action) for step in demonstrations.steps)
+
+    def replay(decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]) -> Tensor:
+        return next(actions).to(decision.logits.device)
+
+    source = SingleBatch(atlas, [trajectory.episode for trajectory in demonstrations.trajectories])
+    max_steps = len(demonstrations.steps)
+    rollout = roll_out(navigator, atlas, source, memory_view, replay, encode=encode, max_steps=max_steps)
+    goals = goal_positions(atlas, demonstrations.trajectories, device)
+    decisions = [
+        with_auxiliary_loss(navigator, step.decision, goals[demonstration.rows])
+        for step, demonstration in zip(rollout, demonstrations.steps, strict=True)
+    ]
+    num_choices = max(decision.logits.shape[1] for decision in decisions)
+    logits = [
+        functional.pad(decision.logits, (0, num_choices - decision.logits.shape[1]), value=-torch.inf)
+        for decision in decisions
+    ]
+    losses = [decision.aside for decision in decisions if decision.aside is not None]
+    return Decision(torch.cat(logits), aside=torch.cat(losses) if losses else None)
+
+
+def with_auxiliary_loss(navigator: Navigator, decision: Decision, goals: Tensor) -> Decision:
+    """Add the agent's auxiliary loss to a decision, given goal positions (B, 3)."""
+    return decision._replace(aside=navigator.agent.aside(decision, goals))
+
+
+def goal_positions(atlas: Atlas, trajectories: Sequence[Trajectory], device: torch.device) -> Tensor:
+    """Return the positions of the goals of trajectories in metres, (B, 3)."""
+    episodes = (trajectory.episode for trajectory in trajectories)
+    viewpoints = [int(atlas.locate(episode.scene_id, [episode.goal])[0]) for episode in episodes]
+    return torch.from_numpy(atlas.positions[viewpoints].astype(np.float32)).to(device)
+
+
+# -- sampled rollouts --------------------------------------------------------------------------------------
 
 
 def sample_rollout(
@@ -233,64 +265,66 @@ def sample_rollout(
     source: SingleBatch,
     memory: TrainingMemory | None,
     reward: Reward,
-    choose: ActionSelector,
+    select_action: ActionSelector,
     *,
     encode: InstructionEncoder,
     max_steps: int,
-    comment: Comment | None = None,
+    oracle: Oracle | None = None,
 ) -> tuple[list[Transition], Tensor]:
-    """The steps of walks that an agent takes as it likes, and the value of where they were cut off, (B,).
+    """Roll out the agent with gradients.
 
-    `comment` says what should have been done at each of them.
+    Returns the transitions and the bootstrap values (B,): the value of the final state of truncated
+    trajectories, zero for those that stopped. Raises `ConfigError` for an agent without a critic.
     """
-    row_of = {walk: row for row, walk in enumerate(source.trajectories)}
-    device, steps, last = navigator.device, list[Transition](), None
-    goals = goals_of(atlas, source.trajectories, device)
-    for step in roll_out(navigator, atlas, source, memory, choose, encode=encode, max_steps=max_steps):
+    row_of = {trajectory: row for row, trajectory in enumerate(source.trajectories)}
+    device, transitions, last = navigator.device, list[Transition](), None
+    goals = goal_positions(atlas, source.trajectories, device)
+    for step in roll_out(navigator, atlas, source, memory, select_action, encode=encode, max_steps=max_steps):
         if step.decision.value is None:
             raise ConfigError(
                 f"{type(navigator.agent).__name__} has no critic, which learning from rewards needs; "
                 "train it by imitation"
             )
-        rows = torch.tensor([row_of[walk] for walk in step.trajectories], device=device)
-        worth = torch.from_numpy(reward.step(step.trajectories)).to(step.decision.value)
+        rows = torch.tensor([row_of[trajectory] for trajectory in step.trajectories], device=device)
         decision = with_auxiliary_loss(navigator, step.decision, goals[rows])
-        wanted = (
-            None if comment is None else comment(decision, step.observation, step.trajectories).to(device)
+        transitions.append(
+            Transition(
+                rows,
+                decision.logits,
+                step.decision.value,
+                step.actions,
+                torch.from_numpy(reward.step(step.trajectories)).to(step.decision.value),
+                decision.aside,
+                None if oracle is None else oracle(decision, step.observation, step.trajectories).to(device),
+            )
         )
-        lived = Transition(
-            rows, decision.logits, step.decision.value, step.actions, worth, decision.aside, wanted
-        )
-        steps.append(lived)
         last = step
-    beyond = torch.zeros(len(source.trajectories), device=device)
+    bootstrap = torch.zeros(len(source.trajectories), device=device)
     if last is not None:
-        cut, values = _value_beyond(navigator, atlas, last, memory)
-        beyond = beyond.index_put((steps[-1].rows[cut],), values.to(beyond))
+        truncated, values = _final_values(navigator, atlas, last, memory)
+        bootstrap = bootstrap.index_put((transitions[-1].rows[truncated],), values.to(bootstrap))
     if memory is not None:
-        memory.finish()
-    return steps, beyond
+        memory.end_rollout()
+    return transitions, bootstrap
 
 
-def _value_beyond(
+def _final_values(
     navigator: Navigator, atlas: Atlas, last: RolloutStep, memory: TrainingMemory | None
 ) -> tuple[Tensor, Tensor]:
-    """Which walks of a last step were cut off, and what their agents expect where they came to.
+    """Return the rows of the last step that were truncated, and the values of the states they reached.
 
-    Nothing is remembered there: an episode that is cut off does not keep the place it reached (spec C.3).
+    The memory does not remember the viewpoint that a truncated episode reaches (spec C.3).
     """
-    cut = (
-        torch.tensor([not walk.stopped for walk in last.trajectories])
-        .nonzero()
-        .flatten()
-        .to(navigator.device)
-    )
-    if not len(cut):
-        return cut, torch.zeros(0, device=navigator.device)
+    device, trajectories = navigator.device, [walk for walk in last.trajectories if not walk.stopped]
+    truncated = torch.tensor([not walk.stopped for walk in last.trajectories]).nonzero().flatten().to(device)
+    if not trajectories:
+        return truncated, torch.zeros(0, device=device)
     with torch.no_grad():
-        state = navigator.advance(last.state.only(cut), last.observation.only(cut), last.actions[cut])
-        reached = np.array([walk.poses[-1] for walk in last.trajectories if not walk.stopped], dtype=np.int64)
-        past = previous_viewpoints([walk for walk in last.trajectories if not walk.stopped])
-        observation = Observation.of(atlas, Pose(*reached.T), past=past, device=navigator.device)
+        state = navigator.advance(
+            last.state.only(truncated), last.observation.only(truncated), last.actions[truncated]
+        )
+        pose = Pose(*np.array([trajectory.poses[-1] for trajectory in trajectories], dtype=np.int64).T)
+        past = previous_viewpoints(trajectories)
+        observation = Observation.of(atlas, pose, past=past, device=device)
         value = navigator.decide(state, navigator.see(observation, memory)).value
-    return cut, torch.zeros(len(cut)) if value is None else value
+    return truncated, torch.zeros(len(truncated)) if value is None else value

@@ -1,26 +1,31 @@
-"""A run of training from its beginning, or from where it was interrupted, to its end.
+"""A training run from its start, or from its last checkpoint, to its end.
 
 RUN/
-  navigator.json, weights.safetensors …    the navigator at the end: a run folder
-  best/                                    the navigator that validated best: a run folder
-  state/                                   the last two states that a run can resume from
-  log.jsonl, tensorboard/                  losses and scores
+  navigator.json, weights.safetensors …    the final navigator: a run folder
+  best/                                    the navigator with the best validation: a run folder
+  state/                                   checkpoints: the last two states from which a run can resume
+  log.jsonl, tensorboard/                  metrics and scores
 
-Of several processes the first writes all of it. A state is written after the lines of the log and the best
-weights that belong to it: what was written after the last state is written again, the same, by who resumes.
+Only the main process writes. A checkpoint is written after the log lines and the best weights of its
+iteration. A resumed run repeats the iterations after its checkpoint and writes the same files again.
 """
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from esceme.learning.train_state import alone_in, load_state, save_state
+import torch
+
+from esceme.errors import CheckpointError
+from esceme.files import atomic_open, folder_lock
 from esceme.learning.trainer import Trainer
-from esceme.learning.training_config import Validation
-from esceme.learning.training_log import Kind, TrainingLog, Value
+from esceme.learning.training_config import ValidationConfig
+from esceme.learning.training_log import Kind, TrainingLog, Values
 from esceme.learning.validation import mark, some_of, some_tours, validate
 from esceme.runs import NavigatorConfig
 from esceme.tasks.episode import Episode
@@ -28,141 +33,199 @@ from esceme.tasks.split import InstructionEncoder
 from esceme.tasks.tours import Tour
 from esceme.world.atlas import Atlas
 
-BEST = "best"
+BEST_FOLDER = "best"
+STATES_FOLDER = "state"
+STATE_FORMAT = "esceme-state-2"
+NUM_STATES = 2
+"""How many checkpoints are kept: the latest, and the one before in case the latest is damaged."""
 LOG_EVERY = 10
-"""Iterations whose means make a line of the log."""
+"""Number of iterations whose mean metrics form one line of the log."""
 
 
 class TrainingCallback:
-    """Someone who is told how training goes; this one ignores it."""
+    """Receives the events of a training run; the base class ignores them.
 
-    def begin(self, done: int, total: int) -> None:
-        """Training begins, with so many iterations done already."""
+    Iterations are counted as completed ones: `iteration` is 1 after the first.
+    """
 
-    def iterated(self, done: int, said: Mapping[str, float]) -> None:
-        """An iteration has ended."""
+    def on_train_begin(self, iteration: int, num_iterations: int) -> None:
+        """Training starts after `iteration` completed iterations of `num_iterations`."""
 
-    def validated(self, done: int, scores: Mapping[str, Mapping[str, float]], *, best: bool) -> None:
-        """The navigator was validated."""
+    def on_iteration_end(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """An iteration is complete."""
 
-    def note(self, message: str) -> None:
-        """Something to know."""
+    def on_validation_end(
+        self, iteration: int, scores: Mapping[str, Mapping[str, float]], *, is_best: bool
+    ) -> None:
+        """A validation is complete; `scores` by split and name."""
+
+    def on_note(self, message: str) -> None:
+        """A message for the user."""
 
 
 @dataclass
 class TrainingRun:
-    """Who learns, what is asked of it meanwhile, and where it is kept."""
+    """A trainer with its validation, checkpoints and log."""
 
     trainer: Trainer
     folder: Path
-    config: NavigatorConfig
-    validation: Validation
-    sets: Mapping[str, Sequence[Episode]]
-    """The validation splits, by name."""
+    navigator_config: NavigatorConfig
+    validation: ValidationConfig
+    validation_sets: Mapping[str, Sequence[Episode]]
+    """Episodes by validation split."""
     tours: Mapping[str, Sequence[Tour]]
-    """Those that they follow, where validation follows tours."""
+    """Tours by validation split; empty unless validation follows tours."""
     atlas: Atlas
     encode: InstructionEncoder
-    begin: Callable[[], None]
-    """Writes down what is asked for, once the folder is ours."""
-    save: Callable[[Path], None]
-    """Writes the navigator as a run folder."""
-    watch: TrainingCallback
+    write_experiment: Callable[[], None]
+    """Writes the experiment to the run folder; called once the folder is locked."""
+    save_navigator: Callable[[Path], None]
+    """Writes the navigator to a run folder."""
+    callback: TrainingCallback
     _best: float | None = field(default=None, init=False)
-    """What the best weights so far have reached."""
-    _window: list[dict[str, float]] = field(default_factory=list, init=False)
-    """What was said since the last line of the log."""
+    """Validation score of the best weights so far."""
+    _metrics: list[dict[str, float]] = field(default_factory=list, init=False)
+    """Metrics of the iterations since the last line of the log."""
     _log: TrainingLog | None = field(default=None, init=False)
-    """None in a process that does not lead."""
+    """None on ranks other than the main one."""
 
     def run(self) -> None:
-        """Train to the end."""
-        leads = self.trainer.together.leads
-        with ExitStack() as held:
-            if leads:
-                held.enter_context(alone_in(self.folder))
-                self.begin()
-            done = self._resume()
-            if leads:
-                self._log = held.enter_context(TrainingLog(self.folder, after=done, note=self.watch.note))
-            self._learn(done)
-            if leads:
-                self.save(self.folder)
+        """Train to the end, from the last checkpoint if there is one."""
+        is_main = self.trainer.process_group.is_main
+        with ExitStack() as stack:
+            if is_main:
+                stack.enter_context(folder_lock(self.folder, "training"))
+                self.write_experiment()
+            iteration = self._resume()
+            if is_main:
+                log = TrainingLog(self.folder, after=iteration, note=self.callback.on_note)
+                self._log = stack.enter_context(log)
+            self._train(iteration)
+            if is_main:
+                self.save_navigator(self.folder)
 
     def _resume(self) -> int:
-        """Go on from the latest good state, if there is one; how many iterations are done."""
-        state = load_state(self.folder, note=self.watch.note)
-        done = self.trainer.together.agree(0 if state is None else int(state["iteration"]))
+        """Load the last good state, if there is one; return the number of completed iterations."""
+        state = load_state(self.folder, note=self.callback.on_note)
+        iteration = 0 if state is None else int(state["iteration"])
+        self.trainer.process_group.assert_equal(iteration)
         if state is not None:
-            self.trainer.resume(state)
-            self._best, self._window = state["best"], state["window"]
-        return done
+            self.trainer.load_state_dict(state)
+            self._best, self._metrics = state["best"], state["metrics"]
+        return iteration
 
-    def _learn(self, done: int) -> None:
-        total = self.trainer.training.iterations
-        self.watch.begin(done, total)
-        if done == 0 and self.validation.first and self.sets:
+    def _train(self, start: int) -> None:
+        num_iterations = self.trainer.config.iterations
+        self.callback.on_train_begin(start, num_iterations)
+        if start == 0 and self.validation.first and self.validation_sets:
             self._validate(0)
-        for iteration in range(done, total):
-            said = self.trainer.iterate(iteration)
-            self._after(iteration + 1, said, last=iteration + 1 == total)
+        for iteration in range(start, num_iterations):
+            metrics = self.trainer.training_step(iteration)
+            self._after_step(iteration + 1, metrics, is_last=iteration + 1 == num_iterations)
 
-    def _after(self, done: int, said: dict[str, float], *, last: bool) -> None:
-        """What follows an iteration: a line in the log, a validation, a checkpoint, each in its time."""
-        self._window.append(said)
-        if done % LOG_EVERY == 0 or last:
-            self._write("train", done, **_means(self._window))
-            self._window = []
-        self.watch.iterated(done, said)
-        validates = bool(self.sets) and (done % self.validation.every == 0 or last)
-        keeps = validates or last or done % self.trainer.training.checkpoint_every == 0
-        if keeps:
-            self.trainer.require_finite(done)
+    def _after_step(self, iteration: int, metrics: dict[str, float], *, is_last: bool) -> None:
+        """Log, validate and save a checkpoint where the iteration is due for it."""
+        self._metrics.append(metrics)
+        if iteration % LOG_EVERY == 0 or is_last:
+            self._write("train", iteration, _means(self._metrics))
+            self._metrics = []
+        self.callback.on_iteration_end(iteration, metrics)
+        validates = bool(self.validation_sets) and (iteration % self.validation.every == 0 or is_last)
+        saves = validates or is_last or iteration % self.trainer.config.checkpoint_every == 0
+        if saves:
+            self.trainer.check_finite(iteration)
         if validates:
-            self._validate(done)
-        if keeps:
-            self._checkpoint(done)
+            self._validate(iteration)
+        if saves and self.trainer.process_group.is_main:
+            state = {**self.trainer.state_dict(), "best": self._best, "metrics": self._metrics}
+            save_state(self.folder, iteration, state)
 
-    def _validate(self, done: int) -> None:
-        asked, memory = self.validation, self.trainer.memory
-        tours = {split: some_tours(each, asked.limit) for split, each in self.tours.items()}
+    def _validate(self, iteration: int) -> None:
+        config, memory = self.validation, self.trainer.memory
+        tours = {split: some_tours(tours, config.limit) for split, tours in self.tours.items()}
         scores = {
             split: validate(
                 self.trainer.navigator,
                 self.atlas,
-                episodes if split in tours else some_of(episodes, asked.limit),
-                asked.memory,
-                task=self.config.task,
+                episodes if split in tours else some_of(episodes, config.limit),
+                config.memory,
+                task=self.navigator_config.task,
                 encode=self.encode,
-                max_steps=self.config.max_steps,
-                leaking=memory.bank if memory is not None and asked.memory == "leaking" else None,
-                together=self.trainer.together,
+                max_steps=self.navigator_config.max_steps,
+                leaking=memory.bank if memory is not None and config.memory == "leaking" else None,
+                process_group=self.trainer.process_group,
                 tours=tours.get(split),
-                oracle_phases=asked.oracle_phases,
+                oracle_phases=config.oracle_phases,
             )
-            for split, episodes in self.sets.items()
+            for split, episodes in self.validation_sets.items()
         }
-        reached = mark(scores[asked.best_split], asked)
-        better = self._best is None or reached >= self._best
-        self._write("validation", done, **scores)
-        if better:
-            self._best = reached
-            if self.trainer.together.leads:
-                self.save(self.folder / BEST)
-        self.watch.validated(done, scores, best=better)
+        score = mark(scores[config.best_split], config)
+        is_best = self._best is None or score >= self._best
+        self._write("validation", iteration, scores)
+        if is_best:
+            self._best = score
+            if self.trainer.process_group.is_main:
+                self.save_navigator(self.folder / BEST_FOLDER)
+        self.callback.on_validation_end(iteration, scores, is_best=is_best)
 
-    def _checkpoint(self, done: int) -> None:
-        if self.trainer.together.leads:
-            state = {**self.trainer.state(), "best": self._best, "window": self._window}
-            save_state(self.folder, done, state)
-
-    def _write(self, kind: Kind, done: int, **values: Value) -> None:
+    def _write(self, kind: Kind, iteration: int, values: Values) -> None:
         if self._log is not None:
-            self._log.write(kind, done, **values)
+            self._log.write(kind, iteration, values)
 
 
-def _means(window: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of everything that was said, over those iterations that said it."""
-    names = dict.fromkeys(name for said in window for name in said)
-    told = {name: [said[name] for said in window if name in said] for name in names}
-    return {name: sum(values) / len(values) for name, values in told.items()}
+def _means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of every metric over the iterations that report it."""
+    names = dict.fromkeys(name for step in metrics for name in step)
+    values = {name: [step[name] for step in metrics if name in step] for name in names}
+    return {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
+
+
+# -- checkpoints -------------------------------------------------------------------------------------------
+
+
+def save_state(folder: Path, iteration: int, state: dict[str, Any]) -> None:
+    """Write the checkpoint of an iteration; delete all others except the last one before it."""
+    path = folder / STATES_FOLDER / f"{iteration:08d}.pt"
+    with atomic_open(path) as file:
+        try:
+            torch.save({"format": STATE_FORMAT, "iteration": iteration, **state}, file)
+        except RuntimeError as error:  # torch wraps errors of the disk
+            raise error.__context__ if isinstance(error.__context__, OSError) else error from None
+    earlier = [other for other in _state_files(folder) if int(other.stem) < iteration]
+    for other in {*_state_files(folder)} - {path, *earlier[: NUM_STATES - 1]}:
+        other.unlink(missing_ok=True)
+
+
+def load_state(folder: Path, *, note: Callable[[str], None]) -> dict[str, Any] | None:
+    """Read the latest good checkpoint, None if there are none; report damaged ones to `note`.
+
+    Raises `CheckpointError` if all are damaged: a run does not start over because its disk fails.
+    """
+    for path in (paths := _state_files(folder)):
+        try:
+            return _read_state(path)
+        except Exception as error:  # the type depends on the damaged byte
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            note(f"{path}: damaged ({reason}); trying the one before")
+    if paths:
+        raise CheckpointError(
+            f"{folder / STATES_FOLDER}: none of its {len(paths)} states can be read; remove the folder to "
+            "start over"
+        )
+    return None
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    with zipfile.ZipFile(path) as archive:  # torch.load does not verify checksums
+        if (record := archive.testzip()) is not None:
+            raise ValueError(f"wrong checksum of {record}")
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    if state["format"] != STATE_FORMAT or state["iteration"] != int(path.stem):
+        raise ValueError("not a state of this version")
+    return state
+
+
+def _state_files(folder: Path) -> list[Path]:
+    """Return the checkpoints of a run, the latest first."""
+    paths = (folder / STATES_FOLDER).glob("*.pt")
+    return sorted((path for path in paths if path.stem.isdigit()), reverse=True)

@@ -1,4 +1,4 @@
-"""Who knows the way: teachers that say where to go next, and the paths that they teach."""
+"""Sources of labels: teachers of the next viewpoint, oracles over all choices, and taught paths."""
 
 from __future__ import annotations
 
@@ -18,152 +18,149 @@ from esceme.trajectory import Teacher, Trajectory, teacher_actions, teacher_by_s
 from esceme.world.atlas import Atlas
 
 __all__ = [
-    "COMMENTS",
-    "NOBODY",
+    "IGNORE_INDEX",
+    "ORACLES",
     "SUPERVISIONS",
     "TEACHERS",
-    "Comment",
+    "Oracle",
     "Supervision",
     "Teacher",
-    "as_annotated",
-    "back_to_the_path",
-    "by_location",
-    "teacher_by_step",
+    "choice_viewpoints",
+    "goal_oracle",
+    "path_oracle",
+    "player_or_shortest_path",
+    "shortest_path",
+    "shortest_path_teacher",
     "teacher_actions",
-    "leads_of",
-    "nearest_to_the_goal",
-    "player_or_shortest",
-    "shortest",
-    "shortest_to_a_goal",
+    "teacher_by_location",
+    "teacher_by_step",
 ]
 
 Supervision = Callable[[Episode, np.random.Generator], Episode]
-"""The episode with the reference path to be taught this time; drawn anew for every mini-batch."""
+"""Sets the reference path that is taught; called anew for every mini-batch."""
 
-Comment = Callable[[Decision, Observation, Sequence[Trajectory]], Tensor]
-"""What agents should have done, of all that they can do, (B,); `NOBODY` where nobody can say."""
-NOBODY = -100
+Oracle = Callable[[Decision, Observation, Sequence[Trajectory]], Tensor]
+"""Returns the best of all choices, backtracking included, (B,); `IGNORE_INDEX` where it knows none."""
+IGNORE_INDEX = -100
+"""Label that `cross_entropy` ignores."""
 
-PLAYER_SHARE = 0.5
-"""How often a dialog is taught along the human's path (spec A.11)."""
-
-
-# -- where to go next --------------------------------------------------------------------------------------
+PLAYER_PATH_PROBABILITY = 0.5
+"""How often the player's path of a dialog is taught (spec A.11)."""
 
 
-def by_location(atlas: Atlas) -> Teacher:
-    """The reference path after the present viewpoint; off the path: `WorldError`.
+# -- teachers: the next viewpoint --------------------------------------------------------------------------
 
-    Where the path comes by the present viewpoint more than once, it goes on from the first time, so that who
-    follows this teacher walks the loop between the two for ever: teach such paths by time.
+
+def teacher_by_location(atlas: Atlas) -> Teacher:
+    """Return the viewpoint that follows the current one on the reference path; `WorldError` off the path.
+
+    The path continues after the first occurrence of the current viewpoint. On a path that visits a viewpoint
+    twice, this teacher never leaves the loop; use `teacher_by_step` there.
     """
 
-    def teach(walk: Trajectory) -> int:
-        scene, here = atlas.name(walk.viewpoint)
-        return int(atlas.locate(scene, [walk.episode.expert_from(here)])[0])
+    def teach(trajectory: Trajectory) -> int:
+        scene, viewpoint = atlas.name(trajectory.viewpoint)
+        return int(atlas.locate(scene, [trajectory.episode.expert_from(viewpoint)])[0])
 
     return teach
 
 
-def shortest(atlas: Atlas) -> Teacher:
-    """The next viewpoint on a shortest path to the nearest goal, from anywhere; STOP at a goal.
+def shortest_path_teacher(atlas: Atlas) -> Teacher:
+    """Return the next viewpoint on a shortest path to the nearest goal, from anywhere; STOP at a goal.
 
-    Raises `WorldError` where no way leads to any goal.
+    Raises `WorldError` where no goal can be reached.
     """
 
-    def teach(walk: Trajectory) -> int:
-        scene, here = walk.episode.scene_id, walk.viewpoint
-        goals = atlas.locate(scene, _goals(walk.episode))
-        if here in goals:
-            return here
-        metres = atlas.distance(here, goals)
-        goal, first = goals[metres.argmin()], int(atlas.first[atlas.scene_of[here]])
-        if not np.isfinite(metres.min()):
+    def teach(trajectory: Trajectory) -> int:
+        episode, viewpoint = trajectory.episode, trajectory.viewpoint
+        goals = atlas.locate(episode.scene_id, _goals(episode))
+        if viewpoint in goals:
+            return viewpoint
+        distances = atlas.distance(viewpoint, goals)
+        if not np.isfinite(distances.min()):
             raise WorldError(
-                f"episode {walk.episode.episode_id}: no way leads from '{atlas.name(here)[1]}' to a goal"
+                f"episode {episode.episode_id}: no path leads from '{atlas.name(viewpoint)[1]}' to a goal"
             )
-        return first + int(atlas.graph(scene).next_steps[here - first, goal - first])
+        goal, first = goals[distances.argmin()], int(atlas.first[atlas.scene_of[viewpoint]])
+        return first + int(atlas.graph(episode.scene_id).next_steps[viewpoint - first, goal - first])
 
     return teach
 
 
 TEACHERS: dict[str, Callable[[Atlas], Teacher]] = {
     "time": teacher_by_step,
-    "location": by_location,
-    "shortest": shortest,
+    "location": teacher_by_location,
+    "shortest": shortest_path_teacher,
 }
 
 
-# -- what should have been done, among all that can be ----------------------------------------------------
+# -- oracles: the best of all choices ----------------------------------------------------------------------
 
 
-def back_to_the_path(atlas: Atlas) -> Comment:
-    """Of all choices that lead onto the reference path, that which leads furthest along it (spec D.7).
+def path_oracle(atlas: Atlas) -> Oracle:
+    """Prefer the choice that leads furthest along the reference path (spec D.7).
 
-    STOP leads to where an agent stands. Of choices that lead to the same place, going back comes first.
+    STOP leads to the current viewpoint. Of choices with the same destination, backtracking comes first.
     """
 
-    def worth(walk: Trajectory, leads: NDArray[np.int64]) -> NDArray[np.float64]:
-        path = atlas.locate(walk.episode.scene_id, walk.episode.reference_path).tolist()
-        left = {viewpoint: len(path) - number for number, viewpoint in enumerate(path)}  # the last counts
-        return np.array([left.get(each, np.inf) for each in leads.tolist()])
+    def cost(trajectory: Trajectory, destinations: NDArray[np.int64]) -> NDArray[np.float64]:
+        episode = trajectory.episode
+        path = atlas.locate(episode.scene_id, episode.reference_path).tolist()
+        remaining = {viewpoint: len(path) - index for index, viewpoint in enumerate(path)}  # last visit
+        return np.array([remaining.get(viewpoint, np.inf) for viewpoint in destinations.tolist()])
 
-    return _comment(worth)
-
-
-def nearest_to_the_goal(atlas: Atlas) -> Comment:
-    """Of all choices, that which leads nearest to the goal; of equals, going back comes first."""
-
-    def worth(walk: Trajectory, leads: NDArray[np.int64]) -> NDArray[np.float64]:
-        goal = atlas.locate(walk.episode.scene_id, [walk.episode.goal])
-        metres = atlas.distance(np.maximum(leads, 0), np.repeat(goal, len(leads)))
-        return np.where(leads >= 0, metres, np.inf)
-
-    return _comment(worth)
+    return _lowest_cost(cost)
 
 
-COMMENTS: dict[str, Callable[[Atlas], Comment]] = {"path": back_to_the_path, "goal": nearest_to_the_goal}
+def goal_oracle(atlas: Atlas) -> Oracle:
+    """Prefer the choice that leads nearest to the goal; of equal ones, backtracking comes first."""
+
+    def cost(trajectory: Trajectory, destinations: NDArray[np.int64]) -> NDArray[np.float64]:
+        goal = atlas.locate(trajectory.episode.scene_id, [trajectory.episode.goal])
+        distances = atlas.distance(np.maximum(destinations, 0), np.repeat(goal, len(destinations)))
+        return np.where(destinations >= 0, distances, np.inf)
+
+    return _lowest_cost(cost)
 
 
-def _comment(worth: Callable[[Trajectory, NDArray[np.int64]], NDArray[np.float64]]) -> Comment:
-    """Whoever says of each of (B, C) choices that can be made which is best: the one of least `worth`."""
-
-    def comment(decision: Decision, seen: Observation, walks: Sequence[Trajectory]) -> Tensor:
-        leads = leads_of(decision, seen).cpu().numpy()
-        possible = decision.logits.detach().isfinite().cpu().numpy()
-        first = leads.shape[1] if decision.routes is None else decision.routes.first
-        back_first = np.concatenate([np.arange(first, leads.shape[1]), np.arange(first)])
-        wanted = []
-        for walk, row, can in zip(walks, leads, possible, strict=True):
-            least = np.where(can, worth(walk, row), np.inf)[back_first]
-            wanted.append(int(back_first[least.argmin()]) if np.isfinite(least.min()) else NOBODY)
-        return torch.tensor(wanted)
-
-    return comment
+ORACLES: dict[str, Callable[[Atlas], Oracle]] = {"path": path_oracle, "goal": goal_oracle}
 
 
-def leads_of(decision: Decision, seen: Observation) -> Tensor:
-    """The viewpoint that each choice leads to, (B, C); -1 for what is none."""
-    rows = torch.arange(len(seen), device=seen.viewpoint.device)
-    leads = seen.neighbour.clone()
-    leads[rows, seen.candidate_count] = seen.viewpoint
+def _lowest_cost(cost: Callable[[Trajectory, NDArray[np.int64]], NDArray[np.float64]]) -> Oracle:
+    """Return the oracle that takes the valid choice of lowest cost, given destinations (C,)."""
+
+    def oracle(decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]) -> Tensor:
+        destinations = choice_viewpoints(decision, observation).cpu().numpy()  # (B, C)
+        valid = decision.logits.detach().isfinite().cpu().numpy()
+        num_choices = destinations.shape[1]
+        first = num_choices if decision.routes is None else decision.routes.first
+        order = np.concatenate([np.arange(first, num_choices), np.arange(first)])  # backtracking first
+        actions = []
+        for trajectory, row, is_valid in zip(trajectories, destinations, valid, strict=True):
+            costs = np.where(is_valid, cost(trajectory, row), np.inf)[order]
+            actions.append(int(order[costs.argmin()]) if np.isfinite(costs.min()) else IGNORE_INDEX)
+        return torch.tensor(actions)
+
+    return oracle
+
+
+def choice_viewpoints(decision: Decision, observation: Observation) -> Tensor:
+    """Return the viewpoint that each choice leads to, (B, C); -1 for padding."""
+    rows = torch.arange(len(observation), device=observation.viewpoint.device)
+    viewpoints = observation.neighbour.clone()
+    viewpoints[rows, observation.candidate_count] = observation.viewpoint
     if decision.routes is not None:
-        return torch.cat([leads, decision.routes.viewpoint], 1)
-    return leads[:, : decision.logits.shape[1]]
+        return torch.cat([viewpoints, decision.routes.viewpoint], 1)
+    return viewpoints[:, : decision.logits.shape[1]]
 
 
-# -- which path is taught ----------------------------------------------------------------------------------
+# -- supervision: the path that is taught ------------------------------------------------------------------
 
 
-def as_annotated(episode: Episode, rng: np.random.Generator) -> Episode:
-    """The episode as it is: R2R, R4R and RxR."""
-    return episode
+def shortest_path(atlas: Atlas) -> Supervision:
+    """Teach the shortest path from the start to one of the goals, drawn uniformly.
 
-
-def shortest_to_a_goal(atlas: Atlas) -> Supervision:
-    """The shortest path from the start to one of the goals, each as likely as the others.
-
-    An episode whose goal is withheld is left with its start.
+    An episode whose goal is withheld keeps only its start.
     """
 
     def supervise(episode: Episode, rng: np.random.Generator) -> Episode:
@@ -175,26 +172,26 @@ def shortest_to_a_goal(atlas: Atlas) -> Supervision:
     return supervise
 
 
-def player_or_shortest(atlas: Atlas) -> Supervision:
-    """CVDN's: as often as not the human's path, otherwise the shortest to a goal (spec A.11).
+def player_or_shortest_path(atlas: Atlas) -> Supervision:
+    """Teach the player's path half of the time, otherwise the shortest path to a goal: CVDN (spec A.11).
 
-    A human's path that does not lead on from the start, and one of an episode without goals, is not used.
+    The player's path is not used if it does not lead on from the start, or if the episode has no goals.
     """
-    to_a_goal = shortest_to_a_goal(atlas)
+    to_goal = shortest_path(atlas)
 
     def supervise(episode: Episode, rng: np.random.Generator) -> Episode:
-        as_walked = rng.random() < PLAYER_SHARE
-        if as_walked and isinstance(episode, DialogEpisode) and _leads_on(episode):
+        uses_player_path = rng.random() < PLAYER_PATH_PROBABILITY
+        if uses_player_path and isinstance(episode, DialogEpisode) and _has_usable_player_path(episode):
             return replace(episode, reference_path=episode.player_path)
-        return to_a_goal(episode, rng)
+        return to_goal(episode, rng)
 
     return supervise
 
 
 SUPERVISIONS: dict[str, Callable[[Atlas], Supervision]] = {
-    "annotated": lambda atlas: as_annotated,
-    "shortest": shortest_to_a_goal,
-    "player-or-shortest": player_or_shortest,
+    "annotated": lambda atlas: lambda episode, rng: episode,
+    "shortest": shortest_path,
+    "player-or-shortest": player_or_shortest_path,
 }
 
 
@@ -202,6 +199,6 @@ def _goals(episode: Episode) -> tuple[str, ...]:
     return episode.goals or (episode.goal,)
 
 
-def _leads_on(episode: DialogEpisode) -> bool:
+def _has_usable_player_path(episode: DialogEpisode) -> bool:
     path = episode.player_path
     return bool(episode.goals) and path[:1] == (episode.start,) and len(path) > 1

@@ -1,4 +1,4 @@
-"""One iteration after the other: batches drawn, walks walked, losses taken, weights moved (spec E)."""
+"""The training step: sample batches, roll out, compute losses, update weights (spec E)."""
 
 from __future__ import annotations
 
@@ -9,310 +9,328 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from esceme.errors import TrainingError
-from esceme.learning.distributed import ProcessGroup, SharedMemory
-from esceme.learning.losses import Transition, actor_critic, imitation
-from esceme.learning.rewards import REWARDS
+from esceme.learning.distributed import ProcessGroup
+from esceme.learning.memory_dropout import TrainingMemory
+from esceme.learning.reinforcement import REWARDS, Transition, actor_critic_loss
 from esceme.learning.rollouts import (
-    Decide,
     Demonstrations,
+    ForwardFunction,
     dagger_rollout,
     forward_demonstrations,
     sample_rollout,
     teacher_rollout,
 )
-from esceme.learning.teachers import COMMENTS, SUPERVISIONS, TEACHERS
-from esceme.learning.training_config import Training
+from esceme.learning.teachers import ORACLES, SUPERVISIONS, TEACHERS
+from esceme.learning.training_config import TrainingConfig
 from esceme.navigator import Navigator
 from esceme.tasks.episode import Episode
 from esceme.tasks.split import InstructionEncoder
 from esceme.trajectory import SingleBatch, sampling
 from esceme.world.atlas import Atlas
 
-IMITATING, SAMPLING, DROPPING = range(3)
-"""What draws random numbers in an iteration; each has a stream of its own."""
+IMITATION, SAMPLING, DROPOUT = range(3)
+"""Keys of the random number streams of an iteration."""
+MAX_NAMES = 3
+"""How many parameters an error message names."""
 ADVICE = (
-    "All that was saved is finite, but the same settings lead here again: begin another run with a smaller "
-    "--learning-rate; with --start it takes over weights, such as those of best/"
+    "All saved states are finite, but the same settings lead to the same error. Start another run with a "
+    "smaller --learning-rate; --start begins it with existing weights, such as those of best/"
 )
 
+LossAndMetrics = tuple[Tensor, dict[str, float]]
 
-class Stream:
-    """Episodes in an endless order: all of them, shuffled anew each time (spec A.10).
 
-    Which ones make up a batch depends on its number and the seed alone, so that a run can resume anywhere.
+class EpisodeStream:
+    """An endless sequence of batches: all episodes, reshuffled in every epoch (spec A.10).
 
-    >>> stream = Stream("abcde", seed=0)
+    A batch depends only on its index and the seed, so a run can resume anywhere.
+
+    >>> stream = EpisodeStream("abcde", seed=0)
     >>> sorted(stream.batch(0, 3) + stream.batch(1, 3)[:2])
     ['a', 'b', 'c', 'd', 'e']
     """
 
     def __init__(self, episodes: Sequence[Any], *, seed: int, key: int = 0) -> None:
-        """Shuffle by `seed`; streams with other keys go other ways."""
+        """Shuffle by `seed` and `key`; each dataset of a run has a key of its own."""
         self._episodes, self._seed = episodes, (seed, key)
-        self._orders: dict[int, list[int]] = {}
+        self._permutations: dict[int, list[int]] = {}  # of the current and the previous epoch
 
-    def batch(self, number: int, size: int) -> list[Any]:
-        """The batch with this number, of batches of this size."""
-        return [self._episodes[self._at(place)] for place in range(number * size, (number + 1) * size)]
+    def batch(self, index: int, size: int) -> list[Any]:
+        """Return batch number `index` of batches of `size` episodes."""
+        return [self._episodes[self._at(position)] for position in range(index * size, (index + 1) * size)]
 
-    def _at(self, place: int) -> int:
-        epoch, within = divmod(place, len(self._episodes))
-        if epoch not in self._orders:
-            order = np.random.default_rng([*self._seed, epoch]).permutation(len(self._episodes)).tolist()
-            recent = {each: kept for each, kept in self._orders.items() if each == epoch - 1}
-            self._orders = {**recent, epoch: order}
-        return self._orders[epoch][within]
+    def _at(self, position: int) -> int:
+        epoch, offset = divmod(position, len(self._episodes))
+        if epoch not in self._permutations:
+            permutation = np.random.default_rng([*self._seed, epoch]).permutation(len(self._episodes))
+            previous = {e: order for e, order in self._permutations.items() if e == epoch - 1}
+            self._permutations = {**previous, epoch: permutation.tolist()}
+        return self._permutations[epoch][offset]
 
 
 class Trainer:
-    """A navigator that learns; the state of a run is its weights, its optimiser's, and what it remembers.
+    """Trains a navigator; its state is the weights, the optimizer's state and the memory.
 
-    Everything random follows from the seed and the number of an iteration.
+    All randomness follows from the seed and the iteration.
     """
 
     def __init__(
         self,
         navigator: Navigator,
         atlas: Atlas,
-        sets: Sequence[Sequence[Episode]],
-        training: Training,
+        datasets: Sequence[Sequence[Episode]],
+        config: TrainingConfig,
         *,
         encode: InstructionEncoder,
         max_steps: int,
         seed: int = 0,
-        together: ProcessGroup | None = None,
+        process_group: ProcessGroup | None = None,
     ) -> None:
-        """Learn from `sets` of episodes that take turns."""
-        self.navigator, self.training, self.together = navigator, training, together or ProcessGroup()
+        """Train on `datasets`, which alternate from iteration to iteration."""
+        self.navigator, self.config = navigator, config
+        self.process_group = process_group or ProcessGroup()
         self._atlas, self._encode, self._max_steps, self._seed = atlas, encode, max_steps, seed
-        self._streams = [Stream(episodes, seed=seed, key=key) for key, episodes in enumerate(sets)]
-        self._teach, self._comment = (
-            TEACHERS[training.teacher](atlas),
-            TEACHERS[training.dagger_teacher](atlas),
-        )
-        self._supervise = SUPERVISIONS[training.supervision](atlas)
-        self.remark = COMMENTS[training.comments](atlas) if training.comment_weight else None
-        """Who says what should have been done on sampled walks, if anybody."""
-        self.memory: SharedMemory | None = None
+        self._streams = [EpisodeStream(episodes, seed=seed, key=key) for key, episodes in enumerate(datasets)]
+        self._teacher = TEACHERS[config.teacher](atlas)
+        self._dagger_teacher = TEACHERS[config.dagger_teacher](atlas)
+        self._supervise = SUPERVISIONS[config.supervision](atlas)
+        self.oracle = ORACLES[config.oracle](atlas) if config.oracle_weight else None
+        """Labels the steps of sampled rollouts; None without an oracle loss."""
+        self.memory: TrainingMemory | None = None
         if navigator.reader.uses_memory:
-            self.memory = SharedMemory(
-                atlas, navigator.reader, training.completeness, device=navigator.device
+            self.memory = TrainingMemory(
+                atlas,
+                navigator.reader,
+                config.memory_dropout,
+                process_group=self.process_group,
+                device=navigator.device,
             )
-            self.memory.together = self.together
         critic = getattr(navigator.agent, "critic", None)
         self._critic = [] if critic is None else list(critic.parameters())
-        mine = {id(each) for each in self._critic}
-        self._network = [each for each in navigator.parameters() if id(each) not in mine]
-        kept = {id(each) for each in navigator.agent.undecayed}
+        critic_ids = {id(parameter) for parameter in self._critic}
+        self._network = [p for p in navigator.parameters() if id(p) not in critic_ids]
+        no_decay = {id(parameter) for parameter in navigator.agent.undecayed}
         groups: list[dict[str, Any]] = [
-            {"params": [each for each in navigator.parameters() if id(each) not in kept]},
+            {"params": [p for p in navigator.parameters() if id(p) not in no_decay]},
             {"params": navigator.agent.undecayed, "weight_decay": 0.0},
         ]
-        self.optimiser = torch.optim.AdamW(
+        self.optimizer = torch.optim.AdamW(
             [group for group in groups if group["params"]],
-            lr=training.learning_rate,
-            weight_decay=training.weight_decay,
+            lr=config.learning_rate,
+            weight_decay=config.weight_decay,
         )
 
     # -- one iteration -----------------------------------------------------------------------------------
 
-    def iterate(self, iteration: int) -> dict[str, float]:
-        """Learn from the batches of an iteration, counted from 0; losses and other things to log."""
-        torch.manual_seed(self._number(iteration, DROPPING, self.together.rank))
+    def training_step(self, iteration: int) -> dict[str, float]:
+        """Train on the batches of one iteration, counted from 0; return metrics to log.
+
+        Raises `TrainingError` where a loss or a gradient is not finite; weights are not updated then.
+        """
+        torch.manual_seed(self._derived_seed(iteration, DROPOUT, self.process_group.rank))
         self.navigator.train()
-        self.optimiser.zero_grad(set_to_none=True)
-        method, said = self.training.method_at(iteration), dict[str, float]()
-        for loss in self._losses(iteration, method, said):
+        self.optimizer.zero_grad(set_to_none=True)
+        metrics: dict[str, float] = {}
+        for loss, part in self._losses(iteration):
             if loss.requires_grad:
                 torch.autograd.backward(loss)
-        names = list(said)
-        said = dict(zip(names, self.together.sums(list(said.values()), self.navigator.device), strict=True))
-        self._require_finite(iteration, said)
-        parameters = [*self._network, *self._critic]
-        self.together.add_gradients(parameters)
-        norm = self.clip()
-        self._require_finite(iteration, {"gradient": norm})
-        said |= {"gradient": norm, "rate": self.training.rate_at(iteration)}
-        for group in self.optimiser.param_groups:
-            group["lr"] = said["rate"]
-        self.optimiser.step()
-        return said
+            for name, value in part.items():  # imitation and A2C both report an auxiliary loss
+                metrics[name] = metrics[name] + value if name in metrics else value
+        sums = self.process_group.all_reduce_sum(list(metrics.values()), self.navigator.device)
+        metrics = dict(zip(metrics, sums, strict=True))
+        self._check_metrics(iteration, metrics)
+        self.process_group.all_reduce_gradients([*self._network, *self._critic])
+        gradient_norm = self.clip_gradients()
+        self._check_metrics(iteration, {"gradient_norm": gradient_norm})
+        learning_rate = self.config.learning_rate_at(iteration)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.optimizer.step()
+        return {**metrics, "gradient_norm": gradient_norm, "learning_rate": learning_rate}
 
-    def clip(self) -> float:
-        """Scale the network's gradient down to the largest allowed norm, not the critic's; the norm before.
+    def clip_gradients(self) -> float:
+        """Clip the gradient norm of the network without the critic; return the norm before clipping.
 
-        Where a gradient is not finite that is nan, and nothing is scaled.
+        Returns nan and clips nothing where a gradient is not finite.
         """
         try:
             nn.utils.clip_grad_norm_(self._critic, math.inf, error_if_nonfinite=True)
-            return float(nn.utils.clip_grad_norm_(self._network, self.training.clip, error_if_nonfinite=True))
+            return float(nn.utils.clip_grad_norm_(self._network, self.config.clip, error_if_nonfinite=True))
         except RuntimeError:
             return math.nan
 
-    def _losses(self, iteration: int, method: str, said: dict[str, float]) -> Iterator[Tensor]:
-        """The parts of an iteration's loss, each to be propagated back before the next is made."""
+    def _losses(self, iteration: int) -> Iterator[LossAndMetrics]:
+        """Yield the losses of an iteration; backpropagate each before the next is computed."""
         stream = self._streams[iteration % len(self._streams)]
-        turn = iteration // len(self._streams)
-        batches = 2 if self.training.method == "imitation+a2c" else 1
+        round_index = iteration // len(self._streams)
+        batches_per_round = 2 if self.config.method == "imitation+a2c" else 1
+        method = self.config.method_at(iteration)
+
+        def batch(offset: int) -> list[Episode]:
+            return stream.batch(round_index * batches_per_round + offset, self.config.batch)
+
         if method == "dagger":
-            yield self._dagger(self._batch(stream, turn * batches), iteration, said)
+            yield self._dagger(batch(0), iteration)
             return
-        weight = self.training.imitation_weight if method == "imitation+a2c" else 1.0
+        weight = self.config.imitation_weight if method == "imitation+a2c" else 1.0
         if weight:
-            yield self._imitation(self._batch(stream, turn * batches), iteration, said, weight)
+            yield self._imitation(batch(0), iteration, weight)
         if method == "imitation+a2c":
-            yield self._a2c(self._batch(stream, turn * batches + 1), iteration, said)
+            yield self._a2c(batch(1), iteration)
 
-    def _imitation(
-        self, episodes: list[Episode], iteration: int, said: dict[str, float], weight: float
-    ) -> Tensor:
-        told = teacher_rollout(
-            self._atlas, self._supervised(episodes, iteration), self._teach, max_steps=self._max_steps
-        )
-        return self.explain(told, said, weight=weight)
+    def _imitation(self, episodes: list[Episode], iteration: int, weight: float) -> LossAndMetrics:
+        rng = self._begin_rollout(episodes, iteration, IMITATION)
+        supervised = [self._supervise(episode, rng) for episode in episodes]
+        shard = self.process_group.shard(supervised)
+        demonstrations = teacher_rollout(self._atlas, shard, self._teacher, max_steps=self._max_steps)
+        return self.imitation_loss(demonstrations, weight=weight)
 
-    def _dagger(self, episodes: list[Episode], iteration: int, said: dict[str, float]) -> Tensor:
-        self._begin(episodes, iteration, SAMPLING)
-        told = dagger_rollout(
+    def _dagger(self, episodes: list[Episode], iteration: int) -> LossAndMetrics:
+        self._begin_rollout(episodes, iteration, SAMPLING)
+        demonstrations = dagger_rollout(
             self.navigator,
             self._atlas,
-            self.together.share(episodes),
+            self.process_group.shard(episodes),
             self.memory,
-            self._comment,
+            self._dagger_teacher,
             sampling([self._seed, iteration]),
             encode=self._encode,
             max_steps=self._max_steps,
         )
-        return self.explain(told, said)
+        return self.imitation_loss(demonstrations)
 
-    def explain(
-        self,
-        told: Demonstrations,
-        said: dict[str, float],
-        decide: Decide = forward_demonstrations,
-        *,
-        weight: float = 1.0,
-    ) -> Tensor:
-        """The cross-entropy of what a teacher said to walks, summed over steps and divided by the batch.
-
-        It has a `weight`; what an agent's own loss adds to it has none here.
-        """
-        decision = decide(self.navigator, self._atlas, told, self.memory, encode=self._encode)
-        wanted = told.labels.to(decision.logits.device)
-        loss = imitation(decision.logits, wanted) / self.training.batch
-        right = (decision.logits.argmax(1) == wanted).sum()
-        steps = self.together.sums([len(wanted)], self.navigator.device)[0]
-        said |= {"imitation": float(loss.detach()), "agreement": float(right) / steps}
-        return weight * loss + self._aside([decision.aside], said)
-
-    def _a2c(self, episodes: list[Episode], iteration: int, said: dict[str, float]) -> Tensor:
-        self._begin(episodes, iteration, SAMPLING)
-        source = SingleBatch(self._atlas, self.together.share(episodes))
-        steps, beyond = sample_rollout(
+    def _a2c(self, episodes: list[Episode], iteration: int) -> LossAndMetrics:
+        self._begin_rollout(episodes, iteration, SAMPLING)
+        source = SingleBatch(self._atlas, self.process_group.shard(episodes))
+        transitions, bootstrap = sample_rollout(
             self.navigator,
             self._atlas,
             source,
             self.memory,
-            REWARDS[self.training.reward](self._atlas, source.trajectories),
+            REWARDS[self.config.reward](self._atlas, source.trajectories),
             sampling([self._seed, iteration]),
             encode=self._encode,
             max_steps=self._max_steps,
-            comment=self.remark,
+            oracle=self.oracle,
         )
-        return self.reinforce(steps, beyond, said)
+        return self.a2c_loss(transitions, bootstrap)
 
-    def reinforce(self, steps: Sequence[Transition], beyond: Tensor, said: dict[str, float]) -> Tensor:
-        """A2C's loss of walks, divided by their steps or by the batch (spec E.5, E.6)."""
-        terms = actor_critic(steps, beyond, discount=self.training.discount)
-        count = self.together.sums([terms.steps], self.navigator.device)[0]
-        divisor = count if self.training.normalise == "steps" else self.training.batch
-        scale = (self.training.batch if self.training.scale_by_batch else 1) / divisor
-        parts = {"policy": terms.policy, "critic": terms.critic, "entropy": terms.entropy}
-        said |= {name: float(value.detach()) / divisor for name, value in parts.items()}
-        said["reward"] = float(sum(step.reward.sum() for step in steps)) / self.training.batch
-        loss = scale * terms.total(self.training.entropy_weight)
-        return loss + self._commented(steps, said) + self._aside([step.aside for step in steps], said)
-
-    def _commented(self, steps: Sequence[Transition], said: dict[str, float]) -> Tensor:
-        """The cross-entropy of what should have been done instead, summed and divided by the batch."""
-        told = [imitation(step.logits, step.wanted) for step in steps if step.wanted is not None]
-        if not told:
-            return torch.zeros((), device=self.navigator.device)
-        loss = torch.stack(told).sum() / self.training.batch
-        said["comments"] = float(loss.detach())
-        return self.training.comment_weight * loss
-
-    def _aside(self, told: Sequence[Tensor | None], said: dict[str, float]) -> Tensor:
-        """The agent's own loss, summed and divided by the batch; nothing where it has none."""
-        asides = [each.sum() for each in told if each is not None]
-        if not asides:
-            return torch.zeros((), device=self.navigator.device)
-        loss = torch.stack(asides).sum() / self.training.batch
-        said["aside"] = said.get("aside", 0.0) + float(loss.detach())
-        return loss
-
-    def _supervised(self, episodes: list[Episode], iteration: int) -> list[Episode]:
-        """This process's part of a batch, with the paths that are taught today."""
-        draw = self._begin(episodes, iteration, IMITATING)
-        return self.together.share([self._supervise(episode, draw) for episode in episodes])
-
-    def _begin(self, episodes: list[Episode], iteration: int, purpose: int) -> np.random.Generator:
-        """Prepare the memory for a rollout of a whole batch; whoever draws on draws the same everywhere."""
-        draw = np.random.default_rng([self._seed, iteration, purpose])
+    def _begin_rollout(self, episodes: list[Episode], iteration: int, key: int) -> np.random.Generator:
+        """Prepare the memory for a rollout of the whole batch; return a generator, equal on all ranks."""
+        rng = np.random.default_rng([self._seed, iteration, key])
         if self.memory is not None:
-            self.memory.begin(episodes, draw)
-        return draw
+            self.memory.begin_rollout(episodes, rng)
+        return rng
 
-    def _batch(self, stream: Stream, number: int) -> list[Episode]:
-        return stream.batch(number, self.training.batch)
-
-    def _number(self, *keys: int) -> int:
+    def _derived_seed(self, *keys: int) -> int:
         return int(np.random.SeedSequence([self._seed, *keys]).generate_state(1, np.uint64)[0] >> 1)
 
-    # -- numbers that are none ---------------------------------------------------------------------------
+    # -- losses ------------------------------------------------------------------------------------------
 
-    def require_finite(self, done: int) -> None:
-        """Raise `TrainingError` where weights, or what the optimiser keeps of them, are not finite."""
-        if faults := self._not_finite():
-            raise TrainingError(f"iteration {done}: not finite are {faults}. {ADVICE}")
+    def imitation_loss(
+        self,
+        demonstrations: Demonstrations,
+        forward: ForwardFunction = forward_demonstrations,
+        *,
+        weight: float = 1.0,
+    ) -> LossAndMetrics:
+        """Compute the cross-entropy of the teacher's actions, summed over steps and divided by the batch.
 
-    def _require_finite(self, iteration: int, said: dict[str, float]) -> None:
-        """Raise `TrainingError` where something that was computed is not finite."""
-        for name, value in said.items():
+        `weight` applies to it, not to the agent's auxiliary loss, which is added.
+        """
+        decision = forward(self.navigator, self._atlas, demonstrations, self.memory, encode=self._encode)
+        labels = demonstrations.labels.to(decision.logits.device)
+        loss = functional.cross_entropy(decision.logits, labels, reduction="sum") / self.config.batch
+        num_correct = (decision.logits.argmax(1) == labels).sum()
+        num_steps = self.process_group.all_reduce_sum([len(labels)], self.navigator.device)[0]
+        metrics = {"imitation": float(loss.detach()), "accuracy": float(num_correct) / num_steps}
+        auxiliary, auxiliary_metrics = self._auxiliary_loss([decision.aside])
+        return weight * loss + auxiliary, metrics | auxiliary_metrics
+
+    def a2c_loss(self, transitions: Sequence[Transition], bootstrap: Tensor) -> LossAndMetrics:
+        """Compute the A2C loss, divided by the number of steps or by the batch (spec E.5, E.6)."""
+        config = self.config
+        terms = actor_critic_loss(transitions, bootstrap, discount=config.discount)
+        num_steps = self.process_group.all_reduce_sum([terms.num_steps], self.navigator.device)[0]
+        divisor = num_steps if config.normalise == "steps" else config.batch
+        scale = (config.batch if config.scale_by_batch else 1) / divisor
+        metrics = {
+            "policy": float(terms.policy.detach()) / divisor,
+            "critic": float(terms.critic.detach()) / divisor,
+            "entropy": float(terms.entropy.detach()) / divisor,
+            "reward": float(sum(transition.reward.sum() for transition in transitions)) / config.batch,
+        }
+        oracle, oracle_metrics = self._oracle_loss(transitions)
+        auxiliary, auxiliary_metrics = self._auxiliary_loss([step.auxiliary_loss for step in transitions])
+        loss = scale * terms.total(config.entropy_weight) + oracle + auxiliary
+        return loss, metrics | oracle_metrics | auxiliary_metrics
+
+    def _oracle_loss(self, transitions: Sequence[Transition]) -> LossAndMetrics:
+        """Compute the cross-entropy of the oracle's actions, summed over steps and divided by the batch."""
+        losses = [
+            functional.cross_entropy(transition.logits, transition.oracle_action, reduction="sum")
+            for transition in transitions
+            if transition.oracle_action is not None
+        ]
+        if not losses:
+            return torch.zeros((), device=self.navigator.device), {}
+        loss = torch.stack(losses).sum() / self.config.batch
+        return self.config.oracle_weight * loss, {"oracle": float(loss.detach())}
+
+    def _auxiliary_loss(self, parts: Sequence[Tensor | None]) -> LossAndMetrics:
+        """Sum the agent's auxiliary losses and divide by the batch; zero for an agent without one."""
+        losses = [part.sum() for part in parts if part is not None]
+        if not losses:
+            return torch.zeros((), device=self.navigator.device), {}
+        loss = torch.stack(losses).sum() / self.config.batch
+        return loss, {"auxiliary": float(loss.detach())}
+
+    # -- checks for non-finite values --------------------------------------------------------------------
+
+    def check_finite(self, iteration: int) -> None:
+        """Raise `TrainingError` if a weight or a value of the optimizer's state is not finite."""
+        if found := self._find_non_finite():
+            raise TrainingError(f"iteration {iteration}: not finite are {found}. {ADVICE}")
+
+    def _check_metrics(self, iteration: int, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
             if not math.isfinite(value):
-                faults = self._not_finite() or "no weights or gradients"
+                found = self._find_non_finite() or "no weights or gradients"
                 raise TrainingError(
-                    f"iteration {iteration + 1}: '{name}' is {value}; not finite are {faults}. {ADVICE}"
+                    f"iteration {iteration + 1}: '{name}' is {value}; not finite are {found}. {ADVICE}"
                 )
 
-    def _not_finite(self) -> str:
-        """Which weights, which gradients, and the optimiser's averages of which, in words."""
+    def _find_non_finite(self) -> str:
+        """List the parameters whose weights, gradients or optimizer averages are not finite."""
         found: dict[str, list[str]] = {}
-        for name, each in self.navigator.named_parameters():
-            averages = self.optimiser.state.get(each, {}).values()
-            for what, tensors in (("weights", [each]), ("gradients", [each.grad]), ("averages", averages)):
-                if not all(tensor is None or tensor.isfinite().all() for tensor in tensors):
-                    found.setdefault(what, []).append(name)
+        for name, parameter in self.navigator.named_parameters():
+            averages = self.optimizer.state.get(parameter, {}).values()
+            tensors = {"weights": [parameter], "gradients": [parameter.grad], "averages": averages}
+            for kind, values in tensors.items():
+                if not all(value is None or value.isfinite().all() for value in values):
+                    found.setdefault(kind, []).append(name)
         return "; ".join(
-            f"the {what} of {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
-            for what, names in found.items()
+            f"the {kind} of {', '.join(names[:MAX_NAMES])}"
+            + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")
+            for kind, names in found.items()
         )
 
-    # -- keeping a run -----------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
-        """All that a resumed run needs besides the number of the iteration."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything a resumed run needs besides the iteration."""
         return {
             "weights": self.navigator.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
-            "memory": None if self.memory is None else self.memory.state(),
+            "optimizer": self.optimizer.state_dict(),
+            "memory": None if self.memory is None else self.memory.state_dict(),
         }
 
-    def resume(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state."""
         self.navigator.load_state_dict(state["weights"])
-        self.optimiser.load_state_dict(state["optimiser"])
+        self.optimizer.load_state_dict(state["optimizer"])
         if self.memory is not None:
-            self.memory.resume(state["memory"])
+            self.memory.load_state_dict(state["memory"])

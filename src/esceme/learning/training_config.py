@@ -1,78 +1,78 @@
-"""How an agent is trained: everything a person decides about it, with the released scripts' values."""
+"""Settings of training and validation; defaults are those of the released scripts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from esceme.errors import ConfigError
 from esceme.evaluation.protocol import PROTOCOLS
 from esceme.learning.memory_dropout import MemoryDropout
-from esceme.learning.rewards import REWARDS
-from esceme.learning.teachers import COMMENTS, SUPERVISIONS, TEACHERS
+from esceme.learning.reinforcement import REWARDS
+from esceme.learning.teachers import ORACLES, SUPERVISIONS, TEACHERS
 
 Method = Literal["imitation", "imitation+a2c", "dagger"]
 """What an iteration consists of.
 
-- `imitation`: walks led by the teacher.
-- `imitation+a2c`: a batch of those and another batch of sampled walks that learn from rewards (spec E.1).
-- `dagger`: sampled walks, and at every step what `dagger_teacher` would have done.
+- `imitation`: a batch of teacher rollouts.
+- `imitation+a2c`: a batch of teacher rollouts, and another of sampled rollouts trained by A2C (spec E.1).
+- `dagger`: a batch of sampled rollouts, every step labelled with the action of `dagger_teacher`.
 """
+Decay = Literal["constant", "linear"]
+Normalise = Literal["steps", "batch"]
+Criterion = Literal["sr+spl", "spl", "gp", "t_sr+t_spl"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
-    """One run of training."""
+class TrainingConfig:
+    """Settings of the optimisation."""
 
     method: Method = "imitation+a2c"
     iterations: int = 100_000
     imitation_first: int = 0
-    """How many of them are by imitation alone, before the method."""
+    """Number of initial iterations that use imitation only, whatever the method."""
     batch: int = 8
-    """Episodes of a batch, shared out to all processes."""
+    """Batch size in episodes, over all processes."""
     learning_rate: float = 1e-5
-    decay: Literal["constant", "linear"] = "constant"
-    """Whether the learning rate stays, or falls to nothing at the last iteration."""
+    decay: Decay = "constant"
+    """Schedule of the learning rate: constant, or linear to 0 at the last iteration."""
     warm_up: int = 0
-    """Iterations in which the learning rate rises from nothing."""
+    """Number of iterations in which the learning rate rises linearly from 0."""
     weight_decay: float = 0.01
-    """On every parameter that gets a gradient, biases and normalisations included (spec E.7)."""
+    """Applies to every parameter with a gradient, biases and layer norms included (spec E.7)."""
     clip: float = 40.0
-    """The largest norm of the network's gradient; the critic's is not clipped (spec E.1)."""
+    """Maximum gradient norm of the network; the critic's gradient is not clipped (spec E.1)."""
     imitation_weight: float = 0.2
-    """Of imitation beside A2C; alone it has weight 1."""
+    """Weight of the imitation loss beside A2C; without A2C the weight is 1."""
     discount: float = 0.9
     entropy_weight: float = 0.01
-    comment_weight: float = 0.0
-    """Of imitating what should have been done at the steps of sampled walks, beside A2C (spec D.7)."""
-    comments: str = "path"
-    """What should have been done: go on along the reference path as far as possible, or towards the goal."""
-    normalise: Literal["steps", "batch"] = "steps"
-    """What A2C's sums are divided by."""
+    oracle_weight: float = 0.0
+    """Weight of the cross-entropy of the oracle's actions in sampled rollouts, beside A2C (spec D.7)."""
+    oracle: str = "path"
+    """What the oracle prefers: the choice furthest along the reference path, or nearest to the goal."""
+    normalise: Normalise = "steps"
+    """Divisor of the summed A2C loss: number of steps or batch size."""
     scale_by_batch: bool = False
-    """Whether A2C's part is multiplied by the batch, as released CVDN code does by accident (spec E.6)."""
+    """Whether the A2C loss is multiplied by the batch size; the released CVDN code does this by accident
+    (spec E.6)."""
     teacher: str = "time"
+    """Teacher of imitation."""
     dagger_teacher: str = "shortest"
     supervision: str = "annotated"
+    """The path that is taught."""
     reward: str = "path"
     augmentation: str = ""
-    """A task whose train split takes turns with the task's own, iteration by iteration; none by default."""
-    completeness: MemoryDropout = field(default_factory=MemoryDropout)
+    """A task whose train split alternates with the task's own by iteration; none by default."""
+    memory_dropout: MemoryDropout = field(default_factory=MemoryDropout)
     checkpoint_every: int = 500
 
     def __post_init__(self) -> None:
         for name in ("iterations", "batch", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
-        for name in (
-            "imitation_first",
-            "warm_up",
-            "weight_decay",
-            "imitation_weight",
-            "entropy_weight",
-            "comment_weight",
-        ):
+        weights = ("weight_decay", "imitation_weight", "entropy_weight", "oracle_weight")
+        for name in ("imitation_first", "warm_up", *weights):
             if not 0 <= getattr(self, name) < 1e31:
                 raise ConfigError(f"{name}: expected 0 or more, found {getattr(self, name)}")
         for name in ("learning_rate", "clip"):
@@ -82,65 +82,67 @@ class Training:
             raise ConfigError(f"discount: expected a number from 0 to 1, found {self.discount}")
         _require_one_of(
             self,
-            method=("imitation", "imitation+a2c", "dagger"),
-            decay=("constant", "linear"),
-            normalise=("steps", "batch"),
+            method=get_args(Method),
+            decay=get_args(Decay),
+            normalise=get_args(Normalise),
             teacher=TEACHERS,
             dagger_teacher=TEACHERS,
             supervision=SUPERVISIONS,
             reward=REWARDS,
-            comments=COMMENTS,
+            oracle=ORACLES,
         )
         if self.method == "dagger" and self.dagger_teacher != "shortest":
             raise ConfigError(
-                f"dagger_teacher '{self.dagger_teacher}': knows no way back to the reference path, which "
-                "sampled walks leave; expected shortest"
+                f"dagger_teacher '{self.dagger_teacher}': has no label off the reference path, which sampled "
+                "rollouts leave; expected shortest"
             )
 
-    def rate_at(self, iteration: int) -> float:
-        """The learning rate of an iteration, counted from 0."""
+    def learning_rate_at(self, iteration: int) -> float:
+        """Return the learning rate of an iteration, counted from 0."""
         rate = self.learning_rate
         if self.decay == "linear":
             rate *= 1 - iteration / self.iterations
         return rate * min(1.0, (iteration + 1) / (self.warm_up + 1))
 
     def method_at(self, iteration: int) -> Method:
-        """What an iteration consists of."""
+        """Return the method of an iteration, counted from 0."""
         return "imitation" if iteration < self.imitation_first else self.method
 
 
 @dataclass(frozen=True, kw_only=True)
-class Validation:
-    """When, where and how a run is validated, and what counts as best."""
+class ValidationConfig:
+    """Settings of validation and of the selection of the best weights."""
 
     every: int = 2000
+    """Number of iterations between validations."""
     first: bool = False
-    """Whether before training, too."""
+    """Whether to validate before training as well."""
     splits: tuple[str, ...] = ("val_seen", "val_unseen")
     limit: int = 0
-    """At most so many episodes of each split, spread evenly over it; 0: all of them. Of tours about so many,
-    the beginning of each."""
+    """Maximum number of episodes per split, spaced evenly; 0: all. Of tours, about as many episodes, from the
+    beginning of each."""
     memory: str = "cold"
-    """The protocol of an agent with a memory; without one it is always `none`. `leaking` is what the released
-    code does: validations share the memory of training, and keep what they add to it (spec C.6)."""
+    """Memory protocol; an agent without memory uses `none`. `leaking` is the behaviour of the released code:
+    validation reads the memory of training and adds to it (spec C.6)."""
     tours: str = ""
-    """A file of tours that episodes follow; by default, where the protocol is `tour`, that of the data
-    folder. Agents without a memory follow them, too."""
+    """File of tours whose order the episodes follow; by default, for the protocol `tour`, that of the data
+    folder. It applies to agents without memory as well."""
     oracle_phases: bool = False
-    """Whether the ways to an episode's goal and to the next start are remembered on tours."""
-    best: Literal["sr+spl", "spl", "gp", "t_sr+t_spl"] = "sr+spl"
-    """By which score the best weights are chosen; of equals the latest (spec E.9)."""
+    """Whether memory includes the oracle's path to the goal and to the next start between episodes of a
+    tour."""
+    best: Criterion = "sr+spl"
+    """Score, or sum of scores, that selects the best weights; of equal ones the latest (spec E.9)."""
     best_split: str = "val_unseen"
 
     def __post_init__(self) -> None:
         if self.every < 1 or self.limit < 0:
             raise ConfigError(f"every {self.every}, limit {self.limit}: expected at least 1, and 0 or more")
-        allowed = (*(each for each in PROTOCOLS if each not in ("none", "warm")), "leaking")
-        _require_one_of(self, memory=allowed, best=("sr+spl", "spl", "gp", "t_sr+t_spl"))
+        protocols = (*(protocol for protocol in PROTOCOLS if protocol not in ("none", "warm")), "leaking")
+        _require_one_of(self, memory=protocols, best=get_args(Criterion))
         if not self.follows_tours and (self.oracle_phases or self.best == "t_sr+t_spl"):
-            what = "oracle_phases" if self.oracle_phases else f"best '{self.best}'"
+            option = "oracle_phases" if self.oracle_phases else f"best '{self.best}'"
             raise ConfigError(
-                f"{what}: there are no tours; expected memory 'tour', or a file of tours: "
+                f"{option}: there are no tours; expected memory 'tour', or a file of tours: "
                 "--validation.memory tour, --validation.tours FILE"
             )
         if self.splits and self.best_split not in self.splits:
@@ -150,12 +152,12 @@ class Validation:
 
     @property
     def follows_tours(self) -> bool:
-        """Whether episodes are lived in the order of tours."""
+        """Whether episodes follow the order of tours."""
         return self.memory == "tour" or bool(self.tours)
 
 
 def _require_one_of(config: object, **allowed: Iterable[str]) -> None:
     """Raise `ConfigError` for a field with a value that is not allowed."""
     for name, values in allowed.items():
-        if (value := getattr(config, name)) not in (known := tuple(values)):
-            raise ConfigError(f"{name} '{value}': expected one of {', '.join(known)}")
+        if (value := getattr(config, name)) not in (choices := tuple(values)):
+            raise ConfigError(f"{name} '{value}': expected one of {', '.join(choices)}")

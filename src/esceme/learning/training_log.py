@@ -1,109 +1,76 @@
-"""The log of a training run: json lines and TensorBoard events, cut back to where the run resumes."""
+"""The log of a training run: JSON lines, and the same numbers as TensorBoard events."""
 
 from __future__ import annotations
 
-import fcntl
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from numbers import Integral
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, SupportsFloat, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import msgspec
 
 from esceme.errors import DataError
-from esceme.evaluation.journal import whole_lines
-from esceme.files import read_bytes
+from esceme.files import JsonLinesWriter, read_json_lines
 
-Kind = Literal["train", "validation", "note"]
-Value: TypeAlias = "float | str | None | Sequence[Value] | Mapping[str, Value]"
-"""What a line can hold: numbers and words, and lists and tables of them."""
-FILE, EVENTS = "log.jsonl", "tensorboard"
-"""What is written to the folder of a run: a file and a folder."""
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
-
-def _say_nothing(message: str) -> None:
-    """For those who do not listen."""
+Kind = Literal["train", "validation"]
+Values: TypeAlias = "Mapping[str, float | Values]"
+"""Numbers by name, or tables of them: the scores of each split."""
+LOG_FILE, EVENTS_FOLDER = "log.jsonl", "tensorboard"
+"""Names in a run folder."""
 
 
 class TrainingLog:
-    """A file that grows by a line per report of a run, and the same numbers as TensorBoard events.
+    """Appends one line per report to `log.jsonl`, and one event per number to TensorBoard.
 
-    Every line is a json object with its `kind`, its `iteration` and the values reported, and is on its way to
-    the disk before `write` returns. A run that resumes repeats the iterations after its last checkpoint:
-    `after` is the iteration of that checkpoint, and the log goes on as if those after it had never been; what
-    belongs to an iteration is therefore written before its checkpoint is. With `after=0` the log begins anew.
+    A line is a JSON object with `kind`, `iteration` and the values. Lines and events have reached the
+    operating system when `write` returns. A resumed run repeats the iterations after its checkpoint `after`:
+    their lines are removed, and TensorBoard hides their events. With `after=0` the log starts empty.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        after: int = 0,
-        tensorboard: bool = True,
-        note: Callable[[str], None] = _say_nothing,
+        self, folder: Path, *, after: int = 0, note: Callable[[str], None] = lambda message: None
     ) -> None:
-        """Begin the log of a run, or go on with it; `note` is told where TensorBoard is not installed.
+        """Open the log of a run folder whose lock is held; report a missing TensorBoard to `note`.
 
-        Raises `DataError` where the log cannot be written, is not a log, or another run is writing it.
+        Raises `DataError` where the log cannot be written or a line is not of a log.
         """
-        self._path = folder / FILE
-        self._events: _Events | None = None
+        path = folder / LOG_FILE
+        heads = read_json_lines(path, _Head) if after and path.exists() else []
+        first_repeated = (index for index, head in enumerate(heads) if head.iteration > after)
+        self._lines = JsonLinesWriter(path, keep=next(first_repeated, len(heads)))
+        self._events_folder = folder / EVENTS_FOLDER
+        self._events: SummaryWriter | None = None
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("ab", buffering=0)
+            self._events = _open_events(self._events_folder, after, note)
         except OSError as error:
-            raise _fault(self._path, error) from None
-        try:
-            self._cut(after)
-            if tensorboard:
-                self._events = _Events.open(folder / EVENTS, after, note)
-        except BaseException:
-            self._file.close()
-            raise
+            self._lines.close()
+            raise self._not_writable(error) from None
 
-    def _cut(self, after: int) -> None:
-        """Remove what was reported after an iteration, and a line that a kill has torn."""
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            kept = 0
-            for line, entry in _entries(self._path) if after else ():
-                if entry["iteration"] > after:
-                    break
-                kept += len(line)
-            self._file.truncate(kept)
-        except BlockingIOError:
-            raise DataError(f"{self._path}: another training is writing it just now; let it finish") from None
-        except OSError as error:
-            raise _fault(self._path, error) from None
+    def write(self, kind: Kind, iteration: int, values: Values) -> None:
+        """Append values of an iteration; in the file, inf and nan are strings, which JSON numbers cannot be.
 
-    def write(self, kind: Kind, iteration: int, **values: Value) -> None:
-        """Report values of an iteration; in the file, numbers that json cannot hold (inf, nan) are words.
-
-        TensorBoard gets the numbers as `kind/name`, those of a table as `kind/table/name`.
+        The TensorBoard tag of a number is `kind/name`, in a table `kind/table/name`.
         """
-        entry = {
-            "kind": kind,
-            "iteration": iteration,
-            **{name: _plain(each) for name, each in values.items()},
-        }
-        try:
-            data = msgspec.json.encode(entry) + b"\n"
-            while data:
-                data = data[self._file.write(data) :]
-        except OSError as error:
-            raise _fault(self._path, error) from None
+        self._lines.write({"kind": kind, "iteration": iteration, **_json_values(values)})
         if self._events is not None:
-            self._events.write(iteration, dict(_numbers(kind, values)))
+            try:
+                for tag, number in _flat(kind, values):
+                    self._events.add_scalar(tag, number, iteration)
+                self._events.flush()
+            except OSError as error:
+                raise self._not_writable(error) from None
 
     def close(self) -> None:
-        """End writing."""
-        self._file.close()
+        """Close both files."""
+        self._lines.close()
         if self._events is not None:
-            self._events.close()
+            with suppress(OSError):  # `write` has raised it
+                self._events.close()
 
     def __enter__(self) -> Self:
         return self
@@ -113,123 +80,58 @@ class TrainingLog:
     ) -> None:
         self.close()
 
+    def _not_writable(self, error: OSError) -> DataError:
+        return DataError(f"{self._events_folder}: cannot be written ({error.strerror or error})")
+
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log, each with its `kind` and `iteration`; one that a kill has torn does not count.
+    """Read the complete lines of a log, each with its `kind` and `iteration`.
 
-    Raises `DataError` where there is no such file, or it is not a log.
+    Raises `DataError` where there is no such file, or a line is not of a log.
     """
-    read_bytes(path)
-    return [entry for _, entry in _entries(path)]
+    read_json_lines(path, _Head)
+    return read_json_lines(path, dict[str, Any])
 
 
 class _Head(msgspec.Struct):
-    """What every line has."""
+    """The fields of every line."""
 
     kind: str
     iteration: int
 
 
-def _entries(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """The whole lines of a log, as they are in the file and as they read."""
-    for count, line in enumerate(whole_lines(path), 1):
-        try:
-            msgspec.json.decode(line, type=_Head)
-            yield line, msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise DataError(
-                f"{path}: line {count}: not of the log of a training ({error}); move it away"
-            ) from None
+def _open_events(folder: Path, after: int, note: Callable[[str], None]) -> SummaryWriter | None:
+    """Open a new event file that hides earlier events after an iteration; None without TensorBoard."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        note(f"no TensorBoard events are written ({error}); pip install 'esceme[tensorboard]' for them")
+        return None
+    return SummaryWriter(folder, purge_step=after + 1 if after else 0)
 
 
-def _plain(value: object) -> object:
-    """A value as json can hold it.
+def _json_values(values: Values) -> dict[str, Any]:
+    """Replace inf and nan by strings.
 
-    >>> _plain({"loss": math.inf, "steps": 3, "losses": (0.5, math.nan)})
-    {'loss': 'inf', 'steps': 3, 'losses': [0.5, 'nan']}
+    >>> _json_values({"loss": math.inf, "val_unseen": {"spl": 0.5, "gp": math.nan}})
+    {'loss': 'inf', 'val_unseen': {'spl': 0.5, 'gp': 'nan'}}
     """
-    if isinstance(value, str):
-        return value.encode(errors="replace").decode()
-    if isinstance(value, Mapping):
-        return {_plain(name): _plain(each) for name, each in value.items()}
-    if isinstance(value, Sequence):
-        return [_plain(each) for each in value]
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, SupportsFloat):
-        return float(value) if math.isfinite(value) else str(float(value))
-    return value
+    return {
+        name: _json_values(value)
+        if isinstance(value, Mapping)
+        else (value if math.isfinite(value) else str(value))
+        for name, value in values.items()
+    }
 
 
-def _numbers(place: str, values: Mapping[str, object]) -> Iterator[tuple[str, float]]:
-    """The numbers among values, and in tables among them, with the names TensorBoard groups them by.
+def _flat(prefix: str, values: Values) -> Iterator[tuple[str, float]]:
+    """Yield all numbers with their tags.
 
-    >>> list(_numbers("validation", {"best": True, "house": {"spl": 0.5, "steps": [4, 6]}, "rate": 1e-5}))
-    [('validation/house/spl', 0.5), ('validation/rate', 1e-05)]
+    >>> list(_flat("validation", {"val_unseen": {"spl": 0.5}, "rate": 1e-5}))
+    [('validation/val_unseen/spl', 0.5), ('validation/rate', 1e-05)]
     """
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from _numbers(f"{place}/{name}", value)
-        elif isinstance(value, SupportsFloat) and not isinstance(value, bool):
-            yield f"{place}/{name}", float(value)
-
-
-class _Events:
-    """A file of TensorBoard events.
-
-    Torch's own writer leaves writing to a thread, where a full disk is a traceback; here it is an error.
-    """
-
-    def __init__(self, folder: Path, after: int) -> None:
-        """A new file beside those of earlier beginnings, whose events after an iteration it hides.
-
-        Raises `ImportError` where TensorBoard is not installed.
-        """
-        from tensorboard.compat.proto import event_pb2, summary_pb2
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        self._folder = folder
-        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
-        try:
-            folder.mkdir(exist_ok=True)
-            self._file = (folder / f"events.out.tfevents.{time.time_ns()}").open("xb")
-        except OSError as error:
-            raise _fault(folder, error) from None
-        self._records = RecordWriter(self._file)
-        begun = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        self._add(file_version="brain.Event:2")
-        self._add(step=after + 1 if after else 0, session_log=begun)
-
-    @classmethod
-    def open(cls, folder: Path, after: int, note: Callable[[str], None]) -> _Events | None:
-        """The events of a run; None, and a note, where TensorBoard is not installed."""
-        try:
-            return cls(folder, after)
-        except ImportError as error:
-            note(f"no TensorBoard events are written ({error}); pip install 'esceme[tensorboard]' for them")
-            return None
-
-    def write(self, iteration: int, numbers: Mapping[str, float]) -> None:
-        """Numbers of an iteration, by name."""
-        values = [self._summary.Value(tag=name, simple_value=each) for name, each in numbers.items()]
-        if values:
-            self._add(step=iteration, summary=self._summary(value=values))
-
-    def _add(self, **content: Any) -> None:
-        try:
-            self._records.write(self._event(wall_time=time.time(), **content).SerializeToString())
-            self._file.flush()
-        except OSError as error:
-            self.close()
-            raise _fault(self._folder, error) from None
-
-    def close(self) -> None:
-        """End writing; what could not be written has been reported already."""
-        with suppress(OSError):
-            self._file.close()
-
-
-def _fault(path: Path, error: OSError) -> DataError:
-    return DataError(f"{path}: cannot be written ({error.strerror or error})")
+            yield from _flat(f"{prefix}/{name}", value)
+        else:
+            yield f"{prefix}/{name}", value

@@ -18,7 +18,7 @@ from esceme.evaluation.protocol import (
 from esceme.evaluation.result import trajectory_of
 from esceme.evaluation.schedule import Lanes
 from esceme.learning.distributed import ProcessGroup
-from esceme.learning.training_config import Validation
+from esceme.learning.training_config import ValidationConfig
 from esceme.memory import MemoryBank
 from esceme.metrics import score
 from esceme.navigator import Navigator
@@ -45,7 +45,7 @@ def validate(
     encode: InstructionEncoder,
     max_steps: int,
     leaking: MemoryBank | None = None,
-    together: ProcessGroup | None = None,
+    process_group: ProcessGroup | None = None,
     tours: Sequence[Tour] | None = None,
     oracle_phases: bool = False,
 ) -> dict[str, float]:
@@ -54,9 +54,9 @@ def validate(
     With `memory` 'leaking' they are lived with the bank of that name, which keeps what they add to it. With
     `tours`, those are lived that are on them, in their order.
     """
-    together = together or ProcessGroup()
+    process_group = process_group or ProcessGroup()
     episodes = episodes if tours is None else tour_episodes(tours, episodes)
-    scenes = sorted({episode.scene_id for episode in episodes})[together.rank :: together.size]
+    scenes = sorted({episode.scene_id for episode in episodes})[process_group.rank :: process_group.size]
     mine = [episode for episode in episodes if episode.scene_id in scenes]
     places = tour_positions(tours or (), episodes)
     lifetime, passes = _lifetime(navigator, atlas, memory, leaking, places, oracle_phases=oracle_phases)
@@ -66,15 +66,17 @@ def validate(
     for number in range(passes):
         walks = _live(navigator, atlas, mine, lifetime, number, encode=encode, max_steps=max_steps)
     navigator.train(learning)
-    if leaking is not None and together.size > 1:
-        told = together.gather(leaking.visited.nonzero().flatten().tolist())
-        leaking.remember_at(sorted({place for visited in told for place in visited} - {*told[together.rank]}))
+    if leaking is not None and process_group.size > 1:
+        told = process_group.all_gather(leaking.visited.nonzero().flatten().tolist())
+        leaking.remember_at(
+            sorted({place for visited in told for place in visited} - {*told[process_group.rank]})
+        )
     paths = {walk.episode.episode_id: trajectory_of(walk, atlas) for walk in walks}
-    walked = {name: path for part in together.gather(paths) for name, path in part.items()}
+    walked = {name: path for part in process_group.all_gather(paths) for name, path in part.items()}
     return _scores(episodes, walked, atlas, task, tours)
 
 
-def mark(scores: dict[str, float], validation: Validation) -> float:
+def mark(scores: dict[str, float], validation: ValidationConfig) -> float:
     """The score by which weights are chosen (spec E.9), or the sum of two."""
     return sum(scores[name] for name in validation.best.split("+"))
 
@@ -115,7 +117,7 @@ def _lifetime(
         return MemoryLifetime("none", atlas, None), 1
     if memory == "leaking":
         return MemoryLifetime("cold", atlas, leaking, tours=places, oracle_phases=oracle_phases), 1
-    protocol: Protocol = memory  # type: ignore[assignment]  # checked by Validation
+    protocol: Protocol = memory  # type: ignore[assignment]  # checked by ValidationConfig
     lifetime = open_memory(
         protocol,
         navigator.reader,

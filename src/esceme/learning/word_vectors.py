@@ -21,7 +21,7 @@ SHARPNESS = 4.0
 """How well a word fits what is exactly what it says; 0 is not at all."""
 
 
-def ground(
+def init_grounding_head(
     navigator: Navigator, vocabulary: Vocabulary | None, prefixes: Sequence[Path], rooms: Path | None
 ) -> None:
     """Let a grounding head know words from the beginning, and features made of word vectors.

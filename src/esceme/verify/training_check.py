@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from esceme.agents.base import Decision, State
 from esceme.agents.tdstp import TDSTP
@@ -20,12 +21,24 @@ from esceme.checkpoints.names import CRITIC as CRITIC_PREFIX
 from esceme.checkpoints.names import TD_STP
 from esceme.errors import ConfigError, DataError
 from esceme.files import read_json
-from esceme.learning.losses import Transition, actor_critic, imitation, returns_of, step_terms, uncertainty
-from esceme.learning.rewards import PathReward
-from esceme.learning.rollouts import Decide, forward_all, forward_stepwise, sample_rollout, teacher_rollout
+from esceme.learning.reinforcement import (
+    PathReward,
+    Transition,
+    actor_critic_loss,
+    discounted_returns,
+    policy_entropy,
+    transition_loss,
+)
+from esceme.learning.rollouts import (
+    ForwardFunction,
+    forward_all,
+    forward_stepwise,
+    sample_rollout,
+    teacher_rollout,
+)
 from esceme.learning.teachers import TEACHERS
 from esceme.learning.trainer import Trainer
-from esceme.learning.training_config import Training
+from esceme.learning.training_config import TrainingConfig
 from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
@@ -54,7 +67,7 @@ TOLERANCE = 1e-4
 MIN_SCALE, MIN_NORM_SCALE = 0.1, 0.01
 """Smaller stored values count as these: a difference of 1e-5 in a loss or value, and of 1e-6 in the norm of a
 gradient, is noise in single precision. The gradients of key biases are only noise."""
-FORWARD_MODES: dict[str, Decide] = {"at once": forward_all, "step by step": forward_stepwise}
+FORWARD_MODES: dict[str, ForwardFunction] = {"at once": forward_all, "step by step": forward_stepwise}
 REWARD_ROWS = ("reward", "mask", "distance", "nDTW")
 STOPPED = -1
 """The stored action of an episode that stops or has stopped."""
@@ -173,17 +186,17 @@ def reference_trainer(
     return ReferenceTrainer(navigator, atlas, _training(flags), max_steps_of(flags, num_steps))
 
 
-def _training(flags: Mapping[str, Json]) -> Training:
+def _training(flags: Mapping[str, Json]) -> TrainingConfig:
     """The training settings among the original's flags, with its defaults where they are not given."""
     normalise = {"total": "steps", "batch": "batch"}.get(str(flags.get("normalize", "total")), "unknown")
     try:
-        return Training(
+        return TrainingConfig(
             imitation_weight=float(flags.get("ml_weight", 0.2)),
             discount=float(flags.get("gamma", 0.9)),
-            comment_weight=float(flags.get("rl_teacher_weight", 0.0)),
-            comments="goal" if flags.get("no-path-restriction", False) else "path",
+            oracle_weight=float(flags.get("rl_teacher_weight", 0.0)),
+            oracle="goal" if flags.get("no-path-restriction", False) else "path",
             entropy_weight=float(flags.get("entropy_loss_weight", 0.01)),
-            normalise=normalise,  # type: ignore[arg-type]  # checked by Training
+            normalise=normalise,  # type: ignore[arg-type]  # checked by TrainingConfig
         )
     except (ValueError, ConfigError) as error:
         raise DataError(f"flags that this version does not know: {error}") from None
@@ -198,18 +211,18 @@ class ReferenceTrainer:
 
     navigator: Navigator
     atlas: Atlas
-    training: Training
+    training: TrainingConfig
     max_steps: int
 
     @property
-    def forward_modes(self) -> dict[str, Decide]:
+    def forward_modes(self) -> dict[str, ForwardFunction]:
         """How the agent can compute the decisions of a teacher-forced rollout."""
         modes = dict(FORWARD_MODES)
         if not hasattr(self.navigator.agent, "decide_all"):
             del modes["at once"]
         return modes
 
-    def imitate(self, rollout: TrainingRollout, decide: Decide) -> ImitationRollout:
+    def imitate(self, rollout: TrainingRollout, decide: ForwardFunction) -> ImitationRollout:
         """Roll the items out with teacher forcing and compute gradients; `decide` is a forward mode."""
         trainer, episodes, decisions = *self._begin(rollout), list[Decision]()
 
@@ -217,28 +230,34 @@ class ReferenceTrainer:
             decisions.append(decide(*arguments, **keywords))
             return decisions[-1]
 
-        teacher = TEACHERS[trainer.training.teacher](self.atlas)
+        teacher = TEACHERS[trainer.config.teacher](self.atlas)
         demonstrations = teacher_rollout(self.atlas, episodes, teacher, max_steps=self.max_steps)
-        weight = trainer.training.imitation_weight
-        loss = trainer.explain(demonstrations, {}, record, weight=weight)
+        weight = trainer.config.imitation_weight
+        loss, _ = trainer.imitation_loss(demonstrations, record, weight=weight)
         torch.autograd.backward(loss)
         logits, target = decisions[0].logits, decisions[0].aside
-        masks = [demonstrations.when.episode == row for row in range(len(episodes))]
-        parts = [imitation(logits[mask], demonstrations.labels[mask]) / len(episodes) for mask in masks]
+        masks = [demonstrations.step_index.episode == row for row in range(len(episodes))]
+        parts = [
+            functional.cross_entropy(logits[mask], demonstrations.labels[mask], reduction="sum")
+            / len(episodes)
+            for mask in masks
+        ]
         losses = [float(weight * part.detach()) for part in parts]
         logs = ImitationLogs([sum(losses)])
         if target is not None:
             logs.target = [float(target.sum().detach()) / len(episodes)]
         actions = [
-            self._stored_action(actions, step, None) for step, actions in enumerate(demonstrations.chosen)
+            self._stored_action(step.action, number, None) for number, step in enumerate(demonstrations.steps)
         ]
         return ImitationRollout(
             items=rollout.items,
-            actions=_action_table(demonstrations.walks, demonstrations.row, actions),
+            actions=_action_table(
+                demonstrations.trajectories, [step.rows for step in demonstrations.steps], actions
+            ),
             loss=losses if target is None else float(loss.detach()),
             logs=logs,
             grad_norms=_gradient_norms(trainer.navigator),
-            paths=_paths(self.atlas, demonstrations.walks),
+            paths=_paths(self.atlas, demonstrations.trajectories),
         )
 
     def reinforce(self, rollout: TrainingRollout) -> A2CRollout:
@@ -256,27 +275,29 @@ class ReferenceTrainer:
             forced.choose,
             encode=tokens_of,
             max_steps=self.max_steps,
-            comment=trainer.remark,
+            oracle=trainer.oracle,
         )
         forced.finish(final_values)
-        loss = trainer.reinforce(steps, final_values, {})
+        loss, _ = trainer.a2c_loss(steps, final_values)
         torch.autograd.backward(loss)
-        targets = [float(step.aside.sum().detach()) for step in steps if step.aside is not None]
+        targets = [
+            float(step.auxiliary_loss.sum().detach()) for step in steps if step.auxiliary_loss is not None
+        ]
         taken = [
-            self._stored_action(step.chosen, number, step.logits.shape[1])
+            self._stored_action(step.action, number, step.logits.shape[1])
             for number, step in enumerate(steps)
         ]
         total = float(loss.detach())
         return A2CRollout(
             items=rollout.items,
-            loss=total if targets else list(self._episode_losses(steps, final_values, trainer.training)),
+            loss=total if targets else list(self._episode_losses(steps, final_values, trainer.config)),
             grad_norms=_gradient_norms(trainer.navigator),
             paths=_paths(self.atlas, source.trajectories),
             actions=_action_table(source.trajectories, [step.rows for step in steps], taken),
             rewards=reward.steps,
             values=forced.values[::-1],
             logs=self._a2c_logs(steps, final_values, forced.entropy, total, targets),
-            grad_norm=trainer.clip(),
+            grad_norm=trainer.clip_gradients(),
         )
 
     def _stored_action(self, chosen: Any, step: int, num_actions: int | None) -> Any:
@@ -302,11 +323,11 @@ class ReferenceTrainer:
             max_steps=self.max_steps,
         )
         if trainer.memory is not None:
-            trainer.memory.begin(episodes, np.random.default_rng(0))
+            trainer.memory.begin_rollout(episodes, np.random.default_rng(0))
         return trainer, episodes
 
     def _episode_losses(
-        self, steps: Sequence[Transition], final_values: Tensor, training: Training
+        self, steps: Sequence[Transition], final_values: Tensor, training: TrainingConfig
     ) -> Iterator[float]:
         """The part of each episode in A2C's loss."""
         num_steps = sum(len(step.rows) for step in steps)
@@ -316,7 +337,7 @@ class ReferenceTrainer:
                 Transition(*(None if field is None else field[step.rows == row] for field in step))  # type: ignore[arg-type]
                 for step in steps
             ]
-            terms = actor_critic(selected, final_values, discount=training.discount)
+            terms = actor_critic_loss(selected, final_values, discount=training.discount)
             yield float(terms.total(training.entropy_weight).detach()) / divisor
 
     def _a2c_logs(
@@ -327,14 +348,14 @@ class ReferenceTrainer:
         loss: float,
         targets: Sequence[float],
     ) -> A2CLogs:
-        returns = returns_of(steps, final_values, discount=self.training.discount)
-        terms = [step_terms(*pair) for pair in zip(steps, returns, strict=True)][::-1]
+        returns = discounted_returns(steps, final_values, discount=self.training.discount)
+        terms = [transition_loss(*pair) for pair in zip(steps, returns, strict=True)][::-1]
         target = sum(targets) / len(final_values)
         return A2CLogs(
             entropy=entropy,
             critic_loss=[float(term.critic.detach()) for term in terms],
             policy_loss=[float(term.policy.detach()) for term in terms],
-            total=[float(sum(term.steps for term in terms))],
+            total=[float(sum(term.num_steps for term in terms))],
             loss=[loss - target],
             target=[target] if targets else None,
         )
@@ -368,11 +389,11 @@ class ForcedActions:
         """The stored actions of the active episodes, (B,)."""
         state, seen = self.navigator.next_state, self.navigator.seen
         values = dict(zip(trajectories, _values(decision), strict=True))
-        entropy = uncertainty(decision.logits).sum()
+        entropy = policy_entropy(decision.logits).sum()
         if self._ended:
             ended = self._decide_ended()
             values |= zip(self._ended, _values(ended), strict=True)
-            entropy += uncertainty(ended.logits).sum()
+            entropy += policy_entropy(ended.logits).sum()
         self.values.append([values[trajectory] for trajectory in self._trajectories])
         self.entropy.append(float(entropy))
         stop = observation.candidate_count

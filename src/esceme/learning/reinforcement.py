@@ -1,0 +1,224 @@
+"""Reinforcement learning from sampled trajectories: rewards, returns and the A2C loss (spec E.3 to E.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from esceme.metrics import PaddedPaths, dtw_step, ndtw
+from esceme.tasks.episode import SUCCESS_WITHIN, locate_goals
+from esceme.trajectory import Trajectory
+from esceme.world.atlas import Atlas
+
+STOP_REWARD = 2.0
+"""Reward of a successful STOP; its negative is the reward of a failed one."""
+NEAR_MISS_RADIUS = 1.0
+"""Metres from the goal within which moving away is penalised (spec E.3)."""
+NEAR_MISS_PENALTY = 2.0
+
+Array = NDArray[np.float64]
+
+
+# -- rewards -----------------------------------------------------------------------------------------------
+
+
+class Reward(Protocol):
+    """Reward function of one batch of trajectories."""
+
+    def step(self, trajectories: Sequence[Trajectory]) -> Array:
+        """Return the reward of the latest decision of each trajectory, (n,).
+
+        Call this once after every rollout step with the trajectories that took part in it, in any order.
+        Their poses already include the move; `stopped` is True if the decision was STOP.
+        """
+
+
+class PathReward:
+    """Reward for progress towards the goal and for fidelity to the reference path (spec E.3).
+
+    A move gives 1 if the distance to the goal shrinks and -1 if it grows, plus the change in nDTW. A move
+    away from a viewpoint within 1 m of the goal costs up to 2 more. STOP gives 2 + 2 nDTW within 3 m of the
+    goal and -2 elsewhere. The original fails on a move that leaves the distance unchanged, which backtracking
+    makes possible; here such a move counts as neither progress nor regress.
+
+    Only the last row of each dynamic time warping table is stored, so the cost of a step is proportional to
+    the length of the reference path, not of the trajectory.
+    """
+
+    def __init__(self, atlas: Atlas, trajectories: Sequence[Trajectory]) -> None:
+        """Start at the first pose of each trajectory, even if it has moved since."""
+        episodes = [trajectory.episode for trajectory in trajectories]
+        references = PaddedPaths.of(
+            atlas.locate_all((episode.scene_id, episode.reference_path) for episode in episodes)
+        )
+        self._atlas = atlas
+        self._row_of = {trajectory: row for row, trajectory in enumerate(trajectories)}
+        self._references, self._count = references.viewpoints, references.count  # (S, B), (B,)
+        self._dtw = np.full((len(self._references) + 1, len(trajectories)), np.inf)  # (S + 1, B)
+        self._dtw[0] = 0.0
+        self._num_poses = np.ones(len(trajectories), dtype=np.int64)  # poses that the table includes
+        start = np.array([trajectory.poses[0][0] for trajectory in trajectories])
+        self._append(np.arange(len(trajectories)), start)
+        self._distance = atlas.distance(start, references.end)  # (B,) metres to the goal
+
+    def step(self, trajectories: Sequence[Trajectory]) -> Array:
+        """Return the reward of the latest decision of each trajectory, (n,)."""
+        rows = np.array([self._row_of[trajectory] for trajectory in trajectories])
+        distance_before, fidelity_before = self._distance[rows], self.ndtw(trajectories)
+        self._append_new_poses(trajectories, rows)
+        distance, fidelity = self._distance[rows], self.ndtw(trajectories)
+        missed = (distance_before <= NEAR_MISS_RADIUS) & (distance > distance_before)
+        move_reward = _progress(distance_before, distance) + (fidelity - fidelity_before)
+        move_reward -= np.where(missed, NEAR_MISS_PENALTY * (NEAR_MISS_RADIUS - distance_before), 0.0)
+        stop_reward = np.where(distance < SUCCESS_WITHIN, STOP_REWARD * (1.0 + fidelity), -STOP_REWARD)
+        return np.where(_stopped(trajectories), stop_reward, move_reward)
+
+    def ndtw(self, trajectories: Sequence[Trajectory]) -> Array:
+        """Return the nDTW of each trajectory up to the latest `step`, (n,)."""
+        rows = np.array([self._row_of[trajectory] for trajectory in trajectories])
+        return ndtw(self._dtw[self._count[rows], rows], self._count[rows])
+
+    def _append_new_poses(self, trajectories: Sequence[Trajectory], rows: NDArray[np.int64]) -> None:
+        """Add all poses since the last step: one for a move, several for a jump back."""
+        num_poses = np.array([len(trajectory.poses) for trajectory in trajectories])
+        while (behind := np.flatnonzero(self._num_poses[rows] < num_poses)).size:
+            late = rows[behind]
+            viewpoints = np.array(
+                [
+                    trajectories[index].poses[pose][0]
+                    for index, pose in zip(behind.tolist(), self._num_poses[late].tolist(), strict=True)
+                ]
+            )
+            self._append(late, viewpoints)
+            self._num_poses[late] += 1
+            self._distance[late] = self._atlas.distance(viewpoints, self._references[-1, late])
+
+    def _append(self, rows: NDArray[np.int64], viewpoints: NDArray[np.int64]) -> None:
+        """Compute the next row of the dynamic time warping tables of `rows`."""
+        costs = self._atlas.distance(viewpoints, self._references[:, rows])  # (S, n)
+        dtw = self._dtw[:, rows]
+        dtw_step(dtw, costs)
+        self._dtw[:, rows] = dtw
+
+
+class GoalReward:
+    """Reward for progress towards the nearest goal, used for CVDN (spec E.4).
+
+    A move gives 1, -1, or 0 where the distance is unchanged. STOP gives 2 at a goal and -2 elsewhere.
+    """
+
+    def __init__(self, atlas: Atlas, trajectories: Sequence[Trajectory]) -> None:
+        """Start at the first pose of each trajectory, even if it has moved since."""
+        self._atlas = atlas
+        self._row_of = {trajectory: row for row, trajectory in enumerate(trajectories)}
+        self._goals = locate_goals([trajectory.episode for trajectory in trajectories], atlas)  # (B, G)
+        start = np.array([trajectory.poses[0][0] for trajectory in trajectories])
+        self._distance = atlas.distance(start[:, None], self._goals).min(axis=1)  # (B,) metres
+
+    def step(self, trajectories: Sequence[Trajectory]) -> Array:
+        """Return the reward of the latest decision of each trajectory, (n,)."""
+        rows = np.array([self._row_of[trajectory] for trajectory in trajectories])
+        before = self._distance[rows]
+        viewpoints = np.array([trajectory.viewpoint for trajectory in trajectories])
+        distance = self._atlas.distance(viewpoints[:, None], self._goals[rows]).min(axis=1)
+        self._distance[rows] = distance
+        stop_reward = np.where(distance == 0.0, STOP_REWARD, -STOP_REWARD)
+        return np.where(_stopped(trajectories), stop_reward, _progress(before, distance))
+
+
+REWARDS: dict[str, Callable[[Atlas, Sequence[Trajectory]], Reward]] = {"path": PathReward, "goal": GoalReward}
+
+
+def _stopped(trajectories: Sequence[Trajectory]) -> NDArray[np.bool_]:
+    return np.array([trajectory.stopped for trajectory in trajectories])
+
+
+def _progress(before: Array, after: Array) -> Array:
+    """Return 1 where a distance shrank, -1 where it grew, 0 where it is unchanged."""
+    return (after < before).astype(np.float64) - (after > before)
+
+
+# -- A2C ---------------------------------------------------------------------------------------------------
+
+
+class Transition(NamedTuple):
+    """One step of a sampled rollout, for the n trajectories of the batch that were still active."""
+
+    rows: Tensor
+    """(n,) int64: indices of the active trajectories in the batch."""
+    logits: Tensor
+    """(n, C)"""
+    value: Tensor
+    """(n,)"""
+    action: Tensor
+    """(n,) int64"""
+    reward: Tensor
+    """(n,)"""
+    auxiliary_loss: Tensor | None = None
+    """(n,): the agent's auxiliary loss, if it has one."""
+    oracle_action: Tensor | None = None
+    """(n,) int64: the action of the oracle, if there is one; `IGNORE_INDEX` where it knows none."""
+
+
+@dataclass(frozen=True)
+class ActorCriticLoss:
+    """Terms of the A2C loss, summed over the steps of a batch."""
+
+    policy: Tensor
+    critic: Tensor
+    entropy: Tensor
+    num_steps: int
+
+    def total(self, entropy_weight: float) -> Tensor:
+        """Return the weighted sum of the terms."""
+        return self.policy + self.critic - entropy_weight * self.entropy
+
+
+def actor_critic_loss(
+    transitions: Sequence[Transition], bootstrap: Tensor, *, discount: float
+) -> ActorCriticLoss:
+    """Compute the A2C terms of a batch (spec E.5).
+
+    `bootstrap` (B,) is the value of the final state of truncated trajectories, zero for those that stopped.
+    Values are not detached: the critic's loss also trains the rest of the network.
+    """
+    returns = discounted_returns(transitions, bootstrap, discount=discount)
+    losses = [transition_loss(*pair) for pair in zip(transitions, returns, strict=True)]
+    return ActorCriticLoss(
+        policy=torch.stack([loss.policy for loss in losses]).sum(),
+        critic=torch.stack([loss.critic for loss in losses]).sum(),
+        entropy=torch.stack([loss.entropy for loss in losses]).sum(),
+        num_steps=sum(loss.num_steps for loss in losses),
+    )
+
+
+def discounted_returns(
+    transitions: Sequence[Transition], bootstrap: Tensor, *, discount: float
+) -> list[Tensor]:
+    """Return the discounted return of every transition, (n,) each: R = r + discount R' (spec E.5)."""
+    running, returns = bootstrap.detach().clone(), list[Tensor]()
+    for transition in reversed(transitions):
+        returns.append(discount * running[transition.rows] + transition.reward)
+        running = running.index_put((transition.rows,), returns[-1])
+    return returns[::-1]
+
+
+def transition_loss(transition: Transition, returns: Tensor) -> ActorCriticLoss:
+    """Compute the A2C terms of one transition with discounted returns (n,)."""
+    log_probability = transition.logits.log_softmax(1).gather(1, transition.action[:, None]).squeeze(1)
+    advantage = returns - transition.value
+    policy, critic = -(log_probability * advantage.detach()).sum(), 0.5 * advantage.square().sum()
+    return ActorCriticLoss(policy, critic, policy_entropy(transition.logits).sum(), len(transition.rows))
+
+
+def policy_entropy(logits: Tensor) -> Tensor:
+    """Return the entropy of softmax(logits), (n, C) -> (n,); logits of -inf contribute nothing."""
+    log_probability = logits.log_softmax(1)
+    finite = log_probability.masked_fill(~log_probability.isfinite(), 0.0)
+    return -(log_probability.exp() * finite).sum(1)
