@@ -66,7 +66,7 @@ def world() -> Path:
     return embedded_world(WorldConfig("tiny"))
 
 
-def test_the_obvious_side_learns_what_ours_does(learning: ModuleType, world: Path) -> None:
+def test_obvious_training_equals_ours(learning: ModuleType, world: Path) -> None:
     experiment = learning.small(**learning.AT_REST, **learning.CERTAIN, batch="4")
     course = learning.enrol(experiment, world)
     ours, obvious = course.trainer, learning.obvious_side(course, experiment)
@@ -82,7 +82,7 @@ def test_the_obvious_side_learns_what_ours_does(learning: ModuleType, world: Pat
     assert set(obvious.memory) == remembered
 
 
-def test_known_walks_are_learned_alike_at_once_and_step_by_step(learning: ModuleType, world: Path) -> None:
+def test_forward_all_equals_forward_stepwise(learning: ModuleType, world: Path) -> None:
     course = learning.enrol(learning.small(**learning.CERTAIN), world)
     assert learning.known_walks(course, 6).compare().difference < 1e-5
 
@@ -122,7 +122,7 @@ def small(agent: str, seed: int) -> Navigator:
 
 
 @pytest.mark.parametrize("agent", ["hamt", "tdstp"])
-def test_batches_in_lock_step_decide_what_lanes_do(
+def test_lock_step_decisions_equal_those_of_lanes(
     agent: str, evaluating: ModuleType, street: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jumps = []

@@ -48,20 +48,20 @@ def stored(folder: Path, data: bytes, name: str = "walks.json") -> Path:
 # -- reading ---------------------------------------------------------------------------------------------
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     for read in (read_bytes, read_text, lambda path: read_json(path, list), lambda p: read_records(p, Walk)):
         with pytest.raises(DataError, match=r"nowhere\.json: no such file"):
             read(tmp_path / "nowhere.json")
 
 
-def test_a_folder_in_place_of_a_file_is_an_error(tmp_path: Path) -> None:
+def test_folder_in_place_of_a_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read .Is a directory"):
         read_bytes(tmp_path)
     with pytest.raises(DataError, match="cannot be read .Not a directory"):
         read_bytes(stored(tmp_path, b"") / "inside")
 
 
-def test_a_file_that_may_not_be_read_is_an_error(tmp_path: Path) -> None:
+def test_file_that_may_not_be_read_is_an_error(tmp_path: Path) -> None:
     path = stored(tmp_path, GOOD)
     path.chmod(0o000)
     with without_rights(), pytest.raises(DataError, match=r"walks\.json: cannot be read .Permission denied"):
@@ -69,7 +69,7 @@ def test_a_file_that_may_not_be_read_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b" \n\t\n"])
-def test_an_empty_file_is_an_error(tmp_path: Path, data: bytes) -> None:
+def test_empty_file_is_an_error(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(DataError, match="the file is empty"):
         read_json(stored(tmp_path, data), list[Walk])
     for name in ("walks.jsonl", "walks.jsonl.gz"):
@@ -78,7 +78,7 @@ def test_an_empty_file_is_an_error(tmp_path: Path, data: bytes) -> None:
             read_records(stored(tmp_path, packed, name), Walk)
 
 
-def test_an_empty_array_is_an_error_for_records_but_not_for_json(tmp_path: Path) -> None:
+def test_empty_array_is_an_error_for_records_but_not_for_json(tmp_path: Path) -> None:
     path = stored(tmp_path, b"[]")
     assert read_json(path, list[Walk]) == []
     with pytest.raises(DataError, match="holds no records"):
@@ -99,7 +99,7 @@ def test_truncated_gzip_is_an_error_wherever_it_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [2, 8, 25])
-def test_a_flipped_bit_in_gzip_never_passes_for_data(tmp_path: Path, place: int) -> None:
+def test_flipped_bit_in_gzip_never_passes_for_data(tmp_path: Path, place: int) -> None:
     data = bytearray(gzip.compress(GOOD))
     data[place] ^= 0x10
     try:
@@ -137,12 +137,12 @@ def test_json_nested_beyond_reason_is_an_error(tmp_path: Path, opening: bytes) -
         (b'{"scan": "h", "path": [], "heading": 1e999}', "record 1: field 'heading': number out of range"),
     ],
 )
-def test_a_wrong_type_names_record_and_field(tmp_path: Path, record: bytes, message: str) -> None:
+def test_wrong_type_names_record_and_field(tmp_path: Path, record: bytes, message: str) -> None:
     with pytest.raises(DataError, match=rf"walks\.json: {message}"):
         read_records(stored(tmp_path, b"[" + GOOD + b", " + record + b"]"), Walk)
 
 
-def test_a_wrong_entry_of_an_object_is_named_by_its_key(tmp_path: Path) -> None:
+def test_wrong_entry_of_an_object_is_named_by_its_key(tmp_path: Path) -> None:
     path = stored(tmp_path, b'{"house": {"a": [1]}, "barn": {"a": [2], "b": [3, "x"]}}')
     with pytest.raises(DataError, match=r"entry 'barn': entry 'b': record 1: expected int, got str"):
         read_json(path, dict[str, dict[str, list[int]]])
@@ -150,7 +150,7 @@ def test_a_wrong_entry_of_an_object_is_named_by_its_key(tmp_path: Path) -> None:
         read_json(path, dict[str, str])
 
 
-def test_a_wrong_entry_before_a_truncated_end_is_one_error(tmp_path: Path) -> None:
+def test_wrong_entry_before_a_truncated_end_is_one_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"walks\.json: .*expected str, got int"):
         read_json(stored(tmp_path, b'{"house": 1, "barn": "b'), dict[str, str])
 
@@ -168,7 +168,7 @@ def test_json_lines_may_have_blank_ones_and_no_final_newline(tmp_path: Path) -> 
     assert read_records(path, Walk) == [Walk("house", ["a", "b"])] * 2
 
 
-def test_a_truncated_last_line_is_named(tmp_path: Path) -> None:
+def test_truncated_last_line_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"line 2: not valid json .*is the file complete"):
         read_records(stored(tmp_path, GOOD + b"\n" + GOOD[:-4], "walks.jsonl"), Walk)
 
@@ -197,7 +197,7 @@ def test_what_is_written_can_be_read_and_folders_are_made(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("fault", [RuntimeError, KeyboardInterrupt, DataError, GeneratorExit])
-def test_a_failure_inside_leaves_the_old_file_and_nothing_else(
+def test_failure_inside_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, fault: type[BaseException]
 ) -> None:
     path = stored(tmp_path, b"old")
@@ -207,14 +207,14 @@ def test_a_failure_inside_leaves_the_old_file_and_nothing_else(
     assert contents(tmp_path) == {"walks.json": b"old"}
 
 
-def test_a_failure_inside_makes_no_file_where_there_was_none(tmp_path: Path) -> None:
+def test_failure_inside_makes_no_file_where_there_was_none(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), atomic_open(tmp_path / "walks.json") as file:
         file.write(b"new")
         raise RuntimeError
     assert contents(tmp_path) == {}
 
 
-def test_a_machine_failure_inside_is_a_message_about_the_file(tmp_path: Path) -> None:
+def test_os_error_is_reported_with_the_file(tmp_path: Path) -> None:
     path = stored(tmp_path, b"old")
     with pytest.raises(DataError, match=r"walks\.json: cannot be written .No space left"), atomic_open(path):
         raise OSError(28, "No space left on device")
@@ -240,7 +240,7 @@ with atomic_open(Path(sys.argv[1])) as file:
 """
 
 
-def test_a_killed_process_leaves_the_old_file_intact(tmp_path: Path) -> None:
+def test_killed_process_leaves_the_old_file_intact(tmp_path: Path) -> None:
     path = stored(tmp_path, b"old")
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None and child.stdout.readline() == b"half way\n"
@@ -251,7 +251,7 @@ def test_a_killed_process_leaves_the_old_file_intact(tmp_path: Path) -> None:
     assert path.read_text() == "newer"
 
 
-def test_the_new_file_takes_the_place_of_the_old_and_does_not_change_it(tmp_path: Path) -> None:
+def test_new_file_takes_the_place_of_the_old_and_does_not_change_it(tmp_path: Path) -> None:
     """So whoever has the old one open, or mapped, reads on undisturbed."""
     path = stored(tmp_path, b"old")
     (tmp_path / "held").hardlink_to(path)
@@ -270,28 +270,28 @@ def test_rights_follow_the_umask(tmp_path: Path, mask: int, rights: int) -> None
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == rights
 
 
-def test_a_folder_of_that_name_is_in_the_way(tmp_path: Path) -> None:
+def test_existing_folder_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "walks").mkdir()
     with pytest.raises(DataError, match="walks: cannot be written .there is a folder of that name"):
         write_text(tmp_path / "walks", "text")
     assert [path.name for path in tmp_path.iterdir()] == ["walks"]
 
 
-def test_a_file_in_place_of_the_folder_is_in_the_way(tmp_path: Path) -> None:
+def test_file_instead_of_the_parent_folder_is_reported(tmp_path: Path) -> None:
     stored(tmp_path, b"old")
     with pytest.raises(DataError, match="cannot be written"):
         write_text(tmp_path / "walks.json" / "inside", "text")
     assert contents(tmp_path) == {"walks.json": b"old"}
 
 
-def test_a_pipe_is_never_replaced(tmp_path: Path) -> None:
+def test_pipe_is_never_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="there is a device, pipe or broken link of that name"):
         write_text(tmp_path / "pipe", "text")
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
 
-def test_a_folder_that_may_not_be_written_is_a_message(tmp_path: Path) -> None:
+def test_folder_that_may_not_be_written_is_a_message(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     try:
         with without_rights(), pytest.raises(DataError, match="cannot be written .Permission denied"):

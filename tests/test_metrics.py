@@ -117,7 +117,7 @@ def test_stopping_one_viewpoint_early(atlas: Atlas) -> None:
     )
 
 
-def test_a_detour_costs_length_and_warping(atlas: Atlas) -> None:
+def test_detour_costs_length_and_warping(atlas: Atlas) -> None:
     # 2 + 2 + 1 + 1 + 2 + 2 = 10 m; x warps to c (1 m), c again to c (0 m).
     assert means(atlas, "abcde", "abcxcde") == pytest.approx(
         {
@@ -162,7 +162,7 @@ def test_exactly_three_metres_is_no_oracle_success_either(atlas: Atlas) -> None:
     assert (found["ne"], found["sr"], found["osr"]) == (3.0, 0.0, 0.0)
 
 
-def test_standing_still(atlas: Atlas) -> None:
+def test_path_of_one_viewpoint(atlas: Atlas) -> None:
     coverage = sum(math.exp(-metres / 3) for metres in (0, 2, 4, 6, 8)) / 5
     assert means(atlas, "abcde", "a") == pytest.approx(
         {
@@ -193,7 +193,7 @@ def test_standing_still(atlas: Atlas) -> None:
         ("abcba", "aba", 1.0, 0.0),
     ],
 )
-def test_spl_is_against_the_reference_or_the_shortest_way(
+def test_spl_is_relative_to_reference_or_shortest_path(
     atlas: Atlas, reference: str, walk: str, against_reference: float, against_shortest: float
 ) -> None:
     found = means(atlas, reference, walk)
@@ -202,7 +202,7 @@ def test_spl_is_against_the_reference_or_the_shortest_way(
     assert found["spl_shortest"] == pytest.approx(against_shortest)
 
 
-def test_a_jump_counts_as_the_shortest_way(atlas: Atlas) -> None:
+def test_step_without_edge_counts_as_the_shortest_path(atlas: Atlas) -> None:
     assert means(atlas, "abcde", "abe")["tl"] == 8.0
     assert means(atlas, "abcde", "abe")["steps"] == 2.0
 
@@ -211,7 +211,7 @@ def test_goal_progress_may_be_negative(atlas: Atlas) -> None:
     assert means(atlas, "cde", "cba")["gp"] == -4.0
 
 
-def test_turns_on_the_spot_are_merged(atlas: Atlas) -> None:
+def test_consecutive_equal_viewpoints_are_merged(atlas: Atlas) -> None:
     assert means(atlas, "abcde", "aabbbcxxcddee") == means(atlas, "abcde", "abcxcde")
 
 
@@ -227,7 +227,7 @@ def test_means_are_over_episodes(atlas: Atlas) -> None:
     assert scores.values["tl"].tolist() == [6.0, 11.0, 0.0]
 
 
-def test_the_functions_of_single_measures_agree_with_the_whole(atlas: Atlas) -> None:
+def test_single_metric_functions(atlas: Atlas) -> None:
     walked = PaddedPaths.of(atlas.locate_all([("corridor", "abcxcde"), ("corridor", "aa")]))
     assert walked.count.tolist() == [7, 1]
     assert path_length(walked, atlas).tolist() == [10.0, 0.0]
@@ -240,7 +240,7 @@ def test_the_functions_of_single_measures_agree_with_the_whole(atlas: Atlas) -> 
     assert ndtw(np.array([15.0]), np.array([5])).tolist() == [math.exp(-1)]
 
 
-def test_coverage_ignores_what_lies_beyond_a_reference() -> None:
+def test_coverage_ignores_padding_of_references() -> None:
     nearest = np.array([[0.0, 0.0], [3.0, 3.0], [0.0, 6.0]])  # three places; the first reference has two
     metres = np.array([4.0, 4.0])
     found = cls(nearest, np.array([2, 3]), length=metres, reference_length=metres)
@@ -345,9 +345,7 @@ World = tuple[Atlas, list[Pair]]
     st.lists(st.tuples(st.integers(1, 7), st.integers(1, 7)), min_size=1, max_size=6),
     st.floats(0, 0.3),
 )
-def test_warping_many_pairs_at_once_is_warping_each(
-    seed: int, sizes: list[tuple[int, int]], forbidden: float
-) -> None:
+def test_batched_dtw_equals_single_dtw(seed: int, sizes: list[tuple[int, int]], forbidden: float) -> None:
     rng = np.random.default_rng(seed)
     rows, columns = (np.array(each) for each in zip(*sizes, strict=True))
     # What lies beyond a pair's true size is arbitrary, and must not matter.
@@ -359,7 +357,7 @@ def test_warping_many_pairs_at_once_is_warping_each(
 
 
 @given(worlds())
-def test_every_measure_is_that_of_the_definition(world: World) -> None:
+def test_metrics_equal_their_definitions(world: World) -> None:
     atlas, pairs = world
     scores = score(pairs, atlas)
     assert list(scores.values) == list(METRICS)
@@ -369,7 +367,7 @@ def test_every_measure_is_that_of_the_definition(world: World) -> None:
 
 
 @given(worlds())
-def test_measures_keep_their_bounds(world: World) -> None:
+def test_metrics_are_within_bounds(world: World) -> None:
     atlas, pairs = world
     found = score(pairs, atlas).values
     slack = 1e-9
@@ -390,7 +388,7 @@ def test_measures_keep_their_bounds(world: World) -> None:
 
 
 @given(worlds())
-def test_ndtw_is_one_for_those_who_follow_and_nobody_else(world: World) -> None:
+def test_ndtw_is_one_only_for_the_reference_path(world: World) -> None:
     atlas, pairs = world
     follows = [merged(episode.reference_path) == prediction.path for episode, prediction in pairs]
     found = score(pairs, atlas).values
@@ -400,7 +398,7 @@ def test_ndtw_is_one_for_those_who_follow_and_nobody_else(world: World) -> None:
 
 
 @given(worlds(), st.data())
-def test_an_episode_scores_the_same_whoever_else_is_scored(world: World, data: st.DataObject) -> None:
+def test_scores_are_independent_of_other_episodes(world: World, data: st.DataObject) -> None:
     atlas, pairs = world
     together = score(pairs, atlas)
     order = data.draw(st.permutations(range(len(pairs))))
@@ -416,7 +414,7 @@ def test_an_episode_scores_the_same_whoever_else_is_scored(world: World, data: s
 
 
 @given(worlds(), st.integers(0, 2**32 - 1))
-def test_turning_on_the_spot_changes_no_measure(world: World, seed: int) -> None:
+def test_repeated_viewpoints_change_no_metric(world: World, seed: int) -> None:
     atlas, pairs = world
     rng = np.random.default_rng(seed)
     turning = [
@@ -428,7 +426,7 @@ def test_turning_on_the_spot_changes_no_measure(world: World, seed: int) -> None
 
 
 @given(worlds())
-def test_walking_back_makes_nothing_nearer(world: World) -> None:
+def test_returning_to_the_start_has_no_goal_progress(world: World) -> None:
     atlas, pairs = world
     there = score(pairs, atlas).values
     back = score(
@@ -473,7 +471,7 @@ def test_real_episodes_score_as_with_the_original_evaluator(
 # -- dialogs and objects ---------------------------------------------------------------------------------
 
 
-def test_a_dialog_succeeds_near_the_end_of_the_trusted_path(atlas: Atlas) -> None:
+def test_dialog_succeeds_near_the_end_of_the_trusted_path(atlas: Atlas) -> None:
     # Trusted end c, end panoramas e and f: the agent stops at d, 2 m from c and 2 m from e.
     pairs: list[Pair] = [(dialog("abc", "ef"), went("abcd", "7"))]
     found = score(pairs, atlas).means()
@@ -484,7 +482,7 @@ def test_a_dialog_succeeds_near_the_end_of_the_trusted_path(atlas: Atlas) -> Non
     assert found["ndtw"] == found["sdtw"] == pytest.approx(math.exp(-2 / 9))
 
 
-def test_a_dialog_may_ask_for_an_end_panorama_itself(atlas: Atlas) -> None:
+def test_end_panos_rule_requires_an_end_panorama(atlas: Atlas) -> None:
     near = score([(dialog("abc", "ef"), went("abcd", "7"))], atlas, success_rule="end-panos").means()
     assert (near["ne"], near["sr"], near["osr"], near["spl"], near["sdtw"]) == (2.0, 0.0, 0.0, 0.0, 0.0)
     assert near["gp"] == 6.0
@@ -511,7 +509,7 @@ def test_coverage_of_a_path_without_length(atlas: Atlas) -> None:
 
 @pytest.mark.parametrize(("walk", "expected"), [("a", 1.0), ("ab", 0.0), ("aba", 0.0)])
 @pytest.mark.parametrize("rule", ["trusted", "end-panos"])
-def test_where_the_goal_is_the_start_only_staying_is_efficient(
+def test_goal_at_the_start_gives_spl_only_without_moves(
     atlas: Atlas, walk: str, expected: float, rule: Any
 ) -> None:
     found = score([(dialog("a", "ab"), went(walk, "7"))], atlas, success_rule=rule).means()
@@ -596,7 +594,7 @@ def tours_of(pairs: Sequence[Pair], rng: np.random.Generator, longest: int) -> l
 
 @settings(max_examples=200)
 @given(worlds(shortest_reference=0), st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(1, 60))
-def test_a_tour_warps_as_one_walk_whose_borders_only_match_each_other(
+def test_tour_dtw_equals_dtw_of_one_path_with_matched_borders(
     world: World, seed: int, longest: int, cells: int
 ) -> None:
     atlas, pairs = world
@@ -608,7 +606,7 @@ def test_a_tour_warps_as_one_walk_whose_borders_only_match_each_other(
 
 
 @given(worlds(shortest_reference=4), st.integers(0, 2**32 - 1))
-def test_a_tour_follows_no_better_than_its_episodes_apart(world: World, seed: int) -> None:
+def test_tour_dtw_is_at_least_the_sum_of_its_episodes(world: World, seed: int) -> None:
     atlas, pairs = world
     for tour in tours_of(pairs, np.random.default_rng(seed), 4):
         toured = [pair for pair in pairs if pair[0].episode_id in tour.episode_ids]
@@ -618,7 +616,7 @@ def test_a_tour_follows_no_better_than_its_episodes_apart(world: World, seed: in
         assert scores.means()["t_ndtw"] <= math.exp(-warped.sum() / (3 * viewpoints.sum())) + 1e-9
 
 
-def test_a_tour_of_one_episode_is_that_episode(atlas: Atlas) -> None:
+def test_tour_of_one_episode_is_that_episode(atlas: Atlas) -> None:
     pairs: list[Pair] = [(asked("abcde"), went("abcxcd"))]
     scores = score(pairs, atlas, tours=[Tour("corridor", ("1_0",))])
     means = scores.means()
@@ -629,7 +627,7 @@ def test_a_tour_of_one_episode_is_that_episode(atlas: Atlas) -> None:
     assert not score(pairs, atlas).tour_values and list(score(pairs, atlas).means()) == [*METRICS, "n"]
 
 
-def test_a_tour_of_two_by_hand(atlas: Atlas) -> None:
+def test_tour_of_two_by_hand(atlas: Atlas) -> None:
     # First: a b c d against a b c. Apart, c takes both c and d: 0 + 2. In a tour the end c may only match the
     # stop d (2 m), so the c walked through goes to b (2 m): 4. Second: exact, 0. Six viewpoints.
     pairs: list[Pair] = [
@@ -644,7 +642,7 @@ def test_a_tour_of_two_by_hand(atlas: Atlas) -> None:
     assert last.means()["t_ndtw"] == pytest.approx(math.exp(-2 / 18))
 
 
-def test_long_walks_weigh_more_in_the_success_of_a_tour_by_hand(atlas: Atlas) -> None:
+def test_long_paths_have_more_weight_in_tour_success(atlas: Atlas) -> None:
     # Reference a b c, 4 m. Walks: a b c (4 m, there), a b c d e f (11 m, 7 m too far), a (0 m, too short),
     # a b c x c (6 m, there). Weights max(4, walked) / 4: 1, 11/4 | 1, 3/2, of two tours of two episodes.
     walks = {"1_0": "abc", "2_0": "abcdef", "3_0": "a", "4_0": "abcxc"}
@@ -675,7 +673,7 @@ def success_by_definition(tours: Sequence[Tour], scores: Scores, due: dict[str, 
 
 
 @given(worlds(shortest_reference=2), st.integers(0, 2**32 - 1), st.integers(1, 6))
-def test_the_success_of_tours_is_as_defined(world: World, seed: int, longest: int) -> None:
+def test_success_of_tours_is_as_defined(world: World, seed: int, longest: int) -> None:
     atlas, pairs = world
     tours = tours_of(pairs, np.random.default_rng(seed), longest)
     tours = tours[: max(1, len(tours) // 2)]  # the rest of the episodes is on none
@@ -692,7 +690,7 @@ def test_the_success_of_tours_is_as_defined(world: World, seed: int, longest: in
         assert 0 <= scores.means()[f"t_{of}"] <= 1 + 1e-12
 
 
-def test_what_episodes_add_is_nothing_where_they_are_on_no_tour(atlas: Atlas) -> None:
+def test_episodes_on_no_tour_contribute_nothing(atlas: Atlas) -> None:
     walks = {"1_0": "abc", "1_1": "abcd", "2_0": "abc"}
     pairs: list[Pair] = [(asked("abc", name), went(walk, name)) for name, walk in walks.items()]
     toured = score(pairs, atlas, tours=[Tour("corridor", ("1_0", "1_1")), Tour("corridor", ())]).tour_values
@@ -703,7 +701,7 @@ def test_what_episodes_add_is_nothing_where_they_are_on_no_tour(atlas: Atlas) ->
     )
 
 
-def test_a_reference_without_length_weighs_by_a_centimetre(atlas: Atlas) -> None:
+def test_reference_without_length_weighs_by_a_centimetre(atlas: Atlas) -> None:
     pairs: list[Pair] = [(asked("a", "1_0"), went("a", "1_0")), (asked("abc", "2_0"), went("a", "2_0"))]
     means = score(pairs, atlas, tours=[Tour("corridor", ("1_0", "2_0"))]).means()
     assert (means["t_sr"], means["t_spl"]) == (0.5, 0.0)  # spl of a path of 0 m is 0, as the field has it
@@ -715,7 +713,7 @@ def test_there_are_no_intervals_of_tours(atlas: Atlas) -> None:
     assert list(scores.intervals(draws=5)) == list(METRICS)
 
 
-def test_a_tour_that_cannot_be_matched_counts_as_zero(atlas: Atlas) -> None:
+def test_tour_that_cannot_be_matched_counts_as_zero(atlas: Atlas) -> None:
     # Two reference viewpoints, both tied to a border, leave nothing for the third viewpoint walked.
     walks = {"1_0": ("ab", "ab"), "2_0": ("bc", "bcd"), "3_0": ("cd", "cd"), "4_0": ("ab", "ab")}
     pairs: list[Pair] = [(asked(r, name), went(p, name)) for name, (r, p) in walks.items()]
@@ -723,7 +721,7 @@ def test_a_tour_that_cannot_be_matched_counts_as_zero(atlas: Atlas) -> None:
     assert score(pairs, atlas, tours=tours).means()["t_ndtw"] == pytest.approx((3 * 0.0 + 1 * 1.0) / 4)
 
 
-def test_tours_weigh_as_many_as_they_hold_and_leave_others_out(atlas: Atlas) -> None:
+def test_tours_are_weighted_by_their_number_of_episodes(atlas: Atlas) -> None:
     walks = {"1_0": "abc", "1_1": "abc", "1_2": "abcd", "2_0": "a"}
     pairs: list[Pair] = [(asked("abc", name), went(walk, name)) for name, walk in walks.items()]
     tours = [Tour("corridor", ("1_0", "1_1")), Tour("corridor", ("1_2",))]
@@ -767,7 +765,7 @@ def test_intervals_are_the_same_for_a_seed_and_hold_the_mean(atlas: Atlas) -> No
         assert low < scores.means()[name] < high
 
 
-def test_an_interval_is_as_wide_as_the_spread_says(atlas: Atlas) -> None:
+def test_interval_width_matches_the_standard_error(atlas: Atlas) -> None:
     scores = many(atlas, paths=200)
     deviation = scores.values["tl"].std() / math.sqrt(200)
     low, high = scores.intervals(draws=4000)["tl"]
@@ -776,7 +774,7 @@ def test_an_interval_is_as_wide_as_the_spread_says(atlas: Atlas) -> None:
     assert narrow[1] - narrow[0] == pytest.approx(2 * 0.674 * deviation, rel=0.08)
 
 
-def test_retelling_a_path_adds_no_certainty(atlas: Atlas) -> None:
+def test_repeated_paths_do_not_narrow_the_interval(atlas: Atlas) -> None:
     once = many(atlas).intervals(draws=500)
     retold = many(atlas, copies=3).intervals(draws=500)
     taken_apart = many(atlas, copies=3, own_path=True).intervals(draws=500)
@@ -819,9 +817,7 @@ def test_withheld_goals_cannot_be_scored(atlas: Atlas) -> None:
         ("abc", "bc", "preds.json: episode 2_0: starts at 'b', not 'a'"),
     ],
 )
-def test_what_cannot_be_is_blamed_on_its_file_and_episode(
-    atlas: Atlas, reference: str, walk: str, message: str
-) -> None:
+def test_errors_name_the_file_and_the_episode(atlas: Atlas, reference: str, walk: str, message: str) -> None:
     pairs: list[Pair] = [
         (asked("abc", "1_0"), went("abc", "1_0")),
         (asked(reference, "2_0"), went(walk, "2_0")),
@@ -830,7 +826,7 @@ def test_what_cannot_be_is_blamed_on_its_file_and_episode(
         score(pairs, atlas, file="preds.json")
 
 
-def test_an_unknown_scene_is_blamed_on_its_episode(atlas: Atlas) -> None:
+def test_unknown_scene_names_the_episode(atlas: Atlas) -> None:
     with pytest.raises(DataError, match="episode 1_0: scene 'barn' is not loaded"):
         score([(asked("abc", scene_id="barn"), went("abc"))], atlas)
 
@@ -848,7 +844,7 @@ def test_nothing_to_score_is_refused(atlas: Atlas) -> None:
         ((dialog("ab", "p"), went("ab", "7")), "episode 7: no way leads to its end panoramas"),
     ],
 )
-def test_parts_of_a_scene_that_no_way_joins_are_refused(pair: Pair, message: str) -> None:
+def test_disconnected_paths_are_refused(pair: Pair, message: str) -> None:
     places = {"a": (0, 0, 0), "b": (0, 2, 0), "p": (9, 0, 0), "q": (9, 2, 0)}
     divided = Atlas([SceneGraph.build("corridor", places, [("a", "b"), ("p", "q")])])
     with pytest.raises(DataError, match=message):

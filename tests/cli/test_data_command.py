@@ -27,14 +27,14 @@ def root(toy_root: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(toy_root, tmp_path / "data", ignore=shutil.ignore_patterns("R4R")))
 
 
-def test_the_command_says_that_nothing_is_wrong(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_of_a_sound_folder(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "check", str(root)]) == 0
     printed = capsys.readouterr()
     assert "R2R/R2R_train.json" in printed.out and "32 paths, 96 instructions, 2 scenes" in printed.out
     assert printed.err.endswith("nothing is wrong\n")
 
 
-def test_the_command_counts_faults_and_names_a_remedy(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_counts_faults_and_names_a_remedy(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "R2R/R2R_train.json").write_bytes(b"{}")
     assert main(["data", "check", str(root)]) == 1
     printed = capsys.readouterr()
@@ -43,9 +43,7 @@ def test_the_command_counts_faults_and_names_a_remedy(root: Path, capsys: pytest
     assert printed.err.endswith("\n1 fault\n")
 
 
-def test_the_report_as_json_is_alone_on_standard_output(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_as_json_is_alone_on_standard_output(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "rooms/viewpoint_rooms.json").write_bytes(b"{}")
     assert main(["data", "check", str(root), "--json", "--deep", "--task", "r2r", "reverie"]) == 1
     report = json.loads(capsys.readouterr().out)
@@ -58,7 +56,7 @@ def test_the_report_as_json_is_alone_on_standard_output(
     assert json.loads(capsys.readouterr().out)["faults"] == 2
 
 
-def test_a_folder_that_is_not_there_ends_with_code_2(
+def test_folder_that_is_not_there_ends_with_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words in ([], ["--json"]):
@@ -68,7 +66,7 @@ def test_a_folder_that_is_not_there_ends_with_code_2(
         assert printed.err.startswith("error: ") and "nowhere: cannot be read as a data folder" in printed.err
 
 
-def test_an_empty_folder_ends_with_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_folder_ends_with_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "check", str(tmp_path)]) == 1
     assert "holds nothing else that ESceme knows" in capsys.readouterr().out
 
@@ -101,7 +99,7 @@ def test_every_file_becomes_a_split_of_sound_tours(
     assert capsys.readouterr().out == f"t.json: {counts}\n"
 
 
-def test_the_same_seed_makes_the_same_file(toy_root: Path) -> None:
+def test_same_seed_makes_the_same_file(toy_root: Path) -> None:
     file = str(toy_root / "R2R" / "R2R_train.json")
     for out, seed in (("a.json", "1"), ("b.json", "1"), ("c.json", "2")):
         assert main(["data", "tours", file, "--out", out, "--seed", seed]) == 0
@@ -127,7 +125,7 @@ def test_with_json_standard_output_holds_the_json_alone(
         ("reverie", "REVERIE/v2_REVERIE_train.json", "train"),
     ],
 )
-def test_a_split_is_named_as_its_file_says(toy_root: Path, task: str, file: str, split: str) -> None:
+def test_split_is_named_as_its_file_says(toy_root: Path, task: str, file: str, split: str) -> None:
     assert main(["data", "tours", str(toy_root / file), "--task", task, "--out", "t.json"]) == 0
     assert list(read_all_tours("t.json")) == [split]
 
@@ -159,7 +157,7 @@ def test_other_names_give_the_split_they_end_in_or_the_whole(toy_root: Path, nam
         (["R2R_train.json", "."], "cannot be read"),
     ],
 )
-def test_tours_that_cannot_be_made_are_one_message_and_no_file(
+def test_invalid_tour_options_write_no_file(
     toy_root: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     Path("R2R_train.json").write_bytes((toy_root / "R2R" / "R2R_train.json").read_bytes())

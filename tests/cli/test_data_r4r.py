@@ -50,14 +50,14 @@ def test_r4r_is_made_from_every_split_with_goals(toy_root: Path, capsys: Capture
         assert f"R4R {split}" in err  # the progress bar
 
 
-def test_without_json_sizes_are_told_in_words(toy_root: Path, capsys: Capture) -> None:
+def test_sizes_are_printed_without_json(toy_root: Path, capsys: Capture) -> None:
     assert main(words(toy_root)) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines] == [f"R4R/R4R_{split}.json" for split in SPLITS]
     assert all(" paths, " in line and line.endswith(" instructions") for line in lines)
 
 
-def test_a_missing_split_is_noted_and_left_out(toy_root: Path, capsys: Capture) -> None:
+def test_missing_split_is_noted_and_left_out(toy_root: Path, capsys: Capture) -> None:
     Path("R2R").mkdir()
     shutil.copy(toy_root / "R2R" / "R2R_val_seen.json", "R2R")
     assert main(words(toy_root, "--json", r2r="R2R")) == 0
@@ -68,7 +68,7 @@ def test_a_missing_split_is_noted_and_left_out(toy_root: Path, capsys: Capture) 
 
 
 @pytest.mark.parametrize("folder", ["none", "empty", "file"])
-def test_a_folder_without_r2r_is_refused(toy_root: Path, capsys: Capture, folder: str) -> None:
+def test_folder_without_r2r_is_refused(toy_root: Path, capsys: Capture, folder: str) -> None:
     Path("empty").mkdir()
     Path("file").write_text("[]")
     told = refusal(capsys, words(toy_root, r2r=folder))
@@ -87,7 +87,7 @@ def test_a_folder_without_r2r_is_refused(toy_root: Path, capsys: Capture, folder
         ({"path": ["x", "y"]}, "viewpoint 'x' is not in scene"),
     ],
 )
-def test_a_walk_that_cannot_be_is_named_and_an_older_file_survives(
+def test_invalid_path_is_named_and_the_old_file_remains(
     toy_root: Path, capsys: Capture, change: dict[str, object], message: str
 ) -> None:
     records = json.loads((toy_root / "R2R" / "R2R_val_seen.json").read_text())
@@ -109,9 +109,7 @@ def test_a_walk_that_cannot_be_is_named_and_an_older_file_survives(
         (["--out", "taken"], "taken: is a file; give a folder to write to"),
     ],
 )
-def test_a_choice_that_cannot_be_is_refused(
-    toy_root: Path, capsys: Capture, more: list[str], message: str
-) -> None:
+def test_invalid_options_are_refused(toy_root: Path, capsys: Capture, more: list[str], message: str) -> None:
     Path("taken").write_text("a file, not a folder")
     assert refusal(capsys, words(toy_root, *more)).startswith(message)
 

@@ -124,7 +124,7 @@ def test_nothing_but_the_json_is_printed(toy_root: Path, capsys: Capture) -> Non
     assert capsys.readouterr().err == ""
 
 
-def test_a_table_shows_per_cent_and_metres(toy_root: Path, capsys: Capture) -> None:
+def test_table_shows_per_cent_and_metres(toy_root: Path, capsys: Capture) -> None:
     assert main(words(toy_root, "r2r", write(follow(read(toy_root, "r2r"))))) == 0
     out, err = capsys.readouterr()
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "│" in line]
@@ -134,7 +134,7 @@ def test_a_table_shows_per_cent_and_metres(toy_root: Path, capsys: Capture) -> N
     assert (shown["sr (%)"], shown["ne (m)"], shown["n"]) == ("100.00", "0.00", "42")
 
 
-def test_a_table_shows_the_name_of_the_file_as_it_is(toy_root: Path, capsys: Capture) -> None:
+def test_table_shows_the_name_of_the_file_as_it_is(toy_root: Path, capsys: Capture) -> None:
     file = write(follow(read(toy_root, "r2r")), "p[red].json")
     assert main(words(toy_root, "r2r", file)) == 0
     assert "r2r: p[red].json" in capsys.readouterr().out
@@ -150,9 +150,7 @@ def test_rxr_predictions_may_go_by_their_instruction(toy_root: Path, capsys: Cap
     assert result(capsys, words(toy_root, "rxr", "p.jsonl", "--json"))["ndtw"] == 1.0
 
 
-def test_steps_over_several_viewpoints_and_turns_on_the_spot_score_as_the_same_walk(
-    toy_root: Path, capsys: Capture
-) -> None:
+def test_steps_over_several_viewpoints_score_as_the_same_path(toy_root: Path, capsys: Capture) -> None:
     episodes = read(toy_root, "r2r")
     plain = result(capsys, words(toy_root, "r2r", write(follow(episodes)), "--json"))
     hops = [
@@ -181,7 +179,7 @@ def test_dialogs_succeed_by_either_rule(toy_root: Path, capsys: Capture) -> None
 # -- options ---------------------------------------------------------------------------------------------
 
 
-def test_partial_scores_what_is_there_and_says_so(toy_root: Path, capsys: Capture) -> None:
+def test_partial_scores_existing_predictions_with_a_note(toy_root: Path, capsys: Capture) -> None:
     file = write(follow(read(toy_root, "r2r"))[:5])
     assert main(words(toy_root, "r2r", file, "--partial", "--json")) == 0
     out, err = capsys.readouterr()
@@ -286,7 +284,7 @@ def test_values_of_every_episode_are_written(toy_root: Path, capsys: Capture, na
         ("r2r", ["--connectivity", "."], "no file ends in _connectivity.json"),
     ],
 )
-def test_a_choice_that_cannot_be_is_refused(
+def test_invalid_options_are_refused(
     toy_root: Path, capsys: Capture, task: str, more: list[str], message: str
 ) -> None:
     file = write(follow(read(toy_root, task)))
@@ -322,12 +320,12 @@ def test_missing_predictions_are_refused(toy_root: Path, capsys: Capture) -> Non
     assert "--partial" in told
 
 
-def test_another_split_is_refused(toy_root: Path, capsys: Capture) -> None:
+def test_predictions_of_another_split_are_refused(toy_root: Path, capsys: Capture) -> None:
     file = write(follow(read(toy_root, "r2r", "val_seen")))
     assert "is this the right split?" in refusal(capsys, words(toy_root, "r2r", file, "--partial", "--json"))
 
 
-def test_a_test_split_is_refused(toy_root: Path, capsys: Capture) -> None:
+def test_test_split_is_refused(toy_root: Path, capsys: Capture) -> None:
     file = write(follow(read(toy_root, "r2r", "test")))
     told = refusal(capsys, words(toy_root, "r2r", file, "--json", split="test"))
     assert "is a test episode: only the leaderboard knows its goal" in told
@@ -342,7 +340,7 @@ def test_a_test_split_is_refused(toy_root: Path, capsys: Capture) -> None:
         (lambda path: path[1:], "starts at '{1}'"),
     ],
 )
-def test_a_faulty_walk_is_named(
+def test_faulty_path_names_its_episode(
     toy_root: Path, capsys: Capture, jumps: str, change: Any, message: str
 ) -> None:
     episodes = read(toy_root, "r2r")
@@ -354,7 +352,7 @@ def test_a_faulty_walk_is_named(
     assert message.format(*path) in told
 
 
-def test_an_excluded_viewpoint_is_named_as_such(
+def test_excluded_viewpoint_is_named_as_such(
     toy_root: Path, graphs: dict[str, SceneGraph], capsys: Capture
 ) -> None:
     records = follow(read(toy_root, "r2r"))
@@ -386,7 +384,7 @@ def test_tours_that_do_not_fit_are_refused(
     assert told.startswith("t.json: ") and message in told
 
 
-def test_a_tour_of_episodes_that_are_left_out_is_refused(toy_root: Path, capsys: Capture) -> None:
+def test_tour_of_episodes_that_are_left_out_is_refused(toy_root: Path, capsys: Capture) -> None:
     tours = str(toy_root / "tours" / "tours_iVLN.json")
     file = write(follow(read(toy_root, "r2r"))[:5])
     told = refusal(capsys, words(toy_root, "r2r", file, "--partial", "--json", "--tours", tours))
@@ -410,7 +408,7 @@ def test_damaged_gzip_is_refused(toy_root: Path, capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("command", [["score"], ["score", "--task", "chess"], ["score", "--no-such-option"]])
-def test_a_command_that_cannot_be_parsed_ends_with_two(command: list[str], capsys: Capture) -> None:
+def test_command_that_cannot_be_parsed_ends_with_two(command: list[str], capsys: Capture) -> None:
     with pytest.raises(SystemExit) as ended:
         main(command)
     assert ended.value.code == 2
@@ -501,7 +499,7 @@ def test_published_figures_are_reproduced_to_every_digit(
 
 
 @pytest.mark.real
-def test_the_rule_of_success_changes_neither_progress_nor_length(data_root: Path, capsys: Capture) -> None:
+def test_rule_of_success_changes_neither_progress_nor_length(data_root: Path, capsys: Capture) -> None:
     command = real(data_root, "cvdn", "PREVALENT_NDH_all_trusted40_val_seen_iter100", "CVDN/val_seen.json")
     trusted, strict = result(capsys, command), result(capsys, [*command, "--success", "end-panos"])
     assert {name for name in trusted if trusted[name] != strict[name]} <= {

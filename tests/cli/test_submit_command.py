@@ -60,9 +60,7 @@ def refusal(capsys: Capture, command: Sequence[str]) -> str:
 
 
 @pytest.mark.parametrize("task", ["r2r", "cvdn", "rxr", "reverie"])
-def test_a_submission_has_the_keys_and_types_of_its_server(
-    toy_root: Path, capsys: Capture, task: str
-) -> None:
+def test_submission_has_the_keys_and_types_of_its_server(toy_root: Path, capsys: Capture, task: str) -> None:
     episodes = read(toy_root, task)
     assert main(words(toy_root, task, write(stay(episodes)))) == 0
     out, err = capsys.readouterr()
@@ -88,7 +86,7 @@ def test_a_submission_has_the_keys_and_types_of_its_server(
     assert task != "rxr" or list(starts) == sorted(starts)
 
 
-def test_json_says_what_was_written(toy_root: Path, capsys: Capture) -> None:
+def test_json_output_describes_the_submission(toy_root: Path, capsys: Capture) -> None:
     episodes = read(toy_root, "reverie")
     for more, named in (({}, 0), ({"predObjId": "17"}, len(episodes))):
         assert main(words(toy_root, "reverie", write(stay(episodes, **more)), "--json")) == 0
@@ -130,7 +128,7 @@ def test_rxr_may_be_submitted_from_either_kind_of_id(toy_root: Path) -> None:
     assert Path("sub/out.json").read_bytes() == first
 
 
-def test_an_older_submission_is_replaced(toy_root: Path) -> None:
+def test_older_submission_is_replaced(toy_root: Path) -> None:
     Path("sub").mkdir()
     write("of an earlier run", "sub/out.json")
     assert main(words(toy_root, "r2r", write(stay(read(toy_root, "r2r"))))) == 0
@@ -188,7 +186,7 @@ def test_nothing_is_written_unless_everything_holds(
     refusal(capsys, command)
 
 
-def test_a_jump_is_refused(toy_root: Path, capsys: Capture) -> None:
+def test_jump_is_refused(toy_root: Path, capsys: Capture) -> None:
     episodes = read(toy_root, "cvdn")
     records = stay(episodes)
     far = next(row for row, each in enumerate(episodes) if len(each.reference_path) > 3)
@@ -206,7 +204,7 @@ def test_objects_are_given_everywhere_or_nowhere(toy_root: Path, capsys: Capture
     assert told == f"p.json: 1 of {len(records)} predictions have predObjId; give all or none"
 
 
-def test_an_object_that_is_no_number_is_refused(toy_root: Path, capsys: Capture) -> None:
+def test_object_that_is_no_number_is_refused(toy_root: Path, capsys: Capture) -> None:
     episodes = read(toy_root, "reverie")
     told = refusal(capsys, words(toy_root, "reverie", write(stay(episodes, predObjId="sofa"))))
     assert f"episode {episodes[0].episode_id}: 'sofa' cannot be written as predObjId" in told
@@ -223,9 +221,7 @@ def test_an_object_that_is_no_number_is_refused(toy_root: Path, capsys: Capture)
         (["--connectivity", "none"], "none: cannot be read as a connectivity folder"),
     ],
 )
-def test_a_choice_that_cannot_be_is_refused(
-    toy_root: Path, capsys: Capture, more: list[str], message: str
-) -> None:
+def test_invalid_options_are_refused(toy_root: Path, capsys: Capture, more: list[str], message: str) -> None:
     file = write(stay(read(toy_root, "r2r")))
     assert refusal(capsys, [*words(toy_root, "r2r", file), *more]).startswith(message)
 

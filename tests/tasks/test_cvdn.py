@@ -63,7 +63,7 @@ def write(tmp_path: Path, *records: dict[str, Any]) -> Path:
     return path
 
 
-def test_an_instance_is_an_episode_with_a_dialog(tmp_path: Path) -> None:
+def test_instance_is_an_episode_with_a_dialog(tmp_path: Path) -> None:
     (episode,) = read_cvdn(write(tmp_path, raw()))
     assert (episode.episode_id, episode.scene_id, episode.path_id) == ("149", "attic", "42")
     assert (episode.start, episode.heading) == ("a", 0.6)
@@ -79,16 +79,16 @@ def test_an_instance_is_an_episode_with_a_dialog(tmp_path: Path) -> None:
     ("history", "text"),
     [("target", "<TAR> trashcan"), ("last-answer", "<ORA> Turn right. <TAR> trashcan")],
 )
-def test_history_says_how_much_is_told(tmp_path: Path, history: Any, text: str) -> None:
+def test_history_selects_the_turns_of_the_instruction(tmp_path: Path, history: Any, text: str) -> None:
     assert read_cvdn(write(tmp_path, raw()), history=history)[0].instruction == text
 
 
 @pytest.mark.parametrize("history", ["all", "last-answer", "target"])
-def test_without_a_dialog_only_the_target_is_told(history: Any) -> None:
+def test_instruction_without_dialog_is_the_target(history: Any) -> None:
     assert dialog_text([], "lamp", history) == "<TAR> lamp"
 
 
-def test_an_unanswered_question_is_no_answer() -> None:
+def test_unanswered_question_is_no_answer() -> None:
     turns = [DialogTurn("oracle", "Left."), DialogTurn("navigator", "Sure?")]
     assert dialog_text(turns, "lamp", "last-answer") == "<ORA> Left. <TAR> lamp"
     assert dialog_text(turns[1:], "lamp", "last-answer") == "<TAR> lamp"
@@ -113,14 +113,14 @@ def test_supervision_chooses_the_reference_path(
 
 
 @pytest.mark.parametrize("supervision", get_args(Supervision))
-def test_a_test_instance_has_only_a_start(tmp_path: Path, supervision: Supervision) -> None:
+def test_test_instance_has_only_a_start(tmp_path: Path, supervision: Supervision) -> None:
     file = write(tmp_path, without(raw(), *TRAINING_ONLY))
     (episode,) = read_cvdn(file, supervision=supervision)
     assert episode.reference_path == ("a",) and episode.goal_withheld and episode.goals == ()
     assert episode.path_id == episode.episode_id == "149"
 
 
-def test_a_pre_encoded_instance_follows_the_rest_of_the_game(tmp_path: Path) -> None:
+def test_pre_encoded_instance_follows_the_rest_of_the_game(tmp_path: Path) -> None:
     (episode,) = read_cvdn(write(tmp_path, encoded()))
     assert (episode.episode_id, episode.path_id, episode.heading) == ("149", "149", 0.6)
     assert episode.tokens == (101, 7, 8, 102) and episode.instruction == ""
@@ -129,19 +129,21 @@ def test_a_pre_encoded_instance_follows_the_rest_of_the_game(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("nav_idx", [0, 2, 9])
-def test_a_game_that_continues_elsewhere_leaves_only_the_start(tmp_path: Path, nav_idx: int) -> None:
+def test_reference_path_is_the_start_if_the_game_goes_on_elsewhere(tmp_path: Path, nav_idx: int) -> None:
     (episode,) = read_cvdn(write(tmp_path, encoded(nav_idx=nav_idx)))
     assert episode.reference_path == ("a",)
     assert episode.goals == ("d", "e") and not episode.goal_withheld
 
 
-def test_a_pre_encoded_test_instance_has_only_a_start(tmp_path: Path) -> None:
+def test_pre_encoded_test_instance_has_only_a_start(tmp_path: Path) -> None:
     (episode,) = read_cvdn(write(tmp_path, without(encoded(), "end_panos")))
     assert episode.reference_path == ("a",) and episode.goal_withheld
 
 
 @pytest.mark.parametrize("choice", [{"history": "target"}, {"supervision": "planner"}])
-def test_a_pre_encoded_file_refuses_what_it_cannot_offer(tmp_path: Path, choice: dict[str, Any]) -> None:
+def test_pre_encoded_file_refuses_history_and_planner_supervision(
+    tmp_path: Path, choice: dict[str, Any]
+) -> None:
     with pytest.raises(ConfigError, match="raw NDH file"):
         read_cvdn(write(tmp_path, encoded()), **choice)
 
@@ -164,13 +166,13 @@ def test_a_pre_encoded_file_refuses_what_it_cannot_offer(tmp_path: Path, choice:
         ([], "holds no records"),
     ],
 )
-def test_a_bad_record_is_named(tmp_path: Path, records: list[dict[str, Any]], message: str) -> None:
+def test_bad_record_is_named(tmp_path: Path, records: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(DataError, match=f"val_seen.json: {message}"):
         read_cvdn(write(tmp_path, *records))
 
 
 @pytest.mark.parametrize(("size", "message"), [(0, "is empty"), (-30, "not valid json")])
-def test_an_incomplete_file_is_refused(tmp_path: Path, size: int, message: str) -> None:
+def test_incomplete_file_is_refused(tmp_path: Path, size: int, message: str) -> None:
     file = write(tmp_path, raw())
     file.write_bytes(file.read_bytes()[:size])
     with pytest.raises(DataError, match=message):
@@ -179,7 +181,7 @@ def test_an_incomplete_file_is_refused(tmp_path: Path, size: int, message: str) 
 
 @pytest.mark.real
 @pytest.mark.parametrize(("split", "human"), [("val_seen", 213), ("val_unseen", 544)])
-def test_every_supervision_can_be_walked(
+def test_paths_of_every_supervision_follow_edges(
     data_root: Path, real_graphs: dict[str, SceneGraph], split: str, human: int
 ) -> None:
     file = data_root / "CVDN" / f"{split}.json"

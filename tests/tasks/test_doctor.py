@@ -153,7 +153,7 @@ def test_examining_changes_nothing(root: Path) -> None:
     assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in root.rglob("*")} == before
 
 
-def test_a_task_of_ones_own_is_examined_too(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_defined_task_is_examined(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = dataclasses.replace(
         doctor.TASKS["r2r"],
         name="own",
@@ -225,7 +225,7 @@ def hamt_root(toy_root: Path, tmp_path: Path) -> Path:
     return root
 
 
-def test_the_layout_of_the_hamt_family_is_recognised(hamt_root: Path, toy_root: Path) -> None:
+def test_layout_of_the_hamt_family_is_recognised(hamt_root: Path, toy_root: Path) -> None:
     findings = examine(hamt_root, deep=True)
     assert faults(findings) == []
     found = {each.file: each.text for each in findings if each.level == "ok"}
@@ -265,7 +265,7 @@ def before(toy_root: Path) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("file", WHEN_REMOVED)
-def test_a_missing_file_is_what_it_is(root: Path, before: set[tuple[str, str]], file: str) -> None:
+def test_missing_file_is_reported(root: Path, before: set[tuple[str, str]], file: str) -> None:
     (root / file).unlink()
     after = examine(root)
     assert not [each for each in after if each.file == file and each.level == "ok"]
@@ -277,9 +277,7 @@ def test_a_missing_file_is_what_it_is(root: Path, before: set[tuple[str, str]], 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("file", WHEN_REMOVED)
-def test_a_damaged_file_is_a_fault_of_that_file(
-    toy_root: Path, tmp_path: Path, file: str, damage: str
-) -> None:
+def test_damaged_file_is_a_fault_of_that_file(toy_root: Path, tmp_path: Path, file: str, damage: str) -> None:
     root = part_of(toy_root, tmp_path, "connectivity", "R2R", file.split("/")[0])
     replace(root / file, DAMAGES[damage]((root / file).read_bytes()))
     assert faults(examine(root), file)
@@ -287,7 +285,7 @@ def test_a_damaged_file_is_a_fault_of_that_file(
 
 @pytest.mark.parametrize("file", [name for name in WHEN_REMOVED if name.endswith(".gz")])
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"[{}]"])
-def test_a_zipped_nothing_is_a_fault(toy_root: Path, tmp_path: Path, file: str, content: bytes) -> None:
+def test_empty_gzip_file_is_a_fault(toy_root: Path, tmp_path: Path, file: str, content: bytes) -> None:
     root = part_of(toy_root, tmp_path, "connectivity", file.split("/")[0])
     replace(root / file, gzip.compress(content))
     assert faults(examine(root), file)
@@ -296,12 +294,12 @@ def test_a_zipped_nothing_is_a_fault(toy_root: Path, tmp_path: Path, file: str, 
 @pytest.mark.parametrize(
     "file", [name for name in WHEN_REMOVED if name.split("/")[0] not in ("connectivity",)]
 )
-def test_damage_to_one_file_is_blamed_on_that_file_alone(root: Path, file: str) -> None:
+def test_damage_is_reported_for_the_damaged_file_only(root: Path, file: str) -> None:
     replace(root / file, b"damaged")
     only_fault(examine(root), file)
 
 
-def test_what_is_there_but_is_no_file_is_as_good_as_missing(slim: Path) -> None:
+def test_folder_instead_of_a_file_counts_as_missing(slim: Path) -> None:
     (slim / "rooms" / "viewpoint_rooms.json").unlink()
     (slim / "rooms" / "viewpoint_rooms.json").symlink_to(slim / "rooms" / "viewpoint_rooms.json")
     assert faults(examine(slim)) == []  # a broken link is as good as no file
@@ -328,7 +326,7 @@ def test_adjacency_that_is_not_symmetric_is_a_fault(slim: Path) -> None:
     assert "adjacency is not symmetric" in only_fault(examine(slim), VILLA)
 
 
-def test_a_scene_in_two_parts_is_a_fault(slim: Path) -> None:
+def test_scene_in_two_parts_is_a_fault(slim: Path) -> None:
     def edit(records: list[dict[str, Any]]) -> None:
         half = len(records) // 2
         for row, record in enumerate(records):
@@ -340,12 +338,12 @@ def test_a_scene_in_two_parts_is_a_fault(slim: Path) -> None:
     assert "not every viewpoint can be reached from every other" in faults(examine(slim), VILLA)
 
 
-def test_a_viewpoint_that_occurs_twice_is_a_fault(slim: Path) -> None:
+def test_viewpoint_that_occurs_twice_is_a_fault(slim: Path) -> None:
     change(slim / VILLA, lambda records: records[1].update(image_id=records[0]["image_id"]))
     assert "occurs twice" in only_fault(examine(slim), VILLA)
 
 
-def test_a_broken_graph_is_blamed_once_and_what_needs_it_is_not_checked(slim: Path) -> None:
+def test_broken_graph_is_reported_once_and_its_episodes_are_not_checked(slim: Path) -> None:
     replace(slim / VILLA, b"[")
     findings = examine(slim)
     only_fault(findings, VILLA)
@@ -367,14 +365,14 @@ def test_faults_elsewhere_are_found_although_a_graph_is_broken(slim: Path) -> No
     assert "'nowhere' is not in scene" in faults(examine(slim), "R2R/R2R_train.json")[0]
 
 
-def test_without_graphs_the_folder_is_blamed_once(slim: Path) -> None:
+def test_missing_graphs_are_reported_once(slim: Path) -> None:
     shutil.rmtree(slim / "connectivity")
     findings = examine(slim)
     assert "no connectivity folder" in only_fault(findings, "connectivity")
     assert any("paths not checked" in each.text for each in findings)
 
 
-def test_a_listed_scene_without_a_file_is_a_fault(slim: Path) -> None:
+def test_listed_scene_without_a_file_is_a_fault(slim: Path) -> None:
     replace(slim / "connectivity/scans.txt", b"toy-cottage\ntoy-house\ntoy-villa\ntoy-castle\n")
     assert only_fault(examine(slim), "connectivity/toy-castle_connectivity.json").startswith(
         "named in scans.txt"
@@ -382,13 +380,13 @@ def test_a_listed_scene_without_a_file_is_a_fault(slim: Path) -> None:
 
 
 @pytest.mark.parametrize(("listed", "more"), [("toy-cottage\ntoy-house", ""), ("", " and 2 more scenes")])
-def test_a_scene_that_is_not_listed_is_a_fault(slim: Path, listed: str, more: str) -> None:
+def test_scene_that_is_not_listed_is_a_fault(slim: Path, listed: str, more: str) -> None:
     replace(slim / "connectivity/scans.txt", listed.encode())
     fault = only_fault(examine(slim), "connectivity/scans.txt")
     assert fault.startswith("does not name scene 'toy-") and f"'{more}, which is here" in fault
 
 
-def test_a_list_that_is_not_text_does_not_hide_the_graphs(slim: Path) -> None:
+def test_list_that_is_not_text_does_not_hide_the_graphs(slim: Path) -> None:
     replace(slim / "connectivity/scans.txt", b"\xff\xfe")
     findings = examine(slim)
     assert "not UTF-8" in only_fault(findings, "connectivity/scans.txt")
@@ -406,21 +404,21 @@ TRAIN = {
 
 @pytest.mark.parametrize("task", TRAIN)
 @pytest.mark.parametrize("place", [0, 2, -1])
-def test_an_unknown_viewpoint_of_a_path_is_a_fault(slim: Path, task: str, place: int) -> None:
+def test_unknown_viewpoint_of_a_path_is_a_fault(slim: Path, task: str, place: int) -> None:
     change(slim / TRAIN[task], lambda records: records[1]["path"].__setitem__(place, "nowhere"))
     fault = only_fault(examine(slim), TRAIN[task])
     assert "episode" in fault and "viewpoint 'nowhere' is not in scene" in fault
 
 
 @pytest.mark.parametrize("task", TRAIN)
-def test_an_unknown_scene_is_a_fault(slim: Path, task: str) -> None:
+def test_unknown_scene_is_a_fault(slim: Path, task: str) -> None:
     change(slim / TRAIN[task], lambda records: records[0].update(scan="castle"))
     assert "scene 'castle' is unknown" in only_fault(examine(slim), TRAIN[task])
 
 
 @pytest.mark.parametrize("task", TRAIN)
 @pytest.mark.parametrize("reason", ["excluded", "isolated"])
-def test_a_viewpoint_that_cannot_be_stood_on_is_a_fault(slim: Path, task: str, reason: str) -> None:
+def test_excluded_viewpoint_in_a_path_is_a_fault(slim: Path, task: str, reason: str) -> None:
     graphs = read_scenes(slim / "connectivity")
     aside = {
         scene: name
@@ -440,18 +438,18 @@ def test_a_viewpoint_that_cannot_be_stood_on_is_a_fault(slim: Path, task: str, r
 
 
 @pytest.mark.parametrize("task", TRAIN)
-def test_a_path_with_a_jump_is_a_fault(slim: Path, task: str) -> None:
+def test_path_with_a_jump_is_a_fault(slim: Path, task: str) -> None:
     change(slim / TRAIN[task], lambda records: records[0]["path"].pop(1))
     assert "no edge leads from" in only_fault(examine(slim), TRAIN[task])
 
 
 @pytest.mark.parametrize("task", TRAIN)
-def test_an_id_that_occurs_twice_is_a_fault(slim: Path, task: str) -> None:
+def test_id_that_occurs_twice_is_a_fault(slim: Path, task: str) -> None:
     change(slim / TRAIN[task], lambda records: records.append(records[0]))
     assert "occurs twice" in only_fault(examine(slim), TRAIN[task])
 
 
-def test_a_faulty_path_of_r4r_is_a_fault(toy_root: Path, tmp_path: Path) -> None:
+def test_faulty_path_of_r4r_is_a_fault(toy_root: Path, tmp_path: Path) -> None:
     root, file = part_of(toy_root, tmp_path, "connectivity", "R4R"), "R4R/R4R_train.json"
     change(root / file, lambda records: records[5]["path"].insert(3, "nowhere"))
     fault = only_fault(examine(root), file)
@@ -459,7 +457,7 @@ def test_a_faulty_path_of_r4r_is_a_fault(toy_root: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("walk", ["player_path", "planner_path"])
-def test_every_walk_of_a_dialog_must_exist(slim: Path, walk: str) -> None:
+def test_every_path_of_a_dialog_is_checked(slim: Path, walk: str) -> None:
     """Whichever of the two the reference path is taken from."""
 
     def edit(records: list[dict[str, Any]]) -> None:
@@ -470,7 +468,7 @@ def test_every_walk_of_a_dialog_must_exist(slim: Path, walk: str) -> None:
     assert "'nowhere' is not in scene" in only_fault(examine(slim), "CVDN/val_seen.json")
 
 
-def test_an_unknown_end_panorama_is_a_fault(slim: Path) -> None:
+def test_unknown_end_panorama_is_a_fault(slim: Path) -> None:
     change(slim / "CVDN/val_seen.json", lambda records: records[0]["end_panos"].append("nowhere"))
     assert "'nowhere' is not in scene" in only_fault(examine(slim), "CVDN/val_seen.json")
 
@@ -495,7 +493,7 @@ def test_all_faulty_episodes_are_counted(slim: Path) -> None:
         ("reverie", {"objId": None}, "has no goal, unlike others; and 1 more episodes"),
     ],
 )
-def test_an_episode_that_lacks_something_is_a_fault(
+def test_episode_that_lacks_something_is_a_fault(
     slim: Path, task: str, values: dict[str, Any], oddity: str
 ) -> None:
     change(slim / TRAIN[task], lambda records: records[2].update(values))
@@ -503,24 +501,24 @@ def test_an_episode_that_lacks_something_is_a_fault(
     assert fault.startswith("episode ") and oddity in fault
 
 
-def test_a_dialog_without_an_end_among_others_is_a_fault(slim: Path) -> None:
+def test_dialog_without_an_end_among_others_is_a_fault(slim: Path) -> None:
     change(slim / "CVDN/val_seen.json", lambda records: records[3].update(end_panos=[]))
     fault = only_fault(examine(slim), "CVDN/val_seen.json")
     assert fault.endswith("has no goal, unlike others")
 
 
-def test_a_file_without_instructions_is_a_fault(slim: Path) -> None:
+def test_file_without_instructions_is_a_fault(slim: Path) -> None:
     change(slim / "R2R/R2R_test.json", lambda records: [record.update(instructions=[]) for record in records])
     assert only_fault(examine(slim), "R2R/R2R_test.json").endswith("no instructions; expected at least one")
 
 
-def test_a_record_of_the_wrong_type_is_named(slim: Path) -> None:
+def test_record_of_the_wrong_type_is_named(slim: Path) -> None:
     change(slim / "R2R/R2R_val_seen.json", lambda records: records[7].update(heading="north"))
     fault = only_fault(examine(slim), "R2R/R2R_val_seen.json")
     assert fault == "record 7: field 'heading': expected float, got str"
 
 
-def test_a_matterport_split_of_another_size_is_a_fault(slim: Path) -> None:
+def test_matterport_split_of_another_size_is_a_fault(slim: Path) -> None:
     """The toy houses under Matterport's kind of names: then the published sizes count."""
     renamed = {"toy-cottage": "AAAAAAAAAAA", "toy-house": "BBBBBBBBBBB", "toy-villa": "CCCCCCCCCCC"}
     for path in [*slim.glob("*/*.json"), slim / "connectivity/scans.txt"]:
@@ -542,7 +540,7 @@ def test_a_matterport_split_of_another_size_is_a_fault(slim: Path) -> None:
 # -- which tasks -----------------------------------------------------------------------------------------
 
 
-def test_a_missing_split_of_a_required_task_is_a_fault(slim: Path) -> None:
+def test_missing_split_of_a_required_task_is_a_fault(slim: Path) -> None:
     assert faults(examine(slim, tasks=["r2r"])) == []
     (slim / "R2R/R2R_test.json").unlink()
     assert faults(examine(slim)) == []
@@ -562,7 +560,7 @@ def test_splits_that_only_hamt_has_are_never_required(root: Path) -> None:
 
 
 @pytest.mark.parametrize(("task", "missing"), [("rxr", 1), ("cvdn", 2), ("prevalent", 1), ("reverie", 0)])
-def test_what_the_toy_world_lacks_of_a_required_task(slim: Path, task: str, missing: int) -> None:
+def test_missing_splits_of_a_required_task_in_the_toy_world(slim: Path, task: str, missing: int) -> None:
     assert len(faults(examine(slim, tasks=[task]), task)) == missing
 
 
@@ -583,7 +581,7 @@ def keys_of(seen: Path) -> list[str]:
     return [key for key in open_features(seen / TOY).keys if key in walked]
 
 
-def test_a_missing_key_is_a_fault(seen: Path) -> None:
+def test_missing_key_is_a_fault(seen: Path) -> None:
     key = keys_of(seen)[5]
     with features_of(seen) as file:
         del file[key]
@@ -609,7 +607,7 @@ def test_another_shape_in_one_key_is_a_fault(seen: Path, place: int, shape: tupl
     assert f"'{key}' has shape {shape}, most have (36, 36)" in faults(examine(seen), TOY)
 
 
-def test_a_group_in_place_of_features_is_a_fault(seen: Path) -> None:
+def test_group_in_place_of_features_is_a_fault(seen: Path) -> None:
     key = keys_of(seen)[9]
     with features_of(seen) as file:
         del file[key]
@@ -618,14 +616,14 @@ def test_a_group_in_place_of_features_is_a_fault(seen: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_is_no_number_is_a_fault(seen: Path, value: float) -> None:
+def test_non_finite_feature_is_a_fault(seen: Path, value: float) -> None:
     key = keys_of(seen)[5]
     with features_of(seen) as file:
         file[key][17, 3] = value
     assert only_fault(examine(seen), TOY) == f"'{key}' holds NaN or infinity in view 17; extract it again"
 
 
-def test_faulty_keys_are_counted_and_missing_ones_still_said(seen: Path) -> None:
+def test_faulty_and_missing_keys_are_counted(seen: Path) -> None:
     keys = keys_of(seen)
     with features_of(seen) as file:
         for key in keys[5:8]:
@@ -650,7 +648,7 @@ def test_outside_the_sample_only_the_deep_look_finds_a_fault(
     assert keys[-1] in only_fault(examine(seen), TOY)
 
 
-def test_what_is_no_number_in_packed_features_is_a_fault(seen: Path) -> None:
+def test_non_finite_packed_feature_is_a_fault(seen: Path) -> None:
     path = pack(open_features(seen / TOY), seen / "features" / "fast.npy")
     values = np.lib.format.open_memmap(path, mode="r+")
     values[3, 7, 0] = np.nan
@@ -676,7 +674,7 @@ def test_packed_features_without_their_index_are_a_fault(seen: Path) -> None:
         (lambda tour: tour.clear(), "is empty"),
     ],
 )
-def test_a_faulty_tour_is_a_fault(slim: Path, edit: Callable[[list[str]], object], message: str) -> None:
+def test_faulty_tour_is_a_fault(slim: Path, edit: Callable[[list[str]], object], message: str) -> None:
     file = "tours/tours_iVLN.json"
     change(slim / file, lambda splits: edit(next(iter(splits["train"].values()))[0]))
     fault = only_fault(examine(slim), file)
@@ -707,7 +705,7 @@ def test_objects_of_an_unknown_viewpoint_are_a_fault(slim: Path, key: str) -> No
     assert only_fault(examine(slim), file).startswith(f"'{key}' belongs to no viewpoint")
 
 
-def test_an_object_of_the_wrong_type_names_its_viewpoint(slim: Path) -> None:
+def test_object_of_the_wrong_type_names_its_viewpoint(slim: Path) -> None:
     file = "objects/reverie_objects.json.gz"
     key = next(key for key, seen in load(slim / file).items() if seen)
     change(slim / file, lambda objects: objects[key][0].pop("id"))
@@ -736,7 +734,7 @@ def test_faulty_rooms_are_a_fault(slim: Path, edit: Callable[[Any], object], mes
     assert message in only_fault(examine(slim), "rooms/viewpoint_rooms.json")
 
 
-def test_a_vocabulary_without_its_special_pieces_is_a_fault(slim: Path) -> None:
+def test_vocabulary_without_its_special_pieces_is_a_fault(slim: Path) -> None:
     text = (slim / "tokenizer/vocab.txt").read_bytes()
     replace(slim / "tokenizer/vocab.txt", text.replace(b"[SEP]\n", b""))
     assert "none is [SEP]" in only_fault(examine(slim), "tokenizer/vocab.txt")
@@ -745,7 +743,7 @@ def test_a_vocabulary_without_its_special_pieces_is_a_fault(slim: Path) -> None:
 # -- folders ---------------------------------------------------------------------------------------------
 
 
-def test_an_empty_folder_holds_nothing_that_we_know(tmp_path: Path) -> None:
+def test_empty_folder_holds_nothing_that_we_know(tmp_path: Path) -> None:
     findings = examine(tmp_path)
     assert [each.level for each in findings] == ["fault", "fault"]
     assert "no connectivity folder" in findings[0].text
@@ -761,7 +759,7 @@ def test_strange_files_change_nothing(slim: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nowhere", "file", "file/inside"])
-def test_what_is_no_folder_is_an_error(tmp_path: Path, name: str) -> None:
+def test_missing_data_folder_is_an_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("text")
     with pytest.raises(DataError, match=f"{name}: cannot be read as a data folder"):
         examine(tmp_path / name)
@@ -778,7 +776,7 @@ def open_root(toy_root: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("rights", [0o000, 0o444])
-def test_an_unreadable_folder_is_an_error(open_root: Path, rights: int) -> None:
+def test_unreadable_folder_is_an_error(open_root: Path, rights: int) -> None:
     open_root.chmod(rights)
     try:
         with without_rights(), pytest.raises(DataError, match="data folder .Permission denied"):
@@ -789,7 +787,7 @@ def test_an_unreadable_folder_is_an_error(open_root: Path, rights: int) -> None:
 
 @pytest.mark.parametrize("rights", [0o000, 0o444])
 @pytest.mark.parametrize("place", ["R2R", "CVDN", "features", "objects", "rooms", "tours", "tokenizer"])
-def test_an_unreadable_folder_inside_is_a_fault(open_root: Path, place: str, rights: int) -> None:
+def test_unreadable_folder_inside_is_a_fault(open_root: Path, place: str, rights: int) -> None:
     examine(open_root)  # what is loaded when first needed may lie where not everybody can read
     (open_root / place).chmod(rights)
     try:
@@ -800,7 +798,7 @@ def test_an_unreadable_folder_inside_is_a_fault(open_root: Path, place: str, rig
     assert only_fault(findings, place) == "cannot be read (Permission denied)"
 
 
-def test_an_unreadable_connectivity_folder_is_one_fault(open_root: Path) -> None:
+def test_unreadable_connectivity_folder_is_one_fault(open_root: Path) -> None:
     examine(open_root)
     (open_root / "connectivity").chmod(0o000)
     try:
@@ -835,7 +833,7 @@ def test_nothing_is_wrong_with_the_public_data(data_root: Path) -> None:
 
 
 @pytest.mark.real
-def test_a_public_vocabulary_cut_in_half_is_a_fault(data_root: Path, root: Path) -> None:
+def test_public_vocabulary_cut_in_half_is_a_fault(data_root: Path, root: Path) -> None:
     text = (data_root / "tokenizer" / "vocab.txt").read_bytes()
     replace(root / "tokenizer/vocab.txt", text[: len(text) // 2])
     assert "the last one cut off; BERT has 30,522" in only_fault(examine(root), "tokenizer/vocab.txt")

@@ -40,12 +40,12 @@ def test_every_shuffled_round_holds_every_episode_once(rng: np.random.Generator)
     assert len({tuple(each) for each in rounds}) > 1
 
 
-def test_a_lane_takes_its_scenes_whole_and_in_file_order(rng: np.random.Generator) -> None:
+def test_lane_runs_all_episodes_of_a_scene_in_file_order(rng: np.random.Generator) -> None:
     schedule = EpisodeQueue(EPISODES, "lanes", 1)
     assert [schedule.next(0, rng) for _ in range(7)] == [0, 1, 4, 2, 5, 3, 0]
 
 
-def test_a_finished_lane_takes_the_scene_that_waits_longest(rng: np.random.Generator) -> None:
+def test_finished_lane_takes_the_scene_that_waits_longest(rng: np.random.Generator) -> None:
     schedule = EpisodeQueue(EPISODES, "lanes", 2)
     # Slot 0: scene x. Slot 1: scene y, then z, and again y because x is still being walked.
     assert [schedule.next(slot, rng) for slot in (0, 1, 1, 1, 1, 0, 0)] == [0, 2, 5, 3, 2, 1, 4]
@@ -69,7 +69,7 @@ def test_lanes_never_share_a_scene(slots: int) -> None:
 
 
 @pytest.mark.parametrize("order", ["file", "lanes"])
-def test_a_restart_begins_with_the_first_episode(order: str, rng: np.random.Generator) -> None:
+def test_restart_begins_with_the_first_episode(order: str, rng: np.random.Generator) -> None:
     schedule = EpisodeQueue(EPISODES, order, 2)  # type: ignore[arg-type]
     slots = (0, 1, 1, 1, 0, 0, 1, 0, 1, 0, 1)
     before = [schedule.next(slot, rng) for slot in slots]

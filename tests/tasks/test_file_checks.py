@@ -34,12 +34,12 @@ def episode(number: int, path: str, scene: str = "line") -> Episode:
     )
 
 
-def test_walks_that_exist_are_no_fault(tmp_path: Path) -> None:
+def test_valid_paths_have_no_fault(tmp_path: Path) -> None:
     walks = [episode(0, "abcd"), episode(1, "dcb"), episode(2, "a"), episode(3, "aab")]
     assert find_invalid_path(walks, {"line": LINE}, tmp_path, missing=()) == ""
 
 
-def test_the_first_wrong_walk_is_told_and_the_rest_counted(tmp_path: Path) -> None:
+def test_first_invalid_path_is_described_and_others_counted(tmp_path: Path) -> None:
     walks = [
         episode(0, "abcd"),
         episode(1, "ac"),
@@ -53,14 +53,14 @@ def test_the_first_wrong_walk_is_told_and_the_rest_counted(tmp_path: Path) -> No
     assert "more" not in find_invalid_path(walks[:2], {"line": LINE}, tmp_path, missing=())
 
 
-def test_walks_in_lost_scenes_are_left_out(tmp_path: Path) -> None:
+def test_paths_in_missing_scenes_are_skipped(tmp_path: Path) -> None:
     walks = [episode(0, "xyz", "barn"), episode(1, "abcd")]
     assert "scene 'barn' is unknown" in find_invalid_path(walks, {"line": LINE}, tmp_path, missing=())
     assert find_invalid_path(walks, {"line": LINE}, tmp_path, missing={"barn"}) == ""
     assert find_invalid_path(walks, {}, tmp_path, missing=()) == ""
 
 
-def test_what_was_shown_to_the_people_of_a_dialog_is_walked_too(tmp_path: Path) -> None:
+def test_player_and_planner_paths_are_checked(tmp_path: Path) -> None:
     def dialog(player: str, planner: str) -> DialogEpisode:
         return DialogEpisode(
             episode_id="7",
@@ -91,7 +91,7 @@ def test_find_unusual_shapes_are_those_of_the_minority(tmp_path: Path) -> None:
     assert list(find_unusual_shapes(tmp_path / "f.npy")) == []
 
 
-def test_a_link_to_nowhere_has_an_odd_shape(tmp_path: Path) -> None:
+def test_link_to_nowhere_has_an_odd_shape(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.hdf5", "w") as file:
         file["a"] = file["b"] = np.zeros((36, 8))
         file["c"] = h5py.SoftLink("/nowhere")
@@ -104,7 +104,7 @@ def test_room_labels_are_keyed_like_features(tmp_path: Path) -> None:
     assert room_labels(path) == {"house_a": "k"}
 
 
-def test_a_vocabulary_must_end_where_it_ends(tmp_path: Path) -> None:
+def test_vocabulary_must_end_where_it_ends(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
     pieces = "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nchair"
     path.write_text(pieces + "\n")
@@ -114,7 +114,7 @@ def test_a_vocabulary_must_end_where_it_ends(tmp_path: Path) -> None:
         describe_vocabulary(path)
 
 
-def test_a_folder_is_closed_when_it_is_missing_or_none(tmp_path: Path) -> None:
+def test_missing_folder_and_file_have_a_reason(tmp_path: Path) -> None:
     assert unreadable_reason(tmp_path) is None
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("nowhere")
@@ -123,6 +123,6 @@ def test_a_folder_is_closed_when_it_is_missing_or_none(tmp_path: Path) -> None:
     assert unreadable_reason(tmp_path / "nowhere") == "No such file or directory"
 
 
-def test_an_error_is_said_without_its_file() -> None:
+def test_message_without_the_file_name() -> None:
     assert message_without(Path("a/b.json"), DataError("a/b.json: record 3: wrong")) == "record 3: wrong"
     assert message_without(Path("a/b.json"), DataError("c.json: wrong")) == "c.json: wrong"

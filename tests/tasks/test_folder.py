@@ -22,7 +22,7 @@ def names(root: Path, paths: list[Path]) -> list[str]:
     return [path.relative_to(root).as_posix() for path in paths]
 
 
-def test_a_folder_may_be_named_by_text(tmp_path: Path) -> None:
+def test_folder_may_be_named_by_text(tmp_path: Path) -> None:
     assert DataFolder(str(tmp_path)) == DataFolder(tmp_path)
 
 
@@ -32,7 +32,7 @@ def test_connectivity_is_found_in_both_layouts(tmp_path: Path, place: str) -> No
     assert DataFolder(tmp_path).connectivity == tmp_path / place
 
 
-def test_the_folder_per_kind_comes_first(tmp_path: Path) -> None:
+def test_folder_per_kind_comes_first(tmp_path: Path) -> None:
     for place in ("R2R/connectivity", "connectivity"):
         (tmp_path / place).mkdir(parents=True)
     folder = touch(tmp_path, "R2R/annotations/R2R_train_enc.json", "R2R/R2R_train.json")
@@ -41,7 +41,7 @@ def test_the_folder_per_kind_comes_first(tmp_path: Path) -> None:
     assert list(folder.splits("r2r").values()) == [tmp_path / "R2R" / "R2R_train.json"]
 
 
-def test_without_connectivity_the_places_looked_at_are_said(tmp_path: Path) -> None:
+def test_missing_connectivity_lists_the_searched_folders(tmp_path: Path) -> None:
     (tmp_path / "connectivity").touch()
     with pytest.raises(
         DataError, match="no connectivity folder; looked for connectivity and R2R/connectivity"
@@ -65,7 +65,7 @@ def test_published_splits_come_first_and_others_are_found_too(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_every_place_of_every_task_is_found(tmp_path: Path, task: str) -> None:
+def test_every_layout_of_every_task_is_found(tmp_path: Path, task: str) -> None:
     for number, pattern in enumerate(TASKS[task].files):
         folder = touch(tmp_path / str(number), pattern.format(split="val_seen"))
         assert list(folder.splits(task)) == ["val_seen"]
@@ -86,7 +86,7 @@ def test_feature_files_are_found_once_and_by_their_ending(tmp_path: Path) -> Non
     assert names(tmp_path, folder.features) == ["R2R/features/c.h5", "features/a.npy", "features/b.hdf5"]
 
 
-def test_the_other_files_are_found_or_absent(tmp_path: Path) -> None:
+def test_other_files_are_found_or_absent(tmp_path: Path) -> None:
     empty = DataFolder(tmp_path / "nowhere")
     assert (empty.objects, empty.rooms, empty.tours, empty.tokenizers, empty.features) == (
         *(None, None, None),

@@ -112,7 +112,7 @@ def begun(env: NavigationEnv, count: int, **reset: Any) -> list[str]:
 
 @pytest.mark.parametrize("order", ["file", "shuffled", "lanes"])
 @pytest.mark.parametrize("with_text", [False, True])
-def test_gymnasium_finds_no_fault(atlas: Atlas, order: Any, with_text: bool) -> None:
+def test_gymnasium_environment_checker_passes(atlas: Atlas, order: Any, with_text: bool) -> None:
     tokenizer = Vocabulary.build(episode.instruction for episode in EPISODES) if with_text else None
 
     def make(render_mode: str | None = None) -> NavigationEnv:
@@ -123,7 +123,7 @@ def test_gymnasium_finds_no_fault(atlas: Atlas, order: Any, with_text: bool) -> 
     check_env(env)
 
 
-def test_walking_the_reference_path_earns_its_length_and_the_prize_for_stopping(atlas: Atlas) -> None:
+def test_reference_path_earns_its_length_and_the_stop_reward(atlas: Atlas) -> None:
     env = NavigationEnv(atlas, EPISODES)
     rewards, (_, _, terminated, truncated, info) = walk(env, atlas, EPISODES[0], "abcd")
     assert rewards == [4.0, 4.0, 4.0, 2.0]
@@ -137,7 +137,7 @@ def test_walking_the_reference_path_earns_its_length_and_the_prize_for_stopping(
     ]
 
 
-def test_walking_away_costs_what_walking_back_earns(atlas: Atlas) -> None:
+def test_moving_away_costs_what_moving_back_earns(atlas: Atlas) -> None:
     env = NavigationEnv(atlas, EPISODES)
     rewards, _ = walk(env, atlas, EPISODES[3], "dcbabcb")
     assert rewards == [4.0, 4.0, -4.0, 4.0, -4.0, 4.0, 2.0]
@@ -182,7 +182,7 @@ def test_other_rewards(atlas: Atlas, reward: Any, good: list[float], bad: list[f
 
 
 @pytest.mark.parametrize("reward", ["progress", "success", "none"])
-def test_a_withheld_goal_rewards_nothing_and_is_not_told(atlas: Atlas, reward: Any) -> None:
+def test_withheld_goal_has_no_reward_and_no_distance(atlas: Atlas, reward: Any) -> None:
     episode = ask("test", "square", "a", goal_withheld=True)
     env = NavigationEnv(atlas, [episode], reward=reward)
     rewards, last = walk(env, atlas, episode, "ab")
@@ -192,7 +192,7 @@ def test_a_withheld_goal_rewards_nothing_and_is_not_told(atlas: Atlas, reward: A
     assert [pose[0] for pose in last[4]["trajectory"]] == ["a", "b"]
 
 
-def test_an_observation_is_the_panorama_padded_with_zeros(atlas: Atlas) -> None:
+def test_observation_is_the_panorama_padded_with_zeros(atlas: Atlas) -> None:
     env = NavigationEnv(atlas, EPISODES)
     observation, info = env.reset(options={"episode": "arms"})
     pose = atlas.begin(atlas.locate("star", ["w"]), heading=[0.3])
@@ -207,7 +207,7 @@ def test_an_observation_is_the_panorama_padded_with_zeros(atlas: Atlas) -> None:
     assert observation["kind"][:2].tolist() == [CANDIDATE, STOP]
 
 
-def test_info_tells_the_snapped_pose(atlas: Atlas) -> None:
+def test_info_has_the_snapped_pose(atlas: Atlas) -> None:
     env = NavigationEnv(atlas, EPISODES)
     _, info = env.reset(options={"episode": "arm"})
     assert (info["scene_id"], info["viewpoint"], info["view"], info["step"]) == ("star", "n", 18, 0)
@@ -221,7 +221,7 @@ def test_info_tells_the_snapped_pose(atlas: Atlas) -> None:
     assert info["elevation"] == pytest.approx(np.pi / 6)
 
 
-def test_the_mask_marks_exactly_the_actions_that_do_something(atlas: Atlas) -> None:
+def test_action_mask_marks_the_valid_actions(atlas: Atlas) -> None:
     env = NavigationEnv(atlas, EPISODES, max_steps=10**4)
     env.action_space.seed(3)
     _, info = env.reset(seed=3)
@@ -238,7 +238,7 @@ def test_the_mask_marks_exactly_the_actions_that_do_something(atlas: Atlas) -> N
             _, info = env.reset()
 
 
-def test_masked_samples_are_never_wasted(atlas: Atlas) -> None:
+def test_masked_samples_are_valid_actions(atlas: Atlas) -> None:
     env = NavigationEnv(atlas, EPISODES, order="shuffled")
     env.action_space.seed(4)
     _, info = env.reset(seed=4)
@@ -250,7 +250,7 @@ def test_masked_samples_are_never_wasted(atlas: Atlas) -> None:
             _, info = env.reset()
 
 
-def test_a_wasted_step_counts_but_leaves_no_trace(atlas: Atlas) -> None:
+def test_invalid_action_counts_as_a_step_without_a_move(atlas: Atlas) -> None:
     env = NavigationEnv(atlas, EPISODES, max_steps=3)
     before, _ = env.reset(options={"episode": "around"})
     after, reward, terminated, truncated, info = env.step(6)
@@ -271,7 +271,7 @@ def test_actions_outside_the_space_are_refused(atlas: Atlas, action: Any) -> Non
         env.step(action)
 
 
-def test_the_last_decision_truncates_unless_it_is_stop(atlas: Atlas) -> None:
+def test_last_decision_truncates_unless_it_is_stop(atlas: Atlas) -> None:
     env = NavigationEnv(atlas, EPISODES, max_steps=2)
     rewards, (_, _, terminated, truncated, info) = walk(env, atlas, EPISODES[6], "ab")
     assert (terminated, truncated, info["success"]) == (True, False, True)
@@ -284,7 +284,7 @@ def test_the_last_decision_truncates_unless_it_is_stop(atlas: Atlas) -> None:
     assert [pose[0] for pose in info["trajectory"]] == ["a", "b", "a"]
 
 
-def test_a_walk_that_runs_out_of_steps_is_judged_by_where_it_got(atlas: Atlas) -> None:
+def test_truncated_episode_is_judged_by_its_last_viewpoint(atlas: Atlas) -> None:
     env = NavigationEnv(atlas, EPISODES, max_steps=1)
     env.reset(options={"episode": "half"})
     _, reward, terminated, truncated, info = env.step(0)
@@ -303,7 +303,7 @@ def test_step_needs_a_reset_before_the_first_and_after_the_last(atlas: Atlas) ->
     env.step(0)
 
 
-def test_a_named_episode_leaves_the_order_alone(atlas: Atlas) -> None:
+def test_named_episode_leaves_the_order_alone(atlas: Atlas) -> None:
     env = NavigationEnv(atlas, EPISODES)
     assert begun(env, 2) == ["around", "straight"]
     assert begun(env, 2, options={"episode": "short"}) == ["short", "arm"]
@@ -321,7 +321,7 @@ def test_file_order_wraps_around_and_a_seed_starts_it_over(atlas: Atlas) -> None
     assert begun(env, 3, seed=1) == listed[:3]
 
 
-def test_the_same_seed_gives_the_same_shuffled_order(atlas: Atlas) -> None:
+def test_same_seed_gives_the_same_shuffled_order(atlas: Atlas) -> None:
     env, twin = (NavigationEnv(atlas, EPISODES, order="shuffled") for _ in range(2))
     first = begun(env, 14, seed=5)
     assert first == begun(twin, 14, seed=5) == begun(env, 14, seed=5)
@@ -329,7 +329,7 @@ def test_the_same_seed_gives_the_same_shuffled_order(atlas: Atlas) -> None:
     assert begun(env, 14, seed=6) != first
 
 
-def test_a_copy_walks_on_by_itself(atlas: Atlas) -> None:
+def test_copied_environment_is_independent(atlas: Atlas) -> None:
     env = NavigationEnv(atlas, EPISODES)
     env.reset()
     env.step(0)
@@ -355,7 +355,7 @@ def test_tokens_are_cut_or_filled_up(atlas: Atlas, keep: Any, kept: list[int]) -
     assert "tokens" not in NavigationEnv(atlas, episodes).reset()[0]
 
 
-def test_rendering_says_where_one_is_and_what_one_can_do(atlas: Atlas) -> None:
+def test_rendering_shows_state_and_actions(atlas: Atlas) -> None:
     env = NavigationEnv(atlas, EPISODES, render_mode="ansi")
     env.reset(options={"episode": "around"})
     env.step(0)
@@ -370,7 +370,7 @@ def test_rendering_says_where_one_is_and_what_one_can_do(atlas: Atlas) -> None:
     assert NavigationEnv(atlas, EPISODES).render() is None
 
 
-def test_rendering_does_not_betray_a_withheld_goal(atlas: Atlas) -> None:
+def test_rendering_hides_a_withheld_goal(atlas: Atlas) -> None:
     env = NavigationEnv(atlas, [ask("1", "square", "a", goal_withheld=True)], render_mode="ansi")
     with pytest.raises(ResetNeeded):
         env.render()
@@ -394,7 +394,7 @@ def test_options_out_of_range_are_refused(atlas: Atlas, options: Any, message: s
         NavigationEnv(atlas, EPISODES, **options)
 
 
-def test_what_cannot_be_walked_is_refused_at_once(atlas: Atlas) -> None:
+def test_invalid_episodes_are_refused_at_construction(atlas: Atlas) -> None:
     with pytest.raises(ConfigError, match="episodes: expected at least 1"):
         NavigationEnv(atlas, [])
     with pytest.raises(ConfigError, match="no features"):
@@ -434,7 +434,7 @@ def slot_of(batch: tuple[Any, ...], slot: int) -> tuple[Any, ...]:
     return {key: value[slot] for key, value in observations.items()}, *(x[slot].item() for x in middle), plain
 
 
-def test_the_spaces_are_those_of_one_agent_batched(atlas: Atlas) -> None:
+def test_spaces_are_those_of_one_agent_batched(atlas: Atlas) -> None:
     envs = NavigationVectorEnv(atlas, EPISODES, 3)
     single = NavigationEnv(atlas, EPISODES)
     assert envs.single_observation_space == single.observation_space
@@ -448,7 +448,7 @@ def test_the_spaces_are_those_of_one_agent_batched(atlas: Atlas) -> None:
     assert (rewards.dtype, terminations.dtype, truncations.dtype) == (np.float64, np.bool_, np.bool_)
 
 
-def test_every_slot_sees_what_an_agent_alone_would_see(atlas: Atlas) -> None:
+def test_vector_environment_equals_single_environments(atlas: Atlas) -> None:
     envs = NavigationVectorEnv(atlas, EPISODES, 4, autoreset_mode=AutoresetMode.DISABLED, max_steps=6)
     alone = [NavigationEnv(atlas, EPISODES, max_steps=6) for _ in range(4)]
     rng = np.random.default_rng(0)
@@ -499,7 +499,7 @@ def test_autoreset_keeps_the_contract_of_gymnasium(atlas: Atlas, mode: Autoreset
     assert ends > 20
 
 
-def test_the_step_after_the_end_begins_the_next_episode(atlas: Atlas) -> None:
+def test_step_after_the_end_begins_the_next_episode(atlas: Atlas) -> None:
     envs = NavigationVectorEnv(atlas, EPISODES, 2)
     assert envs.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
     envs.reset()  # 'around' and 'straight', both with one candidate at the start
@@ -529,7 +529,7 @@ def test_without_autoreset_an_ended_slot_must_be_reset(atlas: Atlas) -> None:
     assert envs.step([0, 0])[4]["step"].tolist() == [1, 2]
 
 
-def test_a_reset_that_hides_the_last_observation_is_refused(atlas: Atlas) -> None:
+def test_reset_that_hides_the_last_observation_is_refused(atlas: Atlas) -> None:
     with pytest.raises(ConfigError, match="SAME_STEP.*memory"):
         NavigationVectorEnv(atlas, EPISODES, 2, autoreset_mode=AutoresetMode.SAME_STEP)
 
@@ -537,14 +537,14 @@ def test_a_reset_that_hides_the_last_observation_is_refused(atlas: Atlas) -> Non
 @pytest.mark.parametrize(
     "mask", [[True], [1, 0], [[True, False]], [False, False]], ids=["short", "integers", "nested", "none"]
 )
-def test_reset_masks_that_make_no_sense_are_refused(atlas: Atlas, mask: Any) -> None:
+def test_invalid_reset_masks_are_refused(atlas: Atlas, mask: Any) -> None:
     envs = NavigationVectorEnv(atlas, EPISODES, 2)
     envs.reset()
     with pytest.raises(ConfigError, match="reset_mask: expected 2 booleans"):
         envs.reset(options={"reset_mask": np.array(mask)})
 
 
-def test_resets_that_would_confuse_the_order_are_refused(atlas: Atlas) -> None:
+def test_partial_resets_with_a_seed_are_refused(atlas: Atlas) -> None:
     envs = NavigationVectorEnv(atlas, EPISODES, 2)
     first = {"reset_mask": np.array([True, False])}
     with pytest.raises(ResetNeeded):
@@ -562,7 +562,7 @@ def test_resets_that_would_confuse_the_order_are_refused(atlas: Atlas) -> None:
         NavigationVectorEnv(atlas, EPISODES, 0)
 
 
-def test_lanes_never_let_two_agents_into_the_same_scene(atlas: Atlas) -> None:
+def test_lanes_never_share_a_scene(atlas: Atlas) -> None:
     envs = NavigationVectorEnv(atlas, EPISODES, 2, order="lanes", max_steps=4)
     rng = np.random.default_rng(2)
     _, infos = envs.reset(seed=0)
@@ -585,7 +585,7 @@ def test_fewer_episodes_than_slots_are_repeated(atlas: Atlas) -> None:
 
 
 @pytest.mark.parametrize("order", ["file", "shuffled", "lanes"])
-def test_the_same_seed_gives_the_same_batches(atlas: Atlas, order: Any) -> None:
+def test_same_seed_gives_the_same_batches(atlas: Atlas, order: Any) -> None:
     envs = [NavigationVectorEnv(atlas, EPISODES, 3, order=order, max_steps=4) for _ in range(2)]
     envs[0].reset(seed=1)  # a past that must not matter
     envs[0].step([1, 0, 0])
@@ -597,7 +597,7 @@ def test_the_same_seed_gives_the_same_batches(atlas: Atlas, order: Any) -> None:
         results = [each.step(actions) for each in envs]
 
 
-def test_what_was_returned_is_never_overwritten(atlas: Atlas) -> None:
+def test_returned_arrays_are_never_overwritten(atlas: Atlas) -> None:
     vocabulary = Vocabulary.build(episode.instruction for episode in EPISODES)
     envs = NavigationVectorEnv(atlas, EPISODES, 3, tokenizer=vocabulary, max_steps=3)
     rng = np.random.default_rng(3)
@@ -631,7 +631,7 @@ def registered() -> Iterator[None]:
     del gymnasium.registry[ENV_ID]
 
 
-def test_a_data_folder_makes_an_environment(toy_root: Path) -> None:
+def test_data_folder_makes_an_environment(toy_root: Path) -> None:
     tokenizer = WordPiece.read(toy_root / "tokenizer" / "vocab.txt")
     env = make_env(toy_root, task="cvdn", split="val_unseen", tokenizer=tokenizer)
     observation, info = env.reset(seed=0)
@@ -643,7 +643,7 @@ def test_a_data_folder_makes_an_environment(toy_root: Path) -> None:
     assert short.step(0)[3] is True
 
 
-def test_gymnasium_makes_it_by_name(toy_root: Path, registered: None) -> None:
+def test_gymnasium_make_finds_the_registered_environments(toy_root: Path, registered: None) -> None:
     env = gymnasium.make(ENV_ID, folder=toy_root, task="r2r", split="val_seen", render_mode="ansi")
     check_env(env.unwrapped)
     envs = gymnasium.make_vec(ENV_ID, num_envs=2, folder=toy_root, split="val_seen", order="lanes")
@@ -651,7 +651,7 @@ def test_gymnasium_makes_it_by_name(toy_root: Path, registered: None) -> None:
     assert envs.reset(seed=0)[0] in envs.observation_space
 
 
-def test_folders_that_lack_something_are_named(toy_root: Path, tmp_path: Path) -> None:
+def test_missing_task_split_and_features_are_reported(toy_root: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="task 'r3r' is unknown"):
         make_env(toy_root, task="r3r")
     with pytest.raises(DataError, match=r"no split 'val' of r2r; splits that are here: train, "):
@@ -667,7 +667,7 @@ def test_folders_that_lack_something_are_named(toy_root: Path, tmp_path: Path) -
 
 
 @pytest.mark.real
-def test_real_reference_paths_lead_to_success(data_root: Path, real_graphs: dict[str, SceneGraph]) -> None:
+def test_real_reference_paths_succeed(data_root: Path, real_graphs: dict[str, SceneGraph]) -> None:
     episodes = read_r2r(data_root / "R2R" / "R2R_val_unseen.json")[::120][:20]
     atlas = with_features([real_graphs[scene] for scene in sorted({each.scene_id for each in episodes})])
     env = NavigationEnv(atlas, episodes)

@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_untouched_folder_has_no_damage(folder: Path) -> None:
+def test_untouched_folder_has_no_damage(folder: Path) -> None:
     assert list(check_manifest(folder)) == []
 
 
@@ -62,13 +62,13 @@ def test_one_bit_in_the_middle_is_noticed(folder: Path) -> None:
     assert [damage.file for damage in check_manifest(folder)] == ["deep/a.bin"]
 
 
-def test_a_folder_in_the_place_of_a_file_is_noticed(folder: Path) -> None:
+def test_folder_instead_of_a_file_is_damage(folder: Path) -> None:
     (folder / "empty.txt").unlink()
     (folder / "empty.txt").mkdir()
     assert [damage.file for damage in check_manifest(folder)] == ["empty.txt"]
 
 
-def test_what_came_later_is_not_looked_at(folder: Path) -> None:
+def test_new_files_are_ignored(folder: Path) -> None:
     (folder / "notes.txt").write_text("mine")
     assert list(check_manifest(folder)) == []
 
@@ -90,7 +90,7 @@ def test_no_manifest_is_an_error(tmp_path: Path) -> None:
         ('{"format": "esceme-manifest-9", "files": {}}', "format 'esceme-manifest-9', expected"),
     ],
 )
-def test_a_malformed_manifest_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_malformed_manifest_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / NAME).write_text(text)
     with pytest.raises(DataError, match=message) as caught:
         list(check_manifest(tmp_path))

@@ -58,7 +58,7 @@ def test_every_instruction_is_an_episode(tmp_path: Path) -> None:
     assert (first.language, first.object_id) == ("en", None)
 
 
-def test_a_pre_encoded_file_adds_the_stored_ids(tmp_path: Path) -> None:
+def test_pre_encoded_file_adds_the_stored_ids(tmp_path: Path) -> None:
     plain, stored = read_r2r(write(tmp_path, walk())), read_r2r(write(tmp_path, encoded()))
     assert [each.tokens for each in stored] == [(101, 2175, 102), (101, 7, 8, 102), (101, 102)]
     assert [each.instruction for each in stored] == [each.instruction for each in plain]
@@ -66,7 +66,7 @@ def test_a_pre_encoded_file_adds_the_stored_ids(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 7])
-def test_a_path_may_have_any_number_of_instructions(tmp_path: Path, count: int) -> None:
+def test_path_may_have_any_number_of_instructions(tmp_path: Path, count: int) -> None:
     record = walk(instructions=[f"Go {k}." for k in range(count)])
     assert [each.episode_id for each in read_r2r(write(tmp_path, record))] == [
         f"4332_{k}" for k in range(count)
@@ -79,7 +79,7 @@ def test_path_ids_may_be_text(tmp_path: Path) -> None:
     ]
 
 
-def test_a_start_alone_is_a_test_episode(tmp_path: Path) -> None:
+def test_start_alone_is_a_test_episode(tmp_path: Path) -> None:
     episodes = read_r2r(write(tmp_path, without(walk(path=["a"]), "distance"), walk(5)))
     assert [each.goal_withheld for each in episodes] == [True] * 3 + [False] * 3
     assert episodes[0].start == episodes[0].goal == "a"
@@ -113,7 +113,7 @@ def test_other_keys_are_ignored_and_gzip_is_unpacked(tmp_path: Path) -> None:
         ([], "holds no records"),
     ],
 )
-def test_a_bad_record_is_named(tmp_path: Path, records: list[dict[str, Any]], message: str) -> None:
+def test_bad_record_is_named(tmp_path: Path, records: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(DataError, match=f"R2R_val.json: {message}"):
         read_r2r(write(tmp_path, *records))
 
@@ -122,7 +122,7 @@ def test_a_bad_record_is_named(tmp_path: Path, records: list[dict[str, Any]], me
     ("content", "message"),
     [(b"", "is empty"), (b'[{"scan": "at', "not valid json"), (b"{}", "expected array, got object")],
 )
-def test_an_incomplete_file_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_incomplete_file_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     file = tmp_path / "R2R_val.json"
     file.write_bytes(content)
     with pytest.raises(DataError, match=f"R2R_val.json: .*{message}"):
@@ -139,7 +139,7 @@ def test_an_incomplete_file_is_refused(tmp_path: Path, content: bytes, message: 
         ("test", {3: 1391}, 0),
     ],
 )
-def test_real_paths_can_be_walked(
+def test_real_paths_follow_edges(
     data_root: Path, real_graphs: dict[str, SceneGraph], split: str, instructions: dict[int, int], longer: int
 ) -> None:
     file = data_root / "R2R" / f"R2R_{split}.json"

@@ -42,7 +42,7 @@ def joined(*walks: R2RRecord) -> list[str]:
     return ["".join(record.path) for record in join_paths(walks, GRAPHS)]
 
 
-def test_walks_are_joined_by_the_shortest_way_between_them() -> None:
+def test_paths_are_joined_by_the_shortest_path() -> None:
     first = walk(71, "abc", "Up. ", "Climb", heading=1.25)
     second = walk(35, "pq", "Wait.", "Stop. ", "Halt", heading=2.5)
     (record,) = join_paths([first, second], GRAPHS)
@@ -62,12 +62,12 @@ def test_exactly_three_metres_join_and_more_do_not() -> None:
     assert joined(walk(1, "abc"), walk(2, "qp")) == []  # 3.5 m
 
 
-def test_a_junction_is_not_doubled() -> None:
+def test_junction_is_not_doubled() -> None:
     # pq then qp share q, qp then pq share p.
     assert joined(walk(1, "pq"), walk(2, "qp")) == ["pqp", "qpq"]
 
 
-def test_a_walk_is_not_joined_with_itself() -> None:
+def test_path_is_not_joined_with_itself() -> None:
     assert joined(walk(1, "pq")) == []  # though it ends 0.5 m from its start
     assert joined(walk(1, "pqp")) == []
 
@@ -98,12 +98,12 @@ def test_scenes_are_kept_apart() -> None:
         ("Go up.", " Wait.", "Go up.  Wait."),
     ],
 )
-def test_a_space_is_put_only_where_there_is_none(first: str, second: str, text: str) -> None:
+def test_space_is_put_only_where_there_is_none(first: str, second: str, text: str) -> None:
     (record,) = join_paths([walk(1, "abc", first), walk(2, "pq", second)], GRAPHS)
     assert record.instructions == [text]
 
 
-def test_parts_that_no_way_joins_are_left_apart() -> None:
+def test_disconnected_paths_are_not_joined() -> None:
     places = {"a": (0.0, 0.0, 0.0), "b": (0.0, 2.0, 0.0), "p": (1.0, 0.0, 0.0), "q": (1.0, 2.0, 0.0)}
     divided = {"attic": SceneGraph.build("attic", places, [("a", "b"), ("p", "q")])}
     assert list(join_paths([walk(1, "ab"), walk(2, "pq")], divided)) == []
@@ -124,7 +124,7 @@ def test_progress_can_be_watched() -> None:
     assert seen == [1, 2]
 
 
-def test_what_is_joined_is_an_r2r_file_again(tmp_path: Path) -> None:
+def test_joined_paths_are_a_valid_r2r_file(tmp_path: Path) -> None:
     made = list(join_paths([walk(1, "abc", "Up. ", "Climb. "), walk(2, "pq", "Wait.")], GRAPHS))
     write_json(tmp_path / "R4R_val.json", made)
     assert set(json.loads((tmp_path / "R4R_val.json").read_text())[0]) == {
@@ -146,7 +146,7 @@ def test_what_is_joined_is_an_r2r_file_again(tmp_path: Path) -> None:
         ({"heading": None}, "record 1: field 'heading'"),
     ],
 )
-def test_walks_that_cannot_be_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_invalid_paths_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     good = {"scan": "attic", "path_id": 4, "path": ["a", "b"], "heading": 0.0, "instructions": ["Go."]}
     file = tmp_path / "R2R_val_seen.json"
     file.write_text(json.dumps([good, {**good, "path_id": 5, **changes}]))
@@ -163,7 +163,7 @@ def test_walks_that_cannot_be_are_named(tmp_path: Path, changes: dict[str, Any],
         ("val_unseen", 5_026, 45_234, 6, 15),
     ],
 )
-def test_real_r4r_has_its_size_and_can_be_walked(
+def test_real_r4r_has_its_size_and_follows_edges(
     data_root: Path,
     real_graphs: dict[str, SceneGraph],
     split: str,

@@ -42,7 +42,7 @@ def test_each_instruction_is_an_episode_about_an_object(tmp_path: Path) -> None:
     assert first.reference_path == ("a", "b") and not first.goal_withheld
 
 
-def test_a_test_record_hides_the_object_and_the_way(tmp_path: Path) -> None:
+def test_test_record_withholds_object_and_path(tmp_path: Path) -> None:
     public = {
         "id": "227",
         "path": ["a"],
@@ -65,13 +65,13 @@ def test_a_test_record_hides_the_object_and_the_way(tmp_path: Path) -> None:
         ([], "holds no records"),
     ],
 )
-def test_a_bad_record_is_named(tmp_path: Path, records: list[dict[str, Any]], message: str) -> None:
+def test_bad_record_is_named(tmp_path: Path, records: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(DataError, match=f"v2_REVERIE_val.json: {message}"):
         read_reverie(write(tmp_path, records))
 
 
 @pytest.mark.parametrize(("size", "message"), [(0, "is empty"), (-3, "not valid json")])
-def test_an_incomplete_file_is_refused(tmp_path: Path, size: int, message: str) -> None:
+def test_incomplete_file_is_refused(tmp_path: Path, size: int, message: str) -> None:
     file = write(tmp_path, [record()])
     file.write_bytes(file.read_bytes()[:size])
     with pytest.raises(DataError, match=message):
@@ -89,12 +89,12 @@ def test_objects_are_sets_of_ids_per_viewpoint(tmp_path: Path, name: str) -> Non
     ("value", "message"),
     [({}, "lists no viewpoints"), ({"attic_a": [{"name": "lamp"}]}, "id"), ([record()], "expected object")],
 )
-def test_a_bad_object_file_is_refused(tmp_path: Path, value: object, message: str) -> None:
+def test_bad_object_file_is_refused(tmp_path: Path, value: object, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read_objects(write(tmp_path, value, "objects.json"))
 
 
-def test_a_truncated_object_file_is_damaged(tmp_path: Path) -> None:
+def test_truncated_object_file_is_damaged(tmp_path: Path) -> None:
     file = write(tmp_path, {"attic_a": []}, "objects.json.gz")
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(DataError, match="damaged gzip"):
@@ -102,9 +102,7 @@ def test_a_truncated_object_file_is_damaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-def test_the_real_walks_exist_and_end_near_their_objects(
-    data_root: Path, real_graphs: dict[str, SceneGraph]
-) -> None:
+def test_real_paths_end_near_their_objects(data_root: Path, real_graphs: dict[str, SceneGraph]) -> None:
     objects = read_objects(data_root / "objects" / "reverie_objects.json.gz")
     assert len(objects) == 10567 and sum(map(len, objects.values())) == 38293
     assert sum(not found for found in objects.values()) == 2385

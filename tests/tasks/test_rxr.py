@@ -52,7 +52,7 @@ def test_pre_encoded_ids_are_kept_whole(tmp_path: Path) -> None:
     assert read_rxr(file)[0].tokens == tuple(ids)
 
 
-def test_a_test_record_has_its_instruction_id_and_a_withheld_goal(tmp_path: Path) -> None:
+def test_test_record_has_its_instruction_id_and_a_withheld_goal(tmp_path: Path) -> None:
     file = write(tmp_path / "rxr_test_guide.jsonl", record(26, path_id=None, path=["a"]))
     (episode,) = read_rxr(file)
     assert (episode.episode_id, episode.path_id) == ("26", "26")
@@ -84,9 +84,7 @@ def test_languages_are_chosen_by_tag_or_first_part(
 
 
 @pytest.mark.parametrize("languages", [["fr"], ["en", "fr"], ["e"], ["en-GB"]])
-def test_an_absent_language_is_answered_with_those_present(
-    three_languages: Path, languages: list[str]
-) -> None:
+def test_absent_language_is_answered_with_those_present(three_languages: Path, languages: list[str]) -> None:
     with pytest.raises(DataError, match=f"'{languages[-1]}'; the file holds en-IN, en-US, hi-IN, te-IN"):
         read_rxr(three_languages, languages=languages)
 
@@ -108,26 +106,26 @@ def test_choosing_no_language_is_refused(three_languages: Path) -> None:
         ({"instruction_id": 26}, "episode id '11_26' occurs twice"),
     ],
 )
-def test_a_bad_record_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_bad_record_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     bad = {key: value for key, value in {**record(27), **changes}.items() if value is not None}
     with pytest.raises(DataError, match=f"rxr.jsonl: {message}"):
         read_rxr(write(tmp_path / "rxr.jsonl", record(26), bad))
 
 
-def test_a_truncated_line_is_named(tmp_path: Path) -> None:
+def test_truncated_line_is_named(tmp_path: Path) -> None:
     file = write(tmp_path / "rxr.jsonl", record(26), record(27))
     file.write_bytes(file.read_bytes()[:-40])
     with pytest.raises(DataError, match="line 2: not valid json"):
         read_rxr(file)
 
 
-def test_a_truncated_gzip_file_is_damaged(tmp_path: Path) -> None:
+def test_truncated_gzip_file_is_damaged(tmp_path: Path) -> None:
     file = write(tmp_path / "rxr.jsonl.gz", record(26))
     file.write_bytes(file.read_bytes()[:-12])
     with pytest.raises(DataError, match="damaged gzip"):
         read_rxr(file)
 
 
-def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+def test_empty_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no records"):
         read_rxr(write(tmp_path / "rxr.jsonl"))

@@ -22,7 +22,7 @@ EPISODE = Episode(
 ENCODED = replace(EPISODE, tokens=(101, 7, 8, 102))
 
 
-def test_a_split_has_checked_episodes_and_the_graphs_of_their_scenes(toy_root: Path) -> None:
+def test_split_has_checked_episodes_and_the_graphs_of_their_scenes(toy_root: Path) -> None:
     split = load_split(DataFolder(toy_root), "r2r", "val_unseen")
     assert split.task.name == "r2r" and split.annotations == toy_root / "R2R" / "R2R_val_unseen.json"
     assert list(split.graphs) == sorted({episode.scene_id for episode in split.episodes})
@@ -30,7 +30,7 @@ def test_a_split_has_checked_episodes_and_the_graphs_of_their_scenes(toy_root: P
     assert all(graph is split.graphs[scene] for scene, graph in again.graphs.items())
 
 
-def test_a_missing_folder_or_split_is_named(toy_root: Path) -> None:
+def test_missing_folder_or_split_is_named(toy_root: Path) -> None:
     with pytest.raises(DataError, match="nowhere: no such folder; say where the data is with --data"):
         load_split(DataFolder("nowhere"), "r2r", "train")
     message = "no split 'dev' of r2r; splits that are here: train, .*; looked for R2R/R2R_dev.json or "

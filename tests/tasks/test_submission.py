@@ -102,12 +102,12 @@ def test_every_id_key_and_container_is_read(
 
 
 @pytest.mark.parametrize(("value", "object_id"), [(402, "402"), ("402", "402"), (0, "0"), (None, None)])
-def test_a_prediction_may_name_an_object(tmp_path: Path, value: object, object_id: str | None) -> None:
+def test_prediction_may_name_an_object(tmp_path: Path, value: object, object_id: str | None) -> None:
     file = write(tmp_path, {"instr_id": "1_0", "trajectory": ["a"], "predObjId": value})
     assert read_predictions(file)["1_0"].object_id == object_id
 
 
-def test_a_path_has_its_turns_on_the_spot_merged() -> None:
+def test_path_has_its_turns_on_the_spot_merged() -> None:
     assert went("aabbbcbba").path == ("a", "b", "c", "b", "a")
     assert went("a").path == ("a",)
 
@@ -146,7 +146,7 @@ def test_a_path_has_its_turns_on_the_spot_merged() -> None:
         ([], "holds no records"),
     ],
 )
-def test_a_bad_record_is_named(tmp_path: Path, records: list[Any], message: str) -> None:
+def test_bad_record_is_named(tmp_path: Path, records: list[Any], message: str) -> None:
     with pytest.raises(DataError, match=f"preds.json: {message}"):
         read_predictions(write(tmp_path, *records))
 
@@ -165,14 +165,14 @@ def test_a_bad_record_is_named(tmp_path: Path, records: list[Any], message: str)
         ("p.json.gz", gzip.compress(b"[1, 2, 3]" * 99, mtime=0)[:-9], "damaged gzip file"),
     ],
 )
-def test_a_file_of_another_kind_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_file_of_another_kind_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=rf"{name}: {message}"):
         read_predictions(tmp_path / name)
 
 
 @pytest.mark.parametrize(("place", "message"), [("", "cannot be read"), ("none.json", "no such file")])
-def test_a_file_that_is_none_is_refused(tmp_path: Path, place: str, message: str) -> None:
+def test_missing_prediction_file_is_refused(tmp_path: Path, place: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read_predictions(tmp_path / place)
 
@@ -226,7 +226,7 @@ def test_rxr_episodes_go_by_their_instruction_as_well() -> None:
     assert match_predictions([asked("7", path_id="7")], named("7"), TASKS["rxr"], file="p")
 
 
-def test_an_episode_cannot_be_predicted_under_two_names() -> None:
+def test_two_predictions_of_one_episode_are_refused() -> None:
     with pytest.raises(DataError, match="p.json: episode 12_7 is predicted twice, once as '7'"):
         match_predictions([asked("12_7")], named("12_7", "7"), TASKS["rxr"], file="p.json")
 
@@ -249,11 +249,11 @@ def test_an_episode_cannot_be_predicted_under_two_names() -> None:
         ("abi", "viewpoint 'i' of scene 'house' has no edge to any other"),
     ],
 )
-def test_a_walk_starts_at_the_start_and_keeps_to_the_edges(walk: str, problem: str | None) -> None:
+def test_prediction_begins_at_the_start_and_follows_edges(walk: str, problem: str | None) -> None:
     assert find_fault(asked(), went(walk), GRAPHS) == problem
 
 
-def test_an_unknown_scene_is_a_problem() -> None:
+def test_unknown_scene_is_a_problem() -> None:
     assert "scene 'barn' is unknown" in str(find_fault(asked(scene_id="barn"), went("abc"), GRAPHS))
 
 
@@ -265,7 +265,7 @@ def told(faults: int) -> list[str]:
     return [line.strip() for line in str(refused.value).splitlines()]
 
 
-def test_faults_are_told_together() -> None:
+def test_faults_are_listed_in_one_message() -> None:
     fault = "no edge leads from 'a' to 'c' in scene 'house'"
     assert told(1) == [f"p.json: episode 1_0: {fault}"]
     assert told(2) == ["p.json: 2 faulty predictions", f"episode 1_0: {fault}", f"episode 3_0: {fault}"]
@@ -274,7 +274,7 @@ def test_faults_are_told_together() -> None:
     assert told(13)[0::11] == ["p.json: 13 faulty predictions", "... and 3 more"]
 
 
-def test_sound_walks_pass() -> None:
+def test_valid_predictions_pass() -> None:
     check_predictions([(asked(), went("abc")), (asked("2_0"), went("a", "2_0"))], GRAPHS, file="p.json")
 
 
@@ -334,7 +334,7 @@ def test_reverie_takes_an_object_besides(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("task", "name"), [("r2r", "1_0"), ("cvdn", "149"), ("rxr", "12_7")])
-def test_other_servers_are_told_of_no_object(tmp_path: Path, task: str, name: str) -> None:
+def test_only_reverie_submissions_have_objects(tmp_path: Path, task: str, name: str) -> None:
     (record,) = submitted(tmp_path, task, [(asked(name), Prediction(name, POSES, object_id="sofa"))])
     assert "predObjId" not in record
 
@@ -342,7 +342,7 @@ def test_other_servers_are_told_of_no_object(tmp_path: Path, task: str, name: st
 TURN = math.pi / 6
 
 
-def test_missing_headings_are_those_of_the_walk(tmp_path: Path) -> None:
+def test_missing_headings_follow_from_the_moves(tmp_path: Path) -> None:
     # 80° snaps to 90°; then each move is made in the view that shows the next viewpoint, and kept (spec A.4).
     (record,) = submitted(tmp_path, "r2r", [(asked(heading=math.radians(80)), went("abcd"))])
     assert [name for name, _, _ in record["trajectory"]] == list("abcd")
@@ -359,7 +359,7 @@ def test_headings_are_filled_in_as_the_candidates_have_them(tmp_path: Path) -> N
         assert (heading, elevation) == pytest.approx((view % 12 * TURN, (view // 12 - 1) * TURN))
 
 
-def test_what_is_stated_is_kept_and_standing_still_turns_nobody(tmp_path: Path) -> None:
+def test_given_angles_are_kept_and_repeated_viewpoints_keep_the_pose(tmp_path: Path) -> None:
     stands = (
         TrajectoryPoint("a"),
         TrajectoryPoint("a", 1.25),
@@ -391,7 +391,7 @@ WALKS = ["a", "ab", "abcd", "aabccb", "abcba"]
 
 
 @pytest.mark.parametrize("task", ["r2r", "cvdn", "rxr", "reverie"])
-def test_what_is_written_is_read_back(tmp_path: Path, task: str) -> None:
+def test_written_submission_is_read_back(tmp_path: Path, task: str) -> None:
     names = {"r2r": "{0}_0", "cvdn": "{0}", "rxr": "3{0}_{0}", "reverie": "{0}_5_0"}[task]
     pairs = []
     for number, walk in enumerate(WALKS):
@@ -418,7 +418,7 @@ def test_what_is_written_is_read_back(tmp_path: Path, task: str) -> None:
         ("reverie", "1_0", "-1", "episode 1_0: '-1' cannot be written as predObjId"),
     ],
 )
-def test_nothing_is_written_where_something_cannot_be(
+def test_invalid_ids_leave_no_file(
     tmp_path: Path, task: str, name: str, target: str | None, message: str
 ) -> None:
     out = tmp_path / "out.json"
@@ -448,7 +448,7 @@ def test_real_predictions_survive_being_submitted(
 
 
 @pytest.mark.real
-def test_the_simulator_turned_as_we_fill_in(
+def test_simulator_turned_as_we_fill_in(
     tmp_path: Path, data_root: Path, real_graphs: dict[str, SceneGraph]
 ) -> None:
     """Take the headings away from poses that the simulator wrote, and get them back."""

@@ -36,7 +36,7 @@ def test_truncation_keeps_one_end_and_never_adds(
     assert truncate(kept, longest, keep=keep) == kept
 
 
-def test_truncating_to_nothing_is_refused() -> None:
+def test_truncation_below_one_is_refused() -> None:
     with pytest.raises(ConfigError):
         truncate([1, 2], 0, keep="last")
 
@@ -79,7 +79,7 @@ def write_json_tokenizer(path: Path, *, lowercase: bool = True, longest: int | N
     return path
 
 
-def test_a_json_tokenizer_is_the_same(tmp_path: Path) -> None:
+def test_json_tokenizer_is_the_same(tmp_path: Path) -> None:
     text = "Turn left. a [SEP] <nav> leftover!"
     from_pieces = WordPiece.read(write_pieces(tmp_path / "vocab.txt"))
     assert WordPiece.read(write_json_tokenizer(tmp_path / "t.json")).encode(text) == from_pieces.encode(text)
@@ -91,12 +91,12 @@ def test_truncation_and_padding_of_the_file_are_ignored(tmp_path: Path) -> None:
     assert tokenizer.encode("") == [2, 3]
 
 
-def test_a_cased_tokenizer_is_refused(tmp_path: Path) -> None:
+def test_cased_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="t.json: distinguishes upper and lower case"):
         WordPiece.read(write_json_tokenizer(tmp_path / "t.json", lowercase=False))
 
 
-def test_a_tokenizer_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_tokenizer_of_another_kind_is_refused(tmp_path: Path) -> None:
     from tokenizers import Tokenizer as Pretrained
     from tokenizers import models
 
@@ -105,7 +105,7 @@ def test_a_tokenizer_of_another_kind_is_refused(tmp_path: Path) -> None:
         WordPiece.read(tmp_path / "t.json")
 
 
-def test_a_tokenizer_without_frame_is_refused(tmp_path: Path) -> None:
+def test_tokenizer_without_cls_and_sep_is_refused(tmp_path: Path) -> None:
     file = write_json_tokenizer(tmp_path / "t.json")
     file.write_text(json.dumps({**json.loads(file.read_text()), "post_processor": None}))
     with pytest.raises(DataError, match=r"\[CLS\] before and \[SEP\] after"):
@@ -122,13 +122,13 @@ def test_a_tokenizer_without_frame_is_refused(tmp_path: Path) -> None:
         ([PIECES[1], PIECES[0], *PIECES[2:]], r"\[PAD\] has id 1, expected 0"),
     ],
 )
-def test_a_bad_piece_file_is_refused(tmp_path: Path, pieces: list[str], message: str) -> None:
+def test_bad_piece_file_is_refused(tmp_path: Path, pieces: list[str], message: str) -> None:
     with pytest.raises(DataError, match=f"vocab.txt: .*{message}"):
         WordPiece.read(write_pieces(tmp_path / "vocab.txt", pieces))
 
 
 @pytest.mark.parametrize("content", [b"", b'{"version": "1.0", "model', b"\xff\xfe"])
-def test_a_damaged_json_tokenizer_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_damaged_json_tokenizer_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "t.json").write_bytes(content)
     with pytest.raises(DataError, match="t.json: not"):
         WordPiece.read(tmp_path / "t.json")
@@ -157,23 +157,21 @@ def test_equally_frequent_words_are_in_alphabetical_order() -> None:
 
 
 @given(texts=st.lists(st.text(max_size=40), max_size=5))
-def test_a_written_vocabulary_is_read_back(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[str]
-) -> None:
+def test_written_vocabulary_is_read_back(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
     file = tmp_path_factory.getbasetemp() / "words.txt"
     vocabulary: Tokenizer = Vocabulary.build(texts)
     Vocabulary.build(texts).write(file)
     assert Vocabulary.read(file) == vocabulary
 
 
-def test_a_vocabulary_without_begin_has_none_in_its_ids(tmp_path: Path) -> None:
+def test_vocabulary_without_begin_has_none_in_its_ids(tmp_path: Path) -> None:
     vocabulary = Vocabulary.read(write_pieces(tmp_path / "v.txt", ["<PAD>", "<UNK>", "<EOS>", "go", ". ."]))
     assert vocabulary.encode("Go home") == [3, 1, 2]
     assert (vocabulary.size, vocabulary.pad_id) == (5, 0)
 
 
 @pytest.mark.parametrize("outside", [-1, 4])
-def test_an_id_outside_the_vocabulary_is_refused(outside: int) -> None:
+def test_id_outside_the_vocabulary_is_refused(outside: int) -> None:
     with pytest.raises(DataError, match=f"id {outside} is outside a vocabulary of 4"):
         Vocabulary.build([]).decode([outside])
 
@@ -189,7 +187,7 @@ def test_an_id_outside_the_vocabulary_is_refused(outside: int) -> None:
         (["<PAD>", "<UNK>", "", "<EOS>"], "line 3 is empty"),
     ],
 )
-def test_a_bad_vocabulary_file_is_refused(tmp_path: Path, entries: list[str], message: str) -> None:
+def test_bad_vocabulary_file_is_refused(tmp_path: Path, entries: list[str], message: str) -> None:
     with pytest.raises(DataError, match=f"v.txt: .*{message}"):
         Vocabulary.read(write_pieces(tmp_path / "v.txt", entries))
 

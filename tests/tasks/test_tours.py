@@ -52,13 +52,13 @@ def test_tours_do_not_depend_on_the_order_of_episodes(sizes: dict[str, int], dat
     assert make_tours(shuffled, longest=7, seed=3) == make_tours(episodes, longest=7, seed=3)
 
 
-def test_a_scene_has_the_same_tours_whatever_else_is_toured() -> None:
+def test_tours_of_a_scene_are_independent_of_other_scenes() -> None:
     alone = make_tours(episodes_in(barn=20), longest=6)
     together = make_tours(episodes_in(attic=9, barn=20, cellar=4), longest=6)
     assert [tour for tour in together if tour.scene_id == "barn"] == alone
 
 
-def test_the_seed_decides_the_order() -> None:
+def test_seed_decides_the_order() -> None:
     episodes = episodes_in(attic=40)
     (first,), (second,) = make_tours(episodes, seed=0), make_tours(episodes, seed=1)
     assert first != second and set(first.episode_ids) == set(second.episode_ids)
@@ -71,7 +71,7 @@ def test_impossible_tours_are_refused(choice: dict[str, int]) -> None:
         make_tours(episodes_in(attic=2), **choice)
 
 
-def test_one_episode_cannot_be_toured_twice() -> None:
+def test_repeated_episode_is_refused() -> None:
     with pytest.raises(DataError, match="'1_0' occurs twice"):
         make_tours([episode("1_0", "attic"), episode("1_0", "barn")])
 
@@ -100,7 +100,7 @@ def test_written_tours_are_read_back_per_split(tmp_path: Path) -> None:
         ({"val_unseen": {"attic": [[1]]}}, "expected str, got int"),
     ],
 )
-def test_a_bad_tour_file_is_refused(tmp_path: Path, value: object, message: str) -> None:
+def test_bad_tour_file_is_refused(tmp_path: Path, value: object, message: str) -> None:
     file = tmp_path / "tours.json"
     file.write_text(json.dumps(value))
     with pytest.raises(DataError, match=f"tours.json: .*{message}"):
@@ -108,7 +108,7 @@ def test_a_bad_tour_file_is_refused(tmp_path: Path, value: object, message: str)
 
 
 @pytest.mark.parametrize(("text", "message"), [("", "is empty"), ('{"val_unseen": {', "not valid json")])
-def test_an_incomplete_tour_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_incomplete_tour_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "tours.json"
     file.write_text(text)
     with pytest.raises(DataError, match=message):
@@ -134,5 +134,5 @@ def test_tours_that_contradict_the_episodes_are_refused(tours: Any, message: str
         check_tours(listed, episodes_in(attic=2, barn=2), "tours.json")
 
 
-def test_a_tour_may_leave_episodes_out() -> None:
+def test_tour_may_leave_episodes_out() -> None:
     check_tours([Tour("attic", ("attic1_0",))], episodes_in(attic=2, barn=2), "tours.json")

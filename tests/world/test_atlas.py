@@ -67,7 +67,7 @@ def tokens_by_hand(atlas: Atlas, scene: str, viewpoint: str, view: int) -> list[
 
 
 @given(atlases(), st.data())
-def test_a_batch_is_observed_as_its_items_are_put_together_by_hand(atlas: Atlas, data: st.DataObject) -> None:
+def test_batch_is_observed_as_its_items_are_put_together_by_hand(atlas: Atlas, data: st.DataObject) -> None:
     batch = data.draw(st.integers(1, 6))
     at = np.array(data.draw(st.lists(st.integers(0, len(atlas) - 1), min_size=batch, max_size=batch)))
     views = np.array(data.draw(st.lists(st.integers(0, 35), min_size=batch, max_size=batch)))
@@ -96,7 +96,7 @@ def test_a_batch_is_observed_as_its_items_are_put_together_by_hand(atlas: Atlas,
 
 
 @given(atlases())
-def test_the_token_count_is_the_length_of_an_observation(atlas: Atlas) -> None:
+def test_token_count_is_the_length_of_an_observation(atlas: Atlas) -> None:
     seen = atlas.observe(atlas.begin(np.arange(len(atlas)), 0.0))
     assert (seen.valid.sum(axis=1) == atlas.token_count).all()
     assert ((seen.kind == CANDIDATE).sum(axis=1) == atlas.degrees).all()
@@ -113,7 +113,7 @@ def test_neighbours_that_share_a_view_make_an_observation_longer() -> None:
 
 
 @given(atlases(), st.data())
-def test_a_step_turns_to_the_candidate_and_keeps_its_view(atlas: Atlas, data: st.DataObject) -> None:
+def test_step_faces_the_view_of_the_candidate(atlas: Atlas, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(atlas) - 1))
     pose = atlas.begin([at], heading=[data.draw(st.floats(-10, 10))])
     for _ in range(4):
@@ -142,7 +142,7 @@ def test_agents_of_a_batch_move_and_stop_independently() -> None:
 
 
 @pytest.mark.parametrize("choice", [-2, 2, 40])
-def test_a_choice_that_does_not_exist_is_refused_and_named(choice: int) -> None:
+def test_step_refuses_a_missing_candidate(choice: int) -> None:
     atlas = Atlas([SceneGraph.build("toy", {"a": (0, 0, 0), "b": (0, 2, 0)}, [("a", "b")])])
     pose = atlas.begin([0, 1], heading=0.0)
     with pytest.raises(
@@ -166,7 +166,7 @@ def test_features_of_whole_panoramas_come_in_the_order_of_views(atlas: Atlas, da
 
 
 @given(atlases())
-def test_names_and_integers_lead_to_each_other(atlas: Atlas) -> None:
+def test_names_and_integers_convert_both_ways(atlas: Atlas) -> None:
     assert sum(len(graph) for graph in atlas.graphs.values()) == len(atlas) == len(atlas.names)
     for index, (scene, viewpoint) in enumerate(atlas.names):
         assert atlas.locate(scene, [viewpoint]).tolist() == [index]
@@ -211,17 +211,17 @@ def test_unknown_scenes_and_viewpoints_are_named() -> None:
         atlas.locate("toy", ["c"])
 
 
-def test_an_atlas_of_nothing_is_refused() -> None:
+def test_empty_atlas_is_refused() -> None:
     with pytest.raises(WorldError, match="at least one scene"):
         Atlas([])
 
 
-def test_the_same_scene_twice_is_refused() -> None:
+def test_same_scene_twice_is_refused() -> None:
     with pytest.raises(WorldError, match="scene 'toy' is given twice"):
         Atlas([two_viewpoints("toy"), two_viewpoints("other"), two_viewpoints("toy")])
 
 
-def test_without_features_one_can_walk_but_not_look() -> None:
+def test_without_features_atlas_moves_but_does_not_observe() -> None:
     atlas = Atlas([two_viewpoints()])
     pose = atlas.step(atlas.begin([0], heading=0.0), [0])
     with pytest.raises(WorldError, match="has no features"):
@@ -230,7 +230,7 @@ def test_without_features_one_can_walk_but_not_look() -> None:
         atlas.panorama_features(pose.viewpoint)
 
 
-def test_an_atlas_is_read_from_a_folder_and_a_feature_file(toy_root: Path) -> None:
+def test_atlas_is_read_from_a_folder_and_a_feature_file(toy_root: Path) -> None:
     atlas = Atlas.read(toy_root / "connectivity", features=toy_root / "features" / "toy.hdf5", width=32)
     assert atlas.scenes == ("toy-cottage", "toy-house", "toy-villa")
     assert atlas.observe(atlas.begin([0], 0.0)).features.shape == (1, atlas.token_count[0], 32)
@@ -238,7 +238,7 @@ def test_an_atlas_is_read_from_a_folder_and_a_feature_file(toy_root: Path) -> No
     assert (only.scenes, only.features) == (("toy-villa",), None)
 
 
-def test_an_atlas_of_an_unknown_scene_or_file_is_an_error(toy_root: Path) -> None:
+def test_atlas_of_an_unknown_scene_or_file_is_an_error(toy_root: Path) -> None:
     with pytest.raises(DataError, match="no Atlantis_connectivity.json"):
         Atlas.read(toy_root / "connectivity", scenes=["Atlantis"])
     with pytest.raises(DataError, match="toy.tar: expected a feature file"):
@@ -266,7 +266,7 @@ def test_real_distances_between_any_two_viewpoints_are_finite_within_a_scene(
     np.testing.assert_allclose(distances, atlas.distance(b, a), rtol=1e-12)
 
 
-def test_one_path_in_two_scenes_is_located_in_each() -> None:
+def test_equal_names_in_two_scenes_have_different_integers() -> None:
     names = {"a": (0.0, 0.0, 0.0), "b": (0.0, 2.0, 0.0)}
     turned = {"b": names["b"], "a": names["a"]}
     atlas = Atlas(

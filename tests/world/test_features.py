@@ -79,7 +79,7 @@ def test_gathered_features_may_be_written_to_without_changing_the_store() -> Non
     assert (store.gather(rows, views) == before).all()
 
 
-def test_a_published_file_gives_what_was_stored_as_single_precision(tmp_path: Path) -> None:
+def test_hdf5_features_are_read_in_single_precision(tmp_path: Path) -> None:
     stored = panoramas()
     store = open_features(write_hdf5(tmp_path / "f.hdf5", stored))
     assert (store.width, len(store), store.keys) == (6, 3, tuple(sorted(stored)))
@@ -88,7 +88,7 @@ def test_a_published_file_gives_what_was_stored_as_single_precision(tmp_path: Pa
         assert (store.panorama(key) == values.astype(np.float32)).all()
 
 
-def test_a_width_cuts_off_what_follows_the_features(tmp_path: Path) -> None:
+def test_width_cuts_off_appended_columns(tmp_path: Path) -> None:
     stored = panoramas()
     store = open_features(write_hdf5(tmp_path / "f.h5", stored), width=4)
     assert store.width == 4
@@ -115,7 +115,7 @@ def test_packing_a_packed_file_changes_nothing(tmp_path: Path) -> None:
     assert once.name == "once.npy"
 
 
-def test_the_toy_features_pack_and_observe_alike(toy_root: Path, tmp_path: Path) -> None:
+def test_packed_and_hdf5_features_give_equal_observations(toy_root: Path, tmp_path: Path) -> None:
     published = toy_root / "features" / "toy.hdf5"
     packed = pack(open_features(published, width=32), tmp_path / "toy")
     whole = Atlas.read(toy_root / "connectivity", features=published, width=32)
@@ -152,14 +152,14 @@ def test_packing_a_file_with_nan_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(out.iterdir()) == []
 
 
-def test_an_array_never_appears_without_its_index(tmp_path: Path) -> None:
+def test_array_never_appears_without_its_index(tmp_path: Path) -> None:
     (tmp_path / "packed.json").mkdir()
     with pytest.raises((DataError, OSError)):
         pack(ArrayFeatures.from_mapping(panoramas(), source="test"), tmp_path / "packed")
     assert [path.name for path in tmp_path.iterdir()] == ["packed.json"]
 
 
-def test_a_failed_packing_keeps_what_was_there(tmp_path: Path) -> None:
+def test_failed_packing_keeps_the_existing_file(tmp_path: Path) -> None:
     out = pack(ArrayFeatures.from_mapping(panoramas(), source="test"), tmp_path / "packed")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(DataError):
@@ -168,7 +168,7 @@ def test_a_failed_packing_keeps_what_was_there(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_numbers_too_large_for_half_precision_are_refused_not_made_infinite(tmp_path: Path) -> None:
+def test_values_beyond_half_precision_are_refused(tmp_path: Path) -> None:
     stored = panoramas()
     stored["house_v1"][0, 0] = 1e5
     with pytest.raises(DataError, match="test: 'house_v1' holds 100000, which half precision cannot"):
@@ -179,7 +179,7 @@ def test_numbers_too_large_for_half_precision_are_refused_not_made_infinite(tmp_
 # -- files that are not what they should be --------------------------------------------------------------
 
 
-def test_a_viewpoint_without_features_is_named(tmp_path: Path) -> None:
+def test_viewpoint_without_features_is_named(tmp_path: Path) -> None:
     places = {f"v{index}": (0.0, float(index), 0.0) for index in range(4)}
     graph = SceneGraph.build("house", places, [("v0", "v1"), ("v1", "v2"), ("v2", "v3")])
     path = write_hdf5(tmp_path / "f.hdf5", panoramas(2))
@@ -203,7 +203,7 @@ WRONG: dict[str, tuple[Callable[[], Panoramas], str]] = {
 
 
 @pytest.mark.parametrize("fault", WRONG)
-def test_a_wrong_panorama_is_named_with_its_file(tmp_path: Path, fault: str) -> None:
+def test_wrong_panorama_is_named_with_its_file(tmp_path: Path, fault: str) -> None:
     stored, message = WRONG[fault]
     store = open_features(write_hdf5(tmp_path / "f.hdf5", stored()))
     assert store.panorama("house_v0").shape == (36, 6)  # the others can still be read
@@ -211,32 +211,32 @@ def test_a_wrong_panorama_is_named_with_its_file(tmp_path: Path, fault: str) -> 
         store.panorama("house_v1")
 
 
-def test_a_published_file_grouped_by_scene_is_an_error_that_names_the_group(tmp_path: Path) -> None:
+def test_published_file_grouped_by_scene_is_an_error_that_names_the_group(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.hdf5", "w") as file:
         file.create_dataset("house/v0", data=np.zeros((36, 6)))
     with pytest.raises(DataError, match=r"f\.hdf5: 'house' is a group"):
         open_features(tmp_path / "f.hdf5")
 
 
-def test_an_hdf5_file_without_features_is_an_error(tmp_path: Path) -> None:
+def test_hdf5_file_without_features_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"f\.hdf5: holds no features"):
         open_features(write_hdf5(tmp_path / "f.hdf5", {}))
 
 
-def test_a_file_that_is_not_hdf5_is_an_error(tmp_path: Path) -> None:
+def test_file_that_is_not_hdf5_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "f.hdf5").write_text("<html>404</html>")
     with pytest.raises(DataError, match=r"f\.hdf5: not a complete HDF5 file"):
         open_features(tmp_path / "f.hdf5")
 
 
-def test_a_truncated_hdf5_file_is_an_error(tmp_path: Path) -> None:
+def test_truncated_hdf5_file_is_an_error(tmp_path: Path) -> None:
     path = write_hdf5(tmp_path / "f.hdf5", panoramas())
     path.write_bytes(path.read_bytes()[:-2000])
     with pytest.raises(DataError, match=r"f\.hdf5: not a complete HDF5 file"):
         open_features(path)
 
 
-def test_a_damaged_dataset_is_named(tmp_path: Path) -> None:
+def test_damaged_dataset_is_named(tmp_path: Path) -> None:
     path = write_hdf5(tmp_path / "f.hdf5", panoramas(1, 64))
     data = bytearray(path.read_bytes())
     data[-3000:-1000] = bytes(2000)
@@ -246,23 +246,23 @@ def test_a_damaged_dataset_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["f.hdf5", "f.npy"])
-def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+def test_missing_file_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(DataError, match=r"f\.(hdf5|json): no such file"):
         open_features(tmp_path / name)
 
 
-def test_a_folder_in_place_of_a_feature_file_is_an_error(tmp_path: Path) -> None:
+def test_folder_in_place_of_a_feature_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "f.hdf5").mkdir()
     with pytest.raises(DataError, match=r"f\.hdf5: "):
         open_features(tmp_path / "f.hdf5")
 
 
-def test_an_unknown_ending_is_an_error(tmp_path: Path) -> None:
+def test_unknown_ending_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"f\.zip: expected a feature file ending in"):
         open_features(tmp_path / "f.zip")
 
 
-def test_a_file_in_an_unreadable_folder_is_an_error(tmp_path: Path) -> None:
+def test_file_in_an_unreadable_folder_is_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "locked"
     folder.mkdir()
     write_hdf5(folder / "f.hdf5", panoramas())
@@ -286,7 +286,7 @@ def packed(tmp_path: Path) -> tuple[Path, Path]:
     return path, path.with_suffix(".json")
 
 
-def test_a_truncated_array_is_an_error(tmp_path: Path) -> None:
+def test_truncated_array_is_an_error(tmp_path: Path) -> None:
     path, _ = packed(tmp_path)
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(DataError, match=r"f\.npy: not a complete \.npy file"):
@@ -294,7 +294,7 @@ def test_a_truncated_array_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\x93NUMPY\x01\x00", b"PK\x03\x04", b"not an array at all"])
-def test_a_file_that_is_not_an_array_is_an_error(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_not_an_array_is_an_error(tmp_path: Path, content: bytes) -> None:
     path, _ = packed(tmp_path)
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"f\.npy: not a complete \.npy file"):
@@ -308,7 +308,7 @@ def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
         open_features(path)
 
 
-def test_an_index_of_another_file_is_an_error(tmp_path: Path) -> None:
+def test_index_of_another_file_is_an_error(tmp_path: Path) -> None:
     path, index = packed(tmp_path)
     content = json.loads(index.read_text())
     index.write_text(json.dumps(content | {"keys": content["keys"][:2]}))
@@ -324,14 +324,14 @@ def test_an_index_of_another_file_is_an_error(tmp_path: Path) -> None:
         ({"keys": ["house_v0", "house_v1", "house_v0"]}, "key 'house_v0' occurs twice"),
     ],
 )
-def test_a_wrong_index_is_named(tmp_path: Path, change: dict[str, object], message: str) -> None:
+def test_wrong_index_is_named(tmp_path: Path, change: dict[str, object], message: str) -> None:
     path, index = packed(tmp_path)
     index.write_text(json.dumps(json.loads(index.read_text()) | change))
     with pytest.raises(DataError, match=message):
         open_features(path)
 
 
-def test_a_packed_file_of_another_width_than_asked_for_is_an_error(tmp_path: Path) -> None:
+def test_packed_file_of_another_width_is_refused(tmp_path: Path) -> None:
     path, _ = packed(tmp_path)
     assert open_features(path, width=6).width == 6
     with pytest.raises(DataError, match=r"f\.npy: holds features of width 6, not 4"):
@@ -350,7 +350,7 @@ def test_arrays_of_the_wrong_kind_are_refused() -> None:
 
 
 @pytest.mark.parametrize("width", [0, -1])
-def test_a_width_below_one_is_refused(tmp_path: Path, width: int) -> None:
+def test_width_below_one_is_refused(tmp_path: Path, width: int) -> None:
     with pytest.raises(DataError, match=rf"f\.hdf5: .*width.*{width}"):
         open_features(write_hdf5(tmp_path / "f.hdf5", panoramas()), width=width)
 

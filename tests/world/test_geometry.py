@@ -38,7 +38,7 @@ def test_wrapping_leaves_a_wrapped_angle_alone(angle: float) -> None:
     assert float(wrap(angle)) == pytest.approx(angle, abs=1e-12)
 
 
-def test_half_a_turn_is_positive_whichever_way_one_turns() -> None:
+def test_half_a_turn_wraps_to_positive() -> None:
     assert wrap([math.pi, -math.pi, 3 * math.pi]).tolist() == pytest.approx([math.pi] * 3)
 
 
@@ -57,20 +57,20 @@ def snap_by_loop(heading: float, elevation: float) -> int:
 
 
 @given(angles, st.floats(-1.5, 1.5))
-def test_an_episode_begins_at_the_nearest_view(heading: float, elevation: float) -> None:
+def test_episode_begins_at_the_nearest_view(heading: float, elevation: float) -> None:
     view = int(snap(heading, elevation))
     if abs(heading / TURN % 1 - 0.5) > 1e-6 and abs(abs(elevation) - TURN / 2) > 1e-9:
         assert view == snap_by_loop(heading, elevation)
     assert abs(float(wrap(VIEW_HEADINGS[view] - heading))) <= TURN / 2 + 1e-6
 
 
-def test_a_heading_half_way_between_two_views_goes_to_the_larger() -> None:
+def test_heading_half_way_between_two_views_goes_to_the_larger() -> None:
     assert int(snap(TURN / 2)) == 13
     assert int(snap(-TURN / 2)) == 12
     assert int(snap(11.75 * TURN)) == 12
 
 
-def test_a_heading_that_rounds_to_a_whole_turn_is_view_12() -> None:
+def test_heading_that_rounds_to_a_whole_turn_is_view_12() -> None:
     assert snap([-1e-20, 2 * np.pi, -4 * np.pi, 2 * np.pi - 1e-9]).tolist() == [12, 12, 12, 12]
 
 
@@ -122,7 +122,7 @@ def test_sight_relates_a_direction_to_every_view_as_the_simulator_does(
 
 
 @given(offsets)
-def test_a_direction_shows_in_two_or_three_columns_and_in_every_row(
+def test_direction_shows_in_two_or_three_columns_and_in_every_row(
     offset: tuple[float, float, float],
 ) -> None:
     rows = view_angles(direction(offset)).visible.reshape(3, 12)
@@ -130,7 +130,7 @@ def test_a_direction_shows_in_two_or_three_columns_and_in_every_row(
     assert rows[0].sum() in (2, 3)
 
 
-def test_a_neighbour_exactly_40_degrees_aside_is_still_visible() -> None:
+def test_neighbour_exactly_40_degrees_aside_is_still_visible() -> None:
     aside = np.radians(40.0)
     assert view_angles(direction((np.sin(aside), np.cos(aside), 0.0))).visible[13]
 
@@ -141,7 +141,7 @@ def test_views_run_along_headings_then_elevations() -> None:
 
 
 @given(angles, st.floats(-1.5, 1.5), st.sampled_from([4, 8, 128]))
-def test_an_angle_feature_repeats_four_numbers(heading: float, elevation: float, size: int) -> None:
+def test_angle_feature_repeats_four_numbers(heading: float, elevation: float, size: int) -> None:
     expected = [math.sin(heading), math.cos(heading), math.sin(elevation), math.cos(elevation)]
     feature = angle_feature(heading, elevation, size=size)
     assert feature.dtype == np.float32

@@ -109,7 +109,7 @@ def test_candidates_are_those_of_the_sweep_over_36_views_in_its_order(case: Case
 
 
 @given(buildings_and_graphs, st.integers(0, 35))
-def test_a_view_lists_its_neighbours_from_the_centre_outwards(case: Case, view: int) -> None:
+def test_view_lists_its_neighbours_from_the_centre_outwards(case: Case, view: int) -> None:
     positions, _, graph = case
     for viewpoint in graph.viewpoints:
         around = [candidate.viewpoint for candidate in graph.candidates(viewpoint)]
@@ -126,14 +126,14 @@ def test_neighbours_in_one_view_stay_separate_candidates() -> None:
     assert [(each.viewpoint, each.view) for each in graph.candidates("a")] == [("b", 12), ("c", 12)]
 
 
-def test_a_heading_west_of_north_is_counted_on_from_its_view() -> None:
+def test_heading_west_of_north_is_counted_on_from_its_view() -> None:
     graph = SceneGraph.build("two", {"a": (0, 0, 0), "b": (-1, 2, 0)}, [("a", "b")])
     (candidate,) = graph.candidates("a")
     assert candidate.view == 23
     assert candidate.heading == pytest.approx(2 * math.pi - math.atan2(1, 2))
 
 
-def test_a_neighbour_straight_above_is_seen_in_the_top_row() -> None:
+def test_neighbour_straight_above_is_seen_in_the_top_row() -> None:
     graph = SceneGraph.build("shaft", {"a": (0, 0, 0), "b": (0, 0, 3)}, [("a", "b")])
     assert graph.candidates("a")[0].view == 24
     assert graph.candidates("b")[0].view == 0
@@ -167,7 +167,7 @@ def test_distances_are_those_of_networkx(case: Case) -> None:
 
 
 @given(buildings_and_graphs)
-def test_a_shortest_path_walks_along_edges_and_is_as_long_as_the_distance(case: Case) -> None:
+def test_shortest_path_follows_edges_and_has_the_length_of_the_distance(case: Case) -> None:
     graph = case[2]
     for a in graph.viewpoints:
         for b in graph.viewpoints:
@@ -182,7 +182,7 @@ def test_a_shortest_path_walks_along_edges_and_is_as_long_as_the_distance(case: 
             assert walked == pytest.approx(graph.distance(a, b))
 
 
-def test_two_viewpoints_at_one_place_are_no_way_apart() -> None:
+def test_viewpoints_at_one_position_have_distance_zero() -> None:
     graph = SceneGraph.build(
         "double", {"a": (0, 0, 0), "b": (0, 0, 0), "c": (0, 2, 0)}, [("a", "b"), ("b", "c")]
     )
@@ -190,7 +190,7 @@ def test_two_viewpoints_at_one_place_are_no_way_apart() -> None:
     assert graph.shortest_path("a", "c") == ["a", "b", "c"]
 
 
-def test_a_viewpoint_is_not_adjacent_to_itself() -> None:
+def test_viewpoint_is_not_adjacent_to_itself() -> None:
     graph = SceneGraph.build("loop", {"a": (0, 0, 0), "b": (0, 2, 0)}, [("a", "b"), ("a", "a")])
     assert not graph.adjacent("a", "a")
     assert graph.num_edges == 1
@@ -199,7 +199,7 @@ def test_a_viewpoint_is_not_adjacent_to_itself() -> None:
 # -- viewpoints that cannot be stood on ------------------------------------------------------------------
 
 
-def test_excluded_and_isolated_viewpoints_are_left_out_and_the_error_says_why() -> None:
+def test_excluded_and_isolated_viewpoints_are_omitted_with_a_reason() -> None:
     places = {name: (float(index), 0.0, 0.0) for index, name in enumerate("abcd")}
     graph = SceneGraph.build("house", places, [("a", "b"), ("b", "c")], excluded=["c"])
     assert graph.viewpoints == ("a", "b")
@@ -210,18 +210,18 @@ def test_excluded_and_isolated_viewpoints_are_left_out_and_the_error_says_why() 
             graph.index(viewpoint)
 
 
-def test_a_viewpoint_whose_neighbours_are_all_excluded_is_isolated() -> None:
+def test_viewpoint_whose_neighbours_are_all_excluded_is_isolated() -> None:
     places = {name: (float(index), 0.0, 0.0) for index, name in enumerate("abcd")}
     graph = SceneGraph.build("house", places, [("a", "b"), ("c", "d")], excluded=["d"])
     assert graph.left_out == {"c": "isolated", "d": "excluded"}
 
 
-def test_an_edge_to_a_viewpoint_without_position_is_refused() -> None:
+def test_edge_to_a_viewpoint_without_position_is_refused() -> None:
     with pytest.raises(DataError, match="edge a - ghost: viewpoint 'ghost' has no position"):
         SceneGraph.build("house", {"a": (0, 0, 0), "b": (0, 2, 0)}, [("a", "b"), ("a", "ghost")])
 
 
-def test_a_building_without_edges_is_refused() -> None:
+def test_building_without_edges_is_refused() -> None:
     with pytest.raises(DataError, match="scene 'house': no two viewpoints are connected"):
         SceneGraph.build("house", {"a": (0, 0, 0), "b": (0, 2, 0)}, [])
 
@@ -248,7 +248,7 @@ def write(tmp_path: Path, content: object) -> Path:
     return path
 
 
-def test_a_file_is_read_with_its_extra_keys_ignored(tmp_path: Path) -> None:
+def test_file_is_read_with_its_extra_keys_ignored(tmp_path: Path) -> None:
     records = square()
     records[0] |= {"height": 1.5, "visible": [True] * 4, "colour": "red"}
     graph = SceneGraph.read(write(tmp_path, records))
@@ -305,7 +305,7 @@ DAMAGE: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("fault", DAMAGE)
-def test_a_damaged_file_is_named_with_its_record(tmp_path: Path, fault: str) -> None:
+def test_damaged_file_is_named_with_its_record(tmp_path: Path, fault: str) -> None:
     content, message = DAMAGE[fault]
     path = write(tmp_path, content())
     with pytest.raises(DataError, match=message) as caught:
@@ -320,36 +320,36 @@ def test_bytes_that_are_no_text_are_an_error_not_a_crash(tmp_path: Path) -> None
         SceneGraph.read(path)
 
 
-def test_an_asymmetry_among_excluded_viewpoints_does_not_matter(tmp_path: Path) -> None:
+def test_asymmetry_among_excluded_viewpoints_does_not_matter(tmp_path: Path) -> None:
     records = square()
     records[3]["unobstructed"] = [True, True, False, True]
     assert len(SceneGraph.read(write(tmp_path, records))) == 3
 
 
-def test_a_folder_is_read_in_the_order_of_names_and_only_what_is_asked(toy_root: Path) -> None:
+def test_only_selected_scenes_are_read_in_order_of_names(toy_root: Path) -> None:
     folder = toy_root / "connectivity"
     assert scene_ids(folder) == sorted(listed_scene_ids(folder) or [])
     assert list(read_scenes(folder)) == scene_ids(folder)
     assert list(read_scenes(folder, ["toy-villa"])) == ["toy-villa"]
 
 
-def test_a_folder_without_a_list_of_scenes_is_fine(tmp_path: Path) -> None:
+def test_folder_without_a_list_of_scenes_is_fine(tmp_path: Path) -> None:
     write(tmp_path, square())
     assert listed_scene_ids(tmp_path) is None
     assert scene_ids(tmp_path) == ["house"]
 
 
-def test_an_unknown_scene_is_named(toy_root: Path) -> None:
+def test_unknown_scene_is_named(toy_root: Path) -> None:
     with pytest.raises(DataError, match="connectivity: no Atlantis_connectivity.json; .* 3 other scenes"):
         read_scenes(toy_root / "connectivity", ["Atlantis"])
 
 
-def test_a_folder_that_holds_no_scenes_is_an_error(tmp_path: Path) -> None:
+def test_folder_that_holds_no_scenes_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"{tmp_path}: no file ends in _connectivity.json"):
         read_scenes(tmp_path)
 
 
-def test_a_file_where_a_folder_is_expected_is_an_error(tmp_path: Path) -> None:
+def test_file_where_a_folder_is_expected_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path, square())
     with pytest.raises(DataError, match=f"{path}: cannot be read as a connectivity folder"):
         read_scenes(path)
@@ -357,13 +357,13 @@ def test_a_file_where_a_folder_is_expected_is_an_error(tmp_path: Path) -> None:
         read_scenes(tmp_path / "nowhere")
 
 
-def test_a_folder_where_a_file_is_expected_is_an_error(tmp_path: Path) -> None:
+def test_folder_where_a_file_is_expected_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "house_connectivity.json").mkdir()
     with pytest.raises(DataError, match="house_connectivity.json: cannot be read"):
         read_scenes(tmp_path)
 
 
-def test_an_unreadable_folder_is_an_error(tmp_path: Path) -> None:
+def test_unreadable_folder_is_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "locked"
     folder.mkdir()
     write(folder, square())
@@ -383,7 +383,7 @@ def test_an_unreadable_folder_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-def test_the_real_graphs_have_the_published_sizes(real_graphs: dict[str, SceneGraph]) -> None:
+def test_real_graphs_have_the_published_sizes(real_graphs: dict[str, SceneGraph]) -> None:
     reasons = Counter(reason for graph in real_graphs.values() for reason in graph.left_out.values())
     degrees = np.concatenate([graph.degrees for graph in real_graphs.values()])
     assert len(real_graphs) == 90
