@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,14 @@ from esceme.tasks.r4r import join_paths, read_r2r_records
 from esceme.verify import metrics_check
 from esceme.verify.comparison import VerificationReport
 from esceme.verify.fixtures import ReferenceData
-from fixtures.corrupted_files import additional_keys, junk_values, missing_keys, read_stored, slight_changes
+from fixtures.corrupted_files import (
+    additional_keys,
+    junk_values,
+    missing_keys,
+    read_stored,
+    slight_changes,
+    write_stored,
+)
 
 R2R, R4R = "metrics_r2r_val_unseen.json", "metrics_r4r_val_seen_synthetic.json"
 # What may change without being noticed: remarks on where the numbers and the predictions come from; and every
@@ -61,12 +67,27 @@ def r4r_file(toy: ReferenceData) -> dict[str, Any]:
 Judge = Callable[[str, Any, ReferenceData], VerificationReport]
 
 
+@pytest.fixture(params=[R2R, R4R])
+def file(
+    request: pytest.FixtureRequest, r2r_file: dict[str, Any], r4r_file: dict[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """A file's name and content."""
+    return request.param, r2r_file if request.param == R2R else r4r_file
+
+
+def linked(folder: Path, toy: ReferenceData, *names: str) -> ReferenceData:
+    """A data folder that holds only some parts of the toy world."""
+    for name in names:
+        (folder / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "data" / name).symlink_to(toy.root / name)
+    return ReferenceData(folder / "data")
+
+
 def test_our_own_numbers_are_accepted(
-    r2r_file: dict[str, Any], r4r_file: dict[str, Any], toy: ReferenceData, judged: Judge
+    file: tuple[str, dict[str, Any]], toy: ReferenceData, judged: Judge
 ) -> None:
-    for name, stored_file in ((R2R, r2r_file), (R4R, r4r_file)):
-        report = judged(name, stored_file, toy)
-        assert report.exit_code == 0, (report.rows, report.skipped)
+    report = judged(*file, toy)
+    assert report.exit_code == 0, (report.rows, report.skipped)
 
 
 @pytest.mark.real
@@ -85,41 +106,23 @@ def test_numbers_equal_the_originals(
 
 
 def test_no_value_can_be_changed_unnoticed(
-    r2r_file: dict[str, Any],
-    r4r_file: dict[str, Any],
-    toy: ReferenceData,
-    judged: Judge,
+    file: tuple[str, dict[str, Any]], toy: ReferenceData, judged: Judge
 ) -> None:
-    codes = [(what, judged(R2R, corrupted, toy).exit_code) for what, corrupted in slight_changes(r2r_file)]
-    assert {what for what, code in codes if code != 1} == FREE
-    assert len({what for what, _ in codes}) > 30
-    codes = [(what, judged(R4R, corrupted, toy).exit_code) for what, corrupted in slight_changes(r4r_file)]
-    assert {what for what, code in codes if code != 1} == FREE - {"preds: another"}
+    name, content = file
+    codes = {what: judged(name, corrupted, toy).exit_code for what, corrupted in slight_changes(content)}
+    assert {what for what, code in codes.items() if code != 1} == FREE & set(codes)
+    assert len(codes) > (30 if name == R2R else 15)
 
 
-def test_invalid_values_are_reported_and_raise_nothing_else(
-    r2r_file: dict[str, Any],
-    r4r_file: dict[str, Any],
-    toy: ReferenceData,
-    judged: Judge,
+@pytest.mark.parametrize("corrupt", [junk_values, missing_keys])
+def test_invalid_and_missing_values_are_reported_and_raise_nothing_else(
+    file: tuple[str, dict[str, Any]], toy: ReferenceData, judged: Judge, corrupt: Callable[[Any], Any]
 ) -> None:
-    codes = [(kind, judged(R2R, corrupted, toy).exit_code) for kind, corrupted in junk_values(r2r_file)]
-    assert {kind for kind, code in codes if code not in (1, 3)} == {"source", "preds"}
-    codes = [(kind, judged(R4R, corrupted, toy).exit_code) for kind, corrupted in junk_values(r4r_file)]
-    # The original numbers R4R's paths in a way of its own, so its ids must differ and no more.
-    assert {kind for kind, code in codes if code not in (1, 3)} == {"source", "rows[].instr_id"}
-
-
-def test_a_missing_key_is_noticed(
-    r2r_file: dict[str, Any],
-    r4r_file: dict[str, Any],
-    toy: ReferenceData,
-    judged: Judge,
-) -> None:
-    codes = [(kind, judged(R2R, corrupted, toy).exit_code) for kind, corrupted in missing_keys(r2r_file)]
-    assert {kind for kind, code in codes if code == 0} == {"source", "preds"}
-    codes = [(kind, judged(R4R, corrupted, toy).exit_code) for kind, corrupted in missing_keys(r4r_file)]
-    assert {kind for kind, code in codes if code == 0} == {"source", "rows[].instr_id"}
+    name, content = file
+    codes = [(kind, judged(name, corrupted, toy).exit_code) for kind, corrupted in corrupt(content)]
+    # Remarks are free; R4R's files number their paths in different ways, so that its ids must only differ.
+    free = {"source", "preds"} if name == R2R else {"source", "rows[].instr_id"}
+    assert {kind for kind, code in codes if code not in (1, 3)} == free
 
 
 def test_an_unknown_key_is_named_and_the_rest_compared(
@@ -139,42 +142,33 @@ def test_rows_alone_are_enough(r2r_file: dict[str, Any], toy: ReferenceData, jud
 def test_without_the_predictions_their_aggregate_is_skipped(
     r2r_file: dict[str, Any], toy: ReferenceData, tmp_path: Path, judged: Judge
 ) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    for name in ("connectivity", "R2R"):
-        (data / name).symlink_to(toy.root / name)
-    report = judged(R2R, r2r_file, ReferenceData(data))
+    data = linked(tmp_path, toy, "connectivity", "R2R")
+    report = judged(R2R, r2r_file, data)
     assert report.exit_code == 3
     assert report.skipped[0].reason.startswith("aggregate, extra, n, n_scans: the predictions they are of")
     quantities = {row.quantity for row in report.rows}
     assert {"rows.nDTW", "rows.gt_path"} <= quantities
     assert "rows.pred_path" not in quantities  # it would be compared with itself
-    assert judged(R2R, {"rows": r2r_file["rows"]}, ReferenceData(data)).exit_code == 0
+    assert judged(R2R, {"rows": r2r_file["rows"]}, data).exit_code == 0
 
 
 @pytest.mark.parametrize("content", ["{}", "[", "[]", '[{"instr_id": "1_0"}]', "\x00"])
 def test_other_json_files_among_the_predictions_are_ignored(
     r2r_file: dict[str, Any], toy: ReferenceData, tmp_path: Path, judged: Judge, content: str
 ) -> None:
-    data = tmp_path / "data"
-    (data / "predictions").mkdir(parents=True)
-    for name in ("connectivity", "R2R", "predictions/toy.json"):
-        (data / name).symlink_to(toy.root / name)
-    (data / "predictions" / "a_note.json").write_text(content)
-    assert judged(R2R, r2r_file, ReferenceData(data)).exit_code == 0
+    data = linked(tmp_path, toy, "connectivity", "R2R", "predictions/toy.json")
+    (data.root / "predictions" / "a_note.json").write_text(content)
+    assert judged(R2R, r2r_file, data).exit_code == 0
 
 
 def test_predictions_of_more_than_the_split_are_noticed(
     r2r_file: dict[str, Any], toy: ReferenceData, tmp_path: Path, judged: Judge
 ) -> None:
-    data = tmp_path / "data"
-    (data / "predictions").mkdir(parents=True)
-    for name in ("connectivity", "R2R"):
-        (data / name).symlink_to(toy.root / name)
-    predicted = json.loads((toy.root / "predictions" / "toy.json").read_text())
+    data = linked(tmp_path, toy, "connectivity", "R2R")
+    predicted = read_stored(toy.root / "predictions" / "toy.json")
     predicted.append(predicted[0] | {"instr_id": "999999_0"})
-    (data / "predictions" / "more.json").write_text(json.dumps(predicted))
-    assert judged(R2R, r2r_file, ReferenceData(data)).exit_code == 1
+    write_stored(data.root / "predictions" / "more.json", predicted)
+    assert judged(R2R, r2r_file, data).exit_code == 1
 
 
 def test_the_data_may_have_hamts_layout(

@@ -82,16 +82,13 @@ def _position(graph: SceneGraph, viewpoint: str) -> list[float]:
 
 
 def _location(graph: SceneGraph, sighting: NavigableLocation) -> Json:
-    x, y, z = _position(graph, sighting.viewpoint)
     return {
         "viewpointId": sighting.viewpoint,
         "ix": int(graph.records[graph.index(sighting.viewpoint)]),
         "rel_heading": sighting.heading,
         "rel_elevation": sighting.elevation,
         "rel_distance": sighting.distance,
-        "x": x,
-        "y": y,
-        "z": z,
+        **dict(zip("xyz", _position(graph, sighting.viewpoint), strict=True)),
     }
 
 

@@ -41,7 +41,7 @@ from esceme.learning.trainer import Trainer
 from esceme.learning.training_config import TrainingConfig
 from esceme.navigator import Navigator
 from esceme.observation import Observation
-from esceme.tasks.episode import Episode
+from esceme.tasks.episode import Episode, locate_goals
 from esceme.trajectory import SingleBatch, Trajectory
 from esceme.verify.comparison import FileComparison, Json, Skipped, VerificationReport
 from esceme.verify.fixtures import CRITIC, NetworkFiles, NetworkOptions, ReferenceData
@@ -217,10 +217,8 @@ class ReferenceTrainer:
     @property
     def forward_modes(self) -> dict[str, ForwardFunction]:
         """How the agent can compute the decisions of a teacher-forced rollout."""
-        modes = dict(FORWARD_MODES)
-        if not hasattr(self.navigator.agent, "decide_all"):
-            del modes["at once"]
-        return modes
+        at_once = hasattr(self.navigator.agent, "decide_all")
+        return {mode: decide for mode, decide in FORWARD_MODES.items() if at_once or mode != "at once"}
 
     def imitate(self, rollout: TrainingRollout, decide: ForwardFunction) -> ImitationRollout:
         """Roll the items out with teacher forcing and compute gradients; `decide` is a forward mode."""
@@ -446,8 +444,7 @@ class RecordingReward(PathReward):
         super().__init__(atlas, trajectories)
         self.steps: list[list[list[float]]] = []
         self._trajectories = trajectories
-        episodes = [trajectory.episode for trajectory in trajectories]
-        self._goals = np.array([atlas.locate(episode.scene_id, [episode.goal])[0] for episode in episodes])
+        self._goals = locate_goals([trajectory.episode for trajectory in trajectories], atlas)[:, 0]
 
     def step(self, walks: Sequence[Trajectory]) -> NDArray[np.float64]:
         """The reward of each trajectory's latest decision, (B,)."""
