@@ -1,4 +1,4 @@
-"""Where a grounding head begins: words where word vectors put them, and what is seen likewise."""
+"""Initialise an agent's grounding head from word vectors."""
 
 from __future__ import annotations
 
@@ -17,54 +17,55 @@ from esceme.perception.semantic_features import WordTable
 from esceme.tasks.file_checks import Rooms
 from esceme.tasks.text import Vocabulary
 
-SHARPNESS = 4.0
-"""How well a word fits what is exactly what it says; 0 is not at all."""
+SCALE = 4.0
+"""Score of a word for features that are exactly its vector; an unrelated word scores 0."""
 
 
 def init_grounding_head(
     navigator: Navigator, vocabulary: Vocabulary | None, prefixes: Sequence[Path], rooms: Path | None
 ) -> None:
-    """Let a grounding head know words from the beginning, and features made of word vectors.
+    """Set the word embeddings and the feature projection of a grounding head.
 
-    Word vectors are those of PREFIX_vocab.txt and PREFIX_glove.npy, the first that has a word. Semantic
-    features begin with such vectors; where they end with a number for each label of `rooms`, those are known
-    by the words of the labels.
+    Word vectors come from PREFIX_vocab.txt and PREFIX_glove.npy, the first prefix that has the word. Semantic
+    features start with such vectors. If one number per label of `rooms` follows, its column is set to the
+    mean vector of the label's words. Raises `ConfigError` for an agent without a grounding head, or vectors
+    wider than the embeddings or features.
     """
     head = getattr(navigator.agent, "grounding", None)
     if head is None or vocabulary is None:
         raise ConfigError("word_vectors: expected a grounding head (--grounding) and --text words")
     tables = [WordTable.read(prefix) for prefix in prefixes]
-    width, seen = tables[0].width, head.picture.in_features
-    if width > min(head.words.embedding_dim, seen):
+    width, feature_width = tables[0].width, head.picture.in_features
+    if width > min(head.words.embedding_dim, feature_width):
         raise ConfigError(
             f"word_vectors of width {width}: expected at most grounding {head.words.embedding_dim} "
-            f"and features of width {seen}"
+            f"and features of width {feature_width}"
         )
     with torch.no_grad():
         for row, word in enumerate(vocabulary.entries):
             if (vector := _find(tables, word)) is not None:
                 head.words.weight[row, :width] = torch.from_numpy(vector)
-        head.picture.weight[:width, :width] = SHARPNESS * torch.eye(width)
+        head.picture.weight[:width, :width] = SCALE * torch.eye(width)
         labels = {} if rooms is None else read_json(rooms, Rooms).label_name
-        for column, label in enumerate(sorted(labels)) if len(labels) == seen - width else ():
-            if (vector := _mean_of(tables, labels[label])) is not None:
-                head.picture.weight[:width, width + column] = SHARPNESS * torch.from_numpy(vector)
+        for column, label in enumerate(sorted(labels)) if len(labels) == feature_width - width else ():
+            if (vector := _mean_vector(tables, labels[label])) is not None:
+                head.picture.weight[:width, width + column] = SCALE * torch.from_numpy(vector)
 
 
 def _find(tables: Sequence[WordTable], word: str) -> NDArray[np.float32] | None:
-    found = (table.find(word) for table in tables)
-    return next((vector for vector in found if vector is not None), None)
+    vectors = (table.find(word) for table in tables)
+    return next((vector for vector in vectors if vector is not None), None)
 
 
-def _mean_of(tables: Sequence[WordTable], meaning: str) -> NDArray[np.float32] | None:
-    """A vector of length 1 for what a room label means, by those of its words that are known.
+def _mean_vector(tables: Sequence[WordTable], description: str) -> NDArray[np.float32] | None:
+    """Return the normalised mean of the vectors of a room label's known words; None if there are none.
 
-    Labels join words (`familyroom`) and explain themselves in brackets, which are not read.
+    Labels join words (`familyroom`); text in parentheses is ignored.
     """
-    words = re.findall(r"[a-z]+", meaning.partition("(")[0])
+    words = re.findall(r"[a-z]+", description.partition("(")[0])
     parts = (part for word in words for part in (word, word.removesuffix("room")))
-    found = [vector for part in parts if (vector := _find(tables, part)) is not None]
-    if not found:
+    vectors = [vector for part in parts if (vector := _find(tables, part)) is not None]
+    if not vectors:
         return None
-    mean = np.mean(found, axis=0)
+    mean = np.mean(vectors, axis=0)
     return (mean / np.linalg.norm(mean)).astype(np.float32)
