@@ -119,11 +119,6 @@ def test_long_curves_are_averaged_and_have_markers_only_at_isolated_points(
     assert figures[1].axes[0].get_lines()[0].get_markevery() == [21]
 
 
-def test_styles_differ_in_more_than_colour() -> None:
-    for key in ("color", "linestyle", "marker"):
-        assert len({style[key] for style in STYLES}) == len(STYLES)
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     "curves",

@@ -53,10 +53,6 @@ def test_segments_of_one_edge_have_different_lanes_around_it(paths: list[list[in
             assert all(np.linalg.norm(value - other) > 0.1 for other in offsets[:n])
 
 
-def test_single_path_stays_on_its_edges() -> None:
-    assert [segment.lane for segment in assign_lanes([[0, 1, 2]])[0]] == [0, 0]
-
-
 @pytest.mark.parametrize(
     ("path", "rows"),
     [("aabb", [0, 1]), ("ad", [0, 1, 2, 3])],
