@@ -146,9 +146,9 @@ class _SendProgress(TrainingCallback):
         self, iteration: int, scores: Mapping[str, Mapping[str, float]], *, is_best: bool
     ) -> None:
         values = ", ".join(f"{split} {format_score('spl', means['spl'])}" for split, means in scores.items())
-        self.note(f"iteration {iteration}: SPL {values}")
+        self.on_note(f"iteration {iteration}: SPL {values}")
 
-    def note(self, message: str) -> None:
+    def on_note(self, message: str) -> None:
         self._send(JobProgress(note=message))
 
 
