@@ -1,4 +1,4 @@
-"""`esceme features pack`: what it writes, where, and how it refuses."""
+"""`esceme features pack`: written files, output, and refusals."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_the_packed_file_lies_beside_its_source_and_holds_the_same(
+def test_packed_file_is_beside_its_source_with_the_same_features(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["features", "pack", str(source)]) == 0
     assert names(source.parent) == {"toy.hdf5", "toy.npy", "toy.json"}
     printed = capsys.readouterr()
-    assert printed.out == f"{source.with_suffix('.npy')}: 66 viewpoints, 36 numbers a view, 0 MB\n"
+    assert printed.out == f"{source.with_suffix('.npy')}: 66 viewpoints, 36 numbers a view, 0.2 MB\n"
     assert "packing" in printed.err
     before, after = open_features(source), open_features(source.with_suffix(".npy"))
     assert after.keys == before.keys
@@ -37,9 +37,7 @@ def test_the_packed_file_lies_beside_its_source_and_holds_the_same(
         assert np.array_equal(after.panorama(key), before.panorama(key).astype(np.float16))
 
 
-def test_the_width_cuts_off_what_follows_the_features(
-    source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_width_drops_the_numbers_after_the_features(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = source.parent / "new" / "fast.npy"
     assert main(["features", "pack", str(source), "--width", "32", "--out", str(out), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
@@ -57,7 +55,7 @@ def test_packing_again_replaces_the_file(source: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("options", "message"),
     [
         (["nowhere.hdf5"], "nowhere.hdf5: no such file"),
         (["notes.txt"], "expected a feature file ending in .hdf5, .h5 or .npy"),
@@ -70,11 +68,11 @@ def test_packing_again_replaces_the_file(source: Path) -> None:
         (["toy.hdf5", "--out", "folder.npy"], "there is a folder of that name"),
     ],
 )
-def test_what_cannot_be_packed_is_one_message_and_leaves_nothing(
+def test_refusal_is_one_message_and_leaves_nothing(
     source: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    words: list[str],
+    options: list[str],
     message: str,
 ) -> None:
     monkeypatch.chdir(source.parent)
@@ -82,7 +80,7 @@ def test_what_cannot_be_packed_is_one_message_and_leaves_nothing(
         Path(name).write_text("not features")
     Path("folder.npy").mkdir()
     before = names(source.parent)
-    assert main(["features", "pack", *words]) == 2
+    assert main(["features", "pack", *options]) == 2
     printed = capsys.readouterr()
     assert printed.out == "" and "Traceback" not in printed.err
     assert printed.err.splitlines()[-1].startswith("error: ") and message in printed.err
@@ -92,7 +90,7 @@ def test_what_cannot_be_packed_is_one_message_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("value", "message"), [(np.nan, "holds NaN or infinity"), (1e6, "half precision cannot")]
 )
-def test_what_half_precision_cannot_hold_keeps_the_old_file(
+def test_values_out_of_half_precision_keep_the_old_file(
     source: Path, capsys: pytest.CaptureFixture[str], value: float, message: str
 ) -> None:
     assert main(["features", "pack", str(source)]) == 0
@@ -106,7 +104,7 @@ def test_what_half_precision_cannot_hold_keeps_the_old_file(
 
 
 @pytest.mark.parametrize("width", ["many", "1.5"])
-def test_a_width_that_is_no_number_is_refused(
+def test_width_of_the_wrong_type_is_refused(
     source: Path, capsys: pytest.CaptureFixture[str], width: str
 ) -> None:
     with pytest.raises(SystemExit) as stop:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import tyro
-from numpy.typing import NDArray
 from rich.table import Table
 
 from esceme.cli.console import note, print_json, progress, tables
@@ -32,20 +29,20 @@ def pack(
     width: int | None = None,
     json: bool = False,
 ) -> int:
-    """Turn an HDF5 feature file into a mapped half-precision one.
+    """Convert an HDF5 feature file to a memory-mapped half-precision file.
 
     Writes NAME.npy (viewpoints x 36 x width) and its index NAME.json. The file is mapped, not read: it opens
-    at once, processes share it, and observing is several times faster than from HDF5.
+    immediately, processes share it, and observations are several times faster than from HDF5.
 
     Examples:
         esceme features pack pth_vit_base_patch16_224_imagenet.hdf5 --width 768
         esceme features pack features.hdf5 --out fast/features.npy
 
     Args:
-        source: the HDF5 file, one entry of 36 x (width + extra) numbers per viewpoint.
-        out: the .npy file to write; by default beside the source.
-        width: how many numbers describe a view; what follows in the file (classifier scores) is left out.
-        json: print what was written as one json object.
+        source: HDF5 file with one entry of 36 x (width + extra) numbers per viewpoint.
+        out: .npy file to write; by default beside the source.
+        width: number of features per view; further numbers in the file (classifier scores) are left out.
+        json: print a summary as one JSON object.
     """
     if out is not None and out.suffix != ".npy":
         raise ConfigError(f"--out {out}: give a name that ends in .npy")
@@ -55,11 +52,7 @@ def pack(
         out or source.with_suffix(".npy"),
         progress=lambda keys: progress(keys, "packing", total=len(store)),
     )
-    size = written.stat().st_size
-    if json:
-        print_json({"out": str(written), "viewpoints": len(store), "width": store.width, "bytes": size})
-    else:
-        print(f"{written}: {len(store):,} viewpoints, {store.width} numbers a view, {size / 1e6:.0f} MB")
+    _report(written, len(store), store.width, json=json)
     return 0
 
 
@@ -71,10 +64,10 @@ def extract(
     weights: Path | None = None,
     json: bool = False,
 ) -> int:
-    """Turn panoramas into the features of their 36 views, an HDF5 file of the published form.
+    """Extract features of the 36 views of panoramas, as HDF5 in the published format.
 
-    Each equirectangular picture is cut into the simulator's views, and the encoder makes one vector of each;
-    it sees their pixels and nothing else. `small` is fixed and needs nothing; `vit-b-16` needs timm
+    Each equirectangular image is cut into the simulator's views, and the encoder computes one vector per view
+    from its pixels only. `small` is fixed and needs no weights; `vit-b-16` needs timm
     (pip install 'esceme[timm]') and a local file of weights.
 
     Examples:
@@ -82,28 +75,23 @@ def extract(
         esceme features extract panoramas --out vit.hdf5 --encoder vit-b-16 --weights vit_b_16.safetensors
 
     Args:
-        panoramas: the folder of pictures, <scene>/<viewpoint>.jpg or <scene>_<viewpoint>.jpg.
-        out: the HDF5 file to write; it appears when it is complete.
-        encoder: what looks at the views.
-        weights: the encoder's parameters, .safetensors or a torch file (.pth), if it has any.
-        json: print what was written as one json object.
+        panoramas: folder of images, <scene>/<viewpoint>.jpg or <scene>_<viewpoint>.jpg.
+        out: HDF5 file to write; it appears when it is complete.
+        encoder: encoder of the views.
+        weights: parameters of the encoder, .safetensors or a torch file (.pth), if it has any.
+        json: print a summary as one JSON object.
     """
-    if out.suffix not in HDF5_SUFFIXES:
-        raise ConfigError(f"--out {out}: give a name that ends in {' or '.join(HDF5_SUFFIXES)}")
-    chosen = make_encoder(encoder, weights)
-    found = find_panoramas(panoramas)
-
-    def features() -> Iterator[tuple[str, NDArray[np.float32]]]:
-        for key, path in progress(found.items(), "looking", total=len(found)):
-            yield key, encode_panorama(chosen, read_panorama(path))
-
-    write_features(out, features())
-    size = out.stat().st_size
-    if json:
-        written = {"out": str(out), "encoder": encoder, "viewpoints": len(found), "width": chosen.width}
-        print_json(written | {"bytes": size})
-    else:
-        print(f"{out}: {len(found):,} viewpoints, {chosen.width} numbers a view, {size / 1e6:.1f} MB")
+    _check_suffix(out)
+    view_encoder = make_encoder(encoder, weights)
+    paths = find_panoramas(panoramas)
+    write_features(
+        out,
+        (
+            (key, encode_panorama(view_encoder, read_panorama(path)))
+            for key, path in progress(paths.items(), "encoding", total=len(paths))
+        ),
+    )
+    _report(out, len(paths), view_encoder.width, json=json, encoder=encoder)
     return 0
 
 
@@ -115,13 +103,13 @@ def semantic(
     split: str = "val_unseen",
     json: bool = False,
 ) -> int:
-    """Make features of real scenes from what people annotated: no picture, no licence mail.
+    """Compute features of real scenes from object annotations, without images.
 
-    Object boxes are triangulated across viewpoints and re-projected into every view that sees them; a view is
-    described by the words of what it shows, weighted by area, and by the room one stands in. These features
-    come from human annotations, not from vision: say so wherever you report results with them.
+    Object boxes are triangulated across viewpoints and re-projected into every view that sees them. A view is
+    described by the words of its objects, weighted by area, and by its room. The features come from human
+    annotations, not from vision: state this wherever you report results with them.
 
-    Prints how much the views say, from the annotated boxes alone and re-projected, and how often the right
+    Prints statistics of the views, with annotated boxes only and with re-projected objects, and how often the
     next viewpoint of R2R matches the instruction better than another candidate (AUC; 0.5 is chance).
 
     Examples:
@@ -129,33 +117,42 @@ def semantic(
         esceme features semantic --data datasets --out semantic.hdf5 --glove none --reach 5 --json
 
     Args:
-        data: the data folder, with connectivity, objects and rooms.
-        out: the HDF5 file to write; it appears when it is complete.
-        glove: PREFIX of PREFIX_glove.npy and PREFIX_vocab.txt, or none for random vectors of words; by
-            default glove/REVERIE_train below the data folder, where it is.
-        reach: objects farther than this many metres are not seen.
-        split: of R2R, to match instructions with.
-        json: print one json object instead of tables.
+        data: data folder with connectivity, objects and rooms.
+        out: HDF5 file to write; it appears when it is complete.
+        glove: PREFIX of PREFIX_glove.npy and PREFIX_vocab.txt, or none for random word vectors; by default
+            glove/REVERIE_train below the data folder, if it exists.
+        reach: objects farther than this many metres are not visible.
+        split: R2R split whose instructions are matched.
+        json: print one JSON object instead of tables.
     """
-    if out.suffix not in HDF5_SUFFIXES:
-        raise ConfigError(f"--out {out}: give a name that ends in {' or '.join(HDF5_SUFFIXES)}")
-    words, episodes = _words(data, glove), _instructed(data, split)
+    _check_suffix(out)
+    words, episodes = _read_words(data, glove), _read_episodes(data, split)
     summary = write_semantic(data, out, words=words, reach=reach, progress=progress)
-    matching = match_next_hops(data, episodes, reach=reach, progress=progress) if episodes else None
+    auc = match_next_hops(data, episodes, reach=reach, progress=progress) if episodes else None
     if json:
         report = {"out": str(out), "words": words.source, "reach": reach, "bytes": out.stat().st_size}
-        matched = None if matching is None else {"split": split} | matching._asdict()
-        described = summary._asdict() | {
-            "near": summary.near._asdict(),
-            "reprojected": summary.reprojected._asdict(),
-        }
-        print_json(report | described | {"next_hop_auc": matched})
+        statistics = {"near": summary.near._asdict(), "reprojected": summary.reprojected._asdict()}
+        matched = None if auc is None else {"split": split} | auc._asdict()
+        print_json(report | summary._asdict() | statistics | {"next_hop_auc": matched})
     else:
-        _show(out, summary, matching, split)
+        _print_tables(out, summary, auc, split)
     return 0
 
 
-def _words(data: Path, glove: str | None) -> WordTable:
+def _check_suffix(out: Path) -> None:
+    if out.suffix not in HDF5_SUFFIXES:
+        raise ConfigError(f"--out {out}: give a name that ends in {' or '.join(HDF5_SUFFIXES)}")
+
+
+def _report(out: Path, viewpoints: int, width: int, *, json: bool, **more: str) -> None:
+    size = out.stat().st_size
+    if json:
+        print_json({"out": str(out), **more, "viewpoints": viewpoints, "width": width, "bytes": size})
+    else:
+        print(f"{out}: {viewpoints:,} viewpoints, {width} numbers a view, {size / 1e6:.1f} MB")
+
+
+def _read_words(data: Path, glove: str | None) -> WordTable:
     if glove is None:
         prefix = data / "glove" / "REVERIE_train"
         if prefix.with_name(f"{prefix.name}_vocab.txt").is_file():
@@ -164,34 +161,31 @@ def _words(data: Path, glove: str | None) -> WordTable:
     return WordTable.random() if glove in (None, "none") else WordTable.read(glove)
 
 
-def _instructed(data: Path, split: str) -> list[Episode]:
-    """The episodes of R2R whose way is known, if there are any."""
+def _read_episodes(data: Path, split: str) -> list[Episode]:
+    """Return the R2R episodes of a split that have a reference path."""
     file = DataFolder(data).annotations("r2r", split)
-    found = [] if file is None else [each for each in TASKS["r2r"].read(file) if not each.goal_withheld]
-    if not found:
+    episodes = [] if file is None else TASKS["r2r"].read(file)
+    episodes = [episode for episode in episodes if not episode.goal_withheld]
+    if not episodes:
         note(f"no R2R {split} with paths here: not matched with instructions")
-    return found
+    return episodes
 
 
-def _show(out: Path, summary: SemanticSummary, matching: NextHopAuc | None, split: str) -> None:
+def _print_tables(out: Path, summary: SemanticSummary, auc: NextHopAuc | None, split: str) -> None:
+    near, full = summary.near, summary.reprojected
     table = Table("", "annotated boxes", "re-projected")
-    for row, field, style in (
-        ("names per viewpoint", "names_per_viewpoint", ".1f"),
-        ("views without objects", "empty_views", ".0%"),
-    ):
-        near, all_of_it = (getattr(each, field) for each in (summary.near, summary.reprojected))
-        table.add_row(row, f"{near:{style}}", f"{all_of_it:{style}}")
-    if matching is not None:
-        for row, near, all_of_it in (
-            ("its view", matching.view_near, matching.view),
-            ("what is seen from there", matching.memory_near, matching.memory),
+    table.add_row("names per viewpoint", f"{near.names_per_viewpoint:.1f}", f"{full.names_per_viewpoint:.1f}")
+    table.add_row("views without objects", f"{near.empty_views:.0%}", f"{full.empty_views:.0%}")
+    if auc is not None:
+        for source, first, second in (
+            ("its view", f"{auc.view_near:.3f}", auc.view),
+            ("its candidate views", f"{auc.memory_near:.3f}", auc.memory),
+            ("its room", "", auc.room),
+            ("candidate views and room", "", auc.memory_and_room),
         ):
-            table.add_row(f"next hop, {split}, by {row}: AUC", f"{near:.3f}", f"{all_of_it:.3f}")
-        table.add_row(f"next hop, {split}, by its room: AUC", "", f"{matching.room:.3f}")
-        table.add_row(f"next hop, {split}, by both: AUC", "", f"{matching.memory_and_room:.3f}")
+            table.add_row(f"next hop, {split}, by {source}: AUC", first, f"{second:.3f}")
     tables().print(table)
     unknown = len(summary.unknown_words)
     note(f"{unknown} words of object names have no vector" if unknown else "every word has a vector")
-    print(
-        f"{out}: {summary.viewpoints:,} viewpoints of {summary.scenes} scenes, {summary.width} numbers a view"
-    )
+    counts = f"{summary.viewpoints:,} viewpoints of {summary.scenes} scenes"
+    print(f"{out}: {counts}, {summary.width} numbers a view")
