@@ -104,7 +104,7 @@ class Work:
     def ours(self, paths: Mapping[str, Sequence[str]] | None, *, half: bool = False) -> Decisions:
         """All decisions by way of lanes."""
         bank = MemoryBank.of(self.atlas)
-        source = Lanes(self.atlas, self.episodes, MemoryLifetime("cold", self.atlas, bank), slots=SLOTS)
+        source = Lanes(self.atlas, self.episodes, MemoryLifetime("cold", self.atlas, bank), num_slots=SLOTS)
         choose = greedy if paths is None else teacher_forcing(self.atlas, lambda walk: self._led(walk, paths))
         found: dict[tuple[str, int], list[float]] = {}
         halving = torch.autocast("cpu", torch.bfloat16) if half else nullcontext()

@@ -16,7 +16,7 @@ from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig
 from esceme.navigator import Navigator
 from esceme.synth import WorldConfig, embedded_world
 from esceme.tasks.r2r import read_r2r
-from fixtures.toy_dataset import SPLIT, WIDTH, write_street
+from fixtures.toy_dataset import SPLIT, WIDTH, write_toy_dataset
 from fixtures.toy_training import SMALL
 
 pytestmark = pytest.mark.long
@@ -57,8 +57,8 @@ def evaluating() -> Iterator[ModuleType]:
 
 
 @pytest.fixture(scope="module")
-def street(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_street(tmp_path_factory.mktemp("street")).root
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_toy_dataset(tmp_path_factory.mktemp("dataset")).root
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def small(agent: str, seed: int) -> Navigator:
 
 @pytest.mark.parametrize("agent", ["hamt", "tdstp"])
 def test_lock_step_decisions_equal_those_of_lanes(
-    agent: str, evaluating: ModuleType, street: Path, monkeypatch: pytest.MonkeyPatch
+    agent: str, evaluating: ModuleType, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jumps = []
 
@@ -133,8 +133,8 @@ def test_lock_step_decisions_equal_those_of_lanes(
             super().move(item, choice)
 
     loop = {"loop": Counted} if agent == "tdstp" else {}
-    work = evaluating.Work(street, small(agent, 3), **loop, per_scene=2)
-    led = {each.episode_id: each.reference_path for each in read_r2r(street / "R2R" / f"R2R_{SPLIT}.json")}
+    work = evaluating.Work(dataset, small(agent, 3), **loop, per_scene=2)
+    led = {each.episode_id: each.reference_path for each in read_r2r(dataset / "R2R" / f"R2R_{SPLIT}.json")}
     for paths in (led, None):
         ratio, _ = evaluating.throughput(work, paths, rounds=1)  # which asserts it
         assert ratio.obvious > 0 and ratio.ours > 0

@@ -15,7 +15,7 @@ from torch import Tensor
 from esceme import rollout
 from esceme.agents.base import Decision, PrivilegedInfo, State, TokenBatch
 from esceme.agents.scripted import ShortestPath, StopAtOnce
-from esceme.evaluation.result import trajectory_of
+from esceme.evaluation.result import named_poses
 from esceme.memory import MemoryBank, NoMemory
 from esceme.metrics import score
 from esceme.navigator import Navigator
@@ -293,7 +293,7 @@ def test_a_jump_is_walked_node_by_node_and_is_one_decision() -> None:
 
 def test_what_is_walked_on_a_way_back_counts_in_the_scores() -> None:
     walk = gone_back()[-1].finished[0]
-    stands = tuple(TrajectoryPoint(*each) for each in trajectory_of(walk, ATLAS))
+    stands = tuple(TrajectoryPoint(*each) for each in named_poses(walk, ATLAS))
     scored = score([(FORTH, Prediction("0_0", stands))], ATLAS).means()
     graph, names = ATLAS.graph("cottage"), places(walk)
     metres = sum(graph.distance(*pair) for pair in zip(names, names[1:], strict=False))

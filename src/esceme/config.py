@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from esceme.errors import ConfigError
-from esceme.evaluation.options import SCRIPTED
+from esceme.evaluation.context import SCRIPTED
 from esceme.learning import TrainingConfig, ValidationConfig
 from esceme.runs import NavigatorConfig, as_json, from_json, require_fraction
 

@@ -14,6 +14,7 @@ from esceme import __version__
 from esceme.config import Experiment, as_json, flatten, from_json
 from esceme.errors import CheckpointError, ConfigError, DataError
 from esceme.evaluation.protocol import check_tour_routes
+from esceme.evaluation.result import load_objects
 from esceme.files import read_json, write_json
 from esceme.learning import ProcessGroup, Trainer, TrainingCallback, TrainingRun, ValidationConfig
 from esceme.learning.distributed import local_device
@@ -30,6 +31,7 @@ from esceme.runs import (
     load_run,
     save_run,
 )
+from esceme.tasks.catalogue import get_task
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.split import load_features, load_split, load_wordpiece, make_encoder
@@ -155,6 +157,7 @@ def prepare(
         validation_sets=loaded.validation,
         tours=loaded.tours,
         atlas=loaded.atlas,
+        objects=load_objects(data_folder, get_task(config.task)) if loaded.validation else None,
         encode=encode,
         write_experiment=begin,
         save_navigator=save,

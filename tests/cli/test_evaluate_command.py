@@ -120,7 +120,7 @@ def test_a_finished_evaluation_is_printed_again_and_not_lived_again(
 ) -> None:
     folder = copied(cold, "again")
     assert main(words(run, "cold", "--out", "again", "--batch", "3")) == 0  # lanes do not depend on batches
-    assert "all 36 walks are there already" in capsys.readouterr().err
+    assert "all 36 trajectories are finished already" in capsys.readouterr().err
     assert files(folder) == files(cold)
 
 
@@ -131,7 +131,7 @@ def test_an_interrupted_evaluation_goes_on_to_the_same_result(cold: Path, run: P
         (folder / name).unlink()
     (folder / "journal.jsonl").write_bytes(b"".join(journal[:11]) + journal[11][:20])  # killed while writing
     assert main(words(run, "cold", "--out", "again")) == 0
-    assert "going on with an evaluation that was interrupted: 10 of 36 walks" in capsys.readouterr().err
+    assert "continuing an interrupted evaluation: 10 of 36 trajectories" in capsys.readouterr().err
     for name in ("result.json", "predictions.json"):
         assert (folder / name).read_bytes() == (cold / name).read_bytes()
 
@@ -228,7 +228,7 @@ def test_none_of_an_agent_with_a_reader_points_to_masked(run: Path, capsys: Capt
 
 def test_memory_means_nothing_to_an_agent_without_a_reader(toy_root: Path, capsys: Capture) -> None:
     run = drawn_run(Path("plain"), toy_root, has_memory=False)
-    assert "reads no memory, so 'cold' means nothing to it; use 'none'" in refusal(capsys, words(run))
+    assert "reads no memory, so 'cold' has no effect; use 'none'" in refusal(capsys, words(run))
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_memory_means_nothing_to_an_agent_without_a_reader(toy_root: Path, capsy
         (["cold", "--bank", "bank"], "memory 'warm' and a bank file (--bank) belong together"),
         (["warm", "--bank", "gone"], "gone: no such file"),
         (["tour"], "memory 'tour' is cleared at the beginning of every tour: say which there are with "),
-        (["cold", "--oracle-phases"], "oracle phases lead from episode to episode of a tour"),
+        (["cold", "--oracle-phases"], "oracle phases connect the episodes of a tour"),
         (["episodic", "--schedule", "interleaved"], "memory 'episodic' lives one episode after the other"),
         (["cold", "--schedule", "interleaved", "--order", "shuffled"], "'interleaved' shuffles by its seed"),
         (

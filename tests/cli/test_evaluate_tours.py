@@ -76,7 +76,7 @@ def test_oracle_phases_are_a_switch_that_the_result_tells(
     assert "with oracle phases" in capsys.readouterr().out
     assert read_result("tour").facts["oracle_phases"] is True
     told = refusal(capsys, words(runs["none"], "none", tours, "--oracle-phases"))
-    assert told.startswith("oracle phases are only remembered, and 'none' makes no use of that")
+    assert told.startswith("oracle phases only fill the memory, which has no effect with 'none'")
 
 
 def test_the_predictions_score_the_same(
@@ -114,7 +114,7 @@ def test_episodes_on_no_tour_are_not_lived_and_that_is_said(
     told = json.loads(out)
     left_out = 36 - len(tour)
     assert told["means"]["n"] == len(tour) and told["facts"]["left_out"] == left_out
-    assert f"note: {left_out} episodes of {SPLIT} are on no tour and were not lived" in err
+    assert f"note: {left_out} episodes of {SPLIT} are on no tour and were not run" in err
 
 
 @pytest.mark.parametrize("memory", ["tour", "none"])

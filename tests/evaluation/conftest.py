@@ -1,4 +1,4 @@
-"""What tests of evaluation share: a street of small houses, and evaluations in it, each made once."""
+"""What tests of evaluation share: a dataset of small houses, and evaluations in it, each made once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from esceme.evaluation import Result, evaluate
 from esceme.memory import MemoryBank, load_bank
-from fixtures.toy_dataset import Street, write_street
+from fixtures.toy_dataset import ToyDataset, write_toy_dataset
 
 
 class Evaluated(NamedTuple):
@@ -29,21 +29,21 @@ Evaluate = Callable[..., Evaluated]
 
 
 @pytest.fixture(scope="session")
-def street(tmp_path_factory: pytest.TempPathFactory) -> Street:
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> ToyDataset:
     """A data folder of five scenes and a small run for it; read-only."""
-    return write_street(tmp_path_factory.mktemp("street"))
+    return write_toy_dataset(tmp_path_factory.mktemp("dataset"))
 
 
 @pytest.fixture(scope="session")
-def evaluated(street: Street, tmp_path_factory: pytest.TempPathFactory) -> Evaluate:
-    """Evaluate in the street, with the fields of a plan."""
+def evaluated(dataset: ToyDataset, tmp_path_factory: pytest.TempPathFactory) -> Evaluate:
+    """Evaluate in the dataset, with the fields of a config."""
     made: dict[str, Evaluated] = {}
 
     def give(memory: str = "cold", **changes: object) -> Evaluated:
-        plan = street.plan(memory, **changes)
-        if (key := repr(plan)) not in made:
+        config = dataset.config(memory, **changes)
+        if (key := repr(config)) not in made:
             folder = tmp_path_factory.mktemp(memory)
-            made[key] = Evaluated(evaluate(plan, folder), folder)
+            made[key] = Evaluated(evaluate(config, folder), folder)
         return made[key]
 
     return give

@@ -14,7 +14,7 @@ from torch import Tensor
 from esceme.errors import ConfigError, DataError, MemoryMismatch
 from esceme.evaluation import MemoryLifetime, Result
 from esceme.evaluation.context import EvaluationContext
-from esceme.evaluation.journal import Head, read_journals
+from esceme.evaluation.journal import read_journal
 from esceme.evaluation.protocol import TourPosition, check_protocol
 from esceme.evaluation.schedule import Lanes
 from esceme.memory import (
@@ -30,7 +30,7 @@ from esceme.rollout import roll_out
 from esceme.tasks.episode import Episode
 from esceme.trajectory import EpisodeSource, Trajectory, greedy
 from fixtures.toy_atlas import cottage, walk_of
-from fixtures.toy_dataset import WIDTH, Street
+from fixtures.toy_dataset import WIDTH, ToyDataset
 
 Evaluate = Callable[..., Any]
 Trajectories = dict[str, list[str]]
@@ -40,24 +40,24 @@ def trajectories(result: Result) -> Trajectories:
     return {each.id: [viewpoint for viewpoint, *_ in each.trajectory] for each in result.episodes}
 
 
-def walked(stage: EvaluationContext, walk: Trajectory) -> list[str]:
-    return [stage.atlas.name(viewpoint)[1] for viewpoint, _ in walk.poses]
+def walked(context: EvaluationContext, walk: Trajectory) -> list[str]:
+    return [context.atlas.name(viewpoint)[1] for viewpoint, _ in walk.poses]
 
 
 @torch.inference_mode()
 def lived(
-    stage: EvaluationContext, source: EpisodeSource, lifetime: MemoryLifetime
+    context: EvaluationContext, source: EpisodeSource, lifetime: MemoryLifetime
 ) -> dict[str, tuple[Trajectory, list[Tensor]]]:
     """Every walk of a source with the logits of its decisions."""
     told: dict[str, tuple[Trajectory, list[Tensor]]] = {}
     for step in roll_out(
-        stage.run.navigator,
-        stage.atlas,
+        context.run.navigator,
+        context.atlas,
         source,
         lifetime.memory,
         greedy,
-        encode=stage.encode,
-        max_steps=stage.limits.max_steps,
+        encode=context.encode,
+        max_steps=context.limits.max_steps,
     ):
         for row, walk in enumerate(step.trajectories):
             logits = step.decision.logits[row]
@@ -66,11 +66,11 @@ def lived(
 
 
 def told_in_lanes(
-    stage: EvaluationContext, lifetime: MemoryLifetime | None = None
+    context: EvaluationContext, lifetime: MemoryLifetime | None = None
 ) -> dict[str, tuple[Trajectory, list[Tensor]]]:
-    """The walks of a stage, three at a time."""
-    lifetime = lifetime or stage.lifetime()
-    return lived(stage, Lanes(stage.atlas, stage.episodes, lifetime, slots=3), lifetime)
+    """The walks of a context, three at a time."""
+    lifetime = lifetime or context.lifetime()
+    return lived(context, Lanes(context.atlas, context.episodes, lifetime, num_slots=3), lifetime)
 
 
 def places(bank: MemoryBank) -> set[tuple[str, str]]:
@@ -78,28 +78,28 @@ def places(bank: MemoryBank) -> set[tuple[str, str]]:
 
 
 def one_after_the_other(
-    stage: EvaluationContext, episodes: Iterable[Episode], bank: MemoryBank
+    context: EvaluationContext, episodes: Iterable[Episode], bank: MemoryBank
 ) -> Trajectories:
     """The plainest loop: one agent, one episode at a time, one bank."""
-    lifetime = MemoryLifetime("cold", stage.atlas, bank)
-    told = lived(stage, Lanes(stage.atlas, episodes, lifetime, slots=1), lifetime)
-    return {name: walked(stage, walk) for name, (walk, _) in told.items()}
+    lifetime = MemoryLifetime("cold", context.atlas, bank)
+    told = lived(context, Lanes(context.atlas, episodes, lifetime, num_slots=1), lifetime)
+    return {name: walked(context, walk) for name, (walk, _) in told.items()}
 
 
-def test_cold_keeps_one_memory_for_the_whole_split(street: Street, evaluated: Evaluate) -> None:
-    stage = street.stage()
-    scenes = sorted({episode.scene_id for episode in stage.episodes})
-    ordered = [each for scene in scenes for each in stage.episodes if each.scene_id == scene]
-    bank = MemoryBank.of(stage.atlas)
-    assert trajectories(evaluated().result) == one_after_the_other(stage, ordered, bank)
+def test_cold_keeps_one_memory_for_the_whole_split(dataset: ToyDataset, evaluated: Evaluate) -> None:
+    context = dataset.context()
+    scenes = sorted({episode.scene_id for episode in context.episodes})
+    ordered = [each for scene in scenes for each in context.episodes if each.scene_id == scene]
+    bank = MemoryBank.of(context.atlas)
+    assert trajectories(evaluated().result) == one_after_the_other(context, ordered, bank)
     assert places(evaluated().bank) == places(bank)
 
 
-def test_two_pass_coverage_is_at_least_that_of_cold(street: Street, evaluated: Evaluate) -> None:
+def test_two_pass_coverage_is_at_least_that_of_cold(dataset: ToyDataset, evaluated: Evaluate) -> None:
     once, twice = evaluated("cold"), evaluated("two-pass")
     assert places(once.bank) < places(twice.bank)
     # The first pass is the cold life, and the second one is what counts.
-    lines = read_journals(twice.folder, Head(street.stage("two-pass").fingerprint))
+    lines = read_journal(twice.folder / "journal.jsonl", dataset.context("two-pass").fingerprint)
     first, second = (
         {line.id: [name for name, _ in line.poses] for line in lines if line.pass_ == number}
         for number in (1, 2)
@@ -116,9 +116,9 @@ def test_a_warm_life_goes_on_from_a_saved_bank(evaluated: Evaluate) -> None:
 
 
 def test_a_warm_life_keeps_scenes_of_the_bank_that_the_split_lacks(
-    street: Street, evaluated: Evaluate, tmp_path: Path
+    dataset: ToyDataset, evaluated: Evaluate, tmp_path: Path
 ) -> None:
-    bank = MemoryBank.of(street.stage().atlas)
+    bank = MemoryBank.of(dataset.context().atlas)
     bank.remember("elsewhere", "hall", torch.ones(1, bank.width), ["door"])
     save_bank(bank, tmp_path / "other.safetensors")
     warm = evaluated("warm", bank=str(tmp_path / "other.safetensors"))
@@ -126,26 +126,26 @@ def test_a_warm_life_keeps_scenes_of_the_bank_that_the_split_lacks(
     assert places(warm.bank) == places(evaluated("cold").bank) | {("elsewhere", "hall")}
 
 
-def test_a_bank_of_other_features_is_refused(street: Street, tmp_path: Path) -> None:
+def test_a_bank_of_other_features_is_refused(dataset: ToyDataset, tmp_path: Path) -> None:
     save_bank(MemoryBank(width=WIDTH, source="others"), tmp_path / "bank.safetensors")
     with pytest.raises(MemoryMismatch, match="others.*street.hdf5"):
-        street.stage("warm", bank=str(tmp_path / "bank.safetensors")).lifetime()
+        dataset.context("warm", bank=str(tmp_path / "bank.safetensors")).lifetime()
 
 
 @pytest.mark.parametrize("slots", [1, 8])
 def test_episodic_equals_one_bank_per_episode_even_in_a_batch(
-    street: Street, evaluated: Evaluate, slots: int
+    dataset: ToyDataset, evaluated: Evaluate, slots: int
 ) -> None:
-    stage = street.stage("episodic")
+    context = dataset.context("episodic")
     alone: Trajectories = {}
-    for episode in stage.episodes:
-        alone |= one_after_the_other(stage, [episode], MemoryBank.of(stage.atlas))
+    for episode in context.episodes:
+        alone |= one_after_the_other(context, [episode], MemoryBank.of(context.atlas))
     assert trajectories(evaluated("episodic", batch=slots).result) == alone
     assert trajectories(evaluated("cold").result) != alone
 
 
-def test_masked_equals_cold_at_the_very_first_decision_in_a_scene(street: Street) -> None:
-    cold, masked = (told_in_lanes(street.stage(memory)) for memory in ("cold", "masked"))
+def test_masked_equals_cold_at_the_very_first_decision_in_a_scene(dataset: ToyDataset) -> None:
+    cold, masked = (told_in_lanes(dataset.context(memory)) for memory in ("cold", "masked"))
     first = [name for name, (walk, _) in cold.items() if walk.visit == 1]
     assert len(first) == 5
     for name in first:
@@ -154,7 +154,7 @@ def test_masked_equals_cold_at_the_very_first_decision_in_a_scene(street: Street
     assert not all(torch.allclose(cold[name][1][0], masked[name][1][0], atol=1e-3) for name in later)
 
 
-def test_masked_recalls_nothing_and_remembers_everything(street: Street, evaluated: Evaluate) -> None:
+def test_masked_recalls_nothing_and_remembers_everything(dataset: ToyDataset, evaluated: Evaluate) -> None:
     class Blank(MemoryLifetime):
         """Zeros at all times, and nothing is kept."""
 
@@ -166,9 +166,9 @@ def test_masked_recalls_nothing_and_remembers_everything(street: Street, evaluat
         def remember_seen(self, observation: Observation) -> None:
             pass
 
-    stage, masked = street.stage("masked"), evaluated("masked")
-    blank = told_in_lanes(stage, Blank("cold", stage.atlas, None))
-    assert trajectories(masked.result) == {name: walked(stage, walk) for name, (walk, _) in blank.items()}
+    context, masked = dataset.context("masked"), evaluated("masked")
+    blank = told_in_lanes(context, Blank("cold", context.atlas, None))
+    assert trajectories(masked.result) == {name: walked(context, walk) for name, (walk, _) in blank.items()}
     told = trajectories(masked.result)
     stood = {
         (each.scene, name) for each in masked.result.episodes for name in told[each.id][: each.decisions]
@@ -176,45 +176,47 @@ def test_masked_recalls_nothing_and_remembers_everything(street: Street, evaluat
     assert places(masked.bank) == stood
 
 
-def test_an_oracle_remembers_everything_before_the_first_step(street: Street, evaluated: Evaluate) -> None:
-    stage = street.stage("oracle")
-    bank = stage.lifetime().bank
+def test_an_oracle_remembers_everything_before_the_first_step(
+    dataset: ToyDataset, evaluated: Evaluate
+) -> None:
+    context = dataset.context("oracle")
+    bank = context.lifetime().bank
     assert bank is not None and bool(bank.visited.all())
-    assert trajectories(evaluated("oracle").result) == one_after_the_other(stage, stage.episodes, bank)
-    assert len(evaluated("oracle").bank) == len(stage.atlas)
+    assert trajectories(evaluated("oracle").result) == one_after_the_other(context, context.episodes, bank)
+    assert len(evaluated("oracle").bank) == len(context.atlas)
 
 
-def test_a_tour_begins_with_nothing_and_keeps_what_it_meets(street: Street, evaluated: Evaluate) -> None:
-    stage = street.stage("tour", tours=street.tours)
-    assert stage.tours is not None and max(map(len, stage.tours)) == 3
+def test_a_tour_begins_with_nothing_and_keeps_what_it_meets(dataset: ToyDataset, evaluated: Evaluate) -> None:
+    context = dataset.context("tour", tours=dataset.tours)
+    assert context.tours is not None and max(map(len, context.tours)) == 3
     expected: Trajectories = {}
-    for tour in stage.tours:
-        episodes = [stage.by_id[each] for each in tour.episode_ids]
-        expected |= one_after_the_other(stage, episodes, MemoryBank.of(stage.atlas))
-    result = evaluated("tour", tours=street.tours, batch=8).result
+    for tour in context.tours:
+        episodes = [context.by_id[each] for each in tour.episode_ids]
+        expected |= one_after_the_other(context, episodes, MemoryBank.of(context.atlas))
+    result = evaluated("tour", tours=dataset.tours, batch=8).result
     assert trajectories(result) == expected
     numbers = {each.id: each.visit for each in result.episodes}
-    assert numbers == {each: n for tour in stage.tours for n, each in enumerate(tour.episode_ids, 1)}
+    assert numbers == {each: n for tour in context.tours for n, each in enumerate(tour.episode_ids, 1)}
     # The same order of life without clearing would not give the same.
-    assert expected != one_after_the_other(stage, stage.episodes, MemoryBank.of(stage.atlas))
+    assert expected != one_after_the_other(context, context.episodes, MemoryBank.of(context.atlas))
 
 
-def test_oracle_phases_are_remembered_and_not_walked(street: Street, evaluated: Evaluate) -> None:
-    stage = street.stage("tour", tours=street.tours)
-    plain = trajectories(evaluated("tour", tours=street.tours, batch=8).result)
-    with_phases = evaluated("tour", tours=street.tours, oracle_phases=True)
+def test_oracle_phases_are_remembered_and_not_walked(dataset: ToyDataset, evaluated: Evaluate) -> None:
+    context = dataset.context("tour", tours=dataset.tours)
+    plain = trajectories(evaluated("tour", tours=dataset.tours, batch=8).result)
+    with_phases = evaluated("tour", tours=dataset.tours, oracle_phases=True)
     led = trajectories(with_phases.result)
     first = [each.id for each in with_phases.result.episodes if each.visit == 1]
     assert {name: led[name] for name in first} == {name: plain[name] for name in first}
     assert led != plain
-    assert stage.tours is not None
-    last = {tour.scene_id: tour.episode_ids for tour in stage.tours}  # what is not cleared again
+    assert context.tours is not None
+    last = {tour.scene_id: tour.episode_ids for tour in context.tours}  # what is not cleared again
     for scene, ids in last.items():
-        graph, expected = stage.atlas.graph(scene), set[str]()
+        graph, expected = context.atlas.graph(scene), set[str]()
         for here, after in zip(ids, [*ids[1:], None], strict=True):
-            goal = stage.by_id[here].goal
+            goal = context.by_id[here].goal
             expected |= {*led[here], *graph.shortest_path(led[here][-1], goal)}
-            expected |= set(graph.shortest_path(goal, stage.by_id[after].start)) if after else set()
+            expected |= set(graph.shortest_path(goal, context.by_id[after].start)) if after else set()
         assert set(with_phases.bank[scene].viewpoints) == expected
 
 
@@ -246,15 +248,15 @@ def test_an_oracle_leads_to_the_goal_and_to_the_next_start(
 
 @pytest.mark.parametrize("memory", ["cold", "episodic", "tour"])
 def test_a_walk_that_is_replayed_leaves_behind_what_it_left_when_it_was_lived(
-    street: Street, memory: str
+    dataset: ToyDataset, memory: str
 ) -> None:
-    tours = {"tours": street.tours, "oracle_phases": True} if memory == "tour" else {}
-    stage = street.stage(memory, **tours)
-    one, other = stage.lifetime(), stage.lifetime()
-    for walk, _ in told_in_lanes(stage, one).values():
+    tours = {"tours": dataset.tours, "oracle_phases": True} if memory == "tour" else {}
+    context = dataset.context(memory, **tours)
+    one, other = context.lifetime(), context.lifetime()
+    for walk, _ in told_in_lanes(context, one).values():
         other.replay(walk)
     assert one.bank is not None and other.bank is not None
-    everywhere = torch.arange(len(stage.atlas))
+    everywhere = torch.arange(len(context.atlas))
     assert torch.equal(one.bank.recall_at(everywhere), other.bank.recall_at(everywhere))
     assert bool(one.bank.visited.any())
 
@@ -265,24 +267,24 @@ FUSING = CandidateEnhancing(CandidateEnhancingConfig(width=4))
 @pytest.mark.parametrize(
     ("memory", "reader", "changes", "message"),
     [
-        ("none", FUSING, {}, "'masked' shows it nothing but zeros"),
+        ("none", FUSING, {}, "with 'masked' it recalls only zeros"),
         ("cold", NoMemory(), {}, "use 'none'"),
         ("masked", NoMemory(), {}, "use 'none'"),
         ("eternal", FUSING, {}, "expected one of none, cold"),
         ("warm", FUSING, {}, "belong together"),
         ("cold", FUSING, {"bank": "file"}, "belong together"),
-        ("tour", FUSING, {}, "say which there are with --tours FILE"),
+        ("tour", FUSING, {}, "give the tours with --tours FILE"),
         ("tour", NoMemory(), {"tours": "file"}, "use 'none'"),
         ("cold", FUSING, {"oracle_phases": True}, "give --tours FILE as well"),
-        ("none", NoMemory(), {"tours": "file", "oracle_phases": True}, "'none' makes no use of that"),
-        ("episodic", FUSING, {"tours": "file", "oracle_phases": True}, "'episodic' makes no use of that"),
-        ("oracle", FUSING, {"tours": "file", "oracle_phases": True}, "'oracle' makes no use of that"),
-        ("episodic", FUSING, {"lanes": False}, "memory 'episodic' lives .* use the schedule 'lanes'"),
+        ("none", NoMemory(), {"tours": "file", "oracle_phases": True}, "no effect with 'none'"),
+        ("episodic", FUSING, {"tours": "file", "oracle_phases": True}, "no effect with 'episodic'"),
+        ("oracle", FUSING, {"tours": "file", "oracle_phases": True}, "no effect with 'oracle'"),
+        ("episodic", FUSING, {"lanes": False}, "memory 'episodic' needs .* use the schedule 'lanes'"),
         (
             "none",
             NoMemory(),
             {"tours": "file", "lanes": False},
-            "tours are lived .* use the schedule 'lanes'",
+            "tours need .* use the schedule 'lanes'",
         ),
         ("tour", FUSING, {"tours": "file", "lanes": False}, "use the schedule 'lanes'"),
     ],
@@ -311,6 +313,6 @@ def test_every_protocol_may_follow_tours(memory: Any, reader: Reader, oracle_pha
     check_protocol(memory, reader, bank=None, tours="file", oracle_phases=oracle_phases, lanes=True)
 
 
-def test_a_missing_bank_is_named(street: Street, tmp_path: Path) -> None:
+def test_a_missing_bank_is_named(dataset: ToyDataset, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"missing.safetensors"):
-        street.stage("warm", bank=str(tmp_path / "missing.safetensors"))
+        dataset.context("warm", bank=str(tmp_path / "missing.safetensors"))

@@ -19,7 +19,7 @@ from esceme.memory import MemoryBank
 from esceme.rollout import RolloutStep, roll_out
 from esceme.tasks.episode import Episode
 from esceme.trajectory import EpisodeSource, Trajectory, greedy
-from fixtures.toy_dataset import Street
+from fixtures.toy_dataset import ToyDataset
 
 
 def named(count: int) -> list[Episode]:
@@ -41,30 +41,34 @@ def ids(batch: Iterable[Episode]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def stage(street: Street) -> EvaluationContext:
-    return street.stage()
+def context(dataset: ToyDataset) -> EvaluationContext:
+    return dataset.context()
 
 
 @torch.inference_mode()
-def steps(stage: EvaluationContext, source: EpisodeSource, bank: MemoryBank) -> Iterator[RolloutStep]:
-    run, limit = stage.run.navigator, stage.limits.max_steps
-    yield from roll_out(run, stage.atlas, source, bank, greedy, encode=stage.encode, max_steps=limit)
+def steps(context: EvaluationContext, source: EpisodeSource, bank: MemoryBank) -> Iterator[RolloutStep]:
+    run, limit = context.run.navigator, context.limits.max_steps
+    yield from roll_out(run, context.atlas, source, bank, greedy, encode=context.encode, max_steps=limit)
 
 
 def in_lanes(
-    stage: EvaluationContext, slots: int, done: dict[str, Trajectory] | None = None
+    context: EvaluationContext, slots: int, done: dict[str, Trajectory] | None = None
 ) -> Iterator[RolloutStep]:
-    bank = MemoryBank.of(stage.atlas)
-    lifetime = MemoryLifetime("cold", stage.atlas, bank)
-    return steps(stage, Lanes(stage.atlas, stage.episodes, lifetime, slots=slots, done=done), bank)
+    bank = MemoryBank.of(context.atlas)
+    lifetime = MemoryLifetime("cold", context.atlas, bank)
+    return steps(
+        context, Lanes(context.atlas, context.episodes, lifetime, num_slots=slots, finished=done), bank
+    )
 
 
 def interleaved(
-    stage: EvaluationContext, batches: Sequence[Sequence[Episode]], done: Sequence[Sequence[Trajectory]] = ()
+    context: EvaluationContext,
+    batches: Sequence[Sequence[Episode]],
+    done: Sequence[Sequence[Trajectory]] = (),
 ) -> Iterator[RolloutStep]:
-    bank = MemoryBank.of(stage.atlas)
-    lifetime = MemoryLifetime("cold", stage.atlas, bank)
-    return steps(stage, Interleaved(stage.atlas, batches, lifetime, done=done), bank)
+    bank = MemoryBank.of(context.atlas)
+    lifetime = MemoryLifetime("cold", context.atlas, bank)
+    return steps(context, Interleaved(context.atlas, batches, lifetime, finished=done), bank)
 
 
 def ended(lived: Iterable[RolloutStep]) -> dict[str, Trajectory]:
@@ -72,74 +76,76 @@ def ended(lived: Iterable[RolloutStep]) -> dict[str, Trajectory]:
 
 
 @pytest.fixture(scope="module")
-def told(stage: EvaluationContext) -> dict[str, Trajectory]:
-    return ended(in_lanes(stage, 3))
+def told(context: EvaluationContext) -> dict[str, Trajectory]:
+    return ended(in_lanes(context, 3))
 
 
 # -- lanes -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("slots", [1, 3, 8])
-def test_a_scene_is_lived_in_order_one_episode_at_a_time(stage: EvaluationContext, slots: int) -> None:
+def test_a_scene_is_lived_in_order_one_episode_at_a_time(context: EvaluationContext, slots: int) -> None:
     begun: dict[str, list[str]] = defaultdict(list)
-    for step in in_lanes(stage, slots):
+    for step in in_lanes(context, slots):
         scenes = [walk.episode.scene_id for walk in step.trajectories]
         assert len(set(scenes)) == len(scenes) <= slots
         for walk in step.trajectories:
             if walk.num_decisions == 1:
                 begun[walk.episode.scene_id].append(walk.episode.episode_id)
     for scene, lived in begun.items():
-        assert lived == [each.episode_id for each in stage.episodes if each.scene_id == scene]
-    assert sum(map(len, begun.values())) == len(stage.episodes)
+        assert lived == [each.episode_id for each in context.episodes if each.scene_id == scene]
+    assert sum(map(len, begun.values())) == len(context.episodes)
 
 
 @pytest.mark.parametrize("slots", [1, 3, 8])
-def test_a_free_slot_is_refilled_at_once(stage: EvaluationContext, slots: int) -> None:
-    left = Counter(episode.scene_id for episode in stage.episodes)
-    for step in in_lanes(stage, slots):
+def test_a_free_slot_is_refilled_at_once(context: EvaluationContext, slots: int) -> None:
+    left = Counter(episode.scene_id for episode in context.episodes)
+    for step in in_lanes(context, slots):
         assert len(step.trajectories) == min(slots, len(left))
         left -= Counter(walk.episode.scene_id for walk in step.finished)
     assert not left
 
 
-def test_the_longest_lane_is_opened_first(stage: EvaluationContext) -> None:
-    counts = Counter(episode.scene_id for episode in stage.episodes)
-    first = next(in_lanes(stage, 1)).trajectories[0].episode.scene_id
+def test_the_longest_lane_is_opened_first(context: EvaluationContext) -> None:
+    counts = Counter(episode.scene_id for episode in context.episodes)
+    first = next(in_lanes(context, 1)).trajectories[0].episode.scene_id
     assert counts[first] == max(counts.values())
 
 
-def test_visits_number_the_episodes_of_a_scene(stage: EvaluationContext, told: dict[str, Trajectory]) -> None:
+def test_visits_number_the_episodes_of_a_scene(
+    context: EvaluationContext, told: dict[str, Trajectory]
+) -> None:
     seen: Counter[str] = Counter()
-    for episode in stage.episodes:
+    for episode in context.episodes:
         seen[episode.scene_id] += 1
         assert told[episode.episode_id].visit == seen[episode.scene_id]
 
 
 def test_what_is_done_is_remembered_and_not_lived_again(
-    stage: EvaluationContext, told: dict[str, Trajectory]
+    context: EvaluationContext, told: dict[str, Trajectory]
 ) -> None:
     firsts = {name: walk for name, walk in told.items() if walk.visit <= 2}
-    again = ended(in_lanes(stage, 8, firsts))
+    again = ended(in_lanes(context, 8, firsts))
     assert set(again) == set(told) - set(firsts)
     assert all(again[name].poses == told[name].poses and again[name].visit > 2 for name in again)
     # What is remembered matters: walks that were never taken lead elsewhere later.
     empty = {name: replace(walk, poses=walk.poses[:1], stopped=False) for name, walk in firsts.items()}
     assert not any(walk.decision_viewpoints for walk in empty.values())
-    assert any(walk.poses != told[name].poses for name, walk in ended(in_lanes(stage, 8, empty)).items())
+    assert any(walk.poses != told[name].poses for name, walk in ended(in_lanes(context, 8, empty)).items())
 
 
-def test_with_everything_done_nobody_walks(stage: EvaluationContext, told: dict[str, Trajectory]) -> None:
-    assert list(in_lanes(stage, 3, told)) == []
+def test_with_everything_done_nobody_walks(context: EvaluationContext, told: dict[str, Trajectory]) -> None:
+    assert list(in_lanes(context, 3, told)) == []
 
 
 # -- interleaved -------------------------------------------------------------------------------------------
 
 
-def test_a_batch_begins_together_when_the_last_has_ended(stage: EvaluationContext) -> None:
-    batches = [list(stage.episodes[at : at + 5]) for at in range(0, 15, 5)]
+def test_a_batch_begins_together_when_the_last_has_ended(context: EvaluationContext) -> None:
+    batches = [list(context.episodes[at : at + 5]) for at in range(0, 15, 5)]
     alive: set[str] = set()
     begun = []
-    for step in interleaved(stage, batches):
+    for step in interleaved(context, batches):
         if not alive:
             begun.append([walk.episode.episode_id for walk in step.trajectories])
             assert all(walk.num_decisions == 1 for walk in step.trajectories)
@@ -149,32 +155,32 @@ def test_a_batch_begins_together_when_the_last_has_ended(stage: EvaluationContex
     assert begun == [ids(batch) for batch in batches]
 
 
-def test_interleaved_visits_count_the_episodes_begun_in_a_scene(stage: EvaluationContext) -> None:
-    order = [list(stage.episodes[at : at + 8]) for at in (8, 0, 16)]
-    told = ended(interleaved(stage, order))
+def test_interleaved_visits_count_the_episodes_begun_in_a_scene(context: EvaluationContext) -> None:
+    order = [list(context.episodes[at : at + 8]) for at in (8, 0, 16)]
+    told = ended(interleaved(context, order))
     seen: Counter[str] = Counter()
     for episode in (each for batch in order for each in batch):
         seen[episode.scene_id] += 1
         assert told[episode.episode_id].visit == seen[episode.scene_id]
 
 
-def test_interleaved_goes_on_after_batches_that_are_done(stage: EvaluationContext) -> None:
-    order = [list(stage.episodes[at : at + 8]) for at in (8, 0, 16)]
-    whole = ended(interleaved(stage, order))
-    rest = ended(interleaved(stage, order, [[whole[name] for name in ids(batch)] for batch in order[:2]]))
+def test_interleaved_goes_on_after_batches_that_are_done(context: EvaluationContext) -> None:
+    order = [list(context.episodes[at : at + 8]) for at in (8, 0, 16)]
+    whole = ended(interleaved(context, order))
+    rest = ended(interleaved(context, order, [[whole[name] for name in ids(batch)] for batch in order[:2]]))
     assert set(rest) == set(ids(order[2]))
     for name, walk in rest.items():
         assert (walk.poses, walk.visit) == (whole[name].poses, whole[name].visit)
 
 
-def test_concurrent_episodes_of_a_scene_write_into_one_memory(stage: EvaluationContext) -> None:
+def test_concurrent_episodes_of_a_scene_write_into_one_memory(context: EvaluationContext) -> None:
     """What one episode of a batch has left behind, another one recalls a step later (spec C.3)."""
-    scene = stage.episodes[0].scene_id
-    same = [each for each in stage.episodes if each.scene_id == scene]
-    together = {name: walk.poses for name, walk in ended(interleaved(stage, [same])).items()}
+    scene = context.episodes[0].scene_id
+    same = [each for each in context.episodes if each.scene_id == scene]
+    together = {name: walk.poses for name, walk in ended(interleaved(context, [same])).items()}
     alone: dict[str, list[tuple[int, int]]] = {}
     for episode in same:
-        alone |= {name: walk.poses for name, walk in ended(interleaved(stage, [[episode]])).items()}
+        alone |= {name: walk.poses for name, walk in ended(interleaved(context, [[episode]])).items()}
     assert set(alone) == set(together) and alone != together
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from esceme.errors import DataError
-from esceme.evaluation import MemoryLifetime, Result, compare, evaluate, evaluate_in_processes
+from esceme.evaluation import MemoryLifetime, Result, compare, evaluate
 from esceme.evaluation.protocol import check_tour_routes, tour_episodes, tour_positions
 from esceme.evaluation.result import scores_of
 from esceme.evaluation.schedule import Lanes
@@ -28,7 +28,7 @@ from esceme.trajectory import Trajectory, teacher_forcing
 from esceme.world import Atlas, SceneGraph
 from fixtures.random_runs import drawn_run, drawn_setup
 from fixtures.toy_atlas import blind_navigator, cottage, encode, small_navigator, walk_of
-from fixtures.toy_dataset import EPISODES, SPLIT, WIDTH, Street
+from fixtures.toy_dataset import EPISODES, SPLIT, WIDTH, ToyDataset
 
 Evaluate = Callable[..., Any]
 PRODUCTS = ("result.json", "predictions.json")
@@ -107,7 +107,7 @@ def live_by_hand(
         here = path[min(walk.num_decisions + 1, len(path) - 1)]
         return int(atlas.locate(walk.episode.scene_id, [here])[0])
 
-    source = Lanes(atlas, tour_episodes(TOURS, EPISODES_BY_HAND), lifetime, slots=slots)
+    source = Lanes(atlas, tour_episodes(TOURS, EPISODES_BY_HAND), lifetime, num_slots=slots)
     choose = teacher_forcing(atlas, told)
     steps = roll_out(navigator, atlas, source, lifetime.memory, choose, encode=encode, max_steps=9)
     walks = {
@@ -145,7 +145,7 @@ def test_an_oracle_that_cannot_lead_to_the_next_start_is_an_error_of_the_tours()
     walks = [("hall", "door"), ("door", "hall"), ("pier", "islet")]
     episodes = [walk_of(*path, scene="lake", name=f"{n}_0") for n, path in enumerate(walks)]
     tours = [Tour("lake", ("0_0", "1_0", "2_0"))]
-    with pytest.raises(DataError, match=r"t.json: scene 'lake': no way leads from episode '1_0' to '2_0'"):
+    with pytest.raises(DataError, match=r"t.json: scene 'lake': no path leads from episode '1_0' to '2_0'"):
         check_tour_routes(tours, episodes, atlas, "t.json")
     check_tour_routes([Tour("lake", ("0_0", "1_0")), Tour("lake", ("2_0",))], episodes, atlas, "t.json")
 
@@ -154,10 +154,10 @@ def test_an_oracle_that_cannot_lead_to_the_next_start_is_an_error_of_the_tours()
 
 
 @pytest.fixture(scope="module")
-def unaided(street: Street, tmp_path_factory: pytest.TempPathFactory) -> Street:
-    """The street with an agent that has no memory."""
-    return street._replace(
-        run=drawn_run(tmp_path_factory.mktemp("unaided"), street.root, has_memory=False, seed=23)
+def unaided(dataset: ToyDataset, tmp_path_factory: pytest.TempPathFactory) -> ToyDataset:
+    """The dataset with an agent that has no memory."""
+    return dataset._replace(
+        run=drawn_run(tmp_path_factory.mktemp("unaided"), dataset.root, has_memory=False, seed=23)
     )
 
 
@@ -166,16 +166,16 @@ def order(result: Result) -> list[str]:
 
 
 def test_an_agent_without_memory_lives_tours_like_one_with_it(
-    street: Street, unaided: Street, evaluated: Evaluate, tmp_path: Path
+    dataset: ToyDataset, unaided: ToyDataset, evaluated: Evaluate, tmp_path: Path
 ) -> None:
-    without = evaluate(unaided.plan("none", tours=street.tours), tmp_path / "none")
-    with_memory = evaluated("tour", tours=street.tours).result
+    without = evaluate(unaided.config("none", tours=dataset.tours), tmp_path / "none")
+    with_memory = evaluated("tour", tours=dataset.tours).result
     assert order(without) == order(with_memory)
     assert [each.visit for each in without.episodes] == [each.visit for each in with_memory.episodes]
     assert without.facts["order"] == "tours" and without.facts["memory"] == "none"
     assert list(without.means)[-3:] == list(TOUR_METRICS) and len(without.episodes) == EPISODES
     # Each walks as it would without tours; only their scores are added.
-    plain = evaluate(unaided.plan("none"), tmp_path / "plain")
+    plain = evaluate(unaided.config("none"), tmp_path / "plain")
     assert {each.id: each.trajectory for each in plain.episodes} == {
         each.id: each.trajectory for each in without.episodes
     }
@@ -184,20 +184,20 @@ def test_an_agent_without_memory_lives_tours_like_one_with_it(
 
 
 @pytest.mark.parametrize("agent", ["shortest", "random", "stop"])
-def test_scripted_agents_live_tours(street: Street, tmp_path: Path, agent: str) -> None:
-    means = evaluate(street.plan("none", run=agent, tours=street.tours), tmp_path).means
+def test_scripted_agents_live_tours(dataset: ToyDataset, tmp_path: Path, agent: str) -> None:
+    means = evaluate(dataset.config("none", run=agent, tours=dataset.tours), tmp_path).means
     if agent == "shortest":
         assert means["t_sr"] == 1.0 and means["t_spl"] == pytest.approx(means["spl"])
     else:
         assert 0 < means["t_ndtw"] < 1
 
 
-def test_scores_of_tours_are_those_of_the_prediction_file(street: Street, evaluated: Evaluate) -> None:
-    made = evaluated("tour", tours=street.tours)
-    stage = street.stage("tour", tours=street.tours)
+def test_scores_of_tours_are_those_of_the_prediction_file(dataset: ToyDataset, evaluated: Evaluate) -> None:
+    made = evaluated("tour", tours=dataset.tours)
+    context = dataset.context("tour", tours=dataset.tours)
     predictions = read_predictions(made.folder / "predictions.json")
-    pairs = [(stage.by_id[name], each) for name, each in predictions.items()]
-    again = score(pairs, stage.atlas, tours=stage.tours)
+    pairs = [(context.by_id[name], each) for name, each in predictions.items()]
+    again = score(pairs, context.atlas, tours=context.tours)
     assert again.means() == pytest.approx(made.result.means)
     assert scores_of(made.result).means() == pytest.approx(made.result.means)
     assert list(scores_of(made.result).tour_values) == list(TOUR_METRICS)
@@ -205,9 +205,9 @@ def test_scores_of_tours_are_those_of_the_prediction_file(street: Street, evalua
 
 @pytest.mark.parametrize("oracle_phases", [False, True])
 def test_tours_give_the_same_files_in_any_batch_after_a_kill_and_in_processes(
-    street: Street, evaluated: Evaluate, tmp_path: Path, oracle_phases: bool
+    dataset: ToyDataset, evaluated: Evaluate, tmp_path: Path, oracle_phases: bool
 ) -> None:
-    changes = {"tours": street.tours, "oracle_phases": oracle_phases}
+    changes = {"tours": dataset.tours, "oracle_phases": oracle_phases}
     whole = evaluated("tour", **changes)
     expected = [(whole.folder / name).read_bytes() for name in PRODUCTS]
     journal = (whole.folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
@@ -215,30 +215,30 @@ def test_tours_give_the_same_files_in_any_batch_after_a_kill_and_in_processes(
         folder = tmp_path / name
         folder.mkdir()
         (folder / "journal.jsonl").write_bytes(b"".join(journal[:8]))
-        evaluate_in_processes(street.plan("tour", batch=batch, **changes), folder, processes=processes)
+        evaluate(dataset.config("tour", batch=batch, **changes), folder, processes=processes)
         assert [(folder / name).read_bytes() for name in PRODUCTS] == expected
 
 
-def test_tours_that_leave_episodes_out_are_what_is_lived(street: Street, tmp_path: Path) -> None:
-    everything = read_json(Path(street.tours), dict[str, dict[str, list[list[str]]]])[SPLIT]
+def test_tours_that_leave_episodes_out_are_what_is_lived(dataset: ToyDataset, tmp_path: Path) -> None:
+    everything = read_json(Path(dataset.tours), dict[str, dict[str, list[list[str]]]])[SPLIT]
     scene = max(everything, key=lambda each: len(everything[each]))
     some = {scene: everything[scene][:1]}
     write_json(tmp_path / "some.json", {SPLIT: some})
-    result = evaluate(street.plan("tour", tours=str(tmp_path / "some.json")), tmp_path / "out")
+    result = evaluate(dataset.config("tour", tours=str(tmp_path / "some.json")), tmp_path / "out")
     assert order(result) == some[scene][0] and result.means["n"] == len(some[scene][0])
     assert result.facts["episodes"] + result.facts["left_out"] == EPISODES
     # An evaluation without tours has no such fact: its fingerprint is what it was before there were tours.
-    assert "left_out" not in street.stage("cold").facts
+    assert "left_out" not in dataset.context("cold").facts
 
 
 # -- comparing ---------------------------------------------------------------------------------------------
 
 
 def test_results_of_the_same_tours_are_compared_by_them_too(
-    street: Street, unaided: Street, evaluated: Evaluate, tmp_path: Path
+    dataset: ToyDataset, unaided: ToyDataset, evaluated: Evaluate, tmp_path: Path
 ) -> None:
-    with_memory = evaluated("tour", tours=street.tours).result
-    without = evaluate(unaided.plan("none", tours=street.tours), tmp_path / "none")
+    with_memory = evaluated("tour", tours=dataset.tours).result
+    without = evaluate(unaided.config("none", tours=dataset.tours), tmp_path / "none")
     found = {row.measure: row for row in compare([without, with_memory], draws=50).measures}
     for name in TOUR_METRICS:
         assert found[name].means == pytest.approx((without.means[name], with_memory.means[name]))
@@ -247,27 +247,27 @@ def test_results_of_the_same_tours_are_compared_by_them_too(
         assert gain.over_paths is None and gain.over_scenes is not None  # tours are of one scene each
     assert found["sr"].differences[0].over_paths is not None
     # Where one of them lived no tours, or others, there is nothing of the kind to compare.
-    plain = evaluate(unaided.plan("none"), tmp_path / "plain")
+    plain = evaluate(unaided.config("none"), tmp_path / "plain")
     assert not {row.measure for row in compare([plain, with_memory], draws=5).measures} & {*TOUR_METRICS}
 
 
 def test_tours_of_another_order_are_another_evaluation(
-    street: Street, evaluated: Evaluate, tmp_path: Path
+    dataset: ToyDataset, evaluated: Evaluate, tmp_path: Path
 ) -> None:
-    copytree(evaluated("tour", tours=street.tours).folder, tmp_path / "taken")
-    everything = read_json(Path(street.tours), dict[str, dict[str, list[list[str]]]])[SPLIT]
+    copytree(evaluated("tour", tours=dataset.tours).folder, tmp_path / "taken")
+    everything = read_json(Path(dataset.tours), dict[str, dict[str, list[list[str]]]])[SPLIT]
     turned = {scene: [tour[::-1] for tour in tours] for scene, tours in everything.items()}
     write_json(tmp_path / "turned.json", {SPLIT: turned})
     with pytest.raises(DataError, match="holds another evaluation"):
-        evaluate(street.plan("tour", tours=str(tmp_path / "turned.json")), tmp_path / "taken")
+        evaluate(dataset.config("tour", tours=str(tmp_path / "turned.json")), tmp_path / "taken")
 
 
 def test_a_tour_of_one_scene_adds_the_same_to_all_of_its_episodes(
-    street: Street, evaluated: Evaluate
+    dataset: ToyDataset, evaluated: Evaluate
 ) -> None:
-    result = evaluated("tour", tours=street.tours).result
+    result = evaluated("tour", tours=dataset.tours).result
     followed = {each.id: each.scores["t_ndtw"] for each in result.episodes}
-    tours = street.stage("tour", tours=street.tours).tours
+    tours = dataset.context("tour", tours=dataset.tours).tours
     assert tours is not None
     for tour in tours:
         assert all(followed[a] == followed[b] for a, b in pairwise(tour.episode_ids))
@@ -275,14 +275,14 @@ def test_a_tour_of_one_scene_adds_the_same_to_all_of_its_episodes(
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_every_reader_lives_tours(street: Street, tmp_path: Path, reader: str) -> None:
-    drawn = drawn_setup(street.root)
+def test_every_reader_lives_tours(dataset: ToyDataset, tmp_path: Path, reader: str) -> None:
+    drawn = drawn_setup(dataset.root)
     width = {"width": WIDTH} if "width" in {each.name for each in fields(READERS[reader].Config)} else {}
     config = replace(drawn, reader=READERS[reader].Config(**width))
     run = save_run(tmp_path / "run", config.build(seed=0), config)
     if READERS[reader].uses_memory:
-        plan = street.plan("tour", run=str(run), tours=street.tours, oracle_phases=True)
+        config = dataset.config("tour", run=str(run), tours=dataset.tours, oracle_phases=True)
     else:
-        plan = street.plan("none", run=str(run), tours=street.tours)
-    means = evaluate(plan, tmp_path / "out").means
+        config = dataset.config("none", run=str(run), tours=dataset.tours)
+    means = evaluate(config, tmp_path / "out").means
     assert means["n"] == EPISODES and all(0 <= means[name] <= 1 + 1e-12 for name in TOUR_METRICS)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
+import msgspec
 import pytest
 
 from esceme.errors import ConfigError
 from esceme.evaluation import EvaluationConfig, evaluate
+from esceme.files import read_json
 from esceme.learning import ProcessGroup, TrainingCallback, TrainingRun, ValidationConfig
 from esceme.learning.training_log import read_log
 from esceme.learning.validation import mark, some_of, some_tours, validate
@@ -191,6 +195,23 @@ def test_impossible_validations_are_refused() -> None:
     ):
         with pytest.raises(ConfigError):
             ValidationConfig(**wrong)  # type: ignore[arg-type]
+
+
+def test_validation_scores_reverie_by_objects_as_evaluation_does(toy_root: Path, tmp_path: Path) -> None:
+    data = copytree(toy_root, tmp_path / "data")
+    file = data / "objects" / "reverie_objects.json.gz"
+    visible = read_json(file, dict[str, list[Any]])
+    everything = [record for records in visible.values() for record in records]
+    encoded = msgspec.json.encode(dict.fromkeys(visible, everything))  # every target is visible everywhere
+    file.write_bytes(gzip.compress(encoded))
+    experiment = small_experiment(iterations=1)
+    experiment = replace(experiment, navigator=replace(experiment.navigator, task="reverie"))
+    folder = train(experiment, data, tmp_path / "run")
+    (line,) = (line for line in read_log(folder / "log.jsonl") if line["kind"] == "validation")
+    config = EvaluationConfig(run=str(folder), data=str(data), split=SPLIT, memory="cold")
+    means = evaluate(config, tmp_path / "evaluated").means
+    assert means["sr"] == 1
+    assert line[SPLIT] == pytest.approx(means, abs=1e-9)
 
 
 # -- tours -----------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -12,9 +11,10 @@ from rich.markup import escape
 
 from esceme.cli.console import TaskName, counting, note, print_json, score_table, tables
 from esceme.errors import ConfigError
-from esceme.evaluation import EvaluationConfig, Protocol, Result, by_visit, evaluate_in_processes
-from esceme.evaluation.evaluate import BANK
-from esceme.evaluation.options import SCRIPTED, Precision
+from esceme.evaluation import EvaluationConfig, Protocol, Result, by_visit
+from esceme.evaluation import evaluate as run_evaluation
+from esceme.evaluation.context import SCRIPTED, Precision
+from esceme.evaluation.evaluate import BANK, ProgressCallback
 from esceme.evaluation.result import PREDICTIONS, RESULT, scores_of
 from esceme.evaluation.schedule import ScheduleName
 from esceme.runs import read_navigator_config
@@ -47,11 +47,11 @@ def evaluate(
     bootstrap: int = DRAWS,
     json: bool = False,
 ) -> int:
-    """Let a run walk a split under a memory protocol, and score it.
+    """Run a split under a memory protocol, and score it.
 
-    By the schedule `lanes`, the walks of a scene follow each other and scenes run side by side: the scores do
-    not depend on --batch or --processes. Walks are kept as they end; started again after an interruption, the
-    same evaluation goes on where it was. The result file records all that determines it.
+    With the schedule `lanes`, the episodes of a scene run one after the other and scenes run side by side:
+    the scores do not depend on --batch or --processes. Finished trajectories are kept; the same command
+    continues an interrupted evaluation. The result file records everything that determines the scores.
 
     Examples:
         esceme evaluate runs/esceme-r2r --split val_unseen --memory cold
@@ -62,31 +62,31 @@ def evaluate(
 
     Args:
         run: a run folder, or a scripted agent: random, shortest or stop.
-        split: which split of the task.
-        memory: how long a memory lives: none (for agents that read none), cold (ESceme: kept through the
-            split), two-pass (ESceme*: the split lived twice), episodic, tour, warm (begins with --bank), or a
-            control: masked (recalls zeros), oracle (everything remembered beforehand).
-        task: by default the one the run was made for.
-        bank: the memories that `warm` begins with.
+        split: the split of the task.
+        memory: the memory protocol: none (for agents without a reader), cold (ESceme: empty at the start of
+            the split), two-pass (ESceme*: the split is run twice), episodic, tour, warm (starts with --bank),
+            or a control: masked (recalls zeros), oracle (everything remembered before the start).
+        task: by default the task of the run.
+        bank: the bank file that `warm` starts with.
         tours: a file of tours (IVLN), which the episodes follow under any protocol; adds t_ndtw, t_sr, t_spl.
-        oracle_phases: on tours, also remember the ways to an episode's goal and to the next start.
-        schedule: lanes, or interleaved as the released code does it (batches share writes; no --processes).
-        order: how a scene's episodes follow each other in lanes.
-        batch: how many walk side by side.
-        processes: how many processes share out the scenes.
+        oracle_phases: on tours, also remember the paths to an episode's goal and to the next start.
+        schedule: lanes, or interleaved as in the released code (batches share memory writes; one process).
+        order: the order of a scene's episodes in lanes.
+        batch: the number of episodes that run side by side.
+        processes: the number of processes that share the scenes.
         seed: of shuffled orders, of the random agent and of the bootstrap.
         data: the data folder; by default ESCEME_DATA, else ./datasets.
         features: the feature file, where the data folder has several.
-        max_steps: decisions per episode; by default as the run was made.
-        max_tokens: words per instruction; by default as the run was made.
-        precision: bf16 may change decisions, and then --batch may, too.
-        out: where walks, predictions, scores and memories go; by default a folder in RUN/evaluations.
-        bootstrap: draws for 95 % confidence intervals (paths are resampled); 0 for none.
-        json: print one json object of plain fractions instead of a table.
+        max_steps: decisions per episode; by default those of the run.
+        max_tokens: token ids per instruction; by default those of the run.
+        precision: with bf16, decisions may depend on --batch.
+        out: the folder of the journal, predictions, scores and memories; by default one in RUN/evaluations.
+        bootstrap: samples for 95 % confidence intervals (paths are resampled); 0 for none.
+        json: print one JSON object of plain fractions instead of a table.
     """
     if bootstrap < 0:
-        raise ConfigError(f"--bootstrap {bootstrap}: expected the number of draws, 0 for none")
-    plan = EvaluationConfig(
+        raise ConfigError(f"--bootstrap {bootstrap}: expected the number of samples, 0 for none")
+    config = EvaluationConfig(
         run=run,
         data=str(data or default_data()),
         split=split,
@@ -104,82 +104,85 @@ def evaluate(
         max_tokens=max_tokens,
         precision=precision,
     )
-    folder = out or default_folder(plan)
-    with counting(f"{plan.task} {split}, {memory}") as tell:
-        result = evaluate_in_processes(plan, folder, processes=processes, report=_watched(tell))
-    _print(plan, folder, result, bootstrap, json=json)
+    folder = out or default_folder(config)
+    with counting(f"{config.task} {split}, {memory}") as progress:
+        result = run_evaluation(config, folder, processes=processes, on_progress=_noting_resume(progress))
+    _print(config, folder, result, bootstrap, json=json)
     if left_out := result.facts.get("left_out"):
-        note(f"note: {left_out} episodes of {split} are on no tour and were not lived: n counts the others")
+        note(f"note: {left_out} episodes of {split} are on no tour and were not run: n counts the others")
     return 0
 
 
-def default_folder(plan: EvaluationConfig) -> Path:
-    """Where an evaluation goes by itself: named by what was chosen, in the run's folder if it has one."""
-    chosen = {
-        "interleaved": plan.schedule == "interleaved",
-        f"batch{plan.batch}": plan.schedule == "interleaved" or plan.precision != "fp32",
-        "shuffled": plan.order == "shuffled",
-        f"seed{plan.seed}": plan.seed > 0,
-        "phases": plan.oracle_phases,
-        f"steps{plan.max_steps}": plan.max_steps is not None,
-        f"tokens{plan.max_tokens}": plan.max_tokens is not None,
-        plan.precision: plan.precision != "fp32",
-    }
-    read = [Path(file).stem for file in (plan.bank, plan.tours, plan.features) if file is not None]
-    parts = [f"{plan.task}", plan.split, plan.memory, *read, *(name for name, told in chosen.items() if told)]
-    if plan.run in SCRIPTED:
-        return Path("evaluations") / "-".join([plan.run, *parts])
-    return Path(plan.run) / "evaluations" / "-".join(parts)
+def default_folder(config: EvaluationConfig) -> Path:
+    """The folder of an evaluation without --out: in the run's folder, named by the settings."""
+    parts = [f"{config.task}", config.split, config.memory]
+    parts += [Path(file).stem for file in (config.bank, config.tours, config.features) if file is not None]
+    depends_on_batch = config.schedule == "interleaved" or config.precision != "fp32"
+    for part, applies in (
+        ("interleaved", config.schedule == "interleaved"),
+        (f"batch{config.batch}", depends_on_batch),
+        ("shuffled", config.order == "shuffled"),
+        (f"seed{config.seed}", config.seed > 0),
+        ("phases", config.oracle_phases),
+        (f"steps{config.max_steps}", config.max_steps is not None),
+        (f"tokens{config.max_tokens}", config.max_tokens is not None),
+        (config.precision, config.precision != "fp32"),
+    ):
+        parts += [part] if applies else []
+    if config.run in SCRIPTED:
+        return Path("evaluations") / "-".join([config.run, *parts])
+    return Path(config.run) / "evaluations" / "-".join(parts)
 
 
-def _watched(tell: Callable[[int, int], None]) -> Callable[[int, int], None]:
-    """Tell on, and say once where walks were there before."""
-    told: list[int] = []
+def _noting_resume(progress: ProgressCallback) -> ProgressCallback:
+    """Forward progress; print a note first where trajectories were finished before."""
+    is_first = True
 
-    def report(done: int, total: int) -> None:
-        if not told and done == total:
-            note(f"all {total} walks are there already: nothing is lived again")
-        elif not told and done:
-            note(f"going on with an evaluation that was interrupted: {done} of {total} walks are there")
-        told.append(done)
-        tell(done, total)
+    def on_progress(finished: int, total: int) -> None:
+        nonlocal is_first
+        if is_first and finished == total:
+            note(f"all {total} trajectories are finished already: nothing is run again")
+        elif is_first and finished:
+            note(f"continuing an interrupted evaluation: {finished} of {total} trajectories are finished")
+        is_first = False
+        progress(finished, total)
 
-    return report
+    return on_progress
 
 
-def _print(plan: EvaluationConfig, folder: Path, result: Result, draws: int, *, json: bool) -> None:
+def _print(config: EvaluationConfig, folder: Path, result: Result, draws: int, *, json: bool) -> None:
     scored = bool(result.means)
-    intervals = scores_of(result).intervals(draws=draws, seed=plan.seed) if scored and draws else {}
+    intervals = scores_of(result).intervals(draws=draws, seed=config.seed) if scored and draws else {}
     visits = by_visit(result)
     files = {
         name: folder / file
         for name, file in (("result", RESULT), ("predictions", PREDICTIONS), ("bank", BANK))
         if (folder / file).is_file()
     }
-    submit = None if scored or TASKS[str(plan.task)].leaderboard is None else _submission(plan, folder)
+    submit = None if scored or TASKS[str(config.task)].leaderboard is None else _submission(config, folder)
     if json:
         print_json(
             {
-                "run": plan.run,
+                "run": config.run,
                 **{name: str(path) for name, path in files.items()},
                 "facts": result.facts,
                 "means": result.means,
                 **({"ci95": intervals, "draws": draws} if intervals else {}),
-                "by_visit": [each._asdict() for each in visits],
+                "by_visit": [group._asdict() for group in visits],
                 **({} if submit is None else {"submit": submit}),
             }
         )
     else:
         if scored:
-            title = f"{plan.task} {plan.split}, memory {plan.memory}: {escape(plan.run)}"
+            title = f"{config.task} {config.split}, memory {config.memory}: {escape(config.run)}"
             tables().print(score_table(title, result.means, intervals))
         print(_facts(result))
         if visits:
-            print("spl by visit: " + ", ".join(_group(*each) for each in visits))
+            print("spl by visit: " + ", ".join(_group(*group) for group in visits))
         for name, path in files.items():
             print(f"{name}: {path}")
     if not scored:
-        note(f"the goals of '{plan.split}' are withheld, so nothing is scored; the predictions are ready")
+        note(f"the goals of '{config.split}' are withheld, so nothing is scored; the predictions are ready")
         if submit is not None:
             note(f"to submit them: {submit}")
 
@@ -187,9 +190,9 @@ def _print(plan: EvaluationConfig, folder: Path, result: Result, draws: int, *, 
 def _facts(result: Result) -> str:
     facts = result.facts
     named = ("agent", "reader", "memory", "schedule", "batch", "order", "seed", "precision", "max_steps")
-    stated = [f"{name} {facts[name]}" for name in named if name in facts]
-    stated += ["with oracle phases"] if facts.get("oracle_phases") else []
-    return ", ".join(stated + [f"{name} {each[:8]}" for name, each in facts["hashes"].items()])
+    shown = [f"{name} {facts[name]}" for name in named if name in facts]
+    shown += ["with oracle phases"] if facts.get("oracle_phases") else []
+    return ", ".join(shown + [f"{name} {digest[:8]}" for name, digest in facts["hashes"].items()])
 
 
 def _group(first: int, last: int, mean: float, episodes: int) -> str:
@@ -197,15 +200,15 @@ def _group(first: int, last: int, mean: float, episodes: int) -> str:
     return f"{visits}: {100 * mean:.1f} (n {episodes})"
 
 
-def _submission(plan: EvaluationConfig, folder: Path) -> str:
-    """The command that makes a leaderboard's file of the predictions."""
-    data = DataFolder(plan.data)
+def _submission(config: EvaluationConfig, folder: Path) -> str:
+    """The command that converts the predictions to a submission."""
+    data = DataFolder(config.data)
     options = {
-        "task": plan.task,
+        "task": config.task,
         "predictions": folder / PREDICTIONS,
-        "annotations": data.annotations(str(plan.task), plan.split),
+        "annotations": data.annotations(str(config.task), config.split),
         "connectivity": data.connectivity,
-        "out": folder / f"submission{TASKS[str(plan.task)].submission_suffix}",
+        "out": folder / f"submission{TASKS[str(config.task)].submission_suffix}",
     }
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     return shlex.join(["esceme", "submit", *words])

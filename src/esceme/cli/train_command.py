@@ -23,7 +23,7 @@ from esceme.cli.console import label_of, note, print_json, progress, shown, tabl
 from esceme.cli.training_progress import Bar, measures_of
 from esceme.config import Experiment
 from esceme.errors import ConfigError, DataError
-from esceme.evaluation.options import SCRIPTED
+from esceme.evaluation.context import SCRIPTED
 from esceme.learning.run import BEST_FOLDER, STATES_FOLDER
 from esceme.learning.training_log import LOG_FILE, read_log
 from esceme.learning.validation import mark

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from esceme.config import Experiment
-from esceme.evaluation.options import EvaluationConfig
+from esceme.evaluation.context import EvaluationConfig
 from esceme.evaluation.protocol import Protocol
 from esceme.recipes import RECIPES
 from esceme.synth.dataset import Size

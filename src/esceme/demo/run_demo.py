@@ -156,7 +156,7 @@ def _evaluate_agents(
     evaluations: Sequence[EvaluationConfig], on_progress: OnProgress
 ) -> dict[str, dict[str, Result]]:
     """Run all evaluations; return split -> memory protocol -> result."""
-    longest_first = sorted(evaluations, key=lambda config: config.passes, reverse=True)
+    longest_first = sorted(evaluations, key=lambda config: config.num_passes, reverse=True)
     names = [f"{config.split}, {config.memory}" for config in longest_first]
     jobs = [
         Job(name, partial(_evaluate, name, config)) for name, config in zip(names, longest_first, strict=True)
@@ -173,5 +173,5 @@ def _evaluate(name: str, config: EvaluationConfig, send: Send) -> None:
         evaluate(
             config,
             result_folder(config),
-            report=lambda done, total: send(JobProgress(done, total)),
+            on_progress=lambda done, total: send(JobProgress(done, total)),
         )

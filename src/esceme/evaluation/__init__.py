@@ -1,23 +1,21 @@
-"""Evaluating agents under named memory protocols: the same scores for every batch size."""
+"""Evaluation of agents under named memory protocols; the scores do not depend on the batch size."""
 
 from esceme.evaluation.compare import Comparison, by_visit, compare
+from esceme.evaluation.context import EvaluationConfig
 from esceme.evaluation.evaluate import evaluate
-from esceme.evaluation.options import EvaluationConfig
 from esceme.evaluation.protocol import PROTOCOLS, MemoryLifetime, Protocol
 from esceme.evaluation.result import EpisodeResult, Result, read_result
-from esceme.evaluation.shards import evaluate_in_processes
 
 __all__ = [
     "PROTOCOLS",
     "Comparison",
-    "MemoryLifetime",
     "EpisodeResult",
     "EvaluationConfig",
+    "MemoryLifetime",
     "Protocol",
     "Result",
     "by_visit",
     "compare",
     "evaluate",
-    "evaluate_in_processes",
     "read_result",
 ]

@@ -1,4 +1,4 @@
-"""What an evaluation needs on the table: the navigator, the world, the episodes, and how words become ids."""
+"""The settings of an evaluation, and everything loaded for it: navigator, world, episodes, hashes."""
 
 from __future__ import annotations
 
@@ -7,57 +7,137 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import msgspec
+import numpy as np
 
 from esceme import __version__
+from esceme.agents import AGENTS
 from esceme.errors import ConfigError
-from esceme.evaluation.inputs import (
-    Limits,
-    find_annotations,
-    find_features,
-    hash_inputs,
-    in_order,
-    limits_of,
-    make_encoder,
-)
-from esceme.evaluation.options import SCRIPTED, EvaluationConfig
 from esceme.evaluation.protocol import (
     MemoryLifetime,
+    Protocol,
     TourPosition,
     check_protocol,
     check_tour_routes,
     open_memory,
+    tour_episodes,
     tour_positions,
 )
+from esceme.evaluation.schedule import ScheduleName
+from esceme.files import read_bytes
 from esceme.runs import NavigatorConfig, Run, load_run, part_type
-from esceme.tasks.catalogue import TASKS, get_task
-from esceme.tasks.episode import Episode, check_paths, one_per_path, scenes_of
+from esceme.tasks.catalogue import Task, get_task
+from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
-from esceme.tasks.split import InstructionEncoder
+from esceme.tasks.split import (
+    InstructionEncoder,
+    Split,
+    blank_features,
+    load_features,
+    load_split,
+    make_encoder,
+)
+from esceme.tasks.text import Vocabulary
 from esceme.tasks.tours import Tour, check_tours, read_tours
-from esceme.world import Atlas, read_scenes
+from esceme.world import Atlas, FeatureStore
+from esceme.world.geometry import VIEWS
+
+SCRIPTED = tuple(name for name, kind in AGENTS.items() if kind.scripted)
+"""Agents that need no run folder."""
+Precision = Literal["fp32", "bf16"]
+FILE_FIELDS = ("run", "data", "bank", "tours", "features")
+"""Fields of `EvaluationConfig` that name files; the files' hashes determine the result, not their names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """The settings of an evaluation."""
+
+    run: str
+    """A run folder, or the name of a scripted agent."""
+    data: str
+    """The data folder."""
+    split: str
+    memory: Protocol
+    task: str | None = None
+    """By default the task of the run."""
+    schedule: ScheduleName = "lanes"
+    batch: int = 8
+    """Number of episodes that run side by side."""
+    seed: int = 0
+    order: Literal["file", "shuffled"] = "file"
+    """Order of a scene's episodes in lanes: that of the file, or a random one by the seed."""
+    bank: str | None = None
+    """The bank file that the protocol `warm` starts with."""
+    tours: str | None = None
+    """A file of tours, which the episodes follow."""
+    oracle_phases: bool = False
+    """Whether the memory also holds the paths to an episode's goal and to the next start of its tour."""
+    features: str | None = None
+    """The feature file; by default the only one of the data folder."""
+    max_steps: int | None = None
+    max_tokens: int | None = None
+    precision: Precision = "fp32"
+
+    @property
+    def num_passes(self) -> int:
+        """How often the split is run; the last pass is scored."""
+        return 2 if self.memory == "two-pass" else 1
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for a value out of range and for settings that contradict each other."""
+        for name in ("batch", "max_steps", "max_tokens"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ConfigError(f"{name}: expected at least 1, found {value}")
+        if self.seed < 0:
+            raise ConfigError(f"seed: expected 0 or more, found {self.seed}")
+        if self.tours is not None and self.order != "file":
+            raise ConfigError("tours have an order of their own; give either --tours or --order")
+        if self.schedule == "interleaved" and self.order != "file":
+            raise ConfigError(
+                "the schedule 'interleaved' always shuffles by the seed; --order is for 'lanes'"
+            )
+        choices = {
+            "schedule": ("lanes", "interleaved"),
+            "order": ("file", "shuffled"),
+            "precision": ("fp32", "bf16"),
+        }
+        for name, expected in choices.items():
+            if getattr(self, name) not in expected:
+                raise ConfigError(f"{name} '{getattr(self, name)}': expected {' or '.join(expected)}")
+
+
+class Limits(NamedTuple):
+    """Limits on trajectories and instructions."""
+
+    max_steps: int
+    max_tokens: int
+    keep: Literal["first", "last"]
+    """Which end of a truncated instruction is kept."""
 
 
 @dataclass(frozen=True)
 class EvaluationContext:
-    """Everything loaded that a plan names."""
+    """Everything loaded for an evaluation."""
 
-    plan: EvaluationConfig
+    config: EvaluationConfig
     run: Run
+    task: Task
     atlas: Atlas
     episodes: Sequence[Episode]
-    """In the order they are lived."""
+    """In the order they are run."""
     annotations: Path
     tours: Sequence[Tour] | None
     encode: InstructionEncoder
     limits: Limits
-    size: int
-    """How many episodes the whole evaluation has."""
-    left_out: int
-    """How many episodes of the split are on no tour, where there are tours: they are not lived."""
+    num_episodes: int
+    """Number of episodes of the whole evaluation, of which a worker runs some."""
+    num_left_out: int
+    """Number of episodes of the split that are on none of the tours; they are not run."""
     hashes: Mapping[str, str]
-    """sha256 of the weights, of the data (annotations and graphs), of the features, and of files beside."""
+    """sha256 of the weights, of the data (annotations and graphs), of the features, and of other files."""
 
     @cached_property
     def by_id(self) -> dict[str, Episode]:
@@ -65,50 +145,46 @@ class EvaluationContext:
         return {episode.episode_id: episode for episode in self.episodes}
 
     @cached_property
-    def places(self) -> dict[str, TourPosition]:
-        """Where each episode stands in its tour."""
-        if self.tours is None:
-            return {}
-        here = [tour for tour in self.tours if tour.episode_ids[0] in self.by_id]
-        return tour_positions(here, self.episodes)
+    def tour_positions(self) -> dict[str, TourPosition]:
+        """The position of each episode in its tour, by episode id; empty without tours."""
+        tours = [tour for tour in self.tours or () if tour.episode_ids[0] in self.by_id]
+        return tour_positions(tours, self.episodes)
 
     @cached_property
     def visits(self) -> dict[str, int] | None:
-        """The number of each episode in its tour; None where the scene is what is visited."""
-        return {each: place.number + 1 for each, place in self.places.items()} or None
+        """The number of each episode in its tour, from 1; None without tours."""
+        return {name: position.number + 1 for name, position in self.tour_positions.items()} or None
 
     def lifetime(self) -> MemoryLifetime:
-        """A memory at its beginning."""
+        """Create the memory of this evaluation, in its initial state."""
         return open_memory(
-            self.plan.memory,
+            self.config.memory,
             self.run.navigator.reader,
             self.atlas,
-            bank=None if self.plan.bank is None else Path(self.plan.bank),
-            tours=self.places,
-            oracle_phases=self.plan.oracle_phases,
+            bank=None if self.config.bank is None else Path(self.config.bank),
+            tours=self.tour_positions,
+            oracle_phases=self.config.oracle_phases,
         )
 
     @property
     def facts(self) -> dict[str, object]:
-        """What determines the result: two evaluations with the same facts give the same scores."""
-        plan, config = self.plan, self.run.config
-        decided = {key: value for key, value in asdict(plan).items() if key not in PLACES}
-        if plan.schedule == "lanes" and plan.precision == "fp32":
-            decided.pop("batch")  # on which walks in lanes depend only by the coarse rounding of bf16
+        """Everything that determines the result: evaluations with equal facts have equal scores."""
+        config, navigator = self.config, self.run.config
+        settings = {name: value for name, value in asdict(config).items() if name not in FILE_FIELDS}
+        if config.schedule == "lanes" and config.precision == "fp32":
+            settings.pop("batch")  # trajectories in lanes depend on the batch size by bf16's rounding only
+        order = "tours" if config.tours else config.order
         return {
-            **decided,
+            **settings,
             **self.limits._asdict(),
-            "task": plan.task or config.task,
-            "order": "released" if plan.schedule == "interleaved" else "tours" if plan.tours else plan.order,
-            "agent": config.agent_name,
-            "reader": config.reader_name,
-            "settings": {
-                "agent": asdict(config.agent),
-                "reader": asdict(config.reader),
-            },
-            "origin": config.origin,
-            "episodes": self.size,
-            **({} if self.tours is None else {"left_out": self.left_out}),
+            "task": self.task.name,
+            "order": "released" if config.schedule == "interleaved" else order,
+            "agent": navigator.agent_name,
+            "reader": navigator.reader_name,
+            "settings": {"agent": asdict(navigator.agent), "reader": asdict(navigator.reader)},
+            "origin": navigator.origin,
+            "episodes": self.num_episodes,
+            **({} if self.tours is None else {"left_out": self.num_left_out}),
             "hashes": dict(self.hashes),
             "version": __version__,
         }
@@ -119,67 +195,158 @@ class EvaluationContext:
         return hashlib.sha256(msgspec.json.encode(self.facts, order="sorted")).hexdigest()
 
 
-PLACES = ("run", "data", "bank", "tours", "features")
-"""Fields of a plan that say where something lies; what lies there is hashed instead."""
-
-
 def load_context(
-    plan: EvaluationConfig, *, scenes: Collection[str] | None = None, hashes: Mapping[str, str] | None = None
+    config: EvaluationConfig,
+    *,
+    scenes: Collection[str] | None = None,
+    hashes: Mapping[str, str] | None = None,
 ) -> EvaluationContext:
-    """Load what a plan names, for some scenes or for all of them; `hashes` are of all, where known."""
-    run = open_run(plan)
-    lanes = plan.schedule == "lanes"
+    """Load everything that `config` names, with the episodes of `scenes` only, if given.
+
+    `hashes` are those of another context of the same config; by default they are computed. Raises an error
+    for missing or contradictory data and for settings that the agent does not support.
+    """
+    run = open_run(config)
     check_protocol(
-        plan.memory,
+        config.memory,
         run.navigator.reader,
-        bank=plan.bank,
-        tours=plan.tours,
-        oracle_phases=plan.oracle_phases,
-        lanes=lanes,
+        bank=config.bank,
+        tours=config.tours,
+        oracle_phases=config.oracle_phases,
+        lanes=config.schedule == "lanes",
     )
-    data, task = DataFolder(plan.data), plan.task or run.config.task
-    annotations = find_annotations(data, task, plan.split)
-    episodes = list(TASKS[task].read(annotations))
-    graphs = read_scenes(data.connectivity, scenes_of(episodes, data.connectivity, annotations))
-    check_paths(one_per_path(episodes), graphs, annotations)
-    if run.navigator.agent.needs_goals and any(episode.goal_withheld for episode in episodes):
-        raise ConfigError(f"'{plan.run}' is told the goals, and those of {plan.split} are withheld")
-    store = find_features(plan, run, data, graphs)
-    tours = None if plan.tours is None else read_tours(plan.tours, plan.split)
+    data, task = DataFolder(config.data), get_task(config.task or run.config.task)
+    split = load_split(data, task.name, config.split)
+    if run.navigator.agent.needs_goals and any(episode.goal_withheld for episode in split.episodes):
+        raise ConfigError(f"'{config.run}' needs the goals, and those of {config.split} are withheld")
+    is_scripted = run.config.agent_name in SCRIPTED
+    if is_scripted and config.features is None:
+        features = blank_features(split.graphs)
+    else:
+        width = None if is_scripted else network_size(run, "feature_width")
+        features = load_features(data, config.features, name=run.config.feature_source, width=width)
+    tours = None if config.tours is None else read_tours(config.tours, config.split)
     if tours is not None:
-        check_tours(tours, episodes, plan.tours)
-    lived = in_order(episodes, plan, tours)
-    atlas = Atlas(graphs.values(), store)  # the same integers, whichever episodes are lived here
-    if tours is not None and plan.oracle_phases:
-        check_tour_routes(tours, episodes, atlas, plan.tours)
+        check_tours(tours, split.episodes, config.tours)
+    episodes = order_episodes(split.episodes, config, tours)
+    atlas = Atlas(split.graphs.values(), features)  # of all scenes: workers use the same integers
+    if tours is not None and config.oracle_phases:
+        check_tour_routes(tours, split.episodes, atlas, config.tours)
+    limits = get_limits(config, run)
     return EvaluationContext(
-        plan=plan,
+        config=config,
         run=run,
+        task=task,
         atlas=atlas,
-        episodes=[each for each in lived if scenes is None or each.scene_id in scenes],
-        annotations=annotations,
+        episodes=[episode for episode in episodes if scenes is None or episode.scene_id in scenes],
+        annotations=split.annotations,
         tours=tours,
-        encode=make_encoder(plan, run, data, task),
-        limits=limits_of(plan, run),
-        size=len(lived),
-        left_out=len(episodes) - len(lived),
-        hashes=hashes or hash_inputs(plan, run, data, annotations, graphs, store),
+        encode=make_encoder(
+            data,
+            task.name,
+            max_tokens=limits.max_tokens,
+            keep=limits.keep,
+            vocabulary=None if run.vocabulary is None else Vocabulary.read(run.vocabulary),
+            vocabulary_size=network_size(run, "vocabulary"),
+            needs_text=not is_scripted,
+        ),
+        limits=limits,
+        num_episodes=len(episodes),
+        num_left_out=len(split.episodes) - len(episodes),
+        hashes=hashes or hash_inputs(config, run, data, split, features),
     )
 
 
-def open_run(plan: EvaluationConfig) -> Run:
-    """The run folder of a plan, or a scripted agent in the guise of one."""
-    if plan.run not in SCRIPTED:
-        return load_run(plan.run)
-    task = get_task(plan.task or "r2r")
-    config_type = part_type("agent", plan.run)
-    has_seed = "seed" in {field.name for field in fields(config_type)}
-    config = NavigatorConfig(
-        agent=config_type(seed=plan.seed) if has_seed else config_type(),
+def open_run(config: EvaluationConfig) -> Run:
+    """Load the run folder, or build a scripted agent as if it were one."""
+    if config.run not in SCRIPTED:
+        return load_run(config.run)
+    task = get_task(config.task or "r2r")
+    agent_config = part_type("agent", config.run)
+    has_seed = "seed" in {field.name for field in fields(agent_config)}
+    navigator = NavigatorConfig(
+        agent=agent_config(seed=config.seed) if has_seed else agent_config(),
         task=task.name,
         max_steps=task.max_steps,
         max_tokens=task.max_tokens,
         keep=task.keep,
         origin="scripted",
     )
-    return Run(Path(plan.run), config, config.build().eval(), hashlib.sha256(plan.run.encode()).hexdigest())
+    weights_hash = hashlib.sha256(config.run.encode()).hexdigest()
+    return Run(Path(config.run), navigator, navigator.build().eval(), weights_hash)
+
+
+def get_limits(config: EvaluationConfig, run: Run) -> Limits:
+    """The limits of the config, else of the run, or of the task where it is not the run's.
+
+    Raises `ConfigError` where they exceed the embedding tables of the network.
+    """
+    default = run.config if config.task in (None, run.config.task) else get_task(config.task or "")
+    limits = Limits(
+        config.max_steps or default.max_steps, config.max_tokens or default.max_tokens, default.keep
+    )
+    for name, size, needed in (
+        ("max_steps", network_size(run, "max_steps"), limits.max_steps - 1),  # none after the last step
+        ("max_tokens", network_size(run, "positions"), limits.max_tokens),
+    ):
+        if size is not None and needed > size:
+            raise ConfigError(f"{name} {getattr(limits, name)}: this network has no more than {size} rows")
+    return limits
+
+
+def network_size(run: Run, name: str) -> int | None:
+    """A size of a run's agent by the name of its config's field; None where it has no such field."""
+    return getattr(run.config.agent, name, None)
+
+
+def order_episodes(
+    episodes: Sequence[Episode], config: EvaluationConfig, tours: Sequence[Tour] | None
+) -> list[Episode]:
+    """Episodes in the order they are run: that of the tours, of the file, or a random one by the seed."""
+    if tours is not None:
+        return tour_episodes(tours, episodes)
+    if config.order == "file":
+        return list(episodes)
+    return [episodes[row] for row in np.random.default_rng(config.seed).permutation(len(episodes))]
+
+
+# -- hashes ----------------------------------------------------------------------------------------------
+
+
+def hash_inputs(
+    config: EvaluationConfig, run: Run, data: DataFolder, split: Split, features: FeatureStore
+) -> dict[str, str]:
+    """Compute the sha256 of each input."""
+    hashes = {
+        "weights": run.weights_hash,
+        "data": _hash_data(split),
+        "features": _hash_features(split, features),
+    }
+    files = {
+        "vocabulary": run.vocabulary or next(iter(data.tokenizers), None),
+        "bank": config.bank,
+        "tours": config.tours,
+        "objects": data.objects if split.task.scores_objects else None,
+    }
+    for name, path in files.items():
+        if path is not None:
+            hashes[name] = hashlib.sha256(read_bytes(Path(path))).hexdigest()
+    return hashes
+
+
+def _hash_data(split: Split) -> str:
+    """sha256 of the annotations and of the viewpoints and edges of the graphs."""
+    digest = hashlib.sha256(read_bytes(split.annotations))
+    for scene, graph in split.graphs.items():
+        digest.update("\n".join((scene, *graph.viewpoints)).encode())
+        digest.update(graph.neighbours.tobytes() + graph.views.tobytes() + graph.positions.tobytes())
+    return digest.hexdigest()
+
+
+def _hash_features(split: Split, features: FeatureStore) -> str:
+    """sha256 of the features of all viewpoints."""
+    digest = hashlib.sha256()
+    for scene, graph in split.graphs.items():
+        for row in features.locate([f"{scene}_{name}" for name in graph.viewpoints])[:, None]:
+            digest.update(features.gather(row, np.arange(VIEWS)[None]).tobytes())
+    return digest.hexdigest()

@@ -1,166 +1,234 @@
-"""Evaluating: live a split under a memory protocol, score it, and be able to go on after a kill."""
+"""Evaluation: run a split under a memory protocol, score it, and continue after a kill.
+
+Several processes share the scenes, never the episodes of one scene. Memories of different scenes are
+independent, so the trajectories are those of one process.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from esceme.errors import ConfigError
-from esceme.evaluation.context import EvaluationContext, load_context
-from esceme.evaluation.journal import (
-    Head,
-    Journal,
-    Line,
-    alone_in,
-    done_batches,
-    done_in_lanes,
-    read_journals,
-)
-from esceme.evaluation.options import EvaluationConfig
+from esceme.evaluation.context import EvaluationConfig, EvaluationContext, Precision, load_context
+from esceme.evaluation.journal import Journal, JournalEntry, finished_batches, finished_in_lanes
 from esceme.evaluation.protocol import MemoryLifetime
 from esceme.evaluation.result import Result, make_result, save_result
 from esceme.evaluation.schedule import Interleaved, Lanes, ReleasedOrder
+from esceme.files import folder_lock
 from esceme.memory import save_bank
+from esceme.memory.bank import Memory
+from esceme.navigator import Navigator
 from esceme.rollout import RolloutStep, roll_out
+from esceme.tasks.episode import Episode
+from esceme.tasks.split import InstructionEncoder
 from esceme.trajectory import EpisodeSource, Trajectory, greedy
+from esceme.workers import Job, run_jobs
+from esceme.world.atlas import Atlas
 
+JOURNAL = "journal.jsonl"
 BANK = "bank.safetensors"
-PART = ".bank-{}.safetensors"
-"""The bank of one process among several."""
 ProgressCallback = Callable[[int, int], None]
-"""Told how many walks have ended, and of how many."""
+"""Called with the number of finished trajectories and their total."""
+OnFinished = Callable[[list[JournalEntry]], None]
+"""Called with trajectories that have just finished."""
 
 
-def no_progress(done: int, total: int) -> None:
-    """Tell nobody."""
+def evaluate(
+    config: EvaluationConfig,
+    out: str | Path,
+    *,
+    processes: int = 1,
+    on_progress: ProgressCallback = lambda finished, total: None,
+) -> Result:
+    """Run and score a split; the folder `out` then holds the result, the predictions and the memory bank.
 
-
-def evaluate(plan: EvaluationConfig, out: str | Path, *, report: ProgressCallback = no_progress) -> Result:
-    """Live and score a split in this process.
-
-    What has been lived is kept in `out`; where an evaluation with the same facts was interrupted there, it
-    goes on. In the end the folder holds the result, the predictions and what was remembered.
+    Finished trajectories are kept in a journal in `out`. Where an evaluation with the same facts was
+    interrupted there, it continues, with any number of processes.
     """
-    stage, folder = load_context(plan), Path(out)
-    keep_bank(plan, folder)
-    lifetime = stage.lifetime()  # which refuses a bank that does not fit, before anything is written
-    with alone_in(folder):
-        run_episodes(stage, lifetime, folder, "journal.jsonl", report=report)
+    _check_processes(config, processes)
+    context, folder = load_context(config), Path(out)
+    if config.bank is not None and Path(config.bank).resolve() == (folder / BANK).resolve():
+        raise ConfigError(f"{config.bank}: would be overwritten by the new bank; give another --out")
+    lifetime = context.lifetime()  # raises an error for an unsuitable bank before anything is written
+    with folder_lock(folder, "evaluation"), Journal(folder / JOURNAL, context.fingerprint) as journal:
+        entries, total = list(journal.entries), len(context.episodes) * config.num_passes
+        finished = len({(entry.pass_, entry.id) for entry in entries})
+
+        def on_finished(new: list[JournalEntry]) -> None:
+            nonlocal finished
+            journal.write(new)
+            finished = min(finished + len(new), total)
+            on_progress(finished, total)
+
+        on_progress(finished, total)
+        if processes > 1 and finished < total:
+            entries += _run_in_workers(context, processes, entries, on_finished)
+        trajectories = run_episodes(context, lifetime, entries, on_finished)
         if lifetime.bank is not None:
             save_bank(lifetime.bank, folder / BANK)
-        remove_parts(folder)  # of an earlier start with several processes
-        return write_result(stage, folder)
-
-
-def keep_bank(plan: EvaluationConfig, folder: Path) -> None:
-    """Raise `ConfigError` where what is remembered in the end would overwrite the bank of the beginning."""
-    if plan.bank is not None and Path(plan.bank).resolve() == (folder / BANK).resolve():
-        raise ConfigError(f"{plan.bank}: would be overwritten by what is remembered now; give another --out")
-
-
-def remove_parts(folder: Path) -> None:
-    """Remove the banks of single processes."""
-    for part in folder.glob(PART.format("*")):
-        part.unlink()
-
-
-def write_result(stage: EvaluationContext, folder: Path) -> Result:
-    """The result of an evaluation whose episodes have all been lived."""
-    lines = read_journals(folder, Head(stage.fingerprint))
-    walks: dict[str, Trajectory] = {}
-    for line in sorted(lines, key=lambda line: line.batch):  # the first result of an episode counts
-        if line.pass_ == stage.plan.passes:
-            walks.setdefault(line.id, line.walk(stage.atlas, stage.by_id[line.id]))
-    result = make_result(stage, [walks[episode.episode_id] for episode in stage.episodes])
-    save_result(result, folder)
+        result = make_result(context, [trajectories[episode.episode_id] for episode in context.episodes])
+        save_result(result, folder)
     return result
 
 
-def run_episodes(
-    stage: EvaluationContext,
-    lifetime: MemoryLifetime,
-    folder: Path,
-    journal_name: str,
-    *,
-    report: ProgressCallback = no_progress,
-) -> None:
-    """Live the episodes of a stage as far as the journals in `folder` have not."""
-    head = Head(stage.fingerprint)
-    lines = read_journals(folder, head)
-    journal = Journal(folder / journal_name, head)
-    total = len(stage.episodes) * stage.plan.passes
-    done = len({(line.pass_, line.id) for line in lines if line.id in stage.by_id})
-    report(done, total)
-    order = ReleasedOrder(stage.episodes, stage.plan.batch, seed=stage.plan.seed)
-    visits = Counter[str]()
-    try:
-        for number in range(1, stage.plan.passes + 1):
-            for ended in _pass(stage, lifetime, lines, number, order, visits):
-                journal.add(ended)
-                done = min(done + len(ended), total)
-                report(done, total)
-    finally:
-        journal.close()
-
-
-def _pass(
-    stage: EvaluationContext,
-    lifetime: MemoryLifetime,
-    lines: Sequence[Line],
-    number: int,
-    order: ReleasedOrder,
-    visits: Counter[str],
-) -> Iterator[list[Line]]:
-    """Live one pass; what has ended is told at once in lanes, and batch by batch otherwise."""
-    atlas = stage.atlas
-    if stage.plan.schedule == "lanes":
-        done = done_in_lanes(lines, number, atlas, stage.by_id)
-        lanes = Lanes(
-            atlas,
-            stage.episodes,
-            lifetime,
-            slots=stage.plan.batch,
-            done=done,
-            visits=stage.visits,
-            lived=number - 1,
+def _check_processes(config: EvaluationConfig, processes: int) -> None:
+    if processes < 1:
+        raise ConfigError(f"processes: expected at least 1, found {processes}")
+    if processes > 1 and config.schedule != "lanes":
+        raise ConfigError("the schedule 'interleaved' mixes scenes in a batch; use one process")
+    if processes > 1 and config.precision != "fp32":
+        raise ConfigError(
+            f"trajectories in {config.precision} depend on the rest of the batch; use one process or fp32"
         )
-        for step in _steps(stage, lanes, lifetime):
-            if step.finished:
-                yield [Line.of(walk, atlas, number=number) for walk in step.finished]
-        return
-    planned = list(order.batches())
-    lived = done_batches(lines, number, atlas, planned)
-    batch, ended = len(lived), list[Trajectory]()
-    source = Interleaved(atlas, planned, lifetime, done=lived, visits=visits)
-    for step in _steps(stage, source, lifetime):
+
+
+def run_episodes(
+    context: EvaluationContext,
+    lifetime: MemoryLifetime,
+    entries: Sequence[JournalEntry],
+    on_finished: OnFinished,
+) -> dict[str, Trajectory]:
+    """Run the episodes of all passes; return the trajectories of the last pass by episode id.
+
+    Episodes that finished before, according to `entries`, are not run again: only their memory is replayed.
+    """
+    config, atlas = context.config, context.atlas
+    order, visits = ReleasedOrder(context.episodes, config.batch, seed=config.seed), Counter[str]()
+    trajectories: dict[str, Trajectory] = {}
+    for number in range(1, config.num_passes + 1):
+        if config.schedule == "lanes":
+            trajectories = finished_in_lanes(entries, number, atlas, context.by_id)
+            batches = _run_lanes(context, lifetime, dict(trajectories), number)
+        else:
+            planned = list(order.batches())
+            finished = finished_batches(entries, number, atlas, planned)
+            trajectories = {}
+            for trajectory in (trajectory for batch in finished for trajectory in batch):
+                trajectories.setdefault(trajectory.episode.episode_id, trajectory)
+            batches = _run_interleaved(context, lifetime, planned, finished, visits)
+        for batch, ended in batches:
+            on_finished([JournalEntry.of(each, atlas, pass_number=number, batch=batch) for each in ended])
+            for trajectory in ended:  # the first trajectory of an episode counts
+                trajectories.setdefault(trajectory.episode.episode_id, trajectory)
+    return trajectories
+
+
+def _run_lanes(
+    context: EvaluationContext, lifetime: MemoryLifetime, finished: Mapping[str, Trajectory], number: int
+) -> Iterator[tuple[int, list[Trajectory]]]:
+    """Run a pass in lanes; yield 0 and the trajectories that ended with a step."""
+    source = Lanes(
+        context.atlas,
+        context.episodes,
+        lifetime,
+        num_slots=context.config.batch,
+        finished=finished,
+        visits=context.visits,
+        previous_passes=number - 1,
+    )
+    for step in _steps(context, source, lifetime):
+        if step.finished:
+            yield 0, step.finished
+
+
+def _run_interleaved(
+    context: EvaluationContext,
+    lifetime: MemoryLifetime,
+    planned: Sequence[Sequence[Episode]],
+    finished: Sequence[Sequence[Trajectory]],
+    visits: Counter[str],
+) -> Iterator[tuple[int, list[Trajectory]]]:
+    """Run the batches of a pass; yield the number and the trajectories of each when all have ended."""
+    batch, ended = len(finished), list[Trajectory]()
+    source = Interleaved(context.atlas, planned, lifetime, finished=finished, visits=visits)
+    for step in _steps(context, source, lifetime):
         ended += step.finished
         if len(step.finished) == len(step.trajectories):
-            yield [Line.of(walk, atlas, number=number, batch=batch) for walk in ended]
+            yield batch, ended
             batch, ended = batch + 1, []
 
 
 def _steps(
-    stage: EvaluationContext, source: EpisodeSource, lifetime: MemoryLifetime
+    context: EvaluationContext, source: EpisodeSource, lifetime: MemoryLifetime
 ) -> Iterator[RolloutStep]:
-    """Walk greedily, in the precision that the plan wants."""
-    navigator = stage.run.navigator.eval()
-    steps = roll_out(
-        navigator,
-        stage.atlas,
+    return evaluation_steps(
+        context.run.navigator.eval(),
+        context.atlas,
         source,
         lifetime.memory,
-        greedy,
-        encode=stage.encode,
-        max_steps=stage.limits.max_steps,
+        encode=context.encode,
+        max_steps=context.limits.max_steps,
+        precision=context.config.precision,
     )
-    while True:  # step by step, so that neither mode reaches whoever is told of a step, nor gets lost there
-        halved = torch.autocast(navigator.device.type, torch.bfloat16)
-        with torch.inference_mode(), halved if stage.plan.precision == "bf16" else nullcontext():
+
+
+def evaluation_steps(
+    navigator: Navigator,
+    atlas: Atlas,
+    source: EpisodeSource,
+    memory: Memory | None,
+    *,
+    encode: InstructionEncoder,
+    max_steps: int,
+    precision: Precision = "fp32",
+) -> Iterator[RolloutStep]:
+    """Yield the steps of a greedy rollout in inference mode; the caller puts the navigator into eval mode."""
+    steps = roll_out(navigator, atlas, source, memory, greedy, encode=encode, max_steps=max_steps)
+    while True:  # step by step: neither mode is active while the caller handles a step
+        autocast = torch.autocast(navigator.device.type, torch.bfloat16)
+        with torch.inference_mode(), autocast if precision == "bf16" else nullcontext():
             step = next(steps, None)
         if step is None:
             return
         yield step
+
+
+# -- worker processes ------------------------------------------------------------------------------------
+
+
+def _run_in_workers(
+    context: EvaluationContext, processes: int, entries: Sequence[JournalEntry], on_finished: OnFinished
+) -> list[JournalEntry]:
+    """Run all episodes that have not finished in worker processes; return their entries."""
+    received: list[JournalEntry] = []
+
+    def receive(name: str, new: list[JournalEntry]) -> None:
+        received.extend(new)
+        on_finished(new)
+
+    groups = group_scenes(context.episodes, processes)
+    hashes = dict(context.hashes)
+    jobs = [
+        Job(", ".join(sorted(scenes)), partial(_run_scenes, context.config, scenes, hashes, entries))
+        for scenes in groups
+    ]
+    threads = max(1, torch.get_num_threads() // len(groups))
+    run_jobs(jobs, processes=len(groups), threads=threads, on_message=receive)
+    return received
+
+
+def _run_scenes(
+    config: EvaluationConfig,
+    scenes: Collection[str],
+    hashes: Mapping[str, str],
+    entries: Sequence[JournalEntry],
+    send: OnFinished,
+) -> None:
+    """Run the episodes of some scenes in a worker process, and send their journal entries to the parent."""
+    context = load_context(config, scenes=scenes, hashes=hashes)
+    run_episodes(context, context.lifetime(), entries, send)
+
+
+def group_scenes(episodes: Sequence[Episode], num_groups: int) -> list[set[str]]:
+    """Split the scenes into at most `num_groups` groups, none empty, with similar numbers of episodes."""
+    counts = Counter(episode.scene_id for episode in episodes)
+    groups: list[set[str]] = [set() for _ in range(min(num_groups, len(counts)))]
+    for scene, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        min(groups, key=lambda group: sum(counts[member] for member in group)).add(scene)
+    return groups

@@ -1,8 +1,9 @@
-"""How long a memory lives: every protocol under which an agent with scene memory is evaluated, by name."""
+"""Memory protocols of an evaluation, by name: when the memory starts, is cleared, and is written."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -17,31 +18,32 @@ from esceme.trajectory import Trajectory
 from esceme.world.atlas import Atlas
 
 Protocol = Literal["none", "cold", "two-pass", "episodic", "tour", "warm", "masked", "oracle"]
-"""How long a memory lives.
+"""A memory protocol.
 
-- `none`: there is none; for an agent that was trained without a reader.
-- `cold`: empty at the beginning of the split, then kept: "ESceme".
-- `two-pass`: the split is lived twice, only the second time counts: "ESceme*".
-- `episodic`: every episode has a memory of its own: the re-initialisation row.
-- `tour`: cleared at the beginning of every tour (IVLN). Other protocols may follow tours, too: these then
-  decide about the order of episodes, and not about memory.
-- `warm`: as `cold`, but beginning with a saved bank.
-- `masked` (a control): as `cold`, but whatever is recalled is zero.
-- `oracle` (a control): everything is remembered beforehand.
+- `none`: no memory; for agents without a reader.
+- `cold`: empty at the start of the split, never cleared: "ESceme".
+- `two-pass`: as `cold`, and the split is run twice; only the second pass is scored: "ESceme*".
+- `episodic`: cleared at the start of every episode: the re-initialisation row of the paper.
+- `tour`: cleared at the start of every tour (IVLN). Under other protocols, tours determine the order of
+  episodes only.
+- `warm`: as `cold`, but starts with a saved bank.
+- `masked` (a control): as `cold`, but everything recalled is zero.
+- `oracle` (a control): all viewpoints are remembered before the start.
 """
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 
 
 class TourPosition(NamedTuple):
-    """Where an episode stands in its tour."""
+    """The position of an episode in its tour."""
 
     number: int
     """From 0."""
     following: Episode | None
+    """The next episode of the tour."""
 
 
 class MemoryLifetime:
-    """A memory, and what happens to it when an episode begins and ends."""
+    """A memory bank, and its updates at the start and end of episodes."""
 
     def __init__(
         self,
@@ -52,42 +54,46 @@ class MemoryLifetime:
         tours: Mapping[str, TourPosition] | None = None,
         oracle_phases: bool = False,
     ) -> None:
-        """Let `bank` live by `protocol`; with `oracle_phases` it also sees the ways between episodes."""
+        """Manage `bank` by `protocol`.
+
+        With `oracle_phases`, the bank also remembers the paths between the episodes of a tour.
+        """
         self.protocol = protocol
         self.bank = bank
         self._atlas, self._tours, self._oracle_phases = atlas, tours or {}, oracle_phases
 
     @property
     def memory(self) -> Memory | None:
-        """What agents recall from and are remembered in."""
+        """The memory that agents recall from and are remembered in; None without a bank."""
         return MaskedMemory(self.bank) if self.bank is not None and self.protocol == "masked" else self.bank
 
-    def begin(self, walk: Trajectory) -> None:
-        """An episode is about to begin."""
-        episode = walk.episode
+    def begin(self, trajectory: Trajectory) -> None:
+        """Clear the scene's memory where the protocol says so; call this before an episode starts."""
+        episode = trajectory.episode
         first_of_tour = self.protocol == "tour" and self._tours[episode.episode_id].number == 0
         if self.bank is not None and (self.protocol == "episodic" or first_of_tour):
             self.bank.forget(episode.scene_id)
 
-    def finish(self, walk: Trajectory) -> None:
-        """An episode has ended: on a tour, an oracle leads to its goal and to the next start (spec H.2)."""
+    def finish(self, trajectory: Trajectory) -> None:
+        """Remember the oracle phases after an episode: to its goal and to the next start (spec H.2)."""
         if self.bank is None or not self._oracle_phases:
             return
-        episode, following = walk.episode, self._tours[walk.episode.episode_id].following
+        episode = trajectory.episode
+        following = self._tours[episode.episode_id].following
         graph = self._atlas.graph(episode.scene_id)
-        here = self._atlas.name(walk.viewpoint)[1]
-        stations = [here, *([] if episode.goal_withheld else [episode.goal])]
-        stations += [following.start] if following is not None else []
-        for a, b in zip(stations, stations[1:], strict=False):
-            led = graph.shortest_path(a, b)
-            self.bank.remember_at(self._atlas.locate(episode.scene_id, led).tolist())
+        stations = [self._atlas.name(trajectory.viewpoint)[1]]
+        stations += [] if episode.goal_withheld else [episode.goal]
+        stations += [] if following is None else [following.start]
+        for start, end in pairwise(stations):
+            path = graph.shortest_path(start, end)
+            self.bank.remember_at(self._atlas.locate(episode.scene_id, path).tolist())
 
-    def replay(self, walk: Trajectory) -> None:
-        """Live an episode again as far as the memory is concerned."""
-        self.begin(walk)
+    def replay(self, trajectory: Trajectory) -> None:
+        """Update the memory as a finished trajectory did when it was run."""
+        self.begin(trajectory)
         if self.bank is not None:
-            self.bank.remember_at(walk.decision_viewpoints)
-        self.finish(walk)
+            self.bank.remember_at(trajectory.decision_viewpoints)
+        self.finish(trajectory)
 
 
 def open_memory(
@@ -100,16 +106,16 @@ def open_memory(
     oracle_phases: bool = False,
     device: torch.device | str | None = None,
 ) -> MemoryLifetime:
-    """A memory at the beginning of an evaluation; call `check_protocol` first."""
+    """Create the memory of an evaluation in its initial state; call `check_protocol` first."""
     if not reader.uses_memory:
         return MemoryLifetime(protocol, atlas, None)
     pooling: Pooling = getattr(reader.config, "pooling", "max")
     memory = MemoryBank.of(atlas, pooling=pooling, device=device)
     if bank is not None:
-        known = load_bank(bank, width=memory.width, source=memory.source)
-        if known.pooling != pooling:
-            raise MemoryMismatch(f"{bank}: of {known.pooling} pooling, and this agent reads {pooling}")
-        memory.merge(known)
+        saved = load_bank(bank, width=memory.width, source=memory.source)
+        if saved.pooling != pooling:
+            raise MemoryMismatch(f"{bank}: {saved.pooling} pooling; this agent reads {pooling} pooling")
+        memory.merge(saved)
     if protocol == "oracle":
         memory.remember_all()
     return MemoryLifetime(protocol, atlas, memory, tours=tours, oracle_phases=oracle_phases)
@@ -118,60 +124,60 @@ def open_memory(
 def check_protocol(
     protocol: Protocol, reader: Reader, *, bank: object, tours: object, oracle_phases: bool, lanes: bool
 ) -> None:
-    """Raise `ConfigError` for a protocol that an agent cannot live by, and for options without effect."""
+    """Raise `ConfigError` for a protocol that does not suit the agent, and for options without effect."""
     if protocol not in PROTOCOLS:
         raise ConfigError(f"memory '{protocol}': expected one of {', '.join(PROTOCOLS)}")
     if protocol == "none" and reader.uses_memory:
         raise ConfigError(
-            "memory 'none' belongs to an agent trained without a reader, and this one has one; "
-            "'masked' shows it nothing but zeros"
+            "memory 'none' is for agents trained without a reader, and this one has a reader; "
+            "with 'masked' it recalls only zeros"
         )
     if protocol != "none" and not reader.uses_memory:
-        raise ConfigError(f"this agent reads no memory, so '{protocol}' means nothing to it; use 'none'")
+        raise ConfigError(f"this agent reads no memory, so '{protocol}' has no effect; use 'none'")
     if (protocol == "warm") != (bank is not None):
         raise ConfigError("memory 'warm' and a bank file (--bank) belong together: give both or neither")
     if protocol == "tour" and tours is None:
         raise ConfigError(
-            "memory 'tour' is cleared at the beginning of every tour: say which there are with --tours FILE "
+            "memory 'tour' is cleared at the start of every tour: give the tours with --tours FILE "
             "(`esceme data tours` makes one)"
         )
     if oracle_phases and tours is None:
-        raise ConfigError("oracle phases lead from episode to episode of a tour: give --tours FILE as well")
+        raise ConfigError("oracle phases connect the episodes of a tour: give --tours FILE as well")
     if oracle_phases and protocol in ("none", "episodic", "oracle"):
-        raise ConfigError(f"oracle phases are only remembered, and '{protocol}' makes no use of that")
+        raise ConfigError(f"oracle phases only fill the memory, which has no effect with '{protocol}'")
     if not lanes and (protocol == "episodic" or tours is not None):
-        what = f"memory '{protocol}' lives" if tours is None else "tours are lived"
+        cause = f"memory '{protocol}' needs" if tours is None else "tours need"
         raise ConfigError(
-            f"{what} one episode after the other in a scene, 'interleaved' many at once; "
+            f"{cause} one episode at a time in a scene, and 'interleaved' runs several; "
             "use the schedule 'lanes'"
         )
 
 
 def tour_episodes(tours: Iterable[Tour], episodes: Iterable[Episode]) -> list[Episode]:
-    """The episodes that are on tours, in their order."""
+    """The episodes that are on tours, in the order of the tours."""
     by_id = {episode.episode_id: episode for episode in episodes}
-    return [by_id[each] for tour in tours for each in tour.episode_ids]
+    return [by_id[episode_id] for tour in tours for episode_id in tour.episode_ids]
 
 
 def check_tour_routes(tours: Iterable[Tour], episodes: Iterable[Episode], atlas: Atlas, file: object) -> None:
-    """Raise `DataError` where no oracle could lead from an episode of a tour to the next."""
+    """Raise `DataError` where no path connects two successive episodes of a tour."""
     by_id = {episode.episode_id: episode for episode in episodes}
     for tour in tours:
-        starts = atlas.locate(tour.scene_id, [by_id[each].start for each in tour.episode_ids])
-        if (cut := np.isinf(atlas.distance(starts[:-1], starts[1:]))).any():
-            before, after = tour.episode_ids[cut.argmax() :][:2]
+        starts = atlas.locate(tour.scene_id, [by_id[episode_id].start for episode_id in tour.episode_ids])
+        if (is_cut := np.isinf(atlas.distance(starts[:-1], starts[1:]))).any():
+            before, after = tour.episode_ids[is_cut.argmax() :][:2]
             raise DataError(
-                f"{file}: scene '{tour.scene_id}': no way leads from episode '{before}' to '{after}', which "
-                "oracle phases would have to go"
+                f"{file}: scene '{tour.scene_id}': no path leads from episode '{before}' to '{after}', "
+                "as oracle phases need it"
             )
 
 
 def tour_positions(tours: Sequence[Tour], episodes: Sequence[Episode]) -> dict[str, TourPosition]:
-    """Where each episode stands in its tour."""
+    """The position of each toured episode in its tour, by episode id."""
     by_id = {episode.episode_id: episode for episode in episodes}
-    places = {}
+    positions = {}
     for tour in tours:
-        following = [*(by_id[each] for each in tour.episode_ids[1:]), None]
-        for number, (each, after) in enumerate(zip(tour.episode_ids, following, strict=True)):
-            places[each] = TourPosition(number, after)
-    return places
+        following = [*(by_id[episode_id] for episode_id in tour.episode_ids[1:]), None]
+        for number, (episode_id, after) in enumerate(zip(tour.episode_ids, following, strict=True)):
+            positions[episode_id] = TourPosition(number, after)
+    return positions

@@ -1,4 +1,4 @@
-"""A result: every walk of an evaluation with its scores, and all that determined them."""
+"""The result of an evaluation: every trajectory with its scores, and everything that determined them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy as np
 from esceme.errors import DataError
 from esceme.evaluation.context import EvaluationContext
 from esceme.files import read_json, write_json
-from esceme.metrics import TOUR_METRICS, Scores, score
-from esceme.tasks.catalogue import TASKS
+from esceme.metrics import TOUR_METRICS, Scores, score_paths
+from esceme.tasks.catalogue import Task
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.reverie import read_objects
-from esceme.tasks.submission import Prediction, TrajectoryPoint
+from esceme.tasks.tours import Tour
 from esceme.trajectory import Trajectory
 from esceme.world.atlas import Atlas
 from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS
@@ -28,122 +28,141 @@ PREDICTIONS = "predictions.json"
 
 
 class EpisodeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One episode of a result."""
+    """The trajectory and the scores of one episode."""
 
     id: str
     scene: str
     path: str
-    """Shared by instructions of the same walk."""
+    """Id of the reference path; instructions of the same path share it."""
     visit: int
-    """The how-manyth episode in its scene (or tour) it was, from 1."""
+    """Number of the episode in its scene (or tour), from 1."""
     decisions: int
+    """Number of decisions, STOP included."""
     stopped: bool
     trajectory: list[tuple[str, float, float]]
-    """[viewpoint, heading, elevation] of every pose, as prediction files have them."""
+    """[viewpoint, heading, elevation] of every pose, as in prediction files."""
     scores: dict[str, float]
-    """Measure -> value; empty where the goal is withheld. Of tours: what it adds to the mean (spec H.4)."""
+    """Metric -> value; empty where the goal is withheld. Tour metrics: contributions to means (spec H.4)."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What an evaluation found."""
+    """The result of an evaluation, as stored in `result.json`."""
 
     format: str = FORMAT
     facts: dict[str, Any]
-    """Weights and data (as hashes), protocol, schedule, order, seed, limits, version."""
+    """Hashes of weights and data, protocol, schedule, order, seed, limits, version."""
     means: dict[str, float]
+    """Metric -> mean over the episodes; empty where goals are withheld."""
     episodes: list[EpisodeResult]
 
 
-def make_result(stage: EvaluationContext, walks: Sequence[Trajectory]) -> Result:
-    """Score walks, one per episode; nothing is scored without goals."""
-    atlas = stage.atlas
-    trajectories = {walk.episode.episode_id: trajectory_of(walk, atlas) for walk in walks}
-    withheld = any(walk.episode.goal_withheld for walk in walks)
-    scores = None if withheld else _scores(stage, walks, trajectories)
-    values = {} if scores is None else {**scores.values, **scores.tour_values}
+def make_result(context: EvaluationContext, trajectories: Sequence[Trajectory]) -> Result:
+    """Score trajectories, one per episode; without scores where a goal is withheld."""
+    values: dict[str, Any] = {}
+    means: dict[str, float] = {}
+    if not any(trajectory.episode.goal_withheld for trajectory in trajectories):
+        scores = score_trajectories(
+            trajectories,
+            context.atlas,
+            context.task,
+            objects=load_objects(DataFolder(context.config.data), context.task),
+            tours=context.tours,
+            file=context.config.run,
+            annotations=context.annotations,
+        )
+        values = {**scores.values, **scores.tour_values}
+        means = {name: float(mean) for name, mean in scores.means().items()}
     episodes = [
         EpisodeResult(
-            id=walk.episode.episode_id,
-            scene=walk.episode.scene_id,
-            path=walk.episode.path_id,
-            visit=walk.visit,
-            decisions=walk.num_decisions,
-            stopped=walk.stopped,
-            trajectory=trajectories[walk.episode.episode_id],
-            scores={name: float(each[row]) for name, each in values.items()},
+            id=trajectory.episode.episode_id,
+            scene=trajectory.episode.scene_id,
+            path=trajectory.episode.path_id,
+            visit=trajectory.visit,
+            decisions=trajectory.num_decisions,
+            stopped=trajectory.stopped,
+            trajectory=named_poses(trajectory, context.atlas),
+            scores={name: float(column[row]) for name, column in values.items()},
         )
-        for row, walk in enumerate(walks)
+        for row, trajectory in enumerate(trajectories)
     ]
-    means = {} if scores is None else {name: float(value) for name, value in scores.means().items()}
-    return Result(facts=stage.facts, means=means, episodes=episodes)
+    return Result(facts=context.facts, means=means, episodes=episodes)
+
+
+def score_trajectories(
+    trajectories: Sequence[Trajectory],
+    atlas: Atlas,
+    task: Task,
+    *,
+    objects: Mapping[str, frozenset[str]] | None,
+    tours: Sequence[Tour] | None = None,
+    file: object = "trajectories",
+    annotations: object = "annotations",
+) -> Scores:
+    """Score trajectories by the rules of a task; see `score_paths`. `objects` are those of `load_objects`."""
+    return score_paths(
+        [trajectory.episode for trajectory in trajectories],
+        [[viewpoint for viewpoint, _ in trajectory.poses] for trajectory in trajectories],
+        atlas,
+        success_rule=task.success_rule,
+        objects=objects,
+        tours=tours,
+        file=file,
+        annotations=annotations,
+    )
+
+
+def load_objects(data: DataFolder, task: Task) -> Mapping[str, frozenset[str]] | None:
+    """Objects visible from each viewpoint, for tasks scored by objects (REVERIE); None for other tasks."""
+    if not task.scores_objects:
+        return None
+    if data.objects is None:
+        raise DataError(
+            f"{data.root}: {task.name} is scored by visible objects, and there is no objects file"
+        )
+    return read_objects(data.objects)
+
+
+def named_poses(trajectory: Trajectory, atlas: Atlas) -> list[tuple[str, float, float]]:
+    """[viewpoint, heading, elevation] of every pose, as in prediction files."""
+    return [
+        (atlas.name(viewpoint)[1], float(VIEW_HEADINGS[view]), float(VIEW_ELEVATIONS[view]))
+        for viewpoint, view in trajectory.poses
+    ]
+
+
+# -- files -----------------------------------------------------------------------------------------------
 
 
 def save_result(result: Result, folder: Path) -> None:
-    """Write `predictions.json`, which every tool of the field reads, and `result.json`, the whole."""
-    predictions = [{"instr_id": each.id, "trajectory": each.trajectory} for each in result.episodes]
+    """Write `result.json` and `predictions.json`, the trajectories in the field's common format."""
+    predictions = [{"instr_id": episode.id, "trajectory": episode.trajectory} for episode in result.episodes]
     write_json(folder / PREDICTIONS, predictions)
     write_json(folder / RESULT, result)
 
 
 def read_result(path: str | Path) -> Result:
-    """A result file, or that of an evaluation's folder."""
+    """Read a result file, given by its path or by the folder of the evaluation."""
     path = Path(path)
     path = path / RESULT if path.is_dir() else path
     result = read_json(path, Result)
     if result.format != FORMAT:
         raise DataError(f"{path}: format '{result.format}', expected '{FORMAT}'")
-    wrong = [each.id for each in result.episodes if not all(map(math.isfinite, each.scores.values()))]
-    if wrong:
-        raise DataError(f"{path}: episode {wrong[0]} has scores that are no numbers")
+    for episode in result.episodes:
+        if not all(map(math.isfinite, episode.scores.values())):
+            raise DataError(f"{path}: episode {episode.id} has non-finite scores")
     return result
 
 
 def scores_of(result: Result) -> Scores:
-    """The scores of a result as arrays, as they were when it was made; none where goals are withheld."""
+    """The scores of a result as arrays; empty where goals are withheld."""
     values = {
-        name: np.array([each.scores[name] for each in result.episodes]) for name in result.episodes[0].scores
+        name: np.array([episode.scores[name] for episode in result.episodes])
+        for name in result.episodes[0].scores
     }
-    toured = {name: values.pop(name) for name in TOUR_METRICS if name in values}
+    tour_values = {name: values.pop(name) for name in TOUR_METRICS if name in values}
     return Scores(
-        episode_ids=tuple(each.id for each in result.episodes),
-        path_ids=tuple(each.path for each in result.episodes),
+        episode_ids=tuple(episode.id for episode in result.episodes),
+        path_ids=tuple(episode.path for episode in result.episodes),
         values=values,
-        tour_values=toured,
+        tour_values=tour_values,
     )
-
-
-def trajectory_of(walk: Trajectory, atlas: Atlas) -> list[tuple[str, float, float]]:
-    """A walk as prediction files have it."""
-    return [
-        (atlas.name(viewpoint)[1], float(VIEW_HEADINGS[view]), float(VIEW_ELEVATIONS[view]))
-        for viewpoint, view in walk.poses
-    ]
-
-
-def _scores(
-    stage: EvaluationContext,
-    walks: Sequence[Trajectory],
-    trajectories: Mapping[str, list[tuple[str, float, float]]],
-) -> Scores:
-    pairs = [
-        (walk.episode, Prediction(name, tuple(TrajectoryPoint(*each) for each in trajectories[name])))
-        for walk in walks
-        for name in (walk.episode.episode_id,)
-    ]
-    task = TASKS[str(stage.facts["task"])]
-    return score(
-        pairs,
-        stage.atlas,
-        success_rule=task.success_rule,
-        objects=_objects(stage) if task.scores_objects else None,
-        tours=stage.tours,
-        file=stage.plan.run,
-        annotations=stage.annotations,
-    )
-
-
-def _objects(stage: EvaluationContext) -> Mapping[str, frozenset[str]]:
-    path = DataFolder(stage.plan.data).objects
-    if path is None:
-        raise DataError(f"{stage.plan.data}: REVERIE counts success by objects, and there is no objects file")
-    return read_objects(path)

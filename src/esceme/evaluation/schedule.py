@@ -1,9 +1,8 @@
-"""In what order episodes are lived, and which of them side by side.
+"""Schedules: the order of episodes in an evaluation, and which of them run side by side.
 
-Memory is sequential inside a scene and independent across scenes. `Lanes` follows that: it keeps a scene's
-episodes in order, one at a time, and lets different scenes run side by side, so that walks do not depend on
-how many do. `Interleaved` does what the released code does: batches drawn from all scenes, whose episodes
-write into the memory of the others.
+Memory is sequential within a scene and independent across scenes. `Lanes` runs the episodes of a scene in
+order, one at a time, and different scenes side by side: trajectories do not depend on the batch size.
+`Interleaved` follows the released code: batches of episodes from all scenes, which share their memory writes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ ScheduleName = Literal["lanes", "interleaved"]
 
 
 class Lanes:
-    """A source that gives every scene a lane of its own and refills a free slot at once."""
+    """An episode source with one lane per scene; a free slot is refilled at once."""
 
     def __init__(
         self,
@@ -30,54 +29,56 @@ class Lanes:
         episodes: Iterable[Episode],
         lifetime: MemoryLifetime,
         *,
-        slots: int,
-        done: Mapping[str, Trajectory] | None = None,
+        num_slots: int,
+        finished: Mapping[str, Trajectory] | None = None,
         visits: Mapping[str, int] | None = None,
-        lived: int = 0,
+        previous_passes: int = 0,
     ) -> None:
-        """Hand out `episodes`; those `done` already are only remembered.
+        """Start `episodes`, at most `num_slots` at a time.
 
-        `visits` numbers the episodes, by default in their scenes; all were `lived` so many times before.
+        Trajectories in `finished`, by episode id, are not run again; their memory is replayed. `visits`
+        numbers the episodes, by default within their scenes, counting `previous_passes` over the same ones.
         """
-        self._atlas, self._lifetime, self._slots, self._done = atlas, lifetime, slots, done or {}
+        self._atlas, self._lifetime, self._num_slots = atlas, lifetime, num_slots
+        self._finished = finished or {}
         lanes: dict[str, deque[Episode]] = {}
         for episode in episodes:
             lanes.setdefault(episode.scene_id, deque()).append(episode)
         self._visits = visits or {
             episode.episode_id: number
             for lane in lanes.values()
-            for number, episode in enumerate(lane, 1 + lived * len(lane))
+            for number, episode in enumerate(lane, 1 + previous_passes * len(lane))
         }
-        # The longest lanes first, or they would run alone at the end.
+        # Long lanes first: started last, they would run alone at the end.
         self._waiting = deque(sorted(lanes.values(), key=len, reverse=True))
         self._lanes: dict[str, deque[Episode]] = {}
 
-    def next(self, finished: Sequence[Trajectory], living: Sequence[Trajectory]) -> Sequence[Trajectory]:
-        """The next episode of every lane that is free, and of lanes that are opened."""
-        begun = []
-        for walk in finished:
-            self._lifetime.finish(walk)
-            begun += self._next_of(self._lanes[walk.episode.scene_id])
-        while len(living) + len(begun) < self._slots and self._waiting:
+    def next(self, finished: Sequence[Trajectory], active: Sequence[Trajectory]) -> Sequence[Trajectory]:
+        """Start the next episode of every lane that became free, and the first of new lanes."""
+        started = []
+        for trajectory in finished:
+            self._lifetime.finish(trajectory)
+            started += self._start(self._lanes[trajectory.episode.scene_id])
+        while len(active) + len(started) < self._num_slots and self._waiting:
             lane = self._waiting.popleft()
             self._lanes[lane[0].scene_id] = lane
-            begun += self._next_of(lane)
-        return begun
+            started += self._start(lane)
+        return started
 
-    def _next_of(self, lane: deque[Episode]) -> list[Trajectory]:
-        """The next walk of a lane, if there is one, past those that are done."""
+    def _start(self, lane: deque[Episode]) -> list[Trajectory]:
+        """Start the next unfinished episode of a lane, if there is one."""
         while lane:
             episode = lane.popleft()
-            if (walk := self._done.get(episode.episode_id)) is None:
-                walk = Trajectory.begin(self._atlas, episode, visit=self._visits[episode.episode_id])
-                self._lifetime.begin(walk)
-                return [walk]
-            self._lifetime.replay(walk)
+            if (trajectory := self._finished.get(episode.episode_id)) is None:
+                trajectory = Trajectory.begin(self._atlas, episode, visit=self._visits[episode.episode_id])
+                self._lifetime.begin(trajectory)
+                return [trajectory]
+            self._lifetime.replay(trajectory)
         return []
 
 
 class Interleaved:
-    """A source that hands out whole batches, a new one when all walks of the last have ended."""
+    """An episode source of whole batches: the next one starts when the last has ended completely."""
 
     def __init__(
         self,
@@ -85,27 +86,27 @@ class Interleaved:
         batches: Iterable[Sequence[Episode]],
         lifetime: MemoryLifetime,
         *,
-        done: Sequence[Sequence[Trajectory]] = (),
+        finished: Sequence[Sequence[Trajectory]] = (),
         visits: Counter[str] | None = None,
     ) -> None:
-        """Hand out `batches`; the first of them are `done` already and only remembered.
+        """Start `batches`; the first of them have `finished`, and only their memory is replayed.
 
-        `visits` counts the episodes that were begun in each scene, and goes on from pass to pass.
+        `visits` counts the episodes started in each scene; it is updated, and shared between passes.
         """
-        self._atlas, self._batches, self._lifetime = atlas, iter(batches), lifetime
+        self._atlas, self._batches = atlas, iter(batches)
         self._visits = Counter[str]() if visits is None else visits
-        for batch in done:
+        for batch in finished:
             self._visits.update(episode.scene_id for episode in next(self._batches))
-            for walk in batch:
-                lifetime.replay(walk)
+            for trajectory in batch:
+                lifetime.replay(trajectory)
 
-    def next(self, finished: Sequence[Trajectory], living: Sequence[Trajectory]) -> Sequence[Trajectory]:
-        """The next batch, when nobody is walking."""
-        if living:
+    def next(self, finished: Sequence[Trajectory], active: Sequence[Trajectory]) -> Sequence[Trajectory]:
+        """Start the next batch when no trajectory is active."""
+        if active:
             return []
-        return [self._begin(episode) for episode in next(self._batches, ())]
+        return [self._start(episode) for episode in next(self._batches, ())]
 
-    def _begin(self, episode: Episode) -> Trajectory:
+    def _start(self, episode: Episode) -> Trajectory:
         self._visits[episode.scene_id] += 1
         return Trajectory.begin(self._atlas, episode, visit=self._visits[episode.scene_id])
 
@@ -113,14 +114,14 @@ class Interleaved:
 class ReleasedOrder:
     """The batches of the released code, pass after pass (spec A.10).
 
-    A seeded shuffle across scenes; where fewer than a batch remain, all are shuffled again and the batch is
-    filled up from the front. A pass ends with the first batch in which an episode comes up again.
+    Episodes are shuffled across scenes by a seed. Where fewer than a batch remain, all are shuffled again and
+    the batch is filled up from the front. A pass ends with the first batch in which an episode is repeated.
 
-    >>> names = [Episode(episode_id=name, scene_id="s", path_id=name, reference_path=("v",), heading=0.0,
-    ...                  instruction="") for name in "abcde"]
-    >>> [len(batch) for batch in ReleasedOrder(names, 2, seed=0).batches()]
+    >>> episodes = [Episode(episode_id=name, scene_id="s", path_id=name, reference_path=("v",), heading=0.0,
+    ...                     instruction="") for name in "abcde"]
+    >>> [len(batch) for batch in ReleasedOrder(episodes, 2, seed=0).batches()]
     [2, 2, 2]
-    >>> [len(batch) for batch in ReleasedOrder(names[:4], 2, seed=0).batches()]  # a whole batch too many
+    >>> [len(batch) for batch in ReleasedOrder(episodes[:4], 2, seed=0).batches()]  # a whole batch too many
     [2, 2, 2]
     """
 
@@ -130,16 +131,16 @@ class ReleasedOrder:
         self._random.shuffle(self._episodes)
 
     def batches(self) -> Iterator[list[Episode]]:
-        """The batches of one pass."""
+        """Yield the batches of one pass."""
         seen: set[str] = set()
-        at = 0
+        start = 0
         while True:
-            batch = self._episodes[at : at + self._batch]
-            at += self._batch
+            batch = self._episodes[start : start + self._batch]
+            start += self._batch
             if len(batch) < self._batch:
                 self._random.shuffle(self._episodes)
-                at = self._batch - len(batch)
-                batch = batch + self._episodes[:at]
+                start = self._batch - len(batch)
+                batch = batch + self._episodes[:start]
             yield batch
             ids = {episode.episode_id for episode in batch}
             if ids & seen or len(ids) < len(batch):

@@ -76,6 +76,8 @@ class TrainingRun:
     tours: Mapping[str, Sequence[Tour]]
     """Tours by validation split; empty unless validation follows tours."""
     atlas: Atlas
+    objects: Mapping[str, frozenset[str]] | None
+    """Objects visible from each viewpoint, for tasks that are scored by objects."""
     encode: InstructionEncoder
     write_experiment: Callable[[], None]
     """Writes the experiment to the run folder; called once the folder is locked."""
@@ -152,6 +154,7 @@ class TrainingRun:
                 task=self.navigator_config.task,
                 encode=self.encode,
                 max_steps=self.navigator_config.max_steps,
+                objects=self.objects,
                 leaking=memory.bank if memory is not None and config.memory == "leaking" else None,
                 process_group=self.trainer.process_group,
                 tours=tours.get(split),

@@ -1,12 +1,11 @@
-"""How well a navigator does in the middle of its training, under a declared memory protocol."""
+"""Validation during training: the mean scores of some episodes under a memory protocol."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import torch
-
+from esceme.evaluation.evaluate import evaluation_steps
 from esceme.evaluation.protocol import (
     MemoryLifetime,
     Protocol,
@@ -15,24 +14,21 @@ from esceme.evaluation.protocol import (
     tour_episodes,
     tour_positions,
 )
-from esceme.evaluation.result import trajectory_of
+from esceme.evaluation.result import score_trajectories
 from esceme.evaluation.schedule import Lanes
 from esceme.learning.distributed import ProcessGroup
 from esceme.learning.training_config import ValidationConfig
 from esceme.memory import MemoryBank
-from esceme.metrics import score
 from esceme.navigator import Navigator
-from esceme.rollout import roll_out
-from esceme.tasks.catalogue import TASKS
+from esceme.tasks.catalogue import get_task
 from esceme.tasks.episode import Episode
 from esceme.tasks.split import InstructionEncoder
-from esceme.tasks.submission import Prediction, TrajectoryPoint
 from esceme.tasks.tours import Tour
-from esceme.trajectory import Trajectory, greedy
+from esceme.trajectory import Trajectory
 from esceme.world.atlas import Atlas
 
-SLOTS = 16
-"""How many scenes are walked side by side; the scores do not depend on it."""
+NUM_SLOTS = 16
+"""Number of scenes that run side by side; the scores do not depend on it."""
 
 
 def validate(
@@ -44,52 +40,60 @@ def validate(
     task: str,
     encode: InstructionEncoder,
     max_steps: int,
+    objects: Mapping[str, frozenset[str]] | None = None,
     leaking: MemoryBank | None = None,
     process_group: ProcessGroup | None = None,
     tours: Sequence[Tour] | None = None,
     oracle_phases: bool = False,
 ) -> dict[str, float]:
-    """The mean scores of some episodes; every process walks some of the scenes.
+    """The mean scores of `episodes`, computed as by `esceme evaluate`; every rank runs some of the scenes.
 
-    With `memory` 'leaking' they are lived with the bank of that name, which keeps what they add to it. With
-    `tours`, those are lived that are on them, in their order.
+    `memory` is a protocol, or 'leaking': with the bank `leaking` of training, to which validation adds. With
+    `tours`, only their episodes run, in their order. `objects` are those of `load_objects`.
     """
     process_group = process_group or ProcessGroup()
     episodes = episodes if tours is None else tour_episodes(tours, episodes)
     scenes = sorted({episode.scene_id for episode in episodes})[process_group.rank :: process_group.size]
-    mine = [episode for episode in episodes if episode.scene_id in scenes]
-    places = tour_positions(tours or (), episodes)
-    lifetime, passes = _lifetime(navigator, atlas, memory, leaking, places, oracle_phases=oracle_phases)
-    learning = navigator.training
+    own = [episode for episode in episodes if episode.scene_id in scenes]
+    positions = tour_positions(tours or (), episodes)
+    lifetime, num_passes = _lifetime(
+        navigator, atlas, memory, leaking, positions, oracle_phases=oracle_phases
+    )
+    was_training = navigator.training
     navigator.eval()
-    walks: list[Trajectory] = []
-    for number in range(passes):
-        walks = _live(navigator, atlas, mine, lifetime, number, encode=encode, max_steps=max_steps)
-    navigator.train(learning)
-    if leaking is not None and process_group.size > 1:
-        told = process_group.all_gather(leaking.visited.nonzero().flatten().tolist())
-        leaking.remember_at(
-            sorted({place for visited in told for place in visited} - {*told[process_group.rank]})
+    finished: list[Trajectory] = []
+    for number in range(num_passes):
+        source = Lanes(atlas, own, lifetime, num_slots=NUM_SLOTS, previous_passes=number)
+        steps = evaluation_steps(
+            navigator, atlas, source, lifetime.memory, encode=encode, max_steps=max_steps
         )
-    paths = {walk.episode.episode_id: trajectory_of(walk, atlas) for walk in walks}
-    walked = {name: path for part in process_group.all_gather(paths) for name, path in part.items()}
-    return _scores(episodes, walked, atlas, task, tours)
+        finished = [trajectory for step in steps for trajectory in step.finished]
+    navigator.train(was_training)
+    if leaking is not None and process_group.size > 1:
+        visited = process_group.all_gather(leaking.visited.nonzero().flatten().tolist())
+        others = {viewpoint for viewpoints in visited for viewpoint in viewpoints}
+        leaking.remember_at(sorted(others - {*visited[process_group.rank]}))
+    poses = {trajectory.episode.episode_id: trajectory.poses for trajectory in finished}
+    all_poses = {name: path for part in process_group.all_gather(poses) for name, path in part.items()}
+    trajectories = [Trajectory(episode, all_poses[episode.episode_id]) for episode in episodes]
+    scores = score_trajectories(trajectories, atlas, get_task(task), objects=objects, tours=tours)
+    return {name: float(mean) for name, mean in scores.means().items()}
 
 
 def mark(scores: dict[str, float], validation: ValidationConfig) -> float:
-    """The score by which weights are chosen (spec E.9), or the sum of two."""
+    """The score that selects weights (spec E.9): a metric, or the sum of two."""
     return sum(scores[name] for name in validation.best.split("+"))
 
 
 def some_of(episodes: Sequence[Episode], limit: int) -> list[Episode]:
-    """At most `limit` episodes, spread evenly; all of them where it is 0."""
+    """At most `limit` episodes at equal intervals; all of them where `limit` is 0."""
     if not limit or len(episodes) <= limit:
         return list(episodes)
-    return [episodes[place * len(episodes) // limit] for place in range(limit)]
+    return [episodes[number * len(episodes) // limit] for number in range(limit)]
 
 
 def some_tours(tours: Sequence[Tour], limit: int) -> list[Tour]:
-    """The beginnings of all tours, the same share of each: about `limit` episodes, at least one of each tour.
+    """The same share of each tour, from its start: about `limit` episodes, at least one of each tour.
 
     >>> tours = [Tour("attic", tuple("abcdef")), Tour("barn", tuple("ghi"))]
     >>> ["".join(tour.episode_ids) for tour in some_tours(tours, 3)]
@@ -108,56 +112,22 @@ def _lifetime(
     atlas: Atlas,
     memory: str,
     leaking: MemoryBank | None,
-    places: Mapping[str, TourPosition],
+    positions: Mapping[str, TourPosition],
     *,
     oracle_phases: bool,
 ) -> tuple[MemoryLifetime, int]:
-    """A memory, and how often the episodes are lived with it."""
+    """The memory of a validation, and the number of passes."""
     if not navigator.reader.uses_memory:
         return MemoryLifetime("none", atlas, None), 1
     if memory == "leaking":
-        return MemoryLifetime("cold", atlas, leaking, tours=places, oracle_phases=oracle_phases), 1
+        return MemoryLifetime("cold", atlas, leaking, tours=positions, oracle_phases=oracle_phases), 1
     protocol: Protocol = memory  # type: ignore[assignment]  # checked by ValidationConfig
     lifetime = open_memory(
         protocol,
         navigator.reader,
         atlas,
-        tours=places,
+        tours=positions,
         oracle_phases=oracle_phases,
         device=navigator.device,
     )
     return lifetime, 2 if memory == "two-pass" else 1
-
-
-def _live(
-    navigator: Navigator,
-    atlas: Atlas,
-    episodes: Sequence[Episode],
-    lifetime: MemoryLifetime,
-    number: int,
-    *,
-    encode: InstructionEncoder,
-    max_steps: int,
-) -> list[Trajectory]:
-    lanes = Lanes(atlas, episodes, lifetime, slots=SLOTS, lived=number)
-    with torch.inference_mode():
-        steps = roll_out(navigator, atlas, lanes, lifetime.memory, greedy, encode=encode, max_steps=max_steps)
-        return [walk for step in steps for walk in step.finished]
-
-
-def _scores(
-    episodes: Sequence[Episode],
-    paths: dict[str, list[tuple[str, float, float]]],
-    atlas: Atlas,
-    task: str,
-    tours: Sequence[Tour] | None,
-) -> dict[str, float]:
-    pairs = [
-        (
-            each,
-            Prediction(each.episode_id, tuple(TrajectoryPoint(*stand) for stand in paths[each.episode_id])),
-        )
-        for each in episodes
-    ]
-    scores = score(pairs, atlas, success_rule=TASKS[task].success_rule, tours=tours)
-    return {name: float(value) for name, value in scores.means().items()}
