@@ -379,9 +379,9 @@ def test_metrics_are_within_bounds(world: World) -> None:
     assert (found["ndtw"] > 0).all() and (found["sdtw"] <= found["ndtw"]).all()
     assert (found["tl"] >= found["gp"] - slack).all()  # nobody comes nearer than they walk
 
-    start = np.concatenate(atlas.locate_all([(each.scene_id, (each.start,)) for each, _ in pairs]))
-    goal = np.concatenate(atlas.locate_all([(each.scene_id, (each.goal,)) for each, _ in pairs]))
-    stop = np.concatenate(atlas.locate_all([(each.scene_id, (walk.path[-1],)) for each, walk in pairs]))
+    start = np.concatenate(atlas.locate_all([(episode.scene_id, (episode.start,)) for episode, _ in pairs]))
+    goal = np.concatenate(atlas.locate_all([(episode.scene_id, (episode.goal,)) for episode, _ in pairs]))
+    stop = np.concatenate(atlas.locate_all([(episode.scene_id, (walk.path[-1],)) for episode, walk in pairs]))
     apart, gone = atlas.distance(start, goal), atlas.distance(start, stop)
     assert (gone <= found["tl"] + slack).all()
     assert (np.abs(apart - gone) <= found["ne"] + slack).all() and (found["ne"] <= apart + gone + slack).all()

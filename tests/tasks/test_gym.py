@@ -669,7 +669,9 @@ def test_missing_task_split_and_features_are_reported(toy_root: Path, tmp_path: 
 @pytest.mark.real
 def test_real_reference_paths_succeed(data_root: Path, real_graphs: dict[str, SceneGraph]) -> None:
     episodes = read_r2r(data_root / "R2R" / "R2R_val_unseen.json")[::120][:20]
-    atlas = with_features([real_graphs[scene] for scene in sorted({each.scene_id for each in episodes})])
+    atlas = with_features(
+        [real_graphs[scene] for scene in sorted({episode.scene_id for episode in episodes})]
+    )
     env = NavigationEnv(atlas, episodes)
     assert len(episodes) == 20
     for episode in episodes:

@@ -43,9 +43,9 @@ def write(tmp_path: Path, *records: dict[str, Any]) -> Path:
 
 def test_every_instruction_is_an_episode(tmp_path: Path) -> None:
     episodes = read_r2r(write(tmp_path, walk(), walk(17, instructions=["Wait."], scan="barn")))
-    assert [each.episode_id for each in episodes] == ["4332_0", "4332_1", "4332_2", "17_0"]
-    assert [each.path_id for each in episodes] == ["4332"] * 3 + ["17"]
-    assert [each.instruction for each in episodes] == [
+    assert [episode.episode_id for episode in episodes] == ["4332_0", "4332_1", "4332_2", "17_0"]
+    assert [episode.path_id for episode in episodes] == ["4332"] * 3 + ["17"]
+    assert [episode.instruction for episode in episodes] == [
         "Go up. ",
         "Climb the stairs. ",
         "Up you go. ",
@@ -81,7 +81,7 @@ def test_path_ids_may_be_text(tmp_path: Path) -> None:
 
 def test_start_alone_is_a_test_episode(tmp_path: Path) -> None:
     episodes = read_r2r(write(tmp_path, without(walk(path=["a"]), "distance"), walk(5)))
-    assert [each.goal_withheld for each in episodes] == [True] * 3 + [False] * 3
+    assert [episode.goal_withheld for episode in episodes] == [True] * 3 + [False] * 3
     assert episodes[0].start == episodes[0].goal == "a"
 
 

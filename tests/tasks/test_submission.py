@@ -66,7 +66,7 @@ def write(tmp_path: Path, *records: object, name: str = "preds.json") -> Path:
 
 
 @pytest.mark.parametrize(
-    ("trajectory", "stands"),
+    ("trajectory", "points"),
     [
         ([["a", 1.5, -0.5], ["b", 0, 0]], [("a", 1.5, -0.5), ("b", 0.0, 0.0)]),
         ([["a"], ["b"]], [("a", None, None), ("b", None, None)]),
@@ -80,11 +80,11 @@ def write(tmp_path: Path, *records: object, name: str = "preds.json") -> Path:
     ids=["poses", "singles", "bare", "two hops", "three hops", "one list", "mixed", "turn on the spot"],
 )
 def test_every_form_of_trajectory_is_read(
-    tmp_path: Path, trajectory: list[Any], stands: list[tuple[Any, ...]]
+    tmp_path: Path, trajectory: list[Any], points: list[tuple[Any, ...]]
 ) -> None:
     file = write(tmp_path, {"instr_id": "1_0", "trajectory": trajectory})
     assert read_predictions(file) == {
-        "1_0": Prediction("1_0", tuple(TrajectoryPoint(*each) for each in stands))
+        "1_0": Prediction("1_0", tuple(TrajectoryPoint(*point) for point in points))
     }
 
 
@@ -187,7 +187,7 @@ def named(*names: str) -> dict[str, Prediction]:
 def test_pairs_come_in_the_order_of_the_episodes() -> None:
     episodes = [asked("2_0"), asked("1_1"), asked("1_0")]
     pairs = match_predictions(episodes, named("1_0", "2_0", "1_1"), TASKS["r2r"], file="p")
-    assert [(each.episode_id, walk.episode_id) for each, walk in pairs] == [
+    assert [(episode.episode_id, walk.episode_id) for episode, walk in pairs] == [
         ("2_0", "2_0"),
         ("1_1", "1_1"),
         ("1_0", "1_0"),
@@ -201,8 +201,8 @@ def test_missing_episodes_are_an_error_unless_partial() -> None:
     ):
         match_predictions(episodes, named("1_1"), TASKS["r2r"], file="p.json")
     assert [
-        each.episode_id
-        for each, _ in match_predictions(episodes, named("1_1"), TASKS["r2r"], file="p", partial=True)
+        episode.episode_id
+        for episode, _ in match_predictions(episodes, named("1_1"), TASKS["r2r"], file="p", partial=True)
     ] == ["1_1"]
 
 
@@ -355,12 +355,12 @@ def test_headings_are_filled_in_as_the_candidates_have_them(tmp_path: Path) -> N
     (record,) = submitted(tmp_path, "r2r", [(asked(), went("abcdcba"))])
     poses = record["trajectory"]
     for (here, _, _), (there, heading, elevation) in zip(poses, poses[1:], strict=False):
-        (view,) = [each.view for each in HOUSE.candidates(here) if each.viewpoint == there]
+        (view,) = [option.view for option in HOUSE.candidates(here) if option.viewpoint == there]
         assert (heading, elevation) == pytest.approx((view % 12 * TURN, (view // 12 - 1) * TURN))
 
 
 def test_given_angles_are_kept_and_repeated_viewpoints_keep_the_pose(tmp_path: Path) -> None:
-    stands = (
+    points = (
         TrajectoryPoint("a"),
         TrajectoryPoint("a", 1.25),
         TrajectoryPoint("a"),
@@ -368,7 +368,7 @@ def test_given_angles_are_kept_and_repeated_viewpoints_keep_the_pose(tmp_path: P
         TrajectoryPoint("b", None, 0.5),
         TrajectoryPoint("b"),
     )
-    (record,) = submitted(tmp_path, "r2r", [(asked(heading=3.14), Prediction("1_0", stands))])
+    (record,) = submitted(tmp_path, "r2r", [(asked(heading=3.14), Prediction("1_0", points))])
     assert record["trajectory"] == [
         ["a", pytest.approx(6 * TURN), 0.0],
         ["a", 1.25, 0.0],
@@ -384,7 +384,7 @@ def test_steps_over_several_viewpoints_are_flattened(steps: list[list[str]]) -> 
     with TemporaryDirectory() as folder:
         file = write(Path(folder), {"instr_id": "1_0", "trajectory": steps})
         flat = [viewpoint for step in steps for viewpoint in step]
-        assert [stand.viewpoint for stand in read_predictions(file)["1_0"].trajectory] == flat
+        assert [point.viewpoint for point in read_predictions(file)["1_0"].trajectory] == flat
 
 
 WALKS = ["a", "ab", "abcd", "aabccb", "abcba"]
@@ -402,9 +402,11 @@ def test_written_submission_is_read_back(tmp_path: Path, task: str) -> None:
     second = first.with_stem("second")
     write_submission(first, TASKS[task], pairs, GRAPHS)
     found = read_predictions(first)
-    again = match_predictions([each for each, _ in pairs], found, TASKS[task], file=first)
-    assert [each.path for _, each in again] == [each.path for _, each in pairs]
-    assert [each.object_id for _, each in again] == [each.object_id for _, each in pairs]
+    again = match_predictions([episode for episode, _ in pairs], found, TASKS[task], file=first)
+    assert [prediction.path for _, prediction in again] == [prediction.path for _, prediction in pairs]
+    assert [prediction.object_id for _, prediction in again] == [
+        prediction.object_id for _, prediction in pairs
+    ]
     write_submission(second, TASKS[task], again, GRAPHS)
     assert second.read_bytes() == first.read_bytes()
 
@@ -443,8 +445,8 @@ def test_real_predictions_survive_being_submitted(
     check_predictions(pairs, real_graphs, file=file)
     write_submission(tmp_path / "out.json", TASKS["cvdn"], pairs, real_graphs)
     assert read_predictions(tmp_path / "out.json") == found
-    written = {each["inst_idx"]: each for each in json.loads((tmp_path / "out.json").read_text())}
-    assert written == {each["inst_idx"]: each for each in json.loads(file.read_text())}
+    written = {record["inst_idx"]: record for record in json.loads((tmp_path / "out.json").read_text())}
+    assert written == {record["inst_idx"]: record for record in json.loads(file.read_text())}
 
 
 @pytest.mark.real
@@ -455,15 +457,15 @@ def test_simulator_turned_as_we_fill_in(
     file = data_root / "predictions" / "PREVALENT_R2R_seq2seq_teacher_val_unseen_iter36000.json"
     stated = read_predictions(file)
     bare = {
-        name: Prediction(name, tuple(TrajectoryPoint(stand.viewpoint) for stand in each.trajectory))
-        for name, each in stated.items()
+        name: Prediction(name, tuple(TrajectoryPoint(point.viewpoint) for point in prediction.trajectory))
+        for name, prediction in stated.items()
     }
     pairs = match_predictions(
         TASKS["r2r"].read(data_root / "R2R" / "R2R_val_unseen.json"), bare, TASKS["r2r"], file=file
     )
     write_submission(tmp_path / "out.json", TASKS["r2r"], pairs, real_graphs)
     filled = read_predictions(tmp_path / "out.json")
-    for name, each in stated.items():
-        for ours, theirs in zip(filled[name].trajectory, each.trajectory, strict=True):
+    for name, prediction in stated.items():
+        for ours, theirs in zip(filled[name].trajectory, prediction.trajectory, strict=True):
             assert ours.viewpoint == theirs.viewpoint
             assert ours[1:] == pytest.approx(theirs[1:], abs=1e-6)

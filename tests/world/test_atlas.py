@@ -55,12 +55,12 @@ def tokens_by_hand(atlas: Atlas, scene: str, viewpoint: str, view: int) -> list[
     base = view % 12 * math.pi / 6
     candidates = atlas.graph(scene).candidates(viewpoint)
     tokens: list[Token] = []
-    for each in candidates:
-        angles = angle(each.heading - base, each.elevation)
-        tokens.append((pictures[each.view], angles, CANDIDATE, each.view, each.viewpoint))
+    for candidate in candidates:
+        angles = angle(candidate.heading - base, candidate.elevation)
+        tokens.append((pictures[candidate.view], angles, CANDIDATE, candidate.view, candidate.viewpoint))
     tokens.append((np.zeros(WIDTH, dtype=np.float32), [0.0] * 4, STOP, -1, None))
     for other in range(36):
-        if other not in {each.view for each in candidates}:
+        if other not in {candidate.view for candidate in candidates}:
             angles = angle(other % 12 * math.pi / 6 - base, (other // 12 - 1) * math.pi / 6)
             tokens.append((pictures[other], angles, CONTEXT, other, None))
     return tokens
@@ -137,7 +137,7 @@ def test_agents_of_a_batch_move_and_stop_independently() -> None:
     pose = atlas.begin([0, 1, 1, 1], heading=0.6)
     assert pose.view.tolist() == [13] * 4
     after = atlas.step(pose, [0, 0, 2, -1])
-    assert [atlas.name(each)[1] for each in after.viewpoint] == ["b", "c", "b", "b"]
+    assert [atlas.name(row)[1] for row in after.viewpoint] == ["b", "c", "b", "b"]
     assert after.view.tolist() == [12, 24, 13, 13]
 
 
@@ -188,10 +188,12 @@ def test_neighbours_of_the_atlas_are_those_of_its_graphs(atlas: Atlas) -> None:
     for index, (scene, viewpoint) in enumerate(atlas.names):
         around = atlas.neighbours[index, : atlas.degrees[index]]
         candidates = atlas.graph(scene).candidates(viewpoint)
-        assert [atlas.name(each) for each in around] == [(scene, each.viewpoint) for each in candidates]
+        assert [atlas.name(row) for row in around] == [
+            (scene, candidate.viewpoint) for candidate in candidates
+        ]
         assert (atlas.neighbours[index, atlas.degrees[index] :] == -1).all()
         lengths = atlas.lengths[index, : atlas.degrees[index]]
-        assert lengths.tolist() == [each.distance for each in candidates]
+        assert lengths.tolist() == [candidate.distance for candidate in candidates]
 
 
 # -- what is not there -----------------------------------------------------------------------------------

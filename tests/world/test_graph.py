@@ -123,7 +123,10 @@ def test_view_lists_its_neighbours_from_the_centre_outwards(case: Case, view: in
 def test_neighbours_in_one_view_stay_separate_candidates() -> None:
     corridor = {"a": (0.0, 0.0, 0.0), "b": (0.0, 2.0, 0.0), "c": (0.1, 4.0, 0.0)}
     graph = SceneGraph.build("corridor", corridor, [("a", "b"), ("a", "c")])
-    assert [(each.viewpoint, each.view) for each in graph.candidates("a")] == [("b", 12), ("c", 12)]
+    assert [(candidate.viewpoint, candidate.view) for candidate in graph.candidates("a")] == [
+        ("b", 12),
+        ("c", 12),
+    ]
 
 
 def test_heading_west_of_north_is_counted_on_from_its_view() -> None:
@@ -277,7 +280,7 @@ DAMAGE: dict[str, tuple[Callable[[], object], str]] = {
     "a string for a flag": (lambda: change(square(), included="yes"), "record 2: field 'included'"),
     "a string in a pose": (lambda: change(square(), pose=["0"] * 16), "record 2: field 'pose"),
     "a missing key": (
-        lambda: [{k: v for k, v in each.items() if k != "pose"} for each in square()],
+        lambda: [{k: v for k, v in record.items() if k != "pose"} for record in square()],
         "record 0: .*pose",
     ),
     "a number as id": (lambda: change(square(), image_id=7), "record 2: field 'image_id'"),
@@ -298,7 +301,7 @@ DAMAGE: dict[str, tuple[Callable[[], object], str]] = {
         "record 0: field 'pose|valid",
     ),
     "nothing included": (
-        lambda: [each | {"included": False} for each in square()],
+        lambda: [record | {"included": False} for record in square()],
         "no two viewpoints are connected",
     ),
 }
@@ -414,10 +417,16 @@ def test_real_candidates_are_those_of_the_simulator(
     for seen in stored["observations"]:
         graph = real_graphs[seen["scan"]]
         candidates = graph.candidates(seen["viewpoint"])
-        assert [each.viewpoint for each in candidates] == [each["viewpointId"] for each in seen["candidates"]]
-        assert [each.view for each in candidates] == [each["pointId"] for each in seen["candidates"]]
+        assert [candidate.viewpoint for candidate in candidates] == [
+            record["viewpointId"] for record in seen["candidates"]
+        ]
+        assert [candidate.view for candidate in candidates] == [
+            record["pointId"] for record in seen["candidates"]
+        ]
         for ours, theirs in zip(candidates, seen["candidates"], strict=True):
             assert ours.heading == pytest.approx(theirs["normalized_heading"], abs=1e-6)
             assert ours.elevation == pytest.approx(theirs["elevation"], abs=1e-6)
-        shown = [each["viewpointId"] for each in seen["navigableLocations"][1:]]
-        assert [each.viewpoint for each in graph.navigable(seen["viewpoint"], seen["viewIndex"])] == shown
+        shown = [record["viewpointId"] for record in seen["navigableLocations"][1:]]
+        assert [
+            location.viewpoint for location in graph.navigable(seen["viewpoint"], seen["viewIndex"])
+        ] == shown
