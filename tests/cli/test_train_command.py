@@ -218,7 +218,7 @@ def test_unfinished_run_resumes_to_the_same_weights(finished: Path, world: Path,
         Path("run", gone).unlink()
     assert main(words("r2r-small-esceme", "run", "--json", data=str(world))) == 0
     out, err = capsys.readouterr()
-    assert "goes on after iteration 4\n" in err
+    assert "resumes after iteration 4\n" in err
     assert "iteration 8: " in err and "iteration 4: " not in err
     assert json.loads(out)["begun_after"] == 4
     for same in ("weights.safetensors", "best/weights.safetensors", "log.jsonl", "experiment.json"):

@@ -10,7 +10,7 @@ from typing import Any
 import tyro
 from rich.table import Table
 
-from esceme.cli.console import label_of, note, print_json, shown, tables
+from esceme.cli.console import format_metric, metric_label, note, print_json, tables
 from esceme.evaluation import Comparison, read_result
 from esceme.evaluation import compare as compare_results
 from esceme.evaluation.compare import Interval
@@ -75,10 +75,10 @@ def _table(found: Comparison) -> Table:
     for heading in ("measure", "", "mean", "difference", "95 % over paths", "p", "95 % over scenes", "p"):
         table.add_column(heading, justify="left" if heading == "measure" else "right")
     for row in found.measures:
-        table.add_row(label_of(row.measure), "1", shown(row.measure, row.means[0]))
+        table.add_row(metric_label(row.measure), "1", format_metric(row.measure, row.means[0]))
         for number, (mean, gain) in enumerate(zip(row.means[1:], row.differences, strict=True), 2):
             intervals = (*_shown(row.measure, gain.over_paths), *_shown(row.measure, gain.over_scenes))
-            means = (shown(row.measure, mean), _signed(row.measure, gain.mean))
+            means = (format_metric(row.measure, mean), _signed(row.measure, gain.mean))
             table.add_row("", f"{number}", *means, *intervals)
         table.add_section()
     return table
@@ -92,7 +92,7 @@ def _shown(measure: str, interval: Interval | None) -> tuple[str, str]:
 
 
 def _signed(measure: str, value: float) -> str:
-    return f"{'+' if value > 0 else ''}{shown(measure, value)}"
+    return f"{'+' if value > 0 else ''}{format_metric(measure, value)}"
 
 
 def _stated(fact: str, stated: Sequence[Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the commands share in talking to people: progress and notes on standard error, results on output."""
+"""Output of the commands: progress and notes on standard error, tables and JSON on standard output."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ COUNTS = {"steps", "n"}
 if TYPE_CHECKING:
     TaskName = str
 else:
-    TaskName = Literal[tuple(TASKS)]  # so that commands list and check them
+    TaskName = Literal[tuple(TASKS)]  # tyro lists and checks the names
 
 
 def note(message: str) -> None:
-    """Tell the person at the terminal something, on standard error."""
+    """Print a message to standard error."""
     print(message, file=sys.stderr)
 
 
 def print_json(value: object) -> None:
-    """One json object, alone on standard output; numbers that json cannot hold (inf, nan) become null."""
+    """Print one JSON object to standard output; inf and nan become null."""
     try:
         text = msgspec.json.encode(value).decode()
     except UnicodeEncodeError as error:
-        raise DataError(f"the name {error.object!r} is not UTF-8, as json has to be; rename it") from None
+        raise DataError(f"the name {error.object!r} is not UTF-8, which JSON requires; rename it") from None
     print(text)
 
 
 def tables() -> Console:
-    """Where result tables go: standard output, wide enough for a file when it is not a terminal."""
+    """The console of result tables: standard output, 120 columns wide if it is not a terminal."""
     return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
 
 
 def progress(items: Iterable[T], label: str, *, total: int | None = None) -> Iterator[T]:
-    """Iterate with a bar, a count and the time left on standard error."""
+    """Iterate with a progress bar on standard error."""
     if isinstance(items, Sized) and not len(items):
         return
     with _bar() as bar:
@@ -52,21 +52,21 @@ def progress(items: Iterable[T], label: str, *, total: int | None = None) -> Ite
 
 
 @contextmanager
-def counting(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Someone to tell how much is done, and of how much: the same bar, for work that counts itself.
+def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar for work that counts itself: call the result with the numbers done and in total.
 
-    The bar begins when first told; what is done by then does not go into the estimate of the time left.
+    The bar starts at the first call; items done before it do not enter the estimate of the time left.
     """
     bar = _bar()
     with ExitStack() as stack:
 
-        def tell(done: int, total: int) -> None:
+        def update(done: int, total: int) -> None:
             if not bar.task_ids:
                 stack.enter_context(bar)
                 bar.add_task(label, total=total, completed=done)
             bar.update(bar.task_ids[0], completed=done, total=total)
 
-        yield tell
+        yield update
 
 
 def _bar() -> Progress:
@@ -86,26 +86,26 @@ def _bar() -> Progress:
 def score_table(
     title: str, means: Mapping[str, float | int], intervals: Mapping[str, tuple[float, float]]
 ) -> Table:
-    """Measures with their units, and with intervals where there are some."""
+    """A table of metrics with their units, and of their intervals, if there are any."""
     table = Table(title=title)
-    for heading in ("measure", "value", *(["95 % interval"] if intervals else [])):
-        table.add_column(heading, justify="left" if heading == "measure" else "right")
+    for heading in ("metric", "value", *(["95 % interval"] if intervals else [])):
+        table.add_column(heading, justify="left" if heading == "metric" else "right")
     for name, value in means.items():
-        row = [label_of(name), shown(name, value)]
+        row = [metric_label(name), format_metric(name, value)]
         if name in intervals:
-            row.append(" .. ".join(shown(name, edge) for edge in intervals[name]))
+            row.append(" .. ".join(format_metric(name, edge) for edge in intervals[name]))
         table.add_row(*row)
     return table
 
 
-def label_of(measure: str) -> str:
-    """A measure with its unit."""
-    unit = " (m)" if measure in METRES else "" if measure in COUNTS else " (%)"
-    return f"{measure}{unit}"
+def metric_label(metric: str) -> str:
+    """The name of a metric with its unit."""
+    unit = " (m)" if metric in METRES else "" if metric in COUNTS else " (%)"
+    return f"{metric}{unit}"
 
 
-def shown(measure: str, value: float) -> str:
-    """The value of a measure: per cent, metres or a count."""
-    if measure == "n":
+def format_metric(metric: str, value: float) -> str:
+    """Format the value of a metric: per cent, metres or a count."""
+    if metric == "n":
         return f"{value:.0f}"
-    return f"{value if measure in METRES | COUNTS else 100 * value:.2f}"
+    return f"{value if metric in METRES | COUNTS else 100 * value:.2f}"

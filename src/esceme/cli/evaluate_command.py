@@ -9,7 +9,7 @@ from typing import Literal
 import tyro
 from rich.markup import escape
 
-from esceme.cli.console import TaskName, counting, note, print_json, score_table, tables
+from esceme.cli.console import TaskName, note, print_json, progress_bar, score_table, tables
 from esceme.errors import ConfigError
 from esceme.evaluation import EvaluationConfig, Protocol, Result, by_visit
 from esceme.evaluation import evaluate as run_evaluation
@@ -105,7 +105,7 @@ def evaluate(
         precision=precision,
     )
     folder = out or default_folder(config)
-    with counting(f"{config.task} {split}, {memory}") as progress:
+    with progress_bar(f"{config.task} {split}, {memory}") as progress:
         result = run_evaluation(config, folder, processes=processes, on_progress=_noting_resume(progress))
     _print(config, folder, result, bootstrap, json=json)
     if left_out := result.facts.get("left_out"):

@@ -19,8 +19,8 @@ from rich.table import Table
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
 
 from esceme.agents import AGENTS
-from esceme.cli.console import label_of, note, print_json, progress, shown, tables
-from esceme.cli.training_progress import Bar, measures_of
+from esceme.cli.console import format_metric, metric_label, note, print_json, progress, tables
+from esceme.cli.training_progress import TrainingProgress, reported_metrics
 from esceme.config import Experiment
 from esceme.errors import ConfigError, DataError
 from esceme.evaluation.context import SCRIPTED
@@ -96,7 +96,7 @@ def train(
         if is_main and not num_done:
             _warn(recipe, experiment, DataFolder(folder))
         try:
-            with Bar(recipe, experiment.navigator.task) as callback:
+            with TrainingProgress(recipe, experiment.navigator.task) as callback:
                 run_training(experiment, folder, out, callback=callback, device=_find_device(device))
         except KeyboardInterrupt:
             if is_main:
@@ -260,12 +260,12 @@ def _report(experiment: Experiment, facts: dict[str, Any], data: str | None, *, 
 
 
 def _table(scores: Mapping[str, Any], task: str, title: str) -> Table:
-    measures = measures_of(task, next(iter(scores["best"]["values"].values())))
-    table = Table("weights", "split", *(label_of(name) for name in measures), title=escape(title))
+    metrics = reported_metrics(task, next(iter(scores["best"]["values"].values())))
+    table = Table("weights", "split", *(metric_label(name) for name in metrics), title=escape(title))
     for column in table.columns[2:]:
         column.justify = "right"
     for weights, entry in scores.items():
         for split, means in entry["values"].items():
-            values = (shown(name, means[name]) for name in measures)
+            values = (format_metric(name, means[name]) for name in metrics)
             table.add_row(f"{weights}, iteration {entry['iteration']}", split, *values)
     return table

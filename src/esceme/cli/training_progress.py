@@ -1,4 +1,4 @@
-"""How training goes, for the person at the terminal: a bar on standard error, and lines above it."""
+"""Progress of training on standard error: a bar, and lines above it."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from esceme.cli.console import shown
+from esceme.cli.console import format_metric
 from esceme.learning import TrainingCallback
 from esceme.metrics import TOUR_METRICS
 from esceme.tasks.catalogue import TASKS
 
-RECENT = 20
-"""Iterations whose mean losses are shown."""
+WINDOW = 20
+"""Number of iterations whose mean losses are shown."""
 
 
-def measures_of(task: str, means: Mapping[str, float]) -> tuple[str, ...]:
-    """What the field reports of a task, and of tours where `means` has it."""
+def reported_metrics(task: str, means: Mapping[str, float]) -> tuple[str, ...]:
+    """The metrics that papers report for a task, and those of tours if `means` has them."""
     return TASKS[task].primary_metrics + tuple(name for name in TOUR_METRICS if name in means)
 
 
-class Pace(ProgressColumn):
-    """Iterations in a second."""
+class SpeedColumn(ProgressColumn):
+    """Iterations per second."""
 
     def render(self, task: Task) -> Text:
-        """Nothing until it is known."""
+        """Render the speed; empty until it is known."""
         return Text("" if task.speed is None else f"{task.speed:.2f} it/s")
 
 
-class Bar(TrainingCallback):
-    """Shows how training goes on standard error: a bar, and lines above it."""
+class TrainingProgress(TrainingCallback):
+    """A progress bar with the mean losses, and a line for every validation."""
 
     def __init__(self, label: str, task: str) -> None:
-        """Show `label` beside the bar, and what the field reports of a task."""
+        """Show `label` beside the bar, and the metrics that papers report for `task`."""
         self._label, self._task = label, task
-        self._recent: deque[Mapping[str, float]] = deque(maxlen=RECENT)
-        whole = Column(no_wrap=True)
+        self._recent: deque[Mapping[str, float]] = deque(maxlen=WINDOW)
+        column = Column(no_wrap=True)
         self._bar = Progress(
-            TextColumn("{task.description}", table_column=whole),
-            BarColumn(bar_width=10, table_column=whole),
-            MofNCompleteColumn(table_column=whole),
-            Pace(table_column=whole),
-            TimeRemainingColumn(table_column=whole),
-            TextColumn("left", table_column=whole),
+            TextColumn("{task.description}", table_column=column),
+            BarColumn(bar_width=10, table_column=column),
+            MofNCompleteColumn(table_column=column),
+            SpeedColumn(table_column=column),
+            TimeRemainingColumn(table_column=column),
+            TextColumn("left", table_column=column),
             TextColumn("{task.fields[metrics]}", table_column=Column(no_wrap=True, ratio=1)),
             console=Console(stderr=True, highlight=False),
             expand=True,
@@ -75,14 +75,14 @@ class Bar(TrainingCallback):
             self._bar.stop()
 
     def on_train_begin(self, iteration: int, num_iterations: int) -> None:
-        """Show the bar."""
+        """Start the bar."""
         if iteration:
-            self.on_note(f"goes on after iteration {iteration}")
+            self.on_note(f"resumes after iteration {iteration}")
         self._bar.start()
         self._bar.add_task(self._label, total=num_iterations, completed=iteration, metrics="")
 
     def on_iteration_end(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Move the bar, and show mean losses of the last iterations."""
+        """Advance the bar and show the mean losses of the last iterations."""
         self._recent.append(metrics)
         means = {
             name: fmean(recent.get(name, value) for recent in self._recent) for name, value in metrics.items()
@@ -95,14 +95,16 @@ class Bar(TrainingCallback):
     def on_validation_end(
         self, iteration: int, scores: Mapping[str, Mapping[str, float]], *, is_best: bool
     ) -> None:
-        """Show the scores of a validation."""
-        told = [f"{split} {_in_words(means, self._task)}" for split, means in scores.items()]
-        self.on_note(f"iteration {iteration}: {'; '.join(told)}{' (best so far)' if is_best else ''}")
+        """Print the scores of a validation."""
+        parts = [f"{split} {_format_scores(means, self._task)}" for split, means in scores.items()]
+        self.on_note(f"iteration {iteration}: {'; '.join(parts)}{' (best so far)' if is_best else ''}")
 
     def on_note(self, message: str) -> None:
-        """Show a line."""
+        """Print a line above the bar."""
         self._bar.console.print(message, markup=False, soft_wrap=True)
 
 
-def _in_words(means: Mapping[str, float], task: str) -> str:
-    return ", ".join(f"{name.upper()} {shown(name, means[name])}" for name in measures_of(task, means))
+def _format_scores(means: Mapping[str, float], task: str) -> str:
+    return ", ".join(
+        f"{name.upper()} {format_metric(name, means[name])}" for name in reported_metrics(task, means)
+    )
