@@ -27,7 +27,7 @@ from esceme.files import (
     write_json,
     write_text,
 )
-from fixtures.permissions import without_rights
+from fixtures.permissions import unprivileged
 
 
 class Walk(msgspec.Struct):
@@ -64,7 +64,10 @@ def test_folder_in_place_of_a_file_is_an_error(tmp_path: Path) -> None:
 def test_file_that_may_not_be_read_is_an_error(tmp_path: Path) -> None:
     path = stored(tmp_path, GOOD)
     path.chmod(0o000)
-    with without_rights(), pytest.raises(DataError, match=r"walks\.json: cannot be read .Permission denied"):
+    with (
+        unprivileged(),
+        pytest.raises(DataError, match=r"walks\.json: cannot be read .Permission denied"),
+    ):
         read_bytes(path)
 
 
@@ -294,7 +297,7 @@ def test_pipe_is_never_replaced(tmp_path: Path) -> None:
 def test_folder_that_may_not_be_written_is_a_message(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     try:
-        with without_rights(), pytest.raises(DataError, match="cannot be written .Permission denied"):
+        with unprivileged(), pytest.raises(DataError, match="cannot be written .Permission denied"):
             write_text(tmp_path / "file", "text")
     finally:
         tmp_path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Measures against numbers worked by hand, and against the definitions written as plain loops."""
+"""Metrics against values computed by hand, and against their definitions in plain loops."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ def random_graph(scene: str, size: int, rng: np.random.Generator) -> SceneGraph:
     return SceneGraph.build(scene, positions, [*tree, *extra])
 
 
-def random_walk(
+def random_path(
     graph: SceneGraph, start: str, steps: int, rng: np.random.Generator, *, rests: float = 0.0
 ) -> tuple[str, ...]:
     path = [start]
@@ -319,7 +319,7 @@ def random_walk(
 
 @st.composite
 def worlds(draw: st.DrawFn, shortest_reference: int = 1) -> tuple[Atlas, list[Pair]]:
-    """A few scenes, and episodes in them walked at random; instructions of one path share it."""
+    """A few scenes, and episodes in them with random paths; instructions of one path share it."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     count = draw(st.integers(1, 3))
     graphs = [random_graph(f"s{number}", int(rng.integers(2, 10)), rng) for number in range(count)]
@@ -327,11 +327,11 @@ def worlds(draw: st.DrawFn, shortest_reference: int = 1) -> tuple[Atlas, list[Pa
     for path in range(draw(st.integers(1, 5))):
         graph = graphs[int(rng.integers(count))]
         start = graph.viewpoints[int(rng.integers(len(graph)))]
-        reference = random_walk(graph, start, int(rng.integers(shortest_reference, 9)), rng)
+        reference = random_path(graph, start, int(rng.integers(shortest_reference, 9)), rng)
         for k in range(int(rng.integers(1, 4))):
             walk = reference
             if rng.random() < 0.8:
-                walk = random_walk(graph, start, int(rng.integers(0, 14)), rng, rests=0.2)
+                walk = random_path(graph, start, int(rng.integers(0, 14)), rng, rests=0.2)
             name = f"{path}_{k}"
             pairs.append((asked(reference, name, scene_id=graph.scene_id), went(walk, name)))
     return Atlas(graphs), pairs
@@ -377,7 +377,7 @@ def test_metrics_are_within_bounds(world: World) -> None:
         assert (found[name] <= found["sr"] + slack).all()
     assert (found["sr"] <= found["osr"]).all()
     assert (found["ndtw"] > 0).all() and (found["sdtw"] <= found["ndtw"]).all()
-    assert (found["tl"] >= found["gp"] - slack).all()  # nobody comes nearer than they walk
+    assert (found["tl"] >= found["gp"] - slack).all()  # progress is at most the length
 
     start = np.concatenate(atlas.locate_all([(episode.scene_id, (episode.start,)) for episode, _ in pairs]))
     goal = np.concatenate(atlas.locate_all([(episode.scene_id, (episode.goal,)) for episode, _ in pairs]))
@@ -745,11 +745,11 @@ def test_tours_of_other_episodes_are_refused(atlas: Atlas, tours: list[Tour], me
 
 
 def many(atlas: Atlas, *, paths: int = 60, copies: int = 1, own_path: bool = False) -> Scores:
-    """Scores of many episodes, each told `copies` times; with `own_path` as if they were different walks."""
+    """Scores of many episodes with `copies` instructions; with `own_path` as if all had different paths."""
     rng = np.random.default_rng(5)
     pairs: list[Pair] = []
     for path in range(paths):
-        walk = random_walk(CORRIDOR, "a", int(rng.integers(0, 9)), rng)
+        walk = random_path(CORRIDOR, "a", int(rng.integers(0, 9)), rng)
         for k in range(copies):
             name = f"{path * copies + k if own_path else path}_{k}"
             pairs.append((asked("abcde", name), went(walk, name)))

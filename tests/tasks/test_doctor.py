@@ -24,7 +24,7 @@ from esceme.tasks.doctor import Finding, examine
 from esceme.tasks.r2r import R2RRecord
 from esceme.tasks.r4r import join_paths
 from esceme.world import open_features, pack, read_scenes
-from fixtures.permissions import without_rights
+from fixtures.permissions import unprivileged
 
 # Finding levels of missing files. Every scene needs its graph; rooms, tours and vocabulary are optional.
 WHEN_REMOVED = {
@@ -744,7 +744,7 @@ def open_root(toy_root: Path) -> Iterator[Path]:
 def test_unreadable_folder_is_an_error(open_root: Path, rights: int) -> None:
     open_root.chmod(rights)
     try:
-        with without_rights(), pytest.raises(DataError, match="data folder .Permission denied"):
+        with unprivileged(), pytest.raises(DataError, match="data folder .Permission denied"):
             examine(open_root)
     finally:
         open_root.chmod(0o755)
@@ -756,7 +756,7 @@ def test_unreadable_folder_inside_is_a_fault(open_root: Path, place: str, rights
     examine(open_root)  # what is loaded when first needed may lie where not everybody can read
     (open_root / place).chmod(rights)
     try:
-        with without_rights():
+        with unprivileged():
             findings = examine(open_root)
     finally:
         (open_root / place).chmod(0o755)
@@ -767,7 +767,7 @@ def test_unreadable_connectivity_folder_is_one_fault(open_root: Path) -> None:
     examine(open_root)
     (open_root / "connectivity").chmod(0o000)
     try:
-        with without_rights():
+        with unprivileged():
             findings = examine(open_root)
     finally:
         (open_root / "connectivity").chmod(0o755)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from esceme.errors import DataError, WorldError
 from esceme.world import SceneGraph, read_scenes
 from esceme.world.graph import listed_scene_ids, scene_ids
-from fixtures.permissions import without_rights
+from fixtures.permissions import unprivileged
 
 Position = tuple[float, float, float]
 Edges = list[tuple[str, str]]
@@ -372,11 +372,11 @@ def test_unreadable_folder_is_an_error(tmp_path: Path) -> None:
     write(folder, square())
     folder.chmod(0o000)
     try:
-        with without_rights(), pytest.raises(DataError, match="locked.*Permission denied"):
+        with unprivileged(), pytest.raises(DataError, match="locked.*Permission denied"):
             read_scenes(folder)
-        with without_rights(), pytest.raises(DataError, match="locked.*Permission denied"):
+        with unprivileged(), pytest.raises(DataError, match="locked.*Permission denied"):
             SceneGraph.read(folder / "house_connectivity.json")
-        with without_rights(), pytest.raises(DataError, match="locked.*Permission denied"):
+        with unprivileged(), pytest.raises(DataError, match="locked.*Permission denied"):
             listed_scene_ids(folder)
     finally:
         folder.chmod(0o700)
