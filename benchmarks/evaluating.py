@@ -103,7 +103,7 @@ class Work:
 
     def ours(self, paths: Mapping[str, Sequence[str]] | None, *, half: bool = False) -> Decisions:
         """All decisions by way of lanes."""
-        bank = MemoryBank.of(self.atlas)
+        bank = MemoryBank.from_atlas(self.atlas)
         source = Lanes(self.atlas, self.episodes, MemoryLifetime("cold", self.atlas, bank), num_slots=SLOTS)
         choose = greedy if paths is None else teacher_forcing(self.atlas, lambda walk: self._led(walk, paths))
         found: dict[tuple[str, int], list[float]] = {}
@@ -190,14 +190,14 @@ def share_of_memory(work: Work, paths: Mapping[str, Sequence[str]]) -> Amount:
 
         return told
 
-    reader, remember = work.navigator.reader, MemoryBank.remember_seen
+    reader, remember = work.navigator.reader, MemoryBank.remember_observation
     reader.forward = timed(reader.forward)  # type: ignore[method-assign]
-    MemoryBank.remember_seen = timed(remember)  # type: ignore[method-assign, assignment]
+    MemoryBank.remember_observation = timed(remember)  # type: ignore[method-assign, assignment]
     try:
         whole = seconds(lambda: work.ours(paths))
     finally:
         del reader.forward
-        MemoryBank.remember_seen = remember  # type: ignore[method-assign]
+        MemoryBank.remember_observation = remember  # type: ignore[method-assign]
     return Amount(
         "memory's share: recall + fusion + remember", 100 * spent / whole, "%", 3, "the fusion's MLP"
     )
@@ -261,8 +261,8 @@ def seconds_of_recall(count: int) -> float:
     """Recalling for 200 batches of eight panoramas, five candidates each, among `count` viewpoints."""
     bank, generator, names = MemoryBank(NARROW), torch.Generator().manual_seed(0), Names(count)
     viewpoints = [name for _, name in names.names]
-    bank["scene"]._keep(viewpoints, torch.randn(count, NARROW, generator=generator), [()] * count)
-    bank.settle(names)  # type: ignore[arg-type]
+    bank["scene"]._insert(viewpoints, torch.randn(count, NARROW, generator=generator), [()] * count)
+    bank.bind(names)  # type: ignore[arg-type]
     asked = torch.full((200, SLOTS, 42), -1)
     asked[:, :, :CANDIDATES] = torch.randint(count, (200, SLOTS, CANDIDATES), generator=generator)
     return min(seconds(lambda: [bank.recall_at(each) for each in asked]) for _ in range(5))

@@ -78,18 +78,20 @@ def remembered(size: int) -> tuple[MemoryBank, Observation]:
     graph = SceneGraph.build("scene", places, sorted(edges))
     pictures = np.broadcast_to(rng.normal(size=(size, 1, WIDTH)).astype(np.float32), (size, VIEWS, WIDTH))
     atlas = Atlas([graph], ArrayFeatures(tuple(f"scene_{name}" for name in names), pictures, source="noise"))
-    bank = MemoryBank.of(atlas, pooling="mean")
+    bank = MemoryBank.from_atlas(atlas, pooling="mean")
     bank.remember_all()
     walk = rng.choice(size, (1, 5), replace=False)
-    return bank, Observation.of(atlas, atlas.begin(walk[:, 0], np.zeros(1)), past=walk[:, 1:])
+    return bank, Observation.from_atlas(
+        atlas, atlas.begin(walk[:, 0], np.zeros(1)), previous_viewpoints=walk[:, 1:]
+    )
 
 
 def all_pairs(reader: GraphEncoding, bank: MemoryBank, observation: Observation) -> Tensor:
     """Appendix A to the letter, agent by agent, (B, D)."""
-    assert observation.past is not None
+    assert observation.previous_viewpoints is not None
     tokens = []
-    for here, past in zip(observation.viewpoint, observation.past, strict=True):
-        around = bank.surroundings(here[None])
+    for here, past in zip(observation.viewpoint, observation.previous_viewpoints, strict=True):
+        around = bank.scene_subgraph(here[None])
         masked = torch.isin(around.viewpoints, torch.cat([here[None], past]))
         kept = (~masked).nonzero().flatten()
         tensor = torch.zeros(len(masked), len(masked), 1 + WIDTH)

@@ -54,7 +54,7 @@ class LockStepPlanner(LockStep):
         """Also draw a grid around where each item starts."""
         super().begin(items, text)
         for item, tokens in zip(
-            items, self.agent.positions(self.agent.points)[None] * text[:, :1], strict=True
+            items, self.agent.position_encoder(self.agent.grid_points)[None] * text[:, :1], strict=True
         ):
             item.target = tokens
 
@@ -75,16 +75,16 @@ class LockStepPlanner(LockStep):
         """Logits of all items, ended or not: of what is seen, then of what was walked, (B, N + S)."""
         agent = self.agent
         ob, kind, valid = self.describe(panoramas)
-        ob = ob + agent.positions(self.lie(items, panoramas, kind.shape[1]))
+        ob = ob + agent.position_encoder(self.lie(items, panoramas, kind.shape[1]))
         history = torch.stack([torch.stack(item.history) for item in items])
         target = torch.stack([item.target for item in items])
         lived, drawn = (torch.ones(each.shape[:2], dtype=torch.bool) for each in (history, target))
         vision, vision_valid = torch.cat([history, ob, target], 1), torch.cat([lived, valid, drawn], 1)
         text, vision = self.relate(text, vision, text_valid, vision_valid)
         history, ob, target = torch.split(vision, [history.shape[1], ob.shape[1], target.shape[1]], 1)
-        agent.guess(target * text[:, :1])
+        agent.goal_head(target * text[:, :1])
         seen = agent.action(ob * text[:, :1]).squeeze(2).masked_fill(kind == 0, -torch.inf)
-        logits = torch.cat([seen, agent.action(agent.map(history) * text[:, :1]).squeeze(2)], 1)
+        logits = torch.cat([seen, agent.action(agent.history_mapper(history) * text[:, :1]).squeeze(2)], 1)
         for row, item in enumerate(items):
             item.width, item.history, item.target = kind.shape[1], list(history[row]), target[row]
             self.restrict(item, logits[row], panoramas[row])
@@ -127,7 +127,7 @@ class LockStepPlanner(LockStep):
                 item.edges[item.here].append(neighbour)
                 item.edges[neighbour].append(item.here)
         here = np.stack([self.atlas.positions[item.here] - item.origin for item in items])
-        return tokens + self.agent.positions(torch.from_numpy(here.astype(np.float32)))
+        return tokens + self.agent.position_encoder(torch.from_numpy(here.astype(np.float32)))
 
 
 def way_back(edges: dict[int, list[int]], here: int, there: int) -> list[int]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.lockstep import additive
-from esceme.agents.grounding import CLAUSES, PACE
+from esceme.agents.grounding import NUM_CLAUSES, PACE_SCALE
 from esceme.agents.hamt import HAMT
 from esceme.agents.layers import Attention, Layer
 from esceme.memory import CandidateEnhancing
@@ -114,12 +114,12 @@ class SpeltOut:
         """What the instructions say of each token just now, (B, C, H)."""
         head, words, latest = self.agent.grounding, told.texts[0], told.history[-1]
         matters = (head.key(words) @ head.query(latest)[:, :, None]).squeeze(2) / math.sqrt(latest.shape[1])
-        matters = matters + PACE * head.pace[len(told.history) - 1][told.clause]
+        matters = matters + PACE_SCALE * head.pace[len(told.history) - 1][told.clause]
         matters = matters.masked_fill(~told.heard, -torch.inf)  # (B, L)
         placed = head.picture(shown) + head.direction(sights.angles) + head.kinds(sights.kind)
         joint = placed @ told.named.transpose(1, 2) + matters[:, None]  # (B, C, L)
         fits = joint.logsumexp(2) - matters.logsumexp(1)[:, None]
-        return head.tell(joint.softmax(2) @ words) + fits[..., None] * head.fit
+        return head.out(joint.softmax(2) @ words) + fits[..., None] * head.match
 
 
 def attend(block: Attention, asking: Tensor, known: Tensor, mask: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ def count_clauses(ids: Sequence[int], ends: Sequence[int], longest: int) -> list
     """How many clauses ended before each word of an instruction, padded."""
     counted, count = [], 0
     for place in range(longest):
-        counted.append(min(count, CLAUSES - 1))
+        counted.append(min(count, NUM_CLAUSES - 1))
         count += place < len(ids) and ids[place] in ends
     return counted
 

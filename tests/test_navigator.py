@@ -18,16 +18,16 @@ ATLAS = cottage()
 
 
 def sight() -> Observation:
-    return Observation.of(ATLAS, ATLAS.begin(np.arange(5), np.linspace(0, 3, 5)))
+    return Observation.from_atlas(ATLAS, ATLAS.begin(np.arange(5), np.linspace(0, 3, 5)))
 
 
 def test_an_evaluated_navigator_drops_nothing() -> None:
-    navigator, bank, observation = small_navigator(), MemoryBank.of(ATLAS), sight()
-    seen = navigator.see(observation, bank)
-    assert seen.dropout == 0 and seen.plain is observation.plain
-    assert torch.equal(seen.features, navigator.see(observation, bank).features)
+    navigator, bank, observation = small_navigator(), MemoryBank.from_atlas(ATLAS), sight()
+    seen = navigator.observe(observation, bank)
+    assert seen.feature_dropout == 0 and seen.raw_features is observation.raw_features
+    assert torch.equal(seen.features, navigator.observe(observation, bank).features)
     blind = Navigator(StopAtOnce(), NoMemory()).eval()
-    assert blind.see(observation, None) is observation
+    assert blind.observe(observation, None) is observation
 
 
 @pytest.mark.parametrize("share", [0.2, 0.4, 0.7])
@@ -35,41 +35,50 @@ def test_in_training_a_share_of_features_is_dropped_and_the_rest_grows(share: fl
     navigator = Navigator(StopAtOnce(), NoMemory(), feature_dropout=share).train()
     observation = sight()
     torch.manual_seed(0)
-    seen = navigator.see(observation, None)
+    seen = navigator.observe(observation, None)
     pictures = observation.view >= 0
     gone = seen.features[pictures] == 0
     assert float(gone.float().mean()) == pytest.approx(share, abs=0.05)
     kept = seen.features[pictures][~gone]
-    torch.testing.assert_close(kept, observation.plain[pictures][~gone] / (1 - share))
+    torch.testing.assert_close(kept, observation.raw_features[pictures][~gone] / (1 - share))
     # What is remembered and what others see stays as it was.
-    assert torch.equal(seen.plain, sight().plain) and torch.equal(observation.features, sight().features)
+    assert torch.equal(seen.raw_features, sight().raw_features) and torch.equal(
+        observation.features, sight().features
+    )
 
 
 def test_what_history_reads_is_dropped_too_and_each_time_anew() -> None:
     navigator = Navigator(StopAtOnce(), NoMemory(), feature_dropout=0.4).train()
-    seen = navigator.see(sight(), None)
-    assert seen.dropout == 0.4
-    for look in (seen.faced, seen.panorama):
+    seen = navigator.observe(sight(), None)
+    assert seen.feature_dropout == 0.4
+    for look in (seen.facing_features, seen.panorama_features):
         one, other = look(), look()
         assert not torch.equal(one, other)
         assert 0.3 < float((one == 0).float().mean()) < 0.5
-    assert seen.only(torch.tensor([1, 3])).dropout == 0.4
+    assert seen.select(torch.tensor([1, 3])).feature_dropout == 0.4
 
 
 def test_without_a_share_training_sees_what_evaluation_does() -> None:
-    navigator, bank, observation = small_navigator(feature_dropout=0.0).train(), MemoryBank.of(ATLAS), sight()
-    seen = navigator.see(observation, bank)
-    assert seen.dropout == 0
-    torch.testing.assert_close(seen.features, navigator.eval().see(observation, bank).features)
+    navigator, bank, observation = (
+        small_navigator(feature_dropout=0.0).train(),
+        MemoryBank.from_atlas(ATLAS),
+        sight(),
+    )
+    seen = navigator.observe(observation, bank)
+    assert seen.feature_dropout == 0
+    torch.testing.assert_close(seen.features, navigator.eval().observe(observation, bank).features)
 
 
 def test_what_becomes_no_token_need_not_be_read() -> None:
-    navigator, bank = small_navigator(context_views=False, stop_shows="panorama"), MemoryBank.of(ATLAS)
-    bank.remember_seen(sight())
+    navigator, bank = (
+        small_navigator(context_views=False, stop_shows="panorama"),
+        MemoryBank.from_atlas(ATLAS),
+    )
+    bank.remember_observation(sight())
     words = TokenBatch(torch.randint(1, VOCABULARY, (5, 7)), torch.ones(5, 7, dtype=torch.bool))
     state = navigator.begin(words, sight().viewpoint)
-    seen, whole = navigator.see(sight(), bank), navigator.reader(sight(), bank)
-    assert seen.kind.shape[1] < whole.kind.shape[1]
+    seen, whole = navigator.observe(sight(), bank), navigator.reader(sight(), bank)
+    assert seen.token_type.shape[1] < whole.token_type.shape[1]
     one, other = navigator.decide(state, seen), navigator.decide(state, whole)
     torch.testing.assert_close(one.logits, other.logits)
     chosen = one.logits.argmax(1)
@@ -78,17 +87,17 @@ def test_what_becomes_no_token_need_not_be_read() -> None:
 
 
 def test_a_masked_memory_is_an_empty_one() -> None:
-    navigator, bank = small_navigator(), MemoryBank.of(ATLAS)
-    empty = navigator.see(sight(), bank).features
+    navigator, bank = small_navigator(), MemoryBank.from_atlas(ATLAS)
+    empty = navigator.observe(sight(), bank).features
     bank.remember_all()
-    torch.testing.assert_close(navigator.see(sight(), MaskedMemory(bank)).features, empty)
-    assert not torch.allclose(navigator.see(sight(), bank).features, empty, atol=1e-2)
+    torch.testing.assert_close(navigator.observe(sight(), MaskedMemory(bank)).features, empty)
+    assert not torch.allclose(navigator.observe(sight(), bank).features, empty, atol=1e-2)
 
 
 def test_no_gradient_leaves_through_the_memory() -> None:
-    navigator, bank = small_navigator().train(), MemoryBank.of(ATLAS)
+    navigator, bank = small_navigator().train(), MemoryBank.from_atlas(ATLAS)
     bank.remember_all()
-    navigator.see(sight(), bank).features.sum().backward()
+    navigator.observe(sight(), bank).features.sum().backward()
     assert not bank.recall_at(torch.arange(len(ATLAS))).requires_grad
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from esceme.observation import TOKENS, Observation
+from esceme.observation import TOKEN_FIELDS, Observation
 from esceme.world import CANDIDATE, CONTEXT, STOP
 from esceme.world.geometry import panorama_angles
 from fixtures.toy_atlas import cottage
@@ -19,7 +19,7 @@ VIEWS_FACED = np.array([0, 13, 35, 12, 24, 7, 30, 16, 23])
 
 def sight() -> Observation:
     pose = ATLAS.begin(EVERYWHERE, np.zeros(len(ATLAS)))
-    return Observation.of(ATLAS, pose._replace(view=VIEWS_FACED))
+    return Observation.from_atlas(ATLAS, pose._replace(view=VIEWS_FACED))
 
 
 def test_tokens_are_candidates_stop_other_views_and_padding() -> None:
@@ -30,9 +30,9 @@ def test_tokens_are_candidates_stop_other_views_and_padding() -> None:
         others = sorted(set(range(36)) - {each.view for each in candidates})
         views = [*(each.view for each in candidates), -1, *others]
         kinds = [CANDIDATE] * len(candidates) + [STOP] + [CONTEXT] * len(others)
-        padding = observation.kind.shape[1] - len(views)
+        padding = observation.token_type.shape[1] - len(views)
         assert observation.view[row].tolist() == views + [-1] * padding
-        assert observation.kind[row].tolist() == kinds + [CONTEXT] * padding
+        assert observation.token_type[row].tolist() == kinds + [CONTEXT] * padding
         assert observation.valid[row].tolist() == [True] * len(views) + [False] * padding
         led = [ATLAS.name(each)[1] for each in observation.neighbour[row, : len(candidates)].tolist()]
         assert led == [each.viewpoint for each in candidates]
@@ -40,15 +40,15 @@ def test_tokens_are_candidates_stop_other_views_and_padding() -> None:
         for token, view in enumerate(views):
             expected = panoramas[row, view] if view >= 0 else torch.zeros(panoramas.shape[2])
             assert torch.equal(observation.features[row, token], expected)
-    assert observation.features is observation.plain
+    assert observation.features is observation.raw_features
 
 
 def test_counts_and_masks_agree() -> None:
     observation = sight()
     assert len(observation) == len(ATLAS)
-    assert observation.candidate_count.tolist() == ATLAS.degrees.tolist()
+    assert observation.num_candidates.tolist() == ATLAS.degrees.tolist()
     together = (
-        observation.is_candidate.int() + observation.is_context.int() + (observation.kind == STOP).int()
+        observation.is_candidate.int() + observation.is_context.int() + (observation.token_type == STOP).int()
     )
     assert torch.equal(together, observation.valid.int())
 
@@ -56,94 +56,101 @@ def test_counts_and_masks_agree() -> None:
 def test_the_panorama_is_all_views_in_order_and_the_faced_one_is_among_them() -> None:
     observation = sight()
     panoramas = torch.from_numpy(ATLAS.panorama_features(EVERYWHERE))
-    assert torch.equal(observation.panorama(), panoramas)
+    assert torch.equal(observation.panorama_features(), panoramas)
     assert torch.equal(
-        observation.faced(), panoramas[torch.arange(len(ATLAS)), torch.from_numpy(VIEWS_FACED)]
+        observation.facing_features(), panoramas[torch.arange(len(ATLAS)), torch.from_numpy(VIEWS_FACED)]
     )
     assert torch.equal(observation.panorama_angles(), torch.from_numpy(panorama_angles(VIEWS_FACED)))
 
 
 def test_what_a_reader_makes_of_features_does_not_change_what_is_seen() -> None:
     observation = sight()
-    read = observation.with_features(torch.zeros(*observation.kind.shape, 3))
-    assert torch.equal(read.panorama(), observation.panorama())
-    assert torch.equal(read.faced(), observation.faced())
-    assert read.plain is observation.plain and read.features.shape[2] == 3
+    read = observation.with_features(torch.zeros(*observation.token_type.shape, 3))
+    assert torch.equal(read.panorama_features(), observation.panorama_features())
+    assert torch.equal(read.facing_features(), observation.facing_features())
+    assert read.raw_features is observation.raw_features and read.features.shape[2] == 3
 
 
 def test_the_angle_of_a_choice_is_that_of_its_token_and_zero_for_stop() -> None:
     observation = sight()
-    assert not observation.angle_of(observation.candidate_count).any()
+    assert not observation.action_angles(observation.num_candidates).any()
     first = torch.zeros(len(ATLAS), dtype=torch.int64)
-    assert torch.equal(observation.angle_of(first), observation.angles[:, 0])
-    norms = observation.angle_of(first).square().sum(1)
+    assert torch.equal(observation.action_angles(first), observation.angles[:, 0])
+    norms = observation.action_angles(first).square().sum(1)
     torch.testing.assert_close(norms, torch.full_like(norms, 2.0))  # two sines and cosines
 
 
 def test_some_agents_see_what_they_saw_among_all() -> None:
     observation, rows = sight(), torch.tensor([4, 0, 4])
-    some = observation.only(rows)
-    assert some.features is some.plain
-    assert torch.equal(some.panorama(), observation.panorama()[rows])
+    some = observation.select(rows)
+    assert some.features is some.raw_features
+    assert torch.equal(some.panorama_features(), observation.panorama_features()[rows])
     assert some.viewpoint.tolist() == [4, 0, 4]
-    read = observation.with_features(observation.plain + 1).only(rows)
-    assert torch.equal(read.features, some.plain + 1) and torch.equal(read.plain, some.plain)
-    assert len(observation.only(torch.tensor([], dtype=torch.int64))) == 0
+    read = observation.with_features(observation.raw_features + 1).select(rows)
+    assert torch.equal(read.features, some.raw_features + 1) and torch.equal(
+        read.raw_features, some.raw_features
+    )
+    assert len(observation.select(torch.tensor([], dtype=torch.int64))) == 0
 
 
 def test_a_batch_is_trimmed_to_its_longest_panorama() -> None:
-    alone = Observation.of(ATLAS, ATLAS.begin(ATLAS.locate("shed", ["hall"]), [0.0]))
-    assert alone.kind.shape == (1, 37) and alone.valid.all()
-    assert sight().kind.shape[1] == 38
+    alone = Observation.from_atlas(ATLAS, ATLAS.begin(ATLAS.locate("shed", ["hall"]), [0.0]))
+    assert alone.token_type.shape == (1, 37) and alone.valid.all()
+    assert sight().token_type.shape[1] == 38
 
 
 def test_choices_alone_are_tokens_but_all_around_is_still_known() -> None:
     whole = sight()
-    cut = whole.choices()
-    longest = int(whole.candidate_count.max()) + 1
-    assert cut.kind.shape == cut.features.shape[:2] == (len(whole), longest)
-    assert torch.equal(cut.valid, whole.kind[:, :longest] != CONTEXT)
-    assert torch.equal(cut.candidate_count, whole.candidate_count)
+    cut = whole.without_context_views()
+    longest = int(whole.num_candidates.max()) + 1
+    assert cut.token_type.shape == cut.features.shape[:2] == (len(whole), longest)
+    assert torch.equal(cut.valid, whole.token_type[:, :longest] != CONTEXT)
+    assert torch.equal(cut.num_candidates, whole.num_candidates)
     for names in ("features", "neighbour", "angles"):
         assert torch.equal(getattr(cut, names), getattr(whole, names)[:, :longest])
-    for told in (Observation.faced, Observation.panorama, Observation.around):
+    for told in (Observation.facing_features, Observation.panorama_features, Observation.max_features):
         assert torch.equal(told(cut), told(whole))
         some = torch.tensor([2, 0])
-        assert torch.equal(told(cut.only(some)), told(whole)[some])
-    assert cut.choices() is cut
+        assert torch.equal(told(cut.select(some)), told(whole)[some])
+    assert cut.without_context_views() is cut
 
 
 def test_one_more_token_comes_last_and_changes_nothing_that_is_seen() -> None:
-    for seen in (sight(), sight().choices()):
+    for seen in (sight(), sight().without_context_views()):
         added = torch.arange(len(ATLAS) * 12.0).view(len(ATLAS), 12)
-        longer, tokens = seen.with_token(added), seen.kind.shape[1]
-        for name in (*TOKENS, "features"):
+        longer, tokens = seen.append_token(added), seen.token_type.shape[1]
+        for name in (*TOKEN_FIELDS, "features"):
             assert torch.equal(getattr(longer, name)[:, :tokens], getattr(seen, name))
             assert getattr(longer, name).shape[1] == tokens + 1
-        assert torch.equal(longer.features[:, -1], added) and not longer.plain[:, -1].any()
-        assert longer.kind[:, -1].eq(CONTEXT).all() and longer.valid[:, -1].all()
+        assert torch.equal(longer.features[:, -1], added) and not longer.raw_features[:, -1].any()
+        assert longer.token_type[:, -1].eq(CONTEXT).all() and longer.valid[:, -1].all()
         assert longer.neighbour[:, -1].eq(-1).all() and longer.view[:, -1].eq(-1).all()
         assert not longer.angles[:, -1].any() and longer.positions is not None
         assert torch.equal(longer.positions[:, -1], torch.from_numpy(ATLAS.positions).float())
-        for told in (Observation.faced, Observation.panorama, Observation.around):
+        for told in (Observation.facing_features, Observation.panorama_features, Observation.max_features):
             assert torch.equal(told(longer), told(seen))
-        cut = longer.choices()
-        assert torch.equal(cut.candidate_count, seen.candidate_count)
+        cut = longer.without_context_views()
+        assert torch.equal(cut.num_candidates, seen.num_candidates)
         some = torch.tensor([5, 2])
-        assert torch.equal(longer.only(some).features, longer.features[some])
-        assert torch.equal(longer.only(some).panorama(), seen.panorama()[some])
+        assert torch.equal(longer.select(some).features, longer.features[some])
+        assert torch.equal(longer.select(some).panorama_features(), seen.panorama_features()[some])
 
 
 def test_choices_are_the_same_with_one_more_token_before_them() -> None:
     seen = sight()
-    cut, longer = seen.choices(), seen.with_token(torch.ones(len(ATLAS), 12)).choices()
-    for name in (*TOKENS, "features"):
+    cut, longer = (
+        seen.without_context_views(),
+        seen.append_token(torch.ones(len(ATLAS), 12)).without_context_views(),
+    )
+    for name in (*TOKEN_FIELDS, "features"):
         assert torch.equal(getattr(longer, name), getattr(cut, name))
-    added = cut.with_token(torch.ones(len(ATLAS), 12))
-    assert added.choices() is added and added.whole is cut.whole  # asked for again, it stays
+    added = cut.append_token(torch.ones(len(ATLAS), 12))
+    assert (
+        added.without_context_views() is added and added.full_observation is cut.full_observation
+    )  # asked for again, it stays
 
 
 def test_one_more_token_needs_no_positions_and_may_be_of_another_width() -> None:
     seen = replace(sight(), positions=None)
-    read = seen.with_features(torch.zeros(*seen.kind.shape, 3)).with_token(torch.ones(len(ATLAS), 3))
-    assert read.positions is None and read.features.shape[2] == 3 and read.plain.shape[2] == 12
+    read = seen.with_features(torch.zeros(*seen.token_type.shape, 3)).append_token(torch.ones(len(ATLAS), 3))
+    assert read.positions is None and read.features.shape[2] == 3 and read.raw_features.shape[2] == 12

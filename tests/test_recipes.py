@@ -190,7 +190,7 @@ def size(part: torch.nn.Module) -> int:
 
 @pytest.mark.parametrize("task", EFFECTIVE)
 def test_rows_without_memory_have_the_values_of_the_scripts(task: str) -> None:
-    expected = {**COMMON, **BERT, **EFFECTIVE[task], "task": task, "reader": "unaided"}
+    expected = {**COMMON, **BERT, **EFFECTIVE[task], "task": task, "reader": "none"}
     assert read(PAPER[f"{task}-hamt"], expected) == expected
 
 
@@ -217,7 +217,7 @@ def test_rows_of_tours_are_trained_by_imitation() -> None:
         "validation.best": "t_sr+t_spl",
         "validation.oracle_phases": False,
         "task": "r2r",
-        "reader": "unaided",
+        "reader": "none",
     }
     row, memory = PAPER["ir2r"], PAPER["ir2r-esceme"]
     assert read(row, expected) == expected

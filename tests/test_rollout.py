@@ -46,9 +46,9 @@ class Told(Navigator):
         self.diary.append(f"begin {len(start)}")
         return super().begin(words, start, privileged)
 
-    def see(self, observation: Observation, memory: Any) -> Observation:
+    def observe(self, observation: Observation, memory: Any) -> Observation:
         self.diary.append("see")
-        return super().see(observation, memory)
+        return super().observe(observation, memory)
 
     def decide(self, state: State, seen: Observation) -> Decision:
         self.diary.append("decide")
@@ -67,7 +67,7 @@ class Diary(MemoryBank):
     @classmethod
     def written_into(cls, diary: list[str]) -> Diary:
         bank = cls(WIDTH, source="by-hand.hdf5")
-        bank.settle(ATLAS)
+        bank.bind(ATLAS)
         bank.diary = diary
         return bank
 
@@ -75,10 +75,10 @@ class Diary(MemoryBank):
         self.diary.append("recall")
         return super().recall_at(viewpoints)
 
-    def remember_seen(self, observation: Observation) -> None:
+    def remember_observation(self, observation: Observation) -> None:
         names = [ATLAS.name(each)[1] for each in observation.viewpoint.tolist()]
         self.diary.append(f"remember {' '.join(names)}")
-        super().remember_seen(observation)
+        super().remember_observation(observation)
 
 
 class Refilling:
@@ -201,11 +201,11 @@ def test_nobody_walks_where_there_are_no_episodes() -> None:
 
 
 def test_what_is_told_is_what_was_seen_and_chosen() -> None:
-    for step in led(small_navigator(), ATLAS, ALL, MemoryBank.of(ATLAS)):
+    for step in led(small_navigator(), ATLAS, ALL, MemoryBank.from_atlas(ATLAS)):
         before = [walk.poses[-1 if walk.stopped else -2] for walk in step.trajectories]
         assert step.observation.viewpoint.tolist() == [viewpoint for viewpoint, _ in before]
-        assert step.observation.facing.tolist() == [view for _, view in before]
-        assert step.observation.features is not step.observation.plain
+        assert step.observation.facing_view.tolist() == [view for _, view in before]
+        assert step.observation.features is not step.observation.raw_features
         for row, walk in enumerate(step.trajectories):
             if not walk.stopped:
                 assert int(step.observation.neighbour[row, step.actions[row]]) == walk.viewpoint
@@ -311,7 +311,7 @@ def test_a_place_is_remembered_once_and_only_where_something_was_decided() -> No
     ]  # nothing at what was passed through
     assert sorted(bank["cottage"].viewpoints) == ["attic", "hall", "landing", "pantry"]
     assert set(walk.decision_viewpoints) == set(bank.visited.nonzero().flatten().tolist())
-    again = MemoryBank.of(ATLAS)
+    again = MemoryBank.from_atlas(ATLAS)
     again.remember_at(walk.decision_viewpoints)
     everywhere = torch.arange(len(ATLAS))
     assert torch.equal(again.recall_at(everywhere), bank.recall_at(everywhere))
@@ -320,7 +320,7 @@ def test_a_place_is_remembered_once_and_only_where_something_was_decided() -> No
 
 @pytest.mark.parametrize("max_steps", range(1, 6))
 def test_a_walk_that_ends_with_a_way_back_remembers_what_it_should(max_steps: int) -> None:
-    bank = MemoryBank.of(ATLAS)
+    bank = MemoryBank.from_atlas(ATLAS)
     (walk,) = gone_back(memory=bank, max_steps=max_steps)[-1].finished
     assert walk.num_decisions == max_steps and not walk.stopped
     assert set(walk.decision_viewpoints) == set(bank.visited.nonzero().flatten().tolist())
@@ -349,7 +349,7 @@ def test_who_goes_back_does_not_disturb_who_walks_beside() -> None:
 
 def test_what_is_past_includes_what_was_passed_through() -> None:
     """Readers are told where a walk has been before, in order."""
-    past = [step.observation.past for step in gone_back()]
+    past = [step.observation.previous_viewpoints for step in gone_back()]
     *_, last = past
     assert last is not None
     assert [ATLAS.name(each)[1] for each in last[0].tolist()] == [
@@ -359,7 +359,7 @@ def test_what_is_past_includes_what_was_passed_through() -> None:
 
 def test_gradients_flow_through_the_loop() -> None:
     navigator = small_navigator(freeze_history=False).train()
-    bank = MemoryBank.of(ATLAS)
+    bank = MemoryBank.from_atlas(ATLAS)
     losses = [step.decision.logits.log_softmax(1)[:, 0].sum() for step in led(navigator, ATLAS, ALL, bank)]
     torch.stack(losses).sum().backward()
     learned = {

@@ -116,11 +116,11 @@ def test_other_agents_have_run_folders_too(tmp_path: Path, agent: Any) -> None:
 def decided(navigator: Navigator) -> list[Tensor]:
     """The scores of two steps, the second after the first candidate."""
     seen, memory = random_observation(width=6), MemoryBank(6)
-    memory.settle(random_building())
-    memory.remember_seen(random_observation(width=6, seed=1))
+    memory.bind(random_building())
+    memory.remember_observation(random_observation(width=6, seed=1))
     state, scores = navigator.begin(random_words(vocabulary=30), seen.viewpoint), []
     for _ in range(2):
-        shown = navigator.see(seen, memory)
+        shown = navigator.observe(seen, memory)
         decision = navigator.decide(state, shown)
         state = navigator.advance(decision.state or state, shown, torch.zeros_like(seen.viewpoint))
         scores.append(decision.logits)
@@ -258,7 +258,7 @@ def test_a_truncated_experiment_is_told(run: Path) -> None:
         ({"reader": {"name": "graph"}}, "no reader 'graph'; expected one of "),
         ({"agent": {"name": "hamt", "heads": "two"}}, "agent.heads: Expected `int`, got `str`"),
         ({"agent": {"name": "hamt", "sofa": 1}}, "unknown field 'agent.sofa'; expected one of vocabulary, "),
-        ({"agent": {"name": "hamt", "heads": 5}}, "768 cannot be shared out evenly to 5 heads"),
+        ({"agent": {"name": "hamt", "heads": 5}}, "768 is not divisible by 5 heads"),
         ({"reader": {"name": "candidate-enhancing", "pooling": "min"}}, "pooling"),
         ({"max_stepz": 3}, "unknown field 'max_stepz'; expected one of agent, reader, "),
         ({"feature_dropout": 1.0}, "feature_dropout"),

@@ -194,7 +194,7 @@ def test_run_does_not_resume_with_other_data(school: Path, tmp_path: Path) -> No
 
 def test_run_that_starts_from_another_names_the_loaded_weights(school: Path, tmp_path: Path) -> None:
     shorter = {"iterations": 1, "every": 1}
-    first = train(small_experiment(reader="unaided", **shorter), school, tmp_path / "first")
+    first = train(small_experiment(reader="none", **shorter), school, tmp_path / "first")
     plan, callback = replace(small_experiment(**shorter), start=str(first)), Interrupt(99)
     run = prepare(plan, school, tmp_path / "second", callback=callback)
     old = load_run(first).navigator.state_dict()
@@ -207,7 +207,7 @@ def test_run_that_starts_from_another_names_the_loaded_weights(school: Path, tmp
     again = Interrupt(99)
     prepare(plan, school, tmp_path / "second", callback=again)
     assert again.notes == []  # a resumed run has its own weights
-    back = replace(small_experiment(reader="unaided", **shorter), start=str(tmp_path / "second"))
+    back = replace(small_experiment(reader="none", **shorter), start=str(tmp_path / "second"))
     prepare(back, school, tmp_path / "third", callback=again)
     assert again.notes[0].endswith(
         f"{len(old)} of its {len(old) + len(new)} tensors are loaded; {len(new)} of its own are ignored: "

@@ -33,7 +33,7 @@ def begun(*names: str) -> list[Trajectory]:
 
 def seen(walks: list[Trajectory]) -> Observation:
     poses = np.array([walk.poses[-1] for walk in walks])
-    return Observation.of(ATLAS, Pose(poses[:, 0], poses[:, 1]))
+    return Observation.from_atlas(ATLAS, Pose(poses[:, 0], poses[:, 1]))
 
 
 # -- walks -------------------------------------------------------------------------------------------------
@@ -97,11 +97,11 @@ def going_back() -> tuple[Pose, Decision]:
     steps = torch.tensor([[0, 1, 0], [1, 0, 2], [0, 1, 0]])  # hall and landing are next to each other
     nothing = torch.zeros_like(steps)
     routes = BacktrackRoutes(
-        first=FIRST,
-        viewpoint=torch.tensor([[-1] * 3, [-1] * 3, walked, walked]),
-        view=torch.tensor([[0] * 3, [0] * 3, [13, 25, 7], [13, 25, 7]]),
-        near=torch.tensor([[0] * 3, [0] * 3, [0, 1, 0], [0, 1, 0]]),
-        linked=torch.stack([nothing, nothing, steps, steps]),
+        first_action=FIRST,
+        viewpoints=torch.tensor([[-1] * 3, [-1] * 3, walked, walked]),
+        views=torch.tensor([[0] * 3, [0] * 3, [13, 25, 7], [13, 25, 7]]),
+        current_edge_rank=torch.tensor([[0] * 3, [0] * 3, [0, 1, 0], [0, 1, 0]]),
+        edge_rank=torch.stack([nothing, nothing, steps, steps]),
     )
     return pose, Decision(torch.zeros(4, FIRST + 3), routes=routes)
 
@@ -144,8 +144,10 @@ def test_one_step_back_has_nothing_between() -> None:
 def test_a_way_back_that_was_never_walked_is_an_error() -> None:
     pose, decision = going_back()
     assert decision.routes is not None
-    cut = decision._replace(routes=decision.routes._replace(linked=torch.zeros(4, 3, 3, dtype=torch.int64)))
-    with pytest.raises(WorldError, match="no way leads back to viewpoint"):
+    cut = decision._replace(
+        routes=decision.routes._replace(edge_rank=torch.zeros(4, 3, 3, dtype=torch.int64))
+    )
+    with pytest.raises(WorldError, match="no known path leads back to viewpoint"):
         next_poses(ATLAS, pose, cut, torch.tensor([1, 1, FIRST, 1]))
 
 

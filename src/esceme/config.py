@@ -66,12 +66,15 @@ class Experiment:
             value = getattr(navigator.agent, field.name)
             if field.name.endswith("dropout") and value is not None:
                 require_fraction(field.name, value)
-        for name, size_name in (("max_steps", "max_steps"), ("max_tokens", "positions")):
-            length, size = getattr(navigator, name), getattr(navigator.agent, size_name, None)
+        limits = navigator.agent.limits
+        for name, option, length, size in (
+            ("max_steps", "max-steps", navigator.max_steps, limits.max_steps),
+            ("max_tokens", "positions", navigator.max_tokens, limits.max_tokens),
+        ):
             if size is not None and length > size:
                 raise ConfigError(
                     f"{name} {length}: the agent has only {size} embeddings for them; "
-                    f"give --agent.{size_name.replace('_', '-')} {length}"
+                    f"give --agent.{option} {length}"
                 )
 
 

@@ -1,4 +1,4 @@
-"""The trained whole: an agent, how it reads its memory, and what is dropped from its sight in training."""
+"""`Navigator`: an agent and a memory reader, trained and saved together."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from esceme.observation import Observation
 
 
 class Navigator(nn.Module):
-    """An agent and a reader of scene memory, used as one.
+    """An agent and a reader of scene memory in one module.
 
-    A step is: `see` what is there, with what is remembered of it; `decide`; `advance`. Remembering is left to
-    whoever owns the memory.
+    One step is `observe`, `decide`, `advance`. The caller writes to the memory.
     """
 
     def __init__(self, agent: Agent[Any], reader: Reader, *, feature_dropout: float = 0.4) -> None:
-        """Join the two; in training, this share of every picture's features is dropped before reading."""
+        """Combine an agent and a reader; training drops `feature_dropout` of the image features."""
         super().__init__()
         if not 0 <= feature_dropout < 1:
             raise ConfigError(f"feature_dropout: expected a share from 0 to below 1, found {feature_dropout}")
@@ -34,30 +33,32 @@ class Navigator(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are; the processor for an agent that has none."""
+        """Device of the parameters; the CPU for an agent without parameters."""
         return next((parameter.device for parameter in self.parameters()), torch.device("cpu"))
 
-    def begin(self, words: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None) -> State:
-        """The state of agents that were given `words` and stand at viewpoints `start` (B,)."""
-        return self.agent.begin(words, start, privileged)
+    def begin(
+        self, instructions: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None
+    ) -> State:
+        """Return the initial state for B instructions at viewpoints `start` (B,)."""
+        return self.agent.begin(instructions, start, privileged)
 
-    def see(self, observation: Observation, memory: Memory | None) -> Observation:
-        """What is seen, enhanced by what is remembered; in training some features are dropped first.
+    def observe(self, observation: Observation, memory: Memory | None) -> Observation:
+        """Apply feature dropout (training only), then let the reader add what `memory` holds.
 
-        Features are dropped from what the agent sees, never from what is remembered: the fusion input of a
-        context view is [drop(f); f], that of a candidate [drop(f); m] (spec C.5).
+        Dropout applies to observed features, never to remembered ones: the fusion input of a context view is
+        [drop(f); f], that of a candidate [drop(f); m] (spec C.5).
         """
-        if not self.agent.looks_around:
-            observation = observation.choices()
+        if not self.agent.uses_context_views:
+            observation = observation.without_context_views()
         if self.training and self.feature_dropout:
-            dropped = functional.dropout(observation.plain, self.feature_dropout)
-            observation = replace(observation, features=dropped, dropout=self.feature_dropout)
+            features = functional.dropout(observation.raw_features, self.feature_dropout)
+            observation = replace(observation, features=features, feature_dropout=self.feature_dropout)
         return self.reader(observation, memory)
 
-    def decide(self, state: State, seen: Observation) -> Decision:
-        """Scores over what can be done next."""
-        return self.agent.decide(state, seen)
+    def decide(self, state: State, observation: Observation) -> Decision:
+        """Score the possible actions; `observation` comes from `observe`."""
+        return self.agent.decide(state, observation)
 
-    def advance(self, state: State, seen: Observation, chosen: Tensor) -> State:
-        """The state after choosing `chosen` (B,)."""
-        return self.agent.advance(state, seen, chosen)
+    def advance(self, state: State, observation: Observation, actions: Tensor) -> State:
+        """Return the state after `actions` (B,)."""
+        return self.agent.advance(state, observation, actions)

@@ -1,4 +1,4 @@
-"""What a batch of agents sees, as tokens: the one type that memory and agents share."""
+"""`Observation`: the token batch that memory readers and agents share."""
 
 from __future__ import annotations
 
@@ -16,70 +16,72 @@ from esceme.errors import ConfigError
 from esceme.world.atlas import CANDIDATE, CONTEXT, Atlas, Pose
 from esceme.world.geometry import VIEWS, panorama_angles
 
-TOKENS = ("plain", "angles", "kind", "valid", "neighbour", "view", "positions")
-"""What an observation has for every token, besides features."""
+TOKEN_FIELDS = ("raw_features", "angles", "token_type", "valid", "neighbour", "view", "positions")
+"""Fields of `Observation` with one entry per token, besides `features`."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """Panoramas as tokens: candidates, STOP, the remaining views in view order, padding (spec B.5).
+    """Panoramas of B agents as N tokens: candidates, STOP, remaining views in view order, padding (spec B.5).
 
-    `features` is what an agent reads: pictures, with features dropped in training, or what a reader made of
-    them. `plain` is what was seen, untouched: the same tensor where nothing was dropped or read.
+    Agents read `features`: image features after training dropout and after the reader. `raw_features` are the
+    stored image features; both are the same tensor if there was neither dropout nor a reader.
     """
 
     features: Tensor
-    """(B, N, D); zeros for STOP and padding as long as no reader touched them."""
-    plain: Tensor
+    """(B, N, D); zeros for STOP and padding unless a reader changed them."""
+    raw_features: Tensor
     """(B, N, D)"""
     angles: Tensor
-    """(B, N, 4)"""
-    kind: Tensor
-    """(B, N) int64: CANDIDATE, STOP, or CONTEXT (which padding is, too)."""
+    """(B, N, 4): angle features relative to the agent's heading."""
+    token_type: Tensor
+    """(B, N) int64: CANDIDATE, STOP or CONTEXT; padding is CONTEXT."""
     valid: Tensor
     """(B, N) bool: False for padding."""
     neighbour: Tensor
-    """(B, N) int64: the viewpoint a candidate leads to, -1 for every other token."""
+    """(B, N) int64: viewpoint index of a candidate, -1 for all other tokens."""
     view: Tensor
-    """(B, N) int64: which of the 36 views a token shows, -1 for STOP and padding."""
+    """(B, N) int64: index of the token's view among the 36, -1 for STOP and padding."""
     viewpoint: Tensor
-    """(B,) int64: where the agents stand."""
-    facing: Tensor
-    """(B,) int64: the view they face."""
-    dropout: float = 0.0
-    """The share of features that is dropped from `faced` and `panorama`; above 0 only in training."""
+    """(B,) int64: viewpoint index of each agent."""
+    facing_view: Tensor
+    """(B,) int64: index of the view that each agent faces."""
+    feature_dropout: float = 0.0
+    """Dropout rate of `facing_features` and `panorama_features`; above 0 only in training."""
     positions: Tensor | None = None
-    """(B, N, 3): metres; where a candidate leads, and for every other token where the agents stand."""
-    past: Tensor | None = None
-    """(B, P) int64: the viewpoints at which the agents decided before in this episode, -1 for none."""
-    whole: Observation | None = None
-    """All that is seen, where only the choices are tokens."""
+    """(B, N, 3) metres: a candidate's viewpoint; the agent's own viewpoint for all other tokens."""
+    previous_viewpoints: Tensor | None = None
+    """(B, P) int64: viewpoints of earlier decisions in this episode, padded with -1."""
+    full_observation: Observation | None = None
+    """The observation with all views, if context views were removed from the tokens."""
 
     @classmethod
-    def of(
+    def from_atlas(
         cls,
         atlas: Atlas,
         pose: Pose,
         *,
-        past: NDArray[np.int64] | None = None,
+        previous_viewpoints: NDArray[np.int64] | None = None,
         device: torch.device | str | None = None,
     ) -> Observation:
-        """What agents in these poses see, who have been at viewpoints `past` (B, P) before."""
+        """Observe the panoramas at B poses."""
         seen = atlas.observe(pose)
-        lead = np.where(seen.neighbour >= 0, seen.neighbour, np.asarray(pose.viewpoint)[:, None])
+        token_viewpoint = np.where(seen.neighbour >= 0, seen.neighbour, np.asarray(pose.viewpoint)[:, None])
         features = torch.from_numpy(seen.features).to(device)
         return cls(
             features=features,
-            plain=features,
+            raw_features=features,
             angles=torch.from_numpy(seen.angles).to(device),
-            kind=torch.from_numpy(seen.kind).to(device, torch.int64),
+            token_type=torch.from_numpy(seen.kind).to(device, torch.int64),
             valid=torch.from_numpy(seen.valid).to(device),
             neighbour=torch.from_numpy(seen.neighbour).to(device, torch.int64),
             view=torch.from_numpy(seen.view).to(device, torch.int64),
             viewpoint=torch.tensor(pose.viewpoint).to(device),
-            facing=torch.tensor(pose.view).to(device),
-            positions=torch.from_numpy(atlas.positions[lead].astype(np.float32)).to(device),
-            past=None if past is None else torch.from_numpy(past).to(device),
+            facing_view=torch.tensor(pose.view).to(device),
+            positions=torch.from_numpy(atlas.positions[token_viewpoint].astype(np.float32)).to(device),
+            previous_viewpoints=(
+                None if previous_viewpoints is None else torch.from_numpy(previous_viewpoints).to(device)
+            ),
         )
 
     def __len__(self) -> int:
@@ -87,103 +89,105 @@ class Observation:
 
     @property
     def is_candidate(self) -> Tensor:
-        """(B, N): which tokens lead somewhere."""
-        return self.kind == CANDIDATE
+        """(B, N) bool: True for candidates."""
+        return self.token_type == CANDIDATE
 
     @property
     def is_context(self) -> Tensor:
-        """(B, N): which tokens are views that lead nowhere, padding excluded."""
-        return (self.kind == CONTEXT) & self.valid
+        """(B, N) bool: True for views without a candidate; False for padding."""
+        return (self.token_type == CONTEXT) & self.valid
 
     @property
-    def candidate_count(self) -> Tensor:
-        """(B,): how many candidates there are, which is also where STOP stands."""
+    def num_candidates(self) -> Tensor:
+        """(B,) int64: number of candidates, which is also the column of STOP."""
         return self.is_candidate.sum(1)
 
-    def standing(self) -> Tensor:
-        """Where the agents stand, in metres (B, 3): where STOP leads."""
+    def agent_positions(self) -> Tensor:
+        """Positions of the agents in metres, (B, 3); raises `ConfigError` if there are no positions."""
         if self.positions is None:
-            raise ConfigError("one needs to know where places lie, and this observation has no positions")
-        return self.positions[torch.arange(len(self), device=self.kind.device), self.candidate_count]
+            raise ConfigError("this agent needs positions, and the observation has none")
+        return self.positions[torch.arange(len(self), device=self.token_type.device), self.num_candidates]
 
     def with_features(self, features: Tensor) -> Observation:
-        """The same sight described by other features (B, N, D'); `plain` stays."""
+        """Replace `features` by (B, N, D'); `raw_features` stay."""
         return replace(self, features=features)
 
-    def with_token(self, features: Tensor) -> Observation:
-        """The same sight and one more token after all others, described by features (B, D').
+    def append_token(self, features: Tensor) -> Observation:
+        """Append one context token with features (B, D') after all others.
 
-        It is like a view that leads nowhere: it can be looked at, and not chosen. No view of the panorama is
-        shown by it, so that what is seen stays; where only the choices shall be tokens, add it after
-        `choices`, which cuts it off.
+        The token cannot be chosen and shows none of the 36 views, so panoramas stay the same.
+        `without_context_views` would remove it: call that first.
         """
-        more = {
+        token = {
             "features": features,
-            "plain": torch.zeros_like(self.plain[:, 0]),
+            "raw_features": torch.zeros_like(self.raw_features[:, 0]),
             "angles": torch.zeros_like(self.angles[:, 0]),
-            "kind": torch.full_like(self.viewpoint, CONTEXT),
+            "token_type": torch.full_like(self.viewpoint, CONTEXT),
             "valid": torch.ones_like(self.valid[:, 0]),
             "neighbour": torch.full_like(self.viewpoint, -1),
             "view": torch.full_like(self.viewpoint, -1),
         }
         if self.positions is not None:
-            more["positions"] = self.standing()
-        longer: dict[str, Any] = {
-            name: torch.cat([getattr(self, name), token[:, None]], 1) for name, token in more.items()
+            token["positions"] = self.agent_positions()
+        extended: dict[str, Any] = {
+            name: torch.cat([getattr(self, name), value[:, None]], 1) for name, value in token.items()
         }
-        return replace(self, **longer)
+        return replace(self, **extended)
 
-    def only(self, rows: Tensor) -> Observation:
-        """The observations of some agents."""
-        names = ("viewpoint", "facing", "past", *TOKENS)
-        chosen = {name: every[rows] for name in names if (every := getattr(self, name)) is not None}
-        chosen["features"] = chosen["plain"] if self.features is self.plain else self.features[rows]
-        return replace(self, **chosen, whole=None if self.whole is None else self.whole.only(rows))
+    def select(self, rows: Tensor) -> Observation:
+        """Select the observations of some agents by row index."""
+        names = ("viewpoint", "facing_view", "previous_viewpoints", *TOKEN_FIELDS)
+        selected = {name: value[rows] for name in names if (value := getattr(self, name)) is not None}
+        is_raw = self.features is self.raw_features
+        selected["features"] = selected["raw_features"] if is_raw else self.features[rows]
+        full = None if self.full_observation is None else self.full_observation.select(rows)
+        return replace(self, **selected, full_observation=full)
 
-    def choices(self) -> Observation:
-        """Candidates and STOP as the only tokens; `faced`, `panorama` and `around` still know all views."""
-        if self.whole is not None:
+    def without_context_views(self) -> Observation:
+        """Keep only candidates and STOP as tokens; panorama methods still use all views."""
+        if self.full_observation is not None:
             return self
-        longest = int(self.candidate_count.max()) + 1
-        known = [name for name in TOKENS if getattr(self, name) is not None]
-        cut = {name: getattr(self, name)[:, :longest] for name in known}
-        features = cut["plain"] if self.features is self.plain else self.features[:, :longest]
-        valid = cut["kind"] != CONTEXT
-        return replace(self, **{**cut, "features": features, "valid": valid}, whole=self)
+        length = int(self.num_candidates.max()) + 1
+        names = [name for name in TOKEN_FIELDS if getattr(self, name) is not None]
+        kept = {name: getattr(self, name)[:, :length] for name in names}
+        is_raw = self.features is self.raw_features
+        kept["features"] = kept["raw_features"] if is_raw else self.features[:, :length]
+        kept["valid"] = kept["token_type"] != CONTEXT
+        return replace(self, **kept, full_observation=self)
 
-    def around(self) -> Tensor:
-        """The largest of each feature over all that is seen: (B, D)."""
-        return self._all.plain.amax(1)  # STOP's zeros are among them: padding's change nothing
+    def max_features(self) -> Tensor:
+        """Maximum of each raw feature over all views, (B, D)."""
+        return self._full.raw_features.amax(1)  # includes STOP's zeros, so padding's zeros change nothing
 
     @property
-    def _all(self) -> Observation:
-        return self if self.whole is None else self.whole
+    def _full(self) -> Observation:
+        return self if self.full_observation is None else self.full_observation
 
     @cached_property
     def _token_of_view(self) -> Tensor:
-        """(B, 36): a token that shows each view; every view is shown by at least one."""
+        """(B, 36): column of a token that shows each view; every view has at least one."""
         rows, tokens = (self.view >= 0).nonzero(as_tuple=True)
-        shown = self.view.new_zeros(len(self), VIEWS)
-        shown[rows, self.view[rows, tokens]] = tokens
-        return shown
+        columns = self.view.new_zeros(len(self), VIEWS)
+        columns[rows, self.view[rows, tokens]] = tokens
+        return columns
 
-    def panorama(self) -> Tensor:
-        """All 36 views in view order, as seen, features dropped anew in training: (B, 36, D)."""
-        rows, seen = torch.arange(len(self), device=self.viewpoint.device)[:, None], self._all
-        return self._dropped(seen.plain[rows, seen._token_of_view])
+    def panorama_features(self) -> Tensor:
+        """Raw features of the 36 views in view order, (B, 36, D); training draws dropout on every call."""
+        rows, full = torch.arange(len(self), device=self.viewpoint.device)[:, None], self._full
+        return self._dropout(full.raw_features[rows, full._token_of_view])
 
     def panorama_angles(self) -> Tensor:
-        """Angle features of the 36 views for who faces `facing`: (B, 36, 4)."""
-        return torch.from_numpy(panorama_angles(self.facing.cpu().numpy())).to(self.angles)
+        """Angle features of the 36 views relative to `facing_view`, (B, 36, 4)."""
+        return torch.from_numpy(panorama_angles(self.facing_view.cpu().numpy())).to(self.angles)
 
-    def faced(self) -> Tensor:
-        """The view the agents face, as seen, features dropped anew in training: (B, D)."""
-        rows, seen = torch.arange(len(self), device=self.viewpoint.device), self._all
-        return self._dropped(seen.plain[rows, seen._token_of_view[rows, self.facing]])
+    def facing_features(self) -> Tensor:
+        """Raw features of the faced view, (B, D); training draws dropout on every call."""
+        rows, full = torch.arange(len(self), device=self.viewpoint.device), self._full
+        return self._dropout(full.raw_features[rows, full._token_of_view[rows, self.facing_view]])
 
-    def angle_of(self, chosen: Tensor) -> Tensor:
-        """Angle features of the chosen tokens (B,) -> (B, 4); zeros for STOP."""
-        return self.angles[torch.arange(len(self), device=chosen.device), chosen]
+    def action_angles(self, actions: Tensor) -> Tensor:
+        """Angle features of the chosen tokens, (B,) -> (B, 4); zeros for STOP."""
+        return self.angles[torch.arange(len(self), device=actions.device), actions]
 
-    def _dropped(self, features: Tensor) -> Tensor:
-        return functional.dropout(features, self.dropout) if self.dropout else features
+    def _dropout(self, features: Tensor) -> Tensor:
+        return functional.dropout(features, self.feature_dropout) if self.feature_dropout else features

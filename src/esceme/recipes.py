@@ -19,8 +19,8 @@ from esceme.config import Experiment
 from esceme.errors import ConfigError
 from esceme.learning import MemoryDropout, TrainingConfig, ValidationConfig
 from esceme.memory import (
-    BothConfig,
     CandidateEnhancingConfig,
+    CombinedReaderConfig,
     GraphEncodingConfig,
     NoVisionConfig,
     ReaderConfig,
@@ -361,7 +361,7 @@ SMALL: dict[str, Experiment] = {
     ),
     "r2r-small-both": _read_by(
         R2R_SMALL,
-        BothConfig(hidden=128, shortcut="both", context="untouched", stop="zero", initial_std=0.1),
+        CombinedReaderConfig(hidden=128, shortcut="both", context="untouched", stop="zero", initial_std=0.1),
         about="R2R on two cores, with memory by candidate enhancing and graph encoding",
     ),
 }

@@ -68,18 +68,20 @@ def roll_out(
     while True:
         if started := source.next(finished, active):
             new = begin_trajectories(navigator, atlas, started, encode)
-            active, state = [*active, *started], new if state is None else state.joined(new)
+            active, state = [*active, *started], new if state is None else state.concat(new)
         if not active or state is None:
             return
         # Observe, recall and read, decide, remember.
         poses: NDArray[np.int64] = np.array([trajectory.poses[-1] for trajectory in active], dtype=np.int64)
         pose = Pose(poses[:, 0], poses[:, 1])
-        plain = Observation.of(atlas, pose, past=previous_viewpoints(active), device=device)
-        observation = navigator.see(plain, memory)
+        plain = Observation.from_atlas(
+            atlas, pose, previous_viewpoints=previous_viewpoints(active), device=device
+        )
+        observation = navigator.observe(plain, memory)
         decision = navigator.decide(state, observation)
         actions = select(decision, plain, active)
         if memory is not None:
-            memory.remember_seen(plain)
+            memory.remember_observation(plain)
         # Move.
         for trajectory, moves in zip(active, next_poses(atlas, pose, decision, actions), strict=True):
             trajectory.num_decisions += 1
@@ -95,9 +97,9 @@ def roll_out(
             [active[row] for row in remaining],
             torch.tensor(remaining, dtype=torch.int64).to(device),
         )
-        state = state.only(rows)
+        state = state.select(rows)
         if active:
-            state = navigator.advance(state, observation.only(rows), actions[rows])
+            state = navigator.advance(state, observation.select(rows), actions[rows])
 
 
 def begin_trajectories(

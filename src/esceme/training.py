@@ -137,7 +137,7 @@ def prepare(
         max_tokens=config.max_tokens,
         keep=config.keep,
         vocabulary=vocabulary,
-        vocabulary_size=getattr(config.agent, "vocabulary", None),
+        vocabulary_size=config.agent.limits.vocabulary,
     )
     trainer = Trainer(
         navigator,

@@ -96,7 +96,7 @@ def next_poses(atlas: Atlas, pose: Pose, decision: Decision, actions: Tensor) ->
     choices, stops = actions.cpu().numpy(), atlas.degrees[pose.viewpoint]
     jumps = np.zeros_like(stops, dtype=bool)
     if decision.routes is not None:
-        jumps = choices >= decision.routes.first
+        jumps = choices >= decision.routes.first_action
     stepped = atlas.step(pose, np.where(jumps, stops, choices))
     paths = [
         [] if choice == stop else [(int(viewpoint), int(view))]
@@ -104,7 +104,7 @@ def next_poses(atlas: Atlas, pose: Pose, decision: Decision, actions: Tensor) ->
     ]
     for row in np.flatnonzero(jumps).tolist():
         assert decision.routes is not None
-        route, faced = decision.routes.way(row, int(choices[row])), int(pose.view[row])
+        route, faced = decision.routes.shortest_path(row, int(choices[row])), int(pose.view[row])
         paths[row] = [(viewpoint, faced if view < 0 else view) for viewpoint, view in route]
     return paths
 

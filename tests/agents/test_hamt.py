@@ -46,7 +46,7 @@ def sights() -> list[Observation]:
 
 
 def choices(observation: Observation, step: int) -> Tensor:
-    return (torch.arange(len(observation)) + step) % observation.candidate_count
+    return (torch.arange(len(observation)) + step) % observation.num_candidates
 
 
 @pytest.fixture(params=SWITCHES, ids=lambda each: "-".join(each) or "plain")
@@ -73,9 +73,9 @@ def stepped(agent: HAMT, words: TokenBatch) -> list[Decision]:
 def ragged() -> tuple[Observation, Tensor, StepIndex]:
     """What walks of different lengths saw and chose, in a mixed order of rows."""
     rows = [(walk, step) for step in range(4) for walk in (2, 0, 3, 1) if step < LENGTHS[walk]]
-    alone = [sights()[step].only(torch.tensor([walk])) for walk, step in rows]
-    longest = max(each.kind.shape[1] for each in alone)
-    seen = joined([with_padding(each, longest - each.kind.shape[1]) for each in alone])
+    alone = [sights()[step].select(torch.tensor([walk])) for walk, step in rows]
+    longest = max(each.token_type.shape[1] for each in alone)
+    seen = joined([with_padding(each, longest - each.token_type.shape[1]) for each in alone])
     chosen = torch.stack([choices(sights()[step], step)[walk] for walk, step in rows])
     walks, steps = torch.tensor(rows).T
     return seen, chosen, StepIndex(walks, steps)
@@ -99,7 +99,7 @@ def test_deciding_all_at_once_equals_stepping(agent: HAMT) -> None:
     assert together.value is not None
     for row, (walk, step) in enumerate(zip(when.episode.tolist(), when.step.tolist(), strict=True)):
         alone = one_by_one[step]
-        count = int(sights()[step].candidate_count[walk]) + 1
+        count = int(sights()[step].num_candidates[walk]) + 1
         assert_finite_equal(together.logits[row, :count], alone.logits[walk, :count])
         assert (together.logits[row, count:] == -torch.inf).all()
         assert alone.value is not None
@@ -138,13 +138,15 @@ def test_gradients_of_all_at_once_are_those_of_stepping(language_cross_attention
 @pytest.mark.usefixtures("no_gradients")
 def test_computing_everything_gives_the_same_scores(agent: HAMT) -> None:
     words, state = random_words(), agent.begin(random_words(), sights()[0].viewpoint)
-    everything = agent.read(words, everything=True)
-    torch.testing.assert_close(everything[words.valid], agent.read(words)[words.valid], atol=1e-5, rtol=0)
+    compute_all = agent.encode_text(words, compute_all=True)
+    torch.testing.assert_close(
+        compute_all[words.valid], agent.encode_text(words)[words.valid], atol=1e-5, rtol=0
+    )
     for step, seen in enumerate(sights()):
-        packed, whole = agent.consider(state, seen), agent.consider(state, seen, everything=True)
+        packed, whole = agent.encode(state, seen), agent.encode(state, seen, compute_all=True)
         assert_finite_equal(packed.logits, whole.logits)
-        torch.testing.assert_close(packed.states, whole.states, atol=1e-5, rtol=0)
-        assert whole.sight.shape[:2] == seen.kind.shape
+        torch.testing.assert_close(packed.critic_input, whole.critic_input, atol=1e-5, rtol=0)
+        assert whole.observation.shape[:2] == seen.token_type.shape
         assert whole.history.shape[1] == step + 1
         state = agent.advance(state, seen, choices(seen, step))
 
@@ -164,17 +166,17 @@ def test_keeping_encoded_panoramas_changes_nothing(agent: HAMT) -> None:
     with torch.inference_mode():
         evaluating = history()
     torch.testing.assert_close(learning.history.detach(), evaluating.history, atol=1e-5, rtol=0)
-    assert learning.panoramas == {}
+    assert learning.panorama_cache == {}
     places = len(
-        {(int(v), int(f) % 12) for o in seen[:2] for v, f in zip(o.viewpoint, o.facing, strict=True)}
+        {(int(v), int(f) % 12) for o in seen[:2] for v, f in zip(o.viewpoint, o.facing_view, strict=True)}
     )
-    assert len(evaluating.panoramas) == (places if agent.config.encode_panorama else 0)
+    assert len(evaluating.panorama_cache) == (places if agent.config.encode_panorama else 0)
 
 
 @pytest.mark.usefixtures("no_gradients")
 def test_a_panorama_is_kept_by_heading_and_not_by_viewpoint_alone() -> None:
     agent, seen = small(), sights()[0]
-    turned = replace(seen, facing=(seen.facing + 5) % 12 + 12)
+    turned = replace(seen, facing_view=(seen.facing_view + 5) % 12 + 12)
     state = agent.begin(random_words(), seen.viewpoint)
     agent.advance(state, seen, choices(seen, 0))
     known = agent.advance(state, turned, choices(turned, 0))
@@ -189,20 +191,20 @@ def test_a_slot_that_is_refilled_decides_as_a_walk_that_begins(agent: HAMT) -> N
     first, second = torch.tensor([0, 1]), torch.tensor([2, 3])
     state = agent.begin(TokenBatch(words.ids[:2, :3], words.valid[:2, :3]), seen[0].viewpoint[:2])
     for step in (0, 1):
-        state = agent.advance(state, seen[step].only(first), choices(seen[step], step)[first])
+        state = agent.advance(state, seen[step].select(first), choices(seen[step], step)[first])
     fresh = agent.begin(TokenBatch(words.ids[2:], words.valid[2:]), seen[2].viewpoint[2:])
-    kept = state.only(torch.tensor([1])).joined(fresh)
+    kept = state.select(torch.tensor([1])).concat(fresh)
     rows = torch.tensor([1, 2, 3])
-    together = agent.decide(kept, seen[2].only(rows)).logits
-    old = agent.decide(state.only(torch.tensor([1])), seen[2].only(torch.tensor([1]))).logits
-    new = agent.decide(fresh, seen[2].only(second)).logits
+    together = agent.decide(kept, seen[2].select(rows)).logits
+    old = agent.decide(state.select(torch.tensor([1])), seen[2].select(torch.tensor([1]))).logits
+    new = agent.decide(fresh, seen[2].select(second)).logits
     assert_finite_equal(together[:1, : old.shape[1]], old)
     assert_finite_equal(together[1:, : new.shape[1]], new)
-    after = agent.advance(kept, seen[2].only(rows), choices(seen[2], 2)[rows])
-    assert after.lived.tolist() == [4, 2, 2]
-    alone = agent.advance(fresh, seen[2].only(second), choices(seen[2], 2)[second])
-    later = agent.decide(after, seen[3].only(rows)).logits[1:]
-    expected = agent.decide(alone, seen[3].only(second)).logits
+    after = agent.advance(kept, seen[2].select(rows), choices(seen[2], 2)[rows])
+    assert after.history_length.tolist() == [4, 2, 2]
+    alone = agent.advance(fresh, seen[2].select(second), choices(seen[2], 2)[second])
+    later = agent.decide(after, seen[3].select(rows)).logits[1:]
+    expected = agent.decide(alone, seen[3].select(second)).logits
     assert_finite_equal(later[:, : expected.shape[1]], expected)
 
 
@@ -210,8 +212,8 @@ def test_a_slot_that_is_refilled_decides_as_a_walk_that_begins(agent: HAMT) -> N
 def test_a_batch_that_has_emptied_can_be_filled_again() -> None:
     agent, words, seen = small(), random_words(), sights()[0]
     state = agent.begin(words, seen.viewpoint)
-    nobody = agent.advance(state, seen, choices(seen, 0)).only(torch.tensor([], dtype=torch.int64))
-    again = nobody.joined(agent.begin(words, seen.viewpoint))
+    nobody = agent.advance(state, seen, choices(seen, 0)).select(torch.tensor([], dtype=torch.int64))
+    again = nobody.concat(agent.begin(words, seen.viewpoint))
     assert torch.equal(agent.decide(again, seen).logits, agent.decide(state, seen).logits)
 
 
@@ -223,7 +225,7 @@ def test_a_batch_that_has_emptied_can_be_filled_again() -> None:
 def test_the_action_head_reads_what_it_is_told_to(action_input: ActionInput) -> None:
     agent, seen = small(action_input=action_input), sights()[0]
     state = agent.begin(random_words(), seen.viewpoint)
-    whole = agent.consider(state, seen, everything=True)
+    whole = agent.encode(state, seen, compute_all=True)
     told, lived = whole.text[:, :1], whole.history[:, :1]
     factor = {
         "ob": torch.ones_like(told),
@@ -231,8 +233,8 @@ def test_the_action_head_reads_what_it_is_told_to(action_input: ActionInput) -> 
         "ob_hist": lived,
         "ob_txt_hist": told + lived,
     }[action_input]
-    logits = agent.action(whole.sight * factor).squeeze(2)[:, : num_choices(seen)]
-    possible = torch.arange(num_choices(seen)) <= seen.candidate_count[:, None]
+    logits = agent.action(whole.observation * factor).squeeze(2)[:, : num_choices(seen)]
+    possible = torch.arange(num_choices(seen)) <= seen.num_candidates[:, None]
     torch.testing.assert_close(whole.logits[possible], logits[possible], atol=1e-5, rtol=0)
     value = agent.critic(whole.text[:, 0] * whole.history[:, 0]).squeeze(1)
     torch.testing.assert_close(agent.decide(state, seen).value, value, atol=1e-5, rtol=0)
@@ -245,8 +247,8 @@ def test_without_language_cross_attention_tokens_are_scored_as_they_are() -> Non
     for action_input in ("ob", "ob_txt"):
         agent, seen = small(action_input=action_input, language_cross_attention=False), sights()[0]
         state = agent.begin(random_words(), seen.viewpoint)
-        whole = agent.consider(state, seen, everything=True)
-        assert torch.equal(whole.states, whole.history[:, 0])
+        whole = agent.encode(state, seen, compute_all=True)
+        assert torch.equal(whole.critic_input, whole.history[:, 0])
         logits.append(whole.logits)
     assert torch.equal(*logits)
 
@@ -254,11 +256,11 @@ def test_without_language_cross_attention_tokens_are_scored_as_they_are() -> Non
 @pytest.mark.usefixtures("no_gradients")
 def test_text_of_each_layer_is_never_chained() -> None:
     agent, words = small(language_cross_attention=False, cross_layers=3), random_words()
-    encoded = agent.read(words)
-    texts = agent.text_of_layers(encoded, words.valid)
+    encoded = agent.encode_text(words)
+    texts = agent.text_per_layer(encoded, words.valid)
     assert len(texts) == 3 and torch.equal(texts[0], encoded)
     agent.cross_layers[0].text.load_state_dict(agent.cross_layers[1].text.state_dict())  # type: ignore[union-attr]
-    first, second = agent.text_of_layers(encoded, words.valid)[1:]
+    first, second = agent.text_per_layer(encoded, words.valid)[1:]
     assert torch.equal(first, second)  # the same half of a layer, applied to the same text
 
 
@@ -291,7 +293,7 @@ def test_an_instruction_longer_than_the_table_is_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden": 25}, "25 cannot be shared out evenly to 3 heads"),
+        ({"hidden": 25}, "25 is not divisible by 3 heads"),
         ({"max_steps": 0}, "max_steps: expected at least 1"),
         ({"cross_layers": 0}, "cross_layers: expected at least 1"),
         ({"vocabulary": 0}, "vocabulary: expected at least 1"),

@@ -42,14 +42,14 @@ LEARNS_ALWAYS = ("agent.text.kinds", "agent.sight", "agent.action", "agent.criti
 def learn(navigator: Navigator, *, width: int) -> Navigator:
     """One walk of two decisions, with something remembered, and a backward pass from all that comes out."""
     memory = MemoryBank(width)
-    memory.settle(random_building())
+    memory.bind(random_building())
     first, second = (random_observation(width=width, seed=seed) for seed in (0, 1))
-    memory.remember_seen(second)
+    memory.remember_observation(second)
     state = navigator.begin(random_words(), first.viewpoint)
-    seen = navigator.see(first, memory)
+    seen = navigator.observe(first, memory)
     before = navigator.decide(state, seen)
-    state = navigator.advance(state, seen, torch.zeros_like(first.candidate_count))
-    after = navigator.decide(state, navigator.see(second, memory))
+    state = navigator.advance(state, seen, torch.zeros_like(first.num_candidates))
+    after = navigator.decide(state, navigator.observe(second, memory))
     for decision in (before, after):
         assert decision.value is not None
         chosen = torch.log_softmax(decision.logits, 1)[:, 0]

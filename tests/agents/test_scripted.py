@@ -30,7 +30,7 @@ def walk(
     state = agent.begin(words, torch.tensor(starts), PrivilegedInfo(atlas, np.array(goals)))
     paths = [[start] for start in starts]
     for _ in range(steps):
-        observation = Observation.of(atlas, pose)
+        observation = Observation.from_atlas(atlas, pose)
         chosen = agent.decide(state, observation).logits.argmax(1)
         state = agent.advance(state, observation, chosen)
         pose = atlas.step(pose, chosen.numpy())
@@ -53,7 +53,7 @@ def test_who_stops_at_once_stays_even_when_choices_are_drawn() -> None:
     agent = StopAtOnce()
     state = agent.begin(random_words(), observation.viewpoint)
     probability = agent.decide(state, observation).logits.softmax(1)
-    assert probability[torch.arange(4), observation.candidate_count].tolist() == [1.0] * 4
+    assert probability[torch.arange(4), observation.num_candidates].tolist() == [1.0] * 4
 
 
 # -- RandomAgent -----------------------------------------------------------------------------------------
@@ -66,13 +66,13 @@ def drawn(
     agent = RandomAgent(RandomConfig(seed=seed))
     state = agent.begin(words, torch.full((len(observation),), start))
     for _ in range(step):
-        state = agent.advance(state, observation, observation.candidate_count)
+        state = agent.advance(state, observation, observation.num_candidates)
     return agent.decide(state, observation).logits
 
 
 def test_every_candidate_and_stop_are_equally_likely() -> None:
     episodes = 4000
-    observation = random_observation((3,)).only(torch.zeros(episodes, dtype=torch.int64))
+    observation = random_observation((3,)).select(torch.zeros(episodes, dtype=torch.int64))
     ids = torch.arange(2 * episodes).reshape(episodes, 2)
     words = TokenBatch(ids, torch.ones_like(ids, dtype=torch.bool))
     for step in range(3):
@@ -82,7 +82,7 @@ def test_every_candidate_and_stop_are_equally_likely() -> None:
 
 
 def test_scores_are_gumbel_noise() -> None:
-    observation = random_observation((7,)).only(torch.zeros(2000, dtype=torch.int64))
+    observation = random_observation((7,)).select(torch.zeros(2000, dtype=torch.int64))
     ids = torch.arange(2000)[:, None]
     scores = drawn(0, TokenBatch(ids, torch.ones_like(ids, dtype=torch.bool)), observation)
     assert float(scores.mean()) == pytest.approx(np.euler_gamma, abs=0.03)
@@ -143,10 +143,10 @@ def test_stop_is_chosen_exactly_at_a_goal() -> None:
     atlas = with_features(random_building())
     everywhere = np.arange(len(atlas))
     goals = np.tile([7, 21], (len(atlas), 1))
-    observation = Observation.of(atlas, Pose(everywhere, np.full_like(everywhere, 12)))
+    observation = Observation.from_atlas(atlas, Pose(everywhere, np.full_like(everywhere, 12)))
     agent = ShortestPath()
     state = agent.begin(random_words([1] * len(atlas)), observation.viewpoint, PrivilegedInfo(atlas, goals))
-    stops = agent.decide(state, observation).logits.argmax(1) == observation.candidate_count
+    stops = agent.decide(state, observation).logits.argmax(1) == observation.num_candidates
     assert stops.nonzero().flatten().tolist() == [7, 21]
 
 
@@ -156,7 +156,7 @@ def test_a_score_is_minus_the_metres_of_detour() -> None:
         Atlas([SceneGraph.build("toy", places, [("a", "b"), ("b", "d"), ("a", "c"), ("a", "d")])])
     )
     a, b, c, d = atlas.locate("toy", list("abcd")).tolist()
-    observation = Observation.of(atlas, Pose(np.array([a]), np.array([12])))
+    observation = Observation.from_atlas(atlas, Pose(np.array([a]), np.array([12])))
     agent = ShortestPath()
     state = agent.begin(random_words((1,)), observation.viewpoint, PrivilegedInfo(atlas, np.array([[d]])))
     scores = agent.decide(state, observation).logits[0, :3].tolist()
@@ -170,9 +170,9 @@ def test_goals_that_pad_a_joined_batch_are_nobodys() -> None:
     agent, words, start = ShortestPath(), random_words((1,)), torch.tensor([0])
     one = agent.begin(words, start, PrivilegedInfo(atlas, np.array([[9]])))
     two = agent.begin(words, start, PrivilegedInfo(atlas, np.array([[9, 0]])))
-    observation = Observation.of(atlas, Pose(np.array([0, 0]), np.array([12, 12])))
-    chosen = agent.decide(one.joined(two), observation).logits.argmax(1)
-    assert (chosen == observation.candidate_count).tolist() == [False, True]
+    observation = Observation.from_atlas(atlas, Pose(np.array([0, 0]), np.array([12, 12])))
+    chosen = agent.decide(one.concat(two), observation).logits.argmax(1)
+    assert (chosen == observation.num_candidates).tolist() == [False, True]
 
 
 def test_a_goal_of_another_building_is_given_up() -> None:
@@ -183,7 +183,7 @@ def test_a_goal_of_another_building_is_given_up() -> None:
 
 
 def test_who_is_to_know_the_way_must_be_told_the_goals() -> None:
-    with pytest.raises(ConfigError, match="expects to be told the goals, and none came: give `begin`"):
+    with pytest.raises(ConfigError, match="expects goals, and none came"):
         ShortestPath().begin(random_words((2,)), torch.tensor([0]))
 
 

@@ -36,8 +36,8 @@ def test_encoding_a_batch_is_encoding_each_instruction(agent: Seq2Seq) -> None:
     state = agent.begin(words, torch.zeros(3, dtype=torch.int64))
     for row, length in enumerate((5, 9, 2)):
         read, (last, _) = agent.encoder(agent.embedding(words.ids[row : row + 1, :length]))
-        torch.testing.assert_close(state.words[row, :length], read[0])
-        assert not state.words[row, length:].any()
+        torch.testing.assert_close(state.text[row, :length], read[0])
+        assert not state.text[row, length:].any()
         torch.testing.assert_close(state.hidden[row], agent.bridge(last.flatten()).tanh())
 
 
@@ -70,13 +70,13 @@ def test_a_step_is_the_decoder_fed_with_the_last_choice_and_the_views_it_looks_a
     state = agent.begin(random_words((6,)), observation.viewpoint)
     hidden, cell, taken = state.hidden[0], state.cell[0], torch.zeros(WIDTH + 4)
     for choice in (2, 0):
-        weights = (views[looked] @ agent.look(hidden)).softmax(0)
+        weights = (views[looked] @ agent.view_query(hidden)).softmax(0)
         hidden, cell = agent.decoder(torch.cat([taken, weights @ views[looked]]), (hidden, cell))
         taken = views[choice]
         state = agent.advance(state, observation, torch.tensor([choice]))
         torch.testing.assert_close(state.hidden[0], hidden)
         torch.testing.assert_close(state.cell[0], cell)
-        torch.testing.assert_close(state.taken[0], taken)
+        torch.testing.assert_close(state.previous_action[0], taken)
 
 
 def test_what_was_seen_two_steps_ago_matters(agent: Seq2Seq) -> None:
@@ -85,7 +85,7 @@ def test_what_was_seen_two_steps_ago_matters(agent: Seq2Seq) -> None:
     begun = agent.begin(random_words((6,)), seen.viewpoint)
     chosen = torch.tensor([0])
     states = [agent.advance(agent.advance(begun, first, chosen), now, chosen) for first in (seen, other)]
-    assert torch.equal(states[0].taken, states[1].taken)
+    assert torch.equal(states[0].previous_action, states[1].previous_action)
     decisions = [agent.decide(state, now).logits for state in states]
     assert (decisions[0] - decisions[1]).abs().max() > 1e-4
 
@@ -149,7 +149,7 @@ def test_a_small_run_lowers_the_loss(agent: Seq2Seq) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden": 15}, "hidden: expected an even number, half for each direction, found 15"),
+        ({"hidden": 15}, "hidden: expected an even number, half per direction, found 15"),
         ({"word_width": 0}, "word_width: expected at least 1, found 0"),
         ({"dropout": 1.0}, "dropout: expected a share from 0 to below 1, found 1.0"),
     ],

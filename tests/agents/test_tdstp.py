@@ -85,7 +85,7 @@ def test_the_grid_lies_around_the_start_column_by_column() -> None:
     for i in range(5):
         for j in range(5):
             assert points[5 * i + j].tolist() == [-12 + 6 * i, -12 + 6 * j, 0]
-    assert torch.equal(small().points, points)
+    assert torch.equal(small().grid_points, points)
     assert grid_points(1, 6.0).tolist() == [[0, 0, 0]] and grid_points(0, 6.0).shape == (0, 3)
 
 
@@ -93,26 +93,26 @@ def test_a_token_of_the_grid_is_its_place_times_the_instruction() -> None:
     agent, words = small(grid=2, spacing=3.0), random_words()
     state = agent.begin(words, torch.zeros(4))
     points = torch.tensor([[-1.5, -1.5, 0], [-1.5, 1.5, 0], [1.5, -1.5, 0], [1.5, 1.5, 0]])
-    assert_close(state.target, agent.positions(points) * agent.read(words)[:, :1])
+    assert_close(state.target, agent.position_encoder(points) * agent.encode_text(words)[:, :1])
 
 
 @pytest.mark.parametrize("weight", [0.1, 2.0])
 def test_the_aside_is_how_badly_the_nearest_point_is_guessed(weight: float) -> None:
     agent, seen = small(target_weight=weight), sights()
     decision = agent.decide(lived(agent), seen[2])
-    start = seen[0].positions[torch.arange(4), seen[0].candidate_count]  # type: ignore[index]
+    start = seen[0].positions[torch.arange(4), seen[0].num_candidates]  # type: ignore[index]
     away = torch.tensor([[0.0, 0, 90], [5, -4, 0], [-100, 8, 1], [2.9, 3.1, -7]])
     nearest = torch.tensor([12, 5 * 3 + 1, 5 * 0 + 3, 5 * 2 + 3])  # height does not count
-    assert decision.guess is not None
-    expected = -weight * decision.guess.log_softmax(1)[torch.arange(4), nearest]
-    assert_close(agent.aside(decision, start + away), expected)  # type: ignore[arg-type]
+    assert decision.goal_logits is not None
+    expected = -weight * decision.goal_logits.log_softmax(1)[torch.arange(4), nearest]
+    assert_close(agent.auxiliary_loss(decision, start + away), expected)  # type: ignore[arg-type]
 
 
 def test_without_a_grid_nothing_is_guessed() -> None:
     agent = small(grid=0)
     decision = agent.decide(lived(agent), sights()[2])
-    assert decision.guess is not None and decision.guess.shape == (4, 0)
-    assert agent.aside(decision, torch.zeros(4, 3)) is None
+    assert decision.goal_logits is not None and decision.goal_logits.shape == (4, 0)
+    assert agent.auxiliary_loss(decision, torch.zeros(4, 3)) is None
     assert decision.logits.isfinite().any(1).all()
 
 
@@ -121,37 +121,37 @@ def test_without_a_grid_nothing_is_guessed() -> None:
 
 def test_candidates_stop_and_places_are_scored_by_one_head(agent: TDSTP) -> None:
     state, seen = lived(agent), sights()[2]
-    whole, decision = agent.plan(state, seen, everything=True), agent.decide(state, seen)
+    whole, decision = agent.encode(state, seen, compute_all=True), agent.decide(state, seen)
     told, history = whole.text[:, :1], whole.history
     read = agent.config.language_cross_attention
     factor = {"ob_txt": told, "ob_txt_hist": told + history[:, :1]}[agent.config.action_input] if read else 1
-    mapped = agent.map(history) if agent.config.map_history else history
-    sight, back = (agent.action(each * factor).squeeze(2) for each in (whole.sight, mapped))
-    width = seen.kind.shape[1]
+    mapped = agent.history_mapper(history) if agent.config.map_history else history
+    sight, back = (agent.action(each * factor).squeeze(2) for each in (whole.observation, mapped))
+    width = seen.token_type.shape[1]
     assert decision.logits.shape == (4, width + 3) and decision.routes is not None
-    assert decision.routes.first == width
-    possible = torch.arange(width) <= seen.candidate_count[:, None]
+    assert decision.routes.first_action == width
+    possible = torch.arange(width) <= seen.num_candidates[:, None]
     assert_close(decision.logits[:, :width], sight.masked_fill(~possible, -torch.inf))
     assert_close(decision.logits[:, width + 1 :], back[:, 1:])
     assert (decision.logits[:, width] == -torch.inf).all()  # the global token is no place
     states = whole.text[:, 0] * history[:, 0] if read else history[:, 0]
     assert decision.value is not None
     assert_close(decision.value, agent.critic(states).squeeze(1))
-    whole_text = told if read else agent.text_of_layers(state.words, state.heard)[-1][:, :1]
-    assert decision.guess is not None
-    assert_close(decision.guess, agent.guess(whole.target * whole_text).squeeze(2))
+    whole_text = told if read else agent.text_per_layer(state.text, state.text_mask)[-1][:, :1]
+    assert decision.goal_logits is not None
+    assert_close(decision.goal_logits, agent.goal_head(whole.target * whole_text).squeeze(2))
 
 
 def test_computing_everything_gives_the_same_numbers(agent: TDSTP) -> None:
     for step, seen in enumerate(sights()):
         state = lived(agent, step)
-        packed, whole = agent.plan(state, seen), agent.plan(state, seen, everything=True)
-        for name in ("logits", "back", "states", "guess", "history", "target"):
+        packed, whole = agent.encode(state, seen), agent.encode(state, seen, compute_all=True)
+        for name in ("logits", "node_logits", "critic_input", "goal_logits", "history", "target"):
             assert_close(getattr(packed, name), getattr(whole, name))
-        assert whole.sight.shape[:2] == seen.kind.shape
+        assert whole.observation.shape[:2] == seen.token_type.shape
         choices = num_choices(seen)
-        wanted = seen.kind[:, :choices] != 0
-        assert_close(packed.sight[wanted], whole.sight[:, :choices][wanted])
+        wanted = seen.token_type[:, :choices] != 0
+        assert_close(packed.observation[wanted], whole.observation[:, :choices][wanted])
 
 
 def test_where_an_agent_stands_is_no_place_to_go_back_to() -> None:
@@ -160,19 +160,19 @@ def test_where_an_agent_stands_is_no_place_to_go_back_to() -> None:
     here = replace(seen[2], viewpoint=torch.where(torch.arange(4) < 2, seen[0].viewpoint, seen[1].viewpoint))
     decision = agent.decide(state, here)
     shut = torch.tensor([[True, True, False]] * 2 + [[True, False, True]] * 2)
-    assert torch.equal(decision.logits[:, seen[2].kind.shape[1] :] == -torch.inf, shut)
+    assert torch.equal(decision.logits[:, seen[2].token_type.shape[1] :] == -torch.inf, shut)
     assert decision.routes is not None
-    assert torch.equal(decision.routes.viewpoint < 0, shut)
+    assert torch.equal(decision.routes.viewpoints < 0, shut)
 
 
 def test_places_can_be_closed() -> None:
     open_, closed = (small(go_back=go_back) for go_back in (True, False))
     seen = sights()[2]
-    width = seen.kind.shape[1]
+    width = seen.token_type.shape[1]
     free, bound = (each.decide(lived(each), seen) for each in (open_, closed))
     assert torch.equal(free.logits[:, :width], bound.logits[:, :width])
     assert (bound.logits[:, width:] == -torch.inf).all() and free.logits[:, width + 1 :].isfinite().all()
-    assert bound.routes is not None and (bound.routes.viewpoint == -1).all()
+    assert bound.routes is not None and (bound.routes.viewpoints == -1).all()
 
 
 # -- what is thought on with (spec D.4) --------------------------------------------------------------------
@@ -180,23 +180,23 @@ def test_places_can_be_closed() -> None:
 
 def test_what_comes_out_goes_in_at_the_next_step(agent: TDSTP) -> None:
     state, seen = lived(agent, 1), sights()[1]
-    planned, decision = agent.plan(state, seen), agent.decide(state, seen)
+    planned, decision = agent.encode(state, seen), agent.decide(state, seen)
     assert isinstance(decision.state, TdstpState)
     after = agent.advance(decision.state, seen, torch.zeros(4, dtype=torch.int64))
     assert_close(after.history[:, :-1], planned.history)
     assert_close(after.target, planned.target)
     assert not torch.allclose(after.history[:, :-1], state.history, atol=0.1)
-    assert torch.equal(after.words, state.words)  # the text is read anew at each step
+    assert torch.equal(after.text, state.text)  # the text is read anew at each step
 
 
 def test_a_batch_that_has_emptied_can_be_filled_again() -> None:
     agent, seen = small(), sights()
     decision = agent.decide(lived(agent, 1), seen[1])
     assert isinstance(decision.state, TdstpState)
-    nobody = decision.state.only(torch.tensor([], dtype=torch.int64))
+    nobody = decision.state.select(torch.tensor([], dtype=torch.int64))
     begun = agent.begin(random_words(), seen[0].viewpoint)
     chosen = torch.zeros(4, dtype=torch.int64)
-    again, plain = (agent.advance(each, seen[0], chosen) for each in (nobody.joined(begun), begun))
+    again, plain = (agent.advance(each, seen[0], chosen) for each in (nobody.concat(begun), begun))
     assert torch.equal(agent.decide(again, seen[1]).logits, agent.decide(plain, seen[1]).logits)
 
 
@@ -204,7 +204,7 @@ def test_histories_are_not_dropped_from_in_training() -> None:
     """PITFALLS 13: features are dropped from what is seen, not from what is told of it."""
     agent, seen = small(dropout=0.0, head_dropout=0.0, critic_dropout=0.0).train(), sights()[0]
     state, chosen = agent.begin(random_words(), seen.viewpoint), torch.zeros(4, dtype=torch.int64)
-    dropping = agent.advance(state, replace(seen, dropout=0.9), chosen)
+    dropping = agent.advance(state, replace(seen, feature_dropout=0.9), chosen)
     assert torch.equal(dropping.history, agent.advance(state, seen, chosen).history)
 
 
@@ -219,7 +219,7 @@ def test_moving_the_whole_building_changes_nothing(agent: TDSTP) -> None:
         torch.testing.assert_close(here.logits, there.logits, atol=2e-3, rtol=0)  # metres lose digits
         goals = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)) * 9
         torch.testing.assert_close(
-            agent.aside(here, goals), agent.aside(there, goals + by), atol=1e-3, rtol=0
+            agent.auxiliary_loss(here, goals), agent.auxiliary_loss(there, goals + by), atol=1e-3, rtol=0
         )
 
 
@@ -251,7 +251,7 @@ def test_history_tokens_may_know_where_they_were(known: bool) -> None:
 
 def test_an_observation_without_places_is_refused() -> None:
     agent, seen = small(), replace(sights()[0], positions=None)
-    with pytest.raises(ConfigError, match="needs to know where places lie"):
+    with pytest.raises(ConfigError, match="needs positions"):
         agent.decide(lived(agent, 0), seen)
 
 
@@ -259,7 +259,7 @@ def test_an_observation_without_places_is_refused() -> None:
 
 
 def with_links(state: TdstpState, linked: Tensor) -> TdstpState:
-    return replace(state, linked=functional.pad(linked.long(), (1, 0, 1, 0)).expand(4, -1, -1))
+    return replace(state, edge_rank=functional.pad(linked.long(), (1, 0, 1, 0)).expand(4, -1, -1))
 
 
 def test_a_place_attends_only_to_its_neighbours_and_all_else_to_everything() -> None:
@@ -267,31 +267,33 @@ def test_a_place_attends_only_to_its_neighbours_and_all_else_to_everything() -> 
     agent, seen = small(structured=True, cross_layers=1, history_layers=0), sights()[2]
     linked = torch.tensor([[1, 1, 0], [1, 1, 1], [0, 1, 1]], dtype=torch.bool)
     state = with_links(lived(agent, 3), linked)
-    plain = agent.plan(state, seen, everything=True)
+    plain = agent.encode(state, seen, compute_all=True)
     for place in range(3):
         history = state.history.clone()
         history[:, place + 1] += torch.linspace(-2, 3, 24).square()
-        other = agent.plan(replace(state, history=history), seen, everything=True)
+        other = agent.encode(replace(state, history=history), seen, compute_all=True)
         change = (plain.history - other.history).abs().amax((0, 2)) > 1e-5
         assert change.tolist() == [True, *linked[place].tolist()]
         assert ((plain.target - other.target).abs().amax(2) > 1e-6).all()
-        assert ((plain.sight - other.sight)[seen.valid].abs().amax(1) > 1e-6).all()
+        assert ((plain.observation - other.observation)[seen.valid].abs().amax(1) > 1e-6).all()
 
 
 def test_the_release_ignores_structure() -> None:
     agent, seen = small(), sights()[2]
     linked = [torch.eye(2, dtype=torch.bool), torch.ones(2, 2, dtype=torch.bool)]
     none, all_ = (with_links(lived(agent), each) for each in linked)
-    assert torch.equal(agent.plan(none, seen).back, agent.plan(all_, seen).back)
+    assert torch.equal(agent.encode(none, seen).node_logits, agent.encode(all_, seen).node_logits)
     structured = small(structured=True)
-    assert not torch.allclose(structured.plan(none, seen).back, structured.plan(all_, seen).back, atol=1e-4)
+    assert not torch.allclose(
+        structured.encode(none, seen).node_logits, structured.encode(all_, seen).node_logits, atol=1e-4
+    )
 
 
 def test_where_all_places_are_neighbours_structure_changes_nothing() -> None:
     plain, structured = small(), small(structured=True)
     state = with_links(lived(plain), torch.ones(2, 2, dtype=torch.bool))
-    for name in ("logits", "back", "guess", "states"):
-        assert_close(*(getattr(each.plan(state, sights()[2]), name) for each in (plain, structured)))
+    for name in ("logits", "node_logits", "goal_logits", "critic_input"):
+        assert_close(*(getattr(each.encode(state, sights()[2]), name) for each in (plain, structured)))
     first = [agent.decide(lived(agent, 0), sights()[0]).logits for agent in (plain, structured)]
     assert_close(*first)
 
@@ -307,7 +309,7 @@ def test_where_all_places_are_neighbours_structure_changes_nothing() -> None:
         ({"target_weight": -0.1}, "target_weight: expected 0 or more"),
         ({"candidate_positions": "nowhere"}, "candidate_positions 'nowhere': expected one of there, here"),
         ({"history_mask": "none"}, "history_mask 'none': expected one of real, as-released"),
-        ({"hidden": 25}, "25 cannot be shared out evenly to 3 heads"),
+        ({"hidden": 25}, "25 is not divisible by 3 heads"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(changes: dict[str, Any], message: str) -> None:

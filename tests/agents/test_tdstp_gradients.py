@@ -29,7 +29,7 @@ SIZES: dict[str, Any] = {
     "max_steps": 4,
     "critic_inner": 8,
 }
-OWN = ("agent.positions", "agent.map", "agent.guess")
+OWN = ("agent.position_encoder", "agent.history_mapper", "agent.goal_head")
 LEARNS_ALWAYS = ("agent.text.kinds", "agent.sight", "agent.action", "agent.critic", "reader", *OWN)
 TEXT = ("agent.text.words", "agent.text.positions", "agent.text.norm", "agent.text.layers")
 
@@ -37,16 +37,16 @@ TEXT = ("agent.text.words", "agent.text.positions", "agent.text.norm", "agent.te
 def learn(navigator: Navigator, *, width: int, guesses: bool = True) -> Navigator:
     """One walk of three decisions, with something remembered, and a backward pass from all that comes out."""
     memory = MemoryBank(width)
-    memory.settle(random_building())
+    memory.bind(random_building())
     sights = [random_observation(width=width, seed=seed) for seed in (0, 1, 2)]
-    memory.remember_seen(sights[1])
+    memory.remember_observation(sights[1])
     state, losses = navigator.begin(random_words(), sights[0].viewpoint), []
     for sight in sights:
-        seen = navigator.see(sight, memory)
+        seen = navigator.observe(sight, memory)
         decision = navigator.decide(state, seen)
         assert decision.value is not None and isinstance(decision.state, TdstpState)
         losses.append(decision.value.square().sum() - decision.logits.log_softmax(1)[:, 0].sum())
-        aside = navigator.agent.aside(decision, torch.randn(4, 3) * 9)
+        aside = navigator.agent.auxiliary_loss(decision, torch.randn(4, 3) * 9)
         if guesses and aside is not None:
             losses.append(aside.sum())
         state = navigator.advance(decision.state, seen, torch.zeros(4, dtype=torch.int64))
@@ -98,8 +98,8 @@ def test_without_language_cross_attention_only_the_last_half_for_text_is_idle() 
 
 def test_the_head_for_guesses_learns_by_guessing_alone() -> None:
     navigator = lived(guesses=False)
-    assert learners(navigator, "agent.guess") == {False}
-    assert learners(navigator, "agent.positions", "agent.map") == {True}
+    assert learners(navigator, "agent.goal_head") == {False}
+    assert learners(navigator, "agent.position_encoder", "agent.history_mapper") == {True}
 
 
 def test_gradients_flow_through_time() -> None:
@@ -112,9 +112,9 @@ def test_gradients_flow_through_time() -> None:
     first.retain_grad()
     for sight in seen:
         decision = agent.decide(state, sight)
-        assert isinstance(decision.state, TdstpState) and decision.guess is not None
+        assert isinstance(decision.state, TdstpState) and decision.goal_logits is not None
         state = agent.advance(decision.state, sight, torch.zeros(4, dtype=torch.int64))
-    decision.guess[:, 0].sum().backward()
+    decision.goal_logits[:, 0].sum().backward()
     assert first.grad is not None and first.grad.abs().sum() > 0
 
 

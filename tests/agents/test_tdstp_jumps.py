@@ -12,7 +12,7 @@ from torch import Tensor
 
 from esceme.agents import TDSTP, BacktrackRoutes, Decision, TdstpConfig
 from esceme.agents.base import TokenBatch
-from esceme.agents.tdstp import REPEATED, TdstpState
+from esceme.agents.tdstp import REPEAT_PENALTY, TdstpState
 from esceme.errors import WorldError
 from esceme.observation import Observation
 from esceme.world import Atlas, Pose
@@ -55,7 +55,7 @@ class Walker:
 
     @property
     def seen(self) -> Observation:
-        return Observation.of(self.atlas, self.pose)
+        return Observation.from_atlas(self.atlas, self.pose)
 
     @property
     def decision(self) -> Decision:
@@ -70,7 +70,7 @@ class Walker:
 
     def back(self, place: int) -> int:
         """The choice of the place of the walk's decision with this number, counted from 1."""
-        return self.seen.kind.shape[1] + place
+        return self.seen.token_type.shape[1] + place
 
     def go(self, *names: str) -> Walker:
         """Walk along neighbours."""
@@ -83,7 +83,7 @@ class Walker:
     def jump(self, place: int) -> list[tuple[int, int]]:
         """Go back to a place of the walk; gives the way."""
         choice = self.back(place)
-        way = routes_of(self.decision).way(0, choice)
+        way = routes_of(self.decision).shortest_path(0, choice)
         self._advance(choice)
         self.pose = Pose(*np.array([way[-1]]).T)
         return way
@@ -110,7 +110,7 @@ def names_of(walker: Walker, way: Sequence[tuple[int, int]]) -> list[str]:
 def test_a_way_back_is_walked_node_by_node_with_the_fewest_steps() -> None:
     walker = Walker(small(), cottage(), "garden").go("door", "hall", "kitchen", "pantry")
     routes = routes_of(walker.decision)
-    ways = {place: routes.way(0, walker.back(place)) for place in (1, 2, 3, 4)}
+    ways = {place: routes.shortest_path(0, walker.back(place)) for place in (1, 2, 3, 4)}
     assert {place: names_of(walker, way) for place, way in ways.items()} == {
         1: ["hall", "door", "garden"],  # not by the kitchen, from which the agent came
         2: ["hall", "door"],
@@ -125,9 +125,9 @@ def test_a_way_back_is_walked_node_by_node_with_the_fewest_steps() -> None:
 
 def test_no_way_leads_through_places_where_the_walk_has_not_been() -> None:
     walker = Walker(small(), ROUND, "a").go("b", "c", "d")
-    way = routes_of(walker.decision).way(0, walker.back(1))
+    way = routes_of(walker.decision).shortest_path(0, walker.back(1))
     assert names_of(walker, way) == ["c", "b", "a"]
-    assert names_of(walker, routes_of(walker.go("e").decision).way(0, walker.back(1))) == ["a"]
+    assert names_of(walker, routes_of(walker.go("e").decision).shortest_path(0, walker.back(1))) == ["a"]
 
 
 def test_a_place_that_was_met_twice_is_faced_as_the_choice_says() -> None:
@@ -135,28 +135,32 @@ def test_a_place_that_was_met_twice_is_faced_as_the_choice_says() -> None:
     routes = routes_of(walker.decision)
     assert walker.faced[0] != walker.faced[3]
     for place in (1, 4):
-        assert routes.way(0, walker.back(place)) == [(walker.at("hall"), walker.faced[place - 1])]
+        assert routes.shortest_path(0, walker.back(place)) == [(walker.at("hall"), walker.faced[place - 1])]
 
 
 def test_ways_go_on_being_known_after_a_jump() -> None:
     walker = Walker(small(), cottage(), "garden").go("door", "hall", "landing", "attic")
     assert names_of(walker, walker.jump(2)) == ["landing", "hall", "door"]
     assert int(walker.pose.viewpoint[0]) == walker.at("door")
-    assert names_of(walker, routes_of(walker.decision).way(0, walker.back(5))) == ["hall", "landing", "attic"]
+    assert names_of(walker, routes_of(walker.decision).shortest_path(0, walker.back(5))) == [
+        "hall",
+        "landing",
+        "attic",
+    ]
     assert names_of(walker, walker.jump(5)) == ["hall", "landing", "attic"]
 
 
 def test_a_place_to_which_nothing_leads_is_an_error() -> None:
     routes = BacktrackRoutes(
-        first=3,
-        viewpoint=torch.tensor([[-1, 7, 8]]),
-        view=torch.tensor([[0, 4, 5]]),
-        near=torch.tensor([[0, 0, 1]]),
-        linked=torch.eye(3, dtype=torch.int64)[None],
+        first_action=3,
+        viewpoints=torch.tensor([[-1, 7, 8]]),
+        views=torch.tensor([[0, 4, 5]]),
+        current_edge_rank=torch.tensor([[0, 0, 1]]),
+        edge_rank=torch.eye(3, dtype=torch.int64)[None],
     )
-    assert routes.way(0, 5) == [(8, 5)]
-    with pytest.raises(WorldError, match="no way leads back to viewpoint 7"):
-        routes.way(0, 4)
+    assert routes.shortest_path(0, 5) == [(8, 5)]
+    with pytest.raises(WorldError, match="no known path leads back to viewpoint 7"):
+        routes.shortest_path(0, 4)
 
 
 # -- what is remembered of it ------------------------------------------------------------------------------
@@ -170,7 +174,7 @@ def test_the_history_of_a_jump_has_no_direction() -> None:
     def told(choice: int) -> Tensor:
         return walker.agent.advance(state, seen, torch.tensor([choice])).history[0, -1]
 
-    stop = int(seen.candidate_count)
+    stop = int(seen.num_candidates)
     assert torch.equal(told(walker.back(1)), told(stop))
     assert not torch.allclose(told(0), told(stop), atol=1e-3)
 
@@ -186,7 +190,7 @@ def test_a_jump_back_makes_returning_by_it_unlikely(reweigh: bool) -> None:
         less = (lost.decision.logits - walker.decision.logits)[0].nan_to_num()
         expected = torch.zeros_like(less)
         to_kitchen = [walker.choice("kitchen"), *(walker.back(2 * jump + 1) for jump in range(1, jumps + 1))]
-        expected[to_kitchen] = REPEATED * jumps * reweigh
+        expected[to_kitchen] = REPEAT_PENALTY * jumps * reweigh
         torch.testing.assert_close(less, expected, atol=1e-4, rtol=0)
         walker.go("kitchen")
     assert (walker.decision.logits.nan_to_num(neginf=0.0) > -50).all()  # at the kitchen nothing is repeated
@@ -210,14 +214,14 @@ def test_walks_with_jumps_decide_together_as_they_would_alone() -> None:
     alone[0].go("door", "hall", "kitchen").jump(1)
     alone[0].go("door")
     alone[1].go("kitchen", "pantry").jump(1)
-    state = alone[0].state.joined(alone[1].state).joined(alone[2].state)
+    state = alone[0].state.concat(alone[1].state).concat(alone[2].state)
     pose = Pose(*(np.concatenate([getattr(each.pose, part) for each in alone]) for part in Pose._fields))
-    seen = Observation.of(cottage(), pose)
+    seen = Observation.from_atlas(cottage(), pose)
     together = agent.decide(state, seen)
-    width = seen.kind.shape[1]
+    width = seen.token_type.shape[1]
     for row, walker in enumerate(alone):
         single = walker.decision
-        own, lived = walker.seen.kind.shape[1], single.logits.shape[1] - walker.seen.kind.shape[1]
+        own, lived = walker.seen.token_type.shape[1], single.logits.shape[1] - walker.seen.token_type.shape[1]
         torch.testing.assert_close(
             torch.cat([together.logits[row, :own], together.logits[row, width : width + lived]]),
             single.logits[0],
@@ -225,17 +229,20 @@ def test_walks_with_jumps_decide_together_as_they_would_alone() -> None:
             rtol=0,
         )
         for place in range(1, lived):
-            if routes_of(single).viewpoint[0, place] >= 0:
-                ways = routes_of(together).way(row, width + place), routes_of(single).way(0, own + place)
+            if routes_of(single).viewpoints[0, place] >= 0:
+                ways = (
+                    routes_of(together).shortest_path(row, width + place),
+                    routes_of(single).shortest_path(0, own + place),
+                )
                 assert ways[0] == ways[1]
-    chosen = torch.tensor([width + 2, 0, int(alone[2].seen.candidate_count)])
+    chosen = torch.tensor([width + 2, 0, int(alone[2].seen.num_candidates)])
     assert isinstance(together.state, TdstpState)
-    after = agent.advance(together.state, seen, chosen).only(torch.tensor([2, 0]))
-    assert after.lived.tolist() == [2, 7] and after.left[1, 6] > 0
+    after = agent.advance(together.state, seen, chosen).select(torch.tensor([2, 0]))
+    assert after.history_length.tolist() == [2, 7] and after.jump_from[1, 6] > 0
     last = agent.advance(alone[0].decision.state, alone[0].seen, torch.tensor([alone[0].back(2)]))  # type: ignore[arg-type]
-    later = agent.decide(after, seen.only(torch.tensor([2, 0])))
+    later = agent.decide(after, seen.select(torch.tensor([2, 0])))
     single = agent.decide(last, alone[0].seen)
-    own = alone[0].seen.kind.shape[1]
+    own = alone[0].seen.token_type.shape[1]
     torch.testing.assert_close(later.logits[1, :own], single.logits[0, :own], atol=1e-5, rtol=0)
     torch.testing.assert_close(later.logits[1, width:], single.logits[0, own:], atol=1e-5, rtol=0)
 
@@ -246,8 +253,8 @@ def test_neighbours_are_those_of_the_building() -> None:
     walked = ["hall", "kitchen", "hall", "door"]
     ways = {frozenset(way) for way in [("hall", "door"), ("door", "garden"), ("hall", "kitchen")]}
     expected = [[one == other or frozenset((one, other)) in ways for other in walked] for one in walked]
-    assert (walker.state.linked[0, 1:, 1:] > 0).tolist() == expected
-    assert not walker.state.linked[0, 0].any() and not walker.state.linked[0, :, 0].any()
+    assert (walker.state.edge_rank[0, 1:, 1:] > 0).tolist() == expected
+    assert not walker.state.edge_rank[0, 0].any() and not walker.state.edge_rank[0, :, 0].any()
 
 
 def test_the_state_before_a_jump_stays_as_it_was() -> None:

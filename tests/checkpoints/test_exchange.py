@@ -22,10 +22,10 @@ from esceme.checkpoints import (
 )
 from esceme.errors import CheckpointError, ConfigError, EscemeError
 from esceme.memory import (
-    Both,
-    BothConfig,
     CandidateEnhancing,
     CandidateEnhancingConfig,
+    CombinedReader,
+    CombinedReaderConfig,
     GraphEncoding,
     GraphEncodingConfig,
     MemoryBank,
@@ -141,10 +141,10 @@ def test_an_imported_network_decides() -> None:
     navigator, _ = navigator_from(network_of(), critic_of(), heads=3)
     sight, words = random_observation(width=SMALL.feature), random_words()
     memory = MemoryBank(SMALL.feature)
-    memory.settle(random_building())
+    memory.bind(random_building())
     with torch.inference_mode():
         state = navigator.eval().begin(words, sight.viewpoint)
-        decision = navigator.decide(state, navigator.see(sight, memory))
+        decision = navigator.decide(state, navigator.observe(sight, memory))
     assert torch.isfinite(decision.logits[:, 0]).all() and torch.isfinite(decision.value).all()
 
 
@@ -154,7 +154,7 @@ def test_heads_are_those_of_bert_unless_told() -> None:
     assert navigator_from(network_of(sizes), heads=4)[0].agent.config.heads == 4
     with pytest.raises(ConfigError, match="number of heads cannot be read off"):
         navigator_from(network_of())
-    with pytest.raises(ConfigError, match="24 cannot be shared out evenly to 5 heads"):
+    with pytest.raises(ConfigError, match="24 is not divisible by 5 heads"):
         navigator_from(network_of(), heads=5)
 
 
@@ -218,8 +218,8 @@ def test_a_fine_tuned_file_says_by_itself_whether_it_reads_memory(
 
 
 def test_a_fusion_is_not_silently_left_out() -> None:
-    with pytest.raises(ConfigError, match="made with a memory"):
-        navigator_from(network_of(), heads=3, reader="unaided")
+    with pytest.raises(ConfigError, match="include a reader"):
+        navigator_from(network_of(), heads=3, reader="none")
 
 
 # -- refusals ---------------------------------------------------------------------------------------------
@@ -377,7 +377,7 @@ def test_what_the_original_cannot_compute_is_not_exported(tmp_path: Path, option
     "reader",
     [
         GraphEncoding(GraphEncodingConfig(width=SMALL.feature)),
-        Both(BothConfig(width=SMALL.feature)),
+        CombinedReader(CombinedReaderConfig(width=SMALL.feature)),
         NoVision(),
     ],
 )

@@ -21,7 +21,10 @@ from fixtures.random_observations import random_observation, random_words
 State = dict[str, Tensor]
 OWN = {
     f"agent.{part}.{end}"
-    for part in ("positions.0", "positions.1", "map.0", "map.2", "guess.0", "guess.2")
+    for part in (
+        *("position_encoder.0", "position_encoder.1"),
+        *("history_mapper.0", "history_mapper.2", "goal_head.0", "goal_head.2"),
+    )
     for end in ("weight", "bias")
 }
 CRITIC = {f"agent.critic.{part}.{end}" for part in (0, 3) for end in ("weight", "bias")}
@@ -103,7 +106,7 @@ def test_an_imported_network_decides() -> None:
     sight = random_observation(width=SMALL.feature)
     with torch.inference_mode():
         state = navigator.eval().begin(random_words(), sight.viewpoint)
-        decision = navigator.decide(state, navigator.see(sight, None))
+        decision = navigator.decide(state, navigator.observe(sight, None))
     assert torch.isfinite(decision.logits[:, 0]).all() and torch.isfinite(decision.value).all()
 
 
@@ -119,7 +122,7 @@ def test_pre_training_of_hamt_begins_td_stp(reader: str | None) -> None:
         own = {name for name in report.initialised if not name.startswith("reader.")}
         assert own == OWN | CRITIC
         assert set(report.mapped) | set(report.ignored) == set(stored)
-    guesses = [navigator.state_dict()["agent.guess.0.weight"] for navigator, _ in drawn]
+    guesses = [navigator.state_dict()["agent.goal_head.0.weight"] for navigator, _ in drawn]
     assert torch.equal(guesses[0], guesses[1]) and not torch.equal(guesses[0], guesses[2])
     assert not any(each.is_meta for each in drawn[0][0].agent.buffers())
     alone, _ = navigator_from(stored, heads=3)

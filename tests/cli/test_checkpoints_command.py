@@ -129,9 +129,9 @@ def test_a_file_of_td_stp_comes_and_goes(capsys: Capture, memory: bool) -> None:
     original_checkpoints.save(content, Path("best"))
     assert main([*IMPORT, "--structured", "True"]) == 0
     out = capsys.readouterr().out
-    reader = "candidate-enhancing" if memory else "unaided"
+    reader = "candidate-enhancing" if memory else "none"
     assert f"run: tdstp, {reader}, for r2r, from best (fine-tuned)" in out
-    assert all(f"agent.{part}.*" in out for part in ("positions", "map", "guess"))
+    assert all(f"agent.{part}.*" in out for part in ("position_encoder", "history_mapper", "goal_head"))
     assert load_run("run").navigator.agent.config.structured
     assert main(["export", "run", "--out", "again"]) == 0
     written = torch.load("again", weights_only=True)
@@ -186,7 +186,7 @@ def test_other_files_are_refused(capsys: Capture) -> None:
     assert "best: not a" in refusal(capsys, *IMPORT)
     original_checkpoints.save(original_checkpoints.fine_tuned(), Path("best"))
     assert "give the number of heads" in refusal(capsys, *IMPORT[:-2])
-    assert "made with a memory" in refusal(capsys, *IMPORT, "--reader", "unaided")
+    assert "include a reader" in refusal(capsys, *IMPORT, "--reader", "none")
 
 
 def test_weights_of_another_agent_are_refused_by_name(capsys: Capture) -> None:

@@ -31,7 +31,7 @@ def runs(toy_root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     """A small agent with a reader and one without, by the protocol that they live by on tours."""
     folder = tmp_path_factory.mktemp("runs")
     with_memory = drawn_run(folder / "reader", toy_root)
-    return {"tour": str(with_memory), "none": str(drawn_run(folder / "unaided", toy_root, has_memory=False))}
+    return {"tour": str(with_memory), "none": str(drawn_run(folder / "none", toy_root, has_memory=False))}
 
 
 @pytest.fixture

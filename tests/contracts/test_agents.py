@@ -93,8 +93,7 @@ def sights() -> list[Observation]:
 def choices(observations: Sequence[Observation]) -> list[Tensor]:
     """Some choice for each agent at each step: mostly candidates, here and there STOP; never a way back."""
     return [
-        (torch.arange(len(each)) + step) % (each.candidate_count + 1)
-        for step, each in enumerate(observations)
+        (torch.arange(len(each)) + step) % (each.num_candidates + 1) for step, each in enumerate(observations)
     ]
 
 
@@ -133,7 +132,7 @@ def assert_same(some: Decision, others: Decision) -> None:
     for mine, theirs in zip(scores(some), scores(others), strict=True):
         longest = max(mine.shape[1], theirs.shape[1])
         torch.testing.assert_close(*(widened(each, longest) for each in (mine, theirs)), atol=1e-5, rtol=0)
-    for one, other in ((some.value, others.value), (some.guess, others.guess)):
+    for one, other in ((some.value, others.value), (some.goal_logits, others.goal_logits)):
         assert (one is None) == (other is None)
         if one is not None:
             torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
@@ -141,7 +140,7 @@ def assert_same(some: Decision, others: Decision) -> None:
 
 def scores(decision: Decision) -> tuple[Tensor, Tensor]:
     """Those of candidates and STOP, and those of ways back; none of the latter for most agents."""
-    first = decision.logits.shape[1] if decision.routes is None else decision.routes.first
+    first = decision.logits.shape[1] if decision.routes is None else decision.routes.first_action
     return decision.logits[:, :first], decision.logits[:, first:]
 
 
@@ -151,8 +150,10 @@ def widened(logits: Tensor, width: int) -> Tensor:
 
 def rows_of(decision: Decision, rows: Sequence[int]) -> Decision:
     """The decisions of some agents."""
-    value, guess = (None if each is None else each[list(rows)] for each in (decision.value, decision.guess))
-    return Decision(decision.logits[list(rows)], value, decision.routes, guess=guess)
+    value, guess = (
+        None if each is None else each[list(rows)] for each in (decision.value, decision.goal_logits)
+    )
+    return Decision(decision.logits[list(rows)], value, decision.routes, goal_logits=guess)
 
 
 def test_the_same_seed_gives_the_same_decisions(case: tuple[str, int]) -> None:
@@ -164,13 +165,15 @@ def test_candidates_and_stop_are_scored_and_what_routes_lead_to(agent: Agent[Any
     for decision, observation in zip(lived(agent), sights(), strict=True):
         assert decision.logits.dtype == observation.features.dtype
         here, back = scores(decision)
-        assert here.shape[1] in (num_choices(observation), observation.kind.shape[1])
-        possible = torch.arange(here.shape[1]) <= observation.candidate_count[:, None]
+        assert here.shape[1] in (num_choices(observation), observation.token_type.shape[1])
+        possible = torch.arange(here.shape[1]) <= observation.num_candidates[:, None]
         if decision.routes is None:
             assert here.shape == (len(observation), num_choices(observation)) and not back.numel()
         else:
-            assert here.shape == observation.kind.shape and back.shape == decision.routes.viewpoint.shape
-            possible = torch.cat([possible, decision.routes.viewpoint >= 0], 1)
+            assert (
+                here.shape == observation.token_type.shape and back.shape == decision.routes.viewpoints.shape
+            )
+            possible = torch.cat([possible, decision.routes.viewpoints >= 0], 1)
         assert torch.equal(decision.logits.isfinite(), possible)
         assert (decision.logits[~possible] == -torch.inf).all()
 
@@ -180,7 +183,7 @@ def test_routes_lead_only_to_where_an_agent_decided_before(agent: Agent[Any]) ->
     for step, decision in enumerate(lived(agent)):
         if decision.routes is None:
             continue
-        for row, places in enumerate(decision.routes.viewpoint.tolist()):
+        for row, places in enumerate(decision.routes.viewpoints.tolist()):
             been = {int(each.viewpoint[row]) for each in seen[:step]}
             assert {place for place in places if place >= 0} <= been - {int(seen[step].viewpoint[row])}
 
@@ -226,7 +229,7 @@ def test_permuting_candidates_permutes_logits(agent: Agent[Any]) -> None:
 @pytest.mark.parametrize("row", range(4))
 def test_decisions_do_not_depend_on_who_else_is_in_the_batch(agent: Agent[Any], row: int) -> None:
     words, seen, chosen = random_words(), sights(), choices(sights())
-    alone = [each.only(torch.tensor([row])) for each in seen]
+    alone = [each.select(torch.tensor([row])) for each in seen]
     state = begun(agent, TokenBatch(words.ids[[row]], words.valid[[row]]), alone[0], [row])
     decisions = live(agent, state, alone, [choice[[row]] for choice in chosen])[1]
     for together, single in zip(lived(agent), decisions, strict=True):
@@ -241,21 +244,21 @@ def test_joined_batches_decide_as_they_would_apart(agent: Agent[Any]) -> None:
         TokenBatch(words.ids[first, :3], words.valid[first, :3]),
         TokenBatch(words.ids[second], words.valid[second]),
     ]
-    old = begun(agent, halves[0], seen[0].only(first), [0, 1])
-    old, _ = live(agent, old, [each.only(first) for each in seen[:2]], [each[first] for each in chosen[:2]])
-    new = begun(agent, halves[1], seen[2].only(second), [2, 3])
+    old = begun(agent, halves[0], seen[0].select(first), [0, 1])
+    old, _ = live(agent, old, [each.select(first) for each in seen[:2]], [each[first] for each in chosen[:2]])
+    new = begun(agent, halves[1], seen[2].select(second), [2, 3])
 
     here = seen[2]
-    both = agent.decide(old.joined(new), here)
+    both = agent.decide(old.concat(new), here)
     for state, rows in ((old, first), (new, second)):
-        assert_same(rows_of(both, rows.tolist()), agent.decide(state, here.only(rows)))
-    together = agent.advance(old.joined(new), here, chosen[2])
+        assert_same(rows_of(both, rows.tolist()), agent.decide(state, here.select(rows)))
+    together = agent.advance(old.concat(new), here, chosen[2])
     kept = torch.tensor([3, 0])
-    decision = agent.decide(together.only(kept), seen[1].only(kept))
+    decision = agent.decide(together.select(kept), seen[1].select(kept))
     for place, (state, row, within) in enumerate([(new, 3, 1), (old, 0, 0)]):
         at, index = torch.tensor([row]), torch.tensor([within])
-        apart = agent.advance(state.only(index), here.only(at), chosen[2][at])
-        assert_same(rows_of(decision, [place]), agent.decide(apart, seen[1].only(at)))
+        apart = agent.advance(state.select(index), here.select(at), chosen[2][at])
+        assert_same(rows_of(decision, [place]), agent.decide(apart, seen[1].select(at)))
 
 
 def test_advancing_leaves_the_state_before_as_it_was(agent: Agent[Any]) -> None:

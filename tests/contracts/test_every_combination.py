@@ -39,7 +39,7 @@ SIZES: dict[str, Any] = {
 }
 """What an agent or a reader has of these settings is set; everything else is as it comes."""
 STEPS, BATCH = 4, 2
-LEARNING = [name for name, kind in AGENTS.items() if not kind.scripted]
+LEARNING = [name for name, kind in AGENTS.items() if not kind.is_scripted]
 
 
 class Home(NamedTuple):
@@ -110,7 +110,7 @@ def navigator_of(home: Home, agent: str, reader: str) -> Navigator:
 def test_everybody_walks(home: Home, agent: str, reader: str, task: str) -> None:
     navigator, atlas = navigator_of(home, agent, reader).eval(), home.atlas
     pooling = getattr(navigator.reader.config, "pooling", "max")
-    bank = MemoryBank.of(atlas, pooling=pooling) if navigator.reader.uses_memory else None
+    bank = MemoryBank.from_atlas(atlas, pooling=pooling) if navigator.reader.uses_memory else None
     source, known = SingleBatch(atlas, episodes_of(home, task)), 0
     with torch.no_grad():
         for step in roll_out(

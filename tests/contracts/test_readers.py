@@ -19,7 +19,7 @@ from esceme.learning.memory_dropout import MemoryDropout, TrainingMemory
 from esceme.learning.rollouts import Demonstrations, forward_all, forward_stepwise, teacher_rollout
 from esceme.memory import READERS, MaskedMemory, Memory, MemoryBank, Reader
 from esceme.navigator import Navigator
-from esceme.observation import TOKENS, Observation
+from esceme.observation import TOKEN_FIELDS, Observation
 from esceme.rollout import roll_out
 from esceme.runs import load_run, navigator_config, save_run
 from esceme.trajectory import SingleBatch, teacher_by_step
@@ -58,11 +58,11 @@ def reader(request: pytest.FixtureRequest) -> Reader:
 def sight() -> Observation:
     """Someone at every place, who came from somewhere."""
     pose = ATLAS.begin(np.arange(len(ATLAS)), np.linspace(0, 6, len(ATLAS)))
-    return Observation.of(ATLAS, pose, past=PAST)
+    return Observation.from_atlas(ATLAS, pose, previous_viewpoints=PAST)
 
 
 def bank_of(reader: Reader, remembered: Sequence[int] = REMEMBERED) -> MemoryBank:
-    bank = MemoryBank.of(ATLAS, pooling=getattr(reader.config, "pooling", "max"))
+    bank = MemoryBank.from_atlas(ATLAS, pooling=reader.pooling)
     bank.remember_at(remembered)
     return bank
 
@@ -80,26 +80,29 @@ def near(some: Tensor, others: Tensor) -> None:
 
 @pytest.mark.parametrize("cut", [False, True])
 def test_tokens_stay_where_they_were_and_new_ones_cannot_be_chosen(reader: Reader, cut: bool) -> None:
-    observation = sight().choices() if cut else sight()
-    read, tokens = reader(observation, memory_of(reader)), observation.kind.shape[1]
-    for name in (each for each in TOKENS if each != "plain"):
+    observation = sight().without_context_views() if cut else sight()
+    read, tokens = reader(observation, memory_of(reader)), observation.token_type.shape[1]
+    for name in (each for each in TOKEN_FIELDS if each != "raw_features"):
         assert torch.equal(getattr(read, name)[:, :tokens], getattr(observation, name)), name
-    assert all(getattr(read, name).shape[:2] == read.kind.shape for name in (*TOKENS, "features"))
+    assert all(getattr(read, name).shape[:2] == read.token_type.shape for name in (*TOKEN_FIELDS, "features"))
     new = slice(tokens, None)
-    assert (read.kind[:, new] == CONTEXT).all() and (read.neighbour[:, new] == -1).all()
+    assert (read.token_type[:, new] == CONTEXT).all() and (read.neighbour[:, new] == -1).all()
     assert (read.view[:, new] == -1).all()
     assert num_choices(read) == num_choices(observation)
-    assert torch.equal(read.candidate_count, observation.candidate_count)
-    assert torch.equal((read.kind == STOP).sum(1), torch.ones(len(ATLAS), dtype=torch.int64))
+    assert torch.equal(read.num_candidates, observation.num_candidates)
+    assert torch.equal((read.token_type == STOP).sum(1), torch.ones(len(ATLAS), dtype=torch.int64))
     assert torch.equal(read.viewpoint, observation.viewpoint) and read.features.isfinite().all()
-    assert read.past is observation.past and read.dropout == observation.dropout
+    assert (
+        read.previous_viewpoints is observation.previous_viewpoints
+        and read.feature_dropout == observation.feature_dropout
+    )
 
 
 def test_who_reads_a_memory_sees_the_same_panorama(reader: Reader) -> None:
     observation = sight()
-    for seen in (observation, observation.choices()):
+    for seen in (observation, observation.without_context_views()):
         read = reader(seen, memory_of(reader))
-        for told in (Observation.panorama, Observation.faced, Observation.around):
+        for told in (Observation.panorama_features, Observation.facing_features, Observation.max_features):
             if reader.uses_memory:
                 assert torch.equal(told(read), told(observation))
             assert told(read).shape == told(observation).shape
@@ -107,10 +110,12 @@ def test_who_reads_a_memory_sees_the_same_panorama(reader: Reader) -> None:
 
 def test_choices_are_read_alike_among_all_views_and_alone(reader: Reader) -> None:
     memory, observation = memory_of(reader), sight()
-    whole, cut = (reader(each, memory).features for each in (observation, observation.choices()))
-    chosen = observation.kind[:, : num_choices(observation)] != CONTEXT
+    whole, cut = (
+        reader(each, memory).features for each in (observation, observation.without_context_views())
+    )
+    chosen = observation.token_type[:, : num_choices(observation)] != CONTEXT
     near(cut[:, : chosen.shape[1]][chosen], whole[:, : chosen.shape[1]][chosen])
-    more = reader(observation, memory).kind.shape[1] - observation.kind.shape[1]
+    more = reader(observation, memory).token_type.shape[1] - observation.token_type.shape[1]
     if more:
         near(cut[:, -more:], whole[:, -more:])
 
@@ -120,15 +125,15 @@ def test_some_agents_read_what_they_read_among_all(reader: Reader) -> None:
     together = reader(observation, memory)
     for rows in ([4, 0, 4], [8], list(range(9))[::-1]):
         some = torch.tensor(rows)
-        apart = reader(observation.only(some), memory)
-        near(apart.features, together.only(some).features)
-        assert torch.equal(apart.valid, together.only(some).valid)
+        apart = reader(observation.select(some), memory)
+        near(apart.features, together.select(some).features)
+        assert torch.equal(apart.valid, together.select(some).valid)
 
 
 def test_padding_changes_nothing(reader: Reader) -> None:
     memory, observation = memory_of(reader), sight()
     read, padded = reader(observation, memory), reader(with_padding(observation, 3), memory)
-    tokens = observation.kind.shape[1]
+    tokens = observation.token_type.shape[1]
     near(padded.features[:, :tokens], read.features[:, :tokens])
     near(padded.features[:, tokens + 3 :], read.features[:, tokens:])
     assert not padded.valid[:, tokens : tokens + 3].any()
@@ -138,7 +143,7 @@ def test_permuting_candidates_permutes_what_is_read_of_them(reader: Reader) -> N
     memory, observation = memory_of(reader), sight()
     order = random_order(observation)
     read, moved = reader(observation, memory), reader(reordered(observation, order), memory)
-    tokens, rows = observation.kind.shape[1], torch.arange(len(ATLAS))[:, None]
+    tokens, rows = observation.token_type.shape[1], torch.arange(len(ATLAS))[:, None]
     near(moved.features[:, :tokens], read.features[rows, order])
     near(moved.features[:, tokens:], read.features[:, tokens:])
 
@@ -242,5 +247,5 @@ def test_what_is_remembered_reaches_the_decision(reader: Reader, views: bool) ->
 
 def test_kinds_are_what_this_file_takes_them_for() -> None:
     observation = sight()
-    assert {CANDIDATE, STOP, CONTEXT} == set(observation.kind.unique().tolist())
+    assert {CANDIDATE, STOP, CONTEXT} == set(observation.token_type.unique().tolist())
     assert not observation.valid.all(), "there should be padding to look at"

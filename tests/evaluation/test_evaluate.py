@@ -374,7 +374,7 @@ def test_an_agent_without_a_reader_leaves_no_bank(dataset: ToyDataset, tmp_path:
     folders = [tmp_path / f"{batch}" for batch in (1, 8)]
     for batch, folder in zip((1, 8), folders, strict=True):
         result = evaluate(dataset.config("none", run=str(run), batch=batch), folder)
-        assert (result.facts["memory"], result.facts["reader"]) == ("none", "unaided")
+        assert (result.facts["memory"], result.facts["reader"]) == ("none", "none")
         assert not (folder / "bank.safetensors").exists()
     assert (folders[0] / "result.json").read_bytes() == (folders[1] / "result.json").read_bytes()
 

@@ -90,7 +90,7 @@ def test_cold_keeps_one_memory_for_the_whole_split(dataset: ToyDataset, evaluate
     context = dataset.context()
     scenes = sorted({episode.scene_id for episode in context.episodes})
     ordered = [each for scene in scenes for each in context.episodes if each.scene_id == scene]
-    bank = MemoryBank.of(context.atlas)
+    bank = MemoryBank.from_atlas(context.atlas)
     assert trajectories(evaluated().result) == one_after_the_other(context, ordered, bank)
     assert places(evaluated().bank) == places(bank)
 
@@ -118,7 +118,7 @@ def test_a_warm_life_goes_on_from_a_saved_bank(evaluated: Evaluate) -> None:
 def test_a_warm_life_keeps_scenes_of_the_bank_that_the_split_lacks(
     dataset: ToyDataset, evaluated: Evaluate, tmp_path: Path
 ) -> None:
-    bank = MemoryBank.of(dataset.context().atlas)
+    bank = MemoryBank.from_atlas(dataset.context().atlas)
     bank.remember("elsewhere", "hall", torch.ones(1, bank.width), ["door"])
     save_bank(bank, tmp_path / "other.safetensors")
     warm = evaluated("warm", bank=str(tmp_path / "other.safetensors"))
@@ -139,7 +139,7 @@ def test_episodic_equals_one_bank_per_episode_even_in_a_batch(
     context = dataset.context("episodic")
     alone: Trajectories = {}
     for episode in context.episodes:
-        alone |= one_after_the_other(context, [episode], MemoryBank.of(context.atlas))
+        alone |= one_after_the_other(context, [episode], MemoryBank.from_atlas(context.atlas))
     assert trajectories(evaluated("episodic", batch=slots).result) == alone
     assert trajectories(evaluated("cold").result) != alone
 
@@ -163,7 +163,7 @@ def test_masked_recalls_nothing_and_remembers_everything(dataset: ToyDataset, ev
         def recall_at(self, viewpoints: Tensor) -> Tensor:
             return torch.zeros(*viewpoints.shape, WIDTH)
 
-        def remember_seen(self, observation: Observation) -> None:
+        def remember_observation(self, observation: Observation) -> None:
             pass
 
     context, masked = dataset.context("masked"), evaluated("masked")
@@ -192,13 +192,13 @@ def test_a_tour_begins_with_nothing_and_keeps_what_it_meets(dataset: ToyDataset,
     expected: Trajectories = {}
     for tour in context.tours:
         episodes = [context.by_id[each] for each in tour.episode_ids]
-        expected |= one_after_the_other(context, episodes, MemoryBank.of(context.atlas))
+        expected |= one_after_the_other(context, episodes, MemoryBank.from_atlas(context.atlas))
     result = evaluated("tour", tours=dataset.tours, batch=8).result
     assert trajectories(result) == expected
     numbers = {each.id: each.visit for each in result.episodes}
     assert numbers == {each: n for tour in context.tours for n, each in enumerate(tour.episode_ids, 1)}
     # The same order of life without clearing would not give the same.
-    assert expected != one_after_the_other(context, context.episodes, MemoryBank.of(context.atlas))
+    assert expected != one_after_the_other(context, context.episodes, MemoryBank.from_atlas(context.atlas))
 
 
 def test_oracle_phases_are_remembered_and_not_walked(dataset: ToyDataset, evaluated: Evaluate) -> None:
@@ -233,7 +233,7 @@ def test_an_oracle_leads_to_the_goal_and_to_the_next_start(
     following: str | None, withheld: bool, phases: bool, expected: set[str]
 ) -> None:
     atlas = cottage()
-    bank = MemoryBank.of(atlas)
+    bank = MemoryBank.from_atlas(atlas)
     episode = replace(walk_of("pantry", "hall", "door", "garden"), goal_withheld=withheld)
     after = None if following is None else walk_of(following, "landing", name="1_0")
     lifetime = MemoryLifetime(

@@ -54,7 +54,7 @@ def steps(context: EvaluationContext, source: EpisodeSource, bank: MemoryBank) -
 def in_lanes(
     context: EvaluationContext, slots: int, done: dict[str, Trajectory] | None = None
 ) -> Iterator[RolloutStep]:
-    bank = MemoryBank.of(context.atlas)
+    bank = MemoryBank.from_atlas(context.atlas)
     lifetime = MemoryLifetime("cold", context.atlas, bank)
     return steps(
         context, Lanes(context.atlas, context.episodes, lifetime, num_slots=slots, finished=done), bank
@@ -66,7 +66,7 @@ def interleaved(
     batches: Sequence[Sequence[Episode]],
     done: Sequence[Sequence[Trajectory]] = (),
 ) -> Iterator[RolloutStep]:
-    bank = MemoryBank.of(context.atlas)
+    bank = MemoryBank.from_atlas(context.atlas)
     lifetime = MemoryLifetime("cold", context.atlas, bank)
     return steps(context, Interleaved(context.atlas, batches, lifetime, finished=done), bank)
 

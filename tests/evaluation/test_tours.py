@@ -98,7 +98,7 @@ def live_by_hand(
     """Live the tours with an agent that walks as it is told; the memory, and the walks."""
     atlas = cottage()
     navigator = blind_navigator() if protocol == "none" else small_navigator()
-    bank = None if protocol == "none" else MemoryBank.of(atlas)
+    bank = None if protocol == "none" else MemoryBank.from_atlas(atlas)
     places = tour_positions(TOURS, EPISODES_BY_HAND)
     lifetime = Watched(protocol, atlas, bank, tours=places, oracle_phases=oracle_phases)
 
@@ -157,7 +157,7 @@ def test_an_oracle_that_cannot_lead_to_the_next_start_is_an_error_of_the_tours()
 def unaided(dataset: ToyDataset, tmp_path_factory: pytest.TempPathFactory) -> ToyDataset:
     """The dataset with an agent that has no memory."""
     return dataset._replace(
-        run=drawn_run(tmp_path_factory.mktemp("unaided"), dataset.root, has_memory=False, seed=23)
+        run=drawn_run(tmp_path_factory.mktemp("none"), dataset.root, has_memory=False, seed=23)
     )
 
 

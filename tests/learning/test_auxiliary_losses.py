@@ -119,8 +119,8 @@ def goal_loss(step: RolloutStep) -> Tensor:
     """Negative log-likelihood of the grid point nearest to the goal, on a 5 x 5 grid around the start."""
     total = torch.zeros(())
     points = torch.tensor([(x, y) for x in range(-12, 13, 6) for y in range(-12, 13, 6)])
-    assert step.decision.guess is not None
-    for walk, guess in zip(step.trajectories, step.decision.guess, strict=True):
+    assert step.decision.goal_logits is not None
+    for walk, guess in zip(step.trajectories, step.decision.goal_logits, strict=True):
         start, goal = (
             torch.from_numpy(ATLAS.positions[ATLAS.locate(walk.episode.scene_id, [name])[0]][:2])
             for name in (walk.episode.start, walk.episode.goal)
@@ -223,9 +223,9 @@ def test_oracle_prefers_backtracking_where_it_helps() -> None:
     for step in sampled_steps(navigator):
         assert step.decision.routes is not None
         actions = oracle(step.decision, step.observation, step.trajectories)
-        num_backtracks += int((actions >= step.decision.routes.first).sum())
+        num_backtracks += int((actions >= step.decision.routes.first_action).sum())
     assert num_backtracks > 0
-    assert any((step.actions >= step.decision.routes.first).any() for step in sampled_steps(navigator))  # type: ignore[union-attr]
+    assert any((step.actions >= step.decision.routes.first_action).any() for step in sampled_steps(navigator))  # type: ignore[union-attr]
 
 
 def test_oracle_without_backtracking_ignores_steps_off_the_path() -> None:
@@ -267,11 +267,11 @@ def test_bootstrap_after_a_backtrack_is_the_value_of_the_next_step(max_steps: in
         actions = sample(decision, observation, trajectories)
         assert decision.routes is not None
         for row, walk in enumerate(trajectories):
-            back = (decision.routes.viewpoint[row] >= 0).nonzero().flatten().tolist()
+            back = (decision.routes.viewpoints[row] >= 0).nonzero().flatten().tolist()
             if walk.num_decisions < max_steps - 1:
-                actions[row] = row % int(observation.candidate_count[row])  # continue
+                actions[row] = row % int(observation.num_candidates[row])  # continue
             elif walk.num_decisions == max_steps - 1 and back:
-                actions[row] = decision.routes.first + back[0]
+                actions[row] = decision.routes.first_action + back[0]
                 num_backtracks += 1
         return actions
 
@@ -296,14 +296,18 @@ def test_stepwise_forward_repeats_a_dagger_rollout_with_backtracks() -> None:
         recorded.append(decision.logits)
         actions = sample(decision, observation, trajectories)
         assert decision.routes is not None
-        num_backtracks += int((actions >= decision.routes.first).sum())
+        num_backtracks += int((actions >= decision.routes.first_action).sum())
         return actions
 
     demonstrations = dagger_rollout(
         navigator, ATLAS, WALKS, None, shortest_path_teacher(ATLAS), choose, encode=encode, max_steps=LIMIT
     )
     again = forward_stepwise(navigator.eval(), ATLAS, demonstrations, None, encode=encode)
-    assert num_backtracks > 3 and again.aside is not None and again.aside.shape == again.logits.shape[:1]
+    assert (
+        num_backtracks > 3
+        and again.auxiliary_loss is not None
+        and again.auxiliary_loss.shape == again.logits.shape[:1]
+    )
     for row, logits in enumerate(logits for step in recorded for logits in step):
         torch.testing.assert_close(again.logits[row, : len(logits)], logits, atol=1e-5, rtol=1e-5)
 
@@ -317,7 +321,10 @@ def test_every_module_gets_gradients_by_every_method(method: str) -> None:
         for name, parameter in trainer.navigator.named_parameters()
         if parameter.grad is not None and parameter.grad.any()
     }
-    for part in ("positions.", "guess.", "map.", "history.picture.", "sight.picture.", "action."):
+    for part in (
+        *("position_encoder.", "goal_head.", "history_mapper."),
+        *("history.picture.", "sight.picture.", "action."),
+    ):
         assert any(name.startswith(f"agent.{part}") for name in trained), part
     assert any(name.startswith("reader.") for name in trained)
     assert any(name.startswith("agent.critic.") for name in trained) == (method == "imitation+a2c")
@@ -329,7 +336,7 @@ def test_backtracks_do_not_change_what_is_remembered() -> None:
         trainer.training_step(iteration)
     assert trainer.memory is not None
     viewpoints = trainer.memory.bank.visited.nonzero().flatten()
-    expected = MemoryBank.of(ATLAS)
+    expected = MemoryBank.from_atlas(ATLAS)
     expected.remember_at(viewpoints.tolist())
     assert len(viewpoints) > 5
     assert torch.equal(trainer.memory.recall_at(viewpoints), expected.recall_at(viewpoints))

@@ -49,7 +49,7 @@ def training_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("hamt", "imitation+a2c", "sampled", "candidate-enhancing"),
         ("hamt", "imitation", "sampled", "graph-encoding"),
         ("hamt", "imitation+a2c", "as-released", "both"),
-        ("hamt", "imitation+a2c", "as-released", "unaided"),
+        ("hamt", "imitation+a2c", "as-released", "none"),
         ("tdstp", "dagger", "forgetting", "both"),
         ("tdstp", "imitation+a2c", "sampled", "candidate-enhancing"),
     ],

@@ -192,7 +192,7 @@ def rewarded_by_hand(navigator: Navigator) -> tuple[Tensor, int]:
         (again,) = (source := SingleBatch(ATLAS, [episode])).trajectories
         reward, rewards = PathReward(ATLAS, source.trajectories), []
         for number, step in enumerate(steps):
-            again.stopped = int(step.actions) == int(step.observation.candidate_count)
+            again.stopped = int(step.actions) == int(step.observation.num_candidates)
             again.poses = walk.poses[: number + 2]
             rewards.append(float(reward.step([again])[0]))
         for step, worth in zip(reversed(steps), reversed(rewards), strict=True):

@@ -51,12 +51,12 @@ def kept(memory: TrainingMemory) -> set[int]:
 
 
 def at(*places: int) -> Observation:
-    return Observation.of(ATLAS, Pose(np.array(places), np.full(len(places), 12)))
+    return Observation.from_atlas(ATLAS, Pose(np.array(places), np.full(len(places), 12)))
 
 
 def whole() -> Tensor:
     """What is to be remembered of every place."""
-    bank = MemoryBank.of(ATLAS)
+    bank = MemoryBank.from_atlas(ATLAS)
     bank.remember_all()
     return bank.recall_at(torch.tensor(EVERYWHERE))
 
@@ -72,12 +72,12 @@ def test_what_is_remembered_during_a_rollout_is_shown_from_then_on(mode: str) ->
     begin(memory)
     begin(memory)  # by now all but the first way show nothing
     assert shown(memory, COTTAGE) == (set(COTTAGE) if mode == "as-released" else set())
-    memory.remember_seen(at(COTTAGE[2], COTTAGE[4]))
+    memory.remember_observation(at(COTTAGE[2], COTTAGE[4]))
     memory.remember_at([COTTAGE[5]])
     assert shown(memory, COTTAGE) >= {COTTAGE[2], COTTAGE[4], COTTAGE[5]}
     if mode != "as-released":
         assert shown(memory, COTTAGE) == {COTTAGE[2], COTTAGE[4], COTTAGE[5]}
-    memory.remember_seen(at(COTTAGE[2]))  # coming by again changes nothing
+    memory.remember_observation(at(COTTAGE[2]))  # coming by again changes nothing
     assert torch.equal(
         memory.recall_at(torch.tensor([COTTAGE[2], COTTAGE[5]])), whole()[[COTTAGE[2], COTTAGE[5]]]
     )
@@ -87,7 +87,7 @@ def test_what_is_remembered_during_a_rollout_is_shown_from_then_on(mode: str) ->
 def test_nowhere_and_places_nobody_has_been_to_are_zeros(mode: str) -> None:
     memory = memory_of(mode, full_probability=1.0, empty_probability=0.0, forget_probability=0.0)
     begin(memory)
-    memory.remember_seen(at(3))
+    memory.remember_observation(at(3))
     recalled = memory.recall_at(torch.tensor([[-1, 3, 4], [3, -1, -1]]))
     assert recalled.any(-1).tolist() == [[False, True, False], [True, False, False]]
     assert torch.equal(recalled[0, 1], whole()[3])
@@ -120,7 +120,7 @@ def test_a_resumed_memory_goes_on_as_the_one_that_was_kept(mode: str) -> None:
     for seed in range(4):
         for each in (memory, resumed):
             begin(each, IN_COTTAGE, IN_SHED, seed=seed)
-            each.remember_seen(at(COTTAGE[seed]))
+            each.remember_observation(at(COTTAGE[seed]))
         everywhere = torch.tensor(EVERYWHERE)
         assert torch.equal(memory.recall_at(everywhere), resumed.recall_at(everywhere))
         assert str(memory.state_dict()) == str(resumed.state_dict())
@@ -129,9 +129,9 @@ def test_a_resumed_memory_goes_on_as_the_one_that_was_kept(mode: str) -> None:
 def test_a_state_does_not_change_when_more_is_remembered() -> None:
     memory = memory_of("as-released")
     begin(memory)
-    memory.remember_seen(at(0))
+    memory.remember_observation(at(0))
     state = memory.state_dict()
-    memory.remember_seen(at(1))
+    memory.remember_observation(at(1))
     begin(memory)
     assert state["visited"].tolist() == [0]
 
@@ -146,7 +146,7 @@ def test_as_released_nothing_is_ever_forgotten() -> None:
     lived: set[int] = set()
     for seed, place in enumerate([*COTTAGE, *SHED] * 3):
         begin(memory, IN_COTTAGE, IN_SHED, seed=seed)
-        memory.remember_seen(at(place))
+        memory.remember_observation(at(place))
         lived.add(place)
         assert shown(memory) == kept(memory) == lived
     assert lived == set(EVERYWHERE)
@@ -159,7 +159,7 @@ def test_reset_forgets_a_scene_after_so_many_episodes_in_it() -> None:
     assert kept(memory) == set(EVERYWHERE)  # four episodes are being lived in the cottage, none is too many
     begin(memory, IN_COTTAGE, IN_SHED)
     assert kept(memory) == set(SHED)
-    memory.remember_seen(at(COTTAGE[1]))
+    memory.remember_observation(at(COTTAGE[1]))
     begin(memory, IN_COTTAGE, IN_COTTAGE, IN_COTTAGE)  # the count began anew: one so far
     assert shown(memory) == {COTTAGE[1], *SHED}
     begin(memory, IN_COTTAGE, IN_SHED)
@@ -273,8 +273,8 @@ def test_a_memory_that_foresees_gives_what_one_that_walks_would(mode: str) -> No
             expected = walking.recall_at(everywhere[:2])
             assert torch.equal(all_at_once[step], expected)
             assert torch.equal(going.recall_at(everywhere[:2]), expected)
-            walking.remember_seen(at(*standing))
-            going.remember_seen(at(*standing))
+            walking.remember_observation(at(*standing))
+            going.remember_observation(at(*standing))
         assert kept(walking) == kept(at_once) == kept(by_step)
         assert shown(walking) == shown(at_once) == shown(by_step)
 
@@ -284,7 +284,7 @@ def test_a_memory_that_foresees_gives_what_one_that_walks_would(mode: str) -> No
 
 def known(memory: TrainingMemory | TimeIndexedMemory, *standing: int) -> list[set[int]]:
     """The places that each agent knows of its scene, and what it knows of them is what is recalled."""
-    around = memory.surroundings(torch.tensor(standing))
+    around = memory.scene_subgraph(torch.tensor(standing))
     assert torch.equal(around.features, whole()[around.viewpoints])
     return [set(around.viewpoints[row].tolist()) for row in around.known]
 
@@ -297,7 +297,7 @@ def test_surroundings_are_the_places_that_are_shown(mode: str) -> None:
         for _ in range(2):
             expected = [shown(memory) & set(scene) for scene in (COTTAGE, SHED)]
             assert known(memory, COTTAGE[0], SHED[0]) == expected
-            memory.remember_seen(at(COTTAGE[2], SHED[1]))
+            memory.remember_observation(at(COTTAGE[2], SHED[1]))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -324,8 +324,8 @@ def test_foreseen_surroundings_are_those_of_walking(mode: str) -> None:
         for step, standing in enumerate(steps):
             expected = known(walking, *standing)
             assert found[2 * step : 2 * step + 2] == expected == known(going, *standing)
-            walking.remember_seen(at(*standing))
-            going.remember_seen(at(*standing))
+            walking.remember_observation(at(*standing))
+            going.remember_observation(at(*standing))
 
 
 # -- settings ----------------------------------------------------------------------------------------------

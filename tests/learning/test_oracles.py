@@ -40,13 +40,15 @@ class Situation:
         padding: int = 2,
     ) -> None:
         self.atlas, self.trajectory = atlas, Trajectory(episode, [(self.at(viewpoint, episode, atlas), 12)])
-        self.observation = Observation.of(atlas, Pose(np.array([self.trajectory.viewpoint]), np.array([12])))
-        width = self.observation.kind.shape[1]
+        self.observation = Observation.from_atlas(
+            atlas, Pose(np.array([self.trajectory.viewpoint]), np.array([12]))
+        )
+        width = self.observation.token_type.shape[1]
         viewpoints = [-1] * padding + [self.at(name, episode, atlas) for name in visited]
         back = torch.tensor([viewpoints], dtype=torch.int64).view(1, -1)
         none = torch.zeros_like(back)
         routes = BacktrackRoutes(width, back, none, none, none[..., None].expand(-1, -1, len(viewpoints)))
-        possible = torch.cat([torch.arange(width)[None] <= self.observation.candidate_count, back >= 0], 1)
+        possible = torch.cat([torch.arange(width)[None] <= self.observation.num_candidates, back >= 0], 1)
         self.decision = Decision(
             torch.zeros(1, width + len(viewpoints)).masked_fill(~possible, -torch.inf), routes=routes
         )
@@ -66,8 +68,8 @@ class Situation:
         """Return the destination of each choice."""
         destinations = choice_viewpoints(self.decision, self.observation)[0].tolist()
         names = ["" if viewpoint < 0 else self.atlas.name(viewpoint)[1] for viewpoint in destinations]
-        names[int(self.observation.candidate_count)] = STOP
-        first = self.observation.kind.shape[1]
+        names[int(self.observation.num_candidates)] = STOP
+        first = self.observation.token_type.shape[1]
         return [f"back to {name}" if at >= first and name else name for at, name in enumerate(names)]
 
     def best(self, oracle: Oracle) -> str | int:
@@ -119,7 +121,7 @@ def test_repeated_viewpoint_counts_by_its_last_position() -> None:
 
 def test_ties_prefer_the_first_backtrack() -> None:
     situation = Situation(PATH, "landing", ("hall", "door", "hall"))
-    back = situation.observation.kind.shape[1] + situation.padding
+    back = situation.observation.token_type.shape[1] + situation.padding
     candidate = situation.names().index("hall")
     for expected in (back, back + 2, candidate):
         assert ALONG_PATH(situation.decision, situation.observation, [situation.trajectory]).tolist() == [
@@ -149,9 +151,12 @@ def test_batch_gives_the_labels_of_single_agents(oracle: Oracle) -> None:
     starts = ("garden", "attic", "hall", "pantry")
     trajectories = [Situation(PATH, viewpoint).trajectory for viewpoint in starts]
     poses = np.array([trajectory.poses[-1] for trajectory in trajectories])
-    seen = Observation.of(ATLAS, Pose(*poses.T))
-    possible = torch.arange(seen.kind.shape[1]) <= seen.candidate_count[:, None]
-    for width in (seen.kind.shape[1], int(seen.candidate_count.max()) + 1):  # with and without other views
+    seen = Observation.from_atlas(ATLAS, Pose(*poses.T))
+    possible = torch.arange(seen.token_type.shape[1]) <= seen.num_candidates[:, None]
+    for width in (
+        seen.token_type.shape[1],
+        int(seen.num_candidates.max()) + 1,
+    ):  # with and without other views
         decision = Decision(torch.zeros(4, width).masked_fill(~possible[:, :width], -torch.inf))
         labels = oracle(decision, seen, trajectories)
         for row, viewpoint in enumerate(starts):

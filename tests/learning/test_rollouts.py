@@ -165,7 +165,7 @@ def test_gradients_of_both_ways_are_alike(fusing: bool) -> None:
 
 def test_an_agent_whose_history_is_recurrent_is_stepped() -> None:
     navigator = Navigator(StopAtOnce(), NoMemory())
-    assert not hasattr(navigator.agent, "decide_all")
+    assert not navigator.agent.supports_decide_all
     told = teacher_rollout(ATLAS, EPISODES, lambda walk: walk.viewpoint, max_steps=3)
     logits = forward_demonstrations(navigator, ATLAS, told, None, encode=encode).logits
     assert logits.argmax(1).tolist() == told.labels.tolist()
@@ -207,7 +207,9 @@ def test_poses_are_those_of_the_loop() -> None:
         np.concatenate([step.observation.viewpoint for step in steps]).tolist()
         == told.pose.viewpoint.tolist()
     )
-    assert np.concatenate([step.observation.facing for step in steps]).tolist() == told.pose.view.tolist()
+    assert (
+        np.concatenate([step.observation.facing_view for step in steps]).tolist() == told.pose.view.tolist()
+    )
 
 
 def test_a_teacher_leads_no_farther_than_the_limit() -> None:
@@ -417,7 +419,7 @@ def test_episodes_of_one_scene_share_a_memory_within_a_rollout() -> None:
     memory.begin_rollout(episodes, np.random.default_rng(0))
     told = teacher_rollout(ATLAS, episodes, teacher_by_step(ATLAS), max_steps=5)
     foreseen = memory.remember_trajectories(torch.from_numpy(told.pose.viewpoint), told.step_index.step)
-    observation = Observation.of(ATLAS, told.pose)
+    observation = Observation.from_atlas(ATLAS, told.pose)
     found = [
         set(names(row[known].tolist()))
         for row, known in zip(

@@ -101,7 +101,7 @@ def test_the_memory_learns_nothing_and_is_what_was_seen() -> None:
     trainer.training_step(0)
     assert trainer.memory is not None
     places = trainer.memory.bank.visited.nonzero().flatten()
-    seen = MemoryBank.of(ATLAS)
+    seen = MemoryBank.from_atlas(ATLAS)
     seen.remember_at(places.tolist())
     recalled = trainer.memory.recall_at(places)
     assert len(places) > 4 and not recalled.requires_grad

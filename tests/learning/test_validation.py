@@ -107,7 +107,7 @@ def test_training_goes_on_the_same_whether_it_was_validated_or_not(
 
 
 def test_an_agent_without_memory_is_validated_without(training_data: Path, tmp_path: Path) -> None:
-    plan = small_experiment(iterations=1, reader="unaided", memory="two-pass")
+    plan = small_experiment(iterations=1, reader="none", memory="two-pass")
     folder = train(plan, training_data, tmp_path)
     assert [line["kind"] for line in read_log(folder / "log.jsonl")] == ["train", "validation"]
 
@@ -227,7 +227,7 @@ def test_validation_scores_reverie_by_objects_as_evaluation_does(toy_root: Path,
             {"memory": "tour", "oracle_phases": True},
         ),
         ("candidate-enhancing", {"memory": "cold", "tours": "{}"}, {"memory": "cold"}),
-        ("unaided", {"memory": "tour"}, {"memory": "none"}),
+        ("none", {"memory": "tour"}, {"memory": "none"}),
     ],
     ids=["tour", "phases", "kept", "without"],
 )

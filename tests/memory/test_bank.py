@@ -37,7 +37,7 @@ EVERYWHERE = torch.arange(len(ATLAS))
 
 
 def sight(viewpoints: list[int]) -> Observation:
-    return Observation.of(ATLAS, ATLAS.begin(viewpoints, np.zeros(len(viewpoints))))
+    return Observation.from_atlas(ATLAS, ATLAS.begin(viewpoints, np.zeros(len(viewpoints))))
 
 
 def remember_by_name(bank: MemoryBank, index: int) -> None:
@@ -55,11 +55,13 @@ def by_name(bank: MemoryBank) -> Tensor:
 
 def test_a_remembered_vector_is_the_pooled_feature_bit_for_bit(toy_root: Path) -> None:
     atlas = Atlas.read(toy_root / "connectivity", features=toy_root / "features" / "toy.hdf5")
-    bank = MemoryBank.of(atlas)
+    bank = MemoryBank.from_atlas(atlas)
     at = np.arange(len(atlas))
-    observation = Observation.of(atlas, atlas.begin(at, np.zeros(len(at))))
-    dropped = torch.nn.functional.dropout(observation.plain, 0.4)
-    bank.remember_seen(observation.with_features(dropped))  # as in training: what is dropped is not kept
+    observation = Observation.from_atlas(atlas, atlas.begin(at, np.zeros(len(at))))
+    dropped = torch.nn.functional.dropout(observation.raw_features, 0.4)
+    bank.remember_observation(
+        observation.with_features(dropped)
+    )  # as in training: what is dropped is not kept
     for index, panorama in enumerate(atlas.panorama_features(at)):
         pooled = panorama[atlas.views[index, : atlas.degrees[index]]].max(0)
         assert np.array_equal(bank.recall_at(torch.tensor(index)).numpy(), pooled)
@@ -68,9 +70,12 @@ def test_a_remembered_vector_is_the_pooled_feature_bit_for_bit(toy_root: Path) -
 @pytest.mark.parametrize("pooling", ["max", "mean"])
 @given(batches=st.lists(st.lists(st.integers(0, len(ATLAS) - 1), min_size=1, max_size=4), max_size=4))
 def test_batches_and_names_write_and_read_the_same_memory(pooling: Pooling, batches: list[list[int]]) -> None:
-    batched, named = MemoryBank.of(ATLAS, pooling=pooling), MemoryBank.of(ATLAS, pooling=pooling)
+    batched, named = (
+        MemoryBank.from_atlas(ATLAS, pooling=pooling),
+        MemoryBank.from_atlas(ATLAS, pooling=pooling),
+    )
     for batch in batches:
-        batched.remember_seen(sight(batch))
+        batched.remember_observation(sight(batch))
         for index in batch:
             remember_by_name(named, index)
     for bank in (batched, named):
@@ -83,11 +88,11 @@ def test_batches_and_names_write_and_read_the_same_memory(pooling: Pooling, batc
 
 @given(st.lists(st.one_of(st.integers(0, len(ATLAS) - 1), st.sampled_from([*ATLAS.scenes, "all", "merge"]))))
 def test_integers_and_names_agree_after_any_life(life: list[int | str]) -> None:
-    bank, other = MemoryBank.of(ATLAS), MemoryBank.of(ATLAS)
-    other.remember_seen(sight([1, 4]))
+    bank, other = MemoryBank.from_atlas(ATLAS), MemoryBank.from_atlas(ATLAS)
+    other.remember_observation(sight([1, 4]))
     for turn, event in enumerate(life):
         if isinstance(event, int):
-            bank.remember_seen(sight([event])) if turn % 2 else remember_by_name(bank, event)
+            bank.remember_observation(sight([event])) if turn % 2 else remember_by_name(bank, event)
         elif event == "merge":
             bank.merge(other)
         else:
@@ -98,32 +103,32 @@ def test_integers_and_names_agree_after_any_life(life: list[int | str]) -> None:
 
 
 def test_nowhere_and_new_places_recall_as_zeros_in_any_shape() -> None:
-    bank = MemoryBank.of(ATLAS)
-    bank.remember_seen(sight([0]))
+    bank = MemoryBank.from_atlas(ATLAS)
+    bank.remember_observation(sight([0]))
     recalled = bank.recall_at(torch.tensor([[0, -1, 1], [5, 0, -1]]))
     assert recalled.shape == (2, 3, WIDTH)
     assert recalled.any(-1).tolist() == [[True, False, False], [False, True, False]]
 
 
 def test_a_full_memory_leaves_nowhere_empty() -> None:
-    bank = MemoryBank.of(ATLAS)
+    bank = MemoryBank.from_atlas(ATLAS)
     bank.remember_all()
     assert not bank.recall_at(torch.tensor([-1])).any()
 
 
 def test_remembering_everything_is_standing_everywhere() -> None:
-    oracle, walked = MemoryBank.of(ATLAS), MemoryBank.of(ATLAS)
+    oracle, walked = MemoryBank.from_atlas(ATLAS), MemoryBank.from_atlas(ATLAS)
     oracle.remember_all()
-    walked.remember_seen(sight(EVERYWHERE.tolist()))
+    walked.remember_observation(sight(EVERYWHERE.tolist()))
     assert oracle.visited.all()
     assert torch.equal(oracle.recall_at(EVERYWHERE), walked.recall_at(EVERYWHERE))
     assert oracle["house"].edges == set(EDGES["house"])
 
 
 def test_remembering_at_a_viewpoint_is_standing_there() -> None:
-    placed, walked = MemoryBank.of(ATLAS), MemoryBank.of(ATLAS)
+    placed, walked = MemoryBank.from_atlas(ATLAS), MemoryBank.from_atlas(ATLAS)
     placed.remember_at([4, 1, 4])
-    walked.remember_seen(sight([1, 4]))
+    walked.remember_observation(sight([1, 4]))
     assert torch.equal(placed.recall_at(EVERYWHERE), walked.recall_at(EVERYWHERE))
     assert placed["house"].neighbours_of("b") == walked["house"].neighbours_of("b") != ()
 
@@ -134,13 +139,13 @@ def test_a_memory_made_by_name_settles_in_an_atlas(tmp_path: Path) -> None:
         remember_by_name(bank, index)
     save_bank(bank, tmp_path / "bank")
     for each in (bank, load_bank(tmp_path / "bank")):
-        each.settle(ATLAS)
+        each.bind(ATLAS)
         assert each.visited.nonzero().flatten().tolist() == [0, 5]
         assert torch.equal(each.recall_at(EVERYWHERE), by_name(each))
 
 
 def test_scenes_that_the_atlas_lacks_are_kept_by_name() -> None:
-    bank = MemoryBank.of(ATLAS)
+    bank = MemoryBank.from_atlas(ATLAS)
     bank.remember("castle", "a", torch.ones(1, WIDTH), ["b"])
     assert bank.scenes == ("castle",) and not bank.visited.any()
     assert bank.recall("castle", ["a"]).tolist() == [[1.0] * WIDTH]
@@ -163,9 +168,9 @@ def test_asking_about_a_scene_does_not_make_it_one() -> None:
 def test_what_an_evaluation_remembered_in_an_atlas_can_be_trained_on() -> None:
     weight = torch.ones(WIDTH, requires_grad=True)
     with torch.inference_mode():
-        bank = MemoryBank.of(ATLAS)
-        bank.remember_seen(sight([0, 1]))
-    bank.remember_seen(sight([2]))
+        bank = MemoryBank.from_atlas(ATLAS)
+        bank.remember_observation(sight([0, 1]))
+    bank.remember_observation(sight([2]))
     (bank.recall_at(EVERYWHERE) * weight).sum().backward()
     assert weight.grad is not None and weight.grad.any()
 
@@ -180,33 +185,33 @@ def test_what_an_evaluation_remembered_in_an_atlas_can_be_trained_on() -> None:
 )
 def test_banks_of_other_features_are_not_merged_even_if_empty(other: MemoryBank) -> None:
     with pytest.raises(MemoryMismatch):
-        MemoryBank.of(ATLAS).merge(other)
+        MemoryBank.from_atlas(ATLAS).merge(other)
 
 
 def test_a_bank_does_not_settle_among_other_features() -> None:
     with pytest.raises(MemoryMismatch, match=r"width 6 from 'seen.hdf5', the atlas has width 5"):
-        MemoryBank(6, source="seen.hdf5").settle(ATLAS)
+        MemoryBank(6, source="seen.hdf5").bind(ATLAS)
     with pytest.raises(MemoryMismatch, match=r"from 'seen.hdf5', the atlas .* from 'other.hdf5'"):
-        MemoryBank.of(ATLAS).settle(small_atlas(source="other.hdf5"))
+        MemoryBank.from_atlas(ATLAS).bind(small_atlas(source="other.hdf5"))
 
 
 def test_the_folder_of_a_feature_file_does_not_matter() -> None:
-    bank = MemoryBank.of(ATLAS)
-    bank.settle(small_atlas(source="elsewhere/seen.hdf5"))
+    bank = MemoryBank.from_atlas(ATLAS)
+    bank.bind(small_atlas(source="elsewhere/seen.hdf5"))
     assert bank.source == "seen.hdf5"
 
 
 def test_integers_mean_nothing_before_settling() -> None:
-    with pytest.raises(MemoryMismatch, match=r"call settle\(atlas\) first"):
+    with pytest.raises(MemoryMismatch, match=r"call bind\(atlas\) first"):
         MemoryBank(WIDTH).recall_at(torch.tensor([0]))
     with pytest.raises(MemoryMismatch, match="no features to remember"):
-        MemoryBank.of(Atlas(ATLAS.graphs.values()))
+        MemoryBank.from_atlas(Atlas(ATLAS.graphs.values()))
 
 
 def test_a_masked_memory_is_written_but_not_read() -> None:
-    bank = MemoryBank.of(ATLAS)
+    bank = MemoryBank.from_atlas(ATLAS)
     masked = MaskedMemory(bank)
-    masked.remember_seen(sight([3]))
+    masked.remember_observation(sight([3]))
     assert bank.recall_at(torch.tensor([3])).any()
     assert masked.recall_at(torch.tensor([[3]])).tolist() == [[[0.0] * WIDTH]]
 
@@ -216,9 +221,9 @@ def test_a_masked_memory_is_written_but_not_read() -> None:
 
 @given(visited=st.sets(st.integers(0, 5)), standing=st.lists(st.integers(0, 5), min_size=1, max_size=4))
 def test_surroundings_are_what_names_know_of_the_scenes(visited: set[int], standing: list[int]) -> None:
-    bank = MemoryBank.of(ATLAS)
+    bank = MemoryBank.from_atlas(ATLAS)
     bank.remember_at(sorted(visited))
-    around = bank.surroundings(torch.tensor(standing))
+    around = bank.scene_subgraph(torch.tensor(standing))
     assert torch.equal(around.features, bank.recall_at(around.viewpoints))
     places = [ATLAS.name(each) for each in around.viewpoints.tolist()]
     scenes = {ATLAS.name(each)[0] for each in standing}
@@ -232,40 +237,40 @@ def test_surroundings_are_what_names_know_of_the_scenes(visited: set[int], stand
 
 
 def test_surroundings_follow_what_is_remembered_and_forgotten() -> None:
-    bank, here = MemoryBank.of(ATLAS), torch.tensor([0, 4])
-    assert bank.surroundings(here).known.shape == (2, 0) and bank.surroundings(here).edges.shape == (2, 0)
-    bank.remember_seen(sight([0, 1]))
-    assert bank.surroundings(here).known.tolist() == [[True, True], [False, False]]
-    bank.remember_seen(sight([4]))
-    assert bank.surroundings(here).known.tolist() == [[True, True, False], [False, False, True]]
+    bank, here = MemoryBank.from_atlas(ATLAS), torch.tensor([0, 4])
+    assert bank.scene_subgraph(here).known.shape == (2, 0) and bank.scene_subgraph(here).edges.shape == (2, 0)
+    bank.remember_observation(sight([0, 1]))
+    assert bank.scene_subgraph(here).known.tolist() == [[True, True], [False, False]]
+    bank.remember_observation(sight([4]))
+    assert bank.scene_subgraph(here).known.tolist() == [[True, True, False], [False, False, True]]
     bank.forget("house")
-    assert bank.surroundings(here).viewpoints.tolist() == [4]
-    assert bank.surroundings(torch.tensor([2])).known.shape == (1, 0)
+    assert bank.scene_subgraph(here).viewpoints.tolist() == [4]
+    assert bank.scene_subgraph(torch.tensor([2])).known.shape == (1, 0)
 
 
 def test_a_masked_memory_has_no_surroundings() -> None:
-    bank = MemoryBank.of(ATLAS)
+    bank = MemoryBank.from_atlas(ATLAS)
     bank.remember_all()
-    assert not MaskedMemory(bank).surroundings(EVERYWHERE).known.any()
-    assert bank.surroundings(EVERYWHERE).known.any()
+    assert not MaskedMemory(bank).scene_subgraph(EVERYWHERE).known.any()
+    assert bank.scene_subgraph(EVERYWHERE).known.any()
 
 
 def test_surroundings_need_an_atlas() -> None:
-    with pytest.raises(MemoryMismatch, match="settle"):
-        MemoryBank(WIDTH).surroundings(torch.tensor([0]))
+    with pytest.raises(MemoryMismatch, match="bind"):
+        MemoryBank(WIDTH).scene_subgraph(torch.tensor([0]))
 
 
 def test_parts_of_surroundings_are_found_by_viewpoint_and_by_edge() -> None:
     """House: a - b, a - c, b - d, c - d; all but c are remembered."""
-    bank = MemoryBank.of(ATLAS)
+    bank = MemoryBank.from_atlas(ATLAS)
     bank.remember_at([0, 1, 3])
-    around = bank.surroundings(torch.tensor([2, 2]))
+    around = bank.scene_subgraph(torch.tensor([2, 2]))
     assert around.viewpoints.tolist() == [0, 1, 3]
-    assert around.among(torch.tensor([[3, -1], [2, 0]])).tolist() == [
+    assert around.contains(torch.tensor([[3, -1], [2, 0]])).tolist() == [
         [False, False, True],
         [True, False, False],
     ]
     some = torch.tensor([[True, False, False], [False, True, False]])
-    assert around.beside(some).tolist() == [[False, True, False], [True, False, True]]
-    assert around.limited(some).known.tolist() == some.tolist()
-    assert around.limited(some[0]).known.tolist() == [some[0].tolist()] * 2
+    assert around.neighbours(some).tolist() == [[False, True, False], [True, False, True]]
+    assert around.restrict(some).known.tolist() == some.tolist()
+    assert around.restrict(some[0]).known.tolist() == [some[0].tolist()] * 2

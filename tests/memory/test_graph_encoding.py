@@ -13,9 +13,9 @@ from torch import Tensor
 
 from esceme.errors import ConfigError, MemoryMismatch
 from esceme.memory import (
-    Both,
-    BothConfig,
     CandidateEnhancing,
+    CombinedReader,
+    CombinedReaderConfig,
     GraphEncoding,
     GraphEncodingConfig,
     MaskedMemory,
@@ -56,11 +56,11 @@ def sight(atlas: Atlas, seed: int = 0) -> Observation:
     at = np.array([*generator.choice(17, 4, replace=False), *(17 + generator.choice(6, 2, replace=False))])
     past = np.where(at[:, None] < 17, generator.integers(17, size=(6, 3)), generator.integers(17, 23, (6, 3)))
     past[np.arange(3) >= np.array([3, 1, 0, 2, 3, 1])[:, None]] = -1
-    return Observation.of(atlas, atlas.begin(at, np.zeros(6)), past=past)
+    return Observation.from_atlas(atlas, atlas.begin(at, np.zeros(6)), previous_viewpoints=past)
 
 
 def remembering(atlas: Atlas, share: float = 0.6, seed: int = 0) -> MemoryBank:
-    bank = MemoryBank.of(atlas, pooling="mean")
+    bank = MemoryBank.from_atlas(atlas, pooling="mean")
     generator = np.random.default_rng([seed, 2])
     bank.remember_at(np.flatnonzero(generator.random(len(atlas)) < share).tolist())
     return bank
@@ -86,7 +86,7 @@ def dense(reader: GraphEncoding, memories: Tensor, edges: set[tuple[int, int]]) 
         tensor[i, j, 0] = tensor[j, i, 0] = 1
     for i in range(size):
         tensor[i, i, 1:] = memories[i]
-    first, second, third = reader.maps
+    first, second, third = reader.mlps
     encoded = torch.cat([first(tensor) * second(tensor), third(tensor)], -1)  # (n, n, D)
     divisor = {"none": 1, "viewpoints": max(1, size), "pairs": max(1, size**2)}[reader.config.divide_by]
     token = encoded.sum((0, 1)) / divisor
@@ -100,8 +100,11 @@ def outside(reader: GraphEncoding, atlas: Atlas, bank: MemoryBank, observation: 
     remembered = list(bank[scene].viewpoints)
     masked: set[str] = set()
     if "path" in config.window:
-        assert observation.past is not None
-        masked |= {standing, *(atlas.name(each)[1] for each in observation.past[0].tolist() if each >= 0)}
+        assert observation.previous_viewpoints is not None
+        masked |= {
+            standing,
+            *(atlas.name(each)[1] for each in observation.previous_viewpoints[0].tolist() if each >= 0),
+        }
     if "hops" in config.window:
         near = {standing}
         for _ in range(config.hops):
@@ -115,7 +118,7 @@ def by_formula(reader: GraphEncoding, atlas: Atlas, bank: MemoryBank, observatio
     """The token of every agent, (B, D), by names and from the scenes' own edges."""
     tokens = []
     for row in range(len(observation)):
-        alone = observation.only(torch.tensor([row]))
+        alone = observation.select(torch.tensor([row]))
         memory = bank[atlas.name(int(alone.viewpoint[0]))[0]]
         kept = outside(reader, atlas, bank, alone)
         number = {viewpoint: index for index, viewpoint in enumerate(kept)}
@@ -158,7 +161,7 @@ def test_at_paper_size_counting_gives_the_dense_sum_within_a_hundred_thousandth_
     for parameter in reader.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
     bank, atlas = paper_size(40)
-    around = bank.surroundings(torch.tensor([0]))
+    around = bank.scene_subgraph(torch.tensor([0]))
     one, other = around.edges
     tensor = torch.diag_embed(around.features.T).permute(1, 2, 0)  # (n, n, D)
     joined = torch.zeros(40, 40, 1)
@@ -175,7 +178,7 @@ def paper_size(places: int) -> tuple[MemoryBank, Atlas]:
     graph = building("large", places, generator)
     panoramas = {f"large_{name}": generator.normal(size=(36, 768)) for name in graph.viewpoints}
     atlas = Atlas([graph], ArrayFeatures.from_mapping(panoramas, source="noise"))
-    bank = MemoryBank.of(atlas, pooling="mean")
+    bank = MemoryBank.from_atlas(atlas, pooling="mean")
     bank.remember_all()
     return bank, atlas
 
@@ -187,11 +190,11 @@ def paper_size(places: int) -> tuple[MemoryBank, Atlas]:
 def test_an_empty_memory_gives_the_mark_alone(divide_by: str) -> None:
     atlas = town()
     observation, reader = sight(atlas), trained(divide_by=divide_by, bias=True)
-    for memory in (MemoryBank.of(atlas), MaskedMemory(remembering(atlas))):
+    for memory in (MemoryBank.from_atlas(atlas), MaskedMemory(remembering(atlas))):
         token = reader(observation, memory).features[:, -1]
         assert reader.mark is not None and torch.equal(token, reader.mark.expand(len(observation), -1))
     unmarked = trained(divide_by=divide_by, bias=True, mark=False)
-    token = unmarked(observation, MemoryBank.of(atlas)).features[:, -1]
+    token = unmarked(observation, MemoryBank.from_atlas(atlas)).features[:, -1]
     assert not token.any()
     token.sum().backward()
     assert all(each.grad is not None and not each.grad.any() for each in unmarked.parameters())
@@ -199,7 +202,7 @@ def test_an_empty_memory_gives_the_mark_alone(divide_by: str) -> None:
 
 def test_one_remembered_viewpoint_is_encoded_by_itself() -> None:
     atlas, reader = town(), trained(window="none", bias=True, mark=False)
-    bank = MemoryBank.of(atlas, pooling="mean")
+    bank = MemoryBank.from_atlas(atlas, pooling="mean")
     bank.remember_at([3])
     observation = sight(atlas)
     token = reader(observation, bank).features[:, -1]
@@ -211,8 +214,8 @@ def test_one_remembered_viewpoint_is_encoded_by_itself() -> None:
 
 def test_where_an_agent_stands_alone_is_remembered_nothing_is_left() -> None:
     atlas, reader = town(), trained(mark=False)
-    bank, observation = MemoryBank.of(atlas, pooling="mean"), sight(atlas).only(torch.tensor([0]))
-    bank.remember_seen(observation)
+    bank, observation = MemoryBank.from_atlas(atlas, pooling="mean"), sight(atlas).select(torch.tensor([0]))
+    bank.remember_observation(observation)
     assert not reader(observation, bank).features[:, -1].any()
     assert trained(mark=False, window="none")(observation, bank).features[:, -1].any()
 
@@ -224,9 +227,9 @@ def test_the_order_of_viewpoints_changes_nothing() -> None:
     atlas, reader = town(), trained()
     bank, observation = remembering(atlas), sight(atlas)
     visited = bank.visited.nonzero().flatten().tolist()
-    backwards = MemoryBank.of(atlas, pooling="mean")
+    backwards = MemoryBank.from_atlas(atlas, pooling="mean")
     backwards.remember_at(visited[::-1])
-    around = bank.surroundings(observation.viewpoint)
+    around = bank.scene_subgraph(observation.viewpoint)
     order = torch.randperm(len(around.viewpoints), generator=torch.Generator().manual_seed(0))
     shuffled = around._replace(
         viewpoints=around.viewpoints[order],
@@ -244,7 +247,7 @@ def test_other_agents_and_other_scenes_change_nothing() -> None:
     bank, observation = remembering(atlas), sight(atlas)
     together = reader(observation, bank).features[:, -1]
     for row in range(len(observation)):
-        alone = reader(observation.only(torch.tensor([row])), bank).features[0, -1]
+        alone = reader(observation.select(torch.tensor([row])), bank).features[0, -1]
         torch.testing.assert_close(alone, together[row], atol=1e-6, rtol=1e-5)
     before = reader(observation, bank).features[observation.viewpoint < 17, -1]
     bank.forget("small")
@@ -255,38 +258,47 @@ def test_other_agents_and_other_scenes_change_nothing() -> None:
 def test_each_viewpoint_goes_through_the_layers_once_for_the_whole_batch() -> None:
     """Five agents in a scene of seventeen places: not 5 x 17 x 17 entries, but 17, an edge and a gap."""
     atlas, reader, rows = town(), trained(window="none"), list[int]()
-    bank = MemoryBank.of(atlas, pooling="mean")
+    bank = MemoryBank.from_atlas(atlas, pooling="mean")
     bank.remember_all()
-    reader.maps[0].register_forward_hook(lambda module, given, out: rows.append(len(out)))
-    reader(Observation.of(atlas, atlas.begin(np.arange(5), np.zeros(5))), bank)
+    reader.mlps[0].register_forward_hook(lambda module, given, out: rows.append(len(out)))
+    reader(Observation.from_atlas(atlas, atlas.begin(np.arange(5), np.zeros(5))), bank)
     assert rows == [17 + 2]
 
 
 def test_everything_else_stays_as_it_was_seen() -> None:
     atlas, reader = town(), trained()
     bank, observation = remembering(atlas), sight(atlas)
-    for seen in (observation, observation.choices()):
-        read, tokens = reader(seen, bank), seen.kind.shape[1]
-        assert read.kind.shape[1] == tokens + 1
-        for name in ("features", "plain", "angles", "kind", "valid", "neighbour", "view", "positions"):
+    for seen in (observation, observation.without_context_views()):
+        read, tokens = reader(seen, bank), seen.token_type.shape[1]
+        assert read.token_type.shape[1] == tokens + 1
+        for name in (
+            "features",
+            "raw_features",
+            "angles",
+            "token_type",
+            "valid",
+            "neighbour",
+            "view",
+            "positions",
+        ):
             assert torch.equal(getattr(read, name)[:, :tokens], getattr(seen, name)), name
-        assert read.valid[:, -1].all() and torch.equal(read.candidate_count, seen.candidate_count)
+        assert read.valid[:, -1].all() and torch.equal(read.num_candidates, seen.num_candidates)
 
 
 def test_the_window_leaves_out_what_it_says() -> None:
     atlas = town()
-    bank, observation = MemoryBank.of(atlas, pooling="mean"), sight(atlas)
+    bank, observation = MemoryBank.from_atlas(atlas, pooling="mean"), sight(atlas)
     bank.remember_all()
-    around = bank.surroundings(observation.viewpoint)
-    masked = {window: trained(window=window).masked(observation, around) for window in WINDOWS}
+    around = bank.scene_subgraph(observation.viewpoint)
+    masked = {window: trained(window=window).in_window(observation, around) for window in WINDOWS}
     here = around.viewpoints == observation.viewpoint[:, None]
-    assert observation.past is not None and not masked["none"].any()
-    walked = (around.viewpoints == observation.past[:, :, None]).any(1)
+    assert observation.previous_viewpoints is not None and not masked["none"].any()
+    walked = (around.viewpoints == observation.previous_viewpoints[:, :, None]).any(1)
     candidates = (around.viewpoints == observation.neighbour[:, :, None]).any(1)
     assert torch.equal(masked["path"], here | walked)
     assert torch.equal(masked["hops"], here | candidates)
     assert torch.equal(masked["path+hops"], here | walked | candidates)
-    farther = trained(window="hops", hops=2).masked(observation, around)
+    farther = trained(window="hops", hops=2).in_window(observation, around)
     assert (farther & ~masked["hops"]).any() and not (masked["hops"] & ~farther).any()
 
 
@@ -296,24 +308,24 @@ def test_hops_go_through_what_is_remembered_alone() -> None:
     graph = SceneGraph.build("row", places, [("v0", "v1"), ("v1", "v2"), ("v2", "v3")])
     panoramas = {f"row_{name}": np.ones((36, WIDTH)) for name in places}
     atlas = Atlas([graph], ArrayFeatures.from_mapping(panoramas, source="noise"))
-    observation = Observation.of(atlas, atlas.begin([1], [0.0]))
-    bank, reader = MemoryBank.of(atlas), trained(window="hops", hops=2)
+    observation = Observation.from_atlas(atlas, atlas.begin([1], [0.0]))
+    bank, reader = MemoryBank.from_atlas(atlas), trained(window="hops", hops=2)
     bank.remember_at([3])
-    assert reader.masked(observation, bank.surroundings(observation.viewpoint)).tolist() == [[False]]
+    assert reader.in_window(observation, bank.scene_subgraph(observation.viewpoint)).tolist() == [[False]]
     bank.remember_at([2])
-    around = bank.surroundings(observation.viewpoint)
-    assert reader.masked(observation, around).tolist() == [[True, True]]
-    without = around.limited(torch.tensor([False, True]))  # v2 is remembered, but not shown
-    assert reader.masked(observation, without)[0, 1].tolist() is False
+    around = bank.scene_subgraph(observation.viewpoint)
+    assert reader.in_window(observation, around).tolist() == [[True, True]]
+    without = around.restrict(torch.tensor([False, True]))  # v2 is remembered, but not shown
+    assert reader.in_window(observation, without)[0, 1].tolist() is False
 
 
 def test_who_does_not_say_where_it_has_been_is_masked_where_it_stands_alone() -> None:
     atlas, reader = town(), trained()
-    bank = MemoryBank.of(atlas, pooling="mean")
+    bank = MemoryBank.from_atlas(atlas, pooling="mean")
     bank.remember_all()
-    observation = replace(sight(atlas), past=None)
-    around = bank.surroundings(observation.viewpoint)
-    assert reader.masked(observation, around).sum(1).tolist() == [1] * len(observation)
+    observation = replace(sight(atlas), previous_viewpoints=None)
+    around = bank.scene_subgraph(observation.viewpoint)
+    assert reader.in_window(observation, around).sum(1).tolist() == [1] * len(observation)
 
 
 def test_the_divisor_divides_the_sum() -> None:
@@ -323,8 +335,8 @@ def test_the_divisor_divides_the_sum() -> None:
         trained(divide_by=by, mark=False)(observation, bank).features[:, -1] for by in DIVISORS
     )
     reader = trained()
-    around = bank.surroundings(observation.viewpoint)
-    size = (around.known & ~reader.masked(observation, around)).sum(1, keepdim=True)
+    around = bank.scene_subgraph(observation.viewpoint)
+    size = (around.known & ~reader.in_window(observation, around)).sum(1, keepdim=True)
     assert int(size.min()) > 1
     torch.testing.assert_close(each * size, whole)
     torch.testing.assert_close(pairs * size**2, whole)
@@ -350,7 +362,7 @@ def test_the_mark_is_added_to_the_token() -> None:
 def test_edges_matter() -> None:
     atlas, reader = town(), trained()
     bank, observation = remembering(atlas), sight(atlas)
-    around = bank.surroundings(observation.viewpoint)
+    around = bank.scene_subgraph(observation.viewpoint)
     lonely = around._replace(edges=around.edges[:, :0])
     assert not torch.allclose(reader.encode(around)[0], reader.encode(lonely)[0])
 
@@ -361,15 +373,15 @@ def test_edges_matter() -> None:
 def test_weights_begin_small_and_the_paper_size_is_known() -> None:
     torch.manual_seed(0)
     reader = GraphEncoding(GraphEncodingConfig(bias=True))
-    assert [tuple(each.shape) for each in reader.maps[0].parameters()] == [
+    assert [tuple(each.shape) for each in reader.mlps[0].parameters()] == [
         (384, 769),
         (384,),
         (384, 384),
         (384,),
     ]
-    assert float(reader.maps[2][0].weight.detach().std()) == pytest.approx(0.02, rel=0.02)
+    assert float(reader.mlps[2][0].weight.detach().std()) == pytest.approx(0.02, rel=0.02)
     assert reader.mark is not None and float(reader.mark.detach().std()) == pytest.approx(0.02, rel=0.1)
-    assert not any(reader.maps[index][layer].bias.any() for index in range(3) for layer in (0, 2))
+    assert not any(reader.mlps[index][layer].bias.any() for index in range(3) for layer in (0, 2))
     assert sum(each.numel() for each in GraphEncoding().parameters()) == 3 * 384 * (769 + 384) + 768
     assert GraphEncoding(GraphEncodingConfig(width=5)).transform(torch.ones(2, 6)).shape == (2, 5)
 
@@ -400,14 +412,14 @@ def test_reading_without_a_memory_points_to_the_masked_one() -> None:
 def test_features_of_another_width_are_refused() -> None:
     atlas = town()
     bank, observation = remembering(atlas), sight(atlas)
-    with pytest.raises(MemoryMismatch, match="width 768, the observation has 10; make it with width=10"):
+    with pytest.raises(MemoryMismatch, match="width 768, the observation has 10; set the reader's width"):
         GraphEncoding()(observation, bank)
-    wider = observation.with_features(torch.zeros(*observation.kind.shape, 12))
-    with pytest.raises(MemoryMismatch, match="width 12, the memory holds 10"):
+    wider = observation.with_features(torch.zeros(*observation.token_type.shape, 12))
+    with pytest.raises(MemoryMismatch, match="width 12, the memory has 10"):
         GraphEncoding(GraphEncodingConfig(width=12))(wider, bank)
 
 
-@pytest.mark.parametrize("config", [GraphEncodingConfig, BothConfig])
+@pytest.mark.parametrize("config", [GraphEncodingConfig, CombinedReaderConfig])
 @pytest.mark.parametrize(
     ("option", "message"),
     [
@@ -431,7 +443,9 @@ def test_both_readers_do_what_each_does_alone() -> None:
     atlas = town()
     bank, observation = remembering(atlas), sight(atlas)
     torch.manual_seed(0)
-    both = Both(BothConfig(width=WIDTH, pooling="mean", hidden=6, initial_std=0.3, order="memory-feature"))
+    both = CombinedReader(
+        CombinedReaderConfig(width=WIDTH, pooling="mean", hidden=6, initial_std=0.3, order="memory-feature")
+    )
     enhancing, encoding = both.readers
     assert isinstance(enhancing, CandidateEnhancing) and isinstance(encoding, GraphEncoding)
     read = both(observation, bank).features
@@ -440,10 +454,12 @@ def test_both_readers_do_what_each_does_alone() -> None:
 
 
 def test_both_readers_share_a_pooling_and_keep_their_own_settings() -> None:
-    assert BothConfig().pooling == "max"
-    both = Both(BothConfig(width=WIDTH, pooling="mean", stop="zero", window="hops", hops=2))
+    assert CombinedReaderConfig().pooling == "max"
+    both = CombinedReader(
+        CombinedReaderConfig(width=WIDTH, pooling="mean", stop="zero", window="hops", hops=2)
+    )
     for reader in both.readers:
         assert (reader.config.pooling, reader.config.width) == ("mean", WIDTH)
     assert (both.readers[0].config.stop, both.readers[1].config.hops) == ("zero", 2)
     with pytest.raises(ConfigError, match="stop 'fuse': expected one of fused, zero"):
-        BothConfig(stop="fuse")
+        CombinedReaderConfig(stop="fuse")

@@ -48,15 +48,15 @@ def atlas() -> Atlas:
 @pytest.fixture
 def observation(atlas: Atlas) -> Observation:
     """Someone at every place; b and e lie in one view of a, so its panorama is longer than others."""
-    observation = Observation.of(atlas, atlas.begin(np.arange(len(atlas)), np.zeros(len(atlas))))
+    observation = Observation.from_atlas(atlas, atlas.begin(np.arange(len(atlas)), np.zeros(len(atlas))))
     assert not observation.valid.all(), "there should be padding to look at"
     return observation
 
 
 @pytest.fixture
 def bank(atlas: Atlas, observation: Observation) -> MemoryBank:
-    bank = MemoryBank.of(atlas)
-    bank.remember_seen(observation.only(torch.tensor([0, 3])))
+    bank = MemoryBank.from_atlas(atlas)
+    bank.remember_observation(observation.select(torch.tensor([0, 3])))
     return bank
 
 
@@ -71,7 +71,7 @@ def trained(seed: int = 0, **options: Any) -> CandidateEnhancing:
 
 def dropped(observation: Observation) -> Observation:
     torch.manual_seed(7)
-    return observation.with_features(functional.dropout(observation.plain, 0.4))
+    return observation.with_features(functional.dropout(observation.raw_features, 0.4))
 
 
 def by_formula(reader: CandidateEnhancing, observation: Observation, memory: MemoryBank) -> Tensor:
@@ -81,12 +81,12 @@ def by_formula(reader: CandidateEnhancing, observation: Observation, memory: Mem
         feature, remembered = observation.features[row, token], torch.zeros(WIDTH)
         if observation.is_candidate[row, token]:
             remembered = memory.recall_at(observation.neighbour[row, token])
-        elif observation.kind[row, token] == STOP:
+        elif observation.token_type[row, token] == STOP:
             assert not feature.any()
             if config.stop == "zero":
                 continue
         elif config.context == "itself":
-            remembered = observation.plain[row, token]
+            remembered = observation.raw_features[row, token]
         both = [feature, remembered] if config.order == "feature-memory" else [remembered, feature]
         fused[row, token] = reader.second(reader.norm(functional.relu(reader.first(torch.cat(both)))))
     return fused
@@ -111,9 +111,9 @@ def test_at_paper_size_the_folded_fusion_is_the_formula_within_a_millionth_of_it
     atlas = Atlas(
         [SceneGraph.build("house", PLACES, EDGES)], ArrayFeatures.from_mapping(features, source="noise")
     )
-    bank, reader = MemoryBank.of(atlas), CandidateEnhancing()
+    bank, reader = MemoryBank.from_atlas(atlas), CandidateEnhancing()
     bank.remember_at([0, 1])
-    observation = Observation.of(atlas, atlas.begin([1, 3], [0.0, 0.0]))
+    observation = Observation.from_atlas(atlas, atlas.begin([1, 3], [0.0, 0.0]))
     both = torch.cat([observation.features, reader.recall(observation, bank)], -1)
     literal = reader.second(reader.norm(functional.relu(reader.first(both)))) * observation.valid[..., None]
     fused = reader(observation, bank).features
@@ -139,7 +139,7 @@ def test_what_each_token_remembers(observation: Observation, bank: MemoryBank) -
     recalled = trained().recall(observation, bank)
     known = torch.isin(observation.neighbour, torch.tensor([0, 3]))
     assert torch.equal(recalled[known], bank.recall_at(observation.neighbour[known]))
-    assert torch.equal(recalled[observation.is_context], observation.plain[observation.is_context])
+    assert torch.equal(recalled[observation.is_context], observation.raw_features[observation.is_context])
     assert not recalled[~known & ~observation.is_context].any()
     assert known.any() and (observation.is_candidate & ~known).any()
     assert not trained(context="zero").recall(observation, bank)[~known].any()
@@ -166,7 +166,7 @@ def test_the_context_option_changes_context_views_only(observation: Observation,
 
 def test_the_stop_option_changes_stop_only(observation: Observation, bank: MemoryBank) -> None:
     fused, zero = (trained(stop=choice)(observation, bank).features for choice in ("fused", "zero"))
-    is_stop = observation.kind == STOP
+    is_stop = observation.token_type == STOP
     assert torch.equal((fused != zero).any(-1), is_stop)
     assert not zero[is_stop].any()
 
@@ -181,16 +181,16 @@ def test_padding_stays_zero_and_changes_nothing(observation: Observation, bank: 
     fused = trained()(observation, bank).features
     assert not fused[~observation.valid].any()
     for row in range(len(observation)):
-        alone = observation.only(torch.tensor([row]))
+        alone = observation.select(torch.tensor([row]))
         longest = int(alone.valid.sum())
         cut = replace(
             alone,
             **{
                 name: getattr(alone, name)[:, :longest]
-                for name in ("angles", "kind", "valid", "neighbour", "view")
+                for name in ("angles", "token_type", "valid", "neighbour", "view")
             },
             features=alone.features[:, :longest],
-            plain=alone.plain[:, :longest],
+            raw_features=alone.raw_features[:, :longest],
         )
         torch.testing.assert_close(
             trained()(cut, bank).features[0], fused[row, :longest], atol=1e-5, rtol=1e-5
@@ -199,7 +199,7 @@ def test_padding_stays_zero_and_changes_nothing(observation: Observation, bank: 
 
 def test_reading_changes_features_alone(observation: Observation, bank: MemoryBank) -> None:
     read = trained()(observation, bank)
-    assert read.plain is observation.plain and read.neighbour is observation.neighbour
+    assert read.raw_features is observation.raw_features and read.neighbour is observation.neighbour
     assert read.features.shape == observation.features.shape
 
 
@@ -208,7 +208,7 @@ def test_gradients_reach_every_weight_and_nothing_else(observation: Observation,
     before = bank.recall_at(torch.arange(len(PLACES)))
     reader(observation, bank).features.pow(2).sum().backward()
     assert all(weight.grad is not None and weight.grad.any() for weight in reader.parameters())
-    assert not before.requires_grad and not observation.plain.requires_grad
+    assert not before.requires_grad and not observation.raw_features.requires_grad
     assert torch.equal(bank.recall_at(torch.arange(len(PLACES))), before)
 
 
@@ -225,7 +225,7 @@ def test_a_masked_memory_reads_like_an_empty_one(
     atlas: Atlas, observation: Observation, bank: MemoryBank
 ) -> None:
     reader = trained()
-    empty, masked = reader(observation, MemoryBank.of(atlas)), reader(observation, MaskedMemory(bank))
+    empty, masked = reader(observation, MemoryBank.from_atlas(atlas)), reader(observation, MaskedMemory(bank))
     assert torch.equal(empty.features, masked.features)
     assert not torch.equal(reader(observation, bank).features, masked.features)
 
@@ -244,20 +244,26 @@ def test_an_unaided_agent_sees_what_is_there(observation: Observation) -> None:
 
 
 def test_who_is_blindfolded_sees_no_picture_anywhere(observation: Observation) -> None:
-    for seen in (observation, observation.choices()):
+    for seen in (observation, observation.without_context_views()):
         dark = NoVision()(seen)
-        told = (dark.features, dark.plain, dark.faced(), dark.panorama(), dark.around())
+        told = (
+            dark.features,
+            dark.raw_features,
+            dark.facing_features(),
+            dark.panorama_features(),
+            dark.max_features(),
+        )
         assert not any(bool(each.any()) for each in told)
         assert torch.equal(dark.angles, seen.angles)
 
 
 def test_every_reader_says_whether_it_uses_memory() -> None:
     assert {name: kind.uses_memory for name, kind in READERS.items()} == {
-        "unaided": False,
+        "none": False,
         "candidate-enhancing": True,
         "graph-encoding": True,
         "both": True,
-        "blindfolded": False,
+        "blind": False,
     }
     assert all(issubclass(kind, Reader) for kind in READERS.values())
 
@@ -268,10 +274,10 @@ def test_reading_without_a_memory_points_to_the_masked_one(observation: Observat
 
 
 def test_features_of_another_width_are_refused(observation: Observation, bank: MemoryBank) -> None:
-    with pytest.raises(MemoryMismatch, match="width 768, the observation has 24; make it with width=24"):
+    with pytest.raises(MemoryMismatch, match="width 768, the observation has 24; set the reader's width"):
         CandidateEnhancing()(observation, bank)
-    with pytest.raises(MemoryMismatch, match="width 24, the memory holds 3"):
-        trained().fuse(observation, torch.zeros(*observation.kind.shape, 3))
+    with pytest.raises(MemoryMismatch, match="width 24, the memory has 3"):
+        trained().fuse(observation, torch.zeros(*observation.token_type.shape, 3))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from esceme.errors import ConfigError, MemoryMismatch
-from esceme.memory import Pooling, Rows, SceneMemory, pool
+from esceme.memory import GrowingMatrix, Pooling, SceneMemory, pool
 
 WIDTH = 3
 NUMBERS = st.integers(-4, 4).map(float)
@@ -162,7 +162,7 @@ def test_memories_of_another_kind_are_not_merged(other: SceneMemory) -> None:
 @pytest.mark.parametrize("shape", [(2, WIDTH + 1), (WIDTH,), (0, WIDTH), (1, 2, WIDTH)])
 def test_views_of_another_shape_are_refused_and_nothing_is_kept(shape: tuple[int, ...]) -> None:
     memory = SceneMemory(WIDTH)
-    with pytest.raises(MemoryMismatch, match="viewpoint 'a': .* make it with the width of your features"):
+    with pytest.raises(MemoryMismatch, match="viewpoint 'a': .* with the width of your features"):
         memory.remember("a", torch.ones(shape), ["b"])
     assert len(memory) == 0 and "a" not in memory
 
@@ -174,7 +174,7 @@ def test_an_unknown_pooling_is_refused() -> None:
 
 @given(st.lists(st.integers(-3, 5), max_size=12))
 def test_rows_keep_their_vectors_while_others_come_and_go(changes: list[int]) -> None:
-    rows, held, stamp = Rows(2), {}, 0.0
+    rows, held, stamp = GrowingMatrix(2), {}, 0.0
     for change in changes:
         if change < 0:
             gone = list(held)[:-change]
@@ -192,7 +192,7 @@ def test_rows_keep_their_vectors_while_others_come_and_go(changes: list[int]) ->
 
 
 def test_freed_rows_are_used_before_the_matrix_grows() -> None:
-    rows = Rows(1)
+    rows = GrowingMatrix(1)
     rows.append(torch.ones(100, 1))
     size = len(rows.matrix)
     for _ in range(50):

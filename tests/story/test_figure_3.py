@@ -63,7 +63,7 @@ SECOND_STEPS = [
 @pytest.mark.parametrize("pooling", ["max", "mean"])
 def test_the_memory_grows_node_by_node_as_in_the_figure(pooling: Pooling) -> None:
     atlas = build(PLACES, WAYS)
-    bank = MemoryBank.of(atlas, pooling=pooling)
+    bank = MemoryBank.from_atlas(atlas, pooling=pooling)
     memory = Recalling(bank, atlas)
     reader = CandidateEnhancing(CandidateEnhancingConfig(width=bank.width, pooling=pooling))
     navigator = small_navigator(reader)
@@ -99,7 +99,7 @@ def test_the_memory_of_v1_integrates_its_four_neighbours() -> None:
     views = panorama[[each.view for each in candidates]]
     expected: dict[Pooling, np.ndarray] = {"max": views.max(0), "mean": views.mean(0)}
     for pooling, vector in expected.items():
-        bank = MemoryBank.of(atlas, pooling=pooling)
+        bank = MemoryBank.from_atlas(atlas, pooling=pooling)
         next(led(small_navigator(), atlas, [FIRST], bank))
         assert bank["Y"].viewpoints == {"V1"} and bank["Y"].edges == set()
         np.testing.assert_allclose(bank.recall("Y", ["V1"])[0].numpy(), vector, rtol=1e-6)
@@ -107,7 +107,7 @@ def test_the_memory_of_v1_integrates_its_four_neighbours() -> None:
 
 def test_every_scene_has_a_memory_of_its_own() -> None:
     atlas = build(PLACES, WAYS)
-    bank = MemoryBank.of(atlas)
+    bank = MemoryBank.from_atlas(atlas)
     list(led(small_navigator(), atlas, [FIRST], bank))
     memory = Recalling(bank, atlas)
     other = walk_of("V1", "V2", scene="Z", name="3_0")

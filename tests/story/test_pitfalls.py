@@ -18,7 +18,7 @@ from torch.nn import functional
 from esceme.agents import HAMT
 from esceme.agents.base import TokenBatch
 from esceme.agents.hamt import HamtState
-from esceme.agents.layers import Attention, FeedForward, Ragged, Tokens
+from esceme.agents.layers import Attention, FeedForward, PackedLayout, Tokens
 from esceme.checkpoints import navigator_from
 from esceme.evaluation.schedule import ReleasedOrder
 from esceme.memory import CandidateEnhancing, MemoryBank
@@ -48,7 +48,7 @@ ATLAS = cottage()
 def at(*names: str, scene: str = "cottage", facing: float = 0.0) -> Observation:
     """What agents see who stand at these places."""
     places = ATLAS.locate(scene, names)
-    return Observation.of(ATLAS, ATLAS.begin(places, np.full(len(names), facing)))
+    return Observation.from_atlas(ATLAS, ATLAS.begin(places, np.full(len(names), facing)))
 
 
 def hamt(navigator: Navigator) -> HAMT:
@@ -68,11 +68,11 @@ def literal_fusion(reader: CandidateEnhancing, first: Tensor, second: Tensor) ->
 
 def memories(observation: Observation, bank: MemoryBank) -> Tensor:
     """The memory vector of every token, by the table of spec C.4."""
-    vectors = torch.zeros_like(observation.plain)
+    vectors = torch.zeros_like(observation.raw_features)
     for row, token in observation.valid.nonzero().tolist():
-        if observation.kind[row, token] == CONTEXT:
-            vectors[row, token] = observation.plain[row, token]
-        elif observation.kind[row, token] == CANDIDATE:
+        if observation.token_type[row, token] == CONTEXT:
+            vectors[row, token] = observation.raw_features[row, token]
+        elif observation.token_type[row, token] == CANDIDATE:
             scene, name = ATLAS.name(int(observation.neighbour[row, token]))
             vectors[row, token] = bank.recall(scene, [name])[0]
     return vectors
@@ -82,7 +82,7 @@ def memories(observation: Observation, bank: MemoryBank) -> Tensor:
 
 
 def test_pitfall_1_read_then_act_then_write_then_move() -> None:
-    bank = MemoryBank.of(ATLAS)
+    bank = MemoryBank.from_atlas(ATLAS)
     memory = Recalling(bank, ATLAS)
     steps = led(small_navigator(), ATLAS, [walk_of("hall", "door")], memory)
     next(steps)
@@ -97,7 +97,7 @@ def test_pitfall_1_read_then_act_then_write_then_move() -> None:
 
 
 def test_pitfall_1_the_last_node_of_a_truncated_episode_is_not_stored() -> None:
-    bank = MemoryBank.of(ATLAS)
+    bank = MemoryBank.from_atlas(ATLAS)
     *_, last = led(small_navigator(), ATLAS, [walk_of("hall", "door", "garden")], bank, max_steps=2)
     (walk,) = last.finished
     assert not walk.stopped
@@ -111,7 +111,7 @@ def test_pitfall_1_the_last_node_of_a_truncated_episode_is_not_stored() -> None:
 
 @pytest.mark.parametrize("training", [False, True])
 def test_pitfall_2_raw_features_of_the_candidates_views_are_pooled(training: bool) -> None:
-    bank, mean = MemoryBank.of(ATLAS), MemoryBank.of(ATLAS, pooling="mean")
+    bank, mean = MemoryBank.from_atlas(ATLAS), MemoryBank.from_atlas(ATLAS, pooling="mean")
     navigator = small_navigator().train(training)
     for memory in (bank, mean):
         list(led(navigator, ATLAS, [walk_of("hall", "landing", "attic")], memory))
@@ -132,19 +132,19 @@ def test_pitfall_2_raw_features_of_the_candidates_views_are_pooled(training: boo
 
 def test_pitfall_3_in_training_a_context_view_is_fused_with_itself_undropped() -> None:
     navigator = small_navigator().train()
-    bank = MemoryBank.of(ATLAS)
-    bank.remember_seen(at("door", "pantry"))
+    bank = MemoryBank.from_atlas(ATLAS)
+    bank.remember_observation(at("door", "pantry"))
     observation = at("hall", "landing")
     torch.manual_seed(5)
-    seen = navigator.see(observation, bank)
+    seen = navigator.observe(observation, bank)
     torch.manual_seed(5)
-    dropped = functional.dropout(observation.plain, 0.4)
+    dropped = functional.dropout(observation.raw_features, 0.4)
     assert 0.3 < float((dropped == 0)[observation.view >= 0].float().mean()) < 0.5
     memory = memories(observation, bank)
     fused = literal_fusion(fusing(navigator), dropped, memory)
     valid = observation.valid
     torch.testing.assert_close(seen.features[valid], fused[valid], atol=1e-5, rtol=0)
-    assert torch.equal(memory[observation.is_context], observation.plain[observation.is_context])
+    assert torch.equal(memory[observation.is_context], observation.raw_features[observation.is_context])
     known = [ATLAS.name(each)[1] for each in observation.neighbour[memory.any(-1) & observation.is_candidate]]
     assert sorted(known) == ["door", "pantry"]
     # Neither zeros nor dropped features would do for views that lead nowhere.
@@ -154,9 +154,9 @@ def test_pitfall_3_in_training_a_context_view_is_fused_with_itself_undropped() -
 
 
 def test_pitfall_3_with_an_empty_memory_candidates_get_zeros_and_context_views_themselves() -> None:
-    navigator, bank, observation = small_navigator(), MemoryBank.of(ATLAS), at("hall", "attic")
+    navigator, bank, observation = small_navigator(), MemoryBank.from_atlas(ATLAS), at("hall", "attic")
     recalled = fusing(navigator).recall(observation, bank)
-    assert torch.equal(recalled[observation.is_context], observation.plain[observation.is_context])
+    assert torch.equal(recalled[observation.is_context], observation.raw_features[observation.is_context])
     assert not recalled[~observation.is_context].any()
 
 
@@ -164,15 +164,15 @@ def test_pitfall_3_with_an_empty_memory_candidates_get_zeros_and_context_views_t
 
 
 def test_pitfall_4_features_come_first_and_hamts_own_embedding_follows() -> None:
-    navigator, bank = small_navigator(), MemoryBank.of(ATLAS)
-    bank.remember_seen(at("door", "kitchen", "landing"))
+    navigator, bank = small_navigator(), MemoryBank.from_atlas(ATLAS)
+    bank.remember_observation(at("door", "kitchen", "landing"))
     observation = at("hall", "door", "attic")
     with torch.no_grad():
-        seen = navigator.see(observation, bank)
+        seen = navigator.observe(observation, bank)
         memory, valid = memories(observation, bank), observation.valid
-        right = literal_fusion(fusing(navigator), observation.plain, memory)
+        right = literal_fusion(fusing(navigator), observation.raw_features, memory)
         torch.testing.assert_close(seen.features[valid], right[valid], atol=1e-5, rtol=0)
-        swapped = literal_fusion(fusing(navigator), memory, observation.plain)
+        swapped = literal_fusion(fusing(navigator), memory, observation.raw_features)
         candidates = observation.is_candidate
         assert not torch.allclose(seen.features[candidates], swapped[candidates], atol=1e-2)
 
@@ -182,7 +182,7 @@ def test_pitfall_4_features_come_first_and_hamts_own_embedding_follows() -> None
             sight.picture.norm(sight.picture.linear(right))
             + sight.angle.norm(sight.angle.linear(observation.angles))
             + mark
-            + sight.kinds(observation.kind)
+            + sight.kinds(observation.token_type)
         )
         expected = sight.norm(embedded)
         torch.testing.assert_close(sight(seen, mark)[valid], expected[valid], atol=1e-5, rtol=0)
@@ -192,7 +192,7 @@ def test_pitfall_4_features_come_first_and_hamts_own_embedding_follows() -> None
 
 
 def test_pitfall_5_stop_is_nowhere_zero_after_fusion_and_the_same_everywhere() -> None:
-    navigator, bank = small_navigator(), MemoryBank.of(ATLAS)
+    navigator, bank = small_navigator(), MemoryBank.from_atlas(ATLAS)
     with torch.no_grad():  # a drawn network has no biases yet
         for module in navigator.modules():
             if isinstance(module, nn.Linear):
@@ -201,13 +201,15 @@ def test_pitfall_5_stop_is_nowhere_zero_after_fusion_and_the_same_everywhere() -
     places = list(ATLAS.graph("cottage").viewpoints)
     observation = at(*places, facing=1.0)
     with torch.no_grad():
-        seen = navigator.see(observation, bank)
+        seen = navigator.observe(observation, bank)
         agent = hamt(navigator)
         embedded = agent.sight(seen, agent.text.kinds.weight[1])
-    rows, stop = torch.arange(len(places)), observation.candidate_count
-    assert (observation.kind[rows, stop] == STOP).all() and int((observation.kind == STOP).sum()) == len(rows)
-    assert (observation.kind[rows, stop + 1] == CONTEXT).all()
-    assert not observation.plain[rows, stop].any() and not observation.angles[rows, stop].any()
+    rows, stop = torch.arange(len(places)), observation.num_candidates
+    assert (observation.token_type[rows, stop] == STOP).all() and int(
+        (observation.token_type == STOP).sum()
+    ) == len(rows)
+    assert (observation.token_type[rows, stop + 1] == CONTEXT).all()
+    assert not observation.raw_features[rows, stop].any() and not observation.angles[rows, stop].any()
     for tokens in (seen.features[rows, stop], embedded[rows, stop]):
         assert tokens[0].abs().max() > 1e-3
         torch.testing.assert_close(tokens, tokens[:1].expand_as(tokens), atol=1e-6, rtol=0)
@@ -224,7 +226,7 @@ def test_pitfall_5_choosing_the_number_of_candidates_is_stopping() -> None:
 
 
 def test_pitfall_6_one_memory_for_all_episodes_batches_and_modes() -> None:
-    navigator, bank = small_navigator(), MemoryBank.of(ATLAS)
+    navigator, bank = small_navigator(), MemoryBank.from_atlas(ATLAS)
     memory = Recalling(bank, ATLAS)
     list(led(navigator.train(), ATLAS, [walk_of("hall", "door")], memory))  # imitation
     list(led(navigator.eval(), ATLAS, [walk_of("kitchen", "pantry")], memory, choose=greedy, max_steps=1))
@@ -234,7 +236,7 @@ def test_pitfall_6_one_memory_for_all_episodes_batches_and_modes() -> None:
 
 
 def test_pitfall_6_reads_of_a_step_come_before_its_writes_and_slots_share_what_was_written() -> None:
-    bank = MemoryBank.of(ATLAS)
+    bank = MemoryBank.from_atlas(ATLAS)
     memory = Recalling(bank, ATLAS)
     together = [walk_of("hall", "door", name="0_0"), walk_of("pantry", "kitchen", name="1_0")]
     steps = led(small_navigator(), ATLAS, together, memory)
@@ -245,7 +247,7 @@ def test_pitfall_6_reads_of_a_step_come_before_its_writes_and_slots_share_what_w
 
 
 def test_pitfall_6_scenes_are_kept_apart() -> None:
-    bank = MemoryBank.of(ATLAS)
+    bank = MemoryBank.from_atlas(ATLAS)
     memory = Recalling(bank, ATLAS)
     list(led(small_navigator(), ATLAS, [walk_of("hall", "door", scene="shed")], memory))
     memory.found.clear()
@@ -259,7 +261,7 @@ def test_pitfall_6_scenes_are_kept_apart() -> None:
 def test_pitfall_7_headings_are_relative_to_the_snapped_view_and_elevations_absolute() -> None:
     exact = math.radians(40)  # faces view 13, 30°
     observation = at("hall", facing=exact)
-    assert observation.facing.tolist() == [13]
+    assert observation.facing_view.tolist() == [13]
     base = float(VIEW_HEADINGS[13])
     for token, candidate in enumerate(ATLAS.graph("cottage").candidates("hall")):
         expected = angle_feature(np.array([candidate.heading - base]), np.array([candidate.elevation]))[0]
@@ -275,12 +277,12 @@ def test_pitfall_7_headings_are_relative_to_the_snapped_view_and_elevations_abso
 
 def test_pitfall_7_after_a_move_the_agent_faces_the_candidates_view_row_included() -> None:
     steps = list(led(blind_navigator(), ATLAS, [walk_of("hall", "landing", "attic", heading=2.0)], None))
-    assert [int(step.observation.facing[0]) for step in steps] == [
+    assert [int(step.observation.facing_view[0]) for step in steps] == [
         16,
         30,
         17,
     ]  # south and up, then on the level
-    rows = [int(step.observation.facing[0]) // 12 for step in steps]
+    rows = [int(step.observation.facing_view[0]) // 12 for step in steps]
     assert rows == [1, 2, 1]
     # What is above stays above for who looks up.
     down = [each.viewpoint for each in ATLAS.graph("cottage").candidates("landing")].index("hall")
@@ -290,12 +292,12 @@ def test_pitfall_7_after_a_move_the_agent_faces_the_candidates_view_row_included
 def test_pitfall_7_candidates_that_share_a_view_stay_apart_and_the_view_is_removed_once() -> None:
     observation = at("hall", "garden")
     assert observation.valid.sum(1).tolist() == [38, 37]
-    assert observation.candidate_count.tolist() == [4, 1]
+    assert observation.num_candidates.tolist() == [4, 1]
     views = observation.view[0, :4].tolist()
     assert len(set(views)) == 3
     assert set(observation.view[0, observation.is_context[0]].tolist()) == set(range(36)) - set(views)
     padding = ~observation.valid
-    assert padding.tolist()[1][-1] and observation.kind[padding].eq(CONTEXT).all()
+    assert padding.tolist()[1][-1] and observation.token_type[padding].eq(CONTEXT).all()
     assert not observation.features[padding].any() and observation.neighbour[padding].eq(-1).all()
 
 
@@ -304,29 +306,29 @@ def test_pitfall_7_candidates_that_share_a_view_stay_apart_and_the_view_is_remov
 
 def test_pitfall_8_a_history_token_is_the_faced_view_the_chosen_angle_and_the_panorama() -> None:
     navigator = small_navigator()
-    agent, bank = hamt(navigator), MemoryBank.of(ATLAS)
+    agent, bank = hamt(navigator), MemoryBank.from_atlas(ATLAS)
     bank.remember_all()  # what is fused must not reach the history
     observation = at("hall", "attic", facing=2.0)
-    chosen = torch.tensor([1, int(observation.candidate_count[1])])  # a candidate, and STOP
+    chosen = torch.tensor([1, int(observation.num_candidates[1])])  # a candidate, and STOP
     words = TokenBatch(torch.tensor([[1, 5, 2], [1, 2, 0]]), torch.tensor([[True] * 3, [True, True, False]]))
     with torch.no_grad():
         state = navigator.begin(words, observation.viewpoint)
-        seen = navigator.see(observation, bank)
+        seen = navigator.observe(observation, bank)
         after = navigator.advance(state, seen, chosen)
         again = navigator.advance(after, seen, chosen)
     assert isinstance(state, HamtState) and isinstance(after, HamtState) and isinstance(again, HamtState)
-    assert [each.lived.tolist() for each in (state, after, again)] == [[1, 1], [2, 2], [3, 3]]
+    assert [each.history_length.tolist() for each in (state, after, again)] == [[1, 1], [2, 2], [3, 3]]
     assert torch.equal(again.history[:, :2], after.history[:, :2])  # raw tokens are fed again as they were
 
     history = agent.history
     panoramas = torch.from_numpy(ATLAS.panorama_features(observation.viewpoint.numpy()))
-    angles = torch.from_numpy(panorama_angles(observation.facing.numpy()))
-    faced = panoramas[torch.arange(2), observation.facing]
+    angles = torch.from_numpy(panorama_angles(observation.facing_view.numpy()))
+    faced = panoramas[torch.arange(2), observation.facing_view]
     towards = observation.angles[torch.arange(2), chosen]
     assert towards[0].any() and not towards[1].any()
     with torch.no_grad():
         around = history.panorama_picture(panoramas) + history.panorama_angle(angles)
-        tokens = Tokens.of(around, torch.ones(2, 36, dtype=torch.bool))
+        tokens = Tokens.pack(around, torch.ones(2, 36, dtype=torch.bool))
         for layer in history.panorama_layers:
             tokens = layer(tokens)
         mean = tokens.rows.view(2, 36, -1).mean(1)
@@ -367,7 +369,7 @@ def test_pitfall_12_a_published_file_walks_whatever_its_tables_hold() -> None:
     )
     assert hamt(navigator).history.steps.weight.shape == (50, sizes.hidden)
     assert report.ignored == report.initialised == ()
-    bank = MemoryBank.of(ATLAS)
+    bank = MemoryBank.from_atlas(ATLAS)
     back_and_forth = walk_of(*["hall", "door"] * 20)
     *_, last = led(navigator.eval(), ATLAS, [back_and_forth], bank, max_steps=60)
     assert last.finished[0].num_decisions == 40
@@ -383,8 +385,8 @@ def test_pitfall_14_leaving_keys_out_is_adding_minus_10000() -> None:
     valid = torch.arange(7) < torch.tensor([7, 3, 1])[:, None]
     asking, known = torch.randn(3, 5, 16), torch.randn(3, 7, 16)
     with torch.no_grad():
-        everything = Tokens.of(asking, torch.ones(3, 5, dtype=torch.bool))
-        ours = attention(everything, attention.know(Tokens.of(known, valid))).padded
+        everything = Tokens.pack(asking, torch.ones(3, 5, dtype=torch.bool))
+        ours = attention(everything, attention.project(Tokens.pack(known, valid))).padded
 
         def split(tensor: Tensor) -> Tensor:
             return tensor.view(*tensor.shape[:2], 4, 4).transpose(1, 2)
@@ -406,7 +408,7 @@ def test_pitfall_14_the_gelu_is_the_exact_one() -> None:
     rows = 3 * torch.randn(50, 16)
     inner = block.inner(rows)
     exact = inner * 0.5 * (1 + torch.erf(inner / math.sqrt(2)))
-    out = block(Tokens(rows, Ragged(torch.ones(1, 50, dtype=torch.bool)))).rows
+    out = block(Tokens(rows, PackedLayout(torch.ones(1, 50, dtype=torch.bool)))).rows
     torch.testing.assert_close(out, block.norm(rows + block.out(exact)), atol=1e-6, rtol=0)
     rough = block.norm(rows + block.out(functional.gelu(inner, approximate="tanh")))
     assert (out - rough).abs().max() > 1e-5
@@ -429,7 +431,7 @@ def test_pitfall_14_frozen_encoders_still_drop_in_training() -> None:
     observation = at("hall")
     for training in (True, False):
         navigator.train(training)
-        one, other = agent.read(words), agent.read(words)
+        one, other = agent.encode_text(words), agent.encode_text(words)
         assert not one.requires_grad
         assert torch.equal(one, other) is not training
         state = navigator.begin(words, observation.viewpoint)

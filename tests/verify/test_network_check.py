@@ -193,15 +193,15 @@ def test_a_td_stp_rollout_gives_the_same_outputs() -> None:
     chosen = [torch.tensor([step % 3, step]) for step in range(4)]
     words = TokenBatch(torch.randint(1, 210, (2, 7)), torch.arange(7) < torch.tensor([[7], [4]]))
     with torch.inference_mode():
-        ours = network_outputs(navigator_of(agent), given_by(words, seen, chosen, agent.points))
+        ours = network_outputs(navigator_of(agent), given_by(words, seen, chosen, agent.grid_points))
         state = agent.begin(words, seen[0].viewpoint)
         for step, (sight, choice) in enumerate(zip(seen, chosen, strict=True)):
             decision = agent.decide(state, sight)
             logits = ours[f"s{step}.act_logits"].roll(-(step + 1), 1)  # history last, as in our decisions
-            shut = decision.routes.viewpoint < 0
+            shut = decision.routes.viewpoints < 0
             assert not shut[:, 1:].any()  # no viewpoint is visited twice
             assert torch.allclose(decision.logits, logits, atol=1e-5)
-            assert torch.allclose(decision.guess, ours[f"s{step}.pos_logit"], atol=1e-5)
+            assert torch.allclose(decision.goal_logits, ours[f"s{step}.pos_logit"], atol=1e-5)
             assert torch.allclose(decision.value, ours[f"s{step}.critic"], atol=1e-5)
             state = agent.advance(decision.state, sight, choice)
             assert torch.allclose(state.history[:, -1], ours[f"s{step}.hist_step"], atol=1e-5)
@@ -216,20 +216,20 @@ def given_by(
 ) -> dict[str, Tensor]:
     """A rollout as a file of inputs, positions relative to the start."""
     rows = torch.arange(len(words.ids))
-    positions = [sight.positions[rows, sight.candidate_count] for sight in seen]
+    positions = [sight.positions[rows, sight.num_candidates] for sight in seen]
     given = {"txt_ids": words.ids, "txt_masks": words.valid, "global_pos": points.expand(len(rows), -1, -1)}
     for step, (each, choice) in enumerate(zip(seen, chosen, strict=True)):
         inputs = {
             "ob_img_feats": each.features,
             "ob_ang_feats": each.angles,
-            "ob_nav_types": each.kind,
+            "ob_nav_types": each.token_type,
             "ob_masks": each.valid,
             "ob_position": each.positions - positions[0][:, None],
             "position": positions[step] - positions[0],
             "hist_lens": torch.full_like(rows, step + 1),
-            "hist_img_feats": each.faced(),
-            "hist_ang_feats": each.angle_of(choice),
-            "hist_pano_img_feats": each.panorama(),
+            "hist_img_feats": each.facing_features(),
+            "hist_ang_feats": each.action_angles(choice),
+            "hist_pano_img_feats": each.panorama_features(),
             "hist_pano_ang_feats": each.panorama_angles(),
         }
         given |= {f"s{step}.{key}": value for key, value in inputs.items()}

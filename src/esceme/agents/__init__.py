@@ -2,7 +2,17 @@
 
 from typing import Any
 
-from esceme.agents.base import Agent, BacktrackRoutes, Decision, PrivilegedInfo, State, StepIndex, TokenBatch
+from esceme.agents.base import (
+    Agent,
+    BacktrackRoutes,
+    BaseAgentConfig,
+    Decision,
+    InputLimits,
+    PrivilegedInfo,
+    State,
+    StepIndex,
+    TokenBatch,
+)
 from esceme.agents.hamt import HAMT
 from esceme.agents.scripted import (
     RandomAgent,
@@ -35,8 +45,10 @@ __all__ = [
     "TDSTP",
     "Agent",
     "AgentConfig",
+    "BaseAgentConfig",
     "Decision",
     "HamtConfig",
+    "InputLimits",
     "PrivilegedInfo",
     "RandomAgent",
     "BacktrackRoutes",

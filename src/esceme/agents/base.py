@@ -1,6 +1,6 @@
-"""What an agent is: it begins with an instruction, decides from what it sees, and advances by what it chose.
+"""The agent contract: `begin` with an instruction, `decide` from an observation, `advance` by an action.
 
-Agents never import memory: what a memory adds is already in the observation when it reaches them.
+Agents never import memory. The observation that reaches them already holds what the reader recalled.
 """
 
 from __future__ import annotations
@@ -16,125 +16,129 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from esceme.agents.grounding import Grounding
 from esceme.errors import WorldError
 from esceme.observation import Observation
 from esceme.world.atlas import CONTEXT, Atlas
 
 
 class TokenBatch(NamedTuple):
-    """A batch of instructions as ids."""
+    """A padded batch of instructions as token ids."""
 
     ids: Tensor
     """(B, L) int64"""
     valid: Tensor
-    """(B, L) bool: True but for padding."""
+    """(B, L) bool: False for padding."""
 
 
 class PrivilegedInfo(NamedTuple):
-    """What only scripted agents may know."""
+    """Ground truth that only scripted agents may use."""
 
     atlas: Atlas
     goals: NDArray[np.int64]
-    """(B, G): the viewpoints at which stopping is success, the last one repeated where there are fewer."""
+    """(B, G): viewpoints at which stopping counts as success, padded by repeating the last."""
 
 
 class BacktrackRoutes(NamedTuple):
-    """Choices beyond candidates and STOP: going back to places of the same walk, along ways already known.
+    """Actions beyond candidates and STOP: return to a node of the trajectory along known edges.
 
-    Places are numbered per agent; a walk may have been at the same viewpoint several times.
+    Nodes are numbered per agent, S at most; several nodes may be at the same viewpoint.
     """
 
-    first: int
-    """The choice that leads to place 0; place s is choice `first + s`."""
-    viewpoint: Tensor
-    """(B, S) int64: where each place is, -1 for none."""
-    view: Tensor
-    """(B, S) int64: what was faced there, and is faced again."""
-    near: Tensor
-    """(B, S) int64: where agents stand next to a place, its number in the order in which ways are tried,
-    from 1 on; 0 elsewhere."""
-    linked: Tensor
-    """(B, S, S) int64: the same for who stands at each place."""
+    first_action: int
+    """Action that leads to node 0; action `first_action + s` leads to node s."""
+    viewpoints: Tensor
+    """(B, S) int64: viewpoint of each node, -1 for none."""
+    views: Tensor
+    """(B, S) int64: view that was faced at the node and is faced again on return."""
+    current_edge_rank: Tensor
+    """(B, S) int64: search rank of the edge from the agent's viewpoint to each node, from 1; 0: no edge."""
+    edge_rank: Tensor
+    """(B, S, S) int64: the same from every node to every node."""
 
-    def way(self, row: int, choice: int) -> list[tuple[int, int]]:
-        """The places to walk by, viewpoint and view, with the fewest steps; the last is where it leads.
+    def shortest_path(self, row: int, action: int) -> list[tuple[int, int]]:
+        """Return the (viewpoint, view) poses to the target node with the fewest edges, target included.
 
-        Of ways as short, the one that is tried first. What is faced on the way is not told (-1).
+        Breadth-first search; among equally short paths the edge ranks decide. The view is -1 on the way.
+        Raises `WorldError` if no known path leads to the target.
         """
-        goal, places = int(self.viewpoint[row, choice - self.first]), self.viewpoint[row].tolist()
-        before: dict[int, int | None] = {}
-        waiting: deque[int] = deque()
+        viewpoints = self.viewpoints[row].tolist()
+        target = viewpoints[action - self.first_action]
+        previous: dict[int, int | None] = {}
+        queue: deque[int] = deque()
 
-        def try_ways(order: list[int], here: int | None) -> None:
-            known = {places[each] for each in before}
-            for _, place in sorted((number, place) for place, number in enumerate(order) if number):
-                if places[place] >= 0 and places[place] not in known:
-                    known.add(places[place])
-                    before[place] = here
-                    waiting.append(place)
+        def expand(ranks: list[int], node: int | None) -> None:
+            found = {viewpoints[earlier] for earlier in previous}
+            for _, neighbour in sorted((rank, other) for other, rank in enumerate(ranks) if rank):
+                if viewpoints[neighbour] >= 0 and viewpoints[neighbour] not in found:
+                    found.add(viewpoints[neighbour])
+                    previous[neighbour] = node
+                    queue.append(neighbour)
 
-        try_ways(self.near[row].tolist(), None)
-        while waiting:
-            here = waiting.popleft()
-            if places[here] == goal:
-                faced = int(self.view[row, choice - self.first])
-                return [*((places[each], -1) for each in _traced(here, before)[:-1]), (goal, faced)]
-            try_ways(self.linked[row, here].tolist(), here)
-        raise WorldError(f"no way leads back to viewpoint {goal} along what was walked")
+        expand(self.current_edge_rank[row].tolist(), None)
+        while queue:
+            node = queue.popleft()
+            if viewpoints[node] == target:
+                path = [(target, int(self.views[row, action - self.first_action]))]
+                while (node_before := previous[node]) is not None:
+                    node = node_before
+                    path.append((viewpoints[node], -1))
+                return path[::-1]
+            expand(self.edge_rank[row, node].tolist(), node)
+        raise WorldError(f"no known path leads back to viewpoint {target}")
 
 
 class Decision(NamedTuple):
-    """What an agent makes of what it sees."""
+    """Output of `Agent.decide`."""
 
     logits: Tensor
-    """(B, C): a score for each choice: the candidates in order, then STOP; -inf where there is none."""
+    """(B, C): scores of the candidates in order, then STOP; -inf for actions that do not exist."""
     value: Tensor | None = None
-    """(B,): the return the agent expects from here, where it has a critic."""
+    """(B,): expected return, if the agent has a critic."""
     routes: BacktrackRoutes | None = None
-    """What further choices mean, where there are any."""
+    """Meaning of the actions beyond STOP, if there are any."""
     state: State | None = None
-    """What agents carry who have thought about this, where thinking changes it; `advance` takes this one."""
-    guess: Tensor | None = None
-    """(B, G): whatever else an agent says, for its own `aside`."""
-    aside: Tensor | None = None
-    """(B,): a loss of the agent's own, which only learning fills in."""
-
-
-def _traced(last: int, before: dict[int, int | None]) -> list[int]:
-    """The places from the first to the last, by which came before which."""
-    way = [last]
-    while (earlier := before[way[-1]]) is not None:
-        way.append(earlier)
-    return way[::-1]
+    """State after `decide`, for agents whose `decide` updates it; `advance` expects this one."""
+    goal_logits: Tensor | None = None
+    """(B, G): further scores for the agent's own `auxiliary_loss`."""
+    auxiliary_loss: Tensor | None = None
+    """(B,): set by training from `Agent.auxiliary_loss`."""
 
 
 class StepIndex(NamedTuple):
-    """To which walk and which of its steps each of R observations belongs.
-
-    The steps of a walk are complete from 0 on and in order.
-    """
+    """Trajectory and step number of each of R observations; steps of a trajectory are 0, 1, … in order."""
 
     episode: Tensor
-    """(R,) int64: the row of the state."""
+    """(R,) int64: row of the state."""
     step: Tensor
     """(R,) int64"""
 
 
+class InputLimits(NamedTuple):
+    """Input sizes that a network accepts; None: any."""
+
+    vocabulary: int | None = None
+    """Number of token ids."""
+    feature_width: int | None = None
+    max_tokens: int | None = None
+    max_steps: int | None = None
+
+
 @dataclass(frozen=True)
 class State:
-    """What agents carry from step to step. All tensors are batch-first; other axes are padded as needed.
+    """Agent state between steps.
 
-    Fields that are no tensors belong to the whole batch.
+    Tensors are batch-first; other axes are zero-padded. Other fields belong to the whole batch.
     """
 
-    def only(self, rows: Tensor) -> Self:
-        """The states of some agents."""
+    def select(self, rows: Tensor) -> Self:
+        """Select the states of some agents by row index."""
         return replace(self, **{name: tensor[rows] for name, tensor in self._tensors().items()})
 
-    def joined(self, others: Self) -> Self:
-        """These agents and others after them."""
-        mine, theirs = self._tensors(), others._tensors()
-        return replace(self, **{name: _joined(mine[name], theirs[name]) for name in mine})
+    def concat(self, other: Self) -> Self:
+        """Concatenate two batches of agents, padding their tensors to common sizes."""
+        tensors, others = self._tensors(), other._tensors()
+        return replace(self, **{name: _concat(tensors[name], others[name]) for name in tensors})
 
     def _tensors(self) -> dict[str, Tensor]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -144,69 +148,103 @@ class State:
 S = TypeVar("S", bound=State)
 
 
-class Agent(nn.Module, ABC, Generic[S]):
-    """Who decides; three methods make one.
+@dataclass(frozen=True, kw_only=True)
+class BaseAgentConfig:
+    """Base class of agent settings; used as it is by agents without settings."""
 
-    The same seed gives the same decisions, padding changes nothing, and the order of candidates matters only
-    as the order of logits. `tests/contracts` holds every agent to that. An agent whose history is not
-    recurrent may offer a fourth, `decide_all`, for walks that are known beforehand.
+    @property
+    def limits(self) -> InputLimits:
+        """Input sizes that the configured network accepts; by default any."""
+        return InputLimits()
+
+
+class Agent(nn.Module, ABC, Generic[S]):
+    """Base class of agents: `begin`, `decide` and `advance`, and optional members with defaults.
+
+    Decisions are deterministic given the seed, padding has no effect, and permuting candidates permutes their
+    logits; `tests/contracts` checks every agent.
     """
 
-    Config: ClassVar[type]
-    """A frozen dataclass of its settings; the constructor takes one and keeps it as `config`."""
+    Config: ClassVar[type] = BaseAgentConfig
+    """Frozen dataclass of settings, a subclass of `BaseAgentConfig`."""
     config: Any
     needs_goals: ClassVar[bool] = False
-    """Whether it cannot begin without what is `PrivilegedInfo`."""
-    scripted: ClassVar[bool] = False
-    """Whether there is nothing that it could learn; then its name is all that an evaluation needs."""
+    """Whether `begin` requires `PrivilegedInfo`."""
+    is_scripted: ClassVar[bool] = False
+    """Whether the agent has no parameters; evaluation then needs only its name."""
+    supports_decide_all: ClassVar[bool] = False
+    """Whether `decide_all` is implemented."""
 
-    @property
-    def looks_around(self) -> bool:
-        """Whether views that lead nowhere become tokens; where they do not, nobody need describe them."""
-        return True
-
-    @property
-    def undecayed(self) -> list[nn.Parameter]:
-        """Parameters that weight decay must not touch; there are none unless an agent says so."""
-        return []
-
-    def aside(self, decision: Decision, goals: Tensor) -> Tensor | None:
-        """A loss of its own for each agent, (B,), given where goals lie, (B, 3), where it has one."""
-        return None
+    def __init__(self, config: Any = None) -> None:
+        """Keep `config`, by default `Config()`."""
+        super().__init__()
+        self.config = self.Config() if config is None else config
 
     @abstractmethod
-    def begin(self, words: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None) -> S:
-        """The state of agents that were given `words` and stand at viewpoints `start` (B,)."""
+    def begin(self, instructions: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None) -> S:
+        """Return the initial state for B instructions at viewpoints `start` (B,)."""
 
     @abstractmethod
     def decide(self, state: S, observation: Observation) -> Decision:
-        """Scores over what can be done next."""
+        """Score the possible actions."""
 
     @abstractmethod
-    def advance(self, state: S, observation: Observation, chosen: Tensor) -> S:
-        """The state after choosing `chosen` (B,) where `observation` was seen."""
+    def advance(self, state: S, observation: Observation, actions: Tensor) -> S:
+        """Return the state after `actions` (B,) at `observation`."""
+
+    def decide_all(self, state: S, observation: Observation, actions: Tensor, index: StepIndex) -> Decision:
+        """Compute the decisions of all R steps of known trajectories in one pass, logits (R, C).
+
+        `observation` and `actions` have one row per step; `state` is the initial one, with a row per
+        trajectory. Only agents whose history is not recurrent can implement it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} decides step by step")
+
+    def auxiliary_loss(self, decision: Decision, goals: Tensor) -> Tensor | None:
+        """Return the agent's own loss per row, (B,), given goal positions (B, 3); None if it has none."""
+        return None
+
+    @property
+    def uses_context_views(self) -> bool:
+        """Whether views without a candidate become tokens; otherwise they are removed before reading."""
+        return True
+
+    @property
+    def no_weight_decay(self) -> list[nn.Parameter]:
+        """Parameters without weight decay."""
+        return []
+
+    @property
+    def critic_parameters(self) -> list[nn.Parameter]:
+        """Parameters of the critic, which is optimised and clipped on its own."""
+        return []
+
+    @property
+    def grounding_head(self) -> Grounding | None:
+        """Head that can be initialised from word vectors, if there is one."""
+        return None
 
 
 def num_choices(observation: Observation) -> int:
-    """How many choices a batch has at most: its largest number of candidates, and STOP (C)."""
-    return int(observation.candidate_count.max()) + 1
+    """Number of action columns C of a batch: the largest number of candidates, and STOP."""
+    return int(observation.num_candidates.max()) + 1
 
 
 def choice_mask(observation: Observation, choices: int) -> Tensor:
-    """(B, C): which of the first tokens can be chosen; candidates and STOP come first."""
-    return observation.kind[:, :choices] != CONTEXT
+    """(B, C) bool: True for candidates and STOP, which are the first tokens."""
+    return observation.token_type[:, :choices] != CONTEXT
 
 
-def _joined(above: Tensor, below: Tensor) -> Tensor:
-    """Two batches as one, both padded with zeros to the longer of each other axis."""
+def _concat(above: Tensor, below: Tensor) -> Tensor:
+    """Concatenate along axis 0 after padding all other axes with zeros to the larger size."""
     if not len(above):
         return below
     if above.shape[1:] != below.shape[1:]:
-        longest = [max(sizes) for sizes in zip(above.shape[1:], below.shape[1:], strict=True)]
-        above, below = _padded(above, longest), _padded(below, longest)
+        sizes = [max(pair) for pair in zip(above.shape[1:], below.shape[1:], strict=True)]
+        above, below = _pad(above, sizes), _pad(below, sizes)
     return torch.cat([above, below])
 
 
-def _padded(tensor: Tensor, longest: list[int]) -> Tensor:
-    missing = [wanted - size for wanted, size in zip(longest, tensor.shape[1:], strict=True)]
-    return functional.pad(tensor, [n for each in reversed(missing) for n in (0, each)])
+def _pad(tensor: Tensor, sizes: list[int]) -> Tensor:
+    missing = [size - current for size, current in zip(sizes, tensor.shape[1:], strict=True)]
+    return functional.pad(tensor, [n for width in reversed(missing) for n in (0, width)])

@@ -1,6 +1,6 @@
-"""What HAMT and those built on it share: text, history and sight as tokens, and the layers between them.
+"""Base of HAMT and TD-STP: text, history and observation tokens, and the cross-modal encoder over them.
 
-A subclass says which tokens vision has, and what is read of the outcome.
+A subclass chooses the vision tokens and reads the outputs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from esceme.agents.base import Agent, State, TokenBatch
-from esceme.agents.grounding import Grounding, Instruction, number_clauses
+from esceme.agents.grounding import GroundedText, Grounding, number_clauses
 from esceme.agents.layers import (
     ActionHead,
     Attention,
@@ -23,58 +23,64 @@ from esceme.agents.layers import (
     LinearNorm,
     OutputPositions,
     Tokens,
-    initialise,
+    init_bert_weights,
 )
-from esceme.agents.tokens import HamtConfig, HistoryEncoder, ObservationEncoder, TextEncoder, layer_of
+from esceme.agents.tokens import (
+    HamtConfig,
+    HistoryEncoder,
+    ObservationEncoder,
+    TextEncoder,
+    config_layer,
+)
 from esceme.observation import Observation
 from esceme.world.atlas import STOP
 from esceme.world.geometry import COLUMNS, VIEWS
 
-KNOWN_TEXTS = 20_000
-"""How many instructions are kept that were read once."""
+TEXT_CACHE_SIZE = 20_000
+"""Number of encoded instructions that `read_once` keeps."""
 
 
 @dataclass(frozen=True)
 class CrossModalState(State):
-    """What such an agent carries from step to step."""
+    """State of HAMT and TD-STP between steps."""
 
-    words: Tensor
-    """(B, L, H): the encoded instruction."""
-    heard: Tensor
-    """(B, L) bool: True but for padding."""
-    named: Tensor
-    """(B, L, G): what each word looks like, for the grounding head."""
+    text: Tensor
+    """(B, L, H): encoded instruction."""
+    text_mask: Tensor
+    """(B, L) bool: False for padding."""
+    word_grounding: Tensor
+    """(B, L, G): words in the grounding space; G is 0 without a grounding head."""
     clause: Tensor
-    """(B, L) int64: how many clauses ended before each word."""
-    spoken: Tensor
-    """(B, X, 2, L, H): keys and values of the text for the first X cross layers, which never change: for one
-    where text attends to vision, for all where it does not."""
+    """(B, L) int64: number of clauses that ended before each word."""
+    text_kv: Tensor
+    """(B, X, 2, L, H): keys and values of the text for the first X cross layers: 1 with language
+    cross-attention, which changes the text at every step; otherwise all."""
     history: Tensor
-    """(B, S, H): the global token and one per step."""
-    lived: Tensor
-    """(B,): how many history tokens count; the step number is one less."""
+    """(B, S, H): global token, then one token per step."""
+    history_length: Tensor
+    """(B,) int64: number of valid history tokens, which is the step number + 1."""
     groups: Groups | None = None
-    """Where agents stand for steps of known walks: which of them share an instruction, kept once for all."""
-    panoramas: dict[int, Tensor] = field(default_factory=dict, compare=False)
-    """Encoded panoramas by viewpoint and faced column: in evaluation each is encoded once."""
+    """Groups of rows that share an instruction, in `decide_all`."""
+    panorama_cache: dict[int, Tensor] = field(default_factory=dict, compare=False)
+    """Encoded panoramas by viewpoint and heading; used in evaluation."""
 
 
 S = TypeVar("S", bound=CrossModalState)
 
 
 class CrossModal(Agent[S]):
-    """The modules of HAMT, and how tokens are made and related."""
+    """HAMT's modules and the stages of its forward pass."""
 
     config: HamtConfig
 
     def __init__(self, config: HamtConfig | None = None) -> None:
-        """Build the network, drawing weights as BERT does."""
-        super().__init__()
-        self.config = config = config or HamtConfig()
+        """Build the network with BERT's initialisation."""
+        super().__init__(config)
+        config = self.config
         self.text = TextEncoder(config)
         self.sight = ObservationEncoder(config)
         self.history = HistoryEncoder(config)
-        self.history_layers = nn.ModuleList(layer_of(config) for _ in range(config.history_layers))
+        self.history_layers = nn.ModuleList(config_layer(config) for _ in range(config.history_layers))
         self.cross_layers = nn.ModuleList(
             CrossLayer(
                 config.hidden,
@@ -89,203 +95,218 @@ class CrossModal(Agent[S]):
         if config.grounding:
             sizes = (config.vocabulary, config.feature_width, config.angle_width, config.hidden)
             self.grounding = Grounding(*sizes, width=config.grounding, steps=config.max_steps)
-        self.apply(lambda module: initialise(module, config.initial_std))
-        if config.attention_dropout is not None:
-            for module in (each for each in self.modules() if isinstance(each, Attention)):
+        self.apply(lambda module: init_bert_weights(module, config.initial_std))
+        for module in self.modules():
+            if isinstance(module, Attention) and config.attention_dropout is not None:
                 module.weight_dropout = config.attention_dropout
-        if config.initial_bias_std:
-            for described in (each for each in self.modules() if isinstance(each, LinearNorm)):
-                nn.init.normal_(described.linear.bias, std=config.initial_bias_std)
+            if isinstance(module, LinearNorm) and config.initial_bias_std:
+                nn.init.normal_(module.linear.bias, std=config.initial_bias_std)
         if config.grounding:
             self.grounding.initialise()
         self.critic = Critic(config.hidden, config.critic_inner, dropout=config.critic_dropout)
         if config.freeze_text:
             self.text.layers.requires_grad_(False)
-        self._known_texts: dict[tuple[int, ...], Tensor] = {}
-
-    # -- text --------------------------------------------------------------------------------------------
-
-    def read(self, words: TokenBatch, *, everything: bool = False) -> Tensor:
-        """The encoded instruction, (B, L, H)."""
-        if self.config.read_once and not everything:
-            return self._recite(words)
-        encoded = self.text(words, everything=everything)
-        return encoded.detach() if self.config.freeze_text else encoded
-
-    def _recite(self, words: TokenBatch) -> Tensor:
-        """Instructions as they were read the first time, each by itself, so that it does not matter when."""
-        told = []
-        for ids, valid in zip(words.ids, words.valid, strict=True):
-            key = tuple(ids[valid].tolist())
-            if key not in self._known_texts:
-                if len(self._known_texts) >= KNOWN_TEXTS:
-                    self._known_texts.pop(next(iter(self._known_texts)))
-                self._known_texts[key] = self._read_alone(ids[valid])
-            told.append(self._known_texts[key])
-        return nn.utils.rnn.pad_sequence(told, batch_first=True)
-
-    def _load_from_state_dict(self, *loading: Any) -> None:
-        """Forget what was read with other weights."""
-        self._known_texts.clear()
-        super()._load_from_state_dict(*loading)
-
-    def _read_alone(self, ids: Tensor) -> Tensor:
-        """One instruction, (L,) -> (L, H), without dropout."""
-        learning = self.text.training
-        self.text.eval()
-        with torch.inference_mode(False), torch.no_grad():  # or training could not use what evaluation read
-            encoded = self.text(TokenBatch(ids[None], torch.ones_like(ids[None], dtype=torch.bool)))[0]
-        self.text.train(learning)
-        return encoded
+        self._text_cache: dict[tuple[int, ...], Tensor] = {}
 
     @property
-    def looks_around(self) -> bool:
-        """Whether views that lead nowhere become tokens: as the configuration says."""
+    def critic_parameters(self) -> list[nn.Parameter]:
+        """Parameters of the critic."""
+        return list(self.critic.parameters())
+
+    @property
+    def grounding_head(self) -> Grounding | None:
+        """The grounding head, if `config.grounding` is not 0."""
+        return self.grounding if self.config.grounding else None
+
+    @property
+    def uses_context_views(self) -> bool:
+        """Whether views without a candidate become tokens, from the settings."""
         return self.config.context_views
 
     @property
-    def undecayed(self) -> list[nn.Parameter]:
-        """The marks of text and sight: a text that is read once must not change by weight decay."""
+    def no_weight_decay(self) -> list[nn.Parameter]:
+        """Token type embeddings, if the text is cached: decay would change the cached text."""
         return list(self.text.kinds.parameters()) if self.config.read_once else []
 
-    def text_of_layers(self, encoded: Tensor, heard: Tensor, *, everything: bool = False) -> list[Tensor]:
-        """What each cross layer reads without language cross-attention: T0, then G0(T0), G1(T0), ….
+    # -- text --------------------------------------------------------------------------------------------
 
-        Each is one layer's language half applied to T0, never chained; that of the last layer is not read.
+    def encode_text(self, instructions: TokenBatch, *, compute_all: bool = False) -> Tensor:
+        """Encode the instructions, (B, L, H)."""
+        if self.config.read_once and not compute_all:
+            return self._cached_text(instructions)
+        encoded = self.text(instructions, compute_all=compute_all)
+        return encoded.detach() if self.config.freeze_text else encoded
+
+    def _cached_text(self, instructions: TokenBatch) -> Tensor:
+        """Encode each instruction once, on its own, so that the batch has no effect; (B, L, H)."""
+        encoded = []
+        for ids, valid in zip(instructions.ids, instructions.valid, strict=True):
+            key = tuple(ids[valid].tolist())
+            if key not in self._text_cache:
+                if len(self._text_cache) >= TEXT_CACHE_SIZE:
+                    self._text_cache.pop(next(iter(self._text_cache)))
+                self._text_cache[key] = self._encode_single(ids[valid])
+            encoded.append(self._text_cache[key])
+        return nn.utils.rnn.pad_sequence(encoded, batch_first=True)
+
+    def _encode_single(self, ids: Tensor) -> Tensor:
+        """Encode one instruction without dropout, (L,) -> (L, H)."""
+        was_training = self.text.training
+        self.text.eval()
+        with torch.inference_mode(False), torch.no_grad():  # training may reuse what evaluation cached
+            encoded = self.text(TokenBatch(ids[None], torch.ones_like(ids[None], dtype=torch.bool)))[0]
+        self.text.train(was_training)
+        return encoded
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        """Load weights and clear the cache, which belongs to the old ones."""
+        self._text_cache.clear()
+        super()._load_from_state_dict(*args)
+
+    def text_per_layer(self, encoded: Tensor, valid: Tensor, *, compute_all: bool = False) -> list[Tensor]:
+        """Text T that each cross layer reads without language cross-attention: T, G0(T), G1(T), ….
+
+        Gi is layer i's text half. Each is applied to T, never chained; the last layer's is not needed.
         """
-        tokens = Tokens.of(encoded, heard, everything=everything)
-        halves = [layer.text for layer in self._layers[:-1]]
-        return [encoded, *(half(tokens).padded for half in halves)]
+        tokens = Tokens.pack(encoded, valid, compute_all=compute_all)
+        return [encoded, *(layer.text(tokens).padded for layer in self._layers[:-1])]
 
-    def _name(self, words: TokenBatch) -> Tensor:
-        """What the words look like, (B, L, G); nothing without a grounding head."""
-        if not self.config.grounding:
-            return torch.zeros(*words.ids.shape, 0, device=words.ids.device)
-        return self.grounding.words(words.ids)
-
-    def _speak(self, encoded: Tensor, heard: Tensor) -> Tensor:
-        """Keys and values of the text for those layers that read it unchanged by vision."""
-        alone = not self.config.language_cross_attention
-        texts = self.text_of_layers(encoded, heard) if alone else [encoded]
+    def _text_kv(self, encoded: Tensor, valid: Tensor) -> Tensor:
+        """Keys and values of the text for the layers that read it unchanged by vision, (B, X, 2, L, H)."""
+        is_fixed = not self.config.language_cross_attention
+        texts = self.text_per_layer(encoded, valid) if is_fixed else [encoded]
         pairs = [
             torch.stack([layer.across.key(text), layer.across.value(text)], 1)
-            for layer, text in zip(self._layers, texts, strict=alone)
+            for layer, text in zip(self._layers, texts, strict=is_fixed)
         ]
         return torch.stack(pairs, 1)
 
-    def _hear(self, words: TokenBatch) -> dict[str, Any]:
-        """What a state holds of instructions, and the beginning of a history."""
-        encoded = self.read(words)
+    def _initial_fields(self, instructions: TokenBatch) -> dict[str, Any]:
+        """Fields of `CrossModalState` at the start of an episode."""
+        ids, valid = instructions
+        encoded = self.encode_text(instructions)
         history = self.history.begin(len(encoded))
+        grounding = self.grounding_head
         return {
-            "words": encoded,
-            "heard": words.valid,
-            "named": self._name(words),
-            "clause": number_clauses(words.ids, self.config.clause_ends),
-            "spoken": self._speak(encoded, words.valid),
+            "text": encoded,
+            "text_mask": valid,
+            "word_grounding": (
+                torch.zeros(*ids.shape, 0, device=ids.device) if grounding is None else grounding.words(ids)
+            ),
+            "clause": number_clauses(ids, self.config.clause_ends),
+            "text_kv": self._text_kv(encoded, valid),
             "history": history.detach() if self.config.freeze_history else history,
-            "lived": torch.ones(len(encoded), dtype=torch.int64, device=encoded.device),
+            "history_length": torch.ones(len(encoded), dtype=torch.int64, device=encoded.device),
         }
 
     # -- vision ------------------------------------------------------------------------------------------
 
-    def _recall(self, state: S, *, everything: bool) -> tuple[Tensor, Tensor]:
-        """The tokens of what happened so far, related to each other, (B, S, H), and which count, (B, S)."""
-        history, counts = self._history(state)
+    def _valid_history(self, state: S) -> tuple[Tensor, Tensor]:
+        """History tokens without trailing padding, (B, S, H), and their mask, (B, S)."""
+        history = state.history[:, : int(state.history_length.max())]
+        return history, torch.arange(history.shape[1], device=history.device) < state.history_length[:, None]
+
+    def _encode_history(self, state: S, *, compute_all: bool) -> tuple[Tensor, Tensor]:
+        """History tokens after the history layers, (B, S, H), and their mask, (B, S)."""
+        history, valid = self._valid_history(state)
         for layer in self.history_layers:
-            history = layer(Tokens.of(history, counts, everything=everything)).padded
-        return history, counts
+            history = layer(Tokens.pack(history, valid, compute_all=compute_all)).padded
+        return history, valid
 
-    def _history(self, state: S) -> tuple[Tensor, Tensor]:
-        """The tokens of what happened so far, (B, S, H), and which of them count, (B, S)."""
-        history = state.history[:, : int(state.lived.max())]
-        return history, torch.arange(history.shape[1], device=history.device) < state.lived[:, None]
-
-    def _describe(self, state: S, observation: Observation) -> Tensor:
-        """The tokens of what is seen now, (B, N, H)."""
-        said = None
-        if self.config.grounding:
-            told = Instruction(state.words, state.heard, state.named, state.clause, state.groups)
-            said = self.grounding(observation, state.history, state.lived - 1, told)
-        seen = self.sight(observation, self.text.kinds.weight[1], said)
-        return seen.detach() if self.config.freeze_observation else seen
-
-    def _look(self, observation: Observation) -> Observation:
-        """What becomes tokens of an observation: all of it unless the configuration says otherwise."""
-        if not self.looks_around:
-            observation = observation.choices()
+    def _prepare_observation(self, observation: Observation) -> Observation:
+        """Apply the settings `context_views` and `stop_shows`."""
+        if not self.uses_context_views:
+            observation = observation.without_context_views()
         if self.config.stop_shows == "panorama":
-            stop = (observation.kind == STOP)[..., None]
-            around = observation.around()[:, None]
-            observation = observation.with_features(torch.where(stop, around, observation.features))
+            is_stop = (observation.token_type == STOP)[..., None]
+            panorama = observation.max_features()[:, None]
+            observation = observation.with_features(torch.where(is_stop, panorama, observation.features))
         return observation
 
-    def _recount(
-        self, observation: Observation, chosen: Tensor, step: Tensor, around: Tensor | None
+    def _encode_observation(self, state: S, observation: Observation) -> Tensor:
+        """Observation tokens, (B, N, H)."""
+        grounded = None
+        if self.config.grounding:
+            text = GroundedText(state.text, state.text_mask, state.word_grounding, state.clause, state.groups)
+            grounded = self.grounding(observation, state.history, state.history_length - 1, text)
+        tokens = self.sight(observation, self.text.kinds.weight[1], grounded)
+        return tokens.detach() if self.config.freeze_observation else tokens
+
+    def _history_token(
+        self, observation: Observation, actions: Tensor, step: Tensor, panorama: Tensor | None
     ) -> Tensor:
-        token = self.history(observation.faced(), observation.angle_of(chosen), step, around)
+        """History token of one step, (B, H)."""
+        token = self.history(
+            observation.facing_features(), observation.action_angles(actions), step, panorama
+        )
         return token.detach() if self.config.freeze_history else token
 
-    def _around(self, state: S, observation: Observation) -> Tensor:
-        """The encoded panoramas, (B, H); where nothing is learned, each is encoded only once."""
+    def _encode_panorama(self, state: S, observation: Observation) -> Tensor:
+        """Encoded panoramas, (B, H); each is encoded only once if gradients are off."""
         if self.training or torch.is_grad_enabled():
-            return self.history.encode_panorama(observation.panorama(), observation.panorama_angles())
-        keys = (observation.viewpoint * VIEWS + observation.facing % COLUMNS).tolist()
-        new = {key: row for row, key in enumerate(keys) if key not in state.panoramas}
-        if new:
-            fresh = observation.only(torch.tensor(list(new.values()), device=observation.viewpoint.device))
-            encoded = self.history.encode_panorama(fresh.panorama(), fresh.panorama_angles())
-            state.panoramas.update(zip(new, encoded, strict=True))
-        return torch.stack([state.panoramas[key] for key in keys])
+            return self.history.encode_panorama(
+                observation.panorama_features(), observation.panorama_angles()
+            )
+        cache = state.panorama_cache
+        keys = (observation.viewpoint * VIEWS + observation.facing_view % COLUMNS).tolist()
+        missing = {key: row for row, key in enumerate(keys) if key not in cache}
+        if missing:
+            rows = torch.tensor(list(missing.values()), device=observation.viewpoint.device)
+            new = observation.select(rows)
+            encoded = self.history.encode_panorama(new.panorama_features(), new.panorama_angles())
+            cache.update(zip(missing, encoded, strict=True))
+        return torch.stack([cache[key] for key in keys])
 
-    # -- both --------------------------------------------------------------------------------------------
+    # -- both streams ------------------------------------------------------------------------------------
 
     @property
     def _layers(self) -> list[CrossLayer]:
         return cast(list[CrossLayer], list(self.cross_layers))
 
-    def _relate(
+    def _cross_encode(
         self,
         state: S,
         vision: Tokens,
-        read: OutputPositions | None,
+        outputs: OutputPositions | None,
         *,
-        everything: bool,
+        compute_all: bool,
         mask: Tensor | None = None,
     ) -> tuple[Tokens, Tokens]:
-        """Both streams after all cross layers; of the last one only what will be read.
+        """Run all cross layers; return text and vision, of the last layer only vision's `outputs`.
 
-        `mask` (B, M, M) says which tokens of vision may attend to which.
+        `mask` (B, M, M) bool is for vision's self-attention. Without language cross-attention the text stays
+        as encoded.
         """
-        text = Tokens.of(state.words, state.heard, everything=everything)
-        first = None if read is None else OutputPositions(read.columns[:1], read.wanted[:, :1])
+        text = Tokens.pack(state.text, state.text_mask, compute_all=compute_all)
+        first = None if outputs is None else OutputPositions(outputs.columns[:1], outputs.valid[:, :1])
         for depth, layer in enumerate(self._layers):
-            last = depth == len(self._layers) - 1
-            known = self._known(state, depth, text.layout.mask)
+            is_last = depth == len(self._layers) - 1
+            text_kv = self._layer_text_kv(state, depth, text.layout.mask)
             if self.config.language_cross_attention:
-                ends = {"read_text": first, "read_vision": read} if last else {}
-                text, vision = layer(text, vision, spoken=known, mask=mask, **ends)
+                ends = {"text_outputs": first, "vision_outputs": outputs} if is_last else {}
+                text, vision = layer(text, vision, text_kv=text_kv, mask=mask, **ends)
             else:
-                vision = layer.vision(layer.across(vision, known), read=read if last else None, mask=mask)
+                attended = layer.across(vision, text_kv)
+                vision = layer.vision(attended, outputs=outputs if is_last else None, mask=mask)
         return text, vision
 
-    def _known(self, state: S, depth: int, mask: Tensor | None) -> KeyValue | None:
-        """What vision knows of the text at a layer, where that was fixed at the beginning."""
-        if depth >= state.spoken.shape[1]:
+    def _layer_text_kv(self, state: S, depth: int, mask: Tensor | None) -> KeyValue | None:
+        """Precomputed keys and values of the text for a layer, if there are any."""
+        if depth >= state.text_kv.shape[1]:
             return None
-        spoken = state.spoken[:, depth]  # (B, 2, L, H)
-        keys, values = spoken.view(*spoken.shape[:3], self.config.heads, -1).transpose(2, 3).unbind(1)
+        text_kv = state.text_kv[:, depth]  # (B, 2, L, H)
+        keys, values = text_kv.view(*text_kv.shape[:3], self.config.heads, -1).transpose(2, 3).unbind(1)
         return KeyValue(keys, values, mask, state.groups)
 
-    def _factor(self, told: Tensor, lived: Tensor) -> Tensor:
-        """What tokens are multiplied with before they are scored, (B, H) (spec B.7)."""
-        chosen_by = torch.ones_like(lived)
+    def _action_factor(self, text: Tensor, history: Tensor) -> Tensor:
+        """Factor of tokens before scoring, (B, H), from the first text and history tokens (spec B.7)."""
+        ones = torch.ones_like(history)
         if not self.config.language_cross_attention:
-            return chosen_by
-        factors = {"ob": chosen_by, "ob_txt": told, "ob_hist": lived, "ob_txt_hist": told + lived}
+            return ones
+        factors = {"ob": ones, "ob_txt": text, "ob_hist": history, "ob_txt_hist": text + history}
         return factors[self.config.action_input]
 
     def _score(self, tokens: Tensor) -> Tensor:
-        """A score for each token, (B, N, H) -> (B, N)."""
-        with torch.autocast(tokens.device.type, enabled=False):  # halves would make choices equal
+        """One score per token, (B, N, H) -> (B, N)."""
+        with torch.autocast(tokens.device.type, enabled=False):  # half precision would produce ties
             return cast(Tensor, self.action(tokens.to(self.text.kinds.weight.dtype))).squeeze(2)

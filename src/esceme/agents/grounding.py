@@ -1,6 +1,6 @@
-"""A head that ties words to what is seen: ours, for small networks that begin with drawn weights.
+"""Grounding head: relates words to observed features. Ours, for small networks trained from scratch.
 
-Those hardly learn from paths alone that a word and a picture mean the same thing.
+Such networks hardly learn from trajectories alone that a word and an image feature mean the same.
 """
 
 from __future__ import annotations
@@ -14,48 +14,48 @@ from torch import Tensor, nn
 from esceme.agents.layers import Groups
 from esceme.observation import Observation
 
-CLAUSES = 32
-"""How many clauses of an instruction are told apart."""
-PACE = 30.0
-"""By how much faster than other weights those are learned that say when a clause matters."""
+NUM_CLAUSES = 32
+"""Clauses of an instruction that are distinguished; later ones count as the last."""
+PACE_SCALE = 30.0
+"""Factor on `pace`, so that it learns faster than other weights."""
 
 
-class Instruction(NamedTuple):
-    """Instructions, one for each agent, or one for each group of agents."""
+class GroundedText(NamedTuple):
+    """Instructions as the grounding head reads them: one per agent, or one per group of agents."""
 
-    words: Tensor
-    """(B, L, H): encoded."""
-    heard: Tensor
-    """(B, L) bool: True but for padding."""
-    named: Tensor
-    """(B, L, G): what each word looks like."""
+    encoded: Tensor
+    """(B, L, H): encoded words."""
+    valid: Tensor
+    """(B, L) bool: False for padding."""
+    word_grounding: Tensor
+    """(B, L, G): words in the grounding space."""
     clause: Tensor
-    """(B, L) int64: how many clauses ended before each word."""
+    """(B, L) int64: number of clauses that ended before each word."""
     groups: Groups | None
 
-    def against(self, mine: Tensor, shared: Tensor) -> Tensor:
-        """The matrix product of something of each agent (R, N, K) and of its instruction (B, K, M)."""
+    def matmul(self, per_agent: Tensor, per_text: Tensor) -> Tensor:
+        """Multiply (R, N, K) of each agent by (B, K, M) of its instruction: (R, N, M)."""
         if self.groups is None:
-            return mine @ shared
-        return self.groups.apart(self.groups.together(mine) @ shared)
+            return per_agent @ per_text
+        return self.groups.split(self.groups.join(per_agent) @ per_text)
 
-    def of_agents(self, shared: Tensor) -> Tensor:
-        """Something of the instructions, (B, …), for each agent, (R, …)."""
-        return shared if self.groups is None else shared[self.groups.group]
+    def expand(self, per_text: Tensor) -> Tensor:
+        """Repeat a tensor of the instructions, (B, …), for each agent, (R, …)."""
+        return per_text if self.groups is None else per_text[self.groups.group]
 
 
 class Grounding(nn.Module):
-    """Tells every token what the instruction says, just now, of what it shows and where it lies.
+    """Add to each token what the instruction says, at this step, about its appearance and direction.
 
-    A word has a place in the space that pictures and directions are mapped into. What happened last, and the
-    number of the step, say which words matter now; a token takes over those of them that are near to it, and
-    how well they fit.
+    Words, image features and directions are mapped to one space of width G. The latest history token and the
+    step number decide which words matter now. A token receives the words that are close to it, weighted by
+    both, and a vector scaled by how well they match.
     """
 
     def __init__(
         self, vocabulary: int, features: int, angles: int, hidden: int, *, width: int, steps: int
     ) -> None:
-        """Build the table of words and the maps into a space of `width` numbers."""
+        """Build the word table and the projections into a space of `width`."""
         super().__init__()
         self.words = nn.Embedding(vocabulary, width, padding_idx=0)
         self.picture = nn.Linear(features, width, bias=False)
@@ -63,40 +63,43 @@ class Grounding(nn.Module):
         self.kinds = nn.Embedding(3, width)
         self.key = nn.Linear(hidden, hidden)
         self.query = nn.Linear(hidden, hidden)
-        self.tell = nn.Linear(hidden, hidden)
-        self.fit = nn.Parameter(torch.zeros(hidden))
-        """What a token gains by fitting well."""
-        order = torch.arange(steps + 1)[:, None] - torch.arange(CLAUSES)
-        self.pace = nn.Parameter(-order.abs() / PACE)
-        """How much each clause matters at each step: to begin with, a clause a step."""
+        self.out = nn.Linear(hidden, hidden)
+        self.match = nn.Parameter(torch.zeros(hidden))
+        """(H,): direction of the match score."""
+        distance = torch.arange(steps + 1)[:, None] - torch.arange(NUM_CLAUSES)
+        self.pace = nn.Parameter(-distance.abs() / PACE_SCALE)
+        """(steps + 1, clauses): importance of each clause at each step; initially one clause per step."""
 
     def initialise(self) -> None:
-        """Draw those weights whose outcome should be about 1."""
+        """Draw the weights whose outputs should have unit scale."""
         for weight in (self.words.weight, self.picture.weight, self.direction.weight):
             nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
-        nn.init.normal_(self.fit, std=len(self.fit) ** -0.5)
+        nn.init.normal_(self.match, std=len(self.match) ** -0.5)
 
-    def forward(self, observation: Observation, history: Tensor, step: Tensor, told: Instruction) -> Tensor:
-        """What is said of the tokens of agents at steps (R,) after histories (R, S, H): (R, N, H)."""
+    def forward(self, observation: Observation, history: Tensor, step: Tensor, text: GroundedText) -> Tensor:
+        """Ground the tokens of agents at steps (R,) with histories (R, S, H): (R, N, H)."""
+        # Importance of each word now, (R, L): by the latest history token and by the pace of the clauses.
         latest = history[torch.arange(len(step), device=step.device), step]  # (R, H)
-        asked = self.query(latest)[:, None] * latest.shape[1] ** -0.5
-        matters = told.against(asked, self.key(told.words).transpose(1, 2)).squeeze(1)  # (R, L)
-        matters = matters + PACE * self.pace[step[:, None], told.of_agents(told.clause)]
-        matters = matters.masked_fill(~told.of_agents(told.heard), -torch.inf)
-        shown = self.picture(observation.features) + self.direction(observation.angles)  # (R, N, G)
-        likeness = told.against(shown + self.kinds(observation.kind), told.named.transpose(1, 2))
-        joint = likeness + matters[:, None]  # (R, N, L)
-        fits = joint.logsumexp(2) - matters.logsumexp(1)[:, None]  # (R, N)
-        said = told.against(joint.softmax(2), told.words)  # (R, N, H)
-        return self.tell(said) + fits[..., None] * self.fit
+        query = self.query(latest)[:, None] * latest.shape[1] ** -0.5
+        importance = text.matmul(query, self.key(text.encoded).transpose(1, 2)).squeeze(1)
+        importance = importance + PACE_SCALE * self.pace[step[:, None], text.expand(text.clause)]
+        importance = importance.masked_fill(~text.expand(text.valid), -torch.inf)
+        # Similarity of each token and word, (R, N, L).
+        tokens = self.picture(observation.features) + self.direction(observation.angles)  # (R, N, G)
+        tokens = tokens + self.kinds(observation.token_type)
+        similarity = text.matmul(tokens, text.word_grounding.transpose(1, 2))
+        joint = similarity + importance[:, None]
+        match_score = joint.logsumexp(2) - importance.logsumexp(1)[:, None]  # (R, N)
+        matched_words = text.matmul(joint.softmax(2), text.encoded)  # (R, N, H)
+        return self.out(matched_words) + match_score[..., None] * self.match
 
 
 def number_clauses(ids: Tensor, ends: Sequence[int]) -> Tensor:
-    """How many clauses ended before each word, by the ids of words that end one: (B, L) -> (B, L).
+    """Count the clauses that ended before each word, given ids that end a clause: (B, L) -> (B, L).
 
     >>> number_clauses(torch.tensor([[7, 1, 8, 9, 1]]), ends=[1])
     tensor([[0, 0, 1, 1, 1]])
     """
-    marks = torch.tensor(tuple(ends), dtype=torch.int64, device=ids.device)
-    over = torch.isin(ids, marks).long()
-    return (over.cumsum(1) - over).clamp(max=CLAUSES - 1)
+    end_ids = torch.tensor(tuple(ends), dtype=torch.int64, device=ids.device)
+    is_end = torch.isin(ids, end_ids).long()
+    return (is_end.cumsum(1) - is_end).clamp(max=NUM_CLAUSES - 1)

@@ -1,7 +1,7 @@
-"""HAMT, the History Aware Multimodal Transformer (Chen et al. 2021), the paper's first host (spec B).
+"""HAMT, the History Aware Multimodal Transformer (Chen et al. 2021), the paper's first host agent (spec B).
 
-Text, what happened so far, and what is seen now become tokens; a cross-modal encoder relates them; every
-candidate and STOP gets a score.
+Instruction, history and observation become tokens; a cross-modal encoder relates them; every candidate and
+STOP receives a score.
 """
 
 from __future__ import annotations
@@ -21,101 +21,103 @@ from esceme.observation import Observation
 
 @dataclass(frozen=True)
 class HamtState(CrossModalState):
-    """What HAMT carries from step to step."""
+    """State of HAMT between steps."""
 
 
-class Considered(NamedTuple):
-    """What the cross-modal encoder makes of a state and an observation."""
+class HamtOutput(NamedTuple):
+    """Outputs of the cross-modal encoder and the action head."""
 
     logits: Tensor
     """(B, C)"""
-    states: Tensor
-    """(B, H): what the critic reads."""
+    critic_input: Tensor
+    """(B, H)"""
     text: Tensor
     """(B, L, H), or only the first token (B, 1, H)"""
     history: Tensor
     """(B, S, H), or only the global token (B, 1, H)"""
-    sight: Tensor
-    """(B, N, H), or only the choices (B, C, H)"""
+    observation: Tensor
+    """(B, N, H), or only candidates and STOP (B, C, H)"""
 
 
 class HAMT(CrossModal[HamtState]):
-    """The published network; `esceme.checkpoints` fills it with published weights."""
+    """The published network; `esceme.checkpoints` loads published weights into it."""
 
     Config = HamtConfig
+    supports_decide_all = True
 
-    # -- the three methods -------------------------------------------------------------------------------
-
-    def begin(self, words: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None) -> HamtState:
-        """Read the instructions, once per episode."""
-        return HamtState(**self._hear(words))
+    def begin(
+        self, instructions: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None
+    ) -> HamtState:
+        """Encode the instructions."""
+        return HamtState(**self._initial_fields(instructions))
 
     def decide(self, state: HamtState, observation: Observation) -> Decision:
-        """A score for every candidate and for STOP."""
-        considered = self.consider(state, observation)
-        return Decision(considered.logits, self.critic(considered.states).squeeze(1))
+        """Score every candidate and STOP."""
+        output = self.encode(state, observation)
+        return Decision(output.logits, self.critic(output.critic_input).squeeze(1))
 
-    def advance(self, state: HamtState, observation: Observation, chosen: Tensor) -> HamtState:
-        """Add what was seen and done to the history."""
-        around = self._around(state, observation) if self.config.encode_panorama else None
-        token = self._recount(observation, chosen, state.lived - 1, around)
-        longest = int(state.lived.max())
-        history = torch.cat([state.history[:, :longest], torch.zeros_like(state.history[:, :1])], 1)
+    def advance(self, state: HamtState, observation: Observation, actions: Tensor) -> HamtState:
+        """Append this step's token to the history."""
+        panorama = self._encode_panorama(state, observation) if self.config.encode_panorama else None
+        length = state.history_length
+        token = self._history_token(observation, actions, length - 1, panorama)
+        padded = torch.cat([state.history[:, : int(length.max())], torch.zeros_like(state.history[:, :1])], 1)
         rows = torch.arange(len(token), device=token.device)
-        return replace(state, history=history.index_put((rows, state.lived), token), lived=state.lived + 1)
+        return replace(state, history=padded.index_put((rows, length), token), history_length=length + 1)
 
     def decide_all(
-        self, state: HamtState, observation: Observation, chosen: Tensor, when: StepIndex
+        self, state: HamtState, observation: Observation, actions: Tensor, index: StepIndex
     ) -> Decision:
-        """All decisions of walks that are known beforehand, (R, C), at once.
-
-        `observation` and `chosen` have a row for each step of each walk; `state` is that of their beginning.
-        """
-        around = None
+        """Compute the decisions of all R steps of known trajectories in one pass, logits (R, C)."""
+        num_episodes, num_steps = len(state.history_length), int(index.step.max()) + 1
+        # History tokens of all steps, then the prefix of each step.
+        panorama = None
         if self.config.encode_panorama:
-            around = self.history.encode_panorama(observation.panorama(), observation.panorama_angles())
-        tokens = self._recount(observation, chosen, when.step, around)  # (R, H)
-        lives = state.history.new_zeros(len(state.lived), int(when.step.max()) + 2, tokens.shape[1])
-        lives[:, :1] = state.history[:, :1]
-        lives = lives.index_put((when.episode, when.step + 1), tokens)  # (B, T + 1, H)
-        groups: Groups | None = Groups(*when, (len(state.lived), int(when.step.max()) + 1))
-        if self.config.language_cross_attention:  # which makes of an instruction another one at each step
-            state, groups = state.only(when.episode), None
-        then = replace(state, history=lives[when.episode, :-1], lived=when.step + 1, groups=groups)
-        return self.decide(then, observation)
+            panorama = self.history.encode_panorama(
+                observation.panorama_features(), observation.panorama_angles()
+            )
+        tokens = self._history_token(observation, actions, index.step, panorama)  # (R, H)
+        history = state.history.new_zeros(num_episodes, num_steps + 1, tokens.shape[1])
+        history[:, :1] = state.history[:, :1]
+        history = history.index_put((index.episode, index.step + 1), tokens)  # (B, T + 1, H)
+        # Steps of an episode share its text, unless vision changes the text at every step.
+        groups: Groups | None = Groups(*index, (num_episodes, num_steps))
+        if self.config.language_cross_attention:
+            state, groups = state.select(index.episode), None
+        history, length = history[index.episode, :-1], index.step + 1
+        return self.decide(replace(state, history=history, history_length=length, groups=groups), observation)
 
-    # -- parts of them -----------------------------------------------------------------------------------
-
-    def consider(self, state: HamtState, observation: Observation, *, everything: bool = False) -> Considered:
-        """Relate text, history and sight; `everything` also computes what no head reads, padding included."""
-        observation = self._look(observation)
-        history, remembered = self._recall(state, everything=everything)
-        seen, longest = self._describe(state, observation), history.shape[1]
-        valid = torch.cat([remembered, observation.valid], 1)
-        vision = Tokens.of(torch.cat([history, seen], 1), valid, everything=everything)
-        choices = num_choices(observation)
-        read = None if everything else _read(observation, longest, choices)
-        text, vision = self._relate(state, vision, read, everything=everything)
-        split = longest if everything else 1
-        told, lived, sight = text.padded, vision.padded[:, :split], vision.padded[:, split:]
-        return self._judge(observation, told, lived, sight, choices)
-
-    def _judge(
-        self, observation: Observation, text: Tensor, history: Tensor, sight: Tensor, choices: int
-    ) -> Considered:
-        """Scores of the choices and the state that the critic reads (spec B.7)."""
-        told, lived = text[:, 0], history[:, 0]  # (B, H)
-        states = told * lived if self.config.language_cross_attention else lived
-        logits = self._score(sight[:, :choices] * self._factor(told, lived)[:, None])  # (B, C)
-        return Considered(
-            logits.masked_fill(~choice_mask(observation, choices), -torch.inf), states, text, history, sight
+    def encode(self, state: HamtState, observation: Observation, *, compute_all: bool = False) -> HamtOutput:
+        """Run the network; `compute_all` includes outputs that no head reads, and padding."""
+        # Vision tokens: history and observation.
+        observation = self._prepare_observation(observation)
+        history, history_mask = self._encode_history(state, compute_all=compute_all)
+        tokens, length = self._encode_observation(state, observation), history.shape[1]
+        valid = torch.cat([history_mask, observation.valid], 1)
+        vision = Tokens.pack(torch.cat([history, tokens], 1), valid, compute_all=compute_all)
+        # Cross-modal encoder; the heads read the global token, candidates and STOP.
+        mask = choice_mask(observation, num_choices(observation))  # (B, C)
+        outputs = None if compute_all else _head_positions(length, mask)
+        text, vision = self._cross_encode(state, vision, outputs, compute_all=compute_all)
+        split = length if compute_all else 1
+        history, tokens = vision.padded[:, :split], vision.padded[:, split:]
+        # Action head (spec B.7).
+        first_text, global_token = text.padded[:, 0], history[:, 0]  # (B, H)
+        factor = self._action_factor(first_text, global_token)[:, None]
+        logits = self._score(tokens[:, : mask.shape[1]] * factor)  # (B, C)
+        uses_text = self.config.language_cross_attention
+        return HamtOutput(
+            logits=logits.masked_fill(~mask, -torch.inf),
+            critic_input=first_text * global_token if uses_text else global_token,
+            text=text.padded,
+            history=history,
+            observation=tokens,
         )
 
 
-def _read(observation: Observation, before: int, choices: int) -> OutputPositions:
-    """What the heads read of vision: the global token and, after `before` history tokens, the choices."""
-    wanted = choice_mask(observation, choices)
-    columns = torch.arange(before, before + choices, device=wanted.device)
+def _head_positions(length: int, mask: Tensor) -> OutputPositions:
+    """Vision tokens that the heads read: the global one and, after `length` history tokens, `mask` (B, C)."""
+    columns = torch.arange(length, length + mask.shape[1], device=mask.device)
     return OutputPositions(
-        torch.cat([columns.new_zeros(1), columns]), torch.cat([torch.ones_like(wanted[:, :1]), wanted], 1)
+        torch.cat([columns.new_zeros(1), columns]), torch.cat([torch.ones_like(mask[:, :1]), mask], 1)
     )

@@ -1,7 +1,7 @@
-"""Transformer parts that agents share: BERT's layers, computed on real tokens only.
+"""Transformer parts that agents share: BERT's layers, computed on valid tokens only.
 
-A batch of sequences is kept as flat rows (T, H), one per real token; only attention sees it padded
-(B, L, H). Linear maps, which are nearly all of the work, so never touch padding.
+A batch of sequences is kept as packed rows (T, H), one per valid token; only attention sees it padded,
+(B, L, H). Linear layers, which are nearly all of the work, never touch padding.
 """
 
 from __future__ import annotations
@@ -16,64 +16,63 @@ EPSILON = 1e-12
 """Of every layer normalisation, as in BERT."""
 
 
-class Ragged:
-    """How the rows of sequences of different lengths lie in a padded batch.
+class PackedLayout:
+    """Positions of packed rows in a padded batch.
 
-    >>> layout = Ragged(torch.tensor([[True, True], [True, False]]))
+    >>> layout = PackedLayout(torch.tensor([[True, True], [True, False]]))
     >>> rows = layout.pack(torch.arange(4.0).reshape(2, 2, 1))
     >>> rows.flatten().tolist(), layout.pad(rows).flatten().tolist()
     ([0.0, 1.0, 2.0], [0.0, 1.0, 2.0, 0.0])
     """
 
-    def __init__(self, valid: Tensor, *, everything: bool = False) -> None:
-        """Lay out the tokens that are `valid` (B, L); with `everything`, rows exist for padding, too."""
+    def __init__(self, valid: Tensor, *, compute_all: bool = False) -> None:
+        """Lay out the tokens where `valid` (B, L) is True; `compute_all` keeps rows for padding as well."""
         self.valid = valid
         self.shape = valid.shape
-        place = valid.flatten().nonzero().squeeze(1)
-        self.full = len(place) == valid.numel()
-        self._place = None if self.full or everything else place
+        index = valid.flatten().nonzero().squeeze(1)
+        self.is_full = len(index) == valid.numel()
+        self._index = None if self.is_full or compute_all else index
 
     def pack(self, padded: Tensor) -> Tensor:
         """(B, L, H) -> (T, H)."""
         flat = padded.flatten(0, 1)
-        return flat if self._place is None else flat[self._place]
+        return flat if self._index is None else flat[self._index]
 
     def pad(self, rows: Tensor) -> Tensor:
-        """(T, H) -> (B, L, H), zeros where there is no row."""
-        if self._place is not None:
+        """(T, H) -> (B, L, H), zeros for padding."""
+        if self._index is not None:
             flat = rows.new_zeros(self.valid.numel(), rows.shape[-1])
-            rows = flat.index_copy(0, self._place, rows)
+            rows = flat.index_copy(0, self._index, rows)
         return rows.view(*self.shape, -1)
 
     @property
     def mask(self) -> Tensor | None:
-        """What keys may be attended to, (B, 1, 1, L); None where all may.
+        """(B, 1, 1, L) bool: True for keys that may be attended to; None if all may.
 
-        Leaving a key out is the same as adding -10000 to its score, as the original does: either way its
-        weight is exactly 0 in single precision.
+        The original adds -10000 to the scores of other keys, which also gives weight 0 in single precision.
         """
-        return None if self.full else self.valid[:, None, None, :]
+        return None if self.is_full else self.valid[:, None, None, :]
 
 
 class OutputPositions(NamedTuple):
-    """Some places of every sequence: all that will be read of a last layer."""
+    """Positions whose outputs are needed from a last layer."""
 
     columns: Tensor
-    """(R,)"""
-    wanted: Tensor
-    """(B, R) bool: which of them each sequence needs."""
+    """(R,) int64: positions in the sequences."""
+    valid: Tensor
+    """(B, R) bool: True for those that a sequence needs."""
 
 
 class Tokens(NamedTuple):
-    """Sequences of tokens: rows (T, H) and how they lie in a batch."""
+    """Sequences of tokens: packed rows (T, H) and their layout."""
 
     rows: Tensor
-    layout: Ragged
+    layout: PackedLayout
 
     @classmethod
-    def of(cls, padded: Tensor, valid: Tensor, *, everything: bool = False) -> Tokens:
-        """The tokens of a padded batch (B, L, H)."""
-        layout = Ragged(valid, everything=everything)
+    def pack(cls, padded: Tensor, valid: Tensor, *, compute_all: bool = False) -> Tokens:
+        """Pack a padded batch (B, L, H)."""
+        layout = PackedLayout(valid, compute_all=compute_all)
         return cls(layout.pack(padded), layout)
 
     @property
@@ -81,51 +80,49 @@ class Tokens(NamedTuple):
         """(B, L, H)."""
         return self.layout.pad(self.rows)
 
-    def at(self, places: OutputPositions) -> Tokens:
-        """The tokens at some places of the sequences."""
-        return Tokens.of(self.padded[:, places.columns], places.wanted)
+    def at(self, positions: OutputPositions) -> Tokens:
+        """Select tokens at some positions."""
+        return Tokens.pack(self.padded[:, positions.columns], positions.valid)
 
 
 class Groups(NamedTuple):
-    """Sequences that look into the same things, though at different steps: R of them, in B groups.
-
-    Whatever they share is kept once and looked into together, instead of once for each.
-    """
+    """R query sequences in B groups that share keys and values, such as the steps of one trajectory."""
 
     group: Tensor
     """(R,) int64"""
     step: Tensor
-    """(R,) int64: no two of a group have the same."""
+    """(R,) int64: unique within a group."""
     size: tuple[int, int]
     """B groups of at most T steps."""
 
-    def together(self, apart: Tensor) -> Tensor:
-        """(R, L, …) -> (B, T * L, …), zeros where there is no such step."""
-        whole = apart.new_zeros(*self.size, *apart.shape[1:])
-        return whole.index_put((self.group, self.step), apart).flatten(1, 2)
+    def join(self, rows: Tensor) -> Tensor:
+        """(R, L, …) -> (B, T * L, …), zeros for missing steps."""
+        joined = rows.new_zeros(*self.size, *rows.shape[1:])
+        return joined.index_put((self.group, self.step), rows).flatten(1, 2)
 
-    def apart(self, together: Tensor) -> Tensor:
+    def split(self, joined: Tensor) -> Tensor:
         """(B, T * L, …) -> (R, L, …)."""
-        return torch.unflatten(together, 1, (self.size[1], -1))[self.group, self.step]
+        return torch.unflatten(joined, 1, (self.size[1], -1))[self.group, self.step]
 
 
 class KeyValue(NamedTuple):
-    """What attention looks into."""
+    """Keys and values of attention."""
 
     keys: Tensor
     """(B, heads, L, H / heads)"""
     values: Tensor
+    """(B, heads, L, H / heads)"""
     mask: Tensor | None
-    """True for what may be attended to, (B, 1, 1, L); None where all may."""
+    """(B, 1, 1, L) bool: True for keys that may be attended to; None if all may."""
     groups: Groups | None = None
-    """Which of those who ask look into the same; None: each into its own."""
+    """Groups of queries that share keys; None: one batch row each."""
 
 
 class Attention(nn.Module):
-    """Multi-head attention of tokens to others, projected, added to what asked, and normalised."""
+    """BERT's attention block: multi-head attention, projection, residual, layer normalisation."""
 
     def __init__(self, width: int, heads: int, *, dropout: float, epsilon: float = EPSILON) -> None:
-        """Attend with `heads` heads; dropout is on both the weights and the outcome."""
+        """Build the projections; dropout applies to the attention weights and to the output."""
         super().__init__()
         self.heads = heads
         self.query = nn.Linear(width, width)
@@ -136,34 +133,34 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.weight_dropout = dropout
 
-    def know(self, tokens: Tokens) -> KeyValue:
-        """Keys and values of tokens."""
-        padded = (tokens.layout.pad(project(tokens.rows)) for project in (self.key, self.value))
-        keys, values = (self._split(each) for each in padded)
+    def project(self, tokens: Tokens) -> KeyValue:
+        """Project tokens to keys and values."""
+        keys = self._split_heads(tokens.layout.pad(self.key(tokens.rows)))
+        values = self._split_heads(tokens.layout.pad(self.value(tokens.rows)))
         return KeyValue(keys, values, tokens.layout.mask)
 
-    def forward(self, asking: Tokens, known: KeyValue) -> Tokens:
-        """What `asking` makes of what is known."""
-        queries = asking.layout.pad(self.query(asking.rows))
-        queries = self._split(queries if known.groups is None else known.groups.together(queries))
+    def forward(self, tokens: Tokens, context: KeyValue) -> Tokens:
+        """Let `tokens` attend to `context`."""
+        queries, groups = tokens.layout.pad(self.query(tokens.rows)), context.groups
+        queries = self._split_heads(queries if groups is None else groups.join(queries))
         dropout = self.weight_dropout if self.training else 0.0
-        seen = functional.scaled_dot_product_attention(
-            queries, known.keys, known.values, attn_mask=known.mask, dropout_p=dropout
+        attended = functional.scaled_dot_product_attention(
+            queries, context.keys, context.values, attn_mask=context.mask, dropout_p=dropout
         )  # (B, heads, L', H / heads)
-        joined = seen.transpose(1, 2).flatten(2)
-        joined = joined if known.groups is None else known.groups.apart(joined)
-        found = self.out(asking.layout.pack(joined))
-        return Tokens(self.norm(asking.rows + self.dropout(found)), asking.layout)
+        merged = attended.transpose(1, 2).flatten(2)
+        merged = merged if groups is None else groups.split(merged)
+        output = self.out(tokens.layout.pack(merged))
+        return Tokens(self.norm(tokens.rows + self.dropout(output)), tokens.layout)
 
-    def _split(self, padded: Tensor) -> Tensor:
+    def _split_heads(self, padded: Tensor) -> Tensor:
         return padded.view(*padded.shape[:2], self.heads, -1).transpose(1, 2)
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with an (exact) GELU between, added to the input and normalised."""
+    """BERT's feed-forward block: two linear layers with an exact GELU, residual, layer normalisation."""
 
     def __init__(self, width: int, inner: int, *, dropout: float, epsilon: float = EPSILON) -> None:
-        """Widen to `inner` and back."""
+        """Map `width` to `inner` and back."""
         super().__init__()
         self.inner = nn.Linear(width, inner)
         self.out = nn.Linear(inner, width)
@@ -171,13 +168,13 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tokens) -> Tokens:
-        """Each token on its own."""
-        found = self.out(functional.gelu(self.inner(tokens.rows)))
-        return Tokens(self.norm(tokens.rows + self.dropout(found)), tokens.layout)
+        """Transform each token."""
+        output = self.out(functional.gelu(self.inner(tokens.rows)))
+        return Tokens(self.norm(tokens.rows + self.dropout(output)), tokens.layout)
 
 
 class Layer(nn.Module):
-    """A BERT layer: self-attention, then a feed-forward block."""
+    """BERT layer: self-attention, then a feed-forward block."""
 
     def __init__(
         self, width: int, heads: int, inner: int, *, dropout: float, epsilon: float = EPSILON
@@ -188,23 +185,24 @@ class Layer(nn.Module):
         self.feed_forward = FeedForward(width, inner, dropout=dropout, epsilon=epsilon)
 
     def forward(
-        self, tokens: Tokens, *, read: OutputPositions | None = None, mask: Tensor | None = None
+        self, tokens: Tokens, *, outputs: OutputPositions | None = None, mask: Tensor | None = None
     ) -> Tokens:
-        """New tokens at the places `read` of every sequence, by default at all.
+        """Compute the tokens at `outputs`, by default at all positions.
 
-        `mask` (B, L, L) says which may attend to which, where that is not just to all that are real.
+        `mask` (B, L, L) replaces the padding mask: True, or an additive score, where a query (axis 1) may
+        attend to a key (axis 2).
         """
-        asking = tokens if read is None else tokens.at(read)
-        known = self.attention.know(tokens)
+        queries = tokens if outputs is None else tokens.at(outputs)
+        context = self.attention.project(tokens)
         if mask is not None:
-            known = known._replace(mask=(mask if read is None else mask[:, read.columns])[:, None])
-        return self.feed_forward(self.attention(asking, known))
+            context = context._replace(mask=(mask if outputs is None else mask[:, outputs.columns])[:, None])
+        return self.feed_forward(self.attention(queries, context))
 
 
 class CrossLayer(nn.Module):
-    """A cross-modal layer: text and vision attend to each other, then each to itself (spec B.6).
+    """Cross-modal layer: text and vision attend to each other, then each to itself (spec B.6).
 
-    Both directions of cross-attention share one set of weights and see the other stream as it came in.
+    Both directions of cross-attention share weights and read the other stream's input to this layer.
     """
 
     def __init__(
@@ -221,25 +219,27 @@ class CrossLayer(nn.Module):
         text: Tokens,
         vision: Tokens,
         *,
-        spoken: KeyValue | None = None,
-        read_text: OutputPositions | None = None,
-        read_vision: OutputPositions | None = None,
+        text_kv: KeyValue | None = None,
+        text_outputs: OutputPositions | None = None,
+        vision_outputs: OutputPositions | None = None,
         mask: Tensor | None = None,
     ) -> tuple[Tokens, Tokens]:
-        """Both streams, updated; only the places `read_…` where those are all that will be read.
+        """Update both streams; return only the positions `…_outputs` where given.
 
-        `spoken` is what vision knows of the text, where it is known already; `mask` is vision's own.
+        `text_kv` are precomputed keys and values of the text; `mask` is for vision's self-attention.
         """
-        told = self.across(text, self.across.know(vision))
-        shown = self.across(vision, self.across.know(text) if spoken is None else spoken)
-        return self.text(told, read=read_text), self.vision(shown, read=read_vision, mask=mask)
+        new_text = self.across(text, self.across.project(vision))
+        new_vision = self.across(vision, self.across.project(text) if text_kv is None else text_kv)
+        return self.text(new_text, outputs=text_outputs), self.vision(
+            new_vision, outputs=vision_outputs, mask=mask
+        )
 
 
 class LinearNorm(nn.Module):
-    """A linear map and a normalisation: how pictures and angles become tokens."""
+    """Linear layer and layer normalisation: embeds image and angle features."""
 
     def __init__(self, width: int, hidden: int) -> None:
-        """Map `width` numbers to `hidden`."""
+        """Map `width` to `hidden`."""
         super().__init__()
         self.linear = nn.Linear(width, hidden)
         self.norm = nn.LayerNorm(hidden, eps=EPSILON)
@@ -250,10 +250,10 @@ class LinearNorm(nn.Module):
 
 
 class ActionHead(nn.Sequential):
-    """A score for each token."""
+    """One score per token (spec B.7)."""
 
     def __init__(self, hidden: int, *, dropout: float) -> None:
-        """Two linear maps with a ReLU and a normalisation between (spec B.7)."""
+        """Build two linear layers with ReLU and layer normalisation between."""
         super().__init__(
             nn.Linear(hidden, hidden),
             nn.ReLU(),
@@ -264,15 +264,15 @@ class ActionHead(nn.Sequential):
 
 
 class Critic(nn.Sequential):
-    """The return that is to be expected from a state."""
+    """Expected return of a state (spec B.7)."""
 
     def __init__(self, hidden: int, inner: int, *, dropout: float) -> None:
-        """Two linear maps with a ReLU between (spec B.7)."""
+        """Build two linear layers with ReLU between."""
         super().__init__(nn.Linear(hidden, inner), nn.ReLU(), nn.Dropout(dropout), nn.Linear(inner, 1))
 
 
-def initialise(module: nn.Module, std: float) -> None:
-    """Draw weights as BERT does: normal for maps and tables, zero for biases, one for normalisations."""
+def init_bert_weights(module: nn.Module, std: float) -> None:
+    """Initialise as BERT: normal for linear layers and embeddings, zeros for biases and padding rows."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=std)
     if isinstance(module, nn.Embedding) and module.padding_idx is not None:

@@ -1,4 +1,4 @@
-"""Agents that learn nothing: one stops at once, one wanders, one knows the way. They frame every result."""
+"""Scripted agents without parameters, as lower and upper bounds: stop at once, random, shortest path."""
 
 from __future__ import annotations
 
@@ -9,48 +9,54 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esceme.agents.base import Agent, Decision, PrivilegedInfo, State, TokenBatch, choice_mask, num_choices
+from esceme.agents.base import (
+    Agent,
+    BaseAgentConfig,
+    Decision,
+    PrivilegedInfo,
+    State,
+    TokenBatch,
+    choice_mask,
+    num_choices,
+)
 from esceme.errors import ConfigError
 from esceme.observation import Observation
 from esceme.world.atlas import Atlas
 
 NEVER = -1e4
-"""The score of what can be done but never is: a probability of exactly 0 in single precision."""
+"""Logit of a possible action that is never taken: its probability is exactly 0 in single precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class StopConfig:
-    """Nothing to set."""
+class StopConfig(BaseAgentConfig):
+    """No settings."""
 
 
 class StopAtOnce(Agent[State]):
-    """Stays where it is."""
+    """Stop at the first step."""
 
     Config = StopConfig
-    scripted = True
+    is_scripted = True
 
-    def __init__(self, config: StopConfig | None = None) -> None:
-        """Build an agent without parameters."""
-        super().__init__()
-        self.config = config or StopConfig()
-
-    def begin(self, words: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None) -> State:
-        """Nothing to carry."""
+    def begin(
+        self, instructions: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None
+    ) -> State:
+        """Return an empty state."""
         return State()
 
     def decide(self, state: State, observation: Observation) -> Decision:
-        """STOP."""
-        stays = observation.neighbour[:, : num_choices(observation)] < 0
-        return _decision(observation, torch.where(stays, 0.0, NEVER))
+        """Choose STOP."""
+        is_stop = observation.neighbour[:, : num_choices(observation)] < 0
+        return _decision(observation, torch.where(is_stop, 0.0, NEVER))
 
-    def advance(self, state: State, observation: Observation, chosen: Tensor) -> State:
-        """Nothing changes."""
+    def advance(self, state: State, observation: Observation, actions: Tensor) -> State:
+        """Return `state`."""
         return state
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomConfig:
-    """How a wanderer is seeded."""
+class RandomConfig(BaseAgentConfig):
+    """Seed of the random agent."""
 
     seed: int = 0
 
@@ -61,124 +67,113 @@ class RandomConfig:
 
 @dataclass(frozen=True)
 class RandomState(State):
-    """What makes one random walk differ from another."""
+    """State of the random agent between steps."""
 
     key: Tensor
-    """(B,) int64: the seed, the instruction and the start in one number."""
+    """(B,) int64: hash of seed, instruction and start."""
     step: Tensor
     """(B,) int64"""
 
 
 class RandomAgent(Agent[RandomState]):
-    """Draws one of the candidates and STOP, each as likely as the others.
+    """Choose uniformly among candidates and STOP.
 
-    A score is Gumbel noise that depends on the seed, the instruction, the start, the step and where a
-    candidate leads, and on nothing else: so the best choice is a fair draw, and the same episode is walked
-    the same way in any batch.
+    Logits are Gumbel noise, a hash of seed, instruction, start, step and the candidate's viewpoint. The
+    argmax is therefore a uniform sample, and an episode has the same trajectory in any batch.
     """
 
     Config = RandomConfig
-    scripted = True
-
-    def __init__(self, config: RandomConfig | None = None) -> None:
-        """Build an agent without parameters."""
-        super().__init__()
-        self.config = config or RandomConfig()
+    is_scripted = True
 
     def begin(
-        self, words: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None
+        self, instructions: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None
     ) -> RandomState:
-        """Tell the walks apart."""
-        ids, valid = _array(words.ids), words.valid.cpu().numpy()
+        """Hash seed, start and instruction."""
+        ids, valid = _as_uint64(instructions.ids), instructions.valid.cpu().numpy()
         seed = np.full(len(ids), self.config.seed, dtype=np.uint64)
-        key = _mixed(_mixed(np.zeros_like(seed), seed), _array(start))
+        key = _hash(_hash(np.zeros_like(seed), seed), _as_uint64(start))
         for column in range(ids.shape[1]):
-            key = np.where(valid[:, column], _mixed(key, ids[:, column]), key)
+            key = np.where(valid[:, column], _hash(key, ids[:, column]), key)
         return RandomState(torch.from_numpy(key.view(np.int64)).to(start.device), torch.zeros_like(start))
 
     def decide(self, state: RandomState, observation: Observation) -> Decision:
-        """Gumbel noise for each choice."""
-        neighbour = _array(observation.neighbour[:, : num_choices(observation)])
-        drawn = _mixed(_mixed(_array(state.key), _array(state.step))[:, None], neighbour)  # (B, C)
-        uniform = ((drawn >> np.uint64(12)).astype(np.float64) + 0.5) / 2**52
+        """Return Gumbel noise."""
+        neighbour = _as_uint64(observation.neighbour[:, : num_choices(observation)])
+        bits = _hash(_hash(_as_uint64(state.key), _as_uint64(state.step))[:, None], neighbour)  # (B, C)
+        uniform = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) / 2**52
         return _decision(observation, torch.from_numpy(-np.log(-np.log(uniform))))
 
-    def advance(self, state: RandomState, observation: Observation, chosen: Tensor) -> RandomState:
-        """Draw anew in the next step."""
+    def advance(self, state: RandomState, observation: Observation, actions: Tensor) -> RandomState:
+        """Increment the step."""
         return replace(state, step=state.step + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShortestPathConfig:
-    """Nothing to set."""
+class ShortestPathConfig(BaseAgentConfig):
+    """No settings."""
 
 
 @dataclass(frozen=True)
 class ShortestPathState(State):
-    """Where to go."""
+    """Goals of the shortest-path agent."""
 
     goals: Tensor
-    """(B, G) int64"""
-    known: Tensor
-    """(B, G) bool: False where `goals` is padding."""
+    """(B, G) int64: viewpoints."""
+    valid: Tensor
+    """(B, G) bool: False for padding."""
     atlas: Atlas
 
 
 class ShortestPath(Agent[ShortestPathState]):
-    """Knows the way: walks a shortest path to the nearest goal and stops there."""
+    """Follow a shortest path to the nearest goal and stop there."""
 
     Config = ShortestPathConfig
     needs_goals = True
-    scripted = True
-
-    def __init__(self, config: ShortestPathConfig | None = None) -> None:
-        """Build an agent without parameters."""
-        super().__init__()
-        self.config = config or ShortestPathConfig()
+    is_scripted = True
 
     def begin(
-        self, words: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None
+        self, instructions: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None
     ) -> ShortestPathState:
-        """Look up the goals; raises `ConfigError` where they are withheld."""
+        """Store the goals; raise `ConfigError` if they are withheld."""
         if privileged is None:
             raise ConfigError(
-                "the shortest-path agent expects to be told the goals, and none came: give `begin` a "
-                "Privileged(atlas, goals), or choose another agent where goals are withheld (test splits)"
+                "the shortest-path agent expects goals, and none came: pass PrivilegedInfo(atlas, goals) to "
+                "`begin`, or choose another agent for splits without goals (test splits)"
             )
         goals = torch.tensor(privileged.goals, device=start.device)
         return ShortestPathState(goals, torch.ones_like(goals, dtype=torch.bool), privileged.atlas)
 
     def decide(self, state: ShortestPathState, observation: Observation) -> Decision:
-        """How many metres each choice loses to the best one, as a negative number."""
-        goals = torch.where(state.known, state.goals, state.goals[:, :1]).cpu().numpy()  # (B, G)
+        """Score each action by its detour in metres, negated; the best action has 0."""
+        goals = torch.where(state.valid, state.goals, state.goals[:, :1]).cpu().numpy()  # (B, G)
         here = observation.viewpoint.cpu().numpy()[:, None]
-        there = observation.neighbour[:, : num_choices(observation)].cpu().numpy()
-        ahead = np.where(there < 0, here, there)  # (B, C): who stops goes nowhere
-        left = state.atlas.distance(ahead[..., None], goals[:, None]).min(2)
-        way = np.minimum(state.atlas.distance(here, ahead) + left, -2 * NEVER)
-        way[(there < 0) & (left > 0)] = -NEVER
-        return _decision(observation, torch.from_numpy(way.min(1, keepdims=True) - way))
+        neighbour = observation.neighbour[:, : num_choices(observation)].cpu().numpy()
+        is_stop = neighbour < 0
+        reached = np.where(is_stop, here, neighbour)  # (B, C)
+        remaining = state.atlas.distance(reached[..., None], goals[:, None]).min(2)
+        length = np.minimum(state.atlas.distance(here, reached) + remaining, -2 * NEVER)
+        length[is_stop & (remaining > 0)] = -NEVER
+        return _decision(observation, torch.from_numpy(length.min(1, keepdims=True) - length))
 
     def advance(
-        self, state: ShortestPathState, observation: Observation, chosen: Tensor
+        self, state: ShortestPathState, observation: Observation, actions: Tensor
     ) -> ShortestPathState:
-        """The goals stay."""
+        """Return `state`."""
         return state
 
 
-def _decision(observation: Observation, scores: Tensor) -> Decision:
-    """Scores (B, C) in the observation's precision and place, -inf beyond STOP."""
-    impossible = ~choice_mask(observation, scores.shape[1])
-    return Decision(scores.to(observation.angles).masked_fill(impossible, -torch.inf))
+def _decision(observation: Observation, logits: Tensor) -> Decision:
+    """Logits (B, C) with the observation's dtype and device, -inf beyond STOP."""
+    is_impossible = ~choice_mask(observation, logits.shape[1])
+    return Decision(logits.to(observation.angles).masked_fill(is_impossible, -torch.inf))
 
 
-def _array(numbers: Tensor) -> NDArray[np.uint64]:
-    """Whole numbers as the bits they are."""
+def _as_uint64(numbers: Tensor) -> NDArray[np.uint64]:
     return numbers.cpu().to(torch.int64).numpy().view(np.uint64)
 
 
-def _mixed(key: NDArray[np.uint64], number: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A new key for each pair: as good as random, and always the same (the finish of SplitMix64)."""
+def _hash(key: NDArray[np.uint64], number: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Mix a number into a key (finaliser of SplitMix64)."""
     key = (key ^ number) + np.uint64(0x9E3779B97F4A7C15)
     key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

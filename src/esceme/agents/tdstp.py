@@ -1,7 +1,8 @@
-"""TD-STP, Target-Driven Structured Transformer Planner (Zhao et al. 2022), the paper's second host (spec D).
+"""TD-STP, Target-Driven Structured Transformer Planner (Zhao et al. 2022), the second host agent (spec D).
 
-HAMT's encoders and layers; besides, an agent knows where everything lies, guesses on a coarse grid where its
-goal is, may go back to any place of its walk, and thinks on with what it thought at the step before.
+TD-STP extends HAMT by positions of all tokens, target tokens on a coarse grid that predict the goal's
+position, actions that return to any visited node, and recurrence: history and target tokens of the next step
+start from this step's outputs.
 """
 
 from __future__ import annotations
@@ -20,40 +21,40 @@ from esceme.agents.tokens import HamtConfig
 from esceme.errors import ConfigError
 from esceme.observation import Observation
 
-FOUND_LATER, THE_SAME = 1_000, 1_000_000
-"""Where places stand in the order of ways: those that were found after a place was, and the place itself."""
-REPEATED = 100.0
-"""By how much going back where one just came from by a jump is made less likely."""
+LATE_RANK, SELF_RANK = 1_000, 1_000_000
+"""Offsets of edge ranks: edges found after the first visit follow the candidates; the node itself is last."""
+REPEAT_PENALTY = 100.0
+"""Logit penalty for each earlier jump that an action would undo."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TdstpConfig(HamtConfig):
-    """HAMT's sizes and switches, and TD-STP's own; by default those of the ESceme release."""
+    """Settings of TD-STP; defaults are those of the ESceme release."""
 
     freeze_history: bool = False
     grid: int = 5
-    """Points of the target grid on each side; 0: no target is guessed."""
+    """Points per side of the target grid; 0: no target tokens."""
     spacing: float = 6.0
-    """Metres between them."""
+    """Metres between grid points."""
     target_weight: float = 0.1
-    """Of the loss of guessing the goal's place on the grid."""
+    """Weight of the goal prediction loss."""
     map_history: bool = True
-    """Whether what is left of a place passes through two layers before it is scored."""
+    """Whether a node's token passes through a two-layer MLP before it is scored."""
     history_positions: bool = True
-    """Whether history tokens know where they were."""
+    """Whether history tokens include their positions."""
     candidate_positions: Literal["there", "here"] = "there"
-    """Where a candidate lies: where it leads, or where the agent stands."""
+    """Position of a candidate token: its own viewpoint, or the agent's."""
     go_back: bool = True
-    """Whether places of the walk are choices."""
+    """Whether visited nodes are actions."""
     reweigh: bool = True
-    """Whether going back and forth between two places by jumps is made unlikely."""
+    """Whether jumping back and forth between two nodes is penalised."""
     structured: bool = False
-    """Whether a history token attends only to places next to it, of other history tokens. So the original
-    does; the ESceme release computes that mask and does not use it."""
+    """Whether history tokens attend, among history tokens, only to adjacent nodes. The original does; the
+    ESceme release computes this mask and does not use it."""
     history_mask: Literal["real", "as-released"] = "real"
-    """What history layers may attend to: to what is real, or to padding as well, which the original only
-    makes a little less likely. It matters only with history layers, which the published network has not, and
-    there only beside longer walks: then company changes decisions, so it is of use for comparing alone."""
+    """Keys of the history layers: valid tokens only, or padding too with a slightly lower score, as released.
+    It matters only with history layers, which the published network lacks, and makes decisions depend on the
+    batch; for comparison only."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,300 +74,305 @@ class TdstpConfig(HamtConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TdstpState(CrossModalState):
-    """What TD-STP carries from step to step.
+    """State of TD-STP between steps.
 
-    Places belong to history tokens, the first of which, the global one, is nowhere. Viewpoints are kept plus
-    one, so that 0 is none.
+    Each history token but the first, the global one, is a node: the visit of a viewpoint. Viewpoints are
+    stored plus one, so that padding 0 means none.
     """
 
     summary: Tensor
-    """(B, H): the instruction as a whole, which guesses are compared with where text does not look around."""
+    """(B, H): text token that target tokens are multiplied by without language cross-attention."""
     target: Tensor
-    """(B, G, H): the tokens of the target grid."""
+    """(B, G, H): target tokens, one per grid point."""
     origin: Tensor
-    """(B, 3): where the walk began, in metres; known from its first observation on."""
-    place: Tensor
-    """(B, S) int64: the viewpoint of each history token."""
-    view: Tensor
-    """(B, S) int64: what was faced there."""
-    linked: Tensor
-    """(B, S, S) int64: for who stands at one place, in which order the other is tried, 0 for those that are
-    not next to it: those known at the first visit in the order of candidates, then others as found."""
-    left: Tensor
-    """(B, S) int64: where a jump that was decided at this place came from, which is this place."""
-    reached: Tensor
-    """(B, S) int64: where it led."""
-    thought: Tensor
-    """(B,) bool: whether this is what came out of a decision, after which nothing was done yet."""
+    """(B, 3) metres: start of the episode; set at the first observation."""
+    node_viewpoint: Tensor
+    """(B, S) int64: viewpoint of each history token, plus one."""
+    node_view: Tensor
+    """(B, S) int64: view that was faced there."""
+    edge_rank: Tensor
+    """(B, S, S) int64: search rank of the edge from a node to another, 0 for no edge: candidates of the first
+    visit in their order, then edges found later."""
+    jump_from: Tensor
+    """(B, S) int64: viewpoint plus one at which a jump was chosen; 0 if the action was no jump."""
+    jump_to: Tensor
+    """(B, S) int64: viewpoint plus one that it led to."""
+    is_decided: Tensor
+    """(B,) bool: whether `decide` has updated this state for the current observation."""
 
 
-class Planned(NamedTuple):
-    """What the cross-modal encoder makes of a state and an observation."""
+class TdstpOutput(NamedTuple):
+    """Outputs of the cross-modal encoder and the heads."""
 
     logits: Tensor
-    """(B, N): of the observation's tokens; -inf for those that are no choice."""
-    back: Tensor
-    """(B, S): of the history's tokens, the global one included; -inf for those that are no place."""
-    states: Tensor
-    """(B, H): what the critic reads."""
-    guess: Tensor
-    """(B, G): where on the grid the goal is."""
+    """(B, N): scores of the observation tokens; -inf except for candidates and STOP."""
+    node_logits: Tensor
+    """(B, S): scores of the history tokens; -inf except for nodes."""
+    critic_input: Tensor
+    """(B, H)"""
+    goal_logits: Tensor
+    """(B, G): scores of the grid points."""
     text: Tensor
     """(B, L, H), or only the first token (B, 1, H)"""
     history: Tensor
     """(B, S, H)"""
-    sight: Tensor
-    """(B, N, H), or only the choices (B, C, H)"""
+    observation: Tensor
+    """(B, N, H), or only candidates and STOP (B, C, H)"""
     target: Tensor
     """(B, G, H)"""
 
 
 class TDSTP(CrossModal[TdstpState]):
-    """The published network; `esceme.checkpoints` fills it with published weights."""
+    """The published network; `esceme.checkpoints` loads published weights into it."""
 
     Config = TdstpConfig
     config: TdstpConfig
 
     def __init__(self, config: TdstpConfig | None = None) -> None:
-        """Build HAMT's modules and three more, those with PyTorch's own first weights."""
-        super().__init__(config or TdstpConfig())
-        self.draw_own()
+        """Build HAMT's modules and TD-STP's own."""
+        super().__init__(config)
+        self.build_own_modules()
 
-    def draw_own(self) -> None:
-        """Build what TD-STP has besides HAMT's modules anew."""
+    def build_own_modules(self) -> None:
+        """Build, or replace, the modules that HAMT lacks, with PyTorch's default initialisation."""
         config, hidden = self.config, self.config.hidden
-        self.positions = nn.Sequential(nn.Linear(3, hidden), nn.LayerNorm(hidden, eps=EPSILON))
+        self.position_encoder = nn.Sequential(nn.Linear(3, hidden), nn.LayerNorm(hidden, eps=EPSILON))
         if config.map_history:
-            self.map = nn.Sequential(nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, hidden))
-        self.guess = nn.Sequential(nn.Linear(hidden, hidden // 2), nn.ReLU(), nn.Linear(hidden // 2, 1))
+            self.history_mapper = nn.Sequential(
+                nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, hidden)
+            )
+        self.goal_head = nn.Sequential(nn.Linear(hidden, hidden // 2), nn.ReLU(), nn.Linear(hidden // 2, 1))
 
     @property
-    def points(self) -> Tensor:
-        """(G, 3): of the target grid, seen from where a walk begins."""
-        return grid_points(self.config.grid, self.config.spacing).to(next(self.positions.parameters()))
+    def grid_points(self) -> Tensor:
+        """(G, 3) metres: target grid relative to the start."""
+        return grid_points(self.config.grid, self.config.spacing).to(next(self.position_encoder.parameters()))
 
-    # -- the three methods -------------------------------------------------------------------------------
+    # -- agent contract ----------------------------------------------------------------------------------
 
-    def begin(self, words: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None) -> TdstpState:
-        """Read the instructions, once per episode."""
-        heard = self._hear(words)
-        nowhere = torch.zeros(len(words.ids), 1, dtype=torch.int64, device=words.ids.device)
+    def begin(
+        self, instructions: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None
+    ) -> TdstpState:
+        """Encode the instructions and the target grid."""
+        fields = self._initial_fields(instructions)
+        text: Tensor = fields["text"]
+        none = torch.zeros(len(text), 1, dtype=torch.int64, device=text.device)
+        uses_text = self.config.language_cross_attention
+        last_text = text if uses_text else self.text_per_layer(text, instructions.valid)[-1]
         return TdstpState(
-            **heard,
-            summary=self._sum_up(heard["words"], words.valid),
-            target=self.positions(self.points)[None] * heard["words"][:, :1],
-            origin=heard["words"].new_zeros(len(nowhere), 3),
-            place=nowhere,
-            view=nowhere,
-            linked=nowhere[..., None],
-            left=nowhere,
-            reached=nowhere,
-            thought=torch.zeros_like(nowhere[:, 0], dtype=torch.bool),
+            **fields,
+            summary=last_text[:, 0],
+            target=self.position_encoder(self.grid_points)[None] * text[:, :1],
+            origin=text.new_zeros(len(text), 3),
+            node_viewpoint=none,
+            node_view=none,
+            edge_rank=none[..., None],
+            jump_from=none,
+            jump_to=none,
+            is_decided=torch.zeros_like(none[:, 0], dtype=torch.bool),
         )
 
     def decide(self, state: TdstpState, observation: Observation) -> Decision:
-        """A score for every candidate, for STOP, and for every place of the walk so far."""
-        state = self._located(state, observation)
-        planned = self.plan(state, observation)
-        thought = torch.ones_like(state.thought)
-        kept = replace(state, history=planned.history, target=planned.target, thought=thought)
-        routes = self._routes(kept, observation)
-        back = planned.back.masked_fill(routes.viewpoint < 0, -torch.inf)
-        logits = torch.cat([planned.logits, back], 1)
+        """Score every candidate, STOP and every node of the trajectory."""
+        # Positions are relative to the first observation.
+        is_start = (state.history_length == 1)[:, None]
+        position = observation.agent_positions().to(state.origin)
+        state = replace(state, origin=torch.where(is_start, position, state.origin))
+        # Recurrence: history and target outputs replace the tokens.
+        output = self.encode(state, observation)
+        state = replace(
+            state,
+            history=output.history,
+            target=output.target,
+            is_decided=torch.ones_like(state.is_decided),
+        )
+        # Global action space: candidates, STOP, then nodes.
+        routes = self._routes(state, observation)
+        node_logits = output.node_logits.masked_fill(routes.viewpoints < 0, -torch.inf)
+        logits = torch.cat([output.logits, node_logits], 1)
         if self.config.reweigh:
-            logits = logits - REPEATED * self._repeated(kept, observation, routes)
-        value = self.critic(planned.states).squeeze(1)
-        return Decision(logits, value, routes=routes, state=kept, guess=planned.guess)
+            logits = logits - REPEAT_PENALTY * self._count_repeats(state, observation, routes)
+        value = self.critic(output.critic_input).squeeze(1)
+        return Decision(logits, value, routes=routes, state=state, goal_logits=output.goal_logits)
 
-    def advance(self, state: TdstpState, observation: Observation, chosen: Tensor) -> TdstpState:
-        """Add what was seen and done to the history."""
-        if not state.thought.all():
+    def advance(self, state: TdstpState, observation: Observation, actions: Tensor) -> TdstpState:
+        """Append this step's node to the history; run `decide` first if the caller has not."""
+        if not state.is_decided.all():
             state = self.decide(state, observation).state  # type: ignore[assignment]
-        token = self._told(state, observation, chosen)
+        token = self._step_token(state, observation, actions)
         rows = torch.arange(len(token), device=token.device)
-        at, wide = (rows, state.lived), state.history.shape[1]
-        linked = self._link(state, observation)
-        back = (chosen - observation.kind.shape[1]).clamp(min=0)
-        here, goal = observation.viewpoint + 1, state.place[rows, back]
-        jumps = chosen >= observation.kind.shape[1]
+        width, num_tokens = state.history.shape[1], observation.token_type.shape[1]
+        is_jump = actions >= num_tokens
+        here = observation.viewpoint + 1
+        goal = state.node_viewpoint[rows, (actions - num_tokens).clamp(min=0)]
 
-        def longer(kept: Tensor, new: Tensor) -> Tensor:
-            padded = torch.cat([kept[:, :wide], torch.zeros_like(kept[:, :1])], 1)
-            return padded.index_put(at, new.to(kept.dtype))
+        def append(values: Tensor, new: Tensor) -> Tensor:
+            padded = torch.cat([values[:, :width], torch.zeros_like(values[:, :1])], 1)
+            return padded.index_put((rows, state.history_length), new.to(values.dtype))
 
         return replace(
             state,
-            history=longer(state.history, token),
-            lived=state.lived + 1,
-            place=longer(state.place, here),
-            view=longer(state.view, observation.facing),
-            linked=linked,
-            left=longer(state.left, here * jumps),
-            reached=longer(state.reached, goal * jumps),
-            thought=torch.zeros_like(state.thought),
+            history=append(state.history, token),
+            history_length=state.history_length + 1,
+            node_viewpoint=append(state.node_viewpoint, here),
+            node_view=append(state.node_view, observation.facing_view),
+            edge_rank=self._append_edges(state, observation),
+            jump_from=append(state.jump_from, here * is_jump),
+            jump_to=append(state.jump_to, goal * is_jump),
+            is_decided=torch.zeros_like(state.is_decided),
         )
 
-    def aside(self, decision: Decision, goals: Tensor) -> Tensor | None:
-        """How badly it guesses where on the grid its goal is: the nearest point, seen from above."""
-        if not self.config.grid or decision.guess is None or not isinstance(decision.state, TdstpState):
+    def auxiliary_loss(self, decision: Decision, goals: Tensor) -> Tensor | None:
+        """Cross-entropy of the grid point nearest to the goal in the horizontal plane, (B,)."""
+        logits, state = decision.goal_logits, decision.state
+        if not self.config.grid or logits is None or not isinstance(state, TdstpState):
             return None
-        away = (goals - decision.state.origin)[:, None, :2] - self.points[:, :2]  # (B, G, 2)
-        nearest = away.square().sum(2).argmin(1)
-        return self.config.target_weight * functional.cross_entropy(decision.guess, nearest, reduction="none")
+        offsets = (goals - state.origin)[:, None, :2] - self.grid_points[:, :2]  # (B, G, 2)
+        nearest = offsets.square().sum(2).argmin(1)
+        return self.config.target_weight * functional.cross_entropy(logits, nearest, reduction="none")
 
-    # -- parts of them -----------------------------------------------------------------------------------
+    # -- forward pass ------------------------------------------------------------------------------------
 
-    def plan(self, state: TdstpState, observation: Observation, *, everything: bool = False) -> Planned:
-        """Relate text, history, sight and target; `everything` also computes what no head reads.
+    def encode(
+        self, state: TdstpState, observation: Observation, *, compute_all: bool = False
+    ) -> TdstpOutput:
+        """Run the network; `compute_all` includes outputs that no head reads, and padding.
 
-        Places are seen from the state's `origin`.
+        Positions are relative to `state.origin`.
         """
-        width, observation = observation.kind.shape[1], self._look(observation)
-        history, counts = self._recall(state, everything=everything)
-        longest = history.shape[1]
-        seen = self._describe(state, observation)
-        seen = seen + self.positions(self._lying(observation) - state.origin[:, None])
-        valid = torch.cat([counts, observation.valid, torch.ones_like(state.target[..., 0]).bool()], 1)
-        vision = Tokens.of(torch.cat([history, seen, state.target], 1), valid, everything=everything)
-        choices = num_choices(observation)
-        read = (
-            None
-            if everything
-            else _read(valid, longest, choice_mask(observation, choices), state.target.shape[1])
+        # Vision tokens: history, observation with positions, target.
+        num_tokens, observation = observation.token_type.shape[1], self._prepare_observation(observation)
+        history, history_mask = self._encode_history(state, compute_all=compute_all)
+        tokens = self._encode_observation(state, observation)
+        positions = self._token_positions(observation) - state.origin[:, None]
+        tokens = tokens + self.position_encoder(positions)
+        target_mask = torch.ones_like(state.target[..., 0]).bool()
+        valid = torch.cat([history_mask, observation.valid, target_mask], 1)
+        vision = Tokens.pack(torch.cat([history, tokens, state.target], 1), valid, compute_all=compute_all)
+        # Cross-modal encoder; the heads read history, candidates, STOP and target.
+        length, num_points = history.shape[1], state.target.shape[1]
+        mask = choice_mask(observation, num_choices(observation))  # (B, C)
+        outputs = None if compute_all else _head_positions(valid, length, mask, num_points)
+        attention_mask = None
+        if self.config.structured and length > 1:
+            attention_mask = self._structured_mask(state, valid, length)
+        text, vision = self._cross_encode(
+            state, vision, outputs, compute_all=compute_all, mask=attention_mask
         )
-        mask = self._structure(state, valid, longest) if self.config.structured and longest > 1 else None
-        text, vision = self._relate(state, vision, read, everything=everything, mask=mask)
-        shown = observation.kind.shape[1] if everything else choices
-        parts = torch.split(vision.padded, [longest, shown, state.target.shape[1]], 1)
-        return self._judge(state, observation, width, counts, text.padded, *parts)
-
-    def _judge(
-        self,
-        state: TdstpState,
-        observation: Observation,
-        width: int,
-        counts: Tensor,
-        text: Tensor,
-        history: Tensor,
-        sight: Tensor,
-        target: Tensor,
-    ) -> Planned:
-        """Scores of candidates, STOP, places and points of the grid (spec D.3, D.5)."""
-        told, lived = text[:, 0], history[:, 0]
-        factor, choices = self._factor(told, lived)[:, None], num_choices(observation)
-        here = self._score(sight[:, :choices] * factor)
-        here = here.masked_fill(~choice_mask(observation, choices), -torch.inf)
-        mapped = self.map(history) if self.config.map_history else history
-        places = counts.clone()
-        places[:, 0] = False
-        whole = told if self.config.language_cross_attention else state.summary
-        back = self._score(mapped * factor).masked_fill(~places, -torch.inf)
-        return Planned(
-            logits=functional.pad(here, (0, width - choices), value=-torch.inf),
-            back=back,
-            states=told * lived if self.config.language_cross_attention else lived,
-            guess=self.guess(target * whole[:, None]).squeeze(2),
-            text=text,
+        shown = observation.token_type.shape[1] if compute_all else mask.shape[1]
+        history, tokens, target = torch.split(vision.padded, [length, shown, num_points], 1)
+        # Action head over observation and nodes; goal head over target tokens (spec D.3, D.5).
+        uses_text = self.config.language_cross_attention
+        first_text, global_token = text.padded[:, 0], history[:, 0]  # (B, H)
+        factor = self._action_factor(first_text, global_token)[:, None]
+        logits = self._score(tokens[:, : mask.shape[1]] * factor).masked_fill(~mask, -torch.inf)
+        is_node = history_mask.clone()
+        is_node[:, 0] = False  # the global token
+        nodes = self.history_mapper(history) if self.config.map_history else history
+        summary = first_text if uses_text else state.summary
+        return TdstpOutput(
+            logits=functional.pad(logits, (0, num_tokens - mask.shape[1]), value=-torch.inf),
+            node_logits=self._score(nodes * factor).masked_fill(~is_node, -torch.inf),
+            critic_input=first_text * global_token if uses_text else global_token,
+            goal_logits=self.goal_head(target * summary[:, None]).squeeze(2),
+            text=text.padded,
             history=history,
-            sight=sight,
+            observation=tokens,
             target=target,
         )
 
-    def _sum_up(self, encoded: Tensor, heard: Tensor) -> Tensor:
-        """The first token of the text that the last cross layer reads, (B, H)."""
-        if self.config.language_cross_attention:
-            return encoded[:, 0]
-        return self.text_of_layers(encoded, heard)[-1][:, 0]
-
-    def _recall(self, state: TdstpState, *, everything: bool) -> tuple[Tensor, Tensor]:
-        """The tokens of what happened so far, (B, S, H), and which of them count, (B, S)."""
+    def _encode_history(self, state: TdstpState, *, compute_all: bool) -> tuple[Tensor, Tensor]:
+        """History tokens after the history layers, (B, S, H), and their mask, (B, S)."""
         if not len(self.history_layers) or self.config.history_mask == "real":
-            return super()._recall(state, everything=everything)
-        history, counts = self._history(state)
-        a_little = counts[:, None].to(history.dtype).expand(-1, counts.shape[1], -1)
+            return super()._encode_history(state, compute_all=compute_all)
+        history, valid = self._valid_history(state)
+        # As released, the 0/1 mask is added to the scores instead of excluding padding.
+        scores = valid[:, None].to(history.dtype).expand(-1, valid.shape[1], -1)
         for layer in self.history_layers:
             assert isinstance(layer, Layer)
-            history = layer(Tokens.of(history, torch.ones_like(counts)), mask=a_little).padded
-        return history, counts
+            history = layer(Tokens.pack(history, torch.ones_like(valid)), mask=scores).padded
+        return history, valid
 
-    def _located(self, state: TdstpState, observation: Observation) -> TdstpState:
-        """The state, knowing where the walk began once there is something to see."""
-        standing = observation.standing().to(state.origin)
-        return replace(state, origin=torch.where((state.lived == 1)[:, None], standing, state.origin))
-
-    def _lying(self, observation: Observation) -> Tensor:
-        """Where tokens lie, (B, N, 3), or all of them where the agents stand, (B, 1, 3)."""
-        here = observation.standing()[:, None]
+    def _token_positions(self, observation: Observation) -> Tensor:
+        """Positions of the tokens, (B, N, 3), or the agent's for all of them, (B, 1, 3)."""
+        agent = observation.agent_positions()[:, None]
         if observation.positions is None or self.config.candidate_positions == "here":
-            return here
+            return agent
         return observation.positions
 
-    def _told(self, state: TdstpState, observation: Observation, chosen: Tensor) -> Tensor:
-        """The history token of a step, (B, H): features are not dropped, and a jump has no direction."""
-        plainly = replace(observation, dropout=0.0)
-        around = self._around(state, plainly) if self.config.encode_panorama else None
-        goes_on = chosen < observation.kind.shape[1]
-        angle = observation.angle_of(torch.where(goes_on, chosen, 0)) * goes_on[:, None]
-        token = self.history(plainly.faced(), angle, state.lived - 1, around)
+    def _step_token(self, state: TdstpState, observation: Observation, actions: Tensor) -> Tensor:
+        """History token of one step, (B, H), without feature dropout; a jump has a zero angle."""
+        observation = replace(observation, feature_dropout=0.0)
+        panorama = self._encode_panorama(state, observation) if self.config.encode_panorama else None
+        is_step = actions < observation.token_type.shape[1]
+        angles = observation.action_angles(torch.where(is_step, actions, 0)) * is_step[:, None]
+        token = self.history(observation.facing_features(), angles, state.history_length - 1, panorama)
         if self.config.history_positions:
-            token = token + self.positions(observation.standing() - state.origin)
+            token = token + self.position_encoder(observation.agent_positions() - state.origin)
         return token.detach() if self.config.freeze_history else token
 
-    def _beside(self, state: TdstpState, observation: Observation) -> Tensor:
-        """In which order places are tried from where the agents stand, (B, S), as in `linked`."""
-        places = state.place[:, : state.history.shape[1]]
-        here = places == observation.viewpoint[:, None] + 1
-        leads = (places[:, :, None] == observation.neighbour[:, None] + 1) & (places > 0)[..., None]
-        fresh = torch.where(leads.any(2), 1 + leads.int().argmax(2), 0)
-        rows = torch.arange(len(here), device=here.device)
-        known = state.linked[rows, here.int().argmax(1), : here.shape[1]]
-        return torch.where(here.any(1, keepdim=True), known, fresh).masked_fill(here, THE_SAME)
+    def _structured_mask(self, state: TdstpState, valid: Tensor, length: int) -> Tensor:
+        """(B, M, M) bool: self-attention mask of vision; nodes see only adjacent nodes (spec D.6)."""
+        mask = valid[:, None] & valid[:, :, None]
+        mask[:, 1:length, 1:length] &= state.edge_rank[:, 1:length, 1:length] > 0
+        diagonal = torch.eye(valid.shape[1], dtype=torch.bool, device=valid.device)
+        return mask | diagonal  # padding attends to itself: a softmax over nothing is NaN
 
-    def _link(self, state: TdstpState, observation: Observation) -> Tensor:
-        """The links of all places when the present one is added, (B, S + 1, S + 1)."""
-        beside = self._beside(state, observation)
-        same, wide = beside == THE_SAME, beside.shape[1]
-        rows = torch.arange(len(beside), device=beside.device)
-        known = state.linked[rows, :wide, same.int().argmax(1)]
-        found = torch.where(beside > 0, FOUND_LATER + state.lived[:, None], 0)
-        there = torch.where(same.any(1, keepdim=True), known, found).masked_fill(same, THE_SAME)
-        linked = functional.pad(state.linked[:, :wide, :wide], (0, 1, 0, 1))
-        others = torch.arange(wide, device=beside.device)
-        linked = linked.index_put((rows[:, None], state.lived[:, None], others), beside)
-        linked = linked.index_put((rows[:, None], others, state.lived[:, None]), there)
-        itself = torch.full_like(state.lived, THE_SAME)
-        return linked.index_put((rows, state.lived, state.lived), itself)
+    # -- graph of the trajectory -------------------------------------------------------------------------
+
+    def _rank_from_here(self, state: TdstpState, observation: Observation) -> Tensor:
+        """Ranks of the edges from the agent's viewpoint to the nodes, (B, S), as in `edge_rank`.
+
+        Taken from an earlier visit if there was one, else from the order of the candidates.
+        """
+        nodes = state.node_viewpoint[:, : state.history.shape[1]]
+        is_here = nodes == observation.viewpoint[:, None] + 1
+        leads_to = (nodes[:, :, None] == observation.neighbour[:, None] + 1) & (nodes > 0)[..., None]
+        by_candidate = torch.where(leads_to.any(2), 1 + leads_to.int().argmax(2), 0)
+        rows = torch.arange(len(nodes), device=nodes.device)
+        stored = state.edge_rank[rows, is_here.int().argmax(1), : nodes.shape[1]]
+        ranks = torch.where(is_here.any(1, keepdim=True), stored, by_candidate)
+        return ranks.masked_fill(is_here, SELF_RANK)
+
+    def _append_edges(self, state: TdstpState, observation: Observation) -> Tensor:
+        """Edge ranks with the agent's viewpoint as a new node, (B, S + 1, S + 1)."""
+        outgoing = self._rank_from_here(state, observation)  # (B, S)
+        is_here, width = outgoing == SELF_RANK, outgoing.shape[1]
+        rows = torch.arange(len(outgoing), device=outgoing.device)
+        # Edges to the new node: those of an earlier visit, else ranked after all known edges.
+        stored = state.edge_rank[rows, :width, is_here.int().argmax(1)]
+        found = torch.where(outgoing > 0, LATE_RANK + state.history_length[:, None], 0)
+        incoming = torch.where(is_here.any(1, keepdim=True), stored, found).masked_fill(is_here, SELF_RANK)
+        new, others = state.history_length, torch.arange(width, device=outgoing.device)
+        ranks = functional.pad(state.edge_rank[:, :width, :width], (0, 1, 0, 1))
+        ranks = ranks.index_put((rows[:, None], new[:, None], others), outgoing)
+        ranks = ranks.index_put((rows[:, None], others, new[:, None]), incoming)
+        return ranks.index_put((rows, new, new), torch.full_like(new, SELF_RANK))
 
     def _routes(self, state: TdstpState, observation: Observation) -> BacktrackRoutes:
-        """The places one can go back to: all of the walk but where the agents stand."""
-        wide = state.history.shape[1]
-        places = state.place[:, :wide] - 1
-        here = places == observation.viewpoint[:, None]
-        shut = here if self.config.go_back else torch.ones_like(here)
+        """Actions that return to a node: all nodes except those at the agent's viewpoint."""
+        width = state.history.shape[1]
+        viewpoints = state.node_viewpoint[:, :width] - 1
+        is_here = viewpoints == observation.viewpoint[:, None]
+        is_closed = is_here if self.config.go_back else torch.ones_like(is_here)
         return BacktrackRoutes(
-            first=observation.kind.shape[1],
-            viewpoint=places.masked_fill(shut, -1),
-            view=state.view[:, :wide],
-            near=self._beside(state, observation),
-            linked=state.linked[:, :wide, :wide],
+            first_action=observation.token_type.shape[1],
+            viewpoints=viewpoints.masked_fill(is_closed, -1),
+            views=state.node_view[:, :width],
+            current_edge_rank=self._rank_from_here(state, observation),
+            edge_rank=state.edge_rank[:, :width, :width],
         )
 
-    def _repeated(self, state: TdstpState, observation: Observation, routes: BacktrackRoutes) -> Tensor:
-        """How often the agents jumped to where they stand from where each choice leads, (B, N + S)."""
-        leads = torch.cat([observation.neighbour, routes.viewpoint], 1) + 1
-        came = torch.where(state.reached == observation.viewpoint[:, None] + 1, state.left, -1)  # (B, S)
-        return ((leads[:, :, None] == came[:, None]) & (leads > 0)[..., None]).sum(2).to(state.origin)
-
-    def _structure(self, state: TdstpState, valid: Tensor, longest: int) -> Tensor:
-        """Which tokens of vision may attend to which, (B, M, M): of places, only neighbours (spec D.6)."""
-        mask = valid[:, None] & valid[:, :, None]
-        mask[:, 1:longest, 1:longest] &= state.linked[:, 1:longest, 1:longest] > 0
-        itself = torch.eye(valid.shape[1], dtype=torch.bool, device=valid.device)
-        return mask | itself  # padding attends to itself: to nothing at all gives no number
+    def _count_repeats(self, state: TdstpState, observation: Observation, routes: BacktrackRoutes) -> Tensor:
+        """Number of earlier jumps that led here from the viewpoint of each action, (B, N + S)."""
+        leads_to = torch.cat([observation.neighbour, routes.viewpoints], 1) + 1
+        came_from = torch.where(state.jump_to == observation.viewpoint[:, None] + 1, state.jump_from, -1)
+        is_repeat = (leads_to[:, :, None] == came_from[:, None]) & (leads_to > 0)[..., None]  # (B, N + S, S)
+        return is_repeat.sum(2).to(state.origin)
 
 
 def grid_points(size: int, spacing: float) -> Tensor:
-    """The points of a square grid around 0, (size², 3), row by row.
+    """Points of a square grid around 0, (size², 3), row by row.
 
     >>> grid_points(2, 6.0).tolist()
     [[-3.0, -3.0, 0.0], [-3.0, 3.0, 0.0], [3.0, -3.0, 0.0], [3.0, 3.0, 0.0]]
@@ -376,8 +382,8 @@ def grid_points(size: int, spacing: float) -> Tensor:
     return functional.pad(flat, (0, 1))
 
 
-def _read(valid: Tensor, before: int, choices: Tensor, after: int) -> OutputPositions:
-    """What is read of vision: `before` tokens of history, the choices (B, C), and `after` of the grid."""
-    columns, ends = torch.arange(valid.shape[1], device=valid.device), valid.shape[1] - after
-    columns = torch.cat([columns[: before + choices.shape[1]], columns[ends:]])
-    return OutputPositions(columns, torch.cat([valid[:, :before], choices, valid[:, ends:]], 1))
+def _head_positions(valid: Tensor, length: int, mask: Tensor, num_points: int) -> OutputPositions:
+    """Vision tokens that the heads read: `length` of history, `mask` (B, C), and the target tokens."""
+    columns, end = torch.arange(valid.shape[1], device=valid.device), valid.shape[1] - num_points
+    columns = torch.cat([columns[: length + mask.shape[1]], columns[end:]])
+    return OutputPositions(columns, torch.cat([valid[:, :length], mask, valid[:, end:]], 1))

@@ -1,4 +1,4 @@
-"""HAMT's sizes and switches, and how words, pictures and steps become its tokens (spec B.1, B.3 to B.5)."""
+"""HAMT's settings and its encoders of text, observations and history (spec B.1, B.3 to B.5)."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from esceme.agents.base import TokenBatch
+from esceme.agents.base import BaseAgentConfig, InputLimits, TokenBatch
 from esceme.agents.layers import EPSILON, Layer, LinearNorm, Tokens
 from esceme.errors import ConfigError
 from esceme.observation import Observation
 
 ActionInput = Literal["ob", "ob_txt", "ob_hist", "ob_txt_hist"]
-"""What an observation token is multiplied with before it is scored: nothing, the text's first token, the
-history's, or the sum of both."""
+"""Factor of an observation token before scoring: none, the first text token, the first history token, or the
+sum of both."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class HamtConfig:
-    """The sizes and switches of HAMT; by default those of the R2R network in the paper."""
+class HamtConfig(BaseAgentConfig):
+    """Settings of HAMT; defaults are those of the paper's R2R network."""
 
     vocabulary: int = 30522
     positions: int = 512
-    """Words of the longest instruction."""
+    """Tokens of the longest instruction."""
     hidden: int = 768
     heads: int = 12
     feed_forward: int = 3072
@@ -33,42 +33,42 @@ class HamtConfig:
     history_layers: int = 0
     panorama_layers: int = 2
     encode_panorama: bool = True
-    """Whether a history token also holds the mean of a small transformer over the 36 views."""
+    """Whether history tokens include the mean output of a small transformer over the 36 views."""
     feature_width: int = 768
     angle_width: int = 4
     max_steps: int = 50
-    """Rows of the table of step numbers."""
+    """Rows of the step embedding."""
     language_cross_attention: bool = True
-    """Whether text attends to vision at every step (R2R); off, text is encoded once (`no_lang_ca`: R4R, CVDN,
-    RxR)."""
+    """Whether text attends to vision at every step (R2R). If not, the text is encoded once per episode
+    (`no_lang_ca`: R4R, CVDN, RxR)."""
     action_input: ActionInput = "ob_txt"
-    """Ignored without language cross-attention, where an observation token is scored as it is."""
+    """Used only with language cross-attention."""
     freeze_text: bool = True
     read_once: bool = False
-    """Whether a frozen text encoder reads each instruction once and for all, without dropout. The released
-    training reads it anew each time, with dropout."""
+    """Whether each instruction is encoded once, without dropout, and cached; requires `freeze_text`. The
+    released training encodes it in every batch, with dropout."""
     freeze_history: bool = True
     freeze_observation: bool = False
     dropout: float = 0.1
     attention_dropout: float | None = None
-    """Of the weights of attention; None: as all other. Without any, fused attention serves in training."""
+    """Dropout of attention weights; None: `dropout`. With 0, training uses fused attention."""
     head_dropout: float = 0.1
     critic_inner: int = 512
     critic_dropout: float = 0.5
     epsilon: float = EPSILON
-    """Of text and cross-modal layers; XLM-R's configuration says 1e-5."""
+    """LayerNorm epsilon of text and cross-modal layers; 1e-5 for XLM-R."""
     initial_std: float = 0.02
     initial_bias_std: float = 0.0
-    """Of the maps from pictures and angles to tokens. The published network, which starts from trained ones,
-    has none; drawn anew it needs some, or STOP, which shows nothing, is zeros blown up by a normalisation."""
+    """Standard deviation of the initial biases of the image and angle projections. 0 in the published
+    network, which starts from trained weights. From scratch, LayerNorm would amplify STOP's zeros."""
     context_views: bool = True
-    """Whether views that lead nowhere become tokens; without them a step costs a fifth."""
+    """Whether views without a candidate become tokens; without them a step takes a fifth of the time."""
     stop_shows: Literal["nothing", "panorama"] = "nothing"
-    """What STOP looks like: nothing, as published, or the largest of each feature all around."""
+    """Features of STOP: zeros, as published, or the maximum over the panorama."""
     grounding: int = 0
-    """Width of the space in which words name what a token shows; 0: no grounding head, as published."""
+    """Width of the grounding head's space; 0: no grounding head, as published."""
     clause_ends: tuple[int, ...] = ()
-    """Ids of words that end a clause, for the grounding head: it learns at what pace clauses are followed."""
+    """Ids of tokens that end a clause, for the grounding head."""
 
     def __post_init__(self) -> None:
         counted = ("vocabulary", "positions", "hidden", "heads", "feed_forward", "feature_width")
@@ -76,47 +76,52 @@ class HamtConfig:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
         if self.hidden % self.heads:
-            raise ConfigError(f"hidden {self.hidden} cannot be shared out evenly to {self.heads} heads")
+            raise ConfigError(f"hidden {self.hidden} is not divisible by {self.heads} heads")
         if self.read_once and not self.freeze_text:
             raise ConfigError("read_once: only a frozen text encoder (freeze_text) can read once and for all")
         if self.grounding < 0:
             raise ConfigError(f"grounding: expected a width, or 0 for none, found {self.grounding}")
 
+    @property
+    def limits(self) -> InputLimits:
+        """Sizes of the tables and of the feature projection."""
+        return InputLimits(self.vocabulary, self.feature_width, self.positions, self.max_steps)
+
 
 class TextEncoder(nn.Module):
-    """BERT: words, positions and a kind, and some layers (spec B.3)."""
+    """BERT: word, position and token type embeddings, and its layers (spec B.3)."""
 
     def __init__(self, config: HamtConfig) -> None:
-        """Build the tables and layers."""
+        """Build the embeddings and layers."""
         super().__init__()
         self.words = nn.Embedding(config.vocabulary, config.hidden, padding_idx=0)
         self.positions = nn.Embedding(config.positions, config.hidden)
         self.kinds = nn.Embedding(2, config.hidden)
-        """Row 0 marks text, row 1 marks what is seen."""
+        """Row 0: text, row 1: vision."""
         self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon)
         self.dropout = nn.Dropout(config.dropout)
-        self.layers = nn.ModuleList(layer_of(config) for _ in range(config.text_layers))
+        self.layers = nn.ModuleList(config_layer(config) for _ in range(config.text_layers))
 
-    def forward(self, words: TokenBatch, *, everything: bool = False) -> Tensor:
-        """(B, L) -> (B, L, H); padding is zero unless `everything` is computed."""
-        longest = words.ids.shape[1]
+    def forward(self, instructions: TokenBatch, *, compute_all: bool = False) -> Tensor:
+        """(B, L) -> (B, L, H); padding is zero unless `compute_all`."""
+        longest = instructions.ids.shape[1]
         if longest > len(self.positions.weight):
             raise ConfigError(
-                f"an instruction of {longest} ids is too long: "
-                f"this network knows {len(self.positions.weight)} positions; cut it with max_tokens"
+                f"an instruction of {longest} ids is too long: this network has "
+                f"{len(self.positions.weight)} positions; truncate it with max_tokens"
             )
-        embedded = self.words(words.ids) + self.positions.weight[:longest] + self.kinds.weight[0]
-        tokens = Tokens.of(self.dropout(self.norm(embedded)), words.valid, everything=everything)
+        embedded = self.words(instructions.ids) + self.positions.weight[:longest] + self.kinds.weight[0]
+        tokens = Tokens.pack(self.dropout(self.norm(embedded)), instructions.valid, compute_all=compute_all)
         for layer in self.layers:
             tokens = layer(tokens)
         return tokens.padded
 
 
 class ObservationEncoder(nn.Module):
-    """Pictures and angles of tokens, and what kind they are (spec B.5)."""
+    """Embed image features, angle features and token types of an observation (spec B.5)."""
 
     def __init__(self, config: HamtConfig) -> None:
-        """Build the maps."""
+        """Build the projections."""
         super().__init__()
         self.picture = LinearNorm(config.feature_width, config.hidden)
         self.angle = LinearNorm(config.angle_width, config.hidden)
@@ -124,21 +129,24 @@ class ObservationEncoder(nn.Module):
         self.norm = nn.LayerNorm(config.hidden, eps=EPSILON)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, observation: Observation, seen: Tensor, said: Tensor | None = None) -> Tensor:
-        """(B, N, …) -> (B, N, H); `seen` (H,) marks tokens as seen rather than read.
+    def forward(
+        self, observation: Observation, vision_type: Tensor, grounded: Tensor | None = None
+    ) -> Tensor:
+        """(B, N, …) -> (B, N, H).
 
-        `said` (B, N, H) is what the instruction says of them, where the network has a grounding head.
+        `vision_type` (H,) is the token type embedding of vision, `grounded` (B, N, H) the grounding head's
+        output.
         """
-        described = self.picture(observation.features) + self.angle(observation.angles)
-        described = described if said is None else described + said
-        return self.dropout(self.norm(described + seen + self.kinds(observation.kind)))
+        embedded = self.picture(observation.features) + self.angle(observation.angles)
+        embedded = embedded if grounded is None else embedded + grounded
+        return self.dropout(self.norm(embedded + vision_type + self.kinds(observation.token_type)))
 
 
 class HistoryEncoder(nn.Module):
-    """One token per step: what was faced, where the agent went, and the panorama around it (spec B.4)."""
+    """Embed one step as a token: faced view, angle of the action, panorama (spec B.4)."""
 
     def __init__(self, config: HamtConfig) -> None:
-        """Build the maps, the tables and the panorama's layers."""
+        """Build the projections, embeddings and panorama layers."""
         super().__init__()
         self.start = nn.Parameter(torch.zeros(1, 1, config.hidden))
         self.picture = LinearNorm(config.feature_width, config.hidden)
@@ -150,34 +158,35 @@ class HistoryEncoder(nn.Module):
         if config.encode_panorama:
             self.panorama_picture = LinearNorm(config.feature_width, config.hidden)
             self.panorama_angle = LinearNorm(config.angle_width, config.hidden)
-            around = (layer_of(replace(config, epsilon=EPSILON)) for _ in range(config.panorama_layers))
-            self.panorama_layers = nn.ModuleList(around)
+            self.panorama_layers = nn.ModuleList(
+                config_layer(replace(config, epsilon=EPSILON)) for _ in range(config.panorama_layers)
+            )
 
     def begin(self, batch: int) -> Tensor:
-        """The global token, (B, 1, H): one draw of dropout for the whole batch, as in the original."""
+        """Global token, (B, 1, H), with one dropout mask for the whole batch, as in the original."""
         return self.dropout(self.norm(self.start + self.kind.weight[0])).expand(batch, -1, -1)
 
     def encode_panorama(self, features: Tensor, angles: Tensor) -> Tensor:
-        """36 views (B, 36, D) and their angles (B, 36, 4) as one vector (B, H)."""
+        """Encode 36 views (B, 36, D) and their angles (B, 36, 4) as one vector (B, H)."""
         views = self.dropout(self.panorama_picture(features) + self.panorama_angle(angles))
-        tokens = Tokens.of(views, torch.ones_like(views[..., 0], dtype=torch.bool))
+        tokens = Tokens.pack(views, torch.ones_like(views[..., 0], dtype=torch.bool))
         for layer in self.panorama_layers:
             tokens = layer(tokens)
         return tokens.padded.mean(1)
 
-    def forward(self, faced: Tensor, angle: Tensor, step: Tensor, around: Tensor | None) -> Tensor:
-        """A token (B, H) from the faced view (B, D), the chosen angle (B, 4) and the encoded panorama."""
+    def forward(self, facing: Tensor, angles: Tensor, step: Tensor, panorama: Tensor | None) -> Tensor:
+        """Token (B, H) of faced view (B, D), action angles (B, 4), step (B,) and panorama (B, H)."""
         if int(step.max()) >= len(self.steps.weight):
             raise ConfigError(
-                f"step {int(step.max())} is beyond the {len(self.steps.weight)} steps this network knows; "
-                "give a smaller max_steps"
+                f"step {int(step.max())} is beyond the {len(self.steps.weight)} steps of this network; "
+                "set a smaller max_steps"
             )
-        token = self.picture(faced) + self.angle(angle) + self.steps(step) + self.kind.weight[0]
-        return self.dropout(self.norm(token if around is None else token + around))
+        token = self.picture(facing) + self.angle(angles) + self.steps(step) + self.kind.weight[0]
+        return self.dropout(self.norm(token if panorama is None else token + panorama))
 
 
-def layer_of(config: HamtConfig) -> Layer:
-    """A layer of the sizes that a configuration says."""
+def config_layer(config: HamtConfig) -> Layer:
+    """Build a BERT layer with the sizes of `config`."""
     return Layer(
         config.hidden, config.heads, config.feed_forward, dropout=config.dropout, epsilon=config.epsilon
     )

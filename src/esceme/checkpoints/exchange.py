@@ -29,7 +29,7 @@ from esceme.navigator import Navigator
 from esceme.runs import NavigatorConfig, navigator_config, save_run
 from esceme.tasks import TASKS
 
-ReaderName = Literal["unaided", "candidate-enhancing"]
+ReaderName = Literal["none", "candidate-enhancing"]
 AgentName = Literal["hamt", "tdstp"]
 CONFIGS: dict[AgentName, type[HamtConfig]] = {"hamt": HamtConfig, "tdstp": TdstpConfig}
 HEAD = 64
@@ -228,10 +228,10 @@ def _config(
 def _reader_config(
     tensors: Tensors, reader: ReaderName | None, pooling: Pooling, config: HamtConfig, file: object
 ) -> CandidateEnhancingConfig | None:
-    """The reader of these weights; None for an unaided agent."""
+    """Settings of the reader of these weights; None for `NoMemory`."""
     fuses = their.has(tensors, their.FUSION)
-    if fuses and reader == "unaided":
-        raise ConfigError(f"{file}: made with a memory, as which it can be imported; not as 'unaided'")
+    if fuses and reader == "none":
+        raise ConfigError(f"{file}: these weights include a reader and cannot be imported with reader 'none'")
     if not fuses and reader != "candidate-enhancing":
         return None
     width, between = config.feature_width, _size(tensors, their.FUSION_SIZE)
@@ -247,7 +247,7 @@ def _hollow(config: HamtConfig, reader_config: CandidateEnhancingConfig | None, 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if isinstance(agent, TDSTP):
-            agent.draw_own()
+            agent.build_own_modules()
         agent.critic = Critic(config.hidden, config.critic_inner, dropout=config.critic_dropout)
         reader: Reader = NoMemory() if reader_config is None else CandidateEnhancing(reader_config)
     return Navigator(agent, reader)

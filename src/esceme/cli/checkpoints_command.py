@@ -72,8 +72,8 @@ def import_(
         language_cross_attention=None if no_lang_ca == "by-task" else no_lang_ca == "no",
         structured=structured,
     )
-    trained = not any(name.startswith("agent.positions") for name in report.initialised)
-    if config.agent_name == "tdstp" and trained and config.reader_name == "unaided" and structured is None:
+    trained = not any(name.startswith("agent.position_encoder") for name in report.initialised)
+    if config.agent_name == "tdstp" and trained and config.reader_name == "none" and structured is None:
         note("if these weights are of TD-STP's own repository, import them with --structured True")
     if json:
         print_json({"file": str(file), "out": str(out), "navigator": as_json(config), **asdict(report)})

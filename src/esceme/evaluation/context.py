@@ -44,7 +44,7 @@ from esceme.tasks.tours import Tour, check_tours, read_tours
 from esceme.world import Atlas, FeatureStore
 from esceme.world.geometry import VIEWS
 
-SCRIPTED = tuple(name for name, kind in AGENTS.items() if kind.scripted)
+SCRIPTED = tuple(name for name, kind in AGENTS.items() if kind.is_scripted)
 """Agents that need no run folder."""
 Precision = Literal["fp32", "bf16"]
 FILE_FIELDS = ("run", "data", "bank", "tours", "features")
@@ -223,7 +223,7 @@ def load_context(
     if is_scripted and config.features is None:
         features = blank_features(split.graphs)
     else:
-        width = None if is_scripted else network_size(run, "feature_width")
+        width = None if is_scripted else run.config.agent.limits.feature_width
         features = load_features(data, config.features, name=run.config.feature_source, width=width)
     tours = None if config.tours is None else read_tours(config.tours, config.split)
     if tours is not None:
@@ -247,7 +247,7 @@ def load_context(
             max_tokens=limits.max_tokens,
             keep=limits.keep,
             vocabulary=None if run.vocabulary is None else Vocabulary.read(run.vocabulary),
-            vocabulary_size=network_size(run, "vocabulary"),
+            vocabulary_size=run.config.agent.limits.vocabulary,
             needs_text=not is_scripted,
         ),
         limits=limits,
@@ -286,17 +286,12 @@ def get_limits(config: EvaluationConfig, run: Run) -> Limits:
         config.max_steps or default.max_steps, config.max_tokens or default.max_tokens, default.keep
     )
     for name, size, needed in (
-        ("max_steps", network_size(run, "max_steps"), limits.max_steps - 1),  # none after the last step
-        ("max_tokens", network_size(run, "positions"), limits.max_tokens),
+        ("max_steps", run.config.agent.limits.max_steps, limits.max_steps - 1),  # none after the last step
+        ("max_tokens", run.config.agent.limits.max_tokens, limits.max_tokens),
     ):
         if size is not None and needed > size:
             raise ConfigError(f"{name} {getattr(limits, name)}: this network has no more than {size} rows")
     return limits
-
-
-def network_size(run: Run, name: str) -> int | None:
-    """A size of a run's agent by the name of its config's field; None where it has no such field."""
-    return getattr(run.config.agent, name, None)
 
 
 def order_episodes(

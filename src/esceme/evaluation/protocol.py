@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from esceme.errors import ConfigError, DataError, MemoryMismatch
-from esceme.memory import MaskedMemory, Memory, MemoryBank, Pooling, Reader, load_bank
+from esceme.memory import MaskedMemory, Memory, MemoryBank, Reader, load_bank
 from esceme.tasks.episode import Episode
 from esceme.tasks.tours import Tour
 from esceme.trajectory import Trajectory
@@ -109,12 +109,11 @@ def open_memory(
     """Create the memory of an evaluation in its initial state; call `check_protocol` first."""
     if not reader.uses_memory:
         return MemoryLifetime(protocol, atlas, None)
-    pooling: Pooling = getattr(reader.config, "pooling", "max")
-    memory = MemoryBank.of(atlas, pooling=pooling, device=device)
+    memory = MemoryBank.from_atlas(atlas, pooling=reader.pooling, device=device)
     if bank is not None:
         saved = load_bank(bank, width=memory.width, source=memory.source)
-        if saved.pooling != pooling:
-            raise MemoryMismatch(f"{bank}: {saved.pooling} pooling; this agent reads {pooling} pooling")
+        if saved.pooling != reader.pooling:
+            raise MemoryMismatch(f"{bank}: {saved.pooling} pooling; this agent reads {reader.pooling}")
         memory.merge(saved)
     if protocol == "oracle":
         memory.remember_all()

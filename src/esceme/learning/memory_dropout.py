@@ -17,7 +17,7 @@ from torch import Tensor
 
 from esceme.errors import ConfigError
 from esceme.learning.distributed import ProcessGroup
-from esceme.memory import MemoryBank, MemorySubgraph, Pooling, Reader
+from esceme.memory import MemoryBank, MemorySubgraph, Reader
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
 from esceme.world.atlas import Atlas
@@ -66,7 +66,7 @@ class MemoryDropout:
 class TrainingMemory:
     """The scene memory of a training run, filtered by memory dropout and equal on all ranks.
 
-    Ranks exchange the viewpoints of their agents at every step. `remember_seen` and `end_rollout` are
+    Ranks exchange the viewpoints of their agents at every step. `remember_observation` and `end_rollout` are
     collectives: every rank calls one of them equally often.
     """
 
@@ -80,8 +80,7 @@ class TrainingMemory:
         device: torch.device | str | None = None,
     ) -> None:
         """Start empty."""
-        pooling: Pooling = getattr(reader.config, "pooling", "max")
-        self.bank = MemoryBank.of(atlas, pooling=pooling, device=device)
+        self.bank = MemoryBank.from_atlas(atlas, pooling=reader.pooling, device=device)
         self.memory_dropout = memory_dropout
         self._atlas, self._process_group = atlas, process_group or ProcessGroup()
         self._num_episodes = Counter[str]()  # per scene, since its last reset
@@ -109,14 +108,14 @@ class TrainingMemory:
         """Recall visible memory at viewpoints of any shape, (..., D); zeros where there is none."""
         return self.bank.recall_at(torch.where(self._visible[viewpoints], viewpoints, -1))
 
-    def surroundings(self, viewpoints: Tensor) -> MemorySubgraph:
+    def scene_subgraph(self, viewpoints: Tensor) -> MemorySubgraph:
         """Return the visible memory of the scenes of viewpoints (B,)."""
-        subgraph = self.bank.surroundings(viewpoints)
-        return subgraph.limited(self._visible[subgraph.viewpoints])
+        subgraph = self.bank.scene_subgraph(viewpoints)
+        return subgraph.restrict(self._visible[subgraph.viewpoints])
 
-    def remember_seen(self, observation: Observation) -> None:
+    def remember_observation(self, observation: Observation) -> None:
         """Remember the viewpoints of the agents of all ranks, and make them visible."""
-        self.bank.remember_seen(observation)
+        self.bank.remember_observation(observation)
         self._visible[observation.viewpoint] = True
         self._exchange(observation.viewpoint.tolist())
 
@@ -196,7 +195,7 @@ class TimeIndexedMemory:
     """A view of a complete memory that returns what it held at an earlier step.
 
     Each row of a batch is at a step of its own; without `steps` all rows share one step, which every
-    `remember_seen` advances.
+    `remember_observation` advances.
     """
 
     def __init__(self, bank: MemoryBank, remembered_at: Tensor, steps: Tensor | None) -> None:
@@ -208,12 +207,12 @@ class TimeIndexedMemory:
         """Recall the memory of viewpoints (R, N) at the step of each row, (R, N, D)."""
         return self._bank.recall_at(torch.where(self._is_available(viewpoints), viewpoints, -1))
 
-    def surroundings(self, viewpoints: Tensor) -> MemorySubgraph:
+    def scene_subgraph(self, viewpoints: Tensor) -> MemorySubgraph:
         """Return the memory of the scenes of viewpoints (R,) at the step of each row."""
-        subgraph = self._bank.surroundings(viewpoints)
-        return subgraph.limited(self._is_available(subgraph.viewpoints))
+        subgraph = self._bank.scene_subgraph(viewpoints)
+        return subgraph.restrict(self._is_available(subgraph.viewpoints))
 
-    def remember_seen(self, observation: Observation) -> None:
+    def remember_observation(self, observation: Observation) -> None:
         """Advance the shared step; the observation is remembered already."""
         self._shared_step += 1
 

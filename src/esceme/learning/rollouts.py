@@ -6,7 +6,7 @@ agent supports it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from esceme.agents.base import Decision, State, StepIndex
+from esceme.agents.base import Decision, StepIndex
 from esceme.errors import ConfigError
 from esceme.learning.memory_dropout import TrainingMemory
 from esceme.learning.reinforcement import Reward, Transition
@@ -28,9 +28,6 @@ from esceme.tasks.episode import Episode
 from esceme.tasks.split import InstructionEncoder
 from esceme.trajectory import ActionSelector, SingleBatch, Trajectory, previous_viewpoints
 from esceme.world.atlas import Atlas, Pose
-
-DecideAll = Callable[[State, Observation, Tensor, StepIndex], Decision]
-
 
 # -- demonstrations ----------------------------------------------------------------------------------------
 
@@ -143,7 +140,7 @@ def dagger_rollout(
             navigator, atlas, source, memory, label_and_select, encode=encode, max_steps=max_steps
         ):
             rows = np.array([row_of[trajectory] for trajectory in step.trajectories])
-            pose = Pose(step.observation.viewpoint.cpu().numpy(), step.observation.facing.cpu().numpy())
+            pose = Pose(step.observation.viewpoint.cpu().numpy(), step.observation.facing_view.cpu().numpy())
             actions = step.actions.cpu().numpy()
             demonstrations.steps.append(DemonstrationStep(rows, pose, actions, labels[-1]))
     navigator.train(was_training)
@@ -179,7 +176,7 @@ def forward_demonstrations(
     encode: InstructionEncoder,
 ) -> Decision:
     """Compute all decisions, (R, C): at once where the agent supports it, else step by step."""
-    forward = forward_all if hasattr(navigator.agent, "decide_all") else forward_stepwise
+    forward = forward_all if navigator.agent.supports_decide_all else forward_stepwise
     return forward(navigator, atlas, demonstrations, memory, encode=encode)
 
 
@@ -194,16 +191,15 @@ def forward_all(
     """Compute all decisions at once, (R, C), each with the content of the memory at its step."""
     device = navigator.device
     step_index = StepIndex(*(index.to(device) for index in demonstrations.step_index))
-    observation = Observation.of(
-        atlas, demonstrations.pose, past=demonstrations.previous_viewpoints, device=device
+    observation = Observation.from_atlas(
+        atlas, demonstrations.pose, previous_viewpoints=demonstrations.previous_viewpoints, device=device
     )
     memory_view = (
         None if memory is None else memory.remember_trajectories(observation.viewpoint, step_index.step)
     )
-    observation = navigator.see(observation, memory_view)
+    observation = navigator.observe(observation, memory_view)
     state = begin_trajectories(navigator, atlas, demonstrations.trajectories, encode)
-    decide_all: DecideAll = navigator.agent.decide_all  # type: ignore[assignment]
-    decision = decide_all(state, observation, demonstrations.actions.to(device), step_index)
+    decision = navigator.agent.decide_all(state, observation, demonstrations.actions.to(device), step_index)
     goals = goal_positions(atlas, demonstrations.trajectories, device)
     return with_auxiliary_loss(navigator, decision, goals[step_index.episode])
 
@@ -240,13 +236,13 @@ def forward_stepwise(
         functional.pad(decision.logits, (0, num_choices - decision.logits.shape[1]), value=-torch.inf)
         for decision in decisions
     ]
-    losses = [decision.aside for decision in decisions if decision.aside is not None]
-    return Decision(torch.cat(logits), aside=torch.cat(losses) if losses else None)
+    losses = [decision.auxiliary_loss for decision in decisions if decision.auxiliary_loss is not None]
+    return Decision(torch.cat(logits), auxiliary_loss=torch.cat(losses) if losses else None)
 
 
 def with_auxiliary_loss(navigator: Navigator, decision: Decision, goals: Tensor) -> Decision:
     """Add the agent's auxiliary loss to a decision, given goal positions (B, 3)."""
-    return decision._replace(aside=navigator.agent.aside(decision, goals))
+    return decision._replace(auxiliary_loss=navigator.agent.auxiliary_loss(decision, goals))
 
 
 def goal_positions(atlas: Atlas, trajectories: Sequence[Trajectory], device: torch.device) -> Tensor:
@@ -294,7 +290,7 @@ def sample_rollout(
                 step.decision.value,
                 step.actions,
                 torch.from_numpy(reward.step(step.trajectories)).to(step.decision.value),
-                decision.aside,
+                decision.auxiliary_loss,
                 None if oracle is None else oracle(decision, step.observation, step.trajectories).to(device),
             )
         )
@@ -321,10 +317,10 @@ def _final_values(
         return truncated, torch.zeros(0, device=device)
     with torch.no_grad():
         state = navigator.advance(
-            last.state.only(truncated), last.observation.only(truncated), last.actions[truncated]
+            last.state.select(truncated), last.observation.select(truncated), last.actions[truncated]
         )
         pose = Pose(*np.array([trajectory.poses[-1] for trajectory in trajectories], dtype=np.int64).T)
         past = previous_viewpoints(trajectories)
-        observation = Observation.of(atlas, pose, past=past, device=device)
-        value = navigator.decide(state, navigator.see(observation, memory)).value
+        observation = Observation.from_atlas(atlas, pose, previous_viewpoints=past, device=device)
+        value = navigator.decide(state, navigator.observe(observation, memory)).value
     return truncated, torch.zeros(len(truncated)) if value is None else value

@@ -133,7 +133,7 @@ def _lowest_cost(cost: Callable[[Trajectory, NDArray[np.int64]], NDArray[np.floa
         destinations = choice_viewpoints(decision, observation).cpu().numpy()  # (B, C)
         valid = decision.logits.detach().isfinite().cpu().numpy()
         num_choices = destinations.shape[1]
-        first = num_choices if decision.routes is None else decision.routes.first
+        first = num_choices if decision.routes is None else decision.routes.first_action
         order = np.concatenate([np.arange(first, num_choices), np.arange(first)])  # backtracking first
         actions = []
         for trajectory, row, is_valid in zip(trajectories, destinations, valid, strict=True):
@@ -148,9 +148,9 @@ def choice_viewpoints(decision: Decision, observation: Observation) -> Tensor:
     """Return the viewpoint that each choice leads to, (B, C); -1 for padding."""
     rows = torch.arange(len(observation), device=observation.viewpoint.device)
     viewpoints = observation.neighbour.clone()
-    viewpoints[rows, observation.candidate_count] = observation.viewpoint
+    viewpoints[rows, observation.num_candidates] = observation.viewpoint
     if decision.routes is not None:
-        return torch.cat([viewpoints, decision.routes.viewpoint], 1)
+        return torch.cat([viewpoints, decision.routes.viewpoints], 1)
     return viewpoints[:, : decision.logits.shape[1]]
 
 

@@ -108,14 +108,13 @@ class Trainer:
                 process_group=self.process_group,
                 device=navigator.device,
             )
-        critic = getattr(navigator.agent, "critic", None)
-        self._critic = [] if critic is None else list(critic.parameters())
+        self._critic = navigator.agent.critic_parameters
         critic_ids = {id(parameter) for parameter in self._critic}
         self._network = [p for p in navigator.parameters() if id(p) not in critic_ids]
-        no_decay = {id(parameter) for parameter in navigator.agent.undecayed}
+        no_decay = {id(parameter) for parameter in navigator.agent.no_weight_decay}
         groups: list[dict[str, Any]] = [
             {"params": [p for p in navigator.parameters() if id(p) not in no_decay]},
-            {"params": navigator.agent.undecayed, "weight_decay": 0.0},
+            {"params": navigator.agent.no_weight_decay, "weight_decay": 0.0},
         ]
         self.optimizer = torch.optim.AdamW(
             [group for group in groups if group["params"]],
@@ -247,7 +246,7 @@ class Trainer:
         num_correct = (decision.logits.argmax(1) == labels).sum()
         num_steps = self.process_group.all_reduce_sum([len(labels)], self.navigator.device)[0]
         metrics = {"imitation": float(loss.detach()), "accuracy": float(num_correct) / num_steps}
-        auxiliary, auxiliary_metrics = self._auxiliary_loss([decision.aside])
+        auxiliary, auxiliary_metrics = self._auxiliary_loss([decision.auxiliary_loss])
         return weight * loss + auxiliary, metrics | auxiliary_metrics
 
     def a2c_loss(self, transitions: Sequence[Transition], bootstrap: Tensor) -> LossAndMetrics:

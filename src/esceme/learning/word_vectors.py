@@ -31,7 +31,7 @@ def init_grounding_head(
     mean vector of the label's words. Raises `ConfigError` for an agent without a grounding head, or vectors
     wider than the embeddings or features.
     """
-    head = getattr(navigator.agent, "grounding", None)
+    head = navigator.agent.grounding_head
     if head is None or vocabulary is None:
         raise ConfigError("word_vectors: expected a grounding head (--grounding) and --text words")
     tables = [WordTable.read(prefix) for prefix in prefixes]

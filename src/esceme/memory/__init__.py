@@ -1,9 +1,13 @@
-"""What is remembered: the paper. Memory never imports agents, and agents never import memory."""
+"""Scene memory: storage, files and readers. Memory and agents do not import each other."""
 
 from esceme.memory.bank import MaskedMemory, Memory, MemoryBank, MemorySubgraph
 from esceme.memory.bank_file import load_bank, save_bank
-from esceme.memory.both import Both, BothConfig, SequentialReaders
-from esceme.memory.graph_encoding import GraphEncoding, GraphEncodingConfig
+from esceme.memory.graph_encoding import (
+    CombinedReader,
+    CombinedReaderConfig,
+    GraphEncoding,
+    GraphEncodingConfig,
+)
 from esceme.memory.reader import (
     CandidateEnhancing,
     CandidateEnhancingConfig,
@@ -13,42 +17,43 @@ from esceme.memory.reader import (
     NoVisionConfig,
     Reader,
 )
-from esceme.memory.scene import Pooling, Rows, SceneMemory, pool
+from esceme.memory.scene import GrowingMatrix, Pooling, SceneMemory, pool
 
 READERS: dict[str, type[Reader]] = {
-    "unaided": NoMemory,
+    "none": NoMemory,
     "candidate-enhancing": CandidateEnhancing,
     "graph-encoding": GraphEncoding,
-    "both": Both,
-    "blindfolded": NoVision,
+    "both": CombinedReader,
+    "blind": NoVision,
 }
-"""Every reader by its name; each is built from its `Config`."""
+"""Reader classes by the name that `--reader` takes."""
 
-ReaderConfig = NoMemoryConfig | CandidateEnhancingConfig | GraphEncodingConfig | BothConfig | NoVisionConfig
+ReaderConfig = (
+    NoMemoryConfig | CandidateEnhancingConfig | GraphEncodingConfig | CombinedReaderConfig | NoVisionConfig
+)
 """The `Config` of any reader in `READERS`."""
 
 __all__ = [
     "READERS",
-    "NoVision",
-    "Both",
-    "BothConfig",
     "CandidateEnhancing",
     "CandidateEnhancingConfig",
+    "CombinedReader",
+    "CombinedReaderConfig",
     "GraphEncoding",
     "GraphEncodingConfig",
-    "SequentialReaders",
+    "GrowingMatrix",
     "MaskedMemory",
     "Memory",
     "MemoryBank",
-    "Pooling",
-    "Reader",
-    "Rows",
-    "SceneMemory",
     "MemorySubgraph",
     "NoMemory",
     "NoMemoryConfig",
+    "NoVision",
     "NoVisionConfig",
+    "Pooling",
+    "Reader",
     "ReaderConfig",
+    "SceneMemory",
     "load_bank",
     "pool",
     "save_bank",

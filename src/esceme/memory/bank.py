@@ -1,7 +1,7 @@
-"""What is remembered of all buildings: recalling for a whole batch of agents is one gather.
+"""`MemoryBank`: the memories of all buildings, with batched recall in one gather.
 
-Agents that know places by name use `remember` and `recall`; those that walk in an atlas, where a viewpoint is
-an integer, use `remember_seen`, `recall_at` and `surroundings`. Both see the same memory.
+`remember` and `recall` take viewpoint names. `remember_observation`, `recall_at` and `scene_subgraph` take
+integer viewpoints of an atlas. Both access the same vectors.
 """
 
 from __future__ import annotations
@@ -14,57 +14,57 @@ import torch
 from torch import Tensor
 
 from esceme.errors import MemoryMismatch
-from esceme.memory.scene import Pooling, Rows, SceneMemory
+from esceme.memory.scene import GrowingMatrix, Pooling, SceneMemory
 from esceme.observation import Observation
 from esceme.world.atlas import Atlas
 
-PANORAMAS_AT_ONCE = 64
-"""How many panoramas are looked at together when everything is remembered."""
+PANORAMA_BATCH = 64
+"""Panoramas read at a time by `remember_at`."""
 
 
 class MemorySubgraph(NamedTuple):
-    """What is remembered of the scenes that a batch of agents stands in: a graph, each knows a part of it."""
+    """Remembered graph of the scenes of B agents; each agent knows a part of it."""
 
     viewpoints: Tensor
-    """(M,) int64: remembered by somebody, each once."""
+    """(M,) int64: remembered viewpoints of all these scenes, without duplicates."""
     features: Tensor
-    """(M, D): what is remembered of them."""
+    """(M, D): their vectors."""
     edges: Tensor
     """(2, E) int64: rows of `viewpoints` that are neighbours, each pair once."""
     known: Tensor
-    """(B, M) bool: which of them each agent's memory holds."""
+    """(B, M) bool: True for viewpoints in the agent's scene that the agent may recall."""
 
-    def limited(self, may: Tensor) -> MemorySubgraph:
-        """The same where agents know only what they `may`, (B, M) or (M,) bool."""
-        return self._replace(known=self.known & may)
+    def restrict(self, mask: Tensor) -> MemorySubgraph:
+        """Keep only the viewpoints known where `mask`, (B, M) or (M,) bool, is True."""
+        return self._replace(known=self.known & mask)
 
-    def among(self, viewpoints: Tensor) -> Tensor:
-        """Which of the remembered viewpoints are among those of each agent, (B, S), -1 for none: (B, M)."""
+    def contains(self, viewpoints: Tensor) -> Tensor:
+        """(B, M) bool: True for remembered viewpoints that are among `viewpoints` (B, S), padded with -1."""
         return (viewpoints[:, :, None] == self.viewpoints).any(1)
 
-    def beside(self, some: Tensor) -> Tensor:
-        """Which of the remembered viewpoints are neighbours of `some` (B, M) of them: (B, M)."""
-        one, other = self.edges
-        reached = torch.zeros_like(some, dtype=torch.float32)
-        reached.index_add_(1, one, some[:, other].float()).index_add_(1, other, some[:, one].float())
+    def neighbours(self, mask: Tensor) -> Tensor:
+        """(B, M) bool: True for neighbours of the viewpoints where `mask` (B, M) is True."""
+        source, target = self.edges
+        reached = torch.zeros_like(mask, dtype=torch.float32)
+        reached.index_add_(1, source, mask[:, target].float()).index_add_(1, target, mask[:, source].float())
         return reached > 0
 
 
 class Memory(Protocol):
-    """What a rollout needs of a memory."""
+    """Memory interface of rollouts and readers."""
 
     def recall_at(self, viewpoints: Tensor) -> Tensor:
-        """What is remembered of viewpoints, any shape -> (..., D); zeros for -1 and where nobody has been."""
+        """Return the vectors of viewpoints, any shape -> (..., D); zeros for -1 and unvisited ones."""
 
-    def surroundings(self, viewpoints: Tensor) -> MemorySubgraph:
-        """What is remembered of the scenes of agents that stand at viewpoints (B,)."""
+    def scene_subgraph(self, viewpoints: Tensor) -> MemorySubgraph:
+        """Return the remembered graph of the scenes that contain viewpoints (B,)."""
 
-    def remember_seen(self, observation: Observation) -> None:
-        """Remember where the agents stand."""
+    def remember_observation(self, observation: Observation) -> None:
+        """Remember the viewpoints of the agents."""
 
 
 class MemoryBank:
-    """The memories of all buildings; whoever makes a bank decides how long it lives.
+    """The memories of all buildings.
 
     >>> bank = MemoryBank(width=2, source="my features")
     >>> bank.remember("house", "hall", torch.tensor([[1.0, 0.0], [0.0, 3.0]]), ["door", "stairs"])
@@ -84,128 +84,120 @@ class MemoryBank:
         source: str = "",
         device: torch.device | str | None = None,
     ) -> None:
-        """Remember features of `width` numbers; `source` names them, so that no others are mixed in."""
+        """Create an empty bank for features of `width`; `source` names them to prevent mixing."""
         self.width, self.pooling, self.source = width, pooling, source
-        self._rows = Rows(width, device=device)
+        self._storage = GrowingMatrix(width, device=device)
         self._scenes: dict[str, SceneMemory] = {}
         self._atlas: Atlas | None = None
-        self._index: dict[tuple[str, str], int] = {}
+        self._viewpoint_index: dict[tuple[str, str], int] = {}
         self._row_of: Tensor = torch.zeros(1, dtype=torch.int64)
         self._scene_of: Tensor = torch.zeros(0, dtype=torch.int64)
         self._neighbours: Tensor = torch.zeros(0, 0, dtype=torch.int64)
 
     @classmethod
-    def of(
+    def from_atlas(
         cls, atlas: Atlas, *, pooling: Pooling = "max", device: torch.device | str | None = None
     ) -> MemoryBank:
-        """An empty bank for the features of an atlas, settled there."""
+        """Create an empty bank for the features of an atlas and bind it."""
         if atlas.features is None:
             raise MemoryMismatch("this atlas has no features to remember; give it a feature file")
-        source = _name_of(atlas.features.source)
+        source = Path(atlas.features.source).name
         bank = cls(atlas.features.width, pooling=pooling, source=source, device=device)
-        bank.settle(atlas)
+        bank.bind(atlas)
         return bank
 
     # -- by name -----------------------------------------------------------------------------------------
 
     def __getitem__(self, scene_id: str) -> SceneMemory:
         if scene_id not in self._scenes:
-            self._scenes[scene_id] = _SceneOfBank(scene_id, self)
+            self._scenes[scene_id] = _BankScene(scene_id, self)
         return self._scenes[scene_id]
 
     @property
     def scenes(self) -> tuple[str, ...]:
-        """The scenes of which something is remembered, in alphabetical order."""
+        """Ids of the scenes with at least one viewpoint, in alphabetical order."""
         return tuple(sorted(scene_id for scene_id, memory in self._scenes.items() if len(memory)))
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._storage)
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the remembered vectors take."""
-        return self._rows.nbytes
+        """Size of the stored vectors in bytes."""
+        return self._storage.nbytes
 
     def remember(self, scene_id: str, viewpoint: str, views: Tensor, neighbours: Sequence[str]) -> bool:
-        """Keep what a viewpoint looks like, (K, D); True on a first visit. See `SceneMemory.remember`."""
+        """Store the pooled views (K, D) of a viewpoint; see `SceneMemory.remember`."""
         return self[scene_id].remember(viewpoint, views, neighbours)
 
     def recall(self, scene_id: str, viewpoints: Sequence[str]) -> Tensor:
-        """What is remembered of viewpoints of a scene, (n, D); zeros where nobody has been."""
+        """Return the vectors of viewpoints of a scene, (n, D); zeros for unvisited ones."""
         return self[scene_id].recall(viewpoints)
 
     def forget(self, scene_id: str | None = None) -> None:
-        """Forget one scene, or everything."""
-        for each in self.scenes if scene_id is None else (scene_id,):
-            self[each].forget()
+        """Clear one scene, or all."""
+        for scene in self.scenes if scene_id is None else (scene_id,):
+            self[scene].forget()
 
     def merge(self, other: MemoryBank) -> None:
-        """Know what `other` knows, too; see `SceneMemory.merge`."""
-        self.require(other.width, other.source, "the other bank")
+        """Add the memories of `other`; see `SceneMemory.merge`."""
+        self._check_features(other.width, other.source, "the other bank")
         if other.pooling != self.pooling:
             raise MemoryMismatch(
-                f"a bank of {self.pooling} pooling cannot take in one of {other.pooling} pooling; "
+                f"a bank of {self.pooling} pooling cannot merge one of {other.pooling} pooling; "
                 "build both alike"
             )
         for scene_id in other.scenes:
             self[scene_id].merge(other[scene_id])
 
-    def require(self, width: int, source: str, who: str) -> None:
-        """Raise `MemoryMismatch` unless `who` has the features that are remembered here."""
-        if (width, source) != (self.width, self.source):
-            raise MemoryMismatch(
-                f"the bank remembers features of width {self.width} from '{self.source}', {who} has width "
-                f"{width} from '{source}'; build the bank from the features it is used with"
-            )
+    # -- by index of an atlas ------------------------------------------------------------------------------
 
-    # -- in an atlas -------------------------------------------------------------------------------------
-
-    def settle(self, atlas: Atlas) -> None:
-        """Learn the integers of an atlas; afterwards `recall_at` and `remember_seen` understand them."""
+    def bind(self, atlas: Atlas) -> None:
+        """Use the integer viewpoints of `atlas` from now on; raise `MemoryMismatch` for other features."""
         if atlas.features is not None:
-            self.require(atlas.features.width, _name_of(atlas.features.source), "the atlas")
+            self._check_features(atlas.features.width, Path(atlas.features.source).name, "the atlas")
         self._atlas = atlas
-        self._index = {name: index for index, name in enumerate(atlas.names)}
-        device = self._rows.matrix.device
+        self._viewpoint_index = {name: index for index, name in enumerate(atlas.names)}
+        device = self._storage.matrix.device
         with torch.inference_mode(False):
-            # One row number per viewpoint, 0 = never visited; the last entry is nowhere (-1).
+            # Row of each viewpoint, 0 if unvisited; the last entry serves index -1.
             self._row_of = torch.zeros(len(atlas) + 1, dtype=torch.int64, device=device)
             self._scene_of = torch.from_numpy(atlas.scene_of).to(device, torch.int64)
             self._neighbours = torch.from_numpy(atlas.neighbours).to(device, torch.int64)
         for scene_id, memory in self._scenes.items():
-            self._note(scene_id, list(memory.viewpoints), list(memory._row.values()))
+            self._set_rows(scene_id, list(memory.viewpoints), list(memory._rows.values()))
 
     def recall_at(self, viewpoints: Tensor) -> Tensor:
-        """What is remembered of viewpoints, any shape -> (..., D); zeros for -1 and where nobody has been."""
-        self._settled()
-        return self._rows.matrix[self._row_of[viewpoints]]
+        """Return the vectors of viewpoints, any shape -> (..., D); zeros for -1 and unvisited ones."""
+        self._bound_atlas()
+        return self._storage.matrix[self._row_of[viewpoints]]
 
-    def surroundings(self, viewpoints: Tensor) -> MemorySubgraph:
-        """What is remembered of the scenes of agents that stand at viewpoints (B,)."""
-        visited, here = self.visited.nonzero().flatten(), self._scene_of[viewpoints]
-        places = visited[torch.isin(self._scene_of[visited], here)]  # (M,)
-        order = torch.arange(len(places), device=places.device)
-        row_of = torch.full_like(self._row_of, -1).index_copy_(0, places, order)
-        beside = row_of[self._neighbours[places]]  # (M, K), -1 for who is not remembered
-        one, slot = (beside > order[:, None]).nonzero(as_tuple=True)
-        edges = torch.stack([one, beside[one, slot]])
-        return MemorySubgraph(places, self.recall_at(places), edges, self._scene_of[places] == here[:, None])
+    def scene_subgraph(self, viewpoints: Tensor) -> MemorySubgraph:
+        """Return the remembered graph of the scenes that contain viewpoints (B,)."""
+        visited, scenes = self.visited.nonzero().flatten(), self._scene_of[viewpoints]
+        nodes = visited[torch.isin(self._scene_of[visited], scenes)]  # (M,)
+        order = torch.arange(len(nodes), device=nodes.device)
+        row_of = torch.full_like(self._row_of, -1).index_copy_(0, nodes, order)
+        neighbours = row_of[self._neighbours[nodes]]  # (M, K), -1 for unvisited
+        source, slot = (neighbours > order[:, None]).nonzero(as_tuple=True)
+        edges = torch.stack([source, neighbours[source, slot]])
+        return MemorySubgraph(nodes, self.recall_at(nodes), edges, self._scene_of[nodes] == scenes[:, None])
 
-    def remember_seen(self, observation: Observation) -> None:
-        """Remember where the agents stand: pooled over the plain features of their candidates."""
-        names = self._settled().names
-        for slot in (self._row_of[observation.viewpoint] == 0).nonzero().flatten().tolist():
-            scene_id, viewpoint = names[int(observation.viewpoint[slot])]
-            leads = observation.is_candidate[slot]
-            neighbours = [names[index][1] for index in observation.neighbour[slot, leads].tolist()]
-            self.remember(scene_id, viewpoint, observation.plain[slot, leads], neighbours)
+    def remember_observation(self, observation: Observation) -> None:
+        """Remember the agents' viewpoints, pooled over the raw features of their candidates."""
+        names = self._bound_atlas().names
+        for row in (self._row_of[observation.viewpoint] == 0).nonzero().flatten().tolist():
+            scene_id, viewpoint = names[int(observation.viewpoint[row])]
+            is_candidate = observation.is_candidate[row]
+            neighbours = [names[index][1] for index in observation.neighbour[row, is_candidate].tolist()]
+            self.remember(scene_id, viewpoint, observation.raw_features[row, is_candidate], neighbours)
 
     def remember_at(self, viewpoints: Sequence[int]) -> None:
-        """Remember viewpoints of the atlas as if someone had stood there."""
-        atlas = self._settled()
-        for at in torch.split(torch.tensor(viewpoints, dtype=torch.int64), PANORAMAS_AT_ONCE):
-            panoramas = torch.from_numpy(atlas.panorama_features(at.numpy()))  # (B, 36, D)
-            for index, panorama in zip(at.tolist(), panoramas, strict=True):
+        """Remember viewpoints of the atlas without an observation, from its stored features."""
+        atlas = self._bound_atlas()
+        for batch in torch.split(torch.tensor(viewpoints, dtype=torch.int64), PANORAMA_BATCH):
+            panoramas = torch.from_numpy(atlas.panorama_features(batch.numpy()))  # (B, 36, D)
+            for index, panorama in zip(batch.tolist(), panoramas, strict=True):
                 scene_id, viewpoint = atlas.names[index]
                 degree = int(atlas.degrees[index])
                 neighbours = [atlas.names[other][1] for other in atlas.neighbours[index, :degree].tolist()]
@@ -213,69 +205,71 @@ class MemoryBank:
                 self.remember(scene_id, viewpoint, views, neighbours)
 
     def remember_all(self) -> None:
-        """Remember every viewpoint of the atlas: what a walk of endless length would leave behind."""
-        self.remember_at(range(len(self._settled())))
+        """Remember every viewpoint of the atlas (the oracle memory)."""
+        self.remember_at(range(len(self._bound_atlas())))
 
     @property
     def visited(self) -> Tensor:
-        """Which viewpoints of the atlas are remembered, (P,) bool."""
-        self._settled()
+        """(P,) bool: True for remembered viewpoints of the atlas."""
+        self._bound_atlas()
         return self._row_of[:-1] > 0
 
-    def _settled(self) -> Atlas:
+    def _bound_atlas(self) -> Atlas:
         if self._atlas is None:
-            raise MemoryMismatch("this bank knows viewpoints by name only; call settle(atlas) first")
+            raise MemoryMismatch("this bank is not bound to an atlas; call bind(atlas) first")
         return self._atlas
 
-    def _note(self, scene_id: str, viewpoints: Sequence[str], rows: Sequence[int]) -> None:
-        """Keep `row_of` true: these viewpoints lie in these rows now, 0 for forgotten."""
-        pairs = ((self._index.get((scene_id, each)), row) for each, row in zip(viewpoints, rows, strict=True))
-        known = [(index, row) for index, row in pairs if index is not None]
+    def _check_features(self, width: int, source: str, owner: str) -> None:
+        if (width, source) != (self.width, self.source):
+            raise MemoryMismatch(
+                f"the bank holds features of width {self.width} from '{self.source}', {owner} has width "
+                f"{width} from '{source}'; build the bank from the features it is used with"
+            )
+
+    def _set_rows(self, scene_id: str, viewpoints: Sequence[str], rows: Sequence[int]) -> None:
+        """Record the storage rows of viewpoints in the atlas index; row 0 means forgotten."""
+        indices = [self._viewpoint_index.get((scene_id, viewpoint)) for viewpoint in viewpoints]
+        known = [(index, row) for index, row in zip(indices, rows, strict=True) if index is not None]
         if known:
-            places, at = zip(*known, strict=True)
-            self._row_of[list(places)] = torch.tensor(at).to(self._row_of)
+            index, row = zip(*known, strict=True)
+            self._row_of[list(index)] = torch.tensor(row).to(self._row_of)
 
 
 class MaskedMemory:
-    """A memory that is written but never read: the control that tells a memory's effect from its weights'."""
+    """A memory that is written but recalls zeros: the control for the effect of the reader's weights."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
 
     def recall_at(self, viewpoints: Tensor) -> Tensor:
-        """Zeros, (..., D)."""
+        """Return zeros, (..., D)."""
         return torch.zeros_like(self.memory.recall_at(viewpoints))
 
-    def surroundings(self, viewpoints: Tensor) -> MemorySubgraph:
-        """Of which nobody knows anything."""
-        around = self.memory.surroundings(viewpoints)
-        return around.limited(torch.zeros_like(around.known))
+    def scene_subgraph(self, viewpoints: Tensor) -> MemorySubgraph:
+        """Return the graph with no viewpoint known to any agent."""
+        graph = self.memory.scene_subgraph(viewpoints)
+        return graph.restrict(torch.zeros_like(graph.known))
 
-    def remember_seen(self, observation: Observation) -> None:
-        """Remember where the agents stand."""
-        self.memory.remember_seen(observation)
+    def remember_observation(self, observation: Observation) -> None:
+        """Remember the viewpoints of the agents."""
+        self.memory.remember_observation(observation)
 
 
-class _SceneOfBank(SceneMemory):
-    """A scene whose rows lie in a bank, which is told what changes."""
+class _BankScene(SceneMemory):
+    """A scene stored in a bank, whose atlas index it keeps up to date."""
 
     def __init__(self, scene_id: str, bank: MemoryBank) -> None:
-        super().__init__(bank.width, pooling=bank.pooling, rows=bank._rows)
+        super().__init__(bank.width, pooling=bank.pooling, storage=bank._storage)
         self._scene_id, self._bank = scene_id, bank
 
     def forget(self) -> None:
-        gone = list(self.viewpoints)
+        viewpoints = list(self.viewpoints)
         super().forget()
-        self._bank._note(self._scene_id, gone, [0] * len(gone))
+        self._bank._set_rows(self._scene_id, viewpoints, [0] * len(viewpoints))
 
-    def _keep(
+    def _insert(
         self, viewpoints: Sequence[str], vectors: Tensor, neighbours: Sequence[tuple[str, ...]]
     ) -> list[int]:
-        rows = super()._keep(viewpoints, vectors, neighbours)
-        self._bank._note(self._scene_id, viewpoints, rows)
+        rows = super()._insert(viewpoints, vectors, neighbours)
+        self._bank._set_rows(self._scene_id, viewpoints, rows)
         return rows
-
-
-def _name_of(source: str) -> str:
-    """The name of a feature file, wherever it lies."""
-    return Path(source).name

@@ -84,7 +84,7 @@ def load_bank(
     sizes = [len(scene.neighbours) for scene in header.scenes]
     for scene, vectors in zip(header.scenes, torch.split(rows, sizes), strict=True):
         neighbours = [tuple(scene.names[index] for index in each) for each in scene.neighbours]
-        bank[scene.scene_id]._keep(scene.viewpoints, vectors, neighbours)
+        bank[scene.scene_id]._insert(scene.viewpoints, vectors, neighbours)
     return bank
 
 

@@ -1,9 +1,9 @@
-"""Graph Encoding: all that is remembered of a scene becomes one more token (the paper's appendix A).
+"""Graph Encoding: the remembered graph of a scene as one additional token (appendix A of the paper).
 
-The paper writes a memory of n viewpoints as a tensor G of n x n x (1 + D): [0; m_i] where i = j, [1; 0] where
-i and j are neighbours, zeros elsewhere. G' = [MLP1(G) * MLP2(G); MLP3(G)] is summed over all n x n. But what
-is alike comes out alike: computed here are n viewpoints, one edge and one gap, each counted as often as it is
-there.
+The paper writes a memory of n viewpoints as a tensor G, n x n x (1 + D): [0; m_i] for i = j, [1; 0] for
+neighbours i and j, zeros elsewhere. G' = [MLP1(G) * MLP2(G); MLP3(G)] is summed over all n x n entries. Equal
+entries have equal outputs, so only n viewpoints, one edge and one gap are computed, and weighted by how often
+they occur.
 """
 
 from __future__ import annotations
@@ -14,121 +14,123 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from esceme.errors import ConfigError, MemoryMismatch
+from esceme.errors import ConfigError
 from esceme.memory.bank import Memory, MemorySubgraph
-from esceme.memory.reader import Reader
+from esceme.memory.reader import CandidateEnhancing, CandidateEnhancingConfig, MemoryReader, check_choices
 from esceme.memory.scene import Pooling
 from esceme.observation import Observation
 
 
 @dataclass(frozen=True, kw_only=True)
 class GraphEncodingConfig:
-    """Where the paper is silent there is a choice; docs/fidelity.md has the reasons for the defaults."""
+    """Settings of graph encoding; docs/fidelity.md explains the defaults where the paper is silent."""
 
     width: int = 768
-    """Of the features, and of the token."""
+    """Width of the features and of the token."""
     hidden: int | None = None
-    """Width between the two layers of each MLP; None: half the width of the features, as what comes out."""
+    """Width between the two layers of each MLP; None: half of `width`."""
     pooling: Pooling = "mean"
-    """How what is seen at a place becomes its memory (Eq. 1); the paper's row has the mean."""
+    """Pooling of the candidate views at a viewpoint (Eq. 1); mean in the paper's table row."""
     window: Literal["path", "hops", "path+hops", "none"] = "path"
-    """What is left out of the graph besides where the agent stands: where it has been in this episode, which
-    its history tells already; what lies within some hops; both; or nothing, not even where it stands."""
+    """Viewpoints left out of the graph: the agent's own and those of this episode, which the history holds
+    already; those within `hops`; both; or none, not even the agent's own."""
     hops: int = 1
-    """How many steps far a window of hops reaches: to candidates first, then along remembered edges."""
+    """Radius of a window of hops: candidates first, then remembered edges."""
     divide_by: Literal["none", "viewpoints", "pairs"] = "viewpoints"
-    """What the sum is divided by: nothing, as the paper writes it; n; or n x n."""
+    """Divisor of the sum: none, as the paper writes it; n; or n x n."""
     bias: bool = False
-    """Whether the layers have biases; with them each of the many pairs that no edge joins counts, too."""
+    """Whether the layers have biases; with them, every pair without an edge contributes as well."""
     mark: bool = True
-    """Whether a vector is learned and added that tells the token from a view, and an empty memory from
-    nothing at all."""
+    """Whether a learned vector is added to the token, which distinguishes it from views and an empty memory
+    from zeros."""
     initial_std: float = 0.02
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` where a value is out of range."""
-        choices = {
-            "pooling": ("max", "mean"),
-            "window": ("path", "hops", "path+hops", "none"),
-            "divide_by": ("none", "viewpoints", "pairs"),
-        }
-        for name, allowed in choices.items():
-            if (value := getattr(self, name)) not in allowed:
-                raise ConfigError(f"{name} '{value}': expected one of {', '.join(allowed)}")
+        """Raise `ConfigError` if a value is out of range."""
+        check_choices(
+            self,
+            {
+                "pooling": ("max", "mean"),
+                "window": ("path", "hops", "path+hops", "none"),
+                "divide_by": ("none", "viewpoints", "pairs"),
+            },
+        )
         if self.width < 2 or (self.hidden is not None and self.hidden < 1):
             raise ConfigError(f"width {self.width}, hidden {self.hidden}: expected 2 and 1 or more")
         if self.hops < 1:
             raise ConfigError(f"hops: expected 1 or more, found {self.hops}; for no window: window none")
 
 
-class GraphEncoding(Reader):
-    """Adds one token to what is seen: the remembered graph, without the window around the agent.
+class GraphEncoding(MemoryReader):
+    """Append one context token that encodes the remembered graph without the window around the agent.
 
-    An agent sees it as a view that leads nowhere. A memory of nothing gives a token, too: the mark alone.
+    An empty memory also yields a token: the mark alone.
     """
 
     Config = GraphEncodingConfig
-    uses_memory = True
 
     def __init__(self, config: GraphEncodingConfig | None = None) -> None:
-        super().__init__()
-        self.config = config = config or GraphEncodingConfig()
+        super().__init__(config)
+        config = self.config
         half = config.width // 2
-        self.maps = nn.ModuleList(self._mlp(half) for half in (half, half, config.width - half))
-        """W1 to W3; the outcomes of the first two are multiplied."""
+        self.mlps = nn.ModuleList(self._mlp(width) for width in (half, half, config.width - half))
+        """MLP1 to MLP3; the outputs of the first two are multiplied."""
         self.mark: Tensor | None = nn.Parameter(torch.empty(config.width)) if config.mark else None
-        for weight in self.parameters():
-            nn.init.normal_(weight, std=config.initial_std)
-        for layer in (each for each in self.modules() if isinstance(each, nn.Linear) and config.bias):
-            nn.init.zeros_(layer.bias)
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=config.initial_std)
+        for module in self.modules():
+            if isinstance(module, nn.Linear) and config.bias:
+                nn.init.zeros_(module.bias)
 
     def forward(self, observation: Observation, memory: Memory | None) -> Observation:
-        """The observation with one more token, which holds what `memory` does of the scene."""
-        if memory is None:
-            raise ConfigError("this reader needs a memory; to see it without one, give it a Masked memory")
-        around = memory.surroundings(observation.viewpoint)
-        self._require_width(observation.features, "the observation has")
-        self._require_width(around.features, "the memory holds")
-        return observation.with_token(self.encode(around.limited(~self.masked(observation, around))))
+        """Append the token to the observation."""
+        graph = self.require_memory(memory).scene_subgraph(observation.viewpoint)
+        self.check_width(observation.features, "the observation")
+        self.check_width(graph.features, "the memory")
+        return observation.append_token(self.encode(graph.restrict(~self.in_window(observation, graph))))
 
-    def masked(self, observation: Observation, around: MemorySubgraph) -> Tensor:
-        """Which remembered viewpoints lie in the window of each agent, (B, M)."""
+    def in_window(self, observation: Observation, graph: MemorySubgraph) -> Tensor:
+        """(B, M) bool: True for remembered viewpoints inside the agent's window."""
         window, here = self.config.window, observation.viewpoint[:, None]
         if window == "none":
-            return torch.zeros_like(around.known)
-        hidden = around.among(here)
-        if window != "hops" and observation.past is not None:
-            hidden = hidden | around.among(observation.past)
+            return torch.zeros_like(graph.known)
+        inside = graph.contains(here)
+        if window != "hops" and observation.previous_viewpoints is not None:
+            inside = inside | graph.contains(observation.previous_viewpoints)
         if window != "path":
-            near = around.among(torch.cat([here, observation.neighbour], 1))
+            near = graph.contains(torch.cat([here, observation.neighbour], 1))
             for _ in range(self.config.hops - 1):
-                near = near | around.beside(near & around.known)
-            hidden = hidden | near
-        return hidden
+                near = near | graph.neighbours(near & graph.known)
+            inside = inside | near
+        return inside
 
-    def encode(self, around: MemorySubgraph) -> Tensor:
-        """The graphs that agents know, (B, D): the sum of G' over all pairs, and the mark."""
-        somebodys = around.known.any(0)
-        outcomes = self.transform(self._entries(around.features[somebodys]))  # (M' + 2, D)
-        one, other = around.edges
-        viewpoints = around.known.sum(1, keepdim=True)  # (B, 1)
-        edges = 2 * (around.known[:, one] & around.known[:, other]).sum(1, keepdim=True)
-        gaps = viewpoints**2 - viewpoints - edges
+    def encode(self, graph: MemorySubgraph) -> Tensor:
+        """Sum G' over all pairs of known viewpoints and add the mark, (B, D)."""
+        is_used = graph.known.any(0)
+        outputs = self.transform(self._entries(graph.features[is_used]))  # (M' + 2, D)
+        source, target = graph.edges
+        num_viewpoints = graph.known.sum(1, keepdim=True)  # (B, 1)
+        num_edges = 2 * (graph.known[:, source] & graph.known[:, target]).sum(1, keepdim=True)
+        num_gaps = num_viewpoints**2 - num_viewpoints - num_edges
         weight = next(self.parameters())
-        counts = torch.cat([around.known[:, somebodys], edges, gaps], 1).to(weight.dtype)  # (B, M' + 2)
-        with torch.autocast(weight.device.type, enabled=False):  # halves cannot count so far
-            total = counts @ outcomes.to(weight.dtype)
-        divisors = {"none": torch.ones_like(viewpoints), "viewpoints": viewpoints, "pairs": viewpoints**2}
+        counts = torch.cat([graph.known[:, is_used], num_edges, num_gaps], 1).to(weight.dtype)  # (B, M' + 2)
+        with torch.autocast(weight.device.type, enabled=False):  # half precision cannot represent the counts
+            total = counts @ outputs.to(weight.dtype)
+        divisors = {
+            "none": torch.ones_like(num_viewpoints),
+            "viewpoints": num_viewpoints,
+            "pairs": num_viewpoints**2,
+        }
         total = total / divisors[self.config.divide_by].clamp(min=1)
         return total if self.mark is None else total + self.mark
 
     def transform(self, entries: Tensor) -> Tensor:
-        """G' of entries of G, (..., 1 + D) -> (..., D)."""
-        one, other, beside = (each(entries) for each in self.maps)
-        return torch.cat([one * other, beside], -1)
+        """Map entries of G to G', (..., 1 + D) -> (..., D)."""
+        first, second, third = (mlp(entries) for mlp in self.mlps)
+        return torch.cat([first * second, third], -1)
 
     def _entries(self, memories: Tensor) -> Tensor:
-        """The distinct entries of G: viewpoints (M, D), an edge, a gap; (M + 2, 1 + D)."""
+        """Distinct entries of G: M viewpoints, an edge and a gap, (M, D) -> (M + 2, 1 + D)."""
         rows, width = memories.shape
         entries = memories.new_zeros(rows + 2, 1 + width)
         entries[:rows, 1:] = memories
@@ -136,13 +138,32 @@ class GraphEncoding(Reader):
         return entries
 
     def _mlp(self, out: int) -> nn.Sequential:
-        between = self.config.hidden or self.config.width // 2
-        first = nn.Linear(1 + self.config.width, between, bias=self.config.bias)
-        return nn.Sequential(first, nn.ReLU(), nn.Linear(between, out, bias=self.config.bias))
+        hidden = self.config.hidden or self.config.width // 2
+        first = nn.Linear(1 + self.config.width, hidden, bias=self.config.bias)
+        return nn.Sequential(first, nn.ReLU(), nn.Linear(hidden, out, bias=self.config.bias))
 
-    def _require_width(self, features: Tensor, who: str) -> None:
-        if features.shape[-1] != self.config.width:
-            raise MemoryMismatch(
-                f"this reader encodes features of width {self.config.width}, {who} {features.shape[-1]}; "
-                f"make it with width={features.shape[-1]}"
-            )
+
+@dataclass(frozen=True, kw_only=True)
+class CombinedReaderConfig(CandidateEnhancingConfig, GraphEncodingConfig):
+    """Settings of both readers; fields of the same name (width, hidden, pooling, initial_std) are shared."""
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` if either reader would."""
+        CandidateEnhancingConfig.__post_init__(self)
+        GraphEncodingConfig.__post_init__(self)
+
+
+class CombinedReader(MemoryReader):
+    """Candidate enhancing, then graph encoding of the result, from one memory."""
+
+    Config = CombinedReaderConfig
+
+    def __init__(self, config: CombinedReaderConfig | None = None) -> None:
+        super().__init__(config)
+        self.readers = nn.ModuleList([CandidateEnhancing(self.config), GraphEncoding(self.config)])
+
+    def forward(self, observation: Observation, memory: Memory | None) -> Observation:
+        """Fuse the tokens, then append the graph token."""
+        for reader in self.readers:
+            observation = reader(observation, memory)
+        return observation

@@ -1,4 +1,4 @@
-"""How a memory reaches an agent: a reader takes an observation and gives back an observation."""
+"""Readers: modules that combine an observation with scene memory and return an observation."""
 
 from __future__ import annotations
 
@@ -17,111 +17,146 @@ from esceme.observation import Observation
 from esceme.world.atlas import STOP
 
 
-class Reader(nn.Module, ABC):
-    """Combines what is seen with what is remembered, before any agent looks at it."""
-
-    Config: ClassVar[type]
-    """A frozen dataclass of its settings; the constructor takes one and keeps it as `config`."""
-    config: Any
-    uses_memory: ClassVar[bool]
-
-    @abstractmethod
-    def forward(self, observation: Observation, memory: Memory | None) -> Observation:
-        """The observation as an agent shall see it."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class NoMemoryConfig:
-    """Nothing to set."""
-
-
-class NoMemory(Reader):
-    """The baseline: an agent sees what is there."""
-
-    Config: ClassVar[type[NoMemoryConfig]] = NoMemoryConfig
-    uses_memory = False
-
-    def __init__(self, config: NoMemoryConfig | None = None) -> None:
-        """Have no parameters."""
-        super().__init__()
-        self.config = config or self.Config()
-
-    def forward(self, observation: Observation, memory: Memory | None = None) -> Observation:
-        """The observation itself."""
-        return observation
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoVisionConfig(NoMemoryConfig):
     """No settings."""
 
 
-class NoVision(NoMemory):
-    """A control: an agent that sees no pictures, only in which directions it can go."""
+@dataclass(frozen=True, kw_only=True)
+class NoVisionConfig:
+    """No settings."""
+
+
+class Reader(nn.Module, ABC):
+    """Base class of readers: fuse an observation with memory before the agent sees it."""
+
+    Config: ClassVar[type]
+    """Frozen dataclass of settings."""
+    config: Any
+    uses_memory: ClassVar[bool] = False
+
+    def __init__(self, config: Any = None) -> None:
+        """Keep `config`, by default `Config()`."""
+        super().__init__()
+        self.config = self.Config() if config is None else config
+
+    @property
+    def pooling(self) -> Pooling:
+        """Pooling of the memory that this reader expects."""
+        return "max"
+
+    @abstractmethod
+    def forward(self, observation: Observation, memory: Memory | None) -> Observation:
+        """Return the observation that the agent sees."""
+
+
+class NoMemory(Reader):
+    """Baseline: return the observation unchanged."""
+
+    Config = NoMemoryConfig
+
+    def forward(self, observation: Observation, memory: Memory | None = None) -> Observation:
+        """Return `observation`."""
+        return observation
+
+
+class NoVision(Reader):
+    """Control: replace all image features by zeros; only directions remain."""
 
     Config = NoVisionConfig
 
     def forward(self, observation: Observation, memory: Memory | None = None) -> Observation:
-        """The observation without its features, neither those of now nor those that a history keeps."""
-        nothing = torch.zeros_like(observation.plain)
-        whole = None if observation.whole is None else self(observation.whole)
-        return replace(observation, features=nothing, plain=nothing, whole=whole)
+        """Zero the features of the tokens and of the panorama."""
+        zeros = torch.zeros_like(observation.raw_features)
+        full = None if observation.full_observation is None else self(observation.full_observation)
+        return replace(observation, features=zeros, raw_features=zeros, full_observation=full)
+
+
+class MemoryReader(Reader):
+    """Base class of readers that require a memory of features with the width of `config.width`."""
+
+    uses_memory = True
+
+    @property
+    def pooling(self) -> Pooling:
+        """Pooling of the memory, from the settings."""
+        return self.config.pooling
+
+    def require_memory(self, memory: Memory | None) -> Memory:
+        """Return `memory`; raise `ConfigError` for None."""
+        if memory is None:
+            raise ConfigError("this reader needs a memory; to hide its contents, pass a MaskedMemory")
+        return memory
+
+    def check_width(self, features: Tensor, owner: str) -> None:
+        """Raise `MemoryMismatch` if the last axis of `features` is not `config.width`."""
+        if features.shape[-1] != self.config.width:
+            raise MemoryMismatch(
+                f"{type(self).__name__} expects features of width {self.config.width}, {owner} has "
+                f"{features.shape[-1]}; set the reader's width to {features.shape[-1]}"
+            )
+
+
+def check_choices(config: object, choices: dict[str, tuple[str, ...]]) -> None:
+    """Raise `ConfigError` if a field of `config` has none of its allowed values."""
+    for name, allowed in choices.items():
+        if (value := getattr(config, name)) not in allowed:
+            raise ConfigError(f"{name} '{value}': expected one of {', '.join(allowed)}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CandidateEnhancingConfig:
-    """Defaults are those of the released weights; what the paper says otherwise is the other choice."""
+    """Settings of candidate enhancing; defaults match the released weights, see docs/fidelity.md."""
 
     width: int = 768
-    """Of the features, and of what comes out."""
+    """Width of input and output features."""
     hidden: int | None = None
-    """Width between the two layers; None: the width of the features."""
+    """Width between the two layers; None: `width`."""
     pooling: Pooling = "max"
-    """How what is seen at a place becomes its memory (Eq. 1)."""
+    """Pooling of the candidate views at a viewpoint (Eq. 1)."""
     order: Literal["feature-memory", "memory-feature"] = "feature-memory"
-    """What comes first in the input; the paper's Eq. 3 writes the memory first."""
+    """Order of the concatenated input; Eq. 3 of the paper writes the memory first."""
     context: Literal["itself", "zero", "untouched"] = "itself"
-    """The memory of views that lead nowhere: their own feature, or nothing (Eq. 2); or they stay as seen."""
+    """Memory of context views: their own feature, or zeros (Eq. 2); "untouched": they skip the MLP."""
     stop: Literal["fused", "zero"] = "fused"
-    """STOP goes through the layers as zeros, or stays zero, as the paper has it."""
+    """Whether STOP's zeros pass through the MLP, or stay zeros as in the paper."""
     norm: bool = True
-    """Whether a LayerNorm stands between the layers; the paper mentions none."""
+    """Whether a LayerNorm is between the layers; the paper mentions none."""
     shortcut: Literal["none", "feature", "both"] = "none"
-    """What the layers' outcome is added to: nothing, as in the paper, so that an agent has to learn to see
-    anew; what is seen; or the sum of what is seen and remembered. In the last two it begins as zeros: an
-    agent that was trained without a memory begins where it was."""
+    """Residual input that the MLP's output is added to: none, as in the paper; the feature; or the sum of
+    feature and memory. With a residual the last layer starts at zero, so an agent trained without memory
+    starts with unchanged inputs."""
     epsilon: float = 1e-12
     initial_std: float = 0.02
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` where a value is out of range."""
-        choices = {
-            "pooling": ("max", "mean"),
-            "order": ("feature-memory", "memory-feature"),
-            "context": ("itself", "zero", "untouched"),
-            "stop": ("fused", "zero"),
-            "shortcut": ("none", "feature", "both"),
-        }
-        for name, allowed in choices.items():
-            if (value := getattr(self, name)) not in allowed:
-                raise ConfigError(f"{name} '{value}': expected one of {', '.join(allowed)}")
+        """Raise `ConfigError` if a value is out of range."""
+        check_choices(
+            self,
+            {
+                "pooling": ("max", "mean"),
+                "order": ("feature-memory", "memory-feature"),
+                "context": ("itself", "zero", "untouched"),
+                "stop": ("fused", "zero"),
+                "shortcut": ("none", "feature", "both"),
+            },
+        )
         if self.width < 1 or (self.hidden is not None and self.hidden < 1):
             raise ConfigError(f"width {self.width}, hidden {self.hidden}: expected 1 or more")
 
 
-class CandidateEnhancing(Reader):
-    """ESceme's reader: every token becomes MLP([feature; memory]) (Eq. 3, spec C.5).
+class CandidateEnhancing(MemoryReader):
+    """ESceme's reader: replace every token's feature by MLP([feature; memory]) (Eq. 3, spec C.5).
 
-    A candidate's memory is what was seen there, zeros where nobody has been; it is never dropped, and no
-    gradient leaves the layers through it.
+    The memory of a candidate is the pooled feature of its viewpoint, zeros if that was never visited. It is
+    never dropped out and receives no gradient.
     """
 
     Config = CandidateEnhancingConfig
-    uses_memory = True
 
     def __init__(self, config: CandidateEnhancingConfig | None = None) -> None:
-        super().__init__()
-        self.config = config = config or CandidateEnhancingConfig()
+        super().__init__(config)
+        config = self.config
         hidden = config.hidden or config.width
         self.first = nn.Linear(2 * config.width, hidden)
         self.norm = nn.LayerNorm(hidden, eps=config.epsilon) if config.norm else nn.Identity()
@@ -133,83 +168,71 @@ class CandidateEnhancing(Reader):
             nn.init.zeros_(self.second.weight)
 
     def forward(self, observation: Observation, memory: Memory | None) -> Observation:
-        """The observation, its features fused with what `memory` holds of the candidates."""
-        return observation.with_features(self.fuse(observation, self._asked(observation, memory)))
+        """Fuse the features with what `memory` holds of the candidates."""
+        recalled = self.require_memory(memory).recall_at(observation.neighbour)
+        return observation.with_features(self.fuse(observation, recalled))
 
     def recall(self, observation: Observation, memory: Memory | None) -> Tensor:
-        """The memory of every token, (B, N, D) (spec C.4).
+        """Return the memory of every token, (B, N, D) (spec C.4).
 
-        Zeros for STOP, padding and candidates nobody has been to; a context view remembers itself unless the
-        paper's zeros are asked for.
+        Zeros for STOP, padding and unvisited candidates; a context view's own feature unless `context` is
+        "zero".
         """
-        recalled = self._asked(observation, memory)
+        recalled = self.require_memory(memory).recall_at(observation.neighbour)
         if self.config.context == "zero":
             return recalled
-        return torch.where(observation.is_context[..., None], observation.plain, recalled)
+        return torch.where(observation.is_context[..., None], observation.raw_features, recalled)
 
     def fuse(self, observation: Observation, recalled: Tensor) -> Tensor:
-        """Features fused with the candidates' memories, `recalled` (B, N, D) -> (B, N, D); padding is zero.
+        """Fuse the features with `recalled` (B, N, D), of which only candidates are read; padding is zero.
 
-        Only candidates are looked up in `recalled`: what other tokens remember follows from the
-        configuration. Nothing is multiplied by zeros: tokens go through the first layer in three groups.
+        Candidates, context views and STOP pass the first layer separately, which avoids products with zeros.
         """
-        self._require_width(observation.features, "the observation has")
-        self._require_width(recalled, "the memory holds")
-        candidates, context = observation.is_candidate, observation.is_context
-        stop = observation.kind == STOP
-        groups = [self._candidates(observation.features[candidates], recalled[candidates])]
-        places = [candidates]
+        self.check_width(observation.features, "the observation")
+        self.check_width(recalled, "the memory")
+        is_candidate, is_context = observation.is_candidate, observation.is_context
+        is_stop = observation.token_type == STOP
+        groups = [self._first_layer_candidates(observation.features[is_candidate], recalled[is_candidate])]
+        masks = [is_candidate]
         if self.config.context != "untouched":
-            groups.append(self._context(observation, context))
-            places.append(context)
+            groups.append(self._first_layer_context(observation, is_context))
+            masks.append(is_context)
         if self.config.stop == "fused":
-            groups.append(self.first.bias.to(groups[0]).expand(int(stop.sum()), -1))
-            places.append(stop)
+            groups.append(self.first.bias.to(groups[0]).expand(int(is_stop.sum()), -1))
+            masks.append(is_stop)
         hidden = torch.cat(groups)  # (T, hidden)
         out: Tensor = self.second(self.norm(functional.relu(hidden)))  # (T, D)
-        at = torch.cat([place.flatten().nonzero().flatten() for place in places])
-        fused = out.new_zeros(observation.kind.numel(), self.config.width).index_copy_(0, at, out)
-        fused = fused.view(*observation.kind.shape, -1)
+        rows = torch.cat([mask.flatten().nonzero().flatten() for mask in masks])
+        fused = out.new_zeros(is_stop.numel(), self.config.width).index_copy_(0, rows, out)
+        fused = fused.view(*is_stop.shape, -1)  # (B, N, D)
         if self.config.shortcut != "none":
-            known = recalled * candidates[..., None] if self.config.shortcut == "both" else 0.0
-            return observation.features + known + fused
+            memory = recalled * is_candidate[..., None] if self.config.shortcut == "both" else 0.0
+            return observation.features + memory + fused
         if self.config.context == "untouched":
-            return torch.where(context[..., None], observation.features, fused)
+            return torch.where(is_context[..., None], observation.features, fused)
         return fused
 
-    def _candidates(self, features: Tensor, recalled: Tensor) -> Tensor:
-        """The first layer for candidates, (T, D) each -> (T, hidden)."""
-        for_feature, for_memory = self._halves()
-        hidden = functional.linear(features, for_feature, self.first.bias)
-        known = recalled.any(-1).nonzero().flatten()
-        if len(known) == 0:
+    def _first_layer_candidates(self, features: Tensor, recalled: Tensor) -> Tensor:
+        """(T, D) features and memories -> (T, hidden); the memory half only where there is a memory."""
+        feature_weight, memory_weight = self._split_weight()
+        hidden = functional.linear(features, feature_weight, self.first.bias)
+        visited = recalled.any(-1).nonzero().flatten()
+        if len(visited) == 0:
             return hidden
-        return hidden.index_add(0, known, functional.linear(recalled[known], for_memory).to(hidden))
+        return hidden.index_add(0, visited, functional.linear(recalled[visited], memory_weight).to(hidden))
 
-    def _context(self, observation: Observation, context: Tensor) -> Tensor:
-        """The first layer for views that lead nowhere: [f; f] is f through the sum of both halves."""
-        for_feature, for_memory = self._halves()
-        features = observation.features[context]
+    def _first_layer_context(self, observation: Observation, is_context: Tensor) -> Tensor:
+        """Context views -> (T, hidden); for [f; f] the two halves of the weight are added."""
+        feature_weight, memory_weight = self._split_weight()
+        features = observation.features[is_context]
         if self.config.context == "zero":
-            return functional.linear(features, for_feature, self.first.bias)
-        if observation.features is observation.plain:
-            return functional.linear(features, for_feature + for_memory, self.first.bias)
-        hidden = functional.linear(features, for_feature, self.first.bias)
-        return hidden + functional.linear(observation.plain[context], for_memory)
+            return functional.linear(features, feature_weight, self.first.bias)
+        if observation.features is observation.raw_features:
+            return functional.linear(features, feature_weight + memory_weight, self.first.bias)
+        hidden = functional.linear(features, feature_weight, self.first.bias)
+        return hidden + functional.linear(observation.raw_features[is_context], memory_weight)
 
-    def _halves(self) -> tuple[Tensor, Tensor]:
-        """The first layer's weights for features and for memories, (hidden, D) each."""
+    def _split_weight(self) -> tuple[Tensor, Tensor]:
+        """Halves of the first layer's weight for features and for memories, (hidden, D) each."""
         front, back = torch.split(self.first.weight, self.config.width, dim=1)
         return (front, back) if self.config.order == "feature-memory" else (back, front)
-
-    def _asked(self, observation: Observation, memory: Memory | None) -> Tensor:
-        if memory is None:
-            raise ConfigError("this reader needs a memory; to see it without one, give it a Masked memory")
-        return memory.recall_at(observation.neighbour)
-
-    def _require_width(self, features: Tensor, who: str) -> None:
-        if features.shape[-1] != self.config.width:
-            raise MemoryMismatch(
-                f"this reader fuses features of width {self.config.width}, {who} {features.shape[-1]}; "
-                f"make it with width={features.shape[-1]}"
-            )

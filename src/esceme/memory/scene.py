@@ -1,8 +1,8 @@
-"""What an agent remembers of one building: a vector for every viewpoint it has been to, and how they connect.
+"""`SceneMemory`: one vector per visited viewpoint of a building, and the edges between them.
 
-This is ESceme, the whole of it. Standing somewhere, an agent pools what it sees in the directions it could go
-(Eq. 1) and keeps that. When such a place is a candidate later, in the same episode or in any other one in the
-building, what it saw there comes back to it (Eq. 2); for a place it has never been to, zeros come back.
+This is ESceme. At every decision the agent pools the views towards its candidates (Eq. 1) and stores the
+vector. When that viewpoint is a candidate later, in this episode or any other in the building, the vector is
+recalled (Eq. 2); unvisited viewpoints recall zeros.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Pooling = Literal["max", "mean"]
 
 
 def pool(views: Tensor, pooling: Pooling = "max") -> Tensor:
-    """One vector for what is seen in several directions, (..., K, D) -> (..., D) (Eq. 1).
+    """Pool the views towards K candidates, (..., K, D) -> (..., D) (Eq. 1).
 
     >>> pool(torch.tensor([[1.0, 0.0], [0.0, 3.0]]), "max")
     tensor([1., 3.])
@@ -30,138 +30,134 @@ def pool(views: Tensor, pooling: Pooling = "max") -> Tensor:
 
 
 class SceneMemory:
-    """The episodic memory of one building, a graph that grows with every new place (the paper's Figure 3).
+    """Episodic memory of one building: a graph that grows with every new viewpoint (Figure 3 of the paper).
 
-    A first instruction leads from V1 to V5, and each place is remembered when it is left:
+    The first trajectory leads from V1 to V5 and remembers each viewpoint:
 
-    >>> ways = {"V1": ["V2"], "V2": ["V1", "V3"], "V3": ["V2", "V4"], "V4": ["V3", "V5", "V6"], "V5": ["V4"]}
-    >>> ways |= {"V6": ["V4", "V7"], "V7": ["V6"]}
-    >>> sight = {place: torch.eye(2)[: len(ways[place])] + row for row, place in enumerate(ways)}
+    >>> graph = {"V1": ["V2"], "V2": ["V1", "V3"], "V3": ["V2", "V4"], "V4": ["V3", "V5", "V6"]}
+    >>> graph |= {"V5": ["V4"], "V6": ["V4", "V7"], "V7": ["V6"]}
+    >>> views = {name: torch.eye(2)[: len(graph[name])] + row for row, name in enumerate(graph)}
     >>> memory = SceneMemory(width=2)
-    >>> for place in ["V1", "V2", "V3", "V4", "V5"]:
-    ...     assert memory.remember(place, sight[place], ways[place])
+    >>> for name in ["V1", "V2", "V3", "V4", "V5"]:
+    ...     assert memory.remember(name, views[name], graph[name])
     >>> sorted(memory.edges)
     [('V1', 'V2'), ('V2', 'V3'), ('V3', 'V4'), ('V4', 'V5')]
 
-    A second one comes from V7. At V6 its way on, V4, is known already, and going there adds nothing:
+    The second one starts at V7. At V6 its next viewpoint V4 is known already, so visiting it adds nothing:
 
-    >>> memory.remember("V7", sight["V7"], ways["V7"]), memory.remember("V6", sight["V6"], ways["V6"])
+    >>> memory.remember("V7", views["V7"], graph["V7"]), memory.remember("V6", views["V6"], graph["V6"])
     (True, True)
     >>> memory.recall(["V4", "V8"])
     tensor([[4., 4.],
             [0., 0.]])
-    >>> memory.remember("V4", sight["V4"], ways["V4"])
+    >>> memory.remember("V4", views["V4"], graph["V4"])
     False
     """
 
-    def __init__(self, width: int, *, pooling: Pooling = "max", rows: Rows | None = None) -> None:
-        """Remember views of `width` numbers; scenes may share the `rows` that their vectors lie in."""
+    def __init__(self, width: int, *, pooling: Pooling = "max", storage: GrowingMatrix | None = None) -> None:
+        """Create an empty memory of features of `width`; scenes may share one `storage`."""
         self.width, self.pooling = width, pooling
-        self._rows = Rows(width) if rows is None else rows
-        self._row: dict[str, int] = {}
+        self._storage = GrowingMatrix(width) if storage is None else storage
+        self._rows: dict[str, int] = {}
         self._neighbours: dict[str, tuple[str, ...]] = {}
 
-    # -- living ------------------------------------------------------------------------------------------
-
     def remember(self, viewpoint: str, views: Tensor, neighbours: Sequence[str]) -> bool:
-        """Keep what `viewpoint` looks like in the directions of its neighbours; True on a first visit.
+        """Store the pooled views of a viewpoint; return True on the first visit.
 
-        `views` (K, D) are plain features of the candidates' views, one per neighbour. A revisit changes
-        nothing. No gradient flows into a memory.
+        `views` (K, D) are raw features of the candidates' views, one per neighbour. A revisit changes
+        nothing. No gradient flows into the memory. Raises `MemoryMismatch` for another shape.
         """
         if viewpoint in self:
             return False
         if views.ndim != 2 or len(views) == 0 or views.shape[1] != self.width:
             raise MemoryMismatch(
-                f"viewpoint '{viewpoint}': this memory keeps views of shape (K, {self.width}), one for each "
-                f"candidate, and was given {tuple(views.shape)}; make it with the width of your features"
+                f"viewpoint '{viewpoint}': expected views of shape (K, {self.width}), one per candidate, "
+                f"found {tuple(views.shape)}; create the memory with the width of your features"
             )
-        self._keep([viewpoint], pool(views.detach(), self.pooling)[None], [tuple(neighbours)])
+        self._insert([viewpoint], pool(views.detach(), self.pooling)[None], [tuple(neighbours)])
         return True
 
     def recall(self, viewpoints: Iterable[str]) -> Tensor:
-        """What is remembered of `viewpoints`, (n, D); zeros where the agent has never been (Eq. 2)."""
-        rows = [self._row.get(viewpoint, 0) for viewpoint in viewpoints]
-        return self._rows.matrix[torch.tensor(rows, dtype=torch.int64)]
+        """Return the vectors of `viewpoints`, (n, D); zeros for unvisited ones (Eq. 2)."""
+        rows = [self._rows.get(viewpoint, 0) for viewpoint in viewpoints]
+        return self._storage.matrix[torch.tensor(rows, dtype=torch.int64)]
 
     def forget(self) -> None:
-        """Be as if never having been here."""
-        self._rows.free(self._row.values())
-        self._row.clear()
+        """Clear the memory of this scene."""
+        self._storage.free(self._rows.values())
+        self._rows.clear()
         self._neighbours.clear()
 
     def merge(self, other: SceneMemory) -> None:
-        """Know what `other` knows, too: the memory of a life that visited what either of them did.
+        """Add the viewpoints of `other`, as if one memory had visited both.
 
-        It does not matter who is merged into whom, in what order, and how often. Where both hold a place
-        with other numbers, max pooling takes the larger of each, mean pooling the vector that sorts last.
+        Merging is commutative, associative and idempotent. If both hold a viewpoint with different vectors,
+        max pooling takes the elementwise maximum, mean pooling the lexicographically larger vector.
         """
         if (other.width, other.pooling) != (self.width, self.pooling):
             raise MemoryMismatch(
-                f"a memory of width {self.width} and {self.pooling} pooling cannot take in one of width "
+                f"a memory of width {self.width} and {self.pooling} pooling cannot merge one of width "
                 f"{other.width} and {other.pooling} pooling; build both alike"
             )
         new = [viewpoint for viewpoint in other.viewpoints if viewpoint not in self]
-        both = [viewpoint for viewpoint in other.viewpoints if viewpoint in self]
-        self._keep(new, other.recall(new), [other.neighbours_of(viewpoint) for viewpoint in new])
-        for viewpoint in both:
-            mine, theirs = self.neighbours_of(viewpoint), other.neighbours_of(viewpoint)
-            self._neighbours[viewpoint] = mine if mine == theirs else tuple(sorted({*mine, *theirs}))
-        if both:
-            merged = _last(self.recall(both), other.recall(both), self.pooling)
-            self._rows.matrix[[self._row[viewpoint] for viewpoint in both]] = merged
-
-    # -- looking -----------------------------------------------------------------------------------------
+        shared = [viewpoint for viewpoint in other.viewpoints if viewpoint in self]
+        self._insert(new, other.recall(new), [other.neighbours_of(viewpoint) for viewpoint in new])
+        for viewpoint in shared:
+            first, second = self.neighbours_of(viewpoint), other.neighbours_of(viewpoint)
+            self._neighbours[viewpoint] = first if first == second else tuple(sorted({*first, *second}))
+        if shared:
+            merged = _merge_vectors(self.recall(shared), other.recall(shared), self.pooling)
+            self._storage.matrix[[self._rows[viewpoint] for viewpoint in shared]] = merged
 
     @property
     def viewpoints(self) -> KeysView[str]:
-        """Where the agent has been, in the order of first visits; compares as a set."""
-        return self._row.keys()
+        """Visited viewpoints in order of the first visit; compares as a set."""
+        return self._rows.keys()
 
     @property
     def edges(self) -> set[tuple[str, str]]:
-        """Pairs of remembered viewpoints that are neighbours, each pair in alphabetical order."""
+        """Pairs of visited neighbours, each in alphabetical order."""
         pairs = ((a, b) for a, neighbours in self._neighbours.items() for b in neighbours if b in self)
         return {(min(pair), max(pair)) for pair in pairs}
 
     def neighbours_of(self, viewpoint: str) -> tuple[str, ...]:
-        """Where one could go from a remembered viewpoint, visited or not."""
+        """Neighbours of a visited viewpoint, visited or not."""
         return self._neighbours[viewpoint]
 
     def __contains__(self, viewpoint: object) -> bool:
-        return viewpoint in self._row
+        return viewpoint in self._rows
 
     def __len__(self) -> int:
-        return len(self._row)
+        return len(self._rows)
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the remembered vectors take."""
-        return len(self) * self.width * self._rows.matrix.element_size()
+        """Size of the stored vectors in bytes."""
+        return len(self) * self.width * self._storage.matrix.element_size()
 
-    def _keep(
+    def _insert(
         self, viewpoints: Sequence[str], vectors: Tensor, neighbours: Sequence[tuple[str, ...]]
     ) -> list[int]:
-        """Add places that are new, (n, D), and give the rows they lie in."""
-        rows = self._rows.append(vectors)
-        self._row.update(zip(viewpoints, rows, strict=True))
+        """Store new viewpoints with vectors (n, D); return their rows."""
+        rows = self._storage.append(vectors)
+        self._rows.update(zip(viewpoints, rows, strict=True))
         self._neighbours.update(zip(viewpoints, neighbours, strict=True))
         return rows
 
 
-class Rows:
-    """A matrix that grows: its row 0 is zeros, for what was never seen, and freed rows are used again."""
+class GrowingMatrix:
+    """A matrix whose capacity doubles as needed; row 0 is always zeros, and freed rows are reused."""
 
     def __init__(self, width: int, *, device: torch.device | str | None = None) -> None:
         self.width = width
         self._freed: list[int] = []
         self._end = 1
-        with torch.inference_mode(False):  # or training could not use what an evaluation remembered
+        with torch.inference_mode(False):  # inference tensors could not be used in training later
             self.matrix = torch.zeros(1, width, device=device)
-            """(rows of capacity, D)"""
+            """(capacity, D)"""
 
     def append(self, vectors: Tensor) -> list[int]:
-        """Keep copies of `vectors` (n, D) and give the rows they lie in."""
+        """Copy `vectors` (n, D) into free rows and return the row numbers."""
         reused = [self._freed.pop() for _ in range(min(len(vectors), len(self._freed)))]
         fresh = range(self._end, self._end + len(vectors) - len(reused))
         rows, self._end = [*reused, *fresh], fresh.stop
@@ -174,7 +170,7 @@ class Rows:
         return rows
 
     def free(self, rows: Iterable[int]) -> None:
-        """Let go of these rows, for later vectors."""
+        """Release rows for later vectors."""
         self._freed += rows
 
     def __len__(self) -> int:
@@ -182,13 +178,13 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows in use, neither of those kept ready nor of the zeros."""
+        """Size of the rows in use in bytes, without spare capacity and the zero row."""
         return len(self) * self.width * self.matrix.element_size()
 
 
-def _last(mine: Tensor, theirs: Tensor, pooling: Pooling) -> Tensor:
-    """What two memories (n, D) of the same places agree on, whichever is asked first."""
-    theirs = theirs.to(mine)
+def _merge_vectors(first: Tensor, second: Tensor, pooling: Pooling) -> Tensor:
+    """Merge two vectors per viewpoint, (n, D) each, independently of their order."""
+    second = second.to(first)
     if pooling == "max":
-        return torch.maximum(mine, theirs)
-    return torch.stack([max(pair, key=Tensor.tolist) for pair in zip(mine, theirs, strict=True)])
+        return torch.maximum(first, second)
+    return torch.stack([max(pair, key=Tensor.tolist) for pair in zip(first, second, strict=True)])

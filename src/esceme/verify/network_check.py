@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from esceme.agents.base import TokenBatch
-from esceme.agents.hamt import HAMT, Considered
+from esceme.agents.hamt import HAMT, HamtOutput
 from esceme.agents.layers import CrossLayer, Tokens
-from esceme.agents.tdstp import TDSTP, Planned, grid_points
+from esceme.agents.tdstp import TDSTP, TdstpOutput, grid_points
 from esceme.errors import ConfigError, DataError
 from esceme.memory import CandidateEnhancing, MemorySubgraph
 from esceme.navigator import Navigator
@@ -122,19 +122,22 @@ def network_outputs(navigator: Navigator, given: Tensors) -> Tensors:
     agent = network_of(navigator)
     words = TokenBatch(given["txt_ids"], given["txt_masks"])
     packed: NetworkState = agent.begin(words, words.ids[:, 0])
-    encoded = agent.read(words, everything=True)
+    encoded = agent.encode_text(words, compute_all=True)
     texts = _text_outputs(agent, encoded, words.valid)
     outputs = {"history.global": packed.history[:, 0], **texts}
     if isinstance(agent, TDSTP):
-        packed = replace(packed, target=agent.positions(given["global_pos"]) * packed.words[:, :1])
+        packed = replace(packed, target=agent.position_encoder(given["global_pos"]) * packed.text[:, :1])
         outputs["global_pos.feat"] = packed.target
-    padded = replace(packed, words=encoded)
+    padded = replace(packed, text=encoded)
     for step in range(_steps(given)):
         inputs = _at(given, step)
         seen, token = _seen(navigator, inputs), _history_token(agent, inputs, step)
         packed, padded = _at_step(packed, agent, inputs), _at_step(padded, agent, inputs)
-        short, whole = _forward(agent, packed, seen), _forward(agent, padded, seen, everything=True)
-        values = {**_step_outputs(agent, short, whole, step + 1, seen.kind.shape[1]), "hist_step": token}
+        short, whole = _forward(agent, packed, seen), _forward(agent, padded, seen, compute_all=True)
+        values = {
+            **_step_outputs(agent, short, whole, step + 1, seen.token_type.shape[1]),
+            "hist_step": token,
+        }
         if not agent.config.language_cross_attention:  # the text that the last layer reads
             values["txt_embeds_out"] = texts[f"language.txt_embeds.{len(texts) - 2}"]
         outputs |= {f"s{step}.{key}": value for key, value in values.items()}
@@ -157,39 +160,39 @@ def _text_outputs(agent: Network, encoded: Tensor, valid: Tensor) -> Tensors:
         return {"language.txt_embeds": encoded}
     last = agent.cross_layers[-1]
     assert isinstance(last, CrossLayer)
-    last_text = last.text(Tokens.of(encoded, valid, everything=True)).padded
-    texts = [*agent.text_of_layers(encoded, valid, everything=True), last_text]
+    last_text = last.text(Tokens.pack(encoded, valid, compute_all=True)).padded
+    texts = [*agent.text_per_layer(encoded, valid, compute_all=True), last_text]
     return {f"language.txt_embeds.{depth}": text for depth, text in enumerate(texts)}
 
 
 def _at_step(state: NetworkState, agent: Network, inputs: Tensors) -> NetworkState:
     """The state with a step's history lengths and, for TD-STP, the links between visited viewpoints."""
-    state = replace(state, lived=inputs["hist_lens"])
+    state = replace(state, history_length=inputs["hist_lens"])
     if isinstance(agent, TDSTP) and agent.config.structured and state.history.shape[1] > 1:
         linked = functional.pad(inputs["graph_mask"].long(), (1, 0, 1, 0))  # (B, S, S)
-        state = replace(state, linked=linked)
+        state = replace(state, edge_rank=linked)
     return state
 
 
 def _forward(
-    agent: Network, state: NetworkState, seen: Observation, *, everything: bool = False
-) -> Considered | Planned:
+    agent: Network, state: NetworkState, seen: Observation, *, compute_all: bool = False
+) -> HamtOutput | TdstpOutput:
     """Run the cross-modal encoder; positions in the inputs are relative to the start already."""
     if isinstance(agent, TDSTP):
-        return agent.plan(state, seen, everything=everything)
-    return agent.consider(state, seen, everything=everything)
+        return agent.encode(state, seen, compute_all=compute_all)
+    return agent.encode(state, seen, compute_all=compute_all)
 
 
 def _next_state(
-    state: NetworkState, short: Considered | Planned, whole: Considered | Planned, token: Tensor
+    state: NetworkState, short: HamtOutput | TdstpOutput, whole: HamtOutput | TdstpOutput, token: Tensor
 ) -> NetworkState:
     """The state after a step: one more history token; TD-STP continues with its outputs (spec D.4).
 
     Padding keeps the original's values, since its history layers read them.
     """
-    if isinstance(short, Planned):
+    if isinstance(short, TdstpOutput):
         longest = short.history.shape[1]
-        valid = (torch.arange(longest) < state.lived[:, None])[..., None]
+        valid = (torch.arange(longest) < state.history_length[:, None])[..., None]
         history = torch.where(valid, short.history, whole.history)
         history = torch.cat([history, state.history[:, longest:]], 1)
         state = replace(state, history=history, target=short.target)
@@ -197,22 +200,26 @@ def _next_state(
 
 
 def _step_outputs(
-    agent: Network, short: Considered | Planned, whole: Considered | Planned, num_history: int, width: int
+    agent: Network,
+    short: HamtOutput | TdstpOutput,
+    whole: HamtOutput | TdstpOutput,
+    num_history: int,
+    width: int,
 ) -> Tensors:
     """The outputs of a step, from the computations without (`short`) and with padding (`whole`)."""
     logits = _widened(short.logits, width)  # (B, N)
     planned: Tensors = {}
-    if isinstance(short, Planned) and isinstance(whole, Planned):
-        logits = torch.cat([_widened(short.back, num_history), logits], 1)  # (B, S + N)
-        planned = {"pos_logit": short.guess, "pos_embeds": whole.target}
+    if isinstance(short, TdstpOutput) and isinstance(whole, TdstpOutput):
+        logits = torch.cat([_widened(short.node_logits, num_history), logits], 1)  # (B, S + N)
+        planned = {"pos_logit": short.goal_logits, "pos_embeds": whole.target}
     return {
         "act_logits": logits,
         "log_softmax": logits.log_softmax(1),
-        "states": short.states,
-        "critic": agent.critic(short.states).squeeze(1),
+        "states": short.critic_input,
+        "critic": agent.critic(short.critic_input).squeeze(1),
         "txt_embeds_out": whole.text,
         "hist_embeds_out": whole.history,
-        "ob_embeds_out": whole.sight,
+        "ob_embeds_out": whole.observation,
         **planned,
     }
 
@@ -230,7 +237,7 @@ def _history_token(agent: Network, inputs: Tensors, step: int) -> Tensor:
     steps = torch.full((len(features),), step)
     token: Tensor = agent.history(features, inputs["hist_ang_feats"], steps, panorama)
     if isinstance(agent, TDSTP) and agent.config.history_positions:
-        token = token + agent.positions(inputs["position"])
+        token = token + agent.position_encoder(inputs["position"])
     return token
 
 
@@ -246,19 +253,19 @@ class _StoredMemory(NamedTuple):
         """The stored features, (B, N, D)."""
         return self.features
 
-    def surroundings(self, viewpoints: Tensor) -> MemorySubgraph:
+    def scene_subgraph(self, viewpoints: Tensor) -> MemorySubgraph:
         """An empty graph: the inputs do not say which viewpoints the candidates are."""
         none = viewpoints[:0]
         empty = (self.features.new_zeros(0, self.features.shape[-1]), none.expand(2, 0))
         return MemorySubgraph(none, *empty, torch.zeros(len(viewpoints), 0, dtype=torch.bool))
 
-    def remember_seen(self, observation: Observation) -> None:
+    def remember_observation(self, observation: Observation) -> None:
         """Do nothing."""
 
 
 def _seen(navigator: Navigator, inputs: Tensors) -> Observation:
     """The observation after the reader."""
-    return replace(navigator.see(*_observation(inputs)), valid=inputs["ob_masks"])
+    return replace(navigator.observe(*_observation(inputs)), valid=inputs["ob_masks"])
 
 
 def _observation(inputs: Tensors) -> tuple[Observation, _StoredMemory]:
@@ -267,14 +274,14 @@ def _observation(inputs: Tensors) -> tuple[Observation, _StoredMemory]:
     unknown = torch.full_like(kind, -1)
     observation = Observation(
         features=features,
-        plain=features,
+        raw_features=features,
         angles=inputs["ob_ang_feats"],
-        kind=kind,
+        token_type=kind,
         valid=torch.ones_like(inputs["ob_masks"]),
         neighbour=unknown,
         view=unknown,
         viewpoint=unknown[:, 0],
-        facing=unknown[:, 0],
+        facing_view=unknown[:, 0],
         positions=inputs.get("ob_position"),
     )
     remembered = inputs.get("ob_node_feats", torch.zeros_like(features))

@@ -233,10 +233,10 @@ class RecordingNavigator(Navigator):
     seen: Observation
     next_state: State
 
-    def see(self, observation: Observation, memory: Memory | None) -> Observation:
+    def observe(self, observation: Observation, memory: Memory | None) -> Observation:
         """Keep the memory, then read it as usual."""
         self.memory = memory
-        return super().see(observation, memory)
+        return super().observe(observation, memory)
 
     def decide(self, state: State, seen: Observation) -> Decision:
         """Decide as usual, and keep the inputs."""

@@ -204,8 +204,8 @@ class GreedyReplay:
                 self.num_ties += 1
                 chosen[row] = tied
             action, routes = int(chosen[row]), decision.routes
-            if routes is not None and action >= routes.first:
-                arrival = len(trajectory.poses) + len(routes.way(row, action)) - 1
+            if routes is not None and action >= routes.first_action:
+                arrival = len(trajectory.poses) + len(routes.shortest_path(row, action)) - 1
                 self._views.setdefault(trajectory, {})[arrival] = trajectory.poses[-1][1]
         return chosen
 
@@ -241,12 +241,14 @@ class GreedyReplay:
         batch, navigator = self._trajectories[-1], self._navigator
         ended = [trajectory for trajectory in batch if trajectory not in trajectories]
         widths = [int(self._atlas.token_count[trajectory.viewpoint]) for trajectory in ended]
-        width = max([observation.kind.shape[1], *widths])
+        width = max([observation.token_type.shape[1], *widths])
         recalled: Tensor | None = None
         if isinstance(navigator.reader, CandidateEnhancing):
             recalled = navigator.reader.recall(observation, navigator.memory).any(-1)
         state = navigator.state
-        lengths = state.lived.tolist() if isinstance(state, CrossModalState) else [0] * len(trajectories)
+        lengths = (
+            state.history_length.tolist() if isinstance(state, CrossModalState) else [0] * len(trajectories)
+        )
         step = RecordedStep([[] for _ in batch], [[] for _ in batch], [0] * len(batch))
         if recalled is not None:
             step.node_nonzero_per_item = [[] for _ in batch]
@@ -256,7 +258,7 @@ class GreedyReplay:
             if history_scores is not None:
                 logits = [*history_scores[slot].tolist(), *logits]
             step.raw_logits[row] = [None if math.isinf(value) else value for value in logits]
-            step.nav_types[row] = _pad(observation.kind[slot].tolist(), width, CONTEXT)
+            step.nav_types[row] = _pad(observation.token_type[slot].tolist(), width, CONTEXT)
             step.hist_lens[row] = lengths[slot]
             if recalled is not None and step.node_nonzero_per_item is not None:
                 step.node_nonzero_per_item[row] = recalled[slot, :NUM_FLAGS].int().tolist()
@@ -268,8 +270,8 @@ class GreedyReplay:
         if not isinstance(agent, TDSTP) or not isinstance(state, TdstpState):
             return decision.logits, None
         assert isinstance(decision.state, TdstpState)
-        planned = agent.plan(replace(state, origin=decision.state.origin), self._navigator.seen)
-        return planned.logits, planned.back
+        planned = agent.encode(replace(state, origin=decision.state.origin), self._navigator.seen)
+        return planned.logits, planned.node_logits
 
     def _tied_action(self, trajectory: Trajectory, row: int, decision: Decision) -> int | None:
         """The stored action, if it is one of several with nearly the best score."""
@@ -285,7 +287,7 @@ class GreedyReplay:
         pose = Pose(*(np.array([value]) for value in trajectory.poses[-1]))
         routes = decision.routes
         if routes is not None:
-            routes = BacktrackRoutes(routes.first, *(tensor[row : row + 1] for tensor in routes[1:]))
+            routes = BacktrackRoutes(routes.first_action, *(tensor[row : row + 1] for tensor in routes[1:]))
         single = Decision(decision.logits[row : row + 1], routes=routes)
         (poses,) = next_poses(self._atlas, pose, single, torch.tensor([action]))
         start = len(trajectory.poses)

@@ -217,7 +217,7 @@ class ReferenceTrainer:
     @property
     def forward_modes(self) -> dict[str, ForwardFunction]:
         """How the agent can compute the decisions of a teacher-forced rollout."""
-        at_once = hasattr(self.navigator.agent, "decide_all")
+        at_once = self.navigator.agent.supports_decide_all
         return {mode: decide for mode, decide in FORWARD_MODES.items() if at_once or mode != "at once"}
 
     def imitate(self, rollout: TrainingRollout, decide: ForwardFunction) -> ImitationRollout:
@@ -233,7 +233,7 @@ class ReferenceTrainer:
         weight = trainer.config.imitation_weight
         loss, _ = trainer.imitation_loss(demonstrations, record, weight=weight)
         torch.autograd.backward(loss)
-        logits, target = decisions[0].logits, decisions[0].aside
+        logits, target = decisions[0].logits, decisions[0].auxiliary_loss
         masks = [demonstrations.step_index.episode == row for row in range(len(episodes))]
         parts = [
             functional.cross_entropy(logits[mask], demonstrations.labels[mask], reduction="sum")
@@ -394,16 +394,16 @@ class ForcedActions:
             entropy += policy_entropy(ended.logits).sum()
         self.values.append([values[trajectory] for trajectory in self._trajectories])
         self.entropy.append(float(entropy))
-        stop = observation.candidate_count
-        first = None if decision.routes is None else decision.routes.first
+        stop = observation.num_candidates
+        first = None if decision.routes is None else decision.routes.first_action
         actions = [
             self._action(trajectory, int(limit), first)
             for trajectory, limit in zip(trajectories, stop, strict=True)
         ]
         chosen = torch.tensor(actions)
         if len(rows := (chosen == stop).nonzero().flatten()):
-            state = self.navigator.advance(state.only(rows), seen.only(rows), chosen[rows])
-            self._ended_state = state if self._ended_state is None else self._ended_state.joined(state)
+            state = self.navigator.advance(state.select(rows), seen.select(rows), chosen[rows])
+            self._ended_state = state if self._ended_state is None else self._ended_state.concat(state)
             self._ended += [trajectories[row] for row in rows.tolist()]
         return chosen
 
@@ -429,9 +429,9 @@ class ForcedActions:
     def _decide_ended(self) -> Decision:
         """The next decision of the ended episodes, computed without recording it."""
         poses = np.array([trajectory.poses[-1] for trajectory in self._ended], dtype=np.int64)
-        observation = Observation.of(self._atlas, Pose(*poses.T))
+        observation = Observation.from_atlas(self._atlas, Pose(*poses.T))
         assert self._ended_state is not None
-        seen = Navigator.see(self.navigator, observation, self.navigator.memory)
+        seen = Navigator.observe(self.navigator, observation, self.navigator.memory)
         decision = Navigator.decide(self.navigator, self._ended_state, seen)
         self._ended_state = decision.state or self._ended_state
         return decision
