@@ -1,4 +1,4 @@
-"""How like the real data the embedded world is: graphs and instructions of both, side by side."""
+"""Statistics of graphs and instructions of the embedded world, beside those of the real data."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def run(data: Path | None = None) -> Iterator[Beside]:
 
 
 def describe(root: Path) -> dict[str, str]:
-    """What is known of the graphs, and of R2R's paths and instructions, by name."""
+    """Return statistics of the graphs and of R2R's paths and instructions by name."""
     folder = DataFolder(root)
     graphs = read_scenes(folder.connectivity)
     degrees = np.concatenate([graph.degrees for graph in graphs.values()])
     lengths = np.concatenate([graph.lengths[graph.neighbours >= 0] for graph in graphs.values()])
-    episodes = [each for split in SPLITS for each in read_r2r(folder.splits("r2r")[split])]
-    paths = {each.path_id: each for each in episodes}.values()
-    texts = [each.instruction for each in episodes]
+    episodes = [episode for split in SPLITS for episode in read_r2r(folder.splits("r2r")[split])]
+    paths = {episode.path_id: episode for episode in episodes}.values()
+    texts = [episode.instruction for episode in episodes]
     return {
         "scenes": f"{len(graphs)}",
         "viewpoints per scene": _spread([len(graph) for graph in graphs.values()], 0),
@@ -42,9 +42,9 @@ def describe(root: Path) -> dict[str, str]:
         "dead ends": f"{np.mean(degrees == 1):.1%}",
         "metres per edge": _spread(lengths, 2),
         "paths": f"{len(paths):,}",
-        "edges per path": _spread([len(each.reference_path) - 1 for each in paths], 2),
+        "edges per path": _spread([len(path.reference_path) - 1 for path in paths], 2),
         "metres per path": _spread(
-            [_metres(graphs[each.scene_id], each.reference_path) for each in paths], 1
+            [_metres(graphs[path.scene_id], path.reference_path) for path in paths], 1
         ),
         "instructions": f"{len(texts):,}",
         "words per instruction (by white space)": _spread([len(text.split()) for text in texts], 1),
@@ -62,14 +62,14 @@ def _vocabulary(texts: list[str], least: int) -> str:
 
 
 def _spread(values: ArrayLike, digits: int) -> str:
-    """The mean, the standard deviation, and what 90 % lie between."""
+    """Return the mean, the standard deviation, and the range of the central 90 %."""
     low, high = np.quantile(values, [0.05, 0.95])
     return f"{np.mean(values):.{digits}f} ± {np.std(values):.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def main() -> int:
-    for each in run(data_root()):
-        print(line(each.row()))
+    for result in run(data_root()):
+        print(line(result.row()))
     return 0
 
 

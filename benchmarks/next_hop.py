@@ -1,10 +1,10 @@
-"""Whether seeing matters in the embedded world, and memory on top: probes that choose the next hop.
+"""Probes that predict the next hop in the embedded world from directions, views and memory.
 
-A probe gives every candidate a score: products of words and the candidate's features, in a common space of
-few dimensions, each part of the features weighed by the words. It is fitted on the teacher's steps of the
-training houses. The words are a bag: those of the whole instruction, or of the step's own clause. Without
-views, a candidate is the direction in which it lies; with them, also the features of its view; with memory,
-also the largest features over the views that lead on from there, which is all that the scene memory keeps.
+A probe scores every candidate by products of words and candidate features in a common low-dimensional space;
+the words also weight each part of the features. It is fitted on the teacher's steps in the training houses.
+The words are a bag: those of the whole instruction, or of the step's own clause. A candidate is described by
+its direction, then also by the features of its view, then also by the maximum of the features over its own
+candidate views, which is what the scene memory stores.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ from esceme.world.atlas import Pose
 
 SEEDS = 3
 SPACE, EPOCHS, BATCH, RATE, DECAY = 64, 4, 256, 2e-2, 1e-4
-"""Dimensions that words and features meet in, and how the probes are fitted; tried on training houses."""
+"""Width of the common space and training hyperparameters; tuned on training houses."""
 SECTORS = 24
-"""A candidate's direction is told by the sector it lies in as well, or linear scores could not use it."""
-AHEAD = tuple(phrase.partition(" {}")[0] for phrase in BEYOND_TEMPLATES)
-"""How a clause begins that only what lies beyond settles."""
-REWARDS, REWARDS_BEYOND = (0.1, 0.03, 0.0), (0.1, 0.0, 0.2)
-"""How much more often a probe must be right than the one before it, or guessing; see `PROBES`."""
+"""Number of sectors of the one-hot direction, which makes directions usable by linear scores."""
+BEYOND_PREFIXES = tuple(phrase.partition(" {}")[0] for phrase in BEYOND_TEMPLATES)
+"""Beginnings of clauses with a `beyond` cue, which requires memory."""
+MARGINS, MARGINS_BEYOND = (0.1, 0.03, 0.0), (0.1, 0.0, 0.2)
+"""Required gain in accuracy of each probe over the one before it (the first: over chance); see `PROBES`."""
 PROBES = {
     "directions": ("direction",),
     "and views": ("direction", "view"),
     "and memory": ("direction", "view", "memory"),
 }
-"""Probe -> what it knows the candidates by."""
+"""Probe -> its parts of the candidate features."""
 
 
 class Steps(NamedTuple):
     """Teacher's steps (N) with up to K candidates each."""
 
     words: dict[str, Tensor]
-    """Which words occur (N, W) in the whole `instruction`, and in the step's `clause`."""
+    """Bags of words (N, W) of the whole `instruction` and of the step's `clause`."""
     parts: dict[str, Tensor]
-    """What the candidates are known by: `direction`, `view`, `memory`, each (N, K, .)."""
+    """Candidate features `direction`, `view` and `memory`, each (N, K, .)."""
     valid: Tensor
     """(N, K)"""
     right: Tensor
-    """(N,): the candidate that the path takes."""
+    """(N,): slot of the next viewpoint."""
     beyond: Tensor
-    """(N,): whether only what lies beyond settles the step."""
+    """(N,): whether the clause has a `beyond` cue."""
 
 
 def run(_data: Path | None = None) -> Iterator[Quality]:
@@ -67,13 +67,13 @@ def run(_data: Path | None = None) -> Iterator[Quality]:
     every, beyond = np.ones(len(unseen.right), dtype=bool), unseen.beyond.numpy()
     whole, clause = try_probes(train, unseen, "instruction"), try_probes(train, unseen, "clause")
     chance = (1 / unseen.valid.sum(1)).numpy()
-    yield from compare("every step by the instruction's words", whole, every, chance, REWARDS)
-    yield from compare("every step by its clause's words", clause, every, chance, REWARDS)
-    yield from compare("steps that what lies beyond settles", clause, beyond, chance, REWARDS_BEYOND)
+    yield from compare("every step by the instruction's words", whole, every, chance, MARGINS)
+    yield from compare("every step by its clause's words", clause, every, chance, MARGINS)
+    yield from compare("steps that what lies beyond settles", clause, beyond, chance, MARGINS_BEYOND)
 
 
 def try_probes(train: Steps, unseen: Steps, words: str) -> dict[str, NDArray[np.bool_]]:
-    """Probe -> which of the unseen steps it takes rightly, for every seed (S, N)."""
+    """Return for each probe which unseen steps it predicts correctly, for every seed (S, N)."""
     return {
         name: np.stack([is_right(fit(train, words, parts, at), unseen, words, parts) for at in range(SEEDS)])
         for name, parts in PROBES.items()
@@ -85,17 +85,17 @@ def compare(
     hits: dict[str, NDArray[np.bool_]],
     rows: NDArray[np.bool_],
     chance: NDArray[np.float32],
-    rewards: Sequence[float],
+    margins: Sequence[float],
 ) -> Iterator[Quality]:
-    """Each probe on some of the steps; each has to be better than the one before it by its reward."""
+    """Yield the accuracy of each probe on some steps; each must exceed the one before it by its margin."""
     before = guessed = float(chance[rows].mean())
-    for (name, right), reward in zip(hits.items(), rewards, strict=True):
+    for (name, right), margin in zip(hits.items(), margins, strict=True):
         reached = right[:, rows].mean(axis=1)
-        bound = "few houses to learn from: the viewpoints of training are known by heart"
+        bound = "few training houses: probes overfit to the training viewpoints"
         yield Quality(
             f"{title} ({rows.sum():,}): {name}",
             float(reached.mean()),
-            before + reward,
+            before + margin,
             guessed,
             bound,
             float(reached.std()),
@@ -104,7 +104,7 @@ def compare(
 
 
 def read_steps() -> tuple[Steps, Steps]:
-    """The teacher's steps in the houses to train on, and in the unseen ones."""
+    """Return the teacher's steps in the training houses and in the unseen ones."""
     folder = DataFolder(embedded_world(WorldConfig("small")))
     atlas = Atlas.read(folder.connectivity, features=folder.features[0])
     train, unseen = (read_r2r(folder.splits("r2r")[split]) for split in ("train", "val_unseen"))
@@ -113,7 +113,7 @@ def read_steps() -> tuple[Steps, Steps]:
 
 
 def collect(atlas: Atlas, episodes: Sequence[Episode], vocabulary: Vocabulary) -> Steps:
-    """Every step of the reference paths, and what is known of the candidates there."""
+    """Collect every step of the reference paths with its candidate features."""
     viewpoints, views, right, clauses, texts = [], [], [], [], []
     for episode in episodes:
         path = atlas.locate(episode.scene_id, episode.reference_path)
@@ -128,15 +128,15 @@ def collect(atlas: Atlas, episodes: Sequence[Episode], vocabulary: Vocabulary) -
     at = Pose(np.array(viewpoints), np.array(views))
     return Steps(
         words={"instruction": bags(texts, vocabulary), "clause": bags(clauses, vocabulary)},
-        parts={"direction": directions(atlas, at), **looks(atlas, at.viewpoint)},
+        parts={"direction": directions(atlas, at), **visual_features(atlas, at.viewpoint)},
         valid=torch.from_numpy(atlas.neighbours[at.viewpoint] >= 0),
         right=torch.tensor(right),
-        beyond=torch.tensor([clause.startswith(AHEAD) for clause in clauses]),
+        beyond=torch.tensor([clause.startswith(BEYOND_PREFIXES) for clause in clauses]),
     )
 
 
 def bags(texts: Sequence[str], vocabulary: Vocabulary) -> Tensor:
-    """(N, W): which words occur in each text."""
+    """Return bags of words (N, W)."""
     found = torch.zeros(len(texts), vocabulary.size)
     for row, text in enumerate(texts):
         found[row, vocabulary.encode(text)] = 1.0
@@ -144,49 +144,48 @@ def bags(texts: Sequence[str], vocabulary: Vocabulary) -> Tensor:
 
 
 def directions(atlas: Atlas, pose: Pose) -> Tensor:
-    """(N, K, .): each candidate's angles as agents know them, and the sector that it lies in."""
+    """Return each candidate's angle features and its one-hot sector (N, K, .)."""
     angles = torch.from_numpy(atlas.observe(pose).angles[:, : atlas.neighbours.shape[1]])
     turn = torch.atan2(angles[..., 0], angles[..., 1])
     sector = ((turn / (2 * torch.pi) + 0.5) * SECTORS).long() % SECTORS
     return torch.cat([angles, nn.functional.one_hot(sector, SECTORS)], dim=-1)
 
 
-def looks(atlas: Atlas, viewpoints: NDArray[np.int64]) -> dict[str, Tensor]:
-    """The features of each candidate's view, and the largest over those that lead on from it."""
-    every = np.arange(len(atlas))
-    panoramas = atlas.panorama_features(every)
-    leading = panoramas[every[:, None], atlas.views.clip(0)]  # (P, K, D)
-    leading[atlas.neighbours < 0] = 0.0  # features are never negative
-    kept = leading.max(axis=1)  # (P, D)
-    there = atlas.neighbours[viewpoints].clip(0)
-    return {"view": torch.from_numpy(leading[viewpoints]), "memory": torch.from_numpy(kept[there])}
+def visual_features(atlas: Atlas, viewpoints: NDArray[np.int64]) -> dict[str, Tensor]:
+    """Return the features of each candidate's view, and the maximum over its own candidate views."""
+    rows = np.arange(len(atlas))
+    candidates = atlas.panorama_features(rows)[rows[:, None], atlas.views.clip(0)]  # (P, K, D)
+    candidates[atlas.neighbours < 0] = 0.0  # features are never negative
+    pooled = candidates.max(axis=1)  # (P, D)
+    neighbours = atlas.neighbours[viewpoints].clip(0)
+    return {"view": torch.from_numpy(candidates[viewpoints]), "memory": torch.from_numpy(pooled[neighbours])}
 
 
 class Probe(nn.Module):
-    """Words and each part of a candidate meet in a common space; the words say how much each part counts."""
+    """Projects words and candidate features to a common space; the words weight each part of the features."""
 
     def __init__(self, words: int, widths: Sequence[int]) -> None:
         super().__init__()
-        self.of_words = nn.Linear(words, SPACE)
-        self.of_parts = nn.ModuleList(nn.Linear(width, SPACE, bias=False) for width in widths)
-        self.weigh = nn.Linear(words, len(widths))
+        self.project_words = nn.Linear(words, SPACE)
+        self.project_parts = nn.ModuleList(nn.Linear(width, SPACE, bias=False) for width in widths)
+        self.weight_parts = nn.Linear(words, len(widths))
 
     def forward(self, words: Tensor, parts: Sequence[Tensor], valid: Tensor) -> Tensor:
         """(B, W), each (B, K, .), (B, K) -> scores (B, K)."""
-        asked, counts = self.of_words(words), torch.sigmoid(self.weigh(words))
-        seen = torch.stack([of(part) for of, part in zip(self.of_parts, parts, strict=True)])
-        scores = torch.einsum("bh,pbkh,bp->bk", asked, seen, counts)
+        query, weights = self.project_words(words), torch.sigmoid(self.weight_parts(words))
+        keys = torch.stack([project(part) for project, part in zip(self.project_parts, parts, strict=True)])
+        scores = torch.einsum("bh,pbkh,bp->bk", query, keys, weights)
         return scores.masked_fill(~valid, -torch.inf)
 
 
 def fit(steps: Steps, words: str, parts: Sequence[str], seed: int) -> Probe:
     torch.manual_seed(seed)
-    told, known = steps.words[words], [steps.parts[part] for part in parts]
-    probe = Probe(told.shape[1], [part.shape[-1] for part in known])
+    bag, features = steps.words[words], [steps.parts[part] for part in parts]
+    probe = Probe(bag.shape[1], [part.shape[-1] for part in features])
     optimiser = torch.optim.AdamW(probe.parameters(), lr=RATE, weight_decay=DECAY)
     for _ in range(EPOCHS):
         for rows in torch.randperm(len(steps.right)).split(BATCH):
-            scores = probe(told[rows], [part[rows] for part in known], steps.valid[rows])
+            scores = probe(bag[rows], [part[rows] for part in features], steps.valid[rows])
             loss = nn.functional.cross_entropy(scores, steps.right[rows])
             optimiser.zero_grad()
             loss.backward()
@@ -196,16 +195,16 @@ def fit(steps: Steps, words: str, parts: Sequence[str], seed: int) -> Probe:
 
 @torch.no_grad()
 def is_right(probe: Probe, steps: Steps, words: str, parts: Sequence[str]) -> NDArray[np.bool_]:
-    """(N,): whether the candidate with the highest score is the one that the path takes."""
+    """Return whether the candidate with the highest score is the next viewpoint (N,)."""
     scores = probe(steps.words[words], [steps.parts[part] for part in parts], steps.valid)
     return (scores.argmax(1) == steps.right).numpy()
 
 
 def main() -> int:
-    found = list(run())
-    for each in found:
-        print(line(each.row()))
-    return 0 if all(each.met for each in found) else 1
+    results = list(run())
+    for result in results:
+        print(line(result.row()))
+    return 0 if all(result.met for result in results) else 1
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Whether the embedded world is a fair task, and one that needs memory: scripted agents in its unseen houses.
+"""Scripted agents in the unseen houses of the embedded world: are instructions sufficient, does memory help?
 
-`random` walks five times to a random candidate, as R2R's baseline does. `shortest path` knows the goal. The
-`reader` parses the instruction and sees what the renderer drew in each view, in three versions: without
-memory, with one that is empty when it enters a house and grows as the episodes of the file follow each other,
-and with one of every viewpoint. What it remembers of a viewpoint is what that one's candidate views show.
+`random` moves five times to a random candidate, as R2R's baseline does. `shortest path` knows the goal. The
+`reader` parses the instruction and gets the rendered objects of each view, in three versions: without memory,
+with a memory that is empty at the first episode of a house and grows over the episodes of the file, and with a
+memory of every viewpoint. The memory of a viewpoint holds the objects in its candidate views.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from esceme.world import Atlas, read_scenes
 CONFIG = WorldConfig("small")
 SPLIT = "val_unseen"
 SEEDS, DRAWS = 5, 1000
-"""Of the agents' randomness, and of the bootstrap."""
-WANDERED = 5
-"""How far the random agent goes."""
+"""Number of seeds of the agents, and number of bootstrap samples."""
+RANDOM_STEPS = 5
+"""Number of moves of the random agent."""
 
-Walker = Callable[[Visibility, Sequence[Episode], np.random.Generator], Iterator[list[int]]]
-"""Lives the episodes of one house in order; gives the places of each walk."""
+AgentFunction = Callable[[Visibility, Sequence[Episode], np.random.Generator], Iterator[list[int]]]
+"""Runs the episodes of one house in order; yields the path of each."""
 
 
 def run(_data: Path | None = None) -> Iterator[Agent]:
     episodes, visibility = world()
-    atlas = Atlas(each.graph for each in visibility.values())
-    found = {name: trial(walker, episodes, visibility, atlas) for name, walker in WALKERS.items()}
-    sr = {name: _mean(scores, "sr") for name, scores in found.items()}
-    spl = {name: _mean(scores, "spl") for name, scores in found.items()}
-    wanted = {
+    atlas = Atlas(house.graph for house in visibility.values())
+    results = {name: trial(agent, episodes, visibility, atlas) for name, agent in AGENTS.items()}
+    sr = {name: _mean(scores, "sr") for name, scores in results.items()}
+    spl = {name: _mean(scores, "spl") for name, scores in results.items()}
+    expected = {
         "random": ("SR < 10", sr["random"] < 10),
         "shortest path": ("SR = 100", sr["shortest path"] == 100),
         "reader, no memory": (
@@ -56,8 +56,8 @@ def run(_data: Path | None = None) -> Iterator[Agent]:
         ),
         "reader, full memory": ("SR >= 90", sr["reader, full memory"] >= 90),
     }
-    for name, scores in found.items():
-        yield Agent.of(name, scores, *wanted[name], draws=DRAWS)
+    for name, scores in results.items():
+        yield Agent.of(name, scores, *expected[name], draws=DRAWS)
 
 
 def world() -> tuple[list[Episode], dict[str, Visibility]]:
@@ -72,43 +72,43 @@ def world() -> tuple[list[Episode], dict[str, Visibility]]:
 
 
 def trial(
-    walker: Walker, episodes: Sequence[Episode], visibility: Mapping[str, Visibility], atlas: Atlas
+    agent: AgentFunction, episodes: Sequence[Episode], visibility: Mapping[str, Visibility], atlas: Atlas
 ) -> list[Scores]:
     """The scores of one agent, one per seed."""
-    found = []
+    results = []
     for seed in range(SEEDS):
         generator = np.random.default_rng(seed)
         pairs = []
         for scene, group in groupby(episodes, key=lambda episode: episode.scene_id):
-            told = list(group)
+            group = list(group)
             names = visibility[scene].graph.viewpoints
-            for episode, places in zip(told, walker(visibility[scene], told, generator), strict=True):
-                stands = tuple(TrajectoryPoint(names[place]) for place in places)
-                pairs.append((episode, Prediction(episode.episode_id, stands)))
-        found.append(score(pairs, atlas))
-    return found
+            for episode, path in zip(group, agent(visibility[scene], group, generator), strict=True):
+                points = tuple(TrajectoryPoint(names[viewpoint]) for viewpoint in path)
+                pairs.append((episode, Prediction(episode.episode_id, points)))
+        results.append(score(pairs, atlas))
+    return results
 
 
 def _mean(scores: Sequence[Scores], measure: str) -> float:
-    return 100 * float(np.mean([each.values[measure].mean() for each in scores]))
+    return 100 * float(np.mean([result.values[measure].mean() for result in scores]))
 
 
 # -- agents ----------------------------------------------------------------------------------------------
 
 
-def wander(
+def walk_randomly(
     visibility: Visibility, episodes: Sequence[Episode], generator: np.random.Generator
 ) -> Iterator[list[int]]:
     graph = visibility.graph
     for episode in episodes:
-        places = [graph.index(episode.start)]
-        for _ in range(WANDERED):
-            around = graph.neighbours[places[-1], : graph.degrees[places[-1]]]
-            places.append(int(generator.choice(around)))
-        yield places
+        path = [graph.index(episode.start)]
+        for _ in range(RANDOM_STEPS):
+            around = graph.neighbours[path[-1], : graph.degrees[path[-1]]]
+            path.append(int(generator.choice(around)))
+        yield path
 
 
-def go_straight(
+def follow_shortest_path(
     visibility: Visibility, episodes: Sequence[Episode], generator: np.random.Generator
 ) -> Iterator[list[int]]:
     graph = visibility.graph
@@ -116,7 +116,7 @@ def go_straight(
         yield [graph.index(name) for name in graph.shortest_path(episode.start, episode.goal)]
 
 
-def read_with(remember: Callable[[Visibility], FollowerMemory]) -> Walker:
+def follow_instructions(remember: Callable[[Visibility], FollowerMemory]) -> AgentFunction:
     def read(
         visibility: Visibility, episodes: Sequence[Episode], generator: np.random.Generator
     ) -> Iterator[list[int]]:
@@ -140,20 +140,20 @@ def full_memory(visibility: Visibility) -> FollowerMemory:
     return FollowerMemory(set(range(len(visibility.graph))), frozen=True)
 
 
-WALKERS: Mapping[str, Walker] = {
-    "random": wander,
-    "shortest path": go_straight,
-    "reader, no memory": read_with(no_memory),
-    "reader, cold memory": read_with(cold_memory),
-    "reader, full memory": read_with(full_memory),
+AGENTS: Mapping[str, AgentFunction] = {
+    "random": walk_randomly,
+    "shortest path": follow_shortest_path,
+    "reader, no memory": follow_instructions(no_memory),
+    "reader, cold memory": follow_instructions(cold_memory),
+    "reader, full memory": follow_instructions(full_memory),
 }
 
 
 def main() -> int:
-    found = list(run())
-    for agent in found:
+    results = list(run())
+    for agent in results:
         print(line(agent.row()))
-    return 0 if all(agent.met for agent in found) else 1
+    return 0 if all(agent.met for agent in results) else 1
 
 
 if __name__ == "__main__":
