@@ -1,4 +1,4 @@
-"""Run folders: what is saved is loaded, and every fault is told."""
+"""Run folders: saving, loading and refusals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -15,9 +15,26 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from esceme import __version__
-from esceme.agents import AGENTS, HAMT, TDSTP, HamtConfig, Seq2Seq, Seq2SeqConfig, StopAtOnce, TdstpConfig
+from esceme.agents import (
+    AGENTS,
+    HAMT,
+    TDSTP,
+    AgentConfig,
+    HamtConfig,
+    Seq2Seq,
+    Seq2SeqConfig,
+    StopAtOnce,
+    TdstpConfig,
+)
 from esceme.errors import CheckpointError, ConfigError, DataError, EscemeError
-from esceme.memory import READERS, CandidateEnhancing, CandidateEnhancingConfig, MemoryBank, NoMemory
+from esceme.memory import (
+    READERS,
+    CandidateEnhancing,
+    CandidateEnhancingConfig,
+    MemoryBank,
+    NoMemory,
+    ReaderConfig,
+)
 from esceme.navigator import Navigator
 from esceme.runs import (
     FORMAT,
@@ -64,7 +81,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def change(run: Path, **fields: Any) -> None:
-    """Write other values into the experiment; a value of None takes the field out."""
+    """Change values in navigator.json; None removes the field."""
     stored = {**json.loads((run / NAVIGATOR_FILE).read_text()), **fields}
     stored = {name: value for name, value in stored.items() if value is not None}
     (run / NAVIGATOR_FILE).write_text(json.dumps(stored))
@@ -76,7 +93,7 @@ def rewrite(run: Path, spoil: Callable[[dict[str, Tensor]], None]) -> None:
     save_file(tensors, run / WEIGHTS_FILE)
 
 
-def test_what_is_saved_is_loaded(run: Path) -> None:
+def test_loaded_run_equals_the_saved_one(run: Path) -> None:
     loaded, navigator = load_run(run), navigator_of()
     assert loaded.folder == run and loaded.vocabulary is None
     assert loaded.navigator.agent.config == CONFIG and loaded.navigator.reader.config == READER
@@ -88,7 +105,7 @@ def test_what_is_saved_is_loaded(run: Path) -> None:
     assert loaded.weights_hash == hashlib.sha256((run / WEIGHTS_FILE).read_bytes()).hexdigest()
 
 
-def test_saving_what_was_loaded_gives_the_same_files(run: Path, tmp_path: Path) -> None:
+def test_saving_a_loaded_run_gives_the_same_files(run: Path, tmp_path: Path) -> None:
     loaded = load_run(run)
     again = save_run(tmp_path / "again", loaded.navigator, loaded.config)
     for name in (NAVIGATOR_FILE, WEIGHTS_FILE):
@@ -96,7 +113,7 @@ def test_saving_what_was_loaded_gives_the_same_files(run: Path, tmp_path: Path) 
     assert sorted(path.name for path in again.iterdir()) == [NAVIGATOR_FILE, WEIGHTS_FILE]
 
 
-def test_the_experiment_is_resolved_and_says_who_wrote_it(run: Path) -> None:
+def test_navigator_json_holds_all_settings_and_the_version(run: Path) -> None:
     stored = json.loads((run / NAVIGATOR_FILE).read_text())
     assert stored["format"] == FORMAT and stored["version"] == __version__
     assert stored["agent"] == {"name": "hamt", **json.loads(json.dumps(vars(CONFIG)))}
@@ -104,7 +121,7 @@ def test_the_experiment_is_resolved_and_says_who_wrote_it(run: Path) -> None:
 
 
 @pytest.mark.parametrize("agent", [Seq2Seq(Seq2SeqConfig()), StopAtOnce()])
-def test_other_agents_have_run_folders_too(tmp_path: Path, agent: Any) -> None:
+def test_other_agents_have_run_folders(tmp_path: Path, agent: Any) -> None:
     navigator = Navigator(agent, NoMemory())
     save_run(tmp_path, navigator, navigator_config(navigator))
     loaded = load_run(tmp_path).navigator
@@ -129,7 +146,7 @@ def decided(navigator: Navigator) -> list[Tensor]:
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("agent", [HAMT(CONFIG), TDSTP(TdstpConfig(**vars(CONFIG)))], ids=["hamt", "tdstp"])
-def test_what_was_loaded_decides_as_what_was_saved(tmp_path: Path, agent: Any, reader: str) -> None:
+def test_loaded_navigator_decides_like_the_saved_one(tmp_path: Path, agent: Any, reader: str) -> None:
     made: Any = READERS[reader]
     known = {"width": 6} if READERS[reader].uses_memory else {}
     navigator = Navigator(agent, made(made.Config(**known))).eval()
@@ -155,7 +172,7 @@ class Counting(StopAtOnce):
         self.register_buffer("table", torch.arange(4), persistent=False)
 
 
-def test_what_a_part_computes_and_does_not_save_is_there_again(
+def test_buffers_that_are_not_saved_are_computed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(AGENTS, "counting", Counting)
@@ -164,12 +181,12 @@ def test_what_a_part_computes_and_does_not_save_is_there_again(
     assert load_run(tmp_path).navigator.agent.table.tolist() == [0, 1, 2, 3]
 
 
-def test_a_vocabulary_of_its_own_is_found(run: Path) -> None:
+def test_own_vocabulary_is_found(run: Path) -> None:
     (run / VOCABULARY_FILE).write_text("[PAD]\nsofa\n")
     assert load_run(run).vocabulary == run / VOCABULARY_FILE
 
 
-def test_the_same_seed_builds_the_same_navigator(run: Path) -> None:
+def test_same_seed_builds_the_same_navigator(run: Path) -> None:
     setup = load_run(run).config
     first, again, other = (setup.build(seed=seed).state_dict() for seed in (3, 3, 4))
     assert all(torch.equal(first[name], again[name]) for name in first)
@@ -184,7 +201,7 @@ def test_the_same_seed_builds_the_same_navigator(run: Path) -> None:
 # -- refusals ---------------------------------------------------------------------------------------------
 
 
-def test_all_tensors_that_do_not_fit_are_named_at_once(run: Path) -> None:
+def test_all_unfitting_tensors_are_named_at_once(run: Path) -> None:
     def spoil(tensors: dict[str, Tensor]) -> None:
         del tensors["agent.history.start"], tensors["reader.norm.bias"]
         tensors["agent.extra"] = torch.zeros(1)
@@ -205,7 +222,7 @@ def test_all_tensors_that_do_not_fit_are_named_at_once(run: Path) -> None:
         assert part in told
 
 
-def test_a_navigator_that_was_refused_tensors_is_as_before() -> None:
+def test_refused_tensors_leave_the_navigator_unchanged() -> None:
     navigator, other = navigator_of(), navigator_of(1)
     tensors = other.state_dict()
     del tensors["agent.history.start"]
@@ -215,7 +232,7 @@ def test_a_navigator_that_was_refused_tensors_is_as_before() -> None:
     assert all(torch.equal(each, expected[name]) for name, each in navigator.state_dict().items())
 
 
-def test_a_folder_without_its_experiment_is_no_run(run: Path, tmp_path: Path) -> None:
+def test_folder_without_navigator_json_is_refused(run: Path, tmp_path: Path) -> None:
     (run / NAVIGATOR_FILE).unlink()
     with pytest.raises(CheckpointError, match=r"run: has no navigator\.json; expected a run folder"):
         load_run(run)
@@ -223,13 +240,13 @@ def test_a_folder_without_its_experiment_is_no_run(run: Path, tmp_path: Path) ->
         load_run(tmp_path / "nowhere")
 
 
-def test_a_folder_without_its_weights_is_told(run: Path) -> None:
+def test_folder_without_weights_is_refused(run: Path) -> None:
     (run / WEIGHTS_FILE).unlink()
     with pytest.raises(EscemeError, match=r"weights\.safetensors: no such file"):
         load_run(run)
 
 
-def test_truncated_weights_are_told(run: Path) -> None:
+def test_truncated_weights_are_refused(run: Path) -> None:
     whole = (run / WEIGHTS_FILE).read_bytes()
     for size in (0, 5, 200, len(whole) // 2, len(whole) - 1):
         (run / WEIGHTS_FILE).write_bytes(whole[:size])
@@ -237,7 +254,7 @@ def test_truncated_weights_are_told(run: Path) -> None:
             load_run(run)
 
 
-def test_a_truncated_experiment_is_told(run: Path) -> None:
+def test_truncated_navigator_json_is_refused(run: Path) -> None:
     text = (run / NAVIGATOR_FILE).read_text()
     (run / NAVIGATOR_FILE).write_text(text[: len(text) // 2])
     with pytest.raises(DataError, match=r"navigator\.json: not valid json"):
@@ -264,13 +281,13 @@ def test_a_truncated_experiment_is_told(run: Path) -> None:
         ({"feature_dropout": 1.0}, "feature_dropout"),
     ],
 )
-def test_another_experiment_is_told(run: Path, fields: dict[str, Any], message: str) -> None:
+def test_malformed_navigator_json_is_refused(run: Path, fields: dict[str, Any], message: str) -> None:
     change(run, **fields)
     with pytest.raises(EscemeError, match=message):
         load_run(run)
 
 
-def test_weights_that_are_no_numbers_are_named(run: Path) -> None:
+def test_non_finite_weights_are_named(run: Path) -> None:
     tensors = load_file(run / WEIGHTS_FILE)
     name = sorted(tensors)[3]
     tensors[name].flatten()[0] = torch.nan
@@ -279,7 +296,7 @@ def test_weights_that_are_no_numbers_are_named(run: Path) -> None:
         load_run(run)
 
 
-def test_only_named_agents_and_readers_have_a_setup() -> None:
+def test_unregistered_agent_has_no_config() -> None:
     class Mine(HAMT):
         """An agent of one's own."""
 
@@ -295,6 +312,11 @@ def test_config_survives_json(config: NavigatorConfig) -> None:
     assert from_json(json.loads(json.dumps(stored)), NavigatorConfig) == config
 
 
+def test_unions_have_the_config_of_every_registered_class() -> None:
+    assert set(get_args(AgentConfig)) == {agent.Config for agent in AGENTS.values()}
+    assert set(get_args(ReaderConfig)) == {reader.Config for reader in READERS.values()}
+
+
 def test_config_must_belong_to_exactly_one_registered_class(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="CandidateEnhancingConfig is the Config of none of hamt, "):
         NavigatorConfig(agent=READER).build()  # type: ignore[arg-type]
@@ -303,7 +325,7 @@ def test_config_must_belong_to_exactly_one_registered_class(monkeypatch: pytest.
         as_json(NavigatorConfig())
 
 
-def test_nothing_is_written_where_a_file_stands_in_the_way(tmp_path: Path) -> None:
+def test_file_in_the_place_of_the_folder_is_unchanged(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("mine")
     navigator = navigator_of()
     with pytest.raises(DataError, match="cannot be written"):

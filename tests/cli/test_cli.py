@@ -1,4 +1,4 @@
-"""The `esceme` command itself: overview, help, errors that are messages, and exit codes."""
+"""The `esceme` command: overview, help, error messages and exit codes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(*words: str, out: int = subprocess.PIPE, **options: str) -> subprocess.C
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
-def test_the_overview_names_every_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_overview_lists_every_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
@@ -38,13 +38,13 @@ def test_the_overview_names_every_command(words: list[str], capsys: pytest.Captu
         assert any(name in row and line in row for row in printed.out.splitlines())
 
 
-def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"esceme {__version__}\n"
 
 
 @pytest.mark.parametrize("words", [["bogus"], ["bogus", "--help"], ["--bogus"], [""], ["check", "data"]])
-def test_an_unknown_command_is_refused_with_the_list(
+def test_unknown_command_is_refused_with_the_list(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
@@ -56,7 +56,7 @@ def test_an_unknown_command_is_refused_with_the_list(
 
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("more", [[], ["bogus"], ["--json"]])
-def test_half_a_command_is_refused_with_the_other_halves(
+def test_group_without_command_is_refused_with_its_commands(
     group: str, more: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([group, *more]) == 2
@@ -68,14 +68,14 @@ def test_half_a_command_is_refused_with_the_other_halves(
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_help_on_half_a_command_is_help(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_on_a_group_lists_its_commands(group: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([group, "--help"]) == 0
     printed = capsys.readouterr()
     assert printed.err == "" and f"  {group} " in printed.out
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_explains_itself_with_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_a_command_has_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main([*name.split(), "--help"])
     assert stop.value.code == 0
@@ -88,7 +88,7 @@ def test_every_command_explains_itself_with_examples(name: str, capsys: pytest.C
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_an_unknown_option_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_option_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main([*name.split(), *(["r2r-small"] if name == "train" else []), "--no-such-option"])
     assert stop.value.code == 2
@@ -121,7 +121,7 @@ def test_an_unknown_option_is_refused(name: str, capsys: pytest.CaptureFixture[s
         ],
     ],
 )
-def test_a_missing_file_is_one_line_on_standard_error(
+def test_missing_file_is_one_line_on_standard_error(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -134,25 +134,25 @@ def test_a_missing_file_is_one_line_on_standard_error(
 
 
 @pytest.mark.parametrize("fault", [DataError, ConfigError])
-def test_our_errors_are_messages_and_bugs_are_not_hidden(
+def test_esceme_errors_are_messages_and_others_are_raised(
     fault: type[Exception], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def stumble(name: str, words: list[str]) -> int:
+    def fail(name: str, words: list[str]) -> int:
         raise fault("file.json: record 3: wrong")
 
-    monkeypatch.setattr("esceme.cli._run", stumble)
+    monkeypatch.setattr("esceme.cli._run", fail)
     assert main(["demo"]) == 2
     assert capsys.readouterr() == ("", "error: file.json: record 3: wrong\n")
 
-    def blunder(name: str, words: list[str]) -> int:
+    def fail_unexpectedly(name: str, words: list[str]) -> int:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("esceme.cli._run", blunder)
+    monkeypatch.setattr("esceme.cli._run", fail_unexpectedly)
     with pytest.raises(ZeroDivisionError):
         main(["demo"])
 
 
-def test_an_interruption_ends_with_code_130(
+def test_interruption_ends_with_code_130(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def stop(name: str, words: list[str]) -> int:
@@ -166,13 +166,13 @@ def test_an_interruption_ends_with_code_130(
 # -- as a process ----------------------------------------------------------------------------------------
 
 
-def test_the_package_runs_as_a_module() -> None:
+def test_package_runs_as_a_module() -> None:
     done = run("--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"esceme {__version__}\n", "")
     assert run("bogus").returncode == 2
 
 
-def test_an_error_of_the_process_is_a_message(tmp_path: Path) -> None:
+def test_error_of_the_process_is_a_message(tmp_path: Path) -> None:
     done = run("data", "check", str(tmp_path / "nowhere"), "--json")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: ") and "Traceback" not in done.stderr
@@ -180,7 +180,7 @@ def test_an_error_of_the_process_is_a_message(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_full_disk_is_a_message(tmp_path: Path, unbuffered: str) -> None:
+def test_full_disk_is_a_message(tmp_path: Path, unbuffered: str) -> None:
     with open("/dev/full", "w") as full:
         done = run("data", "check", str(tmp_path), "--json", out=full.fileno(), PYTHONUNBUFFERED=unbuffered)
     assert done.returncode == 2
@@ -189,7 +189,7 @@ def test_a_full_disk_is_a_message(tmp_path: Path, unbuffered: str) -> None:
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path, unbuffered: str) -> None:
+def test_closed_pipe_is_no_error(tmp_path: Path, unbuffered: str) -> None:
     seen, written = os.pipe()
     os.close(seen)
     try:
@@ -200,20 +200,20 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path, unbuffered: s
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
 
 
-# -- talking to people -----------------------------------------------------------------------------------
+# -- output -----------------------------------------------------------------------------------
 
 
-def test_json_is_one_line_and_has_no_infinities(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_one_line_without_infinities(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"a": [float("inf"), float("nan"), 1.5], "b": "ä\n"})
     assert capsys.readouterr().out == '{"a":[null,null,1.5],"b":"ä\\n"}\n'
 
 
-def test_a_name_that_json_cannot_hold_is_a_message() -> None:
+def test_name_that_is_not_utf8_is_a_message() -> None:
     with pytest.raises(DataError, match=r"the name 'a\\udcffb' is not UTF-8"):
         print_json({"out": "a\udcffb"})
 
 
-def test_progress_gives_everything_and_stays_off_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_yields_all_items_and_prints_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(progress([1, 2, 3], "counting")) == [1, 2, 3]
     assert list(progress(iter("ab"), "spelling", total=2)) == ["a", "b"]
     assert list(progress([], "nothing")) == []
