@@ -1,4 +1,4 @@
-"""Learning to walk and to remember: teachers, rewards, losses, and runs that last."""
+"""Training of navigators: teachers, rewards, losses, memory dropout and training runs."""
 
 from esceme.learning.distributed import ProcessGroup
 from esceme.learning.memory_dropout import MemoryDropout, TrainingMemory
@@ -8,11 +8,11 @@ from esceme.learning.training_config import TrainingConfig, ValidationConfig
 
 __all__ = [
     "MemoryDropout",
-    "TrainingRun",
     "ProcessGroup",
     "Trainer",
+    "TrainingCallback",
     "TrainingConfig",
     "TrainingMemory",
+    "TrainingRun",
     "ValidationConfig",
-    "TrainingCallback",
 ]
