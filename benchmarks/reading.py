@@ -2,8 +2,8 @@
 
 `random` moves five times to a random candidate, as R2R's baseline does. `shortest path` knows the goal. The
 `reader` parses the instruction and gets the rendered objects of each view, in three versions: without memory,
-with a memory that is empty at the first episode of a house and grows over the episodes of the file, and with a
-memory of every viewpoint. The memory of a viewpoint holds the objects in its candidate views.
+with a memory that is empty at the first episode of a house and grows over the episodes of the file, and with
+a memory of every viewpoint. The memory of a viewpoint holds the objects in its candidate views.
 """
 
 from __future__ import annotations
