@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -68,16 +69,16 @@ def iterate_jobs(
 
     try:
         with _environment(OMP_NUM_THREADS=str(threads)), _ignoring_interrupts():
-            futures = [pool.submit(_run, job) for job in jobs]
+            futures = deque(pool.submit(_run, job) for job in jobs)
         pending = set(futures)
-        for future in futures:
-            while not future.done():
+        while futures:
+            while not futures[0].done():
                 finished, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
                 deliver()
-                for other in finished:
-                    other.result()
+                for future in finished:
+                    future.result()
             deliver()
-            yield future.result()
+            yield futures.popleft().result()  # results that were yielded are not kept in memory
     except BrokenProcessPool:
         raise EscemeError(
             "a worker process was killed, perhaps for lack of memory; what was finished is kept: "

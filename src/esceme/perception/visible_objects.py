@@ -92,14 +92,14 @@ class SceneAnnotations:
         return {name: index for index, name in enumerate(self.names)}
 
 
-def _check(annotation: ObjectAnnotation, place: str) -> None:
+def _check(annotation: ObjectAnnotation, location: str) -> None:
     if len(annotation.views) != len(annotation.boxes):
-        raise DataError(f"{place}: {len(annotation.views)} views but {len(annotation.boxes)} boxes")
+        raise DataError(f"{location}: {len(annotation.views)} views but {len(annotation.boxes)} boxes")
     if any(not 0 <= view < VIEWS for view in annotation.views):
-        raise DataError(f"{place}: views {annotation.views}; expected numbers from 0 to {VIEWS - 1}")
+        raise DataError(f"{location}: views {annotation.views}; expected numbers from 0 to {VIEWS - 1}")
     for x, y, width, height in annotation.boxes:
         if not (x >= 0 and y >= 0 and x + width <= IMAGE_SIZE[0] and y + height <= IMAGE_SIZE[1]):
-            raise DataError(f"{place}: box {(x, y, width, height)} leaves the picture of 640x480 pixels")
+            raise DataError(f"{location}: box {(x, y, width, height)} leaves the picture of 640x480 pixels")
 
 
 def name_words(name: str) -> list[str]:

@@ -322,7 +322,8 @@ def _sample_all_paths(
         num_extra = shape.num_extra_paths if split == "train" else 0
         num_split = shape.num_paths[split] + num_seen
         for scene in scene_ids:
-            digest = hashlib.sha256(f"{scene} {config.seed} walks".encode()).digest()
+            seed_text = f"{scene} {config.seed} walks"  # another text would give other paths
+            digest = hashlib.sha256(seed_text.encode()).digest()
             generator = np.random.default_rng(int.from_bytes(digest[:8]))
             sampled = sample_paths(visibility[scene], num_split + num_extra, generator, first_id=path_id)
             in_split = sampled[:num_split]
