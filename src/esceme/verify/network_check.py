@@ -50,20 +50,20 @@ def check_network(name: str, path: Path, references: ReferenceData, report: Veri
         masks = _valid_tokens(navigator, inputs)
     except (*MALFORMED, RuntimeError, ConfigError) as error:
         raise DataError(f"{case}_inputs.safetensors does not fit the network: {error!r}") from None
-    doubled = {f"{key}{DOUBLE}": value for key, value in doubled.items() if f"{key}{DOUBLE}" in stored}
+    ours |= {f"{key}{DOUBLE}": value for key, value in doubled.items() if f"{key}{DOUBLE}" in stored}
     if not files.has(CRITIC):
-        stored, ours, doubled = (_without_critic(tensors) for tensors in (stored, ours, doubled))
+        stored, ours = (
+            {key: tensor for key, tensor in tensors.items() if ".critic" not in key}
+            for tensors in (stored, ours)
+        )
         report.skipped.append(Skipped(name, f"critic: there is no {CRITIC} beside it"))
-    _compare_tensors(stored, ours, masks, TOLERANCE, comparison)
-    _compare_tensors(stored, doubled, masks, DOUBLE_TOLERANCE, comparison)
-    comparison.unknown |= set(stored) - set(ours) - set(doubled)
+    _compare_tensors(stored, ours, masks, comparison)
+    comparison.unknown |= set(stored) - set(ours)
     comparison.add_to(report)
     report.used |= files.used
 
 
-def _compare_tensors(
-    stored: Tensors, ours: Tensors, masks: Tensors, tolerance: float, comparison: FileComparison
-) -> None:
+def _compare_tensors(stored: Tensors, ours: Tensors, masks: Tensors, comparison: FileComparison) -> None:
     """Compare each of our tensors with the stored one; the tensors of all steps are one quantity.
 
     `masks` selects the elements to compare of some tensors.
@@ -78,6 +78,7 @@ def _compare_tensors(
             theirs = theirs[:, : value.shape[1]]  # the rest is padding in every row
         if key in masks and theirs.shape == value.shape:
             theirs, value = theirs[masks[key]], value[masks[key]]
+        tolerance = DOUBLE_TOLERANCE if key.endswith(DOUBLE) else TOLERANCE
         comparison.add_array(quantity, theirs.numpy(), value.double().numpy(), tolerance)
 
 
@@ -105,11 +106,7 @@ def _to_double(tensors: Tensors) -> Tensors:
     }
 
 
-def _without_critic(tensors: Tensors) -> Tensors:
-    return {name: tensor for name, tensor in tensors.items() if ".critic" not in name}
-
-
-# -- our own numbers -------------------------------------------------------------------------------------
+# -- our outputs -----------------------------------------------------------------------------------------
 
 
 @torch.inference_mode()
