@@ -83,7 +83,7 @@ def navigator_from(
     file: object = "the weights",
     **switches: Unpack[Switches],
 ) -> tuple[Navigator, Report]:
-    """A navigator with copies of the original's tensors, and what became of each of them.
+    """Build a navigator from the original's tensors, and report how each tensor was used.
 
     `agent` and `reader` are by default those that the weights were made with; HAMT's pre-training also begins
     TD-STP. What they do not hold of a reader, a critic or TD-STP is drawn from `seed`. Raises
@@ -95,15 +95,18 @@ def navigator_from(
     tensors = {known: stored[name] for known, name in named.items() if known not in ignored}
     config = _config(tensors, heads, _agent_of(tensors, agent, file), switches, file)
     navigator = _hollow(config, _reader_config(tensors, reader, pooling, config, file), seed)
-    names, shapes = names_of(navigator), {ours: each.shape for ours, each in navigator.state_dict().items()}
+    names, shapes = (
+        names_of(navigator),
+        {ours: tensor.shape for ours, tensor in navigator.state_dict().items()},
+    )
     optional = [(their.FUSION,), (their.CRITIC,), their.TD_STP]
     drawn = tuple(part for parts in optional if not their.has(tensors, parts) for part in parts)
-    wanted = {theirs: ours for ours, theirs in names.items() if not theirs.startswith(drawn)}
-    _require_fit({theirs: shapes[ours] for theirs, ours in wanted.items()}, tensors, file)
-    filled = {ours: tensors[theirs].detach().float().clone() for theirs, ours in wanted.items()}
+    expected = {theirs: ours for ours, theirs in names.items() if not theirs.startswith(drawn)}
+    _require_fit({theirs: shapes[ours] for theirs, ours in expected.items()}, tensors, file)
+    filled = {ours: tensors[theirs].detach().float().clone() for theirs, ours in expected.items()}
     navigator.load_state_dict(filled, strict=False, assign=True)
     return navigator, Report(
-        mapped={named[theirs]: ours for theirs, ours in wanted.items()},
+        mapped={named[theirs]: ours for theirs, ours in expected.items()},
         ignored=tuple(named[known] for known in ignored),
         initialised=tuple(ours for ours in names if ours not in filled),
     )
@@ -181,15 +184,15 @@ def export_weights(navigator: Navigator, file: str | Path) -> dict[str, str]:
 # -- parts of them ----------------------------------------------------------------------------------------
 
 
-def _agent_of(tensors: Tensors, asked: AgentName | None, file: object) -> AgentName:
-    """Whose weights these are; raises `CheckpointError` where another agent was asked for."""
+def _agent_of(tensors: Tensors, requested: AgentName | None, file: object) -> AgentName:
+    """Detect the agent of the weights; raise `CheckpointError` if another one was requested."""
     found: AgentName = "tdstp" if their.has(tensors, their.TD_STP) else "hamt"
     fine_tuned = their.has(tensors, (their.CRITIC, their.FUSION, *their.TD_STP))
-    if asked in (None, found) or (asked == "tdstp" and not fine_tuned):
-        return asked or found
-    told = {"hamt": "HAMT", "tdstp": "TD-STP"}
+    if requested in (None, found) or (requested == "tdstp" and not fine_tuned):
+        return requested or found
+    titles = {"hamt": "HAMT", "tdstp": "TD-STP"}
     raise CheckpointError(
-        f"{file}: these are weights of {told[found]}, not of {told[asked]}; import them as '{found}'"
+        f"{file}: these are weights of {titles[found]}, not of {titles[requested]}; import them as '{found}'"
     )
 
 
@@ -197,8 +200,8 @@ def _config(
     tensors: Tensors, heads: int | None, agent: AgentName, switches: Switches, file: object
 ) -> HamtConfig:
     """The sizes of a network from the shapes of its tensors."""
-    told = {field: _size(tensors, telling) for field, telling in their.SIZES.items()}
-    sizes: dict[str, Any] = {field: size for field, size in told.items() if size is not None}
+    found = {field: _size(tensors, sources) for field, sources in their.SIZES.items()}
+    sizes: dict[str, Any] = {field: size for field, size in found.items() if size is not None}
     hidden = sizes.get("hidden", HamtConfig.hidden)
     if heads is None and hidden % HEAD:
         raise ConfigError(
@@ -253,32 +256,32 @@ def _hollow(config: HamtConfig, reader_config: CandidateEnhancingConfig | None, 
     return Navigator(agent, reader)
 
 
-def _size(tensors: Tensors, telling: their.Telling) -> int | None:
-    """The size that most of the telling tensors have; None where there are none."""
-    told = [
+def _size(tensors: Tensors, sources: their.Telling) -> int | None:
+    """Most frequent size among the tensors that `sources` names; None if there are none."""
+    found = [
         tensor.shape[axis]
-        for pattern, axis in telling
+        for pattern, axis in sources
         for name, tensor in tensors.items()
         if tensor.ndim > axis and re.fullmatch(pattern, name)
     ]
-    return mode(told) if told else None
+    return mode(found) if found else None
 
 
-def _require_fit(wanted: Mapping[str, Size], tensors: Tensors, file: object) -> None:
-    """Raise `CheckpointError` for all tensors together that are not as wanted."""
-    both = [name for name in wanted if name in tensors]
-    misshapen = [name for name in both if tensors[name].shape != wanted[name]]
+def _require_fit(expected: Mapping[str, Size], tensors: Tensors, file: object) -> None:
+    """Raise one `CheckpointError` that lists all tensors that differ from `expected`."""
+    both = [name for name in expected if name in tensors]
+    misshapen = [name for name in both if tensors[name].shape != expected[name]]
     faults = {
-        "missing": [name for name in wanted if name not in tensors],
-        "unknown": [name for name in tensors if name not in wanted],
+        "missing": [name for name in expected if name not in tensors],
+        "unknown": [name for name in tensors if name not in expected],
         "of another shape": [
-            f"{name} {tuple(tensors[name].shape)} instead of {tuple(wanted[name])}" for name in misshapen
+            f"{name} {tuple(tensors[name].shape)} instead of {tuple(expected[name])}" for name in misshapen
         ],
         "not of finite numbers": [
             name for name in both if name not in misshapen and not _is_finite(tensors[name])
         ],
     }
-    found = [f"{len(each)} {what}: {', '.join(each)}" for what, each in faults.items() if each]
+    found = [f"{len(names)} {fault}: {', '.join(names)}" for fault, names in faults.items() if names]
     if found:
         raise CheckpointError(
             f"{file}: the weights fit no network of HAMT, TD-STP or ESceme; {'; '.join(found)}"
@@ -301,5 +304,5 @@ def _require_released(navigator: Navigator) -> None:
     for config, released, names in fixed:
         odd = [name for name in names if getattr(config, name) != getattr(released, name)]
         if odd:
-            asked = ", ".join(f"{name} {getattr(config, name)}" for name in odd)
-            raise CheckpointError(f"the original cannot be told {asked}: it would compute something else")
+            settings = ", ".join(f"{name} {getattr(config, name)}" for name in odd)
+            raise CheckpointError(f"the original has no setting for {settings}: it computes other values")

@@ -133,16 +133,16 @@ def names_of(navigator: Navigator) -> dict[str, str]:
     """
     ours = navigator.state_dict()
     stacked = {
-        f"{mine}.{depth}.{part}": f"{theirs}.{depth}.{their_part}"
-        for mine, (theirs, layer) in STACKS.items()
-        for depth in range(count_layers(ours, mine))
+        f"{ours_stack}.{depth}.{part}": f"{theirs}.{depth}.{their_part}"
+        for ours_stack, (theirs, layer) in STACKS.items()
+        for depth in range(count_layers(ours, ours_stack))
         for part, their_part in layer.items()
     }
     names = {
-        mine + end: theirs + end
-        for mine, theirs in {**FIRST, **stacked, **LAST}.items()
+        module + end: theirs + end
+        for module, theirs in {**FIRST, **stacked, **LAST}.items()
         for end in ("", ".weight", ".bias")
-        if mine + end in ours
+        if module + end in ours
     }
     read = type(navigator.reader) in (NoMemory, CandidateEnhancing)
     if not isinstance(navigator.agent, HAMT | TDSTP) or not read or len(names) != len(ours):

@@ -47,13 +47,13 @@ def import_(
     Args:
         file: a file of weights: of torch, or .safetensors.
         out: the run folder to write.
-        task: what it was trained for; decides how long walks and instructions are, and --no-lang-ca.
+        task: what it was trained for; sets the limits of steps and tokens, and --no-lang-ca.
         agent: whose weights they are, by default as the file has it; pre-training of HAMT also begins tdstp.
         reader: how memory is read; by default as the file has it. Its layers are drawn if it has none.
         critic: the critic's own file, where it is stored apart.
         heads: attention heads, which weights do not tell; by default one for every 64 numbers.
         no_lang_ca: whether text is encoded once, without looking at vision: by default for r4r, cvdn, rxr.
-        structured: whether places of TD-STP's walk attend only to their neighbours: True for weights of its
+        structured: whether TD-STP's history tokens attend only to adjacent nodes: True for weights of its
             own repository; ESceme's release does not.
         pooling: how what is seen at a place becomes its memory.
         seed: for what is newly drawn.
@@ -118,5 +118,5 @@ def _table(report: Report) -> Table:
 
 
 def _parts(names: Iterable[str]) -> Counter[str]:
-    """How many names each part of a network has."""
+    """Number of names per part of the network."""
     return Counter(".".join(name.split(".")[:2]) for name in names)

@@ -15,7 +15,7 @@ BYTES_PER_NUMBER = 4
 
 
 def show(file: tyro.conf.Positional[Path], /, json: bool = False) -> int:
-    """Say what a file of memories holds: the scenes, how much of each, and which features they are made of.
+    """Show the contents of a bank file: scenes, viewpoints, edges and the source of the features.
 
     Examples:
         esceme memory show runs/hamt/bank.safetensors

@@ -1,4 +1,4 @@
-"""Banks as files: the vectors as safetensors, and what they belong to as json in its header."""
+"""Memory banks as files: vectors in safetensors format, scenes and viewpoints as JSON in the header."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ VERSION = 1
 
 
 class StoredScene(msgspec.Struct, frozen=True):
-    """One building in a file: visited viewpoints come first among its names, each with its neighbours."""
+    """One scene of a file; visited viewpoints come first in `names`."""
 
     scene_id: str
     names: list[str]
     neighbours: list[list[int]]
-    """For each visited viewpoint, indices into `names`."""
+    """Per visited viewpoint: indices of its neighbours in `names`."""
 
     @property
     def viewpoints(self) -> list[str]:
-        """Where the agent has been, in alphabetical order."""
+        """Visited viewpoints in alphabetical order."""
         return self.names[: len(self.neighbours)]
 
     @property
     def edges(self) -> set[tuple[int, int]]:
-        """Pairs of visited viewpoints that are neighbours, as indices into `names`."""
+        """Pairs of visited neighbours as indices into `names`."""
         visited = range(len(self.neighbours))
         return {(min(a, b), max(a, b)) for a in visited for b in self.neighbours[a] if b in visited}
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What a file of memories says about itself."""
+    """Header of a bank file."""
 
     format: str
     width: int
@@ -50,7 +50,7 @@ class Header(msgspec.Struct, frozen=True):
 
 
 def save_bank(bank: MemoryBank, path: str | Path) -> None:
-    """Write a bank, whole or not at all; the same memories give the same bytes, however they came about."""
+    """Write a bank atomically; equal memories give equal bytes."""
     header = Header(
         format=f"{FORMAT}{VERSION}",
         width=bank.width,
@@ -59,7 +59,7 @@ def save_bank(bank: MemoryBank, path: str | Path) -> None:
         scenes=[_stored(bank, scene_id) for scene_id in bank.scenes],
     )
     vectors = [bank[scene.scene_id].recall(scene.viewpoints) for scene in header.scenes]
-    rows = torch.cat([torch.empty(0, bank.width), *(each.cpu() for each in vectors)])
+    rows = torch.cat([torch.empty(0, bank.width), *(scene_vectors.cpu() for scene_vectors in vectors)])
     data = to_bytes({"rows": rows}, {"memory": msgspec.json.encode(header).decode()})
     with atomic_open(Path(path)) as file:
         file.write(data)
@@ -72,40 +72,40 @@ def load_bank(
     source: str | None = None,
     device: torch.device | str | None = None,
 ) -> MemoryBank:
-    """A bank as it was saved; raises `MemoryMismatch` where it is not of the width or source asked for."""
+    """Read a bank; raise `MemoryMismatch` if its width or source differs from the expected one."""
     header, rows = _open(Path(path), vectors=True)
-    for name, wanted, found in (("width", width, header.width), ("source", source, header.source)):
-        if wanted is not None and wanted != found:
+    for name, expected, found in (("width", width, header.width), ("source", source, header.source)):
+        if expected is not None and expected != found:
             raise MemoryMismatch(
-                f"{path}: remembers features of {name} {found!r}, and {wanted!r} was asked for; "
+                f"{path}: remembers features of {name} {found!r}, and {expected!r} was asked for; "
                 "build the bank from the features it is used with"
             )
     bank = MemoryBank(header.width, pooling=header.pooling, source=header.source, device=device)
     sizes = [len(scene.neighbours) for scene in header.scenes]
     for scene, vectors in zip(header.scenes, torch.split(rows, sizes), strict=True):
-        neighbours = [tuple(scene.names[index] for index in each) for each in scene.neighbours]
+        neighbours = [tuple(scene.names[index] for index in indices) for indices in scene.neighbours]
         bank[scene.scene_id]._insert(scene.viewpoints, vectors, neighbours)
     return bank
 
 
 def read_header(path: str | Path) -> Header:
-    """What a file of memories holds, without reading the vectors."""
+    """Read the header without the vectors."""
     return _open(Path(path), vectors=False)[0]
 
 
 def _stored(bank: MemoryBank, scene_id: str) -> StoredScene:
     memory = bank[scene_id]
     visited = sorted(memory.viewpoints)
-    index = {viewpoint: place for place, viewpoint in enumerate(visited)}
+    index = {viewpoint: position for position, viewpoint in enumerate(visited)}
     neighbours = [
-        [index.setdefault(each, len(index)) for each in memory.neighbours_of(viewpoint)]
+        [index.setdefault(neighbour, len(index)) for neighbour in memory.neighbours_of(viewpoint)]
         for viewpoint in visited
     ]
     return StoredScene(scene_id=scene_id, names=list(index), neighbours=neighbours)
 
 
 def _open(path: Path, *, vectors: bool) -> tuple[Header, Tensor]:
-    """The header and, where `vectors` are wanted, the rows; raises `DataError` where it is not a bank."""
+    """Read the header and, if `vectors`, the rows; raise `DataError` if the file is not a bank."""
     try:
         with safetensors.safe_open(path, "pt") as file:
             if "memory" not in (file.metadata() or {}):
@@ -123,7 +123,7 @@ def _open(path: Path, *, vectors: bool) -> tuple[Header, Tensor]:
 
 
 def _decoded(text: str, path: Path) -> Header:
-    """The header; a newer format is recognised whatever else it holds."""
+    """Decode the header; check the format first, so that newer formats are reported as such."""
     try:
         found = msgspec.json.decode(text, type=_Format).format
         if found != f"{FORMAT}{VERSION}":
@@ -139,7 +139,7 @@ class _Format(msgspec.Struct):
 
 
 def _check(header: Header, shape: tuple[int, ...], path: Path) -> None:
-    """Raise `DataError` where header and vectors contradict each other."""
+    """Raise `DataError` if header and vectors contradict each other."""
     visited = sum(len(scene.neighbours) for scene in header.scenes)
     if shape != (visited, header.width):
         raise DataError(
@@ -152,5 +152,5 @@ def _check(header: Header, shape: tuple[int, ...], path: Path) -> None:
         known = range(len(scene.names))
         if len(scene.neighbours) > len(known) or len(set(scene.names)) < len(known):
             raise DataError(f"{path}: scene '{scene.scene_id}': its viewpoints do not fit; save it again")
-        if any(index not in known for each in scene.neighbours for index in each):
+        if any(index not in known for indices in scene.neighbours for index in indices):
             raise DataError(f"{path}: scene '{scene.scene_id}': a neighbour has no name; save it again")

@@ -1,4 +1,4 @@
-"""Who walks, learns and judges knows no agent and no reader by name: not in code, not in its remarks."""
+"""Rollout, training and evaluation name no agent and no reader, neither in code nor in comments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from esceme.learning.teachers import SUPERVISIONS, TEACHERS
 from esceme.memory import READERS
 
 SOURCE = Path(__file__).parents[1] / "src" / "esceme"
-IGNORANT = sorted(
+AGNOSTIC_FILES = sorted(
     path.relative_to(SOURCE)
     for pattern in (
         "observation.py",
@@ -26,49 +26,50 @@ IGNORANT = sorted(
     )
     for path in SOURCE.glob(pattern)
 )
-KINDS = [*AGENTS.values(), *READERS.values()]
+CLASSES = [*AGENTS.values(), *READERS.values()]
 NAMES = re.compile(
-    "|".join(rf"\b{name}\b" for kind in KINDS for name in (kind.__name__, kind.Config.__name__))
+    "|".join(rf"\b{name}\b" for cls in CLASSES for name in (cls.__name__, cls.Config.__name__))
 )
-"""Of classes, wherever they stand."""
+"""Class names, anywhere in a file."""
 PAPERS = re.compile(
     r"hamt|td.?stp|seq.?2.?seq|candidate.?enhanc|graph.?encod|esceme\W?'s reader", re.IGNORECASE
 )
-"""Other spellings of agents and readers that papers describe."""
-KEYS = {*AGENTS, *READERS} - {*TEACHERS, *SUPERVISIONS}
-"""As a whole text in the code; teachers have names, too, and one is an agent's."""
+"""Other spellings of published agents and readers."""
+KEYS = {*AGENTS, *READERS} - {*TEACHERS, *SUPERVISIONS, "none"}
+"""Registry keys as whole strings, except those that other options share."""
 
 
-def texts(source: str) -> Iterator[str]:
-    """Every string in some code."""
+def string_constants(source: str) -> Iterator[str]:
+    """All string constants of a source text."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 
 
-def named(source: str) -> set[str]:
-    """The agents and readers that a file speaks of."""
+def find_names(source: str) -> set[str]:
+    """Agents and readers that a source text names."""
     found = {match[0] for pattern in (NAMES, PAPERS) for match in pattern.finditer(source)}
-    return found | (KEYS & set(texts(source)))
+    return found | (KEYS & set(string_constants(source)))
 
 
-@pytest.mark.parametrize("file", IGNORANT, ids=str)
-def test_no_agent_and_no_reader_is_named(file: Path) -> None:
-    assert not named((SOURCE / file).read_text())
+@pytest.mark.parametrize("file", AGNOSTIC_FILES, ids=str)
+def test_file_names_no_agent_or_reader(file: Path) -> None:
+    assert not find_names((SOURCE / file).read_text())
 
 
-@pytest.mark.parametrize("file", IGNORANT, ids=str)
-def test_of_agents_only_what_all_have_is_imported(file: Path) -> None:
+@pytest.mark.parametrize("file", AGNOSTIC_FILES, ids=str)
+def test_file_imports_only_the_agent_contract(file: Path) -> None:
     for node in ast.walk(ast.parse((SOURCE / file).read_text())):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
-            assert node.module not in {f"esceme.agents.{kind.__module__.rsplit('.')[-1]}" for kind in KINDS}
+            assert node.module not in {f"esceme.agents.{cls.__module__.rsplit('.')[-1]}" for cls in CLASSES}
             if node.module == "esceme.agents":
                 assert {alias.name for alias in node.names} == {"AGENTS"}
 
 
-def test_the_loop_and_the_trainer_are_among_them() -> None:
-    assert {Path("rollout.py"), Path("learning/trainer.py"), Path("evaluation/evaluate.py")} <= set(IGNORANT)
-    assert len(IGNORANT) > 25
+def test_rollout_and_trainer_are_checked() -> None:
+    assert {Path("rollout.py"), Path("learning/trainer.py"), Path("evaluation/evaluate.py")} <= set(
+        AGNOSTIC_FILES
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,5 +85,5 @@ def test_the_loop_and_the_trainer_are_among_them() -> None:
         ("random.Random(0)  # both, TEACHERS['shortest'], stop", set()),
     ],
 )
-def test_names_would_be_found(source: str, found: set[str]) -> None:
-    assert named(source) == found
+def test_names_are_found(source: str, found: set[str]) -> None:
+    assert find_names(source) == found
