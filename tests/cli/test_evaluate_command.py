@@ -142,7 +142,7 @@ def test_another_evaluation_in_the_same_folder_is_refused(cold: Path, run: Path,
         words(run, "masked", "--out", "again"),
         words(run, "cold", "--out", "again", "--seed", "1"),
     ):
-        assert refusal(capsys, command).startswith("again: holds another evaluation, begun with other ")
+        assert refusal(capsys, command).startswith("again: holds another evaluation, with other ")
     assert files(folder) == files(cold)
 
 
@@ -221,9 +221,7 @@ def test_a_run_folder_without_its_experiment_is_refused(capsys: Capture) -> None
 
 def test_none_of_an_agent_with_a_reader_points_to_masked(run: Path, capsys: Capture) -> None:
     told = refusal(capsys, words(run, "none"))
-    assert (
-        told.startswith("memory 'none' belongs to an agent trained without a reader") and "'masked'" in told
-    )
+    assert told.startswith("memory 'none' is for agents trained without a reader") and "'masked'" in told
 
 
 def test_memory_means_nothing_to_an_agent_without_a_reader(toy_root: Path, capsys: Capture) -> None:
@@ -237,17 +235,20 @@ def test_memory_means_nothing_to_an_agent_without_a_reader(toy_root: Path, capsy
         (["warm"], "memory 'warm' and a bank file (--bank) belong together"),
         (["cold", "--bank", "bank"], "memory 'warm' and a bank file (--bank) belong together"),
         (["warm", "--bank", "gone"], "gone: no such file"),
-        (["tour"], "memory 'tour' is cleared at the beginning of every tour: say which there are with "),
+        (["tour"], "memory 'tour' is cleared at the start of every tour: give the tours with "),
         (["cold", "--oracle-phases"], "oracle phases connect the episodes of a tour"),
-        (["episodic", "--schedule", "interleaved"], "memory 'episodic' lives one episode after the other"),
-        (["cold", "--schedule", "interleaved", "--order", "shuffled"], "'interleaved' shuffles by its seed"),
+        (["episodic", "--schedule", "interleaved"], "memory 'episodic' needs one episode at a time"),
+        (
+            ["cold", "--schedule", "interleaved", "--order", "shuffled"],
+            "the schedule 'interleaved' always shuffles",
+        ),
         (
             ["cold", "--schedule", "interleaved", "--processes", "2"],
-            "'interleaved' episodes share one memory",
+            "the schedule 'interleaved' mixes scenes",
         ),
         (["cold", "--processes", "0"], "processes: expected at least 1, found 0"),
         (["cold", "--batch", "0"], "batch: expected at least 1, found 0"),
-        (["cold", "--bootstrap", "-1"], "--bootstrap -1: expected the number of draws, 0 for none"),
+        (["cold", "--bootstrap", "-1"], "--bootstrap -1: expected the number of samples, 0 for none"),
         (["cold", "--data", "nowhere"], "nowhere: no such folder; say where the data is with --data"),
         (["cold", "--features", "gone.hdf5"], "gone.hdf5: "),
     ],

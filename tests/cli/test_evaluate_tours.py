@@ -165,9 +165,7 @@ def test_tours_have_an_order_of_their_own(
     runs: dict[str, str], tours: str, capsys: Capture, option: list[str]
 ) -> None:
     told = refusal(capsys, words(runs["none"], "none", tours, *option))
-    assert told.startswith(
-        "tours are lived one episode after the other" if "interleaved" in option else "tours"
-    )
+    assert told.startswith("tours need one episode at a time" if "interleaved" in option else "tours")
 
 
 # -- real data -------------------------------------------------------------------------------------------

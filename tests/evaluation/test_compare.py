@@ -199,7 +199,7 @@ def test_without_scores_there_is_nothing_by_visit() -> None:
 
 @pytest.mark.parametrize("edges", [(), (0, 1), (2, 3), (1, 3, 3)])
 def test_groups_of_visits_rise_from_one(edges: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigError, match="rising numbers from 1"):
+    with pytest.raises(ConfigError, match="increasing numbers from 1"):
         by_visit(made(DRAWN), edges=edges)
 
 
