@@ -389,7 +389,7 @@ def test_readers_that_the_original_does_not_have_are_not_exported(tmp_path: Path
 
 
 def test_other_agents_are_not_exported(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="found Seq2Seq with Unaided"):
+    with pytest.raises(CheckpointError, match="found Seq2Seq with NoMemory"):
         export_weights(Navigator(Seq2Seq(Seq2SeqConfig()), NoMemory()), tmp_path / "best")
 
 

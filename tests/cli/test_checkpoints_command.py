@@ -213,4 +213,4 @@ def test_only_runs_of_hamt_are_exported(capsys: Capture) -> None:
     assert "is not a folder" in refusal(capsys, "export", "run", "--out", "best")
     navigator = Navigator(Seq2Seq(Seq2SeqConfig()), NoMemory())
     save_run("run", navigator, navigator_config(navigator))
-    assert "found Seq2Seq with Unaided" in refusal(capsys, "export", "run", "--out", "best")
+    assert "found Seq2Seq with NoMemory" in refusal(capsys, "export", "run", "--out", "best")
