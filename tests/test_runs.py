@@ -18,7 +18,6 @@ from esceme import __version__
 from esceme.agents import (
     AGENTS,
     HAMT,
-    TDSTP,
     AgentConfig,
     HamtConfig,
     Seq2Seq,
@@ -145,15 +144,15 @@ def decided(navigator: Navigator) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("agent", [HAMT(CONFIG), TDSTP(TdstpConfig(**vars(CONFIG)))], ids=["hamt", "tdstp"])
-def test_loaded_navigator_decides_like_the_saved_one(tmp_path: Path, agent: Any, reader: str) -> None:
-    made: Any = READERS[reader]
-    known = {"width": 6} if READERS[reader].uses_memory else {}
-    navigator = Navigator(agent, made(made.Config(**known))).eval()
-    save_run(tmp_path, navigator, navigator_config(navigator))
+@pytest.mark.parametrize("agent", [CONFIG, TdstpConfig(**vars(CONFIG))], ids=["hamt", "tdstp"])
+def test_loaded_navigator_decides_like_the_saved_one(tmp_path: Path, agent: AgentConfig, reader: str) -> None:
+    width = {"width": 6} if READERS[reader].uses_memory else {}
+    config = NavigatorConfig(agent=agent, reader=READERS[reader].Config(**width))
+    navigator = config.build(seed=0).eval()
+    save_run(tmp_path, navigator, config)
     with torch.inference_mode():
         before, after = decided(navigator), decided(load_run(tmp_path).navigator)
-    assert before[0].amax() > 1e-2
+    assert before[0][before[0].isfinite()].abs().amax() > 1e-2
     torch.testing.assert_close(after, before, rtol=0, atol=1e-6)
 
 
