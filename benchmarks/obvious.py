@@ -125,7 +125,7 @@ class Obvious:
         imitation = self.imitate(imitated, iteration)
         reinforced, metrics = self.reinforce(sampled, iteration)
         (self.training.imitation_weight * imitation + reinforced).backward()
-        norm = nn.utils.clip_grad_norm_(self.learned, self.training.clip)
+        norm = nn.utils.clip_grad_norm_(self.learned, self.training.max_grad_norm)
         for optimiser in self.optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = self.training.learning_rate_at(iteration)

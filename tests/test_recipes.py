@@ -41,7 +41,7 @@ R2R: dict[str, Any] = {
     "training.scale_by_batch": False,
     "training.supervision": "annotated",
     "training.reward": "path",
-    "validation.first": True,
+    "validation.before_training": True,
     "validation.best": "sr+spl",
     "validation.best_split": "val_unseen",
 }
@@ -83,15 +83,15 @@ EFFECTIVE: dict[str, dict[str, Any]] = {
 }
 COMMON: dict[str, Any] = {
     "training.method": "imitation+a2c",
-    "training.imitation_first": 0,
+    "training.imitation_warmup_iterations": 0,
     "training.imitation_weight": 0.2,
     "training.discount": 0.9,
     "training.entropy_weight": 0.01,
     "training.normalise": "steps",
     "training.weight_decay": 0.01,
-    "training.clip": 40.0,
-    "training.decay": "constant",
-    "training.warm_up": 0,
+    "training.max_grad_norm": 40.0,
+    "training.lr_schedule": "constant",
+    "training.warmup_iterations": 0,
     "training.teacher": "time",
     "training.memory_dropout.mode": "as-released",
     "validation.memory": "cold",
@@ -129,7 +129,7 @@ ESCEME = {
     "reader.shortcut": "none",
     "reader.hidden": None,
 }
-OF_ESCEME_ON_R2R = {"training.learning_rate": 8e-6, "validation.first": False}
+OF_ESCEME_ON_R2R = {"training.learning_rate": 8e-6, "validation.before_training": False}
 
 
 def read(experiment: Experiment, names: dict[str, Any]) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def _paper(
         features=VIT,
         feature_width=768,
         training=SCRIPT,
-        validation=ValidationConfig(every=2000, first=True),
+        validation=ValidationConfig(every=2000, before_training=True),
     )
     return replace(shared, **changes)
 
@@ -171,7 +171,7 @@ R2R_ESCEME = _with_memory(
     "Table 1, R2R: ESceme; ESceme* is the same weights evaluated with --memory two-pass",
     RATE,
     training=replace(R2R.training, learning_rate=8e-6),
-    validation=replace(R2R.validation, first=False),
+    validation=replace(R2R.validation, before_training=False),
 )
 TDSTP = _paper(
     "r2r",
@@ -185,7 +185,10 @@ R4R = _paper(
     "Table 2, R4R: HAMT",
     (LOSS, EXPERT, SHORTER, *LIMITS),
     validation=ValidationConfig(
-        every=2000, first=True, splits=("val_seen", "val_unseen_sampled"), best_split="val_unseen_sampled"
+        every=2000,
+        before_training=True,
+        splits=("val_seen", "val_unseen_sampled"),
+        best_split="val_unseen_sampled",
     ),
 )
 CVDN = _paper(
@@ -193,7 +196,7 @@ CVDN = _paper(
     "Table 3, CVDN: HAMT",
     (LOSS, *DIALOGS),
     training=replace(SCRIPT, batch=4, scale_by_batch=True, supervision="player-or-shortest", reward="goal"),
-    validation=ValidationConfig(every=2000, first=True, best="gp"),
+    validation=ValidationConfig(every=2000, before_training=True, best="gp"),
 )
 RXR = _paper(
     "rxr",
@@ -211,7 +214,7 @@ IR2R = _paper(
     "Table 13, IR2R: HAMT",
     (EXPERT, *TOURS),
     training=replace(SCRIPT, method="imitation"),
-    validation=ValidationConfig(every=2000, first=True, memory="tour", best="t_sr+t_spl"),
+    validation=ValidationConfig(every=2000, before_training=True, memory="tour", best="t_sr+t_spl"),
 )
 
 PAPER: dict[str, Experiment] = {
@@ -279,9 +282,9 @@ SMALL_TRAINING = TrainingConfig(
     iterations=700,
     batch=32,
     learning_rate=1e-3,
-    decay="linear",
-    warm_up=50,
-    clip=20.0,
+    lr_schedule="linear",
+    warmup_iterations=50,
+    max_grad_norm=20.0,
     memory_dropout=MemoryDropout(mode="sampled"),
     checkpoint_every=100,
 )

@@ -132,7 +132,7 @@ def test_options_set_fields_of_the_recipe(capsys: Capture) -> None:
     names = [
         "--seed=3",
         "--agent.hidden=64",
-        "--training.clip",
+        "--training.max-grad-norm",
         "3",
         "--heads",
         "8",
@@ -153,7 +153,7 @@ def test_options_set_fields_of_the_recipe(capsys: Capture) -> None:
     agent = replace(recipe.navigator.agent, hidden=64, heads=8, attention_dropout=None, freeze_text=True)
     assert stored.navigator == replace(recipe.navigator, agent=agent)
     assert stored.seed == 3 and stored.validation.splits == ("val_seen",)
-    assert (stored.training.clip, stored.training.batch) == (3.0, 4)
+    assert (stored.training.max_grad_norm, stored.training.batch) == (3.0, 4)
     assert stored.training.memory_dropout == MemoryDropout(mode="reset")
     assert "--memory none" in capsys.readouterr().out
 
@@ -228,9 +228,9 @@ def test_unfinished_run_resumes_to_the_same_weights(finished: Path, world: Path,
 def test_folder_of_another_experiment_is_refused_with_the_differences(
     finished: Path, world: Path, capsys: Capture
 ) -> None:
-    told = refusal(capsys, words("r2r-small-esceme", finished, "--clip", "3", "--dropout", "0.3"))
+    told = refusal(capsys, words("r2r-small-esceme", finished, "--max-grad-norm", "3", "--dropout", "0.3"))
     assert told.startswith(f"{finished}: holds a run of another experiment, which differs in ")
-    assert "navigator.agent.dropout, training.clip; give another --out" in told
+    assert "navigator.agent.dropout, training.max_grad_norm; give another --out" in told
     told = refusal(capsys, words("r2r-small", finished))
     assert "navigator.reader.context, navigator.reader.epsilon" in told
     shutil.copytree(finished / "best", "imported")
@@ -298,7 +298,12 @@ def test_short_run_lowers_the_loss(recipe: str, world: Path) -> None:
     experiment = replace(
         experiment,
         training=replace(
-            experiment.training, method="dagger", iterations=36, imitation_first=32, batch=8, warm_up=0
+            experiment.training,
+            method="dagger",
+            iterations=36,
+            imitation_warmup_iterations=32,
+            batch=8,
+            warmup_iterations=0,
         ),
         validation=replace(experiment.validation, every=36, limit=6),
     )

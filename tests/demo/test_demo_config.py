@@ -34,7 +34,7 @@ def test_default_experiments_are_the_recipes() -> None:
 def test_shorter_training_keeps_its_proportions() -> None:
     recipe = RECIPES["r2r-small"].training
     shorter = DemoConfig(iterations=recipe.iterations // 2).experiments()["none"].training
-    assert shorter.imitation_first == pytest.approx(recipe.imitation_first / 2, abs=1)
+    assert shorter.imitation_warmup_iterations == pytest.approx(recipe.imitation_warmup_iterations / 2, abs=1)
     assert shorter.checkpoint_every == pytest.approx(recipe.checkpoint_every / 2, abs=1)
 
 

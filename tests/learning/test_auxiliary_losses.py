@@ -57,7 +57,7 @@ def tdstp_navigator(*, uses_memory: bool = False, **settings: Any) -> Navigator:
 
 
 def make_trainer(navigator: Navigator | None = None, **settings: Any) -> Trainer:
-    config = {"batch": BATCH, "clip": 1e9, "iterations": 10, "learning_rate": 1e-3} | settings
+    config = {"batch": BATCH, "max_grad_norm": 1e9, "iterations": 10, "learning_rate": 1e-3} | settings
     return Trainer(
         navigator or tdstp_navigator(),
         ATLAS,

@@ -65,7 +65,7 @@ def test_gradients_equal_those_of_one_process(
         reader=reader,
         agent_settings=NO_DROPOUT,
         feature_dropout=0.0,
-        clip=1e9,
+        max_grad_norm=1e9,
         learning_rate=1e-12,  # the same weights in every iteration, but another memory
     )
     single = run_iterations(experiment, training_data, 4)

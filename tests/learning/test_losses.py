@@ -141,7 +141,7 @@ def trainer_of(heard: list[str] | None = None, **settings: Any) -> Trainer:
             heard.append(episode.episode_id)
         return encode(episode)
 
-    training = TrainingConfig(**{"batch": BATCH, "clip": 1e9, "iterations": 10} | settings)
+    training = TrainingConfig(**{"batch": BATCH, "max_grad_norm": 1e9, "iterations": 10} | settings)
     navigator = blind_navigator(**SETTINGS)
     return Trainer(navigator, ATLAS, [WALKS], training, encode=read, max_steps=LIMIT, seed=SEED)
 
@@ -285,19 +285,19 @@ def parts(trainer: Trainer) -> tuple[Tensor, Tensor]:
     return torch.cat(rest), torch.cat(critic)
 
 
-@pytest.mark.parametrize("clip", [0.05, 1.0])
-def test_pitfall_10_the_network_is_clipped_once_and_the_critic_never(clip: float) -> None:
-    free, clipped = trainer_of(), trainer_of(clip=clip)
+@pytest.mark.parametrize("max_norm", [0.05, 1.0])
+def test_pitfall_10_the_network_is_clipped_once_and_the_critic_never(max_norm: float) -> None:
+    free, clipped = trainer_of(), trainer_of(max_grad_norm=max_norm)
     norms = [trainer.training_step(0)["gradient_norm"] for trainer in (free, clipped)]
     (network, critic), (small, same) = parts(free), parts(clipped)
-    assert critic.norm() > clip and network.norm() > clip
+    assert critic.norm() > max_norm and network.norm() > max_norm
     assert norms == [pytest.approx(float(network.norm()), rel=1e-4)] * 2  # before the clip
-    torch.testing.assert_close(small, network * clip / network.norm(), atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(small, network * max_norm / network.norm(), atol=1e-6, rtol=1e-4)
     assert torch.equal(same, critic)
 
 
 def test_a_gradient_below_the_clip_is_left_alone() -> None:
-    free, clipped = learned(), learned(clip=1e6)
+    free, clipped = learned(), learned(max_grad_norm=1e6)
     assert torch.equal(free, clipped)
 
 

@@ -96,7 +96,12 @@ def test_interrupted_run_ends_with_the_files_of_an_uninterrupted_one(
 ) -> None:
     oracle_weight = 0.4 if agent == "tdstp" else 0.0
     experiment = small_experiment(
-        agent=agent, method=method, mode=mode, memory=memory, decay="linear", oracle_weight=oracle_weight
+        agent=agent,
+        method=method,
+        mode=mode,
+        memory=memory,
+        lr_schedule="linear",
+        oracle_weight=oracle_weight,
     )
     for after in range(1, 7):
         callback = interrupt(experiment, training_data, tmp_path, after)
@@ -151,7 +156,7 @@ def test_finished_run_is_left_unchanged(training_data: Path, tmp_path: Path) -> 
 def test_validation_before_training_needs_splits(training_data: Path, tmp_path: Path) -> None:
     for splits in ((SPLIT,), ()):
         experiment = small_experiment(iterations=1, splits=splits)
-        experiment = replace(experiment, validation=replace(experiment.validation, first=True))
+        experiment = replace(experiment, validation=replace(experiment.validation, before_training=True))
         folder = train(experiment, training_data, tmp_path / f"{len(splits)}-splits")
         validations = [line for line in read_log(folder / "log.jsonl") if line["kind"] == "validation"]
         assert [line["iteration"] for line in validations] == ([0, 1] if splits else [])

@@ -148,7 +148,7 @@ def test_pitfall_11_the_path_of_a_dialog_is_drawn_anew_for_every_batch() -> None
 
 
 def test_the_learning_rate_rises_and_falls_as_told() -> None:
-    trainer = trainer_of(decay="linear", warm_up=2)
+    trainer = trainer_of(lr_schedule="linear", warmup_iterations=2)
     rates = [trainer.training_step(iteration)["learning_rate"] for iteration in range(4)]
     assert rates == pytest.approx([RATE / 3, 0.9 * RATE * 2 / 3, 0.8 * RATE, 0.7 * RATE])
     assert [group["lr"] for group in trainer.optimizer.param_groups] == [rates[-1]]

@@ -18,7 +18,7 @@ from esceme.evaluation import EvaluationConfig, evaluate
 from esceme.files import read_json
 from esceme.learning import ProcessGroup, TrainingCallback, TrainingRun, ValidationConfig
 from esceme.learning.training_log import read_log
-from esceme.learning.validation import mark, some_of, some_tours, validate
+from esceme.learning.validation import selection_score, subsample_episodes, subsample_tours, validate
 from esceme.tasks.tours import Tour, read_tours
 from esceme.training import prepare, train
 from fixtures.toy_training import SPLIT, TAUGHT, bit_equal, small_experiment, write_training_data
@@ -171,13 +171,13 @@ def test_of_equal_scores_the_latest_wins(training_data: Path, tmp_path: Path) ->
 )
 def test_marks_are_what_their_names_say(best: Any, expected: float) -> None:
     scores = {"sr": 0.5, "spl": 0.25, "gp": 4.0, "t_sr": 0.25, "t_spl": 0.125}
-    assert mark(scores, ValidationConfig(best=best, memory="tour")) == expected
+    assert selection_score(scores, ValidationConfig(best=best, memory="tour")) == expected
 
 
 def test_a_limit_spreads_over_the_split(course: TrainingRun) -> None:
     episodes = course.validation_sets[SPLIT]
-    assert some_of(episodes, 0) == some_of(episodes, 100) == episodes
-    some = some_of(episodes, 3)
+    assert subsample_episodes(episodes, 0) == subsample_episodes(episodes, 100) == episodes
+    some = subsample_episodes(episodes, 3)
     assert [episodes.index(each) for each in some] == [0, len(episodes) // 3, 2 * len(episodes) // 3]
 
 
@@ -248,15 +248,18 @@ def test_a_validation_on_tours_says_what_an_evaluation_on_them_does(
 
 def test_a_limit_takes_the_beginnings_of_tours(training_data: Path, tmp_path: Path) -> None:
     tours = [Tour("a", ("1", "2", "3", "4")), Tour("b", ("5", "6"))]
-    assert some_tours(tours, 0) == some_tours(tours, 6) == tours
-    assert [tour.episode_ids for tour in some_tours(tours, 3)] == [("1", "2"), ("5",)]
-    assert [tour.episode_ids for tour in some_tours(tours, 1)] == [("1",), ("5",)]  # at least one of each
+    assert subsample_tours(tours, 0) == subsample_tours(tours, 6) == tours
+    assert [tour.episode_ids for tour in subsample_tours(tours, 3)] == [("1", "2"), ("5",)]
+    assert [tour.episode_ids for tour in subsample_tours(tours, 1)] == [
+        ("1",),
+        ("5",),
+    ]  # at least one of each
     plan = small_experiment(iterations=1)
     limited = ValidationConfig(splits=(SPLIT,), memory="tour", limit=3)
     course = prepare(replace(plan, validation=limited), training_data, tmp_path, callback=TrainingCallback())
     course.run()
     (validated,) = (each for each in read_log(tmp_path / "log.jsonl") if each["kind"] == "validation")
-    assert validated[SPLIT]["n"] == sum(len(tour) for tour in some_tours(course.tours[SPLIT], 3)) < 10
+    assert validated[SPLIT]["n"] == sum(len(tour) for tour in subsample_tours(course.tours[SPLIT], 3)) < 10
 
 
 def test_every_process_scores_all_tours(course: TrainingRun, training_data: Path) -> None:

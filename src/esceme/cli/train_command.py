@@ -26,7 +26,7 @@ from esceme.errors import ConfigError, DataError
 from esceme.evaluation.context import SCRIPTED
 from esceme.learning.run import BEST_FOLDER, STATES_FOLDER
 from esceme.learning.training_log import LOG_FILE, read_log
-from esceme.learning.validation import mark
+from esceme.learning.validation import selection_score
 from esceme.memory import READERS
 from esceme.recipes import PAPER, find_recipe
 from esceme.runs import NAVIGATOR_FILE, NavigatorConfig, part_type
@@ -239,7 +239,7 @@ def _report(experiment: Experiment, facts: dict[str, Any], data: str | None, *, 
     validations = [entry for kind, entry in log if kind == "validation"]
 
     def by_score(entry: Mapping[str, Any]) -> tuple[float, int]:
-        return mark(entry["values"][validation.best_split], validation), entry["iteration"]
+        return selection_score(entry["values"][validation.best_split], validation), entry["iteration"]
 
     best = max(validations, key=by_score, default=None)
     scores = {"last": validations[-1] if validations else None, "best": best}

@@ -55,8 +55,8 @@ class DemoConfig:
         scaled = replace(
             training,
             iterations=iterations,
-            imitation_first=scale(training.imitation_first),
-            warm_up=scale(training.warm_up),
+            imitation_warmup_iterations=scale(training.imitation_warmup_iterations),
+            warmup_iterations=scale(training.warmup_iterations),
             checkpoint_every=scale(training.checkpoint_every, minimum=1),
         )
         validation = replace(validation, every=scale(validation.every, minimum=1))

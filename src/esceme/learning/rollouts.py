@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -311,8 +312,10 @@ def _final_values(
 
     The memory does not remember the viewpoint that a truncated episode reaches (spec C.3).
     """
-    device, trajectories = navigator.device, [walk for walk in last.trajectories if not walk.stopped]
-    truncated = torch.tensor([not walk.stopped for walk in last.trajectories]).nonzero().flatten().to(device)
+    device = navigator.device
+    is_truncated = [not trajectory.stopped for trajectory in last.trajectories]
+    trajectories = list(compress(last.trajectories, is_truncated))
+    truncated = torch.tensor(is_truncated).nonzero().flatten().to(device)
     if not trajectories:
         return truncated, torch.zeros(0, device=device)
     with torch.no_grad():

@@ -26,7 +26,7 @@ from esceme.files import atomic_open, folder_lock
 from esceme.learning.trainer import Trainer
 from esceme.learning.training_config import ValidationConfig
 from esceme.learning.training_log import Kind, TrainingLog, Values
-from esceme.learning.validation import mark, some_of, some_tours, validate
+from esceme.learning.validation import selection_score, subsample_episodes, subsample_tours, validate
 from esceme.runs import NavigatorConfig
 from esceme.tasks.episode import Episode
 from esceme.tasks.split import InstructionEncoder
@@ -119,7 +119,7 @@ class TrainingRun:
     def _train(self, start: int) -> None:
         num_iterations = self.trainer.config.iterations
         self.callback.on_train_begin(start, num_iterations)
-        if start == 0 and self.validation.first and self.validation_sets:
+        if start == 0 and self.validation.before_training and self.validation_sets:
             self._validate(0)
         for iteration in range(start, num_iterations):
             metrics = self.trainer.training_step(iteration)
@@ -144,12 +144,12 @@ class TrainingRun:
 
     def _validate(self, iteration: int) -> None:
         config, memory = self.validation, self.trainer.memory
-        tours = {split: some_tours(tours, config.limit) for split, tours in self.tours.items()}
+        tours = {split: subsample_tours(tours, config.limit) for split, tours in self.tours.items()}
         scores = {
             split: validate(
                 self.trainer.navigator,
                 self.atlas,
-                episodes if split in tours else some_of(episodes, config.limit),
+                episodes if split in tours else subsample_episodes(episodes, config.limit),
                 config.memory,
                 task=self.navigator_config.task,
                 encode=self.encode,
@@ -162,7 +162,7 @@ class TrainingRun:
             )
             for split, episodes in self.validation_sets.items()
         }
-        score = mark(scores[config.best_split], config)
+        score = selection_score(scores[config.best_split], config)
         is_best = self._best is None or score >= self._best
         self._write("validation", iteration, scores)
         if is_best:

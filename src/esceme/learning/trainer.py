@@ -157,7 +157,9 @@ class Trainer:
         """
         try:
             nn.utils.clip_grad_norm_(self._critic, math.inf, error_if_nonfinite=True)
-            return float(nn.utils.clip_grad_norm_(self._network, self.config.clip, error_if_nonfinite=True))
+            return float(
+                nn.utils.clip_grad_norm_(self._network, self.config.max_grad_norm, error_if_nonfinite=True)
+            )
         except RuntimeError:
             return math.nan
 

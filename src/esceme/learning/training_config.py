@@ -19,7 +19,7 @@ Method = Literal["imitation", "imitation+a2c", "dagger"]
 - `imitation+a2c`: a batch of teacher rollouts, and another of sampled rollouts trained by A2C (spec E.1).
 - `dagger`: a batch of sampled rollouts, every step labelled with the action of `dagger_teacher`.
 """
-Decay = Literal["constant", "linear"]
+Schedule = Literal["constant", "linear"]
 Normalise = Literal["steps", "batch"]
 Criterion = Literal["sr+spl", "spl", "gp", "t_sr+t_spl"]
 
@@ -30,18 +30,18 @@ class TrainingConfig:
 
     method: Method = "imitation+a2c"
     iterations: int = 100_000
-    imitation_first: int = 0
+    imitation_warmup_iterations: int = 0
     """Number of initial iterations that use imitation only, whatever the method."""
     batch: int = 8
     """Batch size in episodes, over all processes."""
     learning_rate: float = 1e-5
-    decay: Decay = "constant"
+    lr_schedule: Schedule = "constant"
     """Schedule of the learning rate: constant, or linear to 0 at the last iteration."""
-    warm_up: int = 0
+    warmup_iterations: int = 0
     """Number of iterations in which the learning rate rises linearly from 0."""
     weight_decay: float = 0.01
     """Applies to every parameter with a gradient, biases and layer norms included (spec E.7)."""
-    clip: float = 40.0
+    max_grad_norm: float = 40.0
     """Maximum gradient norm of the network; the critic's gradient is not clipped (spec E.1)."""
     imitation_weight: float = 0.2
     """Weight of the imitation loss beside A2C; without A2C the weight is 1."""
@@ -72,10 +72,10 @@ class TrainingConfig:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
         weights = ("weight_decay", "imitation_weight", "entropy_weight", "oracle_weight")
-        for name in ("imitation_first", "warm_up", *weights):
+        for name in ("imitation_warmup_iterations", "warmup_iterations", *weights):
             if not 0 <= getattr(self, name) < 1e31:
                 raise ConfigError(f"{name}: expected 0 or more, found {getattr(self, name)}")
-        for name in ("learning_rate", "clip"):
+        for name in ("learning_rate", "max_grad_norm"):
             if not 0 < getattr(self, name) < 1e31:
                 raise ConfigError(f"{name}: expected a number above 0, found {getattr(self, name)}")
         if not 0 <= self.discount <= 1:
@@ -83,7 +83,7 @@ class TrainingConfig:
         _require_one_of(
             self,
             method=get_args(Method),
-            decay=get_args(Decay),
+            lr_schedule=get_args(Schedule),
             normalise=get_args(Normalise),
             teacher=TEACHERS,
             dagger_teacher=TEACHERS,
@@ -100,13 +100,13 @@ class TrainingConfig:
     def learning_rate_at(self, iteration: int) -> float:
         """Return the learning rate of an iteration, counted from 0."""
         rate = self.learning_rate
-        if self.decay == "linear":
+        if self.lr_schedule == "linear":
             rate *= 1 - iteration / self.iterations
-        return rate * min(1.0, (iteration + 1) / (self.warm_up + 1))
+        return rate * min(1.0, (iteration + 1) / (self.warmup_iterations + 1))
 
     def method_at(self, iteration: int) -> Method:
         """Return the method of an iteration, counted from 0."""
-        return "imitation" if iteration < self.imitation_first else self.method
+        return "imitation" if iteration < self.imitation_warmup_iterations else self.method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,7 @@ class ValidationConfig:
 
     every: int = 2000
     """Number of iterations between validations."""
-    first: bool = False
+    before_training: bool = False
     """Whether to validate before training as well."""
     splits: tuple[str, ...] = ("val_seen", "val_unseen")
     limit: int = 0

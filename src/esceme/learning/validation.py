@@ -80,23 +80,23 @@ def validate(
     return {name: float(mean) for name, mean in scores.means().items()}
 
 
-def mark(scores: dict[str, float], validation: ValidationConfig) -> float:
+def selection_score(scores: dict[str, float], validation: ValidationConfig) -> float:
     """The score that selects weights (spec E.9): a metric, or the sum of two."""
     return sum(scores[name] for name in validation.best.split("+"))
 
 
-def some_of(episodes: Sequence[Episode], limit: int) -> list[Episode]:
+def subsample_episodes(episodes: Sequence[Episode], limit: int) -> list[Episode]:
     """At most `limit` episodes at equal intervals; all of them where `limit` is 0."""
     if not limit or len(episodes) <= limit:
         return list(episodes)
     return [episodes[number * len(episodes) // limit] for number in range(limit)]
 
 
-def some_tours(tours: Sequence[Tour], limit: int) -> list[Tour]:
+def subsample_tours(tours: Sequence[Tour], limit: int) -> list[Tour]:
     """The same share of each tour, from its start: about `limit` episodes, at least one of each tour.
 
     >>> tours = [Tour("attic", tuple("abcdef")), Tour("barn", tuple("ghi"))]
-    >>> ["".join(tour.episode_ids) for tour in some_tours(tours, 3)]
+    >>> ["".join(tour.episode_ids) for tour in subsample_tours(tours, 3)]
     ['ab', 'g']
     """
     total = sum(map(len, tours))
