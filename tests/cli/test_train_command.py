@@ -33,7 +33,7 @@ Capture = pytest.CaptureFixture[str]
 SHORT = {
     "method": "dagger",
     "iterations": "8",
-    "imitation-first": "6",
+    "imitation-warmup-iterations": "6",
     "batch": "4",
     "every": "4",
     "limit": "6",
