@@ -14,7 +14,15 @@ import pytest
 
 from esceme.errors import DataError, EscemeError
 from esceme.workers import Job, iterate_jobs, run_jobs
-from fixtures.jobs import count_to, is_alive, kill_worker, raise_bug, raise_data_error, run_forever
+from fixtures.jobs import (
+    count_to,
+    is_alive,
+    kill_worker,
+    kill_worker_while_sending,
+    raise_bug,
+    raise_data_error,
+    run_forever,
+)
 
 pytestmark = pytest.mark.long
 
@@ -59,6 +67,7 @@ def test_no_jobs_give_no_results() -> None:
         (raise_data_error, DataError, "^no such split; expected another$"),
         (raise_bug, ZeroDivisionError, "a bug"),
         (kill_worker, EscemeError, "a worker process was killed.*run the same command again"),
+        (kill_worker_while_sending, EscemeError, "a worker process was killed"),
     ],
 )
 def test_failing_job_raises_at_once_and_ends_the_others(
@@ -69,8 +78,18 @@ def test_failing_job_raises_at_once_and_ends_the_others(
         Job("endless", partial(run_forever, tmp_path / "pid")),
         Job("failing", function),  # type: ignore[arg-type]
     ]
-    with pytest.raises(error, match=message):
-        run_jobs(jobs, processes=2, on_message=lambda name, message: received.append(message))
+
+    def time_out(*_: object) -> None:
+        raise TimeoutError("the failing job did not end the others")
+
+    before = signal.signal(signal.SIGALRM, time_out)
+    signal.alarm(60)
+    try:
+        with pytest.raises(error, match=message):
+            run_jobs(jobs, processes=2, on_message=lambda name, message: received.append(message))
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
     assert received == (["before the error"] if error is DataError else [])
     if (file := tmp_path / "pid").exists():
         assert not is_alive(int(file.read_text()))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from multiprocessing.queues import SimpleQueue
+from multiprocessing.synchronize import Lock
+from queue import SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from esceme.errors import EscemeError
@@ -20,9 +22,9 @@ from esceme.errors import EscemeError
 Message = TypeVar("Message")
 Result = TypeVar("Result")
 POLL_SECONDS = 0.1
-"""Interval at which the parent reads messages."""
-_messages: SimpleQueue[Any]
-"""In a worker process: the queue to the parent, set by `_start_worker`."""
+"""Interval at which the parent delivers messages."""
+_sender: tuple[Connection, Lock]
+"""In a worker process: the pipe to the parent and its lock, set by `_start_worker`."""
 
 
 class Job(NamedTuple, Generic[Message, Result]):
@@ -59,26 +61,45 @@ def iterate_jobs(
     worker outlives the iteration, whether it ends by an error, by Ctrl-C, or because this process is killed.
     """
     context = get_context("spawn")
-    messages: SimpleQueue[tuple[str, Message]] = context.SimpleQueue()
+    receiver, sender = context.Pipe(duplex=False)
     ended, alive = context.Pipe(duplex=False)  # workers exit when `alive` is closed
-    pool = ProcessPoolExecutor(min(processes, len(jobs)) or 1, context, _start_worker, (messages, ended))
+    workers = (sender, context.Lock(), ended)
+    pool = ProcessPoolExecutor(min(processes, len(jobs)) or 1, context, _start_worker, workers)
+    # A worker killed while it sends leaves half a message: only this thread waits for the other half.
+    received: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_receive, args=(receiver, received), daemon=True).start()
+    complete: set[int] = set()  # jobs whose messages have all been delivered
 
-    def deliver() -> None:
-        while not messages.empty():
-            on_message(*messages.get())
+    def deliver(job: int | None = None) -> None:
+        """Deliver the messages received so far and, if a finished job is given, all of its messages."""
+        while not received.empty() or (job is not None and job not in complete):
+            sent_by, is_end, message = pickle.loads(received.get())
+            if is_end:
+                complete.add(sent_by)
+            else:
+                on_message(jobs[sent_by].name, message)
+
+    def get_result(job: int, future: Future[Result]) -> Result:
+        """Return the result of a finished job, or raise its error, after delivery of its messages."""
+        if not isinstance(future.exception(), BrokenProcessPool):
+            deliver(job)
+        return future.result()
 
     try:
         with _environment(OMP_NUM_THREADS=str(threads)), _ignoring_interrupts():
-            futures = deque(pool.submit(_run, job) for job in jobs)
-        pending = set(futures)
+            futures = deque(
+                (number, pool.submit(_run, number, pickle.dumps(job.function)))
+                for number, job in enumerate(jobs)
+            )
+        pending = {future for _, future in futures}
         while futures:
-            while not futures[0].done():
+            while not futures[0][1].done():
                 finished, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
                 deliver()
-                for future in finished:
-                    future.result()
-            deliver()
-            yield futures.popleft().result()  # results that were yielded are not kept in memory
+                for number, future in futures:
+                    if future in finished and future.exception():
+                        get_result(number, future)
+            yield get_result(*futures.popleft())  # results that were yielded are not kept in memory
     except BrokenProcessPool:
         raise EscemeError(
             "a worker process was killed, perhaps for lack of memory; what was finished is kept: "
@@ -88,7 +109,14 @@ def iterate_jobs(
         alive.close()
         pool.shutdown(cancel_futures=True)
         ended.close()
-        messages.close()
+        sender.close()  # no sender is left: `_receive` ends
+
+
+def _receive(receiver: Connection, received: SimpleQueue[bytes]) -> None:
+    """Queue messages until all senders are closed."""
+    with receiver, suppress(EOFError, OSError):
+        while True:
+            received.put(receiver.recv_bytes())
 
 
 @contextmanager
@@ -121,9 +149,9 @@ def _ignoring_interrupts() -> Iterator[None]:
 # -- in a worker process ---------------------------------------------------------------------------------
 
 
-def _start_worker(messages: SimpleQueue[Any], ended: Connection) -> None:
-    global _messages
-    _messages = messages
+def _start_worker(connection: Connection, lock: Lock, ended: Connection) -> None:
+    global _sender
+    _sender = connection, lock
     threading.Thread(target=_exit_when_closed, args=(ended,), daemon=True).start()
 
 
@@ -132,5 +160,15 @@ def _exit_when_closed(ended: Connection) -> None:
     os._exit(1)
 
 
-def _run(job: Job[Message, Result]) -> Result:
-    return job.function(lambda message: _messages.put((job.name, message)))
+def _run(number: int, function: bytes) -> Any:
+    try:
+        return pickle.loads(function)(lambda message: _send(number, False, message))
+    finally:
+        _send(number, True, None)
+
+
+def _send(job: int, is_end: bool, message: Any) -> None:
+    data = pickle.dumps((job, is_end, message))
+    connection, lock = _sender
+    with lock:
+        connection.send_bytes(data)
