@@ -207,10 +207,12 @@ def test_predictions_of_any_result_are_a_submission(cold: Path, toy_root: Path, 
 # -- refusals --------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_split_names_those_that_are_here(run: Path, toy_root: Path, capsys: Capture) -> None:
-    told = refusal(capsys, words(run, split="val_unsaid", memory="cold"))
-    here = "splits that are here: train, val_seen, val_unseen, test"
-    assert told == f"{toy_root}: no split 'val_unsaid' of r2r; {here}"
+def test_unknown_split_is_refused_with_the_splits_and_files_found(
+    run: Path, toy_root: Path, capsys: Capture
+) -> None:
+    splits = "splits that are here: train, val_seen, val_unseen, test; looked for R2R/R2R_val_unsaid.json"
+    message = refusal(capsys, words(run, split="val_unsaid", memory="cold"))
+    assert message.startswith(f"{toy_root}: no split 'val_unsaid' of r2r; {splits}")
 
 
 def test_a_run_folder_without_its_experiment_is_refused(capsys: Capture) -> None:
