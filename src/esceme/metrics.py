@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +69,7 @@ class PaddedPaths:
 
 
 def path_length(paths: PaddedPaths, atlas: Atlas) -> Array:
-    """Length in metres, (E,); a step between viewpoints without an edge counts as their shortest path."""
+    """Length in metres, (E,); a step without an edge counts as the shortest path between its viewpoints."""
     return atlas.distance(paths.viewpoints[:-1], paths.viewpoints[1:]).sum(axis=0)
 
 
@@ -118,7 +117,7 @@ def ndtw(dtw_distance: Array, reference_count: Integers) -> Array:
 
 
 def cls(nearest: Array, reference_count: Integers, *, length: Array, reference_length: Array) -> Array:
-    """Coverage weighted by length score; `nearest` (S, E): reference viewpoints to the path."""
+    """Coverage weighted by length score; `nearest` (S, E): distances of reference viewpoints to the path."""
     on_reference = np.arange(len(nearest))[:, None] < reference_count
     coverage = np.where(on_reference, np.exp(-nearest / SUCCESS_WITHIN), 0.0).sum(axis=0) / reference_count
     expected = coverage * reference_length
@@ -137,10 +136,8 @@ def spl_shortest(success: Array, *, length: Array, shortest: Array) -> Array:
 
     Where that is 0, the weight is 1 for a path of length 0 and 0 for others.
     """
-    ratio = np.divide(
-        shortest, np.maximum(length, shortest), out=(length == 0.0).astype(float), where=shortest > 0
-    )
-    return success * ratio
+    at_start = (length == 0.0).astype(float)
+    return success * np.divide(shortest, np.maximum(length, shortest), out=at_start, where=shortest > 0)
 
 
 # -- scores of a split -----------------------------------------------------------------------------------
@@ -233,38 +230,29 @@ def score_paths(
         raise DataError(f"{file}: no episodes to score")
     for episode in episodes:
         if episode.goal_withheld:
-            raise DataError(
-                f"{annotations}: episode {episode.episode_id} is a test episode: "
-                "only the leaderboard knows its goal"
-            )
+            fault = "is a test episode: only the leaderboard knows its goal"
+            raise DataError(f"{annotations}: episode {episode.episode_id} {fault}")
     names = [episode.reference_path for episode in episodes]
     references = PaddedPaths.of(_locate(episodes, names, atlas, annotations))
     predicted = PaddedPaths.of(paths)
     for row in np.flatnonzero(predicted.viewpoints[0] != references.viewpoints[0])[:1]:
-        start = atlas.name(predicted.viewpoints[0, row])[1]
-        raise DataError(
-            f"{file}: episode {episodes[row].episode_id}: starts at '{start}', not '{episodes[row].start}'"
-        )
-    _require_finite(path_length(predicted, atlas), episodes, file, "no way leads along its trajectory")
-    _require_finite(
-        path_length(references, atlas), episodes, annotations, "no way leads along its reference path"
-    )
+        start, episode = atlas.name(predicted.viewpoints[0, row])[1], episodes[row]
+        raise DataError(f"{file}: episode {episode.episode_id}: starts at '{start}', not '{episode.start}'")
+    _check_finite(path_length(predicted, atlas), episodes, file, "its trajectory is disconnected")
+    _check_finite(path_length(references, atlas), episodes, annotations, "its reference path is disconnected")
     values = _values(episodes, predicted, references, atlas, success_rule, objects, annotations)
-    tour_values: dict[str, Array] = {}
-    if tours is not None:
-        tour_values = _tour_values(tours, episodes, predicted, references, values, atlas)
     return Scores(
-        episode_ids=tuple(episode.episode_id for episode in episodes),
-        path_ids=tuple(episode.path_id for episode in episodes),
-        values=values,
-        tour_values=tour_values,
+        tuple(episode.episode_id for episode in episodes),
+        tuple(episode.path_id for episode in episodes),
+        values,
+        {} if tours is None else _tour_values(tours, episodes, predicted, references, values, atlas),
     )
 
 
 def _locate(
     episodes: Sequence[Episode], paths: Sequence[Sequence[str]], atlas: Atlas, file: object
 ) -> list[list[int]]:
-    """Integers of paths; errors name the episode of an unknown viewpoint."""
+    """Convert viewpoint names to integers; errors name the episode of an unknown viewpoint."""
     try:
         scenes = (episode.scene_id for episode in episodes)
         return atlas.locate_all(zip(scenes, paths, strict=True))
@@ -275,7 +263,7 @@ def _locate(
         raise
 
 
-def _require_finite(metres: Array, episodes: Sequence[Episode], file: object, fault: str) -> None:
+def _check_finite(metres: Array, episodes: Sequence[Episode], file: object, fault: str) -> None:
     for row in np.flatnonzero(np.isinf(metres))[:1]:
         raise DataError(f"{file}: episode {episodes[row].episode_id}: {fault}")
 
@@ -290,43 +278,35 @@ def _values(
     annotations: object,
 ) -> dict[str, Array]:
     length, reference_length = path_length(predicted, atlas), path_length(references, atlas)
-    start, goal = references.viewpoints[0], references.end
-    error = atlas.distance(predicted.end, goal)
-    is_success = error < SUCCESS_WITHIN
-    is_oracle_success = atlas.distance(predicted.viewpoints, goal).min(axis=0) < SUCCESS_WITHIN
-    shortest = atlas.distance(start, goal)
-    progress = shortest - error
-    dialog_values: dict[str, Array] = {}
-
+    to_goal = atlas.distance(predicted.viewpoints, references.end)  # (T, E)
+    is_goal = to_goal < SUCCESS_WITHIN  # (T, E), whether a stop there is a success
+    progress = to_goal[0] - to_goal[-1]
     is_dialog = isinstance(episodes[0], DialogEpisode)
     if is_dialog:
         names = [episode.goals or (episode.goal,) for episode in episodes]
-        goals = PaddedPaths.of(_locate(episodes, names, atlas, annotations)).viewpoints
-        to_goals = np.stack(
-            [atlas.distance(step, goals).min(axis=0) for step in predicted.viewpoints]
-        )  # (T, E)
-        _require_finite(to_goals[0], episodes, annotations, "no way leads to its end panoramas")
-        progress = to_goals[0] - to_goals[-1]
-        dialog_values["sr_end"] = (to_goals[-1] == 0).astype(float)
+        ends = PaddedPaths.of(_locate(episodes, names, atlas, annotations)).viewpoints
+        to_end = np.stack([atlas.distance(step, ends).min(axis=0) for step in predicted.viewpoints])
+        _check_finite(to_end[0], episodes, annotations, "its end panoramas are out of reach")
+        progress = to_end[0] - to_end[-1]
         if success_rule == "end-panos":
-            error, shortest = to_goals[-1], to_goals[0]
-            is_success, is_oracle_success = to_goals[-1] == 0, (to_goals == 0).any(axis=0)
+            to_goal, is_goal = to_end, to_end == 0
         elif not all(isinstance(episode, DialogEpisode) and episode.planner_path for episode in episodes):
-            raise ConfigError(
-                "these dialogs have no planner path, so no trusted path; use --success end-panos"
-            )
+            raise ConfigError("dialogs without planner path have no trusted path; use --success end-panos")
     if objects is not None:
-        is_success, is_oracle_success = _object_success(episodes, predicted, atlas, objects)
+        is_goal = _sees_object(episodes, predicted, atlas, objects)
 
-    success = is_success.astype(float)
-    dtw_distance, coverage = _compare(predicted, references, atlas, length, reference_length)
-    similarity = ndtw(dtw_distance, references.count)
-    to_shortest = spl_shortest(success, length=length, shortest=shortest)
+    dtw_distance, coverage = np.empty(len(length)), np.empty(len(length))
+    for rows, path, reference, costs in _chunks(predicted, references, atlas):
+        dtw_distance[rows] = dtw(costs, path.count, reference.count)
+        lengths = {"length": length[rows], "reference_length": reference_length[rows]}
+        coverage[rows] = cls(costs.min(axis=0), reference.count, **lengths)
+    success, similarity = is_goal[-1].astype(float), ndtw(dtw_distance, references.count)
+    to_shortest = spl_shortest(success, length=length, shortest=to_goal[0])
     to_reference = spl(success, length=length, reference_length=reference_length)
     return {
         "tl": length,
-        "ne": error,
-        "osr": is_oracle_success.astype(float),
+        "ne": to_goal[-1],
+        "osr": is_goal.any(axis=0).astype(float),
         "sr": success,
         "spl": to_shortest if is_dialog else to_reference,
         "spl_shortest": to_shortest,
@@ -335,59 +315,32 @@ def _values(
         "sdtw": success * similarity,
         "gp": progress,
         "steps": (predicted.count - 1).astype(float),
-        **dialog_values,
+        **({"sr_end": (to_end[-1] == 0).astype(float)} if is_dialog else {}),
     }
 
 
-def _object_success(
+def _sees_object(
     episodes: Sequence[Episode], paths: PaddedPaths, atlas: Atlas, objects: Mapping[str, frozenset[str]]
-) -> tuple[Mask, Mask]:
-    """Whether the target object is visible from the last viewpoint, and from any viewpoint of the path."""
+) -> Mask:
+    """Whether the target object of an episode is visible from the viewpoints of its path, (T, E)."""
     is_visible = [
         [episode.object_id in objects.get("_".join(atlas.name(viewpoint)), ()) for viewpoint in path]
         for episode, path in zip(episodes, paths.viewpoints.T, strict=True)
     ]
-    return np.array([row[-1] for row in is_visible]), np.array([any(row) for row in is_visible])
+    return np.array(is_visible).T
 
 
-class _Chunk(NamedTuple):
-    """Some of the episodes with the distances (T, S, e) between their paths and references."""
-
-    rows: NDArray[np.int64]
-    predicted: PaddedPaths
-    references: PaddedPaths
-    costs: Array
-
-
-def _chunks(predicted: PaddedPaths, references: PaddedPaths, atlas: Atlas) -> Iterator[_Chunk]:
-    """Group episodes of similar length, at most `MAX_COSTS` distances per group."""
+def _chunks(
+    predicted: PaddedPaths, references: PaddedPaths, atlas: Atlas
+) -> Iterator[tuple[Integers, PaddedPaths, PaddedPaths, Array]]:
+    """Groups of similar episodes: rows, paths, references, and the distances (T, S, rows) between them."""
     order = np.lexsort((-predicted.count, references.count))
     for group in np.split(order, np.flatnonzero(np.diff(references.count[order])) + 1):
         while len(group):
             size = max(1, MAX_COSTS // int(references.count[group[0]] * predicted.count[group[0]]))
             rows, group = group[:size], group[size:]
             path, reference = predicted.select(rows), references.select(rows)
-            costs = atlas.distance(path.viewpoints[:, None], reference.viewpoints[None])
-            yield _Chunk(rows, path, reference, costs)
-
-
-def _compare(
-    predicted: PaddedPaths, references: PaddedPaths, atlas: Atlas, length: Array, reference_length: Array
-) -> tuple[Array, Array]:
-    """DTW distance and CLS of every episode."""
-    distances, coverage = np.empty(len(length)), np.empty(len(length))
-    for rows, path, reference, costs in _chunks(predicted, references, atlas):
-        distances[rows] = dtw(costs, path.count, reference.count)
-        coverage[rows] = cls(
-            costs.min(axis=0),
-            reference.count,
-            length=length[rows],
-            reference_length=reference_length[rows],
-        )
-    return distances, coverage
-
-
-# -- tours -----------------------------------------------------------------------------------------------
+            yield rows, path, reference, atlas.distance(path.viewpoints[:, None], reference.viewpoints[None])
 
 
 def _tour_values(
@@ -404,43 +357,35 @@ def _tour_values(
     each of its episodes contributes the result. For t-SR and t-SPL, the weight of an episode within its tour
     is proportional to its path length over its reference length, at least 1. Other episodes contribute 0.
     """
-    rows, tour, is_first, is_last = _tour_layout(tours, episodes)
+    row_of = {episode.episode_id: row for row, episode in enumerate(episodes)}
+    toured = [(tour, name) for tour in tours for name in tour.episode_ids]
+    if not toured:
+        raise DataError("the tours hold no episodes")
+    for tour, name in toured:
+        if name not in row_of:
+            raise DataError(f"a tour of scene '{tour.scene_id}' names episode {name}, which was not scored")
+    rows = np.array([row_of[name] for _, name in toured])
+    sizes = np.array([len(tour) for tour in tours if tour.episode_ids])
+    number = np.repeat(np.arange(len(sizes)), sizes)  # of the tour, for every toured episode
+    is_first, is_last = np.diff(number, prepend=-1) > 0, np.diff(number, append=len(sizes)) > 0
+
     paths, plans = predicted.select(rows), references.select(rows)
-    distance = np.bincount(tour, weights=_tour_dtw(paths, plans, atlas, is_first, is_last))
-    similarity = np.exp(-distance / (SUCCESS_WITHIN * np.bincount(tour, weights=plans.count)))
+    distance = np.bincount(number, weights=_tour_dtw(paths, plans, atlas, is_first, is_last))
+    similarity = np.exp(-distance / (SUCCESS_WITHIN * np.bincount(number, weights=plans.count)))
     reference_length = np.maximum(path_length(plans, atlas), 0.01)
     ratio = np.maximum(values["tl"][rows], reference_length) / reference_length
-    weight = ratio * (np.bincount(tour) / np.bincount(tour, weights=ratio))[tour]
-    parts = (similarity[tour], weight * values["sr"][rows], weight * values["spl"][rows])
+    weight = ratio * (sizes / np.bincount(number, weights=ratio))[number]
+    parts = (similarity[number], weight * values["sr"][rows], weight * values["spl"][rows])
     contributions = {name: np.zeros(len(episodes)) for name in TOUR_METRICS}
     for contribution, part in zip(contributions.values(), parts, strict=True):
         np.add.at(contribution, rows, part * (len(episodes) / len(rows)))
     return contributions
 
 
-def _tour_layout(
-    tours: Sequence[Tour], episodes: Sequence[Episode]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], Mask, Mask]:
-    """Rows of the toured episodes, their tours, and whether they are the first and last of their tour."""
-    row_of = {episode.episode_id: row for row, episode in enumerate(episodes)}
-    layout = []
-    for number, tour in enumerate(tour for tour in tours if tour.episode_ids):
-        for position, episode_id in enumerate(tour.episode_ids):
-            if episode_id not in row_of:
-                raise DataError(
-                    f"a tour of scene '{tour.scene_id}' names episode {episode_id}, which was not scored"
-                )
-            layout.append((row_of[episode_id], number, position == 0, position == len(tour) - 1))
-    if not layout:
-        raise DataError("the tours hold no episodes")
-    rows, numbers, is_first, is_last = (np.array(column) for column in zip(*layout, strict=True))
-    return rows, numbers, is_first, is_last
-
-
 def _tour_dtw(
     predicted: PaddedPaths, references: PaddedPaths, atlas: Atlas, is_first: Mask, is_last: Mask
 ) -> Array:
-    """DTW distances of episodes, whose sum is that of the tour as one path without warping across episodes.
+    """DTW distances of episodes; their sum is the DTW distance of the tour, warped within episodes only.
 
     The starts of path and reference match only each other, except in the first episode of a tour; the ends
     match only each other, except in the last.
@@ -449,7 +394,7 @@ def _tour_dtw(
     for rows, path, reference, costs in _chunks(predicted, references, atlas):
         step, episodes, last = np.arange(len(costs))[:, None], np.arange(len(rows)), reference.count - 1
         costs[:, 0][(step > 0) & ~is_first[rows]] = np.inf
-        ends = costs[:, last, episodes]  # (T, e), a copy
+        ends = costs[:, last, episodes]  # (T, rows), a copy
         costs[:, last, episodes] = np.where((step < path.count - 1) & ~is_last[rows], np.inf, ends)
         distances[rows] = dtw(costs, path.count, reference.count)
     return distances
