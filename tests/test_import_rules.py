@@ -1,10 +1,11 @@
-"""Who may import whom: one line, leftwards only (docs/architecture.md)."""
+"""Import order of the package (docs/architecture.md) and unique names of files and classes."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -38,30 +39,27 @@ LEVELS = [
     {"cli"},
     {"__main__"},
 ]
-LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
-KNOWS_IT_IS_GENERATED = {"synth", "demo", "cli"}
+"""Packages by level; a package imports packages of lower levels only."""
+LEVEL_OF = {package: level for level, packages in enumerate(LEVELS) for package in packages}
+MAY_IMPORT_SYNTH = {"synth", "demo", "cli"}
 FORBIDDEN = {("agents", "tasks"), ("agents", "memory"), ("memory", "agents")}
 
 
-def room_of(parts: tuple[str, ...]) -> str:
-    return parts[0].removesuffix(".py")
-
-
 def is_module(name: str) -> bool:
-    """Whether a dotted name is one of our files or folders."""
-    place = SOURCE.parent.joinpath(*name.split("."))
-    return place.is_dir() or place.with_suffix(".py").is_file()
+    """Whether a dotted name is a file or folder of the package."""
+    path = SOURCE.parent.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").is_file()
 
 
 def imports_of(path: Path) -> set[tuple[str, ...]]:
-    """Every `esceme.…` module that a file imports, as its dotted parts below the package."""
+    """All `esceme.…` modules that a file imports, as name parts below `esceme`."""
     found: set[tuple[str, ...]] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import; write the full name"
-            # `from esceme.tasks import manifest` is an import of a module, if there is one of that name.
+            # `from esceme.tasks import manifest` imports a module if there is one of that name.
             names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
             names = [name for name in names if name == node.module or is_module(name)]
         else:
@@ -74,39 +72,42 @@ FILES = sorted(path.relative_to(SOURCE) for path in SOURCE.rglob("*.py"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=str)
-def test_imports_go_leftwards_only(file: Path) -> None:
+def test_imports_follow_the_levels(file: Path) -> None:
     if file == Path("__init__.py"):
-        return  # the package's front door may show anything
-    room = room_of(file.parts)
-    assert room in LEVEL_OF, f"{file}: room '{room}' has no place in the import order; give it one"
+        return  # exports names of all levels
+    package = file.parts[0].removesuffix(".py")
+    assert package in LEVEL_OF, f"{file}: '{package}' has no level; add it to LEVELS"
     for parts in imports_of(SOURCE / file):
-        if not parts:
-            continue  # `from esceme import __version__`
-        other = room_of(parts)
-        if other == room:
-            continue
-        assert LEVEL_OF[other] < LEVEL_OF[room], f"{file} ({room}) may not import {'.'.join(parts)}"
-        assert (room, other) not in FORBIDDEN, f"{file}: {room} never imports {other}"
-        if other == "synth":
-            assert room in KNOWS_IT_IS_GENERATED, f"{file} knows that the world is generated"
+        if not parts or parts[0] == package:
+            continue  # `from esceme import __version__`, or the same package
+        assert LEVEL_OF[parts[0]] < LEVEL_OF[package], f"{file} may not import {'.'.join(parts)}"
+        assert (package, parts[0]) not in FORBIDDEN, f"{file}: {package} may not import {parts[0]}"
+        assert parts[0] != "synth" or package in MAY_IMPORT_SYNTH, f"{file} may not import synth"
 
 
 @pytest.mark.parametrize(
-    "room", sorted(path.name for path in SOURCE.iterdir() if path.is_dir() and path.name[0] != "_")
+    "package", sorted(path.name for path in SOURCE.iterdir() if path.is_dir() and path.name[0] != "_")
 )
-def test_imports_inside_a_folder_have_no_cycle(room: str) -> None:
-    names = {path.stem for path in (SOURCE / room).glob("*.py")} - {"__init__"}
+def test_imports_inside_a_package_have_no_cycle(package: str) -> None:
     graph = {
-        name: {
-            parts[1]
-            for parts in imports_of(SOURCE / room / f"{name}.py")
-            if parts[:1] == (room,) and parts[1:]
-        }
-        for name in names
+        path.stem: {parts[1] for parts in imports_of(path) if parts[:1] == (package,) and parts[1:]}
+        for path in (SOURCE / package).glob("*.py")
+        if path.name != "__init__.py"
     }
     tuple(TopologicalSorter(graph).static_order())  # raises CycleError
 
 
-def test_loading_the_world_and_the_tasks_does_not_load_torch() -> None:
+def test_file_names_are_unique() -> None:
+    counts = Counter(file.name for file in FILES if file.name not in ("__init__.py", "base.py"))
+    assert [name for name, count in counts.items() if count > 1] == []
+
+
+def test_class_names_are_unique() -> None:
+    nodes = (node for file in FILES for node in ast.walk(ast.parse((SOURCE / file).read_text())))
+    counts = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    assert [name for name, count in counts.items() if count > 1] == []
+
+
+def test_scoring_and_data_checks_do_not_import_torch() -> None:
     program = "import sys, esceme.cli.score_command, esceme.tasks.doctor; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
