@@ -42,20 +42,20 @@ class Clocked(ProcessGroup):
     waited: list[float] = field(default_factory=list)
     exchanged: list[float] = field(default_factory=list)
 
-    def sums(self, values: Sequence[float], device: torch.device | str = "cpu") -> list[float]:
-        """Each of the values, summed over processes."""
+    def all_reduce_sum(self, values: Sequence[float], device: torch.device | str = "cpu") -> list[float]:
+        """Sum every value over the processes."""
         with self._clock():
-            return super().sums(values, device)
+            return super().all_reduce_sum(values, device)
 
-    def gather(self, thing: T) -> list[T]:
-        """What each process brings."""
+    def all_gather(self, value: T) -> list[T]:
+        """Collect the values of all processes."""
         with self._clock():
-            return super().gather(thing)
+            return super().all_gather(value)
 
-    def add_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+    def all_reduce_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
         """Sum gradients over processes."""
         with self._clock():
-            super().add_gradients(parameters)
+            super().all_reduce_gradients(parameters)
 
     def spent(self, whole: float) -> Spent:
         """What an iteration took that has just ended; the next one begins."""

@@ -100,7 +100,7 @@ def all_pairs(reader: GraphEncoding, bank: MemoryBank, observation: Observation)
         every = torch.arange(len(masked))
         tensor[every, every, 1:] = around.features
         tensor = tensor[kept][:, kept]  # (n, n, 1 + D)
-        first, second, third = (each(tensor) for each in reader.maps)
+        first, second, third = (mlp(tensor) for mlp in reader.mlps)
         encoded = torch.cat([first * second, third], -1)  # (n, n, D)
         tokens.append(encoded.sum((0, 1)) / len(kept) + reader.mark)
     return torch.stack(tokens)

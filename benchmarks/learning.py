@@ -160,7 +160,7 @@ class Lesson(NamedTuple):
 
 def teacher_forced(world: Path) -> Iterator[Result]:
     """Reference paths, forward and backward, with the small recipe: its batch, and smaller ones."""
-    furthest = known_walks(enrol(small(**CERTAIN), world)).compare().difference
+    furthest = known_walks(enrol(small(CERTAIN), world)).compare().difference
     course = enrol(small(), world)
     lesson = known_walks(course)
     said = f"matrix products and attention, the same on both sides; logits alike within {furthest:.0e}"

@@ -44,7 +44,7 @@ class Item:
         self.episode = episode
         self.viewpoint, self.view = episode.start, int(snap(episode.heading))
         self.path = [episode.start]
-        self.decisions, self.ended = 0, False
+        self.num_decisions, self.ended = 0, False
         self.metres, self.fidelity = math.nan, math.nan
         """Metres to the goal, and nDTW so far."""
 
@@ -257,7 +257,7 @@ class Obvious:
         for item, sight, choice in zip(items, seen, choices, strict=True):
             if item.ended:
                 continue
-            item.decisions += 1
+            item.num_decisions += 1
             if choice == len(sight.candidates):
                 item.ended = True
                 continue
@@ -291,10 +291,10 @@ class Obvious:
 def teach(item: Item, sight: Sight) -> int:
     """Index of the candidate on the reference path at this step; STOP at its end."""
     path = item.episode.reference_path
-    if item.decisions >= len(path) - 1:
+    if item.num_decisions >= len(path) - 1:
         return len(sight.candidates)
     for index, candidate in enumerate(sight.candidates):
-        if candidate.viewpoint == path[item.decisions + 1]:
+        if candidate.viewpoint == path[item.num_decisions + 1]:
             return index
     raise AssertionError(f"{item.episode.episode_id}: no candidate is on the reference path")
 

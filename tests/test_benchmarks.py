@@ -1,9 +1,10 @@
-"""What benchmarks compare with: the obvious side learns and decides the same, and clocks add up."""
+"""Reference implementations of the benchmarks give the same results as the package; timings add up."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -24,36 +25,19 @@ pytestmark = pytest.mark.long
 REPOSITORY = Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="module")
-def learning() -> Iterator[ModuleType]:
-    """`benchmarks.learning`, which is no part of the package."""
+@pytest.fixture(scope="module", autouse=True)
+def _benchmarks_importable() -> Iterator[None]:
+    """Make the `benchmarks` folder importable; it is not part of the package."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(REPOSITORY)
-        from benchmarks import learning
-
-        yield learning
+        yield
     for name in [name for name in sys.modules if name.split(".")[0] == "benchmarks"]:
         del sys.modules[name]
 
 
-@pytest.fixture
-def graph_encoding() -> Iterator[ModuleType]:
-    """`benchmarks.graph_encoding`."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(REPOSITORY)
-        from benchmarks import graph_encoding
-
-        yield graph_encoding
-
-
-@pytest.fixture
-def evaluating() -> Iterator[ModuleType]:
-    """`benchmarks.evaluating_tdstp`, which has HAMT's loop, too."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(REPOSITORY)
-        from benchmarks import evaluating_tdstp
-
-        yield evaluating_tdstp
+@pytest.fixture(scope="module")
+def learning(_benchmarks_importable: None) -> ModuleType:
+    return import_module("benchmarks.learning")
 
 
 @pytest.fixture(scope="module")
@@ -66,80 +50,73 @@ def world() -> Path:
     return embedded_world(WorldConfig("tiny"))
 
 
-def test_obvious_training_equals_ours(learning: ModuleType, world: Path) -> None:
-    experiment = learning.small(**learning.AT_REST, **learning.CERTAIN, batch="4")
-    course = learning.enrol(experiment, world)
-    ours, obvious = course.trainer, learning.obvious_side(course, experiment)
+def test_reference_training_equals_the_trainer(learning: ModuleType, world: Path) -> None:
+    experiment = learning.small(learning.CERTAIN, **learning.AT_REST, batch=4)
+    run = learning.enrol(experiment, world)
+    ours, reference = run.trainer, learning.obvious_side(run, experiment)
     for iteration in range(4):  # the memory grows, the weights stay
-        assert learning.both_iterate(ours, obvious, iteration).difference < 1e-5
-        theirs = dict(obvious.navigator.named_parameters())
-        for name, mine in ours.navigator.named_parameters():
-            assert (mine.grad is None) == (theirs[name].grad is None), name
-            if mine.grad is not None:
-                within = 1e-5 * max(1.0, float(mine.grad.abs().max()))
-                np.testing.assert_allclose(theirs[name].grad, mine.grad, rtol=0, atol=within, err_msg=name)
-    remembered = {course.atlas.name(each) for each in ours.memory.bank.visited.nonzero().flatten().tolist()}
-    assert set(obvious.memory) == remembered
+        assert learning.both_iterate(ours, reference, iteration).difference < 1e-5
+        gradients = {name: parameter.grad for name, parameter in reference.navigator.named_parameters()}
+        for name, parameter in ours.navigator.named_parameters():
+            assert (parameter.grad is None) == (gradients[name] is None), name
+            if parameter.grad is not None:
+                atol = 1e-5 * max(1.0, float(parameter.grad.abs().max()))
+                np.testing.assert_allclose(gradients[name], parameter.grad, rtol=0, atol=atol, err_msg=name)
+    visited = ours.memory.bank.visited.nonzero().flatten().tolist()
+    assert set(reference.memory) == {run.atlas.name(viewpoint) for viewpoint in visited}
 
 
 def test_forward_all_equals_forward_stepwise(learning: ModuleType, world: Path) -> None:
-    course = learning.enrol(learning.small(**learning.CERTAIN), world)
-    assert learning.known_walks(course, 6).compare().difference < 1e-5
+    run = learning.enrol(learning.small(learning.CERTAIN), world)
+    assert learning.known_walks(run, 6).compare().difference < 1e-5
 
 
-def test_two_processes_take_the_time_that_they_spend_on_each_other(learning: ModuleType, world: Path) -> None:
-    experiment = learning.small(batch="4")
+def test_two_processes_measure_waiting_and_communication(learning: ModuleType, world: Path) -> None:
+    experiment = learning.small(batch=4)
     (alone,) = learning.in_company(1, [experiment], world, warm_up=0, measured=2)
     (both,) = learning.in_company(2, [experiment], world, warm_up=0, measured=2)
     assert len(alone) == len(both) == 2
-    for one, two in zip(alone, both, strict=True):
-        assert one.waiting + one.exchanging < 0.01 * one.whole
-        assert 0 < two.exchanging < two.waiting + two.exchanging < two.whole
+    # The quieter iteration counts: wall-clock times depend on what else the machine does.
+    assert min((times.waiting + times.exchanging) / times.whole for times in alone) < 0.01
+    assert all(0 < times.exchanging < times.waiting + times.exchanging < times.whole for times in both)
 
 
-def test_graphs_of_all_pairs_and_counted_ones_are_encoded_alike(
-    graph_encoding: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reader = graph_encoding.drawn_reader()
-    slow, fast = graph_encoding.measured(25, reader)  # which asserts it
+def test_both_graph_encodings_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    benchmark = import_module("benchmarks.graph_encoding")
+    reader = benchmark.drawn_reader()
+    slow, fast = benchmark.measured(25, reader)  # asserts that both are equal
     assert slow is not None and slow > 0 and fast > 0
-    monkeypatch.setattr(graph_encoding, "ROOM", 0)
-    assert graph_encoding.measured(25, reader)[0] is None
-    monkeypatch.setattr(graph_encoding, "all_pairs", lambda *_: torch.ones(1, graph_encoding.WIDTH))
-    monkeypatch.setattr(graph_encoding, "ROOM", 1e9)
+    monkeypatch.setattr(benchmark, "ROOM", 0)
+    assert benchmark.measured(25, reader)[0] is None
+    monkeypatch.setattr(benchmark, "all_pairs", lambda *_: torch.ones(1, benchmark.WIDTH))
+    monkeypatch.setattr(benchmark, "ROOM", 1e9)
     with pytest.raises(AssertionError):
-        graph_encoding.measured(25, reader)
-
-
-# -- evaluating ------------------------------------------------------------------------------------------
-
-
-def small(agent: str, seed: int) -> Navigator:
-    """An agent with drawn weights and a memory."""
-    torch.manual_seed(seed)
-    config = AGENTS[agent].Config(**SMALL, feature_width=WIDTH, vocabulary=100)
-    return Navigator(AGENTS[agent](config), CandidateEnhancing(CandidateEnhancingConfig(width=WIDTH)))
+        benchmark.measured(25, reader)
 
 
 @pytest.mark.parametrize("agent", ["hamt", "tdstp"])
 def test_lock_step_decisions_equal_those_of_lanes(
-    agent: str, evaluating: ModuleType, dataset: Path, monkeypatch: pytest.MonkeyPatch
+    agent: str, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jumps = []
+    benchmark = import_module("benchmarks.evaluating_tdstp")  # holds the loop of HAMT, too
+    is_jump = []
 
-    class Counted(evaluating.LockStepPlanner):  # type: ignore[misc, name-defined]
+    class RecordingPlanner(benchmark.LockStepPlanner):  # type: ignore[misc, name-defined]
         def move(self, item, choice):  # type: ignore[no-untyped-def]
-            jumps.append(choice >= item.width)
+            is_jump.append(choice >= item.width)
             super().move(item, choice)
 
-    loop = {"loop": Counted} if agent == "tdstp" else {}
-    work = evaluating.Work(dataset, small(agent, 3), **loop, per_scene=2)
-    led = {each.episode_id: each.reference_path for each in read_r2r(dataset / "R2R" / f"R2R_{SPLIT}.json")}
-    for paths in (led, None):
-        ratio, _ = evaluating.throughput(work, paths, rounds=1)  # which asserts it
+    torch.manual_seed(3)
+    config = AGENTS[agent].Config(**SMALL, feature_width=WIDTH, vocabulary=100)
+    navigator = Navigator(AGENTS[agent](config), CandidateEnhancing(CandidateEnhancingConfig(width=WIDTH)))
+    loop = {"loop": RecordingPlanner} if agent == "tdstp" else {}
+    work = benchmark.Work(dataset, navigator, **loop, per_scene=2)
+    episodes = read_r2r(dataset / "R2R" / f"R2R_{SPLIT}.json")
+    for paths in ({episode.episode_id: episode.reference_path for episode in episodes}, None):
+        ratio, _ = benchmark.throughput(work, paths, rounds=1)  # asserts that decisions are equal
         assert ratio.obvious > 0 and ratio.ours > 0
-    assert agent == "hamt" or any(jumps) and not all(jumps)
-    monkeypatch.setattr(evaluating.LockStepPlanner, "restrict", lambda *_: None)
     if agent == "tdstp":
+        assert any(is_jump) and not all(is_jump)
+        monkeypatch.setattr(benchmark.LockStepPlanner, "restrict", lambda *_: None)
         with pytest.raises(AssertionError):
-            list(evaluating.throughput(work, None, rounds=1))
+            list(benchmark.throughput(work, None, rounds=1))
