@@ -1,7 +1,9 @@
-"""What the data doctor looks for in one file; whole folders are in test_doctor.py."""
+"""Checks of single files; whole folders are in test_doctor.py."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Collection
 from pathlib import Path
 
 import h5py
@@ -19,83 +21,55 @@ from esceme.tasks.file_checks import (
     unreadable_reason,
 )
 from esceme.world import SceneGraph
+from fixtures.toy_episode import toy_episode
 
 LINE = SceneGraph.build("line", {name: (k, 0, 0) for k, name in enumerate("abcd")}, ["ab", "bc", "cd"])
 
 
-def episode(number: int, path: str, scene: str = "line") -> Episode:
-    return Episode(
-        episode_id=f"{number}",
-        scene_id=scene,
-        path_id=f"{number}",
-        reference_path=tuple(path),
-        heading=0.0,
-        instruction="walk",
-    )
+def invalid_path(*episodes: Episode, missing: Collection[str] = ()) -> str:
+    return find_invalid_path(episodes, {"line": LINE}, Path("file.json"), missing=missing)
 
 
-def test_valid_paths_have_no_fault(tmp_path: Path) -> None:
-    walks = [episode(0, "abcd"), episode(1, "dcb"), episode(2, "a"), episode(3, "aab")]
-    assert find_invalid_path(walks, {"line": LINE}, tmp_path, missing=()) == ""
-
-
-def test_first_invalid_path_is_described_and_others_counted(tmp_path: Path) -> None:
-    walks = [
-        episode(0, "abcd"),
-        episode(1, "ac"),
-        episode(2, "abz"),
-        episode(3, "ac"),
-        episode(4, "a", "barn"),
+def test_first_invalid_path_is_described_and_others_are_counted() -> None:
+    valid = [
+        toy_episode(str(number), "line", path) for number, path in enumerate(("abcd", "dcb", "a", "aab"))
     ]
-    text = find_invalid_path(walks, {"line": LINE}, tmp_path, missing=())
-    assert text.startswith("episode 1: no edge leads from 'a' to 'c'")
+    assert invalid_path(*valid) == ""
+    scene_paths = [("line", "ac"), ("line", "abz"), ("line", "ac"), ("barn", "a")]
+    invalid = [toy_episode(f"{number}", scene, path) for number, (scene, path) in enumerate(scene_paths, 4)]
+    text = invalid_path(*valid, *invalid)
+    assert text.startswith("episode 4: no edge leads from 'a' to 'c'")
     assert text.endswith("; and 3 more episodes")
-    assert "more" not in find_invalid_path(walks[:2], {"line": LINE}, tmp_path, missing=())
+    assert "more" not in invalid_path(*valid, invalid[0])
 
 
-def test_paths_in_missing_scenes_are_skipped(tmp_path: Path) -> None:
-    walks = [episode(0, "xyz", "barn"), episode(1, "abcd")]
-    assert "scene 'barn' is unknown" in find_invalid_path(walks, {"line": LINE}, tmp_path, missing=())
-    assert find_invalid_path(walks, {"line": LINE}, tmp_path, missing={"barn"}) == ""
-    assert find_invalid_path(walks, {}, tmp_path, missing=()) == ""
+def test_paths_in_missing_scenes_are_skipped() -> None:
+    episodes = [toy_episode("0", "barn", "xyz"), toy_episode("1", "line", "abcd")]
+    assert "scene 'barn' is unknown" in invalid_path(*episodes)
+    assert invalid_path(*episodes, missing={"barn"}) == ""
+    assert find_invalid_path(episodes, {}, Path("file.json"), missing=()) == ""
 
 
-def test_player_and_planner_paths_are_checked(tmp_path: Path) -> None:
-    def dialog(player: str, planner: str) -> DialogEpisode:
-        return DialogEpisode(
-            episode_id="7",
-            scene_id="line",
-            path_id="7",
-            reference_path=("a", "b"),
-            heading=0.0,
-            instruction="walk",
-            goals=("b",),
-            player_path=tuple(player),
-            planner_path=tuple(planner),
-        )
-
-    for walk, fault in (
-        (dialog("abc", "ab"), ""),
-        (dialog("ac", "ab"), "'a' to 'c'"),
-        (dialog("ab", "abz"), "'z'"),
-    ):
-        assert fault in (text := find_invalid_path([walk], {"line": LINE}, tmp_path, missing=()))
-        assert bool(text) == bool(fault)
+@pytest.mark.parametrize(
+    ("player", "planner", "fault"), [("abc", "ab", ""), ("ac", "ab", "'a' to 'c'"), ("ab", "abz", "'z'")]
+)
+def test_player_and_planner_paths_are_checked(player: str, planner: str, fault: str) -> None:
+    fields = dataclasses.asdict(toy_episode("7", "line", "ab", goals=("b",)))
+    text = invalid_path(DialogEpisode(**fields, player_path=tuple(player), planner_path=tuple(planner)))
+    assert fault in text and bool(text) == bool(fault)
 
 
-def test_find_unusual_shapes_are_those_of_the_minority(tmp_path: Path) -> None:
+def test_shapes_of_the_minority_are_unusual(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.hdf5", "w") as file:
-        for name, width in (("a", 9), ("b", 8), ("c", 8)):
+        for name, width in (("a", 9), ("b", 8), ("c", 8), ("d", 8)):
             file[name] = np.zeros((36, width))
-    assert list(find_unusual_shapes(tmp_path / "f.hdf5")) == ["'a' has shape (36, 9), most have (36, 8)"]
+        file["e"] = h5py.SoftLink("/nowhere")
+        file.create_group("f")
+    assert list(find_unusual_shapes(tmp_path / "f.hdf5")) == [
+        f"'{key}' has shape {shape}, most have (36, 8)"
+        for key, shape in (("a", (36, 9)), ("e", None), ("f", None))
+    ]
     assert list(find_unusual_shapes(tmp_path / "f.npy")) == []
-
-
-def test_link_to_nowhere_has_an_odd_shape(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "f.hdf5", "w") as file:
-        file["a"] = file["b"] = np.zeros((36, 8))
-        file["c"] = h5py.SoftLink("/nowhere")
-    assert list(find_unusual_shapes(tmp_path / "f.hdf5")) == ["'c' has shape None, most have (36, 8)"]
 
 
 def test_room_labels_are_keyed_like_features(tmp_path: Path) -> None:
@@ -104,7 +78,7 @@ def test_room_labels_are_keyed_like_features(tmp_path: Path) -> None:
     assert room_labels(path) == {"house_a": "k"}
 
 
-def test_vocabulary_must_end_where_it_ends(tmp_path: Path) -> None:
+def test_vocabulary_without_a_final_line_end_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
     pieces = "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nchair"
     path.write_text(pieces + "\n")
@@ -123,6 +97,6 @@ def test_missing_folder_and_file_have_a_reason(tmp_path: Path) -> None:
     assert unreadable_reason(tmp_path / "nowhere") == "No such file or directory"
 
 
-def test_message_without_the_file_name() -> None:
+def test_file_name_is_removed_from_a_message() -> None:
     assert message_without(Path("a/b.json"), DataError("a/b.json: record 3: wrong")) == "record 3: wrong"
     assert message_without(Path("a/b.json"), DataError("c.json: wrong")) == "c.json: wrong"

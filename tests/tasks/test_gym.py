@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from esceme.errors import ConfigError, DataError, WorldError
 from esceme.tasks.episode import Episode
+from esceme.tasks.folder import DataFolder
 from esceme.tasks.gym import (
     ENV_ID,
     NavigationEnv,
@@ -24,15 +25,17 @@ from esceme.tasks.gym import (
     register,
 )
 from esceme.tasks.r2r import read_r2r
+from esceme.tasks.split import blank_features, load_split
 from esceme.tasks.text import Vocabulary, WordPiece
 from esceme.world import CANDIDATE, STOP, ArrayFeatures, Atlas, SceneGraph
+from fixtures.toy_episode import toy_episode
 
 WIDTH = 4
 START = np.pi / 6
-"""What the toy episodes' heading of 0.3 is snapped to."""
+"""Heading of the view nearest to 0.3, the heading of the toy episodes."""
 
-# Three buildings: a horseshoe of 4 m sides, a straight corridor, and a hub with six arms, two of them behind
-# each other in one view, so that panoramas differ in length.
+# Three scenes: a horseshoe of 4 m sides, a straight corridor, and a hub with six neighbours, two of them in
+# the same view, so that panoramas differ in length.
 GRAPHS = [
     SceneGraph.build(
         "square",
@@ -55,19 +58,18 @@ GRAPHS = [
 ]
 
 
-def ask(episode_id: str, scene: str, path: Sequence[str], **more: Any) -> Episode:
-    facts = {"path_id": episode_id, "heading": 0.3, "instruction": f"Walk to {path[-1]}.", **more}
-    return Episode(episode_id=episode_id, scene_id=scene, reference_path=tuple(path), **facts)
-
-
+ROUTES = {
+    "around": ("square", "abcd"),
+    "straight": ("corridor", "pqrs"),
+    "arm": ("star", ("n", "hub", "up")),
+    "back": ("square", "dcb"),
+    "short": ("corridor", "sr"),
+    "arms": ("star", ("w", "hub", "e")),
+    "half": ("square", "ab"),
+}
 EPISODES = [
-    ask("around", "square", "abcd"),
-    ask("straight", "corridor", "pqrs"),
-    ask("arm", "star", ("n", "hub", "up"), heading=3.2),
-    ask("back", "square", "dcb"),
-    ask("short", "corridor", "sr"),
-    ask("arms", "star", ("w", "hub", "e")),
-    ask("half", "square", "ab"),
+    toy_episode(name, scene, path, heading=0.3, instruction=f"Walk to {path[-1]}.")
+    for name, (scene, path) in ROUTES.items()
 ]
 
 
@@ -84,14 +86,16 @@ def with_features(graphs: Sequence[SceneGraph]) -> Atlas:
 
 
 def action_to(atlas: Atlas, info: dict[str, Any], viewpoint: str) -> int:
-    """The action that leads from where `info` says to an adjacent viewpoint; STOP to stay."""
-    listed = atlas.graph(info["scene_id"]).candidates(info["viewpoint"])
-    names = [candidate.viewpoint for candidate in listed]
+    """The action that moves from the viewpoint of `info` to an adjacent one; STOP for the same viewpoint."""
+    candidates = atlas.graph(info["scene_id"]).candidates(info["viewpoint"])
+    names = [candidate.viewpoint for candidate in candidates]
     return len(names) if viewpoint == info["viewpoint"] else names.index(viewpoint)
 
 
-def walk(env: NavigationEnv, atlas: Atlas, episode: Episode, path: Sequence[str]) -> tuple[list[float], Any]:
-    """Rewards along `path`, STOP at its end included, and the last step."""
+def follow(
+    env: NavigationEnv, atlas: Atlas, episode: Episode, path: Sequence[str]
+) -> tuple[list[float], Any]:
+    """The rewards along `path` and of STOP at its end, and the result of the last step."""
     _, info = env.reset(options={"episode": episode.episode_id})
     rewards = []
     for viewpoint in [*path[1:], path[-1]]:
@@ -101,13 +105,13 @@ def walk(env: NavigationEnv, atlas: Atlas, episode: Episode, path: Sequence[str]
     return rewards, last
 
 
-def begun(env: NavigationEnv, count: int, **reset: Any) -> list[str]:
-    """The episodes of `count` resets, the first of them with `reset`'s arguments."""
-    first = env.reset(**reset)[1]["episode_id"]
+def reset_ids(env: NavigationEnv, count: int, **arguments: Any) -> list[str]:
+    """Episode ids of `count` resets, the first one with `arguments`."""
+    first = env.reset(**arguments)[1]["episode_id"]
     return [first, *(env.reset()[1]["episode_id"] for _ in range(count - 1))]
 
 
-# -- one agent -------------------------------------------------------------------------------------------
+# -- one environment -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("order", ["file", "shuffled", "lanes"])
@@ -123,9 +127,9 @@ def test_gymnasium_environment_checker_passes(atlas: Atlas, order: Any, with_tex
     check_env(env)
 
 
-def test_reference_path_earns_its_length_and_the_stop_reward(atlas: Atlas) -> None:
+def test_reference_path_is_rewarded_by_its_length_and_success(atlas: Atlas) -> None:
     env = NavigationEnv(atlas, EPISODES)
-    rewards, (_, _, terminated, truncated, info) = walk(env, atlas, EPISODES[0], "abcd")
+    rewards, (_, _, terminated, truncated, info) = follow(env, atlas, EPISODES[0], "abcd")
     assert rewards == [4.0, 4.0, 4.0, 2.0]
     assert (terminated, truncated, info["success"]) == (True, False, True)
     assert info["distance_to_goal"] == 0.0
@@ -137,55 +141,44 @@ def test_reference_path_earns_its_length_and_the_stop_reward(atlas: Atlas) -> No
     ]
 
 
-def test_moving_away_costs_what_moving_back_earns(atlas: Atlas) -> None:
-    env = NavigationEnv(atlas, EPISODES)
-    rewards, _ = walk(env, atlas, EPISODES[3], "dcbabcb")
-    assert rewards == [4.0, 4.0, -4.0, 4.0, -4.0, 4.0, 2.0]
+HALF = EPISODES[6]
+TWO_GOALS = toy_episode("1", "corridor", "pq", goals=("s", "r"))
 
 
 @pytest.mark.parametrize(
-    ("scene", "path", "ends", "reward"),
+    ("reward", "episode", "path", "rewards"),
     [
-        ("corridor", "pqr", "q", 2.0),  # 2.5 m short
-        ("corridor", "qrs", "r", -2.0),  # 3 m short: nearer than 3 m is asked for
-        ("corridor", "pqrs", "p", -2.0),
+        ("progress", EPISODES[3], "dcbabcb", [4.0, 4.0, -4.0, 4.0, -4.0, 4.0, 2.0]),
+        # Success is a distance of less than 3 m to the end of the reference path.
+        ("progress", toy_episode("1", "corridor", "pqr"), "pq", [2.5, 2.0]),
+        ("progress", toy_episode("1", "corridor", "qrs"), "qr", [2.5, -2.0]),
+        ("progress", toy_episode("1", "corridor", "pqrs"), "p", [-2.0]),
+        # Listed goals must be reached exactly; the nearest counts.
+        ("progress", TWO_GOALS, "pq", [2.5, -2.0]),
+        ("progress", TWO_GOALS, "pqr", [2.5, 2.5, 2.0]),
+        ("progress", TWO_GOALS, "pqrs", [2.5, 2.5, 0.0, 2.0]),
+        ("success", HALF, "ab", [0.0, 1.0]),
+        ("success", HALF, "a", [0.0]),
+        ("none", HALF, "ab", [0.0, 0.0]),
+        ("none", HALF, "a", [0.0]),
     ],
 )
-def test_stopping_succeeds_nearer_than_three_metres(
-    atlas: Atlas, scene: str, path: str, ends: str, reward: float
+def test_rewards_along_a_path(
+    atlas: Atlas, reward: Any, episode: Episode, path: str, rewards: list[float]
 ) -> None:
-    episode = ask("1", scene, path)
-    rewards, last = walk(NavigationEnv(atlas, [episode]), atlas, episode, path[: path.index(ends) + 1])
-    assert rewards[-1] == reward
-    assert last[4]["success"] is (reward > 0)
-
-
-def test_listed_goals_must_be_reached_exactly_and_the_nearest_counts(atlas: Atlas) -> None:
-    episode = ask("1", "corridor", "pq", goals=("s", "r"))
-    other = ask("2", "square", "ab", goals=("a", "b", "c", "d"))
-    env = NavigationEnv(atlas, [episode, other])
-    _, info = env.reset()
-    assert info["distance_to_goal"] == 5.0
-    assert walk(env, atlas, episode, "pq")[0] == [2.5, -2.0]
-    assert walk(env, atlas, episode, "pqr")[0] == [2.5, 2.5, 2.0]
-    assert walk(env, atlas, episode, "pqrs")[0] == [2.5, 2.5, 0.0, 2.0]
-
-
-@pytest.mark.parametrize(
-    ("reward", "good", "bad"),
-    [("success", [0.0, 1.0], [0.0]), ("none", [0.0, 0.0], [0.0])],
-)
-def test_other_rewards(atlas: Atlas, reward: Any, good: list[float], bad: list[float]) -> None:
-    env = NavigationEnv(atlas, EPISODES, reward=reward)
-    assert walk(env, atlas, EPISODES[6], "ab")[0] == good
-    assert walk(env, atlas, EPISODES[6], "a")[0] == bad
+    other = toy_episode("other", "square", "ab", goals=("a", "b", "c", "d"))
+    env = NavigationEnv(atlas, [episode, other], reward=reward)
+    found, last = follow(env, atlas, episode, path)
+    assert found == rewards
+    if reward != "none":
+        assert last[4]["success"] is (rewards[-1] > 0)
 
 
 @pytest.mark.parametrize("reward", ["progress", "success", "none"])
 def test_withheld_goal_has_no_reward_and_no_distance(atlas: Atlas, reward: Any) -> None:
-    episode = ask("test", "square", "a", goal_withheld=True)
+    episode = toy_episode("test", "square", "a", goal_withheld=True)
     env = NavigationEnv(atlas, [episode], reward=reward)
-    rewards, last = walk(env, atlas, episode, "ab")
+    rewards, last = follow(env, atlas, episode, "ab")
     assert rewards == [0.0, 0.0]
     assert np.isnan(last[4]["distance_to_goal"])
     assert "success" not in last[4]
@@ -210,8 +203,8 @@ def test_observation_is_the_panorama_padded_with_zeros(atlas: Atlas) -> None:
 def test_info_has_the_snapped_pose(atlas: Atlas) -> None:
     env = NavigationEnv(atlas, EPISODES)
     _, info = env.reset(options={"episode": "arm"})
-    assert (info["scene_id"], info["viewpoint"], info["view"], info["step"]) == ("star", "n", 18, 0)
-    assert (info["heading"], info["elevation"]) == (pytest.approx(np.pi), 0.0)
+    assert (info["scene_id"], info["viewpoint"], info["view"], info["step"]) == ("star", "n", 13, 0)
+    assert (info["heading"], info["elevation"]) == (pytest.approx(START), 0.0)
     assert info["instruction"] == "Walk to up."
     info = env.step(0)[4]
     assert (info["viewpoint"], info["step"]) == ("hub", 1)
@@ -227,26 +220,15 @@ def test_action_mask_marks_the_valid_actions(atlas: Atlas) -> None:
     _, info = env.reset(seed=3)
     for _ in range(300):
         action = env.action_space.sample()
-        allowed = bool(info["action_mask"][action])
+        is_valid = bool(info["action_mask"][action])
         before = info["viewpoint"]
-        _, reward, terminated, _, info = env.step(action)
-        assert info["invalid_action"] is not allowed
-        assert terminated or (info["viewpoint"] != before) is allowed
-        if not allowed:
+        observation, reward, terminated, _, info = env.step(action)
+        assert observation in env.observation_space
+        assert info["invalid_action"] is not is_valid
+        assert terminated or (info["viewpoint"] != before) is is_valid
+        if not is_valid:
             assert (reward, terminated) == (0.0, False)
         if terminated:
-            _, info = env.reset()
-
-
-def test_masked_samples_are_valid_actions(atlas: Atlas) -> None:
-    env = NavigationEnv(atlas, EPISODES, order="shuffled")
-    env.action_space.seed(4)
-    _, info = env.reset(seed=4)
-    for _ in range(200):
-        observation, _, terminated, truncated, info = env.step(env.action_space.sample(info["action_mask"]))
-        assert not info["invalid_action"]
-        assert observation in env.observation_space
-        if terminated or truncated:
             _, info = env.reset()
 
 
@@ -273,7 +255,7 @@ def test_actions_outside_the_space_are_refused(atlas: Atlas, action: Any) -> Non
 
 def test_last_decision_truncates_unless_it_is_stop(atlas: Atlas) -> None:
     env = NavigationEnv(atlas, EPISODES, max_steps=2)
-    rewards, (_, _, terminated, truncated, info) = walk(env, atlas, EPISODES[6], "ab")
+    _, (_, _, terminated, truncated, info) = follow(env, atlas, HALF, "ab")
     assert (terminated, truncated, info["success"]) == (True, False, True)
 
     env.reset(options={"episode": "around"})
@@ -283,15 +265,13 @@ def test_last_decision_truncates_unless_it_is_stop(atlas: Atlas) -> None:
     assert (reward, terminated, truncated, info["success"]) == (-4.0, False, True, False)
     assert [pose[0] for pose in info["trajectory"]] == ["a", "b", "a"]
 
-
-def test_truncated_episode_is_judged_by_its_last_viewpoint(atlas: Atlas) -> None:
     env = NavigationEnv(atlas, EPISODES, max_steps=1)
     env.reset(options={"episode": "half"})
     _, reward, terminated, truncated, info = env.step(0)
     assert (reward, terminated, truncated, info["success"]) == (4.0, False, True, True)
 
 
-def test_step_needs_a_reset_before_the_first_and_after_the_last(atlas: Atlas) -> None:
+def test_step_before_a_reset_or_after_the_end_is_refused(atlas: Atlas) -> None:
     env = NavigationEnv(atlas, EPISODES)
     with pytest.raises(ResetNeeded):
         env.step(0)
@@ -303,30 +283,30 @@ def test_step_needs_a_reset_before_the_first_and_after_the_last(atlas: Atlas) ->
     env.step(0)
 
 
-def test_named_episode_leaves_the_order_alone(atlas: Atlas) -> None:
+def test_chosen_episode_does_not_change_the_order(atlas: Atlas) -> None:
     env = NavigationEnv(atlas, EPISODES)
-    assert begun(env, 2) == ["around", "straight"]
-    assert begun(env, 2, options={"episode": "short"}) == ["short", "arm"]
+    assert reset_ids(env, 2) == ["around", "straight"]
+    assert reset_ids(env, 2, options={"episode": "short"}) == ["short", "arm"]
     with pytest.raises(WorldError, match="'nowhere' is none of the environment's 7"):
         env.reset(options={"episode": "nowhere"})
     with pytest.raises(ConfigError, match="'episodes' is unknown; expected episode"):
         env.reset(options={"episodes": ["short"]})
-    assert begun(env, 1) == ["back"]
+    assert reset_ids(env, 1) == ["back"]
 
 
 def test_file_order_wraps_around_and_a_seed_starts_it_over(atlas: Atlas) -> None:
     env = NavigationEnv(atlas, EPISODES)
     listed = [episode.episode_id for episode in EPISODES]
-    assert begun(env, 9) == listed + listed[:2]
-    assert begun(env, 3, seed=1) == listed[:3]
+    assert reset_ids(env, 9) == listed + listed[:2]
+    assert reset_ids(env, 3, seed=1) == listed[:3]
 
 
 def test_same_seed_gives_the_same_shuffled_order(atlas: Atlas) -> None:
     env, twin = (NavigationEnv(atlas, EPISODES, order="shuffled") for _ in range(2))
-    first = begun(env, 14, seed=5)
-    assert first == begun(twin, 14, seed=5) == begun(env, 14, seed=5)
+    first = reset_ids(env, 14, seed=5)
+    assert first == reset_ids(twin, 14, seed=5) == reset_ids(env, 14, seed=5)
     assert sorted(first[:7]) == sorted(first[7:]) == sorted(episode.episode_id for episode in EPISODES)
-    assert begun(env, 14, seed=6) != first
+    assert reset_ids(env, 14, seed=6) != first
 
 
 def test_copied_environment_is_independent(atlas: Atlas) -> None:
@@ -339,24 +319,27 @@ def test_copied_environment_is_independent(atlas: Atlas) -> None:
     assert twin.step(0)[2] is False
 
 
-@pytest.mark.parametrize(("keep", "kept"), [("first", [2, 4, 5]), ("last", [5, 6, 3])])
-def test_tokens_are_cut_or_filled_up(atlas: Atlas, keep: Any, kept: list[int]) -> None:
+@pytest.mark.parametrize(("keep", "truncated"), [("first", [2, 4, 5]), ("last", [5, 6, 3])])
+def test_tokens_are_truncated_or_padded(atlas: Atlas, keep: Any, truncated: list[int]) -> None:
     vocabulary = Vocabulary(("<PAD>", "<UNK>", "<BOS>", "<EOS>", "go", "on", "now"))
     episodes = [
-        ask("long", "square", "ab", instruction="go on now"),
-        ask("short", "square", "ab", instruction=""),
-        ask("encoded", "square", "ab", instruction="", tokens=(6,)),
-        ask("both", "square", "ab", instruction="", tokens=(2, 4, 5, 6, 3)),
+        toy_episode("long", "square", "ab", instruction="go on now"),
+        toy_episode("short", "square", "ab", instruction=""),
+        toy_episode("encoded", "square", "ab", instruction="", tokens=(6,)),
+        toy_episode("both", "square", "ab", instruction="", tokens=(2, 4, 5, 6, 3)),
     ]
     env = NavigationEnv(atlas, episodes, tokenizer=vocabulary, max_tokens=3, keep=keep)
     tokens = [env.reset()[0]["tokens"].tolist() for _ in episodes]
-    assert tokens == [kept, [2, 3, 0], [6, 0, 0], kept]
+    assert tokens == [truncated, [2, 3, 0], [6, 0, 0], truncated]
     assert env.observation_space["tokens"].high.max() == 6
     assert "tokens" not in NavigationEnv(atlas, episodes).reset()[0]
 
 
 def test_rendering_shows_state_and_actions(atlas: Atlas) -> None:
-    env = NavigationEnv(atlas, EPISODES, render_mode="ansi")
+    withheld = toy_episode("test", "square", "a", goal_withheld=True)
+    env = NavigationEnv(atlas, [*EPISODES, withheld], render_mode="ansi")
+    with pytest.raises(ResetNeeded):
+        env.render()
     env.reset(options={"episode": "around"})
     env.step(0)
     assert env.render() == (
@@ -367,15 +350,9 @@ def test_rendering_shows_state_and_actions(atlas: Atlas) -> None:
         "  1: a at 180°, 4.0 m\n"
         "  2: STOP"
     )
-    assert NavigationEnv(atlas, EPISODES).render() is None
-
-
-def test_rendering_hides_a_withheld_goal(atlas: Atlas) -> None:
-    env = NavigationEnv(atlas, [ask("1", "square", "a", goal_withheld=True)], render_mode="ansi")
-    with pytest.raises(ResetNeeded):
-        env.render()
-    env.reset()
+    env.reset(options={"episode": "test"})
     assert "goal withheld" in str(env.render())
+    assert NavigationEnv(atlas, EPISODES).render() is None
 
 
 @pytest.mark.parametrize(
@@ -402,36 +379,31 @@ def test_invalid_episodes_are_refused_at_construction(atlas: Atlas) -> None:
     with pytest.raises(DataError, match="'around' occurs twice"):
         NavigationEnv(atlas, EPISODES * 2)
     with pytest.raises(DataError, match="episode 9: scene 'cellar' is not loaded"):
-        NavigationEnv(atlas, [ask("9", "cellar", "ab")])
+        NavigationEnv(atlas, [toy_episode("9", "cellar", "ab")])
     with pytest.raises(DataError, match="episode 9: .*'z'"):
-        NavigationEnv(atlas, [ask("9", "square", "ab", goals=("z",))])
+        NavigationEnv(atlas, [toy_episode("9", "square", "ab", goals=("z",))])
     parts = SceneGraph.build(
         "parts", {"a": (0, 0, 0), "b": (0, 2, 0), "c": (9, 0, 0), "d": (9, 2, 0)}, [("a", "b"), ("c", "d")]
     )
     with pytest.raises(WorldError, match="episode 9: no way leads"):
-        NavigationEnv(with_features([parts]), [ask("9", "parts", "ad")])
+        NavigationEnv(with_features([parts]), [toy_episode("9", "parts", "ad")])
 
 
-# -- many agents -----------------------------------------------------------------------------------------
+# -- vector environment ----------------------------------------------------------------------------------
 
 
-def by_scene() -> list[list[Episode]]:
-    scenes = ("square", "corridor", "star")
-    return [[episode for episode in EPISODES if episode.scene_id == scene] for scene in scenes]
+def sample_actions(rng: np.random.Generator, masks: np.ndarray) -> np.ndarray:
+    """Draw valid actions, and the last action, which is often invalid, in a tenth of the cases."""
+    valid = np.array([rng.choice(np.flatnonzero(mask)) for mask in masks])
+    return np.where(rng.random(len(masks)) < 0.1, masks.shape[1] - 1, valid)
 
 
-def drawn(rng: np.random.Generator, masks: np.ndarray) -> np.ndarray:
-    """Mostly allowed actions, some that are wasted."""
-    allowed = np.array([rng.choice(np.flatnonzero(mask)) for mask in masks])
-    return np.where(rng.random(len(masks)) < 0.1, masks.shape[1] - 1, allowed)
-
-
-def slot_of(batch: tuple[Any, ...], slot: int) -> tuple[Any, ...]:
-    """What a single environment would have returned in the place of one slot."""
-    observations, *middle, infos = batch
-    facts = {key: infos[key][slot] for key in infos if key[0] != "_" and infos[f"_{key}"][slot]}
-    plain = {key: fact.item() if isinstance(fact, np.generic) else fact for key, fact in facts.items()}
-    return {key: value[slot] for key, value in observations.items()}, *(x[slot].item() for x in middle), plain
+def unbatch(batch: tuple[Any, ...], slot: int) -> tuple[Any, ...]:
+    """The result that a single environment returns for one slot of a batch."""
+    observations, *values, infos = batch
+    info = {key: infos[key][slot] for key in infos if key[0] != "_" and infos[f"_{key}"][slot]}
+    info = {key: fact.item() if isinstance(fact, np.generic) else fact for key, fact in info.items()}
+    return {key: value[slot] for key, value in observations.items()}, *(x[slot].item() for x in values), info
 
 
 def test_spaces_are_those_of_one_agent_batched(atlas: Atlas) -> None:
@@ -450,56 +422,53 @@ def test_spaces_are_those_of_one_agent_batched(atlas: Atlas) -> None:
 
 def test_vector_environment_equals_single_environments(atlas: Atlas) -> None:
     envs = NavigationVectorEnv(atlas, EPISODES, 4, autoreset_mode=AutoresetMode.DISABLED, max_steps=6)
-    alone = [NavigationEnv(atlas, EPISODES, max_steps=6) for _ in range(4)]
+    singles = [NavigationEnv(atlas, EPISODES, max_steps=6) for _ in range(4)]
     rng = np.random.default_rng(0)
     ended = np.ones(4, dtype=bool)
     masks = np.zeros((4, envs.single_action_space.n), dtype=np.int8)
     for _ in range(40):
         if ended.any():
-            named = [EPISODES[index].episode_id for index in rng.choice(7, size=ended.sum())]
-            together = envs.reset(options={"reset_mask": ended, "episodes": named})
-            for slot, name in zip(np.flatnonzero(ended), named, strict=True):
-                begin = alone[slot].reset(options={"episode": name})
-                assert data_equivalence(begin, slot_of(together, slot), exact=True)
-            masks[ended] = together[1]["action_mask"][ended]
-        actions = drawn(rng, masks)
-        together = envs.step(actions)
-        for slot, env in enumerate(alone):
-            assert data_equivalence(env.step(actions[slot]), slot_of(together, slot), exact=True)
-        masks, ended = together[4]["action_mask"], together[2] | together[3]
+            names = [EPISODES[index].episode_id for index in rng.choice(7, size=ended.sum())]
+            batch = envs.reset(options={"reset_mask": ended, "episodes": names})
+            for slot, name in zip(np.flatnonzero(ended), names, strict=True):
+                single = singles[slot].reset(options={"episode": name})
+                assert data_equivalence(single, unbatch(batch, slot), exact=True)
+            masks[ended] = batch[1]["action_mask"][ended]
+        actions = sample_actions(rng, masks)
+        batch = envs.step(actions)
+        for slot, env in enumerate(singles):
+            assert data_equivalence(env.step(actions[slot]), unbatch(batch, slot), exact=True)
+        masks, ended = batch[4]["action_mask"], batch[2] | batch[3]
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
 @pytest.mark.parametrize("order", ["lanes", "shuffled"])
-def test_autoreset_keeps_the_contract_of_gymnasium(atlas: Atlas, mode: AutoresetMode, order: Any) -> None:
-    """Same as gymnasium's own vector of single environments, observation by observation, info by info."""
-    if order == "lanes":
-        own = NavigationVectorEnv(atlas, EPISODES, 3, autoreset_mode=mode, order="lanes", max_steps=5)
-        lists = by_scene()
-    else:
-        own = NavigationVectorEnv(atlas, EPISODES[:1], 3, autoreset_mode=mode, order=order, max_steps=5)
-        lists = [EPISODES[:1]] * 3
-    theirs = SyncVectorEnv(
-        [lambda each=each: NavigationEnv(atlas, each, max_steps=5) for each in lists], autoreset_mode=mode
-    )
+def test_autoreset_equals_that_of_gymnasium(atlas: Atlas, mode: AutoresetMode, order: Any) -> None:
+    """Observations and infos equal those of gymnasium's vector of single environments."""
+    scenes = [[episode for episode in EPISODES if episode.scene_id == graph.scene_id] for graph in GRAPHS]
+    episodes = EPISODES if order == "lanes" else EPISODES[:1]
+    slots = scenes if order == "lanes" else [episodes] * 3
+    own = NavigationVectorEnv(atlas, episodes, 3, autoreset_mode=mode, order=order, max_steps=5)
+    makers = [lambda slot=slot: NavigationEnv(atlas, slot, max_steps=5) for slot in slots]
+    theirs = SyncVectorEnv(makers, autoreset_mode=mode)
     rng = np.random.default_rng(1)
     ours, expected = own.reset(seed=0), theirs.reset(seed=0)
     assert data_equivalence(ours, expected, exact=True)
-    latest, ends = ours[1]["action_mask"], 0
+    masks, num_ended = ours[1]["action_mask"], 0
     for _ in range(60):
-        actions = drawn(rng, latest)
+        actions = sample_actions(rng, masks)
         ours, expected = own.step(actions), theirs.step(actions)
         assert data_equivalence(ours, expected, exact=True)
-        latest, ended = ours[4]["action_mask"], ours[2] | ours[3]
-        ends += ended.sum()
+        masks, ended = ours[4]["action_mask"], ours[2] | ours[3]
+        num_ended += ended.sum()
         if mode is AutoresetMode.DISABLED and ended.any():
             again = own.reset(options={"reset_mask": ended})
             assert data_equivalence(again, theirs.reset(options={"reset_mask": ended.copy()}), exact=True)
-            latest = np.where(ended[:, None], again[1]["action_mask"], latest)
-    assert ends > 20
+            masks = np.where(ended[:, None], again[1]["action_mask"], masks)
+    assert num_ended > 20
 
 
-def test_step_after_the_end_begins_the_next_episode(atlas: Atlas) -> None:
+def test_step_after_the_end_starts_the_next_episode(atlas: Atlas) -> None:
     envs = NavigationVectorEnv(atlas, EPISODES, 2)
     assert envs.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
     envs.reset()  # 'around' and 'straight', both with one candidate at the start
@@ -529,54 +498,40 @@ def test_without_autoreset_an_ended_slot_must_be_reset(atlas: Atlas) -> None:
     assert envs.step([0, 0])[4]["step"].tolist() == [1, 2]
 
 
-def test_reset_that_hides_the_last_observation_is_refused(atlas: Atlas) -> None:
-    with pytest.raises(ConfigError, match="SAME_STEP.*memory"):
-        NavigationVectorEnv(atlas, EPISODES, 2, autoreset_mode=AutoresetMode.SAME_STEP)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_envs": 0}, "num_envs: expected at least 1"),
+        ({"num_envs": 2, "autoreset_mode": AutoresetMode.SAME_STEP}, "SAME_STEP.*memory"),
+    ],
+)
+def test_invalid_vector_environments_are_refused(atlas: Atlas, options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        NavigationVectorEnv(atlas, EPISODES, **options)
 
 
 @pytest.mark.parametrize(
-    "mask", [[True], [1, 0], [[True, False]], [False, False]], ids=["short", "integers", "nested", "none"]
+    ("seed", "options", "message"),
+    [
+        *(
+            (None, {"reset_mask": np.array(mask)}, "reset_mask: expected 2 booleans")
+            for mask in ([True], [1, 0], [[True, False]], [False, False])
+        ),
+        (1, {"reset_mask": np.array([True, False])}, "without a reset_mask"),
+        (None, {"episodes": ["half"]}, "1 episodes were chosen for 2 slots"),
+    ],
 )
-def test_invalid_reset_masks_are_refused(atlas: Atlas, mask: Any) -> None:
+def test_invalid_resets_are_refused(atlas: Atlas, seed: int | None, options: Any, message: str) -> None:
     envs = NavigationVectorEnv(atlas, EPISODES, 2)
-    envs.reset()
-    with pytest.raises(ConfigError, match="reset_mask: expected 2 booleans"):
-        envs.reset(options={"reset_mask": np.array(mask)})
-
-
-def test_partial_resets_with_a_seed_are_refused(atlas: Atlas) -> None:
-    envs = NavigationVectorEnv(atlas, EPISODES, 2)
-    first = {"reset_mask": np.array([True, False])}
     with pytest.raises(ResetNeeded):
         envs.step([0, 0])
     with pytest.raises(ResetNeeded):
-        envs.reset(options=first)
+        envs.reset(options={"reset_mask": np.array([True, False])})
     envs.reset()
-    with pytest.raises(ConfigError, match="without a reset_mask"):
-        envs.reset(seed=1, options=first)
-    with pytest.raises(ConfigError, match="1 episodes were chosen for 2 slots"):
-        envs.reset(options={"episodes": ["half"]})
+    with pytest.raises(ConfigError, match=message):
+        envs.reset(seed=seed, options=options)
     with pytest.raises(InvalidAction, match="expected 2 integers"):
         envs.step([0])
-    with pytest.raises(ConfigError, match="num_envs: expected at least 1"):
-        NavigationVectorEnv(atlas, EPISODES, 0)
-
-
-def test_lanes_never_share_a_scene(atlas: Atlas) -> None:
-    envs = NavigationVectorEnv(atlas, EPISODES, 2, order="lanes", max_steps=4)
-    rng = np.random.default_rng(2)
-    _, infos = envs.reset(seed=0)
-    lived: dict[str, list[str]] = {"square": [], "corridor": [], "star": []}
-    for _ in range(120):
-        assert len(set(infos["scene_id"])) == 2
-        for slot in np.flatnonzero(infos["step"] == 0):
-            lived[infos["scene_id"][slot]].append(infos["episode_id"][slot])
-        infos = envs.step(drawn(rng, infos["action_mask"]))[4]
-    for listed in by_scene():
-        ids = [episode.episode_id for episode in listed]
-        found = lived[listed[0].scene_id]
-        assert len(found) > len(ids)
-        assert found == [ids[place % len(ids)] for place in range(len(found))]
 
 
 def test_fewer_episodes_than_slots_are_repeated(atlas: Atlas) -> None:
@@ -587,28 +542,26 @@ def test_fewer_episodes_than_slots_are_repeated(atlas: Atlas) -> None:
 @pytest.mark.parametrize("order", ["file", "shuffled", "lanes"])
 def test_same_seed_gives_the_same_batches(atlas: Atlas, order: Any) -> None:
     envs = [NavigationVectorEnv(atlas, EPISODES, 3, order=order, max_steps=4) for _ in range(2)]
-    envs[0].reset(seed=1)  # a past that must not matter
+    envs[0].reset(seed=1)  # earlier steps have no influence
     envs[0].step([1, 0, 0])
     envs[0].step([1, 0, 0])
-    results = [each.reset(seed=9) for each in envs]
+    results = [env.reset(seed=9) for env in envs]
     for _ in range(20):
         assert data_equivalence(results[0], results[1], exact=True)
         actions = envs[0].action_space.sample()
-        results = [each.step(actions) for each in envs]
+        results = [env.step(actions) for env in envs]
 
 
 def test_returned_arrays_are_never_overwritten(atlas: Atlas) -> None:
     vocabulary = Vocabulary.build(episode.instruction for episode in EPISODES)
     envs = NavigationVectorEnv(atlas, EPISODES, 3, tokenizer=vocabulary, max_steps=3)
     rng = np.random.default_rng(3)
-    returned: list[Any] = [envs.reset()]
-    infos = returned[0][1]
-    kept = [copy.deepcopy(returned[0])]
+    results: list[Any] = [envs.reset()]
+    copies = copy.deepcopy(results)
     for _ in range(12):
-        returned.append(envs.step(drawn(rng, infos["action_mask"])))
-        infos = returned[-1][4]
-        kept.append(copy.deepcopy(returned[-1]))
-    assert data_equivalence(returned, kept, exact=True)
+        results.append(envs.step(sample_actions(rng, results[-1][-1]["action_mask"])))
+        copies.append(copy.deepcopy(results[-1]))
+    assert data_equivalence(results, copies, exact=True)
 
 
 def test_rendering_a_batch_gives_a_text_per_slot(atlas: Atlas) -> None:
@@ -643,6 +596,13 @@ def test_data_folder_makes_an_environment(toy_root: Path) -> None:
     assert short.step(0)[3] is True
 
 
+def test_environment_uses_the_given_feature_store(toy_root: Path) -> None:
+    store = blank_features(load_split(DataFolder(toy_root), "r2r", "val_seen").graphs)
+    observation, _ = make_env(toy_root, split="val_seen", features=store).reset()
+    assert observation["features"].shape[1] == store.width == 1
+    assert not observation["features"].any()
+
+
 def test_gymnasium_make_finds_the_registered_environments(toy_root: Path, registered: None) -> None:
     env = gymnasium.make(ENV_ID, folder=toy_root, task="r2r", split="val_seen", render_mode="ansi")
     check_env(env.unwrapped)
@@ -663,7 +623,7 @@ def test_missing_task_split_and_features_are_reported(toy_root: Path, tmp_path: 
         make_vector_env(tmp_path, 2, split="train")
 
 
-# -- real buildings --------------------------------------------------------------------------------------
+# -- real scenes -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.real
@@ -675,7 +635,7 @@ def test_real_reference_paths_succeed(data_root: Path, real_graphs: dict[str, Sc
     env = NavigationEnv(atlas, episodes)
     assert len(episodes) == 20
     for episode in episodes:
-        rewards, last = walk(env, atlas, episode, episode.reference_path)
+        rewards, last = follow(env, atlas, episode, episode.reference_path)
         length = atlas.graph(episode.scene_id).distance(episode.start, episode.goal)
         assert sum(rewards) == pytest.approx(length + 2.0)
         assert last[4]["success"] is True

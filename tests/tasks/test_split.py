@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 
 from esceme.errors import DataError
-from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.split import blank_features, load_features, load_split, load_wordpiece, make_encoder
 from esceme.tasks.text import Vocabulary
 from esceme.world import ArrayFeatures
 from esceme.world.features import pack
+from fixtures.toy_episode import toy_episode
 
-EPISODE = Episode(
-    episode_id="1_0", scene_id="s", path_id="1", reference_path=("a",), heading=0.0, instruction="turn left"
-)
+EPISODE = toy_episode("1_0", "s", instruction="turn left")
 ENCODED = replace(EPISODE, tokens=(101, 7, 8, 102))
 
 
@@ -61,7 +59,7 @@ def test_blank_features_cover_every_viewpoint(toy_root: Path) -> None:
     assert store.width == 1 and len(store) == sum(map(len, graphs.values()))
 
 
-def test_stored_ids_come_before_the_tokenizer_and_after_an_own_vocabulary(toy_root: Path) -> None:
+def test_vocabulary_precedes_stored_ids_and_these_precede_the_tokenizer(toy_root: Path) -> None:
     data, limits = DataFolder(toy_root), {"max_tokens": 3, "keep": "last"}
     wordpiece = load_wordpiece(data)
     assert wordpiece is not None
@@ -71,9 +69,14 @@ def test_stored_ids_come_before_the_tokenizer_and_after_an_own_vocabulary(toy_ro
     assert make_encoder(data, "r2r", vocabulary=own, **limits)(ENCODED) == own.encode("turn left")[-3:]
 
 
-def test_without_a_fitting_tokenizer_only_agents_that_need_no_text_get_ids(tmp_path: Path) -> None:
-    data, limits = DataFolder(tmp_path), {"max_tokens": 4, "keep": "first"}
-    assert bytes(make_encoder(data, "r2r", needs_text=False, **limits)(EPISODE)) == b"turn"
+@pytest.mark.parametrize("has_tokenizer", [False, True])
+def test_text_without_a_tokenizer_of_the_right_size_is_refused(
+    toy_root: Path, tmp_path: Path, has_tokenizer: bool
+) -> None:
+    """The tokenizer of the toy world has another size than the network; without text, bytes are the ids."""
+    data, limits = DataFolder(toy_root if has_tokenizer else tmp_path), {"max_tokens": 4, "keep": "first"}
+    encode = make_encoder(data, "r2r", vocabulary_size=256, needs_text=False, **limits)
+    assert bytes(encode(EPISODE)) == b"turn"
     with pytest.raises(DataError, match="episode 1_0 of r2r has text but no ids, and there is no vocabulary"):
         make_encoder(data, "r2r", vocabulary_size=9, **limits)(EPISODE)
 
