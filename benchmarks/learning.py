@@ -1,7 +1,7 @@
-"""Learning: the steps of known walks at once, a whole iteration, and two processes, against what is obvious.
+"""Training: forward passes over demonstrations, a whole iteration, and two processes.
 
-The small recipe with memory on the small embedded world. That both sides compute the same is asserted with
-nothing dropped out; times are those of the recipe as it is.
+All use the small recipe with memory on the small embedded world. Both sides are asserted to compute the same
+without dropout; times are measured with the recipe's dropout.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.company import best, in_company, lost
 from benchmarks.measure import Found, Ratio, Result, both_sides
+from benchmarks.multi_process import best_times, explain_loss, measure_training
 from benchmarks.obvious import Obvious
 from esceme.agents import HAMT, HamtConfig
 from esceme.checkpoints import SWITCHES
@@ -47,20 +47,20 @@ from esceme.world import ArrayFeatures, Atlas, read_scenes
 from esceme.world.geometry import VIEWS
 
 RECIPE = "r2r-small-esceme"
-CERTAIN = {"dropout": 0.0, "head_dropout": 0.0, "critic_dropout": 0.0}
-AT_REST: dict[str, Any] = {"method": "imitation+a2c", "learning_rate": 1e-12}
-"""Weights stay as they are: no difference between two sides grows, and walks are as long in every round."""
-ALIKE = 1e-4
-ROUNDS, WARM_UP, MEASURED = 3, 2, 4
-"""How often a time is taken, after how many iterations, and of how many."""
-FEWER = (8, 4)
-"""Smaller batches: the paper's, and that of its script for CVDN."""
-WIDTH, WALKS, IDS = 768, 2, 50
-"""At the paper's size: of features, of a batch, of an instruction."""
-TWICE = 64
-"""The batch of the small recipe for real scenes."""
-WIDE = {
-    "hidden": WIDTH,
+NO_DROPOUT = {"dropout": 0.0, "head_dropout": 0.0, "critic_dropout": 0.0}
+FIXED_WEIGHTS: dict[str, Any] = {"method": "imitation+a2c", "learning_rate": 1e-12}
+"""Weights hardly change: differences do not grow, and rollouts have the same length in every round."""
+TOLERANCE = 1e-4
+NUM_ROUNDS, NUM_WARMUP, NUM_MEASURED = 3, 2, 4
+"""Rounds, and iterations per round that are not measured and that are."""
+SMALLER_BATCHES = (8, 4)
+"""Batch size of the paper, and of its script for CVDN."""
+PAPER_WIDTH, PAPER_BATCH, PAPER_TOKENS = 768, 2, 50
+"""Width of features, batch size and length of instructions with the paper's network."""
+LARGER_BATCH = 64
+"""Batch size of the small recipe for real scenes."""
+WIDE_AGENT = {
+    "hidden": PAPER_WIDTH,
     "heads": 12,
     "feed_forward": 3072,
     "text_layers": 9,
@@ -69,17 +69,17 @@ WIDE = {
 
 
 def run(data: Path | None) -> Iterator[Result]:
-    """Teacher-forced rollouts, a whole iteration, two processes."""
+    """Run all benchmarks of training."""
     torch.set_num_threads(1)
     world = embedded_world(WorldConfig("small"))
-    yield from teacher_forced(world)
-    yield at_paper_size(world)
+    yield from demonstrations(world)
+    yield paper_network(world)
     yield whole_iteration(world)
     yield from two_processes(world)
 
 
-def small(agent: Mapping[str, Any] | None = None, **training: Any) -> Experiment:
-    """The small recipe with memory and without validation; with other values of its agent and training."""
+def small_experiment(agent: Mapping[str, Any] | None = None, **training: Any) -> Experiment:
+    """Return the small recipe with memory and without validation, with some settings changed."""
     recipe = RECIPES[RECIPE]
     return replace(
         recipe,
@@ -89,199 +89,213 @@ def small(agent: Mapping[str, Any] | None = None, **training: Any) -> Experiment
     )
 
 
-def enrol(experiment: Experiment, world: Path) -> TrainingRun:
-    """A course ready to run, with nothing to be read or looked up for the first time but memories."""
-    course = prepare(experiment, world, Path("nowhere"), callback=TrainingCallback())
-    course.atlas.panorama_features(np.arange(len(course.atlas)))
-    last = course.trainer.navigator.reader.second.weight  # which begins as zeros
-    nn.init.normal_(last, std=0.02, generator=torch.Generator().manual_seed(0))
-    return course
+def prepare_run(experiment: Experiment, world: Path) -> TrainingRun:
+    """Prepare a training run with all features loaded."""
+    run = prepare(experiment, world, Path("unused"), callback=TrainingCallback())
+    run.atlas.panorama_features(np.arange(len(run.atlas)))
+    last_layer = run.trainer.navigator.reader.second.weight  # initialised with zeros
+    nn.init.normal_(last_layer, std=0.02, generator=torch.Generator().manual_seed(0))
+    return run
 
 
 def batches(trainer: Trainer, iteration: int) -> tuple[list[Episode], list[Episode]]:
-    """Whom an iteration imitates, and whose walks it samples."""
+    """Return the batches of imitation and of sampled rollouts of an iteration."""
     streams, size = trainer._streams, trainer.config.batch
-    turn, number = divmod(iteration, len(streams))
-    return streams[number].batch(2 * turn, size), streams[number].batch(2 * turn + 1, size)
+    round_index, stream = divmod(iteration, len(streams))
+    return streams[stream].batch(2 * round_index, size), streams[stream].batch(2 * round_index + 1, size)
 
 
-# -- known walks: all steps at once against step by step ---------------------------------------------------
+# -- demonstrations: all steps at once against step by step ------------------------------------------------
 
 
-class Sides(NamedTuple):
-    """Seconds of the same work on both sides, and by how much their outcomes differ."""
+class Comparison(NamedTuple):
+    """Seconds of the same work on both sides, and the largest difference of their results."""
 
     obvious: float
     ours: float
     difference: float
 
 
-class Lesson(NamedTuple):
-    """Walks that are known, and who learns from them."""
+class Imitation(NamedTuple):
+    """Imitation of fixed demonstrations by a navigator."""
 
     navigator: Navigator
     atlas: Atlas
     memory: TrainingMemory
-    told: Demonstrations
+    demonstrations: Demonstrations
     encode: InstructionEncoder
 
     @property
     def size(self) -> str:
-        """In words."""
-        return f"{len(self.told.trajectories)} walks, {len(self.told.labels)} decisions"
+        """Number of trajectories and steps, for a table."""
+        return (
+            f"{len(self.demonstrations.trajectories)} trajectories, {len(self.demonstrations.labels)} steps"
+        )
 
-    def learn(self, decide: ForwardFunction) -> Tensor:
-        """Forward and backward; the logits."""
-        self.memory.begin_rollout([walk.episode for walk in self.told.trajectories], np.random.default_rng(0))
+    def forward_backward(self, forward: ForwardFunction) -> Tensor:
+        """Run a forward and a backward pass; return the logits."""
+        episodes = [trajectory.episode for trajectory in self.demonstrations.trajectories]
+        self.memory.begin_rollout(episodes, np.random.default_rng(0))
         self.navigator.zero_grad()
-        logits = decide(self.navigator, self.atlas, self.told, self.memory, encode=self.encode).logits
-        functional.cross_entropy(logits, self.told.labels, reduction="sum").backward()
+        logits = forward(
+            self.navigator, self.atlas, self.demonstrations, self.memory, encode=self.encode
+        ).logits
+        functional.cross_entropy(logits, self.demonstrations.labels, reduction="sum").backward()
         return logits.detach()
 
-    def compare(self) -> Sides:
-        """Both ways once, beginning with an empty memory; logits are asserted to be alike."""
-        times, found = [], []
-        for decide in (forward_all, forward_stepwise):
+    def compare(self) -> Comparison:
+        """Run both sides once with an empty memory; assert that their logits agree."""
+        times, results = [], []
+        for forward in (forward_all, forward_stepwise):
             self.memory.bank.forget()
             begin = time.process_time()
-            found.append(self.learn(decide))
+            results.append(self.forward_backward(forward))
             times.append(time.process_time() - begin)
-        at_once, in_turn = found
-        finite = in_turn.isfinite()
-        assert torch.equal(finite, at_once.isfinite()), "the two ways have other choices"
-        furthest = float((in_turn[finite] - at_once[finite]).abs().max())
-        assert furthest < ALIKE, f"logits differ by {furthest}"
-        return Sides(obvious=times[1], ours=times[0], difference=furthest)
+        at_once, stepwise = results
+        finite = stepwise.isfinite()
+        assert torch.equal(finite, at_once.isfinite()), "the two sides have different choices"
+        difference = float((stepwise[finite] - at_once[finite]).abs().max())
+        assert difference < TOLERANCE, f"logits differ by {difference}"
+        return Comparison(obvious=times[1], ours=times[0], difference=difference)
 
     def measure(self) -> tuple[float, float]:
-        """Seconds step by step, and at once."""
-        return both_sides(lambda: self.learn(forward_stepwise), lambda: self.learn(forward_all), ROUNDS)
+        """Return seconds step by step, and at once."""
+        return both_sides(
+            lambda: self.forward_backward(forward_stepwise),
+            lambda: self.forward_backward(forward_all),
+            NUM_ROUNDS,
+        )
 
 
-def teacher_forced(world: Path) -> Iterator[Result]:
-    """Reference paths, forward and backward, with the small recipe: its batch, and smaller ones."""
-    furthest = known_walks(enrol(small(CERTAIN), world)).compare().difference
-    course = enrol(small(), world)
-    lesson = known_walks(course)
-    said = f"matrix products and attention, the same on both sides; logits alike within {furthest:.0e}"
-    name = f"teacher-forced rollout, all steps at once against step by step ({lesson.size})"
-    yield Ratio(name, *lesson.measure(), 2, said)
-    for batch in FEWER:
-        fewer = known_walks(course, batch)
-        slow, fast = fewer.measure()
+def demonstrations(world: Path) -> Iterator[Result]:
+    """Measure reference paths, forward and backward, with the recipe's batch and smaller ones."""
+    difference = imitation_of(prepare_run(small_experiment(NO_DROPOUT), world)).compare().difference
+    run = prepare_run(small_experiment(), world)
+    imitation = imitation_of(run)
+    bound = f"matrix products and attention, the same on both sides; logits equal within {difference:.0e}"
+    name = f"teacher-forced rollout, all steps at once against step by step ({imitation.size})"
+    yield Ratio(name, *imitation.measure(), 2, bound)
+    for batch in SMALLER_BATCHES:
+        smaller = imitation_of(run, batch)
+        slow, fast = smaller.measure()
         times = f"{slow / fast:.2f}x ({fast:.3f} s against {slow:.3f} s)"
-        yield Found(f"the same with {fewer.size}", times, "the smaller a batch, the more a call costs")
+        yield Found(f"the same with {smaller.size}", times, "the smaller a batch, the more a call costs")
 
 
-def known_walks(course: TrainingRun, batch: int | None = None) -> Lesson:
-    """The reference paths of a course's first batch, or of one of another size."""
-    memory, atlas = course.trainer.memory, course.atlas
+def imitation_of(run: TrainingRun, batch: int | None = None) -> Imitation:
+    """Return the imitation of a run's first batch, or of a first batch of another size."""
+    memory, atlas = run.trainer.memory, run.atlas
     assert memory is not None
-    episodes = course.trainer._streams[0].batch(0, batch or course.trainer.config.batch)
-    told = teacher_rollout(
-        atlas, episodes, teacher_by_step(atlas), max_steps=course.navigator_config.max_steps
+    episodes = run.trainer._streams[0].batch(0, batch or run.trainer.config.batch)
+    rollout = teacher_rollout(
+        atlas, episodes, teacher_by_step(atlas), max_steps=run.navigator_config.max_steps
     )
-    return Lesson(course.trainer.navigator.train(), atlas, memory, told, course.encode)
+    return Imitation(run.trainer.navigator.train(), atlas, memory, rollout, run.encode)
 
 
-def at_paper_size(world: Path) -> Found:
-    """The same with the paper's R2R network, where text attends to vision at each step."""
-    lesson = paper_lesson("r2r", world)
-    slow, fast, furthest = lesson.compare()
-    said = f"matrix products at full speed on both sides; logits alike within {furthest:.0e}"
+def paper_network(world: Path) -> Found:
+    """Measure the same with the paper's R2R network, where text attends to vision at every step."""
+    imitation = paper_imitation("r2r", world)
+    slow, fast, difference = imitation.compare()
+    bound = f"matrix products at full speed on both sides; logits equal within {difference:.0e}"
     times = f"{slow / fast:.2f}x ({fast:.2f} s against {slow:.2f} s)"
-    return Found(f"the same with the paper's network ({lesson.size})", times, said)
+    return Found(f"the same with the paper's network ({imitation.size})", times, bound)
 
 
-def paper_lesson(task: str, world: Path) -> Lesson:
-    """A few walks of a task; network, features and instructions are drawn."""
+def paper_imitation(task: str, world: Path) -> Imitation:
+    """Return the imitation of a few episodes; weights, features and instructions are random."""
     folder, rng = DataFolder(world), np.random.default_rng(0)
-    episodes = EpisodeStream(list(TASKS[task].read(folder.require(task, "train"))), seed=0).batch(0, WALKS)
+    stream = EpisodeStream(list(TASKS[task].read(folder.require(task, "train"))), seed=0)
+    episodes = stream.batch(0, PAPER_BATCH)
     graphs = read_scenes(folder.connectivity, {episode.scene_id for episode in episodes})
     keys = [f"{scene}_{name}" for scene, graph in graphs.items() for name in graph.viewpoints]
-    features = rng.standard_normal((len(keys), VIEWS, WIDTH), np.float32)
-    atlas = Atlas(graphs.values(), ArrayFeatures(keys, features, source="drawn"))
-    certain = {"dropout": 0.0, "head_dropout": 0.0, "critic_dropout": 0.0, "initial_std": 0.04}
+    features = rng.standard_normal((len(keys), VIEWS, PAPER_WIDTH), np.float32)
+    atlas = Atlas(graphs.values(), ArrayFeatures(keys, features, source="random"))
     torch.manual_seed(0)
-    config = HamtConfig(**{**SWITCHES.get(task, {}), **certain})
+    config = HamtConfig(**{**SWITCHES.get(task, {}), **NO_DROPOUT, "initial_std": 0.04})
     navigator = Navigator(HAMT(config), CandidateEnhancing(), feature_dropout=0.0).train()
     memory = TrainingMemory(atlas, navigator.reader, MemoryDropout())
-    ids = {each.episode_id: rng.integers(1, config.vocabulary, IDS).tolist() for each in episodes}
-    told = teacher_rollout(atlas, episodes, teacher_by_step(atlas), max_steps=TASKS[task].max_steps)
-    return Lesson(navigator, atlas, memory, told, lambda episode: ids[episode.episode_id])
+    ids = {
+        episode.episode_id: rng.integers(1, config.vocabulary, PAPER_TOKENS).tolist() for episode in episodes
+    }
+    rollout = teacher_rollout(atlas, episodes, teacher_by_step(atlas), max_steps=TASKS[task].max_steps)
+    return Imitation(navigator, atlas, memory, rollout, lambda episode: ids[episode.episode_id])
 
 
 # -- a whole iteration against an obvious one --------------------------------------------------------------
 
 
 def whole_iteration(world: Path) -> Ratio:
-    """Imitation and A2C, the memory on, weights moved."""
-    experiment = small(CERTAIN, **AT_REST)
-    course = enrol(experiment, world)
-    obvious, furthest = obvious_side(course, experiment), 0.0
-    for iteration in range(WARM_UP):
-        furthest = max(furthest, both_iterate(course.trainer, obvious, iteration).difference)
-    assert furthest < ALIKE, f"losses differ by {furthest}"
-    slow, fast = seconds_of_iteration(small(**AT_REST), world)
-    said = f"propagating back, half of the time; losses alike within {furthest:.0e}"
+    """Measure imitation and A2C with memory, including the optimizer step."""
+    experiment = small_experiment(NO_DROPOUT, **FIXED_WEIGHTS)
+    run = prepare_run(experiment, world)
+    obvious, difference = obvious_trainer(run, experiment), 0.0
+    for iteration in range(NUM_WARMUP):
+        difference = max(difference, compare_iteration(run.trainer, obvious, iteration).difference)
+    assert difference < TOLERANCE, f"losses differ by {difference}"
+    slow, fast = seconds_of_iteration(small_experiment(**FIXED_WEIGHTS), world)
+    bound = f"backpropagation, half of the time; losses equal within {difference:.0e}"
     size = experiment.training.batch
-    return Ratio(f"a whole iteration, imitation + A2C ({size} walks each)", slow, fast, 2, said)
+    return Ratio(f"a whole iteration, imitation + A2C ({size} episodes each)", slow, fast, 2, bound)
 
 
 def seconds_of_iteration(experiment: Experiment, world: Path) -> tuple[float, float]:
-    """What an iteration takes on both sides: the mean of several, each in its quickest round."""
-    course = enrol(experiment, world)
-    obvious, times = obvious_side(course, experiment), []
-    for iteration in range(WARM_UP + MEASURED):
-        sides = [both_iterate(course.trainer, obvious, iteration) for _ in range(ROUNDS)]
-        times.append((min(each.obvious for each in sides), min(each.ours for each in sides)))
-    slow, fast = np.mean(times[WARM_UP:], axis=0).tolist()
+    """Return the seconds of an iteration on both sides: the mean over iterations of the best round."""
+    run = prepare_run(experiment, world)
+    obvious, times = obvious_trainer(run, experiment), []
+    for iteration in range(NUM_WARMUP + NUM_MEASURED):
+        rounds = [compare_iteration(run.trainer, obvious, iteration) for _ in range(NUM_ROUNDS)]
+        times.append((min(side.obvious for side in rounds), min(side.ours for side in rounds)))
+    slow, fast = np.mean(times[NUM_WARMUP:], axis=0).tolist()
     return slow, fast
 
 
-def obvious_side(course: TrainingRun, experiment: Experiment) -> Obvious:
-    """Who learns in the obvious way, beginning with the same weights."""
+def obvious_trainer(run: TrainingRun, experiment: Experiment) -> Obvious:
+    """Return the obvious implementation with a copy of the weights."""
     return Obvious(
-        deepcopy(course.trainer.navigator),
-        course.atlas,
+        deepcopy(run.trainer.navigator),
+        run.atlas,
         experiment.training,
-        encode=course.encode,
+        encode=run.encode,
         max_steps=experiment.navigator.max_steps,
         seed=experiment.seed,
     )
 
 
-def both_iterate(trainer: Trainer, obvious: Obvious, iteration: int) -> Sides:
-    """The same iteration on both sides, compared by losses and the gradient's norm."""
+def compare_iteration(trainer: Trainer, obvious: Obvious, iteration: int) -> Comparison:
+    """Run one iteration on both sides; compare losses and gradient norm."""
     begin = time.process_time()
-    told = obvious.iterate(iteration, *batches(trainer, iteration))
+    expected = obvious.iterate(iteration, *batches(trainer, iteration))
     middle = time.process_time()
-    said = trainer.training_step(iteration)
+    metrics = trainer.training_step(iteration)
     end = time.process_time()
-    apart = (abs(value - said[name]) / max(1.0, abs(value)) for name, value in told.items())
-    return Sides(middle - begin, end - middle, max(apart))
+    differences = (abs(value - metrics[name]) / max(1.0, abs(value)) for name, value in expected.items())
+    return Comparison(middle - begin, end - middle, max(differences))
 
 
 # -- two processes against one -----------------------------------------------------------------------------
 
 
 def two_processes(world: Path) -> Iterator[Result]:
-    """The same batches by one process and by two, each of one thread."""
+    """Measure the same batches with one process and with two, each of one thread."""
     experiments = [
-        small(method="imitation"),
-        small(method="imitation", batch=TWICE),
-        small(method="imitation+a2c"),
-        small(WIDE, method="imitation", batch=8),
+        small_experiment(method="imitation"),
+        small_experiment(method="imitation", batch=LARGER_BATCH),
+        small_experiment(method="imitation+a2c"),
+        small_experiment(WIDE_AGENT, method="imitation", batch=8),
     ]
-    length = {"warm_up": WARM_UP, "measured": MEASURED}
-    rounds = [[in_company(size, experiments, world, **length) for size in (1, 2)] for _ in range(ROUNDS)]
-    for number, experiment in enumerate(experiments):
-        alone, both = (best([each[side][number] for each in rounds]) for side in range(2))
+    length = {"num_warmup": NUM_WARMUP, "num_measured": NUM_MEASURED}
+    rounds = [
+        [measure_training(size, experiments, world, **length) for size in (1, 2)] for _ in range(NUM_ROUNDS)
+    ]
+    for index, experiment in enumerate(experiments):
+        single, double = (best_times([sizes[side][index] for sizes in rounds]) for side in range(2))
         method, batch = experiment.training.method, experiment.training.batch
-        wide = ", a network as large as the paper's" if experiment.navigator.agent.hidden == WIDTH else ""
+        is_wide = experiment.navigator.agent.hidden == PAPER_WIDTH
+        wide = ", a network as large as the paper's" if is_wide else ""
         name = f"an iteration of {method} (batch {batch}{wide}) by two processes against one, by the clock"
         if method == "imitation":
-            yield Ratio(name, alone.whole, both.whole, 1.6, lost(alone, both))
+            yield Ratio(name, single.total, double.total, 1.6, explain_loss(single, double))
         else:
-            times = f"{alone.whole / both.whole:.2f}x ({both.whole:.3f} s against {alone.whole:.3f} s)"
-            yield Found(name, times, lost(alone, both))
+            times = f"{single.total / double.total:.2f}x ({double.total:.3f} s against {single.total:.3f} s)"
+            yield Found(name, times, explain_loss(single, double))

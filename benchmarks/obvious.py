@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 from torch.nn import functional
 
+from benchmarks.plain_network import PaddedObservation, PlainNetwork
 from benchmarks.scoring import warp
-from benchmarks.spelt_out import Sights, SpeltOut
 from esceme.agents.base import Decision
 from esceme.learning import TrainingConfig
 from esceme.learning.trainer import IMITATION, SAMPLING
@@ -90,7 +90,7 @@ class Obvious:
     ) -> None:
         """Copy the arrays of an atlas into dictionaries."""
         assert training.memory_dropout.mode == "sampled", "expected the mode of the small recipes"
-        self.navigator, self.network, self.training = navigator, SpeltOut(navigator), training
+        self.navigator, self.network, self.training = navigator, PlainNetwork(navigator), training
         self.encode, self.max_steps, self.seed = encode, max_steps, seed
         self.graphs = atlas.graphs
         panoramas = atlas.panorama_features(np.arange(len(atlas)))
@@ -135,7 +135,7 @@ class Obvious:
     def imitate(self, episodes: Sequence[Episode], iteration: int) -> Tensor:
         """The cross-entropy of the reference path, divided by the batch."""
         items, loss = self.begin(episodes, iteration, IMITATION), torch.zeros(())
-        text = self.network.read([self.encode(episode) for episode in episodes])
+        text = self.network.encode_text([self.encode(episode) for episode in episodes])
         for step in range(self.max_steps):
             seen = [self.observe(item) for item in items]
             logits, _ = self.network.decide(text, self.collate(items, seen))
@@ -146,13 +146,16 @@ class Obvious:
             self.move(items, seen, targets)
             if all(item.ended for item in items) or step == self.max_steps - 1:
                 break
-            text.history.append(self.recount(seen, targets, step))
+            text.history.append(self.history_token(seen, targets, step))
         return loss / len(items)
 
     def reinforce(self, episodes: Sequence[Episode], iteration: int) -> tuple[Tensor, dict[str, float]]:
         """The A2C loss of sampled paths, divided by the number of steps, and its parts."""
         items, steps = self.begin(episodes, iteration, SAMPLING), SampledSteps()
-        text, choose = self.network.read(list(map(self.encode, episodes))), sampling([self.seed, iteration])
+        text, choose = (
+            self.network.encode_text(list(map(self.encode, episodes))),
+            sampling([self.seed, iteration]),
+        )
         for item in items:
             item.metres, item.fidelity = self.progress(item)
         for step in range(self.max_steps):
@@ -168,7 +171,7 @@ class Obvious:
             pairs = zip(items, going, strict=True)
             steps.rewards.append([self.reward(item) if moved else 0.0 for item, moved in pairs])
             steps.masks.append([float(moved) for moved in going])
-            text.history.append(self.recount(seen, chosen.tolist(), step))
+            text.history.append(self.history_token(seen, chosen.tolist(), step))
             if all(item.ended for item in items):
                 return self.a2c(steps, torch.zeros(len(items)))
         beyond = self.collate(items, [self.observe(item) for item in items])
@@ -229,7 +232,7 @@ class Obvious:
         angles.append(np.zeros(4, np.float32))
         return Sight(self.candidates[item.key], np.stack(pictures), np.stack(angles), panorama[item.view])
 
-    def collate(self, items: Sequence[Item], seen: Sequence[Sight]) -> Sights:
+    def collate(self, items: Sequence[Item], seen: Sequence[Sight]) -> PaddedObservation:
         """Batch the observations and recalled memories, padded to the largest number of candidates."""
         longest = max(len(sight.angles) for sight in seen)
         pictures, recalled, angles, kinds, valid = [], [], [], [], []
@@ -246,7 +249,7 @@ class Obvious:
             kinds.append([CANDIDATE] * len(sight.candidates) + [STOP] + [0] * missing)
             valid.append([True] * len(sight.angles) + [False] * missing)
         tensors = (torch.stack(rows) for rows in (pictures, recalled, angles))
-        return Sights(*tensors, torch.tensor(kinds), torch.tensor(valid))
+        return PaddedObservation(*tensors, torch.tensor(kinds), torch.tensor(valid))
 
     def move(self, items: Sequence[Item], seen: Sequence[Sight], choices: Sequence[int]) -> None:
         """Write the current viewpoints to memory, then move the items that have not ended."""
@@ -264,12 +267,12 @@ class Obvious:
             item.viewpoint, item.view = sight.candidates[choice].viewpoint, sight.candidates[choice].view
             item.path.append(item.viewpoint)
 
-    def recount(self, seen: Sequence[Sight], choices: Sequence[int], step: int) -> Tensor:
+    def history_token(self, seen: Sequence[Sight], choices: Sequence[int], step: int) -> Tensor:
         """History tokens of all items, (B, H); those of ended items are ignored."""
         pairs = zip(seen, choices, strict=True)
         angles = [torch.from_numpy(sight.angles[max(choice, 0)]) for sight, choice in pairs]
         faced = [torch.from_numpy(sight.faced) for sight in seen]
-        return self.network.recount(torch.stack(faced), torch.stack(angles), step)
+        return self.network.history_token(torch.stack(faced), torch.stack(angles), step)
 
     def progress(self, item: Item) -> tuple[float, float]:
         """Metres to the goal, and nDTW so far."""

@@ -1,14 +1,14 @@
-"""Studies of learning: the same recipes with several seeds, and tables with paired intervals.
+"""Studies: recipes trained with several seeds, and tables with paired intervals.
 
     python -m benchmarks.studies demo          the demo's claim, on the embedded world
-    python -m benchmarks.studies memory-dropout how complete memory is in training, on the embedded world
+    python -m benchmarks.studies memory-dropout  the modes of memory dropout, on the embedded world
     python -m benchmarks.studies r2r           real R2R by objects and rooms (needs the datasets)
     python -m benchmarks.studies r2r-memory-dropout
-    python -m benchmarks.studies agents        other agents and other modes to read a memory, embedded world
-    python -m benchmarks.studies tours         the demo's agents on tours (IVLN), embedded world
+    python -m benchmarks.studies agents        other agents and readers, on the embedded world
+    python -m benchmarks.studies tours         the demo's agents on tours (IVLN), on the embedded world
 
-A study that was interrupted goes on where it was; what is done is not done again. Differences are between
-means over the seeds, episode by episode; intervals are 95 %, by drawing paths anew.
+An interrupted study resumes; finished runs and evaluations are not repeated. Differences are between means
+over the seeds, per episode; intervals are 95 %, by a bootstrap over paths.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
@@ -38,32 +39,32 @@ from esceme.tasks.tours import make_tours, write_tours
 from esceme.training import train
 
 WITH_MEMORY = ("cold", "two-pass", "episodic", "masked", "oracle")
-FURTHER = (("cold", "two-pass"), ("masked", "cold"))
-"""What is compared besides."""
-LED = " led"
-"""After a protocol: modes between the episodes of tours are remembered."""
-LONGEST = 20
-"""Episodes of a tour."""
+PROTOCOL_PAIRS = (("cold", "two-pass"), ("masked", "cold"))
+"""Protocols of the same agent that are compared."""
+ORACLE_PHASES = " led"
+"""Suffix of a protocol: memory includes the oracle's paths between the episodes of a tour."""
+TOUR_LENGTH = 20
+"""Maximum number of episodes of a tour."""
 SPLIT = "val_unseen"
 
 
 @dataclass(frozen=True)
 class Job:
-    """One agent to be trained, after another where it starts with that one's weights, and evaluated."""
+    """One agent to train and evaluate."""
 
     name: str
     recipe: str
     training: dict[str, Any] = field(default_factory=dict)
-    """Values of its training that differ from the recipe's; there is no validation."""
+    """Settings of training that differ from the recipe's; there is no validation."""
     protocols: tuple[str, ...] = ("none",)
     after: str = ""
-    seeds: int = 100
-    """At most so many."""
-    toured: bool = False
+    """Name of the job whose weights it starts from."""
+    max_seeds: int = 100
+    uses_tours: bool = False
     """Whether it is evaluated on tours."""
 
     def experiment(self, seed: int, folder: Path) -> Experiment:
-        """What is trained."""
+        """Return the experiment of a seed."""
         recipe = RECIPES[self.recipe]
         return replace(
             recipe,
@@ -76,13 +77,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Study:
-    """Agents to compare, the first protocol of the second job being the one compared with."""
+    """Agents to compare with the row `baseline`, a job and a protocol."""
 
     jobs: tuple[Job, ...]
     data: Callable[[], Path]
     baseline: str
     pairs: tuple[tuple[str, str], ...] = ()
-    """Further rows that are compared with each other."""
+    """Other rows to compare with each other."""
 
 
 def _world() -> Path:
@@ -105,7 +106,7 @@ STUDIES = {
         (
             Job("none", "r2r-small"),
             Job("memory", "r2r-small-esceme", {}, WITH_MEMORY),
-            Job("blind", "r2r-small-blind", seeds=2),
+            Job("blind", "r2r-small-blind", max_seeds=2),
         ),
         _world,
         "none none",
@@ -138,8 +139,14 @@ STUDIES = {
     ),
     "tours": Study(
         (
-            Job("none", "ir2r-small", toured=True),
-            Job("memory", "ir2r-small-esceme", {}, ("tour", "tour" + LED, "episodic"), toured=True),
+            Job("none", "ir2r-small", uses_tours=True),
+            Job(
+                "memory",
+                "ir2r-small-esceme",
+                {},
+                ("tour", "tour" + ORACLE_PHASES, "episodic"),
+                uses_tours=True,
+            ),
         ),
         _world,
         "none none",
@@ -157,40 +164,40 @@ STUDIES = {
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Carry out a study and print its table."""
+    """Run a study and print its table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("study", choices=STUDIES)
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--out", type=Path, default=Path("studies"))
-    parser.add_argument("--only", type=int, help="live this seed alone, and print no table")
+    parser.add_argument("--only", type=int, help="run only this seed, and print no table")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--features", default="", help="the feature file, where the data folder has none")
-    given = parser.parse_args(arguments)
-    study, folder = STUDIES[given.study], given.out / given.study
+    options = parser.parse_args(arguments)
+    study, folder = STUDIES[options.study], options.out / options.study
     data = study.data()
-    if given.only is not None:
-        live(given.study, given.only, folder, data, given.features)
+    if options.only is not None:
+        run_seed(options.study, options.only, folder, data, options.features)
         return
-    if given.processes > 1:
-        with ProcessPoolExecutor(given.processes, get_context("spawn")) as pool:
-            seeds = [
-                pool.submit(live, given.study, seed, folder, data, given.features)
-                for seed in range(given.seeds)
+    if options.processes > 1:
+        with ProcessPoolExecutor(options.processes, get_context("spawn")) as pool:
+            futures = [
+                pool.submit(run_seed, options.study, seed, folder, data, options.features)
+                for seed in range(options.seeds)
             ]
-            for each in seeds:
-                each.result()
+            for future in futures:
+                future.result()
     else:
-        for seed in range(given.seeds):
-            live(given.study, seed, folder, data, given.features)
-    print(table(study, folder, given.seeds))
+        for seed in range(options.seeds):
+            run_seed(options.study, seed, folder, data, options.features)
+    print(table(study, folder, options.seeds))
 
 
-def live(name: str, seed: int, folder: Path, data: Path, features: str) -> None:
-    """Train and evaluate all agents of a study with one seed, as far as that has not been done."""
+def run_seed(name: str, seed: int, folder: Path, data: Path, features: str) -> None:
+    """Train and evaluate all agents of a study with one seed, except those that are finished."""
     torch.set_num_threads(1)
-    for job in (job for job in STUDIES[name].jobs if seed < job.seeds):
+    for job in (job for job in STUDIES[name].jobs if seed < job.max_seeds):
         run = folder / f"{job.name}-{seed}"
         experiment = job.experiment(seed, folder)
         if features:
@@ -203,82 +210,80 @@ def live(name: str, seed: int, folder: Path, data: Path, features: str) -> None:
             out = run / protocol
             if (out / "result.json").exists():
                 continue
-            plan = EvaluationConfig(
+            config = EvaluationConfig(
                 run=str(run),
                 data=str(data),
                 split=SPLIT,
-                memory=protocol.removesuffix(LED),  # type: ignore[arg-type]  # one of the protocols
+                memory=protocol.removesuffix(ORACLE_PHASES),  # type: ignore[arg-type]  # one of the protocols
                 batch=16,
                 features=features or None,
-                tours=str(tours_of(folder, data)) if job.toured else None,
-                oracle_phases=protocol.endswith(LED),
+                tours=str(find_tours(folder, data)) if job.uses_tours else None,
+                oracle_phases=protocol.endswith(ORACLE_PHASES),
             )
-            means = evaluate(plan, out).means
+            means = evaluate(config, out).means
             print(f"{out}: SPL {100 * means['spl']:.1f}", file=sys.stderr, flush=True)
 
 
-def tours_of(folder: Path, data: Path) -> Path:
-    """A file of tours of the world's unseen houses, made once."""
+def find_tours(folder: Path, data: Path) -> Path:
+    """Return the file of tours of unseen scenes; write it if there is none."""
     path = folder / "tours.json"
     if not path.exists():
         episodes = list(TASKS["r2r"].read(DataFolder(data).require("r2r", SPLIT)))
-        write_tours(path, {SPLIT: make_tours(episodes, longest=LONGEST)})
+        write_tours(path, {SPLIT: make_tours(episodes, longest=TOUR_LENGTH)})
     return path
 
 
 def table(study: Study, folder: Path, seeds: int) -> str:
-    """What was found, as markdown: means over seeds, their spread, and differences to the baseline."""
+    """Return a markdown table: means over seeds, their spread, and differences to the baseline."""
     rows = {
         f"{job.name} {protocol}": [
-            read_result(folder / f"{job.name}-{seed}" / protocol) for seed in range(min(seeds, job.seeds))
+            read_result(folder / f"{job.name}-{seed}" / protocol) for seed in range(min(seeds, job.max_seeds))
         ]
         for job in study.jobs
         for protocol in job.protocols
     }
-    toured = TOUR_METRICS if any(job.toured for job in study.jobs) else ()
-    base = joined(rows[study.baseline])
+    tour_metrics = TOUR_METRICS if any(job.uses_tours for job in study.jobs) else ()
+    base = average(rows[study.baseline])
     lines = [
-        f"| agent, memory | TL | NE | SR | {''.join(f'{each} | ' for each in toured)}"
+        f"| agent, memory | TL | NE | SR | {''.join(f'{metric} | ' for metric in tour_metrics)}"
         "SPL (± over seeds) | difference of SPL [95 %] |",
-        "|---" * (6 + len(toured)) + "|",
+        "|---" * (6 + len(tour_metrics)) + "|",
     ]
     for name, results in rows.items():
-        mean = joined(results)
-        spl = [100 * each.means["spl"] for each in results]
+        mean = average(results)
+        spl = [100 * result.means["spl"] for result in results]
         scores = mean.means
         lines.append(
             f"| {name} | {scores['tl']:.1f} | {scores['ne']:.2f} | {100 * scores['sr']:.1f} | "
-            f"{''.join(f'{100 * scores[each]:.1f} | ' for each in toured)}"
+            f"{''.join(f'{100 * scores[metric]:.1f} | ' for metric in tour_metrics)}"
             f"{np.mean(spl):.1f} ± {np.std(spl, ddof=min(1, len(spl) - 1)):.1f} | "
             f"{'' if name == study.baseline else difference(base, mean)} |"
         )
-    means = {name: joined(results) for name, results in rows.items()}
-    pairs = [(f"{job.name} {a}", f"{job.name} {b}") for job in study.jobs for a, b in FURTHER]
+    means = {name: average(results) for name, results in rows.items()}
+    pairs = [(f"{job.name} {a}", f"{job.name} {b}") for job in study.jobs for a, b in PROTOCOL_PAIRS]
     pairs += study.pairs
-    further = [
+    comparisons = [
         f"{b} against {a}: {difference(means[a], means[b])}" for a, b in pairs if a in means and b in means
     ]
-    return "\n".join([*lines, "", *further])
+    return "\n".join([*lines, "", *comparisons])
 
 
 def difference(base: Result, other: Result) -> str:
-    """By how much the SPL of one is higher, with its interval."""
-    found = compare([base, other], measures=("spl",)).measures[0].differences[0]
-    interval = found.over_paths
+    """Return the difference of SPL and its interval."""
+    result = compare([base, other], measures=("spl",)).measures[0].differences[0]
+    interval = result.over_paths
     assert interval is not None
-    return f"{100 * found.mean:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
+    return f"{100 * result.mean:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
 
 
-def joined(results: Sequence[Result]) -> Result:
-    """One result whose scores are the means over seeds, episode by episode."""
-    found = [{each.id: each for each in result.episodes} for result in results]
+def average(results: Sequence[Result]) -> Result:
+    """Return a result whose scores are means over seeds, per episode."""
+    seeds = [{episode.id: episode for episode in result.episodes} for result in results]
     episodes = []
-    for each in results[0].episodes:
-        scores = [seed[each.id].scores for seed in found]
-        mean = {name: float(np.mean([one[name] for one in scores])) for name in each.scores}
-        episodes.append(
-            type(each)(**{**{f: getattr(each, f) for f in each.__struct_fields__}, "scores": mean})
-        )
+    for episode in results[0].episodes:
+        scores = [seed[episode.id].scores for seed in seeds]
+        means = {name: float(np.mean([score[name] for score in scores])) for name in episode.scores}
+        episodes.append(msgspec.structs.replace(episode, scores=means))
     means = {name: float(np.mean([result.means[name] for result in results])) for name in results[0].means}
     return Result(facts=results[0].facts, means=means, episodes=episodes)
 

@@ -51,11 +51,11 @@ def world() -> Path:
 
 
 def test_reference_training_equals_the_trainer(learning: ModuleType, world: Path) -> None:
-    experiment = learning.small(learning.CERTAIN, **learning.AT_REST, batch=4)
-    run = learning.enrol(experiment, world)
-    ours, reference = run.trainer, learning.obvious_side(run, experiment)
+    experiment = learning.small_experiment(learning.NO_DROPOUT, **learning.FIXED_WEIGHTS, batch=4)
+    run = learning.prepare_run(experiment, world)
+    ours, reference = run.trainer, learning.obvious_trainer(run, experiment)
     for iteration in range(4):  # the memory grows, the weights stay
-        assert learning.both_iterate(ours, reference, iteration).difference < 1e-5
+        assert learning.compare_iteration(ours, reference, iteration).difference < 1e-5
         gradients = {name: parameter.grad for name, parameter in reference.navigator.named_parameters()}
         for name, parameter in ours.navigator.named_parameters():
             assert (parameter.grad is None) == (gradients[name] is None), name
@@ -67,18 +67,18 @@ def test_reference_training_equals_the_trainer(learning: ModuleType, world: Path
 
 
 def test_forward_all_equals_forward_stepwise(learning: ModuleType, world: Path) -> None:
-    run = learning.enrol(learning.small(learning.CERTAIN), world)
-    assert learning.known_walks(run, 6).compare().difference < 1e-5
+    run = learning.prepare_run(learning.small_experiment(learning.NO_DROPOUT), world)
+    assert learning.imitation_of(run, 6).compare().difference < 1e-5
 
 
 def test_two_processes_measure_waiting_and_communication(learning: ModuleType, world: Path) -> None:
-    experiment = learning.small(batch=4)
-    (alone,) = learning.in_company(1, [experiment], world, warm_up=0, measured=2)
-    (both,) = learning.in_company(2, [experiment], world, warm_up=0, measured=2)
+    experiment = learning.small_experiment(batch=4)
+    (alone,) = learning.measure_training(1, [experiment], world, num_warmup=0, num_measured=2)
+    (both,) = learning.measure_training(2, [experiment], world, num_warmup=0, num_measured=2)
     assert len(alone) == len(both) == 2
     # The quieter iteration counts: wall-clock times depend on what else the machine does.
-    assert min((times.waiting + times.exchanging) / times.whole for times in alone) < 0.01
-    assert all(0 < times.exchanging < times.waiting + times.exchanging < times.whole for times in both)
+    assert min((times.waiting + times.exchanging) / times.total for times in alone) < 0.01
+    assert all(0 < times.exchanging < times.waiting + times.exchanging < times.total for times in both)
 
 
 def test_both_graph_encodings_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:

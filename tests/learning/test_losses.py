@@ -1,4 +1,4 @@
-"""What is made small: A2C by hand, imitation, and how the two are scaled and joined (PITFALLS 10)."""
+"""A2C and imitation losses and their combination, compared with computations by hand (PITFALLS 10)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from esceme.learning.reinforcement import (
     actor_critic_loss,
     discounted_returns,
     policy_entropy,
-    transition_loss,
 )
 from esceme.learning.trainer import EpisodeStream, Trainer
 from esceme.learning.training_config import TrainingConfig
@@ -29,35 +28,39 @@ ATLAS = cottage()
 HALF, QUARTER = math.log(0.5), math.log(0.25)
 
 
-def lived(
-    rows: list[int], chances: list[list[float]], values: list[float], chosen: list[int], rewards: list[float]
+def transition(
+    rows: list[int],
+    probabilities: list[list[float]],
+    values: list[float],
+    actions: list[int],
+    rewards: list[float],
 ) -> Transition:
-    logits = torch.tensor(chances).log().requires_grad_()
+    logits = torch.tensor(probabilities).log().requires_grad_()
     value = torch.tensor(values, requires_grad=True)
-    return Transition(torch.tensor(rows), logits, value, torch.tensor(chosen), torch.tensor(rewards))
+    return Transition(torch.tensor(rows), logits, value, torch.tensor(actions), torch.tensor(rewards))
 
 
-# Walk 0 takes three steps and is cut off, where 4 is to be expected; walk 1 stops with its second step, and
-# walk 2 at once.
+# Trajectory 0 is truncated after three steps with a bootstrap value of 4; trajectory 1 stops at its second
+# step, trajectory 2 at its first.
 STEPS = [
-    lived(
+    transition(
         [0, 1, 2],
         [[0.5, 0.25, 0.25], [0.5, 0.5, 0], [1, 0, 0]],
         [1.0, 0.0, -1.0],
         [1, 0, 0],
         [1.0, -1.0, -2.0],
     ),
-    lived([0, 1], [[0.25, 0.75], [0.5, 0.5]], [2.0, 1.0], [0, 1], [-1.0, 3.0]),
-    lived([0], [[0.5, 0.5]], [0.5], [0], [1.0]),
+    transition([0, 1], [[0.25, 0.75], [0.5, 0.5]], [2.0, 1.0], [0, 1], [-1.0, 3.0]),
+    transition([0], [[0.5, 0.5]], [0.5], [0], [1.0]),
 ]
-BEYOND = torch.tensor([4.0, 0.0, 0.0])
-# Discounted by a half: walk 0 gets 1 + 4 / 2 = 3, then -1 + 3 / 2 = 0.5, then 1 + 0.5 / 2 = 1.25;
-# walk 1 gets 3, then -1 + 3 / 2 = 0.5; walk 2 gets -2.
+BOOTSTRAP = torch.tensor([4.0, 0.0, 0.0])
+# Discount 0.5: trajectory 0 has 1 + 4 / 2 = 3, -1 + 3 / 2 = 0.5, 1 + 0.5 / 2 = 1.25 from its end;
+# trajectory 1 has 3, -1 + 3 / 2 = 0.5; trajectory 2 has -2.
 RETURNS = [[1.25, 0.5, -2.0], [0.5, 3.0], [3.0]]
-GAINS = [[0.25, 0.5, -1.0], [-1.5, 2.0], [2.5]]
-# In order: taken with chances 1/4, 1/2, 1; 1/4, 1/2; 1/2.
+ADVANTAGES = [[0.25, 0.5, -1.0], [-1.5, 2.0], [2.5]]
+# Probabilities of the actions: 1/4, 1/2, 1; 1/4, 1/2; 1/2.
 POLICY = -(0.25 * QUARTER + 0.5 * HALF - 1.0 * 0 - 1.5 * QUARTER + 2.0 * HALF + 2.5 * HALF)
-CRITIC = 0.5 * sum(gain**2 for step in GAINS for gain in step)
+CRITIC = 0.5 * sum(advantage**2 for step in ADVANTAGES for advantage in step)
 ENTROPY = (
     -(0.5 * HALF + 2 * 0.25 * QUARTER) - HALF - 0 - (0.25 * QUARTER + 0.75 * math.log(0.75)) - HALF - HALF
 )
@@ -66,13 +69,10 @@ ENTROPY = (
 # -- A2C ---------------------------------------------------------------------------------------------------
 
 
-def test_returns_go_back_from_the_end_or_from_what_lies_beyond() -> None:
-    found = [each.tolist() for each in discounted_returns(STEPS, BEYOND, discount=0.5)]
-    assert found == RETURNS
-
-
-def test_the_terms_by_hand() -> None:
-    terms = actor_critic_loss(STEPS, BEYOND, discount=0.5)
+def test_a2c_terms_equal_those_computed_by_hand() -> None:
+    returns = discounted_returns(STEPS, BOOTSTRAP, discount=0.5)
+    assert [values.tolist() for values in returns] == RETURNS
+    terms = actor_critic_loss(STEPS, BOOTSTRAP, discount=0.5)
     assert float(terms.policy.detach()) == pytest.approx(POLICY)
     assert float(terms.critic.detach()) == pytest.approx(CRITIC)
     assert float(terms.entropy.detach()) == pytest.approx(ENTROPY)
@@ -80,48 +80,36 @@ def test_the_terms_by_hand() -> None:
     assert float(terms.total(0.01).detach()) == pytest.approx(POLICY + CRITIC - 0.01 * ENTROPY)
 
 
-def test_the_terms_are_those_of_the_steps() -> None:
-    whole = actor_critic_loss(STEPS, BEYOND, discount=0.5)
-    parts = [transition_loss(step, torch.tensor(here)) for step, here in zip(STEPS, RETURNS, strict=True)]
-    for name in ("policy", "critic", "entropy", "num_steps"):
-        found, expected = sum(getattr(each, name) for each in parts), getattr(whole, name)
-        assert float(torch.as_tensor(found).detach()) == pytest.approx(
-            float(torch.as_tensor(expected).detach())
-        )
-
-
-def test_rows_may_come_in_any_order() -> None:
-    turned = [Transition(*(each.flip(0) for each in step if each is not None)) for step in STEPS]
-    one, other = (actor_critic_loss(steps, BEYOND, discount=0.5) for steps in (STEPS, turned))
+def test_order_of_rows_does_not_matter() -> None:
+    flipped = [Transition(*(tensor.flip(0) for tensor in step if tensor is not None)) for step in STEPS]
+    one, other = (actor_critic_loss(steps, BOOTSTRAP, discount=0.5) for steps in (STEPS, flipped))
     for name in ("policy", "critic", "entropy"):
         torch.testing.assert_close(getattr(one, name), getattr(other, name))
 
 
-def test_the_critic_learns_by_its_own_loss_alone() -> None:
-    """The gain that the policy is weighted by is a number; the expected return, in the critic's, is not."""
-    terms = actor_critic_loss(STEPS, BEYOND, discount=0.5)
+def test_only_the_critic_loss_has_a_gradient_with_respect_to_values() -> None:
+    """The advantage is detached in the policy loss; returns and bootstrap values are always detached."""
+    terms = actor_critic_loss(STEPS, BOOTSTRAP, discount=0.5)
     assert torch.autograd.grad(terms.policy, STEPS[0].value, allow_unused=True, retain_graph=True) == (None,)
-    (learned,) = torch.autograd.grad(terms.critic, STEPS[0].value, retain_graph=True)
-    assert learned.tolist() == [-gain for gain in GAINS[0]]
-    # What lies beyond, and later values, are no business of an earlier step.
-    beyond = torch.tensor([4.0, 0.0, 0.0], requires_grad=True)
-    total = actor_critic_loss(STEPS, beyond, discount=0.5).total(0.01)
-    assert torch.autograd.grad(total, beyond, allow_unused=True) == (None,)
+    (gradient,) = torch.autograd.grad(terms.critic, STEPS[0].value, retain_graph=True)
+    assert gradient.tolist() == [-advantage for advantage in ADVANTAGES[0]]
+    bootstrap = BOOTSTRAP.clone().requires_grad_()
+    total = actor_critic_loss(STEPS, bootstrap, discount=0.5).total(0.01)
+    assert torch.autograd.grad(total, bootstrap, allow_unused=True) == (None,)
 
 
-def test_choices_that_do_not_exist_give_neither_entropy_nor_nan() -> None:
+def test_masked_choices_have_no_entropy_and_finite_gradients() -> None:
     logits = torch.tensor([[2.0, 2.0, -torch.inf], [5.0, -torch.inf, -torch.inf]], requires_grad=True)
-    found = policy_entropy(logits)
-    assert found.tolist() == pytest.approx([-HALF, 0.0])
-    found.sum().backward()
-    assert logits.grad is not None and logits.grad.isfinite().all()
+    entropy = policy_entropy(logits)
+    assert entropy.tolist() == pytest.approx([-HALF, 0.0])
     step = Transition(torch.arange(2), logits, torch.zeros(2), torch.tensor([1, 0]), torch.ones(2))
-    logits.grad = None
-    actor_critic_loss([step], torch.zeros(2), discount=0.9).total(0.01).backward()
-    assert logits.grad is not None and logits.grad.isfinite().all()
+    total = actor_critic_loss([step], torch.zeros(2), discount=0.9).total(0.01)
+    for loss in (entropy.sum(), total):
+        (gradient,) = torch.autograd.grad(loss, logits)
+        assert gradient.isfinite().all()
 
 
-# -- an iteration by hand ----------------------------------------------------------------------------------
+# -- one iteration -----------------------------------------------------------------------------------------
 
 BATCH, LIMIT, SEED = 3, 5, 7
 SETTINGS: dict[str, Any] = {
@@ -129,36 +117,37 @@ SETTINGS: dict[str, Any] = {
     "head_dropout": 0.0,
     "critic_dropout": 0.0,
     "feature_dropout": 0.0,
-    "initial_bias_std": 0.5,  # without, gradients of STOP, which shows nothing, are as large as a million
+    "initial_bias_std": 0.5,  # otherwise the gradients of STOP, whose features are zeros, are huge
 }
 
 
-def trainer_of(heard: list[str] | None = None, **settings: Any) -> Trainer:
-    """Who learns without dropping anything, and notes whose instructions are read."""
+def make_trainer(encoded: list[str] | None = None, **settings: Any) -> Trainer:
+    """Return a trainer without dropout; it appends the ids of episodes to `encoded`."""
 
-    def read(episode: Episode) -> Sequence[int]:
-        if heard is not None:
-            heard.append(episode.episode_id)
+    def record(episode: Episode) -> Sequence[int]:
+        if encoded is not None:
+            encoded.append(episode.episode_id)
         return encode(episode)
 
     training = TrainingConfig(**{"batch": BATCH, "max_grad_norm": 1e9, "iterations": 10} | settings)
     navigator = blind_navigator(**SETTINGS)
-    return Trainer(navigator, ATLAS, [WALKS], training, encode=read, max_steps=LIMIT, seed=SEED)
+    return Trainer(navigator, ATLAS, [WALKS], training, encode=record, max_steps=LIMIT, seed=SEED)
 
 
-def gradient(navigator: Navigator) -> Tensor:
-    """All gradients in a row, zeros where there is none."""
+def gradient(navigator: Navigator, prefix: str = "", exclude: str = "none") -> Tensor:
+    """Concatenate gradients; zeros for parameters without one."""
     return torch.cat(
         [
-            (torch.zeros_like(each) if each.grad is None else each.grad).flatten()
-            for each in navigator.parameters()
+            (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad).flatten()
+            for name, parameter in navigator.named_parameters()
+            if name.startswith(prefix) and not name.startswith(exclude)
         ]
     )
 
 
-def learned(**settings: Any) -> Tensor:
-    """The gradient of a first iteration."""
-    trainer = trainer_of(**settings)
+def step_gradient(**settings: Any) -> Tensor:
+    """Return the gradient of the first iteration."""
+    trainer = make_trainer(**settings)
     trainer.training_step(0)
     return gradient(trainer.navigator)
 
@@ -168,178 +157,142 @@ def batches() -> tuple[list[Episode], list[Episode]]:
     return stream.batch(0, BATCH), stream.batch(1, BATCH)
 
 
-def imitated_by_hand(navigator: Navigator) -> Tensor:
-    """The cross-entropy of all steps of the first batch, one by one."""
+def imitation_loss_by_hand(navigator: Navigator) -> Tensor:
+    """Sum the cross-entropy over all steps of the first batch."""
     total = torch.zeros(())
     for step in led(navigator, ATLAS, batches()[0], None, max_steps=LIMIT):
-        for logits, choice in zip(step.decision.logits, step.actions, strict=True):
-            total = total - logits.softmax(0)[choice].log()
+        for logits, action in zip(step.decision.logits, step.actions, strict=True):
+            total = total - logits.softmax(0)[action].log()
     return total
 
 
-def rewarded_by_hand(navigator: Navigator) -> tuple[Tensor, int]:
-    """A2C's terms of the second batch, walk by walk and step by step, and how many steps there were."""
-    total, count = torch.zeros(()), 0
-    for episode in batches()[1]:  # what is drawn depends on the episode and the step alone
+def a2c_loss_by_hand(navigator: Navigator) -> tuple[Tensor, int]:
+    """Sum the A2C loss over all steps of the second batch; return it and the number of steps."""
+    total, num_steps = torch.zeros(()), 0
+    for episode in batches()[1]:  # samples depend only on the episode and the step
         steps = list(led(navigator, ATLAS, [episode], None, choose=sampling([SEED, 0]), max_steps=LIMIT + 1))
-        left = 0.0
+        returns = 0.0
         if len(steps) > LIMIT:
             value = steps.pop().decision.value
             assert value is not None
-            left = float(value.detach())
-        (walk,) = steps[0].trajectories
-        # Rewards, told as the walk comes by.
-        (again,) = (source := SingleBatch(ATLAS, [episode])).trajectories
+            returns = float(value.detach())
+        (trajectory,) = steps[0].trajectories
+        (replayed,) = (source := SingleBatch(ATLAS, [episode])).trajectories
         reward, rewards = PathReward(ATLAS, source.trajectories), []
-        for number, step in enumerate(steps):
-            again.stopped = int(step.actions) == int(step.observation.num_candidates)
-            again.poses = walk.poses[: number + 2]
-            rewards.append(float(reward.step([again])[0]))
-        for step, worth in zip(reversed(steps), reversed(rewards), strict=True):
-            left = 0.9 * left + worth
+        for index, step in enumerate(steps):
+            replayed.stopped = int(step.actions) == int(step.observation.num_candidates)
+            replayed.poses = trajectory.poses[: index + 2]
+            rewards.append(float(reward.step([replayed])[0]))
+        for step, step_reward in zip(reversed(steps), reversed(rewards), strict=True):
+            returns = 0.9 * returns + step_reward
             assert step.decision.value is not None
-            value, chances = step.decision.value[0], step.decision.logits[0].softmax(0)
-            gain = left - value
-            doubt = -sum(chance * chance.log() for chance in chances)
-            total = total - chances[int(step.actions)].log() * gain.detach() + 0.5 * gain**2 - 0.01 * doubt
-            count += 1
-    return total, count
+            value, probabilities = step.decision.value[0], step.decision.logits[0].softmax(0)
+            advantage = returns - value
+            entropy = -sum(probability * probability.log() for probability in probabilities)
+            log_probability = probabilities[int(step.actions)].log()
+            total = total - log_probability * advantage.detach() + 0.5 * advantage**2 - 0.01 * entropy
+            num_steps += 1
+    return total, num_steps
 
 
 @pytest.mark.parametrize("normalise", ["steps", "batch"])
 @pytest.mark.parametrize("scale_by_batch", [False, True])
-def test_pitfall_10_an_iteration_by_hand(normalise: str, scale_by_batch: bool) -> None:
-    """Imitation: 0.2 times the sum over steps by the batch; A2C: by the number of steps that count."""
+def test_pitfall_10_gradient_of_an_iteration_equals_one_by_hand(normalise: str, scale_by_batch: bool) -> None:
+    """Imitation: 0.2 times the sum over steps, divided by the batch; A2C: divided by the number of steps.
+
+    The released CVDN code multiplies A2C by the batch by accident (spec E.6).
+    """
     navigator = blind_navigator(**SETTINGS).train()
-    rewarded, count = rewarded_by_hand(navigator)
-    assert BATCH < count < BATCH * LIMIT  # some stop, some are cut off
-    rewarded = rewarded / (count if normalise == "steps" else BATCH) * (BATCH if scale_by_batch else 1)
-    (0.2 * imitated_by_hand(navigator) / BATCH + rewarded).backward()
-    found = learned(normalise=normalise, scale_by_batch=scale_by_batch)
+    a2c, num_steps = a2c_loss_by_hand(navigator)
+    assert BATCH < num_steps < BATCH * LIMIT  # some stop, some are truncated
+    a2c = a2c / (num_steps if normalise == "steps" else BATCH) * (BATCH if scale_by_batch else 1)
+    (0.2 * imitation_loss_by_hand(navigator) / BATCH + a2c).backward()
+    found = step_gradient(normalise=normalise, scale_by_batch=scale_by_batch)
     torch.testing.assert_close(found, gradient(navigator), atol=1e-4, rtol=1e-3)
 
 
-def test_pitfall_10_the_log_says_the_same() -> None:
+def test_pitfall_10_metrics_equal_losses_by_hand() -> None:
     navigator = blind_navigator(**SETTINGS).train()
-    said = trainer_of().training_step(0)
-    assert said["imitation"] == pytest.approx(float(imitated_by_hand(navigator).detach()) / BATCH, rel=1e-5)
-    rewarded, count = rewarded_by_hand(navigator)
-    total = said["policy"] + said["critic"] - 0.01 * said["entropy"]
-    assert total == pytest.approx(float(rewarded.detach()) / count, rel=1e-4)
+    metrics = make_trainer().training_step(0)
+    imitation = float(imitation_loss_by_hand(navigator).detach())
+    assert metrics["imitation"] == pytest.approx(imitation / BATCH, rel=1e-5)
+    a2c, num_steps = a2c_loss_by_hand(navigator)
+    total = metrics["policy"] + metrics["critic"] - 0.01 * metrics["entropy"]
+    assert total == pytest.approx(float(a2c.detach()) / num_steps, rel=1e-4)
 
 
-def test_pitfall_10_imitation_and_rewards_use_different_batches() -> None:
-    heard: list[str] = []
-    trainer = trainer_of(heard)
+def test_pitfall_10_imitation_and_a2c_use_different_batches() -> None:
+    encoded: list[str] = []
+    trainer = make_trainer(encoded)
     trainer.training_step(0)
-    assert [set(heard[:BATCH]), set(heard[BATCH:])] == [
-        {each.episode_id for each in batch} for batch in batches()
-    ]
-    assert len(heard) == len(set(heard)) == 2 * BATCH
-    # All episodes come before any comes again.
-    trainer.training_step(1)
-    assert sorted(heard[2 * BATCH :]) == sorted(each.episode_id for each in WALKS)
+    expected = [{episode.episode_id for episode in batch} for batch in batches()]
+    assert [set(encoded[:BATCH]), set(encoded[BATCH:])] == expected
+    assert len(encoded) == len(set(encoded)) == 2 * BATCH
+    trainer.training_step(1)  # the next epoch
+    assert sorted(encoded[2 * BATCH :]) == sorted(episode.episode_id for episode in WALKS)
 
 
-def test_imitation_alone_has_weight_one_and_a_batch_of_its_own_each_time() -> None:
-    heard: list[str] = []
-    trainer = trainer_of(heard, method="imitation")
+def test_imitation_alone_has_weight_one_and_one_batch_per_iteration() -> None:
+    encoded: list[str] = []
+    trainer = make_trainer(encoded, method="imitation")
     trainer.training_step(0)
     navigator = blind_navigator(**SETTINGS).train()
-    (imitated_by_hand(navigator) / BATCH).backward()
+    (imitation_loss_by_hand(navigator) / BATCH).backward()
     torch.testing.assert_close(gradient(trainer.navigator), gradient(navigator), atol=1e-4, rtol=1e-3)
     trainer.training_step(1)
-    assert sorted(heard) == sorted(each.episode_id for each in WALKS)
+    assert sorted(encoded) == sorted(episode.episode_id for episode in WALKS)
 
 
-def test_without_weight_imitation_is_left_out() -> None:
-    heard: list[str] = []
-    trainer = trainer_of(heard, imitation_weight=0.0)
-    said = trainer.training_step(0)
-    assert set(heard) == {each.episode_id for each in batches()[1]} and "imitation" not in said
-
-
-@pytest.mark.parametrize("normalise", ["steps", "batch"])
-def test_pitfall_10_cvdn_multiplies_rewards_by_the_batch_and_nothing_else(normalise: str) -> None:
-    """Spec E.6, as the released CVDN code does by accident."""
-    both, both_scaled = (learned(normalise=normalise, scale_by_batch=scaled) for scaled in (False, True))
-    alone, alone_scaled = (
-        learned(normalise=normalise, scale_by_batch=scaled, imitation_weight=0.0) for scaled in (False, True)
-    )
-    torch.testing.assert_close(alone_scaled, BATCH * alone, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(both_scaled - alone_scaled, both - alone, atol=1e-4, rtol=1e-3)
-    assert (both - alone).norm() > 0.1
-
-
-def test_rewards_are_divided_by_steps_or_by_the_batch() -> None:
-    by_steps, by_batch = (learned(normalise=each, imitation_weight=0.0) for each in ("steps", "batch"))
-    count = rewarded_by_hand(blind_navigator(**SETTINGS))[1]
-    torch.testing.assert_close(by_steps * count, by_batch * BATCH, atol=1e-4, rtol=1e-4)
-
-
-def parts(trainer: Trainer) -> tuple[Tensor, Tensor]:
-    """The gradient of the network and that of the critic."""
-    named = [(name, each) for name, each in trainer.navigator.named_parameters() if each.grad is not None]
-    critic = [each.grad.flatten() for name, each in named if name.startswith("agent.critic.")]  # type: ignore[union-attr]
-    rest = [each.grad.flatten() for name, each in named if not name.startswith("agent.critic.")]  # type: ignore[union-attr]
-    return torch.cat(rest), torch.cat(critic)
+def test_imitation_with_weight_zero_is_not_computed() -> None:
+    encoded: list[str] = []
+    metrics = make_trainer(encoded, imitation_weight=0.0).training_step(0)
+    assert set(encoded) == {episode.episode_id for episode in batches()[1]} and "imitation" not in metrics
 
 
 @pytest.mark.parametrize("max_norm", [0.05, 1.0])
-def test_pitfall_10_the_network_is_clipped_once_and_the_critic_never(max_norm: float) -> None:
-    free, clipped = trainer_of(), trainer_of(max_grad_norm=max_norm)
-    norms = [trainer.training_step(0)["gradient_norm"] for trainer in (free, clipped)]
-    (network, critic), (small, same) = parts(free), parts(clipped)
+def test_pitfall_10_gradient_of_the_network_is_clipped_and_that_of_the_critic_is_not(max_norm: float) -> None:
+    free, clipped, unclipped = (
+        make_trainer(),
+        make_trainer(max_grad_norm=max_norm),
+        make_trainer(max_grad_norm=1e6),
+    )
+    norms = [trainer.training_step(0)["gradient_norm"] for trainer in (free, clipped, unclipped)]
+    network, clipped_network = (gradient(t.navigator, exclude="agent.critic.") for t in (free, clipped))
+    critic, clipped_critic = (gradient(t.navigator, "agent.critic.") for t in (free, clipped))
     assert critic.norm() > max_norm and network.norm() > max_norm
-    assert norms == [pytest.approx(float(network.norm()), rel=1e-4)] * 2  # before the clip
-    torch.testing.assert_close(small, network * max_norm / network.norm(), atol=1e-6, rtol=1e-4)
-    assert torch.equal(same, critic)
+    assert norms == [pytest.approx(float(network.norm()), rel=1e-4)] * 3  # before clipping
+    torch.testing.assert_close(clipped_network, network * max_norm / network.norm(), atol=1e-6, rtol=1e-4)
+    assert torch.equal(clipped_critic, critic)
+    assert torch.equal(gradient(unclipped.navigator), gradient(free.navigator))
 
 
-def test_a_gradient_below_the_clip_is_left_alone() -> None:
-    free, clipped = learned(), learned(max_grad_norm=1e6)
-    assert torch.equal(free, clipped)
-
-
-def test_the_critics_loss_trains_the_network() -> None:
-    """Values are not detached: with nothing else to learn from, all that leads to them has gradients."""
-    trainer = trainer_of(imitation_weight=0.0, entropy_weight=0.0)
-    trainer.navigator.train()
-    steps = [step._replace(logits=step.logits.detach()) for step in _sampled(trainer)]
-    loss, _ = trainer.a2c_loss(steps, torch.zeros(BATCH))
+def test_critic_loss_trains_the_network() -> None:
+    """Values are not detached, so every layer before the critic has gradients."""
+    trainer = make_trainer(imitation_weight=0.0, entropy_weight=0.0)
+    navigator = trainer.navigator.train()
+    (step,) = led(navigator, ATLAS, batches()[1], None, choose=sampling(0), max_steps=1)
+    logits, value = step.decision.logits.detach(), step.decision.value
+    assert value is not None
+    transitions = [Transition(torch.arange(BATCH), logits, value, step.actions, torch.ones(BATCH))]
+    loss, _ = trainer.a2c_loss(transitions, torch.zeros(BATCH))
     loss.backward()
-    learning = {name for name, each in trainer.navigator.named_parameters() if each.grad is not None}
-    assert {"agent.sight.picture.linear.weight", "agent.cross_layers.0.across.query.weight"} <= learning
-    assert not any(name.startswith("agent.action.") for name in learning)
+    trained = {name for name, parameter in navigator.named_parameters() if parameter.grad is not None}
+    assert {"agent.sight.picture.linear.weight", "agent.cross_layers.0.across.query.weight"} <= trained
+    assert not any(name.startswith("agent.action.") for name in trained)
 
 
-def _sampled(trainer: Trainer) -> list[Transition]:
-    steps = led(trainer.navigator, ATLAS, batches()[1], None, choose=sampling(0), max_steps=1)
-    return [
-        Transition(
-            torch.arange(len(step.trajectories)),
-            step.decision.logits,
-            step.decision.value,
-            step.actions,
-            torch.ones(BATCH),
-        )
-        for step in steps
-        if step.decision.value is not None
-    ]
+# -- order of episodes -------------------------------------------------------------------------------------
 
 
-# -- the order of episodes ---------------------------------------------------------------------------------
-
-
-def test_a_stream_can_be_asked_for_any_batch_in_any_order() -> None:
+def test_batches_do_not_depend_on_the_order_of_requests() -> None:
     forwards = EpisodeStream("abcde", seed=3)
-    expected = [forwards.batch(number, 3) for number in range(12)]
+    expected = [forwards.batch(index, 3) for index in range(12)]
     assert sorted(sum(expected[:5], [])) == sorted("abcde" * 3)
     backwards = EpisodeStream("abcde", seed=3)
-    assert [backwards.batch(number, 3) for number in reversed(range(12))] == expected[::-1]
+    assert [backwards.batch(index, 3) for index in reversed(range(12))] == expected[::-1]
     assert EpisodeStream("abcde", seed=3).batch(7, 3) == expected[7]
-    assert [EpisodeStream("abcde", seed=3, key=1).batch(number, 3) for number in range(12)] != expected
+    assert [EpisodeStream("abcde", seed=3, key=1).batch(index, 3) for index in range(12)] != expected
 
 
-def test_a_batch_may_be_larger_than_all_episodes() -> None:
+def test_batch_may_be_larger_than_the_dataset() -> None:
     assert sorted(EpisodeStream("ab", seed=0).batch(1, 4)) == ["a", "a", "b", "b"]
