@@ -277,10 +277,10 @@ def test_a_bank_that_does_not_fit_is_refused(cold: Path, run: Path, capsys: Capt
         save_bank(MemoryBank(width, pooling="mean" if fault == "pooling" else "max", source=source), "bank")
     told = refusal(capsys, words(run, "warm", "--bank", "bank", "--out", "warm"))
     expected = {
-        "width": f"bank: remembers features of width 3, and {header.width} was asked for",
-        "source": f"bank: remembers features of source 'other.hdf5', and '{header.source}' was asked for",
+        "width": f"bank: expected features of width {header.width}, found 3",
+        "source": f"bank: expected features of source '{header.source}', found 'other.hdf5'",
         "pooling": "",
-        "cut": "bank: not a complete file of memories",
+        "cut": "bank: not a complete bank file",
     }
     assert told.startswith(expected[fault]) and (fault != "pooling" or "mean" in told and "max" in told)
 

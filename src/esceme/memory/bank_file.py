@@ -77,7 +77,7 @@ def load_bank(
     for name, expected, found in (("width", width, header.width), ("source", source, header.source)):
         if expected is not None and expected != found:
             raise MemoryMismatch(
-                f"{path}: remembers features of {name} {found!r}, and {expected!r} was asked for; "
+                f"{path}: expected features of {name} {expected!r}, found {found!r}; "
                 "build the bank from the features it is used with"
             )
     bank = MemoryBank(header.width, pooling=header.pooling, source=header.source, device=device)
@@ -109,14 +109,14 @@ def _open(path: Path, *, vectors: bool) -> tuple[Header, Tensor]:
     try:
         with safetensors.safe_open(path, "pt") as file:
             if "memory" not in (file.metadata() or {}):
-                raise DataError(f"{path}: a safetensors file, but not of memories; expected one of save_bank")
+                raise DataError(f"{path}: a safetensors file without a memory header; expected a bank")
             header = _decoded(file.metadata()["memory"], path)
             _check(header, tuple(file.get_slice("rows").get_shape()), path)
             rows = file.get_tensor("rows") if vectors else torch.empty(0)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except (OSError, safetensors.SafetensorError) as error:
-        raise DataError(f"{path}: not a complete file of memories ({error}); save it again") from None
+        raise DataError(f"{path}: not a complete bank file ({error}); save it again") from None
     if rows.dtype != torch.float32 or not rows.isfinite().all():
         raise DataError(f"{path}: expected finite float32 numbers, found {rows.dtype} or NaN; save it again")
     return header, rows
@@ -131,7 +131,7 @@ def _decoded(text: str, path: Path) -> Header:
             raise DataError(f"{path}: format '{found}', expected '{FORMAT}{VERSION}'{newer}")
         return msgspec.json.decode(text, type=Header)
     except msgspec.DecodeError as error:
-        raise DataError(f"{path}: the header does not fit ({error}); save it again") from None
+        raise DataError(f"{path}: the header is malformed ({error}); save it again") from None
 
 
 class _Format(msgspec.Struct):
@@ -143,14 +143,15 @@ def _check(header: Header, shape: tuple[int, ...], path: Path) -> None:
     visited = sum(len(scene.neighbours) for scene in header.scenes)
     if shape != (visited, header.width):
         raise DataError(
-            f"{path}: holds vectors of shape {shape}, its header promises {(visited, header.width)}; "
-            "save it again"
+            f"{path}: expected vectors of shape {(visited, header.width)}, found {shape}; save it again"
         )
     if len({scene.scene_id for scene in header.scenes}) < len(header.scenes):
         raise DataError(f"{path}: a scene occurs twice; save it again")
     for scene in header.scenes:
         known = range(len(scene.names))
         if len(scene.neighbours) > len(known) or len(set(scene.names)) < len(known):
-            raise DataError(f"{path}: scene '{scene.scene_id}': its viewpoints do not fit; save it again")
+            raise DataError(
+                f"{path}: scene '{scene.scene_id}': its viewpoints are inconsistent; save it again"
+            )
         if any(index not in known for indices in scene.neighbours for index in indices):
             raise DataError(f"{path}: scene '{scene.scene_id}': a neighbour has no name; save it again")
