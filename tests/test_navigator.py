@@ -12,9 +12,9 @@ from esceme.errors import ConfigError
 from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, MaskedMemory, MemoryBank, NoMemory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
-from fixtures.toy_atlas import VOCABULARY, WIDTH, cottage, small_navigator
+from fixtures.toy_atlas import VOCABULARY, WIDTH, build_toy_atlas, small_navigator
 
-ATLAS = cottage()
+ATLAS = build_toy_atlas()
 
 
 def sight() -> Observation:

@@ -10,9 +10,9 @@ import torch
 from esceme.observation import TOKEN_FIELDS, Observation
 from esceme.world import CANDIDATE, CONTEXT, STOP
 from esceme.world.geometry import panorama_angles
-from fixtures.toy_atlas import cottage
+from fixtures.toy_atlas import build_toy_atlas
 
-ATLAS = cottage()
+ATLAS = build_toy_atlas()
 EVERYWHERE = np.arange(len(ATLAS))
 VIEWS_FACED = np.array([0, 13, 35, 12, 24, 7, 30, 16, 23])
 

@@ -25,13 +25,21 @@ from esceme.tasks import Prediction, TrajectoryPoint
 from esceme.tasks.episode import Episode
 from esceme.trajectory import Trajectory, greedy, sampling, teacher_by_step, teacher_forcing
 from fixtures.backtracking_agent import Homesick, HomesickState, told
-from fixtures.toy_atlas import WIDTH, blind_navigator, cottage, encode, led, small_navigator, walk_of
+from fixtures.toy_atlas import (
+    WIDTH,
+    build_toy_atlas,
+    encode,
+    make_episode,
+    plain_navigator,
+    run_batch,
+    small_navigator,
+)
 
-ATLAS = cottage()
-TO_GARDEN = walk_of("hall", "door", "garden", name="0_0")
-TO_ATTIC = walk_of("hall", "landing", "attic", name="1_0")
-STAY = walk_of("kitchen", name="2_0")
-TO_PANTRY = walk_of("attic", "landing", "hall", "pantry", name="3_0")
+ATLAS = build_toy_atlas()
+TO_GARDEN = make_episode("hall", "door", "garden", name="0_0")
+TO_ATTIC = make_episode("hall", "landing", "attic", name="1_0")
+STAY = make_episode("kitchen", name="2_0")
+TO_PANTRY = make_episode("attic", "landing", "hall", "pantry", name="3_0")
 ALL = [TO_GARDEN, TO_ATTIC, STAY, TO_PANTRY]
 
 
@@ -112,7 +120,7 @@ def test_a_step_is_read_decide_remember_move() -> None:
         diary.append("choose")
         return choose(decision, observation, walks)
 
-    steps = led(Told(diary, small_navigator()), ATLAS, [TO_GARDEN, STAY], bank, choose=chosen)
+    steps = run_batch(Told(diary, small_navigator()), ATLAS, [TO_GARDEN, STAY], bank, choose=chosen)
     for step in steps:
         diary.append("told " + " ".join(places(walk)[-1] for walk in step.trajectories))
     assert diary == [
@@ -123,7 +131,7 @@ def test_a_step_is_read_decide_remember_move() -> None:
 
 
 def test_stopping_keeps_the_place_and_the_view() -> None:
-    *_, last = led(blind_navigator(), ATLAS, [walk_of("hall", "landing")], None)
+    *_, last = run_batch(plain_navigator(), ATLAS, [make_episode("hall", "landing")], None)
     (walk,) = last.finished
     assert places(walk) == ["hall", "landing"]
     assert (walk.num_decisions, walk.stopped) == (2, True)
@@ -131,14 +139,14 @@ def test_stopping_keeps_the_place_and_the_view() -> None:
 
 
 def test_a_walk_ends_at_the_limit_where_its_last_move_led() -> None:
-    *_, last = led(blind_navigator(), ATLAS, [TO_PANTRY, STAY], None, max_steps=2)
+    *_, last = run_batch(plain_navigator(), ATLAS, [TO_PANTRY, STAY], None, max_steps=2)
     (walk,) = last.finished
     assert places(walk) == ["attic", "landing", "hall"]
     assert (walk.num_decisions, walk.stopped) == (2, False)
 
 
 def test_stopping_with_the_last_decision_is_stopping() -> None:
-    *_, last = led(blind_navigator(), ATLAS, [TO_GARDEN], None, max_steps=3)
+    *_, last = run_batch(plain_navigator(), ATLAS, [TO_GARDEN], None, max_steps=3)
     assert last.finished[0].stopped
 
 
@@ -148,7 +156,7 @@ def test_who_ends_leaves_and_the_others_keep_their_order() -> None:
             [walk.episode.episode_id for walk in step.trajectories],
             [walk.episode.episode_id for walk in step.finished],
         )
-        for step in led(blind_navigator(), ATLAS, ALL, None)
+        for step in run_batch(plain_navigator(), ATLAS, ALL, None)
     ]
     assert lived == [
         (["0_0", "1_0", "2_0", "3_0"], ["2_0"]),
@@ -163,7 +171,7 @@ def test_a_free_slot_is_refilled_before_the_next_step() -> None:
     choose = teacher_forcing(ATLAS, teacher_by_step(ATLAS))
     living = [
         ids(step.trajectories)
-        for step in roll_out(blind_navigator(), ATLAS, source, None, choose, encode=encode, max_steps=9)
+        for step in roll_out(plain_navigator(), ATLAS, source, None, choose, encode=encode, max_steps=9)
     ]
     assert living == [
         *[["2_0", "0_0"], ["0_0", "1_0"], ["0_0", "1_0"], ["1_0", "3_0"]],
@@ -175,7 +183,7 @@ def test_a_free_slot_is_refilled_before_the_next_step() -> None:
 
 @pytest.mark.parametrize("slots", [1, 2, 4])
 def test_refilled_slots_decide_as_walks_that_are_alone(slots: int) -> None:
-    navigator = blind_navigator()
+    navigator = plain_navigator()
     choose = teacher_forcing(ATLAS, teacher_by_step(ATLAS))
     with torch.inference_mode():
         for step in roll_out(
@@ -185,7 +193,9 @@ def test_refilled_slots_decide_as_walks_that_are_alone(slots: int) -> None:
                 *_, alone = (
                     each
                     for each, _ in zip(
-                        led(navigator, ATLAS, [walk.episode], None), range(walk.num_decisions), strict=False
+                        run_batch(navigator, ATLAS, [walk.episode], None),
+                        range(walk.num_decisions),
+                        strict=False,
                     )
                 )
                 logits = alone.decision.logits[0]
@@ -196,12 +206,12 @@ def test_refilled_slots_decide_as_walks_that_are_alone(slots: int) -> None:
 
 def test_nobody_walks_where_there_are_no_episodes() -> None:
     source = Refilling([])
-    assert list(roll_out(blind_navigator(), ATLAS, source, None, greedy, encode=encode, max_steps=3)) == []
+    assert list(roll_out(plain_navigator(), ATLAS, source, None, greedy, encode=encode, max_steps=3)) == []
     assert source.asked == [([], [])]
 
 
 def test_what_is_told_is_what_was_seen_and_chosen() -> None:
-    for step in led(small_navigator(), ATLAS, ALL, MemoryBank.from_atlas(ATLAS)):
+    for step in run_batch(small_navigator(), ATLAS, ALL, MemoryBank.from_atlas(ATLAS)):
         before = [walk.poses[-1 if walk.stopped else -2] for walk in step.trajectories]
         assert step.observation.viewpoint.tolist() == [viewpoint for viewpoint, _ in before]
         assert step.observation.facing_view.tolist() == [view for _, view in before]
@@ -213,17 +223,17 @@ def test_what_is_told_is_what_was_seen_and_chosen() -> None:
 
 @pytest.mark.parametrize("choose", [greedy, sampling(3)], ids=["greedy", "sampling"])
 def test_walks_do_not_depend_on_who_walks_beside_them(choose: Callable[..., Tensor]) -> None:
-    navigator = blind_navigator(seed=4)
+    navigator = plain_navigator(seed=4)
     with torch.inference_mode():
         together = {
             walk.episode.episode_id: walk.poses
-            for step in led(navigator, ATLAS, ALL, None, choose=choose)
+            for step in run_batch(navigator, ATLAS, ALL, None, choose=choose)
             for walk in step.finished
         }
         alone = {
             walk.episode.episode_id: walk.poses
             for episode in ALL
-            for step in led(navigator, ATLAS, [episode], None, choose=choose)
+            for step in run_batch(navigator, ATLAS, [episode], None, choose=choose)
             for walk in step.finished
         }
     assert together == alone
@@ -232,10 +242,10 @@ def test_walks_do_not_depend_on_who_walks_beside_them(choose: Callable[..., Tens
 
 def test_scripted_agents_are_told_the_goals() -> None:
     guide = Navigator(ShortestPath(), NoMemory())
-    nearest = replace(walk_of("hall", "pantry", name="4_0"), goals=("attic", "garden"))
+    nearest = replace(make_episode("hall", "pantry", name="4_0"), goals=("attic", "garden"))
     ended = [
         walk
-        for step in led(guide, ATLAS, [TO_PANTRY, nearest], None, choose=greedy)
+        for step in run_batch(guide, ATLAS, [TO_PANTRY, nearest], None, choose=greedy)
         for walk in step.finished
     ]
     assert {walk.episode.episode_id: places(walk) for walk in ended} == {
@@ -252,20 +262,20 @@ def test_nobody_is_told_a_goal_that_is_withheld() -> None:
             heard.append(privileged)
             return super().begin(words, start, privileged)
 
-    withheld = replace(walk_of("hall"), goal_withheld=True)
-    list(led(Navigator(Curious(), NoMemory()), ATLAS, [withheld, TO_PANTRY], None, choose=greedy))
+    withheld = replace(make_episode("hall"), goal_withheld=True)
+    list(run_batch(Navigator(Curious(), NoMemory()), ATLAS, [withheld, TO_PANTRY], None, choose=greedy))
     assert heard == [None]
 
 
 # -- going back --------------------------------------------------------------------------------------------
 
-FORTH = walk_of("hall", "landing", "attic", name="0_0")
+FORTH = make_episode("hall", "landing", "attic", name="0_0")
 ORDERS = {
     "0_0": ["landing", "attic", "back to hall", "pantry", "back to attic", "stop"],
     "1_0": ["door", "stop"],
     "2_0": ["pantry", "hall", "back to kitchen", "hall"],
 }
-BESIDE = [walk_of("hall", "door", name="1_0"), walk_of("kitchen", "hall", name="2_0")]
+BESIDE = [make_episode("hall", "door", name="1_0"), make_episode("kitchen", "hall", name="2_0")]
 
 
 def gone_back(
@@ -273,7 +283,7 @@ def gone_back(
 ) -> list[rollout.Step]:
     navigator = Navigator(Homesick(), NoMemory())
     choose = told(ATLAS, ORDERS)
-    return list(led(navigator, ATLAS, episodes, memory, choose=choose, max_steps=max_steps))
+    return list(run_batch(navigator, ATLAS, episodes, memory, choose=choose, max_steps=max_steps))
 
 
 def test_a_jump_is_walked_node_by_node_and_is_one_decision() -> None:
@@ -360,7 +370,9 @@ def test_what_is_past_includes_what_was_passed_through() -> None:
 def test_gradients_flow_through_the_loop() -> None:
     navigator = small_navigator(freeze_history=False).train()
     bank = MemoryBank.from_atlas(ATLAS)
-    losses = [step.decision.logits.log_softmax(1)[:, 0].sum() for step in led(navigator, ATLAS, ALL, bank)]
+    losses = [
+        step.decision.logits.log_softmax(1)[:, 0].sum() for step in run_batch(navigator, ATLAS, ALL, bank)
+    ]
     torch.stack(losses).sum().backward()
     learned = {
         name for name, each in navigator.named_parameters() if each.grad is not None and each.grad.any()
@@ -370,7 +382,7 @@ def test_gradients_flow_through_the_loop() -> None:
 
 def test_poses_are_plain_integers() -> None:
     """They are written as json."""
-    *_, last = led(blind_navigator(), ATLAS, [TO_GARDEN], None)
+    *_, last = run_batch(plain_navigator(), ATLAS, [TO_GARDEN], None)
     assert {type(number) for pose in last.finished[0].poses for number in pose} == {int}
     assert np.array(last.finished[0].poses).shape == (3, 2)
 

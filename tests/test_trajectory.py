@@ -22,13 +22,13 @@ from esceme.trajectory import (
     teacher_forcing,
 )
 from esceme.world import Pose
-from fixtures.toy_atlas import cottage, walk_of
+from fixtures.toy_atlas import build_toy_atlas, make_episode
 
-ATLAS = cottage()
+ATLAS = build_toy_atlas()
 
 
 def begun(*names: str) -> list[Trajectory]:
-    return [Trajectory.begin(ATLAS, walk_of(name, name=f"{row}_0")) for row, name in enumerate(names)]
+    return [Trajectory.begin(ATLAS, make_episode(name, name=f"{row}_0")) for row, name in enumerate(names)]
 
 
 def seen(walks: list[Trajectory]) -> Observation:
@@ -40,7 +40,7 @@ def seen(walks: list[Trajectory]) -> Observation:
 
 
 def test_a_walk_begins_where_its_episode_starts_facing_the_nearest_view() -> None:
-    walk = Trajectory.begin(ATLAS, walk_of("kitchen", "hall", heading=math.radians(100)), visit=4)
+    walk = Trajectory.begin(ATLAS, make_episode("kitchen", "hall", heading=math.radians(100)), visit=4)
     assert ATLAS.name(walk.viewpoint) == ("cottage", "kitchen")
     assert walk.poses == [(walk.viewpoint, 15)]
     assert (walk.num_decisions, walk.stopped, walk.visit) == (0, False, 4)
@@ -59,7 +59,7 @@ def test_a_walk_begins_where_its_episode_starts_facing_the_nearest_view() -> Non
 def test_remembered_is_where_something_was_decided(
     poses: list[int], stopped: bool, expected: list[int]
 ) -> None:
-    walk = Trajectory(walk_of("hall"), [(place, 12) for place in poses], stopped=stopped)
+    walk = Trajectory(make_episode("hall"), [(place, 12) for place in poses], stopped=stopped)
     assert walk.decision_viewpoints == expected
 
 
@@ -71,7 +71,7 @@ def test_the_past_is_where_walks_have_been_before() -> None:
 
 
 def test_a_source_hands_out_its_episodes_once() -> None:
-    source = SingleBatch(ATLAS, [walk_of("hall", name="0_0"), walk_of("attic", name="1_0")])
+    source = SingleBatch(ATLAS, [make_episode("hall", name="0_0"), make_episode("attic", name="1_0")])
     walks = source.next([], [])
     assert [walk.episode.episode_id for walk in walks] == ["0_0", "1_0"]
     assert list(source.next([], walks)) == list(source.next(walks, [])) == []
@@ -166,7 +166,7 @@ def test_greedy_takes_the_highest_score_and_the_first_of_equals() -> None:
 
 def test_samples_follow_the_probabilities() -> None:
     probabilities = torch.tensor([0.5, 0.2, 0.0, 0.3])
-    walks = [Trajectory.begin(ATLAS, walk_of("hall", name=f"{number}_0")) for number in range(4000)]
+    walks = [Trajectory.begin(ATLAS, make_episode("hall", name=f"{number}_0")) for number in range(4000)]
     scores = Decision(probabilities.log().expand(4000, -1))
     drawn = sampling(0)(scores, seen(walks[:1]), walks)
     shares = torch.bincount(drawn, minlength=4) / 4000
@@ -227,7 +227,7 @@ def test_a_teacher_who_walks_through_walls_is_named() -> None:
 
 def test_the_teacher_of_imitation_goes_by_time_and_not_by_place() -> None:
     """Spec A.11: a path that comes by the same place twice is followed as it is."""
-    episode, expert = walk_of("hall", "door", "hall", "kitchen"), teacher_by_step(ATLAS)
+    episode, expert = make_episode("hall", "door", "hall", "kitchen"), teacher_by_step(ATLAS)
     # Who stays in the hall all the time is told where the path goes, and then to stop where it is.
     walk = Trajectory.begin(ATLAS, episode)
     told = []
@@ -239,7 +239,7 @@ def test_the_teacher_of_imitation_goes_by_time_and_not_by_place() -> None:
 
 def test_the_teacher_of_imitation_says_stop_once_the_path_is_over_even_off_the_path() -> None:
     attic = int(ATLAS.locate("cottage", ["attic"])[0])
-    astray = Trajectory(walk_of("hall", "door"), [(attic, 12)], num_decisions=1)
+    astray = Trajectory(make_episode("hall", "door"), [(attic, 12)], num_decisions=1)
     assert teacher_by_step(ATLAS)(astray) == attic
     chosen = teacher_forcing(ATLAS, teacher_by_step(ATLAS))(
         Decision(torch.zeros(1, 2)), seen([astray]), [astray]

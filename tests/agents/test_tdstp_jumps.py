@@ -17,7 +17,7 @@ from esceme.errors import WorldError
 from esceme.observation import Observation
 from esceme.world import Atlas, Pose
 from fixtures.random_observations import random_words
-from fixtures.toy_atlas import VOCABULARY, WIDTH, build, cottage
+from fixtures.toy_atlas import VOCABULARY, WIDTH, build, build_toy_atlas
 
 ROUND = build(
     {
@@ -108,7 +108,7 @@ def names_of(walker: Walker, way: Sequence[tuple[int, int]]) -> list[str]:
 
 
 def test_a_way_back_is_walked_node_by_node_with_the_fewest_steps() -> None:
-    walker = Walker(small(), cottage(), "garden").go("door", "hall", "kitchen", "pantry")
+    walker = Walker(small(), build_toy_atlas(), "garden").go("door", "hall", "kitchen", "pantry")
     routes = routes_of(walker.decision)
     ways = {place: routes.shortest_path(0, walker.back(place)) for place in (1, 2, 3, 4)}
     assert {place: names_of(walker, way) for place, way in ways.items()} == {
@@ -131,7 +131,7 @@ def test_no_way_leads_through_places_where_the_walk_has_not_been() -> None:
 
 
 def test_a_place_that_was_met_twice_is_faced_as_the_choice_says() -> None:
-    walker = Walker(small(), cottage(), "hall").go("kitchen", "pantry", "hall", "door")
+    walker = Walker(small(), build_toy_atlas(), "hall").go("kitchen", "pantry", "hall", "door")
     routes = routes_of(walker.decision)
     assert walker.faced[0] != walker.faced[3]
     for place in (1, 4):
@@ -139,7 +139,7 @@ def test_a_place_that_was_met_twice_is_faced_as_the_choice_says() -> None:
 
 
 def test_ways_go_on_being_known_after_a_jump() -> None:
-    walker = Walker(small(), cottage(), "garden").go("door", "hall", "landing", "attic")
+    walker = Walker(small(), build_toy_atlas(), "garden").go("door", "hall", "landing", "attic")
     assert names_of(walker, walker.jump(2)) == ["landing", "hall", "door"]
     assert int(walker.pose.viewpoint[0]) == walker.at("door")
     assert names_of(walker, routes_of(walker.decision).shortest_path(0, walker.back(5))) == [
@@ -167,7 +167,7 @@ def test_a_place_to_which_nothing_leads_is_an_error() -> None:
 
 
 def test_the_history_of_a_jump_has_no_direction() -> None:
-    walker = Walker(small(), cottage(), "garden").go("door", "hall")
+    walker = Walker(small(), build_toy_atlas(), "garden").go("door", "hall")
     seen, state = walker.seen, walker.decision.state
     assert isinstance(state, TdstpState)
 
@@ -182,8 +182,8 @@ def test_the_history_of_a_jump_has_no_direction() -> None:
 @pytest.mark.parametrize("reweigh", [True, False])
 def test_a_jump_back_makes_returning_by_it_unlikely(reweigh: bool) -> None:
     """At u, whatever leads to v loses 100 for every jump that came to u from v."""
-    walker = Walker(small(reweigh=reweigh), cottage(), "door").go("hall", "kitchen")
-    lost = Walker(small(reweigh=False), cottage(), "door")
+    walker = Walker(small(reweigh=reweigh), build_toy_atlas(), "door").go("hall", "kitchen")
+    lost = Walker(small(reweigh=False), build_toy_atlas(), "door")
     for jumps in (1, 2):
         walker.jump(2)  # from the kitchen to the hall, beside which it lies
         lost.pose, lost.state = walker.pose, walker.state
@@ -197,7 +197,7 @@ def test_a_jump_back_makes_returning_by_it_unlikely(reweigh: bool) -> None:
 
 
 def test_only_jumps_make_returning_unlikely() -> None:
-    walker = Walker(small(), cottage(), "hall").go("kitchen", "hall", "kitchen", "hall")
+    walker = Walker(small(), build_toy_atlas(), "hall").go("kitchen", "hall", "kitchen", "hall")
     assert (walker.decision.logits.nan_to_num(neginf=0.0) > -50).all()
 
 
@@ -208,7 +208,7 @@ def test_walks_with_jumps_decide_together_as_they_would_alone() -> None:
     agent = small(structured=True)
     words = [random_words((length,), vocabulary=VOCABULARY, seed=length) for length in (4, 7, 5)]
     alone = [
-        Walker(agent, cottage(), start, words=each)
+        Walker(agent, build_toy_atlas(), start, words=each)
         for start, each in zip(("garden", "hall", "attic"), words, strict=True)
     ]
     alone[0].go("door", "hall", "kitchen").jump(1)
@@ -216,7 +216,7 @@ def test_walks_with_jumps_decide_together_as_they_would_alone() -> None:
     alone[1].go("kitchen", "pantry").jump(1)
     state = alone[0].state.concat(alone[1].state).concat(alone[2].state)
     pose = Pose(*(np.concatenate([getattr(each.pose, part) for each in alone]) for part in Pose._fields))
-    seen = Observation.from_atlas(cottage(), pose)
+    seen = Observation.from_atlas(build_toy_atlas(), pose)
     together = agent.decide(state, seen)
     width = seen.token_type.shape[1]
     for row, walker in enumerate(alone):
@@ -249,7 +249,7 @@ def test_walks_with_jumps_decide_together_as_they_would_alone() -> None:
 
 def test_neighbours_are_those_of_the_building() -> None:
     """Structure: places are linked where a way leads from one to the other, or where they are the same."""
-    walker = Walker(small(), cottage(), "hall").go("kitchen", "hall", "door", "garden")
+    walker = Walker(small(), build_toy_atlas(), "hall").go("kitchen", "hall", "door", "garden")
     walked = ["hall", "kitchen", "hall", "door"]
     ways = {frozenset(way) for way in [("hall", "door"), ("door", "garden"), ("hall", "kitchen")]}
     expected = [[one == other or frozenset((one, other)) in ways for other in walked] for one in walked]
@@ -258,7 +258,7 @@ def test_neighbours_are_those_of_the_building() -> None:
 
 
 def test_the_state_before_a_jump_stays_as_it_was() -> None:
-    walker = Walker(small(), cottage(), "garden").go("door", "hall")
+    walker = Walker(small(), build_toy_atlas(), "garden").go("door", "hall")
     before, seen, decision = walker.state, walker.seen, walker.decision
     walker.jump(1)
     assert torch.equal(walker.agent.decide(before, seen).logits, decision.logits)

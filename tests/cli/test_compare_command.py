@@ -12,7 +12,7 @@ import torch
 from esceme.cli import main
 from esceme.evaluation import EvaluationConfig, evaluate, read_result
 from esceme.evaluation.compare import MEASURES, compare
-from fixtures.random_runs import drawn_run
+from fixtures.random_runs import random_run
 
 Capture = pytest.CaptureFixture[str]
 
@@ -29,7 +29,7 @@ def _one_thread() -> Iterator[None]:
 def results(toy_root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Folders of evaluations by what walked; all but the last two of the same split."""
     root = tmp_path_factory.mktemp("results")
-    run = drawn_run(root / "run", toy_root)
+    run = random_run(root / "run", toy_root)
     walked = {
         "masked": (str(run), "masked", "val_seen"),
         "cold": (str(run), "cold", "val_seen"),

@@ -16,7 +16,7 @@ from esceme.evaluation import EvaluationConfig, read_result
 from esceme.memory import MemoryBank, save_bank
 from esceme.memory.bank_file import read_header
 from esceme.tasks.submission import read_predictions
-from fixtures.random_runs import drawn_run
+from fixtures.random_runs import random_run
 
 Capture = pytest.CaptureFixture[str]
 STEPS = ["--max-steps", "3"]
@@ -32,7 +32,7 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy_roo
 @pytest.fixture(scope="module")
 def run(toy_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small agent with a reader; tests give their evaluations a folder elsewhere."""
-    return drawn_run(tmp_path_factory.mktemp("runs") / "reader", toy_root)
+    return random_run(tmp_path_factory.mktemp("runs") / "reader", toy_root)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def refusal(capsys: Capture, command: Sequence[str]) -> str:
 
 
 def test_a_table_facts_and_files(toy_root: Path, capsys: Capture) -> None:
-    run = drawn_run(Path("run"), toy_root)
+    run = random_run(Path("run"), toy_root)
     assert main(words(run)) == 0
     out, err = capsys.readouterr()
     folder = Path("run/evaluations/r2r-val_seen-cold-steps3")
@@ -227,7 +227,7 @@ def test_none_of_an_agent_with_a_reader_points_to_masked(run: Path, capsys: Capt
 
 
 def test_memory_means_nothing_to_an_agent_without_a_reader(toy_root: Path, capsys: Capture) -> None:
-    run = drawn_run(Path("plain"), toy_root, has_memory=False)
+    run = random_run(Path("plain"), toy_root, has_memory=False)
     assert "reads no memory, so 'cold' has no effect; use 'none'" in refusal(capsys, words(run))
 
 

@@ -14,7 +14,7 @@ from esceme.evaluation import read_result
 from esceme.metrics import TOUR_METRICS
 from esceme.tasks.r2r import read_r2r
 from esceme.tasks.tours import read_tours
-from fixtures.random_runs import drawn_run
+from fixtures.random_runs import random_run
 
 Capture = pytest.CaptureFixture[str]
 SPLIT = "val_seen"
@@ -30,8 +30,8 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy_roo
 def runs(toy_root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A small agent with a reader and one without, by the protocol that they live by on tours."""
     folder = tmp_path_factory.mktemp("runs")
-    with_memory = drawn_run(folder / "reader", toy_root)
-    return {"tour": str(with_memory), "none": str(drawn_run(folder / "none", toy_root, has_memory=False))}
+    with_memory = random_run(folder / "reader", toy_root)
+    return {"tour": str(with_memory), "none": str(random_run(folder / "none", toy_root, has_memory=False))}
 
 
 @pytest.fixture

@@ -25,16 +25,16 @@ from esceme.runs import load_run, navigator_config, save_run
 from esceme.trajectory import SingleBatch, teacher_by_step
 from esceme.world import CANDIDATE, CONTEXT, STOP
 from fixtures.random_observations import random_order, reordered, with_padding
-from fixtures.toy_atlas import WIDTH, cottage, encode, small_navigator, walk_of
+from fixtures.toy_atlas import WIDTH, build_toy_atlas, encode, make_episode, small_navigator
 
-ATLAS = cottage()
+ATLAS = build_toy_atlas()
 REMEMBERED = [0, 1, 3, 5, 8]
 PAST = np.array([[1, 2], [0, -1], [-1, -1], [0, 4], [3, 0], [0, -1], [5, 0], [8, -1], [-1, -1]])
 EPISODES = [
-    walk_of("garden", "door", "hall", "kitchen", name="0_0"),
-    walk_of("attic", "landing", "hall", "landing", name="1_0", heading=3.0),
-    walk_of("kitchen", name="2_0"),
-    walk_of("hall", "door", scene="shed", name="3_0"),
+    make_episode("garden", "door", "hall", "kitchen", name="0_0"),
+    make_episode("attic", "landing", "hall", "landing", name="1_0", heading=3.0),
+    make_episode("kitchen", name="2_0"),
+    make_episode("hall", "door", scene="shed", name="3_0"),
 ]
 
 
@@ -238,7 +238,7 @@ def test_what_is_remembered_reaches_the_decision(reader: Reader, views: bool) ->
     if not reader.uses_memory:
         return
     navigator = small_navigator(reader, context_views=views)
-    told = teacher_rollout(ATLAS, [walk_of("hall", "kitchen")], teacher_by_step(ATLAS), max_steps=1)
+    told = teacher_rollout(ATLAS, [make_episode("hall", "kitchen")], teacher_by_step(ATLAS), max_steps=1)
     bank = bank_of(reader)
     with torch.no_grad():
         remembering, forgetful = (stepping(navigator, told, each) for each in (bank, MaskedMemory(bank)))

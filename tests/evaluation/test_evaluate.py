@@ -25,8 +25,8 @@ from esceme.evaluation.schedule import Lanes
 from esceme.files import complete_lines, folder_lock, read_json, write_json
 from esceme.rollout import roll_out
 from esceme.trajectory import greedy
-from fixtures.random_runs import drawn_run
-from fixtures.toy_dataset import EPISODES, SPLIT, WEIGHTS, ToyDataset
+from fixtures.random_runs import random_run
+from fixtures.toy_dataset import EPISODES, SPLIT, WEIGHT_SEED, ToyDataset
 
 pytestmark = pytest.mark.long
 
@@ -269,7 +269,7 @@ def elsewhere(dataset: ToyDataset, folder: Path) -> ToyDataset:
 
 
 def change_weights(there: ToyDataset) -> None:
-    drawn_run(there.run, there.root, seed=1)
+    random_run(there.run, there.root, seed=1)
 
 
 def change_reader(there: ToyDataset) -> None:
@@ -370,7 +370,7 @@ def test_a_split_without_goals_is_walked_and_not_scored(dataset: ToyDataset, tmp
 
 
 def test_an_agent_without_a_reader_leaves_no_bank(dataset: ToyDataset, tmp_path: Path) -> None:
-    run = drawn_run(tmp_path / "run", dataset.root, has_memory=False, seed=WEIGHTS)
+    run = random_run(tmp_path / "run", dataset.root, has_memory=False, seed=WEIGHT_SEED)
     folders = [tmp_path / f"{batch}" for batch in (1, 8)]
     for batch, folder in zip((1, 8), folders, strict=True):
         result = evaluate(dataset.config("none", run=str(run), batch=batch), folder)

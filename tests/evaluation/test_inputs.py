@@ -18,7 +18,7 @@ from esceme.tasks.catalogue import TASKS
 from esceme.tasks.submission import match_predictions, read_predictions
 from esceme.world import open_features
 from esceme.world.features import write_features
-from fixtures.random_runs import drawn_run
+from fixtures.random_runs import random_run
 from fixtures.toy_dataset import ToyDataset
 
 WALKED = "val_unseen"
@@ -70,7 +70,7 @@ def test_a_dialog_succeeds_in_its_end_panoramas_alone(toy_root: Path, tmp_path: 
 
 
 def test_of_a_long_dialog_the_end_is_kept(toy_root: Path, tmp_path: Path) -> None:
-    run = drawn_run(tmp_path / "run", toy_root)
+    run = random_run(tmp_path / "run", toy_root)
     kept = {}
     for task in ("cvdn", "r2r"):
         context = load_context(

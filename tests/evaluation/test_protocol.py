@@ -29,7 +29,7 @@ from esceme.observation import Observation
 from esceme.rollout import roll_out
 from esceme.tasks.episode import Episode
 from esceme.trajectory import EpisodeSource, Trajectory, greedy
-from fixtures.toy_atlas import cottage, walk_of
+from fixtures.toy_atlas import build_toy_atlas, make_episode
 from fixtures.toy_dataset import WIDTH, ToyDataset
 
 Evaluate = Callable[..., Any]
@@ -232,10 +232,10 @@ def test_oracle_phases_are_remembered_and_not_walked(dataset: ToyDataset, evalua
 def test_an_oracle_leads_to_the_goal_and_to_the_next_start(
     following: str | None, withheld: bool, phases: bool, expected: set[str]
 ) -> None:
-    atlas = cottage()
+    atlas = build_toy_atlas()
     bank = MemoryBank.from_atlas(atlas)
-    episode = replace(walk_of("pantry", "hall", "door", "garden"), goal_withheld=withheld)
-    after = None if following is None else walk_of(following, "landing", name="1_0")
+    episode = replace(make_episode("pantry", "hall", "door", "garden"), goal_withheld=withheld)
+    after = None if following is None else make_episode(following, "landing", name="1_0")
     lifetime = MemoryLifetime(
         "tour", atlas, bank, tours={"0_0": TourPosition(0, after)}, oracle_phases=phases
     )

@@ -26,8 +26,8 @@ from esceme.tasks.submission import read_predictions
 from esceme.tasks.tours import Tour
 from esceme.trajectory import Trajectory, teacher_forcing
 from esceme.world import Atlas, SceneGraph
-from fixtures.random_runs import drawn_run, drawn_setup
-from fixtures.toy_atlas import blind_navigator, cottage, encode, small_navigator, walk_of
+from fixtures.random_runs import random_navigator_config, random_run
+from fixtures.toy_atlas import build_toy_atlas, encode, make_episode, plain_navigator, small_navigator
 from fixtures.toy_dataset import EPISODES, SPLIT, WIDTH, ToyDataset
 
 Evaluate = Callable[..., Any]
@@ -36,12 +36,12 @@ PRODUCTS = ("result.json", "predictions.json")
 # -- by hand -----------------------------------------------------------------------------------------------
 
 EPISODES_BY_HAND = [
-    walk_of("hall", "door", "garden", name="1_0"),
-    walk_of("pantry", "hall", "landing", name="2_0"),
-    walk_of("attic", "landing", "hall", name="3_0"),
-    walk_of("door", "hall", "kitchen", name="4_0"),
-    walk_of("hall", "pantry", name="5_0"),
-    walk_of("hall", "door", scene="shed", name="6_0"),
+    make_episode("hall", "door", "garden", name="1_0"),
+    make_episode("pantry", "hall", "landing", name="2_0"),
+    make_episode("attic", "landing", "hall", name="3_0"),
+    make_episode("door", "hall", "kitchen", name="4_0"),
+    make_episode("hall", "pantry", name="5_0"),
+    make_episode("hall", "door", scene="shed", name="6_0"),
 ]
 WALKED = {
     "1_0": ["hall", "kitchen"],  # stops in the kitchen instead of the garden
@@ -96,8 +96,8 @@ def live_by_hand(
     protocol: Any, *, oracle_phases: bool, slots: int = 2
 ) -> tuple[Watched, dict[str, list[str]]]:
     """Live the tours with an agent that walks as it is told; the memory, and the walks."""
-    atlas = cottage()
-    navigator = blind_navigator() if protocol == "none" else small_navigator()
+    atlas = build_toy_atlas()
+    navigator = plain_navigator() if protocol == "none" else small_navigator()
     bank = None if protocol == "none" else MemoryBank.from_atlas(atlas)
     places = tour_positions(TOURS, EPISODES_BY_HAND)
     lifetime = Watched(protocol, atlas, bank, tours=places, oracle_phases=oracle_phases)
@@ -143,7 +143,7 @@ def test_an_oracle_that_cannot_lead_to_the_next_start_is_an_error_of_the_tours()
     places = {"hall": (0, 0, 0), "door": (0, 2, 0), "islet": (9, 0, 0), "pier": (9, 2, 0)}
     atlas = Atlas([SceneGraph.build("lake", places, [("hall", "door"), ("islet", "pier")])])
     walks = [("hall", "door"), ("door", "hall"), ("pier", "islet")]
-    episodes = [walk_of(*path, scene="lake", name=f"{n}_0") for n, path in enumerate(walks)]
+    episodes = [make_episode(*path, scene="lake", name=f"{n}_0") for n, path in enumerate(walks)]
     tours = [Tour("lake", ("0_0", "1_0", "2_0"))]
     with pytest.raises(DataError, match=r"t.json: scene 'lake': no path leads from episode '1_0' to '2_0'"):
         check_tour_routes(tours, episodes, atlas, "t.json")
@@ -157,7 +157,7 @@ def test_an_oracle_that_cannot_lead_to_the_next_start_is_an_error_of_the_tours()
 def unaided(dataset: ToyDataset, tmp_path_factory: pytest.TempPathFactory) -> ToyDataset:
     """The dataset with an agent that has no memory."""
     return dataset._replace(
-        run=drawn_run(tmp_path_factory.mktemp("none"), dataset.root, has_memory=False, seed=23)
+        run=random_run(tmp_path_factory.mktemp("none"), dataset.root, has_memory=False, seed=23)
     )
 
 
@@ -276,7 +276,7 @@ def test_a_tour_of_one_scene_adds_the_same_to_all_of_its_episodes(
 
 @pytest.mark.parametrize("reader", READERS)
 def test_every_reader_lives_tours(dataset: ToyDataset, tmp_path: Path, reader: str) -> None:
-    drawn = drawn_setup(dataset.root)
+    drawn = random_navigator_config(dataset.root)
     width = {"width": WIDTH} if "width" in {each.name for each in fields(READERS[reader].Config)} else {}
     config = replace(drawn, reader=READERS[reader].Config(**width))
     run = save_run(tmp_path / "run", config.build(seed=0), config)

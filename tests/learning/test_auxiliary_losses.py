@@ -24,9 +24,17 @@ from esceme.observation import Observation
 from esceme.rollout import RolloutStep
 from esceme.tasks.episode import Episode
 from esceme.trajectory import SingleBatch, Trajectory, sampling
-from fixtures.toy_atlas import VOCABULARY, WALKS, WIDTH, blind_navigator, cottage, encode, led
+from fixtures.toy_atlas import (
+    TOY_EPISODES,
+    VOCABULARY,
+    WIDTH,
+    build_toy_atlas,
+    encode,
+    plain_navigator,
+    run_batch,
+)
 
-ATLAS = cottage()
+ATLAS = build_toy_atlas()
 BATCH, LIMIT, SEED = 3, 6, 7
 
 
@@ -61,7 +69,7 @@ def make_trainer(navigator: Navigator | None = None, **settings: Any) -> Trainer
     return Trainer(
         navigator or tdstp_navigator(),
         ATLAS,
-        [WALKS],
+        [TOY_EPISODES],
         TrainingConfig(**config),
         encode=encode,
         max_steps=LIMIT,
@@ -96,12 +104,12 @@ def expected_gradient(
 
 
 def batches() -> tuple[list[Episode], list[Episode]]:
-    stream = EpisodeStream(WALKS, seed=SEED)
+    stream = EpisodeStream(TOY_EPISODES, seed=SEED)
     return stream.batch(0, BATCH), stream.batch(1, BATCH)
 
 
 def teacher_steps(navigator: Navigator) -> list[RolloutStep]:
-    return list(led(navigator.train(), ATLAS, batches()[0], None, max_steps=LIMIT))
+    return list(run_batch(navigator.train(), ATLAS, batches()[0], None, max_steps=LIMIT))
 
 
 def sampled_steps(navigator: Navigator) -> list[RolloutStep]:
@@ -109,7 +117,7 @@ def sampled_steps(navigator: Navigator) -> list[RolloutStep]:
     return [
         step
         for episode in batches()[1]
-        for step in led(
+        for step in run_batch(
             navigator.train(), ATLAS, [episode], None, choose=sampling([SEED, 0]), max_steps=LIMIT
         )
     ]
@@ -189,7 +197,7 @@ def test_metrics_report_every_loss() -> None:
 
 
 def test_metrics_omit_losses_that_do_not_apply() -> None:
-    for navigator in (blind_navigator(), tdstp_navigator(grid=0)):
+    for navigator in (plain_navigator(), tdstp_navigator(grid=0)):
         metrics = make_trainer(navigator).training_step(0)
         assert not {"auxiliary", "oracle"} & metrics.keys()
 
@@ -230,7 +238,7 @@ def test_oracle_prefers_backtracking_where_it_helps() -> None:
 
 def test_oracle_without_backtracking_ignores_steps_off_the_path() -> None:
     """Off the path no choice may lead back to it; such a step contributes no loss."""
-    trainer = make_trainer(blind_navigator(), oracle_weight=0.4)
+    trainer = make_trainer(plain_navigator(), oracle_weight=0.4)
     assert all(trainer.training_step(iteration)["oracle"] > 0 for iteration in range(4))
 
 
@@ -276,15 +284,17 @@ def test_bootstrap_after_a_backtrack_is_the_value_of_the_next_step(max_steps: in
         return actions
 
     def rollout(limit: int) -> tuple[list[Transition], Tensor]:
-        source = SingleBatch(ATLAS, WALKS)
+        source = SingleBatch(ATLAS, TOY_EPISODES)
         reward = PathReward(ATLAS, source.trajectories)
         return sample_rollout(navigator, ATLAS, source, None, reward, choose, encode=encode, max_steps=limit)
 
     steps, bootstrap = rollout(max_steps)
-    assert len(steps) == max_steps and num_backtracks >= len(WALKS) - 1
+    assert len(steps) == max_steps and num_backtracks >= len(TOY_EPISODES) - 1
     longer, _ = rollout(max_steps + 1)
     after = dict(zip(longer[-1].rows.tolist(), longer[-1].value.tolist(), strict=True))
-    assert bootstrap.tolist() == pytest.approx([after.get(row, 0.0) for row in range(len(WALKS))], abs=1e-5)
+    assert bootstrap.tolist() == pytest.approx(
+        [after.get(row, 0.0) for row in range(len(TOY_EPISODES))], abs=1e-5
+    )
 
 
 def test_stepwise_forward_repeats_a_dagger_rollout_with_backtracks() -> None:
@@ -300,7 +310,14 @@ def test_stepwise_forward_repeats_a_dagger_rollout_with_backtracks() -> None:
         return actions
 
     demonstrations = dagger_rollout(
-        navigator, ATLAS, WALKS, None, shortest_path_teacher(ATLAS), choose, encode=encode, max_steps=LIMIT
+        navigator,
+        ATLAS,
+        TOY_EPISODES,
+        None,
+        shortest_path_teacher(ATLAS),
+        choose,
+        encode=encode,
+        max_steps=LIMIT,
     )
     again = forward_stepwise(navigator.eval(), ATLAS, demonstrations, None, encode=encode)
     assert (

@@ -22,9 +22,9 @@ from esceme.learning.training_config import TrainingConfig
 from esceme.navigator import Navigator
 from esceme.tasks.episode import Episode
 from esceme.trajectory import SingleBatch, sampling
-from fixtures.toy_atlas import WALKS, blind_navigator, cottage, encode, led
+from fixtures.toy_atlas import TOY_EPISODES, build_toy_atlas, encode, plain_navigator, run_batch
 
-ATLAS = cottage()
+ATLAS = build_toy_atlas()
 HALF, QUARTER = math.log(0.5), math.log(0.25)
 
 
@@ -130,8 +130,8 @@ def make_trainer(encoded: list[str] | None = None, **settings: Any) -> Trainer:
         return encode(episode)
 
     training = TrainingConfig(**{"batch": BATCH, "max_grad_norm": 1e9, "iterations": 10} | settings)
-    navigator = blind_navigator(**SETTINGS)
-    return Trainer(navigator, ATLAS, [WALKS], training, encode=record, max_steps=LIMIT, seed=SEED)
+    navigator = plain_navigator(**SETTINGS)
+    return Trainer(navigator, ATLAS, [TOY_EPISODES], training, encode=record, max_steps=LIMIT, seed=SEED)
 
 
 def gradient(navigator: Navigator, prefix: str = "", exclude: str = "none") -> Tensor:
@@ -153,14 +153,14 @@ def step_gradient(**settings: Any) -> Tensor:
 
 
 def batches() -> tuple[list[Episode], list[Episode]]:
-    stream = EpisodeStream(WALKS, seed=SEED)
+    stream = EpisodeStream(TOY_EPISODES, seed=SEED)
     return stream.batch(0, BATCH), stream.batch(1, BATCH)
 
 
 def imitation_loss_by_hand(navigator: Navigator) -> Tensor:
     """Sum the cross-entropy over all steps of the first batch."""
     total = torch.zeros(())
-    for step in led(navigator, ATLAS, batches()[0], None, max_steps=LIMIT):
+    for step in run_batch(navigator, ATLAS, batches()[0], None, max_steps=LIMIT):
         for logits, action in zip(step.decision.logits, step.actions, strict=True):
             total = total - logits.softmax(0)[action].log()
     return total
@@ -170,7 +170,9 @@ def a2c_loss_by_hand(navigator: Navigator) -> tuple[Tensor, int]:
     """Sum the A2C loss over all steps of the second batch; return it and the number of steps."""
     total, num_steps = torch.zeros(()), 0
     for episode in batches()[1]:  # samples depend only on the episode and the step
-        steps = list(led(navigator, ATLAS, [episode], None, choose=sampling([SEED, 0]), max_steps=LIMIT + 1))
+        steps = list(
+            run_batch(navigator, ATLAS, [episode], None, choose=sampling([SEED, 0]), max_steps=LIMIT + 1)
+        )
         returns = 0.0
         if len(steps) > LIMIT:
             value = steps.pop().decision.value
@@ -202,7 +204,7 @@ def test_pitfall_10_gradient_of_an_iteration_equals_one_by_hand(normalise: str, 
 
     The released CVDN code multiplies A2C by the batch by accident (spec E.6).
     """
-    navigator = blind_navigator(**SETTINGS).train()
+    navigator = plain_navigator(**SETTINGS).train()
     a2c, num_steps = a2c_loss_by_hand(navigator)
     assert BATCH < num_steps < BATCH * LIMIT  # some stop, some are truncated
     a2c = a2c / (num_steps if normalise == "steps" else BATCH) * (BATCH if scale_by_batch else 1)
@@ -212,7 +214,7 @@ def test_pitfall_10_gradient_of_an_iteration_equals_one_by_hand(normalise: str, 
 
 
 def test_pitfall_10_metrics_equal_losses_by_hand() -> None:
-    navigator = blind_navigator(**SETTINGS).train()
+    navigator = plain_navigator(**SETTINGS).train()
     metrics = make_trainer().training_step(0)
     imitation = float(imitation_loss_by_hand(navigator).detach())
     assert metrics["imitation"] == pytest.approx(imitation / BATCH, rel=1e-5)
@@ -229,18 +231,18 @@ def test_pitfall_10_imitation_and_a2c_use_different_batches() -> None:
     assert [set(encoded[:BATCH]), set(encoded[BATCH:])] == expected
     assert len(encoded) == len(set(encoded)) == 2 * BATCH
     trainer.training_step(1)  # the next epoch
-    assert sorted(encoded[2 * BATCH :]) == sorted(episode.episode_id for episode in WALKS)
+    assert sorted(encoded[2 * BATCH :]) == sorted(episode.episode_id for episode in TOY_EPISODES)
 
 
 def test_imitation_alone_has_weight_one_and_one_batch_per_iteration() -> None:
     encoded: list[str] = []
     trainer = make_trainer(encoded, method="imitation")
     trainer.training_step(0)
-    navigator = blind_navigator(**SETTINGS).train()
+    navigator = plain_navigator(**SETTINGS).train()
     (imitation_loss_by_hand(navigator) / BATCH).backward()
     torch.testing.assert_close(gradient(trainer.navigator), gradient(navigator), atol=1e-4, rtol=1e-3)
     trainer.training_step(1)
-    assert sorted(encoded) == sorted(episode.episode_id for episode in WALKS)
+    assert sorted(encoded) == sorted(episode.episode_id for episode in TOY_EPISODES)
 
 
 def test_imitation_with_weight_zero_is_not_computed() -> None:
@@ -270,7 +272,7 @@ def test_critic_loss_trains_the_network() -> None:
     """Values are not detached, so every layer before the critic has gradients."""
     trainer = make_trainer(imitation_weight=0.0, entropy_weight=0.0)
     navigator = trainer.navigator.train()
-    (step,) = led(navigator, ATLAS, batches()[1], None, choose=sampling(0), max_steps=1)
+    (step,) = run_batch(navigator, ATLAS, batches()[1], None, choose=sampling(0), max_steps=1)
     logits, value = step.decision.logits.detach(), step.decision.value
     assert value is not None
     transitions = [Transition(torch.arange(BATCH), logits, value, step.actions, torch.ones(BATCH))]

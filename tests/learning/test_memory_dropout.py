@@ -15,14 +15,14 @@ from esceme.memory import MemoryBank
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
 from esceme.world import Pose
-from fixtures.toy_atlas import cottage, small_navigator, walk_of
+from fixtures.toy_atlas import build_toy_atlas, make_episode, small_navigator
 
-ATLAS = cottage()
+ATLAS = build_toy_atlas()
 MODES = ("as-released", "reset", "forgetting", "sampled")
 EVERYWHERE = list(range(len(ATLAS)))
 COTTAGE = [int(viewpoint) for viewpoint in ATLAS.locate("cottage", ATLAS.graphs["cottage"].viewpoints)]
 SHED = [int(viewpoint) for viewpoint in ATLAS.locate("shed", ATLAS.graphs["shed"].viewpoints)]
-IN_COTTAGE, IN_SHED = walk_of("hall", "door"), walk_of("hall", "door", scene="shed")
+IN_COTTAGE, IN_SHED = make_episode("hall", "door"), make_episode("hall", "door", scene="shed")
 
 
 def make_memory(mode: Any, **settings: Any) -> TrainingMemory:

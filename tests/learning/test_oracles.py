@@ -21,9 +21,9 @@ from esceme.observation import Observation
 from esceme.tasks.episode import Episode
 from esceme.trajectory import Trajectory
 from esceme.world import Atlas, Pose
-from fixtures.toy_atlas import build, cottage, walk_of
+from fixtures.toy_atlas import build, build_toy_atlas, make_episode
 
-ATLAS = cottage()
+ATLAS = build_toy_atlas()
 STOP = "STOP"
 
 
@@ -78,7 +78,7 @@ class Situation:
         return choice if choice == IGNORE_INDEX else self.names()[choice]
 
 
-PATH = walk_of("garden", "door", "hall", "kitchen", "pantry")
+PATH = make_episode("garden", "door", "hall", "kitchen", "pantry")
 ALONG_PATH, TO_GOAL = path_oracle(ATLAS), goal_oracle(ATLAS)
 
 
@@ -106,13 +106,13 @@ def test_path_oracle_takes_the_choice_furthest_along_the_path(
 
 
 def test_path_oracle_stops_on_the_path_and_never_beside_it() -> None:
-    episode = walk_of("garden", "door", "hall")
+    episode = make_episode("garden", "door", "hall")
     assert Situation(episode, "hall", ("garden", "door")).best(ALONG_PATH) == STOP
     assert Situation(episode, "kitchen", ("garden", "door", "hall")).best(ALONG_PATH) == "back to hall"
 
 
 def test_repeated_viewpoint_counts_by_its_last_position() -> None:
-    loop = walk_of("hall", "kitchen", "pantry", "hall", "door")
+    loop = make_episode("hall", "kitchen", "pantry", "hall", "door")
     assert Situation(loop, "kitchen", ("hall",)).best(ALONG_PATH) == "back to hall"
     assert Situation(loop, "hall", ()).best(ALONG_PATH) == "door"
     assert Situation(loop, "landing", ("hall", "kitchen", "pantry")).best(ALONG_PATH) == "back to hall"
@@ -186,7 +186,7 @@ def test_goal_oracle_takes_the_choice_nearest_to_the_goal(
     viewpoint: str, visited: tuple[str, ...], expected: str
 ) -> None:
     """The reference path is a detour and does not matter."""
-    detour = walk_of("garden", "door", "hall", "landing", "hall", "pantry")
+    detour = make_episode("garden", "door", "hall", "landing", "hall", "pantry")
     assert Situation(detour, viewpoint, visited).best(TO_GOAL) == expected
 
 
@@ -195,5 +195,5 @@ def test_unreachable_goal_is_ignored() -> None:
         {"islands": {"a": (0, 0, 0), "b": (0, 2, 0), "c": (9, 0, 0), "d": (9, 2, 0)}},
         {"islands": [("a", "b"), ("c", "d")]},
     )
-    lost = Situation(walk_of("c", scene="islands"), "a", ("b",), atlas=islands)
+    lost = Situation(make_episode("c", scene="islands"), "a", ("b",), atlas=islands)
     assert lost.best(goal_oracle(islands)) == IGNORE_INDEX

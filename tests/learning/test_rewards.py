@@ -18,7 +18,7 @@ from esceme.tasks.episode import Episode
 from esceme.tasks.submission import Prediction, TrajectoryPoint
 from esceme.trajectory import Trajectory
 from esceme.world import Atlas, SceneGraph
-from fixtures.toy_atlas import walk_of
+from fixtures.toy_atlas import make_episode
 
 # Along a line, metres from the gate: the goal is the oak. The pond and the well lie beside the oak, both 5 m
 # from it; between them there are 6 m.
@@ -35,7 +35,7 @@ MODES = [
     ("pond", "well"),
 ]
 PARK = Atlas([SceneGraph.build("park", PLACES, MODES)])
-TO_THE_OAK = walk_of("gate", "path", "oak", scene="park")
+TO_THE_OAK = make_episode("gate", "path", "oak", scene="park")
 
 
 def place(name: str, atlas: Atlas = PARK, scene: str = "park") -> int:
@@ -109,7 +109,7 @@ def test_leaving_the_goals_surroundings_costs_extra(
     left: str, entered: str, distance: float, penalty: float
 ) -> None:
     """The walk stands at `left` from the beginning, so that nDTW is that of one and of two viewpoints."""
-    episode = walk_of("oak", scene="park")
+    episode = make_episode("oak", scene="park")
     apart = float(PARK.distance(place(left), place("oak")))
     found = rewards_of(PathReward, starting(episode, left), entered)
     before, after = exp(-apart / 3), exp(-(apart + distance) / 3)
@@ -117,13 +117,13 @@ def test_leaving_the_goals_surroundings_costs_extra(
 
 
 def test_coming_nearer_within_a_metre_costs_nothing() -> None:
-    found = rewards_of(PathReward, starting(walk_of("oak", scene="park"), "post"), "bench")
+    found = rewards_of(PathReward, starting(make_episode("oak", scene="park"), "post"), "bench")
     assert found[0] == pytest.approx(1 + exp(-1.5 / 3) - exp(-1 / 3))
 
 
 def test_a_move_that_keeps_the_distance_is_neither_nearer_nor_farther() -> None:
     assert PARK.distance(place("pond"), place("oak")) == PARK.distance(place("well"), place("oak")) == 5.0
-    found = rewards_of(PathReward, starting(walk_of("oak", scene="park"), "pond"), "well")
+    found = rewards_of(PathReward, starting(make_episode("oak", scene="park"), "pond"), "well")
     assert found[0] == pytest.approx(exp(-10 / 3) - exp(-5 / 3))
 
 
@@ -148,7 +148,7 @@ def test_a_reward_begins_where_walks_began() -> None:
 
 
 def test_a_reference_that_stands_still_is_as_long_as_where_it_goes() -> None:
-    still = walk_of("gate", "gate", "path", "oak", "oak", scene="park")
+    still = make_episode("gate", "gate", "path", "oak", "oak", scene="park")
     assert rewards_of(PathReward, starting(still), "path", "oak") == rewards_of(
         PathReward, starting(TO_THE_OAK), "path", "oak"
     )
@@ -219,7 +219,9 @@ def drawn_walk(atlas: Atlas, rng: np.random.Generator) -> Trajectory:
     scene = atlas.name(start)[0]
     reference = [atlas.name(each)[1] for each in strolled(atlas, start, int(rng.integers(0, 9)), rng)]
     goals = rng.choice(atlas.graph(scene).viewpoints, int(rng.integers(0, 4)), replace=False)
-    return Trajectory.begin(atlas, replace(walk_of(*reference, scene=scene), goals=tuple(goals.tolist())))
+    return Trajectory.begin(
+        atlas, replace(make_episode(*reference, scene=scene), goals=tuple(goals.tolist()))
+    )
 
 
 def stroll_on(atlas: Atlas, walks: Sequence[Trajectory], rng: np.random.Generator) -> None:
@@ -288,7 +290,7 @@ def test_rewards_are_those_of_the_original(vectors_root: Path, real_graphs: dict
     stored = json.loads(gzip.decompress(file.read_bytes()))["A2C"]
     items, steps = stored["items"], stored["reward_mask_dist_ndtw_per_step"]
     atlas = Atlas([real_graphs[scene] for scene in sorted({item["scan"] for item in items})])
-    walks = [Trajectory.begin(atlas, walk_of(*item["path"], scene=item["scan"])) for item in items]
+    walks = [Trajectory.begin(atlas, make_episode(*item["path"], scene=item["scan"])) for item in items]
     reward, checked = PathReward(atlas, walks), 0
     for actions, told in zip(stored["sampled_actions(-1=stop/ended)"], steps, strict=True):
         worth, mask, metres, fidelity = np.array(told)

@@ -32,16 +32,16 @@ from esceme.observation import Observation
 from esceme.rollout import RolloutStep, roll_out
 from esceme.tasks.episode import Episode
 from esceme.trajectory import ActionSelector, SingleBatch, Trajectory, sampling
-from fixtures.toy_atlas import blind_navigator, cottage, encode, small_navigator, walk_of
+from fixtures.toy_atlas import build_toy_atlas, encode, make_episode, plain_navigator, small_navigator
 
-ATLAS = cottage()
+ATLAS = build_toy_atlas()
 # Two come to the hall and the landing after another has been there; one stops at once, one comes by twice.
 EPISODES = [
-    walk_of("garden", "door", "hall", "kitchen", name="0_0"),
-    walk_of("hall", "landing", "attic", name="1_0", heading=1.0),
-    walk_of("attic", "landing", "hall", "landing", "hall", "pantry", name="2_0", heading=3.0),
-    walk_of("kitchen", name="3_0"),
-    walk_of("hall", "door", scene="shed", name="4_0"),
+    make_episode("garden", "door", "hall", "kitchen", name="0_0"),
+    make_episode("hall", "landing", "attic", name="1_0", heading=1.0),
+    make_episode("attic", "landing", "hall", "landing", "hall", "pantry", name="2_0", heading=3.0),
+    make_episode("kitchen", name="3_0"),
+    make_episode("hall", "door", scene="shed", name="4_0"),
 ]
 MODES = ("as-released", "reset", "forgetting", "sampled")
 NETWORKS: dict[str, dict[str, Any]] = {
@@ -74,7 +74,7 @@ def begun(navigator: Navigator, mode: Any = "as-released", *, seed: int = 0) -> 
     return memory
 
 
-def led(max_steps: int = 15) -> Demonstrations:
+def run_batch(max_steps: int = 15) -> Demonstrations:
     return teacher_rollout(ATLAS, EPISODES, teacher_by_step(ATLAS), max_steps=max_steps)
 
 
@@ -115,8 +115,8 @@ def left(memory: TrainingMemory | None) -> list[int]:
 @pytest.mark.parametrize("mode", [None, *MODES])
 @pytest.mark.parametrize("max_steps", [15, 3])
 def test_decisions_made_at_once_are_those_of_stepping(mode: str | None, network: str, max_steps: int) -> None:
-    make = blind_navigator if mode is None else small_navigator
-    navigator, told = make(**NETWORKS[network]), led(max_steps)
+    make = plain_navigator if mode is None else small_navigator
+    navigator, told = make(**NETWORKS[network]), run_batch(max_steps)
     for seed in range(2):
         memories = [begun(navigator, mode, seed=seed) for _ in range(4)]
         expected = stepping(navigator, told, memories[0])
@@ -132,7 +132,7 @@ def test_decisions_made_at_once_are_those_of_stepping(mode: str | None, network:
 @pytest.mark.parametrize("mode", MODES)
 def test_places_visited_by_others_in_the_meantime_matter(mode: str) -> None:
     """So that the test above can fail: alone, some walks decide otherwise from a later step on."""
-    navigator, told = small_navigator(), led()
+    navigator, told = small_navigator(), run_batch()
     process_group = forward_all(navigator, ATLAS, told, begun(navigator, mode), encode=encode).logits
     for row, episode in enumerate(EPISODES):
         alone = teacher_rollout(ATLAS, [episode], teacher_by_step(ATLAS), max_steps=15)
@@ -148,8 +148,8 @@ def test_places_visited_by_others_in_the_meantime_matter(mode: str) -> None:
 
 @pytest.mark.parametrize("fusing", [False, True])
 def test_gradients_of_both_ways_are_alike(fusing: bool) -> None:
-    navigator = (small_navigator if fusing else blind_navigator)(**NETWORKS["once-read"])
-    told, gradients = led(), []
+    navigator = (small_navigator if fusing else plain_navigator)(**NETWORKS["once-read"])
+    told, gradients = run_batch(), []
     for decide in (forward_all, forward_stepwise):
         navigator.zero_grad()
         logits = decide(navigator, ATLAS, told, begun(navigator), encode=encode).logits
@@ -175,7 +175,7 @@ def test_an_agent_whose_history_is_recurrent_is_stepped() -> None:
 
 
 def test_walks_are_told_step_by_step_with_who_is_still_walking() -> None:
-    told = led()
+    told = run_batch()
     assert [rows.tolist() for rows, *_ in told.steps] == [
         [0, 1, 2, 3, 4],
         [0, 1, 2, 4],
@@ -197,7 +197,7 @@ def test_walks_are_told_step_by_step_with_who_is_still_walking() -> None:
 
 def test_poses_are_those_of_the_loop() -> None:
     """What is faced after a move counts, too: it is seen, and part of the history."""
-    told, navigator = led(), blind_navigator()
+    told, navigator = run_batch(), plain_navigator()
     steps: list[RolloutStep] = list(
         roll_out(
             navigator, ATLAS, SingleBatch(ATLAS, EPISODES), None, forcing(told), encode=encode, max_steps=15
@@ -213,7 +213,7 @@ def test_poses_are_those_of_the_loop() -> None:
 
 
 def test_a_teacher_leads_no_farther_than_the_limit() -> None:
-    told = led(max_steps=2)
+    told = run_batch(max_steps=2)
     assert [walk.num_decisions for walk in told.trajectories] == [2, 2, 2, 1, 2]
     assert [walk.stopped for walk in told.trajectories] == [False, False, False, True, True]
     # The places that were reached by the last move are not remembered (spec C.3).
@@ -229,7 +229,7 @@ def test_a_teacher_leads_no_farther_than_the_limit() -> None:
 
 
 def test_pitfall_11_a_path_is_followed_by_the_clock_through_places_it_comes_by_twice() -> None:
-    loop = walk_of("hall", "door", "hall", "door", "garden")
+    loop = make_episode("hall", "door", "hall", "door", "garden")
     told = teacher_rollout(ATLAS, [loop], teacher_by_step(ATLAS), max_steps=15)
     assert names([place for place, _ in told.trajectories[0].poses]) == list(loop.reference_path)
     assert [int(each) for each in told.steps[-1].label] == [ATLAS.degrees[at("garden")]]
@@ -237,7 +237,7 @@ def test_pitfall_11_a_path_is_followed_by_the_clock_through_places_it_comes_by_t
 
 def test_pitfall_11_stop_is_taught_when_the_path_is_over_not_when_its_end_is_reached() -> None:
     """The path comes by its own end on the way."""
-    back = walk_of("door", "hall", "door")
+    back = make_episode("door", "hall", "door")
     told = teacher_rollout(ATLAS, [back], teacher_by_step(ATLAS), max_steps=15)
     assert [walk.num_decisions for walk in told.trajectories] == [3]
     assert told.labels[0] != ATLAS.degrees[at("door")] == told.labels[2]
@@ -262,7 +262,7 @@ def trying(
 
 @pytest.mark.parametrize("mode", [None, *MODES])
 def test_what_was_tried_out_is_relived_without_what_came_later(mode: str | None) -> None:
-    navigator = (blind_navigator if mode is None else small_navigator)()
+    navigator = (plain_navigator if mode is None else small_navigator)()
     memory, said = begun(navigator, mode), list[Tensor]()
     told = trying(navigator, memory, said)
     found = forward_all(navigator, ATLAS, told, memory, encode=encode).logits
@@ -280,7 +280,7 @@ def test_what_was_tried_out_is_relived_without_what_came_later(mode: str | None)
 
 
 def test_comments_are_the_teachers_on_where_the_agent_went() -> None:
-    navigator = blind_navigator()
+    navigator = plain_navigator()
     told = trying(navigator, None, [])
     teacher = shortest_path_teacher(ATLAS)
     for row, walk in enumerate(told.trajectories):
@@ -306,10 +306,10 @@ def test_a_teacher_by_time_may_not_know_the_way_of_who_went_astray() -> None:
     def stray(decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
         return torch.zeros(len(walks), dtype=torch.int64)
 
-    episode = walk_of("attic", "landing", "hall", "kitchen", "pantry")
+    episode = make_episode("attic", "landing", "hall", "kitchen", "pantry")
     with pytest.raises(WorldError, match="is not an edge"):
         dagger_rollout(
-            blind_navigator(),
+            plain_navigator(),
             ATLAS,
             [episode],
             None,
@@ -345,8 +345,8 @@ def sampled(
 def test_the_value_beyond_a_walk_that_was_cut_off_is_that_of_its_next_step(
     fusing: bool, max_steps: int
 ) -> None:
-    navigator = (small_navigator if fusing else blind_navigator)()
-    told = led()
+    navigator = (small_navigator if fusing else plain_navigator)()
+    told = run_batch()
     longer, _, _ = sampled(navigator, told, begun(navigator), max_steps + 1)
     memory = begun(navigator)
     steps, beyond, source = sampled(navigator, told, memory, max_steps)
@@ -365,7 +365,7 @@ def test_the_value_beyond_a_walk_that_was_cut_off_is_that_of_its_next_step(
 def test_where_a_walk_is_cut_off_is_not_remembered() -> None:
     navigator = small_navigator()
     memory = TrainingMemory(ATLAS, navigator.reader, MemoryDropout())
-    episode = walk_of("hall", "door", "garden")
+    episode = make_episode("hall", "door", "garden")
     memory.begin_rollout([episode], np.random.default_rng(0))
     told = teacher_rollout(ATLAS, [episode], teacher_by_step(ATLAS), max_steps=5)
     _, beyond, source = sampled(navigator, told, memory, 2)
@@ -375,8 +375,8 @@ def test_where_a_walk_is_cut_off_is_not_remembered() -> None:
 
 
 def test_nothing_lies_beyond_walks_that_all_stopped() -> None:
-    navigator = blind_navigator()
-    told = led()
+    navigator = plain_navigator()
+    told = run_batch()
     steps, beyond, source = sampled(navigator, told, None, 15)
     assert all(walk.stopped for walk in source.trajectories) and len(steps) == 6
     assert not beyond.any()
@@ -385,7 +385,7 @@ def test_nothing_lies_beyond_walks_that_all_stopped() -> None:
 
 
 def test_steps_hold_who_took_them_what_they_chose_and_what_it_was_worth() -> None:
-    navigator, told = blind_navigator(), led()
+    navigator, told = plain_navigator(), run_batch()
     steps, _, source = sampled(navigator, told, None, 15)
     assert [step.rows.tolist() for step in steps] == [rows.tolist() for rows, *_ in told.steps]
     assert [step.action.tolist() for step in steps] == [chosen.tolist() for _, _, chosen, _ in told.steps]
@@ -415,7 +415,10 @@ def test_episodes_of_one_scene_share_a_memory_within_a_rollout() -> None:
     """Spec C.3: reads of a step come before its writes; from the next step on, all know of them."""
     navigator = small_navigator()
     memory = TrainingMemory(ATLAS, navigator.reader, MemoryDropout())
-    episodes: list[Episode] = [walk_of("door", "hall", name="0_0"), walk_of("kitchen", "pantry", name="1_0")]
+    episodes: list[Episode] = [
+        make_episode("door", "hall", name="0_0"),
+        make_episode("kitchen", "pantry", name="1_0"),
+    ]
     memory.begin_rollout(episodes, np.random.default_rng(0))
     told = teacher_rollout(ATLAS, episodes, teacher_by_step(ATLAS), max_steps=5)
     foreseen = memory.remember_trajectories(torch.from_numpy(told.pose.viewpoint), told.step_index.step)

@@ -26,9 +26,9 @@ from esceme.tasks.episode import DialogEpisode, Episode, check_path
 from esceme.tasks.r2r import read_r2r
 from esceme.trajectory import Teacher, Trajectory
 from esceme.world import Atlas, SceneGraph
-from fixtures.toy_atlas import cottage, walk_of
+from fixtures.toy_atlas import build_toy_atlas, make_episode
 
-ATLAS = cottage()
+ATLAS = build_toy_atlas()
 
 
 def standing(episode: Episode, place: str, *, after: int = 0) -> Trajectory:
@@ -41,7 +41,7 @@ def told(teacher: Teacher, walk: Trajectory) -> str:
     return ATLAS.name(teacher(walk))[1]
 
 
-def led(teacher: Teacher, episode: Episode, *, atlas: Atlas = ATLAS, most: int = 12) -> list[str]:
+def run_batch(teacher: Teacher, episode: Episode, *, atlas: Atlas = ATLAS, most: int = 12) -> list[str]:
     """The viewpoints that somebody comes by who does as told."""
     walk = Trajectory.begin(atlas, episode)
     for _ in range(most):
@@ -57,7 +57,7 @@ def led(teacher: Teacher, episode: Episode, *, atlas: Atlas = ATLAS, most: int =
 
 
 def test_pitfall_11_the_path_is_taught_by_the_clock_even_off_the_path() -> None:
-    episode = walk_of("garden", "door", "hall", "kitchen")
+    episode = make_episode("garden", "door", "hall", "kitchen")
     teacher = teacher_by_step(ATLAS)
     # Who went astray to the landing is told what was due at that time, not the way back to the path.
     assert [told(teacher, standing(episode, "landing", after=step)) for step in range(3)] == [
@@ -73,7 +73,7 @@ def test_pitfall_11_the_path_is_taught_by_the_clock_even_off_the_path() -> None:
 
 
 def test_a_place_teaches_what_comes_after_it_at_any_time() -> None:
-    episode = walk_of("garden", "door", "hall", "kitchen")
+    episode = make_episode("garden", "door", "hall", "kitchen")
     teacher = teacher_by_location(ATLAS)
     for late in (0, 2, 7):
         assert told(teacher, standing(episode, "door", after=late)) == "hall"
@@ -81,30 +81,30 @@ def test_a_place_teaches_what_comes_after_it_at_any_time() -> None:
 
 
 def test_a_teacher_by_location_knows_nothing_of_other_places() -> None:
-    episode = walk_of("garden", "door", "hall", "kitchen", name="7_1")
+    episode = make_episode("garden", "door", "hall", "kitchen", name="7_1")
     with pytest.raises(WorldError, match="'attic' is not on the reference path of episode 7_1"):
         teacher_by_location(ATLAS)(standing(episode, "attic"))
 
 
 def test_a_path_that_comes_by_a_place_twice_is_a_trap_by_location_and_not_by_time() -> None:
-    episode = walk_of("hall", "door", "hall", "kitchen")
-    assert led(teacher_by_step(ATLAS), episode) == ["hall", "door", "hall", "kitchen"]
-    assert led(teacher_by_location(ATLAS), episode, most=6) == ["hall", "door"] * 3 + ["hall"]
+    episode = make_episode("hall", "door", "hall", "kitchen")
+    assert run_batch(teacher_by_step(ATLAS), episode) == ["hall", "door", "hall", "kitchen"]
+    assert run_batch(teacher_by_location(ATLAS), episode, most=6) == ["hall", "door"] * 3 + ["hall"]
 
 
 def test_the_shortest_way_leads_to_the_end_of_the_path_by_default() -> None:
-    detour = walk_of("kitchen", "hall", "door", "hall", "pantry")
-    assert led(shortest_path_teacher(ATLAS), detour) == ["kitchen", "pantry"]
+    detour = make_episode("kitchen", "hall", "door", "hall", "pantry")
+    assert run_batch(shortest_path_teacher(ATLAS), detour) == ["kitchen", "pantry"]
 
 
 def test_the_shortest_way_leads_to_the_nearest_goal() -> None:
-    episode = replace(walk_of("hall"), goals=("garden", "attic", "pantry"))
-    assert led(shortest_path_teacher(ATLAS), episode) == [
+    episode = replace(make_episode("hall"), goals=("garden", "attic", "pantry"))
+    assert run_batch(shortest_path_teacher(ATLAS), episode) == [
         "hall",
         "door",
         "garden",
     ]  # 6 m; 6.006 m to the pantry
-    assert led(shortest_path_teacher(ATLAS), replace(episode, goals=("attic", "kitchen"))) == [
+    assert run_batch(shortest_path_teacher(ATLAS), replace(episode, goals=("attic", "kitchen"))) == [
         "hall",
         "kitchen",
     ]
@@ -118,7 +118,7 @@ def test_the_shortest_way_is_as_long_as_the_distance_in_every_scene_of_an_atlas(
     for scene, graph in ATLAS.graphs.items():
         for start in graph.viewpoints:
             for goal in graph.viewpoints:
-                path = led(teacher, replace(walk_of(start, scene=scene), goals=(goal,)))
+                path = run_batch(teacher, replace(make_episode(start, scene=scene), goals=(goal,)))
                 metres = sum(graph.distance(a, b) for a, b in zip(path, path[1:], strict=False))
                 assert path[-1] == goal
                 assert metres == pytest.approx(graph.distance(start, goal))
@@ -127,10 +127,13 @@ def test_the_shortest_way_is_as_long_as_the_distance_in_every_scene_of_an_atlas(
 def test_the_shortest_way_that_does_not_exist_is_named() -> None:
     places = {"a": (0, 0, 0), "b": (0, 2, 0), "c": (9, 0, 0), "d": (9, 2, 0)}
     atlas = Atlas([SceneGraph.build("islands", places, [("a", "b"), ("c", "d")])])
-    episode = replace(walk_of("a", scene="islands", name="3_0"), goals=("c", "d"))
+    episode = replace(make_episode("a", scene="islands", name="3_0"), goals=("c", "d"))
     with pytest.raises(WorldError, match="episode 3_0: no path leads from 'a' to a goal"):
         shortest_path_teacher(atlas)(Trajectory.begin(atlas, episode))
-    assert led(shortest_path_teacher(atlas), replace(episode, goals=("c", "b")), atlas=atlas) == ["a", "b"]
+    assert run_batch(shortest_path_teacher(atlas), replace(episode, goals=("c", "b")), atlas=atlas) == [
+        "a",
+        "b",
+    ]
 
 
 def test_a_label_is_the_place_of_a_candidate_or_after_the_last_one() -> None:
@@ -140,7 +143,7 @@ def test_a_label_is_the_place_of_a_candidate_or_after_the_last_one() -> None:
     def teacher(walk: Trajectory) -> int:
         return int(ATLAS.locate("cottage", [wanted[ATLAS.name(walk.viewpoint)[1]]])[0])
 
-    found = teacher_actions(ATLAS, teacher, [standing(walk_of(start), start) for start in starts])
+    found = teacher_actions(ATLAS, teacher, [standing(make_episode(start), start) for start in starts])
     graph = ATLAS.graph("cottage")
     for start, label in zip(starts, found.tolist(), strict=True):
         names = [each.viewpoint for each in graph.candidates(start)]
@@ -150,8 +153,8 @@ def test_a_label_is_the_place_of_a_candidate_or_after_the_last_one() -> None:
 
 def test_a_label_that_no_edge_leads_to_is_an_error() -> None:
     walks = [
-        standing(walk_of("hall", "door"), "hall"),
-        standing(walk_of("hall", "door", "garden", name="5_2"), "attic", after=1),
+        standing(make_episode("hall", "door"), "hall"),
+        standing(make_episode("hall", "door", "garden", name="5_2"), "attic", after=1),
     ]
     with pytest.raises(WorldError, match="episode 5_2.*from 'attic' to 'garden' is not an edge"):
         teacher_actions(ATLAS, teacher_by_step(ATLAS), walks)
@@ -237,7 +240,7 @@ def test_an_episode_without_goals_is_left_with_its_start(name: str) -> None:
 @pytest.mark.parametrize("name", ["shortest", "player-or-shortest"])
 def test_an_episode_that_is_no_dialog_is_taught_the_shortest_way_to_its_end(name: str) -> None:
     supervise, rng = SUPERVISIONS[name](ATLAS), np.random.default_rng(5)
-    detour = walk_of("kitchen", "hall", "door", "hall", "pantry")
+    detour = make_episode("kitchen", "hall", "door", "hall", "pantry")
     assert {supervise(detour, rng).reference_path for _ in range(20)} == {("kitchen", "pantry")}
 
 
@@ -268,7 +271,7 @@ def test_labels_are_those_of_the_original(
     stored = json.loads(gzip.decompress((vectors_root / folder / "train_il_a2c.json.gz").read_bytes()))["IL"]
     items = stored["items"]
     atlas = Atlas([real_graphs[scene] for scene in sorted({item["scan"] for item in items})])
-    walks = [Trajectory.begin(atlas, walk_of(*item["path"], scene=item["scan"])) for item in items]
+    walks = [Trajectory.begin(atlas, make_episode(*item["path"], scene=item["scan"])) for item in items]
     for actions in stored["actions"]:
         here = np.array([walk.viewpoint for walk in walks])
         found = teacher_actions(atlas, teacher_by_step(atlas), walks)

@@ -13,10 +13,10 @@ from esceme.learning.trainer import EpisodeStream, Trainer
 from esceme.learning.training_config import TrainingConfig
 from esceme.memory import MemoryBank
 from esceme.tasks.episode import DialogEpisode, Episode
-from fixtures.toy_atlas import WALKS, cottage, encode, small_navigator
+from fixtures.toy_atlas import TOY_EPISODES, build_toy_atlas, encode, small_navigator
 
-ATLAS = cottage()
-EPISODES = WALKS[:4]
+ATLAS = build_toy_atlas()
+EPISODES = TOY_EPISODES[:4]
 WHOLE: dict[str, Any] = {"language_cross_attention": False, "freeze_text": False, "freeze_history": False}
 RATE = 0.01
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, MemoryBank, Pooling
-from fixtures.toy_atlas import Recalling, build, led, small_navigator, walk_of
+from fixtures.toy_atlas import RecordingMemory, build, make_episode, run_batch, small_navigator
 
 PLACES: dict[str, dict[str, Any]] = {
     "Y": {
@@ -41,8 +41,8 @@ WAYS = {
     ],
     "Z": [("V1", "V2")],
 }
-FIRST = walk_of("V1", "V2", "V3", "V4", "V5", scene="Y", name="1_0")
-SECOND = walk_of("W1", "W2", "W3", "V3", scene="Y", name="2_0")
+FIRST = make_episode("V1", "V2", "V3", "V4", "V5", scene="Y", name="1_0")
+SECOND = make_episode("W1", "W2", "W3", "V3", scene="Y", name="2_0")
 
 # Where the agent stands; what is recalled of the neighbours; which viewpoint and edges are new at the end.
 FIRST_STEPS = [
@@ -64,18 +64,18 @@ SECOND_STEPS = [
 def test_the_memory_grows_node_by_node_as_in_the_figure(pooling: Pooling) -> None:
     atlas = build(PLACES, WAYS)
     bank = MemoryBank.from_atlas(atlas, pooling=pooling)
-    memory = Recalling(bank, atlas)
+    memory = RecordingMemory(bank, atlas)
     reader = CandidateEnhancing(CandidateEnhancingConfig(width=bank.width, pooling=pooling))
     navigator = small_navigator(reader)
     viewpoints, edges = set[str](), set[tuple[str, str]]()
     vectors: dict[str, torch.Tensor] = {}
     assert len(bank) == 0
     for episode, expected in ((FIRST, FIRST_STEPS), (SECOND, SECOND_STEPS)):
-        lived = zip(expected, led(navigator, atlas, [episode], memory), strict=True)
+        lived = zip(expected, run_batch(navigator, atlas, [episode], memory), strict=True)
         for (place, recalled, added, joined), step in lived:
             assert atlas.name(int(step.observation.viewpoint[0]))[1] == place
             assert memory.found[-1] == [recalled]
-            assert memory.asked[-1] == [{each.viewpoint for each in atlas.graph("Y").candidates(place)}]
+            assert memory.requested[-1] == [{each.viewpoint for each in atlas.graph("Y").candidates(place)}]
             viewpoints |= {added} if added else set()
             edges |= joined
             assert bank["Y"].viewpoints == viewpoints
@@ -100,7 +100,7 @@ def test_the_memory_of_v1_integrates_its_four_neighbours() -> None:
     expected: dict[Pooling, np.ndarray] = {"max": views.max(0), "mean": views.mean(0)}
     for pooling, vector in expected.items():
         bank = MemoryBank.from_atlas(atlas, pooling=pooling)
-        next(led(small_navigator(), atlas, [FIRST], bank))
+        next(run_batch(small_navigator(), atlas, [FIRST], bank))
         assert bank["Y"].viewpoints == {"V1"} and bank["Y"].edges == set()
         np.testing.assert_allclose(bank.recall("Y", ["V1"])[0].numpy(), vector, rtol=1e-6)
 
@@ -108,10 +108,10 @@ def test_the_memory_of_v1_integrates_its_four_neighbours() -> None:
 def test_every_scene_has_a_memory_of_its_own() -> None:
     atlas = build(PLACES, WAYS)
     bank = MemoryBank.from_atlas(atlas)
-    list(led(small_navigator(), atlas, [FIRST], bank))
-    memory = Recalling(bank, atlas)
-    other = walk_of("V1", "V2", scene="Z", name="3_0")
-    steps = led(small_navigator(), atlas, [other], memory)
+    list(run_batch(small_navigator(), atlas, [FIRST], bank))
+    memory = RecordingMemory(bank, atlas)
+    other = make_episode("V1", "V2", scene="Z", name="3_0")
+    steps = run_batch(small_navigator(), atlas, [other], memory)
     next(steps)
     assert memory.found == [[set()]]  # a V2 is remembered, but not of this scene
     next(steps)

@@ -33,16 +33,16 @@ from esceme.world.geometry import VIEW_HEADINGS, angle_feature, panorama_angles
 from fixtures import original_checkpoints
 from fixtures.toy_atlas import (
     WIDTH,
-    Recalling,
-    blind_navigator,
+    RecordingMemory,
     build,
-    cottage,
-    led,
+    build_toy_atlas,
+    make_episode,
+    plain_navigator,
+    run_batch,
     small_navigator,
-    walk_of,
 )
 
-ATLAS = cottage()
+ATLAS = build_toy_atlas()
 
 
 def at(*names: str, scene: str = "cottage", facing: float = 0.0) -> Observation:
@@ -83,14 +83,14 @@ def memories(observation: Observation, bank: MemoryBank) -> Tensor:
 
 def test_pitfall_1_read_then_act_then_write_then_move() -> None:
     bank = MemoryBank.from_atlas(ATLAS)
-    memory = Recalling(bank, ATLAS)
-    steps = led(small_navigator(), ATLAS, [walk_of("hall", "door")], memory)
+    memory = RecordingMemory(bank, ATLAS)
+    steps = run_batch(small_navigator(), ATLAS, [make_episode("hall", "door")], memory)
     next(steps)
-    assert memory.asked == [[{"door", "kitchen", "pantry", "landing"}]]
+    assert memory.requested == [[{"door", "kitchen", "pantry", "landing"}]]
     assert memory.found == [[set()]]
     assert bank["cottage"].viewpoints == {"hall"}  # where it stood, not where it went
     next(steps)
-    assert memory.asked[-1] == [{"hall", "garden"}]
+    assert memory.requested[-1] == [{"hall", "garden"}]
     assert memory.found[-1] == [{"hall"}]
     assert bank["cottage"].viewpoints == {"hall", "door"}  # where it stops is kept
     assert list(steps) == []
@@ -98,7 +98,9 @@ def test_pitfall_1_read_then_act_then_write_then_move() -> None:
 
 def test_pitfall_1_the_last_node_of_a_truncated_episode_is_not_stored() -> None:
     bank = MemoryBank.from_atlas(ATLAS)
-    *_, last = led(small_navigator(), ATLAS, [walk_of("hall", "door", "garden")], bank, max_steps=2)
+    *_, last = run_batch(
+        small_navigator(), ATLAS, [make_episode("hall", "door", "garden")], bank, max_steps=2
+    )
     (walk,) = last.finished
     assert not walk.stopped
     assert [ATLAS.name(viewpoint)[1] for viewpoint, _ in walk.poses] == ["hall", "door", "garden"]
@@ -114,7 +116,7 @@ def test_pitfall_2_raw_features_of_the_candidates_views_are_pooled(training: boo
     bank, mean = MemoryBank.from_atlas(ATLAS), MemoryBank.from_atlas(ATLAS, pooling="mean")
     navigator = small_navigator().train(training)
     for memory in (bank, mean):
-        list(led(navigator, ATLAS, [walk_of("hall", "landing", "attic")], memory))
+        list(run_batch(navigator, ATLAS, [make_episode("hall", "landing", "attic")], memory))
     for name in ("hall", "landing", "attic"):
         (place,) = ATLAS.locate("cottage", [name])
         views = ATLAS.views[place, : ATLAS.degrees[place]]
@@ -216,8 +218,8 @@ def test_pitfall_5_stop_is_nowhere_zero_after_fusion_and_the_same_everywhere() -
 
 
 def test_pitfall_5_choosing_the_number_of_candidates_is_stopping() -> None:
-    navigator = blind_navigator()
-    (step,) = led(navigator, ATLAS, [walk_of("hall")], None)
+    navigator = plain_navigator()
+    (step,) = run_batch(navigator, ATLAS, [make_episode("hall")], None)
     assert step.actions.tolist() == [4] and step.finished[0].stopped
     assert torch.isfinite(step.decision.logits).all() and step.decision.logits.shape == (1, 5)
 
@@ -227,19 +229,23 @@ def test_pitfall_5_choosing_the_number_of_candidates_is_stopping() -> None:
 
 def test_pitfall_6_one_memory_for_all_episodes_batches_and_modes() -> None:
     navigator, bank = small_navigator(), MemoryBank.from_atlas(ATLAS)
-    memory = Recalling(bank, ATLAS)
-    list(led(navigator.train(), ATLAS, [walk_of("hall", "door")], memory))  # imitation
-    list(led(navigator.eval(), ATLAS, [walk_of("kitchen", "pantry")], memory, choose=greedy, max_steps=1))
+    memory = RecordingMemory(bank, ATLAS)
+    list(run_batch(navigator.train(), ATLAS, [make_episode("hall", "door")], memory))  # imitation
+    list(
+        run_batch(
+            navigator.eval(), ATLAS, [make_episode("kitchen", "pantry")], memory, choose=greedy, max_steps=1
+        )
+    )
     memory.found.clear()
-    next(led(navigator.eval(), ATLAS, [walk_of("pantry")], memory))
+    next(run_batch(navigator.eval(), ATLAS, [make_episode("pantry")], memory))
     assert memory.found == [[{"hall", "kitchen"}]]
 
 
 def test_pitfall_6_reads_of_a_step_come_before_its_writes_and_slots_share_what_was_written() -> None:
     bank = MemoryBank.from_atlas(ATLAS)
-    memory = Recalling(bank, ATLAS)
-    together = [walk_of("hall", "door", name="0_0"), walk_of("pantry", "kitchen", name="1_0")]
-    steps = led(small_navigator(), ATLAS, together, memory)
+    memory = RecordingMemory(bank, ATLAS)
+    together = [make_episode("hall", "door", name="0_0"), make_episode("pantry", "kitchen", name="1_0")]
+    steps = run_batch(small_navigator(), ATLAS, together, memory)
     next(steps)
     assert memory.found[-1] == [set(), set()]  # each stands beside the other, and neither is remembered yet
     next(steps)
@@ -248,10 +254,10 @@ def test_pitfall_6_reads_of_a_step_come_before_its_writes_and_slots_share_what_w
 
 def test_pitfall_6_scenes_are_kept_apart() -> None:
     bank = MemoryBank.from_atlas(ATLAS)
-    memory = Recalling(bank, ATLAS)
-    list(led(small_navigator(), ATLAS, [walk_of("hall", "door", scene="shed")], memory))
+    memory = RecordingMemory(bank, ATLAS)
+    list(run_batch(small_navigator(), ATLAS, [make_episode("hall", "door", scene="shed")], memory))
     memory.found.clear()
-    next(led(small_navigator(), ATLAS, [walk_of("hall")], memory))
+    next(run_batch(small_navigator(), ATLAS, [make_episode("hall")], memory))
     assert memory.found == [[set()]]
 
 
@@ -276,7 +282,9 @@ def test_pitfall_7_headings_are_relative_to_the_snapped_view_and_elevations_abso
 
 
 def test_pitfall_7_after_a_move_the_agent_faces_the_candidates_view_row_included() -> None:
-    steps = list(led(blind_navigator(), ATLAS, [walk_of("hall", "landing", "attic", heading=2.0)], None))
+    steps = list(
+        run_batch(plain_navigator(), ATLAS, [make_episode("hall", "landing", "attic", heading=2.0)], None)
+    )
     assert [int(step.observation.facing_view[0]) for step in steps] == [
         16,
         30,
@@ -340,18 +348,18 @@ def test_pitfall_8_a_history_token_is_the_faced_view_the_chosen_angle_and_the_pa
 
 def test_pitfall_8_who_has_ended_does_not_lengthen_the_history_of_others() -> None:
     """Walks of different lengths in one batch decide as they do alone."""
-    navigator, together = blind_navigator(), {}
+    navigator, together = plain_navigator(), {}
     walks = [
-        walk_of("hall", name="0_0"),
-        walk_of("kitchen", "hall", "door", "garden", name="1_0"),
-        walk_of("attic", "landing", name="2_0"),
+        make_episode("hall", name="0_0"),
+        make_episode("kitchen", "hall", "door", "garden", name="1_0"),
+        make_episode("attic", "landing", name="2_0"),
     ]
     with torch.no_grad():
-        for step in led(navigator, ATLAS, walks, None):
+        for step in run_batch(navigator, ATLAS, walks, None):
             for row, walk in enumerate(step.trajectories):
                 together[walk.episode.episode_id, walk.num_decisions] = step.decision.logits[row]
         for episode in walks:
-            for step in led(navigator, ATLAS, [episode], None):
+            for step in run_batch(navigator, ATLAS, [episode], None):
                 logits = step.decision.logits[0]
                 same = together[episode.episode_id, step.trajectories[0].num_decisions][: len(logits)]
                 torch.testing.assert_close(logits, same, atol=1e-5, rtol=0)
@@ -370,8 +378,8 @@ def test_pitfall_12_a_published_file_walks_whatever_its_tables_hold() -> None:
     assert hamt(navigator).history.steps.weight.shape == (50, sizes.hidden)
     assert report.ignored == report.initialised == ()
     bank = MemoryBank.from_atlas(ATLAS)
-    back_and_forth = walk_of(*["hall", "door"] * 20)
-    *_, last = led(navigator.eval(), ATLAS, [back_and_forth], bank, max_steps=60)
+    back_and_forth = make_episode(*["hall", "door"] * 20)
+    *_, last = run_batch(navigator.eval(), ATLAS, [back_and_forth], bank, max_steps=60)
     assert last.finished[0].num_decisions == 40
 
 
@@ -465,25 +473,26 @@ def scored(episode: Episode, *path: str) -> dict[str, float]:
 
 
 def test_pitfall_15_three_metres_are_not_success() -> None:
-    exactly = scored(walk_of("a", "b", "c", scene="street"), "a", "b")
+    exactly = scored(make_episode("a", "b", "c", scene="street"), "a", "b")
     assert exactly["ne"] == 3.0 and exactly["sr"] == 0.0 and exactly["osr"] == 0.0
-    nearer = scored(walk_of("a", "b", "c", "d", scene="street"), "a", "b", "c")
+    nearer = scored(make_episode("a", "b", "c", "d", scene="street"), "a", "b", "c")
     assert nearer["ne"] == pytest.approx(2.9) and nearer["sr"] == 1.0
 
 
 def test_pitfall_15_spl_is_by_the_length_of_the_reference_path() -> None:
-    detour = walk_of("a", "b", "e", "c", scene="street")
+    detour = make_episode("a", "b", "e", "c", scene="street")
     along = 4 + 5 + math.hypot(5, 3)
     assert scored(detour, "a", "b", "e", "c")["spl"] == 1.0
     assert scored(detour, "a", "b", "c")["spl"] == 1.0  # nobody is punished for the shorter way
-    assert scored(walk_of("a", "b", "c", scene="street"), "a", "b", "e", "c")["spl"] == pytest.approx(
+    assert scored(make_episode("a", "b", "c", scene="street"), "a", "b", "e", "c")["spl"] == pytest.approx(
         7 / along
     )
 
 
 def named(count: int) -> list[Episode]:
     return [
-        walk_of("a", scene=f"{number % 11}", name=f"{number // 3}_{number % 3}") for number in range(count)
+        make_episode("a", scene=f"{number % 11}", name=f"{number // 3}_{number % 3}")
+        for number in range(count)
     ]
 
 
