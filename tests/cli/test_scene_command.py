@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,10 +15,7 @@ from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import Episode
 from esceme.world import read_scenes
 
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 @pytest.fixture
@@ -120,7 +118,7 @@ def test_rxr_episode_is_found_by_its_instruction_id_as_well(toy_root: Path) -> N
             ["SCENE", "--annotations", "ANNOTATIONS"],
             "which episode? give --episode ID; scene SCENE has EPISODE",
         ),
-        (["SCENE", "--predictions", "PREDICTIONS"], "which episode? give --episode ID\n"),
+        (["SCENE", "--predictions", "PREDICTIONS"], "which episode? give --episode ID"),
         (["SCENE", "--episode", "EPISODE"], "--episode needs --annotations"),
         (["SCENE", "--annotations", "ANNOTATIONS", "--episode", "PATH"], "no episode 'PATH'"),
         (
@@ -144,7 +142,7 @@ def test_refused_input_is_explained_and_nothing_is_written(
     toy_root: Path,
     annotations: Path,
     episode: Episode,
-    capsys: pytest.CaptureFixture[str],
+    error_of: Callable[[Sequence[str]], str],
 ) -> None:
     names = {
         "PREDICTIONS": write_prediction(Path("p.json"), episode, *episode.reference_path),
@@ -157,25 +155,14 @@ def test_refused_input_is_explained_and_nothing_is_written(
     for name, value in names.items():
         message = message.replace(name, value)
     words = [names.get(word, word) for word in words]
-    assert main(["scene", *words, "--connectivity", str(toy_root / "connectivity")]) == 2
-    captured = capsys.readouterr()
-    assert message in captured.err
-    assert captured.out == ""
-    assert not list(Path().glob("*.svg"))
+    assert message in error_of(["scene", *words, "--connectivity", str(toy_root / "connectivity")])
 
 
 @pytest.mark.real
 def test_real_episode_with_real_predictions(data_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     agent = "PREVALENT_R2R_seq2seq_teacher_val_unseen_iter36000"
-    arguments = [
-        "scene",
-        "2azQ1b91cZZ",
-        "--connectivity",
-        str(data_root / "connectivity"),
-        "--episode",
-        "2211_0",
-    ]
-    arguments += ["--annotations", str(data_root / "R2R" / "R2R_val_unseen.json")]
+    arguments = ["scene", "2azQ1b91cZZ", "--connectivity", str(data_root / "connectivity")]
+    arguments += ["--annotations", str(data_root / "R2R" / "R2R_val_unseen.json"), "--episode", "2211_0"]
     arguments += ["--predictions", str(data_root / "predictions" / f"{agent}.json"), "--json"]
     assert main(arguments) == 0
     found = msgspec.json.decode(capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""`esceme score`: the figures it prints, in each form, and how it refuses."""
+"""`esceme score`: printed metrics, options and refused input."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import csv
 import gzip
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from esceme.cli import main
+from esceme.metrics import METRICS
 from esceme.metrics import score as score_pairs
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import Episode
@@ -20,13 +21,10 @@ from esceme.tasks.folder import DataFolder
 from esceme.tasks.submission import match_predictions, read_predictions
 from esceme.world import Atlas, SceneGraph, read_scenes
 
-MEASURES = ["tl", "ne", "osr", "sr", "spl", "spl_shortest", "cls", "ndtw", "sdtw", "gp", "steps"]
+pytestmark = pytest.mark.usefixtures("empty_folder")
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+JsonOf = Callable[[Sequence[str]], dict[str, Any]]
+ErrorOf = Callable[[Sequence[str]], str]
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +33,12 @@ def graphs(toy_root: Path) -> dict[str, SceneGraph]:
 
 
 def read(toy_root: Path, task: str, split: str = "val_unseen") -> Sequence[Episode]:
-    return TASKS[task].read(file_of(toy_root, task, split))
+    return TASKS[task].read(DataFolder(toy_root).require(task, split))
 
 
-def file_of(toy_root: Path, task: str, split: str = "val_unseen") -> Path:
-    file = DataFolder(toy_root).annotations(task, split)
-    assert file is not None
-    return file
+@pytest.fixture
+def episodes(toy_root: Path) -> Sequence[Episode]:
+    return read(toy_root, "r2r")
 
 
 def write(records: object, name: str = "p.json") -> str:
@@ -49,38 +46,25 @@ def write(records: object, name: str = "p.json") -> str:
     return name
 
 
-def follow(episodes: Sequence[Episode], key: str = "instr_id", *, short: int = 0) -> list[dict[str, Any]]:
-    """Predictions that follow every reference path, all but its last `short` viewpoints."""
-    return [
-        {key: each.episode_id, "trajectory": each.reference_path[: len(each.reference_path) - short]}
-        for each in episodes
-    ]
+def follow(episodes: Sequence[Episode], *, skip: int = 0) -> list[dict[str, Any]]:
+    """Predictions that follow every reference path without its last `skip` viewpoints."""
+    paths = {episode.episode_id: episode.reference_path for episode in episodes}
+    return [{"instr_id": name, "trajectory": path[: len(path) - skip]} for name, path in paths.items()]
 
 
-def words(toy_root: Path, task: str, predictions: str, *more: str, split: str = "val_unseen") -> list[str]:
-    command = ["score", "--task", task, "--predictions", predictions]
-    command += ["--annotations", str(file_of(toy_root, task, split))]
-    return [*command, "--connectivity", str(toy_root / "connectivity"), *more]
+def command(
+    root: Path, *more: str, task: str = "r2r", split: str = "val_unseen", file: str = "p.json"
+) -> list[str]:
+    files = {
+        "--predictions": file,
+        "--annotations": DataFolder(root).require(task, split),
+        "--connectivity": root / "connectivity",
+    }
+    options = [str(word) for option in files.items() for word in option]
+    return ["score", "--task", task, *options, *more]
 
 
-def result(capsys: Capture, command: Sequence[str]) -> dict[str, Any]:
-    """The json object of a command that ends well, alone on standard output."""
-    assert main(command) == 0
-    out = capsys.readouterr().out
-    assert out.endswith("}\n") and out.count("\n") == 1
-    found: dict[str, Any] = json.loads(out)
-    return found
-
-
-def refusal(capsys: Capture, command: Sequence[str]) -> str:
-    """The message of a command that is refused, alone on standard error."""
-    assert main(command) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("error: ") and "Traceback" not in err
-    return err.removeprefix("error: ").rstrip("\n")
-
-
-# -- what is printed -------------------------------------------------------------------------------------
+# -- output ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -90,161 +74,159 @@ def refusal(capsys: Capture, command: Sequence[str]) -> str:
         ("r4r", [], []),
         ("rxr", [], []),
         ("cvdn", [], ["sr_end"]),
-        ("cvdn", ["--success", "end-panos"], ["sr_end"]),
         ("reverie", ["--objects", "objects/reverie_objects.json.gz"], []),
     ],
 )
-def test_json_holds_every_measure_and_nothing_else(
-    toy_root: Path, capsys: Capture, task: str, more: list[str], added: list[str]
+def test_json_holds_all_metrics_of_the_task(
+    toy_root: Path, json_of: JsonOf, task: str, more: list[str], added: list[str]
 ) -> None:
     more = [str(toy_root / word) if word.startswith("objects") else word for word in more]
-    file = write(follow(read(toy_root, task)))
-    found = result(capsys, words(toy_root, task, file, "--json", *more))
-    assert sorted(found) == sorted([*MEASURES, "n", *added])
+    write(follow(read(toy_root, task)))
+    found = json_of(command(toy_root, *more, task=task))
+    assert sorted(found) == sorted([*METRICS, "n", *added])
     assert found["n"] == len(read(toy_root, task)) and isinstance(found["n"], int)
-    assert found["ndtw"] == 1.0 and found["cls"] == pytest.approx(1.0)
-    if "end-panos" not in more:
-        assert (found["sr"], found["osr"], found["ne"]) == (1.0, 1.0, 0.0)
-        assert found["sdtw"] == 1.0
+    assert found["cls"] == pytest.approx(1.0)
+    assert [found[name] for name in ("sr", "osr", "ne", "ndtw", "sdtw")] == [1, 1, 0, 1, 1]
 
 
-def test_figures_are_those_of_the_python_interface(
-    toy_root: Path, graphs: dict[str, SceneGraph], capsys: Capture
+def test_metrics_equal_those_of_the_python_interface(
+    toy_root: Path, graphs: dict[str, SceneGraph], episodes: Sequence[Episode], json_of: JsonOf
 ) -> None:
-    episodes = read(toy_root, "r2r")
-    file = write(follow(episodes, short=2))
-    found = result(capsys, words(toy_root, "r2r", file, "--json"))
+    file = write(follow(episodes, skip=2))
     pairs = match_predictions(episodes, read_predictions(file), TASKS["r2r"], file=file)
+    found = json_of(command(toy_root))
     assert found == score_pairs(pairs, Atlas(graphs.values())).means()
     assert 0 < found["ndtw"] < 1
 
 
-def test_nothing_but_the_json_is_printed(toy_root: Path, capsys: Capture) -> None:
-    assert main(words(toy_root, "r2r", write(follow(read(toy_root, "r2r"))), "--json")) == 0
-    assert capsys.readouterr().err == ""
-
-
-def test_table_shows_per_cent_and_metres(toy_root: Path, capsys: Capture) -> None:
-    assert main(words(toy_root, "r2r", write(follow(read(toy_root, "r2r"))))) == 0
+def test_table_shows_per_cent_and_metres(
+    toy_root: Path, episodes: Sequence[Episode], capsys: Capture
+) -> None:
+    assert main(command(toy_root, file=write(follow(episodes), "p[red].json"))) == 0
     out, err = capsys.readouterr()
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "│" in line]
-    assert "r2r: p.json" in out and err == ""
-    assert [row[0].split()[0] for row in rows] == [*MEASURES, "n"]
+    assert "r2r: p[red].json" in out and err == ""
+    assert [row[0].split()[0] for row in rows] == [*METRICS, "n"]
     shown = {row[0]: row[1] for row in rows}
     assert (shown["sr (%)"], shown["ne (m)"], shown["n"]) == ("100.00", "0.00", "42")
 
 
-def test_table_shows_the_name_of_the_file_as_it_is(toy_root: Path, capsys: Capture) -> None:
-    file = write(follow(read(toy_root, "r2r")), "p[red].json")
-    assert main(words(toy_root, "r2r", file)) == 0
-    assert "r2r: p[red].json" in capsys.readouterr().out
-
-
-def test_rxr_predictions_may_go_by_their_instruction(toy_root: Path, capsys: Capture) -> None:
-    episodes = read(toy_root, "rxr")
+def test_rxr_predictions_may_be_named_by_their_instruction(toy_root: Path, json_of: JsonOf) -> None:
     lines = [
-        json.dumps({"instruction_id": int(each.episode_id.split("_")[1]), "path": each.reference_path})
-        for each in episodes
+        json.dumps({"instruction_id": int(episode.episode_id.split("_")[1]), "path": episode.reference_path})
+        for episode in read(toy_root, "rxr")
     ]
     Path("p.jsonl").write_text("\n".join(lines))
-    assert result(capsys, words(toy_root, "rxr", "p.jsonl", "--json"))["ndtw"] == 1.0
+    assert json_of(command(toy_root, task="rxr", file="p.jsonl"))["ndtw"] == 1.0
 
 
-def test_steps_over_several_viewpoints_score_as_the_same_path(toy_root: Path, capsys: Capture) -> None:
-    episodes = read(toy_root, "r2r")
-    plain = result(capsys, words(toy_root, "r2r", write(follow(episodes)), "--json"))
-    hops = [
-        {"instr_id": each.episode_id, "trajectory": [[each.start], list(each.reference_path[1:])]}
-        for each in episodes
-    ]
-    turns = [
-        {
-            "instr_id": each.episode_id,
-            "trajectory": [[place, angle, 0.0] for place in each.reference_path for angle in (0.0, 0.5)],
-        }
-        for each in episodes
-    ]
-    for records in (hops, turns):
-        assert result(capsys, words(toy_root, "r2r", write(records), "--json")) == plain
+def test_trajectories_of_several_formats_score_equally(
+    toy_root: Path, episodes: Sequence[Episode], json_of: JsonOf
+) -> None:
+    write(follow(episodes))
+    expected = json_of(command(toy_root))
+    paths = {episode.episode_id: list(episode.reference_path) for episode in episodes}
+    hops = {name: [path[:1], path[1:]] for name, path in paths.items()}
+    turns = {
+        name: [[viewpoint, angle, 0.0] for viewpoint in path for angle in (0.0, 0.5)]
+        for name, path in paths.items()
+    }
+    for trajectories in (hops, turns):
+        write([{"instr_id": name, "trajectory": path} for name, path in trajectories.items()])
+        assert json_of(command(toy_root)) == expected
 
 
-def test_dialogs_succeed_by_either_rule(toy_root: Path, capsys: Capture) -> None:
-    file = write(follow(read(toy_root, "cvdn"), "inst_idx"))
-    trusted = result(capsys, words(toy_root, "cvdn", file, "--json"))
-    strict = result(capsys, words(toy_root, "cvdn", file, "--json", "--success", "end-panos"))
+def test_success_rule_of_dialogs(toy_root: Path, json_of: JsonOf) -> None:
+    records = follow(read(toy_root, "cvdn"))
+    write([{"inst_idx": record["instr_id"], "trajectory": record["trajectory"]} for record in records])
+    trusted = json_of(command(toy_root, task="cvdn"))
+    strict = json_of(command(toy_root, "--success", "end-panos", task="cvdn"))
     assert trusted["sr"] == 1.0 and trusted["sr_end"] == strict["sr_end"] == strict["sr"] < 1.0
-    assert trusted["gp"] == strict["gp"]
+    assert trusted["gp"] == strict["gp"] and list(trusted) == list(strict)
 
 
 # -- options ---------------------------------------------------------------------------------------------
 
 
-def test_partial_scores_existing_predictions_with_a_note(toy_root: Path, capsys: Capture) -> None:
-    file = write(follow(read(toy_root, "r2r"))[:5])
-    assert main(words(toy_root, "r2r", file, "--partial", "--json")) == 0
+def test_partial_scores_existing_predictions_with_a_note(
+    toy_root: Path, episodes: Sequence[Episode], capsys: Capture
+) -> None:
+    write(follow(episodes)[:5])
+    assert main(command(toy_root, "--partial", "--json")) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["n"] == 5
     assert err == "note: 5 of 42 episodes have a prediction; the rest is left out\n"
 
 
-def test_jumps_are_refused_or_counted_as_the_shortest_way(toy_root: Path, capsys: Capture) -> None:
-    episodes = read(toy_root, "r2r")
-    jumping = [{"instr_id": each.episode_id, "trajectory": [each.start, each.goal]} for each in episodes]
-    file = write(jumping)
-    assert "p.json: 42 faulty predictions" in refusal(capsys, words(toy_root, "r2r", file, "--json"))
-    found = result(capsys, words(toy_root, "r2r", file, "--jumps", "shortest", "--json"))
-    walked = result(capsys, words(toy_root, "r2r", write(follow(episodes)), "--json"))
+def test_jumps_are_refused_or_counted_as_the_shortest_path(
+    toy_root: Path, episodes: Sequence[Episode], json_of: JsonOf, error_of: ErrorOf
+) -> None:
+    write(follow(episodes))
+    walked = json_of(command(toy_root))
+    write(
+        [
+            {"instr_id": episode.episode_id, "trajectory": [episode.start, episode.goal]}
+            for episode in episodes
+        ]
+    )
+    assert "p.json: 42 faulty predictions" in error_of(command(toy_root))
+    found = json_of(command(toy_root, "--jumps", "shortest"))
     assert found["steps"] == 1.0 and found["tl"] == pytest.approx(walked["tl"]) and found["spl"] == 1.0
 
 
 @pytest.mark.parametrize("more", [[], ["--split", "val_unseen"]])
-def test_tours_add_their_score(toy_root: Path, capsys: Capture, more: list[str]) -> None:
-    tours = ["--tours", str(toy_root / "tours" / "tours_iVLN.json"), *more]
-    followed = write(follow(read(toy_root, "r2r")))
-    found = result(capsys, words(toy_root, "r2r", followed, "--json", *tours))
-    assert sorted(found) == sorted([*MEASURES, "n", "t_ndtw", "t_sr", "t_spl"])
-    assert [found[name] for name in ("t_ndtw", "t_sr", "t_spl")] == [1.0, 1.0, 1.0]
-    cut = write(follow(read(toy_root, "r2r"), short=1))
-    assert 0 < result(capsys, words(toy_root, "r2r", cut, "--json", *tours))["t_ndtw"] < 1
-    assert main(words(toy_root, "r2r", followed, *tours)) == 0
-    printed = capsys.readouterr()
-    assert all(f"{name} (%)" in printed.out for name in ("t_ndtw", "t_sr", "t_spl"))
-    assert "are on tours" not in printed.err
+def test_tours_add_their_metrics(
+    toy_root: Path, episodes: Sequence[Episode], json_of: JsonOf, capsys: Capture, more: list[str]
+) -> None:
+    words = command(toy_root, "--tours", str(toy_root / "tours" / "tours_iVLN.json"), *more)
+    names = ("t_ndtw", "t_sr", "t_spl")
+    write(follow(episodes, skip=1))
+    assert 0 < json_of(words)["t_ndtw"] < 1
+    write(follow(episodes))
+    found = json_of(words)
+    assert sorted(found) == sorted([*METRICS, "n", *names])
+    assert [found[name] for name in names] == [1.0, 1.0, 1.0]
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert all(f"{name} (%)" in out for name in names) and "are on tours" not in err
 
 
-def test_tours_that_leave_episodes_out_are_noted(toy_root: Path, capsys: Capture) -> None:
-    episodes = read(toy_root, "r2r")
-    first = [each.episode_id for each in episodes if each.scene_id == episodes[0].scene_id][:2]
-    Path("t.json").write_text(json.dumps({"val_unseen": {episodes[0].scene_id: [first]}}))
-    walks = follow(episodes, short=2)
-    for record, episode in zip(walks, episodes, strict=True):
-        if episode.episode_id in first:
-            record.update(follow([episode])[0])
-    assert main(words(toy_root, "r2r", write(walks), "--json", "--tours", "t.json")) == 0
+def test_tours_that_omit_episodes_are_noted(
+    toy_root: Path, episodes: Sequence[Episode], capsys: Capture
+) -> None:
+    scene = episodes[0].scene_id
+    toured = [episode for episode in episodes if episode.scene_id == scene][:2]
+    write({"val_unseen": {scene: [[episode.episode_id for episode in toured]]}}, "t.json")
+    write(follow(toured) + follow([episode for episode in episodes if episode not in toured], skip=2))
+    assert main(command(toy_root, "--json", "--tours", "t.json")) == 0
     out, err = capsys.readouterr()
     means = json.loads(out)
     assert means["n"] == len(episodes) and means["sr"] < 1.0 and means["t_sr"] == 1.0
     assert f"2 of {len(episodes)} episodes are on tours" in err
 
 
-def test_bootstrap_adds_intervals(toy_root: Path, capsys: Capture) -> None:
-    file = write(follow(read(toy_root, "r2r"), short=2))
-    command = words(toy_root, "r2r", file, "--json", "--bootstrap", "200")
-    found = result(capsys, [*command, "--seed", "7"])
-    assert sorted(found) == sorted([*MEASURES, "n", "ci95", "draws", "seed"])
+def test_bootstrap_adds_intervals(
+    toy_root: Path, episodes: Sequence[Episode], json_of: JsonOf, capsys: Capture
+) -> None:
+    write(follow(episodes, skip=2))
+    words = command(toy_root, "--bootstrap", "200")
+    found = json_of([*words, "--seed", "7"])
+    assert sorted(found) == sorted([*METRICS, "n", "ci95", "draws", "seed"])
     assert (found["draws"], found["seed"]) == (200, 7)
-    assert list(found["ci95"]) == MEASURES
+    assert list(found["ci95"]) == list(METRICS)
     assert all(low <= found[name] <= high for name, (low, high) in found["ci95"].items())
-    assert found == result(capsys, [*command, "--seed", "7"])
-    assert found["ci95"] != result(capsys, command)["ci95"]
-    assert main(words(toy_root, "r2r", file, "--bootstrap", "200")) == 0
+    assert found == json_of([*words, "--seed", "7"])
+    assert found["ci95"] != json_of(words)["ci95"]
+    assert main(words) == 0
     assert "95 % interval" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["values.csv", "values.jsonl", "values.json", "new/folder/values"])
-def test_values_of_every_episode_are_written(toy_root: Path, capsys: Capture, name: str) -> None:
-    file = write(follow(read(toy_root, "r2r"), short=1))
-    means = result(capsys, words(toy_root, "r2r", file, "--json", "--per-episode", name))
+def test_values_of_every_episode_are_written(
+    toy_root: Path, episodes: Sequence[Episode], json_of: JsonOf, name: str
+) -> None:
+    write(follow(episodes, skip=1))
+    means = json_of(command(toy_root, "--per-episode", name))
     text = Path(name).read_text()
     rows: list[dict[str, Any]]
     if name.endswith(".csv"):
@@ -253,13 +235,13 @@ def test_values_of_every_episode_are_written(toy_root: Path, capsys: Capture, na
         rows = [json.loads(line) for line in text.splitlines()]
     else:
         rows = json.loads(text)
-    assert [row["id"] for row in rows] == [each.episode_id for each in read(toy_root, "r2r")]
-    for measure in MEASURES:
-        assert list(rows[0]) == ["id", *MEASURES]
-        assert sum(float(row[measure]) for row in rows) / len(rows) == pytest.approx(means[measure])
+    assert [row["id"] for row in rows] == [episode.episode_id for episode in episodes]
+    assert list(rows[0]) == ["id", *METRICS]
+    for metric in METRICS:
+        assert sum(float(row[metric]) for row in rows) / len(rows) == pytest.approx(means[metric])
 
 
-# -- refusals --------------------------------------------------------------------------------------------
+# -- refused input -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -285,13 +267,14 @@ def test_values_of_every_episode_are_written(toy_root: Path, capsys: Capture, na
     ],
 )
 def test_invalid_options_are_refused(
-    toy_root: Path, capsys: Capture, task: str, more: list[str], message: str
+    toy_root: Path, error_of: ErrorOf, task: str, more: list[str], message: str
 ) -> None:
-    file = write(follow(read(toy_root, task)))
-    assert re.search(message, refusal(capsys, [*words(toy_root, task, file, "--json"), *more]))
+    """An existing file of values stays as it was."""
+    write(follow(read(toy_root, task)))
+    Path("values.csv").write_text("of an earlier run")
+    assert re.search(message, error_of(command(toy_root, "--per-episode", "values.csv", *more, task=task)))
 
 
-@pytest.mark.parametrize("mode", [[], ["--json"]])
 @pytest.mark.parametrize(
     ("records", "message"),
     [
@@ -308,27 +291,26 @@ def test_invalid_options_are_refused(
     ],
 )
 def test_predictions_of_another_form_are_refused(
-    toy_root: Path, capsys: Capture, records: object, message: str, mode: list[str]
+    toy_root: Path, error_of: ErrorOf, records: object, message: str
 ) -> None:
-    assert refusal(capsys, words(toy_root, "r2r", write(records), *mode)).startswith(message)
+    write(records)
+    assert error_of(command(toy_root)).startswith(message)
 
 
-def test_missing_predictions_are_refused(toy_root: Path, capsys: Capture) -> None:
-    episodes = read(toy_root, "r2r")
-    told = refusal(capsys, words(toy_root, "r2r", write(follow(episodes)[1:]), "--json"))
-    assert told.startswith(f"p.json: no prediction for episode {episodes[0].episode_id} of 42")
-    assert "--partial" in told
-
-
-def test_predictions_of_another_split_are_refused(toy_root: Path, capsys: Capture) -> None:
-    file = write(follow(read(toy_root, "r2r", "val_seen")))
-    assert "is this the right split?" in refusal(capsys, words(toy_root, "r2r", file, "--partial", "--json"))
-
-
-def test_test_split_is_refused(toy_root: Path, capsys: Capture) -> None:
-    file = write(follow(read(toy_root, "r2r", "test")))
-    told = refusal(capsys, words(toy_root, "r2r", file, "--json", split="test"))
-    assert "is a test episode: only the leaderboard knows its goal" in told
+def test_predictions_of_other_episodes_are_refused(
+    toy_root: Path, episodes: Sequence[Episode], error_of: ErrorOf
+) -> None:
+    write(follow(episodes)[1:])
+    message = error_of(command(toy_root))
+    assert message.startswith(f"p.json: no prediction for episode {episodes[0].episode_id} of 42")
+    assert "--partial" in message
+    tours = ("--tours", str(toy_root / "tours" / "tours_iVLN.json"))
+    assert "which was not scored" in error_of(command(toy_root, "--partial", *tours))
+    write(follow(read(toy_root, "r2r", "val_seen")))
+    assert "is this the right split?" in error_of(command(toy_root, "--partial"))
+    write(follow(read(toy_root, "r2r", "test")))
+    message = "is a test episode: only the leaderboard knows its goal"
+    assert message in error_of(command(toy_root, split="test"))
 
 
 @pytest.mark.parametrize("jumps", ["refuse", "shortest"])
@@ -341,25 +323,26 @@ def test_test_split_is_refused(toy_root: Path, capsys: Capture) -> None:
     ],
 )
 def test_faulty_path_names_its_episode(
-    toy_root: Path, capsys: Capture, jumps: str, change: Any, message: str
+    toy_root: Path, episodes: Sequence[Episode], error_of: ErrorOf, jumps: str, change: Any, message: str
 ) -> None:
-    episodes = read(toy_root, "r2r")
     records = follow(episodes)
     path = list(episodes[3].reference_path)
     records[3]["trajectory"] = change(path)
-    told = refusal(capsys, words(toy_root, "r2r", write(records), "--json", "--jumps", jumps))
-    assert told.startswith(f"p.json: episode {episodes[3].episode_id}: ")
-    assert message.format(*path) in told
+    write(records)
+    error = error_of(command(toy_root, "--jumps", jumps))
+    assert error.startswith(f"p.json: episode {episodes[3].episode_id}: ")
+    assert message.format(*path) in error
 
 
-def test_excluded_viewpoint_is_named_as_such(
-    toy_root: Path, graphs: dict[str, SceneGraph], capsys: Capture
+def test_excluded_viewpoint_is_named_as_excluded(
+    toy_root: Path, graphs: dict[str, SceneGraph], episodes: Sequence[Episode], error_of: ErrorOf
 ) -> None:
-    records = follow(read(toy_root, "r2r"))
-    excluded = next(name for name, why in graphs["toy-house"].left_out.items() if why == "excluded")
+    records = follow(episodes)
+    left_out = graphs["toy-house"].left_out
+    excluded = next(name for name, reason in left_out.items() if reason == "excluded")
     records[0]["trajectory"] = [records[0]["trajectory"][0], excluded]
-    told = refusal(capsys, words(toy_root, "r2r", write(records)))
-    assert f"viewpoint '{excluded}' is excluded from scene 'toy-house'" in told
+    write(records)
+    assert f"viewpoint '{excluded}' is excluded from scene 'toy-house'" in error_of(command(toy_root))
 
 
 @pytest.mark.parametrize(
@@ -375,79 +358,57 @@ def test_excluded_viewpoint_is_named_as_such(
     ],
 )
 def test_tours_that_do_not_fit_are_refused(
-    toy_root: Path, capsys: Capture, tours: object, more: list[str], message: str
+    toy_root: Path,
+    episodes: Sequence[Episode],
+    error_of: ErrorOf,
+    tours: object,
+    more: list[str],
+    message: str,
 ) -> None:
-    episodes = read(toy_root, "r2r")
     Path("t.json").write_text(json.dumps(tours).replace("{0}", episodes[0].episode_id))
-    file = write(follow(episodes))
-    told = refusal(capsys, words(toy_root, "r2r", file, "--json", "--tours", "t.json", *more))
-    assert told.startswith("t.json: ") and message in told
+    write(follow(episodes))
+    error = error_of(command(toy_root, "--tours", "t.json", *more))
+    assert error.startswith("t.json: ") and message in error
 
 
-def test_tour_of_episodes_that_are_left_out_is_refused(toy_root: Path, capsys: Capture) -> None:
-    tours = str(toy_root / "tours" / "tours_iVLN.json")
-    file = write(follow(read(toy_root, "r2r"))[:5])
-    told = refusal(capsys, words(toy_root, "r2r", file, "--partial", "--json", "--tours", tours))
-    assert "which was not scored" in told
+def test_damaged_gzip_is_refused(
+    toy_root: Path, episodes: Sequence[Episode], json_of: JsonOf, error_of: ErrorOf
+) -> None:
+    data = gzip.compress(json.dumps(follow(episodes)).encode())
+    Path("p.json.gz").write_bytes(data)
+    assert json_of(command(toy_root, file="p.json.gz"))["sr"] == 1.0
+    Path("p.json.gz").write_bytes(data[:-20])
+    assert "damaged gzip" in error_of(command(toy_root, file="p.json.gz"))
 
 
-def test_values_of_an_earlier_run_survive_a_refusal(toy_root: Path, capsys: Capture) -> None:
-    Path("values.csv").write_text("of an earlier run")
-    file = write(follow(read(toy_root, "r2r")))
-    for more in (["--bootstrap", "-1"], ["--tours", "p.json"], ["--predictions", "none.json"]):
-        refusal(capsys, [*words(toy_root, "r2r", file, "--json", "--per-episode", "values.csv"), *more])
-    assert Path("values.csv").read_text() == "of an earlier run"
-
-
-def test_damaged_gzip_is_refused(toy_root: Path, capsys: Capture) -> None:
-    whole = gzip.compress(json.dumps(follow(read(toy_root, "r2r"))).encode())
-    Path("p.json.gz").write_bytes(whole)
-    assert result(capsys, words(toy_root, "r2r", "p.json.gz", "--json"))["sr"] == 1.0
-    Path("p.json.gz").write_bytes(whole[:-20])
-    assert "damaged gzip" in refusal(capsys, words(toy_root, "r2r", "p.json.gz", "--json"))
-
-
-@pytest.mark.parametrize("command", [["score"], ["score", "--task", "chess"], ["score", "--no-such-option"]])
-def test_command_that_cannot_be_parsed_ends_with_two(command: list[str], capsys: Capture) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(command)
-    assert ended.value.code == 2
-    assert capsys.readouterr().out == ""
-
-
-def test_help_explains_every_option(capsys: Capture) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["score", "--help"])
-    out = capsys.readouterr().out
-    assert ended.value.code == 0 and out.startswith("usage: esceme score")
-    for option in ("--jumps", "--per-episode", "--bootstrap", "--partial", "--tours", "--objects"):
-        assert option in out
-    assert "Examples:" in out and "Args:" not in out
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda path: {"scan": "Atlantis"}, "scene 'Atlantis' has no Atlantis_connectivity.json"),
+        (lambda path: {"path": [path[0], "nope"]}, "viewpoint 'nope' is not in scene"),
+        (lambda path: {"path": [path[0], path[-1]]}, "no edge leads from"),
+        (lambda path: {"path": path[:1]}, "is a test episode"),
+    ],
+)
+def test_faulty_annotations_are_named_with_their_episode(
+    toy_root: Path, episodes: Sequence[Episode], error_of: ErrorOf, change: Any, message: str
+) -> None:
+    records = json.loads((toy_root / "R2R" / "R2R_val_unseen.json").read_text())
+    records[1] |= change(records[1]["path"])
+    write([{"instr_id": episode.episode_id, "trajectory": [episode.start]} for episode in episodes])
+    error = error_of(command(toy_root, "--annotations", write(records, "a.json")))
+    assert "a.json" in error and f"episode {records[1]['path_id']}_0" in error and message in error
 
 
 # -- real predictions ------------------------------------------------------------------------------------
 
 
-def real(data_root: Path, task: str, predictions: str, annotations: str) -> list[str]:
-    command = [
-        "score",
-        "--task",
-        task,
-        "--predictions",
-        str(data_root / "predictions" / f"{predictions}.json"),
-    ]
-    command += [
-        "--annotations",
-        str(data_root / annotations),
-        "--connectivity",
-        str(data_root / "connectivity"),
-    ]
-    return [*command, "--json"]
+CVDN_AGENT = "PREVALENT_NDH_all_trusted40_val_seen_iter100"
 
 
-def rounded(found: dict[str, float], published: dict[str, str]) -> dict[str, str]:
-    """Values with as many digits as were published."""
-    return {name: f"{found[name]:.{len(text.split('.')[1])}f}" for name, text in published.items()}
+def real_command(root: Path, task: str, predictions: str | Path, annotations: str) -> list[str]:
+    words = ["score", "--task", task, "--predictions", str(root / "predictions" / predictions)]
+    return [*words, "--annotations", str(root / annotations), "--connectivity", str(root / "connectivity")]
 
 
 @pytest.mark.real
@@ -459,87 +420,53 @@ def rounded(found: dict[str, float], published: dict[str, str]) -> dict[str, str
             "PREVALENT_R2R_seq2seq_teacher_val_unseen_iter36000",
             "R2R/R2R_val_unseen.json",
             2349,
-            {
-                "tl": "9.986",
-                "ne": "4.136",
-                "osr": "0.6488",
-                "sr": "0.6015",
-                "spl": "0.5605",
-                "spl_shortest": "0.5601",
-            },
+            "tl 9.986 ne 4.136 osr 0.6488 sr 0.6015 spl 0.5605 spl_shortest 0.5601",
         ),
         (
             "r2r",
             "R2R_val_unseen_shortest_agent",
             "R2R/R2R_val_unseen.json",
             2349,
-            {"sr": "1.000", "tl": "9.480", "steps": "4.96"},
+            "tl 9.480 sr 1.000 steps 4.96",
         ),
         (
             "cvdn",
-            "PREVALENT_NDH_all_trusted40_val_seen_iter100",
+            CVDN_AGENT,
             "CVDN/val_seen.json",
             382,
-            {"tl": "8.949167", "ne": "10.459741", "sr": "0.159686", "spl": "0.144817", "gp": "0.663645"},
+            "tl 8.949167 ne 10.459741 sr 0.159686 spl 0.144817 gp 0.663645",
         ),
     ],
 )
-def test_published_figures_are_reproduced_to_every_digit(
+def test_published_values_are_reproduced_to_every_digit(
     data_root: Path,
-    capsys: Capture,
+    json_of: JsonOf,
     task: str,
     predictions: str,
     annotations: str,
     count: int,
-    published: dict[str, str],
+    published: str,
 ) -> None:
-    found = result(capsys, real(data_root, task, predictions, annotations))
+    found = json_of(real_command(data_root, task, f"{predictions}.json", annotations))
     assert found["n"] == count
-    assert rounded(found, published) == published
+    words = published.split()
+    for name, text in zip(words[::2], words[1::2], strict=True):
+        assert f"{found[name]:.{len(text.split('.')[1])}f}" == text, name
 
 
 @pytest.mark.real
-def test_rule_of_success_changes_neither_progress_nor_length(data_root: Path, capsys: Capture) -> None:
-    command = real(data_root, "cvdn", "PREVALENT_NDH_all_trusted40_val_seen_iter100", "CVDN/val_seen.json")
-    trusted, strict = result(capsys, command), result(capsys, [*command, "--success", "end-panos"])
-    assert {name for name in trusted if trusted[name] != strict[name]} <= {
-        *("ne", "osr", "sr", "spl", "spl_shortest", "sdtw")
-    }
+def test_success_rule_changes_neither_progress_nor_length(data_root: Path, json_of: JsonOf) -> None:
+    words = real_command(data_root, "cvdn", f"{CVDN_AGENT}.json", "CVDN/val_seen.json")
+    trusted, strict = json_of(words), json_of([*words, "--success", "end-panos"])
+    changed = {name for name in trusted if trusted[name] != strict[name]}
+    assert changed <= {"ne", "osr", "sr", "spl", "spl_shortest", "sdtw"}
     assert trusted["sr_end"] == strict["sr"] == 13 / 382
 
 
 @pytest.mark.real
-def test_reverie_paths_end_where_the_object_is_seen(data_root: Path, capsys: Capture) -> None:
+def test_object_is_visible_at_the_end_of_reverie_paths(data_root: Path, json_of: JsonOf) -> None:
     annotations = "REVERIE/v2_REVERIE_val_unseen.json"
-    write(follow(TASKS["reverie"].read(data_root / annotations)))
-    command = real(data_root, "reverie", "", annotations)
-    command[command.index("--predictions") + 1] = "p.json"
-    found = result(capsys, [*command, "--objects", str(data_root / "objects" / "reverie_objects.json.gz")])
+    file = Path(write(follow(TASKS["reverie"].read(data_root / annotations)))).absolute()
+    objects = ["--objects", str(data_root / "objects" / "reverie_objects.json.gz")]
+    found = json_of([*real_command(data_root, "reverie", file, annotations), *objects])
     assert (found["n"], found["sr"], found["osr"]) == (3433, 1.0, 1.0)
-
-
-def test_faults_of_the_annotations_name_their_file_and_episode(
-    toy_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    records = json.loads((toy_root / "R2R" / "R2R_val_unseen.json").read_text())
-    predictions = [
-        {"instr_id": f"{each['path_id']}_{k}", "trajectory": [[each["path"][0]]]}
-        for each in records
-        for k in range(len(each["instructions"]))
-    ]
-    (tmp_path / "p.json").write_text(json.dumps(predictions))
-    changes = {
-        "scene 'Atlantis' has no Atlantis_connectivity.json": {"scan": "Atlantis"},
-        "viewpoint 'nope' is not in scene": {"path": [records[1]["path"][0], "nope"]},
-        "no edge leads from": {"path": [records[1]["path"][0], records[1]["path"][-1]]},
-        "is a test episode": {"path": records[1]["path"][:1]},
-    }
-    for message, change in changes.items():
-        changed = [*records[:1], records[1] | change, *records[2:]]
-        annotations = tmp_path / "a.json"
-        annotations.write_text(json.dumps(changed))
-        command = ["score", "--task", "r2r", "--predictions", str(tmp_path / "p.json")]
-        command += ["--annotations", str(annotations), "--connectivity", str(toy_root / "connectivity")]
-        assert main(command) == 2
-        told = capsys.readouterr().err
-        assert str(annotations) in told and f"episode {records[1]['path_id']}_0" in told and message in told

@@ -1,9 +1,9 @@
-"""`esceme submit`: the file it writes for each leaderboard, and that it writes none otherwise."""
+"""`esceme submit`: files for the leaderboards, and refused input."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,60 +15,51 @@ from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.submission import read_predictions
 
+pytestmark = pytest.mark.usefixtures("empty_folder")
 Capture = pytest.CaptureFixture[str]
+ErrorOf = Callable[[Sequence[str]], str]
+OUT = Path("sub/out.json")
 SPLITS = {"r2r": "test", "cvdn": "val_unseen", "rxr": "test_standard_public", "reverie": "test"}
 
 
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def file_of(toy_root: Path, task: str) -> Path:
-    file = DataFolder(toy_root).annotations(task, SPLITS[task])
-    assert file is not None
-    return file
-
-
 def read(toy_root: Path, task: str) -> Sequence[Episode]:
-    return TASKS[task].read(file_of(toy_root, task))
+    return TASKS[task].read(DataFolder(toy_root).require(task, SPLITS[task]))
 
 
-def stay(episodes: Sequence[Episode], **more: object) -> list[dict[str, Any]]:
-    return [{"instr_id": each.episode_id, "trajectory": [[each.start]], **more} for each in episodes]
+def stop_at_start(episodes: Sequence[Episode], **more: object) -> list[dict[str, Any]]:
+    """Predictions that end at the start of their episodes."""
+    return [{"instr_id": episode.episode_id, "trajectory": [[episode.start]], **more} for episode in episodes]
 
 
-def write(records: object, name: str = "p.json") -> str:
+def write(records: object, name: str | Path = "p.json") -> None:
+    Path(name).parent.mkdir(exist_ok=True)
     Path(name).write_text(json.dumps(records))
-    return name
 
 
-def words(toy_root: Path, task: str, predictions: str, *more: str) -> list[str]:
-    command = ["submit", "--task", task, "--predictions", predictions]
-    command += ["--annotations", str(file_of(toy_root, task)), "--out", "sub/out.json"]
-    return [*command, "--connectivity", str(toy_root / "connectivity"), *more]
-
-
-def refusal(capsys: Capture, command: Sequence[str]) -> str:
-    """The message of a command that is refused; nothing but what was there is there afterwards."""
-    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
-    assert main(command) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("error: ") and "Traceback" not in err
-    assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
-    return err.removeprefix("error: ").rstrip("\n")
+def command(root: Path, task: str, *more: str) -> list[str]:
+    files = {
+        "--predictions": "p.json",
+        "--annotations": DataFolder(root).require(task, SPLITS[task]),
+        "--connectivity": root / "connectivity",
+        "--out": OUT,
+    }
+    options = [str(word) for option in files.items() for word in option]
+    return ["submit", "--task", task, *options, *more]
 
 
 @pytest.mark.parametrize("task", ["r2r", "cvdn", "rxr", "reverie"])
 def test_submission_has_the_keys_and_types_of_its_server(toy_root: Path, capsys: Capture, task: str) -> None:
     episodes = read(toy_root, task)
-    assert main(words(toy_root, task, write(stay(episodes)))) == 0
+    write(stop_at_start(episodes))
+    write("of an earlier run", OUT)
+    assert main(command(toy_root, task)) == 0
     out, err = capsys.readouterr()
-    assert out.startswith(f"sub/out.json: {len(episodes)} episodes, ready for the ")
+    assert out.startswith(f"{OUT}: {len(episodes)} episodes, ready for the ")
     assert ("no prediction names an object" in err) == (task == "reverie")
-    text = Path("sub/out.json").read_text()
+    assert list(OUT.parent.iterdir()) == [OUT]
+    text = OUT.read_text()
     records = [json.loads(line) for line in text.splitlines()] if task == "rxr" else json.loads(text)
-    key, kind, where = {
+    key, kind, path = {
         "r2r": ("instr_id", str, "trajectory"),
         "cvdn": ("inst_idx", int, "trajectory"),
         "rxr": ("instruction_id", int, "path"),
@@ -76,138 +67,121 @@ def test_submission_has_the_keys_and_types_of_its_server(toy_root: Path, capsys:
     }[task]
     assert len(records) == len(episodes)
     for record in records:
-        assert list(record) == [key, where] and type(record[key]) is kind
-        for entry in record[where]:
-            assert [type(each) for each in entry] == [str, float, float] or type(entry) is str
-    starts = {record[key]: record[where][0] for record in records}
+        assert list(record) == [key, path] and type(record[key]) is kind
+        for entry in record[path]:
+            assert type(entry) is str or [type(value) for value in entry] == [str, float, float]
+    starts = {record[key]: record[path][0] for record in records}
     for episode in episodes:
         first = starts[episode.episode_id if kind is str else int(episode.episode_id)]
         assert episode.start in (first, first[0])
     assert task != "rxr" or list(starts) == sorted(starts)
 
 
-def test_json_output_describes_the_submission(toy_root: Path, capsys: Capture) -> None:
-    episodes = read(toy_root, "reverie")
-    for more, named in (({}, 0), ({"predObjId": "17"}, len(episodes))):
-        assert main(words(toy_root, "reverie", write(stay(episodes, **more)), "--json")) == 0
-        out, err = capsys.readouterr()
-        assert json.loads(out) == {"out": "sub/out.json", "n": len(episodes), "with_object": named}
-        assert out.count("\n") == 1 and err == ""
-    assert all(record["predObjId"] == 17 for record in json.loads(Path("sub/out.json").read_text()))
-
-
-def test_objects_are_for_reverie_alone(toy_root: Path, capsys: Capture) -> None:
-    file = write(stay(read(toy_root, "r2r"), predObjId="sofa"))
-    assert main(words(toy_root, "r2r", file, "--json")) == 0
-    assert json.loads(capsys.readouterr().out)["with_object"] == 0
-    assert all("predObjId" not in record for record in json.loads(Path("sub/out.json").read_text()))
+@pytest.mark.parametrize(
+    ("task", "more", "with_object"),
+    [("reverie", {}, False), ("reverie", {"predObjId": "17"}, True), ("r2r", {"predObjId": "sofa"}, False)],
+)
+def test_objects_are_submitted_for_reverie_only(
+    toy_root: Path, capsys: Capture, task: str, more: dict[str, str], with_object: bool
+) -> None:
+    episodes = read(toy_root, task)
+    write(stop_at_start(episodes, **more))
+    assert main(command(toy_root, task, "--json")) == 0
+    out, err = capsys.readouterr()
+    count = len(episodes)
+    assert json.loads(out) == {"out": str(OUT), "n": count, "with_object": count if with_object else 0}
+    assert out.count("\n") == 1 and err == ""
+    assert {record.get("predObjId") for record in json.loads(OUT.read_text())} == {
+        17 if with_object else None
+    }
 
 
 def test_steps_over_several_viewpoints_are_flattened(toy_root: Path) -> None:
-    episodes = read(toy_root, "cvdn")
-    hops = [
-        {"instr_id": each.episode_id, "trajectory": [[each.start], list(each.reference_path[1:])]}
-        if len(each.reference_path) > 1
-        else {"instr_id": each.episode_id, "trajectory": [[each.start]]}
-        for each in episodes
-    ]
-    assert main(words(toy_root, "cvdn", write(hops))) == 0
-    found = read_predictions("sub/out.json")
-    for episode in episodes:
-        stands = found[episode.episode_id].trajectory
-        assert tuple(stand.viewpoint for stand in stands) == episode.reference_path
-        assert all(stand.heading is not None and stand.elevation is not None for stand in stands)
+    paths = {episode.episode_id: list(episode.reference_path) for episode in read(toy_root, "cvdn")}
+    hops = {name: [path[:1], path[1:]] if path[1:] else [path] for name, path in paths.items()}
+    write([{"instr_id": name, "trajectory": trajectory} for name, trajectory in hops.items()])
+    assert main(command(toy_root, "cvdn")) == 0
+    found = read_predictions(OUT)
+    for name, path in paths.items():
+        points = found[name].trajectory
+        assert [point.viewpoint for point in points] == path
+        assert all(point.heading is not None and point.elevation is not None for point in points)
 
 
 def test_rxr_may_be_submitted_from_either_kind_of_id(toy_root: Path) -> None:
-    episodes = read(toy_root, "rxr")
-    assert main(words(toy_root, "rxr", write(stay(episodes)))) == 0
-    first = Path("sub/out.json").read_bytes()
+    write(stop_at_start(read(toy_root, "rxr")))
+    assert main(command(toy_root, "rxr")) == 0
+    first = OUT.read_bytes()
     Path("again.jsonl").write_bytes(first)
-    assert main(words(toy_root, "rxr", "again.jsonl")) == 0
-    assert Path("sub/out.json").read_bytes() == first
+    assert main(command(toy_root, "rxr", "--predictions", "again.jsonl")) == 0
+    assert OUT.read_bytes() == first
 
 
-def test_older_submission_is_replaced(toy_root: Path) -> None:
-    Path("sub").mkdir()
-    write("of an earlier run", "sub/out.json")
-    assert main(words(toy_root, "r2r", write(stay(read(toy_root, "r2r"))))) == 0
-    assert len(json.loads(Path("sub/out.json").read_text())) == len(read(toy_root, "r2r"))
-    assert [path.name for path in Path("sub").iterdir()] == ["out.json"]
-
-
-# -- refusals --------------------------------------------------------------------------------------------
-
-
-def spoil(records: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
-    """The predictions with one fault in the fourth."""
-    walk = records[3]["trajectory"]
-    match what:
-        case "missing":
-            return records[:3] + records[4:]
-        case "extra":
-            return [*records, {"instr_id": "9999_0", "trajectory": walk}]
-        case "twice":
-            return [*records, records[3]]
-        case "empty":
-            walk = []
-        case "unknown":
-            walk = [*walk, ["nowhere"]]
-        case "start":
-            walk = records[-1]["trajectory"]
-        case "entry":
-            walk = [*walk, [0.5]]
-    return [*records[:3], {**records[3], "trajectory": walk}, *records[4:]]
+# -- refused input ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("what", "message"),
+    ("change", "message"),
     [
-        ("missing", "p.json: no prediction for episode {id} of {n}"),
-        ("extra", "p.json: episode 9999_0 is not among the {n} annotated ones"),
-        ("twice", "p.json: record {n}: id '{id}' occurs twice"),
-        ("empty", "p.json: episode {id}: no trajectory; expected at least the start"),
-        ("unknown", "p.json: episode {id}: viewpoint 'nowhere' is not in scene 'toy-house'"),
-        ("start", "p.json: episode {id}: starts at "),
-        ("entry", "p.json: episode {id}: trajectory entry 1 is [0.5]"),
+        (
+            lambda records, record: [other for other in records if other != record],
+            "no prediction for episode {id} of {n}",
+        ),
+        (
+            lambda records, record: [*records, record | {"instr_id": "9999_0"}],
+            "episode 9999_0 is not among the {n} annotated ones",
+        ),
+        (lambda records, record: [*records, record], "record {n}: id '{id}' occurs twice"),
+        (
+            lambda records, record: record.update(trajectory=[]),
+            "episode {id}: no trajectory; expected at least the start",
+        ),
+        (
+            lambda records, record: record["trajectory"].append(["nowhere"]),
+            "episode {id}: viewpoint 'nowhere' is not in scene 'toy-house'",
+        ),
+        (
+            lambda records, record: record.update(trajectory=records[-1]["trajectory"]),
+            "episode {id}: starts at ",
+        ),
+        (
+            lambda records, record: record["trajectory"].append([0.5]),
+            "episode {id}: trajectory entry 1 is [0.5]",
+        ),
     ],
 )
-@pytest.mark.parametrize("mode", [[], ["--json"]])
-def test_nothing_is_written_unless_everything_holds(
-    toy_root: Path, capsys: Capture, what: str, message: str, mode: list[str]
+def test_invalid_predictions_write_no_file(
+    toy_root: Path, error_of: ErrorOf, change: Callable[..., Any], message: str
 ) -> None:
     episodes = read(toy_root, "r2r")
-    command = words(toy_root, "r2r", write(spoil(stay(episodes), what)), *mode)
-    expected = message.format(id=episodes[3].episode_id, n=len(episodes))
-    assert refusal(capsys, command).startswith(expected)
-    assert not Path("sub").exists()
-    Path("sub").mkdir()
-    write("of an earlier run", "sub/out.json")
-    refusal(capsys, command)
+    records = stop_at_start(episodes)
+    write(change(records, records[3]) or records)
+    error = error_of(command(toy_root, "r2r"))
+    assert error.startswith("p.json: " + message.format(id=episodes[3].episode_id, n=len(episodes)))
+    assert not OUT.parent.exists()
+    write("of an earlier run", OUT)
+    assert error_of(command(toy_root, "r2r", "--json")) == error
 
 
-def test_jump_is_refused(toy_root: Path, capsys: Capture) -> None:
+def test_jump_is_refused(toy_root: Path, error_of: ErrorOf) -> None:
     episodes = read(toy_root, "cvdn")
-    records = stay(episodes)
-    far = next(row for row, each in enumerate(episodes) if len(each.reference_path) > 3)
-    a, b = episodes[far].start, episodes[far].reference_path[3]
-    records[far]["trajectory"] = [[a], [b]]
-    told = refusal(capsys, words(toy_root, "cvdn", write(records)))
-    name = episodes[far].episode_id
-    assert told == f"p.json: episode {name}: no edge leads from '{a}' to '{b}' in scene 'toy-house'"
+    records = stop_at_start(episodes)
+    row = next(row for row, episode in enumerate(episodes) if len(episode.reference_path) > 3)
+    a, b = episodes[row].start, episodes[row].reference_path[3]
+    records[row]["trajectory"] = [[a], [b]]
+    write(records)
+    message = f"no edge leads from '{a}' to '{b}' in scene 'toy-house'"
+    assert error_of(command(toy_root, "cvdn")) == f"p.json: episode {episodes[row].episode_id}: {message}"
 
 
-def test_objects_are_given_everywhere_or_nowhere(toy_root: Path, capsys: Capture) -> None:
-    records = stay(read(toy_root, "reverie"))
-    records[0]["predObjId"] = 17
-    told = refusal(capsys, words(toy_root, "reverie", write(records)))
-    assert told == f"p.json: 1 of {len(records)} predictions have predObjId; give all or none"
-
-
-def test_object_that_is_no_number_is_refused(toy_root: Path, capsys: Capture) -> None:
+def test_invalid_objects_are_refused(toy_root: Path, error_of: ErrorOf) -> None:
     episodes = read(toy_root, "reverie")
-    told = refusal(capsys, words(toy_root, "reverie", write(stay(episodes, predObjId="sofa"))))
-    assert f"episode {episodes[0].episode_id}: 'sofa' cannot be written as predObjId" in told
+    write([*stop_at_start(episodes[:1], predObjId=17), *stop_at_start(episodes[1:])])
+    message = f"p.json: 1 of {len(episodes)} predictions have predObjId; give all or none"
+    assert error_of(command(toy_root, "reverie")) == message
+    write(stop_at_start(episodes, predObjId="sofa"))
+    message = f"episode {episodes[0].episode_id}: 'sofa' cannot be written as predObjId"
+    assert message in error_of(command(toy_root, "reverie"))
 
 
 @pytest.mark.parametrize(
@@ -221,13 +195,15 @@ def test_object_that_is_no_number_is_refused(toy_root: Path, capsys: Capture) ->
         (["--connectivity", "none"], "none: cannot be read as a connectivity folder"),
     ],
 )
-def test_invalid_options_are_refused(toy_root: Path, capsys: Capture, more: list[str], message: str) -> None:
-    file = write(stay(read(toy_root, "r2r")))
-    assert refusal(capsys, [*words(toy_root, "r2r", file), *more]).startswith(message)
+def test_invalid_options_are_refused(
+    toy_root: Path, error_of: ErrorOf, more: list[str], message: str
+) -> None:
+    write(stop_at_start(read(toy_root, "r2r")))
+    assert error_of(command(toy_root, "r2r", *more)).startswith(message)
 
 
 @pytest.mark.parametrize("task", ["r4r", "chess"])
-def test_there_is_no_server_for_other_tasks(task: str, capsys: Capture) -> None:
+def test_other_tasks_have_no_server(task: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["submit", "--task", task])
     assert ended.value.code == 2 and capsys.readouterr().out == ""
@@ -235,21 +211,13 @@ def test_there_is_no_server_for_other_tasks(task: str, capsys: Capture) -> None:
 
 @pytest.mark.real
 def test_real_multi_hop_steps_make_a_submission(data_root: Path, capsys: Capture) -> None:
-    """What global-action agents write: all viewpoints of a step in one entry."""
-    source = data_root / "predictions" / "PREVALENT_R2R_seq2seq_teacher_val_unseen_iter36000.json"
-    stated = read_predictions(source)
-    hops = [
-        {
-            "instr_id": name,
-            "trajectory": [[each.path[0]], list(each.path[1:])] if each.path[1:] else each.path,
-        }
-        for name, each in stated.items()
-    ]
-    command = ["submit", "--task", "r2r", "--predictions", write(hops), "--out", "out.json", "--json"]
-    command += ["--annotations", str(data_root / "R2R" / "R2R_val_unseen.json")]
-    assert main([*command, "--connectivity", str(data_root / "connectivity")]) == 0
+    """Agents with global actions write all viewpoints of a step in one entry."""
+    file = data_root / "predictions" / "PREVALENT_R2R_seq2seq_teacher_val_unseen_iter36000.json"
+    paths = {name: prediction.path for name, prediction in read_predictions(file).items()}
+    hops = {name: [path[:1], path[1:]] if path[1:] else path for name, path in paths.items()}
+    write([{"instr_id": name, "trajectory": trajectory} for name, trajectory in hops.items()])
+    words = ["submit", "--task", "r2r", "--predictions", "p.json", "--out", str(OUT), "--json"]
+    words += ["--annotations", str(data_root / "R2R" / "R2R_val_unseen.json")]
+    assert main([*words, "--connectivity", str(data_root / "connectivity")]) == 0
     assert json.loads(capsys.readouterr().out)["n"] == 2349
-    found = read_predictions("out.json")
-    assert {name: each.path for name, each in found.items()} == {
-        name: each.path for name, each in stated.items()
-    }
+    assert {name: prediction.path for name, prediction in read_predictions(OUT).items()} == paths
