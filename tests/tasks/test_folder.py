@@ -1,4 +1,4 @@
-"""Where the files of a data folder are looked for, in both layouts."""
+"""Paths of the files of a data folder, in both layouts."""
 
 from __future__ import annotations
 
@@ -22,19 +22,14 @@ def names(root: Path, paths: list[Path]) -> list[str]:
     return [path.relative_to(root).as_posix() for path in paths]
 
 
-def test_folder_may_be_named_by_text(tmp_path: Path) -> None:
-    assert DataFolder(str(tmp_path)) == DataFolder(tmp_path)
+@pytest.mark.parametrize("name", ["connectivity", "R2R/connectivity"])
+def test_connectivity_is_found_in_both_layouts(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir(parents=True)
+    assert DataFolder(str(tmp_path)).connectivity == tmp_path / name
 
 
-@pytest.mark.parametrize("place", ["connectivity", "R2R/connectivity"])
-def test_connectivity_is_found_in_both_layouts(tmp_path: Path, place: str) -> None:
-    (tmp_path / place).mkdir(parents=True)
-    assert DataFolder(tmp_path).connectivity == tmp_path / place
-
-
-def test_folder_per_kind_comes_first(tmp_path: Path) -> None:
-    for place in ("R2R/connectivity", "connectivity"):
-        (tmp_path / place).mkdir(parents=True)
+def test_plain_layout_precedes_that_of_hamt(tmp_path: Path) -> None:
+    touch(tmp_path, "R2R/connectivity/scans.txt", "connectivity/scans.txt")
     folder = touch(tmp_path, "R2R/annotations/R2R_train_enc.json", "R2R/R2R_train.json")
     assert folder.connectivity == tmp_path / "connectivity"
     assert folder.annotations("r2r", "train") == tmp_path / "R2R" / "R2R_train.json"
@@ -43,13 +38,12 @@ def test_folder_per_kind_comes_first(tmp_path: Path) -> None:
 
 def test_missing_connectivity_lists_the_searched_folders(tmp_path: Path) -> None:
     (tmp_path / "connectivity").touch()
-    with pytest.raises(
-        DataError, match="no connectivity folder; looked for connectivity and R2R/connectivity"
-    ):
+    message = "no connectivity folder; looked for connectivity and R2R/connectivity"
+    with pytest.raises(DataError, match=message):
         _ = DataFolder(tmp_path).connectivity
 
 
-def test_published_splits_come_first_and_others_are_found_too(tmp_path: Path) -> None:
+def test_published_splits_precede_others(tmp_path: Path) -> None:
     folder = touch(
         tmp_path,
         "R2R/R2R_aaa.json",
@@ -88,10 +82,8 @@ def test_feature_files_are_found_once_and_by_their_ending(tmp_path: Path) -> Non
 
 def test_other_files_are_found_or_absent(tmp_path: Path) -> None:
     empty = DataFolder(tmp_path / "nowhere")
-    assert (empty.objects, empty.rooms, empty.tours, empty.tokenizers, empty.features) == (
-        *(None, None, None),
-        *([], []),
-    )
+    assert empty.objects is empty.rooms is empty.tours is None
+    assert empty.tokenizers == empty.features == []
     folder = touch(
         tmp_path,
         "objects/reverie_objects.json",
@@ -106,7 +98,7 @@ def test_other_files_are_found_or_absent(tmp_path: Path) -> None:
     assert names(tmp_path, folder.tokenizers) == ["tokenizer/vocab.txt", "tokenizer/tokenizer.json"]
 
 
-def test_known_folders_are_those_that_may_hold_files(tmp_path: Path) -> None:
+def test_known_folders_are_those_that_can_have_data_files(tmp_path: Path) -> None:
     folder = touch(
         tmp_path, "CVDN/annotations/ndh/train_enc.json", "R2R/features/c.h5", "connectivity/scans.txt", "file"
     )
@@ -115,18 +107,17 @@ def test_known_folders_are_those_that_may_hold_files(tmp_path: Path) -> None:
     )
 
 
-def test_brackets_in_the_name_of_the_folder_mean_themselves(tmp_path: Path) -> None:
-    folder = touch(tmp_path / "data [v1]*", "R2R/R2R_mine.json", "features/a.npy")
-    assert list(folder.splits("r2r")) == ["mine"]
+def test_brackets_in_the_name_of_the_folder_are_no_pattern(tmp_path: Path) -> None:
+    folder = touch(tmp_path / "data [v1]*", "R2R/R2R_own.json", "features/a.npy")
+    assert list(folder.splits("r2r")) == ["own"]
     assert len(folder.features) == 1
 
 
-def test_default_data_folder(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("ESCEME_DATA", "/somewhere/data")
-    assert default_data() == Path("/somewhere/data")
-    monkeypatch.setenv("ESCEME_DATA", "")
-    assert default_data() == Path("datasets")
-    monkeypatch.delenv("ESCEME_DATA")
-    assert default_data() == Path("datasets")
+@pytest.mark.parametrize(
+    ("value", "expected"), [("/somewhere/data", "/somewhere/data"), ("", "datasets"), (None, "datasets")]
+)
+def test_default_data_folder(monkeypatch: pytest.MonkeyPatch, value: str | None, expected: str) -> None:
+    monkeypatch.delenv("ESCEME_DATA", raising=False)
+    if value is not None:
+        monkeypatch.setenv("ESCEME_DATA", value)
+    assert default_data() == Path(expected)

@@ -33,7 +33,7 @@ def write(tmp_path: Path, value: object, name: str = "v2_REVERIE_val.json") -> P
     return path
 
 
-def test_each_instruction_is_an_episode_about_an_object(tmp_path: Path) -> None:
+def test_every_instruction_is_an_episode_with_an_object(tmp_path: Path) -> None:
     first, second = read_reverie(write(tmp_path, [record()]))
     assert (first.episode_id, second.episode_id) == ("3894_349_0", "3894_349_1")
     assert first.path_id == second.path_id == "3894"
@@ -43,14 +43,9 @@ def test_each_instruction_is_an_episode_about_an_object(tmp_path: Path) -> None:
 
 
 def test_test_record_withholds_object_and_path(tmp_path: Path) -> None:
-    public = {
-        "id": "227",
-        "path": ["a"],
-        "instructions": ["Level the picture"],
-        "heading": 3.9,
-        "scan": "attic",
-    }
-    (episode,) = read_reverie(write(tmp_path, [public]))
+    test_record = record("227", path=["a"], instructions=["Level the picture"])
+    del test_record["objId"], test_record["path_id"]
+    (episode,) = read_reverie(write(tmp_path, [test_record]))
     assert (episode.episode_id, episode.path_id, episode.object_id) == ("227_0", "227", None)
     assert episode.reference_path == ("a",) and episode.goal_withheld
 
@@ -65,17 +60,9 @@ def test_test_record_withholds_object_and_path(tmp_path: Path) -> None:
         ([], "holds no records"),
     ],
 )
-def test_bad_record_is_named(tmp_path: Path, records: list[dict[str, Any]], message: str) -> None:
+def test_invalid_record_is_named(tmp_path: Path, records: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(DataError, match=f"v2_REVERIE_val.json: {message}"):
         read_reverie(write(tmp_path, records))
-
-
-@pytest.mark.parametrize(("size", "message"), [(0, "is empty"), (-3, "not valid json")])
-def test_incomplete_file_is_refused(tmp_path: Path, size: int, message: str) -> None:
-    file = write(tmp_path, [record()])
-    file.write_bytes(file.read_bytes()[:size])
-    with pytest.raises(DataError, match=message):
-        read_reverie(file)
 
 
 @pytest.mark.parametrize("name", ["objects.json", "objects.json.gz"])
@@ -89,30 +76,23 @@ def test_objects_are_sets_of_ids_per_viewpoint(tmp_path: Path, name: str) -> Non
     ("value", "message"),
     [({}, "lists no viewpoints"), ({"attic_a": [{"name": "lamp"}]}, "id"), ([record()], "expected object")],
 )
-def test_bad_object_file_is_refused(tmp_path: Path, value: object, message: str) -> None:
+def test_malformed_object_file_is_refused(tmp_path: Path, value: object, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read_objects(write(tmp_path, value, "objects.json"))
-
-
-def test_truncated_object_file_is_damaged(tmp_path: Path) -> None:
-    file = write(tmp_path, {"attic_a": []}, "objects.json.gz")
-    file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(DataError, match="damaged gzip"):
-        read_objects(file)
 
 
 @pytest.mark.real
 def test_real_paths_end_near_their_objects(data_root: Path, real_graphs: dict[str, SceneGraph]) -> None:
     objects = read_objects(data_root / "objects" / "reverie_objects.json.gz")
     assert len(objects) == 10567 and sum(map(len, objects.values())) == 38293
-    assert sum(not found for found in objects.values()) == 2385
-    for split, astray in {"train": 27, "val_seen": 3, "val_unseen": 0}.items():
+    assert sum(not ids for ids in objects.values()) == 2385
+    for split, num_elsewhere in {"train": 27, "val_seen": 3, "val_unseen": 0}.items():
         file = data_root / "REVERIE" / f"v2_REVERIE_{split}.json"
         episodes = read_reverie(file)
         check_paths(episodes, real_graphs, file)
-        missing = {
+        elsewhere = {
             episode.episode_id.rpartition("_")[0]
             for episode in episodes
             if episode.object_id not in objects[f"{episode.scene_id}_{episode.goal}"]
         }
-        assert len(missing) == astray
+        assert len(elsewhere) == num_elsewhere

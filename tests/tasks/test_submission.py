@@ -1,4 +1,4 @@
-"""Prediction files: every form that is read, every fault that is named, and what servers are given."""
+"""Prediction files: accepted formats, faults, and submissions to the servers."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from esceme.tasks.submission import (
     write_submission,
 )
 from esceme.world import SceneGraph
+from fixtures.toy_episode import toy_episode
 
 # b is north of a (heading 0), c east of b (90°), d south of c and higher (180°); h is excluded, i isolated.
 HOUSE = SceneGraph.build(
@@ -38,20 +39,12 @@ HOUSE = SceneGraph.build(
 GRAPHS = {"house": HOUSE}
 
 
-def asked(episode_id: str = "1_0", path_id: str | None = None, **changes: Any) -> Episode:
-    fields: dict[str, Any] = {
-        "episode_id": episode_id,
-        "scene_id": "house",
-        "path_id": path_id or episode_id.partition("_")[0],
-        "reference_path": ("a", "b", "c"),
-        "heading": 0.0,
-        "instruction": "go",
-    }
-    return Episode(**{**fields, **changes})
+def episode(episode_id: str = "1_0", **fields: Any) -> Episode:
+    return toy_episode(episode_id, fields.pop("scene_id", "house"), "abc", **fields)
 
 
-def went(walk: str, episode_id: str = "1_0") -> Prediction:
-    return Prediction(episode_id, tuple(TrajectoryPoint(viewpoint) for viewpoint in walk))
+def predict(path: str, episode_id: str = "1_0", object_id: str | None = None) -> Prediction:
+    return Prediction(episode_id, tuple(TrajectoryPoint(viewpoint) for viewpoint in path), object_id)
 
 
 def write(tmp_path: Path, *records: object, name: str = "preds.json") -> Path:
@@ -77,9 +70,9 @@ def write(tmp_path: Path, *records: object, name: str = "preds.json") -> Path:
         ([["a", 1.5], ["b", None, None], "c"], [("a", 1.5, None), ("b", None, None), ("c", None, None)]),
         ([["a", 0.0, 0.0], ["a", 0.5, 0.0]], [("a", 0.0, 0.0), ("a", 0.5, 0.0)]),
     ],
-    ids=["poses", "singles", "bare", "two hops", "three hops", "one list", "mixed", "turn on the spot"],
+    ids=["poses", "lists", "names", "two hops", "three hops", "one list", "mixed", "turn"],
 )
-def test_every_form_of_trajectory_is_read(
+def test_every_format_of_a_trajectory_is_read(
     tmp_path: Path, trajectory: list[Any], points: list[tuple[Any, ...]]
 ) -> None:
     file = write(tmp_path, {"instr_id": "1_0", "trajectory": trajectory})
@@ -90,63 +83,60 @@ def test_every_form_of_trajectory_is_read(
 
 @pytest.mark.parametrize("key", ["instr_id", "inst_idx", "instruction_id"])
 @pytest.mark.parametrize(("value", "episode_id"), [("12_3", "12_3"), ("123", "123"), (123, "123"), (0, "0")])
-@pytest.mark.parametrize("where", ["trajectory", "path"])
+@pytest.mark.parametrize("path_key", ["trajectory", "path"])
 @pytest.mark.parametrize("name", ["p.json", "p.jsonl", "p.json.gz", "p.jsonl.gz"])
 def test_every_id_key_and_container_is_read(
-    tmp_path: Path, key: str, value: object, episode_id: str, where: str, name: str
+    tmp_path: Path, key: str, value: object, episode_id: str, path_key: str, name: str
 ) -> None:
-    records = [{key: value, where: ["a", "b"]}, {key: "other", where: ["a"], "extra": {"ignored": True}}]
-    found = read_predictions(write(tmp_path, *records, name=name))
+    other = {key: "other", path_key: ["a"], "extra": {"ignored": True}}
+    found = read_predictions(write(tmp_path, {key: value, path_key: ["a", "b"]}, other, name=name))
     assert list(found) == [episode_id, "other"]
-    assert found[episode_id] == went("ab", episode_id)
+    assert found[episode_id] == predict("ab", episode_id)
 
 
 @pytest.mark.parametrize(("value", "object_id"), [(402, "402"), ("402", "402"), (0, "0"), (None, None)])
-def test_prediction_may_name_an_object(tmp_path: Path, value: object, object_id: str | None) -> None:
+def test_object_id_is_read(tmp_path: Path, value: object, object_id: str | None) -> None:
     file = write(tmp_path, {"instr_id": "1_0", "trajectory": ["a"], "predObjId": value})
     assert read_predictions(file)["1_0"].object_id == object_id
 
 
-def test_path_has_its_turns_on_the_spot_merged() -> None:
-    assert went("aabbbcbba").path == ("a", "b", "c", "b", "a")
-    assert went("a").path == ("a",)
+def test_path_has_no_consecutive_repetitions() -> None:
+    assert predict("aabbbcbba").path == ("a", "b", "c", "b", "a")
+    assert predict("a").path == ("a",)
+
+
+GOOD = {"instr_id": "1_0", "trajectory": ["a"]}
 
 
 @pytest.mark.parametrize(
     ("records", "message"),
     [
         ([{"trajectory": ["a"]}], "record 0: 0 ids; expected instr_id, inst_idx or instruction_id"),
-        ([{"instr_id": "1_0", "inst_idx": 1, "trajectory": ["a"]}], "record 0: 2 ids"),
-        ([{"instr_id": None, "trajectory": ["a"]}], "record 0: 0 ids"),
-        ([{"instr_id": 1.5, "trajectory": ["a"]}], "record 0: field 'instr_id'"),
-        ([{"instr_id": True, "trajectory": ["a"]}], "record 0: field 'instr_id'"),
-        (
-            [{"instr_id": "1_0", "trajectory": ["a"]}, {"instr_id": "1_0", "trajectory": ["a"]}],
-            "record 1: id '1_0' occurs twice",
-        ),
-        (
-            [{"instr_id": 5, "trajectory": ["a"]}, {"instr_id": "5", "trajectory": ["a"]}],
-            "record 1: id '5' occurs twice",
-        ),
-        ([{"instr_id": "1_0", "trajectory": []}], "episode 1_0: no trajectory; expected at least the start"),
+        ([GOOD | {"inst_idx": 1}], "record 0: 2 ids"),
+        ([GOOD | {"instr_id": None}], "record 0: 0 ids"),
+        ([GOOD | {"instr_id": 1.5}], "record 0: field 'instr_id'"),
+        ([GOOD | {"instr_id": True}], "record 0: field 'instr_id'"),
+        ([GOOD, GOOD], "record 1: id '1_0' occurs twice"),
+        ([GOOD | {"instr_id": 5}, GOOD | {"instr_id": "5"}], "record 1: id '5' occurs twice"),
+        ([GOOD | {"trajectory": []}], "episode 1_0: no trajectory; expected at least the start"),
         ([{"instr_id": "1_0", "path": []}], "episode 1_0: no trajectory"),
         ([{"instr_id": "1_0"}], "episode 1_0: no trajectory"),
-        ([{"instr_id": "1_0", "trajectory": ["a", []]}], r"episode 1_0: trajectory entry 1 is \[\]"),
-        ([{"instr_id": "1_0", "trajectory": [[1.5, 0.0]]}], "episode 1_0: trajectory entry 0 is"),
-        ([{"instr_id": "1_0", "trajectory": [["a", 1, 2, 3]]}], "episode 1_0: trajectory entry 0 is"),
-        ([{"instr_id": "1_0", "trajectory": [["a", "b", 0.5]]}], "episode 1_0: trajectory entry 0 is"),
-        ([{"instr_id": "1_0", "trajectory": [["a", None, "b"]]}], "episode 1_0: trajectory entry 0 is"),
-        ([{"instr_id": "1_0", "trajectory": [["a", [0.5]]]}], "record 0: field 'trajectory"),
-        ([{"instr_id": "1_0", "trajectory": [7]}], "record 0: field 'trajectory"),
-        ([{"instr_id": "1_0", "trajectory": "abc"}], "record 0: field 'trajectory'"),
-        ([{"instr_id": "1_0", "trajectory": [{"viewpoint": "a"}]}], "record 0: field 'trajectory"),
+        ([GOOD | {"trajectory": ["a", []]}], r"episode 1_0: trajectory entry 1 is \[\]"),
+        *(
+            ([GOOD | {"trajectory": [entry]}], "episode 1_0: trajectory entry 0 is")
+            for entry in ([1.5, 0.0], ["a", 1, 2, 3], ["a", "b", 0.5], ["a", None, "b"])
+        ),
+        *(
+            ([GOOD | {"trajectory": trajectory}], "record 0: field 'trajectory")
+            for trajectory in ([["a", [0.5]]], [7], "abc", [{"viewpoint": "a"}])
+        ),
         ([{"instr_id": "1_0", "path": [["a"]]}], "record 0: field 'path"),
-        ([{"instr_id": "1_0", "trajectory": ["a"], "predObjId": 1.5}], "record 0: field 'predObjId'"),
+        ([GOOD | {"predObjId": 1.5}], "record 0: field 'predObjId'"),
         ([["1_0", ["a"]]], "record 0: expected object, got array"),
         ([], "holds no records"),
     ],
 )
-def test_bad_record_is_named(tmp_path: Path, records: list[Any], message: str) -> None:
+def test_invalid_record_is_named(tmp_path: Path, records: list[Any], message: str) -> None:
     with pytest.raises(DataError, match=f"preds.json: {message}"):
         read_predictions(write(tmp_path, *records))
 
@@ -165,77 +155,63 @@ def test_bad_record_is_named(tmp_path: Path, records: list[Any], message: str) -
         ("p.json.gz", gzip.compress(b"[1, 2, 3]" * 99, mtime=0)[:-9], "damaged gzip file"),
     ],
 )
-def test_file_of_another_kind_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_malformed_file_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=rf"{name}: {message}"):
         read_predictions(tmp_path / name)
 
 
-@pytest.mark.parametrize(("place", "message"), [("", "cannot be read"), ("none.json", "no such file")])
-def test_missing_prediction_file_is_refused(tmp_path: Path, place: str, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        read_predictions(tmp_path / place)
+def test_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        read_predictions(tmp_path / "none.json")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_predictions(tmp_path)
 
 
 # -- matching --------------------------------------------------------------------------------------------
 
 
-def named(*names: str) -> dict[str, Prediction]:
-    return {name: went("ab", name) for name in names}
+def match(
+    episode_ids: str, prediction_ids: Sequence[str], task: str = "r2r", *, partial: bool = False
+) -> list[tuple[str, str]]:
+    """Match predictions with the episodes of a space-separated list; returns pairs of ids."""
+    predictions = {name: predict("ab", name) for name in prediction_ids}
+    episodes = [episode(name) for name in episode_ids.split()]
+    pairs = match_predictions(episodes, predictions, TASKS[task], file="p.json", partial=partial)
+    return [(matched.episode_id, prediction.episode_id) for matched, prediction in pairs]
 
 
-def test_pairs_come_in_the_order_of_the_episodes() -> None:
-    episodes = [asked("2_0"), asked("1_1"), asked("1_0")]
-    pairs = match_predictions(episodes, named("1_0", "2_0", "1_1"), TASKS["r2r"], file="p")
-    assert [(episode.episode_id, walk.episode_id) for episode, walk in pairs] == [
-        ("2_0", "2_0"),
-        ("1_1", "1_1"),
-        ("1_0", "1_0"),
-    ]
+def test_pairs_are_in_the_order_of_the_episodes() -> None:
+    assert match("2_0 1_1 1_0", ["1_0", "2_0", "1_1"]) == [("2_0", "2_0"), ("1_1", "1_1"), ("1_0", "1_0")]
 
 
-def test_missing_episodes_are_an_error_unless_partial() -> None:
-    episodes = [asked("1_0"), asked("1_1"), asked("1_2")]
-    with pytest.raises(
-        DataError, match=r"p.json: no prediction for episode 1_0 \(and 1 more\) of 3.*--partial"
-    ):
-        match_predictions(episodes, named("1_1"), TASKS["r2r"], file="p.json")
-    assert [
-        episode.episode_id
-        for episode, _ in match_predictions(episodes, named("1_1"), TASKS["r2r"], file="p", partial=True)
-    ] == ["1_1"]
+def test_missing_predictions_are_an_error_unless_partial() -> None:
+    message = r"p.json: no prediction for episode 1_0 \(and 1 more\) of 3.*--partial"
+    with pytest.raises(DataError, match=message):
+        match("1_0 1_1 1_2", ["1_1"])
+    assert match("1_0 1_1 1_2", ["1_1"], partial=True) == [("1_1", "1_1")]
 
 
 @pytest.mark.parametrize("partial", [False, True])
 @pytest.mark.parametrize("name", ["9_0", "0", "1", "", "1_0 "])
-def test_predictions_of_other_episodes_are_an_error_even_if_partial(name: str, partial: bool) -> None:
+def test_predictions_of_unknown_episodes_are_an_error(name: str, partial: bool) -> None:
     with pytest.raises(DataError, match=f"p.json: episode {name} is not among the 2 annotated ones"):
-        match_predictions(
-            [asked("1_0"), asked("1_1")],
-            named("1_0", "1_1", name),
-            TASKS["r2r"],
-            file="p.json",
-            partial=partial,
-        )
+        match("1_0 1_1", ["1_0", "1_1", name], partial=partial)
 
 
-def test_rxr_episodes_go_by_their_instruction_as_well() -> None:
-    episodes = [asked("12_7"), asked("12_8"), asked("13_9")]
-    pairs = match_predictions(episodes, named("8", "12_7", "9"), TASKS["rxr"], file="p")
-    assert [walk.episode_id for _, walk in pairs] == ["12_7", "8", "9"]
-    assert match_predictions([asked("7", path_id="7")], named("7"), TASKS["rxr"], file="p")
-
-
-def test_two_predictions_of_one_episode_are_refused() -> None:
+def test_rxr_predictions_may_have_the_instruction_id() -> None:
+    expected = [("12_7", "12_7"), ("12_8", "8"), ("13_9", "9")]
+    assert match("12_7 12_8 13_9", ["8", "12_7", "9"], "rxr") == expected
+    assert match("7", ["7"], "rxr") == [("7", "7")]
     with pytest.raises(DataError, match="p.json: episode 12_7 is predicted twice, once as '7'"):
-        match_predictions([asked("12_7")], named("12_7", "7"), TASKS["rxr"], file="p.json")
+        match("12_7", ["12_7", "7"], "rxr")
 
 
 # -- checking --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("walk", "problem"),
+    ("path", "fault"),
     [
         ("abc", None),
         ("a", None),
@@ -249,39 +225,37 @@ def test_two_predictions_of_one_episode_are_refused() -> None:
         ("abi", "viewpoint 'i' of scene 'house' has no edge to any other"),
     ],
 )
-def test_prediction_begins_at_the_start_and_follows_edges(walk: str, problem: str | None) -> None:
-    assert find_fault(asked(), went(walk), GRAPHS) == problem
+def test_prediction_must_begin_at_the_start_and_follow_edges(path: str, fault: str | None) -> None:
+    assert find_fault(episode(), predict(path), GRAPHS) == fault
 
 
-def test_unknown_scene_is_a_problem() -> None:
-    assert "scene 'barn' is unknown" in str(find_fault(asked(scene_id="barn"), went("abc"), GRAPHS))
+def test_unknown_scene_is_a_fault() -> None:
+    assert "scene 'barn' is unknown" in str(find_fault(episode(scene_id="barn"), predict("abc"), GRAPHS))
 
 
-def told(faults: int) -> list[str]:
-    """The lines about a file with so many jumps in it, among sound walks."""
-    pairs = [(asked(f"{n}_0"), went("ac" if n % 2 else "abc", f"{n}_0")) for n in range(2 * faults + 1)]
-    with pytest.raises(DataError) as refused:
+def fault_lines(num_faults: int) -> list[str]:
+    """The lines of the error for a file with faulty predictions between valid ones."""
+    pairs = [
+        (episode(f"{n}_0"), predict("ac" if n % 2 else "abc", f"{n}_0")) for n in range(2 * num_faults + 1)
+    ]
+    check_predictions(pairs[::2], GRAPHS, file="p.json")  # the valid ones
+    with pytest.raises(DataError) as error:
         check_predictions(pairs, GRAPHS, file="p.json")
-    return [line.strip() for line in str(refused.value).splitlines()]
+    return [line.strip() for line in str(error.value).splitlines()]
 
 
 def test_faults_are_listed_in_one_message() -> None:
-    fault = "no edge leads from 'a' to 'c' in scene 'house'"
-    assert told(1) == [f"p.json: episode 1_0: {fault}"]
-    assert told(2) == ["p.json: 2 faulty predictions", f"episode 1_0: {fault}", f"episode 3_0: {fault}"]
-    assert told(10)[1:] == [f"episode {n}_0: {fault}" for n in range(1, 20, 2)]
-    assert told(11)[1:] == [*told(10)[1:], "... and 1 more"]
-    assert told(13)[0::11] == ["p.json: 13 faulty predictions", "... and 3 more"]
-
-
-def test_valid_predictions_pass() -> None:
-    check_predictions([(asked(), went("abc")), (asked("2_0"), went("a", "2_0"))], GRAPHS, file="p.json")
+    faults = [f"episode {n}_0: no edge leads from 'a' to 'c' in scene 'house'" for n in range(1, 20, 2)]
+    assert fault_lines(1) == [f"p.json: {faults[0]}"]
+    assert fault_lines(2) == ["p.json: 2 faulty predictions", *faults[:2]]
+    assert fault_lines(10) == ["p.json: 10 faulty predictions", *faults]
+    assert fault_lines(13) == ["p.json: 13 faulty predictions", *faults, "... and 3 more"]
 
 
 # -- writing ---------------------------------------------------------------------------------------------
 
 
-def submitted(tmp_path: Path, task: str, pairs: Sequence[tuple[Episode, Prediction]]) -> list[Any]:
+def submit(tmp_path: Path, task: str, pairs: Sequence[tuple[Episode, Prediction]]) -> list[Any]:
     out = tmp_path / "out"
     write_submission(out, TASKS[task], pairs, GRAPHS)
     text = out.read_text()
@@ -295,27 +269,27 @@ def types_of(record: dict[str, Any]) -> dict[str, type]:
 POSES = (TrajectoryPoint("a", 0.25, -0.5), TrajectoryPoint("a", 1.0, 0.0), TrajectoryPoint("b", 2.0, 0.125))
 
 
-def test_r2r_takes_text_ids_and_poses(tmp_path: Path) -> None:
-    pairs = [(asked("2_1"), Prediction("2_1", POSES)), (asked("1_0"), went("a"))]
-    assert submitted(tmp_path, "r2r", pairs) == [
+def test_r2r_submission_has_text_ids_and_poses(tmp_path: Path) -> None:
+    pairs = [(episode("2_1"), Prediction("2_1", POSES)), (episode("1_0"), predict("a"))]
+    assert submit(tmp_path, "r2r", pairs) == [
         {"instr_id": "2_1", "trajectory": [["a", 0.25, -0.5], ["a", 1.0, 0.0], ["b", 2.0, 0.125]]},
         {"instr_id": "1_0", "trajectory": [["a", 0.0, 0.0]]},
     ]
 
 
-def test_cvdn_takes_numbers_as_ids(tmp_path: Path) -> None:
-    (record,) = submitted(tmp_path, "cvdn", [(asked("149", path_id="42"), Prediction("149", POSES))])
+def test_cvdn_submission_has_integer_ids(tmp_path: Path) -> None:
+    (record,) = submit(tmp_path, "cvdn", [(episode("149"), Prediction("149", POSES))])
     assert types_of(record) == {"inst_idx": int, "trajectory": list}
     assert record["inst_idx"] == 149 and record["trajectory"][2] == ["b", 2.0, 0.125]
 
 
-def test_rxr_takes_lines_of_paths_sorted_by_number(tmp_path: Path) -> None:
+def test_rxr_submission_has_paths_sorted_by_id(tmp_path: Path) -> None:
     pairs = [
-        (asked("12_107"), Prediction("107", POSES)),
-        (asked("13_9"), went("abbcb", "13_9")),
-        (asked("50", path_id="50"), went("a", "50")),
+        (episode("12_107"), Prediction("107", POSES)),
+        (episode("13_9"), predict("abbcb", "13_9")),
+        (episode("50"), predict("a", "50")),
     ]
-    records = submitted(tmp_path, "rxr", pairs)
+    records = submit(tmp_path, "rxr", pairs)
     assert records == [
         {"instruction_id": 9, "path": ["a", "b", "c", "b"]},
         {"instruction_id": 50, "path": ["a"]},
@@ -324,18 +298,18 @@ def test_rxr_takes_lines_of_paths_sorted_by_number(tmp_path: Path) -> None:
     assert types_of(records[0]) == {"instruction_id": int, "path": list}
 
 
-def test_reverie_takes_an_object_besides(tmp_path: Path) -> None:
+def test_reverie_submission_has_objects(tmp_path: Path) -> None:
     found = Prediction("6250_402_0", POSES, object_id="402")
-    (record,) = submitted(tmp_path, "reverie", [(asked("6250_402_0", path_id="6250"), found)])
+    (record,) = submit(tmp_path, "reverie", [(episode("6250_402_0"), found)])
     assert types_of(record) == {"instr_id": str, "trajectory": list, "predObjId": int}
     assert (record["instr_id"], record["predObjId"]) == ("6250_402_0", 402)
-    (without,) = submitted(tmp_path, "reverie", [(asked(), went("a"))])
+    (without,) = submit(tmp_path, "reverie", [(episode(), predict("a"))])
     assert list(without) == ["instr_id", "trajectory"]
 
 
 @pytest.mark.parametrize(("task", "name"), [("r2r", "1_0"), ("cvdn", "149"), ("rxr", "12_7")])
 def test_only_reverie_submissions_have_objects(tmp_path: Path, task: str, name: str) -> None:
-    (record,) = submitted(tmp_path, task, [(asked(name), Prediction(name, POSES, object_id="sofa"))])
+    (record,) = submit(tmp_path, task, [(episode(name), Prediction(name, POSES, object_id="sofa"))])
     assert "predObjId" not in record
 
 
@@ -343,32 +317,18 @@ TURN = math.pi / 6
 
 
 def test_missing_headings_follow_from_the_moves(tmp_path: Path) -> None:
-    # 80° snaps to 90°; then each move is made in the view that shows the next viewpoint, and kept (spec A.4).
-    (record,) = submitted(tmp_path, "r2r", [(asked(heading=math.radians(80)), went("abcd"))])
+    # 80° snaps to 90°; after a move the agent faces the view of the candidate (spec A.4).
+    (record,) = submit(tmp_path, "r2r", [(episode(heading=math.radians(80)), predict("abcd"))])
     assert [name for name, _, _ in record["trajectory"]] == list("abcd")
     angles = [angle for pose in record["trajectory"] for angle in pose[1:]]
     # d is atan(1.5 / 2) = 37° above c, south of it: the upper row of views, 30°.
     assert angles == pytest.approx([3 * TURN, 0, 0, 0, 3 * TURN, 0, 6 * TURN, TURN])
 
 
-def test_headings_are_filled_in_as_the_candidates_have_them(tmp_path: Path) -> None:
-    (record,) = submitted(tmp_path, "r2r", [(asked(), went("abcdcba"))])
-    poses = record["trajectory"]
-    for (here, _, _), (there, heading, elevation) in zip(poses, poses[1:], strict=False):
-        (view,) = [option.view for option in HOUSE.candidates(here) if option.viewpoint == there]
-        assert (heading, elevation) == pytest.approx((view % 12 * TURN, (view // 12 - 1) * TURN))
-
-
-def test_given_angles_are_kept_and_repeated_viewpoints_keep_the_pose(tmp_path: Path) -> None:
-    points = (
-        TrajectoryPoint("a"),
-        TrajectoryPoint("a", 1.25),
-        TrajectoryPoint("a"),
-        TrajectoryPoint("b"),
-        TrajectoryPoint("b", None, 0.5),
-        TrajectoryPoint("b"),
-    )
-    (record,) = submitted(tmp_path, "r2r", [(asked(heading=3.14), Prediction("1_0", points))])
+def test_given_angles_are_written_and_apply_to_repeated_viewpoints(tmp_path: Path) -> None:
+    points = [("a",), ("a", 1.25), ("a",), ("b",), ("b", None, 0.5), ("b",)]
+    prediction = Prediction("1_0", tuple(TrajectoryPoint(*point) for point in points))
+    (record,) = submit(tmp_path, "r2r", [(episode(heading=3.14), prediction)])
     assert record["trajectory"] == [
         ["a", pytest.approx(6 * TURN), 0.0],
         ["a", 1.25, 0.0],
@@ -387,26 +347,20 @@ def test_steps_over_several_viewpoints_are_flattened(steps: list[list[str]]) -> 
         assert [point.viewpoint for point in read_predictions(file)["1_0"].trajectory] == flat
 
 
-WALKS = ["a", "ab", "abcd", "aabccb", "abcba"]
-
-
-@pytest.mark.parametrize("task", ["r2r", "cvdn", "rxr", "reverie"])
-def test_written_submission_is_read_back(tmp_path: Path, task: str) -> None:
-    names = {"r2r": "{0}_0", "cvdn": "{0}", "rxr": "3{0}_{0}", "reverie": "{0}_5_0"}[task]
-    pairs = []
-    for number, walk in enumerate(WALKS):
-        name = names.format(number)
-        target = "17" if task == "reverie" else None
-        pairs.append((asked(name), Prediction(name, went(walk).trajectory, target)))
+@pytest.mark.parametrize(
+    ("task", "pattern", "target"),
+    [("r2r", "{0}_0", None), ("cvdn", "{0}", None), ("rxr", "3{0}_{0}", None), ("reverie", "{0}_5_0", "17")],
+)
+def test_written_submission_is_read_back(tmp_path: Path, task: str, pattern: str, target: str | None) -> None:
+    paths = {pattern.format(k): path for k, path in enumerate(["a", "ab", "abcd", "aabccb", "abcba"])}
+    pairs = [(episode(name), predict(path, name, target)) for name, path in paths.items()]
     first = tmp_path / ("first.jsonl" if task == "rxr" else "first.json")
     second = first.with_stem("second")
     write_submission(first, TASKS[task], pairs, GRAPHS)
     found = read_predictions(first)
     again = match_predictions([episode for episode, _ in pairs], found, TASKS[task], file=first)
-    assert [prediction.path for _, prediction in again] == [prediction.path for _, prediction in pairs]
-    assert [prediction.object_id for _, prediction in again] == [
-        prediction.object_id for _, prediction in pairs
-    ]
+    for (_, expected), (_, prediction) in zip(pairs, again, strict=True):
+        assert (prediction.path, prediction.object_id) == (expected.path, expected.object_id)
     write_submission(second, TASKS[task], again, GRAPHS)
     assert second.read_bytes() == first.read_bytes()
 
@@ -424,17 +378,17 @@ def test_invalid_ids_leave_no_file(
     tmp_path: Path, task: str, name: str, target: str | None, message: str
 ) -> None:
     out = tmp_path / "out.json"
-    out.write_text("of an earlier run")
+    out.write_text("earlier")
     good = "5" if task == "cvdn" else "5_5"
-    pairs = [(asked(good), went("a", good)), (asked(name), Prediction(name, POSES, target))]
+    pairs = [(episode(good), predict("a", good)), (episode(name), Prediction(name, POSES, target))]
     with pytest.raises(DataError, match=message):
         write_submission(out, TASKS[task], pairs, GRAPHS)
-    assert out.read_text() == "of an earlier run"
+    assert out.read_text() == "earlier"
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
 
 
 @pytest.mark.real
-def test_real_predictions_survive_being_submitted(
+def test_real_predictions_are_submitted_unchanged(
     tmp_path: Path, data_root: Path, real_graphs: dict[str, SceneGraph]
 ) -> None:
     file = data_root / "predictions" / "PREVALENT_NDH_all_trusted40_val_seen_iter100.json"
@@ -450,22 +404,22 @@ def test_real_predictions_survive_being_submitted(
 
 
 @pytest.mark.real
-def test_simulator_turned_as_we_fill_in(
+def test_missing_headings_are_those_of_the_simulator(
     tmp_path: Path, data_root: Path, real_graphs: dict[str, SceneGraph]
 ) -> None:
-    """Take the headings away from poses that the simulator wrote, and get them back."""
+    """Remove the headings that the simulator wrote; the submission restores them."""
     file = data_root / "predictions" / "PREVALENT_R2R_seq2seq_teacher_val_unseen_iter36000.json"
-    stated = read_predictions(file)
+    original = read_predictions(file)
     bare = {
         name: Prediction(name, tuple(TrajectoryPoint(point.viewpoint) for point in prediction.trajectory))
-        for name, prediction in stated.items()
+        for name, prediction in original.items()
     }
     pairs = match_predictions(
         TASKS["r2r"].read(data_root / "R2R" / "R2R_val_unseen.json"), bare, TASKS["r2r"], file=file
     )
     write_submission(tmp_path / "out.json", TASKS["r2r"], pairs, real_graphs)
     filled = read_predictions(tmp_path / "out.json")
-    for name, prediction in stated.items():
+    for name, prediction in original.items():
         for ours, theirs in zip(filled[name].trajectory, prediction.trajectory, strict=True):
             assert ours.viewpoint == theirs.viewpoint
             assert ours[1:] == pytest.approx(theirs[1:], abs=1e-6)

@@ -27,26 +27,20 @@ def write_pieces(path: Path, pieces: list[str] = PIECES, newline: str = "\n") ->
 
 
 @given(tokens=token_lists, longest=st.integers(1, 25), keep=st.sampled_from(["first", "last"]))
-def test_truncation_keeps_one_end_and_never_adds(
-    tokens: list[int], longest: int, keep: Literal["first", "last"]
-) -> None:
-    kept = truncate(tokens, longest, keep=keep)
-    assert len(kept) == min(len(tokens), longest)
-    assert kept == (tokens[: len(kept)] if keep == "first" else tokens[len(tokens) - len(kept) :])
-    assert truncate(kept, longest, keep=keep) == kept
-
-
-def test_truncation_below_one_is_refused() -> None:
+def test_truncation_keeps_one_end(tokens: list[int], longest: int, keep: Literal["first", "last"]) -> None:
+    truncated = truncate(tokens, longest, keep=keep)
+    count = min(len(tokens), longest)
+    assert truncated == (tokens[:count] if keep == "first" else tokens[len(tokens) - count :])
     with pytest.raises(ConfigError):
-        truncate([1, 2], 0, keep="last")
+        truncate(tokens, 0, keep=keep)
 
 
 @given(batch=st.lists(token_lists, max_size=6))
-def test_padding_loses_nothing_and_is_no_longer_than_needed(batch: list[list[int]]) -> None:
+def test_padding_is_as_long_as_the_longest_instruction(batch: list[list[int]]) -> None:
     ids, valid = pad(batch)
     assert ids.shape == valid.shape == (len(batch), max(map(len, batch), default=0))
     assert (ids.dtype, valid.dtype) == (np.int64, np.bool_)
-    assert [row[real].tolist() for row, real in zip(ids, valid, strict=True)] == batch
+    assert [row[mask].tolist() for row, mask in zip(ids, valid, strict=True)] == batch
     assert (ids[~valid] == 0).all()
     assert not (valid[:, 1:] & ~valid[:, :-1]).any()
 
@@ -54,7 +48,7 @@ def test_padding_loses_nothing_and_is_no_longer_than_needed(batch: list[list[int
 # -- WordPiece ---------------------------------------------------------------------------------------------
 
 
-def test_wordpiece_lowers_splits_and_frames(tmp_path: Path) -> None:
+def test_wordpiece_lowers_splits_and_adds_special_tokens(tmp_path: Path) -> None:
     tokenizer: Tokenizer = WordPiece.read(write_pieces(tmp_path / "vocab.txt"))
     assert tokenizer.encode("Turn LEFTOVER.") == [2, 5, 6, 7, 9, 3]
     assert tokenizer.encode("<NAV> zebra") == [2, 10, 11, 12, 1, 3]
@@ -63,32 +57,29 @@ def test_wordpiece_lowers_splits_and_frames(tmp_path: Path) -> None:
 
 
 def test_line_ends_do_not_matter(tmp_path: Path) -> None:
-    unix = WordPiece.read(write_pieces(tmp_path / "vocab.txt"))
     windows = WordPiece.read(write_pieces(tmp_path / "windows.txt", newline="\r\n"))
-    assert windows.encode("turn left.") == unix.encode("turn left.")
+    assert windows.encode("turn left.") == [2, 5, 6, 9, 3]
 
 
 def write_json_tokenizer(path: Path, *, lowercase: bool = True, longest: int | None = None) -> Path:
     from tokenizers import BertWordPieceTokenizer
 
-    made = BertWordPieceTokenizer({piece: k for k, piece in enumerate(PIECES)}, lowercase=lowercase)
+    tokenizer = BertWordPieceTokenizer({piece: k for k, piece in enumerate(PIECES)}, lowercase=lowercase)
     if longest:
-        made.enable_truncation(longest)
-        made.enable_padding(length=longest)
-    made.save(str(path))
+        tokenizer.enable_truncation(longest)
+        tokenizer.enable_padding(length=longest)
+    tokenizer.save(str(path))
     return path
 
 
-def test_json_tokenizer_is_the_same(tmp_path: Path) -> None:
+def test_json_tokenizer_equals_that_of_the_piece_file(tmp_path: Path) -> None:
+    """Truncation and padding of the JSON file are ignored."""
     text = "Turn left. a [SEP] <nav> leftover!"
-    from_pieces = WordPiece.read(write_pieces(tmp_path / "vocab.txt"))
-    assert WordPiece.read(write_json_tokenizer(tmp_path / "t.json")).encode(text) == from_pieces.encode(text)
-
-
-def test_truncation_and_padding_of_the_file_are_ignored(tmp_path: Path) -> None:
-    tokenizer = WordPiece.read(write_json_tokenizer(tmp_path / "t.json", longest=4))
-    assert tokenizer.encode("turn left turn left") == [2, 5, 6, 5, 6, 3]
-    assert tokenizer.encode("") == [2, 3]
+    expected = WordPiece.read(write_pieces(tmp_path / "vocab.txt")).encode(text)
+    for longest in (None, 4):
+        tokenizer = WordPiece.read(write_json_tokenizer(tmp_path / "t.json", longest=longest))
+        assert tokenizer.encode(text) == expected
+        assert tokenizer.encode("") == [2, 3]
 
 
 def test_cased_tokenizer_is_refused(tmp_path: Path) -> None:
@@ -122,7 +113,7 @@ def test_tokenizer_without_cls_and_sep_is_refused(tmp_path: Path) -> None:
         ([PIECES[1], PIECES[0], *PIECES[2:]], r"\[PAD\] has id 1, expected 0"),
     ],
 )
-def test_bad_piece_file_is_refused(tmp_path: Path, pieces: list[str], message: str) -> None:
+def test_malformed_piece_file_is_refused(tmp_path: Path, pieces: list[str], message: str) -> None:
     with pytest.raises(DataError, match=f"vocab.txt: .*{message}"):
         WordPiece.read(write_pieces(tmp_path / "vocab.txt", pieces))
 
@@ -138,12 +129,17 @@ def test_damaged_json_tokenizer_is_refused(tmp_path: Path, content: bytes) -> No
 
 
 @given(texts=st.lists(st.text(max_size=40), max_size=5))
-def test_known_words_survive_encoding_and_decoding(texts: list[str]) -> None:
+def test_known_words_are_decoded_and_the_file_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str]
+) -> None:
     vocabulary = Vocabulary.build(texts)
     for text in texts:
         ids = vocabulary.encode(text)
         assert ids[0] == 2 and ids[-1] == 3 and len(ids) == len(words(text)) + 2
         assert vocabulary.decode([*ids, 0, 0]) == " ".join(words(text))
+    file = tmp_path_factory.getbasetemp() / "words.txt"
+    vocabulary.write(file)
+    assert Vocabulary.read(file) == vocabulary
 
 
 def test_rare_words_become_unknown() -> None:
@@ -156,24 +152,16 @@ def test_equally_frequent_words_are_in_alphabetical_order() -> None:
     assert Vocabulary.build(["b a"]) == Vocabulary.build(["a", "b"])
 
 
-@given(texts=st.lists(st.text(max_size=40), max_size=5))
-def test_written_vocabulary_is_read_back(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
-    file = tmp_path_factory.getbasetemp() / "words.txt"
-    vocabulary: Tokenizer = Vocabulary.build(texts)
-    Vocabulary.build(texts).write(file)
-    assert Vocabulary.read(file) == vocabulary
-
-
-def test_vocabulary_without_begin_has_none_in_its_ids(tmp_path: Path) -> None:
+def test_vocabulary_without_bos_adds_none(tmp_path: Path) -> None:
     vocabulary = Vocabulary.read(write_pieces(tmp_path / "v.txt", ["<PAD>", "<UNK>", "<EOS>", "go", ". ."]))
     assert vocabulary.encode("Go home") == [3, 1, 2]
     assert (vocabulary.size, vocabulary.pad_id) == (5, 0)
 
 
-@pytest.mark.parametrize("outside", [-1, 4])
-def test_id_outside_the_vocabulary_is_refused(outside: int) -> None:
-    with pytest.raises(DataError, match=f"id {outside} is outside a vocabulary of 4"):
-        Vocabulary.build([]).decode([outside])
+@pytest.mark.parametrize("token", [-1, 4])
+def test_id_outside_the_vocabulary_is_refused(token: int) -> None:
+    with pytest.raises(DataError, match=f"id {token} is outside a vocabulary of 4"):
+        Vocabulary.build([]).decode([token])
 
 
 @pytest.mark.parametrize(
@@ -187,7 +175,7 @@ def test_id_outside_the_vocabulary_is_refused(outside: int) -> None:
         (["<PAD>", "<UNK>", "", "<EOS>"], "line 3 is empty"),
     ],
 )
-def test_bad_vocabulary_file_is_refused(tmp_path: Path, entries: list[str], message: str) -> None:
+def test_malformed_vocabulary_file_is_refused(tmp_path: Path, entries: list[str], message: str) -> None:
     with pytest.raises(DataError, match=f"v.txt: .*{message}"):
         Vocabulary.read(write_pieces(tmp_path / "v.txt", entries))
 
@@ -215,7 +203,7 @@ def test_glove_vocabularies_have_an_entry_per_row(data_root: Path, name: str) ->
 
 
 @pytest.mark.real
-def test_our_words_rebuild_the_published_r2r_vocabulary(data_root: Path) -> None:
+def test_built_vocabulary_equals_the_published_one_of_r2r(data_root: Path) -> None:
     published = Vocabulary.read(data_root / "glove" / "R2R_trainval_vocab.txt")
     texts = [
         episode.instruction
