@@ -33,11 +33,11 @@ def import_(
     seed: int = 0,
     json: bool = False,
 ) -> int:
-    """Make a run folder of published weights, without any of the original code.
+    """Convert published weights to a run folder; the original code is not needed.
 
-    Takes pre-training files of HAMT, fine-tuned files of HAMT, TD-STP and ESceme, and bare state dicts.
-    Sizes are read off the tensors. Says what was mapped, what is of no use here, and what was newly drawn. A
-    file is read as tensors alone: no code in it is run. Nothing is written unless everything fits.
+    Accepts pre-training files of HAMT, fine-tuned files of HAMT, TD-STP and ESceme, and plain state dicts.
+    Layer sizes follow from the tensor shapes. The output lists mapped, ignored and randomly initialised tensors.
+    Only tensors are loaded: code in the file is never executed. Nothing is written unless all tensors fit.
 
     Examples:
         esceme import ckpts/best_val_unseen --out runs/esceme-r2r
@@ -45,19 +45,20 @@ def import_(
         esceme import td-stp/best_val_unseen --structured True --out runs/td-stp
 
     Args:
-        file: a file of weights: of torch, or .safetensors.
-        out: the run folder to write.
-        task: what it was trained for; sets the limits of steps and tokens, and --no-lang-ca.
-        agent: whose weights they are, by default as the file has it; pre-training of HAMT also begins tdstp.
-        reader: how memory is read; by default as the file has it. Its layers are drawn if it has none.
-        critic: the critic's own file, where it is stored apart.
-        heads: attention heads, which weights do not tell; by default one for every 64 numbers.
-        no_lang_ca: whether text is encoded once, without looking at vision: by default for r4r, cvdn, rxr.
-        structured: whether TD-STP's history tokens attend only to adjacent nodes: True for weights of its
-            own repository; ESceme's release does not.
-        pooling: how what is seen at a place becomes its memory.
-        seed: for what is newly drawn.
-        json: print one json object instead of a table.
+        file: weights, as a torch or .safetensors file.
+        out: run folder to write.
+        task: task of the weights; sets the maximum numbers of steps and tokens, and --no-lang-ca.
+        agent: agent of the weights; default: recognised from the file. HAMT pre-training also fits tdstp.
+        reader: memory reader; default: recognised from the file. Layers that the file lacks are initialised
+            randomly.
+        critic: file of the critic, if it is stored separately.
+        heads: number of attention heads, which tensor shapes do not determine; default: hidden width / 64.
+        no_lang_ca: whether text is encoded once, without attention to vision; by-task: yes for r4r, cvdn, rxr.
+        structured: whether TD-STP's history tokens attend to adjacent nodes only. Set it to True for weights of
+            TD-STP's own repository; ESceme's release does not use this mask.
+        pooling: pooling of the 36 view features of a viewpoint into its memory vector.
+        seed: seed of random initialisation.
+        json: print one JSON object instead of a table.
     """
     config, report = import_weights(
         file,
@@ -84,15 +85,15 @@ def import_(
 
 
 def export(run: tyro.conf.Positional[Path], /, out: Path, json: bool = False) -> int:
-    """Write a run's weights as the original code reads them: a fine-tuned file.
+    """Write the weights of a run as a fine-tuned checkpoint that the original code loads.
 
     Examples:
         esceme export runs/esceme-r2r --out ckpts/best_val_unseen
 
     Args:
-        run: a run folder whose agent is HAMT or TD-STP.
-        out: the file to write.
-        json: print one json object: the tensors' names here and there.
+        run: run folder of a HAMT or TD-STP agent.
+        out: file to write.
+        json: print one JSON object with the tensor names in both layouts.
     """
     loaded = load_run(run)
     names = export_weights(loaded.navigator, out)
@@ -104,16 +105,16 @@ def export(run: tyro.conf.Positional[Path], /, out: Path, json: bool = False) ->
 
 
 def _table(report: Report) -> Table:
-    table = Table("", "tensors", "names", title="what became of the tensors", title_justify="left")
+    table = Table("", "tensors", "names", title="imported tensors", title_justify="left")
     table.columns[1].justify = "right"
     table.columns[2].overflow = "fold"
-    for what, names in (
+    for group, names in (
         ("mapped", _parts(report.mapped.values())),
-        ("ignored, of pre-training only", _parts(report.ignored)),
-        ("newly drawn", Counter(report.initialised)),
+        ("ignored (pre-training only)", _parts(report.ignored)),
+        ("randomly initialised", Counter(report.initialised)),
     ):
         listed = ", ".join(name if count == 1 else f"{name}.* ({count})" for name, count in names.items())
-        table.add_row(what, str(names.total()), escape(listed))
+        table.add_row(group, str(names.total()), escape(listed))
     return table
 
 

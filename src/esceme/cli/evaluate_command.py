@@ -58,7 +58,7 @@ def evaluate(
         esceme evaluate runs/esceme-r2r --split val_unseen --memory tour --tours tours_iVLN.json
         esceme evaluate runs/hamt-r2r --split val_unseen --memory none --tours tours_iVLN.json
         esceme evaluate runs/esceme-r2r --split val_seen --memory warm --bank bank.safetensors --processes 4
-        esceme evaluate random --split val_unseen --memory none --data ../datasets --json
+        esceme evaluate random --split val_unseen --memory none --data datasets --json
 
     Args:
         run: a run folder, or a scripted agent: random, shortest or stop.

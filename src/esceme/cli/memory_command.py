@@ -1,4 +1,4 @@
-"""`esceme memory`: looking into files of memories."""
+"""`esceme memory`: show the contents of bank files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _table(header: Header) -> Table:
 
 
 def _size(scene: StoredScene, header: Header) -> dict[str, int]:
-    """How much is remembered of a scene; the bytes are those of its vectors."""
+    """Count the viewpoints and edges of a scene, and the bytes of its vectors."""
     viewpoints = len(scene.neighbours)
     return {
         "viewpoints": viewpoints,

@@ -68,9 +68,9 @@ def train(
 
     Examples:
         esceme train r2r-small-esceme --data embedded --out runs/small
-        esceme train r2r-hamt-esceme --start runs/pretrained --data ../datasets --out runs/esceme --seed 1
+        esceme train r2r-hamt-esceme --start runs/pretrained --data datasets --out runs/esceme --seed 1
         esceme train cvdn-small --data embedded:tiny --out runs/try --iterations 100 --every 50
-        torchrun --nproc-per-node 4 -m esceme train rxr-hamt --data ../datasets --out runs/rxr
+        torchrun --nproc-per-node 4 -m esceme train rxr-hamt --data datasets --out runs/rxr
 
     Args:
         recipe: the experiment to train.

@@ -21,7 +21,7 @@ def verify(directory: tyro.conf.Positional[Path], /, data: Path | None = None, j
 
     Examples:
         esceme verify vectors
-        esceme verify vectors --data ../datasets --json
+        esceme verify vectors --data datasets --json
 
     Args:
         directory: the folder of reference vectors, searched with its sub-folders.
