@@ -1,4 +1,4 @@
-"""Reading published files: three kinds are told apart, all else is refused, nothing is ever executed."""
+"""Reading published files: three kinds are recognised, others are refused, no pickled code runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fixtures import original_checkpoints
 
 
 class Trap:
-    """A pickle that leaves a file behind when it is opened."""
+    """A pickle that creates a file when it is loaded."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -41,7 +41,7 @@ def test_a_pre_training_file_holds_a_network(tmp_path: Path, wrapper: str) -> No
     assert weights.kind == "pre-training" and weights.critic is None and list(weights.network) == list(state)
 
 
-def test_a_critic_may_lie_beside_a_state_dict(tmp_path: Path) -> None:
+def test_a_critic_can_be_read_from_its_own_file(tmp_path: Path) -> None:
     content = original_checkpoints.fine_tuned()
     for part in content:
         save_file(content[part]["state_dict"], tmp_path / f"{part}.safetensors")
@@ -55,25 +55,25 @@ def test_a_critic_may_lie_beside_a_state_dict(tmp_path: Path) -> None:
         read_weights(original_checkpoints.save(content, tmp_path / "best"), critic=critic)
 
 
-def test_the_old_format_of_torch_is_read(tmp_path: Path) -> None:
+def test_the_legacy_torch_format_is_read(tmp_path: Path) -> None:
     path = tmp_path / "old.pt"
     torch.save(original_checkpoints.pre_training(), path, _use_new_zipfile_serialization=False)
     assert read_weights(path).kind == "pre-training"
 
 
 @pytest.mark.parametrize("plain", [True, False])
-def test_a_pickle_with_anything_else_is_never_executed(tmp_path: Path, plain: bool) -> None:
+def test_pickled_objects_are_never_executed(tmp_path: Path, plain: bool) -> None:
     mark, path = tmp_path / "executed", tmp_path / "model.pt"
     content = {"vln_bert": {"state_dict": original_checkpoints.pre_training()}, "args": Trap(mark)}
     if plain:
         path.write_bytes(pickle.dumps(content["args"]))
     else:
         torch.save(content, path)
-    with pytest.raises(
-        CheckpointError, match="not a whole file of plain tensors, so it was not opened"
-    ) as told:
+    message = (
+        "not a whole file of plain tensors, so it was not opened.*save only its state dicts by torch.save"
+    )
+    with pytest.raises(CheckpointError, match=f"(?s){message}"):
         read_weights(path)
-    assert "save only its state dicts by torch.save" in str(told.value)
     assert not mark.exists()
 
 
@@ -101,6 +101,10 @@ def test_a_truncated_file_is_refused(tmp_path: Path, suffix: str) -> None:
         ({"vln_bert": {"epoch": 3}}, "the state_dict of vln_bert to hold tensors by name, found nothing"),
         ({"vln_bert": {"state_dict": {"a": 3}}}, "others: a"),
         ({"vln_bert": {"state_dict": {"a": torch.zeros(3)}}, "critic": {}}, "the state_dict of critic"),
+        *[
+            (original_checkpoints.fine_tuned() | {"critic": critic}, "the state_dict of critic")
+            for critic in ("abc", [1, 2], 3, {"state_dict": "abc"})
+        ],
     ],
 )
 def test_other_content_is_refused(tmp_path: Path, content: object, message: str) -> None:
@@ -108,14 +112,7 @@ def test_other_content_is_refused(tmp_path: Path, content: object, message: str)
         read_weights(original_checkpoints.save(content, tmp_path / "file"))
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "nowhere.pt", tmp_path):
         with pytest.raises(CheckpointError, match=f"{path}: no such file"):
             read_weights(path)
-
-
-@pytest.mark.parametrize("critic", ["abc", [1, 2], 3, {"state_dict": "abc"}])
-def test_a_critic_that_is_none_is_told(tmp_path: Path, critic: object) -> None:
-    content = original_checkpoints.fine_tuned() | {"critic": critic}
-    with pytest.raises(CheckpointError, match="the state_dict of critic"):
-        read_weights(original_checkpoints.save(content, tmp_path / "odd"))

@@ -1,4 +1,4 @@
-"""`esceme import` and `esceme export`: what they say and write, and that they write nothing otherwise."""
+"""`esceme import` and `esceme export`: output, written files, errors."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ IMPORT = ["import", "best", "--out", "run", "--heads", "3"]
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _empty_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
 def refusal(capsys: Capture, *command: str) -> str:
-    """The message of a command that is refused; nothing but what was there is there afterwards."""
+    """The error message of a refused command, which must leave all files unchanged."""
     before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
     assert main(command) == 2
     out, err = capsys.readouterr()
@@ -35,7 +35,7 @@ def refusal(capsys: Capture, *command: str) -> str:
     return err.removeprefix("error: ").rstrip("\n")
 
 
-def test_a_published_file_becomes_a_run(capsys: Capture) -> None:
+def test_import_writes_a_run(capsys: Capture) -> None:
     original_checkpoints.save(original_checkpoints.fine_tuned(), Path("best"))
     assert main([*IMPORT, "--task", "cvdn", "--pooling", "mean"]) == 0
     out, err = capsys.readouterr()
@@ -47,26 +47,28 @@ def test_a_published_file_becomes_a_run(capsys: Capture) -> None:
     assert (run.config.task, run.config.keep) == ("cvdn", "last")
 
 
-def test_json_names_every_tensor(capsys: Capture) -> None:
+@pytest.mark.parametrize(
+    ("agent", "own"),
+    [("hamt", set()), ("tdstp", {"position_encoder", "history_mapper", "goal_head"})],
+)
+def test_json_names_every_tensor(capsys: Capture, agent: str, own: set[str]) -> None:
     stored = original_checkpoints.pre_training()
     original_checkpoints.save(stored, Path("best"))
-    assert main([*IMPORT, "--reader", "candidate-enhancing", "--json"]) == 0
+    assert main([*IMPORT, "--agent", agent, "--reader", "candidate-enhancing", "--json"]) == 0
     out, err = capsys.readouterr()
-    told = json.loads(out)
+    report = json.loads(out)
     assert err == "" and out.count("\n") == 1
-    assert (told["file"], told["out"], told["navigator"]["agent"]["name"]) == ("best", "run", "hamt")
-    assert set(told["mapped"]) | set(told["ignored"]) == set(stored)
-    assert told["mapped"]["next_action.net.0.bias"] == "agent.action.0.bias"
-    assert set(told["ignored"]) == set(original_checkpoints.HEADS_OF_PRE_TRAINING)
-    assert [name for name in told["initialised"] if name.startswith("reader.")] == [
-        f"reader.{part}.{end}" for part in ("first", "norm", "second") for end in ("weight", "bias")
-    ]
-    assert len(told["initialised"]) == 10
+    assert (report["file"], report["out"], report["navigator"]["agent"]["name"]) == ("best", "run", agent)
+    assert set(report["mapped"]) | set(report["ignored"]) == set(stored)
+    assert report["mapped"]["next_action.net.0.bias"] == "agent.action.0.bias"
+    assert set(report["ignored"]) == set(original_checkpoints.HEADS_OF_PRE_TRAINING)
+    parts = [name.removeprefix("agent.").split(".")[0] for name in report["initialised"]]
+    assert set(parts) == own | {"critic", "reader"} and parts.count("reader") == 6
     state = load_run("run").navigator.state_dict()
-    assert set(told["mapped"].values()) | set(told["initialised"]) == set(state)
+    assert set(report["mapped"].values()) | set(report["initialised"]) == set(state)
 
 
-def test_the_table_lists_what_is_ignored_and_what_is_drawn(capsys: Capture) -> None:
+def test_the_table_lists_ignored_and_initialised_tensors(capsys: Capture) -> None:
     original_checkpoints.save(original_checkpoints.pre_training(), Path("best"))
     assert main(IMPORT) == 0
     out = " ".join(capsys.readouterr().out.split())
@@ -74,7 +76,7 @@ def test_the_table_lists_what_is_ignored_and_what_is_drawn(capsys: Capture) -> N
     assert "newly drawn" in out and "agent.critic.0.weight, agent.critic.0.bias" in out
 
 
-def test_a_critic_of_its_own_is_taken(capsys: Capture) -> None:
+def test_the_critic_can_come_from_its_own_file(capsys: Capture) -> None:
     content = original_checkpoints.fine_tuned()
     for part in content:
         save_file(content[part]["state_dict"], f"{part}.safetensors")
@@ -86,16 +88,16 @@ def test_a_critic_of_its_own_is_taken(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "told", "expected"),
+    ("task", "value", "expected"),
     [("r4r", "by-task", False), ("r4r", "no", True), ("r2r", "by-task", True), ("r2r", "yes", False)],
 )
-def test_whether_text_looks_at_vision_can_be_told(task: str, told: str, expected: bool) -> None:
+def test_no_lang_ca_option(task: str, value: str, expected: bool) -> None:
     original_checkpoints.save(original_checkpoints.fine_tuned(), Path("best"))
-    assert main([*IMPORT, "--task", task, "--no-lang-ca", told]) == 0
+    assert main([*IMPORT, "--task", task, "--no-lang-ca", value]) == 0
     assert load_run("run").navigator.agent.config.language_cross_attention is expected
 
 
-def test_the_seed_decides_what_is_drawn() -> None:
+def test_the_seed_determines_initialised_weights() -> None:
     original_checkpoints.save(original_checkpoints.pre_training(), Path("best"))
     hashes = []
     for seed in ("0", "0", "7"):
@@ -105,78 +107,53 @@ def test_the_seed_decides_what_is_drawn() -> None:
 
 
 @pytest.mark.parametrize("memory", [False, True])
-def test_export_writes_the_file_that_was_imported(capsys: Capture, memory: bool) -> None:
-    content = original_checkpoints.fine_tuned(memory=memory)
+@pytest.mark.parametrize("agent", ["hamt", "tdstp"])
+def test_export_restores_the_imported_file(capsys: Capture, agent: str, memory: bool) -> None:
+    content = original_checkpoints.fine_tuned(memory=memory, td_stp=agent == "tdstp")
     original_checkpoints.save(content, Path("best"))
-    assert main([*IMPORT, "--json"]) == 0
-    mapped = json.loads(capsys.readouterr().out)["mapped"]
-    assert main(["export", "run", "--out", "ckpts/best", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert {theirs: ours for ours, theirs in told["names"].items()} == mapped
-    assert told["weights"] == load_run("run").weights_hash
-    written = torch.load("ckpts/best", weights_only=True)
-    for part in ("vln_bert", "critic"):
-        state, expected = written[part]["state_dict"], content[part]["state_dict"]
-        assert list(state) == list(expected)
-        assert all(torch.equal(state[name], expected[name]) for name in expected)
-    assert main(["export", "run", "--out", "ckpts/best"]) == 0
-    assert capsys.readouterr().out == f"ckpts/best: {len(mapped)} tensors in the original's layout\n"
-
-
-@pytest.mark.parametrize("memory", [False, True])
-def test_a_file_of_td_stp_comes_and_goes(capsys: Capture, memory: bool) -> None:
-    content = original_checkpoints.fine_tuned(memory=memory, td_stp=True)
-    original_checkpoints.save(content, Path("best"))
-    assert main([*IMPORT, "--structured", "True"]) == 0
+    switches = ["--structured", "True"] if agent == "tdstp" else []
+    assert main([*IMPORT, *switches]) == 0
     out = capsys.readouterr().out
     reader = "candidate-enhancing" if memory else "none"
-    assert f"run: tdstp, {reader}, for r2r, from best (fine-tuned)" in out
-    assert all(f"agent.{part}.*" in out for part in ("position_encoder", "history_mapper", "goal_head"))
-    assert load_run("run").navigator.agent.config.structured
-    assert main(["export", "run", "--out", "again"]) == 0
-    written = torch.load("again", weights_only=True)
+    assert f"run: {agent}, {reader}, for r2r, from best (fine-tuned)" in out
+    for part in ("position_encoder", "history_mapper", "goal_head"):
+        assert (f"agent.{part}.*" in out) == (agent == "tdstp")
+    assert getattr(load_run("run").navigator.agent.config, "structured", False) == (agent == "tdstp")
+    assert main(["export", "run", "--out", "ckpts/best", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["weights"] == load_run("run").weights_hash
+    written, names = torch.load("ckpts/best", weights_only=True), set()
     for part in ("vln_bert", "critic"):
         state, expected = written[part]["state_dict"], content[part]["state_dict"]
         assert list(state) == list(expected)
         assert all(torch.equal(state[name], expected[name]) for name in expected)
+        names |= set(state)
+    assert set(report["names"].values()) == names
+    assert main(["export", "run", "--out", "ckpts/best"]) == 0
+    assert capsys.readouterr().out == f"ckpts/best: {len(names)} tensors in the original's layout\n"
 
 
-@pytest.mark.parametrize(("said", "told"), [([], True), (["--structured", "False"], False)])
-def test_weights_that_may_be_of_td_stps_own_repository_are_asked_about(
-    capsys: Capture, said: list[str], told: bool
+@pytest.mark.parametrize(("options", "warns"), [([], True), (["--structured", "False"], False)])
+def test_td_stp_weights_without_memory_need_the_structured_option(
+    capsys: Capture, options: list[str], warns: bool
 ) -> None:
     original_checkpoints.save(original_checkpoints.fine_tuned(memory=False, td_stp=True), Path("best"))
-    assert main([*IMPORT, *said]) == 0
-    assert ("import them with --structured True" in capsys.readouterr().err) == told
+    assert main([*IMPORT, *options]) == 0
+    assert ("import them with --structured True" in capsys.readouterr().err) == warns
 
 
-def test_pre_training_of_hamt_begins_td_stp(capsys: Capture) -> None:
-    original_checkpoints.save(original_checkpoints.pre_training(), Path("best"))
-    assert main([*IMPORT, "--agent", "tdstp", "--reader", "candidate-enhancing", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    drawn = {name.split(".")[1] if name.startswith("agent.") else "reader" for name in told["initialised"]}
-    assert told["navigator"]["agent"]["name"] == "tdstp" and drawn == {
-        "positions",
-        "map",
-        "guess",
-        "critic",
-        "reader",
-    }
-    assert not load_run("run").navigator.agent.config.structured  # as in the release
+# -- errors -----------------------------------------------------------------------------------------------
 
 
-# -- refusals ---------------------------------------------------------------------------------------------
-
-
-def test_a_file_that_does_not_fit_leaves_nothing_behind(capsys: Capture) -> None:
+def test_a_refused_file_leaves_no_run(capsys: Capture) -> None:
     content = original_checkpoints.fine_tuned()
     del content["vln_bert"]["state_dict"]["vln_bert.hist_embeddings.cls_token"]
     content["critic"]["state_dict"]["state2value.0.bias"][1] = torch.nan
     original_checkpoints.save(content, Path("best"))
     for mode in ([], ["--json"]):
-        told = refusal(capsys, *IMPORT, *mode)
-        assert told.startswith("best: ") and "1 missing: hist_embeddings.cls_token" in told
-        assert "1 not of finite numbers: state2value.0.bias" in told
+        message = refusal(capsys, *IMPORT, *mode)
+        assert message.startswith("best: ") and "1 missing: hist_embeddings.cls_token" in message
+        assert "1 not of finite numbers: state2value.0.bias" in message
     assert not Path("run").exists()
 
 
@@ -189,15 +166,23 @@ def test_other_files_are_refused(capsys: Capture) -> None:
     assert "include a reader" in refusal(capsys, *IMPORT, "--reader", "none")
 
 
-def test_weights_of_another_agent_are_refused_by_name(capsys: Capture) -> None:
-    original_checkpoints.save(original_checkpoints.fine_tuned(td_stp=True), Path("best"))
-    told = refusal(capsys, *IMPORT, "--agent", "hamt")
-    assert told == "best: these are weights of TD-STP, not of HAMT; import them as 'tdstp'"
-    original_checkpoints.save(original_checkpoints.fine_tuned(), Path("best"))
-    told = refusal(capsys, *IMPORT, "--agent", "tdstp")
-    assert told == "best: these are weights of HAMT, not of TD-STP; import them as 'hamt'"
-    told = refusal(capsys, *IMPORT, "--structured", "True")
-    assert told == "best: structured is of TD-STP, and these are weights of HAMT"
+@pytest.mark.parametrize(
+    ("td_stp", "options", "message"),
+    [
+        (True, ["--agent", "hamt"], "best: these are weights of TD-STP, not of HAMT; import them as 'tdstp'"),
+        (
+            False,
+            ["--agent", "tdstp"],
+            "best: these are weights of HAMT, not of TD-STP; import them as 'hamt'",
+        ),
+        (False, ["--structured", "True"], "best: structured is of TD-STP, and these are weights of HAMT"),
+    ],
+)
+def test_weights_of_another_agent_are_refused(
+    capsys: Capture, td_stp: bool, options: list[str], message: str
+) -> None:
+    original_checkpoints.save(original_checkpoints.fine_tuned(td_stp=td_stp), Path("best"))
+    assert refusal(capsys, *IMPORT, *options) == message
 
 
 def test_an_older_run_survives_a_refused_import(capsys: Capture) -> None:
@@ -209,7 +194,7 @@ def test_an_older_run_survives_a_refused_import(capsys: Capture) -> None:
     load_run("run")
 
 
-def test_only_runs_of_hamt_are_exported(capsys: Capture) -> None:
+def test_runs_of_other_agents_are_not_exported(capsys: Capture) -> None:
     assert "is not a folder" in refusal(capsys, "export", "run", "--out", "best")
     navigator = Navigator(Seq2Seq(Seq2SeqConfig()), NoMemory())
     save_run("run", navigator, navigator_config(navigator))

@@ -1,4 +1,4 @@
-"""`esceme memory show`: what it prints, and how it refuses."""
+"""`esceme memory show`: table, JSON, errors."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from esceme.memory import MemoryBank, save_bank
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     bank = MemoryBank(3, pooling="mean", source="seen.hdf5")
-    for place, neighbours in {"a": ["b", "c"], "b": ["a"], "d": ["c"]}.items():
-        bank.remember("house", place, torch.ones(len(neighbours), 3), neighbours)
+    for name, neighbours in {"a": ["b", "c"], "b": ["a"], "d": ["c"]}.items():
+        bank.remember("house", name, torch.ones(len(neighbours), 3), neighbours)
     bank.remember("barn", "a", torch.ones(1, 3), ["b"])
     save_bank(bank, tmp_path / "bank.safetensors")
     return tmp_path / "bank.safetensors"
 
 
-def test_the_table_names_every_scene_and_its_size(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_lists_every_scene(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["memory", "show", str(file)]) == 0
     printed = capsys.readouterr()
     facts = dict(line.split() for line in printed.out.splitlines() if len(line.split()) == 2)
@@ -34,7 +34,7 @@ def test_the_table_names_every_scene_and_its_size(file: Path, capsys: pytest.Cap
     assert printed.err == ""
 
 
-def test_json_says_the_same_and_nothing_else(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_has_the_same_values(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["memory", "show", str(file), "--json"]) == 0
     assert msgspec.json.decode(capsys.readouterr().out) == {
         "file": str(file),
@@ -57,7 +57,7 @@ def test_an_empty_bank_is_shown_without_a_table(tmp_path: Path, capsys: pytest.C
     assert "│" not in capsys.readouterr().out
 
 
-def test_what_is_no_bank_is_refused(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_and_missing_files_are_refused(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_bytes(file.read_bytes()[:-1])
     for path in (file, file.with_name("missing")):
         assert main(["memory", "show", str(path), "--json"]) == 2

@@ -1,7 +1,8 @@
-"""Graph Encoding: the counted sum against the paper's dense tensor, and every option."""
+"""Graph Encoding against the paper's dense sum, and every option; the combined reader."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -29,29 +30,29 @@ WINDOWS = ("path", "hops", "path+hops", "none")
 DIVISORS = ("none", "viewpoints", "pairs")
 
 
-def building(scene: str, size: int, generator: np.random.Generator) -> SceneGraph:
-    """A connected scene of random places and ways."""
+def random_graph(scene: str, size: int, generator: np.random.Generator) -> SceneGraph:
+    """A connected graph with random positions and edges."""
     names = [f"v{index}" for index in range(size)]
-    places = generator.uniform(-9, 9, (size, 3)) * [1, 1, 0.1]
+    positions = generator.uniform(-9, 9, (size, 3)) * [1, 1, 0.1]
     edges = [(names[index], names[int(generator.integers(index))]) for index in range(1, size)]
     edges += [(a, b) for a in names for b in names if a < b and generator.random() < 0.1]
-    return SceneGraph.build(scene, dict(zip(names, places.tolist(), strict=True)), edges)
+    return SceneGraph.build(scene, dict(zip(names, positions.tolist(), strict=True)), edges)
 
 
-def town(seed: int = 0) -> Atlas:
-    """Two scenes whose features are noise."""
+def noise_atlas(seed: int = 0, sizes: Sequence[int] = (17, 6), width: int = WIDTH) -> Atlas:
+    """Scenes of these sizes with random features."""
     generator = np.random.default_rng(seed)
-    graphs = [building("large", 17, generator), building("small", 6, generator)]
+    graphs = [random_graph(f"scene{index}", size, generator) for index, size in enumerate(sizes)]
     panoramas = {
-        f"{graph.scene_id}_{name}": generator.normal(size=(36, WIDTH))
+        f"{graph.scene_id}_{name}": generator.normal(size=(36, width))
         for graph in graphs
         for name in graph.viewpoints
     }
     return Atlas(graphs, ArrayFeatures.from_mapping(panoramas, source="noise"))
 
 
-def sight(atlas: Atlas, seed: int = 0) -> Observation:
-    """Agents in both scenes who have been at up to three places before, one of them nowhere."""
+def observe(atlas: Atlas, seed: int = 0) -> Observation:
+    """Six agents in both scenes with zero to three previous viewpoints."""
     generator = np.random.default_rng([seed, 1])
     at = np.array([*generator.choice(17, 4, replace=False), *(17 + generator.choice(6, 2, replace=False))])
     past = np.where(at[:, None] < 17, generator.integers(17, size=(6, 3)), generator.integers(17, 23, (6, 3)))
@@ -59,15 +60,32 @@ def sight(atlas: Atlas, seed: int = 0) -> Observation:
     return Observation.from_atlas(atlas, atlas.begin(at, np.zeros(6)), previous_viewpoints=past)
 
 
-def remembering(atlas: Atlas, share: float = 0.6, seed: int = 0) -> MemoryBank:
+def bank_of(atlas: Atlas, viewpoints: Sequence[int] | None = None, seed: int = 0) -> MemoryBank:
+    """A mean-pooling bank with these viewpoints, by default a random 60 %."""
     bank = MemoryBank.from_atlas(atlas, pooling="mean")
     generator = np.random.default_rng([seed, 2])
-    bank.remember_at(np.flatnonzero(generator.random(len(atlas)) < share).tolist())
+    chosen = np.flatnonzero(generator.random(len(atlas)) < 0.6).tolist() if viewpoints is None else viewpoints
+    bank.remember_at(chosen)
     return bank
 
 
+@pytest.fixture
+def atlas() -> Atlas:
+    return noise_atlas()
+
+
+@pytest.fixture
+def bank(atlas: Atlas) -> MemoryBank:
+    return bank_of(atlas)
+
+
+@pytest.fixture
+def observation(atlas: Atlas) -> Observation:
+    return observe(atlas)
+
+
 def trained(seed: int = 0, **options: Any) -> GraphEncoding:
-    """A reader whose every parameter matters."""
+    """A reader with random, non-zero parameters."""
     torch.manual_seed(seed)
     reader = GraphEncoding(GraphEncodingConfig(width=WIDTH, **options))
     for parameter in reader.parameters():
@@ -75,55 +93,54 @@ def trained(seed: int = 0, **options: Any) -> GraphEncoding:
     return reader
 
 
-# -- the literal formula -----------------------------------------------------------------------------------
+# -- the dense formula -------------------------------------------------------------------------------------
 
 
 def dense(reader: GraphEncoding, memories: Tensor, edges: set[tuple[int, int]]) -> Tensor:
-    """Appendix A to the letter: the tensor of all pairs (n, n, 1 + D), encoded entry by entry, and summed."""
-    size = len(memories)
-    tensor = torch.zeros(size, size, 1 + WIDTH)
+    """Appendix A as printed: encode all pairs (n, n, 1 + D) and sum them."""
+    size, width = memories.shape
+    pairs = torch.zeros(size, size, 1 + width)
     for i, j in edges:
-        tensor[i, j, 0] = tensor[j, i, 0] = 1
-    for i in range(size):
-        tensor[i, i, 1:] = memories[i]
+        pairs[i, j, 0] = pairs[j, i, 0] = 1
+    pairs[range(size), range(size), 1:] = memories
     first, second, third = reader.mlps
-    encoded = torch.cat([first(tensor) * second(tensor), third(tensor)], -1)  # (n, n, D)
+    encoded = torch.cat([first(pairs) * second(pairs), third(pairs)], -1)  # (n, n, D)
     divisor = {"none": 1, "viewpoints": max(1, size), "pairs": max(1, size**2)}[reader.config.divide_by]
     token = encoded.sum((0, 1)) / divisor
     return token if reader.mark is None else token + reader.mark
 
 
-def outside(reader: GraphEncoding, atlas: Atlas, bank: MemoryBank, observation: Observation) -> list[str]:
-    """The remembered viewpoints of one agent's scene that no window masks, by name."""
-    config, here = reader.config, int(observation.viewpoint[0])
-    scene, standing = atlas.name(here)
+def outside_window(
+    reader: GraphEncoding, atlas: Atlas, bank: MemoryBank, observation: Observation
+) -> list[str]:
+    """Names of the remembered viewpoints of the first agent's scene that the window does not mask."""
+    config = reader.config
+    scene, current = atlas.name(int(observation.viewpoint[0]))
     remembered = list(bank[scene].viewpoints)
     masked: set[str] = set()
     if "path" in config.window:
         assert observation.previous_viewpoints is not None
-        masked |= {
-            standing,
-            *(atlas.name(each)[1] for each in observation.previous_viewpoints[0].tolist() if each >= 0),
-        }
+        previous = observation.previous_viewpoints[0].tolist()
+        masked |= {current, *(atlas.name(index)[1] for index in previous if index >= 0)}
     if "hops" in config.window:
-        near = {standing}
+        near = {current}
         for _ in range(config.hops):
-            steps = [atlas.graph(scene).candidates(place) for place in near & {standing, *remembered}]
-            near |= {candidate.viewpoint for each in steps for candidate in each}
+            expanded = near & {current, *remembered}
+            near |= {edge.viewpoint for name in expanded for edge in atlas.graph(scene).candidates(name)}
         masked |= near
     return [viewpoint for viewpoint in remembered if viewpoint not in masked]
 
 
 def by_formula(reader: GraphEncoding, atlas: Atlas, bank: MemoryBank, observation: Observation) -> Tensor:
-    """The token of every agent, (B, D), by names and from the scenes' own edges."""
+    """The token of every agent, (B, D), from names and from the scenes' edges."""
     tokens = []
     for row in range(len(observation)):
-        alone = observation.select(torch.tensor([row]))
-        memory = bank[atlas.name(int(alone.viewpoint[0]))[0]]
-        kept = outside(reader, atlas, bank, alone)
-        number = {viewpoint: index for index, viewpoint in enumerate(kept)}
-        edges = {(number[a], number[b]) for a, b in memory.edges if a in number and b in number}
-        tokens.append(dense(reader, memory.recall(kept), edges))
+        single = observation.select(torch.tensor([row]))
+        memory = bank[atlas.name(int(single.viewpoint[0]))[0]]
+        nodes = outside_window(reader, atlas, bank, single)
+        index = {viewpoint: number for number, viewpoint in enumerate(nodes)}
+        edges = {(index[a], index[b]) for a, b in memory.edges if a in index and b in index}
+        tokens.append(dense(reader, memory.recall(nodes), edges))
     return torch.stack(tokens)
 
 
@@ -131,9 +148,9 @@ def by_formula(reader: GraphEncoding, atlas: Atlas, bank: MemoryBank, observatio
 @pytest.mark.parametrize(
     ("window", "divide_by", "bias", "mark"), list(product(WINDOWS, DIVISORS, [True, False], [True, False]))
 )
-def test_counting_gives_the_dense_sum(window: str, divide_by: str, bias: bool, mark: bool, seed: int) -> None:
-    atlas = town(seed)
-    bank, observation = remembering(atlas, seed=seed), sight(atlas, seed)
+def test_token_equals_the_dense_sum(window: str, divide_by: str, bias: bool, mark: bool, seed: int) -> None:
+    atlas = noise_atlas(seed)
+    bank, observation = bank_of(atlas, seed=seed), observe(atlas, seed)
     for hops in (1, 2, 3) if "hops" in window else (1,):
         reader = trained(window=window, divide_by=divide_by, bias=bias, mark=mark, hops=hops, hidden=7)
         with torch.no_grad():
@@ -144,9 +161,9 @@ def test_counting_gives_the_dense_sum(window: str, divide_by: str, bias: bool, m
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("divide_by", DIVISORS)
-def test_gradients_are_those_of_the_dense_sum(bias: bool, divide_by: str) -> None:
-    atlas = town()
-    bank, observation = remembering(atlas), sight(atlas)
+def test_gradients_equal_those_of_the_dense_sum(
+    bias: bool, divide_by: str, atlas: Atlas, bank: MemoryBank, observation: Observation
+) -> None:
     counted, literal = (trained(bias=bias, divide_by=divide_by) for _ in range(2))
     counted(observation, bank).features[:, -1].pow(2).sum().backward()
     by_formula(literal, atlas, bank, observation).pow(2).sum().backward()
@@ -155,263 +172,158 @@ def test_gradients_are_those_of_the_dense_sum(bias: bool, divide_by: str) -> Non
         assert (ours.grad - theirs.grad).abs().max() < 1e-5 * theirs.grad.abs().max()
 
 
-def test_at_paper_size_counting_gives_the_dense_sum_within_a_hundred_thousandth_of_its_range() -> None:
+def test_at_paper_size_the_token_equals_the_dense_sum_within_a_hundred_thousandth() -> None:
     torch.manual_seed(0)
     reader = GraphEncoding(GraphEncodingConfig(bias=True, divide_by="none"))
     for parameter in reader.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
-    bank, atlas = paper_size(40)
-    around = bank.scene_subgraph(torch.tensor([0]))
-    one, other = around.edges
-    tensor = torch.diag_embed(around.features.T).permute(1, 2, 0)  # (n, n, D)
-    joined = torch.zeros(40, 40, 1)
-    joined[one, other] = joined[other, one] = 1
-    assert int(joined.sum()) == 2 * atlas.graph("large").num_edges > 0
+    atlas = noise_atlas(sizes=[40], width=768)
+    subgraph = bank_of(atlas, range(40)).scene_subgraph(torch.tensor([0]))
+    assert subgraph.edges.shape[1] == atlas.graph("scene0").num_edges > 0
     with torch.no_grad():
-        literal = reader.transform(torch.cat([joined, tensor], 2)).sum((0, 1)) + reader.mark
-        found = reader.encode(around)[0]
+        literal = dense(reader, subgraph.features, {(a, b) for a, b in subgraph.edges.T.tolist()})
+        found = reader.encode(subgraph)[0]
     assert float((found - literal).abs().max()) < 1e-5 * float(literal.abs().max())
-
-
-def paper_size(places: int) -> tuple[MemoryBank, Atlas]:
-    generator = np.random.default_rng(0)
-    graph = building("large", places, generator)
-    panoramas = {f"large_{name}": generator.normal(size=(36, 768)) for name in graph.viewpoints}
-    atlas = Atlas([graph], ArrayFeatures.from_mapping(panoramas, source="noise"))
-    bank = MemoryBank.from_atlas(atlas, pooling="mean")
-    bank.remember_all()
-    return bank, atlas
 
 
 # -- small memories ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("divide_by", DIVISORS)
-def test_an_empty_memory_gives_the_mark_alone(divide_by: str) -> None:
-    atlas = town()
-    observation, reader = sight(atlas), trained(divide_by=divide_by, bias=True)
-    for memory in (MemoryBank.from_atlas(atlas), MaskedMemory(remembering(atlas))):
+def test_an_empty_memory_gives_only_the_mark(
+    divide_by: str, atlas: Atlas, bank: MemoryBank, observation: Observation
+) -> None:
+    reader = trained(divide_by=divide_by, bias=True)
+    for memory in (MemoryBank.from_atlas(atlas), MaskedMemory(bank)):
         token = reader(observation, memory).features[:, -1]
         assert reader.mark is not None and torch.equal(token, reader.mark.expand(len(observation), -1))
     unmarked = trained(divide_by=divide_by, bias=True, mark=False)
     token = unmarked(observation, MemoryBank.from_atlas(atlas)).features[:, -1]
     assert not token.any()
     token.sum().backward()
-    assert all(each.grad is not None and not each.grad.any() for each in unmarked.parameters())
+    assert all(weight.grad is not None and not weight.grad.any() for weight in unmarked.parameters())
 
 
-def test_one_remembered_viewpoint_is_encoded_by_itself() -> None:
-    atlas, reader = town(), trained(window="none", bias=True, mark=False)
-    bank = MemoryBank.from_atlas(atlas, pooling="mean")
-    bank.remember_at([3])
-    observation = sight(atlas)
+def test_a_single_remembered_viewpoint_is_encoded_without_edges(
+    atlas: Atlas, observation: Observation
+) -> None:
+    reader, bank = trained(window="none", bias=True, mark=False), bank_of(atlas, [3])
     token = reader(observation, bank).features[:, -1]
-    alone = reader.transform(torch.cat([torch.zeros(1), bank.recall_at(torch.tensor(3))]))
-    in_large = observation.viewpoint < 17
-    torch.testing.assert_close(token[in_large], alone.expand(int(in_large.sum()), -1))
-    assert not token[~in_large].any()  # whose scene nobody has been to
+    expected = reader.transform(torch.cat([torch.zeros(1), bank.recall_at(torch.tensor(3))]))
+    in_first = observation.viewpoint < 17
+    torch.testing.assert_close(token[in_first], expected.expand(int(in_first.sum()), -1))
+    assert not token[~in_first].any()
 
 
-def test_where_an_agent_stands_alone_is_remembered_nothing_is_left() -> None:
-    atlas, reader = town(), trained(mark=False)
-    bank, observation = MemoryBank.from_atlas(atlas, pooling="mean"), sight(atlas).select(torch.tensor([0]))
-    bank.remember_observation(observation)
-    assert not reader(observation, bank).features[:, -1].any()
-    assert trained(mark=False, window="none")(observation, bank).features[:, -1].any()
+def test_the_current_viewpoint_is_masked(atlas: Atlas, observation: Observation) -> None:
+    single = observation.select(torch.tensor([0]))
+    bank = bank_of(atlas, single.viewpoint.tolist())
+    assert not trained(mark=False)(single, bank).features[:, -1].any()
+    assert trained(mark=False, window="none")(single, bank).features[:, -1].any()
 
 
-# -- what changes nothing, and what does -------------------------------------------------------------------
+# -- invariances and windows ------------------------------------------------------------------------------
 
 
-def test_the_order_of_viewpoints_changes_nothing() -> None:
-    atlas, reader = town(), trained()
-    bank, observation = remembering(atlas), sight(atlas)
-    visited = bank.visited.nonzero().flatten().tolist()
-    backwards = MemoryBank.from_atlas(atlas, pooling="mean")
-    backwards.remember_at(visited[::-1])
-    around = bank.scene_subgraph(observation.viewpoint)
-    order = torch.randperm(len(around.viewpoints), generator=torch.Generator().manual_seed(0))
-    shuffled = around._replace(
-        viewpoints=around.viewpoints[order],
-        features=around.features[order],
-        edges=order.argsort()[around.edges.flip(0)],
-        known=around.known[:, order],
+def test_the_order_of_viewpoints_does_not_matter(
+    atlas: Atlas, bank: MemoryBank, observation: Observation
+) -> None:
+    reader = trained()
+    reverse = bank_of(atlas, bank.visited.nonzero().flatten().tolist()[::-1])
+    subgraph = bank.scene_subgraph(observation.viewpoint)
+    order = torch.randperm(len(subgraph.viewpoints), generator=torch.Generator().manual_seed(0))
+    shuffled = subgraph._replace(
+        viewpoints=subgraph.viewpoints[order],
+        features=subgraph.features[order],
+        edges=order.argsort()[subgraph.edges.flip(0)],
+        known=subgraph.known[:, order],
     )
-    expected = reader(observation, bank).features
-    torch.testing.assert_close(reader(observation, backwards).features, expected)
-    torch.testing.assert_close(reader.encode(shuffled), reader.encode(around))
+    torch.testing.assert_close(reader(observation, reverse).features, reader(observation, bank).features)
+    torch.testing.assert_close(reader.encode(shuffled), reader.encode(subgraph))
+    without_edges = subgraph._replace(edges=subgraph.edges[:, :0])
+    assert not torch.allclose(reader.encode(subgraph)[0], reader.encode(without_edges)[0])
 
 
-def test_other_agents_and_other_scenes_change_nothing() -> None:
-    atlas, reader = town(), trained()
-    bank, observation = remembering(atlas), sight(atlas)
-    together = reader(observation, bank).features[:, -1]
-    for row in range(len(observation)):
-        alone = reader(observation.select(torch.tensor([row])), bank).features[0, -1]
-        torch.testing.assert_close(alone, together[row], atol=1e-6, rtol=1e-5)
-    before = reader(observation, bank).features[observation.viewpoint < 17, -1]
-    bank.forget("small")
-    after = reader(observation, bank).features[observation.viewpoint < 17, -1]
+def test_other_scenes_do_not_matter(bank: MemoryBank, observation: Observation) -> None:
+    reader, in_first = trained(), observation.viewpoint < 17
+    before = reader(observation, bank).features[in_first, -1]
+    bank.forget("scene1")
+    after = reader(observation, bank).features[in_first, -1]
     torch.testing.assert_close(after, before, atol=1e-6, rtol=1e-5)
 
 
-def test_each_viewpoint_goes_through_the_layers_once_for_the_whole_batch() -> None:
-    """Five agents in a scene of seventeen places: not 5 x 17 x 17 entries, but 17, an edge and a gap."""
-    atlas, reader, rows = town(), trained(window="none"), list[int]()
-    bank = MemoryBank.from_atlas(atlas, pooling="mean")
-    bank.remember_all()
+def test_layers_run_once_per_viewpoint_for_the_whole_batch(atlas: Atlas) -> None:
+    """Five agents in a scene of 17 viewpoints: 17 rows, an edge and a gap instead of 5 x 17 x 17."""
+    reader, rows = trained(window="none"), list[int]()
     reader.mlps[0].register_forward_hook(lambda module, given, out: rows.append(len(out)))
-    reader(Observation.from_atlas(atlas, atlas.begin(np.arange(5), np.zeros(5))), bank)
+    observation = Observation.from_atlas(atlas, atlas.begin(np.arange(5), np.zeros(5)))
+    reader(observation, bank_of(atlas, range(len(atlas))))
     assert rows == [17 + 2]
 
 
-def test_everything_else_stays_as_it_was_seen() -> None:
-    atlas, reader = town(), trained()
-    bank, observation = remembering(atlas), sight(atlas)
-    for seen in (observation, observation.without_context_views()):
-        read, tokens = reader(seen, bank), seen.token_type.shape[1]
-        assert read.token_type.shape[1] == tokens + 1
-        for name in (
-            "features",
-            "raw_features",
-            "angles",
-            "token_type",
-            "valid",
-            "neighbour",
-            "view",
-            "positions",
-        ):
-            assert torch.equal(getattr(read, name)[:, :tokens], getattr(seen, name)), name
-        assert read.valid[:, -1].all() and torch.equal(read.num_candidates, seen.num_candidates)
-
-
-def test_the_window_leaves_out_what_it_says() -> None:
-    atlas = town()
-    bank, observation = MemoryBank.from_atlas(atlas, pooling="mean"), sight(atlas)
-    bank.remember_all()
-    around = bank.scene_subgraph(observation.viewpoint)
-    masked = {window: trained(window=window).in_window(observation, around) for window in WINDOWS}
-    here = around.viewpoints == observation.viewpoint[:, None]
+def test_windows_mask_the_path_or_the_neighbours(atlas: Atlas, observation: Observation) -> None:
+    subgraph = bank_of(atlas, range(len(atlas))).scene_subgraph(observation.viewpoint)
+    masked = {window: trained(window=window).in_window(observation, subgraph) for window in WINDOWS}
+    current = subgraph.viewpoints == observation.viewpoint[:, None]
     assert observation.previous_viewpoints is not None and not masked["none"].any()
-    walked = (around.viewpoints == observation.previous_viewpoints[:, :, None]).any(1)
-    candidates = (around.viewpoints == observation.neighbour[:, :, None]).any(1)
-    assert torch.equal(masked["path"], here | walked)
-    assert torch.equal(masked["hops"], here | candidates)
-    assert torch.equal(masked["path+hops"], here | walked | candidates)
-    farther = trained(window="hops", hops=2).in_window(observation, around)
-    assert (farther & ~masked["hops"]).any() and not (masked["hops"] & ~farther).any()
+    visited = (subgraph.viewpoints == observation.previous_viewpoints[:, :, None]).any(1)
+    candidates = (subgraph.viewpoints == observation.neighbour[:, :, None]).any(1)
+    assert torch.equal(masked["path"], current | visited)
+    assert torch.equal(masked["hops"], current | candidates)
+    assert torch.equal(masked["path+hops"], current | visited | candidates)
+    two_hops = trained(window="hops", hops=2).in_window(observation, subgraph)
+    assert (two_hops & ~masked["hops"]).any() and not (masked["hops"] & ~two_hops).any()
+    without_path = replace(observation, previous_viewpoints=None)
+    assert torch.equal(trained().in_window(without_path, subgraph), current)
 
 
-def test_hops_go_through_what_is_remembered_alone() -> None:
-    """From v1 two hops lead to v3 by way of v2, but not while nobody remembers v2."""
-    places = {f"v{index}": (2.0 * index, 0, 0) for index in range(4)}
-    graph = SceneGraph.build("row", places, [("v0", "v1"), ("v1", "v2"), ("v2", "v3")])
-    panoramas = {f"row_{name}": np.ones((36, WIDTH)) for name in places}
+def test_hops_pass_only_through_remembered_viewpoints() -> None:
+    """Two hops from v1 reach v3 through v2, but only if v2 is remembered."""
+    positions = {f"v{index}": (2.0 * index, 0, 0) for index in range(4)}
+    graph = SceneGraph.build("row", positions, [("v0", "v1"), ("v1", "v2"), ("v2", "v3")])
+    panoramas = {f"row_{name}": np.ones((36, WIDTH)) for name in positions}
     atlas = Atlas([graph], ArrayFeatures.from_mapping(panoramas, source="noise"))
     observation = Observation.from_atlas(atlas, atlas.begin([1], [0.0]))
     bank, reader = MemoryBank.from_atlas(atlas), trained(window="hops", hops=2)
     bank.remember_at([3])
     assert reader.in_window(observation, bank.scene_subgraph(observation.viewpoint)).tolist() == [[False]]
     bank.remember_at([2])
-    around = bank.scene_subgraph(observation.viewpoint)
-    assert reader.in_window(observation, around).tolist() == [[True, True]]
-    without = around.restrict(torch.tensor([False, True]))  # v2 is remembered, but not shown
-    assert reader.in_window(observation, without)[0, 1].tolist() is False
+    subgraph = bank.scene_subgraph(observation.viewpoint)
+    assert reader.in_window(observation, subgraph).tolist() == [[True, True]]
+    hidden = subgraph.restrict(torch.tensor([False, True]))  # v2 is remembered, but not known
+    assert reader.in_window(observation, hidden)[0, 1].tolist() is False
 
 
-def test_who_does_not_say_where_it_has_been_is_masked_where_it_stands_alone() -> None:
-    atlas, reader = town(), trained()
-    bank = MemoryBank.from_atlas(atlas, pooling="mean")
-    bank.remember_all()
-    observation = replace(sight(atlas), previous_viewpoints=None)
-    around = bank.scene_subgraph(observation.viewpoint)
-    assert reader.in_window(observation, around).sum(1).tolist() == [1] * len(observation)
-
-
-def test_the_divisor_divides_the_sum() -> None:
-    atlas = town()
-    bank, observation = remembering(atlas), sight(atlas)
-    whole, each, pairs = (
-        trained(divide_by=by, mark=False)(observation, bank).features[:, -1] for by in DIVISORS
-    )
-    reader = trained()
-    around = bank.scene_subgraph(observation.viewpoint)
-    size = (around.known & ~reader.in_window(observation, around)).sum(1, keepdim=True)
-    assert int(size.min()) > 1
-    torch.testing.assert_close(each * size, whole)
-    torch.testing.assert_close(pairs * size**2, whole)
-
-
-def test_without_biases_pairs_that_no_edge_joins_are_nothing() -> None:
+def test_without_biases_unconnected_pairs_encode_to_zero() -> None:
     gap = torch.zeros(1 + WIDTH)
     assert not trained().transform(gap).any() and trained(bias=True).transform(gap).any()
     assert {name.split(".")[-1] for name, _ in trained(mark=False).named_parameters()} == {"weight"}
 
 
-def test_the_mark_is_added_to_the_token() -> None:
-    atlas = town()
-    bank, observation = remembering(atlas), sight(atlas)
-    marked = trained()
-    unmarked = GraphEncoding(replace(marked.config, mark=False))
-    unmarked.load_state_dict({k: v for k, v in marked.state_dict().items() if k != "mark"})
-    assert marked.mark is not None
-    token = unmarked(observation, bank).features[:, -1] + marked.mark
-    torch.testing.assert_close(marked(observation, bank).features[:, -1], token)
+# -- weights, precision, errors ----------------------------------------------------------------------------
 
 
-def test_edges_matter() -> None:
-    atlas, reader = town(), trained()
-    bank, observation = remembering(atlas), sight(atlas)
-    around = bank.scene_subgraph(observation.viewpoint)
-    lonely = around._replace(edges=around.edges[:, :0])
-    assert not torch.allclose(reader.encode(around)[0], reader.encode(lonely)[0])
-
-
-# -- weights, precision, refusals --------------------------------------------------------------------------
-
-
-def test_weights_begin_small_and_the_paper_size_is_known() -> None:
+def test_initial_weights_have_the_papers_sizes_and_scale() -> None:
     torch.manual_seed(0)
     reader = GraphEncoding(GraphEncodingConfig(bias=True))
-    assert [tuple(each.shape) for each in reader.mlps[0].parameters()] == [
-        (384, 769),
-        (384,),
-        (384, 384),
-        (384,),
-    ]
+    shapes = [tuple(weight.shape) for weight in reader.mlps[0].parameters()]
+    assert shapes == [(384, 769), (384,), (384, 384), (384,)]
     assert float(reader.mlps[2][0].weight.detach().std()) == pytest.approx(0.02, rel=0.02)
     assert reader.mark is not None and float(reader.mark.detach().std()) == pytest.approx(0.02, rel=0.1)
     assert not any(reader.mlps[index][layer].bias.any() for index in range(3) for layer in (0, 2))
-    assert sum(each.numel() for each in GraphEncoding().parameters()) == 3 * 384 * (769 + 384) + 768
+    assert sum(weight.numel() for weight in GraphEncoding().parameters()) == 3 * 384 * (769 + 384) + 768
     assert GraphEncoding(GraphEncodingConfig(width=5)).transform(torch.ones(2, 6)).shape == (2, 5)
 
 
-def test_no_gradient_leaves_through_the_memory() -> None:
-    atlas, reader = town(), trained()
-    bank, observation = remembering(atlas), sight(atlas)
-    before = bank.recall_at(torch.arange(len(atlas)))
-    reader(observation, bank).features.pow(2).sum().backward()
-    assert all(weight.grad is not None and weight.grad.any() for weight in reader.parameters())
-    assert torch.equal(bank.recall_at(torch.arange(len(atlas))), before) and not before.requires_grad
-
-
-def test_half_precision_counts_exactly() -> None:
-    atlas, reader = town(), trained(bias=True, divide_by="none")
-    bank, observation = remembering(atlas), sight(atlas)
+def test_autocast_sums_in_full_precision(bank: MemoryBank, observation: Observation) -> None:
+    reader = trained(bias=True, divide_by="none")
     exact = reader(observation, bank).features[:, -1]
     with torch.autocast("cpu", torch.bfloat16):
         rough = reader(observation, bank).features[:, -1]
     assert float((rough - exact).detach().abs().max()) < 0.02 * float(exact.detach().abs().max())
 
 
-def test_reading_without_a_memory_points_to_the_masked_one() -> None:
-    with pytest.raises(ConfigError, match="Masked"):
-        trained()(sight(town()), None)
-
-
-def test_features_of_another_width_are_refused() -> None:
-    atlas = town()
-    bank, observation = remembering(atlas), sight(atlas)
+def test_features_of_another_width_are_refused(bank: MemoryBank, observation: Observation) -> None:
     with pytest.raises(MemoryMismatch, match="width 768, the observation has 10; set the reader's width"):
         GraphEncoding()(observation, bank)
     wider = observation.with_features(torch.zeros(*observation.token_type.shape, 12))
@@ -436,24 +348,22 @@ def test_settings_out_of_range_are_refused(config: type, option: dict[str, Any],
         config(**option)
 
 
-# -- both readers together ---------------------------------------------------------------------------------
+# -- the combined reader -----------------------------------------------------------------------------------
 
 
-def test_both_readers_do_what_each_does_alone() -> None:
-    atlas = town()
-    bank, observation = remembering(atlas), sight(atlas)
+def test_combined_reader_equals_its_two_readers(bank: MemoryBank, observation: Observation) -> None:
     torch.manual_seed(0)
     both = CombinedReader(
         CombinedReaderConfig(width=WIDTH, pooling="mean", hidden=6, initial_std=0.3, order="memory-feature")
     )
     enhancing, encoding = both.readers
     assert isinstance(enhancing, CandidateEnhancing) and isinstance(encoding, GraphEncoding)
-    read = both(observation, bank).features
-    assert torch.equal(read[:, :-1], enhancing(observation, bank).features)
-    assert torch.equal(read[:, -1], encoding(observation, bank).features[:, -1])
+    features = both(observation, bank).features
+    assert torch.equal(features[:, :-1], enhancing(observation, bank).features)
+    assert torch.equal(features[:, -1], encoding(observation, bank).features[:, -1])
 
 
-def test_both_readers_share_a_pooling_and_keep_their_own_settings() -> None:
+def test_combined_reader_shares_pooling_and_width() -> None:
     assert CombinedReaderConfig().pooling == "max"
     both = CombinedReader(
         CombinedReaderConfig(width=WIDTH, pooling="mean", stop="zero", window="hops", hops=2)

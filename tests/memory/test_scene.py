@@ -1,4 +1,4 @@
-"""One building's memory: what it keeps, what it gives back, and the algebra of merging."""
+"""SceneMemory: remember, recall, forget, merge; GrowingMatrix."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from esceme.memory import GrowingMatrix, Pooling, SceneMemory, pool
 WIDTH = 3
 NUMBERS = st.integers(-4, 4).map(float)
 VIEWS = st.lists(st.lists(NUMBERS, min_size=WIDTH, max_size=WIDTH), min_size=1, max_size=4).map(torch.tensor)
-PLACES = st.sampled_from("abcdef")
-VISITS = st.lists(st.tuples(PLACES, VIEWS, st.lists(PLACES, max_size=4, unique=True)), max_size=8)
+VIEWPOINTS = st.sampled_from("abcdef")
+VISITS = st.lists(st.tuples(VIEWPOINTS, VIEWS, st.lists(VIEWPOINTS, max_size=4, unique=True)), max_size=8)
 Visit = tuple[str, Tensor, list[str]]
 
 
-def lived(visits: list[Visit], pooling: Pooling = "max") -> SceneMemory:
+def scene_memory(visits: list[Visit], pooling: Pooling = "max") -> SceneMemory:
     memory = SceneMemory(WIDTH, pooling=pooling)
     for visit in visits:
         memory.remember(*visit)
@@ -27,10 +27,8 @@ def lived(visits: list[Visit], pooling: Pooling = "max") -> SceneMemory:
 
 
 def content(memory: SceneMemory) -> dict[str, tuple[list[float], tuple[str, ...]]]:
-    """All that a memory knows."""
     return {
-        place: (memory.recall([place])[0].tolist(), memory.neighbours_of(place))
-        for place in memory.viewpoints
+        name: (memory.recall([name])[0].tolist(), memory.neighbours_of(name)) for name in memory.viewpoints
     }
 
 
@@ -42,19 +40,19 @@ def merged(*memories: SceneMemory) -> SceneMemory:
 
 
 @given(VISITS)
-def test_a_place_is_recalled_as_the_pool_of_its_first_visit(visits: list[Visit]) -> None:
-    memory = lived(visits)
-    first = {place: views for place, views, _ in reversed(visits)}
+def test_recall_returns_the_pooled_views_of_the_first_visit(visits: list[Visit]) -> None:
+    memory = scene_memory(visits)
+    first = {viewpoint: views for viewpoint, views, _ in reversed(visits)}
     assert memory.viewpoints == first.keys()
-    for place, views in first.items():
-        assert torch.equal(memory.recall([place])[0], views.max(0).values)
+    for viewpoint, views in first.items():
+        assert torch.equal(memory.recall([viewpoint])[0], views.max(0).values)
 
 
 @given(VISITS, VIEWS)
 def test_a_revisit_changes_nothing(visits: list[Visit], other: Tensor) -> None:
-    memory = lived(visits)
+    memory = scene_memory(visits)
     before = content(memory)
-    assert not any(memory.remember(place, other, ["z"]) for place, _, _ in visits)
+    assert not any(memory.remember(viewpoint, other, ["z"]) for viewpoint, _, _ in visits)
     assert content(memory) == before
 
 
@@ -64,49 +62,40 @@ def test_mean_pooling_counts_a_shared_view_twice() -> None:
     assert memory.recall(["a"]).tolist() == [[2.0]]
 
 
-def test_places_never_visited_recall_as_zeros() -> None:
-    memory = lived([("a", torch.ones(2, WIDTH), ["b", "c"])])
-    assert memory.recall(["b", "a", "nowhere"]).tolist() == [[0] * WIDTH, [1] * WIDTH, [0] * WIDTH]
+def test_unvisited_viewpoints_recall_as_zeros() -> None:
+    memory = scene_memory([("a", torch.ones(2, WIDTH), ["b", "c"])])
+    assert memory.recall(["b", "a", "z"]).tolist() == [[0] * WIDTH, [1] * WIDTH, [0] * WIDTH]
     assert memory.recall([]).shape == (0, WIDTH)
 
 
-def test_edges_join_remembered_neighbours_only() -> None:
-    memory = lived([("b", torch.ones(2, WIDTH), ["a", "c"])])
+def test_edges_connect_only_remembered_viewpoints() -> None:
+    memory = scene_memory([("b", torch.ones(2, WIDTH), ["a", "c"])])
     assert memory.edges == set()
-    memory.remember("a", torch.ones(1, WIDTH), [])  # it is enough that one of them lists the other
+    memory.remember("a", torch.ones(1, WIDTH), [])  # one of the two lists the other
     assert memory.edges == {("a", "b")}
     assert memory.neighbours_of("b") == ("a", "c")
 
 
-def test_the_views_given_may_change_afterwards() -> None:
-    views = torch.ones(1, WIDTH)
-    memory = lived([("a", views, ["b"])])
-    views.zero_()
-    assert memory.recall(["a"]).tolist() == [[1.0] * WIDTH]
-
-
-def test_what_is_recalled_may_be_changed() -> None:
-    memory = lived([("a", torch.ones(1, WIDTH), ["b"])])
+def test_memory_copies_what_it_stores_and_what_it_returns() -> None:
+    views = torch.ones(1, WIDTH, requires_grad=True)
+    memory = scene_memory([("a", views, ["b"])])
+    views.detach().zero_()
+    assert not memory.recall(["a"]).requires_grad
     memory.recall(["a", "b"]).fill_(7.0)
     assert memory.recall(["a", "b"]).tolist() == [[1.0] * WIDTH, [0.0] * WIDTH]
 
 
-def test_no_gradient_flows_into_a_memory() -> None:
-    memory = lived([("a", torch.ones(1, WIDTH, requires_grad=True), ["b"])])
-    assert not memory.recall(["a"]).requires_grad
-
-
-def test_what_an_evaluation_remembered_can_be_trained_on() -> None:
+def test_memory_written_in_inference_mode_can_be_used_in_training() -> None:
     weight = torch.ones(WIDTH, requires_grad=True)
     with torch.inference_mode():
-        memory = lived([("a", torch.ones(1, WIDTH), ["b"])])
+        memory = scene_memory([("a", torch.ones(1, WIDTH), ["b"])])
     memory.remember("b", torch.ones(1, WIDTH), ["a"])
     (memory.recall(["a", "b"]) * weight).sum().backward()
     assert weight.grad is not None and weight.grad.tolist() == [2.0] * WIDTH
 
 
-def test_after_forgetting_a_memory_is_as_new() -> None:
-    memory = lived([("a", torch.ones(1, WIDTH), ["b"]), ("b", torch.ones(1, WIDTH), ["a"])])
+def test_forget_empties_the_memory() -> None:
+    memory = scene_memory([("a", torch.ones(1, WIDTH), ["b"]), ("b", torch.ones(1, WIDTH), ["a"])])
     memory.forget()
     assert (len(memory), memory.nbytes, memory.edges, content(memory)) == (0, 0, set(), {})
     assert not memory.recall(["a", "b"]).any()
@@ -115,52 +104,40 @@ def test_after_forgetting_a_memory_is_as_new() -> None:
 
 
 @pytest.mark.parametrize("pooling", ["max", "mean"])
-@given(first=VISITS, second=VISITS)
-def test_it_does_not_matter_who_is_merged_into_whom(
-    pooling: Pooling, first: list[Visit], second: list[Visit]
+@given(st.tuples(VISITS, VISITS, VISITS))
+def test_merging_is_commutative_associative_and_idempotent(
+    pooling: Pooling, visits: tuple[list[Visit], ...]
 ) -> None:
-    a, b = lived(first, pooling), lived(second, pooling)
+    a, b, c = (scene_memory(part, pooling) for part in visits)
     assert content(merged(a, b)) == content(merged(b, a))
-
-
-@pytest.mark.parametrize("pooling", ["max", "mean"])
-@given(first=VISITS, second=VISITS, third=VISITS)
-def test_it_does_not_matter_what_is_merged_first(
-    pooling: Pooling, first: list[Visit], second: list[Visit], third: list[Visit]
-) -> None:
-    a, b, c = (lived(visits, pooling) for visits in (first, second, third))
     assert content(merged(merged(a, b), c)) == content(merged(a, merged(b, c)))
-
-
-@pytest.mark.parametrize("pooling", ["max", "mean"])
-@given(first=VISITS, second=VISITS)
-def test_merging_again_changes_nothing(pooling: Pooling, first: list[Visit], second: list[Visit]) -> None:
-    a, b = lived(first, pooling), lived(second, pooling)
     a.merge(b)
-    once = content(a)
+    merged_once = content(a)
     a.merge(b)
     a.merge(a)
-    assert content(a) == once
+    assert content(a) == merged_once
 
 
 @given(VISITS, st.integers(0, 8))
-def test_merged_parts_of_a_life_are_the_memory_of_the_whole(visits: list[Visit], cut: int) -> None:
-    looks = {place: (place, views, neighbours) for place, views, neighbours in visits}
-    visits = [looks[place] for place, _, _ in visits]  # a place looks the same at every visit
-    whole, parts = lived(visits), merged(lived(visits[:cut]), lived(visits[cut:]))
+def test_merging_parts_equals_remembering_everything(visits: list[Visit], cut: int) -> None:
+    first = {viewpoint: (viewpoint, views, neighbours) for viewpoint, views, neighbours in visits}
+    visits = [
+        first[viewpoint] for viewpoint, _, _ in visits
+    ]  # every visit of a viewpoint sees the same views
+    whole, parts = scene_memory(visits), merged(scene_memory(visits[:cut]), scene_memory(visits[cut:]))
     assert content(parts) == content(whole)
     assert parts.edges == whole.edges
     assert parts.viewpoints == whole.viewpoints
 
 
 @pytest.mark.parametrize("other", [SceneMemory(WIDTH + 1), SceneMemory(WIDTH, pooling="mean")])
-def test_memories_of_another_kind_are_not_merged(other: SceneMemory) -> None:
+def test_merging_memories_of_another_width_or_pooling_is_refused(other: SceneMemory) -> None:
     with pytest.raises(MemoryMismatch, match=f"width {other.width} and {other.pooling} pooling"):
         SceneMemory(WIDTH).merge(other)
 
 
 @pytest.mark.parametrize("shape", [(2, WIDTH + 1), (WIDTH,), (0, WIDTH), (1, 2, WIDTH)])
-def test_views_of_another_shape_are_refused_and_nothing_is_kept(shape: tuple[int, ...]) -> None:
+def test_views_of_another_shape_are_refused_and_not_stored(shape: tuple[int, ...]) -> None:
     memory = SceneMemory(WIDTH)
     with pytest.raises(MemoryMismatch, match="viewpoint 'a': .* with the width of your features"):
         memory.remember("a", torch.ones(shape), ["b"])
@@ -173,35 +150,28 @@ def test_an_unknown_pooling_is_refused() -> None:
 
 
 @given(st.lists(st.integers(-3, 5), max_size=12))
-def test_rows_keep_their_vectors_while_others_come_and_go(changes: list[int]) -> None:
+def test_rows_keep_their_values_while_others_are_added_and_freed(changes: list[int]) -> None:
     rows, held, stamp = GrowingMatrix(2), {}, 0.0
     for change in changes:
         if change < 0:
-            gone = list(held)[:-change]
-            rows.free(gone)
-            held = {row: value for row, value in held.items() if row not in gone}
+            freed = list(held)[:-change]
+            rows.free(freed)
+            held = {row: value for row, value in held.items() if row not in freed}
             continue
-        values = [stamp + each + 1 for each in range(change)]
+        values = [stamp + offset + 1 for offset in range(change)]
         stamp += change
-        placed = rows.append(torch.tensor(values)[:, None].expand(-1, 2))
-        assert not set(placed) & {0, *held}
-        held |= dict(zip(placed, values, strict=True))
+        added = rows.append(torch.tensor(values)[:, None].expand(-1, 2))
+        assert not set(added) & {0, *held}
+        held |= dict(zip(added, values, strict=True))
     assert all(rows.matrix[row].tolist() == [value, value] for row, value in held.items())
     assert rows.matrix[0].tolist() == [0.0, 0.0]
     assert (len(rows), rows.nbytes) == (len(held), len(held) * 8)
 
 
-def test_freed_rows_are_used_before_the_matrix_grows() -> None:
+def test_freed_rows_are_reused_before_the_matrix_grows() -> None:
     rows = GrowingMatrix(1)
     rows.append(torch.ones(100, 1))
     size = len(rows.matrix)
     for _ in range(50):
         rows.free(rows.append(torch.ones(1, 1)))
         assert len(rows.matrix) <= 2 * size
-
-
-def test_a_scene_of_92_viewpoints_takes_less_than_a_third_of_a_megabyte() -> None:
-    memory = SceneMemory(768)
-    for place in range(92):
-        memory.remember(f"{place:032x}", torch.rand(4, 768), [f"{place + 1:032x}"])
-    assert memory.nbytes == 92 * 768 * 4 <= 0.3e6
