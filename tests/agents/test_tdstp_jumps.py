@@ -1,14 +1,13 @@
-"""TD-STP goes back: where it may, by which way, and what it remembers of having done so (spec D.5)."""
+"""Backtracking of TD-STP: routes, history, repeat penalty, batches (spec D.5)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from esceme.agents import TDSTP, BacktrackRoutes, Decision, TdstpConfig
 from esceme.agents.base import TokenBatch
@@ -27,7 +26,7 @@ ROUND = build(
     },
     {"round": [("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("e", "a")]},
 )
-"""Five places around a pond: from d, it is nearer to a by e than by c and b."""
+"""Five viewpoints on a ring: from d, the path to a through e is shorter than through c and b."""
 
 
 def small(**changes: Any) -> TDSTP:
@@ -43,56 +42,62 @@ def _no_gradients() -> Iterator[None]:
         yield
 
 
-class Walker:
-    """One agent in a building, which is told where to go."""
+class Episode:
+    """One agent in a scene that is moved by name."""
 
     def __init__(self, agent: TDSTP, atlas: Atlas, start: str, *, words: TokenBatch | None = None) -> None:
         self.agent, self.atlas, self.scene = agent, atlas, next(iter(atlas.graphs))
         self.pose = atlas.begin(atlas.locate(self.scene, [start]), [1.0])
         self.state = agent.begin(words or random_words((6,), vocabulary=VOCABULARY), torch.zeros(1))
-        self.faced: list[int] = []
-        """The view at each decision."""
+        self.views: list[int] = []
+        """The facing view at each decision."""
 
     @property
-    def seen(self) -> Observation:
+    def observation(self) -> Observation:
         return Observation.from_atlas(self.atlas, self.pose)
 
     @property
     def decision(self) -> Decision:
-        return self.agent.decide(self.state, self.seen)
+        return self.agent.decide(self.state, self.observation)
 
-    def at(self, name: str) -> int:
+    def index(self, name: str) -> int:
         return int(self.atlas.locate(self.scene, [name])[0])
 
-    def choice(self, name: str) -> int:
-        """The candidate that leads there."""
-        return self.seen.neighbour[0].tolist().index(self.at(name))
+    def candidate(self, name: str) -> int:
+        """The action that moves to this neighbour."""
+        return self.observation.neighbour[0].tolist().index(self.index(name))
 
-    def back(self, place: int) -> int:
-        """The choice of the place of the walk's decision with this number, counted from 1."""
-        return self.seen.token_type.shape[1] + place
+    def backtrack(self, node: int) -> int:
+        """The action that returns to the viewpoint of the `node`-th decision, counted from 1."""
+        return self.observation.token_type.shape[1] + node
 
-    def go(self, *names: str) -> Walker:
-        """Walk along neighbours."""
+    def route(self, node: int) -> list[str]:
+        return [self.atlas.name(viewpoint)[1] for viewpoint, _ in self.path(node)]
+
+    def path(self, node: int) -> list[tuple[int, int]]:
+        """Viewpoints and views on the route back to a decision."""
+        return routes_of(self.decision).shortest_path(0, self.backtrack(node))
+
+    def move(self, *names: str) -> Episode:
+        """Move along neighbours."""
         for name in names:
-            choice = self.choice(name)
-            self._advance(choice)
-            self.pose = self.atlas.step(self.pose, [choice])
+            action = self.candidate(name)
+            self._advance(action)
+            self.pose = self.atlas.step(self.pose, [action])
         return self
 
-    def jump(self, place: int) -> list[tuple[int, int]]:
-        """Go back to a place of the walk; gives the way."""
-        choice = self.back(place)
-        way = routes_of(self.decision).shortest_path(0, choice)
-        self._advance(choice)
-        self.pose = Pose(*np.array([way[-1]]).T)
-        return way
+    def jump(self, node: int) -> list[str]:
+        """Return to the viewpoint of a decision; returns the names on the route."""
+        path, route = self.path(node), self.route(node)
+        self._advance(self.backtrack(node))
+        self.pose = Pose(*np.array([path[-1]]).T)
+        return route
 
-    def _advance(self, choice: int) -> None:
-        self.faced.append(int(self.pose.view[0]))
+    def _advance(self, action: int) -> None:
+        self.views.append(int(self.pose.view[0]))
         state = self.decision.state
         assert isinstance(state, TdstpState)
-        self.state = self.agent.advance(state, self.seen, torch.tensor([choice]))
+        self.state = self.agent.advance(state, self.observation, torch.tensor([action]))
 
 
 def routes_of(decision: Decision) -> BacktrackRoutes:
@@ -100,57 +105,44 @@ def routes_of(decision: Decision) -> BacktrackRoutes:
     return decision.routes
 
 
-def names_of(walker: Walker, way: Sequence[tuple[int, int]]) -> list[str]:
-    return [walker.atlas.name(viewpoint)[1] for viewpoint, _ in way]
+# -- routes -----------------------------------------------------------------------------------------------
 
 
-# -- by which way ------------------------------------------------------------------------------------------
-
-
-def test_a_way_back_is_walked_node_by_node_with_the_fewest_steps() -> None:
-    walker = Walker(small(), build_toy_atlas(), "garden").go("door", "hall", "kitchen", "pantry")
-    routes = routes_of(walker.decision)
-    ways = {place: routes.shortest_path(0, walker.back(place)) for place in (1, 2, 3, 4)}
-    assert {place: names_of(walker, way) for place, way in ways.items()} == {
-        1: ["hall", "door", "garden"],  # not by the kitchen, from which the agent came
+def test_a_route_back_has_the_fewest_steps() -> None:
+    episode = Episode(small(), build_toy_atlas(), "garden").move("door", "hall", "kitchen", "pantry")
+    assert {node: episode.route(node) for node in (1, 2, 3, 4)} == {
+        1: ["hall", "door", "garden"],  # not through the kitchen, where the agent came from
         2: ["hall", "door"],
         3: ["hall"],
         4: ["kitchen"],
     }
-    for place, way in ways.items():
-        *between, last = [view for _, view in way]
-        assert between == [-1] * len(between)  # nobody turns on the way
-        assert last == walker.faced[place - 1]
+    for node in (1, 2, 3, 4):
+        *between, last = [view for _, view in episode.path(node)]
+        assert between == [-1] * len(between)  # no view on intermediate viewpoints
+        assert last == episode.views[node - 1]
 
 
-def test_no_way_leads_through_places_where_the_walk_has_not_been() -> None:
-    walker = Walker(small(), ROUND, "a").go("b", "c", "d")
-    way = routes_of(walker.decision).shortest_path(0, walker.back(1))
-    assert names_of(walker, way) == ["c", "b", "a"]
-    assert names_of(walker, routes_of(walker.go("e").decision).shortest_path(0, walker.back(1))) == ["a"]
+def test_routes_pass_only_through_visited_viewpoints() -> None:
+    episode = Episode(small(), ROUND, "a").move("b", "c", "d")
+    assert episode.route(1) == ["c", "b", "a"]
+    assert episode.move("e").route(1) == ["a"]
 
 
-def test_a_place_that_was_met_twice_is_faced_as_the_choice_says() -> None:
-    walker = Walker(small(), build_toy_atlas(), "hall").go("kitchen", "pantry", "hall", "door")
-    routes = routes_of(walker.decision)
-    assert walker.faced[0] != walker.faced[3]
-    for place in (1, 4):
-        assert routes.shortest_path(0, walker.back(place)) == [(walker.at("hall"), walker.faced[place - 1])]
+def test_the_final_view_is_that_of_the_chosen_visit() -> None:
+    episode = Episode(small(), build_toy_atlas(), "hall").move("kitchen", "pantry", "hall", "door")
+    assert episode.views[0] != episode.views[3]
+    for node in (1, 4):
+        assert episode.path(node) == [(episode.index("hall"), episode.views[node - 1])]
 
 
-def test_ways_go_on_being_known_after_a_jump() -> None:
-    walker = Walker(small(), build_toy_atlas(), "garden").go("door", "hall", "landing", "attic")
-    assert names_of(walker, walker.jump(2)) == ["landing", "hall", "door"]
-    assert int(walker.pose.viewpoint[0]) == walker.at("door")
-    assert names_of(walker, routes_of(walker.decision).shortest_path(0, walker.back(5))) == [
-        "hall",
-        "landing",
-        "attic",
-    ]
-    assert names_of(walker, walker.jump(5)) == ["hall", "landing", "attic"]
+def test_routes_are_still_known_after_a_jump() -> None:
+    episode = Episode(small(), build_toy_atlas(), "garden").move("door", "hall", "landing", "attic")
+    assert episode.jump(2) == ["landing", "hall", "door"]
+    assert int(episode.pose.viewpoint[0]) == episode.index("door")
+    assert episode.jump(5) == ["hall", "landing", "attic"]
 
 
-def test_a_place_to_which_nothing_leads_is_an_error() -> None:
+def test_an_unreachable_viewpoint_raises() -> None:
     routes = BacktrackRoutes(
         first_action=3,
         viewpoints=torch.tensor([[-1, 7, 8]]),
@@ -163,102 +155,96 @@ def test_a_place_to_which_nothing_leads_is_an_error() -> None:
         routes.shortest_path(0, 4)
 
 
-# -- what is remembered of it ------------------------------------------------------------------------------
+# -- history and penalty ----------------------------------------------------------------------------------
 
 
-def test_the_history_of_a_jump_has_no_direction() -> None:
-    walker = Walker(small(), build_toy_atlas(), "garden").go("door", "hall")
-    seen, state = walker.seen, walker.decision.state
+def test_the_history_token_of_a_jump_has_no_direction() -> None:
+    episode = Episode(small(), build_toy_atlas(), "garden").move("door", "hall")
+    observation, state = episode.observation, episode.decision.state
     assert isinstance(state, TdstpState)
-
-    def told(choice: int) -> Tensor:
-        return walker.agent.advance(state, seen, torch.tensor([choice])).history[0, -1]
-
-    stop = int(seen.num_candidates)
-    assert torch.equal(told(walker.back(1)), told(stop))
-    assert not torch.allclose(told(0), told(stop), atol=1e-3)
+    stop = int(observation.num_candidates)
+    jump, stopped, moved = (
+        episode.agent.advance(state, observation, torch.tensor([action])).history[0, -1]
+        for action in (episode.backtrack(1), stop, 0)
+    )
+    assert torch.equal(jump, stopped)
+    assert not torch.allclose(moved, stopped, atol=1e-3)
 
 
 @pytest.mark.parametrize("reweigh", [True, False])
-def test_a_jump_back_makes_returning_by_it_unlikely(reweigh: bool) -> None:
-    """At u, whatever leads to v loses 100 for every jump that came to u from v."""
-    walker = Walker(small(reweigh=reweigh), build_toy_atlas(), "door").go("hall", "kitchen")
-    lost = Walker(small(reweigh=False), build_toy_atlas(), "door")
+def test_repeating_a_jump_is_penalised(reweigh: bool) -> None:
+    """At u, every action that moves to v loses 100 per previous jump from v to u."""
+    episode = Episode(small(reweigh=reweigh), build_toy_atlas(), "door").move("hall", "kitchen")
+    plain = Episode(small(reweigh=False), build_toy_atlas(), "door")
     for jumps in (1, 2):
-        walker.jump(2)  # from the kitchen to the hall, beside which it lies
-        lost.pose, lost.state = walker.pose, walker.state
-        less = (lost.decision.logits - walker.decision.logits)[0].nan_to_num()
-        expected = torch.zeros_like(less)
-        to_kitchen = [walker.choice("kitchen"), *(walker.back(2 * jump + 1) for jump in range(1, jumps + 1))]
-        expected[to_kitchen] = REPEAT_PENALTY * jumps * reweigh
-        torch.testing.assert_close(less, expected, atol=1e-4, rtol=0)
-        walker.go("kitchen")
-    assert (walker.decision.logits.nan_to_num(neginf=0.0) > -50).all()  # at the kitchen nothing is repeated
+        episode.jump(2)  # from the kitchen to its neighbour, the hall
+        plain.pose, plain.state = episode.pose, episode.state
+        penalty = (plain.decision.logits - episode.decision.logits)[0].nan_to_num()
+        expected = torch.zeros_like(penalty)
+        previous = [episode.backtrack(2 * jump + 1) for jump in range(1, jumps + 1)]
+        expected[[episode.candidate("kitchen"), *previous]] = REPEAT_PENALTY * jumps * reweigh
+        torch.testing.assert_close(penalty, expected, atol=1e-4, rtol=0)
+        episode.move("kitchen")
+    assert (episode.decision.logits.nan_to_num(neginf=0.0) > -50).all()  # no jump ended at the kitchen
 
 
-def test_only_jumps_make_returning_unlikely() -> None:
-    walker = Walker(small(), build_toy_atlas(), "hall").go("kitchen", "hall", "kitchen", "hall")
-    assert (walker.decision.logits.nan_to_num(neginf=0.0) > -50).all()
+def test_moves_are_not_penalised() -> None:
+    episode = Episode(small(), build_toy_atlas(), "hall").move("kitchen", "hall", "kitchen", "hall")
+    assert (episode.decision.logits.nan_to_num(neginf=0.0) > -50).all()
 
 
-# -- company -----------------------------------------------------------------------------------------------
+# -- batches -----------------------------------------------------------------------------------------------
 
 
-def test_walks_with_jumps_decide_together_as_they_would_alone() -> None:
+def test_a_batch_of_episodes_with_jumps_decides_like_single_episodes() -> None:
     agent = small(structured=True)
-    words = [random_words((length,), vocabulary=VOCABULARY, seed=length) for length in (4, 7, 5)]
-    alone = [
-        Walker(agent, build_toy_atlas(), start, words=each)
-        for start, each in zip(("garden", "hall", "attic"), words, strict=True)
-    ]
-    alone[0].go("door", "hall", "kitchen").jump(1)
-    alone[0].go("door")
-    alone[1].go("kitchen", "pantry").jump(1)
-    state = alone[0].state.concat(alone[1].state).concat(alone[2].state)
-    pose = Pose(*(np.concatenate([getattr(each.pose, part) for each in alone]) for part in Pose._fields))
-    seen = Observation.from_atlas(build_toy_atlas(), pose)
-    together = agent.decide(state, seen)
-    width = seen.token_type.shape[1]
-    for row, walker in enumerate(alone):
-        single = walker.decision
-        own, lived = walker.seen.token_type.shape[1], single.logits.shape[1] - walker.seen.token_type.shape[1]
-        torch.testing.assert_close(
-            torch.cat([together.logits[row, :own], together.logits[row, width : width + lived]]),
-            single.logits[0],
-            atol=1e-5,
-            rtol=0,
+    episodes = [
+        Episode(
+            agent, build_toy_atlas(), start, words=random_words((length,), vocabulary=VOCABULARY, seed=length)
         )
-        for place in range(1, lived):
-            if routes_of(single).viewpoints[0, place] >= 0:
-                ways = (
-                    routes_of(together).shortest_path(row, width + place),
-                    routes_of(single).shortest_path(0, own + place),
-                )
-                assert ways[0] == ways[1]
-    chosen = torch.tensor([width + 2, 0, int(alone[2].seen.num_candidates)])
-    assert isinstance(together.state, TdstpState)
-    after = agent.advance(together.state, seen, chosen).select(torch.tensor([2, 0]))
+        for start, length in (("garden", 4), ("hall", 7), ("attic", 5))
+    ]
+    first, second, third = episodes
+    first.move("door", "hall", "kitchen").jump(1)
+    first.move("door")
+    second.move("kitchen", "pantry").jump(1)
+    state = first.state.concat(second.state).concat(third.state)
+    poses = [episode.pose for episode in episodes]
+    pose = Pose(*(np.concatenate([getattr(single, part) for single in poses]) for part in Pose._fields))
+    observation = Observation.from_atlas(build_toy_atlas(), pose)
+    batch = agent.decide(state, observation)
+    width = observation.token_type.shape[1]
+    for row, episode in enumerate(episodes):
+        single, own = episode.decision, episode.observation.token_type.shape[1]
+        nodes = single.logits.shape[1] - own
+        logits = torch.cat([batch.logits[row, :own], batch.logits[row, width : width + nodes]])
+        torch.testing.assert_close(logits, single.logits[0], atol=1e-5, rtol=0)
+        for node in range(1, nodes):
+            if routes_of(single).viewpoints[0, node] >= 0:
+                assert routes_of(batch).shortest_path(row, width + node) == episode.path(node)
+    chosen = torch.tensor([width + 2, 0, int(third.observation.num_candidates)])
+    assert isinstance(batch.state, TdstpState)
+    rows = torch.tensor([2, 0])
+    after = agent.advance(batch.state, observation, chosen).select(rows)
     assert after.history_length.tolist() == [2, 7] and after.jump_from[1, 6] > 0
-    last = agent.advance(alone[0].decision.state, alone[0].seen, torch.tensor([alone[0].back(2)]))  # type: ignore[arg-type]
-    later = agent.decide(after, seen.select(torch.tensor([2, 0])))
-    single = agent.decide(last, alone[0].seen)
-    own = alone[0].seen.token_type.shape[1]
+    last = agent.advance(first.decision.state, first.observation, torch.tensor([first.backtrack(2)]))  # type: ignore[arg-type]
+    later, single = agent.decide(after, observation.select(rows)), agent.decide(last, first.observation)
+    own = first.observation.token_type.shape[1]
     torch.testing.assert_close(later.logits[1, :own], single.logits[0, :own], atol=1e-5, rtol=0)
     torch.testing.assert_close(later.logits[1, width:], single.logits[0, own:], atol=1e-5, rtol=0)
 
 
-def test_neighbours_are_those_of_the_building() -> None:
-    """Structure: places are linked where a way leads from one to the other, or where they are the same."""
-    walker = Walker(small(), build_toy_atlas(), "hall").go("kitchen", "hall", "door", "garden")
-    walked = ["hall", "kitchen", "hall", "door"]
-    ways = {frozenset(way) for way in [("hall", "door"), ("door", "garden"), ("hall", "kitchen")]}
-    expected = [[one == other or frozenset((one, other)) in ways for other in walked] for one in walked]
-    assert (walker.state.edge_rank[0, 1:, 1:] > 0).tolist() == expected
-    assert not walker.state.edge_rank[0, 0].any() and not walker.state.edge_rank[0, :, 0].any()
+def test_edges_connect_neighbours_and_visits_of_the_same_viewpoint() -> None:
+    episode = Episode(small(), build_toy_atlas(), "hall").move("kitchen", "hall", "door", "garden")
+    visited = ["hall", "kitchen", "hall", "door"]
+    edges = {frozenset(edge) for edge in [("hall", "door"), ("door", "garden"), ("hall", "kitchen")]}
+    expected = [[one == other or frozenset((one, other)) in edges for other in visited] for one in visited]
+    assert (episode.state.edge_rank[0, 1:, 1:] > 0).tolist() == expected
+    assert not episode.state.edge_rank[0, 0].any() and not episode.state.edge_rank[0, :, 0].any()
 
 
-def test_the_state_before_a_jump_stays_as_it_was() -> None:
-    walker = Walker(small(), build_toy_atlas(), "garden").go("door", "hall")
-    before, seen, decision = walker.state, walker.seen, walker.decision
-    walker.jump(1)
-    assert torch.equal(walker.agent.decide(before, seen).logits, decision.logits)
+def test_a_jump_does_not_modify_the_previous_state() -> None:
+    episode = Episode(small(), build_toy_atlas(), "garden").move("door", "hall")
+    before, observation, decision = episode.state, episode.observation, episode.decision
+    episode.jump(1)
+    assert torch.equal(episode.agent.decide(before, observation).logits, decision.logits)
