@@ -1,4 +1,4 @@
-"""Rollouts to learn from: decided at once as step by step, and nothing is known before its time."""
+"""Rollouts for training: forward passes at once equal those step by step, and use no later memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from esceme.agents.base import Decision
 from esceme.agents.scripted import StopAtOnce
 from esceme.errors import ConfigError, WorldError
 from esceme.learning.memory_dropout import MemoryDropout, TrainingMemory
-from esceme.learning.reinforcement import GoalReward, PathReward
+from esceme.learning.reinforcement import PathReward, Transition
 from esceme.learning.rollouts import (
     Demonstrations,
     dagger_rollout,
@@ -32,10 +32,10 @@ from esceme.observation import Observation
 from esceme.rollout import RolloutStep, roll_out
 from esceme.tasks.episode import Episode
 from esceme.trajectory import ActionSelector, SingleBatch, Trajectory, sampling
-from fixtures.toy_atlas import build_toy_atlas, encode, make_episode, plain_navigator, small_navigator
+from fixtures.toy_atlas import plain_navigator, build_toy_atlas, encode, small_navigator, make_episode
 
 ATLAS = build_toy_atlas()
-# Two come to the hall and the landing after another has been there; one stops at once, one comes by twice.
+# Two reach the hall and the landing after another one; one stops at once, one visits viewpoints twice.
 EPISODES = [
     make_episode("garden", "door", "hall", "kitchen", name="0_0"),
     make_episode("hall", "landing", "attic", name="1_0", heading=1.0),
@@ -46,8 +46,8 @@ EPISODES = [
 MODES = ("as-released", "reset", "forgetting", "sampled")
 NETWORKS: dict[str, dict[str, Any]] = {
     "frozen": {},
-    "once-read": {"language_cross_attention": False, "freeze_text": False, "freeze_history": False},
-    "bare": {"encode_panorama": False, "context_views": False, "stop_shows": "panorama"},
+    "text-encoded-once": {"language_cross_attention": False, "freeze_text": False, "freeze_history": False},
+    "plain": {"encode_panorama": False, "context_views": False, "stop_shows": "panorama"},
 }
 
 
@@ -55,57 +55,62 @@ def at(name: str, scene: str = "cottage") -> int:
     return int(ATLAS.locate(scene, [name])[0])
 
 
-def names(places: Sequence[int]) -> list[str]:
-    return [ATLAS.name(place)[1] for place in places]
+def names(viewpoints: Sequence[int]) -> list[str]:
+    return [ATLAS.name(viewpoint)[1] for viewpoint in viewpoints]
 
 
-def begun(navigator: Navigator, mode: Any = "as-released", *, seed: int = 0) -> TrainingMemory | None:
-    """A memory of some places, at the beginning of a rollout; the same seed, the same memory."""
+def empty_memory(navigator: Navigator, episodes: Sequence[Episode] = EPISODES) -> TrainingMemory:
+    memory = TrainingMemory(ATLAS, navigator.reader, MemoryDropout())
+    memory.begin_rollout(episodes, np.random.default_rng(0))
+    return memory
+
+
+def partial_memory(
+    navigator: Navigator, mode: Any = "as-released", *, seed: int = 0
+) -> TrainingMemory | None:
+    """Return a memory of some viewpoints at the beginning of a rollout; it depends on the seed only."""
     if not navigator.reader.uses_memory:
         return None
     settings = MemoryDropout(
         mode=mode, reset_after=2, forget_probability=0.4, full_probability=0.0, empty_probability=0.0
     )
     memory = TrainingMemory(ATLAS, navigator.reader, settings)
-    for number in range(2):  # the second time, a scene may be forgotten
-        memory.begin_rollout(EPISODES, np.random.default_rng([seed, number]))
-        memory.remember_at([at("door"), at("pantry"), at("attic")][number:])
+    for index in range(2):  # the second rollout may clear a scene
+        memory.begin_rollout(EPISODES, np.random.default_rng([seed, index]))
+        memory.remember_at([at("door"), at("pantry"), at("attic")][index:])
     memory.begin_rollout(EPISODES, np.random.default_rng([seed, 2]))
     return memory
 
 
-def run_batch(max_steps: int = 15) -> Demonstrations:
-    return teacher_rollout(ATLAS, EPISODES, teacher_by_step(ATLAS), max_steps=max_steps)
-
-
-def forcing(told: Demonstrations) -> ActionSelector:
-    """What was chosen, by walk and step."""
-    taken = {
-        (row, step): choice
-        for step, (rows, chosen) in enumerate((step.rows, step.action) for step in told.steps)
-        for row, choice in zip(rows.tolist(), chosen.tolist(), strict=True)
-    }
-    rows = {walk.episode.episode_id: row for row, walk in enumerate(told.trajectories)}
-
-    def choose(decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
-        return torch.tensor([taken[rows[walk.episode.episode_id], walk.num_decisions] for walk in walks])
-
-    return choose
-
-
-def stepping(navigator: Navigator, told: Demonstrations, memory: TrainingMemory | None) -> Tensor:
-    """The same walks by the loop that everything walks with, all steps one below the other, (R, C)."""
-    source = SingleBatch(ATLAS, [walk.episode for walk in told.trajectories])
-    steps = roll_out(
-        navigator, ATLAS, source, memory, forcing(told), encode=encode, max_steps=len(told.steps)
-    )
-    logits = [step.decision.logits for step in steps]
-    most = max(each.shape[1] for each in logits)
-    return torch.cat([functional.pad(each, (0, most - each.shape[1]), value=-torch.inf) for each in logits])
-
-
-def left(memory: TrainingMemory | None) -> list[int]:
+def remembered(memory: TrainingMemory | None) -> list[int]:
     return [] if memory is None else memory.bank.visited.nonzero().flatten().tolist()
+
+
+def demonstrate(*episodes: Episode, max_steps: int = 15) -> Demonstrations:
+    return teacher_rollout(ATLAS, episodes or EPISODES, teacher_by_step(ATLAS), max_steps=max_steps)
+
+
+def replaying(demonstrations: Demonstrations) -> ActionSelector:
+    """Select the actions of demonstrations."""
+    actions = {
+        (demonstrations.trajectories[row].episode.episode_id, index): action
+        for index, step in enumerate(demonstrations.steps)
+        for row, action in zip(step.rows.tolist(), step.action.tolist(), strict=True)
+    }
+
+    def select(decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]) -> Tensor:
+        return torch.tensor([actions[t.episode.episode_id, t.num_decisions] for t in trajectories])
+
+    return select
+
+
+def replay(
+    navigator: Navigator, demonstrations: Demonstrations, memory: TrainingMemory | None
+) -> list[RolloutStep]:
+    """Repeat demonstrations by the rollout of evaluation."""
+    source = SingleBatch(ATLAS, [trajectory.episode for trajectory in demonstrations.trajectories])
+    select, max_steps = replaying(demonstrations), len(demonstrations.steps)
+    return list(roll_out(navigator, ATLAS, source, memory, select, encode=encode, max_steps=max_steps))
 
 
 # -- at once and step by step ------------------------------------------------------------------------------
@@ -114,319 +119,255 @@ def left(memory: TrainingMemory | None) -> list[int]:
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("mode", [None, *MODES])
 @pytest.mark.parametrize("max_steps", [15, 3])
-def test_decisions_made_at_once_are_those_of_stepping(mode: str | None, network: str, max_steps: int) -> None:
+def test_decisions_at_once_equal_those_step_by_step(mode: str | None, network: str, max_steps: int) -> None:
     make = plain_navigator if mode is None else small_navigator
-    navigator, told = make(**NETWORKS[network]), run_batch(max_steps)
+    navigator, demonstrations = make(**NETWORKS[network]), demonstrate(max_steps=max_steps)
     for seed in range(2):
-        memories = [begun(navigator, mode, seed=seed) for _ in range(4)]
-        expected = stepping(navigator, told, memories[0])
-        assert len(expected) == sum(walk.num_decisions for walk in told.trajectories)
-        for decide, memory in zip(
+        memories = [partial_memory(navigator, mode, seed=seed) for _ in range(4)]
+        logits = [step.decision.logits for step in replay(navigator, demonstrations, memories[0])]
+        width = max(step.shape[1] for step in logits)
+        expected = torch.cat(
+            [functional.pad(step, (0, width - step.shape[1]), value=-torch.inf) for step in logits]
+        )
+        assert len(expected) == sum(trajectory.num_decisions for trajectory in demonstrations.trajectories)
+        for forward, memory in zip(
             (forward_all, forward_stepwise, forward_demonstrations), memories[1:], strict=True
         ):
-            found = decide(navigator, ATLAS, told, memory, encode=encode).logits
+            found = forward(navigator, ATLAS, demonstrations, memory, encode=encode).logits
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-            assert left(memory) == left(memories[0])
+            assert remembered(memory) == remembered(memories[0])
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_places_visited_by_others_in_the_meantime_matter(mode: str) -> None:
-    """So that the test above can fail: alone, some walks decide otherwise from a later step on."""
-    navigator, told = small_navigator(), run_batch()
-    process_group = forward_all(navigator, ATLAS, told, begun(navigator, mode), encode=encode).logits
+def test_decisions_depend_on_what_other_episodes_remember_meanwhile(mode: str) -> None:
+    """Shows that the test above can fail."""
+    navigator, demonstrations = small_navigator(), demonstrate()
+    memory = partial_memory(navigator, mode)
+    batch = forward_all(navigator, ATLAS, demonstrations, memory, encode=encode).logits
     for row, episode in enumerate(EPISODES):
-        alone = teacher_rollout(ATLAS, [episode], teacher_by_step(ATLAS), max_steps=15)
-        apart = forward_all(navigator, ATLAS, alone, begun(navigator, mode), encode=encode).logits
-        with_others = process_group[told.step_index.episode == row]
-        same = [torch.allclose(a[: len(b)], b, atol=1e-5) for a, b in zip(with_others, apart, strict=True)]
-        assert same[0]  # nobody has written anything yet
-        if (
-            row == 2 and mode != "forgetting"
-        ):  # comes to the landing, from which 1_0 has just come to the attic
-            assert not all(same)
+        memory = partial_memory(navigator, mode)
+        single = forward_all(navigator, ATLAS, demonstrate(episode), memory, encode=encode).logits
+        pairs = zip(batch[demonstrations.step_index.episode == row], single, strict=True)
+        is_equal = [torch.allclose(a[: len(b)], b, atol=1e-5) for a, b in pairs]
+        assert is_equal[0]  # nothing is remembered before the first step
+        if row == 2 and mode != "forgetting":  # at the landing, after episode 1_0
+            assert not all(is_equal)
 
 
-@pytest.mark.parametrize("fusing", [False, True])
-def test_gradients_of_both_ways_are_alike(fusing: bool) -> None:
-    navigator = (small_navigator if fusing else plain_navigator)(**NETWORKS["once-read"])
-    told, gradients = run_batch(), []
-    for decide in (forward_all, forward_stepwise):
+@pytest.mark.parametrize("uses_memory", [False, True])
+def test_gradients_at_once_equal_those_step_by_step(uses_memory: bool) -> None:
+    navigator = (small_navigator if uses_memory else plain_navigator)(**NETWORKS["text-encoded-once"])
+    demonstrations, gradients = demonstrate(), []
+    for forward in (forward_all, forward_stepwise):
         navigator.zero_grad()
-        logits = decide(navigator, ATLAS, told, begun(navigator), encode=encode).logits
-        functional.cross_entropy(logits, told.labels, reduction="sum").backward()
-        gradients.append(
-            {name: each.grad.clone() for name, each in navigator.named_parameters() if each.grad is not None}
-        )
+        memory = partial_memory(navigator)
+        logits = forward(navigator, ATLAS, demonstrations, memory, encode=encode).logits
+        functional.cross_entropy(logits, demonstrations.labels, reduction="sum").backward()
+        gradients.append({n: p.grad.clone() for n, p in navigator.named_parameters() if p.grad is not None})
     assert gradients[0].keys() == gradients[1].keys()
     for name, gradient in gradients[0].items():
-        apart = (gradient - gradients[1][name]).norm()
-        assert apart <= 1e-3 * gradient.norm() + 1e-4, name
+        assert (gradient - gradients[1][name]).norm() <= 1e-3 * gradient.norm() + 1e-4, name
 
 
-def test_an_agent_whose_history_is_recurrent_is_stepped() -> None:
+def test_agent_without_decide_all_runs_step_by_step() -> None:
     navigator = Navigator(StopAtOnce(), NoMemory())
     assert not navigator.agent.supports_decide_all
-    told = teacher_rollout(ATLAS, EPISODES, lambda walk: walk.viewpoint, max_steps=3)
-    logits = forward_demonstrations(navigator, ATLAS, told, None, encode=encode).logits
-    assert logits.argmax(1).tolist() == told.labels.tolist()
+    demonstrations = teacher_rollout(ATLAS, EPISODES, lambda trajectory: trajectory.viewpoint, max_steps=3)
+    logits = forward_demonstrations(navigator, ATLAS, demonstrations, None, encode=encode).logits
+    assert logits.argmax(1).tolist() == demonstrations.labels.tolist()
 
 
 # -- following a teacher -----------------------------------------------------------------------------------
 
 
-def test_walks_are_told_step_by_step_with_who_is_still_walking() -> None:
-    told = run_batch()
-    assert [rows.tolist() for rows, *_ in told.steps] == [
-        [0, 1, 2, 3, 4],
-        [0, 1, 2, 4],
-        [0, 1, 2],
-        [0, 2],
-        [2],
-        [2],
-    ]
-    assert names([place for place, _ in told.trajectories[2].poses]) == list(EPISODES[2].reference_path)
-    assert all(walk.stopped for walk in told.trajectories)
-    assert [walk.num_decisions for walk in told.trajectories] == [4, 3, 6, 1, 2]
-    assert told.step_index.episode.tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 4, 0, 1, 2, 0, 2, 2, 2]
-    assert told.step_index.step.tolist() == [0] * 5 + [1] * 4 + [2] * 3 + [3] * 2 + [4, 5]
-    assert names(told.pose.viewpoint[told.step_index.episode == 1]) == ["hall", "landing", "attic"]
-    assert np.array_equal(told.labels, told.actions)
-    (stop,) = told.labels[(told.step_index.episode == 3)].tolist()
-    assert stop == ATLAS.degrees[at("kitchen")]
+def test_demonstrations_hold_the_active_trajectories_of_every_step() -> None:
+    demonstrations = demonstrate()
+    rows = [[0, 1, 2, 3, 4], [0, 1, 2, 4], [0, 1, 2], [0, 2], [2], [2]]
+    episode, step = demonstrations.step_index
+    assert [step.rows.tolist() for step in demonstrations.steps] == rows
+    assert episode.tolist() == sum(rows, [])
+    assert step.tolist() == [0] * 5 + [1] * 4 + [2] * 3 + [3] * 2 + [4, 5]
+    path = [viewpoint for viewpoint, _ in demonstrations.trajectories[2].poses]
+    assert names(path) == list(EPISODES[2].reference_path)
+    assert all(trajectory.stopped for trajectory in demonstrations.trajectories)
+    assert [trajectory.num_decisions for trajectory in demonstrations.trajectories] == [4, 3, 6, 1, 2]
+    assert names(demonstrations.pose.viewpoint[episode == 1]) == ["hall", "landing", "attic"]
+    assert np.array_equal(demonstrations.labels, demonstrations.actions)
+    assert demonstrations.labels[episode == 3].tolist() == [ATLAS.degrees[at("kitchen")]]
 
 
-def test_poses_are_those_of_the_loop() -> None:
-    """What is faced after a move counts, too: it is seen, and part of the history."""
-    told, navigator = run_batch(), plain_navigator()
-    steps: list[RolloutStep] = list(
-        roll_out(
-            navigator, ATLAS, SingleBatch(ATLAS, EPISODES), None, forcing(told), encode=encode, max_steps=15
-        )
-    )
-    assert (
-        np.concatenate([step.observation.viewpoint for step in steps]).tolist()
-        == told.pose.viewpoint.tolist()
-    )
-    assert (
-        np.concatenate([step.observation.facing_view for step in steps]).tolist() == told.pose.view.tolist()
-    )
+def test_poses_equal_those_of_a_rollout() -> None:
+    demonstrations = demonstrate()
+    observations = [step.observation for step in replay(plain_navigator(), demonstrations, None)]
+    for name, expected in zip(("viewpoint", "facing_view"), demonstrations.pose, strict=True):
+        found = np.concatenate([getattr(observation, name) for observation in observations])
+        assert found.tolist() == expected.tolist()
 
 
-def test_a_teacher_leads_no_farther_than_the_limit() -> None:
-    told = run_batch(max_steps=2)
-    assert [walk.num_decisions for walk in told.trajectories] == [2, 2, 2, 1, 2]
-    assert [walk.stopped for walk in told.trajectories] == [False, False, False, True, True]
-    # The places that were reached by the last move are not remembered (spec C.3).
+def test_truncated_demonstrations_do_not_remember_the_last_viewpoint() -> None:
+    """Spec C.3."""
+    demonstrations = demonstrate(max_steps=2)
+    assert [trajectory.num_decisions for trajectory in demonstrations.trajectories] == [2, 2, 2, 1, 2]
+    stopped = [trajectory.stopped for trajectory in demonstrations.trajectories]
+    assert stopped == [False, False, False, True, True]
     navigator = small_navigator()
-    memory = TrainingMemory(ATLAS, navigator.reader, MemoryDropout())
-    memory.begin_rollout(EPISODES, np.random.default_rng(0))
-    forward_all(navigator, ATLAS, told, memory, encode=encode)
-    assert set(left(memory)) == {
+    memory = empty_memory(navigator)
+    forward_all(navigator, ATLAS, demonstrations, memory, encode=encode)
+    assert set(remembered(memory)) == {
         *(at(name) for name in ("garden", "door", "hall", "landing", "attic", "kitchen")),
         *(at(name, "shed") for name in ("hall", "door")),
     }
-    assert at("pantry") not in left(memory)
 
 
-def test_pitfall_11_a_path_is_followed_by_the_clock_through_places_it_comes_by_twice() -> None:
-    loop = make_episode("hall", "door", "hall", "door", "garden")
-    told = teacher_rollout(ATLAS, [loop], teacher_by_step(ATLAS), max_steps=15)
-    assert names([place for place, _ in told.trajectories[0].poses]) == list(loop.reference_path)
-    assert [int(each) for each in told.steps[-1].label] == [ATLAS.degrees[at("garden")]]
-
-
-def test_pitfall_11_stop_is_taught_when_the_path_is_over_not_when_its_end_is_reached() -> None:
-    """The path comes by its own end on the way."""
-    back = make_episode("door", "hall", "door")
-    told = teacher_rollout(ATLAS, [back], teacher_by_step(ATLAS), max_steps=15)
-    assert [walk.num_decisions for walk in told.trajectories] == [3]
-    assert told.labels[0] != ATLAS.degrees[at("door")] == told.labels[2]
+@pytest.mark.parametrize("path", [("hall", "door", "hall", "door", "garden"), ("door", "hall", "door")])
+def test_pitfall_11_path_with_repeated_viewpoints_is_followed_by_step(path: tuple[str, ...]) -> None:
+    """STOP is taught at the end of the path, not at an earlier visit of its last viewpoint."""
+    demonstrations = demonstrate(make_episode(*path))
+    assert names([viewpoint for viewpoint, _ in demonstrations.trajectories[0].poses]) == list(path)
+    is_stop = demonstrations.labels == torch.from_numpy(ATLAS.degrees[demonstrations.pose.viewpoint])
+    assert is_stop.tolist() == [False] * (len(path) - 1) + [True]
 
 
 # -- DAgger ------------------------------------------------------------------------------------------------
 
 
-def trying(
-    navigator: Navigator, memory: TrainingMemory | None, said: list[Tensor], seed: int = 1
-) -> Demonstrations:
-    drawing = sampling(seed)
+def sampled_dagger(
+    navigator: Navigator, memory: TrainingMemory | None
+) -> tuple[Demonstrations, list[Tensor]]:
+    """Return a DAgger rollout and the logits of its steps."""
+    logits, sample = list[Tensor](), sampling(1)
 
-    def choose(decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
-        said.append(decision.logits)
-        return drawing(decision, observation, walks)
+    def select(decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]) -> Tensor:
+        logits.append(decision.logits)
+        return sample(decision, observation, trajectories)
 
-    return dagger_rollout(
-        navigator, ATLAS, EPISODES, memory, shortest_path_teacher(ATLAS), choose, encode=encode, max_steps=6
+    teacher = shortest_path_teacher(ATLAS)
+    demonstrations = dagger_rollout(
+        navigator, ATLAS, EPISODES, memory, teacher, select, encode=encode, max_steps=6
     )
+    return demonstrations, logits
 
 
 @pytest.mark.parametrize("mode", [None, *MODES])
-def test_what_was_tried_out_is_relived_without_what_came_later(mode: str | None) -> None:
+def test_forward_of_a_dagger_rollout_uses_no_later_memory(mode: str | None) -> None:
     navigator = (plain_navigator if mode is None else small_navigator)()
-    memory, said = begun(navigator, mode), list[Tensor]()
-    told = trying(navigator, memory, said)
-    found = forward_all(navigator, ATLAS, told, memory, encode=encode).logits
+    memory = partial_memory(navigator, mode)
+    demonstrations, logits = sampled_dagger(navigator, memory)
+    found = forward_all(navigator, ATLAS, demonstrations, memory, encode=encode).logits
     assert len(found) > 12
-    for row, logits in enumerate(logits for step in said for logits in step):
-        torch.testing.assert_close(found[row, : len(logits)], logits, atol=1e-5, rtol=1e-5)
-    if memory is None:
-        return
-    # Were the walks' own future known, they would decide otherwise.
-    after = TrainingMemory(ATLAS, navigator.reader, MemoryDropout())
-    after.remember_at(left(memory))
-    after.begin_rollout(EPISODES, np.random.default_rng(0))
-    leaked = forward_all(navigator, ATLAS, told, after, encode=encode).logits
-    assert not torch.allclose(leaked, found, atol=1e-3)
+    for row, expected in enumerate(expected for step in logits for expected in step):
+        torch.testing.assert_close(found[row, : len(expected)], expected, atol=1e-5, rtol=1e-5)
+    if memory is not None:  # the final memory leads to other decisions
+        final = TrainingMemory(ATLAS, navigator.reader, MemoryDropout())
+        final.remember_at(remembered(memory))
+        final.begin_rollout(EPISODES, np.random.default_rng(0))
+        leaked = forward_all(navigator, ATLAS, demonstrations, final, encode=encode).logits
+        assert not torch.allclose(leaked, found, atol=1e-3)
 
 
-def test_comments_are_the_teachers_on_where_the_agent_went() -> None:
-    navigator = plain_navigator()
-    told = trying(navigator, None, [])
-    teacher = shortest_path_teacher(ATLAS)
-    for row, walk in enumerate(told.trajectories):
-        mine = told.step_index.episode == row
-        for place, label in zip(told.pose.viewpoint[mine], told.labels[mine].tolist(), strict=True):
-            wanted = teacher(Trajectory(walk.episode, [(int(place), 12)]))
-            ways = [*ATLAS.neighbours[place, : ATLAS.degrees[place]].tolist(), int(place)]
-            assert ways[label] == wanted
-    assert not np.array_equal(told.labels, told.actions)
+def test_dagger_labels_are_the_teachers_at_the_agents_viewpoints() -> None:
+    demonstrations, _ = sampled_dagger(plain_navigator(), None)
+    teacher, episode = shortest_path_teacher(ATLAS), demonstrations.step_index.episode
+    for row, trajectory in enumerate(demonstrations.trajectories):
+        viewpoints, labels = (
+            demonstrations.pose.viewpoint[episode == row],
+            demonstrations.labels[episode == row],
+        )
+        for viewpoint, label in zip(viewpoints.tolist(), labels.tolist(), strict=True):
+            choices = [*ATLAS.neighbours[viewpoint, : ATLAS.degrees[viewpoint]].tolist(), viewpoint]
+            assert choices[label] == teacher(Trajectory(trajectory.episode, [(viewpoint, 12)]))
+    assert not np.array_equal(demonstrations.labels, demonstrations.actions)
 
 
-def test_trying_out_learns_nothing_and_drops_nothing_but_leaves_training_on() -> None:
-    navigator, said = small_navigator().train(), list[Tensor]()
-    trying(navigator, begun(navigator), said)
-    assert navigator.training and not any(logits.requires_grad for logits in said)
-    again: list[Tensor] = []
-    trying(navigator.eval(), begun(navigator), again)
+def test_dagger_rollout_has_no_gradients_and_no_dropout_and_restores_the_mode() -> None:
+    navigator = small_navigator().train()
+    _, logits = sampled_dagger(navigator, partial_memory(navigator))
+    assert navigator.training and not any(step.requires_grad for step in logits)
+    _, again = sampled_dagger(navigator.eval(), partial_memory(navigator))
     assert not navigator.training
-    assert all(torch.equal(*pair) for pair in zip(said, again, strict=True))
+    assert all(torch.equal(*pair) for pair in zip(logits, again, strict=True))
 
 
-def test_a_teacher_by_time_may_not_know_the_way_of_who_went_astray() -> None:
-    def stray(decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
-        return torch.zeros(len(walks), dtype=torch.int64)
+def test_teacher_by_step_fails_off_the_path() -> None:
+    def first_candidate(decision: Decision, observation: Observation, batch: Sequence[Trajectory]) -> Tensor:
+        return torch.zeros(len(batch), dtype=torch.int64)
 
-    episode = make_episode("attic", "landing", "hall", "kitchen", "pantry")
+    episode, teacher = make_episode("attic", "landing", "hall", "kitchen", "pantry"), teacher_by_step(ATLAS)
     with pytest.raises(WorldError, match="is not an edge"):
         dagger_rollout(
-            plain_navigator(),
-            ATLAS,
-            [episode],
-            None,
-            teacher_by_step(ATLAS),
-            stray,
-            encode=encode,
-            max_steps=6,
+            plain_navigator(), ATLAS, [episode], None, teacher, first_candidate, encode=encode, max_steps=6
         )
 
 
-# -- sampled walks -----------------------------------------------------------------------------------------
+# -- sampled rollouts --------------------------------------------------------------------------------------
 
 
-def sampled(
-    navigator: Navigator, told: Demonstrations, memory: TrainingMemory | None, max_steps: int
-) -> tuple[Any, Tensor, SingleBatch]:
-    source = SingleBatch(ATLAS, [walk.episode for walk in told.trajectories])
-    steps, beyond = sample_rollout(
-        navigator,
-        ATLAS,
-        source,
-        memory,
-        PathReward(ATLAS, source.trajectories),
-        forcing(told),
-        encode=encode,
-        max_steps=max_steps,
+def sample(
+    navigator: Navigator, demonstrations: Demonstrations, memory: TrainingMemory | None, max_steps: int
+) -> tuple[list[Transition], Tensor, Sequence[Trajectory]]:
+    """Repeat demonstrations as a sampled rollout."""
+    source = SingleBatch(ATLAS, [trajectory.episode for trajectory in demonstrations.trajectories])
+    reward, select = PathReward(ATLAS, source.trajectories), replaying(demonstrations)
+    transitions, bootstrap = sample_rollout(
+        navigator, ATLAS, source, memory, reward, select, encode=encode, max_steps=max_steps
     )
-    return steps, beyond, source
+    return transitions, bootstrap, source.trajectories
 
 
-@pytest.mark.parametrize("fusing", [False, True])
+@pytest.mark.parametrize("uses_memory", [False, True])
 @pytest.mark.parametrize("max_steps", [1, 2, 3, 5])
-def test_the_value_beyond_a_walk_that_was_cut_off_is_that_of_its_next_step(
-    fusing: bool, max_steps: int
+def test_bootstrap_of_truncated_trajectories_is_the_value_of_the_next_step(
+    uses_memory: bool, max_steps: int
 ) -> None:
-    navigator = (small_navigator if fusing else plain_navigator)()
-    told = run_batch()
-    longer, _, _ = sampled(navigator, told, begun(navigator), max_steps + 1)
-    memory = begun(navigator)
-    steps, beyond, source = sampled(navigator, told, memory, max_steps)
-    assert len(steps) == max_steps
-    after = dict(zip(longer[-1].rows.tolist(), longer[-1].value.tolist(), strict=True))
-    cut = [row for row, walk in enumerate(source.trajectories) if not walk.stopped]
-    assert cut and set(cut) == set(after)
-    expected = [after.get(row, 0.0) for row in range(len(source.trajectories))]
-    assert beyond.tolist() == pytest.approx(expected, abs=1e-6)
-    assert not beyond.requires_grad
-    if memory is not None:  # where they were cut off is not remembered unless somebody decided there
-        decided = {place for walk in source.trajectories for place in walk.decision_viewpoints}
-        assert set(left(memory)) - set(left(begun(navigator))) <= decided
+    navigator = (small_navigator if uses_memory else plain_navigator)()
+    demonstrations, memory = demonstrate(), partial_memory(navigator)
+    longer, _, _ = sample(navigator, demonstrations, partial_memory(navigator), max_steps + 1)
+    transitions, bootstrap, trajectories = sample(navigator, demonstrations, memory, max_steps)
+    assert len(transitions) == max_steps
+    values = dict(zip(longer[-1].rows.tolist(), longer[-1].value.tolist(), strict=True))
+    assert values.keys() == {row for row, trajectory in enumerate(trajectories) if not trajectory.stopped}
+    expected = [values.get(row, 0.0) for row in range(len(trajectories))]
+    assert bootstrap.tolist() == pytest.approx(expected, abs=1e-6)
+    assert not bootstrap.requires_grad
+    if memory is not None:
+        decided = {viewpoint for trajectory in trajectories for viewpoint in trajectory.decision_viewpoints}
+        assert set(remembered(memory)) - set(remembered(partial_memory(navigator))) <= decided
 
 
-def test_where_a_walk_is_cut_off_is_not_remembered() -> None:
-    navigator = small_navigator()
-    memory = TrainingMemory(ATLAS, navigator.reader, MemoryDropout())
-    episode = make_episode("hall", "door", "garden")
-    memory.begin_rollout([episode], np.random.default_rng(0))
-    told = teacher_rollout(ATLAS, [episode], teacher_by_step(ATLAS), max_steps=5)
-    _, beyond, source = sampled(navigator, told, memory, 2)
-    assert source.trajectories[0].viewpoint == at("garden") and not source.trajectories[0].stopped
-    assert set(names(left(memory))) == {"hall", "door"}
-    assert beyond[0] != 0
+def test_last_viewpoint_of_a_truncated_trajectory_is_not_remembered() -> None:
+    navigator, episode = small_navigator(), make_episode("hall", "door", "garden")
+    memory = empty_memory(navigator, [episode])
+    _, bootstrap, (trajectory,) = sample(navigator, demonstrate(episode), memory, 2)
+    assert trajectory.viewpoint == at("garden") and not trajectory.stopped
+    assert set(names(remembered(memory))) == {"hall", "door"}
+    assert bootstrap[0] != 0
 
 
-def test_nothing_lies_beyond_walks_that_all_stopped() -> None:
-    navigator = plain_navigator()
-    told = run_batch()
-    steps, beyond, source = sampled(navigator, told, None, 15)
-    assert all(walk.stopped for walk in source.trajectories) and len(steps) == 6
-    assert not beyond.any()
-    # Even where the last of them stops with the last decision that is allowed.
-    assert not sampled(navigator, told, None, 6)[1].any()
+@pytest.mark.parametrize("max_steps", [15, 6])
+def test_transitions_of_stopped_trajectories(max_steps: int) -> None:
+    demonstrations = demonstrate()
+    transitions, bootstrap, trajectories = sample(plain_navigator(), demonstrations, None, max_steps)
+    assert all(trajectory.stopped for trajectory in trajectories) and not bootstrap.any()
+    for transition, step in zip(transitions, demonstrations.steps, strict=True):
+        assert transition.rows.tolist() == step.rows.tolist()
+        assert transition.action.tolist() == step.action.tolist()
+    assert transitions[0].value.requires_grad and transitions[0].logits.requires_grad
+    rewards = {row: t.reward[index] for t in transitions for index, row in enumerate(t.rows.tolist())}
+    assert [float(rewards[row]) for row in range(5)] == pytest.approx([4.0] * 5)  # STOP: 2 + 2 nDTW
 
 
-def test_steps_hold_who_took_them_what_they_chose_and_what_it_was_worth() -> None:
-    navigator, told = plain_navigator(), run_batch()
-    steps, _, source = sampled(navigator, told, None, 15)
-    assert [step.rows.tolist() for step in steps] == [rows.tolist() for rows, *_ in told.steps]
-    assert [step.action.tolist() for step in steps] == [chosen.tolist() for _, _, chosen, _ in told.steps]
-    assert steps[0].value.requires_grad and steps[0].logits.requires_grad
-    # Who follows the path stops at its end: 2 + 2 nDTW.
-    last = {row: step.reward[index] for step in steps for index, row in enumerate(step.rows.tolist())}
-    assert [float(last[row]) for row in range(len(source.trajectories))] == pytest.approx([4.0] * 5)
-
-
-def test_rewards_need_a_critic() -> None:
-    navigator = Navigator(StopAtOnce(), NoMemory())
-    source = SingleBatch(ATLAS, EPISODES)
+def test_sampled_rollout_needs_a_critic() -> None:
     with pytest.raises(ConfigError, match="StopAtOnce has no critic.*train it by imitation"):
-        sample_rollout(
-            navigator,
-            ATLAS,
-            source,
-            None,
-            GoalReward(ATLAS, source.trajectories),
-            sampling(0),
-            encode=encode,
-            max_steps=3,
-        )
+        sample(Navigator(StopAtOnce(), NoMemory()), demonstrate(), None, 3)
 
 
 def test_episodes_of_one_scene_share_a_memory_within_a_rollout() -> None:
-    """Spec C.3: reads of a step come before its writes; from the next step on, all know of them."""
-    navigator = small_navigator()
-    memory = TrainingMemory(ATLAS, navigator.reader, MemoryDropout())
-    episodes: list[Episode] = [
-        make_episode("door", "hall", name="0_0"),
-        make_episode("kitchen", "pantry", name="1_0"),
-    ]
-    memory.begin_rollout(episodes, np.random.default_rng(0))
-    told = teacher_rollout(ATLAS, episodes, teacher_by_step(ATLAS), max_steps=5)
-    foreseen = memory.remember_trajectories(torch.from_numpy(told.pose.viewpoint), told.step_index.step)
-    observation = Observation.from_atlas(ATLAS, told.pose)
-    found = [
-        set(names(row[known].tolist()))
-        for row, known in zip(
-            observation.neighbour, foreseen.recall_at(observation.neighbour).any(-1), strict=True
-        )
-    ]
-    assert found == [set(), set(), {"door", "kitchen"}, {"kitchen"}]
+    """Spec C.3: a step reads before it writes; what it writes is visible to all from the next step on."""
+    episodes = [make_episode("door", "hall", name="0_0"), make_episode("kitchen", "pantry", name="1_0")]
+    memory, demonstrations = empty_memory(small_navigator(), episodes), demonstrate(*episodes)
+    viewpoints = torch.from_numpy(demonstrations.pose.viewpoint)
+    view = memory.remember_trajectories(viewpoints, demonstrations.step_index.step)
+    neighbours = Observation.from_atlas(ATLAS, demonstrations.pose).neighbour
+    known = view.recall_at(neighbours).any(-1)
+    visible = [set(names(row[mask].tolist())) for row, mask in zip(neighbours, known, strict=True)]
+    assert visible == [set(), set(), {"door", "kitchen"}, {"kitchen"}]
