@@ -1,4 +1,4 @@
-"""What steps are worth, in a street that is short enough to measure by hand."""
+"""Rewards, compared with computations by hand in a small scene."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from esceme.learning.reinforcement import REWARDS, GoalReward, PathReward, Reward
+from esceme.learning.reinforcement import REWARDS, GoalReward, PathReward
 from esceme.metrics import score
 from esceme.tasks.episode import Episode
 from esceme.tasks.submission import Prediction, TrajectoryPoint
@@ -20,264 +20,221 @@ from esceme.trajectory import Trajectory
 from esceme.world import Atlas, SceneGraph
 from fixtures.toy_atlas import make_episode
 
-# Along a line, metres from the gate: the goal is the oak. The pond and the well lie beside the oak, both 5 m
-# from it; between them there are 6 m.
+# Metres from the gate along a line; the goal is the oak. The pond and the well are both 5 m from the oak and
+# 6 m from each other.
 LINE = {"gate": 0.0, "path": 4.0, "oak": 8.0, "bench": 8.5, "post": 9.0, "wall": 9.25, "shed": 11.0}
-PLACES = {
+POSITIONS = {
     **{name: (0.0, metres, 0.0) for name, metres in LINE.items()},
     "pond": (4.0, 11.0, 0.0),
     "well": (4.0, 5.0, 0.0),
 }
-MODES = [
+EDGES = [
     *zip(list(LINE), list(LINE)[1:], strict=False),
     ("oak", "pond"),
     ("oak", "well"),
     ("pond", "well"),
 ]
-PARK = Atlas([SceneGraph.build("park", PLACES, MODES)])
-TO_THE_OAK = make_episode("gate", "path", "oak", scene="park")
+PARK = Atlas([SceneGraph.build("park", POSITIONS, EDGES)])
+TO_OAK = make_episode("gate", "path", "oak", scene="park")
+AT_OAK = make_episode("oak", scene="park")
+TWO_GOALS = replace(TO_OAK, goals=("post", "well"))
 
 
-def place(name: str, atlas: Atlas = PARK, scene: str = "park") -> int:
+def at(name: str, atlas: Atlas = PARK, scene: str = "park") -> int:
     return int(atlas.locate(scene, [name])[0])
 
 
-def starting(episode: Episode, start: str | None = None) -> Trajectory:
-    """A walk of the episode, if need be from somewhere else."""
-    return Trajectory(episode, [(place(start or episode.start), 12)])
+def trajectory_from(episode: Episode, start: str | None = None) -> Trajectory:
+    return Trajectory(episode, [(at(start or episode.start), 12)])
 
 
-def go(walk: Trajectory, *names: str) -> None:
-    """One decision: a move, a jump along several places, or STOP for no place."""
-    walk.num_decisions += 1
-    walk.stopped = not names
-    walk.poses += [(place(name), 12) for name in names]
+def act(trajectory: Trajectory, *names: str) -> None:
+    """Take one decision: a move, a jump along several viewpoints, or STOP without viewpoints."""
+    trajectory.num_decisions += 1
+    trajectory.stopped = not names
+    trajectory.poses += [(at(name), 12) for name in names]
 
 
-def rewards_of(kind: type[PathReward | GoalReward], walk: Trajectory, *mode: str) -> list[float]:
-    """What every move is worth, and STOP at the end."""
-    reward, found = kind(PARK, [walk]), []
-    for name in mode:
-        go(walk, name)
-        found += reward.step([walk]).tolist()
-    go(walk)
-    return found + reward.step([walk]).tolist()
+def rewards_of(kind: type[PathReward | GoalReward], trajectory: Trajectory, *moves: str) -> list[float]:
+    """Return the rewards of moves and of STOP at the end."""
+    reward, rewards = kind(PARK, [trajectory]), []
+    for names in [*((move,) for move in moves), ()]:
+        act(trajectory, *names)
+        rewards += reward.step([trajectory]).tolist()
+    return rewards
 
 
-# -- the reward of paths (spec E.3) ------------------------------------------------------------------------
+# -- path reward (spec E.3) --------------------------------------------------------------------------------
 
-
-def test_the_whole_path_and_stop() -> None:
-    found = rewards_of(PathReward, starting(TO_THE_OAK), "path", "oak")
-    # Warping: the gate alone 0 + 4 + 8 m, then 0 + 0 + 4, then nothing; over three viewpoints times 3 m.
-    first, second = exp(-12 / 9), exp(-4 / 9)
-    assert found == pytest.approx([1 + second - first, 1 + 1 - second, 2 + 2 * 1])
-
-
-def test_a_move_away_from_the_goal_costs_one_and_what_it_loses_of_the_path() -> None:
-    found = rewards_of(PathReward, starting(TO_THE_OAK), "path", "gate")
-    # The last place meets the end of the path: 4 m apart at first, then 8 m.
-    assert found[1] == pytest.approx(-1 + exp(-8 / 9) - exp(-4 / 9))
-    assert found[2] == -2
-
-
-def test_stop_too_far_from_the_goal_costs_two_however_close_to_the_path() -> None:
-    assert rewards_of(PathReward, starting(TO_THE_OAK), "path")[-1] == -2  # 4 m from the oak
-
-
-def test_stop_near_the_goal_gives_two_and_twice_the_fidelity() -> None:
-    found = rewards_of(PathReward, starting(TO_THE_OAK), "path", "oak", "bench", "post", "wall")
-    assert found[-1] == pytest.approx(2 + 2 * exp(-(0.5 + 1 + 1.25) / 9))
-
-
-def test_three_metres_are_too_far() -> None:
-    found = rewards_of(PathReward, starting(TO_THE_OAK), "path", "oak", "bench", "post", "wall", "shed")
-    assert PARK.distance(place("shed"), place("oak")) == 3.0
-    assert found[-1] == -2
+WARPED = exp(-12 / 9), exp(-4 / 9)
+"""nDTW at the gate (0 + 4 + 8 m over three viewpoints times 3 m), and after the move to the path."""
 
 
 @pytest.mark.parametrize(
-    ("left", "entered", "distance", "penalty"),
+    ("moves", "expected"),
     [
-        ("oak", "bench", 0.5, 2.0),  # from the goal itself
-        ("bench", "post", 1.0, 1.0),  # from half a metre
-        ("post", "wall", 1.25, 0.0),  # from one metre: nothing to pay
-        ("wall", "shed", 3.0, 0.0),  # from beyond
+        (("path", "oak"), [1 + WARPED[1] - WARPED[0], 1 + 1 - WARPED[1], 2 + 2 * 1]),
+        (("path", "gate"), [1 + WARPED[1] - WARPED[0], -1 + exp(-8 / 9) - WARPED[1], -2]),
+        (("path",), [1 + WARPED[1] - WARPED[0], -2]),  # STOP 4 m from the goal
     ],
 )
-def test_leaving_the_goals_surroundings_costs_extra(
-    left: str, entered: str, distance: float, penalty: float
+def test_path_reward_of_moves_and_stop(moves: tuple[str, ...], expected: list[float]) -> None:
+    assert rewards_of(PathReward, trajectory_from(TO_OAK), *moves) == pytest.approx(expected)
+
+
+def test_stop_is_rewarded_within_three_metres_only() -> None:
+    moves = ("path", "oak", "bench", "post", "wall")
+    near = rewards_of(PathReward, trajectory_from(TO_OAK), *moves)
+    assert near[-1] == pytest.approx(2 + 2 * exp(-(0.5 + 1 + 1.25) / 9))
+    assert PARK.distance(at("shed"), at("oak")) == 3.0
+    assert rewards_of(PathReward, trajectory_from(TO_OAK), *moves, "shed")[-1] == -2
+
+
+@pytest.mark.parametrize(
+    ("start", "move", "distance", "expected"),
+    [
+        ("oak", "bench", 0.5, -1 - 2.0),  # from the goal itself
+        ("bench", "post", 1.0, -1 - 1.0),  # from half a metre
+        ("post", "wall", 1.25, -1),  # from one metre: no penalty
+        ("wall", "shed", 3.0, -1),
+        ("post", "bench", 0.5, 1),
+        ("pond", "well", 5.0, 0),  # neither nearer nor farther
+    ],
+)
+def test_moving_away_within_a_metre_of_the_goal_is_penalised(
+    start: str, move: str, distance: float, expected: float
 ) -> None:
-    """The walk stands at `left` from the beginning, so that nDTW is that of one and of two viewpoints."""
-    episode = make_episode("oak", scene="park")
-    apart = float(PARK.distance(place(left), place("oak")))
-    found = rewards_of(PathReward, starting(episode, left), entered)
-    before, after = exp(-apart / 3), exp(-(apart + distance) / 3)
-    assert found[0] == pytest.approx(-1 + after - before - penalty)
+    before = float(PARK.distance(at(start), at("oak")))
+    assert PARK.distance(at(move), at("oak")) == distance
+    fidelity = exp(-(before + distance) / 3) - exp(-before / 3)
+    reward = rewards_of(PathReward, trajectory_from(AT_OAK, start), move)[0]
+    assert reward == pytest.approx(expected + fidelity)
 
 
-def test_coming_nearer_within_a_metre_costs_nothing() -> None:
-    found = rewards_of(PathReward, starting(make_episode("oak", scene="park"), "post"), "bench")
-    assert found[0] == pytest.approx(1 + exp(-1.5 / 3) - exp(-1 / 3))
+def test_jump_is_one_decision_along_all_of_its_viewpoints() -> None:
+    trajectory = trajectory_from(TO_OAK)
+    reward = PathReward(PARK, [trajectory])
+    act(trajectory, "path", "oak", "bench")
+    assert reward.step([trajectory]).tolist() == pytest.approx([1 + exp(-0.5 / 9) - exp(-12 / 9)])
+    # The decision starts and ends at the bench, so there is no penalty for leaving the goal.
+    act(trajectory, "oak", "bench")
+    assert reward.step([trajectory]).tolist() == pytest.approx([exp(-1 / 9) - exp(-0.5 / 9)])
 
 
-def test_a_move_that_keeps_the_distance_is_neither_nearer_nor_farther() -> None:
-    assert PARK.distance(place("pond"), place("oak")) == PARK.distance(place("well"), place("oak")) == 5.0
-    found = rewards_of(PathReward, starting(make_episode("oak", scene="park"), "pond"), "well")
-    assert found[0] == pytest.approx(exp(-10 / 3) - exp(-5 / 3))
-
-
-def test_a_jump_is_one_decision_along_all_of_its_places() -> None:
-    walk = starting(TO_THE_OAK)
-    reward = PathReward(PARK, [walk])
-    go(walk, "path", "oak", "bench")
-    # From 8 m to half a metre: nearer, once. Of what was passed, only the bench is off the path.
-    assert reward.step([walk]).tolist() == pytest.approx([1 + exp(-0.5 / 9) - exp(-12 / 9)])
-    # Back and forth: the goal was left by nobody, for the decision began and ended at the bench.
-    go(walk, "oak", "bench")
-    assert reward.step([walk]).tolist() == pytest.approx([exp(-1 / 9) - exp(-0.5 / 9)])
-
-
-def test_a_reward_begins_where_walks_began() -> None:
-    """So it can be made when the first step has been told."""
-    early, late = starting(TO_THE_OAK), starting(TO_THE_OAK)
+def test_reward_created_after_the_first_move_starts_at_the_first_pose() -> None:
+    early, late = trajectory_from(TO_OAK), trajectory_from(TO_OAK)
     before = PathReward(PARK, [early])
-    for walk in (early, late):
-        go(walk, "path")
+    for trajectory in (early, late):
+        act(trajectory, "path")
     assert PathReward(PARK, [late]).step([late]).tolist() == before.step([early]).tolist()
 
 
-def test_a_reference_that_stands_still_is_as_long_as_where_it_goes() -> None:
-    still = make_episode("gate", "gate", "path", "oak", "oak", scene="park")
-    assert rewards_of(PathReward, starting(still), "path", "oak") == rewards_of(
-        PathReward, starting(TO_THE_OAK), "path", "oak"
-    )
+def test_repeated_viewpoints_of_the_reference_path_count_once() -> None:
+    repeated = trajectory_from(make_episode("gate", "gate", "path", "oak", "oak", scene="park"))
+    expected = rewards_of(PathReward, trajectory_from(TO_OAK), "path", "oak")
+    assert rewards_of(PathReward, repeated, "path", "oak") == expected
 
 
-# -- the reward of goals (spec E.4) ------------------------------------------------------------------------
-
-TO_EITHER = replace(TO_THE_OAK, goals=("post", "well"))
+# -- goal reward (spec E.4) --------------------------------------------------------------------------------
 
 
-def test_moves_towards_the_nearest_goal_give_one_and_others_cost_one() -> None:
-    found = rewards_of(GoalReward, starting(TO_EITHER), "path", "oak", "pond", "oak", "path")
-    # To the post 9, 5, 1, 6, 1 and 5 m; from nowhere here is the well nearer, though as near from the pond.
-    assert found == [1, 1, -1, 1, -1, -2]
-
-
-def test_another_goal_may_become_the_nearest() -> None:
-    found = rewards_of(GoalReward, starting(TO_EITHER, "pond"), "well")
-    assert found == [1, 2]  # 6 m to either, and then at the well
-
-
-def test_a_goal_nearby_is_not_enough() -> None:
-    beside = rewards_of(GoalReward, starting(TO_EITHER), "path", "oak", "bench")
-    assert beside == [1, 1, 1, -2]
-    assert rewards_of(GoalReward, starting(TO_EITHER, "post")) == [2]
-
-
-def test_goals_give_nothing_for_a_move_that_keeps_the_distance() -> None:
-    episode = replace(TO_THE_OAK, goals=("oak",))
-    assert rewards_of(GoalReward, starting(episode, "pond"), "well", "pond") == [0, 0, -2]
-
-
-def test_leaving_a_goal_costs_no_more_than_any_other_move() -> None:
-    assert rewards_of(GoalReward, starting(TO_EITHER, "post"), "bench", "post") == [-1, 1, 2]
-
-
-def test_without_goals_the_end_of_the_path_is_one() -> None:
-    assert rewards_of(GoalReward, starting(TO_THE_OAK), "path", "oak") == [1, 1, 2]
+@pytest.mark.parametrize(
+    ("episode", "start", "moves", "expected"),
+    [
+        (TWO_GOALS, "gate", ("path", "oak", "pond", "oak", "path"), [1, 1, -1, 1, -1, -2]),
+        (TWO_GOALS, "pond", ("well",), [1, 2]),  # 6 m from both goals, then at the well
+        (TWO_GOALS, "gate", ("path", "oak", "bench"), [1, 1, 1, -2]),  # near a goal is not enough
+        (TWO_GOALS, "post", (), [2]),
+        (TWO_GOALS, "post", ("bench", "post"), [-1, 1, 2]),  # no penalty for leaving a goal
+        (replace(TO_OAK, goals=("oak",)), "pond", ("well", "pond"), [0, 0, -2]),  # distance unchanged
+        (TO_OAK, "gate", ("path", "oak"), [1, 1, 2]),  # without goals: the end of the path
+    ],
+)
+def test_goal_reward_counts_progress_to_the_nearest_goal(
+    episode: Episode, start: str, moves: tuple[str, ...], expected: list[float]
+) -> None:
+    assert rewards_of(GoalReward, trajectory_from(episode, start), *moves) == expected
 
 
 # -- batches -----------------------------------------------------------------------------------------------
 
 
-def drawn_world(rng: np.random.Generator) -> Atlas:
-    """Three scenes of a dozen places."""
+def random_atlas(rng: np.random.Generator) -> Atlas:
+    """Three scenes of twelve viewpoints."""
     graphs = []
     for scene in range(3):
-        places = rng.uniform(0, 9, (12, 3))
+        points = rng.uniform(0, 9, (12, 3))
         names = [f"{scene}{chr(97 + row)}" for row in range(12)]
-        near = np.linalg.norm(places[:, None] - places[None], axis=-1) < 3.5
+        near = np.linalg.norm(points[:, None] - points[None], axis=-1) < 3.5
         near |= np.eye(12, k=1, dtype=bool)
-        ways = [(names[a], names[b]) for a, b in np.argwhere(near).tolist() if a < b]
-        positions = {name: tuple(each) for name, each in zip(names, places.tolist(), strict=True)}
-        graphs.append(SceneGraph.build(f"scene-{scene}", positions, ways))
+        edges = [(names[a], names[b]) for a, b in np.argwhere(near).tolist() if a < b]
+        positions = {name: tuple(point) for name, point in zip(names, points.tolist(), strict=True)}
+        graphs.append(SceneGraph.build(f"scene-{scene}", positions, edges))
     return Atlas(graphs)
 
 
-def strolled(atlas: Atlas, start: int, moves: int, rng: np.random.Generator) -> list[int]:
-    """A random walk, which may come by the same place again."""
-    way = [start]
-    for _ in range(moves):
-        way.append(int(rng.choice(atlas.neighbours[way[-1], : atlas.degrees[way[-1]]])))
-    return way
+def random_path(atlas: Atlas, start: int, num_moves: int, rng: np.random.Generator) -> list[int]:
+    path = [start]
+    for _ in range(num_moves):
+        path.append(int(rng.choice(atlas.neighbours[path[-1], : atlas.degrees[path[-1]]])))
+    return path
 
 
-def drawn_walk(atlas: Atlas, rng: np.random.Generator) -> Trajectory:
+def random_trajectory(atlas: Atlas, rng: np.random.Generator) -> Trajectory:
+    """Begin an episode with a random reference path and random goals."""
     start = int(rng.integers(len(atlas)))
     scene = atlas.name(start)[0]
-    reference = [atlas.name(each)[1] for each in strolled(atlas, start, int(rng.integers(0, 9)), rng)]
+    path = [atlas.name(v)[1] for v in random_path(atlas, start, int(rng.integers(0, 9)), rng)]
     goals = rng.choice(atlas.graph(scene).viewpoints, int(rng.integers(0, 4)), replace=False)
-    return Trajectory.begin(
-        atlas, replace(make_episode(*reference, scene=scene), goals=tuple(goals.tolist()))
-    )
+    return Trajectory.begin(atlas, replace(make_episode(*path, scene=scene), goals=tuple(goals.tolist())))
 
 
-def stroll_on(atlas: Atlas, walks: Sequence[Trajectory], rng: np.random.Generator) -> None:
-    for walk in walks:
-        walk.num_decisions += 1
-        walk.stopped = bool(rng.random() < 0.15)
-        if not walk.stopped:
-            walk.poses.append((strolled(atlas, walk.viewpoint, 1, rng)[1], 12))
+def move_randomly(atlas: Atlas, trajectories: Sequence[Trajectory], rng: np.random.Generator) -> None:
+    for trajectory in trajectories:
+        trajectory.num_decisions += 1
+        trajectory.stopped = bool(rng.random() < 0.15)
+        if not trajectory.stopped:
+            trajectory.poses.append((random_path(atlas, trajectory.viewpoint, 1, rng)[1], 12))
 
 
-def scored_ndtw(atlas: Atlas, walks: Sequence[Trajectory]) -> list[float]:
-    """The nDTW of walks by the measures of whole files."""
-    pairs = [
-        (
-            walk.episode,
-            Prediction(
-                "0_0", tuple(TrajectoryPoint(atlas.name(place)[1], 0.0, 0.0) for place, _ in walk.poses)
-            ),
-        )
-        for walk in walks
-    ]
+def ndtw_of_predictions(atlas: Atlas, trajectories: Sequence[Trajectory]) -> list[float]:
+    pairs = []
+    for trajectory in trajectories:
+        points = (TrajectoryPoint(atlas.name(v)[1], 0.0, 0.0) for v, _ in trajectory.poses)
+        pairs.append((trajectory.episode, Prediction("0_0", tuple(points))))
     return score(pairs, atlas).values["ndtw"].tolist()
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_fidelity_step_by_step_is_that_of_the_whole_walk(seed: int) -> None:
+def test_incremental_ndtw_equals_the_metric(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    atlas = drawn_world(rng)
-    living = [drawn_walk(atlas, rng) for _ in range(12)]
-    reward = PathReward(atlas, living)
-    assert reward.ndtw(living).tolist() == pytest.approx(scored_ndtw(atlas, living), abs=1e-12)
-    while living:
-        stroll_on(atlas, living, rng)
-        reward.step(living)
-        assert reward.ndtw(living).tolist() == pytest.approx(scored_ndtw(atlas, living), abs=1e-12)
-        living = [walk for walk in living if not walk.stopped and walk.num_decisions < 20]
+    atlas = random_atlas(rng)
+    active = [random_trajectory(atlas, rng) for _ in range(12)]
+    reward = PathReward(atlas, active)
+    assert reward.ndtw(active).tolist() == pytest.approx(ndtw_of_predictions(atlas, active), abs=1e-12)
+    while active:
+        move_randomly(atlas, active, rng)
+        reward.step(active)
+        assert reward.ndtw(active).tolist() == pytest.approx(ndtw_of_predictions(atlas, active), abs=1e-12)
+        active = [t for t in active if not t.stopped and t.num_decisions < 20]
 
 
 @pytest.mark.parametrize("name", list(REWARDS))
-def test_a_reward_does_not_depend_on_who_else_walks(name: str) -> None:
-    """Others end earlier, come in another order, or have longer paths and more goals."""
+def test_rewards_do_not_depend_on_the_rest_of_the_batch(name: str) -> None:
     rng = np.random.default_rng(7)
-    atlas = drawn_world(rng)
-    walks = [drawn_walk(atlas, rng) for _ in range(40)]
-    process_group = REWARDS[name](atlas, walks)
-    alone: dict[Trajectory, Reward] = {walk: REWARDS[name](atlas, [walk]) for walk in walks}
-    living, seen = walks, set[float]()
-    while living:
-        living = [living[row] for row in rng.permutation(len(living))]
-        stroll_on(atlas, living, rng)
-        found = process_group.step(living)
-        assert found.shape == (len(living),) and found.dtype == np.float64
-        expected = [float(alone[walk].step([walk])[0]) for walk in living]
-        assert found.tolist() == pytest.approx(expected, abs=1e-12)
-        seen |= set(found.round(6).tolist())
-        living = [walk for walk in living if not walk.stopped and walk.num_decisions < 15]
+    atlas = random_atlas(rng)
+    active = [random_trajectory(atlas, rng) for _ in range(40)]
+    batch, seen = REWARDS[name](atlas, active), set[float]()
+    single = {trajectory: REWARDS[name](atlas, [trajectory]) for trajectory in active}
+    while active:
+        active = [active[row] for row in rng.permutation(len(active))]
+        move_randomly(atlas, active, rng)
+        rewards = batch.step(active)
+        assert rewards.shape == (len(active),) and rewards.dtype == np.float64
+        expected = [float(single[trajectory].step([trajectory])[0]) for trajectory in active]
+        assert rewards.tolist() == pytest.approx(expected, abs=1e-12)
+        seen |= set(rewards.round(6).tolist())
+        active = [t for t in active if not t.stopped and t.num_decisions < 15]
     assert {-2.0, -1.0, 1.0, 2.0} <= seen if name == "goal" else len(seen) > 50
 
 
@@ -285,28 +242,28 @@ def test_a_reward_does_not_depend_on_who_else_walks(name: str) -> None:
 
 
 @pytest.mark.real
-def test_rewards_are_those_of_the_original(vectors_root: Path, real_graphs: dict[str, SceneGraph]) -> None:
+def test_rewards_equal_those_of_the_original(vectors_root: Path, real_graphs: dict[str, SceneGraph]) -> None:
     file = vectors_root / "hamt_esceme" / "train_il_a2c.json.gz"
     stored = json.loads(gzip.decompress(file.read_bytes()))["A2C"]
     items, steps = stored["items"], stored["reward_mask_dist_ndtw_per_step"]
     atlas = Atlas([real_graphs[scene] for scene in sorted({item["scan"] for item in items})])
-    walks = [Trajectory.begin(atlas, make_episode(*item["path"], scene=item["scan"])) for item in items]
-    reward, checked = PathReward(atlas, walks), 0
-    for actions, told in zip(stored["sampled_actions(-1=stop/ended)"], steps, strict=True):
-        worth, mask, metres, fidelity = np.array(told)
-        living = [row for row, walk in enumerate(walks) if not walk.stopped]
-        assert np.flatnonzero(mask).tolist() == living
-        for row in living:
-            walks[row].stopped = actions[row] < 0
-            if actions[row] >= 0:
-                walks[row].poses.append((int(atlas.neighbours[walks[row].viewpoint, actions[row]]), 12))
-        alive = [walks[row] for row in living]
-        np.testing.assert_allclose(reward.step(alive), worth[living], atol=1e-6)
-        np.testing.assert_allclose(reward.ndtw(alive), fidelity[living], atol=1e-6)
-        goals = [place(walk.episode.goal, atlas, walk.episode.scene_id) for walk in walks]
-        left = atlas.distance([walk.viewpoint for walk in walks], goals)
-        np.testing.assert_allclose(left, metres, atol=1e-5)
-        checked += len(living)
-    assert checked == stored["logs(policy/critic in reverse time)"]["total"][0]
-    ways = [[atlas.name(viewpoint)[1] for viewpoint, _ in walk.poses] for walk in walks]
-    assert ways == stored["paths"]
+    trajectories = [Trajectory.begin(atlas, make_episode(*item["path"], scene=item["scan"])) for item in items]
+    goals = [at(t.episode.goal, atlas, t.episode.scene_id) for t in trajectories]
+    reward, num_steps = PathReward(atlas, trajectories), 0
+    for actions, step in zip(stored["sampled_actions(-1=stop/ended)"], steps, strict=True):
+        rewards, mask, metres, fidelity = np.array(step)
+        rows = [row for row, trajectory in enumerate(trajectories) if not trajectory.stopped]
+        assert np.flatnonzero(mask).tolist() == rows
+        active = [trajectories[row] for row in rows]
+        for trajectory, row in zip(active, rows, strict=True):
+            trajectory.stopped = actions[row] < 0
+            if not trajectory.stopped:
+                trajectory.poses.append((int(atlas.neighbours[trajectory.viewpoint, actions[row]]), 12))
+        np.testing.assert_allclose(reward.step(active), rewards[rows], atol=1e-6)
+        np.testing.assert_allclose(reward.ndtw(active), fidelity[rows], atol=1e-6)
+        distances = atlas.distance([trajectory.viewpoint for trajectory in trajectories], goals)
+        np.testing.assert_allclose(distances, metres, atol=1e-5)
+        num_steps += len(rows)
+    assert num_steps == stored["logs(policy/critic in reverse time)"]["total"][0]
+    paths = [[atlas.name(viewpoint)[1] for viewpoint, _ in t.poses] for t in trajectories]
+    assert paths == stored["paths"]

@@ -1,4 +1,4 @@
-"""What an iteration moves, and what it leaves alone (spec B.9, E.7)."""
+"""Which weights and memories a training step changes (spec B.9, E.7)."""
 
 from __future__ import annotations
 
@@ -17,124 +17,112 @@ from fixtures.toy_atlas import TOY_EPISODES, build_toy_atlas, encode, small_navi
 
 ATLAS = build_toy_atlas()
 EPISODES = TOY_EPISODES[:4]
-WHOLE: dict[str, Any] = {"language_cross_attention": False, "freeze_text": False, "freeze_history": False}
-RATE = 0.01
+UNFROZEN: dict[str, Any] = {"language_cross_attention": False, "freeze_text": False, "freeze_history": False}
+RATE, DECAY = 0.01, 0.5
 
 
-def trainer_of(network: dict[str, Any] | None = None, **settings: Any) -> Trainer:
-    """Who learns from two episodes at a time; every parameter is drawn, so that decay is seen everywhere."""
+def make_trainer(network: dict[str, Any] | None = None, **settings: Any) -> Trainer:
+    """Return a trainer whose parameters are all random, so that weight decay changes every one."""
     navigator = small_navigator(**(network or {}))
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
-        for name, each in navigator.named_parameters():
-            around = 1.0 if name.endswith(("norm.weight", "action.2.weight")) else 0.0
-            each.normal_(around, 0.2, generator=generator)
-    chosen = {"batch": 2, "iterations": 10, "learning_rate": RATE} | settings
-    return Trainer(navigator, ATLAS, [EPISODES], TrainingConfig(**chosen), encode=encode, max_steps=5)
+        for name, parameter in navigator.named_parameters():
+            mean = 1.0 if name.endswith(("norm.weight", "action.2.weight")) else 0.0
+            parameter.normal_(mean, 0.2, generator=generator)
+    config = TrainingConfig(**{"batch": 2, "iterations": 10, "learning_rate": RATE} | settings)
+    return Trainer(navigator, ATLAS, [EPISODES], config, encode=encode, max_steps=5)
 
 
 def weights(trainer: Trainer) -> dict[str, Tensor]:
-    return {name: each.detach().clone() for name, each in trainer.navigator.named_parameters()}
+    return {name: parameter.detach().clone() for name, parameter in trainer.navigator.named_parameters()}
 
 
-def moved(trainer: Trainer, iterations: int = 1) -> tuple[dict[str, Tensor], dict[str, Tensor], set[str]]:
-    """The weights before and after some iterations, and the names of those that had a gradient."""
+def train(trainer: Trainer, iterations: int = 1) -> tuple[dict[str, Tensor], dict[str, Tensor], set[str]]:
+    """Return the weights before and after some iterations, and the names of those with a gradient."""
     before = weights(trainer)
     for iteration in range(iterations):
         trainer.training_step(iteration)
-    learning = {name for name, each in trainer.navigator.named_parameters() if each.grad is not None}
-    return before, weights(trainer), learning
+    parameters = trainer.navigator.named_parameters()
+    return before, weights(trainer), {name for name, p in parameters if p.grad is not None}
 
 
-@pytest.mark.parametrize("network", [{}, WHOLE], ids=["r2r", "r4r"])
-def test_everything_that_learns_decays_biases_and_normalisations_too(network: dict[str, Any]) -> None:
-    """AdamW takes its step and, beside it, the same share of every weight: the two runs differ by that."""
-    decay = 0.5
-    before, free, learning = moved(trainer_of(network, weight_decay=0.0))
-    _, decayed, _ = moved(trainer_of(network, weight_decay=decay))
-    for name in learning:
-        torch.testing.assert_close(
-            decayed[name] - free[name], -RATE * decay * before[name], atol=1e-6, rtol=1e-3
-        )
-    ends = {name.rsplit(".", 2)[-2] + "." + name.rsplit(".", 1)[-1] for name in learning}
-    assert {"norm.weight", "norm.bias", "linear.bias", "query.bias", "0.bias"} <= ends
+@pytest.mark.parametrize("network", [{}, UNFROZEN], ids=["r2r", "r4r"])
+def test_weight_decay_applies_to_every_weight_with_a_gradient(network: dict[str, Any]) -> None:
+    """AdamW subtracts rate * decay * weight beside its step, from biases and normalisations, too."""
+    before, free, trained = train(make_trainer(network, weight_decay=0.0))
+    _, decayed, _ = train(make_trainer(network, weight_decay=DECAY))
+    for name in trained:
+        expected = -RATE * DECAY * before[name]
+        torch.testing.assert_close(decayed[name] - free[name], expected, atol=1e-6, rtol=1e-3)
+    suffixes = {".".join(name.split(".")[-2:]) for name in trained}
+    assert {"norm.weight", "norm.bias", "linear.bias", "query.bias", "0.bias"} <= suffixes
 
 
 @pytest.mark.parametrize("method", ["imitation", "imitation+a2c", "dagger"])
-def test_parameters_without_a_gradient_are_not_touched(method: str) -> None:
-    before, after, learning = moved(trainer_of(method=method, weight_decay=0.5), iterations=3)
-    idle = set(before) - learning
-    assert all(torch.equal(before[name], after[name]) for name in idle)
-    assert not any(torch.equal(before[name], after[name]) for name in learning)
-    frozen = (
-        "agent.text.words",
-        "agent.text.positions",
-        "agent.text.norm",
-        "agent.text.layers",
-        "agent.history.",
-    )
-    assert {name for name in before if name.startswith(frozen)} <= idle
+def test_weights_without_a_gradient_are_unchanged(method: str) -> None:
+    before, after, trained = train(make_trainer(method=method, weight_decay=DECAY), iterations=3)
+    assert trained == {name for name in before if not torch.equal(before[name], after[name])}
+    prefixes = ("words", "positions", "norm", "layers")
+    frozen = (*(f"agent.text.{prefix}" for prefix in prefixes), "agent.history.")
     critic = {name for name in before if name.startswith("agent.critic.")}
-    assert critic <= (learning if method == "imitation+a2c" else idle)
-    assert idle - critic == {name for name in before if name.startswith(frozen)}
+    expected = {name for name in before if name.startswith(frozen)}
+    assert set(before) - trained == expected | (set() if method == "imitation+a2c" else critic)
 
 
-def test_only_what_marks_sights_is_learned_of_the_table_of_kinds_and_the_rest_decays() -> None:
-    """Spec B.9: the row of text gets no gradient of its own, but is part of a table that gets one."""
-    decay = 0.5
-    before, after, _ = moved(trainer_of(weight_decay=decay))
-    read, seen = (after["agent.text.kinds.weight"] / before["agent.text.kinds.weight"]).unbind()
-    torch.testing.assert_close(read, torch.full_like(read, 1 - RATE * decay), atol=1e-5, rtol=1e-5)
-    assert not torch.allclose(seen, torch.full_like(seen, 1 - RATE * decay), atol=1e-3)
+def test_embedding_of_text_tokens_only_decays() -> None:
+    """Spec B.9: its row has no gradient, but belongs to a table that has one."""
+    before, after, _ = train(make_trainer(weight_decay=DECAY))
+    text, vision = (after["agent.text.kinds.weight"] / before["agent.text.kinds.weight"]).unbind()
+    torch.testing.assert_close(text, torch.full_like(text, 1 - RATE * DECAY), atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(vision, torch.full_like(vision, 1 - RATE * DECAY), atol=1e-3)
 
 
-def test_unfrozen_encoders_learn_all_but_the_last_layers_half_for_text() -> None:
-    before, after, learning = moved(trainer_of(WHOLE))
-    idle = set(before) - learning
-    assert idle == {name for name in before if name.startswith("agent.cross_layers.1.text.")}
-    assert all(torch.equal(before[name], after[name]) for name in idle)
+def test_unfrozen_encoders_train_all_but_the_last_text_layer() -> None:
+    before, after, trained = train(make_trainer(UNFROZEN))
+    unchanged = set(before) - trained
+    assert unchanged == {name for name in before if name.startswith("agent.cross_layers.1.text.")}
+    assert all(torch.equal(before[name], after[name]) for name in unchanged)
 
 
-def test_the_memory_learns_nothing_and_is_what_was_seen() -> None:
-    """No gradient leaves through it, and features that are dropped in training are remembered whole."""
-    trainer = trainer_of()
+def test_memory_has_no_gradient_and_features_without_dropout() -> None:
+    trainer = make_trainer()
     trainer.training_step(0)
     assert trainer.memory is not None
-    places = trainer.memory.bank.visited.nonzero().flatten()
-    seen = MemoryBank.from_atlas(ATLAS)
-    seen.remember_at(places.tolist())
-    recalled = trainer.memory.recall_at(places)
-    assert len(places) > 4 and not recalled.requires_grad
-    assert torch.equal(recalled, seen.recall_at(places))
+    viewpoints = trainer.memory.bank.visited.nonzero().flatten()
+    expected = MemoryBank.from_atlas(ATLAS)
+    expected.remember_at(viewpoints.tolist())
+    recalled = trainer.memory.recall_at(viewpoints)
+    assert len(viewpoints) > 4 and not recalled.requires_grad
+    assert torch.equal(recalled, expected.recall_at(viewpoints))
 
 
-def test_pitfall_6_one_memory_for_imitation_and_rewards_that_is_never_cleared() -> None:
-    trainer, known = trainer_of(), set[int]()
+def test_pitfall_6_imitation_and_a2c_share_a_memory_that_is_never_cleared() -> None:
+    trainer, known = make_trainer(), set[int]()
     stream = EpisodeStream(EPISODES, seed=0)
     for iteration in range(4):
         trainer.training_step(iteration)
         assert trainer.memory is not None
-        now = set(trainer.memory.bank.visited.nonzero().flatten().tolist())
-        led, sampled = (stream.batch(2 * iteration + number, 2) for number in range(2))
-        taught = {int(place) for each in led for place in ATLAS.locate("cottage", each.reference_path)}
-        begun = {int(ATLAS.locate("cottage", [each.start])[0]) for each in sampled}
-        assert now >= known | taught | begun
-        known = now
+        remembered = set(trainer.memory.bank.visited.nonzero().flatten().tolist())
+        imitated, sampled = (stream.batch(2 * iteration + offset, 2) for offset in range(2))
+        names = [name for episode in imitated for name in episode.reference_path]
+        names += [episode.start for episode in sampled]
+        assert remembered >= known | set(ATLAS.locate("cottage", names).tolist())
+        known = remembered
 
 
-def test_pitfall_11_the_path_of_a_dialog_is_drawn_anew_for_every_batch() -> None:
+def test_pitfall_11_path_of_a_dialog_is_drawn_for_every_batch() -> None:
     dialog = DialogEpisode(
         **{name: getattr(EPISODES[1], name) for name in Episode.__slots__} | {"goals": ("garden", "pantry")},
         player_path=("hall", "kitchen", "pantry"),
     )
     taught: list[tuple[str, ...]] = []
 
-    def read(episode: Episode) -> Sequence[int]:
+    def record(episode: Episode) -> Sequence[int]:
         taught.append(episode.reference_path)
         return encode(episode)
 
     training = TrainingConfig(method="imitation", supervision="player-or-shortest", batch=4)
-    trainer = Trainer(small_navigator(), ATLAS, [[dialog]], training, encode=read, max_steps=5)
+    trainer = Trainer(small_navigator(), ATLAS, [[dialog]], training, encode=record, max_steps=5)
     for iteration in range(10):
         trainer.training_step(iteration)
     assert len(taught) == 40
@@ -144,26 +132,24 @@ def test_pitfall_11_the_path_of_a_dialog_is_drawn_anew_for_every_batch() -> None
         ("hall", "pantry"): pytest.approx(0.25, abs=0.2),
         ("hall", "door", "garden"): pytest.approx(0.25, abs=0.2),
     }
-    assert len({tuple(taught[start : start + 4]) for start in range(0, 40, 4)}) > 5  # every batch its own
+    assert len({tuple(taught[start : start + 4]) for start in range(0, 40, 4)}) > 5
 
 
-def test_the_learning_rate_rises_and_falls_as_told() -> None:
-    trainer = trainer_of(lr_schedule="linear", warmup_iterations=2)
+def test_learning_rate_warms_up_and_decays() -> None:
+    trainer = make_trainer(lr_schedule="linear", warmup_iterations=2)
     rates = [trainer.training_step(iteration)["learning_rate"] for iteration in range(4)]
     assert rates == pytest.approx([RATE / 3, 0.9 * RATE * 2 / 3, 0.8 * RATE, 0.7 * RATE])
     assert [group["lr"] for group in trainer.optimizer.param_groups] == [rates[-1]]
 
 
-def test_the_same_seed_learns_the_same_and_resumes_the_same() -> None:
-    one, other = trainer_of(), trainer_of()
+def test_resumed_trainer_with_dropout_continues_identically() -> None:
+    whole, interrupted, resumed = make_trainer(), make_trainer(), make_trainer()
     for iteration in range(4):
-        one.training_step(iteration)
+        whole.training_step(iteration)
     for iteration in range(2):
-        other.training_step(iteration)
-    resumed = trainer_of()
-    resumed.load_state_dict(other.state_dict())
+        interrupted.training_step(iteration)
+    resumed.load_state_dict(interrupted.state_dict())
     for iteration in range(2, 4):
         resumed.training_step(iteration)
-    assert all(
-        torch.equal(*pair) for pair in zip(weights(one).values(), weights(resumed).values(), strict=True)
-    )
+    expected = weights(whole)
+    assert all(torch.equal(weight, expected[name]) for name, weight in weights(resumed).items())
