@@ -247,7 +247,9 @@ def test_rewards_equal_those_of_the_original(vectors_root: Path, real_graphs: di
     stored = json.loads(gzip.decompress(file.read_bytes()))["A2C"]
     items, steps = stored["items"], stored["reward_mask_dist_ndtw_per_step"]
     atlas = Atlas([real_graphs[scene] for scene in sorted({item["scan"] for item in items})])
-    trajectories = [Trajectory.begin(atlas, make_episode(*item["path"], scene=item["scan"])) for item in items]
+    trajectories = [
+        Trajectory.begin(atlas, make_episode(*item["path"], scene=item["scan"])) for item in items
+    ]
     goals = [at(t.episode.goal, atlas, t.episode.scene_id) for t in trajectories]
     reward, num_steps = PathReward(atlas, trajectories), 0
     for actions, step in zip(stored["sampled_actions(-1=stop/ended)"], steps, strict=True):

@@ -32,7 +32,7 @@ from esceme.observation import Observation
 from esceme.rollout import RolloutStep, roll_out
 from esceme.tasks.episode import Episode
 from esceme.trajectory import ActionSelector, SingleBatch, Trajectory, sampling
-from fixtures.toy_atlas import plain_navigator, build_toy_atlas, encode, small_navigator, make_episode
+from fixtures.toy_atlas import build_toy_atlas, encode, make_episode, plain_navigator, small_navigator
 
 ATLAS = build_toy_atlas()
 # Two reach the hall and the landing after another one; one stops at once, one visits viewpoints twice.

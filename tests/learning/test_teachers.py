@@ -79,7 +79,10 @@ def test_teacher_by_location_never_leaves_a_loop() -> None:
 
 
 def test_shortest_path_leads_to_the_nearest_goal() -> None:
-    assert follow(SHORTEST, make_episode("kitchen", "hall", "door", "hall", "pantry")) == ["kitchen", "pantry"]
+    assert follow(SHORTEST, make_episode("kitchen", "hall", "door", "hall", "pantry")) == [
+        "kitchen",
+        "pantry",
+    ]
     episode = replace(make_episode("hall"), goals=("garden", "attic", "pantry"))
     assert follow(SHORTEST, episode) == ["hall", "door", "garden"]  # 6 m; 6.006 m to the pantry
     assert follow(SHORTEST, replace(episode, goals=("attic", "kitchen"))) == ["hall", "kitchen"]
@@ -213,7 +216,9 @@ def test_labels_equal_those_of_the_original(
     stored = json.loads(gzip.decompress((vectors_root / folder / "train_il_a2c.json.gz").read_bytes()))["IL"]
     items = stored["items"]
     atlas = Atlas([real_graphs[scene] for scene in sorted({item["scan"] for item in items})])
-    trajectories = [Trajectory.begin(atlas, make_episode(*item["path"], scene=item["scan"])) for item in items]
+    trajectories = [
+        Trajectory.begin(atlas, make_episode(*item["path"], scene=item["scan"])) for item in items
+    ]
     for actions in stored["actions"]:
         viewpoints = np.array([trajectory.viewpoint for trajectory in trajectories])
         labels = teacher_actions(atlas, teacher_by_step(atlas), trajectories)
