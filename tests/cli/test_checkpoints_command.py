@@ -73,7 +73,7 @@ def test_the_table_lists_ignored_and_initialised_tensors(capsys: Capture) -> Non
     assert main(IMPORT) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "ignored" in out and "mlm_head.predictions.* (2)" in out and "bert.vision_backbone.* (2)" in out
-    assert "newly drawn" in out and "agent.critic.0.weight, agent.critic.0.bias" in out
+    assert "randomly initialised" in out and "agent.critic.0.weight, agent.critic.0.bias" in out
 
 
 def test_the_critic_can_come_from_its_own_file(capsys: Capture) -> None:

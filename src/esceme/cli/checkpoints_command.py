@@ -36,7 +36,8 @@ def import_(
     """Convert published weights to a run folder; the original code is not needed.
 
     Accepts pre-training files of HAMT, fine-tuned files of HAMT, TD-STP and ESceme, and plain state dicts.
-    Layer sizes follow from the tensor shapes. The output lists mapped, ignored and randomly initialised tensors.
+    Layer sizes follow from the tensor shapes. The output lists mapped, ignored and randomly initialised
+    tensors.
     Only tensors are loaded: code in the file is never executed. Nothing is written unless all tensors fit.
 
     Examples:
@@ -53,8 +54,8 @@ def import_(
             randomly.
         critic: file of the critic, if it is stored separately.
         heads: number of attention heads, which tensor shapes do not determine; default: hidden width / 64.
-        no_lang_ca: whether text is encoded once, without attention to vision; by-task: yes for r4r, cvdn, rxr.
-        structured: whether TD-STP's history tokens attend to adjacent nodes only. Set it to True for weights of
+        no_lang_ca: whether text is encoded once, without attention to vision; by-task: r4r, cvdn and rxr.
+        structured: whether TD-STP's history tokens attend to adjacent nodes only. Use True for weights of
             TD-STP's own repository; ESceme's release does not use this mask.
         pooling: pooling of the 36 view features of a viewpoint into its memory vector.
         seed: seed of random initialisation.
