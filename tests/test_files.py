@@ -1,4 +1,4 @@
-"""Reading names what is wrong and where; writing leaves a whole file or the old one."""
+"""Reading names the file and the record of an error; writing is atomic."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -30,7 +31,7 @@ from esceme.files import (
 from fixtures.permissions import unprivileged
 
 
-class Walk(msgspec.Struct):
+class Record(msgspec.Struct):
     scan: str
     path: list[str]
     heading: float = 0.0
@@ -39,7 +40,7 @@ class Walk(msgspec.Struct):
 GOOD = b'{"scan": "house", "path": ["a", "b"]}'
 
 
-def stored(folder: Path, data: bytes, name: str = "walks.json") -> Path:
+def write_bytes(folder: Path, data: bytes, name: str = "records.json") -> Path:
     path = folder / name
     path.write_bytes(data)
     return path
@@ -48,85 +49,80 @@ def stored(folder: Path, data: bytes, name: str = "walks.json") -> Path:
 # -- reading ---------------------------------------------------------------------------------------------
 
 
-def test_missing_file_is_named(tmp_path: Path) -> None:
-    for read in (read_bytes, read_text, lambda path: read_json(path, list), lambda p: read_records(p, Walk)):
-        with pytest.raises(DataError, match=r"nowhere\.json: no such file"):
-            read(tmp_path / "nowhere.json")
+@pytest.mark.parametrize(
+    "read",
+    [read_bytes, read_text, lambda path: read_json(path, list), lambda path: read_records(path, Record)],
+)
+def test_missing_file_is_named(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    with pytest.raises(DataError, match=r"nowhere\.json: no such file"):
+        read(tmp_path / "nowhere.json")
 
 
-def test_folder_in_place_of_a_file_is_an_error(tmp_path: Path) -> None:
+def test_unreadable_paths_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read .Is a directory"):
         read_bytes(tmp_path)
+    path = write_bytes(tmp_path, GOOD)
     with pytest.raises(DataError, match="cannot be read .Not a directory"):
-        read_bytes(stored(tmp_path, b"") / "inside")
-
-
-def test_file_that_may_not_be_read_is_an_error(tmp_path: Path) -> None:
-    path = stored(tmp_path, GOOD)
+        read_bytes(path / "inside")
     path.chmod(0o000)
-    with (
-        unprivileged(),
-        pytest.raises(DataError, match=r"walks\.json: cannot be read .Permission denied"),
-    ):
+    with unprivileged(), pytest.raises(DataError, match=r"records\.json: cannot be read .Permission denied"):
         read_bytes(path)
 
 
 @pytest.mark.parametrize("data", [b"", b" \n\t\n"])
 def test_empty_file_is_an_error(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(DataError, match="the file is empty"):
-        read_json(stored(tmp_path, data), list[Walk])
-    for name in ("walks.jsonl", "walks.jsonl.gz"):
+        read_json(write_bytes(tmp_path, data), list[Record])
+    for name in ("records.jsonl", "records.jsonl.gz"):
         packed = gzip.compress(data) if name.endswith("gz") else data
         with pytest.raises(DataError, match="holds no records"):
-            read_records(stored(tmp_path, packed, name), Walk)
+            read_records(write_bytes(tmp_path, packed, name), Record)
 
 
 def test_empty_array_is_an_error_for_records_but_not_for_json(tmp_path: Path) -> None:
-    path = stored(tmp_path, b"[]")
-    assert read_json(path, list[Walk]) == []
+    path = write_bytes(tmp_path, b"[]")
+    assert read_json(path, list[Record]) == []
     with pytest.raises(DataError, match="holds no records"):
-        read_records(path, Walk)
+        read_records(path, Record)
 
 
-@pytest.mark.parametrize("length", range(1, len(b"[" + GOOD + b"]")))
-def test_truncated_json_is_an_error_wherever_it_ends(tmp_path: Path, length: int) -> None:
-    with pytest.raises(DataError, match=r"walks\.json: "):
-        read_records(stored(tmp_path, (b"[" + GOOD + b"]")[:length]), Walk)
-
-
-def test_truncated_gzip_is_an_error_wherever_it_ends(tmp_path: Path) -> None:
+def test_truncated_file_is_an_error_at_any_length(tmp_path: Path) -> None:
+    data = b"[" + GOOD + b"]"
+    for length in range(1, len(data)):
+        with pytest.raises(DataError, match=r"records\.json: "):
+            read_records(write_bytes(tmp_path, data[:length]), Record)
     data = gzip.compress(b"\n".join([GOOD] * 20))
     for length in range(1, len(data)):
-        with pytest.raises(DataError, match=r"walks\.jsonl\.gz: (damaged gzip|holds no records)"):
-            read_records(stored(tmp_path, data[:length], "walks.jsonl.gz"), Walk)
+        with pytest.raises(DataError, match=r"records\.jsonl\.gz: (damaged gzip|holds no records)"):
+            read_records(write_bytes(tmp_path, data[:length], "records.jsonl.gz"), Record)
 
 
-@pytest.mark.parametrize("place", [2, 8, 25])
-def test_flipped_bit_in_gzip_never_passes_for_data(tmp_path: Path, place: int) -> None:
+@pytest.mark.parametrize("position", [2, 8, 25])
+def test_flipped_bit_in_gzip_never_changes_the_data(tmp_path: Path, position: int) -> None:
     data = bytearray(gzip.compress(GOOD))
-    data[place] ^= 0x10
+    data[position] ^= 0x10
     try:
-        assert read_bytes(stored(tmp_path, bytes(data), "walks.json.gz")) == GOOD
+        assert read_bytes(write_bytes(tmp_path, bytes(data), "records.json.gz")) == GOOD
     except DataError as error:
         assert "damaged gzip" in str(error)
 
 
-def test_what_is_not_gzip_is_an_error_despite_its_name(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"walks\.json\.gz: damaged gzip file"):
-        read_json(stored(tmp_path, GOOD, "walks.json.gz"), Walk)
+def test_file_that_is_not_gzip_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"records\.json\.gz: damaged gzip file"):
+        read_json(write_bytes(tmp_path, GOOD, "records.json.gz"), Record)
 
 
-def test_what_is_not_utf_8_is_an_error(tmp_path: Path) -> None:
+def test_text_that_is_not_utf_8_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not UTF-8 text .byte 3"):
-        read_text(stored(tmp_path, b"abc\xff"))
+        read_text(write_bytes(tmp_path, b"abc\xff"))
     with pytest.raises(DataError, match="not valid json .'utf-8' codec"):
-        read_json(stored(tmp_path, b'{"scan": "h\xe9", "path": []}'), Walk)
+        read_json(write_bytes(tmp_path, b'{"scan": "h\xe9", "path": []}'), Record)
 
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
-def test_json_nested_beyond_reason_is_an_error(tmp_path: Path, opening: bytes) -> None:
+def test_deeply_nested_json_is_an_error(tmp_path: Path, opening: bytes) -> None:
     with pytest.raises(DataError, match="not valid json"):
-        read_json(stored(tmp_path, opening * 100_000), object)
+        read_json(write_bytes(tmp_path, opening * 100_000), object)
 
 
 @pytest.mark.parametrize(
@@ -141,12 +137,12 @@ def test_json_nested_beyond_reason_is_an_error(tmp_path: Path, opening: bytes) -
     ],
 )
 def test_wrong_type_names_record_and_field(tmp_path: Path, record: bytes, message: str) -> None:
-    with pytest.raises(DataError, match=rf"walks\.json: {message}"):
-        read_records(stored(tmp_path, b"[" + GOOD + b", " + record + b"]"), Walk)
+    with pytest.raises(DataError, match=rf"records\.json: {message}"):
+        read_records(write_bytes(tmp_path, b"[" + GOOD + b", " + record + b"]"), Record)
 
 
 def test_wrong_entry_of_an_object_is_named_by_its_key(tmp_path: Path) -> None:
-    path = stored(tmp_path, b'{"house": {"a": [1]}, "barn": {"a": [2], "b": [3, "x"]}}')
+    path = write_bytes(tmp_path, b'{"house": {"a": [1]}, "barn": {"a": [2], "b": [3, "x"]}}')
     with pytest.raises(DataError, match=r"entry 'barn': entry 'b': record 1: expected int, got str"):
         read_json(path, dict[str, dict[str, list[int]]])
     with pytest.raises(DataError, match="entry 'house': expected str, got object"):
@@ -154,33 +150,37 @@ def test_wrong_entry_of_an_object_is_named_by_its_key(tmp_path: Path) -> None:
 
 
 def test_wrong_entry_before_a_truncated_end_is_one_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"walks\.json: .*expected str, got int"):
-        read_json(stored(tmp_path, b'{"house": 1, "barn": "b'), dict[str, str])
+    with pytest.raises(DataError, match=r"records\.json: .*expected str, got int"):
+        read_json(write_bytes(tmp_path, b'{"house": 1, "barn": "b'), dict[str, str])
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-def test_json_lines_are_counted_as_an_editor_counts_them(tmp_path: Path, zipped: bool) -> None:
+def test_blank_json_lines_are_counted(tmp_path: Path, zipped: bool) -> None:
     data = b"\n" + GOOD + b"\r\n   \n\n" + GOOD + b'\n{"scan": 1, "path": []}\n'
-    path = stored(tmp_path, gzip.compress(data) if zipped else data, "w.jsonl.gz" if zipped else "w.jsonl")
+    path = write_bytes(
+        tmp_path, gzip.compress(data) if zipped else data, "w.jsonl.gz" if zipped else "w.jsonl"
+    )
     with pytest.raises(DataError, match=r"w\.jsonl.*: line 6: field 'scan': expected str, got int"):
-        read_records(path, Walk)
-
-
-def test_json_lines_may_have_blank_ones_and_no_final_newline(tmp_path: Path) -> None:
-    path = stored(tmp_path, b"\n" + GOOD + b"\n\n" + GOOD, "walks.jsonl")
-    assert read_records(path, Walk) == [Walk("house", ["a", "b"])] * 2
+        read_records(path, Record)
 
 
 def test_truncated_last_line_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"line 2: not valid json .*is the file complete"):
-        read_records(stored(tmp_path, GOOD + b"\n" + GOOD[:-4], "walks.jsonl"), Walk)
+        read_records(write_bytes(tmp_path, GOOD + b"\n" + GOOD[:-4], "records.jsonl"), Record)
 
 
-def test_array_and_lines_zipped_or_not_hold_the_same(tmp_path: Path) -> None:
-    forms = {"w.json": b"[" + GOOD + b"," + GOOD + b"]", "w.jsonl": GOOD + b"\n" + GOOD}
-    zipped = {f"{name}.gz": gzip.compress(data) for name, data in forms.items()}
-    read = [read_records(stored(tmp_path, data, name), Walk) for name, data in (forms | zipped).items()]
-    assert read == [[Walk("house", ["a", "b"])] * 2] * 4
+@pytest.mark.parametrize("is_zipped", [False, True])
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("r.json", b"[" + GOOD + b"," + GOOD + b"]"),
+        ("r.jsonl", GOOD + b"\n" + GOOD),
+        ("r.jsonl", b"\n" + GOOD + b"\n\n" + GOOD + b"\n"),
+    ],
+)
+def test_records_are_read_from_every_format(tmp_path: Path, name: str, data: bytes, is_zipped: bool) -> None:
+    path = write_bytes(tmp_path, gzip.compress(data) if is_zipped else data, name + ".gz" * is_zipped)
+    assert read_records(path, Record) == [Record("house", ["a", "b"])] * 2
 
 
 # -- writing ---------------------------------------------------------------------------------------------
@@ -190,45 +190,37 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_what_is_written_can_be_read_and_folders_are_made(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "deeper" / "walk.json"
-    write_json(path, Walk("house", ["ä"], 0.1), indent=1)
-    assert read_json(path, Walk) == Walk("house", ["ä"], 0.1)
-    assert list(contents(path.parent)) == ["walk.json"]
+def test_written_files_can_be_read_and_folders_are_created(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "deeper" / "record.json"
+    write_json(path, Record("house", ["ä"], 0.1), indent=1)
+    assert read_json(path, Record) == Record("house", ["ä"], 0.1)
+    assert list(contents(path.parent)) == ["record.json"]
     write_text(path, "ä\n")
     assert read_text(path) == "ä\n"
 
 
 @pytest.mark.parametrize("fault", [RuntimeError, KeyboardInterrupt, DataError, GeneratorExit])
-def test_failure_inside_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, fault: type[BaseException]
-) -> None:
-    path = stored(tmp_path, b"old")
+def test_failure_in_the_block_leaves_only_the_old_file(tmp_path: Path, fault: type[BaseException]) -> None:
+    path = write_bytes(tmp_path, b"old")
     with pytest.raises(fault), atomic_open(path) as file:
         file.write(b"new" * 100_000)
         raise fault("stop")
-    assert contents(tmp_path) == {"walks.json": b"old"}
+    assert contents(tmp_path) == {"records.json": b"old"}
 
 
-def test_failure_inside_makes_no_file_where_there_was_none(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), atomic_open(tmp_path / "walks.json") as file:
-        file.write(b"new")
-        raise RuntimeError
-    assert contents(tmp_path) == {}
-
-
-def test_os_error_is_reported_with_the_file(tmp_path: Path) -> None:
-    path = stored(tmp_path, b"old")
-    with pytest.raises(DataError, match=r"walks\.json: cannot be written .No space left"), atomic_open(path):
+@pytest.mark.parametrize("has_old_file", [False, True])
+def test_errors_while_writing_leave_the_old_file(tmp_path: Path, has_old_file: bool) -> None:
+    path = tmp_path / "records.json"
+    if has_old_file:
+        path.write_bytes(b"old")
+    with (
+        pytest.raises(DataError, match=r"records\.json: cannot be written .No space left"),
+        atomic_open(path),
+    ):
         raise OSError(28, "No space left on device")
-    assert contents(tmp_path) == {"walks.json": b"old"}
-
-
-def test_what_json_cannot_hold_leaves_the_old_file(tmp_path: Path) -> None:
-    path = stored(tmp_path, b"old")
     with pytest.raises(TypeError):
         write_json(path, {"value": object()})
-    assert contents(tmp_path) == {"walks.json": b"old"}
+    assert contents(tmp_path) == ({"records.json": b"old"} if has_old_file else {})
 
 
 WRITER = """
@@ -238,15 +230,15 @@ from esceme.files import atomic_open
 with atomic_open(Path(sys.argv[1])) as file:
     file.write(b"new" * 1_000_000)
     file.flush()
-    print("half way", flush=True)
+    print("started", flush=True)
     time.sleep(600)
 """
 
 
 def test_killed_process_leaves_the_old_file_intact(tmp_path: Path) -> None:
-    path = stored(tmp_path, b"old")
+    path = write_bytes(tmp_path, b"old")
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None and child.stdout.readline() == b"half way\n"
+        assert child.stdout is not None and child.stdout.readline() == b"started\n"
         child.send_signal(signal.SIGKILL)
         assert child.wait() == -signal.SIGKILL
     assert path.read_bytes() == b"old"
@@ -254,47 +246,52 @@ def test_killed_process_leaves_the_old_file_intact(tmp_path: Path) -> None:
     assert path.read_text() == "newer"
 
 
-def test_new_file_takes_the_place_of_the_old_and_does_not_change_it(tmp_path: Path) -> None:
-    """So whoever has the old one open, or mapped, reads on undisturbed."""
-    path = stored(tmp_path, b"old")
-    (tmp_path / "held").hardlink_to(path)
+def test_old_file_is_replaced_but_not_changed(tmp_path: Path) -> None:
+    """Open or memory-mapped copies of the old file stay valid."""
+    path = write_bytes(tmp_path, b"old")
+    (tmp_path / "linked").hardlink_to(path)
     write_text(path, "new")
-    assert contents(tmp_path) == {"walks.json": b"new", "held": b"old"}
+    assert contents(tmp_path) == {"records.json": b"new", "linked": b"old"}
 
 
-@pytest.mark.parametrize(("mask", "rights"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600), (0o000, 0o666)])
-def test_rights_follow_the_umask(tmp_path: Path, mask: int, rights: int) -> None:
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600), (0o000, 0o666)])
+def test_file_mode_follows_the_umask(tmp_path: Path, mask: int, mode: int) -> None:
     before = os.umask(mask)
     try:
         write_text(tmp_path / "file", "text")
         assert os.umask(mask) == mask
     finally:
         os.umask(before)
-    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == rights
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
 
 
-def test_existing_folder_is_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / "walks").mkdir()
-    with pytest.raises(DataError, match="walks: cannot be written .there is a folder of that name"):
-        write_text(tmp_path / "walks", "text")
-    assert [path.name for path in tmp_path.iterdir()] == ["walks"]
-
-
-def test_file_instead_of_the_parent_folder_is_reported(tmp_path: Path) -> None:
-    stored(tmp_path, b"old")
-    with pytest.raises(DataError, match="cannot be written"):
-        write_text(tmp_path / "walks.json" / "inside", "text")
-    assert contents(tmp_path) == {"walks.json": b"old"}
-
-
-def test_pipe_is_never_replaced(tmp_path: Path) -> None:
+def test_folders_and_pipes_are_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(DataError, match="folder: cannot be written .there is a folder of that name"):
+        write_text(tmp_path / "folder", "text")
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="there is a device, pipe or broken link of that name"):
         write_text(tmp_path / "pipe", "text")
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(DataError, match="a: cannot be written"):
+        write_text(tmp_path / "a", "text")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "folder", "pipe"]
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
 
-def test_folder_that_may_not_be_written_is_a_message(tmp_path: Path) -> None:
+def test_writing_below_a_file_is_an_error(tmp_path: Path) -> None:
+    path = write_bytes(tmp_path, b"old")
+    with pytest.raises(DataError, match="inside: cannot be written"):
+        write_text(path / "inside", "text")
+    with pytest.raises(DataError, match="log.jsonl: cannot be written"):
+        JsonLinesWriter(path / "log.jsonl")
+    with pytest.raises(DataError, match="run: cannot be written"), folder_lock(path / "run", "x"):
+        pass
+    assert contents(tmp_path) == {"records.json": b"old"}
+
+
+def test_read_only_folder_is_an_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     try:
         with unprivileged(), pytest.raises(DataError, match="cannot be written .Permission denied"):
@@ -303,19 +300,12 @@ def test_folder_that_may_not_be_written_is_a_message(tmp_path: Path) -> None:
         tmp_path.chmod(0o755)
 
 
-def test_writing_goes_through_a_link_and_keeps_it(tmp_path: Path) -> None:
+def test_target_of_a_link_is_written(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real" / "file")
     write_text(tmp_path / "link", "text")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real" / "file").read_text() == "text"
-
-
-def test_links_in_a_circle_are_a_message(tmp_path: Path) -> None:
-    (tmp_path / "a").symlink_to(tmp_path / "b")
-    (tmp_path / "b").symlink_to(tmp_path / "a")
-    with pytest.raises(DataError, match="a: cannot be written"):
-        write_text(tmp_path / "a", "text")
 
 
 # -- JSON lines and locks --------------------------------------------------------------------------------
@@ -326,7 +316,7 @@ def append(path: Path, *records: object, keep: int | None = None) -> None:
         writer.write(*records)
 
 
-def test_json_lines_grow_and_can_be_cut_back(tmp_path: Path) -> None:
+def test_json_lines_are_appended_and_truncated(tmp_path: Path) -> None:
     path = tmp_path / "new" / "log.jsonl"
     append(path, 1, 2)
     append(path, 3)
@@ -336,7 +326,7 @@ def test_json_lines_grow_and_can_be_cut_back(tmp_path: Path) -> None:
     assert read_json_lines(path, int) == [1, 4]
 
 
-def test_json_lines_cut_off_anywhere_keep_their_complete_lines(tmp_path: Path) -> None:
+def test_truncated_json_lines_keep_their_complete_lines(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     append(path, *(records := ["one", "two", "three"]))
     data = path.read_bytes()
@@ -354,13 +344,7 @@ def test_json_line_of_another_type_is_named(tmp_path: Path) -> None:
         read_json_lines(tmp_path / "log.jsonl", int)
 
 
-def test_json_lines_below_a_file_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="log.jsonl: cannot be written"):
-        JsonLinesWriter(tmp_path / "file" / "log.jsonl")
-
-
-def test_full_disk_is_an_error_and_complete_lines_count(tmp_path: Path) -> None:
+def test_full_disk_keeps_complete_lines(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     with JsonLinesWriter(path) as writer:
         writer.write("first")
@@ -388,13 +372,4 @@ def test_folder_lock_is_exclusive_and_removes_partial_files(tmp_path: Path) -> N
         with pytest.raises(DataError, match=message), folder_lock(folder, "training"):
             pass
     with folder_lock(folder, "training"):
-        pass
-
-
-def test_lock_below_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with (
-        pytest.raises(DataError, match="run: cannot be written"),
-        folder_lock(tmp_path / "file" / "run", "x"),
-    ):
         pass

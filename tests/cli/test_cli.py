@@ -14,11 +14,12 @@ from esceme.cli import COMMANDS, main
 from esceme.cli.console import print_json, progress
 from esceme.errors import ConfigError, DataError
 
+SCORED_FILES = ["--task", "r2r", "--predictions", "a", "--annotations", "b", "--connectivity", "c"]
 GROUPS = sorted({name.split()[0] for name in COMMANDS if " " in name})
 
 
 def run(*words: str, out: int = subprocess.PIPE, **options: str) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own."""
+    """Run the command in a separate process."""
     return subprocess.run(
         [sys.executable, "-m", "esceme", *words],
         stdout=out,
@@ -55,23 +56,17 @@ def test_unknown_command_is_refused_with_the_list(
 
 
 @pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("more", [[], ["bogus"], ["--json"]])
-def test_group_without_command_is_refused_with_its_commands(
-    group: str, more: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([group, *more]) == 2
+@pytest.mark.parametrize("more", [[], ["bogus"], ["--json"], ["--help"]])
+def test_group_lists_its_commands(group: str, more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    is_help = more == ["--help"]
+    assert main([group, *more]) == (0 if is_help else 2)
     printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith(f"error: no command '{' '.join([group, *more])}'")
-    shown = {name for name in COMMANDS if f"  {name} " in printed.err}
+    if not is_help:
+        assert printed.err.startswith(f"error: no command '{' '.join([group, *more])}'")
+    text, other = (printed.out, printed.err) if is_help else (printed.err, printed.out)
+    assert other == ""
+    shown = {name for name in COMMANDS if f"  {name} " in text}
     assert shown == {name for name in COMMANDS if name.startswith(f"{group} ")}
-
-
-@pytest.mark.parametrize("group", GROUPS)
-def test_help_on_a_group_lists_its_commands(group: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([group, "--help"]) == 0
-    printed = capsys.readouterr()
-    assert printed.err == "" and f"  {group} " in printed.out
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -105,20 +100,8 @@ def test_unknown_option_is_refused(name: str, capsys: pytest.CaptureFixture[str]
         ["features", "pack", "nowhere.hdf5"],
         ["scene", "castle", "--connectivity", "nowhere"],
         ["verify", "nowhere"],
-        ["score", "--task", "r2r", "--predictions", "a", "--annotations", "b", "--connectivity", "c"],
-        [
-            "submit",
-            "--task",
-            "r2r",
-            "--predictions",
-            "a",
-            "--annotations",
-            "b",
-            "--connectivity",
-            "c",
-            "--out",
-            "d",
-        ],
+        ["score", *SCORED_FILES],
+        ["submit", *SCORED_FILES, "--out", "d"],
     ],
 )
 def test_missing_file_is_one_line_on_standard_error(
@@ -133,47 +116,41 @@ def test_missing_file_is_one_line_on_standard_error(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("fault", [DataError, ConfigError])
-def test_esceme_errors_are_messages_and_others_are_raised(
-    fault: type[Exception], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("fault", "code", "message"),
+    [
+        (DataError("file.json: record 3: wrong"), 2, "error: file.json: record 3: wrong\n"),
+        (ConfigError("wrong option"), 2, "error: wrong option\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (ZeroDivisionError(), None, ""),
+    ],
+)
+def test_errors_are_messages_and_defects_are_raised(
+    fault: BaseException,
+    code: int | None,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def fail(name: str, words: list[str]) -> int:
-        raise fault("file.json: record 3: wrong")
+        raise fault
 
     monkeypatch.setattr("esceme.cli._run", fail)
-    assert main(["demo"]) == 2
-    assert capsys.readouterr() == ("", "error: file.json: record 3: wrong\n")
-
-    def fail_unexpectedly(name: str, words: list[str]) -> int:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr("esceme.cli._run", fail_unexpectedly)
-    with pytest.raises(ZeroDivisionError):
-        main(["demo"])
+    if code is None:
+        with pytest.raises(type(fault)):
+            main(["demo"])
+    else:
+        assert main(["demo"]) == code
+    assert capsys.readouterr() == ("", message)
 
 
-def test_interruption_ends_with_code_130(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def stop(name: str, words: list[str]) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("esceme.cli._run", stop)
-    assert main(["demo"]) == 130
-    assert capsys.readouterr() == ("", "interrupted\n")
-
-
-# -- as a process ----------------------------------------------------------------------------------------
+# -- in a separate process -----------------------------------------------------------------------------
 
 
 def test_package_runs_as_a_module() -> None:
     done = run("--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"esceme {__version__}\n", "")
-    assert run("bogus").returncode == 2
-
-
-def test_error_of_the_process_is_a_message(tmp_path: Path) -> None:
-    done = run("data", "check", str(tmp_path / "nowhere"), "--json")
+    done = run("data", "check", "nowhere", "--json")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: ") and "Traceback" not in done.stderr
 
@@ -200,7 +177,7 @@ def test_closed_pipe_is_no_error(tmp_path: Path, unbuffered: str) -> None:
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
 
 
-# -- output -----------------------------------------------------------------------------------
+# -- output --------------------------------------------------------------------------------------------
 
 
 def test_json_is_one_line_without_infinities(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""The atlas: what it observes and how it walks, against single items put together by hand."""
+"""The atlas: observations and steps against plain loops, names, distances, refused input."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ WIDTH = 5
 
 
 def random_graph(scene: str, size: int, generator: np.random.Generator) -> SceneGraph:
-    """A building of two storeys in which every viewpoint has an edge."""
-    places = generator.uniform(-6, 6, (size, 3)) * [1, 1, 0.1] + [0, 0, 1.5]
-    places[:, 2] += 2.8 * generator.integers(0, 2, size)
+    """A connected scene of two storeys."""
+    positions = generator.uniform(-6, 6, (size, 3)) * [1, 1, 0.1] + [0, 0, 1.5]
+    positions[:, 2] += 2.8 * generator.integers(0, 2, size)
     names = [f"{scene}{index}" for index in range(size)]
     edges = [(names[index], names[int(generator.integers(index))]) for index in range(1, size)]
     edges += [(a, b) for a in names for b in names if a < b and generator.random() < 0.3]
-    return SceneGraph.build(scene, dict(zip(names, places.tolist(), strict=True)), edges)
+    return SceneGraph.build(scene, dict(zip(names, positions.tolist(), strict=True)), edges)
 
 
 @st.composite
@@ -45,29 +45,29 @@ def angle(heading: float, elevation: float) -> list[float]:
 
 
 Token = tuple[NDArray[np.float32], list[float], int, int, str | None]
-"""Feature, angle feature, kind, view, viewpoint it leads to."""
+"""Feature, angle feature, kind, view, viewpoint of a candidate."""
 
 
 def tokens_by_hand(atlas: Atlas, scene: str, viewpoint: str, view: int) -> list[Token]:
-    """Candidates in the simulator's order, STOP, then every view that leads nowhere (spec A.6, B.5)."""
+    """Candidates in the simulator's order, STOP, then every view without candidate (spec A.6, B.5)."""
     assert atlas.features is not None
-    pictures = atlas.features.panorama(f"{scene}_{viewpoint}")
+    features = atlas.features.panorama(f"{scene}_{viewpoint}")
     base = view % 12 * math.pi / 6
     candidates = atlas.graph(scene).candidates(viewpoint)
     tokens: list[Token] = []
     for candidate in candidates:
         angles = angle(candidate.heading - base, candidate.elevation)
-        tokens.append((pictures[candidate.view], angles, CANDIDATE, candidate.view, candidate.viewpoint))
+        tokens.append((features[candidate.view], angles, CANDIDATE, candidate.view, candidate.viewpoint))
     tokens.append((np.zeros(WIDTH, dtype=np.float32), [0.0] * 4, STOP, -1, None))
     for other in range(36):
         if other not in {candidate.view for candidate in candidates}:
             angles = angle(other % 12 * math.pi / 6 - base, (other // 12 - 1) * math.pi / 6)
-            tokens.append((pictures[other], angles, CONTEXT, other, None))
+            tokens.append((features[other], angles, CONTEXT, other, None))
     return tokens
 
 
 @given(atlases(), st.data())
-def test_batch_is_observed_as_its_items_are_put_together_by_hand(atlas: Atlas, data: st.DataObject) -> None:
+def test_observation_of_a_batch_equals_plain_loops(atlas: Atlas, data: st.DataObject) -> None:
     batch = data.draw(st.integers(1, 6))
     at = np.array(data.draw(st.lists(st.integers(0, len(atlas) - 1), min_size=batch, max_size=batch)))
     views = np.array(data.draw(st.lists(st.integers(0, 35), min_size=batch, max_size=batch)))
@@ -76,19 +76,19 @@ def test_batch_is_observed_as_its_items_are_put_together_by_hand(atlas: Atlas, d
 
     seen = atlas.observe(pose)
     items = [
-        tokens_by_hand(atlas, *atlas.name(index), view)
-        for index, view in zip(at, views.tolist(), strict=True)
+        tokens_by_hand(atlas, *atlas.name(viewpoint), view)
+        for viewpoint, view in zip(at, views.tolist(), strict=True)
     ]
     assert seen.features.shape == (batch, max(map(len, items)), WIDTH)
     for row, item in enumerate(items):
         scene = atlas.name(at[row])[0]
-        assert seen.valid[row].tolist() == [place < len(item) for place in range(seen.valid.shape[1])]
-        for place, (feature, angles, kind, view, neighbour) in enumerate(item):
-            assert (seen.features[row, place] == feature).all()
-            assert seen.angles[row, place].tolist() == pytest.approx(angles, abs=1e-6)
-            assert (seen.kind[row, place], seen.view[row, place]) == (kind, view)
-            leads_to = -1 if neighbour is None else atlas.locate(scene, [neighbour])[0]
-            assert seen.neighbour[row, place] == leads_to
+        assert seen.valid[row].tolist() == [index < len(item) for index in range(seen.valid.shape[1])]
+        for index, (feature, angles, kind, view, neighbour) in enumerate(item):
+            assert (seen.features[row, index] == feature).all()
+            assert seen.angles[row, index].tolist() == pytest.approx(angles, abs=1e-6)
+            assert (seen.kind[row, index], seen.view[row, index]) == (kind, view)
+            expected = -1 if neighbour is None else atlas.locate(scene, [neighbour])[0]
+            assert seen.neighbour[row, index] == expected
         padding = slice(len(item), None)
         assert not seen.features[row, padding].any() and not seen.angles[row, padding].any()
         assert (seen.kind[row, padding] == CONTEXT).all()
@@ -103,13 +103,13 @@ def test_token_count_is_the_length_of_an_observation(atlas: Atlas) -> None:
     assert (seen.kind.argmax(axis=1) == atlas.degrees).all()  # STOP is the largest kind
 
 
-def test_neighbours_that_share_a_view_make_an_observation_longer() -> None:
-    places = {"a": (0, 0, 0), "b": (0, 2, 0), "c": (0.1, 4, 0), "d": (3, 0, 0)}
-    atlas = Atlas([SceneGraph.build("toy", places, [("a", "b"), ("a", "c"), ("a", "d")])])
+def test_neighbours_in_one_view_are_separate_tokens() -> None:
+    positions = {"a": (0, 0, 0), "b": (0, 2, 0), "c": (0.1, 4, 0), "d": (3, 0, 0)}
+    atlas = Atlas([SceneGraph.build("toy", positions, [("a", "b"), ("a", "c"), ("a", "d")])])
     assert atlas.token_count.tolist() == [38, 37, 37, 37]
 
 
-# -- walking ---------------------------------------------------------------------------------------------
+# -- steps -----------------------------------------------------------------------------------------------
 
 
 @given(atlases(), st.data())
@@ -130,10 +130,8 @@ def test_step_faces_the_view_of_the_candidate(atlas: Atlas, data: st.DataObject)
 
 
 def test_agents_of_a_batch_move_and_stop_independently() -> None:
-    graph = SceneGraph.build(
-        "toy", {"a": (0, 0, 0), "b": (0, 2, 0), "c": (0, 4, 2)}, [("a", "b"), ("b", "c")]
-    )
-    atlas = Atlas([graph])
+    positions = {"a": (0, 0, 0), "b": (0, 2, 0), "c": (0, 4, 2)}
+    atlas = Atlas([SceneGraph.build("toy", positions, [("a", "b"), ("b", "c")])])
     pose = atlas.begin([0, 1, 1, 1], heading=0.6)
     assert pose.view.tolist() == [13] * 4
     after = atlas.step(pose, [0, 0, 2, -1])
@@ -152,7 +150,7 @@ def test_step_refuses_a_missing_candidate(choice: int) -> None:
 
 
 @given(atlases(), st.data())
-def test_features_of_whole_panoramas_come_in_the_order_of_views(atlas: Atlas, data: st.DataObject) -> None:
+def test_panorama_features_are_in_the_order_of_views(atlas: Atlas, data: st.DataObject) -> None:
     at = np.array(data.draw(st.lists(st.integers(0, len(atlas) - 1), min_size=1, max_size=4)))
     features = atlas.panorama_features(at)
     assert atlas.features is not None
@@ -196,7 +194,7 @@ def test_neighbours_of_the_atlas_are_those_of_its_graphs(atlas: Atlas) -> None:
         assert lengths.tolist() == [candidate.distance for candidate in candidates]
 
 
-# -- what is not there -----------------------------------------------------------------------------------
+# -- refused input -------------------------------------------------------------------------------------
 
 
 def two_viewpoints(scene: str = "toy") -> SceneGraph:
@@ -213,12 +211,9 @@ def test_unknown_scenes_and_viewpoints_are_named() -> None:
         atlas.locate("toy", ["c"])
 
 
-def test_empty_atlas_is_refused() -> None:
+def test_empty_atlas_and_repeated_scenes_are_refused() -> None:
     with pytest.raises(WorldError, match="at least one scene"):
         Atlas([])
-
-
-def test_same_scene_twice_is_refused() -> None:
     with pytest.raises(WorldError, match="scene 'toy' is given twice"):
         Atlas([two_viewpoints("toy"), two_viewpoints("other"), two_viewpoints("toy")])
 
@@ -232,22 +227,19 @@ def test_without_features_atlas_moves_but_does_not_observe() -> None:
         atlas.panorama_features(pose.viewpoint)
 
 
-def test_atlas_is_read_from_a_folder_and_a_feature_file(toy_root: Path) -> None:
+def test_atlas_is_read_from_files(toy_root: Path) -> None:
     atlas = Atlas.read(toy_root / "connectivity", features=toy_root / "features" / "toy.hdf5", width=32)
     assert atlas.scenes == ("toy-cottage", "toy-house", "toy-villa")
     assert atlas.observe(atlas.begin([0], 0.0)).features.shape == (1, atlas.token_count[0], 32)
     only = Atlas.read(toy_root / "connectivity", scenes=["toy-villa"])
     assert (only.scenes, only.features) == (("toy-villa",), None)
-
-
-def test_atlas_of_an_unknown_scene_or_file_is_an_error(toy_root: Path) -> None:
     with pytest.raises(DataError, match="no Atlantis_connectivity.json"):
         Atlas.read(toy_root / "connectivity", scenes=["Atlantis"])
     with pytest.raises(DataError, match="toy.tar: expected a feature file"):
         Atlas.read(toy_root / "connectivity", features=toy_root / "toy.tar")
 
 
-# -- the real buildings ----------------------------------------------------------------------------------
+# -- real scenes ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.real
@@ -269,13 +261,7 @@ def test_real_distances_between_any_two_viewpoints_are_finite_within_a_scene(
 
 
 def test_equal_names_in_two_scenes_have_different_integers() -> None:
-    names = {"a": (0.0, 0.0, 0.0), "b": (0.0, 2.0, 0.0)}
-    turned = {"b": names["b"], "a": names["a"]}
-    atlas = Atlas(
-        [
-            SceneGraph.build("first", names, [("a", "b")]),
-            SceneGraph.build("second", turned, [("a", "b")]),
-        ]
-    )
-    path = ("a", "b")
-    assert atlas.locate_all([("first", path), ("second", path)]) == [[0, 1], [3, 2]]
+    a, b = (0.0, 0.0, 0.0), (0.0, 2.0, 0.0)
+    scenes = {"first": {"a": a, "b": b}, "second": {"b": b, "a": a}}
+    atlas = Atlas([SceneGraph.build(name, positions, [("a", "b")]) for name, positions in scenes.items()])
+    assert atlas.locate_all([("first", ("a", "b")), ("second", ("a", "b"))]) == [[0, 1], [3, 2]]

@@ -1,4 +1,4 @@
-"""Feature stores: exact conversion, packing, and files that are not what they should be."""
+"""Feature stores: exact conversion, packing, damaged files."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from esceme.errors import DataError
 from esceme.world import ArrayFeatures, Atlas, SceneGraph, open_features, pack
 from esceme.world.features import write_features
 from esceme.world.geometry import snap
+from fixtures.permissions import unprivileged
 
 Panoramas = dict[str, NDArray[np.float64]]
 
@@ -34,10 +35,14 @@ def write_hdf5(path: Path, stored: Panoramas) -> Path:
     return path
 
 
+def store_of(stored: Panoramas) -> ArrayFeatures:
+    return ArrayFeatures.from_mapping(stored, source="test")
+
+
 # -- half to single precision ----------------------------------------------------------------------------
 
 
-def test_every_finite_half_becomes_the_same_number_in_single_precision() -> None:
+def test_every_finite_half_is_converted_exactly() -> None:
     halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
     finite = halves[np.isfinite(halves)]
     assert len(finite) == 63_488
@@ -53,7 +58,7 @@ def test_every_finite_half_becomes_the_same_number_in_single_precision() -> None
 
 
 @given(st.data())
-def test_gathering_is_indexing(data: st.DataObject) -> None:
+def test_gather_equals_indexing(data: st.DataObject) -> None:
     stored = panoramas(4, 5)
     half = data.draw(st.booleans())
     values = np.stack(list(stored.values())).astype(np.float16 if half else np.float32)
@@ -66,39 +71,31 @@ def test_gathering_is_indexing(data: st.DataObject) -> None:
     gathered = store.gather(rows, views)
     assert gathered.dtype == np.float32
     for item in range(batch):
-        for place in range(3):
-            expected = values[rows[item], views[item, place]].astype(np.float32)
-            assert (gathered[item, place] == expected).all()
+        assert (gathered[item] == values[rows[item], views[item]].astype(np.float32)).all()
 
 
-def test_gathered_features_may_be_written_to_without_changing_the_store() -> None:
-    store = ArrayFeatures.from_mapping(panoramas(), source="test")
+def test_gathered_features_are_copies() -> None:
+    store = store_of(panoramas())
     rows, views = np.array([0]), np.array([[0, 1]])
     before = store.gather(rows, views).copy()
     store.gather(rows, views)[:] = 7.0
     assert (store.gather(rows, views) == before).all()
 
 
-def test_hdf5_features_are_read_in_single_precision(tmp_path: Path) -> None:
+@pytest.mark.parametrize("width", [None, 4])
+def test_hdf5_features_are_read_in_single_precision(tmp_path: Path, width: int | None) -> None:
     stored = panoramas()
-    store = open_features(write_hdf5(tmp_path / "f.hdf5", stored))
-    assert (store.width, len(store), store.keys) == (6, 3, tuple(sorted(stored)))
+    store = open_features(write_hdf5(tmp_path / "f.hdf5", stored), width=width)
+    assert (store.width, len(store), store.keys) == (width or 6, 3, tuple(sorted(stored)))
     for key, values in stored.items():
         assert key in store
-        assert (store.panorama(key) == values.astype(np.float32)).all()
-
-
-def test_width_cuts_off_appended_columns(tmp_path: Path) -> None:
-    stored = panoramas()
-    store = open_features(write_hdf5(tmp_path / "f.h5", stored), width=4)
-    assert store.width == 4
-    assert (store.panorama("house_v1") == stored["house_v1"][:, :4].astype(np.float32)).all()
+        assert (store.panorama(key) == values[:, :width].astype(np.float32)).all()
 
 
 # -- packing ---------------------------------------------------------------------------------------------
 
 
-def test_packing_and_opening_gives_the_features_back_within_half_precision(tmp_path: Path) -> None:
+def test_packed_features_are_equal_within_half_precision(tmp_path: Path) -> None:
     source = open_features(write_hdf5(tmp_path / "f.hdf5", panoramas(5, 7)))
     packed = open_features(pack(source, tmp_path / "packed.npy"))
     assert (packed.keys, packed.width, packed.source) == (source.keys, source.width, "f.hdf5")
@@ -108,8 +105,8 @@ def test_packing_and_opening_gives_the_features_back_within_half_precision(tmp_p
         np.testing.assert_allclose(packed.panorama(key), source.panorama(key), rtol=2.0**-11, atol=2.0**-25)
 
 
-def test_packing_a_packed_file_changes_nothing(tmp_path: Path) -> None:
-    once = pack(ArrayFeatures.from_mapping(panoramas(), source="test"), tmp_path / "once")
+def test_packing_a_packed_file_gives_the_same_bytes(tmp_path: Path) -> None:
+    once = pack(store_of(panoramas()), tmp_path / "once")
     twice = pack(open_features(once), tmp_path / "twice")
     assert once.read_bytes() == twice.read_bytes()
     assert once.name == "once.npy"
@@ -126,62 +123,57 @@ def test_packed_and_hdf5_features_give_equal_observations(toy_root: Path, tmp_pa
     )
 
 
-def test_packing_shows_its_progress(tmp_path: Path) -> None:
+def test_packing_reports_its_progress(tmp_path: Path) -> None:
     seen: list[str] = []
 
-    def watch(keys: Iterable[str]) -> Iterable[str]:
+    def progress(keys: Iterable[str]) -> Iterable[str]:
         for key in keys:
             seen.append(key)
             yield key
 
-    pack(ArrayFeatures.from_mapping(panoramas(), source="test"), tmp_path / "f", progress=watch)
+    pack(store_of(panoramas()), tmp_path / "f", progress=progress)
     assert seen == ["house_v0", "house_v1", "house_v2"]
 
 
-def with_nan() -> Panoramas:
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.nan, "'house_v2' holds NaN or infinity in view 17"),
+        (1e5, "'house_v2' holds 100000, which half precision cannot"),
+    ],
+)
+def test_failed_packing_changes_no_file(tmp_path: Path, value: float, message: str) -> None:
     stored = panoramas()
-    stored["house_v2"][17, 3] = np.nan
-    return stored
-
-
-def test_packing_a_file_with_nan_leaves_nothing_behind(tmp_path: Path) -> None:
-    source = write_hdf5(tmp_path / "f.hdf5", with_nan())
+    stored["house_v2"][17, 3] = value
+    source = open_features(write_hdf5(tmp_path / "f.hdf5", stored))
     out = tmp_path / "out"
-    with pytest.raises(DataError, match=r"f\.hdf5: 'house_v2' holds NaN or infinity in view 17"):
-        pack(open_features(source), out / "packed")
+    with pytest.raises(DataError, match=rf"f\.hdf5: {message}"):
+        pack(source, out / "packed")
     assert list(out.iterdir()) == []
+    pack(store_of(panoramas()), out / "packed")
+    before = contents(out)
+    with pytest.raises(DataError, match=message):
+        pack(source, out / "packed")
+    assert contents(out) == before
 
 
-def test_array_never_appears_without_its_index(tmp_path: Path) -> None:
+def test_array_is_not_written_without_its_index(tmp_path: Path) -> None:
     (tmp_path / "packed.json").mkdir()
     with pytest.raises((DataError, OSError)):
-        pack(ArrayFeatures.from_mapping(panoramas(), source="test"), tmp_path / "packed")
+        pack(store_of(panoramas()), tmp_path / "packed")
     assert [path.name for path in tmp_path.iterdir()] == ["packed.json"]
 
 
-def test_failed_packing_keeps_the_existing_file(tmp_path: Path) -> None:
-    out = pack(ArrayFeatures.from_mapping(panoramas(), source="test"), tmp_path / "packed")
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(DataError):
-        pack(open_features(write_hdf5(tmp_path / "f.hdf5", with_nan())), out)
-    (tmp_path / "f.hdf5").unlink()
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_values_beyond_half_precision_are_refused(tmp_path: Path) -> None:
-    stored = panoramas()
-    stored["house_v1"][0, 0] = 1e5
-    with pytest.raises(DataError, match="test: 'house_v1' holds 100000, which half precision cannot"):
-        pack(ArrayFeatures.from_mapping(stored, source="test"), tmp_path / "packed")
-    assert list(tmp_path.iterdir()) == []
-
-
-# -- files that are not what they should be --------------------------------------------------------------
+# -- damaged files -------------------------------------------------------------------------------------
 
 
 def test_viewpoint_without_features_is_named(tmp_path: Path) -> None:
-    places = {f"v{index}": (0.0, float(index), 0.0) for index in range(4)}
-    graph = SceneGraph.build("house", places, [("v0", "v1"), ("v1", "v2"), ("v2", "v3")])
+    positions = {f"v{index}": (0.0, float(index), 0.0) for index in range(4)}
+    graph = SceneGraph.build("house", positions, [("v0", "v1"), ("v1", "v2"), ("v2", "v3")])
     path = write_hdf5(tmp_path / "f.hdf5", panoramas(2))
     with pytest.raises(DataError, match=r"f\.hdf5: no features for 'house_v2' and 1 more viewpoints"):
         Atlas([graph], open_features(path))
@@ -211,29 +203,27 @@ def test_wrong_panorama_is_named_with_its_file(tmp_path: Path, fault: str) -> No
         store.panorama("house_v1")
 
 
-def test_published_file_grouped_by_scene_is_an_error_that_names_the_group(tmp_path: Path) -> None:
+def test_hdf5_file_grouped_by_scene_is_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.hdf5", "w") as file:
         file.create_dataset("house/v0", data=np.zeros((36, 6)))
     with pytest.raises(DataError, match=r"f\.hdf5: 'house' is a group"):
         open_features(tmp_path / "f.hdf5")
 
 
-def test_hdf5_file_without_features_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"f\.hdf5: holds no features"):
-        open_features(write_hdf5(tmp_path / "f.hdf5", {}))
-
-
-def test_file_that_is_not_hdf5_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "f.hdf5").write_text("<html>404</html>")
-    with pytest.raises(DataError, match=r"f\.hdf5: not a complete HDF5 file"):
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: write_hdf5(path, {}), "holds no features"),
+        (lambda path: path.write_text("<html>404</html>"), "not a complete HDF5 file"),
+        (lambda path: os.truncate(write_hdf5(path, panoramas()), 2000), "not a complete HDF5 file"),
+        (lambda path: path.mkdir(), ""),
+        (lambda path: None, "no such file"),
+    ],
+)
+def test_damaged_hdf5_file_is_named(tmp_path: Path, damage: Callable[[Path], object], message: str) -> None:
+    damage(tmp_path / "f.hdf5")
+    with pytest.raises(DataError, match=rf"f\.hdf5: {message}"):
         open_features(tmp_path / "f.hdf5")
-
-
-def test_truncated_hdf5_file_is_an_error(tmp_path: Path) -> None:
-    path = write_hdf5(tmp_path / "f.hdf5", panoramas())
-    path.write_bytes(path.read_bytes()[:-2000])
-    with pytest.raises(DataError, match=r"f\.hdf5: not a complete HDF5 file"):
-        open_features(path)
 
 
 def test_damaged_dataset_is_named(tmp_path: Path) -> None:
@@ -245,75 +235,45 @@ def test_damaged_dataset_is_named(tmp_path: Path) -> None:
         open_features(path).panorama("house_v0")
 
 
-@pytest.mark.parametrize("name", ["f.hdf5", "f.npy"])
-def test_missing_file_is_named(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataError, match=r"f\.(hdf5|json): no such file"):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("f.npy", r"f\.json: no such file"), ("f.zip", r"f\.zip: expected a feature file ending in")],
+)
+def test_missing_or_unknown_file_is_named(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         open_features(tmp_path / name)
-
-
-def test_folder_in_place_of_a_feature_file_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "f.hdf5").mkdir()
-    with pytest.raises(DataError, match=r"f\.hdf5: "):
-        open_features(tmp_path / "f.hdf5")
-
-
-def test_unknown_ending_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"f\.zip: expected a feature file ending in"):
-        open_features(tmp_path / "f.zip")
 
 
 def test_file_in_an_unreadable_folder_is_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "locked"
     folder.mkdir()
     write_hdf5(folder / "f.hdf5", panoramas())
-    pack(ArrayFeatures.from_mapping(panoramas(), source="test"), folder / "f.npy")
+    pack(store_of(panoramas()), folder / "f.npy")
     folder.chmod(0o000)
-    superuser = os.geteuid() == 0
     try:
-        if superuser:
-            os.seteuid(65534)
         for name in ("f.hdf5", "f.npy"):
-            with pytest.raises(DataError, match="locked/f.*[Pp]ermission denied"):
+            with unprivileged(), pytest.raises(DataError, match="locked/f.*[Pp]ermission denied"):
                 open_features(folder / name)
     finally:
-        if superuser:
-            os.seteuid(0)
         folder.chmod(0o700)
 
 
-def packed(tmp_path: Path) -> tuple[Path, Path]:
-    path = pack(ArrayFeatures.from_mapping(panoramas(), source="test"), tmp_path / "f")
-    return path, path.with_suffix(".json")
+@pytest.fixture
+def packed(tmp_path: Path) -> Path:
+    return pack(store_of(panoramas()), tmp_path / "f")
 
 
-def test_truncated_array_is_an_error(tmp_path: Path) -> None:
-    path, _ = packed(tmp_path)
-    path.write_bytes(path.read_bytes()[:-100])
+@pytest.mark.parametrize("content", [None, b"", b"\x93NUMPY\x01\x00", b"PK\x03\x04", b"not an array at all"])
+def test_damaged_array_is_an_error(packed: Path, content: bytes | None) -> None:
+    packed.write_bytes(packed.read_bytes()[:-100] if content is None else content)
     with pytest.raises(DataError, match=r"f\.npy: not a complete \.npy file"):
-        open_features(path)
+        open_features(packed)
 
 
-@pytest.mark.parametrize("content", [b"", b"\x93NUMPY\x01\x00", b"PK\x03\x04", b"not an array at all"])
-def test_file_that_is_not_an_array_is_an_error(tmp_path: Path, content: bytes) -> None:
-    path, _ = packed(tmp_path)
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=r"f\.npy: not a complete \.npy file"):
-        open_features(path)
-
-
-def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
-    path, _ = packed(tmp_path)
-    np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+def test_pickled_objects_are_never_loaded(packed: Path) -> None:
+    np.save(packed, np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(DataError, match=r"f\.npy"):
-        open_features(path)
-
-
-def test_index_of_another_file_is_an_error(tmp_path: Path) -> None:
-    path, index = packed(tmp_path)
-    content = json.loads(index.read_text())
-    index.write_text(json.dumps(content | {"keys": content["keys"][:2]}))
-    with pytest.raises(DataError, match=r"f\.npy: shape \(3, 36, 6\) does not fit its index"):
-        open_features(path)
+        open_features(packed)
 
 
 @pytest.mark.parametrize(
@@ -321,21 +281,21 @@ def test_index_of_another_file_is_an_error(tmp_path: Path) -> None:
     [
         ({"format": "other-1"}, "format 'other-1', expected 'esceme-features-1'"),
         ({"keys": "all"}, "field 'keys'"),
+        ({"keys": ["house_v0", "house_v1"]}, r"f\.npy: shape \(3, 36, 6\) does not fit its index"),
         ({"keys": ["house_v0", "house_v1", "house_v0"]}, "key 'house_v0' occurs twice"),
     ],
 )
-def test_wrong_index_is_named(tmp_path: Path, change: dict[str, object], message: str) -> None:
-    path, index = packed(tmp_path)
+def test_wrong_index_is_named(packed: Path, change: dict[str, object], message: str) -> None:
+    index = packed.with_suffix(".json")
     index.write_text(json.dumps(json.loads(index.read_text()) | change))
     with pytest.raises(DataError, match=message):
-        open_features(path)
+        open_features(packed)
 
 
-def test_packed_file_of_another_width_is_refused(tmp_path: Path) -> None:
-    path, _ = packed(tmp_path)
-    assert open_features(path, width=6).width == 6
+def test_packed_file_of_another_width_is_refused(packed: Path) -> None:
+    assert open_features(packed, width=6).width == 6
     with pytest.raises(DataError, match=r"f\.npy: holds features of width 6, not 4"):
-        open_features(path, width=4)
+        open_features(packed, width=4)
 
 
 def test_arrays_of_the_wrong_kind_are_refused() -> None:
@@ -365,11 +325,11 @@ def test_real_features_in_another_order_of_views_become_a_store(
     with np.load(data_root / "features" / "valan_efficientnet_b4_3scans.npz", allow_pickle=False) as stored:
         names, values = stored["viewpoints"].tolist(), stored["features"]
         headings, elevations = stored["heading"], stored["elevation"]
-    place_of = snap(headings, elevations)  # theirs is heading-major: view -> place
-    assert sorted(place_of.tolist()) == list(range(36))
-    assert place_of[:4].tolist() == [0, 12, 24, 1]
+    view_of = snap(headings, elevations)  # the file stores elevations of one heading side by side
+    assert sorted(view_of.tolist()) == list(range(36))
+    assert view_of[:4].tolist() == [0, 12, 24, 1]
     ordered = np.empty_like(values)
-    ordered[:, place_of] = values
+    ordered[:, view_of] = values
 
     scene_of = {
         name: scene for scene, graph in real_graphs.items() for name in (*graph.viewpoints, *graph.left_out)
@@ -391,7 +351,7 @@ def test_real_features_in_another_order_of_views_become_a_store(
 # -- writing HDF5 ----------------------------------------------------------------------------------------
 
 
-def test_written_features_come_back_with_the_published_attributes(tmp_path: Path) -> None:
+def test_written_features_have_the_published_attributes(tmp_path: Path) -> None:
     stored = panoramas(3, 5)
     path = write_features(tmp_path / "f.hdf5", ((key, values) for key, values in stored.items()))
     store = open_features(path)

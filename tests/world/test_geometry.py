@@ -1,4 +1,4 @@
-"""The 36-view grid, against the same rules written as plain loops."""
+"""The grid of 36 views against plain loops."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ offsets = st.tuples(*[st.floats(-50.0, 50.0).map(lambda x: round(x, 3))] * 3)
 
 
 @given(angles)
-def test_wrapping_keeps_the_angle_and_brings_it_into_one_turn(angle: float) -> None:
+def test_wrapped_angle_is_within_one_turn_and_equal(angle: float) -> None:
     wrapped = float(wrap(angle))
     assert -math.pi <= wrapped <= math.pi
     assert math.sin(wrapped) == pytest.approx(math.sin(angle), abs=1e-9)
@@ -34,11 +34,8 @@ def test_wrapping_keeps_the_angle_and_brings_it_into_one_turn(angle: float) -> N
 
 
 @given(st.floats(-3.14, 3.14))
-def test_wrapping_leaves_a_wrapped_angle_alone(angle: float) -> None:
+def test_wrapping_leaves_a_wrapped_angle_unchanged(angle: float) -> None:
     assert float(wrap(angle)) == pytest.approx(angle, abs=1e-12)
-
-
-def test_half_a_turn_wraps_to_positive() -> None:
     assert wrap([math.pi, -math.pi, 3 * math.pi]).tolist() == pytest.approx([math.pi] * 3)
 
 
@@ -64,23 +61,24 @@ def test_episode_begins_at_the_nearest_view(heading: float, elevation: float) ->
     assert abs(float(wrap(VIEW_HEADINGS[view] - heading))) <= TURN / 2 + 1e-6
 
 
-def test_heading_half_way_between_two_views_goes_to_the_larger() -> None:
-    assert int(snap(TURN / 2)) == 13
-    assert int(snap(-TURN / 2)) == 12
-    assert int(snap(11.75 * TURN)) == 12
-
-
-def test_heading_that_rounds_to_a_whole_turn_is_view_12() -> None:
-    assert snap([-1e-20, 2 * np.pi, -4 * np.pi, 2 * np.pi - 1e-9]).tolist() == [12, 12, 12, 12]
-
-
-def test_elevations_of_15_degrees_still_look_straight_ahead() -> None:
-    assert snap([0.0] * 4, [TURN / 2, -TURN / 2, TURN / 2 + 1e-6, -TURN / 2 - 1e-6]).tolist() == [
-        12,
-        12,
-        24,
-        0,
-    ]
+@pytest.mark.parametrize(
+    ("heading", "elevation", "view"),
+    [
+        (TURN / 2, 0.0, 13),  # half way between two views: the larger
+        (-TURN / 2, 0.0, 12),
+        (11.75 * TURN, 0.0, 12),
+        (-1e-20, 0.0, 12),  # rounds to a whole turn
+        (2 * np.pi, 0.0, 12),
+        (-4 * np.pi, 0.0, 12),
+        (2 * np.pi - 1e-9, 0.0, 12),
+        (0.0, TURN / 2, 12),  # exactly 15 degrees: the middle row
+        (0.0, -TURN / 2, 12),
+        (0.0, TURN / 2 + 1e-6, 24),
+        (0.0, -TURN / 2 - 1e-6, 0),
+    ],
+)
+def test_views_at_the_borders(heading: float, elevation: float, view: int) -> None:
+    assert int(snap(heading, elevation)) == view
 
 
 def test_heading_grows_clockwise_from_y() -> None:
@@ -90,7 +88,7 @@ def test_heading_grows_clockwise_from_y() -> None:
 
 
 @given(offsets)
-def test_heading_and_elevation_lead_back_to_the_direction(offset: tuple[float, float, float]) -> None:
+def test_heading_and_elevation_give_the_direction_back(offset: tuple[float, float, float]) -> None:
     length = math.hypot(*offset)
     seen = direction(offset)
     flat = math.cos(float(seen.elevation)) * length
@@ -103,7 +101,7 @@ def test_heading_and_elevation_lead_back_to_the_direction(offset: tuple[float, f
 
 
 @given(offsets)
-def test_sight_relates_a_direction_to_every_view_as_the_simulator_does(
+def test_view_angles_equal_those_of_the_simulator(
     offset: tuple[float, float, float],
 ) -> None:
     x, y, z = offset
@@ -122,7 +120,7 @@ def test_sight_relates_a_direction_to_every_view_as_the_simulator_does(
 
 
 @given(offsets)
-def test_direction_shows_in_two_or_three_columns_and_in_every_row(
+def test_direction_is_visible_in_two_or_three_columns_of_every_row(
     offset: tuple[float, float, float],
 ) -> None:
     rows = view_angles(direction(offset)).visible.reshape(3, 12)
@@ -130,9 +128,9 @@ def test_direction_shows_in_two_or_three_columns_and_in_every_row(
     assert rows[0].sum() in (2, 3)
 
 
-def test_neighbour_exactly_40_degrees_aside_is_still_visible() -> None:
-    aside = np.radians(40.0)
-    assert view_angles(direction((np.sin(aside), np.cos(aside), 0.0))).visible[13]
+def test_direction_at_exactly_40_degrees_is_visible() -> None:
+    angle = np.radians(40.0)
+    assert view_angles(direction((np.sin(angle), np.cos(angle), 0.0))).visible[13]
 
 
 def test_views_run_along_headings_then_elevations() -> None:
@@ -149,7 +147,7 @@ def test_angle_feature_repeats_four_numbers(heading: float, elevation: float, si
 
 
 @pytest.mark.parametrize("faced", [0, 5, 17, 35])
-def test_panorama_angles_turn_with_the_agent_but_do_not_tilt(faced: int) -> None:
+def test_panorama_angles_are_relative_to_the_heading_only(faced: int) -> None:
     table = panorama_angles(faced)
     assert table.shape == (36, 4)
     for view in range(36):
