@@ -263,10 +263,10 @@ def test_all_tensors_that_do_not_fit_are_named() -> None:
         "best: the weights fit no network of HAMT, TD-STP or ESceme; "
         "2 missing: hist_embeddings.cls_token, ob_node_fusion.2.bias; "
         "1 unknown: encoder.pooler.weight; "
-        "3 of another shape: img_embeddings.img_linear.weight (24, 17) instead of (24, 16), "
-        "encoder.x_layers.1.lang_inter.dense.bias (24,) instead of (40,), "
-        "state2value.3.weight (2, 20) instead of (1, 20); "
-        "3 not of finite numbers: embeddings.word_embeddings.weight, "
+        "3 of the wrong shape: img_embeddings.img_linear.weight (24, 17), expected (24, 16), "
+        "encoder.x_layers.1.lang_inter.dense.bias (24,), expected (40,), "
+        "state2value.3.weight (2, 20), expected (1, 20); "
+        "3 not finite: embeddings.word_embeddings.weight, "
         "embeddings.token_type_embeddings.weight, next_action.net.4.bias"
     )
 
@@ -301,7 +301,7 @@ def test_weights_of_another_agent_are_refused(td_stp: bool, agent: Any, message:
 
 @pytest.mark.parametrize("switch", ["structured", "history_positions"])
 def test_switches_of_td_stp_are_refused_for_hamt(switch: str) -> None:
-    with pytest.raises(ConfigError, match=f"{switch} is of TD-STP, and these are weights of HAMT"):
+    with pytest.raises(ConfigError, match=f"{switch}: only TD-STP has this setting"):
         navigator_from(network_of(), heads=3, **{switch: False})  # type: ignore[arg-type]
 
 
@@ -318,7 +318,7 @@ def test_a_missing_layer_is_named() -> None:
     [
         (lambda state: state | {"bert.next_action.net.0.bias": torch.zeros(24)}, "are the same tensor"),
         (lambda state: {"weight": torch.zeros(3)}, "holds no network of HAMT, TD-STP or ESceme.*'weight'"),
-        (lambda state: {name: torch.tensor(1.0) for name in state}, "of another shape"),
+        (lambda state: {name: torch.tensor(1.0) for name in state}, "of the wrong shape"),
         (lambda state: {name: tensor[:0] for name, tensor in state.items()}, "expected at least 1, found 0"),
     ],
 )

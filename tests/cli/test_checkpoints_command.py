@@ -153,7 +153,7 @@ def test_a_refused_file_leaves_no_run(capsys: Capture) -> None:
     for mode in ([], ["--json"]):
         message = refusal(capsys, *IMPORT, *mode)
         assert message.startswith("best: ") and "1 missing: hist_embeddings.cls_token" in message
-        assert "1 not of finite numbers: state2value.0.bias" in message
+        assert "1 not finite: state2value.0.bias" in message
     assert not Path("run").exists()
 
 
@@ -175,7 +175,7 @@ def test_other_files_are_refused(capsys: Capture) -> None:
             ["--agent", "tdstp"],
             "best: these are weights of HAMT, not of TD-STP; import them as 'hamt'",
         ),
-        (False, ["--structured", "True"], "best: structured is of TD-STP, and these are weights of HAMT"),
+        (False, ["--structured", "True"], "best: structured: only TD-STP has this setting, found weights of HAMT"),
     ],
 )
 def test_weights_of_another_agent_are_refused(

@@ -131,10 +131,6 @@ class TDSTP(CrossModal[TdstpState]):
     def __init__(self, config: TdstpConfig | None = None) -> None:
         """Build HAMT's modules and TD-STP's own."""
         super().__init__(config)
-        self.build_own_modules()
-
-    def build_own_modules(self) -> None:
-        """Build, or replace, the modules that HAMT lacks, with PyTorch's default initialisation."""
         config, hidden = self.config, self.config.hidden
         self.position_encoder = nn.Sequential(nn.Linear(3, hidden), nn.LayerNorm(hidden, eps=EPSILON))
         if config.map_history:

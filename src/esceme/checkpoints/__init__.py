@@ -1,4 +1,4 @@
-"""Published weights of HAMT, TD-STP and ESceme, in and out."""
+"""Import and export of published weights of HAMT, TD-STP and ESceme."""
 
 from esceme.checkpoints.exchange import (
     SWITCHES,

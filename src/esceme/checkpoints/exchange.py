@@ -1,7 +1,7 @@
-"""Published weights become a navigator and back.
+"""Import published weights as a navigator, and export a navigator in the published format.
 
-Sizes are read off the tensors. Two things cannot be: the number of heads, by default one for every 64
-numbers as in BERT, and the switches of the original's scripts, which follow from the task.
+Sizes are read from the shapes of the tensors, except the number of heads, by default one per 64 features as
+in BERT. The switches of the original's scripts follow from the task.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from statistics import mode
 from typing import Any, Literal, TypedDict, Unpack, cast
 
 import torch
-from torch import Size, Tensor
+from torch import Size, Tensor, nn
 
 from esceme.agents.hamt import HAMT
-from esceme.agents.layers import Critic
 from esceme.agents.tdstp import TDSTP, TdstpConfig
 from esceme.agents.tokens import ActionInput, HamtConfig
-from esceme.checkpoints import names as their
+from esceme.checkpoints import names as original
 from esceme.checkpoints.names import names_of
 from esceme.checkpoints.published import Tensors, read_weights, write_fine_tuned
 from esceme.errors import CheckpointError, ConfigError
@@ -32,12 +31,12 @@ from esceme.tasks import TASKS
 ReaderName = Literal["none", "candidate-enhancing"]
 AgentName = Literal["hamt", "tdstp"]
 CONFIGS: dict[AgentName, type[HamtConfig]] = {"hamt": HamtConfig, "tdstp": TdstpConfig}
-HEAD = 64
-"""How many numbers a head of BERT looks at."""
+HEAD_WIDTH = 64
+"""Features per attention head in BERT."""
 
 
 class Switches(TypedDict, total=False):
-    """What weights do not tell: the switches of the original's scripts, fields of the agents' settings."""
+    """Fields of the agents' configs that weights do not determine: switches of the original's scripts."""
 
     language_cross_attention: bool
     freeze_text: bool
@@ -45,30 +44,30 @@ class Switches(TypedDict, total=False):
     action_input: ActionInput
     epsilon: float
     structured: bool
-    """TD-STP's alone, as the next two."""
+    """Only TD-STP has this one and the next two."""
     history_positions: bool
     history_mask: Literal["real", "as-released"]
 
 
-TRAINED_WHOLE = Switches(language_cross_attention=False, freeze_text=False, freeze_history=False)
+UNFROZEN = Switches(language_cross_attention=False, freeze_text=False, freeze_history=False)
 SWITCHES: dict[str, Switches] = {
-    "r4r": TRAINED_WHOLE,
-    "cvdn": TRAINED_WHOLE,
+    "r4r": UNFROZEN,
+    "cvdn": UNFROZEN,
     "rxr": Switches(language_cross_attention=False, epsilon=1e-5),
 }
-"""The switches of the original's scripts by task (spec B.1, G); other tasks are as R2R, the default."""
+"""Switches of the original's scripts by task (spec B.1, G); other tasks use the defaults, which are R2R's."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What became of the tensors of a file."""
+    """Use of the tensors of a file."""
 
     mapped: dict[str, str]
-    """Names in the file -> ours."""
+    """Names in the file -> our names."""
     ignored: tuple[str, ...]
-    """Names in the file that only pre-training uses."""
+    """Names in the file of tensors that only pre-training uses."""
     initialised: tuple[str, ...]
-    """Ours that the file does not have: newly drawn."""
+    """Our names of tensors that the file lacks; they are initialised at random."""
 
 
 def navigator_from(
@@ -85,30 +84,29 @@ def navigator_from(
 ) -> tuple[Navigator, Report]:
     """Build a navigator from the original's tensors, and report how each tensor was used.
 
-    `agent` and `reader` are by default those that the weights were made with; HAMT's pre-training also begins
-    TD-STP. What they do not hold of a reader, a critic or TD-STP is drawn from `seed`. Raises
-    `CheckpointError` that names all tensors that do not fit at once.
+    `agent` and `reader` default to those that the tensors belong to; HAMT's pre-training can also initialise
+    TD-STP. Missing tensors of a reader, a critic or TD-STP are initialised with `seed`. Raises one
+    `CheckpointError` that lists all tensors that do not fit.
     """
     stored = {**network, **(critic or {})}
-    named = their.recognise(stored, file=file)
-    ignored = [known for known in named if known.startswith(their.PRE_TRAINING)]
-    tensors = {known: stored[name] for known, name in named.items() if known not in ignored}
+    file_names = original.strip_wrappers(stored, file=file)
+    ignored = [name for name in file_names if name.startswith(original.PRE_TRAINING)]
+    tensors = {name: stored[file_name] for name, file_name in file_names.items() if name not in ignored}
     config = _config(tensors, heads, _agent_of(tensors, agent, file), switches, file)
-    navigator = _hollow(config, _reader_config(tensors, reader, pooling, config, file), seed)
-    names, shapes = (
-        names_of(navigator),
-        {ours: tensor.shape for ours, tensor in navigator.state_dict().items()},
+    navigator = _initialise_navigator(config, _reader_config(tensors, reader, pooling, config, file), seed)
+    names, state = names_of(navigator), navigator.state_dict()
+    optional = [(original.FUSION,), (original.CRITIC,), original.TD_STP]
+    absent = tuple(
+        prefix for prefixes in optional if not original.has_part(tensors, prefixes) for prefix in prefixes
     )
-    optional = [(their.FUSION,), (their.CRITIC,), their.TD_STP]
-    drawn = tuple(part for parts in optional if not their.has(tensors, parts) for part in parts)
-    expected = {theirs: ours for ours, theirs in names.items() if not theirs.startswith(drawn)}
-    _require_fit({theirs: shapes[ours] for theirs, ours in expected.items()}, tensors, file)
-    filled = {ours: tensors[theirs].detach().float().clone() for theirs, ours in expected.items()}
-    navigator.load_state_dict(filled, strict=False, assign=True)
+    expected = {theirs: ours for ours, theirs in names.items() if not theirs.startswith(absent)}
+    _require_fit({theirs: state[ours].shape for theirs, ours in expected.items()}, tensors, file)
+    loaded = {ours: tensors[theirs].detach().float().clone() for theirs, ours in expected.items()}
+    navigator.load_state_dict(loaded, strict=False, assign=True)
     return navigator, Report(
-        mapped={named[theirs]: ours for theirs, ours in expected.items()},
-        ignored=tuple(named[known] for known in ignored),
-        initialised=tuple(ours for ours in names if ours not in filled),
+        mapped={file_names[theirs]: ours for theirs, ours in expected.items()},
+        ignored=tuple(file_names[name] for name in ignored),
+        initialised=tuple(ours for ours in names if ours not in loaded),
     )
 
 
@@ -126,12 +124,12 @@ def import_weights(
     language_cross_attention: bool | None = None,
     structured: bool | None = None,
 ) -> tuple[NavigatorConfig, Report]:
-    """Make a run folder of a published file, for a task, which decides the switches and the limits.
+    """Convert a published file to a run folder; `task` determines the switches and the limits.
 
-    Nothing is written unless everything in the file fits.
+    Nothing is written unless all tensors of the file fit.
     """
     if task not in TASKS:
-        raise ConfigError(f"no task '{task}'; there are {', '.join(TASKS)}")
+        raise ConfigError(f"no task '{task}'; expected one of {', '.join(TASKS)}")
     weights, limits, switches = read_weights(file, critic=critic), TASKS[task], Switches()
     switches.update(SWITCHES.get(task, Switches()))
     if language_cross_attention is not None:
@@ -163,31 +161,30 @@ def import_weights(
 
 
 def export_weights(navigator: Navigator, file: str | Path) -> dict[str, str]:
-    """Write a fine-tuned file as the original does; gives our names -> those in the file.
+    """Write a fine-tuned file in the original's format; return our names -> names in the file.
 
-    Raises `CheckpointError` for what the original does not have: other agents and readers, and a reader
-    that follows the paper where the original does not.
+    Raises `CheckpointError` for agents, readers and settings that the original does not have.
     """
     names = {
-        ours: theirs if theirs.startswith((their.CRITIC, *their.TD_STP)) else f"vln_bert.{theirs}"
+        ours: theirs if theirs.startswith((original.CRITIC, *original.TD_STP)) else f"vln_bert.{theirs}"
         for ours, theirs in names_of(navigator).items()
     }
     _require_released(navigator)
     state = navigator.state_dict()
     tensors = {theirs: state[ours].detach().cpu() for ours, theirs in names.items()}
-    critic = {name: tensor for name, tensor in tensors.items() if name.startswith(their.CRITIC)}
+    critic = {name: tensor for name, tensor in tensors.items() if name.startswith(original.CRITIC)}
     network = {name: tensor for name, tensor in tensors.items() if name not in critic}
     write_fine_tuned(Path(file), network, critic)
     return names
 
 
-# -- parts of them ----------------------------------------------------------------------------------------
+# -- configs and checks ------------------------------------------------------------------------------------
 
 
 def _agent_of(tensors: Tensors, requested: AgentName | None, file: object) -> AgentName:
     """Detect the agent of the weights; raise `CheckpointError` if another one was requested."""
-    found: AgentName = "tdstp" if their.has(tensors, their.TD_STP) else "hamt"
-    fine_tuned = their.has(tensors, (their.CRITIC, their.FUSION, *their.TD_STP))
+    found: AgentName = "tdstp" if original.has_part(tensors, original.TD_STP) else "hamt"
+    fine_tuned = original.has_part(tensors, (original.CRITIC, original.FUSION, *original.TD_STP))
     if requested in (None, found) or (requested == "tdstp" and not fine_tuned):
         return requested or found
     titles = {"hamt": "HAMT", "tdstp": "TD-STP"}
@@ -199,30 +196,34 @@ def _agent_of(tensors: Tensors, requested: AgentName | None, file: object) -> Ag
 def _config(
     tensors: Tensors, heads: int | None, agent: AgentName, switches: Switches, file: object
 ) -> HamtConfig:
-    """The sizes of a network from the shapes of its tensors."""
-    found = {field: _size(tensors, sources) for field, sources in their.SIZES.items()}
+    """Infer the agent's config from the shapes of its tensors."""
+    found = {field: _size(tensors, sources) for field, sources in original.SIZES.items()}
     sizes: dict[str, Any] = {field: size for field, size in found.items() if size is not None}
     hidden = sizes.get("hidden", HamtConfig.hidden)
-    if heads is None and hidden % HEAD:
+    if heads is None and hidden % HEAD_WIDTH:
         raise ConfigError(
             f"{file}: the number of heads cannot be read off the weights, "
-            f"and {hidden} numbers are not shared out evenly to heads of {HEAD}; give the number of heads"
+            f"and hidden size {hidden} is not divisible by {HEAD_WIDTH}; give the number of heads"
         )
-    kind, own = CONFIGS[agent], dict[str, Any](switches)
-    if kind is TdstpConfig:
-        own["map_history"] = their.has(tensors, their.HISTORY_MAPPER) or not their.has(tensors, their.TD_STP)
-    elif odd := sorted({"structured", "history_positions", "history_mask"} & set(own)):
-        raise ConfigError(f"{file}: {', '.join(odd)} is of TD-STP, and these are weights of HAMT")
+    config_class, fields = CONFIGS[agent], dict[str, Any](switches)
+    if config_class is TdstpConfig:
+        fields["map_history"] = original.has_part(tensors, original.HISTORY_MAPPER) or not original.has_part(
+            tensors, original.TD_STP
+        )
+    elif foreign := sorted({"structured", "history_positions", "history_mask"} & set(fields)):
+        raise ConfigError(
+            f"{file}: {', '.join(foreign)}: only TD-STP has this setting, found weights of HAMT"
+        )
     try:
-        return kind(
+        return config_class(
             **sizes,
-            heads=hidden // HEAD if heads is None else heads,
-            text_layers=their.count_layers(tensors, their.TEXT_LAYERS),
-            cross_layers=max(1, their.count_layers(tensors, their.CROSS_LAYERS)),
-            history_layers=their.count_layers(tensors, their.HISTORY_LAYERS),
-            panorama_layers=their.count_layers(tensors, their.PANORAMA_LAYERS),
-            encode_panorama=their.has(tensors, their.PANORAMA),
-            **own,
+            heads=hidden // HEAD_WIDTH if heads is None else heads,
+            text_layers=original.count_layers(tensors, original.TEXT_LAYERS),
+            cross_layers=max(1, original.count_layers(tensors, original.CROSS_LAYERS)),
+            history_layers=original.count_layers(tensors, original.HISTORY_LAYERS),
+            panorama_layers=original.count_layers(tensors, original.PANORAMA_LAYERS),
+            encode_panorama=original.has_part(tensors, original.PANORAMA),
+            **fields,
         )
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
@@ -232,31 +233,39 @@ def _reader_config(
     tensors: Tensors, reader: ReaderName | None, pooling: Pooling, config: HamtConfig, file: object
 ) -> CandidateEnhancingConfig | None:
     """Settings of the reader of these weights; None for `NoMemory`."""
-    fuses = their.has(tensors, their.FUSION)
-    if fuses and reader == "none":
+    has_reader = original.has_part(tensors, original.FUSION)
+    if has_reader and reader == "none":
         raise ConfigError(f"{file}: these weights include a reader and cannot be imported with reader 'none'")
-    if not fuses and reader != "candidate-enhancing":
+    if not has_reader and reader != "candidate-enhancing":
         return None
-    width, between = config.feature_width, _size(tensors, their.FUSION_SIZE)
-    return CandidateEnhancingConfig(
-        width=width, hidden=None if between == width else between, pooling=pooling
-    )
+    width, hidden = config.feature_width, _size(tensors, original.FUSION_SIZE)
+    return CandidateEnhancingConfig(width=width, hidden=None if hidden == width else hidden, pooling=pooling)
 
 
-def _hollow(config: HamtConfig, reader_config: CandidateEnhancingConfig | None, seed: int) -> Navigator:
-    """A navigator whose critic, reader and what TD-STP has of its own are drawn; the rest has no numbers."""
+def _initialise_navigator(
+    config: HamtConfig, reader_config: CandidateEnhancingConfig | None, seed: int
+) -> Navigator:
+    """Build a navigator on meta; initialise the critic, the reader and TD-STP's own modules from `seed`."""
     with torch.device("meta"):
         agent: HAMT | TDSTP = TDSTP(config) if isinstance(config, TdstpConfig) else HAMT(config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if isinstance(agent, TDSTP):
-            agent.build_own_modules()
-        agent.critic = Critic(config.hidden, config.critic_inner, dropout=config.critic_dropout)
+        modules = dict(agent.named_children())
+        for name in ("position_encoder", "history_mapper", "goal_head", "critic"):
+            if name in modules:
+                _reset_parameters(modules[name].to_empty(device="cpu"))
         reader: Reader = NoMemory() if reader_config is None else CandidateEnhancing(reader_config)
     return Navigator(agent, reader)
 
 
-def _size(tensors: Tensors, sources: their.Telling) -> int | None:
+def _reset_parameters(module: nn.Module) -> None:
+    """Initialise linear and normalisation layers with PyTorch's defaults."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.LayerNorm):
+            layer.reset_parameters()
+
+
+def _size(tensors: Tensors, sources: original.SizeSource) -> int | None:
     """Most frequent size among the tensors that `sources` names; None if there are none."""
     found = [
         tensor.shape[axis]
@@ -274,12 +283,10 @@ def _require_fit(expected: Mapping[str, Size], tensors: Tensors, file: object) -
     faults = {
         "missing": [name for name in expected if name not in tensors],
         "unknown": [name for name in tensors if name not in expected],
-        "of another shape": [
-            f"{name} {tuple(tensors[name].shape)} instead of {tuple(expected[name])}" for name in misshapen
+        "of the wrong shape": [
+            f"{name} {tuple(tensors[name].shape)}, expected {tuple(expected[name])}" for name in misshapen
         ],
-        "not of finite numbers": [
-            name for name in both if name not in misshapen and not _is_finite(tensors[name])
-        ],
+        "not finite": [name for name in both if name not in misshapen and not _is_finite(tensors[name])],
     }
     found = [f"{len(names)} {fault}: {', '.join(names)}" for fault, names in faults.items() if names]
     if found:
@@ -289,20 +296,20 @@ def _require_fit(expected: Mapping[str, Size], tensors: Tensors, file: object) -
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    plain = tensor.is_floating_point() and tensor.layout is torch.strided and not tensor.is_meta
-    return plain and bool(tensor.isfinite().all())
+    is_dense = tensor.is_floating_point() and tensor.layout is torch.strided and not tensor.is_meta
+    return is_dense and bool(tensor.isfinite().all())
 
 
 def _require_released(navigator: Navigator) -> None:
-    """Raise `CheckpointError` for settings that no weights express and the original does not have."""
+    """Raise `CheckpointError` for settings without weights that the original does not have."""
     fixed: list[tuple[Any, Any, tuple[str, ...]]] = [
         (navigator.agent.config, HamtConfig(), ("context_views", "stop_shows")),
     ]
     if isinstance(navigator.reader, CandidateEnhancing):
-        own = ("order", "context", "stop", "norm", "epsilon", "shortcut")
-        fixed.append((navigator.reader.config, CandidateEnhancingConfig(), own))
+        fields = ("order", "context", "stop", "norm", "epsilon", "shortcut")
+        fixed.append((navigator.reader.config, CandidateEnhancingConfig(), fields))
     for config, released, names in fixed:
-        odd = [name for name in names if getattr(config, name) != getattr(released, name)]
-        if odd:
-            settings = ", ".join(f"{name} {getattr(config, name)}" for name in odd)
-            raise CheckpointError(f"the original has no setting for {settings}: it computes other values")
+        changed = [name for name in names if getattr(config, name) != getattr(released, name)]
+        if changed:
+            settings = ", ".join(f"{name} {getattr(config, name)}" for name in changed)
+            raise CheckpointError(f"the original does not support {settings}; its outputs would differ")

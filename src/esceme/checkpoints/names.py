@@ -1,4 +1,4 @@
-"""Our names of a navigator's tensors and the original's: the only place that knows the latter (spec B.8)."""
+"""Map between our tensor names and the original's; no other module uses the latter (spec B.8)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from esceme.errors import CheckpointError
 from esceme.memory import CandidateEnhancing, NoMemory
 from esceme.navigator import Navigator
 
-# -- the table: our modules and theirs, in the order in which the original registers them -------------------
+# -- our module names -> the original's, in the original's order of registration ----------------------------
 
-FIRST = {
+EMBEDDINGS = {
     "agent.text.words": "embeddings.word_embeddings",
     "agent.text.positions": "embeddings.position_embeddings",
     "agent.text.kinds": "embeddings.token_type_embeddings",
@@ -78,7 +78,7 @@ STACKS = {
 }
 FUSION = "ob_node_fusion."
 CRITIC = "state2value."
-LAST = {
+HEADS = {
     "agent.action.0": "next_action.net.0",
     "agent.action.2": "next_action.net.2",
     "agent.action.4": "next_action.net.4",
@@ -95,24 +95,24 @@ LAST = {
     "agent.critic.3": f"{CRITIC}3",
 }
 
-# -- what else is found in files --------------------------------------------------------------------------
+# -- prefixes in files and tensors that determine sizes ----------------------------------------------------
 
 PANORAMA = "hist_embeddings.pano_"
 WRAPPER = re.compile(r"^(module\.)?(vln_bert\.|bert\.)?")
-"""What may stand before a name: left by parallel training, by fine-tuning, by pre-training."""
+"""Prefixes that data-parallel training, fine-tuning and pre-training add to names."""
 PRE_TRAINING = (
     *("mlm_head.", "regress_action.", "sprel_head.", "image_classifier.", "itm_head."),
     "vision_backbone.",
 )
-"""Parts that only pre-training uses (spec E.10)."""
+"""Prefixes of tensors that only pre-training uses (spec E.10)."""
 TD_STP = ("position_encoder.", "history_mapper.", "target_predictor.")
-"""Parts that TD-STP has besides HAMT's; they stand outside of what is wrapped (spec D.1)."""
+"""Prefixes of tensors that TD-STP adds to HAMT's; they have no wrapper prefix (spec D.1)."""
 HISTORY_MAPPER = "history_mapper."
 HAMT_PARTS = ("embeddings.", "img_embeddings.", "hist_embeddings.", "encoder.", "next_action.")
 
-Telling = tuple[tuple[str, int], ...]
-"""Patterns of names, and the axis along which tensors of these names tell a size."""
-SIZES: dict[str, Telling] = {
+SizeSource = tuple[tuple[str, int], ...]
+"""Patterns of tensor names, with the axis whose length is the size."""
+SIZES: dict[str, SizeSource] = {
     "vocabulary": ((r"embeddings\.word_embeddings\.weight", 0),),
     "positions": ((r"embeddings\.position_embeddings\.weight", 0),),
     "hidden": ((r".*(LayerNorm|layer_norm)\.weight", 0),),
@@ -122,37 +122,37 @@ SIZES: dict[str, Telling] = {
     "max_steps": ((r"hist_embeddings\.position_embeddings\.weight", 0),),
     "critic_inner": ((r"state2value\.0\..*", 0), (r"state2value\.3\.weight", 1)),
 }
-"""Fields of `HamtConfig` -> which tensors tell them."""
-FUSION_SIZE: Telling = ((r"ob_node_fusion\.[02]\..*", 0), (r"ob_node_fusion\.3\.weight", 1))
+"""Fields of `HamtConfig` -> tensors that determine them."""
+FUSION_SIZE: SizeSource = ((r"ob_node_fusion\.[02]\..*", 0), (r"ob_node_fusion\.3\.weight", 1))
 
 
 def names_of(navigator: Navigator) -> dict[str, str]:
-    """Our name of every tensor -> the original's, in the original's order.
+    """Map our name of every tensor to the original's, in the original's order.
 
-    Raises `CheckpointError` for a navigator that the original does not have.
+    Raises `CheckpointError` for an agent or reader that the original does not have.
     """
-    ours = navigator.state_dict()
-    stacked = {
-        f"{ours_stack}.{depth}.{part}": f"{theirs}.{depth}.{their_part}"
-        for ours_stack, (theirs, layer) in STACKS.items()
-        for depth in range(count_layers(ours, ours_stack))
-        for part, their_part in layer.items()
+    state = navigator.state_dict()
+    layers = {
+        f"{stack}.{depth}.{part}": f"{original_stack}.{depth}.{original_part}"
+        for stack, (original_stack, layer) in STACKS.items()
+        for depth in range(count_layers(state, stack))
+        for part, original_part in layer.items()
     }
     names = {
-        module + end: theirs + end
-        for module, theirs in {**FIRST, **stacked, **LAST}.items()
-        for end in ("", ".weight", ".bias")
-        if module + end in ours
+        module + suffix: original + suffix
+        for module, original in {**EMBEDDINGS, **layers, **HEADS}.items()
+        for suffix in ("", ".weight", ".bias")
+        if module + suffix in state
     }
-    read = type(navigator.reader) in (NoMemory, CandidateEnhancing)
-    if not isinstance(navigator.agent, HAMT | TDSTP) or not read or len(names) != len(ours):
+    is_released_reader = type(navigator.reader) in (NoMemory, CandidateEnhancing)
+    if not isinstance(navigator.agent, HAMT | TDSTP) or not is_released_reader or len(names) != len(state):
         found = f"{type(navigator.agent).__name__} with {type(navigator.reader).__name__}"
-        raise CheckpointError(f"the original has HAMT and TD-STP, both also with ESceme, found {found}")
+        raise CheckpointError(f"expected HAMT or TD-STP, with or without ESceme, found {found}")
     return names
 
 
 def count_layers(names: Iterable[str], stack: str) -> int:
-    """How many layers of a stack there are among these names.
+    """Count the layers of a stack.
 
     >>> count_layers(["encoder.layer.0.output.dense", "encoder.layer.1.output.dense"], "encoder.layer")
     2
@@ -160,27 +160,27 @@ def count_layers(names: Iterable[str], stack: str) -> int:
     return len({name[len(stack) + 1 :].partition(".")[0] for name in names if name.startswith(f"{stack}.")})
 
 
-def has(names: Iterable[str], part: str | tuple[str, ...]) -> bool:
-    """Whether any of these names belongs to a part, or to any of several."""
-    return any(name.startswith(part) for name in names)
+def has_part(names: Iterable[str], prefix: str | tuple[str, ...]) -> bool:
+    """Whether any name starts with a prefix."""
+    return any(name.startswith(prefix) for name in names)
 
 
-def recognise(names: Collection[str], *, file: object) -> dict[str, str]:
-    """The original's own names -> those in a file, which may have a wrapper's name before them.
+def strip_wrappers(names: Collection[str], *, file: object) -> dict[str, str]:
+    """Map names without wrapper prefixes to the names in a file.
 
     Raises `CheckpointError` for files of other networks.
     """
-    named: dict[str, str] = {}
+    file_names: dict[str, str] = {}
     for name in names:
-        known = WRAPPER.sub("", name)
-        if known in named:
+        stripped = WRAPPER.sub("", name)
+        if stripped in file_names:
             raise CheckpointError(
-                f"{file}: '{named[known]}' and '{name}' are the same tensor; expected it once"
+                f"{file}: '{file_names[stripped]}' and '{name}' are the same tensor; expected it once"
             )
-        named[known] = name
-    if not any(known.startswith(HAMT_PARTS) for known in named):
+        file_names[stripped] = name
+    if not any(stripped.startswith(HAMT_PARTS) for stripped in file_names):
         raise CheckpointError(
             f"{file}: holds no network of HAMT, TD-STP or ESceme; expected names like "
-            f"'vln_bert.{FIRST['agent.text.words']}.weight', found '{next(iter(names), 'none')}'"
+            f"'vln_bert.{EMBEDDINGS['agent.text.words']}.weight', found '{next(iter(names), 'none')}'"
         )
-    return named
+    return file_names

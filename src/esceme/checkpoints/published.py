@@ -21,7 +21,7 @@ Tensors = Mapping[str, Tensor]
 
 
 class Weights(NamedTuple):
-    """What a file of weights holds, by the names in the file."""
+    """Tensors of a file, by their names in the file."""
 
     network: Tensors
     critic: Tensors | None
@@ -29,21 +29,21 @@ class Weights(NamedTuple):
 
 
 def read_weights(path: str | Path, *, critic: str | Path | None = None) -> Weights:
-    """The network and the critic of a published file, of whichever kind; no code in it is ever run.
+    """Read the network and the critic of a published file without running code from it.
 
-    `critic` is the file of a critic that is stored apart. Raises `CheckpointError` for anything else.
+    `critic` is the file of a critic that is stored separately. Raises `CheckpointError` for other files.
     """
     path = Path(path)
-    weights = _sorted_out(_load(path), path)
+    weights = _split(_load(path), path)
     if critic is None:
         return weights
     if weights.critic is not None:
-        raise ConfigError(f"{path} holds a critic of its own; leave out {critic}")
+        raise ConfigError(f"{path} already holds a critic; leave out {critic}")
     return weights._replace(critic=_tensors(_load(Path(critic)), critic, "the critic"))
 
 
 def write_fine_tuned(path: Path, network: Tensors, critic: Tensors) -> None:
-    """Write a fine-tuned file, whole or not at all; the original goes on from it at its first iteration."""
+    """Write a fine-tuned file atomically; the original code resumes from it at its first iteration."""
     content = {
         part: {"epoch": 1, "state_dict": dict(tensors), "optimizer": {}}
         for part, tensors in (("vln_bert", network), ("critic", critic))
@@ -52,14 +52,14 @@ def write_fine_tuned(path: Path, network: Tensors, critic: Tensors) -> None:
         torch.save(content, file)
 
 
-def _sorted_out(content: object, path: Path) -> Weights:
+def _split(content: object, path: Path) -> Weights:
     if isinstance(content, dict) and isinstance(fine_tuned := content.get("vln_bert"), dict):
         network = _tensors(fine_tuned.get("state_dict"), path, "the state_dict of vln_bert")
-        judge = content.get("critic")
-        if judge is not None:
-            state = judge.get("state_dict") if isinstance(judge, dict) else judge
-            judge = _tensors(state, path, "the state_dict of critic")
-        return Weights(network, judge, "fine-tuned")
+        critic_content = content.get("critic")
+        if critic_content is not None:
+            state = critic_content.get("state_dict") if isinstance(critic_content, dict) else critic_content
+            critic_content = _tensors(state, path, "the state_dict of critic")
+        return Weights(network, critic_content, "fine-tuned")
     network = _tensors(content, path, "the file")
     bare = [name.removeprefix("module.") for name in network]
     pre_trained = any(name.startswith(("bert.", *PRE_TRAINING)) for name in bare)
@@ -67,32 +67,36 @@ def _sorted_out(content: object, path: Path) -> Weights:
 
 
 def _load(path: Path) -> object:
-    """What a file holds, read as tensors in plain containers alone."""
+    """Load tensors in plain containers; raise `CheckpointError` for anything else."""
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
         with warnings.catch_warnings(action="ignore"):
-            # Mapped where the format allows it: an optimiser's state, twice the weights, is then never read.
+            # Memory-mapped if the format allows it, so the optimiser state, twice the weights, is not read.
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError:
         raise CheckpointError(
-            f"{path}: not a whole file of plain tensors, so it was not opened: pickles can run programs. "
-            "Where you trust it, open it with what made it and save only its state dicts by torch.save"
+            f"{path}: expected only tensors in plain containers; the file is truncated, or its pickle could "
+            "run code, so it was not read. If you trust it, load it and save its state dicts with torch.save"
         ) from None
-    except Exception as error:  # whatever damaged bytes make the two readers stumble over
+    except Exception as error:  # damaged bytes cause many exception types
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise CheckpointError(f"{path}: not a complete file of weights ({reason}); fetch it again") from None
+        raise CheckpointError(
+            f"{path}: not a complete file of weights ({reason}); download it again"
+        ) from None
 
 
 def _tensors(content: object, path: object, what: str) -> dict[str, Tensor]:
-    """Tensors by name; raises `CheckpointError` for anything else."""
+    """Return `content` if it is a non-empty dict of tensors; raise `CheckpointError` otherwise."""
     if not isinstance(content, dict) or not content:
         found = "nothing" if content is None or content == {} else f"a {type(content).__name__}"
         raise CheckpointError(f"{path}: expected {what} to hold tensors by name, found {found}")
-    odd = [f"{name}" for name, value in content.items() if not isinstance(value, Tensor)]
-    odd += [f"{name}" for name in content if not isinstance(name, str)]
-    if odd:
-        raise CheckpointError(f"{path}: expected {what} to hold tensors by name; others: {', '.join(odd)}")
+    invalid = [f"{name}" for name, value in content.items() if not isinstance(value, Tensor)]
+    invalid += [f"{name}" for name in content if not isinstance(name, str)]
+    if invalid:
+        raise CheckpointError(
+            f"{path}: expected {what} to hold tensors by name; others: {', '.join(invalid)}"
+        )
     return content
