@@ -19,6 +19,7 @@ import pytest
 
 from esceme.errors import DataError
 from esceme.files import read_records, write_json
+from esceme.synth import WorldConfig, embedded_world
 from esceme.tasks import doctor
 from esceme.tasks.doctor import Finding, examine
 from esceme.tasks.r2r import R2RRecord
@@ -658,6 +659,40 @@ def test_unreadable_data_folder_is_an_error(public_root: Path, mode: int) -> Non
 )
 def test_unreadable_folder_is_one_fault(public_root: Path, folder: str, mode: int) -> None:
     assert "Permission denied" in only_fault(examine_with_mode(public_root, folder, mode), folder)
+
+
+# -- manifest -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded world, whose folder has a manifest."""
+    root = tmp_path_factory.mktemp("world") / "tiny"
+    return Path(shutil.copytree(embedded_world(WorldConfig("tiny")), root))
+
+
+def faulty_files(root: Path) -> list[str]:
+    return [finding.file for finding in examine(root) if finding.level == "fault"]
+
+
+def test_embedded_world_has_no_fault(world: Path) -> None:
+    assert faulty_files(world) == []
+
+
+@pytest.mark.slow
+def test_manifest_reveals_every_missing_or_damaged_file(world: Path) -> None:
+    """One picture represents all pictures."""
+    files = [path for path in sorted(world.rglob("*")) if path.is_file()]
+    pictures = [path for path in files if path.suffix == ".jpg"]
+    for path in [path for path in files if path not in pictures] + pictures[-1:]:
+        name, data = path.relative_to(world).as_posix(), path.read_bytes()
+        path.unlink()
+        assert name in faulty_files(world), f"{name} was removed"
+        path.write_bytes(data[: len(data) // 2] + b"?" + data[len(data) // 2 + 1 :])
+        found = faulty_files(world)  # a changed line of the manifest is a fault of the file it names
+        assert name in found or (name == "manifest.json" and found), f"one byte of {name} was changed"
+        path.write_bytes(data)
+    assert faulty_files(world) == []
 
 
 # -- real data -------------------------------------------------------------------------------------------

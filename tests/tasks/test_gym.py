@@ -78,6 +78,11 @@ def atlas() -> Atlas:
     return with_features(GRAPHS)
 
 
+@pytest.fixture
+def env(atlas: Atlas) -> NavigationEnv:
+    return NavigationEnv(atlas, EPISODES)
+
+
 def with_features(graphs: Sequence[SceneGraph]) -> Atlas:
     rng = np.random.default_rng(7)
     keys = [f"{graph.scene_id}_{viewpoint}" for graph in graphs for viewpoint in graph.viewpoints]
@@ -85,21 +90,19 @@ def with_features(graphs: Sequence[SceneGraph]) -> Atlas:
     return Atlas(graphs, ArrayFeatures.from_mapping(panoramas, source="random"))
 
 
-def action_to(atlas: Atlas, info: dict[str, Any], viewpoint: str) -> int:
+def action_to(env: NavigationEnv, info: dict[str, Any], viewpoint: str) -> int:
     """The action that moves from the viewpoint of `info` to an adjacent one; STOP for the same viewpoint."""
-    candidates = atlas.graph(info["scene_id"]).candidates(info["viewpoint"])
+    candidates = env.atlas.graph(info["scene_id"]).candidates(info["viewpoint"])
     names = [candidate.viewpoint for candidate in candidates]
     return len(names) if viewpoint == info["viewpoint"] else names.index(viewpoint)
 
 
-def follow(
-    env: NavigationEnv, atlas: Atlas, episode: Episode, path: Sequence[str]
-) -> tuple[list[float], Any]:
+def follow(env: NavigationEnv, episode: Episode, path: Sequence[str]) -> tuple[list[float], Any]:
     """The rewards along `path` and of STOP at its end, and the result of the last step."""
     _, info = env.reset(options={"episode": episode.episode_id})
     rewards = []
     for viewpoint in [*path[1:], path[-1]]:
-        last = env.step(action_to(atlas, info, viewpoint))
+        last = env.step(action_to(env, info, viewpoint))
         rewards.append(float(last[1]))
         info = last[4]
     return rewards, last
@@ -127,9 +130,8 @@ def test_gymnasium_environment_checker_passes(atlas: Atlas, order: Any, with_tex
     check_env(env)
 
 
-def test_reference_path_is_rewarded_by_its_length_and_success(atlas: Atlas) -> None:
-    env = NavigationEnv(atlas, EPISODES)
-    rewards, (_, _, terminated, truncated, info) = follow(env, atlas, EPISODES[0], "abcd")
+def test_reference_path_is_rewarded_by_its_length_and_success(env: NavigationEnv) -> None:
+    rewards, (_, _, terminated, truncated, info) = follow(env, EPISODES[0], "abcd")
     assert rewards == [4.0, 4.0, 4.0, 2.0]
     assert (terminated, truncated, info["success"]) == (True, False, True)
     assert info["distance_to_goal"] == 0.0
@@ -163,12 +165,10 @@ TWO_GOALS = toy_episode("1", "corridor", "pq", goals=("s", "r"))
         ("none", HALF, "a", [0.0]),
     ],
 )
-def test_rewards_along_a_path(
-    atlas: Atlas, reward: Any, episode: Episode, path: str, rewards: list[float]
-) -> None:
+def test_rewards_of_a_path(atlas: Atlas, reward: Any, episode: Episode, path: str, rewards: Any) -> None:
     other = toy_episode("other", "square", "ab", goals=("a", "b", "c", "d"))
     env = NavigationEnv(atlas, [episode, other], reward=reward)
-    found, last = follow(env, atlas, episode, path)
+    found, last = follow(env, episode, path)
     assert found == rewards
     if reward != "none":
         assert last[4]["success"] is (rewards[-1] > 0)
@@ -178,18 +178,17 @@ def test_rewards_along_a_path(
 def test_withheld_goal_has_no_reward_and_no_distance(atlas: Atlas, reward: Any) -> None:
     episode = toy_episode("test", "square", "a", goal_withheld=True)
     env = NavigationEnv(atlas, [episode], reward=reward)
-    rewards, last = follow(env, atlas, episode, "ab")
+    rewards, last = follow(env, episode, "ab")
     assert rewards == [0.0, 0.0]
     assert np.isnan(last[4]["distance_to_goal"])
     assert "success" not in last[4]
     assert [pose[0] for pose in last[4]["trajectory"]] == ["a", "b"]
 
 
-def test_observation_is_the_panorama_padded_with_zeros(atlas: Atlas) -> None:
-    env = NavigationEnv(atlas, EPISODES)
+def test_observation_is_the_panorama_padded_with_zeros(env: NavigationEnv) -> None:
     observation, info = env.reset(options={"episode": "arms"})
-    pose = atlas.begin(atlas.locate("star", ["w"]), heading=[0.3])
-    seen = atlas.observe(pose)
+    atlas = env.atlas
+    seen = atlas.observe(atlas.begin(atlas.locate("star", ["w"]), heading=[0.3]))
     count = int(seen.valid.sum())
     assert observation["features"].shape == (atlas.token_count.max(), WIDTH)
     assert count == 37 < len(observation["valid"])
@@ -200,15 +199,14 @@ def test_observation_is_the_panorama_padded_with_zeros(atlas: Atlas) -> None:
     assert observation["kind"][:2].tolist() == [CANDIDATE, STOP]
 
 
-def test_info_has_the_snapped_pose(atlas: Atlas) -> None:
-    env = NavigationEnv(atlas, EPISODES)
+def test_info_has_the_snapped_pose(env: NavigationEnv) -> None:
     _, info = env.reset(options={"episode": "arm"})
     assert (info["scene_id"], info["viewpoint"], info["view"], info["step"]) == ("star", "n", 13, 0)
     assert (info["heading"], info["elevation"]) == (pytest.approx(START), 0.0)
     assert info["instruction"] == "Walk to up."
     info = env.step(0)[4]
     assert (info["viewpoint"], info["step"]) == ("hub", 1)
-    info = env.step(action_to(atlas, info, "up"))[4]
+    info = env.step(action_to(env, info, "up"))[4]
     # 'up' lies at heading 39° and elevation 65°: the second column of the upper row.
     assert (info["view"], info["heading"]) == (25, pytest.approx(np.pi / 6))
     assert info["elevation"] == pytest.approx(np.pi / 6)
@@ -246,8 +244,7 @@ def test_invalid_action_counts_as_a_step_without_a_move(atlas: Atlas) -> None:
 
 
 @pytest.mark.parametrize("action", [-1, 7, 0.5, None])
-def test_actions_outside_the_space_are_refused(atlas: Atlas, action: Any) -> None:
-    env = NavigationEnv(atlas, EPISODES)
+def test_actions_outside_the_space_are_refused(env: NavigationEnv, action: Any) -> None:
     env.reset()
     with pytest.raises(InvalidAction):
         env.step(action)
@@ -255,13 +252,13 @@ def test_actions_outside_the_space_are_refused(atlas: Atlas, action: Any) -> Non
 
 def test_last_decision_truncates_unless_it_is_stop(atlas: Atlas) -> None:
     env = NavigationEnv(atlas, EPISODES, max_steps=2)
-    _, (_, _, terminated, truncated, info) = follow(env, atlas, HALF, "ab")
+    _, (_, _, terminated, truncated, info) = follow(env, HALF, "ab")
     assert (terminated, truncated, info["success"]) == (True, False, True)
 
     env.reset(options={"episode": "around"})
     _, _, terminated, truncated, info = env.step(0)
     assert (terminated, truncated) == (False, False)
-    _, reward, terminated, truncated, info = env.step(action_to(atlas, info, "a"))
+    _, reward, terminated, truncated, info = env.step(action_to(env, info, "a"))
     assert (reward, terminated, truncated, info["success"]) == (-4.0, False, True, False)
     assert [pose[0] for pose in info["trajectory"]] == ["a", "b", "a"]
 
@@ -271,8 +268,7 @@ def test_last_decision_truncates_unless_it_is_stop(atlas: Atlas) -> None:
     assert (reward, terminated, truncated, info["success"]) == (4.0, False, True, True)
 
 
-def test_step_before_a_reset_or_after_the_end_is_refused(atlas: Atlas) -> None:
-    env = NavigationEnv(atlas, EPISODES)
+def test_step_before_a_reset_or_after_the_end_is_refused(env: NavigationEnv) -> None:
     with pytest.raises(ResetNeeded):
         env.step(0)
     env.reset()
@@ -283,8 +279,7 @@ def test_step_before_a_reset_or_after_the_end_is_refused(atlas: Atlas) -> None:
     env.step(0)
 
 
-def test_chosen_episode_does_not_change_the_order(atlas: Atlas) -> None:
-    env = NavigationEnv(atlas, EPISODES)
+def test_chosen_episode_does_not_change_the_order(env: NavigationEnv) -> None:
     assert reset_ids(env, 2) == ["around", "straight"]
     assert reset_ids(env, 2, options={"episode": "short"}) == ["short", "arm"]
     with pytest.raises(WorldError, match="'nowhere' is none of the environment's 7"):
@@ -294,23 +289,19 @@ def test_chosen_episode_does_not_change_the_order(atlas: Atlas) -> None:
     assert reset_ids(env, 1) == ["back"]
 
 
-def test_file_order_wraps_around_and_a_seed_starts_it_over(atlas: Atlas) -> None:
-    env = NavigationEnv(atlas, EPISODES)
-    listed = [episode.episode_id for episode in EPISODES]
-    assert reset_ids(env, 9) == listed + listed[:2]
-    assert reset_ids(env, 3, seed=1) == listed[:3]
+def test_seed_restarts_the_order(atlas: Atlas, env: NavigationEnv) -> None:
+    names = [*ROUTES]
+    assert reset_ids(env, 9) == names + names[:2]
+    assert reset_ids(env, 3, seed=1) == names[:3]
+
+    shuffled, twin = (NavigationEnv(atlas, EPISODES, order="shuffled") for _ in range(2))
+    first = reset_ids(shuffled, 14, seed=5)
+    assert first == reset_ids(twin, 14, seed=5) == reset_ids(shuffled, 14, seed=5)
+    assert sorted(first[:7]) == sorted(first[7:]) == sorted(names)
+    assert reset_ids(shuffled, 14, seed=6) != first
 
 
-def test_same_seed_gives_the_same_shuffled_order(atlas: Atlas) -> None:
-    env, twin = (NavigationEnv(atlas, EPISODES, order="shuffled") for _ in range(2))
-    first = reset_ids(env, 14, seed=5)
-    assert first == reset_ids(twin, 14, seed=5) == reset_ids(env, 14, seed=5)
-    assert sorted(first[:7]) == sorted(first[7:]) == sorted(episode.episode_id for episode in EPISODES)
-    assert reset_ids(env, 14, seed=6) != first
-
-
-def test_copied_environment_is_independent(atlas: Atlas) -> None:
-    env = NavigationEnv(atlas, EPISODES)
+def test_copied_environment_is_independent(env: NavigationEnv) -> None:
     env.reset()
     env.step(0)
     twin = copy.deepcopy(env)
@@ -371,22 +362,29 @@ def test_options_out_of_range_are_refused(atlas: Atlas, options: Any, message: s
         NavigationEnv(atlas, EPISODES, **options)
 
 
-def test_invalid_episodes_are_refused_at_construction(atlas: Atlas) -> None:
-    with pytest.raises(ConfigError, match="episodes: expected at least 1"):
-        NavigationEnv(atlas, [])
+PARTS = SceneGraph.build(
+    "parts", {"a": (0, 0, 0), "b": (0, 2, 0), "c": (9, 0, 0), "d": (9, 2, 0)}, [("a", "b"), ("c", "d")]
+)
+
+
+@pytest.mark.parametrize(
+    ("graphs", "episodes", "error", "message"),
+    [
+        (GRAPHS, [], ConfigError, "episodes: expected at least 1"),
+        (GRAPHS, EPISODES * 2, DataError, "'around' occurs twice"),
+        (GRAPHS, [toy_episode("9", "cellar", "ab")], DataError, "episode 9: scene 'cellar' is not loaded"),
+        (GRAPHS, [toy_episode("9", "square", "ab", goals=("z",))], DataError, "episode 9: .*'z'"),
+        ([PARTS], [toy_episode("9", "parts", "ad")], WorldError, "episode 9: no way leads"),
+    ],
+)
+def test_invalid_episodes_are_refused(graphs: Any, episodes: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        NavigationEnv(with_features(graphs), episodes)
+
+
+def test_atlas_without_features_is_refused() -> None:
     with pytest.raises(ConfigError, match="no features"):
         NavigationEnv(Atlas(GRAPHS), EPISODES)
-    with pytest.raises(DataError, match="'around' occurs twice"):
-        NavigationEnv(atlas, EPISODES * 2)
-    with pytest.raises(DataError, match="episode 9: scene 'cellar' is not loaded"):
-        NavigationEnv(atlas, [toy_episode("9", "cellar", "ab")])
-    with pytest.raises(DataError, match="episode 9: .*'z'"):
-        NavigationEnv(atlas, [toy_episode("9", "square", "ab", goals=("z",))])
-    parts = SceneGraph.build(
-        "parts", {"a": (0, 0, 0), "b": (0, 2, 0), "c": (9, 0, 0), "d": (9, 2, 0)}, [("a", "b"), ("c", "d")]
-    )
-    with pytest.raises(WorldError, match="episode 9: no way leads"):
-        NavigationEnv(with_features([parts]), [toy_episode("9", "parts", "ad")])
 
 
 # -- vector environment ----------------------------------------------------------------------------------
@@ -398,47 +396,17 @@ def sample_actions(rng: np.random.Generator, masks: np.ndarray) -> np.ndarray:
     return np.where(rng.random(len(masks)) < 0.1, masks.shape[1] - 1, valid)
 
 
-def unbatch(batch: tuple[Any, ...], slot: int) -> tuple[Any, ...]:
-    """The result that a single environment returns for one slot of a batch."""
-    observations, *values, infos = batch
-    info = {key: infos[key][slot] for key in infos if key[0] != "_" and infos[f"_{key}"][slot]}
-    info = {key: fact.item() if isinstance(fact, np.generic) else fact for key, fact in info.items()}
-    return {key: value[slot] for key, value in observations.items()}, *(x[slot].item() for x in values), info
-
-
-def test_spaces_are_those_of_one_agent_batched(atlas: Atlas) -> None:
+def test_spaces_are_batches_of_single_spaces(atlas: Atlas, env: NavigationEnv) -> None:
     envs = NavigationVectorEnv(atlas, EPISODES, 3)
-    single = NavigationEnv(atlas, EPISODES)
-    assert envs.single_observation_space == single.observation_space
-    assert envs.single_action_space == single.action_space
+    assert envs.single_observation_space == env.observation_space
+    assert envs.single_action_space == env.action_space
     observations, infos = envs.reset(seed=0)
     assert observations in envs.observation_space
     assert envs.action_space.shape == (3,)
-    assert infos["action_mask"].shape == (3, single.action_space.n)
+    assert infos["action_mask"].shape == (3, env.action_space.n)
     observations, rewards, terminations, truncations, _ = envs.step(envs.action_space.sample())
     assert observations in envs.observation_space
     assert (rewards.dtype, terminations.dtype, truncations.dtype) == (np.float64, np.bool_, np.bool_)
-
-
-def test_vector_environment_equals_single_environments(atlas: Atlas) -> None:
-    envs = NavigationVectorEnv(atlas, EPISODES, 4, autoreset_mode=AutoresetMode.DISABLED, max_steps=6)
-    singles = [NavigationEnv(atlas, EPISODES, max_steps=6) for _ in range(4)]
-    rng = np.random.default_rng(0)
-    ended = np.ones(4, dtype=bool)
-    masks = np.zeros((4, envs.single_action_space.n), dtype=np.int8)
-    for _ in range(40):
-        if ended.any():
-            names = [EPISODES[index].episode_id for index in rng.choice(7, size=ended.sum())]
-            batch = envs.reset(options={"reset_mask": ended, "episodes": names})
-            for slot, name in zip(np.flatnonzero(ended), names, strict=True):
-                single = singles[slot].reset(options={"episode": name})
-                assert data_equivalence(single, unbatch(batch, slot), exact=True)
-            masks[ended] = batch[1]["action_mask"][ended]
-        actions = sample_actions(rng, masks)
-        batch = envs.step(actions)
-        for slot, env in enumerate(singles):
-            assert data_equivalence(env.step(actions[slot]), unbatch(batch, slot), exact=True)
-        masks, ended = batch[4]["action_mask"], batch[2] | batch[3]
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
@@ -635,7 +603,7 @@ def test_real_reference_paths_succeed(data_root: Path, real_graphs: dict[str, Sc
     env = NavigationEnv(atlas, episodes)
     assert len(episodes) == 20
     for episode in episodes:
-        rewards, last = follow(env, atlas, episode, episode.reference_path)
+        rewards, last = follow(env, episode, episode.reference_path)
         length = atlas.graph(episode.scene_id).distance(episode.start, episode.goal)
         assert sum(rewards) == pytest.approx(length + 2.0)
         assert last[4]["success"] is True
