@@ -8,8 +8,9 @@ import pytest
 
 from esceme.errors import ConfigError, DataError
 from esceme.tasks.cvdn import DialogTurn, Supervision, dialog_text, read_cvdn
-from esceme.tasks.episode import check_paths
+from esceme.tasks.episode import DialogEpisode, check_paths
 from esceme.world import SceneGraph
+from fixtures.json_files import save_json
 
 TRAINING_ONLY = ("game_idx", "end_panos", "player_path", "planner_path")
 
@@ -57,14 +58,12 @@ def without(fields: dict[str, Any], *keys: str) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if key not in keys}
 
 
-def write(tmp_path: Path, *records: dict[str, Any]) -> Path:
-    path = tmp_path / "val_seen.json"
-    path.write_text(json.dumps(records))
-    return path
+def read(tmp_path: Path, *records: dict[str, Any], **options: Any) -> list[DialogEpisode]:
+    return read_cvdn(save_json(tmp_path / "val_seen.json", records), **options)
 
 
 def test_instance_is_an_episode_with_a_dialog(tmp_path: Path) -> None:
-    (episode,) = read_cvdn(write(tmp_path, raw()))
+    (episode,) = read(tmp_path, raw())
     assert (episode.episode_id, episode.scene_id, episode.path_id) == ("149", "attic", "42")
     assert (episode.start, episode.heading) == ("a", 0.6)
     assert (episode.target, episode.goals) == ("trashcan", ("d", "e"))
@@ -80,7 +79,7 @@ def test_instance_is_an_episode_with_a_dialog(tmp_path: Path) -> None:
     [("target", "<TAR> trashcan"), ("last-answer", "<ORA> Turn right. <TAR> trashcan")],
 )
 def test_history_selects_the_turns_of_the_instruction(tmp_path: Path, history: Any, text: str) -> None:
-    assert read_cvdn(write(tmp_path, raw()), history=history)[0].instruction == text
+    assert read(tmp_path, raw(), history=history)[0].instruction == text
     assert dialog_text([], "lamp", history) == dialog_text([], "lamp", "all") == "<TAR> lamp"
 
 
@@ -104,20 +103,20 @@ def test_unanswered_question_is_no_answer() -> None:
 def test_supervision_chooses_the_reference_path(
     tmp_path: Path, planner: list[str], supervision: Supervision, reference: str
 ) -> None:
-    file = write(tmp_path, raw(planner_path=planner))
-    assert read_cvdn(file, supervision=supervision)[0].reference_path == tuple(reference)
+    assert read(tmp_path, raw(planner_path=planner), supervision=supervision)[0].reference_path == tuple(
+        reference
+    )
 
 
 @pytest.mark.parametrize("supervision", get_args(Supervision))
 def test_test_instance_has_only_a_start(tmp_path: Path, supervision: Supervision) -> None:
-    file = write(tmp_path, without(raw(), *TRAINING_ONLY))
-    (episode,) = read_cvdn(file, supervision=supervision)
+    (episode,) = read(tmp_path, without(raw(), *TRAINING_ONLY), supervision=supervision)
     assert episode.reference_path == ("a",) and episode.goal_withheld and episode.goals == ()
     assert episode.path_id == episode.episode_id == "149"
 
 
 def test_pre_encoded_instance_follows_the_rest_of_the_game(tmp_path: Path) -> None:
-    (episode,) = read_cvdn(write(tmp_path, encoded()))
+    (episode,) = read(tmp_path, encoded())
     assert (episode.episode_id, episode.path_id, episode.heading) == ("149", "149", 0.6)
     assert episode.tokens == (101, 7, 8, 102) and episode.instruction == ""
     assert episode.reference_path == episode.player_path == ("a", "b", "c", "d")
@@ -126,10 +125,10 @@ def test_pre_encoded_instance_follows_the_rest_of_the_game(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("nav_idx", [0, 2, 9])
 def test_reference_path_is_the_start_if_the_game_continues_elsewhere(tmp_path: Path, nav_idx: int) -> None:
-    (episode,) = read_cvdn(write(tmp_path, encoded(nav_idx=nav_idx)))
+    (episode,) = read(tmp_path, encoded(nav_idx=nav_idx))
     assert episode.reference_path == ("a",)
     assert episode.goals == ("d", "e") and not episode.goal_withheld
-    (test_episode,) = read_cvdn(write(tmp_path, without(encoded(nav_idx=nav_idx), "end_panos")))
+    (test_episode,) = read(tmp_path, without(encoded(nav_idx=nav_idx), "end_panos"))
     assert test_episode.reference_path == ("a",) and test_episode.goal_withheld
 
 
@@ -138,7 +137,7 @@ def test_pre_encoded_file_refuses_history_and_planner_supervision(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
     with pytest.raises(ConfigError, match="raw NDH file"):
-        read_cvdn(write(tmp_path, encoded()), **options)
+        read(tmp_path, encoded(), **options)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +160,7 @@ def test_pre_encoded_file_refuses_history_and_planner_supervision(
 )
 def test_invalid_record_is_named(tmp_path: Path, records: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(DataError, match=f"val_seen.json: {message}"):
-        read_cvdn(write(tmp_path, *records))
+        read(tmp_path, *records)
 
 
 @pytest.mark.real

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
-import json
 import os
 import shutil
 import tempfile
@@ -25,6 +24,7 @@ from esceme.tasks.doctor import Finding, examine
 from esceme.tasks.r2r import R2RRecord
 from esceme.tasks.r4r import join_paths
 from esceme.world import open_features, pack, read_scenes
+from fixtures.json_files import load_json, save_json
 from fixtures.permissions import unprivileged
 
 # Finding level of each file if it is missing. Rooms, tours and vocabulary are optional.
@@ -63,7 +63,7 @@ Edit = Callable[[Any], object]
 
 
 def link_folders(toy_root: Path, root: Path, *names: str) -> Path:
-    """Some folders of the toy world as hard links, which `replace` and `save` break."""
+    """Some folders of the toy world as hard links, which `replace` and `save_json` break."""
     for name in set(names):
         shutil.copytree(toy_root / name, root / name, copy_function=os.link)
     return root
@@ -93,25 +93,10 @@ def replace(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def load(path: Path) -> Any:
-    data = path.read_bytes()
-    data = gzip.decompress(data) if path.suffix == ".gz" else data
-    if ".jsonl" in path.name:
-        return [json.loads(line) for line in data.splitlines()]
-    return json.loads(data)
-
-
-def save(path: Path, value: Any) -> None:
-    lines = ".jsonl" in path.name
-    data = "\n".join(map(json.dumps, value)).encode() if lines else json.dumps(value).encode()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace(path, gzip.compress(data) if path.suffix == ".gz" else data)
-
-
 def change(path: Path, edit: Edit) -> None:
-    value = load(path)
+    value = load_json(path)
     edit(value)
-    save(path, value)
+    save_json(path, value)
 
 
 @contextmanager
@@ -155,7 +140,7 @@ def test_user_defined_task_is_examined(small_root: Path, monkeypatch: pytest.Mon
         split_sizes={"train": None},
     )
     monkeypatch.setitem(doctor.TASKS, "own", task)
-    save(small_root / "own/train.json", [{}])
+    save_json(small_root / "own/train.json", [{}])
     (finding,) = [finding for finding in examine(small_root) if finding.file == "own/train.json"]
     assert finding.level == "fault" and "docs/data.md" in str(finding)
 
@@ -189,17 +174,17 @@ def hamt_root(toy_root: Path, tmp_path: Path) -> Path:
     annotations = root / "R2R" / "annotations"
     link_folders(toy_root, root / "R2R", "connectivity", "features")
     for path in [*(toy_root / "R2R").iterdir(), *(toy_root / "R4R").iterdir()]:
-        records = load(path)
+        records = load_json(path)
         for record in records:
             record["instr_encodings"] = [[101, 5, 102]] * len(record["instructions"])
-        save(annotations / f"{path.stem}_enc.json", records)
-    first = load(toy_root / R2R)[0]
+        save_json(annotations / f"{path.stem}_enc.json", records)
+    first = load_json(toy_root / R2R)[0]
     encoded = {"path_id": "aug_0", "instructions": ["go"], "instr_encodings": [[101, 5, 102]]}
-    save(annotations / "prevalent_aug_train_enc.json", [first | encoded])
+    save_json(annotations / "prevalent_aug_train_enc.json", [first | encoded])
     for path in (toy_root / "RxR").iterdir():
         name = path.name.replace("guide.jsonl.gz", "guide_enc_xlmr.jsonl")
-        records = [record | {"instr_encoding": [0, 9, 2]} for record in load(path)]
-        save(root / "RxR/annotations" / name, records)
+        records = [record | {"instr_encoding": [0, 9, 2]} for record in load_json(path)]
+        save_json(root / "RxR/annotations" / name, records)
     for path in (toy_root / "CVDN").iterdir():
         records = [
             {
@@ -212,9 +197,9 @@ def hamt_root(toy_root: Path, tmp_path: Path) -> Path:
                 "nav_steps": record["player_path"],
                 "nav_idx": 0,
             }
-            for record in load(path)
+            for record in load_json(path)
         ]
-        save(root / f"CVDN/annotations/ndh/{path.stem}_enc.json", records)
+        save_json(root / f"CVDN/annotations/ndh/{path.stem}_enc.json", records)
     shutil.copy(toy_root / TOURS, annotations)
     return root
 

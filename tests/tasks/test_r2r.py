@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import gzip
-import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +8,10 @@ from typing import Any
 import pytest
 
 from esceme.errors import DataError
-from esceme.tasks.episode import check_paths
+from esceme.tasks.episode import Episode, check_paths
 from esceme.tasks.r2r import read_r2r
 from esceme.world import SceneGraph
+from fixtures.json_files import save_json
 
 
 def record(path_id: object = 4332, **changes: Any) -> dict[str, Any]:
@@ -36,14 +35,12 @@ def without(fields: dict[str, Any], *keys: str) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if key not in keys}
 
 
-def write(tmp_path: Path, *records: dict[str, Any]) -> Path:
-    path = tmp_path / "R2R_val.json"
-    path.write_text(json.dumps(records))
-    return path
+def read(tmp_path: Path, *records: dict[str, Any]) -> list[Episode]:
+    return read_r2r(save_json(tmp_path / "R2R_val.json", records))
 
 
 def test_every_instruction_is_an_episode(tmp_path: Path) -> None:
-    episodes = read_r2r(write(tmp_path, record(), record(17, instructions=["Wait."], scan="barn")))
+    episodes = read(tmp_path, record(), record(17, instructions=["Wait."], scan="barn"))
     assert [episode.episode_id for episode in episodes] == ["4332_0", "4332_1", "4332_2", "17_0"]
     assert [episode.path_id for episode in episodes] == ["4332"] * 3 + ["17"]
     assert [episode.instruction for episode in episodes] == [*record()["instructions"], "Wait."]
@@ -55,26 +52,25 @@ def test_every_instruction_is_an_episode(tmp_path: Path) -> None:
 
 
 def test_pre_encoded_file_adds_the_stored_ids(tmp_path: Path) -> None:
-    plain, stored = read_r2r(write(tmp_path, record())), read_r2r(write(tmp_path, encoded()))
+    plain, stored = read(tmp_path, record()), read(tmp_path, encoded())
     assert [episode.tokens for episode in stored] == [(101, 2175, 102), (101, 7, 8, 102), (101, 102)]
     assert [replace(episode, tokens=None) for episode in stored] == plain
 
 
 @pytest.mark.parametrize(("path_id", "count"), [(4332, 1), (4332, 2), (4332, 7), ("12_3", 1)])
 def test_path_may_have_any_number_of_instructions(tmp_path: Path, path_id: object, count: int) -> None:
-    episodes = read_r2r(write(tmp_path, record(path_id, instructions=["Go."] * count)))
+    episodes = read(tmp_path, record(path_id, instructions=["Go."] * count))
     assert [episode.episode_id for episode in episodes] == [f"{path_id}_{k}" for k in range(count)]
 
 
 def test_path_of_only_the_start_is_a_test_episode(tmp_path: Path) -> None:
-    episodes = read_r2r(write(tmp_path, without(record(path=["a"]), "distance"), record(5)))
+    episodes = read(tmp_path, without(record(path=["a"]), "distance"), record(5))
     assert [episode.goal_withheld for episode in episodes] == [True] * 3 + [False] * 3
     assert episodes[0].start == episodes[0].goal == "a"
 
 
 def test_other_keys_are_ignored_and_gzip_is_unpacked(tmp_path: Path) -> None:
-    file = tmp_path / "R2R_val.json.gz"
-    file.write_bytes(gzip.compress(json.dumps([record(annotator="x", nested={"x": [1]})]).encode()))
+    file = save_json(tmp_path / "R2R_val.json.gz", [record(annotator="x", nested={"x": [1]})])
     assert len(read_r2r(file)) == 3
 
 
@@ -102,7 +98,7 @@ def test_other_keys_are_ignored_and_gzip_is_unpacked(tmp_path: Path) -> None:
 )
 def test_invalid_record_is_named(tmp_path: Path, records: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(DataError, match=f"R2R_val.json: {message}"):
-        read_r2r(write(tmp_path, *records))
+        read(tmp_path, *records)
 
 
 @pytest.mark.real

@@ -1,16 +1,15 @@
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from esceme.errors import DataError
-from esceme.tasks.episode import check_paths
+from esceme.tasks.episode import Episode, check_paths
 from esceme.tasks.reverie import read_objects, read_reverie
 from esceme.world import SceneGraph
+from fixtures.json_files import save_json
 
 
 def record(name: str = "3894_349", **changes: Any) -> dict[str, Any]:
@@ -26,15 +25,12 @@ def record(name: str = "3894_349", **changes: Any) -> dict[str, Any]:
     return {**fields, **changes}
 
 
-def write(tmp_path: Path, value: object, name: str = "v2_REVERIE_val.json") -> Path:
-    path = tmp_path / name
-    data = json.dumps(value).encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return path
+def read(tmp_path: Path, *records: dict[str, Any]) -> list[Episode]:
+    return read_reverie(save_json(tmp_path / "v2_REVERIE_val.json", records))
 
 
 def test_every_instruction_is_an_episode_with_an_object(tmp_path: Path) -> None:
-    first, second = read_reverie(write(tmp_path, [record()]))
+    first, second = read(tmp_path, record())
     assert (first.episode_id, second.episode_id) == ("3894_349_0", "3894_349_1")
     assert first.path_id == second.path_id == "3894"
     assert (first.object_id, first.scene_id, first.heading) == ("349", "attic", 5.674)
@@ -45,7 +41,7 @@ def test_every_instruction_is_an_episode_with_an_object(tmp_path: Path) -> None:
 def test_test_record_withholds_object_and_path(tmp_path: Path) -> None:
     test_record = record("227", path=["a"], instructions=["Level the picture"])
     del test_record["objId"], test_record["path_id"]
-    (episode,) = read_reverie(write(tmp_path, [test_record]))
+    (episode,) = read(tmp_path, test_record)
     assert (episode.episode_id, episode.path_id, episode.object_id) == ("227_0", "227", None)
     assert episode.reference_path == ("a",) and episode.goal_withheld
 
@@ -62,13 +58,13 @@ def test_test_record_withholds_object_and_path(tmp_path: Path) -> None:
 )
 def test_invalid_record_is_named(tmp_path: Path, records: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(DataError, match=f"v2_REVERIE_val.json: {message}"):
-        read_reverie(write(tmp_path, records))
+        read(tmp_path, *records)
 
 
 @pytest.mark.parametrize("name", ["objects.json", "objects.json.gz"])
 def test_objects_are_sets_of_ids_per_viewpoint(tmp_path: Path, name: str) -> None:
     lamp = {"id": "7", "name": "lamp", "views": [0], "boxes": [[0, 0, 5, 5]]}
-    file = write(tmp_path, {"attic_a": [lamp, {"id": 9}], "attic_b": []}, name)
+    file = save_json(tmp_path / name, {"attic_a": [lamp, {"id": 9}], "attic_b": []})
     assert read_objects(file) == {"attic_a": {"7", "9"}, "attic_b": frozenset()}
 
 
@@ -78,7 +74,7 @@ def test_objects_are_sets_of_ids_per_viewpoint(tmp_path: Path, name: str) -> Non
 )
 def test_malformed_object_file_is_refused(tmp_path: Path, value: object, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        read_objects(write(tmp_path, value, "objects.json"))
+        read_objects(save_json(tmp_path / "objects.json", value))
 
 
 @pytest.mark.real

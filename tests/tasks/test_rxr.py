@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +7,7 @@ import pytest
 
 from esceme.errors import ConfigError, DataError
 from esceme.tasks.rxr import read_rxr
+from fixtures.json_files import save_json
 
 
 def record(instruction_id: int, **changes: Any) -> dict[str, Any]:
@@ -29,16 +28,10 @@ def record(instruction_id: int, **changes: Any) -> dict[str, Any]:
     return {key: value for key, value in {**fields, **changes}.items() if value is not None}
 
 
-def write(path: Path, *records: dict[str, Any]) -> Path:
-    text = "".join(json.dumps(record) + "\n" for record in records).encode()
-    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
-    return path
-
-
 @pytest.mark.parametrize("name", ["rxr_val_seen_guide.jsonl", "rxr_val_seen_guide.jsonl.gz"])
 def test_every_line_is_an_episode(tmp_path: Path, name: str) -> None:
     hindi = record(27, language="hi-IN", instruction="ठीक है")
-    first, second = read_rxr(write(tmp_path / name, record(26), hindi))
+    first, second = read_rxr(save_json(tmp_path / name, [record(26), hindi]))
     assert (first.episode_id, second.episode_id) == ("11_26", "11_27")
     assert first.path_id == second.path_id == "11"
     assert (first.scene_id, first.reference_path, first.heading) == ("attic", ("a", "b", "c"), 3.1)
@@ -48,12 +41,12 @@ def test_every_line_is_an_episode(tmp_path: Path, name: str) -> None:
 
 def test_stored_ids_are_not_truncated(tmp_path: Path) -> None:
     ids = list(range(400))
-    file = write(tmp_path / "rxr_train_guide_enc_xlmr.jsonl", record(26, instr_encoding=ids))
+    file = save_json(tmp_path / "rxr_train_guide_enc_xlmr.jsonl", [record(26, instr_encoding=ids)])
     assert read_rxr(file)[0].tokens == tuple(ids)
 
 
 def test_test_record_has_its_instruction_id_and_a_withheld_goal(tmp_path: Path) -> None:
-    file = write(tmp_path / "rxr_test_guide.jsonl", record(26, path_id=None, path=["a"]))
+    file = save_json(tmp_path / "rxr_test_guide.jsonl", [record(26, path_id=None, path=["a"])])
     (episode,) = read_rxr(file)
     assert (episode.episode_id, episode.path_id) == ("26", "26")
     assert episode.goal_withheld and episode.start == "a"
@@ -62,7 +55,7 @@ def test_test_record_has_its_instruction_id_and_a_withheld_goal(tmp_path: Path) 
 @pytest.fixture
 def three_languages(tmp_path: Path) -> Path:
     tags = ["te-IN", "en-US", "hi-IN", "en-IN", "en-US"]
-    return write(tmp_path / "rxr.jsonl", *(record(k, language=tag) for k, tag in enumerate(tags)))
+    return save_json(tmp_path / "rxr.jsonl", [record(k, language=tag) for k, tag in enumerate(tags)])
 
 
 @pytest.mark.parametrize(
@@ -105,4 +98,4 @@ def test_unknown_language_is_refused(three_languages: Path, languages: list[str]
 )
 def test_invalid_record_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=f"rxr.jsonl: {message}"):
-        read_rxr(write(tmp_path / "rxr.jsonl", record(26), record(**{"instruction_id": 27, **changes})))
+        read_rxr(save_json(tmp_path / "rxr.jsonl", [record(26), record(**{"instruction_id": 27, **changes})]))

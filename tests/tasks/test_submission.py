@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from esceme.tasks.submission import (
     write_submission,
 )
 from esceme.world import SceneGraph
+from fixtures.json_files import save_json
 from fixtures.toy_episode import toy_episode
 
 # b is north of a (heading 0), c east of b (90°), d south of c and higher (180°); h is excluded, i isolated.
@@ -42,14 +42,6 @@ def episode(episode_id: str = "1_0", **fields: Any) -> Episode:
 
 def predict(path: str, episode_id: str = "1_0", object_id: str | None = None) -> Prediction:
     return Prediction(episode_id, tuple(TrajectoryPoint(viewpoint) for viewpoint in path), object_id)
-
-
-def write(tmp_path: Path, *records: object, name: str = "preds.json") -> Path:
-    path = tmp_path / name
-    lines = [json.dumps(record) for record in records]
-    text = "\n".join(lines) + "\n" if ".jsonl" in name else f"[{','.join(lines)}]"
-    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
-    return path
 
 
 # -- reading ---------------------------------------------------------------------------------------------
@@ -72,7 +64,7 @@ def write(tmp_path: Path, *records: object, name: str = "preds.json") -> Path:
 def test_every_format_of_a_trajectory_is_read(
     tmp_path: Path, trajectory: list[Any], points: list[tuple[Any, ...]]
 ) -> None:
-    file = write(tmp_path, {"instr_id": "1_0", "trajectory": trajectory})
+    file = save_json(tmp_path / "preds.json", [{"instr_id": "1_0", "trajectory": trajectory}])
     assert read_predictions(file) == {
         "1_0": Prediction("1_0", tuple(TrajectoryPoint(*point) for point in points))
     }
@@ -86,14 +78,14 @@ def test_every_id_key_and_container_is_read(
     tmp_path: Path, key: str, value: object, episode_id: str, path_key: str, name: str
 ) -> None:
     other = {key: "other", path_key: ["a"], "extra": {"ignored": True}}
-    found = read_predictions(write(tmp_path, {key: value, path_key: ["a", "b"]}, other, name=name))
+    found = read_predictions(save_json(tmp_path / name, [{key: value, path_key: ["a", "b"]}, other]))
     assert list(found) == [episode_id, "other"]
     assert found[episode_id] == predict("ab", episode_id)
 
 
 @pytest.mark.parametrize(("value", "object_id"), [(402, "402"), ("402", "402"), (0, "0"), (None, None)])
 def test_object_id_is_read(tmp_path: Path, value: object, object_id: str | None) -> None:
-    file = write(tmp_path, {"instr_id": "1_0", "trajectory": ["a"], "predObjId": value})
+    file = save_json(tmp_path / "preds.json", [{"instr_id": "1_0", "trajectory": ["a"], "predObjId": value}])
     assert read_predictions(file)["1_0"].object_id == object_id
 
 
@@ -135,7 +127,7 @@ GOOD = {"instr_id": "1_0", "trajectory": ["a"]}
 )
 def test_invalid_record_is_named(tmp_path: Path, records: list[Any], message: str) -> None:
     with pytest.raises(DataError, match=f"preds.json: {message}"):
-        read_predictions(write(tmp_path, *records))
+        read_predictions(save_json(tmp_path / "preds.json", records))
 
 
 @pytest.mark.parametrize(
