@@ -175,7 +175,11 @@ def test_other_files_are_refused(capsys: Capture) -> None:
             ["--agent", "tdstp"],
             "best: these are weights of HAMT, not of TD-STP; import them as 'hamt'",
         ),
-        (False, ["--structured", "True"], "best: structured: only TD-STP has this setting, found weights of HAMT"),
+        (
+            False,
+            ["--structured", "True"],
+            "best: structured: only TD-STP has this setting, found weights of HAMT",
+        ),
     ],
 )
 def test_weights_of_another_agent_are_refused(
