@@ -1,13 +1,12 @@
-"""The loop: in what order a step happens, who leaves and who takes the place, and what is told of it."""
+"""Rollouts: order of operations in a step, finished and new trajectories, and the reported steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -43,122 +42,129 @@ TO_PANTRY = make_episode("attic", "landing", "hall", "pantry", name="3_0")
 ALL = [TO_GARDEN, TO_ATTIC, STAY, TO_PANTRY]
 
 
-class Told(Navigator):
-    """A navigator that writes down what is asked of it."""
+class RecordingNavigator(Navigator):
+    """A navigator that records its calls."""
 
-    def __init__(self, diary: list[str], navigator: Navigator) -> None:
+    def __init__(self, calls: list[str], navigator: Navigator) -> None:
         super().__init__(navigator.agent, navigator.reader)
-        self.diary = diary
+        self.calls = calls
 
     def begin(self, words: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None) -> State:
-        self.diary.append(f"begin {len(start)}")
+        self.calls.append(f"begin {len(start)}")
         return super().begin(words, start, privileged)
 
     def observe(self, observation: Observation, memory: Any) -> Observation:
-        self.diary.append("see")
+        self.calls.append("observe")
         return super().observe(observation, memory)
 
     def decide(self, state: State, seen: Observation) -> Decision:
-        self.diary.append("decide")
+        self.calls.append("decide")
         return super().decide(state, seen)
 
     def advance(self, state: State, seen: Observation, chosen: Tensor) -> State:
-        self.diary.append(f"advance {len(chosen)}")
+        self.calls.append(f"advance {len(chosen)}")
         return super().advance(state, seen, chosen)
 
 
-class Diary(MemoryBank):
-    """A bank that writes down what is asked of it."""
+class RecordingBank(MemoryBank):
+    """A bank that records its calls."""
 
-    diary: list[str]
+    calls: list[str]
 
     @classmethod
-    def written_into(cls, diary: list[str]) -> Diary:
+    def create(cls, calls: list[str]) -> RecordingBank:
         bank = cls(WIDTH, source="by-hand.hdf5")
         bank.bind(ATLAS)
-        bank.diary = diary
+        bank.calls = calls
         return bank
 
     def recall_at(self, viewpoints: Tensor) -> Tensor:
-        self.diary.append("recall")
+        self.calls.append("recall")
         return super().recall_at(viewpoints)
 
     def remember_observation(self, observation: Observation) -> None:
-        names = [ATLAS.name(each)[1] for each in observation.viewpoint.tolist()]
-        self.diary.append(f"remember {' '.join(names)}")
+        names = [ATLAS.name(viewpoint)[1] for viewpoint in observation.viewpoint.tolist()]
+        self.calls.append(f"remember {' '.join(names)}")
         super().remember_observation(observation)
 
 
-class Refilling:
-    """A source with two slots, whose episodes follow each other."""
+class SlotSource:
+    """A source that refills free slots and records its calls."""
 
     def __init__(self, episodes: Sequence[Episode], slots: int = 2) -> None:
         self.waiting, self.slots = list(episodes), slots
-        self.asked: list[tuple[list[str], list[str]]] = []
+        self.calls: list[tuple[list[str], list[str]]] = []
 
-    def next(self, finished: Sequence[Trajectory], living: Sequence[Trajectory]) -> Sequence[Trajectory]:
-        self.asked.append((ids(finished), ids(living)))
-        free = self.slots - len(living)
+    def next(self, finished: Sequence[Trajectory], active: Sequence[Trajectory]) -> Sequence[Trajectory]:
+        self.calls.append((ids(finished), ids(active)))
+        free = self.slots - len(active)
         begun, self.waiting = self.waiting[:free], self.waiting[free:]
         return [Trajectory.begin(ATLAS, episode) for episode in begun]
 
 
-def ids(walks: Sequence[Trajectory]) -> list[str]:
-    return [walk.episode.episode_id for walk in walks]
+def ids(trajectories: Sequence[Trajectory]) -> list[str]:
+    return [trajectory.episode.episode_id for trajectory in trajectories]
 
 
-def places(walk: Trajectory) -> list[str]:
-    return [ATLAS.name(viewpoint)[1] for viewpoint, _ in walk.poses]
+def names(trajectory: Trajectory) -> list[str]:
+    return [ATLAS.name(viewpoint)[1] for viewpoint, _ in trajectory.poses]
 
 
-def test_a_step_is_read_decide_remember_move() -> None:
-    diary: list[str] = []
-    bank = Diary.written_into(diary)
+def test_step_recalls_decides_remembers_and_moves() -> None:
+    calls: list[str] = []
+    bank = RecordingBank.create(calls)
     choose = teacher_forcing(ATLAS, teacher_by_step(ATLAS))
 
-    def chosen(decision: Decision, observation: Observation, walks: Sequence[Trajectory]) -> Tensor:
-        diary.append("choose")
-        return choose(decision, observation, walks)
+    def record_choice(
+        decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]
+    ) -> Tensor:
+        calls.append("choose")
+        return choose(decision, observation, trajectories)
 
-    steps = run_batch(Told(diary, small_navigator()), ATLAS, [TO_GARDEN, STAY], bank, choose=chosen)
+    steps = run_batch(
+        RecordingNavigator(calls, small_navigator()), ATLAS, [TO_GARDEN, STAY], bank, choose=record_choice
+    )
     for step in steps:
-        diary.append("told " + " ".join(places(walk)[-1] for walk in step.trajectories))
-    assert diary == [
-        *["begin 2", "see", "recall", "decide", "choose", "remember hall kitchen", "told door kitchen"],
-        *["advance 1", "see", "recall", "decide", "choose", "remember door", "told garden"],
-        *["advance 1", "see", "recall", "decide", "choose", "remember garden", "told garden"],
+        calls.append("reported " + " ".join(names(trajectory)[-1] for trajectory in step.trajectories))
+    assert calls == [
+        *[
+            "begin 2",
+            "observe",
+            "recall",
+            "decide",
+            "choose",
+            "remember hall kitchen",
+            "reported door kitchen",
+        ],
+        *["advance 1", "observe", "recall", "decide", "choose", "remember door", "reported garden"],
+        *["advance 1", "observe", "recall", "decide", "choose", "remember garden", "reported garden"],
     ]
 
 
-def test_stopping_keeps_the_place_and_the_view() -> None:
+def test_stopping_keeps_viewpoint_and_view_as_plain_integers() -> None:
     *_, last = run_batch(plain_navigator(), ATLAS, [make_episode("hall", "landing")], None)
-    (walk,) = last.finished
-    assert places(walk) == ["hall", "landing"]
-    assert (walk.num_decisions, walk.stopped) == (2, True)
-    assert walk.poses[-1] == (walk.viewpoint, 30)
+    (trajectory,) = last.finished
+    assert names(trajectory) == ["hall", "landing"]
+    assert (trajectory.num_decisions, trajectory.stopped) == (2, True)
+    assert trajectory.poses[-1] == (trajectory.viewpoint, 30)
+    assert {type(number) for pose in trajectory.poses for number in pose} == {int}  # written as json
 
 
-def test_a_walk_ends_at_the_limit_where_its_last_move_led() -> None:
+def test_trajectory_ends_at_the_step_limit() -> None:
     *_, last = run_batch(plain_navigator(), ATLAS, [TO_PANTRY, STAY], None, max_steps=2)
-    (walk,) = last.finished
-    assert places(walk) == ["attic", "landing", "hall"]
-    assert (walk.num_decisions, walk.stopped) == (2, False)
-
-
-def test_stopping_with_the_last_decision_is_stopping() -> None:
+    (trajectory,) = last.finished
+    assert names(trajectory) == ["attic", "landing", "hall"]
+    assert (trajectory.num_decisions, trajectory.stopped) == (2, False)
     *_, last = run_batch(plain_navigator(), ATLAS, [TO_GARDEN], None, max_steps=3)
-    assert last.finished[0].stopped
+    assert last.finished[0].stopped  # with the last decision
 
 
-def test_who_ends_leaves_and_the_others_keep_their_order() -> None:
-    lived = [
-        (
-            [walk.episode.episode_id for walk in step.trajectories],
-            [walk.episode.episode_id for walk in step.finished],
-        )
+def test_finished_trajectories_are_removed_and_the_order_is_unchanged() -> None:
+    steps = [
+        (ids(step.trajectories), ids(step.finished))
         for step in run_batch(plain_navigator(), ATLAS, ALL, None)
     ]
-    assert lived == [
+    assert steps == [
         (["0_0", "1_0", "2_0", "3_0"], ["2_0"]),
         (["0_0", "1_0", "3_0"], []),
         (["0_0", "1_0", "3_0"], ["0_0", "1_0"]),
@@ -166,203 +172,202 @@ def test_who_ends_leaves_and_the_others_keep_their_order() -> None:
     ]
 
 
-def test_a_free_slot_is_refilled_before_the_next_step() -> None:
-    source = Refilling([STAY, TO_GARDEN, TO_ATTIC, TO_PANTRY])
+def test_free_slot_is_refilled_before_the_next_step() -> None:
+    source = SlotSource([STAY, TO_GARDEN, TO_ATTIC, TO_PANTRY])
     choose = teacher_forcing(ATLAS, teacher_by_step(ATLAS))
-    living = [
+    active = [
         ids(step.trajectories)
         for step in roll_out(plain_navigator(), ATLAS, source, None, choose, encode=encode, max_steps=9)
     ]
-    assert living == [
+    assert active == [
         *[["2_0", "0_0"], ["0_0", "1_0"], ["0_0", "1_0"], ["1_0", "3_0"]],
         *[["3_0"], ["3_0"], ["3_0"]],
     ]
-    assert source.asked[0] == ([], []) and source.asked[-1] == (["3_0"], [])
-    assert source.asked[1] == (["2_0"], ["0_0"])
+    assert source.calls[0] == ([], []) and source.calls[-1] == (["3_0"], [])
+    assert source.calls[1] == (["2_0"], ["0_0"])
 
 
 @pytest.mark.parametrize("slots", [1, 2, 4])
-def test_refilled_slots_decide_as_walks_that_are_alone(slots: int) -> None:
+def test_refilled_slots_decide_as_single_trajectories(slots: int) -> None:
     navigator = plain_navigator()
     choose = teacher_forcing(ATLAS, teacher_by_step(ATLAS))
     with torch.inference_mode():
         for step in roll_out(
-            navigator, ATLAS, Refilling(ALL, slots), None, choose, encode=encode, max_steps=9
+            navigator, ATLAS, SlotSource(ALL, slots), None, choose, encode=encode, max_steps=9
         ):
-            for row, walk in enumerate(step.trajectories):
-                *_, alone = (
-                    each
-                    for each, _ in zip(
-                        run_batch(navigator, ATLAS, [walk.episode], None),
-                        range(walk.num_decisions),
-                        strict=False,
-                    )
-                )
+            for row, trajectory in enumerate(step.trajectories):
+                alone = list(run_batch(navigator, ATLAS, [trajectory.episode], None))[
+                    trajectory.num_decisions - 1
+                ]
                 logits = alone.decision.logits[0]
                 torch.testing.assert_close(
                     step.decision.logits[row, : len(logits)], logits, atol=1e-5, rtol=0
                 )
 
 
-def test_nobody_walks_where_there_are_no_episodes() -> None:
-    source = Refilling([])
+def test_no_episodes_give_no_steps() -> None:
+    source = SlotSource([])
     assert list(roll_out(plain_navigator(), ATLAS, source, None, greedy, encode=encode, max_steps=3)) == []
-    assert source.asked == [([], [])]
+    assert source.calls == [([], [])]
 
 
-def test_what_is_told_is_what_was_seen_and_chosen() -> None:
+def test_step_reports_observation_and_actions() -> None:
     for step in run_batch(small_navigator(), ATLAS, ALL, MemoryBank.from_atlas(ATLAS)):
-        before = [walk.poses[-1 if walk.stopped else -2] for walk in step.trajectories]
+        before = [trajectory.poses[-1 if trajectory.stopped else -2] for trajectory in step.trajectories]
         assert step.observation.viewpoint.tolist() == [viewpoint for viewpoint, _ in before]
         assert step.observation.facing_view.tolist() == [view for _, view in before]
         assert step.observation.features is not step.observation.raw_features
-        for row, walk in enumerate(step.trajectories):
-            if not walk.stopped:
-                assert int(step.observation.neighbour[row, step.actions[row]]) == walk.viewpoint
+        for row, trajectory in enumerate(step.trajectories):
+            if not trajectory.stopped:
+                assert int(step.observation.neighbour[row, step.actions[row]]) == trajectory.viewpoint
 
 
 @pytest.mark.parametrize("choose", [greedy, sampling(3)], ids=["greedy", "sampling"])
-def test_walks_do_not_depend_on_who_walks_beside_them(choose: Callable[..., Tensor]) -> None:
+def test_trajectories_do_not_depend_on_the_batch(choose: Callable[..., Tensor]) -> None:
     navigator = plain_navigator(seed=4)
     with torch.inference_mode():
         together = {
-            walk.episode.episode_id: walk.poses
+            trajectory.episode.episode_id: trajectory.poses
             for step in run_batch(navigator, ATLAS, ALL, None, choose=choose)
-            for walk in step.finished
+            for trajectory in step.finished
         }
         alone = {
-            walk.episode.episode_id: walk.poses
+            trajectory.episode.episode_id: trajectory.poses
             for episode in ALL
             for step in run_batch(navigator, ATLAS, [episode], None, choose=choose)
-            for walk in step.finished
+            for trajectory in step.finished
         }
     assert together == alone
     assert len({tuple(poses) for poses in together.values()}) == 4
 
 
-def test_scripted_agents_are_told_the_goals() -> None:
+def test_scripted_agents_receive_the_goals() -> None:
     guide = Navigator(ShortestPath(), NoMemory())
     nearest = replace(make_episode("hall", "pantry", name="4_0"), goals=("attic", "garden"))
     ended = [
-        walk
+        trajectory
         for step in run_batch(guide, ATLAS, [TO_PANTRY, nearest], None, choose=greedy)
-        for walk in step.finished
+        for trajectory in step.finished
     ]
-    assert {walk.episode.episode_id: places(walk) for walk in ended} == {
+    assert {trajectory.episode.episode_id: names(trajectory) for trajectory in ended} == {
         "3_0": ["attic", "landing", "hall", "pantry"],
         "4_0": ["hall", "door", "garden"],
     }
 
 
-def test_nobody_is_told_a_goal_that_is_withheld() -> None:
-    heard = []
+def test_withheld_goals_are_not_passed_to_agents() -> None:
+    received = []
 
-    class Curious(StopAtOnce):
+    class RecordingAgent(StopAtOnce):
         def begin(self, words: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None) -> Any:
-            heard.append(privileged)
+            received.append(privileged)
             return super().begin(words, start, privileged)
 
     withheld = replace(make_episode("hall"), goal_withheld=True)
-    list(run_batch(Navigator(Curious(), NoMemory()), ATLAS, [withheld, TO_PANTRY], None, choose=greedy))
-    assert heard == [None]
+    list(
+        run_batch(Navigator(RecordingAgent(), NoMemory()), ATLAS, [withheld, TO_PANTRY], None, choose=greedy)
+    )
+    assert received == [None]
 
 
-# -- going back --------------------------------------------------------------------------------------------
+# -- backtracking ----------------------------------------------------------------------------------------
 
-FORTH = make_episode("hall", "landing", "attic", name="0_0")
+TO_ATTIC_AND_BACK = make_episode("hall", "landing", "attic", name="0_0")
 ORDERS = {
     "0_0": ["landing", "attic", "back to hall", "pantry", "back to attic", "stop"],
     "1_0": ["door", "stop"],
     "2_0": ["pantry", "hall", "back to kitchen", "hall"],
 }
-BESIDE = [make_episode("hall", "door", name="1_0"), make_episode("kitchen", "hall", name="2_0")]
+OTHERS = [make_episode("hall", "door", name="1_0"), make_episode("kitchen", "hall", name="2_0")]
 
 
-def gone_back(
-    episodes: Sequence[Episode] = (FORTH,), memory: MemoryBank | None = None, *, max_steps: int = 9
+def backtrack(
+    episodes: Sequence[Episode] = (TO_ATTIC_AND_BACK,),
+    memory: MemoryBank | None = None,
+    *,
+    max_steps: int = 9,
 ) -> list[rollout.Step]:
     navigator = Navigator(Homesick(), NoMemory())
     choose = told(ATLAS, ORDERS)
     return list(run_batch(navigator, ATLAS, episodes, memory, choose=choose, max_steps=max_steps))
 
 
-def test_a_jump_is_walked_node_by_node_and_is_one_decision() -> None:
-    walk = gone_back()[-1].finished[0]
-    assert places(walk) == [
+def test_backtracking_visits_every_viewpoint_and_is_one_decision() -> None:
+    trajectory = backtrack()[-1].finished[0]
+    assert names(trajectory) == [
         *["hall", "landing", "attic"],
         *["landing", "hall"],
         "pantry",
         *["hall", "landing", "attic"],
     ]
-    assert (walk.num_decisions, walk.stopped) == (6, True)
-    views = [view for _, view in walk.poses]
-    assert views[3] == views[2] and views[4] == views[0]  # not turned on the way, then as at the first visit
+    assert (trajectory.num_decisions, trajectory.stopped) == (6, True)
+    views = [view for _, view in trajectory.poses]
+    assert (
+        views[3] == views[2] and views[4] == views[0]
+    )  # turned only at the end, to the view of the first visit
     assert views[6] == views[7] == views[5] and views[8] == views[2]
     assert len({views[0], views[2], views[5]}) == 3
 
 
-def test_what_is_walked_on_a_way_back_counts_in_the_scores() -> None:
-    walk = gone_back()[-1].finished[0]
-    stands = tuple(TrajectoryPoint(*each) for each in named_poses(walk, ATLAS))
-    scored = score([(FORTH, Prediction("0_0", stands))], ATLAS).means()
-    graph, names = ATLAS.graph("cottage"), places(walk)
-    metres = sum(graph.distance(*pair) for pair in zip(names, names[1:], strict=False))
+def test_backtracked_distance_counts_in_the_scores() -> None:
+    trajectory = backtrack()[-1].finished[0]
+    points = tuple(TrajectoryPoint(*pose) for pose in named_poses(trajectory, ATLAS))
+    scored = score([(TO_ATTIC_AND_BACK, Prediction("0_0", points))], ATLAS).means()
+    graph = ATLAS.graph("cottage")
+    metres = sum(graph.distance(*pair) for pair in pairwise(names(trajectory)))
     there = graph.distance("hall", "attic")
     assert scored["tl"] == pytest.approx(metres)
     assert scored["sr"] == 1.0 and scored["spl"] == pytest.approx(there / metres)
 
 
-def test_a_place_is_remembered_once_and_only_where_something_was_decided() -> None:
-    diary: list[str] = []
-    bank = Diary.written_into(diary)
-    (walk,) = gone_back(memory=bank)[-1].finished
-    assert diary == [
-        f"remember {name}" for name in ("hall", "landing", "attic", "hall", "pantry", "attic")
-    ]  # nothing at what was passed through
+def test_memory_holds_the_viewpoints_of_decisions_only() -> None:
+    calls: list[str] = []
+    bank = RecordingBank.create(calls)
+    (trajectory,) = backtrack(memory=bank)[-1].finished
+    assert calls == [f"remember {name}" for name in ("hall", "landing", "attic", "hall", "pantry", "attic")]
     assert sorted(bank["cottage"].viewpoints) == ["attic", "hall", "landing", "pantry"]
-    assert set(walk.decision_viewpoints) == set(bank.visited.nonzero().flatten().tolist())
+    assert set(trajectory.decision_viewpoints) == set(bank.visited.nonzero().flatten().tolist())
     again = MemoryBank.from_atlas(ATLAS)
-    again.remember_at(walk.decision_viewpoints)
+    again.remember_at(trajectory.decision_viewpoints)
     everywhere = torch.arange(len(ATLAS))
     assert torch.equal(again.recall_at(everywhere), bank.recall_at(everywhere))
     assert set(again["cottage"].edges) == set(bank["cottage"].edges)
 
 
 @pytest.mark.parametrize("max_steps", range(1, 6))
-def test_a_walk_that_ends_with_a_way_back_remembers_what_it_should(max_steps: int) -> None:
+def test_memory_is_right_when_the_limit_ends_a_backtracking_trajectory(max_steps: int) -> None:
     bank = MemoryBank.from_atlas(ATLAS)
-    (walk,) = gone_back(memory=bank, max_steps=max_steps)[-1].finished
-    assert walk.num_decisions == max_steps and not walk.stopped
-    assert set(walk.decision_viewpoints) == set(bank.visited.nonzero().flatten().tolist())
+    (trajectory,) = backtrack(memory=bank, max_steps=max_steps)[-1].finished
+    assert trajectory.num_decisions == max_steps and not trajectory.stopped
+    assert set(trajectory.decision_viewpoints) == set(bank.visited.nonzero().flatten().tolist())
 
 
-def test_what_was_thought_is_carried_on() -> None:
-    for number, step in enumerate(gone_back()):
+def test_state_of_the_decision_is_passed_on() -> None:
+    for number, step in enumerate(backtrack()):
         assert isinstance(step.state, HomesickState)
         assert step.state is step.decision.state
-        assert step.state.thoughts.tolist() == [number + 1]  # every decision began where the last one ended
-        assert step.state.walked.tolist() == [number]  # but nothing was done yet
+        assert step.state.thoughts.tolist() == [number + 1]  # updated by every decision
+        assert step.state.walked.tolist() == [number]  # not yet advanced
 
 
-def test_who_goes_back_does_not_disturb_who_walks_beside() -> None:
+def test_backtracking_does_not_affect_other_rows() -> None:
     together = {
-        walk.episode.episode_id: walk.poses
-        for step in gone_back([FORTH, *BESIDE], max_steps=4)
-        for walk in step.finished
+        trajectory.episode.episode_id: trajectory.poses
+        for step in backtrack([TO_ATTIC_AND_BACK, *OTHERS], max_steps=4)
+        for trajectory in step.finished
     }
-    for episode in (FORTH, *BESIDE):
-        (alone,) = gone_back([episode], max_steps=4)[-1].finished
+    for episode in (TO_ATTIC_AND_BACK, *OTHERS):
+        (alone,) = backtrack([episode], max_steps=4)[-1].finished
         assert together[episode.episode_id] == alone.poses
-    names = [ATLAS.name(viewpoint)[1] for viewpoint, _ in together["2_0"]]
-    assert names == ["kitchen", "pantry", "hall", "kitchen", "hall"]  # two rooms that share an edge
+    path = [ATLAS.name(viewpoint)[1] for viewpoint, _ in together["2_0"]]
+    assert path == ["kitchen", "pantry", "hall", "kitchen", "hall"]  # pantry and kitchen share an edge
 
 
-def test_what_is_past_includes_what_was_passed_through() -> None:
-    """Readers are told where a walk has been before, in order."""
-    past = [step.observation.previous_viewpoints for step in gone_back()]
+def test_previous_viewpoints_include_backtracked_ones() -> None:
+    past = [step.observation.previous_viewpoints for step in backtrack()]
     *_, last = past
     assert last is not None
-    assert [ATLAS.name(each)[1] for each in last[0].tolist()] == [
+    assert [ATLAS.name(viewpoint)[1] for viewpoint in last[0].tolist()] == [
         *["hall", "landing", "attic", "landing", "hall", "pantry", "hall", "landing"]
     ]
 
@@ -374,18 +379,5 @@ def test_gradients_flow_through_the_loop() -> None:
         step.decision.logits.log_softmax(1)[:, 0].sum() for step in run_batch(navigator, ATLAS, ALL, bank)
     ]
     torch.stack(losses).sum().backward()
-    learned = {
-        name for name, each in navigator.named_parameters() if each.grad is not None and each.grad.any()
-    }
+    learned = {name for name, p in navigator.named_parameters() if p.grad is not None and p.grad.any()}
     assert {"reader.first.weight", "agent.history.picture.linear.weight", "agent.action.0.weight"} <= learned
-
-
-def test_poses_are_plain_integers() -> None:
-    """They are written as json."""
-    *_, last = run_batch(plain_navigator(), ATLAS, [TO_GARDEN], None)
-    assert {type(number) for pose in last.finished[0].poses for number in pose} == {int}
-    assert np.array(last.finished[0].poses).shape == (3, 2)
-
-
-def test_the_loop_is_one_story() -> None:
-    assert len(Path(rollout.__file__).read_text().splitlines()) < 150

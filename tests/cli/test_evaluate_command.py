@@ -1,4 +1,4 @@
-"""`esceme evaluate`: what it prints and writes, how it goes on, and what it refuses."""
+"""`esceme evaluate`: output, files, resuming, tours and errors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from esceme.cli.evaluate_command import default_folder
 from esceme.evaluation import EvaluationConfig, read_result
 from esceme.memory import MemoryBank, save_bank
 from esceme.memory.bank_file import read_header
+from esceme.metrics import TOUR_METRICS
+from esceme.tasks.r2r import read_r2r
 from esceme.tasks.submission import read_predictions
+from esceme.tasks.tours import read_tours
 from fixtures.random_runs import random_run
 
 Capture = pytest.CaptureFixture[str]
 STEPS = ["--max-steps", "3"]
-"""Short walks, for short tests."""
+"""Short trajectories keep the tests fast."""
+SPLIT = "val_seen"
 
 
 @pytest.fixture(autouse=True)
@@ -31,48 +35,58 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy_roo
 
 @pytest.fixture(scope="module")
 def run(toy_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small agent with a reader; tests give their evaluations a folder elsewhere."""
+    """A small agent with a reader; read-only."""
     return random_run(tmp_path_factory.mktemp("runs") / "reader", toy_root)
 
 
 @pytest.fixture(scope="module")
+def plain_run(toy_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small agent without a reader; read-only."""
+    return random_run(tmp_path_factory.mktemp("runs") / "none", toy_root, has_memory=False)
+
+
+@pytest.fixture
+def tours(toy_root: Path) -> str:
+    return str(toy_root / "tours" / "tours_iVLN.json")
+
+
+@pytest.fixture(scope="module")
 def cold(run: Path, toy_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An evaluation that is finished; read-only."""
+    """Folder of a finished evaluation; read-only."""
     folder = tmp_path_factory.mktemp("cold")
-    command = ["evaluate", str(run), "--split", "val_seen", "--memory", "cold", "--data", str(toy_root)]
-    assert main([*command, "--out", str(folder), *STEPS]) == 0
+    assert main(command(run, "cold", "--data", str(toy_root), "--out", str(folder))) == 0
     return folder
 
 
-def words(run: object, memory: str = "cold", *more: str, split: str = "val_seen") -> list[str]:
-    return ["evaluate", str(run), "--split", split, "--memory", memory, *STEPS, *more]
+def command(run: object, memory: str = "cold", *options: str, split: str = SPLIT) -> list[str]:
+    return ["evaluate", str(run), "--split", split, "--memory", memory, *STEPS, *options]
 
 
 def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def copied(folder: Path, to: str) -> Path:
+def copy_folder(folder: Path, to: str) -> Path:
     Path(to).mkdir()
     for name, data in files(folder).items():
         (Path(to) / name).write_bytes(data)
     return Path(to)
 
 
-def refusal(capsys: Capture, command: Sequence[str]) -> str:
-    """The message of a command that is refused before anything is written."""
+def error_of(capsys: Capture, arguments: Sequence[str]) -> str:
+    """Run a command that must fail before it writes files; return its error message."""
     before = sorted(Path().rglob("*"))
     capsys.readouterr()
-    assert main(command) == 2
+    assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("error: ") and err.count("\n") == 1
     assert sorted(Path().rglob("*")) == before
     return err.removeprefix("error: ").rstrip("\n")
 
 
-def test_a_table_facts_and_files(toy_root: Path, capsys: Capture) -> None:
+def test_evaluate_prints_metrics_and_facts_and_writes_files(toy_root: Path, capsys: Capture) -> None:
     run = random_run(Path("run"), toy_root)
-    assert main(words(run)) == 0
+    assert main(command(run)) == 0
     out, err = capsys.readouterr()
     folder = Path("run/evaluations/r2r-val_seen-cold-steps3")
     result = read_result(folder)
@@ -91,68 +105,39 @@ def test_a_table_facts_and_files(toy_root: Path, capsys: Capture) -> None:
     assert "36/36" in err
 
 
-def test_json_is_alone_on_standard_output(cold: Path, run: Path, capsys: Capture) -> None:
-    folder = copied(cold, "again")
-    assert main(words(run, "cold", "--out", "again", "--bootstrap", "50", "--json")) == 0
+def test_json_is_the_only_output(cold: Path, run: Path, capsys: Capture) -> None:
+    folder = copy_folder(cold, "again")
+    assert main(command(run, "cold", "--out", "again", "--bootstrap", "50", "--json")) == 0
     out = capsys.readouterr().out
-    told: dict[str, Any] = json.loads(out)
+    printed: dict[str, Any] = json.loads(out)
     assert out.count("\n") == 1
     result = read_result(folder)
-    assert told["facts"] == result.facts and told["means"] == result.means
-    assert told["draws"] == 50
-    assert all(low <= told["means"][name] <= high for name, (low, high) in told["ci95"].items())
-    assert sum(each["episodes"] for each in told["by_visit"]) == 36
-    assert [told[name] for name in ("result", "predictions")] == [
-        "again/result.json",
-        "again/predictions.json",
-    ]
-    assert "submit" not in told
+    assert printed["facts"] == result.facts and printed["means"] == result.means
+    assert printed["draws"] == 50
+    assert all(low <= printed["means"][name] <= high for name, (low, high) in printed["ci95"].items())
+    assert sum(group["episodes"] for group in printed["by_visit"]) == 36
+    assert (printed["result"], printed["predictions"]) == ("again/result.json", "again/predictions.json")
+    assert "submit" not in printed
 
 
-def test_without_a_bootstrap_there_are_no_intervals(cold: Path, run: Path, capsys: Capture) -> None:
-    copied(cold, "again")
-    assert main(words(run, "cold", "--out", "again", "--bootstrap", "0")) == 0
-    assert "95 %" not in capsys.readouterr().out
-
-
-def test_a_finished_evaluation_is_printed_again_and_not_lived_again(
-    cold: Path, run: Path, capsys: Capture
-) -> None:
-    folder = copied(cold, "again")
-    assert main(words(run, "cold", "--out", "again", "--batch", "3")) == 0  # lanes do not depend on batches
-    assert "all 36 trajectories are finished already" in capsys.readouterr().err
+def test_finished_evaluation_is_printed_and_not_repeated(cold: Path, run: Path, capsys: Capture) -> None:
+    folder = copy_folder(cold, "again")  # results of lanes do not depend on the batch size
+    assert main(command(run, "cold", "--out", "again", "--batch", "3", "--bootstrap", "0")) == 0
+    out, err = capsys.readouterr()
+    assert "all 36 trajectories are finished already" in err and "95 %" not in out
     assert files(folder) == files(cold)
 
 
-def test_an_interrupted_evaluation_goes_on_to_the_same_result(cold: Path, run: Path, capsys: Capture) -> None:
-    folder = copied(cold, "again")
+def test_interrupted_evaluation_continues_to_the_same_result(cold: Path, run: Path, capsys: Capture) -> None:
+    folder = copy_folder(cold, "again")
     journal = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
     for name in ("result.json", "predictions.json", "bank.safetensors"):
         (folder / name).unlink()
     (folder / "journal.jsonl").write_bytes(b"".join(journal[:11]) + journal[11][:20])  # killed while writing
-    assert main(words(run, "cold", "--out", "again")) == 0
+    assert main(command(run, "cold", "--out", "again")) == 0
     assert "continuing an interrupted evaluation: 10 of 36 trajectories" in capsys.readouterr().err
     for name in ("result.json", "predictions.json"):
         assert (folder / name).read_bytes() == (cold / name).read_bytes()
-
-
-def test_another_evaluation_in_the_same_folder_is_refused(cold: Path, run: Path, capsys: Capture) -> None:
-    folder = copied(cold, "again")
-    for command in (
-        words(run, "masked", "--out", "again"),
-        words(run, "cold", "--out", "again", "--seed", "1"),
-    ):
-        assert refusal(capsys, command).startswith("again: holds another evaluation, with other ")
-    assert files(folder) == files(cold)
-
-
-def test_a_warm_evaluation_begins_with_the_bank_of_another(cold: Path, run: Path) -> None:
-    bank = cold / "bank.safetensors"
-    assert main(words(run, "warm", "--bank", str(bank), "--out", "warm")) == 0
-    known = {scene.scene_id: set(scene.viewpoints) for scene in read_header(bank).scenes}
-    later = {scene.scene_id: set(scene.viewpoints) for scene in read_header("warm/bank.safetensors").scenes}
-    assert all(viewpoints <= later[scene] for scene, viewpoints in known.items())
-    assert read_result("warm").facts["hashes"].keys() == read_result(cold).facts["hashes"].keys() | {"bank"}
 
 
 def test_scripted_agents_need_no_run_folder(capsys: Capture) -> None:
@@ -162,46 +147,36 @@ def test_scripted_agents_need_no_run_folder(capsys: Capture) -> None:
     assert "bank: " not in capsys.readouterr().out
 
 
-def test_other_tasks_may_be_asked_of_a_run(run: Path) -> None:
-    assert main(words(run, "cold", "--task", "cvdn", "--max-tokens", "50", "--out", "dialogs")) == 0
+def test_task_may_differ_from_that_of_the_run(run: Path) -> None:
+    assert main(command(run, "cold", "--task", "cvdn", "--max-tokens", "50", "--out", "dialogs")) == 0
     assert read_result("dialogs").facts["task"] == "cvdn"
 
 
 # -- splits without goals --------------------------------------------------------------------------------
 
 
-def test_a_test_split_leaves_predictions_that_can_be_submitted(
-    run: Path, toy_root: Path, capsys: Capture
-) -> None:
-    assert main(words(run, "cold", "--out", "test out", split="test")) == 0
+def test_predictions_of_a_test_split_can_be_submitted(run: Path, toy_root: Path, capsys: Capture) -> None:
+    assert main(command(run, "cold", "--out", "test out", split="test")) == 0
     out, err = capsys.readouterr()
     assert "the goals of 'test' are withheld, so nothing is scored; the predictions are ready" in err
     assert "┃" not in out and "spl by visit" not in out
     (line,) = (line for line in err.splitlines() if line.startswith("to submit them: esceme submit "))
-    command = shlex.split(line.removeprefix("to submit them: esceme "))
-    assert main(command) == 0
+    assert main(shlex.split(line.removeprefix("to submit them: esceme "))) == 0
     assert "18 episodes, ready for the R2R leaderboard" in capsys.readouterr().out
     assert read_predictions("test out/submission.json") == read_predictions("test out/predictions.json")
 
     annotations, graphs = toy_root / "R2R/R2R_test.json", toy_root / "connectivity"
     score = ["score", "--task", "r2r", "--predictions", "test out/predictions.json"]
     score += ["--annotations", str(annotations), "--connectivity", str(graphs)]
-    assert "only the leaderboard knows its goal" in refusal(capsys, score)
-    assert "only the leaderboard knows the goals" in refusal(capsys, ["compare", "test out", "test out"])
+    assert "only the leaderboard knows its goal" in error_of(capsys, score)
+    assert "only the leaderboard knows the goals" in error_of(capsys, ["compare", "test out", "test out"])
 
 
-def test_json_of_a_test_split_names_the_command(run: Path, capsys: Capture) -> None:
-    assert main(words(run, "cold", "--out", "test", "--json", split="test")) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["means"] == {} and told["by_visit"] == [] and "ci95" not in told
-    assert shlex.split(told["submit"])[:4] == ["esceme", "submit", "--task", "r2r"]
-
-
-def test_predictions_of_any_result_are_a_submission(cold: Path, toy_root: Path, capsys: Capture) -> None:
-    command = ["submit", "--task", "r2r", "--predictions", str(cold / "predictions.json"), "--out", "s.json"]
-    command += ["--annotations", str(toy_root / "R2R/R2R_val_seen.json")]
-    assert main([*command, "--connectivity", str(toy_root / "connectivity"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["n"] == 36
+def test_json_of_a_test_split_contains_the_submit_command(run: Path, capsys: Capture) -> None:
+    assert main(command(run, "cold", "--out", "test", "--json", split="test")) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["means"] == {} and printed["by_visit"] == [] and "ci95" not in printed
+    assert shlex.split(printed["submit"])[:4] == ["esceme", "submit", "--task", "r2r"]
 
 
 # -- refusals --------------------------------------------------------------------------------------------
@@ -211,63 +186,49 @@ def test_unknown_split_is_refused_with_the_splits_and_files_found(
     run: Path, toy_root: Path, capsys: Capture
 ) -> None:
     splits = "splits that are here: train, val_seen, val_unseen, test; looked for R2R/R2R_val_unsaid.json"
-    message = refusal(capsys, words(run, split="val_unsaid", memory="cold"))
+    message = error_of(capsys, command(run, split="val_unsaid", memory="cold"))
     assert message.startswith(f"{toy_root}: no split 'val_unsaid' of r2r; {splits}")
 
 
-def test_a_run_folder_without_its_experiment_is_refused(capsys: Capture) -> None:
+def test_folder_that_is_no_run_folder_is_refused(capsys: Capture) -> None:
     Path("bare").mkdir()
-    assert refusal(capsys, words("bare")).startswith("bare: has no navigator.json; expected a run folder")
-    assert refusal(capsys, words("gone")).startswith("gone: is not a folder; expected a run folder")
+    assert error_of(capsys, command("bare")).startswith("bare: has no navigator.json; expected a run folder")
+    assert error_of(capsys, command("gone")).startswith("gone: is not a folder; expected a run folder")
 
 
-def test_none_of_an_agent_with_a_reader_points_to_masked(run: Path, capsys: Capture) -> None:
-    told = refusal(capsys, words(run, "none"))
-    assert told.startswith("memory 'none' is for agents trained without a reader") and "'masked'" in told
-
-
-def test_memory_means_nothing_to_an_agent_without_a_reader(toy_root: Path, capsys: Capture) -> None:
-    run = random_run(Path("plain"), toy_root, has_memory=False)
-    assert "reads no memory, so 'cold' has no effect; use 'none'" in refusal(capsys, words(run))
+def test_memory_must_fit_the_reader(run: Path, plain_run: Path, capsys: Capture) -> None:
+    message = error_of(capsys, command(run, "none"))
+    assert (
+        message.startswith("memory 'none' is for agents trained without a reader") and "'masked'" in message
+    )
+    assert "reads no memory, so 'cold' has no effect; use 'none'" in error_of(capsys, command(plain_run))
 
 
 @pytest.mark.parametrize(
-    ("command", "message"),
+    ("options", "message"),
     [
         (["warm"], "memory 'warm' and a bank file (--bank) belong together"),
-        (["cold", "--bank", "bank"], "memory 'warm' and a bank file (--bank) belong together"),
         (["warm", "--bank", "gone"], "gone: no such file"),
         (["tour"], "memory 'tour' is cleared at the start of every tour: give the tours with "),
         (["cold", "--oracle-phases"], "oracle phases connect the episodes of a tour"),
         (["episodic", "--schedule", "interleaved"], "memory 'episodic' needs one episode at a time"),
-        (
-            ["cold", "--schedule", "interleaved", "--order", "shuffled"],
-            "the schedule 'interleaved' always shuffles",
-        ),
-        (
-            ["cold", "--schedule", "interleaved", "--processes", "2"],
-            "the schedule 'interleaved' mixes scenes",
-        ),
         (["cold", "--processes", "0"], "processes: expected at least 1, found 0"),
-        (["cold", "--batch", "0"], "batch: expected at least 1, found 0"),
         (["cold", "--bootstrap", "-1"], "--bootstrap -1: expected the number of samples, 0 for none"),
         (["cold", "--data", "nowhere"], "nowhere: no such folder; say where the data is with --data"),
         (["cold", "--features", "gone.hdf5"], "gone.hdf5: "),
     ],
 )
-def test_a_choice_without_sense_is_refused(
-    run: Path, capsys: Capture, command: list[str], message: str
-) -> None:
-    assert refusal(capsys, words(run, command[0], "--out", "o", *command[1:])).startswith(message)
+def test_invalid_options_are_refused(run: Path, capsys: Capture, options: list[str], message: str) -> None:
+    assert error_of(capsys, command(run, options[0], "--out", "o", *options[1:])).startswith(message)
 
 
-def test_a_folder_cannot_be_where_a_file_is(run: Path, capsys: Capture) -> None:
-    Path("taken").write_text("in the way")
-    assert refusal(capsys, words(run, "cold", "--out", "taken")).startswith("taken: cannot be ")
+def test_output_folder_that_is_a_file_is_refused(run: Path, capsys: Capture) -> None:
+    Path("taken").write_text("a file")
+    assert error_of(capsys, command(run, "cold", "--out", "taken")).startswith("taken: cannot be ")
 
 
 @pytest.mark.parametrize("fault", ["width", "source", "pooling", "cut"])
-def test_a_bank_that_does_not_fit_is_refused(cold: Path, run: Path, capsys: Capture, fault: str) -> None:
+def test_bank_that_does_not_fit_is_refused(cold: Path, run: Path, capsys: Capture, fault: str) -> None:
     header = read_header(cold / "bank.safetensors")
     if fault == "cut":
         Path("bank").write_bytes((cold / "bank.safetensors").read_bytes()[:-100])
@@ -275,29 +236,21 @@ def test_a_bank_that_does_not_fit_is_refused(cold: Path, run: Path, capsys: Capt
         source = "other.hdf5" if fault == "source" else header.source
         width = 3 if fault == "width" else header.width
         save_bank(MemoryBank(width, pooling="mean" if fault == "pooling" else "max", source=source), "bank")
-    told = refusal(capsys, words(run, "warm", "--bank", "bank", "--out", "warm"))
+    message = error_of(capsys, command(run, "warm", "--bank", "bank", "--out", "warm"))
     expected = {
         "width": f"bank: expected features of width {header.width}, found 3",
         "source": f"bank: expected features of source '{header.source}', found 'other.hdf5'",
         "pooling": "",
         "cut": "bank: not a complete bank file",
     }
-    assert told.startswith(expected[fault]) and (fault != "pooling" or "mean" in told and "max" in told)
+    assert message.startswith(expected[fault])
+    assert fault != "pooling" or ("mean" in message and "max" in message)
 
 
-def test_an_unknown_protocol_is_refused_by_name(run: Path, capsys: Capture) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(words(run, "warmest"))
-    assert ended.value.code == 2 and "two-pass" in capsys.readouterr().err
-
-
-def test_help_shows_examples(capsys: Capture) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["evaluate", "--help"])
-    printed = capsys.readouterr().out
-    assert ended.value.code == 0
-    assert "esceme evaluate runs/esceme-r2r --split val_unseen --memory cold" in printed
-    assert "--oracle-phases" in printed and "Args:" not in printed
+def test_unknown_protocol_is_refused_with_the_known_ones(run: Path, capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main(command(run, "warmest"))
+    assert exit_info.value.code == 2 and "two-pass" in capsys.readouterr().err
 
 
 # -- folders ---------------------------------------------------------------------------------------------
@@ -317,6 +270,95 @@ def test_help_shows_examples(capsys: Capture) -> None:
         ({"order": "shuffled", "precision": "bf16"}, "r/evaluations/r2r-val_seen-cold-batch8-shuffled-bf16"),
     ],
 )
-def test_a_folder_is_named_by_what_was_chosen(changes: dict[str, Any], folder: str) -> None:
-    chosen: dict[str, Any] = {"run": "r", "data": "d", "split": "val_seen", "memory": "cold", "task": "r2r"}
-    assert default_folder(EvaluationConfig(**{**chosen, **changes})) == Path(folder)
+def test_default_folder_is_named_after_the_config(changes: dict[str, Any], folder: str) -> None:
+    defaults: dict[str, Any] = {"run": "r", "data": "d", "split": "val_seen", "memory": "cold", "task": "r2r"}
+    assert default_folder(EvaluationConfig(**{**defaults, **changes})) == Path(folder)
+
+
+# -- tours -----------------------------------------------------------------------------------------------
+
+
+def test_agents_with_and_without_memory_are_compared_on_the_same_tours(
+    run: Path, plain_run: Path, tours: str, capsys: Capture
+) -> None:
+    for memory, folder in (("tour", run), ("none", plain_run)):
+        assert main(command(folder, memory, "--tours", tours, "--out", memory)) == 0
+        out, err = capsys.readouterr()
+        means = read_result(memory).means
+        assert all(f"{name} (%)" in out and f"{100 * means[name]:.2f}" in out for name in TOUR_METRICS)
+        assert "order tours" in out and "on no tour" not in err
+    ids = [[episode.id for episode in read_result(memory).episodes] for memory in ("none", "tour")]
+    assert ids[0] == ids[1]
+    assert main(["compare", "none", "tour", "--draws", "20", "--json"]) == 0
+    compared = json.loads(capsys.readouterr().out)["measures"]
+    assert {*TOUR_METRICS} < {*compared} and compared["t_sr"]["differences"][0]["over_paths"] is None
+
+
+def test_oracle_phases_are_recorded_and_need_a_memory(
+    run: Path, plain_run: Path, tours: str, capsys: Capture
+) -> None:
+    options = ["--tours", tours, "--oracle-phases", "--out", "tour"]
+    assert main(command(run, "tour", *options)) == 0
+    assert "with oracle phases" in capsys.readouterr().out
+    assert read_result("tour").facts["oracle_phases"] is True
+    message = error_of(capsys, command(plain_run, "none", *options))
+    assert message.startswith("oracle phases only fill the memory, which has no effect with 'none'")
+
+
+def test_tours_of_the_data_command_are_evaluated(toy_root: Path, run: Path) -> None:
+    annotations = toy_root / f"R2R/R2R_{SPLIT}.json"
+    assert main(["data", "tours", str(annotations), "--out", "own.json", "--longest", "5"]) == 0
+    assert main(command(run, "tour", "--tours", "own.json", "--out", "tour")) == 0
+    result = read_result("tour")
+    assert max(episode.visit for episode in result.episodes) <= 5
+    assert len(result.episodes) == len(read_r2r(annotations))
+
+
+def test_episodes_on_no_tour_are_left_out_with_a_note(plain_run: Path, tours: str, capsys: Capture) -> None:
+    tour, *_ = read_tours(tours, SPLIT)
+    Path("some.json").write_text(json.dumps({SPLIT: {tour.scene_id: [tour.episode_ids]}}))
+    assert main(command(plain_run, "none", "--tours", "some.json", "--json")) == 0
+    out, err = capsys.readouterr()
+    printed, left_out = json.loads(out), 36 - len(tour)
+    assert printed["means"]["n"] == len(tour) and printed["facts"]["left_out"] == left_out
+    assert f"note: {left_out} episodes of {SPLIT} are on no tour and were not run" in err
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda a, b, _: {a: [["9999_0"]]}, "scene '{a}', tour 0: episode '9999_0' is unknown"),
+        (
+            lambda a, b, ids: {a: [[ids[a][0]], [ids[a][0]]]},
+            "tour 1: episode '{first}' is in two tours",
+        ),
+        (lambda a, b, ids: {a: [[ids[a][0], ids[b][0]]]}, "tour 0: episode '{other}' is in scene '{b}'"),
+        (lambda a, b, ids: {a: [[ids[a][0]], []]}, "scene '{a}', tour 1: is empty"),
+        (lambda a, b, ids: {}, "split 'val_seen' holds no tours"),
+    ],
+    ids=["unknown", "twice", "mixed", "empty", "none"],
+)
+def test_tours_that_contradict_the_episodes_are_refused(
+    plain_run: Path, tours: str, capsys: Capture, damage: Any, message: str
+) -> None:
+    ids = {tour.scene_id: tour.episode_ids for tour in read_tours(tours, SPLIT)}
+    a, b, *_ = ids
+    Path("t.json").write_text(json.dumps({SPLIT: damage(a, b, ids)}))
+    found = error_of(capsys, command(plain_run, "none", "--tours", "t.json"))
+    assert found.startswith("t.json: ")
+    assert message.format(a=a, b=b, first=ids[a][0], other=ids[b][0]) in found
+
+
+# -- real data -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.real
+def test_tours_of_r2r_are_made_and_evaluated(data_root: Path, capsys: Capture) -> None:
+    annotations = data_root / "R2R" / "R2R_val_seen.json"
+    assert main(["data", "tours", str(annotations), "--out", "tours.json"]) == 0
+    assert "val_seen 56 tours" in capsys.readouterr().out
+    arguments = ["evaluate", "shortest", "--split", SPLIT, "--memory", "none", "--tours", "tours.json"]
+    assert main([*arguments, "--data", str(data_root), "--out", "out", "--bootstrap", "0", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["means"]["n"] == 1021 and printed["facts"]["left_out"] == 0
+    assert printed["means"]["t_sr"] == pytest.approx(1.0) and printed["means"]["t_ndtw"] > 0.99

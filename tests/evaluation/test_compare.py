@@ -1,7 +1,8 @@
-"""Comparing results: known answers of hand-made ones, what is refused, and scores by visit."""
+"""Comparing results: known answers for constructed results, errors, and means by visit."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,8 +22,8 @@ FACTS = {
 }
 
 
-def lived(number: int, score: float, *, scenes: int = 4, per_path: int = 3) -> EpisodeResult:
-    """Episode `number`; three instructions to a path, and paths dealt out to scenes in turn."""
+def make_episode(number: int, score: float, *, scenes: int = 4, per_path: int = 3) -> EpisodeResult:
+    """Result of episode `number`; a path has three instructions, and paths alternate between scenes."""
     path = number // per_path
     return EpisodeResult(
         id=f"{path}_{number % per_path}",
@@ -36,37 +37,37 @@ def lived(number: int, score: float, *, scenes: int = 4, per_path: int = 3) -> E
     )
 
 
-def made(scores: Sequence[float], *, scenes: int = 4, **facts: Any) -> Result:
+def make_result(scores: Sequence[float], *, scenes: int = 4, **facts: Any) -> Result:
     return Result(
         facts={**FACTS, **facts},
         means={"spl": float(np.mean(scores)), "sr": 1.0},
-        episodes=[lived(number, score, scenes=scenes) for number, score in enumerate(scores)],
+        episodes=[make_episode(number, score, scenes=scenes) for number, score in enumerate(scores)],
     )
 
 
-def scored(result: Result, scores: Mapping[str, float]) -> Result:
-    """The result with other scores of every episode."""
-    episodes = [msgspec.structs.replace(each, scores=dict(scores)) for each in result.episodes]
+def with_scores(result: Result, scores: Mapping[str, float]) -> Result:
+    """Replace the scores of every episode."""
+    episodes = [msgspec.structs.replace(episode, scores=dict(scores)) for episode in result.episodes]
     return msgspec.structs.replace(result, episodes=episodes)
 
 
-DRAWN = np.random.default_rng(3).random(60)
+SCORES = np.random.default_rng(3).random(60)
 
 
-def test_a_gain_that_is_the_same_everywhere_is_certain() -> None:
-    found = compare([made(np.zeros(60)), made(np.full(60, 0.5))], measures=["spl"], draws=500)
+def test_constant_difference_has_an_interval_of_zero_width() -> None:
+    found = compare([make_result(np.zeros(60)), make_result(np.full(60, 0.5))], measures=["spl"], draws=500)
     (spl,) = found.measures
     (gain,) = spl.differences
     assert (spl.measure, spl.means, gain.mean) == ("spl", (0.0, 0.5), 0.5)
     assert gain.over_paths is not None and gain.over_scenes is not None
     assert gain.over_paths[:2] == gain.over_scenes[:2] == (0.5, 0.5)
-    assert gain.over_paths.p == 2 / 501  # of 500 draws none is beyond, of 501 one
-    assert gain.over_scenes.p == 2**-3  # four scenes agree: so do four coins, every eighth time
+    assert gain.over_paths.p == 2 / 501  # none of 500 draws is below 0; one is added
+    assert gain.over_scenes.p == 2**-3  # a two-sided sign test of four scenes
     assert (found.episodes, found.paths, found.scenes) == (60, 20, 4)
 
 
-def test_a_result_does_not_differ_from_itself() -> None:
-    found = compare([made(DRAWN), made(DRAWN)], measures=["spl", "sr"], draws=100)
+def test_result_does_not_differ_from_itself() -> None:
+    found = compare([make_result(SCORES), make_result(SCORES)], measures=["spl", "sr"], draws=100)
     assert found.differing == {}
     for row in found.measures:
         assert row.means[0] == row.means[1]
@@ -74,21 +75,23 @@ def test_a_result_does_not_differ_from_itself() -> None:
         assert gain.mean == 0.0 and gain.over_paths == gain.over_scenes == (0.0, 0.0, 1.0)
 
 
-def test_pairing_sees_a_gain_that_the_spread_of_scores_would_hide() -> None:
+def test_paired_interval_is_narrower_than_unpaired_ones() -> None:
     gain = np.random.default_rng(0).normal(0.02, 0.01, 60)
-    first, second = made(DRAWN), made(DRAWN + gain)
+    first, second = make_result(SCORES), make_result(SCORES + gain)
     (row,) = compare([first, second], measures=["spl"], draws=2000).measures
     (found,) = row.differences
     assert found.over_paths is not None and 0 < found.over_paths.low < found.mean < found.over_paths.high
     assert found.mean == pytest.approx(gain.mean()) and found.over_paths.p < 0.01
-    unpaired = [scores_of(each).intervals(draws=2000)["spl"] for each in (first, second)]
+    unpaired = [scores_of(result).intervals(draws=2000)["spl"] for result in (first, second)]
     assert unpaired[0][1] > unpaired[1][0]  # the intervals of the two means overlap widely
 
 
-def test_instructions_of_a_path_stay_together() -> None:
-    """Three times the same number says no more than one: the interval is that of the path means."""
+def test_instructions_of_a_path_are_resampled_together() -> None:
+    """Three equal scores per path give the interval of the path means."""
     by_path = np.random.default_rng(1).normal(size=20)
-    found = compare([made(np.zeros(60)), made(np.repeat(by_path, 3))], measures=["spl"], draws=4000)
+    found = compare(
+        [make_result(np.zeros(60)), make_result(np.repeat(by_path, 3))], measures=["spl"], draws=4000
+    )
     interval = found.measures[0].differences[0].over_paths
     assert interval is not None
     expected = 2 * 1.96 * by_path.std() / np.sqrt(20)
@@ -96,41 +99,41 @@ def test_instructions_of_a_path_stay_together() -> None:
 
 
 def test_scenes_are_resampled_whole() -> None:
-    """All of a gain comes from one scene of four: every draw is a multiple of a quarter of it."""
+    """The difference comes from one scene of four: every draw is a multiple of a quarter."""
     scores = [float(number // 3 % 4 == 0) for number in range(60)]
-    (row,) = compare([made(np.zeros(60)), made(scores)], measures=["spl"], draws=4000).measures
+    (row,) = compare([make_result(np.zeros(60)), make_result(scores)], measures=["spl"], draws=4000).measures
     (gain,) = row.differences
     assert gain.over_paths is not None and gain.over_scenes is not None
     assert gain.mean == 0.25 and gain.over_scenes[:2] == (0.0, 0.75)
-    assert gain.over_paths.low > 0 and gain.over_scenes.p > 0.5  # (3/4)^4 of the draws miss that scene
+    assert gain.over_paths.low > 0 and gain.over_scenes.p > 0.5  # (3/4)^4 of the draws leave out that scene
 
 
-def test_a_single_scene_says_nothing_about_others() -> None:
-    first, second = made(DRAWN, scenes=1), made(DRAWN + 1, scenes=1)
+def test_single_scene_has_no_interval_over_scenes() -> None:
+    first, second = make_result(SCORES, scenes=1), make_result(SCORES + 1, scenes=1)
     (gain,) = compare([first, second], measures=["spl"], draws=10).measures[0].differences
     assert gain.over_scenes is None and gain.over_paths is not None
 
 
-def test_every_result_is_compared_with_the_first_whatever_its_order() -> None:
-    shuffled = made(DRAWN + 0.25)
+def test_every_result_is_compared_with_the_first_in_any_order_of_episodes() -> None:
+    shuffled = make_result(SCORES + 0.25)
     order = np.random.default_rng(0).permutation(60)
-    shuffled = msgspec.structs.replace(shuffled, episodes=[shuffled.episodes[place] for place in order])
-    found = compare([made(DRAWN), made(DRAWN), shuffled], measures=["sr", "spl"], draws=50)
+    shuffled = msgspec.structs.replace(shuffled, episodes=[shuffled.episodes[index] for index in order])
+    found = compare([make_result(SCORES), make_result(SCORES), shuffled], measures=["sr", "spl"], draws=50)
     assert [row.measure for row in found.measures] == ["sr", "spl"]
-    gains = [each.mean for each in found.measures[1].differences]
+    gains = [difference.mean for difference in found.measures[1].differences]
     assert gains == pytest.approx([0.0, 0.25]) and [len(row.means) for row in found.measures] == [3, 3]
 
 
-def test_the_seed_decides_the_draws_alone() -> None:
-    results = [made(DRAWN), made(DRAWN[::-1])]
+def test_seed_changes_the_draws_only() -> None:
+    results = [make_result(SCORES), make_result(SCORES[::-1])]
     first, again, other = (compare(results, measures=["spl"], draws=200, seed=seed) for seed in (0, 0, 1))
     assert first == again and first.measures != other.measures
     assert first.measures[0].means == other.measures[0].means
 
 
-def test_facts_that_differ_are_named() -> None:
-    other = made(DRAWN, memory="masked", hashes={**FACTS["hashes"], "weights": "b" * 64, "bank": "c"})
-    assert compare([made(DRAWN), other], measures=["spl"], draws=1).differing == {
+def test_differing_facts_are_reported() -> None:
+    other = make_result(SCORES, memory="masked", hashes={**FACTS["hashes"], "weights": "b" * 64, "bank": "c"})
+    assert compare([make_result(SCORES), other], measures=["spl"], draws=1).differing == {
         "memory": ("cold", "masked"),
         "hashes.weights": ("a" * 64, "b" * 64),
         "hashes.bank": (None, "c"),
@@ -139,70 +142,67 @@ def test_facts_that_differ_are_named() -> None:
 
 # -- refusals --------------------------------------------------------------------------------------------
 
-CUT = made(DRAWN[:57])
-TWICE = msgspec.structs.replace(made(DRAWN), episodes=made(DRAWN).episodes + made(DRAWN).episodes[:1])
+CUT = make_result(SCORES[:57])
+TWICE = msgspec.structs.replace(
+    make_result(SCORES), episodes=make_result(SCORES).episodes + make_result(SCORES).episodes[:1]
+)
 
 
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (made(DRAWN, task="r4r"), "result 2: task 'r4r', and 'r2r' in result 1"),
-        (made(DRAWN, split="val_seen"), "result 2: split 'val_seen', and 'val_unseen' in result 1"),
-        (made(DRAWN, hashes={"data": "e" * 64}), f"result 2: data (sha256) '{'e' * 20}', and 'dddd"),
-        (made(DRAWN, hashes={}), "result 2: data (sha256) 'None', and 'dddd"),
+        (make_result(SCORES, task="r4r"), "result 2: task 'r4r', and 'r2r' in result 1"),
+        (make_result(SCORES, split="val_seen"), "result 2: split 'val_seen', and 'val_unseen' in result 1"),
+        (make_result(SCORES, hashes={"data": "e" * 64}), f"result 2: data (sha256) '{'e' * 20}', and 'dddd"),
+        (make_result(SCORES, hashes={}), "result 2: data (sha256) 'None', and 'dddd"),
         (CUT, "result 2: other episodes than in result 1: 57 and 60, 19_0 is only in result 1"),
         (TWICE, "result 2: an episode occurs twice"),
-        (scored(made(DRAWN), {}), "result 2: its episodes have no scores; of split 'val_unseen' only the "),
-        (scored(made(DRAWN), {"sr": 0.0}), "result 2: no measure 'spl' of every episode; there are sr"),
+        (
+            with_scores(make_result(SCORES), {}),
+            "result 2: its episodes have no scores; of split 'val_unseen' only the ",
+        ),
+        (
+            with_scores(make_result(SCORES), {"sr": 0.0}),
+            "result 2: no measure 'spl' of every episode; there are sr",
+        ),
     ],
 )
-def test_what_is_not_of_the_same_episodes_is_refused(other: Result, message: str) -> None:
-    with pytest.raises(EscemeError) as refused:
-        compare([made(DRAWN), other], measures=["spl"])
-    assert str(refused.value).startswith(message)
+def test_results_of_different_episodes_are_refused(other: Result, message: str) -> None:
+    with pytest.raises(EscemeError, match=f"^{re.escape(message)}"):
+        compare([make_result(SCORES), other], measures=["spl"])
 
 
-@pytest.mark.parametrize("results", [[], [made(DRAWN)]])
-def test_a_single_result_is_not_compared(results: list[Result]) -> None:
-    with pytest.raises(DataError, match=f"expected at least two results to compare, found {len(results)}"):
-        compare(results)
-
-
-@pytest.mark.parametrize("options", [{"draws": 0}, {"seed": -1}, {"measures": []}, {"measures": ["love"]}])
-def test_options_without_sense_are_refused(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [{"draws": 0}, {"seed": -1}, {"measures": []}, {"measures": ["unknown"]}])
+def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        compare([made(DRAWN), made(DRAWN)], **{"measures": ["spl"], **options})
+        compare([make_result(SCORES), make_result(SCORES)], **{"measures": ["spl"], **options})
+    with pytest.raises(DataError, match="expected at least two results to compare, found 1"):
+        compare([make_result(SCORES)])
 
 
 # -- by visit --------------------------------------------------------------------------------------------
 
 
-def test_scores_by_visit_are_means_of_groups() -> None:
-    """20 paths in 4 scenes: every scene is visited 15 times."""
-    result = made(np.arange(60.0))
+def test_means_by_visit_group_the_episodes() -> None:
+    """20 paths of three instructions in 4 scenes are 15 visits per scene."""
+    result = make_result(np.arange(60.0))
     groups = by_visit(result, "spl", edges=(1, 2, 4, 20, 30))
-    assert [(each.first, each.last, each.episodes) for each in groups] == [(1, 1, 4), (2, 3, 8), (4, 15, 48)]
-    first = [each.scores["spl"] for each in result.episodes if each.visit == 1]
+    assert [(group.first, group.last, group.episodes) for group in groups] == [
+        (1, 1, 4),
+        (2, 3, 8),
+        (4, 15, 48),
+    ]
+    first = [episode.scores["spl"] for episode in result.episodes if episode.visit == 1]
     assert groups[0].mean == np.mean(first) == np.mean([0, 3, 6, 9])
-    assert sum(each.mean * each.episodes for each in groups) / 60 == pytest.approx(29.5)
-    assert sum(each.episodes for each in by_visit(result)) == 60
-
-
-def test_a_group_may_be_a_single_visit_and_the_last_is_open() -> None:
-    groups = by_visit(made(np.ones(60)), edges=(1,))
-    assert groups == [(1, 15, 1.0, 60)]
-
-
-def test_without_scores_there_is_nothing_by_visit() -> None:
-    assert by_visit(scored(made(DRAWN), {})) == []
+    assert sum(group.mean * group.episodes for group in groups) / 60 == pytest.approx(29.5)
+    assert sum(group.episodes for group in by_visit(result)) == 60
+    assert by_visit(make_result(np.ones(60)), edges=(1,)) == [(1, 15, 1.0, 60)]
+    assert by_visit(with_scores(result, {})) == []
 
 
 @pytest.mark.parametrize("edges", [(), (0, 1), (2, 3), (1, 3, 3)])
-def test_groups_of_visits_rise_from_one(edges: tuple[int, ...]) -> None:
+def test_invalid_groups_and_measures_are_refused(edges: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="increasing numbers from 1"):
-        by_visit(made(DRAWN), edges=edges)
-
-
-def test_an_unknown_measure_by_visit_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no measure 'love'; there are spl, sr"):
-        by_visit(made(DRAWN), "love")
+        by_visit(make_result(SCORES), edges=edges)
+    with pytest.raises(ConfigError, match="no measure 'unknown'; there are spl, sr"):
+        by_visit(make_result(SCORES), "unknown")

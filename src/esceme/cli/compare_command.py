@@ -29,9 +29,10 @@ def compare(
 ) -> int:
     """Compare results of the same episodes, with paired intervals.
 
-    Every result is compared with the first, episode by episode. Two 95 % bootstrap intervals of each
-    difference are given: over paths (a path's instructions stay together), as for other walks through these
-    buildings, and over scenes, as for other buildings, which is wider; p is two-sided.
+    Every result is compared with the first, episode by episode. The table shows the mean difference of each
+    measure with two 95 % bootstrap intervals: one resamples paths (with all instructions of a path), for
+    other episodes in the same scenes; the other resamples scenes, for other scenes, and is wider. The
+    p-values are two-sided.
 
     Examples:
         esceme compare masked/evaluations/r2r-val_unseen-masked cold/evaluations/r2r-val_unseen-cold
@@ -39,13 +40,13 @@ def compare(
 
     Args:
         results: result files, or folders that `esceme evaluate` wrote; at least two.
-        measures: which measures to compare; by default the usual ones, and those of tours (t_ndtw t_sr t_spl)
-            where all results are of the same tours.
-        draws: of the bootstrap.
-        seed: of the bootstrap.
-        json: print one json object of plain fractions instead of a table.
+        measures: measures to compare; by default the common ones, and those of tours (t_ndtw t_sr t_spl)
+            if all results are of the same tours.
+        draws: number of bootstrap samples.
+        seed: seed of the bootstrap.
+        json: print one json object with fractions instead of a table.
     """
-    found = compare_results(
+    comparison = compare_results(
         [read_result(path) for path in results],
         draws=draws,
         seed=seed,
@@ -53,74 +54,75 @@ def compare(
         names=[str(path) for path in results],
     )
     if json:
-        print_json(_plain(found))
+        print_json(_to_json(comparison))
         return 0
-    for number, name in enumerate(found.names, 1):
+    for number, name in enumerate(comparison.names, 1):
         print(f"{number}: {name}")
-    for fact, stated in found.differing.items():
-        print(f"   {fact}: " + ", ".join(_stated(fact, stated)))
-    if not found.differing:
+    for fact, values in comparison.differing.items():
+        print(f"   {fact}: " + ", ".join(_format_values(fact, values)))
+    if not comparison.differing:
         note("note: the facts of all results are the same")
-    tables().print(_table(found))
-    print(f"{found.episodes} episodes of {found.paths} paths in {found.scenes} scenes; {draws} draws")
-    if found.scenes == 1:
-        note("note: with a single scene, nothing can be said about others")
-    elif found.scenes < FEW_SCENES:
-        note(f"note: intervals over as few as {found.scenes} scenes tend to be too narrow")
+    tables().print(_table(comparison))
+    scenes = comparison.scenes
+    print(f"{comparison.episodes} episodes of {comparison.paths} paths in {scenes} scenes; {draws} draws")
+    if scenes == 1:
+        note("note: an interval over scenes needs at least two scenes")
+    elif scenes < FEW_SCENES:
+        note(f"note: intervals over as few as {scenes} scenes tend to be too narrow")
     return 0
 
 
-def _table(found: Comparison) -> Table:
+def _table(comparison: Comparison) -> Table:
     table = Table()
     for heading in ("measure", "", "mean", "difference", "95 % over paths", "p", "95 % over scenes", "p"):
         table.add_column(heading, justify="left" if heading == "measure" else "right")
-    for row in found.measures:
+    for row in comparison.measures:
         table.add_row(metric_label(row.measure), "1", format_metric(row.measure, row.means[0]))
-        for number, (mean, gain) in enumerate(zip(row.means[1:], row.differences, strict=True), 2):
-            intervals = (*_shown(row.measure, gain.over_paths), *_shown(row.measure, gain.over_scenes))
-            means = (format_metric(row.measure, mean), _signed(row.measure, gain.mean))
-            table.add_row("", f"{number}", *means, *intervals)
+        for number, (mean, difference) in enumerate(zip(row.means[1:], row.differences, strict=True), 2):
+            table.add_row(
+                *("", f"{number}", format_metric(row.measure, mean), _signed(row.measure, difference.mean)),
+                *_format_interval(row.measure, difference.over_paths),
+                *_format_interval(row.measure, difference.over_scenes),
+            )
         table.add_section()
     return table
 
 
-def _shown(measure: str, interval: Interval | None) -> tuple[str, str]:
+def _format_interval(measure: str, interval: Interval | None) -> tuple[str, str]:
     if interval is None:
         return "-", "-"
-    edges = " .. ".join(_signed(measure, edge) for edge in (interval.low, interval.high))
-    return edges, f"{interval.p:.4f}"
+    low, high = _signed(measure, interval.low), _signed(measure, interval.high)
+    return f"{low} .. {high}", f"{interval.p:.4f}"
 
 
 def _signed(measure: str, value: float) -> str:
     return f"{'+' if value > 0 else ''}{format_metric(measure, value)}"
 
 
-def _stated(fact: str, stated: Sequence[Any]) -> list[str]:
+def _format_values(fact: str, values: Sequence[Any]) -> list[str]:
     is_hash = fact.startswith("hashes.")
-    return [
-        f"{number}: {each[:HASH_SHOWN] if is_hash and each else '-' if each is None else each}"
-        for number, each in enumerate(stated, 1)
-    ]
+    texts = ["-" if value is None else f"{value}"[: HASH_SHOWN if is_hash else None] for value in values]
+    return [f"{number}: {text}" for number, text in enumerate(texts, 1)]
 
 
-def _plain(found: Comparison) -> dict[str, Any]:
-    """A comparison for json: intervals as objects."""
+def _to_json(comparison: Comparison) -> dict[str, Any]:
+    """A comparison with measures and intervals as objects."""
 
-    def interval(each: Interval | None) -> dict[str, float] | None:
-        return None if each is None else each._asdict()
+    def interval(value: Interval | None) -> dict[str, float] | None:
+        return None if value is None else value._asdict()
 
     measures = {
         row.measure: {
             "means": row.means,
             "differences": [
                 {
-                    "mean": gain.mean,
-                    "over_paths": interval(gain.over_paths),
-                    "over_scenes": interval(gain.over_scenes),
+                    "mean": difference.mean,
+                    "over_paths": interval(difference.over_paths),
+                    "over_scenes": interval(difference.over_scenes),
                 }
-                for gain in row.differences
+                for difference in row.differences
             ],
         }
-        for row in found.measures
+        for row in comparison.measures
     }
-    return {**asdict(found), "measures": measures}
+    return {**asdict(comparison), "measures": measures}
