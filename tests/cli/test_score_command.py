@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -111,31 +110,6 @@ def test_table_shows_per_cent_and_metres(
     assert (shown["sr (%)"], shown["ne (m)"], shown["n"]) == ("100.00", "0.00", "42")
 
 
-def test_rxr_predictions_may_be_named_by_their_instruction(toy_root: Path, json_of: JsonOf) -> None:
-    lines = [
-        json.dumps({"instruction_id": int(episode.episode_id.split("_")[1]), "path": episode.reference_path})
-        for episode in read(toy_root, "rxr")
-    ]
-    Path("p.jsonl").write_text("\n".join(lines))
-    assert json_of(command(toy_root, task="rxr", file="p.jsonl"))["ndtw"] == 1.0
-
-
-def test_trajectories_of_several_formats_score_equally(
-    toy_root: Path, episodes: Sequence[Episode], json_of: JsonOf
-) -> None:
-    write(follow(episodes))
-    expected = json_of(command(toy_root))
-    paths = {episode.episode_id: list(episode.reference_path) for episode in episodes}
-    hops = {name: [path[:1], path[1:]] for name, path in paths.items()}
-    turns = {
-        name: [[viewpoint, angle, 0.0] for viewpoint in path for angle in (0.0, 0.5)]
-        for name, path in paths.items()
-    }
-    for trajectories in (hops, turns):
-        write([{"instr_id": name, "trajectory": path} for name, path in trajectories.items()])
-        assert json_of(command(toy_root)) == expected
-
-
 def test_success_rule_of_dialogs(toy_root: Path, json_of: JsonOf) -> None:
     records = follow(read(toy_root, "cvdn"))
     write([{"inst_idx": record["instr_id"], "trajectory": record["trajectory"]} for record in records])
@@ -162,7 +136,7 @@ def test_jumps_are_refused_or_counted_as_the_shortest_path(
     toy_root: Path, episodes: Sequence[Episode], json_of: JsonOf, error_of: ErrorOf
 ) -> None:
     write(follow(episodes))
-    walked = json_of(command(toy_root))
+    expected = json_of(command(toy_root))
     write(
         [
             {"instr_id": episode.episode_id, "trajectory": [episode.start, episode.goal]}
@@ -171,7 +145,7 @@ def test_jumps_are_refused_or_counted_as_the_shortest_path(
     )
     assert "p.json: 42 faulty predictions" in error_of(command(toy_root))
     found = json_of(command(toy_root, "--jumps", "shortest"))
-    assert found["steps"] == 1.0 and found["tl"] == pytest.approx(walked["tl"]) and found["spl"] == 1.0
+    assert found["steps"] == 1.0 and found["tl"] == pytest.approx(expected["tl"]) and found["spl"] == 1.0
 
 
 @pytest.mark.parametrize("more", [[], ["--split", "val_unseen"]])
@@ -259,7 +233,6 @@ def test_values_of_every_episode_are_written(
         ("r2r", ["--per-episode", "p.json/values.csv"], "p.json/values.csv: cannot be written"),
         ("r2r", ["--predictions", "none.json"], "none.json: no such file"),
         ("r2r", ["--predictions", "."], r"cannot be read \(Is a directory\)"),
-        ("r2r", ["--annotations", "."], r"cannot be read \(Is a directory\)"),
         ("r2r", ["--annotations", "p.json"], "p.json: record 0: object missing required field"),
         ("cvdn", ["--annotations", "p.json"], "p.json: record 0: object missing required field"),
         ("r2r", ["--connectivity", "p.json"], "p.json: cannot be read as a connectivity folder"),
@@ -280,14 +253,10 @@ def test_invalid_options_are_refused(
     [
         ({"1_0": ["a"]}, "p.json: expected array, got object"),
         ([], "p.json: holds no records"),
-        ("text", "p.json: expected array, got str"),
         (
             [{"instr_id": "9999_0", "trajectory": ["a"]}],
             "p.json: episode 9999_0 is not among the 42 annotated",
         ),
-        ([{"instr_id": "0", "trajectory": ["a"]}], "p.json: episode 0 is not among the 42 annotated"),
-        ([{"instr_id": "9999_0", "trajectory": [[]]}], "p.json: episode 9999_0: trajectory entry 0"),
-        ([{"position": [1, 2, 3]}], "p.json: record 0: 0 ids"),
     ],
 )
 def test_predictions_of_another_form_are_refused(
@@ -334,17 +303,6 @@ def test_faulty_path_names_its_episode(
     assert message.format(*path) in error
 
 
-def test_excluded_viewpoint_is_named_as_excluded(
-    toy_root: Path, graphs: dict[str, SceneGraph], episodes: Sequence[Episode], error_of: ErrorOf
-) -> None:
-    records = follow(episodes)
-    left_out = graphs["toy-house"].left_out
-    excluded = next(name for name, reason in left_out.items() if reason == "excluded")
-    records[0]["trajectory"] = [records[0]["trajectory"][0], excluded]
-    write(records)
-    assert f"viewpoint '{excluded}' is excluded from scene 'toy-house'" in error_of(command(toy_root))
-
-
 @pytest.mark.parametrize(
     ("tours", "more", "message"),
     [
@@ -352,9 +310,6 @@ def test_excluded_viewpoint_is_named_as_excluded(
         ({"x": {"toy-house": [["{0}"]]}, "y": {"toy-house": [["{0}"]]}}, [], "2 of its splits (x, y) fit"),
         ({"x": {"toy-house": [["{0}"]]}}, ["--split", "val_unseen"], "no split 'val_unseen'"),
         ({"x": {"toy-house": [["{0}", "9999_0"]]}}, [], "episode '9999_0' is unknown"),
-        ({"x": {"toy-villa": [["{0}"]]}}, [], "is in scene 'toy-house'"),
-        ({"x": {"toy-house": [["{0}", "{0}"]]}}, [], "is in two tours"),
-        ({"x": {"toy-house": [["{0}"], []]}}, [], "scene 'toy-house', tour 1: is empty"),
     ],
 )
 def test_tours_that_do_not_fit_are_refused(
@@ -369,16 +324,6 @@ def test_tours_that_do_not_fit_are_refused(
     write(follow(episodes))
     error = error_of(command(toy_root, "--tours", "t.json", *more))
     assert error.startswith("t.json: ") and message in error
-
-
-def test_damaged_gzip_is_refused(
-    toy_root: Path, episodes: Sequence[Episode], json_of: JsonOf, error_of: ErrorOf
-) -> None:
-    data = gzip.compress(json.dumps(follow(episodes)).encode())
-    Path("p.json.gz").write_bytes(data)
-    assert json_of(command(toy_root, file="p.json.gz"))["sr"] == 1.0
-    Path("p.json.gz").write_bytes(data[:-20])
-    assert "damaged gzip" in error_of(command(toy_root, file="p.json.gz"))
 
 
 @pytest.mark.parametrize(
