@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from esceme.errors import ConfigError, DataError
 from esceme.tasks.r2r import read_r2r
 from esceme.tasks.text import Tokenizer, Vocabulary, WordPiece, pad, truncate, words
+from fixtures.json_files import save_json
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "turn", "left", "##over", "a", ".", "<", "nav", ">"]
 
@@ -61,61 +62,68 @@ def test_line_ends_do_not_matter(tmp_path: Path) -> None:
     assert windows.encode("turn left.") == [2, 5, 6, 9, 3]
 
 
-def write_json_tokenizer(path: Path, *, lowercase: bool = True, longest: int | None = None) -> Path:
+def write_json_tokenizer(path: Path, **changes: Any) -> Path:
+    """A BERT tokenizer in the format of Hugging Face with `changes`."""
     from tokenizers import BertWordPieceTokenizer
 
-    tokenizer = BertWordPieceTokenizer({piece: k for k, piece in enumerate(PIECES)}, lowercase=lowercase)
-    if longest:
-        tokenizer.enable_truncation(longest)
-        tokenizer.enable_padding(length=longest)
-    tokenizer.save(str(path))
-    return path
+    tokenizer = BertWordPieceTokenizer({piece: k for k, piece in enumerate(PIECES)}, lowercase=True)
+    return save_json(path, json.loads(tokenizer.to_str()) | changes)
 
 
-def test_json_tokenizer_equals_that_of_the_piece_file(tmp_path: Path) -> None:
+TRUNCATION = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
+PADDING = {
+    "strategy": {"Fixed": 9},
+    "direction": "Right",
+    "pad_to_multiple_of": None,
+    "pad_id": 0,
+    "pad_type_id": 0,
+    "pad_token": "[PAD]",
+}
+
+
+@pytest.mark.parametrize("changes", [{}, {"truncation": TRUNCATION}, {"padding": PADDING}])
+def test_json_tokenizer_equals_that_of_the_piece_file(tmp_path: Path, changes: dict[str, Any]) -> None:
     """Truncation and padding of the JSON file are ignored."""
     text = "Turn left. a [SEP] <nav> leftover!"
-    expected = WordPiece.read(write_pieces(tmp_path / "vocab.txt")).encode(text)
-    for longest in (None, 4):
-        tokenizer = WordPiece.read(write_json_tokenizer(tmp_path / "t.json", longest=longest))
-        assert tokenizer.encode(text) == expected
-        assert tokenizer.encode("") == [2, 3]
-
-
-def test_cased_tokenizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="t.json: distinguishes upper and lower case"):
-        WordPiece.read(write_json_tokenizer(tmp_path / "t.json", lowercase=False))
-
-
-def test_tokenizer_of_another_kind_is_refused(tmp_path: Path) -> None:
-    from tokenizers import Tokenizer as Pretrained
-    from tokenizers import models
-
-    Pretrained(models.WordLevel({"[PAD]": 0}, unk_token="[PAD]")).save(str(tmp_path / "t.json"))
-    with pytest.raises(DataError, match="holds a WordLevel tokenizer, not WordPiece"):
-        WordPiece.read(tmp_path / "t.json")
-
-
-def test_tokenizer_without_cls_and_sep_is_refused(tmp_path: Path) -> None:
-    file = write_json_tokenizer(tmp_path / "t.json")
-    file.write_text(json.dumps({**json.loads(file.read_text()), "post_processor": None}))
-    with pytest.raises(DataError, match=r"\[CLS\] before and \[SEP\] after"):
-        WordPiece.read(file)
+    tokenizer = WordPiece.read(write_json_tokenizer(tmp_path / "t.json", **changes))
+    assert tokenizer.encode(text) == WordPiece.read(write_pieces(tmp_path / "vocab.txt")).encode(text)
+    assert tokenizer.encode("") == [2, 3]
 
 
 @pytest.mark.parametrize(
-    ("pieces", "message"),
+    ("changes", "message"),
     [
-        ([], "line 1 is empty"),
-        (["[PAD]", "", "[UNK]"], "line 2 is empty"),
-        ([*PIECES, "turn"], "'turn' occurs twice .ids 5 and 13."),
-        (["hello", "world"], r"none is \[PAD\]"),
-        ([PIECES[1], PIECES[0], *PIECES[2:]], r"\[PAD\] has id 1, expected 0"),
+        ({"normalizer": None}, "t.json: distinguishes upper and lower case"),
+        ({"model": {"type": "WordLevel", "vocab": {"[PAD]": 0}, "unk_token": "[PAD]"}}, "not WordPiece"),
+        ({"post_processor": None}, r"\[CLS\] before and \[SEP\] after"),
     ],
 )
-def test_malformed_piece_file_is_refused(tmp_path: Path, pieces: list[str], message: str) -> None:
+def test_tokenizer_unlike_that_of_bert_is_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        WordPiece.read(write_json_tokenizer(tmp_path / "t.json", **changes))
+
+
+@pytest.mark.parametrize(
+    ("kind", "entries", "message"),
+    [
+        (WordPiece, [], "line 1 is empty"),
+        (WordPiece, ["[PAD]", "", "[UNK]"], "line 2 is empty"),
+        (WordPiece, [*PIECES, "turn"], "'turn' occurs twice .ids 5 and 13."),
+        (WordPiece, ["hello", "world"], r"none is \[PAD\]"),
+        (WordPiece, [PIECES[1], PIECES[0], *PIECES[2:]], r"\[PAD\] has id 1, expected 0"),
+        (Vocabulary, [], "line 1 is empty"),
+        (Vocabulary, ["<UNK>", "<PAD>", "<EOS>"], "expected <PAD>"),
+        (Vocabulary, ["<PAD>", "<EOS>", "go"], "none of the 3 entries is <UNK>"),
+        (Vocabulary, ["<PAD>", "<UNK>", "go"], "none of the 3 entries is <EOS>"),
+        (Vocabulary, ["<PAD>", "<UNK>", "<EOS>", "go", "go"], "'go' occurs twice"),
+        (Vocabulary, ["<PAD>", "<UNK>", "", "<EOS>"], "line 3 is empty"),
+    ],
+)
+def test_malformed_vocabulary_is_refused(tmp_path: Path, kind: Any, entries: list[str], message: str) -> None:
     with pytest.raises(DataError, match=f"vocab.txt: .*{message}"):
-        WordPiece.read(write_pieces(tmp_path / "vocab.txt", pieces))
+        kind.read(write_pieces(tmp_path / "vocab.txt", entries))
 
 
 @pytest.mark.parametrize("content", [b"", b'{"version": "1.0", "model', b"\xff\xfe"])
@@ -162,22 +170,6 @@ def test_vocabulary_without_bos_adds_none(tmp_path: Path) -> None:
 def test_id_outside_the_vocabulary_is_refused(token: int) -> None:
     with pytest.raises(DataError, match=f"id {token} is outside a vocabulary of 4"):
         Vocabulary.build([]).decode([token])
-
-
-@pytest.mark.parametrize(
-    ("entries", "message"),
-    [
-        ([], "line 1 is empty"),
-        (["<UNK>", "<PAD>", "<EOS>"], "expected <PAD>"),
-        (["<PAD>", "<EOS>", "go"], "none of the 3 entries is <UNK>"),
-        (["<PAD>", "<UNK>", "go"], "none of the 3 entries is <EOS>"),
-        (["<PAD>", "<UNK>", "<EOS>", "go", "go"], "'go' occurs twice"),
-        (["<PAD>", "<UNK>", "", "<EOS>"], "line 3 is empty"),
-    ],
-)
-def test_malformed_vocabulary_file_is_refused(tmp_path: Path, entries: list[str], message: str) -> None:
-    with pytest.raises(DataError, match=f"v.txt: .*{message}"):
-        Vocabulary.read(write_pieces(tmp_path / "v.txt", entries))
 
 
 # -- the public files --------------------------------------------------------------------------------------
