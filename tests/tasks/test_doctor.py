@@ -477,9 +477,8 @@ def test_missing_split_of_a_required_task_is_a_fault(small_root: Path) -> None:
     assert faults(examine(small_root, tasks=["r2r"])) == []
     (small_root / "R2R/R2R_test.json").unlink()
     (fault,) = faults(examine(small_root, tasks=["r2r"]), "r2r")
-    assert fault.startswith(
-        "r2r test: no file; looked for R2R/R2R_test.json or R2R/annotations/R2R_test_enc.json"
-    )
+    files = "R2R/R2R_test.json or R2R/annotations/R2R_test_enc.json"
+    assert fault.startswith(f"r2r test: no file; looked for {files}")
 
 
 @pytest.mark.parametrize(("task", "split"), [("r2r", "val_train_seen"), ("r4r", "val_unseen_sampled")])
@@ -506,41 +505,33 @@ def feature_keys(root: Path) -> list[str]:
     return [key for key in open_features(root / FEATURES).keys if key in known]
 
 
-def remove_key(file: h5py.File, key: str) -> None:
-    del file[key]
-
-
-def set_shape(*shape: int) -> Callable[[h5py.File, str], None]:
-    def edit(file: h5py.File, key: str) -> None:
-        del file[key]
-        file[key] = np.zeros(shape)
-
-    return edit
-
-
-def set_value(value: float) -> Callable[[h5py.File, str], None]:
-    return lambda file, key: file[key].__setitem__((17, 3), value)
+NOT_FINITE = np.zeros((2, 36, 36))
+NOT_FINITE[:, 17, 3] = np.nan, np.inf
 
 
 @pytest.mark.parametrize("index", [0, 30, -1])
 @pytest.mark.parametrize(
-    ("edit", "message"),
+    ("panorama", "message"),
     [
-        (remove_key, "none for 1 viewpoints, such as '{key}'"),
+        (None, "none for 1 viewpoints, such as '{key}'"),
         *(
-            (set_shape(*shape), f"'{{key}}' has shape {shape}, most have (36, 36)")
+            (np.zeros(shape), f"'{{key}}' has shape {shape}, most have (36, 36)")
             for shape in ((36, 35), (36, 37), (35, 36), (36,), (36, 36, 1))
         ),
-        (set_value(np.nan), "'{key}' holds NaN or infinity in view 17; extract it again"),
-        (set_value(np.inf), "'{key}' holds NaN or infinity in view 17; extract it again"),
+        *(
+            (panorama, "'{key}' holds NaN or infinity in view 17; extract it again")
+            for panorama in NOT_FINITE
+        ),
     ],
 )
 def test_faulty_features_of_a_viewpoint_are_reported(
-    feature_root: Path, index: int, edit: Callable[[h5py.File, str], None], message: str
+    feature_root: Path, index: int, panorama: Any, message: str
 ) -> None:
     key = feature_keys(feature_root)[index]
     with writable_features(feature_root) as file:
-        edit(file, key)
+        del file[key]
+        if panorama is not None:
+            file[key] = panorama
     findings = examine(feature_root)
     assert {finding.file for finding in findings if finding.level == "fault"} == {FEATURES}
     assert faults(findings)[0].endswith(message.format(key=key))
