@@ -84,7 +84,7 @@ START_COVERAGE = sum(math.exp(-metres / 3) for metres in (0, 2, 4, 6, 8)) / 5
 
 @pytest.mark.parametrize(
     ("reference", "path", "expected"),
-    [  # tl, ne, osr, sr, spl, spl_shortest, cls, nDTW distance, gp, steps
+    [  # tl, ne, osr, sr, spl, spl_shortest, cls, DTW distance, gp, steps
         # One viewpoint early: d is matched with e, and a shorter path has no higher SPL.
         ("abcde", "abcd", [6, 2, 1, 1, 1, 1, EARLY_CLS, 2, 6, 3]),
         # A detour: x is matched with c (1 m), the second c with c.
