@@ -23,7 +23,7 @@ from esceme.rollout import roll_out
 from esceme.tasks import Prediction, TrajectoryPoint
 from esceme.tasks.episode import Episode
 from esceme.trajectory import Trajectory, greedy, sampling, teacher_by_step, teacher_forcing
-from fixtures.backtracking_agent import Homesick, HomesickState, told
+from fixtures.backtracking_agent import BacktrackingAgent, BacktrackingState, actions_by_name
 from fixtures.toy_atlas import (
     WIDTH,
     build_toy_atlas,
@@ -287,8 +287,8 @@ def backtrack(
     *,
     max_steps: int = 9,
 ) -> list[rollout.Step]:
-    navigator = Navigator(Homesick(), NoMemory())
-    choose = told(ATLAS, ORDERS)
+    navigator = Navigator(BacktrackingAgent(), NoMemory())
+    choose = actions_by_name(ATLAS, ORDERS)
     return list(run_batch(navigator, ATLAS, episodes, memory, choose=choose, max_steps=max_steps))
 
 
@@ -344,10 +344,10 @@ def test_memory_is_right_when_the_limit_ends_a_backtracking_trajectory(max_steps
 
 def test_state_of_the_decision_is_passed_on() -> None:
     for number, step in enumerate(backtrack()):
-        assert isinstance(step.state, HomesickState)
+        assert isinstance(step.state, BacktrackingState)
         assert step.state is step.decision.state
-        assert step.state.thoughts.tolist() == [number + 1]  # updated by every decision
-        assert step.state.walked.tolist() == [number]  # not yet advanced
+        assert step.state.num_decisions.tolist() == [number + 1]  # updated by every decision
+        assert step.state.num_visited.tolist() == [number]  # not yet advanced
 
 
 def test_backtracking_does_not_affect_other_rows() -> None:

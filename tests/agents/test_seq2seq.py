@@ -1,4 +1,4 @@
-"""The recurrent baseline: that it reads, looks and remembers, and that it can learn."""
+"""The recurrent baseline: encoder, decoder, attention, training."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def test_sizes_are_as_configured() -> None:
     assert agent.decoder.weight_ih.shape == (4 * 512, 2 * (768 + 4))
 
 
-def test_encoding_a_batch_is_encoding_each_instruction(agent: Seq2Seq) -> None:
-    """Against torch's own LSTM on one instruction at a time, without packing."""
+def test_encoding_a_batch_equals_encoding_single_instructions(agent: Seq2Seq) -> None:
+    """Compared with the LSTM on one instruction at a time, without packing."""
     words = random_words((5, 9, 2))
     state = agent.begin(words, torch.zeros(3, dtype=torch.int64))
     for row, length in enumerate((5, 9, 2)):
@@ -41,56 +41,42 @@ def test_encoding_a_batch_is_encoding_each_instruction(agent: Seq2Seq) -> None:
         torch.testing.assert_close(state.hidden[row], agent.bridge(last.flatten()).tanh())
 
 
-def test_what_is_said_and_seen_and_done_matters(agent: Seq2Seq) -> None:
+def test_instruction_views_and_actions_change_the_decision(agent: Seq2Seq) -> None:
     words, observation = random_words((6,)), random_observation((4,))
-    start = observation.viewpoint
-    state = agent.begin(words, start)
-    plain = agent.decide(state, observation)
-
-    said = agent.begin(words._replace(ids=words.ids.flip(1)), start)
+    state = agent.begin(words, observation.viewpoint)
+    reverse = agent.begin(words._replace(ids=words.ids.flip(1)), observation.viewpoint)
     context = observation.features.clone()
-    context[0, 5:] += 1.0  # views that are no candidates reach the decision through attention only
-    done = [agent.advance(state, observation, torch.tensor([choice])) for choice in (0, 1, 4)]
-    others = [
-        agent.decide(said, observation),
+    context[0, 5:] += 1.0  # context views reach the decision through attention only
+    actions = [agent.advance(state, observation, torch.tensor([action])) for action in (0, 1, 4)]
+    decisions = [
+        agent.decide(state, observation),
+        agent.decide(reverse, observation),
         agent.decide(state, observation.with_features(context)),
-        *(agent.decide(each, observation) for each in done),
+        *(agent.decide(after, observation) for after in actions),
     ]
-    decisions = [plain, *others]
     for index, one in enumerate(decisions):
         for other in decisions[:index]:
             assert (one.logits - other.logits).abs().max() > 1e-4
 
 
-def test_a_step_is_the_decoder_fed_with_the_last_choice_and_the_views_it_looks_at(agent: Seq2Seq) -> None:
-    """By hand, for one agent: attention over all tokens but STOP, which stands at place 4."""
+def test_the_decoder_reads_the_previous_action_and_the_attended_views(agent: Seq2Seq) -> None:
+    """Computed by hand for one agent: attention over all tokens but STOP, which has index 4."""
     observation = random_observation((4,))
     views = torch.cat([observation.features, observation.angles], 2)[0]
-    looked = [place for place in range(len(views)) if place != 4]
+    attended = [token for token in range(len(views)) if token != 4]
     state = agent.begin(random_words((6,)), observation.viewpoint)
-    hidden, cell, taken = state.hidden[0], state.cell[0], torch.zeros(WIDTH + 4)
-    for choice in (2, 0):
-        weights = (views[looked] @ agent.view_query(hidden)).softmax(0)
-        hidden, cell = agent.decoder(torch.cat([taken, weights @ views[looked]]), (hidden, cell))
-        taken = views[choice]
-        state = agent.advance(state, observation, torch.tensor([choice]))
+    hidden, cell, previous = state.hidden[0], state.cell[0], torch.zeros(WIDTH + 4)
+    for action in (2, 0):
+        weights = (views[attended] @ agent.view_query(hidden)).softmax(0)
+        hidden, cell = agent.decoder(torch.cat([previous, weights @ views[attended]]), (hidden, cell))
+        previous = views[action]
+        state = agent.advance(state, observation, torch.tensor([action]))
         torch.testing.assert_close(state.hidden[0], hidden)
         torch.testing.assert_close(state.cell[0], cell)
-        torch.testing.assert_close(state.previous_action[0], taken)
+        torch.testing.assert_close(state.previous_action[0], previous)
 
 
-def test_what_was_seen_two_steps_ago_matters(agent: Seq2Seq) -> None:
-    """The last choice alone would have forgotten it: only the hidden state still knows."""
-    seen, other, now = (random_observation((4,), seed=seed) for seed in range(3))
-    begun = agent.begin(random_words((6,)), seen.viewpoint)
-    chosen = torch.tensor([0])
-    states = [agent.advance(agent.advance(begun, first, chosen), now, chosen) for first in (seen, other)]
-    assert torch.equal(states[0].previous_action, states[1].previous_action)
-    decisions = [agent.decide(state, now).logits for state in states]
-    assert (decisions[0] - decisions[1]).abs().max() > 1e-4
-
-
-def test_stop_is_scored_by_what_it_learned_to_look_like(agent: Seq2Seq) -> None:
+def test_the_logit_of_stop_comes_from_its_parameter(agent: Seq2Seq) -> None:
     observation = random_observation((4,))
     state = agent.begin(random_words((6,)), observation.viewpoint)
     before = agent.decide(state, observation).logits
@@ -102,7 +88,7 @@ def test_stop_is_scored_by_what_it_learned_to_look_like(agent: Seq2Seq) -> None:
     assert after[0, 4] == 0.0
 
 
-def test_training_decides_and_advances_from_the_same_hidden_state(agent: Seq2Seq) -> None:
+def test_dropout_does_not_affect_the_hidden_state(agent: Seq2Seq) -> None:
     agent.train()
     observation = random_observation((4, 2))
     state = agent.begin(random_words((6, 3)), observation.viewpoint)
@@ -113,7 +99,7 @@ def test_training_decides_and_advances_from_the_same_hidden_state(agent: Seq2Seq
 
 
 def unrolled_loss(agent: Seq2Seq) -> Tensor:
-    """How far three steps of four agents are from choosing their first candidate, and from a return of 1."""
+    """Loss of three steps: cross entropy of the first candidate, squared error to a return of 1."""
     observations = [random_observation(seed=seed) for seed in range(3)]
     state = agent.begin(random_words(), observations[0].viewpoint)
     loss = torch.zeros(())
@@ -126,21 +112,17 @@ def unrolled_loss(agent: Seq2Seq) -> Tensor:
     return loss
 
 
-def test_gradients_reach_every_parameter(agent: Seq2Seq) -> None:
-    unrolled_loss(agent).backward()
-    for name, parameter in agent.named_parameters():
-        assert parameter.grad is not None and parameter.grad.isfinite().all(), name
-        assert parameter.grad.any(), name
-
-
-def test_a_small_run_lowers_the_loss(agent: Seq2Seq) -> None:
+def test_gradients_reach_every_parameter_and_training_lowers_the_loss(agent: Seq2Seq) -> None:
     agent.train()
     optimizer = torch.optim.Adam(agent.parameters(), lr=0.01)
     losses = []
-    for _ in range(40):
+    for step in range(40):
         loss = unrolled_loss(agent)
         optimizer.zero_grad()
         loss.backward()
+        for name, parameter in agent.named_parameters() if step == 0 else ():
+            assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+            assert parameter.grad.any(), name
         optimizer.step()
         losses.append(loss.item())
     assert sum(losses[-5:]) < 0.3 * sum(losses[:5])
@@ -154,6 +136,6 @@ def test_a_small_run_lowers_the_loss(agent: Seq2Seq) -> None:
         ({"dropout": 1.0}, "dropout: expected a share from 0 to below 1, found 1.0"),
     ],
 )
-def test_sizes_that_cannot_be_built_are_refused(changes: dict[str, float], message: str) -> None:
+def test_invalid_settings_are_refused(changes: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         replace(CONFIG, **changes)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What every agent keeps to, whatever it is made of (`esceme.agents.base`)."""
+"""The contract of all agents (`esceme.agents.base`)."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ SMALL: dict[str, tuple[Any, ...]] = {
     ),
     "seq2seq": (Seq2SeqConfig(vocabulary=VOCABULARY, word_width=8, hidden=16, feature_width=WIDTH),),
 }
-"""Sizes for tests, one or more per agent; an agent that is not here is built as it comes."""
+"""Small configurations, one or more per agent; other agents use their defaults."""
 CASES = [(name, variant) for name in AGENTS for variant in range(len(SMALL.get(name, (None,))))]
 COUNTS = [(4, 1, 7, 3), (2, 5, 1, 6), (3, 3, 8, 2)]
-"""Candidates of four agents at three steps."""
+"""Numbers of candidates of four episodes at three steps."""
 ATLAS = random_building()
 GOALS = np.array([[3, 8], [11, 11], [20, 5], [39, 0]])
 
 
-def small(name: str, variant: int = 0, *, seed: int = 0) -> Agent[Any]:
-    """An agent in a small size, as it decides in evaluation."""
-    torch.manual_seed(seed)
+def small(name: str, variant: int = 0) -> Agent[Any]:
+    """A small agent in evaluation mode."""
+    torch.manual_seed(0)
     kind = AGENTS[name]
     config = SMALL[name][variant] if name in SMALL else kind.Config()
     return kind(config).eval()
@@ -86,184 +86,184 @@ def no_gradients() -> Iterator[None]:
         yield
 
 
-def sights() -> list[Observation]:
+def observations() -> list[Observation]:
     return [random_observation(counts, seed=step) for step, counts in enumerate(COUNTS)]
 
 
-def choices(observations: Sequence[Observation]) -> list[Tensor]:
-    """Some choice for each agent at each step: mostly candidates, here and there STOP; never a way back."""
+def actions_of(batches: Sequence[Observation]) -> list[Tensor]:
+    """An action per row and step: candidates and sometimes STOP, no backtracking."""
     return [
-        (torch.arange(len(each)) + step) % (each.num_candidates + 1) for step, each in enumerate(observations)
+        (torch.arange(len(batch)) + step) % (batch.num_candidates + 1) for step, batch in enumerate(batches)
     ]
 
 
-def begun(
+def begin(
     agent: Agent[Any], words: TokenBatch, observation: Observation, rows: Sequence[int] = range(4)
 ) -> State:
-    """The state of agents that have not seen anything yet; `rows` says which goals are theirs."""
+    """The initial state; `rows` selects the goals."""
     return agent.begin(words, observation.viewpoint, PrivilegedInfo(ATLAS, GOALS[list(rows)]))
 
 
-def live(
-    agent: Agent[Any], state: State, observations: Sequence[Observation], chosen: Sequence[Tensor]
+def roll_out(
+    agent: Agent[Any], state: State, batches: Sequence[Observation], actions: Sequence[Tensor]
 ) -> tuple[State, list[Decision]]:
-    """The decisions at each step, whatever is decided `chosen` is done, and the state after that."""
+    """Take `actions`; returns the final state and the decisions."""
     decisions = []
-    for observation, choice in zip(observations, chosen, strict=True):
+    for observation, action in zip(batches, actions, strict=True):
         decision = agent.decide(state, observation)
-        state = agent.advance(thought(decision, state), observation, choice)
+        state = agent.advance(decision.state or state, observation, action)
         decisions.append(decision)
     return state, decisions
 
 
-def thought(decision: Decision, state: State) -> State:
-    """What agents carry after a decision: their state of before unless deciding has changed it."""
-    return state if decision.state is None else decision.state
+def decisions_of(agent: Agent[Any]) -> list[Decision]:
+    """The decisions at three steps of four episodes."""
+    seen = observations()
+    return roll_out(agent, begin(agent, random_words(), seen[0]), seen, actions_of(seen))[1]
 
 
-def lived(agent: Agent[Any]) -> list[Decision]:
-    """What the agent decides in three steps of four episodes."""
-    seen = sights()
-    return live(agent, begun(agent, random_words(), seen[0]), seen, choices(seen))[1]
-
-
-def assert_same(some: Decision, others: Decision) -> None:
-    """Both say the same of every choice, however much room each has for choices that nobody has."""
-    for mine, theirs in zip(scores(some), scores(others), strict=True):
-        longest = max(mine.shape[1], theirs.shape[1])
-        torch.testing.assert_close(*(widened(each, longest) for each in (mine, theirs)), atol=1e-5, rtol=0)
+def assert_close(some: Decision, others: Decision) -> None:
+    """Compare decisions up to the padding of their choices."""
+    for one, other in zip(split_logits(some), split_logits(others), strict=True):
+        longest = max(one.shape[1], other.shape[1])
+        padded = (
+            functional.pad(logits, (0, longest - logits.shape[1]), value=-torch.inf)
+            for logits in (one, other)
+        )
+        torch.testing.assert_close(*padded, atol=1e-5, rtol=0)
     for one, other in ((some.value, others.value), (some.goal_logits, others.goal_logits)):
         assert (one is None) == (other is None)
         if one is not None:
             torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
 
 
-def scores(decision: Decision) -> tuple[Tensor, Tensor]:
-    """Those of candidates and STOP, and those of ways back; none of the latter for most agents."""
+def split_logits(decision: Decision) -> tuple[Tensor, Tensor]:
+    """Logits of candidates and STOP, and those of backtracking (empty for most agents)."""
     first = decision.logits.shape[1] if decision.routes is None else decision.routes.first_action
     return decision.logits[:, :first], decision.logits[:, first:]
 
 
-def widened(logits: Tensor, width: int) -> Tensor:
-    return functional.pad(logits, (0, width - logits.shape[1]), value=-torch.inf)
-
-
-def rows_of(decision: Decision, rows: Sequence[int]) -> Decision:
-    """The decisions of some agents."""
-    value, guess = (
-        None if each is None else each[list(rows)] for each in (decision.value, decision.goal_logits)
+def select(decision: Decision, rows: Sequence[int]) -> Decision:
+    """Some rows of a decision."""
+    value, goal_logits = (
+        None if tensor is None else tensor[list(rows)] for tensor in (decision.value, decision.goal_logits)
     )
-    return Decision(decision.logits[list(rows)], value, decision.routes, goal_logits=guess)
+    return Decision(decision.logits[list(rows)], value, decision.routes, goal_logits=goal_logits)
 
 
 def test_the_same_seed_gives_the_same_decisions(case: tuple[str, int]) -> None:
-    for one, other in zip(lived(small(*case)), lived(small(*case)), strict=True):
+    for one, other in zip(decisions_of(small(*case)), decisions_of(small(*case)), strict=True):
         assert torch.equal(one.logits, other.logits)
 
 
-def test_candidates_and_stop_are_scored_and_what_routes_lead_to(agent: Agent[Any]) -> None:
-    for decision, observation in zip(lived(agent), sights(), strict=True):
+def test_exactly_candidates_stop_and_routes_have_finite_logits(agent: Agent[Any]) -> None:
+    for decision, observation in zip(decisions_of(agent), observations(), strict=True):
         assert decision.logits.dtype == observation.features.dtype
-        here, back = scores(decision)
-        assert here.shape[1] in (num_choices(observation), observation.token_type.shape[1])
-        possible = torch.arange(here.shape[1]) <= observation.num_candidates[:, None]
+        assert decision.value is None or decision.value.shape == (len(observation),)
+        forward, back = split_logits(decision)
+        possible = torch.arange(forward.shape[1]) <= observation.num_candidates[:, None]
         if decision.routes is None:
-            assert here.shape == (len(observation), num_choices(observation)) and not back.numel()
+            assert forward.shape == (len(observation), num_choices(observation)) and not back.numel()
         else:
-            assert (
-                here.shape == observation.token_type.shape and back.shape == decision.routes.viewpoints.shape
-            )
+            assert forward.shape == observation.token_type.shape
+            assert back.shape == decision.routes.viewpoints.shape
             possible = torch.cat([possible, decision.routes.viewpoints >= 0], 1)
         assert torch.equal(decision.logits.isfinite(), possible)
         assert (decision.logits[~possible] == -torch.inf).all()
 
 
-def test_routes_lead_only_to_where_an_agent_decided_before(agent: Agent[Any]) -> None:
-    seen = sights()
-    for step, decision in enumerate(lived(agent)):
+def test_routes_end_only_at_viewpoints_of_previous_decisions(agent: Agent[Any]) -> None:
+    seen = observations()
+    for step, decision in enumerate(decisions_of(agent)):
         if decision.routes is None:
             continue
-        for row, places in enumerate(decision.routes.viewpoints.tolist()):
-            been = {int(each.viewpoint[row]) for each in seen[:step]}
-            assert {place for place in places if place >= 0} <= been - {int(seen[step].viewpoint[row])}
+        for row, viewpoints in enumerate(decision.routes.viewpoints.tolist()):
+            previous = {int(observation.viewpoint[row]) for observation in seen[:step]}
+            assert {index for index in viewpoints if index >= 0} <= previous - {
+                int(seen[step].viewpoint[row])
+            }
 
 
-def test_advancing_needs_no_decision_before_it(agent: Agent[Any]) -> None:
-    """Who advances from a state that was not decided from yet decides by itself, and comes to the same."""
-    seen, state = sights(), begun(agent, random_words(), sights()[0])
-    for observation, choice, decision in zip(seen, choices(seen), lived(agent), strict=True):
-        assert_same(agent.decide(state, observation), decision)
-        state = agent.advance(state, observation, choice)
+def test_advance_works_without_a_previous_decide(agent: Agent[Any]) -> None:
+    seen, state = observations(), begin(agent, random_words(), observations()[0])
+    for observation, action, decision in zip(seen, actions_of(seen), decisions_of(agent), strict=True):
+        assert_close(agent.decide(state, observation), decision)
+        state = agent.advance(state, observation, action)
 
 
-def test_an_expected_return_is_one_number_per_agent(agent: Agent[Any]) -> None:
-    for decision, observation in zip(lived(agent), sights(), strict=True):
-        assert decision.value is None or decision.value.shape == (len(observation),)
-
-
-def test_padding_of_words_and_tokens_changes_nothing(agent: Agent[Any]) -> None:
-    words, seen = random_words(), sights()
-    # What stands where nothing is said must not matter, so it is a word here.
+def test_padding_of_words_and_tokens_does_not_matter(agent: Agent[Any]) -> None:
+    words, seen = random_words(), observations()
     longer = TokenBatch(functional.pad(words.ids, (0, 3), value=7), functional.pad(words.valid, (0, 3)))
-    padded = [with_padding(each, 4) for each in seen]
-    decisions = live(agent, begun(agent, longer, padded[0]), padded, choices(padded))[1]
-    for plain, other in zip(lived(agent), decisions, strict=True):
-        assert_same(plain, other)
+    padded = [with_padding(observation, 4) for observation in seen]
+    decisions = roll_out(agent, begin(agent, longer, padded[0]), padded, actions_of(padded))[1]
+    for plain, other in zip(decisions_of(agent), decisions, strict=True):
+        assert_close(plain, other)
 
 
 def test_permuting_candidates_permutes_logits(agent: Agent[Any]) -> None:
-    seen = sights()
-    orders = [random_order(each, seed=step) for step, each in enumerate(seen)]
-    shuffled = [reordered(each, order) for each, order in zip(seen, orders, strict=True)]
-    moved = [
-        order.argsort(1).gather(1, choice[:, None]).squeeze(1)
-        for order, choice in zip(orders, choices(seen), strict=True)
+    seen = observations()
+    orders = [random_order(observation, seed=step) for step, observation in enumerate(seen)]
+    shuffled = [reordered(observation, order) for observation, order in zip(seen, orders, strict=True)]
+    actions = [
+        order.argsort(1).gather(1, action[:, None]).squeeze(1)
+        for order, action in zip(orders, actions_of(seen), strict=True)
     ]
-    decisions = live(agent, begun(agent, random_words(), seen[0]), shuffled, moved)[1]
-    for plain, other, order in zip(lived(agent), decisions, orders, strict=True):
-        here, back = scores(plain)
-        moved_along = torch.cat([here.gather(1, order[:, : here.shape[1]]), back], 1)
-        assert_same(plain._replace(logits=moved_along), other)
+    decisions = roll_out(agent, begin(agent, random_words(), seen[0]), shuffled, actions)[1]
+    for plain, other, order in zip(decisions_of(agent), decisions, orders, strict=True):
+        forward, back = split_logits(plain)
+        expected = torch.cat([forward.gather(1, order[:, : forward.shape[1]]), back], 1)
+        assert_close(plain._replace(logits=expected), other)
 
 
 @pytest.mark.parametrize("row", range(4))
-def test_decisions_do_not_depend_on_who_else_is_in_the_batch(agent: Agent[Any], row: int) -> None:
-    words, seen, chosen = random_words(), sights(), choices(sights())
-    alone = [each.select(torch.tensor([row])) for each in seen]
-    state = begun(agent, TokenBatch(words.ids[[row]], words.valid[[row]]), alone[0], [row])
-    decisions = live(agent, state, alone, [choice[[row]] for choice in chosen])[1]
-    for together, single in zip(lived(agent), decisions, strict=True):
-        assert_same(rows_of(together, [row]), single)
+def test_decisions_do_not_depend_on_other_rows(agent: Agent[Any], row: int) -> None:
+    words, seen = random_words(), observations()
+    single = [observation.select(torch.tensor([row])) for observation in seen]
+    state = begin(agent, TokenBatch(words.ids[[row]], words.valid[[row]]), single[0], [row])
+    decisions = roll_out(agent, state, single, [action[[row]] for action in actions_of(seen)])[1]
+    for batch, alone in zip(decisions_of(agent), decisions, strict=True):
+        assert_close(select(batch, [row]), alone)
 
 
-def test_joined_batches_decide_as_they_would_apart(agent: Agent[Any]) -> None:
-    """Two agents are two steps ahead of two others, whose instructions are longer."""
-    words, seen, chosen = random_words((2, 3, 9, 4)), sights(), choices(sights())
+def test_concatenated_states_decide_like_the_parts(agent: Agent[Any]) -> None:
+    """Two rows are two steps ahead of the others, whose instructions are longer."""
+    words, seen, actions = random_words((2, 3, 9, 4)), observations(), actions_of(observations())
     first, second = torch.tensor([0, 1]), torch.tensor([2, 3])
-    halves = [
-        TokenBatch(words.ids[first, :3], words.valid[first, :3]),
-        TokenBatch(words.ids[second], words.valid[second]),
-    ]
-    old = begun(agent, halves[0], seen[0].select(first), [0, 1])
-    old, _ = live(agent, old, [each.select(first) for each in seen[:2]], [each[first] for each in chosen[:2]])
-    new = begun(agent, halves[1], seen[2].select(second), [2, 3])
+    short = TokenBatch(words.ids[first, :3], words.valid[first, :3])
+    old = begin(agent, short, seen[0].select(first), [0, 1])
+    old, _ = roll_out(
+        agent,
+        old,
+        [observation.select(first) for observation in seen[:2]],
+        [action[first] for action in actions[:2]],
+    )
+    long = TokenBatch(words.ids[second], words.valid[second])
+    new = begin(agent, long, seen[2].select(second), [2, 3])
 
-    here = seen[2]
-    both = agent.decide(old.concat(new), here)
+    both = agent.decide(old.concat(new), seen[2])
     for state, rows in ((old, first), (new, second)):
-        assert_same(rows_of(both, rows.tolist()), agent.decide(state, here.select(rows)))
-    together = agent.advance(old.concat(new), here, chosen[2])
-    kept = torch.tensor([3, 0])
-    decision = agent.decide(together.select(kept), seen[1].select(kept))
-    for place, (state, row, within) in enumerate([(new, 3, 1), (old, 0, 0)]):
-        at, index = torch.tensor([row]), torch.tensor([within])
-        apart = agent.advance(state.select(index), here.select(at), chosen[2][at])
-        assert_same(rows_of(decision, [place]), agent.decide(apart, seen[1].select(at)))
+        assert_close(select(both, rows.tolist()), agent.decide(state, seen[2].select(rows)))
+    after, rows = agent.advance(old.concat(new), seen[2], actions[2]), torch.tensor([3, 0])
+    decision = agent.decide(after.select(rows), seen[1].select(rows))
+    for index, (state, row, within) in enumerate([(new, 3, 1), (old, 0, 0)]):
+        at = torch.tensor([row])
+        part = agent.advance(state.select(torch.tensor([within])), seen[2].select(at), actions[2][at])
+        assert_close(select(decision, [index]), agent.decide(part, seen[1].select(at)))
 
 
-def test_advancing_leaves_the_state_before_as_it_was(agent: Agent[Any]) -> None:
-    seen, chosen = sights(), choices(sights())
-    state = begun(agent, random_words(), seen[0])
-    before = agent.decide(state, seen[0])
-    agent.advance(state, seen[0], chosen[0])
-    assert torch.equal(agent.decide(state, seen[0]).logits, before.logits)
+def test_an_emptied_batch_can_be_refilled(agent: Agent[Any]) -> None:
+    seen, actions = observations(), actions_of(observations())
+    after, _ = roll_out(agent, begin(agent, random_words(), seen[0]), seen[:1], actions[:1])
+    new = begin(agent, random_words(), seen[0])
+    refilled = after.select(torch.tensor([], dtype=torch.int64)).concat(new)
+    for state in (refilled, agent.advance(refilled, seen[0], actions[0])):
+        expected = new if state is refilled else agent.advance(new, seen[0], actions[0])
+        assert_close(agent.decide(state, seen[1]), agent.decide(expected, seen[1]))
+
+
+def test_advance_does_not_modify_the_state(agent: Agent[Any]) -> None:
+    seen = observations()[0]
+    state = begin(agent, random_words(), seen)
+    before = agent.decide(state, seen)
+    agent.advance(state, seen, actions_of([seen])[0])
+    assert torch.equal(agent.decide(state, seen).logits, before.logits)
