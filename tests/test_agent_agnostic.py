@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,17 +38,11 @@ KEYS = {*AGENTS, *READERS} - {*TEACHERS, *SUPERVISIONS, "none"}
 """Registry keys as whole strings, except those that other options share."""
 
 
-def string_constants(source: str) -> Iterator[str]:
-    """All string constants of a source text."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value
-
-
 def find_names(source: str) -> set[str]:
     """Agents and readers that a source text names."""
     found = {match[0] for pattern in (NAMES, PAPERS) for match in pattern.finditer(source)}
-    return found | (KEYS & set(string_constants(source)))
+    constants = {node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)}
+    return found | (KEYS & constants)
 
 
 @pytest.mark.parametrize("file", AGNOSTIC_FILES, ids=str)

@@ -1,4 +1,4 @@
-"""Every agent with every reader at every task of the embedded world: it walks, and learns if it can."""
+"""Rollouts and training of every agent with every reader on every task of the embedded world."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ SIZES: dict[str, Any] = {
     "word_width": 8,
     "max_steps": 8,
 }
-"""What an agent or a reader has of these settings is set; everything else is as it comes."""
+"""Settings of agents and readers, as far as they have them; the rest are defaults."""
 STEPS, BATCH = 4, 2
-LEARNING = [name for name, kind in AGENTS.items() if not kind.is_scripted]
+TRAINABLE = [name for name, kind in AGENTS.items() if not kind.is_scripted]
 
 
-class Home(NamedTuple):
-    """The embedded world, as far as it is needed here."""
+class EmbeddedData(NamedTuple):
+    """Parts of the embedded world."""
 
     atlas: Atlas
     width: int
-    """Of its features."""
+    """Of the features."""
     words: WordPiece
     episodes: dict[str, list[Episode]]
-    """Two of each task that it has."""
+    """Two episodes per task."""
 
     def encode(self, episode: Episode) -> Sequence[int]:
         ids = episode.tokens or self.words.encode(episode.instruction)
@@ -58,100 +58,99 @@ class Home(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def home() -> Home:
+def data() -> EmbeddedData:
     root = embedded_world(WorldConfig("tiny"))
-    data = DataFolder(root)
+    folder = DataFolder(root)
     episodes = {
-        name: [every[0], every[-1]]  # in different scenes
+        name: [episodes[0], episodes[-1]]  # in different scenes
         for name, task in TASKS.items()
-        for file in lying(root, task.files)[:1]
-        for every in [task.read(file)]
+        for file in files_of(root, task.files)[:1]
+        for episodes in [task.read(file)]
     }
-    scenes = sorted({each.scene_id for few in episodes.values() for each in few})
+    scenes = sorted({episode.scene_id for pair in episodes.values() for episode in pair})
     graphs = read_scenes(root / "connectivity", scenes)
-    store = open_features(data.features[0])
-    return Home(
+    store = open_features(folder.features[0])
+    return EmbeddedData(
         Atlas([graphs[scene] for scene in scenes], store),
         store.width,
-        WordPiece.read(data.tokenizers[0]),
+        WordPiece.read(folder.tokenizers[0]),
         episodes,
     )
 
 
-def lying(root: Path, patterns: Sequence[str]) -> list[Path]:
-    """The files of a task's train split; none of a task that the embedded world does not have."""
-    return [path for path in (root / each.format(split="train") for each in patterns) if path.is_file()]
+def files_of(root: Path, patterns: Sequence[str]) -> list[Path]:
+    """Existing files of a task's train split."""
+    paths = (root / pattern.format(split="train") for pattern in patterns)
+    return [path for path in paths if path.is_file()]
 
 
-def episodes_of(home: Home, task: str) -> list[Episode]:
-    if task not in home.episodes:
+def episodes_of(data: EmbeddedData, task: str) -> list[Episode]:
+    if task not in data.episodes:
         pytest.skip(f"the embedded world has no {task}")
-    return home.episodes[task]
+    return data.episodes[task]
 
 
-def navigator_of(home: Home, agent: str, reader: str) -> Navigator:
+def navigator_of(data: EmbeddedData, agent: str, reader: str) -> Navigator:
     torch.manual_seed(0)
-    fitting = SIZES | {
-        "vocabulary": home.words.size,
-        "feature_width": home.width,
-        "width": home.width,
-    }
+    settings = SIZES | {"vocabulary": data.words.size, "feature_width": data.width, "width": data.width}
     parts: list[Any] = []
     for kind in (AGENTS[agent], READERS[reader]):
-        known = {each.name for each in fields(kind.Config)}
-        made: Any = kind
-        parts.append(made(kind.Config(**{name: value for name, value in fitting.items() if name in known})))
+        names = {field.name for field in fields(kind.Config)} & settings.keys()
+        build: Any = kind
+        parts.append(build(kind.Config(**{name: settings[name] for name in names})))
     return Navigator(*parts)
 
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("agent", AGENTS)
-def test_everybody_walks(home: Home, agent: str, reader: str, task: str) -> None:
-    navigator, atlas = navigator_of(home, agent, reader).eval(), home.atlas
+def test_every_combination_rolls_out(data: EmbeddedData, agent: str, reader: str, task: str) -> None:
+    navigator, atlas = navigator_of(data, agent, reader).eval(), data.atlas
     pooling = getattr(navigator.reader.config, "pooling", "max")
     bank = MemoryBank.from_atlas(atlas, pooling=pooling) if navigator.reader.uses_memory else None
-    source, known = SingleBatch(atlas, episodes_of(home, task)), 0
+    source, num_known = SingleBatch(atlas, episodes_of(data, task)), 0
     with torch.no_grad():
         for step in roll_out(
-            navigator, atlas, source, bank, sampling(3), encode=home.encode, max_steps=STEPS
+            navigator, atlas, source, bank, sampling(3), encode=data.encode, max_steps=STEPS
         ):
             rows = torch.arange(len(step.trajectories))
             assert step.decision.logits[rows, step.actions].isfinite().all()
             assert not step.decision.logits.isnan().any()
             assert step.decision.value is None or step.decision.value.isfinite().all()
             if bank is not None:
-                assert int(bank.visited.sum()) >= max(known, 1)
-                known = int(bank.visited.sum())
-    for walk in source.trajectories:
-        assert walk.stopped or walk.num_decisions == STEPS
-        for (one, _), (other, _) in zip(walk.poses, walk.poses[1:], strict=False):
+                assert int(bank.visited.sum()) >= max(num_known, 1)
+                num_known = int(bank.visited.sum())
+    for trajectory in source.trajectories:
+        assert trajectory.stopped or trajectory.num_decisions == STEPS
+        for (one, _), (other, _) in zip(trajectory.poses, trajectory.poses[1:], strict=False):
             assert other in atlas.neighbours[one]
     if bank is not None:
         assert set(bank.visited.nonzero().flatten().tolist()) == {
-            place for walk in source.trajectories for place in walk.decision_viewpoints
+            viewpoint for trajectory in source.trajectories for viewpoint in trajectory.decision_viewpoints
         }
 
 
 @pytest.mark.parametrize("method", ["imitation", "imitation+a2c", "dagger"])
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("agent", LEARNING)
-def test_everybody_who_can_learns(home: Home, agent: str, reader: str, task: str, method: str) -> None:
-    navigator, episodes = navigator_of(home, agent, reader), episodes_of(home, task)
-    to_goals = {"supervision": "player-or-shortest", "reward": "goal"} if episodes[0].goals else {}
+@pytest.mark.parametrize("agent", TRAINABLE)
+def test_every_trainable_combination_trains(
+    data: EmbeddedData, agent: str, reader: str, task: str, method: str
+) -> None:
+    navigator, episodes = navigator_of(data, agent, reader), episodes_of(data, task)
+    goal_settings = {"supervision": "player-or-shortest", "reward": "goal"} if episodes[0].goals else {}
     training = TrainingConfig(
         method=method,  # type: ignore[arg-type]
         batch=BATCH,
         learning_rate=1e-3,
         oracle_weight=0.4,
-        **to_goals,  # type: ignore[arg-type]
+        **goal_settings,  # type: ignore[arg-type]
     )
-    trainer = Trainer(navigator, home.atlas, [episodes], training, encode=home.encode, max_steps=STEPS)
-    before = [each.detach().clone() for each in navigator.parameters()]
+    trainer = Trainer(navigator, data.atlas, [episodes], training, encode=data.encode, max_steps=STEPS)
+    before = [parameter.detach().clone() for parameter in navigator.parameters()]
     try:
-        trainer.training_step(0)  # refuses what is not finite
-    except ConfigError as error:  # nobody needs a critic, but then rewards are out of the question
+        trainer.training_step(0)  # raises if a loss is not finite
+    except ConfigError as error:  # A2C needs a critic
         assert method == "imitation+a2c" and "has no critic" in str(error)
         return
     trainer.check_finite(1)
@@ -161,5 +160,5 @@ def test_everybody_who_can_learns(home: Home, agent: str, reader: str, task: str
         assert int(trainer.memory.bank.visited.sum()) >= BATCH
 
 
-def test_the_embedded_world_has_the_tasks_of_the_paper(home: Home) -> None:
-    assert {"r2r", "r4r", "rxr", "cvdn", "reverie"} <= home.episodes.keys()
+def test_the_embedded_world_has_all_tasks_of_the_paper(data: EmbeddedData) -> None:
+    assert {"r2r", "r4r", "rxr", "cvdn", "reverie"} <= data.episodes.keys()

@@ -1,4 +1,4 @@
-"""What every reader keeps to, whatever it makes of a memory (`esceme.memory.reader`)."""
+"""The contract of all readers (`esceme.memory.reader`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from esceme.observation import TOKEN_FIELDS, Observation
 from esceme.rollout import roll_out
 from esceme.runs import load_run, navigator_config, save_run
 from esceme.trajectory import SingleBatch, teacher_by_step
-from esceme.world import CANDIDATE, CONTEXT, STOP
+from esceme.world import CONTEXT, STOP
 from fixtures.random_observations import random_order, reordered, with_padding
 from fixtures.toy_atlas import WIDTH, build_toy_atlas, encode, make_episode, small_navigator
 
@@ -38,16 +38,15 @@ EPISODES = [
 ]
 
 
-def small(name: str, *, seed: int = 0) -> Reader:
-    """A reader in a small size, whose every weight matters."""
-    torch.manual_seed(seed)
-    kind = READERS[name]
-    known = {each.name for each in fields(kind.Config)}
-    reader: Any = kind
-    made: Reader = reader(kind.Config(**({"width": WIDTH} if "width" in known else {}))).eval()
-    for weight in made.parameters():
-        torch.nn.init.normal_(weight, std=0.4)
-    return made
+def small(name: str) -> Reader:
+    """A small reader with random, non-zero parameters."""
+    torch.manual_seed(0)
+    kind: Any = READERS[name]
+    has_width = "width" in {field.name for field in fields(kind.Config)}
+    reader: Reader = kind(kind.Config(**({"width": WIDTH} if has_width else {}))).eval()
+    for parameter in reader.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    return reader
 
 
 @pytest.fixture(params=READERS)
@@ -55,10 +54,12 @@ def reader(request: pytest.FixtureRequest) -> Reader:
     return small(request.param)
 
 
-def sight() -> Observation:
-    """Someone at every place, who came from somewhere."""
+def observe() -> Observation:
+    """One row per viewpoint, with previous viewpoints."""
     pose = ATLAS.begin(np.arange(len(ATLAS)), np.linspace(0, 6, len(ATLAS)))
-    return Observation.from_atlas(ATLAS, pose, previous_viewpoints=PAST)
+    observation = Observation.from_atlas(ATLAS, pose, previous_viewpoints=PAST)
+    assert not observation.valid.all(), "the tests need padding"
+    return observation
 
 
 def bank_of(reader: Reader, remembered: Sequence[int] = REMEMBERED) -> MemoryBank:
@@ -71,18 +72,18 @@ def memory_of(reader: Reader) -> MemoryBank | None:
     return bank_of(reader) if reader.uses_memory else None
 
 
-def near(some: Tensor, others: Tensor) -> None:
-    torch.testing.assert_close(some, others, atol=1e-5, rtol=1e-5)
+def assert_close(one: Tensor, other: Tensor) -> None:
+    torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
-# -- what is seen ------------------------------------------------------------------------------------------
+# -- tokens -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cut", [False, True])
-def test_tokens_stay_where_they_were_and_new_ones_cannot_be_chosen(reader: Reader, cut: bool) -> None:
-    observation = sight().without_context_views() if cut else sight()
+def test_tokens_are_unchanged_and_new_ones_are_context(reader: Reader, cut: bool) -> None:
+    observation = observe().without_context_views() if cut else observe()
     read, tokens = reader(observation, memory_of(reader)), observation.token_type.shape[1]
-    for name in (each for each in TOKEN_FIELDS if each != "raw_features"):
+    for name in TOKEN_FIELDS[1:]:  # without raw_features
         assert torch.equal(getattr(read, name)[:, :tokens], getattr(observation, name)), name
     assert all(getattr(read, name).shape[:2] == read.token_type.shape for name in (*TOKEN_FIELDS, "features"))
     new = slice(tokens, None)
@@ -92,67 +93,65 @@ def test_tokens_stay_where_they_were_and_new_ones_cannot_be_chosen(reader: Reade
     assert torch.equal(read.num_candidates, observation.num_candidates)
     assert torch.equal((read.token_type == STOP).sum(1), torch.ones(len(ATLAS), dtype=torch.int64))
     assert torch.equal(read.viewpoint, observation.viewpoint) and read.features.isfinite().all()
-    assert (
-        read.previous_viewpoints is observation.previous_viewpoints
-        and read.feature_dropout == observation.feature_dropout
-    )
+    assert read.previous_viewpoints is observation.previous_viewpoints
+    assert read.feature_dropout == observation.feature_dropout
 
 
-def test_who_reads_a_memory_sees_the_same_panorama(reader: Reader) -> None:
-    observation = sight()
-    for seen in (observation, observation.without_context_views()):
-        read = reader(seen, memory_of(reader))
-        for told in (Observation.panorama_features, Observation.facing_features, Observation.max_features):
+def test_memory_readers_do_not_change_the_panorama(reader: Reader) -> None:
+    observation = observe()
+    for visible in (observation, observation.without_context_views()):
+        read = reader(visible, memory_of(reader))
+        for method in (Observation.panorama_features, Observation.facing_features, Observation.max_features):
             if reader.uses_memory:
-                assert torch.equal(told(read), told(observation))
-            assert told(read).shape == told(observation).shape
+                assert torch.equal(method(read), method(observation))
+            assert method(read).shape == method(observation).shape
 
 
-def test_choices_are_read_alike_among_all_views_and_alone(reader: Reader) -> None:
-    memory, observation = memory_of(reader), sight()
+def test_choices_are_read_equally_with_and_without_context_views(reader: Reader) -> None:
+    memory, observation = memory_of(reader), observe()
     whole, cut = (
-        reader(each, memory).features for each in (observation, observation.without_context_views())
+        reader(visible, memory).features for visible in (observation, observation.without_context_views())
     )
-    chosen = observation.token_type[:, : num_choices(observation)] != CONTEXT
-    near(cut[:, : chosen.shape[1]][chosen], whole[:, : chosen.shape[1]][chosen])
-    more = reader(observation, memory).token_type.shape[1] - observation.token_type.shape[1]
-    if more:
-        near(cut[:, -more:], whole[:, -more:])
+    is_choice = observation.token_type[:, : num_choices(observation)] != CONTEXT
+    assert_close(cut[:, : is_choice.shape[1]][is_choice], whole[:, : is_choice.shape[1]][is_choice])
+    added = whole.shape[1] - observation.token_type.shape[1]
+    if added:
+        assert_close(cut[:, -added:], whole[:, -added:])
 
 
-def test_some_agents_read_what_they_read_among_all(reader: Reader) -> None:
-    memory, observation = memory_of(reader), sight()
-    together = reader(observation, memory)
+def test_rows_do_not_depend_on_other_rows(reader: Reader) -> None:
+    memory, observation = memory_of(reader), observe()
+    batch = reader(observation, memory)
     for rows in ([4, 0, 4], [8], list(range(9))[::-1]):
         some = torch.tensor(rows)
-        apart = reader(observation.select(some), memory)
-        near(apart.features, together.select(some).features)
-        assert torch.equal(apart.valid, together.select(some).valid)
+        part = reader(observation.select(some), memory)
+        assert_close(part.features, batch.select(some).features)
+        assert torch.equal(part.valid, batch.select(some).valid)
 
 
-def test_padding_changes_nothing(reader: Reader) -> None:
-    memory, observation = memory_of(reader), sight()
+def test_padding_does_not_matter(reader: Reader) -> None:
+    memory, observation = memory_of(reader), observe()
     read, padded = reader(observation, memory), reader(with_padding(observation, 3), memory)
     tokens = observation.token_type.shape[1]
-    near(padded.features[:, :tokens], read.features[:, :tokens])
-    near(padded.features[:, tokens + 3 :], read.features[:, tokens:])
+    assert_close(padded.features[:, :tokens], read.features[:, :tokens])
+    assert_close(padded.features[:, tokens + 3 :], read.features[:, tokens:])
     assert not padded.valid[:, tokens : tokens + 3].any()
 
 
-def test_permuting_candidates_permutes_what_is_read_of_them(reader: Reader) -> None:
-    memory, observation = memory_of(reader), sight()
+def test_permuting_candidates_permutes_features(reader: Reader) -> None:
+    memory, observation = memory_of(reader), observe()
     order = random_order(observation)
     read, moved = reader(observation, memory), reader(reordered(observation, order), memory)
     tokens, rows = observation.token_type.shape[1], torch.arange(len(ATLAS))[:, None]
-    near(moved.features[:, :tokens], read.features[rows, order])
-    near(moved.features[:, tokens:], read.features[:, tokens:])
+    assert_close(moved.features[:, :tokens], read.features[rows, order])
+    assert_close(moved.features[:, tokens:], read.features[:, tokens:])
 
 
-# -- what is remembered ------------------------------------------------------------------------------------
+# -- memory -----------------------------------------------------------------------------------------------
 
 
-def test_a_reader_uses_a_memory_or_does_without(reader: Reader) -> None:
-    observation = sight()
+def test_a_reader_uses_a_memory_or_needs_none(reader: Reader) -> None:
+    observation = observe()
     if not reader.uses_memory:
         assert len(reader(observation, None)) == len(observation)
         return
@@ -160,40 +159,42 @@ def test_a_reader_uses_a_memory_or_does_without(reader: Reader) -> None:
         reader(observation, None)
     bank = bank_of(reader)
     before = bank.recall_at(torch.arange(len(ATLAS)))
-    read = reader(observation, bank).features
+    features = reader(observation, bank).features
     assert torch.equal(bank.recall_at(torch.arange(len(ATLAS))), before)
-    empty, masked = bank_of(reader, []), MaskedMemory(bank)
-    assert torch.equal(reader(observation, empty).features, reader(observation, masked).features)
-    assert not torch.allclose(read, reader(observation, empty).features)
+    empty, masked = (
+        reader(observation, memory).features for memory in (bank_of(reader, []), MaskedMemory(bank))
+    )
+    assert torch.equal(empty, masked) and not torch.allclose(features, empty)
 
 
 @pytest.mark.parametrize("remembered", [[], REMEMBERED])
-def test_gradients_are_finite_and_reach_every_weight(reader: Reader, remembered: list[int]) -> None:
-    weights = list(reader.parameters())
-    if not weights:
+def test_gradients_reach_every_parameter_and_not_the_memory(reader: Reader, remembered: list[int]) -> None:
+    if not list(reader.parameters()):
         return
-    reader(sight(), bank_of(reader, remembered)).features.pow(2).sum().backward()
-    assert all(each.grad is not None and each.grad.isfinite().all() for each in weights)
-    if remembered:
-        assert all(each.grad is not None and each.grad.any() for each in weights)
+    bank = bank_of(reader, remembered)
+    reader(observe(), bank).features.pow(2).sum().backward()
+    assert not bank.recall_at(torch.arange(len(ATLAS))).requires_grad
+    for name, parameter in reader.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+        assert not remembered or parameter.grad.any(), name
 
 
-def test_a_reader_survives_being_stored(reader: Reader, tmp_path: Path) -> None:
+def test_a_saved_reader_is_restored(reader: Reader, tmp_path: Path) -> None:
     navigator = small_navigator(reader)
     save_run(tmp_path, navigator, navigator_config(navigator))
     loaded = load_run(tmp_path).navigator
     assert type(loaded.reader) is type(reader) and loaded.reader.config == reader.config
-    memory, observation = memory_of(reader), sight()
+    memory, observation = memory_of(reader), observe()
     assert torch.equal(loaded.reader(observation, memory).features, reader(observation, memory).features)
 
 
-def test_the_same_seed_draws_the_same_reader(reader: Reader) -> None:
-    setup = navigator_config(small_navigator(reader))
-    one, again = (setup.build(seed=3).reader.state_dict() for _ in range(2))
+def test_the_same_seed_initialises_the_same_reader(reader: Reader) -> None:
+    config = navigator_config(small_navigator(reader))
+    one, again = (config.build(seed=3).reader.state_dict() for _ in range(2))
     assert all(torch.equal(one[name], again[name]) for name in one)
 
 
-# -- in an agent -------------------------------------------------------------------------------------------
+# -- decisions --------------------------------------------------------------------------------------------
 
 
 def training_memory(navigator: Navigator) -> TrainingMemory | None:
@@ -207,45 +208,40 @@ def training_memory(navigator: Navigator) -> TrainingMemory | None:
     return memory
 
 
-def stepping(navigator: Navigator, told: Demonstrations, memory: Memory | None) -> Tensor:
-    """The walks again by the loop that everything walks with, (R, C)."""
-    steps = iter([step.action for step in told.steps])
+def logits_of_rollout(navigator: Navigator, rollout: Demonstrations, memory: Memory | None) -> Tensor:
+    """The logits of `roll_out` along the same trajectories, (R, C)."""
+    actions = iter([step.action for step in rollout.steps])
 
-    def choose(decision: Decision, observation: Observation, walks: Any) -> Tensor:
-        return torch.from_numpy(next(steps))
+    def choose(decision: Decision, observation: Observation, trajectories: Any) -> Tensor:
+        return torch.from_numpy(next(actions))
 
-    source = SingleBatch(ATLAS, [walk.episode for walk in told.trajectories])
-    lived = roll_out(navigator, ATLAS, source, memory, choose, encode=encode, max_steps=len(told.steps))
-    logits = [step.decision.logits for step in lived]
-    most = max(each.shape[1] for each in logits)
-    return torch.cat([functional.pad(each, (0, most - each.shape[1]), value=-torch.inf) for each in logits])
+    source = SingleBatch(ATLAS, [trajectory.episode for trajectory in rollout.trajectories])
+    steps = roll_out(navigator, ATLAS, source, memory, choose, encode=encode, max_steps=len(rollout.steps))
+    logits = [step.decision.logits for step in steps]
+    width = max(step.shape[1] for step in logits)
+    return torch.cat([functional.pad(step, (0, width - step.shape[1]), value=-torch.inf) for step in logits])
 
 
 @pytest.mark.parametrize("views", [True, False])
-def test_decisions_made_at_once_are_those_of_stepping(reader: Reader, views: bool) -> None:
+def test_forward_all_and_stepwise_equal_the_rollout(reader: Reader, views: bool) -> None:
     navigator = small_navigator(reader, context_views=views)
-    told = teacher_rollout(ATLAS, EPISODES, teacher_by_step(ATLAS), max_steps=15)
+    rollout = teacher_rollout(ATLAS, EPISODES, teacher_by_step(ATLAS), max_steps=15)
     with torch.no_grad():
-        expected = stepping(navigator, told, training_memory(navigator))
-        for decide in (forward_all, forward_stepwise):
-            found = decide(navigator, ATLAS, told, training_memory(navigator), encode=encode).logits
-            near(found, expected)
+        expected = logits_of_rollout(navigator, rollout, training_memory(navigator))
+        for forward in (forward_all, forward_stepwise):
+            found = forward(navigator, ATLAS, rollout, training_memory(navigator), encode=encode).logits
+            assert_close(found, expected)
 
 
 @pytest.mark.parametrize("views", [True, False])
-def test_what_is_remembered_reaches_the_decision(reader: Reader, views: bool) -> None:
-    """At the hall, to some of whose neighbours somebody has been."""
+def test_the_memory_changes_decisions(reader: Reader, views: bool) -> None:
+    """At the hall, some of whose neighbours are remembered."""
     if not reader.uses_memory:
         return
-    navigator = small_navigator(reader, context_views=views)
-    told = teacher_rollout(ATLAS, [make_episode("hall", "kitchen")], teacher_by_step(ATLAS), max_steps=1)
-    bank = bank_of(reader)
+    navigator, bank = small_navigator(reader, context_views=views), bank_of(reader)
+    rollout = teacher_rollout(ATLAS, [make_episode("hall", "kitchen")], teacher_by_step(ATLAS), max_steps=1)
     with torch.no_grad():
-        remembering, forgetful = (stepping(navigator, told, each) for each in (bank, MaskedMemory(bank)))
-    assert remembering.isfinite().all() and not torch.allclose(remembering, forgetful, atol=1e-4)
-
-
-def test_kinds_are_what_this_file_takes_them_for() -> None:
-    observation = sight()
-    assert {CANDIDATE, STOP, CONTEXT} == set(observation.token_type.unique().tolist())
-    assert not observation.valid.all(), "there should be padding to look at"
+        logits, masked = (
+            logits_of_rollout(navigator, rollout, memory) for memory in (bank, MaskedMemory(bank))
+        )
+    assert logits.isfinite().all() and not torch.allclose(logits, masked, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Requirements of every task (`esceme.tasks.catalogue.Task`)."""
+"""The contract of all tasks (`esceme.tasks.catalogue.Task`)."""
 
 from __future__ import annotations
 
@@ -19,19 +19,13 @@ def task(request: pytest.FixtureRequest) -> Task:
     return TASKS[request.param]
 
 
-def file_of(task: Task, root: Path, pattern: int = 0) -> Path:
-    path = root / task.files[pattern].format(split="train")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
-
-
 def toy_episodes(task: Task, root: Path) -> list[tuple[Path, Sequence[Episode]]]:
-    """Files and episodes of the splits that the toy world has."""
+    """The splits of a task that the toy world has."""
     files = [root / pattern.format(split=split) for split in task.split_sizes for pattern in task.files]
     return [(file, task.read(file)) for file in files if file.is_file()]
 
 
-def test_task_has_a_name_limits_and_files(task: Task) -> None:
+def test_a_task_has_a_name_limits_and_files(task: Task) -> None:
     assert TASKS[task.name] is task
     assert task.max_steps >= 1 and task.max_tokens >= 1 and task.id_key
     assert task.split_sizes and all("{split}" in pattern for pattern in task.files)
@@ -40,16 +34,17 @@ def test_task_has_a_name_limits_and_files(task: Task) -> None:
 @pytest.mark.parametrize(
     "content", [None, b"", b"[", b"[]", b"{}", b"null", b'["walk"]', b'[{"unknown": 1}]', b"\xff\xfe[]"]
 )
-def test_missing_or_malformed_file_is_named(task: Task, tmp_path: Path, content: bytes | None) -> None:
-    for pattern in range(len(task.files)):
-        file = file_of(task, tmp_path, pattern)
+def test_missing_and_malformed_files_are_named(task: Task, tmp_path: Path, content: bytes | None) -> None:
+    for pattern in task.files:
+        file = tmp_path / pattern.format(split="train")
+        file.parent.mkdir(parents=True, exist_ok=True)
         if content is not None:
             file.write_bytes(gzip.compress(content) if file.suffix == ".gz" else content)
         with pytest.raises(DataError, match=file.name):
             task.read(file)
 
 
-def test_episodes_have_unique_ids_and_valid_paths(task: Task, toy_root: Path) -> None:
+def test_episodes_are_unique_valid_and_read_deterministically(task: Task, toy_root: Path) -> None:
     graphs = read_scenes(toy_root / "connectivity")
     for file, episodes in toy_episodes(task, toy_root):
         assert len({episode.episode_id for episode in episodes}) == len(episodes) > 0
@@ -60,5 +55,5 @@ def test_episodes_have_unique_ids_and_valid_paths(task: Task, toy_root: Path) ->
             assert episode.goal_withheld or episode.goal in graphs[episode.scene_id].viewpoints
 
 
-def test_toy_world_has_most_tasks(toy_root: Path) -> None:
+def test_the_toy_world_has_episodes(toy_root: Path) -> None:
     assert {name for name, task in TASKS.items() if toy_episodes(task, toy_root)} >= {"r2r", "rxr", "cvdn"}
