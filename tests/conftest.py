@@ -53,3 +53,11 @@ def toy_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from fixtures.toy_world import write_toy_world
 
     return write_toy_world(tmp_path_factory.mktemp("toy"), seed=0)
+
+
+@pytest.fixture(scope="session")
+def training_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small data folder with the splits `train` and `val_unseen`, and tours; read-only."""
+    from fixtures.toy_training import write_training_data
+
+    return write_training_data(tmp_path_factory.mktemp("training-data"))

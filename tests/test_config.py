@@ -31,47 +31,63 @@ def agent(**values: Any) -> Experiment:
     return navigator(agent=HamtConfig(**values))
 
 
+NAN, INF = float("nan"), float("inf")
+ABOVE_0, AT_LEAST_0, AT_LEAST_1 = "expected a number above 0", "expected 0 or more", "expected at least 1"
+FRACTION, PROBABILITY = "expected 0 <= value < 1", "expected a number from 0 to 1"
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "value", "expected"),
+    [
+        (TrainingConfig, "batch", 0, AT_LEAST_1),
+        (TrainingConfig, "iterations", 0, AT_LEAST_1),
+        (TrainingConfig, "learning_rate", 0.0, ABOVE_0),
+        (TrainingConfig, "learning_rate", NAN, ABOVE_0),
+        (TrainingConfig, "discount", 1.1, PROBABILITY),
+        (TrainingConfig, "weight_decay", INF, AT_LEAST_0),
+        (TrainingConfig, "entropy_weight", INF, AT_LEAST_0),
+        (TrainingConfig, "imitation_weight", NAN, AT_LEAST_0),
+        (TrainingConfig, "oracle_weight", -0.1, AT_LEAST_0),
+        (MemoryDropout, "reset_after", 0, "expected at least 1 episode"),
+        (MemoryDropout, "forget_probability", 1.5, PROBABILITY),
+        (MemoryDropout, "full_probability", -0.1, PROBABILITY),
+        (MemoryDropout, "empty_probability", NAN, PROBABILITY),
+        (Experiment, "hold_out", -1, "expected at least 0"),
+        (Experiment, "min_word_count", 0, AT_LEAST_1),
+        (Experiment, "feature_width", 0, AT_LEAST_1),
+        (Experiment, "vocabulary_size", 0, AT_LEAST_1),
+        (Experiment, "seed", -1, "expected at least 0"),
+        (Experiment, "seed", 2**63, "expected a number below 2 ** 63"),
+        (navigator, "feature_dropout", 1.0, FRACTION),
+        (navigator, "max_tokens", 0, AT_LEAST_1),
+        (agent, "dropout", 1.5, FRACTION),
+        (agent, "attention_dropout", -1.0, FRACTION),
+        (agent, "critic_dropout", NAN, FRACTION),
+    ],
+)
+def test_number_out_of_range_is_refused(
+    make: Callable[..., object], name: str, value: float, expected: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        make(**{name: value})
+    assert str(refused.value) == f"{name}: {expected}, found {value}"
+
+
 @pytest.mark.parametrize(
     ("make", "values", "message"),
     [
-        (TrainingConfig, {"batch": 0}, "batch: expected at least 1, found 0"),
-        (TrainingConfig, {"iterations": 0}, "iterations: expected at least 1, found 0"),
-        (TrainingConfig, {"learning_rate": 0.0}, "learning_rate: expected a number above 0, found 0.0"),
-        (
-            TrainingConfig,
-            {"learning_rate": float("nan")},
-            "learning_rate: expected a number above 0, found nan",
-        ),
-        (TrainingConfig, {"discount": 1.1}, "discount: expected a number from 0 to 1, found 1.1"),
-        (TrainingConfig, {"teacher": "nobody"}, "teacher 'nobody': expected one of time, location, shortest"),
-        (TrainingConfig, {"weight_decay": float("inf")}, "weight_decay: expected 0 or more, found inf"),
-        (TrainingConfig, {"entropy_weight": float("inf")}, "entropy_weight: expected 0 or more, found inf"),
-        (
-            TrainingConfig,
-            {"imitation_weight": float("nan")},
-            "imitation_weight: expected 0 or more, found nan",
-        ),
+        (TrainingConfig, {"teacher": "x"}, "teacher 'x': expected one of time, location, shortest"),
+        (TrainingConfig, {"oracle": "x"}, "oracle 'x': expected one of path, goal"),
         (TrainingConfig, {"method": "dagger", "dagger_teacher": "time"}, "dagger_teacher 'time': "),
+        (MemoryDropout, {"mode": "x"}, "mode 'x': expected one of as-released, reset, forgetting, sampled"),
         (
             MemoryDropout,
             {"full_probability": 0.8, "empty_probability": 0.4},
-            "full_probability 0.8 and empty_probability 0.4: expected a sum",
+            "full_probability 0.8 and empty_probability 0.4: expected a sum of at most 1",
         ),
         (ValidationConfig, {"memory": "warm"}, "memory 'warm': expected one of cold, two-pass, "),
         (ValidationConfig, {"every": 0}, "every 0, limit 0: expected at least 1, and 0 or more"),
         (ValidationConfig, {"splits": ("val_seen",)}, "best_split 'val_unseen': expected one of the splits"),
-        (Experiment, {"hold_out": -1}, "hold_out: expected at least 0, found -1"),
-        (Experiment, {"min_word_count": 0}, "min_word_count: expected at least 1, found 0"),
-        (Experiment, {"feature_width": 0}, "feature_width: expected at least 1, found 0"),
-        (Experiment, {"vocabulary_size": 0}, "vocabulary_size: expected at least 1, found 0"),
-        (Experiment, {"seed": -1}, "seed: expected at least 0, found -1"),
-        (Experiment, {"seed": 2**63}, "seed: expected a number below 2 ** 63, found 9223372036854775808"),
-        (
-            navigator,
-            {"feature_dropout": 1.0},
-            "feature_dropout: expected 0 <= value < 1, found 1.0",
-        ),
-        (navigator, {"max_tokens": 0}, "max_tokens: expected at least 1, found 0"),
         (navigator, {"max_steps": 51}, "max_steps 51: the agent has only 50 embeddings for them; "),
         (navigator, {"max_tokens": 600}, "max_tokens 600: the agent has only 512 embeddings for them; "),
         (navigator, {"agent": StopConfig()}, "agent 'stop' is scripted and cannot be trained"),
@@ -80,22 +96,11 @@ def agent(**values: Any) -> Experiment:
             {"agent": CandidateEnhancingConfig()},
             "CandidateEnhancingConfig is the Config of none ",
         ),
-        (agent, {"dropout": 1.5}, "dropout: expected 0 <= value < 1, found 1.5"),
-        (
-            agent,
-            {"attention_dropout": -1.0},
-            "attention_dropout: expected 0 <= value < 1, found -1.0",
-        ),
-        (
-            agent,
-            {"critic_dropout": float("nan")},
-            "critic_dropout: expected 0 <= value < 1, found nan",
-        ),
         (agent, {"hidden": 100}, "hidden 100 "),
         (agent, {"grounding": -1}, "grounding: "),
     ],
 )
-def test_value_out_of_range_is_refused(
+def test_invalid_settings_are_refused(
     make: Callable[..., object], values: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -67,16 +66,18 @@ CONFIG = HamtConfig(
 READER = CandidateEnhancingConfig(width=6, pooling="mean", stop="zero")
 
 
-def navigator_of(seed: int = 0) -> Navigator:
+def make_navigator(seed: int = 0) -> Navigator:
     torch.manual_seed(seed)
     return Navigator(HAMT(CONFIG), CandidateEnhancing(READER), feature_dropout=0.25)
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    navigator = navigator_of()
-    setup = navigator_config(navigator, task="cvdn", max_steps=5, max_tokens=12, keep="last", origin="a test")
-    return save_run(tmp_path / "run", navigator, setup)
+    navigator = make_navigator()
+    config = navigator_config(
+        navigator, task="cvdn", max_steps=5, max_tokens=12, keep="last", origin="a test"
+    )
+    return save_run(tmp_path / "run", navigator, config)
 
 
 def change(run: Path, **fields: Any) -> None:
@@ -86,20 +87,18 @@ def change(run: Path, **fields: Any) -> None:
     (run / NAVIGATOR_FILE).write_text(json.dumps(stored))
 
 
-def rewrite(run: Path, spoil: Callable[[dict[str, Tensor]], None]) -> None:
-    tensors = load_file(run / WEIGHTS_FILE)
-    spoil(tensors)
-    save_file(tensors, run / WEIGHTS_FILE)
+def assert_equal_weights(one: Navigator, other: Navigator) -> None:
+    tensors, expected = one.state_dict(), other.state_dict()
+    assert list(tensors) == list(expected)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in tensors.items())
 
 
 def test_loaded_run_equals_the_saved_one(run: Path) -> None:
-    loaded, navigator = load_run(run), navigator_of()
+    loaded = load_run(run)
     assert loaded.folder == run and loaded.vocabulary is None
     assert loaded.navigator.agent.config == CONFIG and loaded.navigator.reader.config == READER
     assert loaded.navigator.feature_dropout == 0.25 and not loaded.navigator.training
-    expected = navigator.state_dict()
-    assert list(loaded.navigator.state_dict()) == list(expected)
-    assert all(torch.equal(each, expected[name]) for name, each in loaded.navigator.state_dict().items())
+    assert_equal_weights(loaded.navigator, make_navigator())
     assert loaded.config.task == "cvdn" and loaded.config.keep == "last" and loaded.config.origin == "a test"
     assert loaded.weights_hash == hashlib.sha256((run / WEIGHTS_FILE).read_bytes()).hexdigest()
 
@@ -125,22 +124,20 @@ def test_other_agents_have_run_folders(tmp_path: Path, agent: Any) -> None:
     save_run(tmp_path, navigator, navigator_config(navigator))
     loaded = load_run(tmp_path).navigator
     assert type(loaded.agent) is type(agent) and type(loaded.reader) is NoMemory
-    expected = navigator.state_dict()
-    assert all(torch.equal(each, expected[name]) for name, each in loaded.state_dict().items())
+    assert_equal_weights(loaded, navigator)
 
 
-def decided(navigator: Navigator) -> list[Tensor]:
-    """The scores of two steps, the second after the first candidate."""
-    seen, memory = random_observation(width=6), MemoryBank(6)
+def logits_of_two_steps(navigator: Navigator) -> list[Tensor]:
+    observation, memory = random_observation(width=6), MemoryBank(6)
     memory.bind(random_building())
     memory.remember_observation(random_observation(width=6, seed=1))
-    state, scores = navigator.begin(random_words(vocabulary=30), seen.viewpoint), []
+    state, logits = navigator.begin(random_words(vocabulary=30), observation.viewpoint), []
     for _ in range(2):
-        shown = navigator.observe(seen, memory)
-        decision = navigator.decide(state, shown)
-        state = navigator.advance(decision.state or state, shown, torch.zeros_like(seen.viewpoint))
-        scores.append(decision.logits)
-    return scores
+        observed = navigator.observe(observation, memory)
+        decision = navigator.decide(state, observed)
+        state = navigator.advance(decision.state or state, observed, torch.zeros_like(observation.viewpoint))
+        logits.append(decision.logits)
+    return logits
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -151,7 +148,7 @@ def test_loaded_navigator_decides_like_the_saved_one(tmp_path: Path, agent: Agen
     navigator = config.build(seed=0).eval()
     save_run(tmp_path, navigator, config)
     with torch.inference_mode():
-        before, after = decided(navigator), decided(load_run(tmp_path).navigator)
+        before, after = logits_of_two_steps(navigator), logits_of_two_steps(load_run(tmp_path).navigator)
     assert before[0][before[0].isfinite()].abs().amax() > 1e-2
     torch.testing.assert_close(after, before, rtol=0, atol=1e-6)
 
@@ -180,20 +177,20 @@ def test_buffers_that_are_not_saved_are_computed_again(
     assert load_run(tmp_path).navigator.agent.table.tolist() == [0, 1, 2, 3]
 
 
-def test_own_vocabulary_is_found(run: Path) -> None:
+def test_vocabulary_of_the_folder_is_found(run: Path) -> None:
     (run / VOCABULARY_FILE).write_text("[PAD]\nsofa\n")
     assert load_run(run).vocabulary == run / VOCABULARY_FILE
 
 
 def test_same_seed_builds_the_same_navigator(run: Path) -> None:
-    setup = load_run(run).config
-    first, again, other = (setup.build(seed=seed).state_dict() for seed in (3, 3, 4))
-    assert all(torch.equal(first[name], again[name]) for name in first)
-    assert not torch.equal(first["agent.text.words.weight"], other["agent.text.words.weight"])
+    config = load_run(run).config
+    first, again, other = (config.build(seed=seed) for seed in (3, 3, 4))
+    assert_equal_weights(first, again)
+    assert not torch.equal(first.agent.text.words.weight, other.agent.text.words.weight)
     torch.manual_seed(1)
     expected = torch.rand(2)
     torch.manual_seed(1)
-    setup.build(seed=3)
+    config.build(seed=3)
     assert torch.equal(torch.rand(2), expected), "building draws from its own seed"
 
 
@@ -201,59 +198,51 @@ def test_same_seed_builds_the_same_navigator(run: Path) -> None:
 
 
 def test_all_unfitting_tensors_are_named_at_once(run: Path) -> None:
-    def spoil(tensors: dict[str, Tensor]) -> None:
-        del tensors["agent.history.start"], tensors["reader.norm.bias"]
-        tensors["agent.extra"] = torch.zeros(1)
-        tensors["agent.text.words.weight"] = torch.zeros(31, 8)
-        tensors["agent.critic.3.bias"] = torch.zeros(2)
-
-    rewrite(run, spoil)
+    tensors = load_file(run / WEIGHTS_FILE)
+    del tensors["agent.history.start"], tensors["reader.norm.bias"]
+    tensors["agent.extra"] = torch.zeros(1)
+    tensors["agent.text.words.weight"] = torch.zeros(31, 8)
+    tensors["agent.critic.3.bias"] = torch.zeros(2)
+    save_file(tensors, run / WEIGHTS_FILE)
     with pytest.raises(CheckpointError) as refused:
         load_run(run)
-    told = str(refused.value)
-    assert told.startswith(f"{run / WEIGHTS_FILE}: ")
+    message = str(refused.value)
+    assert message.startswith(f"{run / WEIGHTS_FILE}: ")
     for part in (
         "2 missing: agent.history.start, reader.norm.bias",
         "1 unknown: agent.extra",
         "2 of another shape: agent.critic.3.bias (2,) instead of (1,), "
         "agent.text.words.weight (31, 8) instead of (30, 8)",
     ):
-        assert part in told
+        assert part in message
 
 
 def test_refused_tensors_leave_the_navigator_unchanged() -> None:
-    navigator, other = navigator_of(), navigator_of(1)
+    navigator, other = make_navigator(), make_navigator(1)
     tensors = other.state_dict()
     del tensors["agent.history.start"]
     with pytest.raises(CheckpointError, match="given: .*1 missing: agent.history.start"):
         load_weights(navigator, tensors, file="given")
-    expected = navigator_of().state_dict()
-    assert all(torch.equal(each, expected[name]) for name, each in navigator.state_dict().items())
+    assert_equal_weights(navigator, make_navigator())
 
 
-def test_folder_without_navigator_json_is_refused(run: Path, tmp_path: Path) -> None:
-    (run / NAVIGATOR_FILE).unlink()
-    with pytest.raises(CheckpointError, match=r"run: has no navigator\.json; expected a run folder"):
-        load_run(run)
+def test_folder_without_a_file_is_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="nowhere: is not a folder; expected a run folder"):
         load_run(tmp_path / "nowhere")
-
-
-def test_folder_without_weights_is_refused(run: Path) -> None:
     (run / WEIGHTS_FILE).unlink()
     with pytest.raises(EscemeError, match=r"weights\.safetensors: no such file"):
         load_run(run)
+    (run / NAVIGATOR_FILE).unlink()
+    with pytest.raises(CheckpointError, match=r"run: has no navigator\.json; expected a run folder"):
+        load_run(run)
 
 
-def test_truncated_weights_are_refused(run: Path) -> None:
-    whole = (run / WEIGHTS_FILE).read_bytes()
-    for size in (0, 5, 200, len(whole) // 2, len(whole) - 1):
-        (run / WEIGHTS_FILE).write_bytes(whole[:size])
+def test_truncated_files_are_refused(run: Path) -> None:
+    data = (run / WEIGHTS_FILE).read_bytes()
+    for size in (0, 5, 200, len(data) // 2, len(data) - 1):
+        (run / WEIGHTS_FILE).write_bytes(data[:size])
         with pytest.raises(CheckpointError, match=r"weights\.safetensors: not a complete safetensors file"):
             load_run(run)
-
-
-def test_truncated_navigator_json_is_refused(run: Path) -> None:
     text = (run / NAVIGATOR_FILE).read_text()
     (run / NAVIGATOR_FILE).write_text(text[: len(text) // 2])
     with pytest.raises(DataError, match=r"navigator\.json: not valid json"):
@@ -273,7 +262,10 @@ def test_truncated_navigator_json_is_refused(run: Path) -> None:
         ({"agent": {"heads": 2}}, "no agent ''; expected one of hamt, "),
         ({"reader": {"name": "graph"}}, "no reader 'graph'; expected one of "),
         ({"agent": {"name": "hamt", "heads": "two"}}, "agent.heads: Expected `int`, got `str`"),
-        ({"agent": {"name": "hamt", "sofa": 1}}, "unknown field 'agent.sofa'; expected one of vocabulary, "),
+        (
+            {"agent": {"name": "hamt", "unknown": 1}},
+            "unknown field 'agent.unknown'; expected one of vocabulary, ",
+        ),
         ({"agent": {"name": "hamt", "heads": 5}}, "768 is not divisible by 5 heads"),
         ({"reader": {"name": "candidate-enhancing", "pooling": "min"}}, "pooling"),
         ({"max_stepz": 3}, "unknown field 'max_stepz'; expected one of agent, reader, "),
@@ -296,11 +288,11 @@ def test_non_finite_weights_are_named(run: Path) -> None:
 
 
 def test_unregistered_agent_has_no_config() -> None:
-    class Mine(HAMT):
-        """An agent of one's own."""
+    class Unregistered(HAMT):
+        """Not in AGENTS."""
 
-    with pytest.raises(ConfigError, match="Mine is not one of hamt, "):
-        navigator_config(Navigator(Mine(CONFIG), NoMemory()))
+    with pytest.raises(ConfigError, match="Unregistered is not one of hamt, "):
+        navigator_config(Navigator(Unregistered(CONFIG), NoMemory()))
 
 
 @pytest.mark.parametrize(
@@ -324,9 +316,9 @@ def test_config_must_belong_to_exactly_one_registered_class(monkeypatch: pytest.
         as_json(NavigatorConfig())
 
 
-def test_file_in_the_place_of_the_folder_is_unchanged(tmp_path: Path) -> None:
-    (tmp_path / "run").write_text("mine")
-    navigator = navigator_of()
+def test_file_at_the_path_of_the_folder_is_unchanged(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("text")
+    navigator = make_navigator()
     with pytest.raises(DataError, match="cannot be written"):
         save_run(tmp_path / "run", navigator, navigator_config(navigator))
-    assert (tmp_path / "run").read_text() == "mine"
+    assert (tmp_path / "run").read_text() == "text"

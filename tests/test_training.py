@@ -29,22 +29,17 @@ from fixtures.toy_training import (
 pytestmark = pytest.mark.long
 
 
-@pytest.fixture(scope="module")
-def school(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_training_data(tmp_path_factory.mktemp("school"))
-
-
 def holding_out(splits: tuple[str, ...]) -> Experiment:
-    plan = replace(small_experiment(iterations=1), hold_out=1)
-    return replace(plan, validation=ValidationConfig(splits=splits, best_split=splits[0]))
+    experiment = replace(small_experiment(iterations=1), hold_out=1)
+    return replace(experiment, validation=ValidationConfig(splits=splits, best_split=splits[0]))
 
 
 @pytest.mark.parametrize("splits", [("held_out", SPLIT), (SPLIT, "held_out"), ("held_out",), (SPLIT,)])
 def test_held_out_scenes_are_validated_on_and_not_trained_on(
-    school: Path, splits: tuple[str, ...], tmp_path: Path
+    training_data: Path, splits: tuple[str, ...], tmp_path: Path
 ) -> None:
     experiment = holding_out(splits)
-    data = load_training_data(experiment, DataFolder(school))
+    data = load_training_data(experiment, DataFolder(training_data))
     (trained,) = {episode.scene_id for episode in data.train[0]}
     assert trained in TAUGHT
     assert data.validation.keys() == set(splits)
@@ -52,43 +47,43 @@ def test_held_out_scenes_are_validated_on_and_not_trained_on(
         assert {episode.scene_id for episode in data.validation["held_out"]} == {*TAUGHT} - {trained}
     scenes = {episode.scene_id for episodes in data.validation.values() for episode in episodes}
     assert {trained, *scenes} <= set(data.atlas.scenes)
-    prepare(experiment, school, tmp_path, callback=TrainingCallback()).run()
+    prepare(experiment, training_data, tmp_path, callback=TrainingCallback()).run()
 
 
 def test_augmentation_leaves_out_held_out_scenes(tmp_path: Path) -> None:
     root = write_training_data(tmp_path)
     records = read_json(root / "R2R" / "R2R_train.json", list[dict[str, Any]])
     write_json(root / "R2R" / "prevalent_aug_train_enc.json", records)
-    plan = holding_out(("held_out",))
-    plan = replace(plan, training=replace(plan.training, augmentation="prevalent"))
-    data = load_training_data(plan, DataFolder(root))
+    experiment = holding_out(("held_out",))
+    experiment = replace(experiment, training=replace(experiment.training, augmentation="prevalent"))
+    data = load_training_data(experiment, DataFolder(root))
     seen = [{episode.scene_id for episode in split} for split in data.train]
     assert seen[0] == seen[1] == {*TAUGHT} - {episode.scene_id for episode in data.validation["held_out"]}
     only = [record for record in records if record["scan"] not in seen[0]]
     write_json(root / "R2R" / "prevalent_aug_train_enc.json", only)
     with pytest.raises(ConfigError, match="hold_out 1: no episode of prevalent is left to train on"):
-        load_training_data(plan, DataFolder(root))
+        load_training_data(experiment, DataFolder(root))
 
 
-def test_unusable_validation_split_is_refused(school: Path, tmp_path: Path) -> None:
+def test_unusable_validation_split_is_refused(training_data: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'held_out' is made by --hold-out"):
-        load_training_data(replace(holding_out(("held_out",)), hold_out=0), DataFolder(school))
+        load_training_data(replace(holding_out(("held_out",)), hold_out=0), DataFolder(training_data))
     with pytest.raises(ConfigError, match="hold_out 2: expected fewer than the 2 scenes"):
-        load_training_data(replace(holding_out(("held_out",)), hold_out=2), DataFolder(school))
+        load_training_data(replace(holding_out(("held_out",)), hold_out=2), DataFolder(training_data))
     with pytest.raises(DataError, match="val_seen"):
-        train(small_experiment(splits=(SPLIT, "val_seen")), school, tmp_path / "run")
+        train(small_experiment(splits=(SPLIT, "val_seen")), training_data, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_run_with_its_own_vocabulary_resumes_and_saves_it_with_the_weights(
-    school: Path, tmp_path: Path
+    training_data: Path, tmp_path: Path
 ) -> None:
     experiment = replace(small_experiment(), text="words", min_word_count=1)
-    whole = train(experiment, school, tmp_path / "whole")
+    whole = train(experiment, training_data, tmp_path / "whole")
     with pytest.raises(Interrupted):
-        train(experiment, school, tmp_path / "cut", callback=Interrupt(4))
+        train(experiment, training_data, tmp_path / "cut", callback=Interrupt(4))
     assert not (tmp_path / "cut" / "vocab.txt").exists()  # no weights there yet
-    cut = train(experiment, school, tmp_path / "cut")
+    cut = train(experiment, training_data, tmp_path / "cut")
     assert run_files(cut) == run_files(whole)
     words = [run.vocabulary for run in (load_run(cut), load_run(cut / "best"))]
     assert words == [cut / "vocab.txt", cut / "best" / "vocab.txt"]
@@ -98,35 +93,39 @@ def test_run_with_its_own_vocabulary_resumes_and_saves_it_with_the_weights(
 # -- resuming ---------------------------------------------------------------------------
 
 
-def everything_in(folder: Path) -> dict[str, bytes]:
+def all_files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_folder_of_another_experiment_is_refused_with_the_differences(school: Path, tmp_path: Path) -> None:
-    train(small_experiment(iterations=1), school, tmp_path)
-    before = everything_in(tmp_path)
+def test_folder_of_another_experiment_is_refused_with_the_differences(
+    training_data: Path, tmp_path: Path
+) -> None:
+    train(small_experiment(iterations=1), training_data, tmp_path)
+    before = all_files(tmp_path)
     with pytest.raises(ConfigError, match=r"differs in training.batch, training.iterations; give another"):
-        train(small_experiment(iterations=2, batch=2), school, tmp_path)
-    assert everything_in(tmp_path) == before
+        train(small_experiment(iterations=2, batch=2), training_data, tmp_path)
+    assert all_files(tmp_path) == before
     reworded = replace(
         small_experiment(iterations=1), about="the same, described better", differences=("none",)
     )
-    prepare(reworded, school, tmp_path, callback=TrainingCallback())
+    prepare(reworded, training_data, tmp_path, callback=TrainingCallback())
 
 
 @pytest.mark.parametrize("name", ["navigator.json", "result.json", "log.jsonl", "vocab.txt", "state/1.pt"])
-def test_folder_of_something_else_is_refused_and_unchanged(school: Path, tmp_path: Path, name: str) -> None:
-    write_json(tmp_path / name, ["precious"])
-    before = everything_in(tmp_path)
+def test_folder_of_something_else_is_refused_and_unchanged(
+    training_data: Path, tmp_path: Path, name: str
+) -> None:
+    write_json(tmp_path / name, ["other data"])
+    before = all_files(tmp_path)
     with pytest.raises(ConfigError, match=r"holds something else than training \(\w+(\.\w+)? without"):
-        train(small_experiment(), school, tmp_path)
-    assert everything_in(tmp_path) == before
+        train(small_experiment(), training_data, tmp_path)
+    assert all_files(tmp_path) == before
 
 
-def test_held_out_scenes_follow_the_tours_of_train(school: Path) -> None:
-    plan = holding_out(("held_out",))
-    plan = replace(plan, validation=replace(plan.validation, memory="tour"))
-    data = load_training_data(plan, DataFolder(school))
+def test_held_out_scenes_follow_the_tours_of_train(training_data: Path) -> None:
+    experiment = holding_out(("held_out",))
+    experiment = replace(experiment, validation=replace(experiment.validation, memory="tour"))
+    data = load_training_data(experiment, DataFolder(training_data))
     toured = [episode_id for tour in data.tours["held_out"] for episode_id in tour.episode_ids]
     assert sorted(toured) == sorted(episode.episode_id for episode in data.validation["held_out"])
     assert data.sizes["tours"] == {"held_out": [len(tour) for tour in data.tours["held_out"]]}
@@ -150,14 +149,16 @@ def test_missing_or_unfitting_tours_are_named_and_nothing_is_written(
     (data / "tours" / "tours_iVLN.json").unlink()
     if content is not None:
         write_json(data / "tours" / "tours_iVLN.json", content)
-    plan = small_experiment(iterations=1, memory="tour")
+    experiment = small_experiment(iterations=1, memory="tour")
     with pytest.raises(DataError, match=re.escape(message)):
-        train(plan, data, tmp_path / "run")
+        train(experiment, data, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_run_of_a_version_without_a_field_resumes_with_its_default(school: Path, tmp_path: Path) -> None:
-    train(small_experiment(iterations=1), school, tmp_path)
+def test_run_of_a_version_without_a_field_resumes_with_its_default(
+    training_data: Path, tmp_path: Path
+) -> None:
+    train(small_experiment(iterations=1), training_data, tmp_path)
     stored = read_json(tmp_path / "experiment.json", dict[str, Any])
     del stored["experiment"]["validation"]["tours"]
     del stored["experiment"]["training"]["memory_dropout"]["forget_probability"]
@@ -173,7 +174,7 @@ def test_run_of_a_version_without_a_field_resumes_with_its_default(school: Path,
     ("stored", "message"),
     [
         ({}, "holds no experiment; give another --out"),
-        ({"experiment": {"sofa": 1}}, "not an experiment of this version .unknown field 'sofa'"),
+        ({"experiment": {"unknown": 1}}, "not an experiment of this version .unknown field 'unknown'"),
     ],
 )
 def test_unreadable_experiment_is_refused(tmp_path: Path, stored: dict[str, Any], message: str) -> None:
@@ -182,9 +183,9 @@ def test_unreadable_experiment_is_refused(tmp_path: Path, stored: dict[str, Any]
         require_same(small_experiment(), tmp_path)
 
 
-def test_run_does_not_resume_with_other_data(school: Path, tmp_path: Path) -> None:
+def test_run_does_not_resume_with_other_data(training_data: Path, tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
-        train(small_experiment(), school, tmp_path / "run", callback=Interrupt(3))
+        train(small_experiment(), training_data, tmp_path / "run", callback=Interrupt(3))
     other = write_training_data(tmp_path / "other")
     path = other / "R2R" / "R2R_train.json"
     write_json(path, read_json(path, list[dict[str, Any]])[1:])
@@ -192,11 +193,11 @@ def test_run_does_not_resume_with_other_data(school: Path, tmp_path: Path) -> No
         train(small_experiment(), other, tmp_path / "run")
 
 
-def test_run_that_starts_from_another_names_the_loaded_weights(school: Path, tmp_path: Path) -> None:
+def test_run_that_starts_from_another_names_the_loaded_weights(training_data: Path, tmp_path: Path) -> None:
     shorter = {"iterations": 1, "every": 1}
-    first = train(small_experiment(reader="none", **shorter), school, tmp_path / "first")
-    plan, callback = replace(small_experiment(**shorter), start=str(first)), Interrupt(99)
-    run = prepare(plan, school, tmp_path / "second", callback=callback)
+    first = train(small_experiment(reader="none", **shorter), training_data, tmp_path / "first")
+    experiment, callback = replace(small_experiment(**shorter), start=str(first)), Interrupt(99)
+    run = prepare(experiment, training_data, tmp_path / "second", callback=callback)
     old = load_run(first).navigator.state_dict()
     new = [name for name in run.trainer.navigator.state_dict() if name not in old]
     assert callback.notes == [
@@ -205,10 +206,10 @@ def test_run_that_starts_from_another_names_the_loaded_weights(school: Path, tmp
     ]
     run.run()
     again = Interrupt(99)
-    prepare(plan, school, tmp_path / "second", callback=again)
+    prepare(experiment, training_data, tmp_path / "second", callback=again)
     assert again.notes == []  # a resumed run has its own weights
     back = replace(small_experiment(reader="none", **shorter), start=str(tmp_path / "second"))
-    prepare(back, school, tmp_path / "third", callback=again)
+    prepare(back, training_data, tmp_path / "third", callback=again)
     assert again.notes[0].endswith(
         f"{len(old)} of its {len(old) + len(new)} tensors are loaded; {len(new)} of its own are ignored: "
         + ", ".join([*new[:3], "..."])

@@ -55,30 +55,30 @@ def world() -> Path:
 
 @pytest.fixture(scope="module")
 def finished(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that is finished; copy before going on with it."""
+    """A finished run; copy it before resuming."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    assert main(words("r2r-small-esceme", folder, data=str(world))) == 0
+    assert main(train_command("r2r-small-esceme", folder, data=str(world))) == 0
     return folder
 
 
-def options(said: Mapping[str, str]) -> list[str]:
-    return [word for name, text in said.items() for word in (f"--{name}", text)]
+def options(values: Mapping[str, str]) -> list[str]:
+    return [word for name, value in values.items() for word in (f"--{name}", value)]
 
 
-def words(recipe: str, out: object, *more: str, data: str = "embedded:tiny") -> list[str]:
+def train_command(recipe: str, out: object, *more: str, data: str = "embedded:tiny") -> list[str]:
     return ["train", recipe, "--out", str(out), "--data", data, "--device", "cpu", *options(SHORT), *more]
 
 
 def refusal(capsys: Capture, command: Sequence[str]) -> str:
-    """The message of a command that is refused before anything is written."""
+    """Return the error message of a command; assert that it writes nothing."""
     before = sorted(Path().rglob("*"))
     capsys.readouterr()
     try:
         assert main(command) == 2
         out, err = capsys.readouterr()
         message = err.splitlines()[-1].removeprefix("error: ")
-    except SystemExit as stop:  # tyro's
-        assert stop.code == 2
+    except SystemExit as error:  # by tyro
+        assert error.code == 2
         out, err = capsys.readouterr()
         message = " ".join(err.replace("│", " ").replace("|", " ").split())
     assert out == "" and "Traceback" not in err
@@ -90,7 +90,7 @@ def refusal(capsys: Capture, command: Sequence[str]) -> str:
 
 
 def test_run_writes_a_folder_and_prints_a_table_and_the_next_command(world: Path, capsys: Capture) -> None:
-    assert main(words("r2r-small-esceme", "run", "--threads", "1")) == 0
+    assert main(train_command("r2r-small-esceme", "run", "--threads", "1")) == 0
     out, err = capsys.readouterr()
     assert "last, iteration 8" in out and "val_unseen" in out and "spl (%)" in out
     assert f"esceme evaluate run/best --split val_unseen --memory cold --data {world}" in out
@@ -108,23 +108,23 @@ def test_run_writes_a_folder_and_prints_a_table_and_the_next_command(world: Path
 def test_run_on_tours_is_validated_on_them_and_prints_the_next_command(
     recipe: str, memory: str, world: Path, capsys: Capture
 ) -> None:
-    assert main(words(recipe, "run", "--method", "imitation", "--iterations", "4")) == 0
+    assert main(train_command(recipe, "run", "--method", "imitation", "--iterations", "4")) == 0
     out, err = capsys.readouterr()
     assert "iteration 4: val_seen TL " in err and "T_NDTW " in err and "t_spl (%)" in out
     (line,) = (line for line in out.splitlines() if line.startswith("  esceme evaluate "))
     tours = world / "tours" / "tours_iVLN.json"
-    asked = f"run/best --split val_unseen --memory {memory} --data {world} --tours {tours}"
-    assert line == f"  esceme evaluate {asked}"
+    arguments = f"run/best --split val_unseen --memory {memory} --data {world} --tours {tours}"
+    assert line == f"  esceme evaluate {arguments}"
     assert main([*shlex.split(line)[1:], "--max-steps", "2"]) == 0
     assert "t_ndtw (%)" in capsys.readouterr().out
 
 
 def test_json_is_the_only_output(finished: Path, capsys: Capture) -> None:
-    assert main(words("cvdn-small", "run", "--json")) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["recipe"] == "cvdn-small" and told["out"] == "run" and told["begun_after"] == 0
-    assert told["last"]["iteration"] == 8 and told["losses"]["values"]["imitation"] > 0
-    scores = told["best"]["values"]["val_seen"]["gp"], told["last"]["values"]["val_seen"]["gp"]
+    assert main(train_command("cvdn-small", "run", "--json")) == 0
+    output = json.loads(capsys.readouterr().out)
+    assert output["recipe"] == "cvdn-small" and output["out"] == "run" and output["begun_after"] == 0
+    assert output["last"]["iteration"] == 8 and output["losses"]["values"]["imitation"] > 0
+    scores = output["best"]["values"]["val_seen"]["gp"], output["last"]["values"]["val_seen"]["gp"]
     assert scores[0] >= scores[1]
 
 
@@ -147,7 +147,7 @@ def test_options_set_fields_of_the_recipe(capsys: Capture) -> None:
         "--attention-dropout",
         "None",
     ]
-    assert main(words("r2r-small", "run", *names, *flags)) == 0
+    assert main(train_command("r2r-small", "run", *names, *flags)) == 0
     stored = from_json(json.loads(Path("run/experiment.json").read_text())["experiment"], Experiment)
     recipe = RECIPES["r2r-small"]
     agent = replace(recipe.navigator.agent, hidden=64, heads=8, attention_dropout=None, freeze_text=True)
@@ -160,12 +160,15 @@ def test_options_set_fields_of_the_recipe(capsys: Capture) -> None:
 
 def test_another_agent_or_reader_has_its_default_settings(capsys: Capture) -> None:
     parts = ["--agent", "seq2seq", "--word-width", "32", "--agent.hidden", "64", "--reader", "graph-encoding"]
-    assert main(words("r2r-small-esceme", "run", *parts, "--method", "imitation", "--iterations", "1")) == 0
+    assert (
+        main(train_command("r2r-small-esceme", "run", *parts, "--method", "imitation", "--iterations", "1"))
+        == 0
+    )
     config = load_run("run").config
     assert isinstance(config.agent, Seq2SeqConfig) and isinstance(config.reader, GraphEncodingConfig)
     assert (config.agent.word_width, config.agent.hidden, config.reader.hidden) == (32, 64, None)
     same = ["--agent", "hamt", "--reader", "candidate-enhancing"]
-    assert main(words("r2r-small-esceme", "same", *same, "--iterations", "1")) == 0
+    assert main(train_command("r2r-small-esceme", "same", *same, "--iterations", "1")) == 0
     stored = from_json(json.loads(Path("same/experiment.json").read_text())["experiment"], Experiment)
     assert stored.navigator == RECIPES["r2r-small-esceme"].navigator
 
@@ -184,57 +187,61 @@ def test_data_folder_defaults_to_the_environment_variable(
     assert main(command) == 0
 
 
-# -- going on --------------------------------------------------------------------------------------------
+# -- resuming --------------------------------------------------------------------------------------------
 
 
 def test_finished_run_is_unchanged(finished: Path, world: Path, capsys: Capture) -> None:
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
-    assert main(words("r2r-small-esceme", finished, "--json", data=str(world))) == 0
+    assert main(train_command("r2r-small-esceme", finished, "--json", data=str(world))) == 0
     out, err = capsys.readouterr()
     assert err == f"{finished}: all 8 iterations are done already, so nothing is trained\n"
-    told = json.loads(out)
-    assert told["begun_after"] == 8 and told["last"]["iteration"] == 8
+    output = json.loads(out)
+    assert output["begun_after"] == 8 and output["last"]["iteration"] == 8
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
 
 
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("names_data", [True, False])
 def test_finished_run_prints_the_command_that_evaluates_it(
-    named: bool, finished: Path, world: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    names_data: bool, finished: Path, world: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    command = words("r2r-small-esceme", finished)
-    if not named:
+    command = train_command("r2r-small-esceme", finished)
+    if not names_data:
         at = command.index("--data")
         del command[at : at + 2]
         monkeypatch.setenv("ESCEME_DATA", str(world))
     assert main(command) == 0
-    said = capsys.readouterr().out.splitlines()[-1]
-    assert said == f"  esceme evaluate {finished / 'best'} --split val_unseen --memory cold --data {world}"
-    assert main([*shlex.split(said)[1:], "--out", "scores"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line == f"  esceme evaluate {finished / 'best'} --split val_unseen --memory cold --data {world}"
+    assert main([*shlex.split(line)[1:], "--out", "scores"]) == 0
 
 
 def test_unfinished_run_resumes_to_the_same_weights(finished: Path, world: Path, capsys: Capture) -> None:
     shutil.copytree(finished, "run")
-    for gone in ("state/00000008.pt", "navigator.json", "weights.safetensors"):
-        Path("run", gone).unlink()
-    assert main(words("r2r-small-esceme", "run", "--json", data=str(world))) == 0
+    for name in ("state/00000008.pt", "navigator.json", "weights.safetensors"):
+        Path("run", name).unlink()
+    assert main(train_command("r2r-small-esceme", "run", "--json", data=str(world))) == 0
     out, err = capsys.readouterr()
     assert "resumes after iteration 4\n" in err
     assert "iteration 8: " in err and "iteration 4: " not in err
     assert json.loads(out)["begun_after"] == 4
-    for same in ("weights.safetensors", "best/weights.safetensors", "log.jsonl", "experiment.json"):
-        assert Path("run", same).read_bytes() == (finished / same).read_bytes(), same
+    for name in ("weights.safetensors", "best/weights.safetensors", "log.jsonl", "experiment.json"):
+        assert Path("run", name).read_bytes() == (finished / name).read_bytes(), name
 
 
 def test_folder_of_another_experiment_is_refused_with_the_differences(
     finished: Path, world: Path, capsys: Capture
 ) -> None:
-    told = refusal(capsys, words("r2r-small-esceme", finished, "--max-grad-norm", "3", "--dropout", "0.3"))
-    assert told.startswith(f"{finished}: holds a run of another experiment, which differs in ")
-    assert "navigator.agent.dropout, training.max_grad_norm; give another --out" in told
-    told = refusal(capsys, words("r2r-small", finished))
-    assert "navigator.reader.context, navigator.reader.epsilon" in told
+    message = refusal(
+        capsys, train_command("r2r-small-esceme", finished, "--max-grad-norm", "3", "--dropout", "0.3")
+    )
+    assert message.startswith(f"{finished}: holds a run of another experiment, which differs in ")
+    assert "navigator.agent.dropout, training.max_grad_norm; give another --out" in message
+    message = refusal(capsys, train_command("r2r-small", finished))
+    assert "navigator.reader.context, navigator.reader.epsilon" in message
     shutil.copytree(finished / "best", "imported")
-    assert "imported: holds something else than training" in refusal(capsys, words("r2r-small", "imported"))
+    assert "imported: holds something else than training" in refusal(
+        capsys, train_command("r2r-small", "imported")
+    )
 
 
 def test_interrupted_run_can_be_resumed(world: Path) -> None:
@@ -270,7 +277,7 @@ def test_interrupted_run_can_be_resumed(world: Path) -> None:
 @pytest.mark.slow
 def test_only_the_first_of_several_processes_prints(world: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = words("r2r-small-esceme", "run", "--json", data=str(world))
+    command = train_command("r2r-small-esceme", "run", "--json", data=str(world))
     done = subprocess.run([*launcher, "-m", "esceme", *command], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["last"]["iteration"] == 8
@@ -317,13 +324,13 @@ def test_short_run_lowers_the_loss(recipe: str, world: Path) -> None:
 
 
 def test_row_of_the_paper_without_pretraining_is_noted(world: Path, capsys: Capture) -> None:
-    # It stops for want of a split, after the note.
+    # The command fails after the note: a split is missing.
     capsys.readouterr()
-    assert main(words("r4r-hamt", "run")) == 2
+    assert main(train_command("r4r-hamt", "run")) == 2
     err = capsys.readouterr().err
     assert "starts from random weights; the paper's start from HAMT's pre-training: --start RUN" in err
     assert "has no pth_vit_base_patch16_224_imagenet_r2r.e2e.ft.22k.hdf5: small.hdf5 is used instead" in err
-    assert main(words("r4r-hamt", "run", "--start", "pretrained")) == 2
+    assert main(train_command("r4r-hamt", "run", "--start", "pretrained")) == 2
     assert "random weights" not in capsys.readouterr().err
 
 
@@ -379,7 +386,7 @@ def test_row_of_the_paper_without_pretraining_is_noted(world: Path, capsys: Capt
 def test_faulty_command_is_refused_and_writes_nothing(
     recipe: str, more: list[str], message: str, world: Path, capsys: Capture
 ) -> None:
-    assert message in refusal(capsys, words(recipe, "run", *more))
+    assert message in refusal(capsys, train_command(recipe, "run", *more))
 
 
 def test_missing_gpu_is_refused(world: Path, capsys: Capture) -> None:
@@ -387,12 +394,12 @@ def test_missing_gpu_is_refused(world: Path, capsys: Capture) -> None:
 
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
-    told = refusal(capsys, words("r2r-small", "run", "--device", "cuda"))
-    assert told == "--device cuda: torch finds no GPU here; give --device cpu"
+    message = refusal(capsys, train_command("r2r-small", "run", "--device", "cuda"))
+    assert message == "--device cuda: torch finds no GPU here; give --device cpu"
 
 
 @pytest.mark.parametrize(
-    ("recipe", "gone", "missing"),
+    ("recipe", "removed", "message"),
     [
         ("r2r-hamt", "R2R/prevalent_aug_train_enc.json", "no split 'train' of prevalent"),
         (
@@ -413,20 +420,20 @@ def test_missing_gpu_is_refused(world: Path, capsys: Capture) -> None:
     ],
 )
 def test_missing_data_is_named(
-    recipe: str, gone: str, missing: str, world: Path, tmp_path: Path, capsys: Capture
+    recipe: str, removed: str, message: str, world: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     shutil.copytree(world, tmp_path / "data", ignore=shutil.ignore_patterns("panoramas"))
-    if gone:
-        path = tmp_path / "data" / gone
+    if removed:
+        path = tmp_path / "data" / removed
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    told = refusal(capsys, words(recipe, "run", data="data"))
-    assert told.startswith("data") and missing in told
+    error = refusal(capsys, train_command(recipe, "run", data="data"))
+    assert error.startswith("data") and message in error
 
 
 def test_features_of_another_width_are_refused(world: Path, capsys: Capture) -> None:
     more = ["--augmentation", "", "--agent.text-layers", "1", "--agent.cross-layers", "1"]
-    told = refusal(capsys, words("r2r-hamt", "run", *more))
-    assert "small.hdf5: features of width " in told and "and this network reads 768" in told
+    message = refusal(capsys, train_command("r2r-hamt", "run", *more))
+    assert "small.hdf5: features of width " in message and "and this network reads 768" in message
 
 
 def test_command_without_a_folder_is_refused(capsys: Capture) -> None:
@@ -437,9 +444,9 @@ def test_command_without_a_folder_is_refused(capsys: Capture) -> None:
 
 
 def test_help_lists_the_options_with_the_values_of_the_recipe(capsys: Capture) -> None:
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exited:
         main(["train", "cvdn-small-esceme", "--help"])
-    assert ended.value.code == 0
+    assert exited.value.code == 0
     printed = capsys.readouterr().out
     assert printed.startswith("usage: esceme train") and "--out" in printed
     text = " ".join(printed.replace("│", " ").split())
@@ -466,13 +473,13 @@ def test_recipe_is_described_with_fields_differences_and_command(name: str, caps
     assert f"--training.learning-rate {recipe.training.learning_rate}" in " ".join(printed.split())
     assert all(difference[:40] in printed for difference in recipe.differences)
     assert main(["recipes", name, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["command"] in printed and told["command"].startswith(f"esceme train {name} ")
-    assert ("--start PRETRAINED" in told["command"]) == (name in PAPER)
-    assert told["differences"] == list(recipe.differences)
-    assert told["fields"]["max_tokens"] == recipe.navigator.max_tokens
-    assert told["fields"]["reader"] == recipe.navigator.reader_name
-    assert told["fields"]["vocabulary_size"] is None and "agent.vocabulary" not in told["fields"]
+    output = json.loads(capsys.readouterr().out)
+    assert output["command"] in printed and output["command"].startswith(f"esceme train {name} ")
+    assert ("--start PRETRAINED" in output["command"]) == (name in PAPER)
+    assert output["differences"] == list(recipe.differences)
+    assert output["fields"]["max_tokens"] == recipe.navigator.max_tokens
+    assert output["fields"]["reader"] == recipe.navigator.reader_name
+    assert output["fields"]["vocabulary_size"] is None and "agent.vocabulary" not in output["fields"]
 
 
 def test_unknown_recipe_is_refused(capsys: Capture) -> None:

@@ -28,14 +28,9 @@ from fixtures.process_utils import (
     train_until_rank_1_dies,
     validate_in_group,
 )
-from fixtures.toy_training import NO_DROPOUT, run_files, small_experiment, states, write_training_data
+from fixtures.toy_training import NO_DROPOUT, run_files, small_experiment, states
 
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture(scope="module")
-def training_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_training_data(tmp_path_factory.mktemp("data"))
 
 
 @pytest.mark.parametrize(

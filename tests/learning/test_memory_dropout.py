@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from esceme.errors import ConfigError
 from esceme.learning.memory_dropout import MemoryDropout, TimeIndexedMemory, TrainingMemory
 from esceme.memory import MemoryBank
 from esceme.observation import Observation
@@ -276,28 +275,3 @@ def test_time_indexed_memory_equals_the_memory_of_a_rollout(mode: str) -> None:
             step_view.remember_observation(at(*positions))
         assert remembered(rollout) == remembered(at_once) == remembered(stepwise)
         assert visible(rollout) == visible(at_once) == visible(stepwise)
-
-
-# -- settings ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"mode": "sometimes"}, "mode 'sometimes': expected one of as-released, reset, forgetting, sampled"),
-        ({"reset_after": 0}, "reset_after: expected at least 1 episode, found 0"),
-        ({"forget_probability": 1.5}, "forget_probability: expected a number from 0 to 1, found 1.5"),
-        ({"full_probability": -0.1}, "full_probability: expected a number from 0 to 1, found -0.1"),
-        (
-            {"empty_probability": float("nan")},
-            "empty_probability: expected a number from 0 to 1, found nan",
-        ),
-        (
-            {"full_probability": 0.7, "empty_probability": 0.4},
-            "full_probability 0.7 and empty_probability 0.4: expected a sum of at most 1",
-        ),
-    ],
-)
-def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        MemoryDropout(**settings)

@@ -39,11 +39,6 @@ NUM_KILLS = 20
 NUM_WRITE_KILLS = 10
 
 
-@pytest.fixture(scope="module")
-def training_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_training_data(tmp_path_factory.mktemp("data"))
-
-
 Uninterrupted = Callable[[Experiment], Path]
 
 

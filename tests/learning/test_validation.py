@@ -21,16 +21,11 @@ from esceme.learning.training_log import read_log
 from esceme.learning.validation import selection_score, subsample_episodes, subsample_tours, validate
 from esceme.tasks.tours import Tour, read_tours
 from esceme.training import prepare, train
-from fixtures.toy_training import SPLIT, TAUGHT, bit_equal, small_experiment, write_training_data
+from fixtures.toy_training import SPLIT, TAUGHT, bit_equal, small_experiment
 
 pytestmark = pytest.mark.long
 
 PROTOCOLS = ("cold", "two-pass", "episodic", "masked", "oracle")
-
-
-@pytest.fixture(scope="module")
-def training_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_training_data(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture
