@@ -1,12 +1,12 @@
-"""Every row of the paper at its full size, for one iteration, on generated data in the published files' form.
+"""One training iteration of every recipe of the paper at full size, on generated data.
 
-A person with a GPU and the real files changes one thing about what is run here: the data folder.
+A training run on the real files differs in the data folder alone:
 
     esceme train r2r-hamt-esceme --start runs/pretrained --data ../datasets --out runs/esceme
 
 The folder is laid out as the HAMT family of code has it (spec A.1): ids instead of text, features of 768
-numbers, for RxR ids of XLM-R and features of 512, PREVALENT's augmentation for R2R. What is cut here costs
-time and changes nothing about the network: one episode a batch, three decisions, forty ids.
+numbers, for RxR ids of XLM-R and features of 512, PREVALENT's augmentation for R2R. To save time, batches
+have one episode, episodes three decisions and instructions forty ids; the network is unchanged.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ pytestmark = pytest.mark.slow
 
 BERT, XLM_R = 30_522, 250_002
 SCORES = 1000
-"""Of a classifier, which published feature files append to the features (spec A.7)."""
+"""Number of classifier scores that published feature files append to the features (spec A.7)."""
 Record = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
 def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny embedded world as a folder of the HAMT family, with drawn features and ids."""
+    """The tiny embedded world in the folder layout of HAMT, with random features and ids."""
     world, root = DataFolder(embedded_world(WorldConfig("tiny"))), tmp_path_factory.mktemp("datasets")
     rng = np.random.default_rng(0)
     shutil.copytree(world.connectivity, root / "R2R/connectivity")
@@ -55,8 +55,8 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in graph.viewpoints
     ]
     for name, width in ((VIT, 768 + SCORES), (CLIP, 512)):
-        drawn = ((key, rng.normal(size=(VIEWS, width)).astype(np.float32)) for key in keys)
-        write_features(root / "R2R/features" / name, drawn)
+        panoramas = ((key, rng.normal(size=(VIEWS, width)).astype(np.float32)) for key in keys)
+        write_features(root / "R2R/features" / name, panoramas)
     write_annotations(world, root, rng)
     assert world.tours is not None
     shutil.copy(world.tours, root / "R2R/annotations/tours_iVLN.json")
@@ -64,7 +64,7 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_annotations(world: DataFolder, root: Path, rng: np.random.Generator) -> None:
-    """The embedded world's annotations with ids, under the names that HAMT's bundle has for them."""
+    """Write the embedded world's annotations with ids, under the file names of HAMT."""
     for task, split, name in (
         ("r2r", "train", "R2R_train"),
         ("r2r", "train", "prevalent_aug_train"),
@@ -81,35 +81,35 @@ def write_annotations(world: DataFolder, root: Path, rng: np.random.Generator) -
                 record["path_id"] = f"aug-{record['path_id']}"
         write_json(root / "R2R/annotations" / f"{name}_enc.json", records)
     for split in ("train", "val_seen", "val_unseen"):
-        dialogs = [dialog(each, rng) for each in read_json(world.require("cvdn", split), list[Record])]
+        dialogs = [dialog(record, rng) for record in read_json(world.require("cvdn", split), list[Record])]
         write_json(root / f"CVDN/annotations/ndh/{split}_enc.json", dialogs)
         lines = [
             msgspec.json.encode(
                 {
                     "instruction_id": number,
-                    "language": each.language,
-                    "path_id": int(each.path_id),
-                    "scan": each.scene_id,
-                    "path": each.reference_path,
-                    "heading": each.heading,
-                    "instruction": each.instruction,
+                    "language": episode.language,
+                    "path_id": int(episode.path_id),
+                    "scan": episode.scene_id,
+                    "path": episode.reference_path,
+                    "heading": episode.heading,
+                    "instruction": episode.instruction,
                     "instr_encoding": ids(XLM_R, rng),
                 }
             ).decode()
-            for number, each in enumerate(TASKS["rxr"].read(world.require("rxr", split)))
+            for number, episode in enumerate(TASKS["rxr"].read(world.require("rxr", split)))
         ]
         write_text(root / f"RxR/annotations/rxr_{split}_guide_enc_xlmr.jsonl", "\n".join(lines) + "\n")
 
 
 def ids(vocabulary: int, rng: np.random.Generator) -> list[int]:
-    """An instruction of fifty ids, the largest of the vocabulary among the first and the last of them."""
-    drawn = rng.integers(1, vocabulary, 50)
-    drawn[[1, -2]] = vocabulary - 1
-    return drawn.tolist()
+    """Fifty random ids that include the largest of the vocabulary."""
+    encoding = rng.integers(1, vocabulary, 50)
+    encoding[[1, -2]] = vocabulary - 1
+    return encoding.tolist()
 
 
 def dialog(record: Record, rng: np.random.Generator) -> Record:
-    """A raw NDH record as HAMT pre-encodes it (spec A.12)."""
+    """An NDH record in the encoded format of HAMT (spec A.12)."""
     before = record["nav_history"][:-1]
     return {
         "instr_id": str(record["inst_idx"]),
@@ -124,26 +124,26 @@ def dialog(record: Record, rng: np.random.Generator) -> Record:
 
 
 @pytest.fixture(autouse=True)
-def _leave_no_network_behind() -> Iterator[None]:
-    """A network, its gradients and its optimiser are three gigabytes."""
+def _collect_garbage() -> Iterator[None]:
+    """Free the three gigabytes of a network, its gradients and its optimizer."""
     yield
     gc.collect()
 
 
 FROZEN = {"r2r": {"text", "history"}, "rxr": {"text", "history"}, "tdstp": {"text"}}
-"""What does not learn in the rows of a task, or of an agent (spec G)."""
+"""Frozen parts in the recipes of a task or an agent (spec G)."""
 
 
 @pytest.mark.parametrize("name", PAPER)
-def test_a_row_of_the_paper_takes_an_iteration(name: str, datasets: Path, tmp_path: Path) -> None:
-    row = PAPER[name]
+def test_a_recipe_of_the_paper_trains_for_one_iteration(name: str, datasets: Path, tmp_path: Path) -> None:
+    recipe = PAPER[name]
     experiment = replace(
-        row,
-        navigator=replace(row.navigator, max_steps=3, max_tokens=40),
-        training=replace(row.training, batch=1, iterations=1),
+        recipe,
+        navigator=replace(recipe.navigator, max_steps=3, max_tokens=40),
+        training=replace(recipe.training, batch=1, iterations=1),
     )
-    course = prepare(experiment, datasets, tmp_path / "run", callback=TrainingCallback())
-    trainer, navigator = course.trainer, course.trainer.navigator
+    run = prepare(experiment, datasets, tmp_path / "run", callback=TrainingCallback())
+    trainer, navigator = run.trainer, run.trainer.navigator
     parts = {
         "text": navigator.agent.text.layers[0],
         "history": navigator.agent.history.picture,
@@ -158,19 +158,17 @@ def test_a_row_of_the_paper_takes_an_iteration(name: str, datasets: Path, tmp_pa
     if navigator.reader.uses_memory:
         parts["reader"] = navigator.reader
     before = {part: fingerprint(module) for part, module in parts.items()}
-    said = trainer.training_step(0)
-    assert all(math.isfinite(value) for value in said.values())
-    assert expected <= set(said)
+    metrics = trainer.training_step(0)
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert expected <= set(metrics)
     learned = {part for part, module in parts.items() if fingerprint(module) != before[part]}
     config = navigator.agent.config
-    frozen = {
-        part for part, is_so in (("text", config.freeze_text), ("history", config.freeze_history)) if is_so
-    }
+    frozen = {part for part in ("text", "history") if getattr(config, f"freeze_{part}")}
     assert learned == set(parts) - frozen
     assert frozen == FROZEN.get("tdstp" if "tdstp" in name else experiment.navigator.task, set())
-    assert len(course.validation_sets[experiment.validation.best_split]) > 0
-    assert not (tmp_path / "run").exists()  # nothing is kept of it
+    assert len(run.validation_sets[experiment.validation.best_split]) > 0
+    assert not (tmp_path / "run").exists()  # a single step writes nothing
 
 
 def fingerprint(module: torch.nn.Module) -> list[float]:
-    return [float(each.detach().double().abs().sum()) for each in module.parameters()]
+    return [float(parameter.detach().double().abs().sum()) for parameter in module.parameters()]

@@ -1,7 +1,7 @@
-"""The paper's Figure 3, step by step: how the memory of a scene grows with two instructions.
+"""Figure 3 of the paper, step by step: the memory of a scene over two episodes.
 
-The first instruction leads from V1 to V5. The second one comes from elsewhere and meets the first one's way
-at A, which is V3. Small letters are viewpoints that are seen and never visited.
+The first path goes from V1 to V5. The second starts at W1 and meets the first at A, which is V3.
+Viewpoints with small letters are observed but never visited.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, MemoryBank, Pooling
 from fixtures.toy_atlas import RecordingMemory, build, make_episode, run_batch, small_navigator
 
-PLACES: dict[str, dict[str, Any]] = {
+POSITIONS: dict[str, dict[str, Any]] = {
     "Y": {
         "V1": (0, 0, 0),
         "V2": (3, 0, 0),
@@ -33,7 +33,7 @@ PLACES: dict[str, dict[str, Any]] = {
     },
     "Z": {"V1": (0, 0, 0), "V2": (3, 0, 0)},
 }
-WAYS = {
+EDGES = {
     "Y": [
         *[("V1", "V2"), ("V2", "V3"), ("V3", "V4"), ("V4", "V5")],
         *[("W1", "W2"), ("W2", "W3"), ("W3", "V3")],
@@ -44,7 +44,7 @@ WAYS = {
 FIRST = make_episode("V1", "V2", "V3", "V4", "V5", scene="Y", name="1_0")
 SECOND = make_episode("W1", "W2", "W3", "V3", scene="Y", name="2_0")
 
-# Where the agent stands; what is recalled of the neighbours; which viewpoint and edges are new at the end.
+# Current viewpoint; neighbours recalled; viewpoint and edges added after the step.
 FIRST_STEPS = [
     ("V1", set(), "V1", set()),
     ("V2", {"V1"}, "V2", {("V1", "V2")}),
@@ -61,8 +61,8 @@ SECOND_STEPS = [
 
 
 @pytest.mark.parametrize("pooling", ["max", "mean"])
-def test_the_memory_grows_node_by_node_as_in_the_figure(pooling: Pooling) -> None:
-    atlas = build(PLACES, WAYS)
+def test_the_memory_grows_as_in_the_figure(pooling: Pooling) -> None:
+    atlas = build(POSITIONS, EDGES)
     bank = MemoryBank.from_atlas(atlas, pooling=pooling)
     memory = RecordingMemory(bank, atlas)
     reader = CandidateEnhancing(CandidateEnhancingConfig(width=bank.width, pooling=pooling))
@@ -71,32 +71,33 @@ def test_the_memory_grows_node_by_node_as_in_the_figure(pooling: Pooling) -> Non
     vectors: dict[str, torch.Tensor] = {}
     assert len(bank) == 0
     for episode, expected in ((FIRST, FIRST_STEPS), (SECOND, SECOND_STEPS)):
-        lived = zip(expected, run_batch(navigator, atlas, [episode], memory), strict=True)
-        for (place, recalled, added, joined), step in lived:
-            assert atlas.name(int(step.observation.viewpoint[0]))[1] == place
+        steps = zip(expected, run_batch(navigator, atlas, [episode], memory), strict=True)
+        for (name, recalled, added, new_edges), step in steps:
+            assert atlas.name(int(step.observation.viewpoint[0]))[1] == name
             assert memory.found[-1] == [recalled]
-            assert memory.requested[-1] == [{each.viewpoint for each in atlas.graph("Y").candidates(place)}]
+            assert memory.requested[-1] == [
+                {candidate.viewpoint for candidate in atlas.graph("Y").candidates(name)}
+            ]
             viewpoints |= {added} if added else set()
-            edges |= joined
+            edges |= new_edges
             assert bank["Y"].viewpoints == viewpoints
             assert bank["Y"].edges == edges
-            # What was remembered before is as it was.
-            for name, vector in vectors.items():
-                assert torch.equal(bank.recall("Y", [name])[0], vector)
-            vectors = {name: bank.recall("Y", [name])[0] for name in viewpoints}
+            for known, vector in vectors.items():
+                assert torch.equal(bank.recall("Y", [known])[0], vector)
+            vectors = {known: bank.recall("Y", [known])[0] for known in viewpoints}
         if episode is FIRST:
             assert viewpoints == {"V1", "V2", "V3", "V4", "V5"}
             assert edges == {("V1", "V2"), ("V2", "V3"), ("V3", "V4"), ("V4", "V5")}
     assert bank.scenes == ("Y",)
 
 
-def test_the_memory_of_v1_integrates_its_four_neighbours() -> None:
-    """Eq. 1: pooling over the plain features in which the neighbours are seen."""
-    atlas = build(PLACES, WAYS)
+def test_the_memory_of_v1_pools_its_four_candidate_views() -> None:
+    """Eq. 1: pooling of the raw features of the views that contain candidates."""
+    atlas = build(POSITIONS, EDGES)
     candidates = atlas.graph("Y").candidates("V1")
-    assert {each.viewpoint for each in candidates} == {"V2", "a", "b", "c"}
+    assert {candidate.viewpoint for candidate in candidates} == {"V2", "a", "b", "c"}
     panorama = atlas.panorama_features(atlas.locate("Y", ["V1"]))[0]
-    views = panorama[[each.view for each in candidates]]
+    views = panorama[[candidate.view for candidate in candidates]]
     expected: dict[Pooling, np.ndarray] = {"max": views.max(0), "mean": views.mean(0)}
     for pooling, vector in expected.items():
         bank = MemoryBank.from_atlas(atlas, pooling=pooling)
@@ -105,15 +106,15 @@ def test_the_memory_of_v1_integrates_its_four_neighbours() -> None:
         np.testing.assert_allclose(bank.recall("Y", ["V1"])[0].numpy(), vector, rtol=1e-6)
 
 
-def test_every_scene_has_a_memory_of_its_own() -> None:
-    atlas = build(PLACES, WAYS)
+def test_scenes_have_separate_memories() -> None:
+    atlas = build(POSITIONS, EDGES)
     bank = MemoryBank.from_atlas(atlas)
     list(run_batch(small_navigator(), atlas, [FIRST], bank))
     memory = RecordingMemory(bank, atlas)
     other = make_episode("V1", "V2", scene="Z", name="3_0")
     steps = run_batch(small_navigator(), atlas, [other], memory)
     next(steps)
-    assert memory.found == [[set()]]  # a V2 is remembered, but not of this scene
+    assert memory.found == [[set()]]  # the remembered V2 is in the other scene
     next(steps)
     assert memory.found[-1] == [{"V1"}]
     assert {scene: len(bank[scene]) for scene in bank.scenes} == {"Y": 5, "Z": 2}
