@@ -49,7 +49,7 @@ def describe(root: Path) -> dict[str, str]:
         "instructions": f"{len(texts):,}",
         "words per instruction (by white space)": _spread([len(text.split()) for text in texts], 1),
         "different words": _vocabulary(texts, 1),
-        "different words, said 5 times or more": _vocabulary(texts, 5),
+        "different words, used 5 times or more": _vocabulary(texts, 5),
     }
 
 

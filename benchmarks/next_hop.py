@@ -69,7 +69,7 @@ def run(_data: Path | None = None) -> Iterator[Quality]:
     chance = (1 / unseen.valid.sum(1)).numpy()
     yield from compare("every step by the instruction's words", whole, every, chance, MARGINS)
     yield from compare("every step by its clause's words", clause, every, chance, MARGINS)
-    yield from compare("steps that what lies beyond settles", clause, beyond, chance, MARGINS_BEYOND)
+    yield from compare("steps that require memory", clause, beyond, chance, MARGINS_BEYOND)
 
 
 def try_probes(train: Steps, unseen: Steps, words: str) -> dict[str, NDArray[np.bool_]]:

@@ -1,10 +1,10 @@
-"""A recurrent agent in plain PyTorch, built on nothing of this package, gains a memory in three marked lines.
+"""Add scene memory to a recurrent agent in plain PyTorch; three marked lines use this package's memory.
 
     python examples/foreign_agent.py [DATA_FOLDER] [SPLIT]
 
-Without a folder it walks a small generated world. The agent is not trained and does not get far; what shows
-is how the share of candidates it remembers grows, and how far memory moves its mind (the probability that
-goes to other choices). Gradients of a training would pass by the memory, never into it.
+The default folder is a small generated world. The agent is not trained. The output shows the share of
+remembered candidates, and the effect of memory on the action probabilities (total variation distance). In
+training, no gradient would flow into the memory.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from esceme.memory import MemoryBank
 from esceme.synth import WorldConfig, embedded_world
 
 
-class Recurrent(nn.Module):
-    """What it sees on its way goes into a state; choices are scored by how well they answer to it."""
+class RecurrentAgent(nn.Module):
+    """GRU over mean panorama features; an action's score is the dot product of its key and the state."""
 
     def __init__(self, width: int, hidden: int = 64) -> None:
         super().__init__()
         self.cell, self.key = nn.GRUCell(width, hidden), nn.Linear(width, hidden)
 
     def forward(self, state: Tensor | None, panorama: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
-        """Probabilities of the K candidates and of STOP, (K + 1,), and the next state, (1, hidden)."""
+        """Return probabilities of the K candidates and STOP, (K + 1,), and the next state, (1, hidden)."""
         state = self.cell(panorama.mean(0, keepdim=True), state)
         stop = torch.zeros(1, candidates.shape[1])
         return (self.key(torch.cat([candidates, stop])) @ state[0]).softmax(0), state
@@ -35,38 +35,41 @@ class Recurrent(nn.Module):
 
 @torch.inference_mode()
 def main(folder: str, split: str) -> None:
-    """Walk every episode of a split and print, by fifths of it, what memory gave."""
+    """Run every episode of a split and print statistics of the memory per fifth of the split."""
     torch.manual_seed(0)
     env = esceme.make_env(folder, task="r2r", split=split, reward="none")
     width = env.observation_space["features"].shape[-1]
-    agent, counts = Recurrent(width), torch.zeros(5, 4)
-    bank = MemoryBank(width)  # <- memory, 1 of 3: it outlives the episodes
+    agent, counts = RecurrentAgent(width), torch.zeros(5, 4)
+    bank = MemoryBank(width)  # <- memory, 1 of 3: one bank for all episodes
     for number, episode in enumerate(env.episodes):
         observation, info = env.reset(options={"episode": episode.episode_id})
-        state, ended = None, False
-        while not ended:
+        state, is_over = None, False
+        while not is_over:
             scene, here = info["scene_id"], info["viewpoint"]
-            leads = [each.viewpoint for each in env.atlas.graph(scene).candidates(here)]
+            neighbours = [candidate.viewpoint for candidate in env.atlas.graph(scene).candidates(here)]
             panorama = torch.from_numpy(observation["features"])  # candidates come first
-            seen = candidates = panorama[: len(leads)]
-            candidates = candidates + bank.recall(scene, leads)  # <- memory, 2 of 3: before deciding
-            without, _ = agent(state, panorama, seen)
-            chances, state = agent(state, panorama, candidates)
-            action = int(chances.multinomial(1))
-            bank.remember(scene, here, seen, leads)  # <- memory, 3 of 3: after deciding, before moving
-            known, moved = (candidates != seen).any(1).sum(), (chances - without).abs().sum() / 2
-            counts[5 * number // len(env.episodes)] += torch.tensor([len(leads), known, 1, moved])
+            views = candidates = panorama[: len(neighbours)]
+            candidates = candidates + bank.recall(scene, neighbours)  # <- memory, 2 of 3: before deciding
+            without_memory, _ = agent(state, panorama, views)
+            probabilities, state = agent(state, panorama, candidates)
+            action = int(probabilities.multinomial(1))
+            bank.remember(scene, here, views, neighbours)  # <- memory, 3 of 3: after deciding, before moving
+            num_recalled = (candidates != views).any(1).sum()
+            change = (probabilities - without_memory).abs().sum() / 2
+            counts[5 * number // len(env.episodes)] += torch.tensor(
+                [len(neighbours), num_recalled, 1, change]
+            )
             observation, _, terminated, truncated, info = env.step(action)
-            ended = terminated or truncated
-    print("episodes    remembered    mind moved by")
-    for fifth, (candidates_seen, remembered, decisions, moved_by) in enumerate(counts.tolist(), 1):
-        print(f"fifth {fifth}  {remembered / candidates_seen:12.1%}  {moved_by / decisions:15.1%}")
+            is_over = terminated or truncated
+    print("episodes    remembered    probability change")
+    for fifth, (num_candidates, num_recalled, num_decisions, total_change) in enumerate(counts.tolist(), 1):
+        print(f"fifth {fifth}  {num_recalled / num_candidates:12.1%}  {total_change / num_decisions:20.1%}")
     print(f"{len(bank)} viewpoints remembered, {bank.nbytes:,} bytes")
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:]
+    arguments = sys.argv[1:]
     main(
-        given[0] if given else str(embedded_world(WorldConfig("tiny"))),
-        given[1] if given[1:] else "val_unseen",
+        arguments[0] if arguments else str(embedded_world(WorldConfig("tiny"))),
+        arguments[1] if arguments[1:] else "val_unseen",
     )

@@ -1,8 +1,8 @@
-"""An agent of your own, walked and scored: it prefers the candidate straight ahead and stops after six moves.
+"""Run and score your own agent: it chooses the candidate closest to its heading and stops after six moves.
 
     python examples/own_agent.py [DATA_FOLDER] [SPLIT]
 
-Without a folder it walks a small generated world.
+The default folder is a small generated world.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from esceme.tasks import TrajectoryPoint
 
 
 def act(observation: dict[str, Any], info: dict[str, Any]) -> int:
-    """The token to choose: candidates come first, STOP right after them."""
+    """Return the action, a token index: candidates first, then STOP."""
     stop = int(info["action_mask"].sum()) - 1
     if info["step"] == 6:
         return stop
-    ahead = observation["angles"][:stop, 1]  # cosine of the heading relative to where the agent looks
+    ahead = observation["angles"][:stop, 1]  # cosine of the heading relative to the agent's
     return int(ahead.argmax())
 
 
 def main(folder: str, split: str) -> None:
-    """Walk every episode of a split and print the scores."""
+    """Run every episode of a split and print the scores."""
     env = esceme.make_env(folder, task="r2r", split=split)
     pairs = []
     for episode in env.episodes:
         observation, info = env.reset(options={"episode": episode.episode_id})
-        ended = False
-        while not ended:
+        is_over = False
+        while not is_over:
             observation, _, terminated, truncated, info = env.step(act(observation, info))
-            ended = terminated or truncated
-        walk = tuple(TrajectoryPoint(*pose) for pose in info["trajectory"])
-        pairs.append((episode, esceme.Prediction(episode.episode_id, walk)))
-    for measure, value in esceme.score(pairs, env.atlas).means().items():
-        print(f"{measure:14}{value:8.3f}")
+            is_over = terminated or truncated
+        trajectory = tuple(TrajectoryPoint(*pose) for pose in info["trajectory"])
+        pairs.append((episode, esceme.Prediction(episode.episode_id, trajectory)))
+    for metric, value in esceme.score(pairs, env.atlas).means().items():
+        print(f"{metric:14}{value:8.3f}")
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:]
+    arguments = sys.argv[1:]
     main(
-        given[0] if given else str(embedded_world(WorldConfig("tiny"))),
-        given[1] if given[1:] else "val_unseen",
+        arguments[0] if arguments else str(embedded_world(WorldConfig("tiny"))),
+        arguments[1] if arguments[1:] else "val_unseen",
     )
