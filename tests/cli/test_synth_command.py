@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from esceme.cli import main
-from esceme.synth.dataset import WORLD_SHAPES, WorldConfig, WorldShape
+from esceme.synth.dataset import WORLD_PRESETS, WorldConfig, WorldPreset
 from esceme.tasks.manifest import check_manifest
 
 pytestmark = pytest.mark.long
@@ -34,7 +34,7 @@ def test_world_is_written_and_described(
 ) -> None:
     houses = {"train": 1, "val_unseen": 1, "test": 1}
     paths = {"train": 8, "val_seen": 4, "val_unseen": 8, "test": 4}
-    monkeypatch.setitem(WORLD_SHAPES, "tiny", WorldShape(houses, paths, 2, 64))
+    monkeypatch.setitem(WORLD_PRESETS, "tiny", WorldPreset(houses, paths, 2, 64))
     out, again = tmp_path / "out", tmp_path / "again"
     assert run(out, "--processes", "1") == 0
     printed = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""The demo's report: scores and verdict, selected episodes, drawings."""
+"""The demo's report: scores and their summary, selected episodes, drawings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from esceme.demo.demo_report import (
     format_cells,
     remembered_viewpoints,
     select_trajectories,
-    verdict,
+    summary_sentence,
     visit_curves,
 )
 from esceme.evaluation import EpisodeResult, Result
@@ -113,7 +113,7 @@ def test_visit_curves_include_the_number_of_episodes() -> None:
     ],
 )
 def test_verdict_claims_only_what_the_interval_allows(cold: list[float], num_paths: int, words: str) -> None:
-    text = verdict(split_scores(cold, num_paths=num_paths))
+    text = summary_sentence(split_scores(cold, num_paths=num_paths))
     assert words in text and text.count(". ") == 0 and text.endswith(".")
     assert f"(cold) reached {100 * sum(cold) / 6:.1f} SPL and the agent without memory 20.0" in text
     assert "(two-pass) the agent with memory reached 80.0" in text and "(episodic) 10.0" in text

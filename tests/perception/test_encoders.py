@@ -135,7 +135,7 @@ def test_histograms_and_layout_do_not_depend_on_the_image_size() -> None:
 def test_network_gets_the_normalised_centre_square() -> None:
     views = np.full((1, 48, 64, 3), 255, np.uint8)
     views[:, :, :8] = views[:, :, -8:] = 0  # outside the square
-    images = NetworkEncoder("n", MeanColour(), width=5, size=24, crop=1.0).prepare(views)
+    images = NetworkEncoder("n", MeanColour(), width=5, size=24, crop=1.0).preprocess(views)
     assert images.shape == (1, 3, 24, 24)
     assert torch.allclose(images[..., 2:-2], torch.ones(1), atol=1e-4)
 
@@ -205,6 +205,6 @@ def test_vit_returns_the_cls_token_of_the_loaded_weights(tmp_path: Path) -> None
     views = random_images(2, 120, 160)
     features = encoder.encode(views)
     with torch.inference_mode():
-        tokens = source.forward_features(encoder.prepare(views))
+        tokens = source.forward_features(encoder.preprocess(views))
     assert (encoder.width, features.shape) == (768, (2, 768))
     np.testing.assert_allclose(features, tokens[:, 0].numpy(), atol=1e-4)

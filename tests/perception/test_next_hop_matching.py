@@ -9,13 +9,13 @@ import pytest
 
 from esceme.errors import DataError
 from esceme.perception.next_hop_matching import match_next_hops
-from esceme.perception.visible_objects import SceneAnnotations
+from esceme.perception.visible_objects import DatasetAnnotations
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.r2r import read_r2r
 
 
 def test_instruction_that_names_the_next_room_matches_it_best(toy_root: Path) -> None:
-    annotations = SceneAnnotations.read(DataFolder(toy_root))
+    annotations = DatasetAnnotations.read(DataFolder(toy_root))
     episodes = [
         replace(episode, reference_path=episode.reference_path[:2])
         for episode in read_r2r(toy_root / "R2R/R2R_train.json")

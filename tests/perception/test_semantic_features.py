@@ -10,8 +10,13 @@ import pytest
 
 from esceme.errors import DataError
 from esceme.files import write_text
-from esceme.perception.semantic_features import WordTable, unknown_words, view_features, write_semantic
-from esceme.perception.visible_objects import SceneAnnotations, VisibleObjects
+from esceme.perception.semantic_features import (
+    WordTable,
+    unknown_words,
+    view_features,
+    write_semantic_features,
+)
+from esceme.perception.visible_objects import DatasetAnnotations, VisibleObjects
 from esceme.tasks.doctor import examine
 from esceme.tasks.folder import DataFolder
 from esceme.world import Atlas, open_features
@@ -72,7 +77,7 @@ def test_faulty_vectors_are_refused(tmp_path: Path, vectors: np.ndarray | bytes 
 
 
 def test_unknown_words_are_counted(toy_root: Path, tmp_path: Path) -> None:
-    annotations = SceneAnnotations.read(DataFolder(toy_root))
+    annotations = DatasetAnnotations.read(DataFolder(toy_root))
     table = WordTable.read(write_glove(tmp_path, ["dining"], np.ones((1, 2))))
     unknown = unknown_words(annotations, table)
     names = [item.name for group in annotations.objects.values() for item in group]
@@ -82,7 +87,7 @@ def test_unknown_words_are_counted(toy_root: Path, tmp_path: Path) -> None:
 def test_toy_features_are_valid_and_observable(toy_root: Path, tmp_path: Path) -> None:
     root = tmp_path / "data"
     shutil.copytree(toy_root, root, ignore=shutil.ignore_patterns("features"))
-    summary = write_semantic(root, root / "features/semantic.hdf5", words=WordTable.random(16))
+    summary = write_semantic_features(root, root / "features/semantic.hdf5", words=WordTable.random(16))
     assert summary.reprojected.names_per_viewpoint > 2 * summary.near.names_per_viewpoint
     assert summary.reprojected.empty_views < summary.near.empty_views
     assert [finding for finding in examine(root, deep=True) if finding.level == "fault"] == []
@@ -95,11 +100,11 @@ def test_toy_features_are_valid_and_observable(toy_root: Path, tmp_path: Path) -
 def test_files_are_deterministic_and_an_unknown_scene_leaves_none(toy_root: Path, tmp_path: Path) -> None:
     files = [tmp_path / "one.hdf5", tmp_path / "two.hdf5"]
     for file in files:
-        write_semantic(toy_root, file, words=WordTable.random(8), scenes=["toy-cottage"])
+        write_semantic_features(toy_root, file, words=WordTable.random(8), scenes=["toy-cottage"])
     assert files[0].read_bytes() == files[1].read_bytes()
     with pytest.raises(DataError, match="nowhere"):
         scenes = ["toy-cottage", "nowhere"]
-        write_semantic(toy_root, tmp_path / "out.hdf5", words=WordTable.random(8), scenes=scenes)
+        write_semantic_features(toy_root, tmp_path / "out.hdf5", words=WordTable.random(8), scenes=scenes)
     assert sorted(tmp_path.iterdir()) == files
 
 
@@ -113,7 +118,7 @@ def test_matterport_features_are_valid(data_root: Path, tmp_path: Path) -> None:
     (tmp_path / "connectivity/scans.txt").write_text("\n".join(scenes) + "\n")
     out = tmp_path / "features/semantic.hdf5"
     words = WordTable.read(data_root / "glove/REVERIE_train")
-    summary = write_semantic(data_root, out, words=words, scenes=scenes)
+    summary = write_semantic_features(data_root, out, words=words, scenes=scenes)
     assert summary.width == 300 + 31
     assert summary.near.empty_views > 0.6 > 0.5 > summary.reprojected.empty_views
     assert summary.reprojected.names_per_viewpoint > 3 * summary.near.names_per_viewpoint

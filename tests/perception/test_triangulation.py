@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from esceme.perception.triangulation import (
-    FOCAL,
+    FOCAL_LENGTH,
     PRIOR_DISTANCE,
     ImageBoxes,
     ObjectGeometry,
@@ -47,7 +47,7 @@ def project(eye: NDArray[np.float64], position: NDArray[np.float64]) -> dict[int
         right, up, forward = camera(view) @ (np.array(corners) - eye).T
         if (forward <= 0.05).any():
             continue
-        x, y = 320 + FOCAL * right / forward, 240 - FOCAL * up / forward
+        x, y = 320 + FOCAL_LENGTH * right / forward, 240 - FOCAL_LENGTH * up / forward
         left, high = max(x.min(), 0), max(y.min(), 0)
         width, height = min(x.max(), 640) - left, min(y.max(), 480) - high
         if width > 1 and height > 1:
@@ -75,7 +75,9 @@ def test_pixel_directions_agree_with_the_rotated_camera() -> None:
     x[:VIEWS], y[:VIEWS], view[:VIEWS] = 320, 240, np.arange(VIEWS)
     expected = np.array(
         [
-            ((a - 320) / FOCAL) * camera(v)[0] + ((240 - b) / FOCAL) * camera(v)[1] + camera(v)[2]
+            ((a - 320) / FOCAL_LENGTH) * camera(v)[0]
+            + ((240 - b) / FOCAL_LENGTH) * camera(v)[1]
+            + camera(v)[2]
             for v, a, b in zip(view, x, y, strict=True)
         ]
     )
@@ -127,7 +129,9 @@ def test_object_is_reprojected_into_the_views_that_show_it() -> None:
 def test_box_around_the_centre_of_a_view_covers_that_view_most(column: int) -> None:
     heading = np.array([np.pi / 6 * column])
     coverage = box_coverage(heading - 0.1, heading + 0.1, np.array([-0.1]), np.array([0.1]))[0]
-    assert coverage[12 + column] == pytest.approx((2 * np.tan(0.1) * FOCAL) ** 2 / (640 * 480), rel=0.02)
+    assert coverage[12 + column] == pytest.approx(
+        (2 * np.tan(0.1) * FOCAL_LENGTH) ** 2 / (640 * 480), rel=0.02
+    )
     assert coverage[12 + (column + 6) % 12] == 0
     assert set(np.flatnonzero(coverage) % 12) <= {(column + turn) % 12 for turn in (-1, 0, 1)}
 

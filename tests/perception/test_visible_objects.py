@@ -13,8 +13,8 @@ from esceme.errors import ConfigError, DataError
 from esceme.files import read_json, write_json
 from esceme.perception.triangulation import angular_box, box_coverage, merge_views, triangulate
 from esceme.perception.visible_objects import (
+    DatasetAnnotations,
     ObjectAnnotation,
-    SceneAnnotations,
     SceneViewpoints,
     collect_objects,
     find_visible_objects,
@@ -30,7 +30,7 @@ HALL = SceneViewpoints(
     visible=np.array([[i != j and 3 not in (i, j) for j in range(5)] for i in range(5)]),
 )
 LAMP = ObjectAnnotation(id="7", name="lamp", views=[12], boxes=[(290.0, 210.0, 60.0, 60.0)])
-ANNOTATIONS = SceneAnnotations({"hall_a": [LAMP]}, {}, {})
+ANNOTATIONS = DatasetAnnotations({"hall_a": [LAMP]}, {}, {})
 
 
 def test_object_is_reprojected_into_visible_near_viewpoints_of_the_same_floor() -> None:
@@ -52,12 +52,12 @@ def test_reach_zero_leaves_the_annotated_boxes() -> None:
 
 def test_object_listed_without_a_box_is_not_reprojected() -> None:
     occluded = msgspec.structs.replace(LAMP, views=[], boxes=[])
-    annotations = SceneAnnotations({"hall_a": [LAMP], "hall_b": [occluded]}, {}, {})
+    annotations = DatasetAnnotations({"hall_a": [LAMP], "hall_b": [occluded]}, {}, {})
     assert set(find_visible_objects(HALL, annotations).viewpoint) == {0}
 
 
 def test_scene_without_objects_is_empty() -> None:
-    assert len(find_visible_objects(HALL, SceneAnnotations({}, {}, {})).coverage) == 0
+    assert len(find_visible_objects(HALL, DatasetAnnotations({}, {}, {})).coverage) == 0
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_error_names_the_malformed_annotation(
     (tmp_path / "objects/reverie_objects.json.gz").unlink()
     write_json(tmp_path / "objects/reverie_objects.json", {"toy-villa_ab": [entry]})
     with pytest.raises(DataError, match=f"toy-villa_ab.*{message}"):
-        SceneAnnotations.read(DataFolder(tmp_path))
+        DatasetAnnotations.read(DataFolder(tmp_path))
 
 
 def test_error_names_the_missing_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="reverie_objects"):
-        SceneAnnotations.read(DataFolder(tmp_path))
+        DatasetAnnotations.read(DataFolder(tmp_path))
 
 
 def test_toy_objects_are_reprojected_into_included_viewpoints(toy_root: Path) -> None:
@@ -91,7 +91,7 @@ def test_toy_objects_are_reprojected_into_included_viewpoints(toy_root: Path) ->
     scene = SceneViewpoints.read(path)
     included = [r["image_id"] for r in read_json(path, list[dict]) if r["included"]]  # type: ignore[type-arg]
     assert list(scene.viewpoints) == included and scene.visible.shape == (len(included), len(included))
-    objects = find_visible_objects(scene, SceneAnnotations.read(DataFolder(toy_root)))
+    objects = find_visible_objects(scene, DatasetAnnotations.read(DataFolder(toy_root)))
     assert objects.is_annotated.any() and not objects.is_annotated.all()
     assert (objects.coverage > 0).all() and (objects.coverage <= 1).all()
     assert objects.view.min() >= 0 and objects.view.max() < VIEWS
@@ -100,7 +100,7 @@ def test_toy_objects_are_reprojected_into_included_viewpoints(toy_root: Path) ->
 @pytest.mark.real
 def test_matterport_objects_lie_in_front_and_in_their_annotated_views(data_root: Path) -> None:
     """On all 90 scenes: 99.9 % in front, 95 % of annotated views hit, 99 % of the largest ones."""
-    annotations = SceneAnnotations.read(DataFolder(data_root))
+    annotations = DatasetAnnotations.read(DataFolder(data_root))
     front, hit, largest = [], [], []
     for scene_id in scene_ids(data_root / "connectivity")[::6]:
         scene = SceneViewpoints.read(data_root / f"connectivity/{scene_id}{SUFFIX}")
@@ -126,7 +126,7 @@ def test_matterport_objects_lie_in_front_and_in_their_annotated_views(data_root:
 @pytest.mark.real
 def test_matterport_object_is_located_for_a_held_out_viewpoint(data_root: Path) -> None:
     """On all 90 scenes the median error is 3°."""
-    annotations = SceneAnnotations.read(DataFolder(data_root))
+    annotations = DatasetAnnotations.read(DataFolder(data_root))
     errors = []
     for scene_id in scene_ids(data_root / "connectivity")[::9]:
         scene = SceneViewpoints.read(data_root / f"connectivity/{scene_id}{SUFFIX}")

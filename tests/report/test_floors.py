@@ -16,10 +16,10 @@ from esceme.report.floors import (
     WIDTH,
     Bounds,
     Panel,
-    arrange,
-    extent,
+    arrange_panels,
     floor_heights,
     floor_indices,
+    total_size,
 )
 from esceme.world import SceneGraph, read_scenes
 
@@ -119,9 +119,9 @@ def make_panels(rectangles: list[Rectangle]) -> list[Panel]:
 @settings(deadline=None, derandomize=True)
 @given(rectangles)
 def test_panels_fit_without_overlap_at_one_scale(rectangles: list[Rectangle]) -> None:
-    placed = arrange(make_panels(rectangles))
+    placed = arrange_panels(make_panels(rectangles))
     assert sorted(panel.floor for panel in placed) == list(range(len(rectangles)))
-    assert extent(placed)[0] <= WIDTH
+    assert total_size(placed)[0] <= WIDTH
     for n, a in enumerate(placed):
         assert a.x >= 0 and a.top >= 0 and a.y >= a.top
         for b in placed[:n]:
@@ -134,14 +134,14 @@ def test_panels_fit_without_overlap_at_one_scale(rectangles: list[Rectangle]) ->
 
 
 def test_north_is_up_and_east_is_right() -> None:
-    (panel,) = arrange(make_panels([(0, 0, 10, 10, False)]))
+    (panel,) = arrange_panels(make_panels([(0, 0, 10, 10, False)]))
     x, y = panel.to_pixels(np.array([5.0, 5.0]))
     assert panel.to_pixels(np.array([5.0, 6.0])) == (x, y - panel.scale)
     assert panel.to_pixels(np.array([6.0, 5.0])) == (x + panel.scale, y)
 
 
 def test_floors_in_a_row_are_aligned() -> None:
-    first, second = arrange(make_panels([(0, 0, 10, 10, False), (0, 4, 10, 3, False)]))
+    first, second = arrange_panels(make_panels([(0, 0, 10, 10, False), (0, 4, 10, 3, False)]))
     assert second.x > first.x
     stairs = np.array([5.0, 5.0])
     assert first.to_pixels(stairs)[1] == second.to_pixels(stairs)[1]

@@ -16,7 +16,7 @@ from esceme.report.paths import (
     PathSegment,
     assign_lanes,
     expand_path,
-    polylines_on_floor,
+    path_parts_on_floor,
 )
 from esceme.world import SceneGraph
 
@@ -70,7 +70,7 @@ def test_unknown_viewpoint_and_empty_path_are_refused() -> None:
 
 
 def test_polyline_passes_all_viewpoints_in_order() -> None:
-    (line,) = polylines_on_floor(assign_lanes([[0, 1, 2, 3]])[0], lambda row: True, to_pixels, to_pixels(3))
+    (line,) = path_parts_on_floor(assign_lanes([[0, 1, 2, 3]])[0], lambda row: True, to_pixels, to_pixels(3))
     assert [step for step, _, _ in line.steps] == [1, 2]
     assert line.data.startswith("M0,0 L") and line.data.endswith(" L300,90")
     for step, x, y in line.steps:
@@ -79,14 +79,14 @@ def test_polyline_passes_all_viewpoints_in_order() -> None:
 
 def test_path_to_another_floor_is_cut_at_the_midpoint() -> None:
     segments = assign_lanes([[0, 1, 2]])[0]
-    (lower,) = polylines_on_floor(segments, lambda row: row < 2, to_pixels, to_pixels(2))
-    (upper,) = polylines_on_floor(segments, lambda row: row == 2, to_pixels, to_pixels(2))
+    (lower,) = path_parts_on_floor(segments, lambda row: row < 2, to_pixels, to_pixels(2))
+    (upper,) = path_parts_on_floor(segments, lambda row: row == 2, to_pixels, to_pixels(2))
     assert lower.data.endswith("L150,25")
     assert upper.data == "M150,25 L200,40"
 
 
 def test_path_that_leaves_a_floor_and_returns_has_two_polylines() -> None:
     segments = assign_lanes([[0, 1, 2, 3]])[0]
-    lines = polylines_on_floor(segments, lambda row: row in (0, 3), to_pixels, to_pixels(3))
+    lines = path_parts_on_floor(segments, lambda row: row in (0, 3), to_pixels, to_pixels(3))
     assert len(lines) == 2
     assert "Q" not in "".join(line.data for line in lines)

@@ -20,10 +20,10 @@ from esceme.perception.views import find_panoramas, read_panorama
 from esceme.synth import dataset
 from esceme.synth.dataset import (
     ROOM_LABELS,
-    WORLD_SHAPES,
+    WORLD_PRESETS,
     ProgressBar,
     WorldConfig,
-    WorldShape,
+    WorldPreset,
     cache_folder,
     embedded_world,
     world_visibility,
@@ -45,7 +45,7 @@ def small_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> WorldConfig
     """A world smaller than the tiny one, with its own cache."""
     houses = {"train": 1, "val_unseen": 1, "test": 1}
     paths = {"train": 10, "val_seen": 4, "val_unseen": 10, "test": 4}
-    monkeypatch.setitem(WORLD_SHAPES, "tiny", WorldShape(houses, paths, 2, 64))
+    monkeypatch.setitem(WORLD_PRESETS, "tiny", WorldPreset(houses, paths, 2, 64))
     monkeypatch.setenv("ESCEME_CACHE", str(tmp_path / "cache"))
     return WorldConfig("tiny", seed=3)
 
@@ -58,7 +58,7 @@ def stub_config(small_config: WorldConfig, monkeypatch: pytest.MonkeyPatch) -> W
         for number in progress(range(3), "houses"):
             (root / "world.json").write_text(f"{number}")
 
-    monkeypatch.setattr(dataset, "_generate", generate)
+    monkeypatch.setattr(dataset, "_generate_world", generate)
     return small_config
 
 
@@ -369,7 +369,7 @@ def test_world_is_written_to_any_usable_folder(kind: str, stub_config: WorldConf
 
 def test_folder_created_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with pytest.raises(DataError, match="cannot be written"), dataset._new_folder(out) as part:
+    with pytest.raises(DataError, match="cannot be written"), dataset._create_folder_atomically(out) as part:
         (part / "ours").touch()
         out.mkdir()
         (out / "theirs").touch()

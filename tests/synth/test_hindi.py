@@ -23,7 +23,9 @@ def test_every_cue_has_its_own_words() -> None:
     chair = Mention("chair", "red")
     clauses = [Clause(direction=direction) for direction in TURN_PHRASES]
     clauses += [
-        Clause(counted=NthCandidate(1 + n, side)) for n in range(len(ORDINALS)) for side in ("left", "right")
+        Clause(nth_candidate=NthCandidate(1 + n, side))
+        for n in range(len(ORDINALS))
+        for side in ("left", "right")
     ]
     clauses += [
         Clause(landmark=chair),

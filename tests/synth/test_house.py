@@ -12,7 +12,7 @@ import pytest
 
 from esceme.errors import ConfigError
 from esceme.synth.house import build_graph, generate_house
-from esceme.synth.house_model import EYE, STOREY, WALL, Furniture, House, Opening
+from esceme.synth.house_model import CAMERA_HEIGHT, STOREY_HEIGHT, WALL_WIDTH, Furniture, House, Opening
 from esceme.synth.ray_casting import opening_bounds
 
 pytestmark = pytest.mark.long
@@ -80,11 +80,11 @@ def test_walls_fit_between_rooms(houses: list[House]) -> None:
     for house in houses:
         for a, b in itertools.combinations(house.rooms, 2):
             gap = np.maximum(np.subtract(a.low, b.high), np.subtract(b.low, a.high))
-            assert gap[:2].max() > WALL - TOLERANCE or gap[2] > 0.2, (house.scene_id, a.kind, b.kind)
+            assert gap[:2].max() > WALL_WIDTH - TOLERANCE or gap[2] > 0.2, (house.scene_id, a.kind, b.kind)
         for room in house.rooms:
             storeys = 2 if room.kind == "stairs" else 1
-            assert room.high[2] - room.low[2] == pytest.approx(2.7 + (storeys - 1) * STOREY)
-            assert room.low[2] == room.storey * STOREY
+            assert room.high[2] - room.low[2] == pytest.approx(2.7 + (storeys - 1) * STOREY_HEIGHT)
+            assert room.low[2] == room.storey * STOREY_HEIGHT
             assert min(room.high[0] - room.low[0], room.high[1] - room.low[1]) > 1.3
 
 
@@ -92,7 +92,7 @@ def test_openings_are_in_the_wall_between_their_rooms_and_apart(houses: list[Hou
     for house in houses:
         for opening in house.openings:
             first, second = (house.rooms[index] for index in opening.rooms)
-            assert second.low[opening.axis] - first.high[opening.axis] == pytest.approx(WALL)
+            assert second.low[opening.axis] - first.high[opening.axis] == pytest.approx(WALL_WIDTH)
             for room in (first, second):
                 assert room.low[1 - opening.axis] - TOLERANCE <= opening.low
                 assert opening.high <= room.high[1 - opening.axis] + TOLERANCE
@@ -240,13 +240,17 @@ def test_stairs_connect_the_storeys(houses: list[House]) -> None:
         stairs = [index for index, room in enumerate(house.rooms) if room.kind == "stairs"]
         assert bool(stairs) == bool(house.stairs)
         for index in stairs:
-            assert all(step.low[2] == 0 and step.high[2] <= STOREY for step in house.stairs)
+            assert all(step.low[2] == 0 and step.high[2] <= STOREY_HEIGHT for step in house.stairs)
             heights = sorted({round(step.high[2], 4) for step in house.stairs})
-            assert np.allclose(np.diff([0, *heights]), STOREY / 16)
-            assert sorted(opening.bottom for opening in openings_of(house, index)) == [0, STOREY]
+            assert np.allclose(np.diff([0, *heights]), STOREY_HEIGHT / 16)
+            assert sorted(opening.bottom for opening in openings_of(house, index)) == [0, STOREY_HEIGHT]
             landings = [n for n, viewpoint in enumerate(house.viewpoints) if viewpoint.room == index]
             positions = [house.viewpoints[n].position for n in landings]
-            assert [z for _, _, z in positions] == [EYE, STOREY / 2 + EYE, STOREY + EYE]
+            assert [z for _, _, z in positions] == [
+                CAMERA_HEIGHT,
+                STOREY_HEIGHT / 2 + CAMERA_HEIGHT,
+                STOREY_HEIGHT + CAMERA_HEIGHT,
+            ]
             low, middle, high = landings
             assert {(low, middle), (middle, high)} <= set(house.edges)
             for x, y, z in positions:
@@ -255,7 +259,7 @@ def test_stairs_connect_the_storeys(houses: list[House]) -> None:
                     for step in house.stairs
                     if step.low[0] <= x <= step.high[0] and step.low[1] <= y <= step.high[1]
                 ]
-                assert z - EYE == pytest.approx(max(below, default=0.0))
+                assert z - CAMERA_HEIGHT == pytest.approx(max(below, default=0.0))
             num_stairs += 1
     assert num_stairs >= 8
 

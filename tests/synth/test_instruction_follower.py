@@ -33,7 +33,7 @@ steps = st.one_of(
     st.builds(Clause, direction=turns, landmark=st.none() | mentions, room=rooms),
     st.builds(Clause, landmark=mentions, room=rooms),
     st.builds(Clause, beyond=mentions, room=rooms),
-    st.builds(Clause, counted=ordinals, room=rooms),
+    st.builds(Clause, nth_candidate=ordinals, room=rooms),
 )
 
 

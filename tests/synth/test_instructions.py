@@ -19,9 +19,9 @@ from esceme.synth.instructions import (
     TURN_PHRASES,
     Clause,
     clauses_to_text,
-    count_candidates,
-    direction_to,
+    number_candidates,
     plan_clauses,
+    relative_direction,
 )
 from esceme.synth.render import Renderer
 from esceme.synth.visibility import MIN_COVERAGE, Mention, Visibility
@@ -69,16 +69,16 @@ class Decision(NamedTuple):
         turns = {neighbour: self.turn_to(neighbour) for neighbour in matching}
         if clause.direction is not None:
             matching = [n for n in matching if sector(turns[n]) == clause.direction]
-        if clause.counted is not None:
-            side = [n for n in self.neighbours if (turns[n] < 0) == (clause.counted.side == "left")]
-            nth = sorted(side, key=lambda n: abs(turns[n]))[clause.counted.number - 1]
+        if clause.nth_candidate is not None:
+            side = [n for n in self.neighbours if (turns[n] < 0) == (clause.nth_candidate.side == "left")]
+            nth = sorted(side, key=lambda n: abs(turns[n]))[clause.nth_candidate.number - 1]
             matching = [n for n in matching if n == nth]
         if clause.landmark is not None:
             matching = [
-                n for n in matching if clause.landmark in visibility.in_view(self.here, self.view_of(n))
+                n for n in matching if clause.landmark in visibility.seen_in_view(self.here, self.view_of(n))
             ]
         if clause.beyond is not None:
-            matching = [n for n in matching if clause.beyond in visibility.in_candidate_views(n)]
+            matching = [n for n in matching if clause.beyond in visibility.seen_in_candidate_views(n)]
         return matching
 
 
@@ -107,7 +107,7 @@ def test_every_clause_matches_only_the_right_candidate(number: int, paths_of: Pa
     for path in paths:
         for decision in decisions(path):
             assert decision.matching_neighbours() == [decision.there], decision
-            assert decision.clause.beyond not in path.visibility.in_panorama(decision.here)
+            assert decision.clause.beyond not in path.visibility.seen_in_panorama(decision.here)
 
 
 @pytest.mark.parametrize("number", HOUSES)
@@ -115,7 +115,7 @@ def test_stop_object_is_largest_at_the_end(number: int, paths_of: PathsOf) -> No
     for path in paths_of(number):
         for *before, last in path.clauses:
             assert not any(clause.stop for clause in before)
-            assert last.stop is not None and last.stop in path.visibility.in_panorama(path.path[-1])
+            assert last.stop is not None and last.stop in path.visibility.seen_in_panorama(path.path[-1])
             coverage = [path.visibility.max_coverage(viewpoint, last.stop) for viewpoint in path.path]
             assert max(coverage) == coverage[-1] >= MIN_COVERAGE and coverage.count(coverage[-1]) == 1
 
@@ -232,21 +232,21 @@ def test_direction_is_invariant_to_rotation(heading: float, view: int, by: int) 
     turned = view // 12 * 12 + (view + by) % 12
     turn = np.degrees(heading) - 30 * (view % 12)
     if min(abs((abs(turn) - edge + 180) % 360 - 180) for edge, _ in SECTORS) > 1e-6 < abs(turn) % 180:
-        assert direction_to(heading, view) == direction_to(heading + by * np.pi / 6, turned)
+        assert relative_direction(heading, view) == relative_direction(heading + by * np.pi / 6, turned)
 
 
 @given(st.floats(-3.1, 3.1).filter(lambda turn: abs(turn) > 1e-6))
 def test_mirroring_swaps_left_and_right(turn: float) -> None:
     mirrored = {"left": "right", "right": "left"}
-    words = direction_to(turn, 12).split()
-    assert direction_to(-turn, 12).split() == [mirrored.get(word, word) for word in words]
+    words = relative_direction(turn, 12).split()
+    assert relative_direction(-turn, 12).split() == [mirrored.get(word, word) for word in words]
     assert ("left" in words) <= (turn < 0) and ("right" in words) <= (turn > 0)
     assert " ".join(words) in TURN_PHRASES
 
 
 @given(st.lists(st.integers(-179, 180), min_size=1, max_size=9, unique=True), st.integers(0, 35))
 def test_counting_numbers_each_candidate_once(degrees: list[int], view: int) -> None:
-    counted = count_candidates(np.radians(degrees).tolist(), view)
+    counted = number_candidates(np.radians(degrees).tolist(), view)
     assert len(set(counted)) == len(degrees)
     for side in ("left", "right"):
         numbers = sorted(candidate.number for candidate in counted if candidate.side == side)
@@ -255,5 +255,5 @@ def test_counting_numbers_each_candidate_once(degrees: list[int], view: int) -> 
 
 def test_counted_candidates_have_an_ordinal(paths_of: PathsOf) -> None:
     clauses = [decision.clause for path in paths_of(3) for decision in decisions(path)]
-    numbers = [clause.counted.number for clause in clauses if clause.counted]
+    numbers = [clause.nth_candidate.number for clause in clauses if clause.nth_candidate]
     assert numbers and all(1 <= number <= len(ORDINALS) for number in numbers)

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from esceme.synth.house_model import WALL
+from esceme.synth.house_model import WALL_WIDTH
 from esceme.synth.layout import Layout, is_connected_layout
 from esceme.synth.layout_generator import generate_layout
 
@@ -26,7 +26,7 @@ def test_walls_fit_between_rooms(layouts: list[Layout]) -> None:
     for case, layout in zip(CASES, layouts, strict=True):
         for a, b in itertools.combinations(layout.rooms, 2):
             gap = [max(a.rect[i] - b.rect[i + 2], b.rect[i] - a.rect[i + 2]) for i in (0, 1)]
-            assert max(gap) > WALL - 1e-5 or a.top < b.bottom or b.top < a.bottom, (case, a, b)
+            assert max(gap) > WALL_WIDTH - 1e-5 or a.top < b.bottom or b.top < a.bottom, (case, a, b)
 
 
 def test_every_room_is_reachable_and_a_room_without_a_door_is_not(layouts: list[Layout]) -> None:

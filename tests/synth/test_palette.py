@@ -6,7 +6,7 @@ import numpy as np
 
 from esceme.synth.furniture import CATALOGUE
 from esceme.synth.house_model import Surface
-from esceme.synth.palette import BUILDING, NEUTRAL, chromaticity
+from esceme.synth.palette import BUILDING_SURFACES, NEUTRAL_SURFACES, chromaticity
 
 NAMES = [(name, surface.colour) for name, surfaces in CATALOGUE.surfaces.items() for surface in surfaces]
 SURFACES = [surface for surfaces in CATALOGUE.surfaces.values() for surface in surfaces]
@@ -19,7 +19,7 @@ def saturation(surface: Surface) -> float:
 
 
 def test_furniture_colours_differ_in_chromaticity_from_each_other_and_the_building() -> None:
-    colours, building = chromaticity(SURFACES), chromaticity(BUILDING)
+    colours, building = chromaticity(SURFACES), chromaticity(BUILDING_SURFACES)
     between = np.linalg.norm(colours[:, None] - colours[None], axis=2) + np.eye(len(colours))
     assert between.min() >= MIN_DISTANCE, NAMES[between.min(axis=1).argmin()]
     to_building = np.linalg.norm(colours[:, None] - building[None], axis=2)
@@ -27,9 +27,9 @@ def test_furniture_colours_differ_in_chromaticity_from_each_other_and_the_buildi
 
 
 def test_building_is_pale_or_wooden() -> None:
-    for surface in BUILDING:
+    for surface in BUILDING_SURFACES:
         assert saturation(surface) < (0.45 if "wooden" in surface.colour else 0.15), surface
-    assert all(saturation(surface) < 0.05 for surface in NEUTRAL.values())
+    assert all(saturation(surface) < 0.05 for surface in NEUTRAL_SURFACES.values())
 
 
 def test_every_furniture_kind_has_shades_and_name_with_colour_is_unique() -> None:

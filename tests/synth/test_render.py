@@ -10,7 +10,7 @@ import pytest
 
 from esceme.errors import WorldError
 from esceme.synth.house import generate_house
-from esceme.synth.house_model import WALL, Box, Furniture, House, HouseViewpoint, Opening, Room, Surface
+from esceme.synth.house_model import WALL_WIDTH, Box, Furniture, House, HouseViewpoint, Opening, Room, Surface
 from esceme.synth.render import Renderer, render
 
 WHITE = Surface("white", (240, 238, 232))
@@ -45,7 +45,7 @@ def make_house(
 
 def two_rooms() -> House:
     """A west and an east room; the door is 2.0 to 2.9 m north; one item in the west room, two in the east."""
-    rooms = [make_room((0, 0, 0), (4, 5, 2.7)), make_room((4 + WALL, 0, 0), (8, 5, 2.7))]
+    rooms = [make_room((0, 0, 0), (4, 5, 2.7)), make_room((4 + WALL_WIDTH, 0, 0), (8, 5, 2.7))]
     door = Opening((0, 1), 0, 2.0, 2.9, 0, 2.05, "door", WHITE)
     items = [
         item(0, 0, ((3.0, 4.0, 0.0), (3.6, 4.6, 1.0))),
@@ -59,9 +59,9 @@ def stairwell() -> House:
     """A tall room with two doors, one above the other, steps, and a lamp that hangs from its ceiling."""
     rooms = [
         make_room((0, 0, 0), (3, 6, 5.7)),
-        make_room((3 + WALL, 0, 0), (8, 6, 2.7)),
-        make_room((3 + WALL, 0, 3), (8, 6, 5.7)),
-        make_room((0, 6 + WALL, 0), (8, 9, 2.7)),
+        make_room((3 + WALL_WIDTH, 0, 0), (8, 6, 2.7)),
+        make_room((3 + WALL_WIDTH, 0, 3), (8, 6, 5.7)),
+        make_room((0, 6 + WALL_WIDTH, 0), (8, 9, 2.7)),
     ]
     openings = [
         Opening((0, 1), 0, 1.0, 2.0, 0, 2.05, "door", WHITE),
@@ -93,7 +93,7 @@ def random_house(seed: int) -> House:
     rooms, openings, items = [], [], []
     for i in range(3):
         for j in range(3):
-            high = (cuts[0][i + 1] - WALL, cuts[1][j + 1] - WALL, generator.uniform(2.5, 3.2))
+            high = (cuts[0][i + 1] - WALL_WIDTH, cuts[1][j + 1] - WALL_WIDTH, generator.uniform(2.5, 3.2))
             rooms.append(make_room((cuts[0][i], cuts[1][j], 0.0), high))
     for i in range(3):
         for j in range(3):
@@ -183,8 +183,8 @@ def test_doorway_is_transparent_and_the_wall_is_not() -> None:
     assert seen.depth[pixel(beside, 0.0)] == pytest.approx(math.hypot(0.7, 3.0), rel=1e-2)
     above = math.atan2(2.3 - 1.5, 3.0)  # over the door
     assert seen.depth[pixel(math.pi / 2, above)] == pytest.approx(math.hypot(0.8, 3.0), rel=1e-2)
-    inside = render(two_rooms(), viewpoint(0, 4 + WALL / 2, 2.45, 1.5))  # from within the doorway
-    assert inside.depth[pixel(-math.pi / 2, 0.0)] == pytest.approx(4 + WALL / 2, rel=1e-3)
+    inside = render(two_rooms(), viewpoint(0, 4 + WALL_WIDTH / 2, 2.45, 1.5))  # from within the doorway
+    assert inside.depth[pixel(-math.pi / 2, 0.0)] == pytest.approx(4 + WALL_WIDTH / 2, rel=1e-3)
     assert {0, 1, 2} <= set(inside.objects.ravel())
 
 

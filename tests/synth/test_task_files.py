@@ -253,7 +253,7 @@ def test_dialogs_guide_to_their_target(
             remaining = [min(graph.distance(name, end) for end in ends) for name in (start, planner[-1])]
             assert remaining[1] < remaining[0] or remaining == [0, 0]
             for end in ends:
-                assert record["target"] in map(str, seen.in_panorama(graph.index(end)))
+                assert record["target"] in map(str, seen.seen_in_panorama(graph.index(end)))
             assert bool(record["dialog_history"]) == bool(record["nav_history"])
             assert 0 <= record["R2R_spl"] <= record["R2R_success"] <= record["R2R_oracle_success"] <= 1
             for turn in record["dialog_history"]:

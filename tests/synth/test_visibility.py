@@ -42,25 +42,25 @@ def mentions_of(index: int) -> set[Mention]:
 def test_object_is_visible_from_the_minimum_coverage_on() -> None:
     below = np.nextafter(np.float32(MIN_COVERAGE), np.float32(0))
     visibility = make_visibility({(0, 3, 5): MIN_COVERAGE, (0, 4, 5): below})
-    assert visibility.in_view(0, 3) == mentions_of(5) == visibility.in_panorama(0)
-    assert visibility.in_view(0, 4) == frozenset() == visibility.in_view(1, 3)
+    assert visibility.seen_in_view(0, 3) == mentions_of(5) == visibility.seen_in_panorama(0)
+    assert visibility.seen_in_view(0, 4) == frozenset() == visibility.seen_in_view(1, 3)
 
 
 def test_coverage_of_two_objects_with_the_same_name_is_not_added() -> None:
     names = [(item.name, item.surface.colour) for item in HOUSE.furniture]
     first = next(index for index, name in enumerate(names) if names.count(name) > 1)
     second = names.index(names[first], first + 1)
-    assert make_visibility({(0, 3, first): 0.006, (0, 3, second): 0.006}).in_view(0, 3) == frozenset()
+    assert make_visibility({(0, 3, first): 0.006, (0, 3, second): 0.006}).seen_in_view(0, 3) == frozenset()
 
 
 def test_candidate_views_exclude_all_other_views() -> None:
     views = set(GRAPH.views[4, : GRAPH.degrees[4]].tolist())
     other = next(view for view in range(36) if view not in views)
     visibility = make_visibility({(4, min(views), 1): 0.2, (4, other, 2): 0.9})
-    assert visibility.in_candidate_views(4) == mentions_of(1)
-    assert visibility.in_panorama(4) == mentions_of(1) | mentions_of(2)
+    assert visibility.seen_in_candidate_views(4) == mentions_of(1)
+    assert visibility.seen_in_panorama(4) == mentions_of(1) | mentions_of(2)
     assert all(
-        visibility.in_candidate_views(index) == frozenset() for index in range(len(GRAPH)) if index != 4
+        visibility.seen_in_candidate_views(index) == frozenset() for index in range(len(GRAPH)) if index != 4
     )
 
 
@@ -78,13 +78,15 @@ def test_visibility_of_a_house_is_consistent(number: int, visibility_of: Callabl
     assert visibility.coverage.shape == (len(viewpoints), 36, len(furniture))
     assert visibility.coverage.min() >= 0 and visibility.coverage.sum(axis=2).max() <= 1 + 1e-6
     for viewpoint in viewpoints:
-        visible = visibility.in_panorama(viewpoint)
-        assert visible == frozenset().union(*(visibility.in_view(viewpoint, view) for view in range(36)))
-        assert visibility.in_candidate_views(viewpoint) <= visible <= set(visibility.mentions)
+        visible = visibility.seen_in_panorama(viewpoint)
+        assert visible == frozenset().union(*(visibility.seen_in_view(viewpoint, view) for view in range(36)))
+        assert visibility.seen_in_candidate_views(viewpoint) <= visible <= set(visibility.mentions)
         for mention in visible:
             assert Mention(mention.name) in visible
             assert visibility.max_coverage(viewpoint, mention) >= MIN_COVERAGE
-    hidden = set(visibility.mentions) - {m for index in viewpoints for m in visibility.in_panorama(index)}
+    hidden = set(visibility.mentions) - {
+        m for index in viewpoints for m in visibility.seen_in_panorama(index)
+    }
     assert len(hidden) < 0.2 * len(visibility.mentions)
     names = {Mention(item.name) for item in furniture}
     coloured = {Mention(item.name, item.surface.colour) for item in furniture}
@@ -100,8 +102,8 @@ def test_house_without_furniture_has_no_mentions() -> None:
     visibility = Visibility(replace(HOUSE, furniture=()), GRAPH, empty)
     assert visibility.mentions == ()
     assert (
-        visibility.in_panorama(0)
-        == visibility.in_candidate_views(0)
-        == visibility.in_view(0, 0)
+        visibility.seen_in_panorama(0)
+        == visibility.seen_in_candidate_views(0)
+        == visibility.seen_in_view(0, 0)
         == frozenset()
     )

@@ -18,9 +18,9 @@ from esceme import __version__
 from esceme.cli.console import note, print_json, progress, tables
 from esceme.demo import DemoConfig, DemoResult, JobProgress, SplitScores, run_demo
 from esceme.demo.demo_config import UNSEEN
-from esceme.demo.demo_report import GAIN, HEADINGS, format_cells, verdict, visit_curves
+from esceme.demo.demo_report import GAIN_HEADING, HEADINGS, format_cells, summary_sentence, visit_curves
 from esceme.demo.run_demo import OnProgress
-from esceme.synth.dataset import Size
+from esceme.synth.dataset import WorldSize
 
 WIDTH = 78
 """Letters per line of text."""
@@ -30,7 +30,7 @@ NEXT = "Next, evaluate the same weights with a masked memory, compare both agent
 
 def demo(
     out: Path = Path("demo"),
-    size: Size = "small",
+    size: WorldSize = "small",
     seed: int = 0,
     iterations: int | None = None,
     json: bool = False,
@@ -69,7 +69,7 @@ def demo(
     print(f"SPL by visit to an unseen house ({UNSEEN}):\n")
     console.print(_visit_table(scores))
     print(f"\nreport: {result.report}\n")
-    print(fill(verdict(scores), WIDTH, break_on_hyphens=False))
+    print(fill(summary_sentence(scores), WIDTH, break_on_hyphens=False))
     print(fill(NEXT, WIDTH))
     for command in config.next_commands(result.world):
         print(f"  {command}")
@@ -112,7 +112,7 @@ def _score_table(result: DemoResult) -> Table:
     """Scores of both splits, with an interval below every value."""
     iterations, seed = result.config.num_iterations, result.config.seed
     title = f"{iterations:,} iterations each, seed {seed}; 95 % intervals over paths"
-    table = Table("", *HEADINGS.values(), GAIN, title=title, box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table("", *HEADINGS.values(), GAIN_HEADING, title=title, box=box.SIMPLE_HEAD, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
     for scores in result.scores.values():
@@ -150,7 +150,7 @@ def _as_json(result: DemoResult) -> dict[str, Any]:
         "figures": [str(path) for path in sorted(result.report.parent.glob("figures/*.svg"))],
         "episodes": result.episodes,
         "splits": {split: _scores_as_json(scores) for split, scores in result.scores.items()},
-        "verdict": verdict(result.scores[UNSEEN]),
+        "verdict": summary_sentence(result.scores[UNSEEN]),
         "next": config.next_commands(result.world),
     }
 

@@ -12,7 +12,7 @@ from esceme.cli.console import note, print_json, progress, tables
 from esceme.errors import ConfigError
 from esceme.perception.encoders import encode_panorama, make_encoder
 from esceme.perception.next_hop_matching import NextHopAuc, match_next_hops
-from esceme.perception.semantic_features import SemanticSummary, WordTable, write_semantic
+from esceme.perception.semantic_features import SemanticSummary, WordTable, write_semantic_features
 from esceme.perception.views import find_panoramas, read_panorama
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import Episode
@@ -127,7 +127,7 @@ def semantic(
     """
     _check_suffix(out)
     words, episodes = _read_words(data, glove), _read_episodes(data, split)
-    summary = write_semantic(data, out, words=words, reach=reach, progress=progress)
+    summary = write_semantic_features(data, out, words=words, reach=reach, progress=progress)
     auc = match_next_hops(data, episodes, reach=reach, progress=progress) if episodes else None
     if json:
         report = {"out": str(out), "words": words.source, "reach": reach, "bytes": out.stat().st_size}

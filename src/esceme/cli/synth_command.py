@@ -7,13 +7,13 @@ from pathlib import Path
 from esceme.cli.console import note, print_json, progress
 from esceme.errors import ConfigError
 from esceme.files import read_json
-from esceme.synth.dataset import Size, WorldConfig, write_world
+from esceme.synth.dataset import WorldConfig, WorldSize, write_world
 from esceme.tasks.manifest import COMPANION
 
 
 def synth(
     out: Path,
-    size: Size = "small",
+    size: WorldSize = "small",
     scenes: int | None = None,
     seed: int = 0,
     processes: int = 2,

@@ -30,7 +30,7 @@ from esceme.learning.validation import selection_score
 from esceme.memory import READERS
 from esceme.recipes import PAPER, find_recipe
 from esceme.runs import NAVIGATOR_FILE, NavigatorConfig, part_type
-from esceme.synth.dataset import Size, WorldConfig, embedded_world
+from esceme.synth.dataset import WorldConfig, WorldSize, embedded_world
 from esceme.tasks.folder import DataFolder, default_data
 from esceme.training import require_same
 from esceme.training import train as run_training
@@ -193,7 +193,7 @@ def _find_data(name: str | None, *, is_main: bool) -> Path:
     world, _, size = (name or "").partition(":")
     if world != EMBEDDED:
         return Path(name) if name else default_data()
-    config = WorldConfig(cast(Size, size or "small"))
+    config = WorldConfig(cast(WorldSize, size or "small"))
     return embedded_world(config, progress=progress if is_main else lambda items, label: items)
 
 

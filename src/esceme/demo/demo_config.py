@@ -10,7 +10,7 @@ from esceme.config import Experiment
 from esceme.evaluation.context import EvaluationConfig
 from esceme.evaluation.protocol import Protocol
 from esceme.recipes import RECIPES
-from esceme.synth.dataset import Size
+from esceme.synth.dataset import WorldSize
 
 TASK = "r2r"
 AGENT_RECIPES = {"none": "r2r-small", "memory": "r2r-small-esceme"}
@@ -33,7 +33,7 @@ class DemoConfig:
     """Settings of the demo."""
 
     out: Path = Path("demo")
-    size: Size = "small"
+    size: WorldSize = "small"
     """Of the generated world."""
     seed: int = 0
     """Of both trainings; the world is always the same."""

@@ -22,9 +22,9 @@ from esceme.world.graph import SceneGraph
 
 HEADINGS = {"tl": "TL (m)", "ne": "NE (m)", "sr": "SR (%)", "spl": "SPL (%)"}
 """Metrics of the table and their column headings."""
-GAIN = "SPL - none"
+GAIN_HEADING = "SPL - none"
 """Column heading of the paired difference to the agent without memory."""
-METRES = ("tl", "ne")
+METRICS_IN_METRES = ("tl", "ne")
 BOOTSTRAP_DRAWS = 1000
 NUM_EPISODES = 3
 """Number of episodes that are drawn."""
@@ -33,12 +33,12 @@ AGENT_NAMES = {"none": "without memory", "memory": "with memory"}
 PATH_LABELS = {"none": "without memory", "cold": "with memory (cold)"}
 """Memory protocol -> label of its path; the paths that are drawn."""
 FIGURES = "figures"
-PROTOCOLS = """\
+PROTOCOLS_TEXT = """\
 `none` is the agent trained without memory. The other rows are the agent trained with memory, for the same
 number of iterations on the same episodes. Its memory is empty at the start of a split and kept between
 episodes (`cold`), filled by a first pass over the split (`two-pass`), or cleared after every episode
 (`episodic`)."""
-SELECTION = """\
+SELECTION_TEXT = """\
 These episodes are selected, not typical: in these episodes in unseen houses memory helped most. Viewpoints
 that were in memory at the start of the episode are yellow."""
 
@@ -116,7 +116,7 @@ def format_score(metric: str, value: float, *, sign: str = "") -> str:
     >>> format_score("ne", 3.14159), format_score("spl", 0.5), format_score("spl", 0.051, sign="+")
     ('3.14', '50.0', '+5.1')
     """
-    return f"{value:{sign}.2f}" if metric in METRES else f"{100 * value:{sign}.1f}"
+    return f"{value:{sign}.2f}" if metric in METRICS_IN_METRES else f"{100 * value:{sign}.1f}"
 
 
 def format_cells(row: ProtocolScores) -> list[tuple[str, str]]:
@@ -150,7 +150,7 @@ def visit_curves(scores: SplitScores, memories: Sequence[str]) -> list[Curve]:
     ]
 
 
-def verdict(scores: SplitScores) -> str:
+def summary_sentence(scores: SplitScores) -> str:
     """Summary of a split in one sentence, with what the interval allows to conclude."""
     none, cold, two_pass, episodic = (
         format_score("spl", scores.row(memory).means["spl"])
@@ -208,7 +208,7 @@ def select_trajectories(results: Mapping[str, Result], count: int = NUM_EPISODES
 
 def remembered_viewpoints(result: Result, episode_id: str) -> list[str]:
     """Viewpoints in a cold memory at the start of an episode: those of decisions in earlier episodes."""
-    current = _find(result, episode_id)
+    current = _find_episode(result, episode_id)
     earlier = [
         episode
         for episode in result.episodes
@@ -217,14 +217,14 @@ def remembered_viewpoints(result: Result, episode_id: str) -> list[str]:
     return sorted({point[0] for episode in earlier for point in episode.trajectory[: episode.decisions]})
 
 
-def _find(result: Result, episode_id: str) -> EpisodeResult:
+def _find_episode(result: Result, episode_id: str) -> EpisodeResult:
     return next(episode for episode in result.episodes if episode.id == episode_id)
 
 
-def _paths(episode: Episode, results: Mapping[str, Result]) -> dict[str, tuple[str, ...]]:
+def _viewpoints_by_label(episode: Episode, results: Mapping[str, Result]) -> dict[str, tuple[str, ...]]:
     """Label -> viewpoints of the trajectory."""
     return {
-        label: tuple(point[0] for point in _find(results[memory], episode.episode_id).trajectory)
+        label: tuple(point[0] for point in _find_episode(results[memory], episode.episode_id).trajectory)
         for memory, label in PATH_LABELS.items()
     }
 
@@ -232,8 +232,11 @@ def _paths(episode: Episode, results: Mapping[str, Result]) -> dict[str, tuple[s
 def draw_trajectories(graph: SceneGraph, episode: Episode, results: Mapping[str, Result]) -> str:
     """Draw the reference path and both agents' paths from above, with remembered viewpoints, as SVG."""
     overlays = [PathOverlay("reference path", episode.reference_path, "reference")]
-    overlays += [PathOverlay(label, path, "predicted") for label, path in _paths(episode, results).items()]
-    visit = _find(results["cold"], episode.episode_id).visit
+    overlays += [
+        PathOverlay(label, path, "predicted")
+        for label, path in _viewpoints_by_label(episode, results).items()
+    ]
+    visit = _find_episode(results["cold"], episode.episode_id).visit
     return draw_scene(
         graph,
         overlays,
@@ -245,7 +248,7 @@ def draw_trajectories(graph: SceneGraph, episode: Episode, results: Mapping[str,
 
 def draw_divergence(world: Path, graph: SceneGraph, episode: Episode, results: Mapping[str, Result]) -> str:
     """Draw the panorama of the viewpoint where the agents' paths diverge, with all candidates, as SVG."""
-    paths = _paths(episode, results)
+    paths = _viewpoints_by_label(episode, results)
     with_memory = paths[PATH_LABELS["cold"]]
     step = len(commonprefix(list(paths.values()))) - 1
     viewpoint = with_memory[step]
@@ -322,16 +325,17 @@ def write_report(result: DemoResult, results: Mapping[str, Result]) -> None:
     images = {name: f"![{title}]({FIGURES}/{name}.svg)" for name, title in titles.items()}
     parts = [
         "# An agent with memory and an agent without",
-        verdict(result.scores[UNSEEN]),
-        _origin(result),
+        summary_sentence(result.scores[UNSEEN]),
+        _origin_paragraph(result),
         "## Scores",
-        _table([result.scores[split] for split in SPLITS]),
-        f"Below each value is its 95 % bootstrap interval over paths; `{GAIN}` is the paired difference.",
-        PROTOCOLS,
+        _score_table([result.scores[split] for split in SPLITS]),
+        "Below each value is its 95 % bootstrap interval over paths; "
+        f"`{GAIN_HEADING}` is the paired difference.",
+        PROTOCOLS_TEXT,
         "## Scores by visit",
         images["visits"],
         "## Episodes",
-        SELECTION,
+        SELECTION_TEXT,
         *(image for name, image in images.items() if name.startswith("episode-")),
         "The panorama shows where the agents' paths diverge in the first of these episodes:",
         images["panorama"],
@@ -345,7 +349,7 @@ def write_report(result: DemoResult, results: Mapping[str, Result]) -> None:
     write_text(result.report, "\n\n".join(parts) + "\n")
 
 
-def _origin(result: DemoResult) -> str:
+def _origin_paragraph(result: DemoResult) -> str:
     """Command, data, training budget and durations."""
     config, training = result.config, result.config.experiments()["memory"].training
     durations = ", ".join(f"{part} {seconds:.0f} s" for part, seconds in result.seconds.items())
@@ -358,8 +362,8 @@ def _origin(result: DemoResult) -> str:
     return f"{text} Resumed trainings: {', '.join(resumed)} iterations." if resumed else text
 
 
-def _table(splits: Sequence[SplitScores]) -> str:
-    headings = ["memory", *HEADINGS.values(), GAIN]
+def _score_table(splits: Sequence[SplitScores]) -> str:
+    headings = ["memory", *HEADINGS.values(), GAIN_HEADING]
     lines = [headings, [":--", *["--:"] * (len(headings) - 1)]]
     for scores in splits:
         lines.append([f"**{scores.split}**", *[""] * (len(headings) - 1)])

@@ -43,7 +43,7 @@ class JobProgress(NamedTuple):
     """A line of text; the other fields are then meaningless."""
 
 
-Send = Callable[[JobProgress], None]
+SendProgress = Callable[[JobProgress], None]
 OnProgress = Callable[[str, JobProgress], None]
 """Called with the name of a job and its progress."""
 
@@ -60,11 +60,11 @@ def run_demo(
     """
     experiments, seconds = config.experiments(), dict[str, float]()
     _check_folders(config, experiments)
-    with _timer("world", seconds):
+    with _record_duration("world", seconds):
         world = embedded_world(WorldConfig(config.size), progress=world_progress)
-    with _timer("training", seconds):
+    with _record_duration("training", seconds):
         resumed_after = _train_agents(config, experiments, world, on_progress)
-    with _timer("evaluation", seconds):
+    with _record_duration("evaluation", seconds):
         results = _evaluate_agents(config.evaluations(world), on_progress)
     result = DemoResult(
         config=config,
@@ -88,7 +88,7 @@ def _check_folders(config: DemoConfig, experiments: Mapping[str, Experiment]) ->
 
 
 @contextmanager
-def _timer(name: str, seconds: dict[str, float]) -> Iterator[None]:
+def _record_duration(name: str, seconds: dict[str, float]) -> Iterator[None]:
     start = time.monotonic()
     yield
     seconds[name] = time.monotonic() - start
@@ -101,7 +101,7 @@ def _train_agents(
     agents = {AGENT_NAMES[agent]: agent for agent in experiments}
     resumed_after: dict[str, int] = {}
     jobs = [
-        Job(name, partial(_train, name, experiments[agent], world, config.run_folder(agent)))
+        Job(name, partial(_run_training_job, name, experiments[agent], world, config.run_folder(agent)))
         for name, agent in agents.items()
     ]
 
@@ -115,22 +115,24 @@ def _train_agents(
 
 
 @contextmanager
-def _named_errors(name: str) -> Iterator[None]:
+def _prefix_errors_with_job(name: str) -> Iterator[None]:
     try:
         yield
     except EscemeError as error:
         raise EscemeError(f"{name}: {error}") from None
 
 
-def _train(name: str, experiment: Experiment, world: Path, folder: Path, send: Send) -> None:
-    with _named_errors(name):
-        train(experiment, world, folder, callback=_SendProgress(send))
+def _run_training_job(
+    name: str, experiment: Experiment, world: Path, folder: Path, send: SendProgress
+) -> None:
+    with _prefix_errors_with_job(name):
+        train(experiment, world, folder, callback=_ProgressSender(send))
 
 
-class _SendProgress(TrainingCallback):
+class _ProgressSender(TrainingCallback):
     """Sends the progress of a training to the parent process."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: SendProgress) -> None:
         self._send, self._total = send, 0
         self._losses: deque[float] = deque(maxlen=LOSS_WINDOW)
 
@@ -159,7 +161,8 @@ def _evaluate_agents(
     longest_first = sorted(evaluations, key=lambda config: config.num_passes, reverse=True)
     names = [f"{config.split}, {config.memory}" for config in longest_first]
     jobs = [
-        Job(name, partial(_evaluate, name, config)) for name, config in zip(names, longest_first, strict=True)
+        Job(name, partial(_run_evaluation_job, name, config))
+        for name, config in zip(names, longest_first, strict=True)
     ]
     run_jobs(jobs, processes=PROCESSES, on_message=on_progress)
     results: dict[str, dict[str, Result]] = {split: {} for split in SPLITS}
@@ -168,8 +171,8 @@ def _evaluate_agents(
     return results
 
 
-def _evaluate(name: str, config: EvaluationConfig, send: Send) -> None:
-    with _named_errors(name):
+def _run_evaluation_job(name: str, config: EvaluationConfig, send: SendProgress) -> None:
+    with _prefix_errors_with_job(name):
         evaluate(
             config,
             result_folder(config),

@@ -85,10 +85,10 @@ class NetworkEncoder:
 
         starts = range(0, len(views), self.batch)
         with torch.inference_mode():
-            features = [self.network(self.prepare(views[start : start + self.batch])) for start in starts]
+            features = [self.network(self.preprocess(views[start : start + self.batch])) for start in starts]
         return torch.cat(features).float().numpy()
 
-    def prepare(self, views: NDArray[np.uint8]) -> torch.Tensor:
+    def preprocess(self, views: NDArray[np.uint8]) -> torch.Tensor:
         """Preprocess images: (N, h, w, 3) -> (N, 3, size, size)."""
         import torch
         from torch.nn.functional import interpolate
@@ -169,11 +169,14 @@ def _read_weights(path: Path) -> dict[str, Any]:
     return stored
 
 
-def _make_small(weights: Path | None) -> SmallEncoder:
+def _make_small_encoder(weights: Path | None) -> SmallEncoder:
     if weights is not None:
         raise ConfigError(f"the encoder small has no weights; leave out {weights}")
     return SmallEncoder()
 
 
-ENCODERS: Mapping[str, Callable[[Path | None], Encoder]] = {"small": _make_small, "vit-b-16": load_vit}
+ENCODERS: Mapping[str, Callable[[Path | None], Encoder]] = {
+    "small": _make_small_encoder,
+    "vit-b-16": load_vit,
+}
 """Encoder name -> function that builds it from a file of weights, or from None."""

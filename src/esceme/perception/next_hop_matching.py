@@ -21,10 +21,10 @@ from esceme.errors import DataError
 from esceme.perception.semantic_features import ProgressBar, coverage_by_name
 from esceme.perception.visible_objects import (
     REACH,
-    SceneAnnotations,
+    DatasetAnnotations,
     SceneViewpoints,
     find_visible_objects,
-    name_words,
+    split_into_words,
 )
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
@@ -62,7 +62,7 @@ def match_next_hops(
 ) -> NextHopAuc:
     """Compare the next viewpoint with the other candidates at every step of the episodes' reference paths."""
     folder = DataFolder(root)
-    annotations = SceneAnnotations.read(folder)
+    annotations = DatasetAnnotations.read(folder)
     weights = _WordWeights(annotations, episodes)
     by_scene: dict[str, list[Episode]] = defaultdict(list)
     for episode in episodes:
@@ -71,18 +71,21 @@ def match_next_hops(
     for scene in progress(sorted(by_scene), "matching"):
         path = folder.connectivity / f"{scene}{SUFFIX}"
         graph = SceneGraph.read(path)
-        compared = _list_comparisons(graph, by_scene[scene])
-        if not len(compared.right):
+        candidate_pairs = _pair_next_hops_with_alternatives(graph, by_scene[scene])
+        if not len(candidate_pairs.next_hop):
             continue
         instructions = [episode.instruction for episode in by_scene[scene]]
-        weighted = weights.of_instructions(instructions)[compared.episode]
-        pairs += len(compared.right)
-        tables = _candidate_words(graph, SceneViewpoints.read(path), annotations, weights, reach)
+        weighted = weights.weigh_instructions(instructions)[candidate_pairs.episode]
+        pairs += len(candidate_pairs.next_hop)
+        tables = _word_tables(graph, SceneViewpoints.read(path), annotations, weights, reach)
         for source, table in tables.items():
             by_view = source.startswith("view")
             right, other = (
-                (table[_table_rows(graph, compared.here, slot, by_view=by_view)] * weighted).sum(axis=1)
-                for slot in (compared.right, compared.other)
+                (
+                    table[_word_table_rows(graph, candidate_pairs.viewpoint, slot, by_view=by_view)]
+                    * weighted
+                ).sum(axis=1)
+                for slot in (candidate_pairs.next_hop, candidate_pairs.alternative)
             )
             wins[source] += float((right > other).sum() + (right == other).sum() / 2)
     if not pairs:
@@ -102,19 +105,20 @@ def singular(word: str) -> str:
 class _WordWeights:
     """Vocabulary of all object names and rooms (W), and the inverse document frequency of each word."""
 
-    def __init__(self, annotations: SceneAnnotations, episodes: Iterable[Episode]) -> None:
+    def __init__(self, annotations: DatasetAnnotations, episodes: Iterable[Episode]) -> None:
         names, rooms = (
-            [name_words(name) for name in group] for group in (annotations.names, annotations.labels.values())
+            [split_into_words(name) for name in group]
+            for group in (annotations.names, annotations.labels.values())
         )
         vocabulary = sorted({singular(word) for name in (*names, *rooms) for word in name})
         self.index_of = {word: index for index, word in enumerate(vocabulary)}
-        self.of_names, self.of_rooms = self._bag_of_words(names), self._bag_of_words(rooms)
+        self.words_of_names, self.words_of_rooms = self._bag_of_words(names), self._bag_of_words(rooms)
         """(names, W) and (labels, W)"""
         instructions = self._bag_of_words([words(episode.instruction) for episode in episodes])
         frequency = np.maximum(instructions.sum(axis=0), 1)
         self.inverse_frequency = np.log(max(instructions.shape[0], 1) / frequency)
 
-    def of_instructions(self, instructions: Sequence[str]) -> csr_array:
+    def weigh_instructions(self, instructions: Sequence[str]) -> csr_array:
         """Return the weight of each word in each instruction (N, W); zero where it does not occur."""
         bags = self._bag_of_words([words(text) for text in instructions])
         return csr_array(bags * self.inverse_frequency[None])
@@ -131,10 +135,10 @@ class _WordWeights:
         return csr_array((np.ones(len(rows)), (rows, columns)), shape=(len(texts), len(self.index_of)))
 
 
-def _candidate_words(
+def _word_tables(
     graph: SceneGraph,
     scene: SceneViewpoints,
-    annotations: SceneAnnotations,
+    annotations: DatasetAnnotations,
     weights: _WordWeights,
     reach: float,
 ) -> Mapping[str, csr_array]:
@@ -146,7 +150,7 @@ def _candidate_words(
     tables: dict[str, csr_array] = {}
     for suffix, group in (("_near", objects.only_annotated()), ("", objects)):
         coverage = coverage_by_name(group, len(scene.viewpoints), len(annotations.names))
-        in_view = csr_array((coverage @ weights.of_names)[views].sqrt())  # (P * 36, W)
+        in_view = csr_array((coverage @ weights.words_of_names)[views].sqrt())  # (P * 36, W)
         tables[f"view{suffix}"] = in_view
         tables[f"memory{suffix}"] = _pool_candidate_views(in_view, graph)
     labels = list(annotations.labels)
@@ -158,12 +162,12 @@ def _candidate_words(
     ]
     rows, label = np.array(inside, dtype=np.int64).reshape(-1, 2).T
     room_of = csr_array((np.ones(len(rows)), (rows, label)), shape=(len(graph), len(labels)))
-    tables["room"] = room_of @ weights.of_rooms
+    tables["room"] = room_of @ weights.words_of_rooms
     tables["memory_and_room"] = csr_array(tables["memory"] + tables["room"])
     return tables
 
 
-def _table_rows(graph: SceneGraph, here: Integers, slot: Integers, *, by_view: bool) -> Integers:
+def _word_table_rows(graph: SceneGraph, here: Integers, slot: Integers, *, by_view: bool) -> Integers:
     """Return the table rows of candidates: their views, or their viewpoints."""
     return (
         here * VIEWS + graph.views[here, slot] if by_view else graph.neighbours[here, slot].astype(np.int64)
@@ -180,16 +184,16 @@ def _pool_candidate_views(in_view: csr_array, graph: SceneGraph) -> csr_array:
     return csr_array(pooled)
 
 
-class _Comparisons(NamedTuple):
+class _CandidatePairs(NamedTuple):
     """Comparisons (N,): episode, viewpoint, and the candidate slots of the next viewpoint and another."""
 
     episode: Integers
-    here: Integers
-    right: Integers
-    other: Integers
+    viewpoint: Integers
+    next_hop: Integers
+    alternative: Integers
 
 
-def _list_comparisons(graph: SceneGraph, episodes: Sequence[Episode]) -> _Comparisons:
+def _pair_next_hops_with_alternatives(graph: SceneGraph, episodes: Sequence[Episode]) -> _CandidatePairs:
     """Pair the next viewpoint of each step with each candidate that the path has not visited."""
     rows = []
     for number, episode in enumerate(episodes):
@@ -205,4 +209,4 @@ def _list_comparisons(graph: SceneGraph, episodes: Sequence[Episode]) -> _Compar
                 for slot, neighbour in enumerate(neighbours)
                 if slot != right and neighbour not in visited
             ]
-    return _Comparisons(*np.array(rows, dtype=np.int64).reshape(-1, 4).T)
+    return _CandidatePairs(*np.array(rows, dtype=np.int64).reshape(-1, 4).T)

@@ -22,11 +22,11 @@ from esceme.errors import DataError
 from esceme.files import read_text
 from esceme.perception.visible_objects import (
     REACH,
-    SceneAnnotations,
+    DatasetAnnotations,
     SceneViewpoints,
     VisibleObjects,
     find_visible_objects,
-    name_words,
+    split_into_words,
 )
 from esceme.tasks.folder import DataFolder
 from esceme.world.features import write_features
@@ -86,7 +86,7 @@ class WordTable:
         """Return the normalised sum of each name's word vectors (N, width); zeros without known words."""
         table = np.zeros((len(names), self.width), dtype=np.float32)
         for row, name in enumerate(names):
-            for word in name_words(name):
+            for word in split_into_words(name):
                 if (vector := self.find(word)) is not None:
                     table[row] += vector
         return table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-6)
@@ -140,7 +140,7 @@ def coverage_by_name(objects: VisibleObjects, num_viewpoints: int, num_names: in
     return csr_array((objects.coverage, (row, objects.name)), shape=(num_viewpoints * VIEWS, num_names))
 
 
-def write_semantic(
+def write_semantic_features(
     root: str | Path,
     out: str | Path,
     *,
@@ -155,7 +155,7 @@ def write_semantic(
     with values that half precision can represent. The same annotations give the same bytes.
     """
     folder = DataFolder(root)
-    annotations = SceneAnnotations.read(folder)
+    annotations = DatasetAnnotations.read(folder)
     selected = scene_ids(folder.connectivity) if scenes is None else sorted(set(scenes))
     table, labels = words.embed(annotations.names), sorted(annotations.labels)
     num_viewpoints, num_names, num_filled = 0, np.zeros(2), np.zeros(2)
@@ -184,10 +184,10 @@ def write_semantic(
     return SemanticSummary(len(selected), num_viewpoints, width, near, reprojected, unknown)
 
 
-def unknown_words(annotations: SceneAnnotations, words: WordTable) -> dict[str, int]:
+def unknown_words(annotations: DatasetAnnotations, words: WordTable) -> dict[str, int]:
     """Count the words of object names that have no vector over all entries, the most frequent first."""
     counts = Counter(item.name for group in annotations.objects.values() for item in group)
     unknown: Counter[str] = Counter()
     for name, count in counts.items():
-        unknown.update({word: count for word in name_words(name) if words.find(word) is None})
+        unknown.update({word: count for word in split_into_words(name) if words.find(word) is None})
     return dict(sorted(unknown.items(), key=lambda item: (-item[1], item[0])))

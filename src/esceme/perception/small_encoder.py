@@ -11,20 +11,20 @@ from scipy.sparse import csr_array
 
 from esceme.perception.views import WIDTH
 
-TONES = 26
+TONE_STEPS = 26
 """Steps between pure red, green and blue: 378 tones on a regular triangular lattice."""
-CELLS = 104
+TONE_CELLS = 104
 """Resolution of the (red, green) histogram whose cells are then distributed over the tones."""
-LIGHTS, ROUGH_TONES = 6, 2
+BRIGHTNESS_LEVELS, ROUGH_TONE_STEPS = 6, 2
 """Levels of brightness, each for 6 rough tones: red, yellow, green, cyan, blue, magenta."""
-LIGHT_CELLS, ROUGH_CELLS = 24, 16
+BRIGHTNESS_CELLS, ROUGH_CELLS = 24, 16
 ROWS, COLUMNS = 3, 4
 """Coarse grid of a view in which colours and edges are averaged."""
 HALF_SHARE = 0.003
 """Share of a view at which the feature of a tone is one half."""
 HALF_EDGE = 60.0
 """Change between neighbouring pixels, summed over the channels (0 to 765), at which a feature is one half."""
-WHOLE = 256
+WEIGHT_SUM = 256
 """Sum of the weights of a cell; weights are integers, so that sums do not depend on their order."""
 
 
@@ -40,13 +40,13 @@ class SmallEncoder:
     view_width = WIDTH
 
     def __init__(self) -> None:
-        self.tone_weights, self.light_weights = _tone_weights(), _light_weights()
+        self.tone_weights, self.light_weights = _tone_weights(), _brightness_weights()
         self.width = self.tone_weights.shape[0] + self.light_weights.shape[0] + ROWS * COLUMNS * (3 + 4)
 
     def encode(self, views: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Encode images (N, h, w, 3) as features (N, width)."""
-        colours = (_grid_means(views).reshape(len(views), -1) / 255).astype(np.float32)
-        return np.concatenate([*self._histograms(views), colours, _edges(views)], axis=1)
+        colours = (_grid_cell_means(views).reshape(len(views), -1) / 255).astype(np.float32)
+        return np.concatenate([*self._histograms(views), colours, _edge_features(views)], axis=1)
 
     def _histograms(self, views: NDArray[np.uint8]) -> list[NDArray[np.float32]]:
         """Return soft histograms of tones (N, 378) and of brightness by rough tone (N, 36)."""
@@ -55,13 +55,13 @@ class SmallEncoder:
         # Adding 1 to each channel makes black grey and reduces the noise of dark pixels.
         scale = (np.float32(1) / np.arange(3, 3 * 256 + 1, dtype=np.float32))[total]
         red, green = ((pixels[..., channel] + np.float32(1)) * scale for channel in (0, 1))
-        tone = _cell(red, CELLS) * CELLS + _cell(green, CELLS)
-        light = _cell(red, ROUGH_CELLS) * ROUGH_CELLS + _cell(green, ROUGH_CELLS)
-        light += total.astype(np.int32) * LIGHT_CELLS // (3 * 255 + 1) * ROUGH_CELLS**2
+        tone = _cell_index(red, TONE_CELLS) * TONE_CELLS + _cell_index(green, TONE_CELLS)
+        light = _cell_index(red, ROUGH_CELLS) * ROUGH_CELLS + _cell_index(green, ROUGH_CELLS)
+        light += total.astype(np.int32) * BRIGHTNESS_CELLS // (3 * 255 + 1) * ROUGH_CELLS**2
         return [_soft_histogram(tone, self.tone_weights), _soft_histogram(light, self.light_weights)]
 
 
-def _cell(share: NDArray[np.float32], cells: int) -> NDArray[np.int32]:
+def _cell_index(share: NDArray[np.float32], cells: int) -> NDArray[np.int32]:
     return (share * np.float32(cells)).astype(np.int32)
 
 
@@ -71,15 +71,15 @@ def _soft_histogram(cells: NDArray[np.int32], weights: csr_array[np.float32]) ->
     num_cells = weights.shape[1]
     cells += np.arange(count, dtype=np.int32)[:, None] * num_cells
     counts = np.bincount(cells.ravel(), minlength=count * num_cells).reshape(count, num_cells)
-    return _saturate((weights @ counts.T.astype(np.float32)).T, HALF_SHARE * WHOLE * num_pixels)
+    return _saturate((weights @ counts.T.astype(np.float32)).T, HALF_SHARE * WEIGHT_SUM * num_pixels)
 
 
-def _edges(views: NDArray[np.uint8]) -> NDArray[np.float32]:
+def _edge_features(views: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Return the mean change of brightness in four directions for each grid cell, (N, cells * 4)."""
     bright = _channel_sum(views)
     centre = bright[:, 1:-1, 1:-1]
     neighbours = (bright[:, 1:-1, 2:], bright[:, 2:, 1:-1], bright[:, 2:, 2:], bright[:, 2:, :-2])
-    strength = [_grid_means(np.abs(centre - neighbour)) for neighbour in neighbours]
+    strength = [_grid_cell_means(np.abs(centre - neighbour)) for neighbour in neighbours]
     return _saturate(np.stack(strength, axis=-1).reshape(len(views), -1), HALF_EDGE)
 
 
@@ -95,7 +95,7 @@ def _saturate(amount: NDArray[Any], half: float) -> NDArray[np.float32]:
     return (amount / (amount + half)).astype(np.float32)
 
 
-def _grid_means(image: NDArray[Any]) -> NDArray[np.float64]:
+def _grid_cell_means(image: NDArray[Any]) -> NDArray[np.float64]:
     """Average over the cells of the grid: (N, h, w, ...) -> (N, ROWS, COLUMNS, ...)."""
     rows = np.linspace(0, image.shape[1], ROWS + 1).astype(int)
     columns = np.linspace(0, image.shape[2], COLUMNS + 1).astype(int)
@@ -107,16 +107,16 @@ def _grid_means(image: NDArray[Any]) -> NDArray[np.float64]:
 @cache
 def _tone_weights() -> csr_array[np.float32]:
     """Return the weights (378, cells) of each (red, green) cell on at most three tones."""
-    return csr_array(np.rint(_barycentric_weights(CELLS, TONES).T * WHOLE).astype(np.float32))
+    return csr_array(np.rint(_barycentric_weights(TONE_CELLS, TONE_STEPS).T * WEIGHT_SUM).astype(np.float32))
 
 
 @cache
-def _light_weights() -> csr_array[np.float32]:
+def _brightness_weights() -> csr_array[np.float32]:
     """Return the weights (36, cells) of (brightness, red, green) cells on brightness and rough tones."""
-    level = (np.arange(LIGHT_CELLS) + 0.5) / LIGHT_CELLS * (LIGHTS - 1)
-    light = np.maximum(1 - np.abs(level[:, None] - np.arange(LIGHTS)), 0)
-    weights = np.kron(light, _barycentric_weights(ROUGH_CELLS, ROUGH_TONES))
-    return csr_array(np.rint(weights.T * WHOLE).astype(np.float32))
+    level = (np.arange(BRIGHTNESS_CELLS) + 0.5) / BRIGHTNESS_CELLS * (BRIGHTNESS_LEVELS - 1)
+    light = np.maximum(1 - np.abs(level[:, None] - np.arange(BRIGHTNESS_LEVELS)), 0)
+    weights = np.kron(light, _barycentric_weights(ROUGH_CELLS, ROUGH_TONE_STEPS))
+    return csr_array(np.rint(weights.T * WEIGHT_SUM).astype(np.float32))
 
 
 def _barycentric_weights(cells: int, steps: int) -> NDArray[np.float64]:

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from esceme.world.geometry import COLUMNS, TURN, VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, wrap
 
 IMAGE_SIZE = (640, 480)
-FOCAL: float = IMAGE_SIZE[1] / 2 / np.tan(TURN)
+FOCAL_LENGTH: float = IMAGE_SIZE[1] / 2 / np.tan(TURN)
 """Focal length in pixels."""
-BORDER = 1
+BORDER_PIXELS = 1
 """A side of a box within this many pixels of the image border was cut off there."""
 PRIOR_DISTANCE = 1.55
 """Assumed distance in metres of an object that only one viewpoint sees.
@@ -29,7 +29,7 @@ PRIOR_WEIGHT = 0.02
 """Weight of the prior distance relative to a ray; it matters only if all rays are nearly parallel."""
 MIN_DISTANCE = 0.3
 """Smaller distances are clipped to this, in metres."""
-GRID = (9, 5)
+PROJECTION_GRID = (9, 5)
 """Number of headings and elevations at which an angular box is projected into the views."""
 
 Floats = NDArray[np.float64]
@@ -78,7 +78,7 @@ def unit_vectors(heading: Floats, elevation: Floats) -> Floats:
 def pixel_direction(view: Integers, x: Floats, y: Floats) -> tuple[Floats, Floats]:
     """Return the absolute heading and elevation of a pixel of a view."""
     tilt = VIEW_ELEVATIONS[view]
-    right, up = (x - IMAGE_SIZE[0] / 2) / FOCAL, (IMAGE_SIZE[1] / 2 - y) / FOCAL
+    right, up = (x - IMAGE_SIZE[0] / 2) / FOCAL_LENGTH, (IMAGE_SIZE[1] / 2 - y) / FOCAL_LENGTH
     forward = np.cos(tilt) - up * np.sin(tilt)
     elevation = np.arctan2(np.sin(tilt) + up * np.cos(tilt), np.hypot(forward, right))
     return VIEW_HEADINGS[view] + np.arctan2(right, forward), elevation
@@ -106,7 +106,7 @@ def merge_views(boxes: ImageBoxes) -> AngularBoxes:
         off = np.hypot(edge_x - IMAGE_SIZE[0] / 2, edge_y - IMAGE_SIZE[1] / 2)
         # The heading of a vertical edge is constant in level views only.
         off = off if is_vertical else off + IMAGE_SIZE[0] / 3 * (boxes.view // COLUMNS != 1)
-        is_cut = (pixel <= BORDER) | (pixel >= length - BORDER)
+        is_cut = (pixel <= BORDER_PIXELS) | (pixel >= length - BORDER_PIXELS)
         return _best_angles(angle, pair, off, is_cut, sign)
 
     left, right = side(-1, is_vertical=False), side(1, is_vertical=False)
@@ -136,12 +136,12 @@ def triangulate(
     position = np.full((count, 3), np.nan)
     for _ in range(3):
         weight = 1 / (np.hypot(0.02, 0.15 * angular_size) * np.maximum(distance, MIN_DISTANCE)) ** 2
-        position = _intersect(origin, rays, weight, boxes.object, count, prior)
+        position = _nearest_points_to_rays(origin, rays, weight, boxes.object, count, prior)
         distance = np.linalg.norm(position[boxes.object] - origin, axis=1)
-    return ObjectGeometry(position, _sizes(boxes, position[boxes.object] - origin, count))
+    return ObjectGeometry(position, _mean_sizes(boxes, position[boxes.object] - origin, count))
 
 
-def _intersect(
+def _nearest_points_to_rays(
     origin: Floats, rays: Floats, weight: Floats, index: Integers, count: int, prior: float
 ) -> Floats:
     """Return the points nearest to their rays, drawn slightly to `prior` metres along each."""
@@ -157,7 +157,7 @@ def _intersect(
     return position
 
 
-def _sizes(boxes: AngularBoxes, offset: Floats, count: int) -> Floats:
+def _mean_sizes(boxes: AngularBoxes, offset: Floats, count: int) -> Floats:
     """Return the mean width and height over all viewpoints that see an object, in metres."""
     far = np.maximum(np.hypot(offset[:, 0], offset[:, 1]), MIN_DISTANCE)
     half = np.minimum((boxes.right - boxes.left) / 2, np.radians(70))
@@ -180,28 +180,30 @@ def angular_box(offset: Floats, size: Floats) -> tuple[Floats, Floats, Floats, F
 
 def box_coverage(left: Floats, right: Floats, bottom: Floats, top: Floats) -> NDArray[np.float32]:
     """Return the share of each of the 36 images that angular boxes (M,) cover, (M, 36)."""
-    across, up = (np.linspace(0, 1, steps) for steps in GRID)
+    across, up = (np.linspace(0, 1, steps) for steps in PROJECTION_GRID)
     heading = left[:, None] + (right - left)[:, None] * across  # (M, 9)
     elevation = bottom[:, None] + (top - bottom)[:, None] * up  # (M, 5)
     coverage = np.zeros((len(left), VIEWS), dtype=np.float32)
     for view in range(VIEWS):
         in_front = np.flatnonzero((np.cos(heading - VIEW_HEADINGS[view]) > 0).any(axis=1))
-        coverage[in_front, view] = _area(*_project(heading[in_front], elevation[in_front], view))
+        coverage[in_front, view] = _image_share(
+            *_project_into_view(heading[in_front], elevation[in_front], view)
+        )
     return coverage
 
 
-def _project(heading: Floats, elevation: Floats, view: int) -> tuple[Floats, Floats]:
+def _project_into_view(heading: Floats, elevation: Floats, view: int) -> tuple[Floats, Floats]:
     """Return the pixels (M, 9, 5) of directions in a view; NaN behind the camera."""
     turn, tilt = (heading - VIEW_HEADINGS[view])[:, :, None], VIEW_ELEVATIONS[view]
     level, rise = np.cos(elevation)[:, None, :], np.sin(elevation)[:, None, :]
     ahead = level * np.cos(turn)
     depth = ahead * np.cos(tilt) + rise * np.sin(tilt)
     depth = np.where(depth > 0.05, depth, np.nan)
-    x = IMAGE_SIZE[0] / 2 + FOCAL * level * np.sin(turn) / depth
-    return x, IMAGE_SIZE[1] / 2 - FOCAL * (rise * np.cos(tilt) - ahead * np.sin(tilt)) / depth
+    x = IMAGE_SIZE[0] / 2 + FOCAL_LENGTH * level * np.sin(turn) / depth
+    return x, IMAGE_SIZE[1] / 2 - FOCAL_LENGTH * (rise * np.cos(tilt) - ahead * np.sin(tilt)) / depth
 
 
-def _area(x: Floats, y: Floats) -> Floats:
+def _image_share(x: Floats, y: Floats) -> Floats:
     """Return the share of an image inside the bounding box of points (M, 9, 5)."""
     area = np.ones(len(x))
     for pixel, length in ((x, IMAGE_SIZE[0]), (y, IMAGE_SIZE[1])):

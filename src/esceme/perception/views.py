@@ -23,11 +23,11 @@ WIDTH = 112
 """Default width of a view in pixels."""
 MIN_HEIGHT = 32
 """Minimum height of a panorama; with fewer rows the views would reach over its edge."""
-STEPS = 8
+SUBPIXEL_STEPS = 8
 """Number of sub-pixel positions per axis when neighbouring pixels are blended."""
-SHIFTS = (0, 16, 32)
+COLOUR_SHIFTS = (0, 16, 32)
 """Bit offsets of red, green and blue in the 64-bit word that holds all three; one addition adds them all."""
-HALVES = np.uint64(sum(128 << shift for shift in SHIFTS))
+ROUNDING_TERM = np.uint64(sum(128 << shift for shift in COLOUR_SHIFTS))
 """Rounding term: half of the last unit of each colour."""
 
 
@@ -62,7 +62,7 @@ def read_panorama(path: Path) -> NDArray[np.uint8]:
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(f"{path}: not a whole picture ({error}); fetch it again") from None
     with prefix_errors(file=path):
-        _check_shape(colours)
+        _check_panorama_shape(colours)
     return colours
 
 
@@ -72,19 +72,19 @@ def cut_views(panorama: NDArray[np.uint8], *, width: int = WIDTH) -> NDArray[np.
     A panorama with a finer resolution than the views is averaged before bilinear interpolation, which avoids
     aliasing.
     """
-    _check_shape(panorama)
+    _check_panorama_shape(panorama)
     if panorama.ndim != 3 or panorama.shape[2] != 3 or panorama.dtype != np.uint8:
         raise DataError(f"expected colours (H, 2H, 3) as uint8, found {panorama.shape} as {panorama.dtype}")
-    shrink, blur = _averaging(len(panorama), width)
-    words = _pack(_shrink(panorama, shrink), blur=blur)
+    shrink, blur = _choose_averaging(len(panorama), width)
+    words = _pack_colours(_shrink_panorama(panorama, shrink), blur=blur)
     corners = [words.ravel()[start:] for start in (0, 1, words.shape[1], words.shape[1] + 1)]
     interpolation = _interpolation(len(panorama) // shrink, width, blur)
     views = np.empty((VIEWS, width * 3 // 4, width, 3), np.uint8)
     for view in range(VIEWS):
-        total = np.full(interpolation.pixel.shape[1], HALVES)
+        total = np.full(interpolation.pixel.shape[1], ROUNDING_TERM)
         for corner, weight in zip(corners, interpolation.weights, strict=True):
             total += corner.take(interpolation.pixel[view], mode="clip") * weight[view]
-        for colour, shift in enumerate(SHIFTS):
+        for colour, shift in enumerate(COLOUR_SHIFTS):
             # Each colour has 16 bits of the word and is weighted by 256: the upper 8 bits are the mean.
             mean = (total >> np.uint64(shift + 8)).astype(np.uint8)
             views[view, ..., colour] = mean.reshape(views.shape[1:3])
@@ -96,7 +96,7 @@ def cut_ids(panorama: NDArray[Any], *, width: int = WIDTH) -> NDArray[Any]:
 
     Every pixel takes the nearest value of the panorama.
     """
-    _check_shape(panorama)
+    _check_panorama_shape(panorama)
     return panorama.reshape(-1, *panorama.shape[2:])[_nearest_pixels(len(panorama), width)]
 
 
@@ -121,19 +121,19 @@ class _Interpolation(NamedTuple):
     pixel: NDArray[np.int32]
     """(36, h * w)"""
     weights: NDArray[np.uint8]
-    """(4, 36, h * w); they sum to `STEPS` squared."""
+    """(4, 36, h * w); they sum to `SUBPIXEL_STEPS` squared."""
 
 
 @lru_cache(maxsize=4)
 def _interpolation(height: int, width: int, blur: bool) -> _Interpolation:
     # The mean of two by two pixels is centred half a pixel further than the first of them.
     positions = (position - blur / 2 for position in _panorama_positions(height, width))
-    row, column = (np.rint(position * STEPS).astype(np.int32) for position in positions)
-    column %= 2 * height * STEPS
-    row_length = 2 * height + (1 if blur else 2)  # see `_pack`
-    pixel = row // STEPS * row_length + column // STEPS
-    down, along = row % STEPS, column % STEPS
-    weights = [y * x for y in (STEPS - down, down) for x in (STEPS - along, along)]
+    row, column = (np.rint(position * SUBPIXEL_STEPS).astype(np.int32) for position in positions)
+    column %= 2 * height * SUBPIXEL_STEPS
+    row_length = 2 * height + (1 if blur else 2)  # see `_pack_colours`
+    pixel = row // SUBPIXEL_STEPS * row_length + column // SUBPIXEL_STEPS
+    down, along = row % SUBPIXEL_STEPS, column % SUBPIXEL_STEPS
+    weights = [y * x for y in (SUBPIXEL_STEPS - down, down) for x in (SUBPIXEL_STEPS - along, along)]
     return _Interpolation(pixel.reshape(VIEWS, -1), np.stack(weights).astype(np.uint8).reshape(4, VIEWS, -1))
 
 
@@ -152,10 +152,10 @@ def _panorama_positions(height: int, width: int) -> tuple[NDArray[np.float64], N
     )
 
 
-def _averaging(height: int, width: int) -> tuple[int, bool]:
+def _choose_averaging(height: int, width: int) -> tuple[int, bool]:
     """Return the integer factor by which to shrink a panorama, and whether to average two by two pixels then.
 
-    >>> _averaging(512, 112), _averaging(2048, 112), _averaging(512, 640)
+    >>> _choose_averaging(512, 112), _choose_averaging(2048, 112), _choose_averaging(512, 640)
     ((1, True), (4, True), (1, False))
     """
     finer = height / np.pi / (width * 3 / 8 / np.tan(TURN))  # panorama pixels per view pixel
@@ -163,7 +163,7 @@ def _averaging(height: int, width: int) -> tuple[int, bool]:
     return shrink, bool(finer / shrink >= 1.5)
 
 
-def _shrink(panorama: NDArray[np.uint8], by: int) -> NDArray[np.integer]:
+def _shrink_panorama(panorama: NDArray[np.uint8], by: int) -> NDArray[np.integer]:
     if by == 1:
         return panorama
     height, width, colours = panorama.shape
@@ -171,14 +171,14 @@ def _shrink(panorama: NDArray[np.uint8], by: int) -> NDArray[np.integer]:
     return (blocks.sum(axis=(1, 3), dtype=np.uint32) + by * by // 2) // (by * by)
 
 
-def _pack(panorama: NDArray[np.integer], *, blur: bool) -> NDArray[np.uint64]:
+def _pack_colours(panorama: NDArray[np.integer], *, blur: bool) -> NDArray[np.uint64]:
     """Pack four times each pixel's colours, or the sum of two by two pixels, into one word per pixel.
 
     The first columns are repeated after the last ones, so that interpolation can cross the seam.
     """
     height, width, _ = panorama.shape
     words = np.zeros((height, width + 2), np.uint64)
-    for colour, shift in enumerate(SHIFTS):
+    for colour, shift in enumerate(COLOUR_SHIFTS):
         words[:, :width] |= panorama[..., colour].astype(np.uint64) << np.uint64(shift)
     words[:, width:] = words[:, :2]
     if not blur:
@@ -187,7 +187,7 @@ def _pack(panorama: NDArray[np.integer], *, blur: bool) -> NDArray[np.uint64]:
     return pairs[:-1] + pairs[1:]
 
 
-def _check_shape(panorama: NDArray[Any]) -> None:
+def _check_panorama_shape(panorama: NDArray[Any]) -> None:
     if panorama.ndim < 2 or panorama.shape[1] != 2 * panorama.shape[0] or len(panorama) < MIN_HEIGHT:
         shape = " x ".join(map(str, panorama.shape[:2][::-1]))
         raise DataError(

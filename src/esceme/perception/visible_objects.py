@@ -37,7 +37,7 @@ from esceme.world.graph import SUFFIX
 
 REACH = 7.0
 """Objects farther than this many metres are not visible."""
-STOREY = 1.5
+MAX_FLOOR_UNEVENNESS = 1.5
 """Viewpoints whose heights differ by more metres than this are on different floors."""
 
 
@@ -50,7 +50,7 @@ class ObjectAnnotation(msgspec.Struct):
     boxes: list[tuple[float, float, float, float]]
 
 
-class _Connectivity(msgspec.Struct):
+class _ConnectivityRecord(msgspec.Struct):
     image_id: str
     pose: list[float]
     included: bool
@@ -58,7 +58,7 @@ class _Connectivity(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class SceneAnnotations:
+class DatasetAnnotations:
     """Object boxes and room labels of all scenes."""
 
     objects: Mapping[str, Sequence[ObjectAnnotation]]
@@ -69,7 +69,7 @@ class SceneAnnotations:
     """Room label -> description."""
 
     @classmethod
-    def read(cls, folder: DataFolder) -> SceneAnnotations:
+    def read(cls, folder: DataFolder) -> DatasetAnnotations:
         """Read the annotations of a data folder; raise `DataError` if a file is missing or malformed."""
         if folder.objects is None or folder.rooms is None:
             missing = OBJECTS[0] if folder.objects is None else ROOMS[0]
@@ -77,7 +77,7 @@ class SceneAnnotations:
         objects = read_json(folder.objects, dict[str, list[ObjectAnnotation]])
         for key, group in objects.items():
             for annotation in group:
-                _check(annotation, f"{folder.objects}: '{key}': object '{annotation.id}'")
+                _check_object_boxes(annotation, f"{folder.objects}: '{key}': object '{annotation.id}'")
         labels = read_json(folder.rooms, Rooms).label_name
         return cls(objects, room_labels(folder.rooms), labels)
 
@@ -92,7 +92,7 @@ class SceneAnnotations:
         return {name: index for index, name in enumerate(self.names)}
 
 
-def _check(annotation: ObjectAnnotation, location: str) -> None:
+def _check_object_boxes(annotation: ObjectAnnotation, location: str) -> None:
     if len(annotation.views) != len(annotation.boxes):
         raise DataError(f"{location}: {len(annotation.views)} views but {len(annotation.boxes)} boxes")
     if any(not 0 <= view < VIEWS for view in annotation.views):
@@ -102,11 +102,13 @@ def _check(annotation: ObjectAnnotation, location: str) -> None:
             raise DataError(f"{location}: box {(x, y, width, height)} leaves the picture of 640x480 pixels")
 
 
-def name_words(name: str) -> list[str]:
+def split_into_words(name: str) -> list[str]:
     """Return the lower-case words of an object name or room description, without text in parentheses.
 
-    >>> name_words("dining#table"), name_words("laundryroom/mudroom (place where people do laundry, etc.)")
-    (['dining', 'table'], ['laundryroom', 'mudroom'])
+    >>> split_into_words("laundryroom/mudroom (place where people do laundry, etc.)")
+    ['laundryroom', 'mudroom']
+    >>> split_into_words("dining#table")
+    ['dining', 'table']
     """
     return re.findall(r"[a-z0-9]+", name.partition(" (")[0].lower())
 
@@ -129,7 +131,7 @@ class SceneViewpoints(NamedTuple):
     @classmethod
     def read(cls, path: Path) -> SceneViewpoints:
         """Read the included viewpoints of a connectivity file, also those without an edge."""
-        records = read_records(path, _Connectivity)
+        records = read_records(path, _ConnectivityRecord)
         for record in records:
             if len(record.pose) != 16 or len(record.visible) != len(records):
                 raise DataError(
@@ -150,7 +152,7 @@ class VisibleObjects(NamedTuple):
     viewpoint: NDArray[np.int64]
     view: NDArray[np.int64]
     name: NDArray[np.int64]
-    """Index in `SceneAnnotations.names`."""
+    """Index in `DatasetAnnotations.names`."""
     coverage: NDArray[np.float32]
     """Share of the image."""
     is_annotated: NDArray[np.bool_]
@@ -170,7 +172,7 @@ class SceneObjects(NamedTuple):
     is_listed: NDArray[np.bool_]
 
 
-def collect_objects(scene: SceneViewpoints, annotations: SceneAnnotations) -> SceneObjects:
+def collect_objects(scene: SceneViewpoints, annotations: DatasetAnnotations) -> SceneObjects:
     """Collect the objects that a scene's viewpoints list, in the order of their first occurrence."""
     index_of: dict[str, int] = {}
     names: list[int] = []
@@ -194,7 +196,7 @@ def collect_objects(scene: SceneViewpoints, annotations: SceneAnnotations) -> Sc
 
 
 def find_visible_objects(
-    scene: SceneViewpoints, annotations: SceneAnnotations, *, reach: float = REACH
+    scene: SceneViewpoints, annotations: DatasetAnnotations, *, reach: float = REACH
 ) -> VisibleObjects:
     """Return the annotated boxes of a scene and the re-projected objects within `reach` metres.
 
@@ -207,7 +209,7 @@ def find_visible_objects(
     areas = (boxes.box[:, 2] * boxes.box[:, 3] / (IMAGE_SIZE[0] * IMAGE_SIZE[1])).astype(np.float32)
     merged = merge_views(boxes)
     geometry = triangulate(merged, scene.positions, count=len(objects.names))
-    in_sight = _find_in_sight(scene, merged, geometry, reach) & ~objects.is_listed
+    in_sight = _find_objects_in_sight(scene, merged, geometry, reach) & ~objects.is_listed
     viewpoint, index = np.nonzero(in_sight)
     offset = geometry.position[index] - scene.positions[viewpoint]
     coverage = box_coverage(*angular_box(offset, geometry.size[index]))  # (M, 36)
@@ -221,14 +223,14 @@ def find_visible_objects(
     )
 
 
-def _find_in_sight(
+def _find_objects_in_sight(
     scene: SceneViewpoints, boxes: AngularBoxes, geometry: ObjectGeometry, reach: float
 ) -> NDArray[np.bool_]:
     """Return which viewpoints (P, O) see one with a box of the object, on the same floor, within reach."""
     has_box = np.zeros((len(scene.viewpoints), len(geometry.position)), dtype=np.float32)
     has_box[boxes.viewpoint, boxes.object] = 1
     height = scene.positions[:, 2]
-    same_floor = np.abs(height[:, None] - height) <= STOREY
+    same_floor = np.abs(height[:, None] - height) <= MAX_FLOOR_UNEVENNESS
     sees_one = (scene.visible & same_floor).astype(np.float32) @ has_box > 0
     distance = np.linalg.norm(scene.positions[:, None] - geometry.position, axis=-1)  # NaN compares as False
     return (sees_one | (has_box > 0)) & (distance <= reach)

@@ -91,7 +91,7 @@ def plot_curves(
     suffix = path.suffix.lower()
     if suffix not in METADATA:
         raise ConfigError(f"{path}: expected a file name that ends in .svg, .pdf or .png")
-    names = _names(curves)
+    names = _x_axis_names(curves)
     from matplotlib import style
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
@@ -100,16 +100,16 @@ def plot_curves(
         figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
         axes = figure.add_subplot()
         for curve, line_style in zip(curves, cycle(STYLES), strict=False):
-            _plot(axes, curve, line_style, names)
+            _plot_curve(axes, curve, line_style, names)
         axes.set_title("\n".join(wrap_text(one_line(title), TITLE_SIZE, TEXT_WIDTH)), parse_math=False)
-        axes.set_xlabel(_shorten(x_label), parse_math=False)
-        axes.set_ylabel(_shorten(y_label, TEXT_WIDTH / 2), parse_math=False)
+        axes.set_xlabel(_shorten_label(x_label), parse_math=False)
+        axes.set_ylabel(_shorten_label(y_label, TEXT_WIDTH / 2), parse_math=False)
         _set_ticks(axes, curves, names)
         handles: list[Any] = list(axes.get_lines())
-        labels = [_shorten(curve.name) for curve in curves]
+        labels = [_shorten_label(curve.name) for curve in curves]
         if any(curve.low is not None for curve in curves):
             handles.append(Patch(facecolor="#5f6468", alpha=0.2))
-            labels.append(_shorten(band_label))
+            labels.append(_shorten_label(band_label))
         widest = max((text_width(label, FONT_SIZE) for label in labels), default=0.0)
         columns = max(1, min(len(labels), int(TEXT_WIDTH / (widest + 50))))
         numbers = range(len(labels))  # labels are set below: a legend leaves out those that start with "_"
@@ -117,13 +117,13 @@ def plot_curves(
         for text, label in zip(legend.get_texts(), labels, strict=True):
             text.set_parse_math(False)
             text.set_text(label)
-        texts = (one_line(title), _describe(curves, x_label, y_label))
+        texts = (one_line(title), _chart_description(curves, x_label, y_label))
         metadata = {**dict(zip(METADATA[suffix], texts, strict=True)), **NO_DATE[suffix]}
         with atomic_open(path) as file:
             figure.savefig(file, format=suffix[1:], metadata=metadata)
 
 
-def _names(curves: Sequence[Curve]) -> list[str]:
+def _x_axis_names(curves: Sequence[Curve]) -> list[str]:
     """All names on the x axis, in order of appearance; empty if the x axis has numbers."""
     kinds = {isinstance(curve.xs[0], str) for curve in curves if len(curve.xs)}
     if len(kinds) > 1:
@@ -131,18 +131,18 @@ def _names(curves: Sequence[Curve]) -> list[str]:
     return list(dict.fromkeys(str(x) for curve in curves for x in curve.xs)) if kinds == {True} else []
 
 
-def _plot(axes: Axes, curve: Curve, line_style: dict[str, Any], names: Sequence[str]) -> None:
+def _plot_curve(axes: Axes, curve: Curve, line_style: dict[str, Any], names: Sequence[str]) -> None:
     """Add one curve and its confidence band."""
     bin_size = 1 if names else max(1, math.ceil(len(curve.xs) / MAX_POINTS))
     xs = _bin_means([names.index(str(x)) if names else float(x) for x in curve.xs], bin_size)
     ys = _bin_means(curve.ys, bin_size)
-    marked = np.flatnonzero(np.isfinite(ys) if len(curve.xs) <= MAX_MARKERS else _isolated(ys)).tolist()
+    marked = np.flatnonzero(np.isfinite(ys) if len(curve.xs) <= MAX_MARKERS else _is_isolated(ys)).tolist()
     line_style = line_style if marked else {**line_style, "marker": ""}
     axes.plot(xs, ys, markevery=marked, **line_style)
     if curve.low is not None and curve.high is not None:
         low, high = (_bin_means(bound, bin_size) for bound in (curve.low, curve.high))
         axes.fill_between(xs, low, high, color=line_style["color"], alpha=0.16, linewidth=0)
-        alone = _isolated(low + high)  # the area of a single point is invisible
+        alone = _is_isolated(low + high)  # the area of a single point is invisible
         axes.vlines(xs[alone], low[alone], high[alone], color=line_style["color"], alpha=0.16, linewidth=6)
 
 
@@ -155,7 +155,7 @@ def _bin_means(values: Sequence[float], size: int) -> NDArray[np.float64]:
     return np.divide(np.where(known, bins, 0.0).sum(axis=1), known.sum(axis=1), out=means, where=known.any(1))
 
 
-def _isolated(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _is_isolated(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Whether a value is finite and neither of its neighbours is."""
     known = np.pad(np.isfinite(values), 1)
     return known[1:-1] & ~known[:-2] & ~known[2:]
@@ -164,7 +164,7 @@ def _isolated(values: NDArray[np.float64]) -> NDArray[np.bool_]:
 def _set_ticks(axes: Axes, curves: Sequence[Curve], names: Sequence[str]) -> None:
     """Write as many names on the x axis as fit; use integer ticks for integers."""
     if names:
-        labels = [_shorten(name, TEXT_WIDTH / 4) for name in names]
+        labels = [_shorten_label(name, TEXT_WIDTH / 4) for name in names]
         widest = max(text_width(label, FONT_SIZE) for label in labels) + 6
         step = math.ceil(widest * len(names) / TEXT_WIDTH)
         axes.set_xticks(range(0, len(names), step), labels[::step], parse_math=False)
@@ -173,11 +173,11 @@ def _set_ticks(axes: Axes, curves: Sequence[Curve], names: Sequence[str]) -> Non
         axes.locator_params("x", integer=True)
 
 
-def _shorten(text: str, width: float = TEXT_WIDTH - 50) -> str:
+def _shorten_label(text: str, width: float = TEXT_WIDTH - 50) -> str:
     return shorten_text(one_line(text), FONT_SIZE, width)
 
 
-def _describe(curves: Sequence[Curve], x_label: str, y_label: str) -> str:
+def _chart_description(curves: Sequence[Curve], x_label: str, y_label: str) -> str:
     """Description of the chart for screen readers."""
     sentences = [f"{y_label} by {x_label}."]
     for curve in curves:

@@ -9,7 +9,7 @@ import numpy as np
 
 from esceme.report import symbols
 from esceme.report.floors import HEADING_SIZE, Panel, Point
-from esceme.report.paths import Polyline, SceneContent, polylines_on_floor
+from esceme.report.paths import FloorPathPart, SceneContent, path_parts_on_floor
 from esceme.report.svg import Attributes, element, escape_text, format_number, format_points
 from esceme.report.symbols import GREY, INK, PALE, LineStyle
 
@@ -118,11 +118,11 @@ def _draw_paths(scene: SceneContent, panel: Panel) -> list[str]:
     def to_pixels(row: int) -> Point:
         return panel.to_pixels(scene.graph.positions[row])
 
-    with_ends = list(zip(scene.paths, _end_points(scene, panel), strict=True))
-    polylines = [
-        (polyline, path.style)
+    with_ends = list(zip(scene.paths, _end_marker_points(scene, panel), strict=True))
+    path_parts = [
+        (path_part, path.style)
         for path, end in with_ends
-        for polyline in polylines_on_floor(path.segments, is_on_floor, to_pixels, end)
+        for path_part in path_parts_on_floor(path.segments, is_on_floor, to_pixels, end)
     ]
     start_rows = dict.fromkeys(path.rows[0] for path in scene.paths)
     starts = [to_pixels(row) for row in start_rows if is_on_floor(row)]
@@ -133,9 +133,9 @@ def _draw_paths(scene: SceneContent, panel: Panel) -> list[str]:
     ]
     goals = [path.goal for path in scene.paths if path.goal is not None and is_on_floor(path.goal)]
     lines = [
-        draw(polyline.data, style)
-        for draw in (symbols.line_border, symbols.line)
-        for polyline, style in polylines
+        draw(path_part.data, style)
+        for draw in (symbols.path_line_border, symbols.path_line)
+        for path_part, style in path_parts
     ]
     used_edges = {frozenset(segment[:2]) for path in scene.paths for segment in path.segments}
     return [
@@ -146,13 +146,13 @@ def _draw_paths(scene: SceneContent, panel: Panel) -> list[str]:
             for link in scene.floor_links(panel.floor)
             if {link.row, link.other_row} in used_edges
         ),
-        *_number_steps(polylines, occupied=[*starts, *(end for end, _ in ends)]),
+        *_number_steps(path_parts, occupied=[*starts, *(end for end, _ in ends)]),
         *(symbols.start_marker(*start) for start in starts),
         *(symbols.end_marker(*end, style) for end, style in ends),
     ]
 
 
-def _end_points(scene: SceneContent, panel: Panel) -> list[Point]:
+def _end_marker_points(scene: SceneContent, panel: Panel) -> list[Point]:
     """Point of the end marker of every path, moved aside if the viewpoint already has a marker."""
     marked = {path.rows[0] for path in scene.paths}
     next_angle: dict[int, float] = {}
@@ -171,25 +171,25 @@ def _end_points(scene: SceneContent, panel: Panel) -> list[Point]:
 
 
 def _number_steps(
-    polylines: Iterable[tuple[Polyline, LineStyle]], occupied: Iterable[Point]
+    path_parts: Iterable[tuple[FloorPathPart, LineStyle]], occupied: Iterable[Point]
 ) -> Iterator[str]:
     """Step numbers on paths, or beside them if another marker is there; omitted if there is no space.
 
     Paths that pass a viewpoint at the same step share one number.
     """
     used: list[tuple[Point, int | None]] = [(point, None) for point in occupied]
-    for polyline, style in polylines:
-        for step, x, y in polyline.steps:
+    for path_part, style in path_parts:
+        for step, x, y in path_part.steps:
             if any(other == step and math.dist((x, y), p) < 2.2 * NUMBER_SPACING for p, other in used):
                 continue
-            for point in _around(x, y):
+            for point in _points_around(x, y):
                 if all(math.dist(point, other) > NUMBER_SPACING for other, _ in used):
                     used.append((point, step))
                     yield symbols.step_number(*point, step, style)
                     break
 
 
-def _around(x: float, y: float) -> Iterator[Point]:
+def _points_around(x: float, y: float) -> Iterator[Point]:
     yield x, y
     for eighth in range(8):
         angle = (eighth - 2) * math.pi / 4

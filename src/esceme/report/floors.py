@@ -141,44 +141,44 @@ class Panel:
         return {"x": x, "y": y, "width": width * self.scale, "height": height * self.scale}
 
 
-def arrange(panels: Sequence[Panel]) -> list[Panel]:
+def arrange_panels(panels: Sequence[Panel]) -> list[Panel]:
     """Place panels at the largest scale that fits; thumbnails to the right of the others or below them."""
     thumbnails = [panel for panel in panels if panel.is_thumbnail]
     limits = [THUMBNAIL_SIZE / side for panel in thumbnails for side in panel.bounds.size]
     scale = MAX_SCALE
     while True:
-        large = _in_rows([replace(panel, scale=scale) for panel in panels if not panel.is_thumbnail])
+        large = _place_in_rows([replace(panel, scale=scale) for panel in panels if not panel.is_thumbnail])
         small_scale = min([scale * THUMBNAIL_SCALE, *limits])
         small = [replace(panel, scale=small_scale) for panel in thumbnails]
-        width, height = extent(large)
-        beside = _in_columns(small, x=width + GAP, height=max(height, THUMBNAIL_SIZE))
-        below = _in_rows(small, y=height + GAP)
+        width, height = total_size(large)
+        beside = _place_in_columns(small, x=width + GAP, height=max(height, THUMBNAIL_SIZE))
+        below = _place_in_rows(small, y=height + GAP)
         for placed in (large + beside, large + below):
-            width, height = extent(placed)
+            width, height = total_size(placed)
             if width <= WIDTH and (height <= HEIGHT or scale <= MIN_SCALE):
                 return placed
         scale *= 0.97
 
 
-def extent(panels: Sequence[Panel]) -> tuple[float, float]:
+def total_size(panels: Sequence[Panel]) -> tuple[float, float]:
     """Width and height of all panels together, in pixels."""
     return max(panel.x + panel.width for panel in panels), max(panel.y + panel.height for panel in panels)
 
 
-def _in_rows(panels: Sequence[Panel], *, y: float = 0.0) -> list[Panel]:
+def _place_in_rows(panels: Sequence[Panel], *, y: float = 0.0) -> list[Panel]:
     """Panels from left to right; within a row, equal positions of all floors have equal y."""
     placed: list[Panel] = []
     row: list[Panel] = []
     for panel in panels:
         x = row[-1].x + row[-1].width + GAP if row else 0.0
         if row and x + panel.width > WIDTH:
-            placed += _align(row, y)
-            x, y, row = 0.0, extent(placed)[1] + GAP, []
+            placed += _align_row(row, y)
+            x, y, row = 0.0, total_size(placed)[1] + GAP, []
         row.append(replace(panel, x=x))
-    return placed + _align(row, y)
+    return placed + _align_row(row, y)
 
 
-def _align(row: Sequence[Panel], y: float) -> list[Panel]:
+def _align_row(row: Sequence[Panel], y: float) -> list[Panel]:
     below_heading = y + (HEADING_HEIGHT if any(panel.heading for panel in row) else 0.0)
     north = max((panel.bounds.north for panel in row), default=0.0)
     return [
@@ -186,13 +186,13 @@ def _align(row: Sequence[Panel], y: float) -> list[Panel]:
     ]
 
 
-def _in_columns(panels: Sequence[Panel], *, x: float, height: float) -> list[Panel]:
+def _place_in_columns(panels: Sequence[Panel], *, x: float, height: float) -> list[Panel]:
     """Panels from top to bottom, in as many columns as needed."""
     placed: list[Panel] = []
     y = 0.0
     for panel in panels:
         if y and y + HEADING_HEIGHT + panel.height > height:
-            x, y = extent(placed)[0] + GAP, 0.0
+            x, y = total_size(placed)[0] + GAP, 0.0
         placed.append(replace(panel, x=x, top=y, y=y + (HEADING_HEIGHT if panel.heading else 0.0)))
         y = placed[-1].y + panel.height + GAP
     return placed

@@ -18,7 +18,7 @@ RADIUS = 9.0
 """Of a marker, in pixels."""
 MIME_TYPES = {b"\xff\xd8": "image/jpeg", b"\x89P": "image/png"}
 """First bytes of an image file -> its type."""
-MEANINGS = {
+LEGEND_TEXTS = {
     True: "leads to a viewpoint that is remembered",
     False: "leads to a viewpoint that is not remembered",
 }
@@ -42,9 +42,9 @@ def draw_panorama(
     `image` is the content of a JPEG or PNG file, which is embedded. Its centre has heading 0, and headings
     increase to the right.
     """
-    texts = FigureText(title, _describe(markers), title, caption or "")
-    content = [_embed(image), *(_draw_marker(*placed) for placed in _without_overlap(markers))]
-    return symbols.compose_figure(texts, content, _legend(markers), width=WIDTH, height=HEIGHT)
+    texts = FigureText(title, _figure_description(markers), title, caption or "")
+    content = [_embed_image(image), *(_draw_marker(*placed) for placed in _place_without_overlap(markers))]
+    return symbols.compose_figure(texts, content, _legend_items(markers), width=WIDTH, height=HEIGHT)
 
 
 def to_pixels(marker: CandidateMarker) -> tuple[float, float]:
@@ -57,7 +57,7 @@ def to_pixels(marker: CandidateMarker) -> tuple[float, float]:
     return WIDTH * (0.5 + heading / (2 * math.pi)), HEIGHT * (0.5 - marker.elevation / math.pi)
 
 
-def _without_overlap(markers: Sequence[CandidateMarker]) -> list[tuple[CandidateMarker, float, float]]:
+def _place_without_overlap(markers: Sequence[CandidateMarker]) -> list[tuple[CandidateMarker, float, float]]:
     """Markers with their positions, moved down where they would overlap another marker."""
     placed: list[tuple[CandidateMarker, float, float]] = []
     for marker in markers:
@@ -68,36 +68,36 @@ def _without_overlap(markers: Sequence[CandidateMarker]) -> list[tuple[Candidate
     return placed
 
 
-def _embed(image: bytes) -> str:
+def _embed_image(image: bytes) -> str:
     mime_type = MIME_TYPES.get(image[:2], "application/octet-stream")
     data = f"data:{mime_type};base64,{base64.b64encode(image).decode()}"
     return element("image", href=data, width=WIDTH, height=HEIGHT, preserveAspectRatio="none")
 
 
-def _fill(is_remembered: bool) -> str:
+def _fill_colour(is_remembered: bool) -> str:
     return REMEMBERED if is_remembered else "#fff"
 
 
 def _draw_marker(marker: CandidateMarker, x: float, y: float) -> str:
-    fill = _fill(marker.is_remembered)
+    fill = _fill_colour(marker.is_remembered)
     disc = element("circle", cx=x, cy=y, r=RADIUS, fill=fill, stroke=INK, stroke_width=1.4)
     font: Attributes = {"font_size": 10.0, "font_weight": "bold", "text_anchor": "middle", "fill": INK}
     text = element("text", escape_text(marker.label), x=x, y=y + 3.6, **font)
     return element("g", disc + text, class_="candidate")
 
 
-def _legend(markers: Sequence[CandidateMarker]) -> list[LegendItem]:
+def _legend_items(markers: Sequence[CandidateMarker]) -> list[LegendItem]:
     """Meanings of the fill colours that occur."""
     items = []
-    for is_remembered, meaning in MEANINGS.items():
+    for is_remembered, meaning in LEGEND_TEXTS.items():
         if any(marker.is_remembered == is_remembered for marker in markers):
-            fill = _fill(is_remembered)
+            fill = _fill_colour(is_remembered)
             icon = element("circle", cx=5.0, cy=0.0, r=4.6, fill=fill, stroke=INK, stroke_width=1.2)
             items.append(symbols.icon_item(icon, meaning))
     return items
 
 
-def _describe(markers: Sequence[CandidateMarker]) -> str:
+def _figure_description(markers: Sequence[CandidateMarker]) -> str:
     """Description of the figure for screen readers."""
     known = sum(marker.is_remembered for marker in markers)
     headings = [f"{m.label}: heading {math.degrees(m.heading) % 360:.0f} degrees." for m in markers]

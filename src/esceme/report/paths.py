@@ -167,7 +167,7 @@ def assign_lanes(paths: Sequence[Sequence[int]]) -> list[list[PathSegment]]:
     return segments
 
 
-class Polyline(NamedTuple):
+class FloorPathPart(NamedTuple):
     """A connected part of a path on one floor."""
 
     data: str
@@ -176,17 +176,17 @@ class Polyline(NamedTuple):
     """Viewpoints it passes: number of the step that ends there, x and y in pixels."""
 
 
-def polylines_on_floor(
+def path_parts_on_floor(
     segments: Sequence[PathSegment],
     is_on_floor: Callable[[int], bool],
     to_pixels: Callable[[int], Point],
     end: Point,
-) -> list[Polyline]:
+) -> list[FloorPathPart]:
     """Parts of a path on one floor, rounded at viewpoints; segments to other floors end at their midpoint.
 
     `is_on_floor` and `to_pixels` take a graph row. `end` is the point of the end marker.
     """
-    lines: list[Polyline] = []
+    lines: list[FloorPathPart] = []
     previous: tuple[Vector, Vector] | None = None
     for step, segment in enumerate(segments):
         starts_here, ends_here = is_on_floor(segment.start), is_on_floor(segment.end)
@@ -199,7 +199,7 @@ def polylines_on_floor(
         is_last = step == len(segments) - 1
         trim = direction * min(CORNER_RADIUS, 0.4 * float(np.linalg.norm(b - a)))
         if previous is None or not starts_here:
-            lines.append(Polyline(f"M{format_points([a])}", ()))
+            lines.append(FloorPathPart(f"M{format_points([a])}", ()))
         else:
             lines[-1] = _add_corner(lines[-1], step, *previous, a, a + trim)
         leave = b - trim if ends_here and not is_last else np.array(end) if ends_here else b
@@ -217,9 +217,11 @@ def _in_lane(segment: PathSegment, to_pixels: Callable[[int], Point]) -> tuple[V
 
 
 def _add_corner(
-    line: Polyline, step: int, leave: Vector, corner: Vector, next_corner: Vector, enter: Vector
-) -> Polyline:
+    line: FloorPathPart, step: int, leave: Vector, corner: Vector, next_corner: Vector, enter: Vector
+) -> FloorPathPart:
     """Extend a polyline by a curve from the lane of one segment to the lane of the next."""
     control = (corner + next_corner) / 2
     x, y = (leave + 2 * control + enter).tolist()
-    return Polyline(f"{line.data} Q{format_points([control, enter])}", (*line.steps, (step, x / 4, y / 4)))
+    return FloorPathPart(
+        f"{line.data} Q{format_points([control, enter])}", (*line.steps, (step, x / 4, y / 4))
+    )

@@ -10,7 +10,7 @@ import numpy as np
 
 from esceme.report import symbols
 from esceme.report.floor_drawing import GROUND_WIDTH, SUCCESS_RADIUS, draw_floor
-from esceme.report.floors import Bounds, Panel, arrange, extent, floor_heights
+from esceme.report.floors import Bounds, Panel, arrange_panels, floor_heights, total_size
 from esceme.report.paths import PathOverlay, SceneContent
 from esceme.report.symbols import REFERENCE, FigureText, LegendItem
 from esceme.world.graph import SceneGraph
@@ -52,22 +52,24 @@ def draw_scene(
         WorldError: a viewpoint is not in the scene or cannot be reached.
     """
     scene = SceneContent.of(graph, paths, remembered)
-    panels = arrange(_panels(scene, whole=whole))
-    width, height = extent(panels)
+    panels = arrange_panels(_list_panels(scene, whole=whole))
+    width, height = total_size(panels)
     width = max(MIN_WIDTH_WITH_TEXT if paths or caption else MIN_WIDTH, width)
     texts = FigureText(
         title or f"Scene {graph.scene_id} from above", scene.describe(), title or "", caption or ""
     )
     floors = [draw_floor(scene, panel, labels=labels) for panel in panels]
-    legend = _legend(scene, panels[0].scale, width)
+    legend = _legend_items(scene, panels[0].scale, width)
     return symbols.compose_figure(texts, floors, legend, width=width, height=height)
 
 
-def _panels(scene: SceneContent, *, whole: bool) -> list[Panel]:
+def _list_panels(scene: SceneContent, *, whole: bool) -> list[Panel]:
     """Panels of floors with paths, then thumbnails."""
     heights = floor_heights(scene.graph)
-    bounds, around_paths = zip(*(_bounds(scene, floor) for floor in range(len(heights))), strict=True)
-    crops = {} if whole else _crops(bounds, around_paths)
+    bounds, around_paths = zip(
+        *(_floor_and_path_bounds(scene, floor) for floor in range(len(heights))), strict=True
+    )
+    crops = {} if whole else _crop_to_paths(bounds, around_paths)
     large, small = [], []
     for floor, height in enumerate((heights - heights[0]).tolist()):
         name = f"Floor {floor + 1}" if len(heights) > 1 else ""
@@ -84,7 +86,7 @@ def _panels(scene: SceneContent, *, whole: bool) -> list[Panel]:
     return large + small
 
 
-def _crops(bounds: Sequence[Bounds], around_paths: Sequence[Bounds | None]) -> dict[int, Bounds]:
+def _crop_to_paths(bounds: Sequence[Bounds], around_paths: Sequence[Bounds | None]) -> dict[int, Bounds]:
     """Floor -> the part to show, for floors that are cropped; all parts have the same height."""
     crops = {
         floor: part
@@ -96,7 +98,7 @@ def _crops(bounds: Sequence[Bounds], around_paths: Sequence[Bounds | None]) -> d
     return {floor: part._replace(south=south, north=north) for floor, part in crops.items()}
 
 
-def _bounds(scene: SceneContent, floor: int) -> tuple[Bounds, Bounds | None]:
+def _floor_and_path_bounds(scene: SceneContent, floor: int) -> tuple[Bounds, Bounds | None]:
     """Bounds of a floor, and of the paths on it; None without paths."""
     positions, floors = scene.graph.positions[:, :2], scene.floors
     rows = [row for path in scene.paths for row in path.rows if floors[row] == floor]
@@ -109,7 +111,7 @@ def _bounds(scene: SceneContent, floor: int) -> tuple[Bounds, Bounds | None]:
     return bounds, Bounds.around(positions[rows], PATH_MARGIN).intersection(bounds)
 
 
-def _legend(scene: SceneContent, scale: float, width: float) -> list[LegendItem]:
+def _legend_items(scene: SceneContent, scale: float, width: float) -> list[LegendItem]:
     items = [symbols.scale_item(scale), symbols.north_item()]
     if scene.floors.any():
         icons = symbols.stairs_marker(3, 0, up=True) + symbols.stairs_marker(10, 0, up=False)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from html import escape
 
-EMS = {**dict.fromkeys("fijlrtI.,:;'|!()[]/ -", 0.31), **dict.fromkeys("mwMW%@", 0.9)}
+LETTER_WIDTHS = {**dict.fromkeys("fijlrtI.,:;'|!()[]/ -", 0.31), **dict.fromkeys("mwMW%@", 0.9)}
 """Estimated widths of narrow and wide letters, relative to the font size."""
 Attributes = dict[str, str | float]
 """Attributes of an element; `_` in a name is written as `-`."""
@@ -64,7 +64,7 @@ def translated(x: float, y: float, content: str | Iterable[str]) -> str:
 
 def text_width(text: str, size: float) -> float:
     """Estimated width of a line of sans-serif text at a font size; an upper bound for most texts."""
-    return size * sum(EMS.get(letter, 0.71 if letter.isupper() else 0.57) for letter in text)
+    return size * sum(LETTER_WIDTHS.get(letter, 0.71 if letter.isupper() else 0.57) for letter in text)
 
 
 def wrap_text(text: str, size: float, width: float) -> list[str]:

@@ -17,7 +17,7 @@ REMEMBERED = "#f0e442"
 """Fill colour of viewpoints that a memory holds."""
 MARGIN = 12.0
 """Pixels around a figure."""
-SMALL = 9.0
+LEGEND_FONT_SIZE = 9.0
 """Font size of legends."""
 TITLE_SIZE, CAPTION_SIZE, LINE_HEIGHT = 12.0, 10.0, 13.5
 MAX_CAPTION_LINES = 12
@@ -29,7 +29,7 @@ class LineStyle(NamedTuple):
     colour: str
     dash: str
     width: float
-    corners: int
+    marker_corners: int
     """Shape of the end marker: number of corners; 0 is a disc, 5 a star, -3 a triangle that points down."""
     cap: str = "butt"
 
@@ -45,13 +45,13 @@ PREDICTED = (
 """Colour-blind safe colours of Okabe and Ito, with a darker purple; used in turn."""
 
 
-def line(data: str, style: LineStyle) -> str:
+def path_line(data: str, style: LineStyle) -> str:
     """The line of a path, given its path data."""
     dash: Attributes = {"stroke_dasharray": style.dash, "stroke_linecap": style.cap}
     return element("path", d=data, stroke=style.colour, stroke_width=style.width, **dash)
 
 
-def line_border(data: str, style: LineStyle) -> str:
+def path_line_border(data: str, style: LineStyle) -> str:
     """The white border of a line, drawn below it."""
     return element("path", d=data, stroke="#fff", stroke_width=style.width + 2)
 
@@ -76,13 +76,13 @@ def start_marker(x: float, y: float) -> str:
 def end_marker(x: float, y: float, style: LineStyle) -> str:
     """The marker at the end of a path, in the shape of its style."""
     fill: Attributes = {"fill": style.colour, "stroke": "#fff", "stroke_width": 1.1}
-    if style.corners == 0:
+    if style.marker_corners == 0:
         return element("circle", cx=x, cy=y, r=4.6, class_="stop", **fill)
-    if style.corners == 5:
+    if style.marker_corners == 5:
         return polygon(x, y, (8.2, 3.6), 5, -math.pi / 2, class_="goal", **fill)
-    count = abs(style.corners)
-    angle = math.pi / 4 if count == 4 else math.copysign(math.pi / 2, -style.corners)
-    centre = y + math.copysign(1.2, style.corners) if count == 3 else y
+    count = abs(style.marker_corners)
+    angle = math.pi / 4 if count == 4 else math.copysign(math.pi / 2, -style.marker_corners)
+    centre = y + math.copysign(1.2, style.marker_corners) if count == 3 else y
     return polygon(x, centre, (6.2 if count == 3 else 5.5,), count, angle, class_="stop", **fill)
 
 
@@ -125,7 +125,7 @@ class LegendItem(NamedTuple):
 
 def icon_item(icon: str, label: str, *, width: float = 10.0) -> LegendItem:
     """A symbol of the given width, and its meaning."""
-    return LegendItem(icon + _small_text(label, width + 4), width + 4 + text_width(label, SMALL))
+    return LegendItem(icon + _legend_text(label, width + 4), width + 4 + text_width(label, LEGEND_FONT_SIZE))
 
 
 def path_item(
@@ -133,11 +133,11 @@ def path_item(
 ) -> LegendItem:
     """Sample of a path's line, its label and, in grey, details."""
     data = "M0,0 L26,0"
-    label = svg.shorten_text(label, SMALL, max_width - 40 - text_width(details, SMALL))
-    sample = element("g", line_border(data, style) + line(data, style), fill="none")
+    label = svg.shorten_text(label, LEGEND_FONT_SIZE, max_width - 40 - text_width(details, LEGEND_FONT_SIZE))
+    sample = element("g", path_line_border(data, style) + path_line(data, style), fill="none")
     marker = end_marker(26, 0, style) if has_end_marker else ""
-    width = 40 + text_width(label, SMALL) + text_width(details, SMALL)
-    return LegendItem(sample + marker + _small_text(label, 37, details=details), width)
+    width = 40 + text_width(label, LEGEND_FONT_SIZE) + text_width(details, LEGEND_FONT_SIZE)
+    return LegendItem(sample + marker + _legend_text(label, 37, details=details), width)
 
 
 def scale_item(pixels_per_metre: float) -> LegendItem:
@@ -151,12 +151,12 @@ def scale_item(pixels_per_metre: float) -> LegendItem:
 def north_item() -> LegendItem:
     """An arrow to the north (+y)."""
     arrow = element("polygon", points=format_points([(4, -8), (7.6, 6), (4, 3.4), (0.4, 6)]), fill=INK)
-    return LegendItem(arrow + _small_text("N", 10), 16)
+    return LegendItem(arrow + _legend_text("N", 10), 16)
 
 
-def _small_text(text: str, x: float, *, details: str = "") -> str:
+def _legend_text(text: str, x: float, *, details: str = "") -> str:
     more = element("tspan", escape_text(details), dx=4.0, fill=GREY) if details else ""
-    return element("text", escape_text(text) + more, x=x, y=3.2, font_size=SMALL, fill=INK)
+    return element("text", escape_text(text) + more, x=x, y=3.2, font_size=LEGEND_FONT_SIZE, fill=INK)
 
 
 class FigureText(NamedTuple):
@@ -172,8 +172,8 @@ def compose_figure(
     texts: FigureText, content: Sequence[str], legend: Iterable[LegendItem], *, width: float, height: float
 ) -> str:
     """A complete SVG document: heading, caption, content of the given size in pixels, legend."""
-    heading, top = _heading(texts.heading, texts.caption, width)
-    items, legend_height = _flow(legend, width)
+    heading, top = _draw_heading(texts.heading, texts.caption, width)
+    items, legend_height = _arrange_legend(legend, width)
     bottom = top + height + 16
     parts = [
         element("title", escape_text(texts.title)),
@@ -191,7 +191,7 @@ def compose_figure(
     return figure + "\n"
 
 
-def _heading(title: str, caption: str, width: float) -> tuple[str, float]:
+def _draw_heading(title: str, caption: str, width: float) -> tuple[str, float]:
     """Wrapped title and caption, and their height."""
     bold: Attributes = {"font_size": TITLE_SIZE, "font_weight": "bold"}
     italic: Attributes = {"font_size": CAPTION_SIZE, "font_style": "italic"}
@@ -207,7 +207,7 @@ def _heading(title: str, caption: str, width: float) -> tuple[str, float]:
     return "\n".join(parts), LINE_HEIGHT * len(parts) + 11 if parts else 0.0
 
 
-def _flow(items: Iterable[LegendItem], width: float) -> tuple[str, float]:
+def _arrange_legend(items: Iterable[LegendItem], width: float) -> tuple[str, float]:
     """Legend items from left to right, in as many rows as needed, and their height."""
     gap = row_height = 16.0
     x, y, drawn = 0.0, 0.0, []

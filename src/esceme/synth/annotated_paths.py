@@ -63,13 +63,13 @@ def sample_paths(
             starts = (index for index, (start, _) in enumerate(pairs) if distances[end, start] <= JOIN_WITHIN)
             near = next(starts, 0)
         start, goal = pairs.pop(near)
-        path = _annotate(visibility, start, goal, first_id + len(paths), generator)
+        path = _annotate_path(visibility, start, goal, first_id + len(paths), generator)
         if path is not None:
             paths.append(path)
     return paths
 
 
-def _annotate(
+def _annotate_path(
     visibility: Visibility, start: int, goal: int, path_id: int, generator: np.random.Generator
 ) -> AnnotatedPath | None:
     graph = visibility.graph

@@ -28,7 +28,7 @@ from esceme.perception.encoders import make_encoder
 from esceme.synth.annotated_paths import AnnotatedPath, fraction_needing_memory, sample_paths
 from esceme.synth.capture import ViewpointCapture, capture_viewpoint, compute_visibility
 from esceme.synth.house import build_graph, generate_house
-from esceme.synth.house_model import EYE, House
+from esceme.synth.house_model import CAMERA_HEIGHT, House
 from esceme.synth.render import Renderer
 from esceme.synth.task_files import (
     PathsBySplit,
@@ -47,7 +47,7 @@ from esceme.tasks.text import WordPiece, build_wordpiece
 from esceme.workers import Job, iterate_jobs
 from esceme.world.features import write_features
 
-Size = Literal["tiny", "small"]
+WorldSize = Literal["tiny", "small"]
 ProgressBar = Callable[[Iterable[int], str], Iterable[int]]
 """Takes an iterable and a label; returns the iterable and displays progress while it is consumed."""
 
@@ -67,7 +67,7 @@ ROOM_LABELS = {
 """Room kind -> Matterport3D's label."""
 
 
-class WorldShape(NamedTuple):
+class WorldPreset(NamedTuple):
     """Numbers of houses and paths, and the image size."""
 
     num_houses: dict[str, int]
@@ -80,14 +80,14 @@ class WorldShape(NamedTuple):
     """Height of the panoramas in pixels; they are twice as wide."""
 
 
-WORLD_SHAPES: dict[Size, WorldShape] = {
-    "tiny": WorldShape(
+WORLD_PRESETS: dict[WorldSize, WorldPreset] = {
+    "tiny": WorldPreset(
         {"train": 2, "val_unseen": 1, "test": 1},
         {"train": 12, "val_seen": 4, "val_unseen": 12, "test": 4},
         num_extra_paths=20,
         height=256,
     ),
-    "small": WorldShape(
+    "small": WorldPreset(
         {"train": 24, "val_unseen": 6, "test": 2},
         {"train": 60, "val_seen": 6, "val_unseen": 40, "test": 20},
         num_extra_paths=300,
@@ -103,23 +103,23 @@ LONGEST_TOUR = 100
 class WorldConfig:
     """Options of a world; they determine every byte of it."""
 
-    size: Size = "small"
+    size: WorldSize = "small"
     seed: int = 0
     scenes: int | None = None
     """Number of training houses instead of the size's own number; the other splits do not change."""
 
     def __post_init__(self) -> None:
-        if self.size not in WORLD_SHAPES:
-            raise ConfigError(f"no size '{self.size}'; there are {', '.join(WORLD_SHAPES)}")
+        if self.size not in WORLD_PRESETS:
+            raise ConfigError(f"no size '{self.size}'; there are {', '.join(WORLD_PRESETS)}")
         if self.seed < 0:
             raise ConfigError(f"the seed is {self.seed}; give 0 or more")
         if self.scenes is not None and not 1 <= self.scenes <= 1000:
             raise ConfigError(f"{self.scenes} scenes were asked for; give 1 to 1000")
 
     @property
-    def shape(self) -> WorldShape:
+    def preset(self) -> WorldPreset:
         """The shape of the size."""
-        return WORLD_SHAPES[self.size]
+        return WORLD_PRESETS[self.size]
 
     @property
     def key(self) -> str:
@@ -129,7 +129,7 @@ class WorldConfig:
 
     def scene_ids(self) -> dict[str, list[str]]:
         """Return the scene ids of every split."""
-        num_houses = self.shape.num_houses | ({"train": self.scenes} if self.scenes else {})
+        num_houses = self.preset.num_houses | ({"train": self.scenes} if self.scenes else {})
         numbers = iter(range(sum(num_houses.values())))
         scenes = {split: [f"home-{next(numbers):04d}" for _ in range(n)] for split, n in num_houses.items()}
         return {**scenes, "val_seen": scenes["train"]}
@@ -160,8 +160,8 @@ def embedded_world(
     if folder.is_dir():
         return folder
     try:
-        with _new_folder(folder) as part:
-            _generate(part, config, processes, progress)
+        with _create_folder_atomically(folder) as part:
+            _generate_world(part, config, processes, progress)
     except DataError:
         if not folder.is_dir():  # otherwise another process has created the same world meanwhile
             raise
@@ -181,24 +181,24 @@ def write_world(
         raise DataError(f"{out}: exists already; give a new or an empty folder")
     if out.exists() and (out.is_mount() or out.samefile(".")):
         raise DataError(f"{out}: is the current folder or a mount point; give a new folder below it")
-    with _new_folder(out) as part:
+    with _create_folder_atomically(out) as part:
         if cache:
             world = embedded_world(config, processes=processes, progress=progress)
             shutil.copytree(world, part, dirs_exist_ok=True)
         else:
-            _generate(part, config, processes, progress)
+            _generate_world(part, config, processes, progress)
     return out
 
 
 def world_visibility(config: WorldConfig, split: str) -> dict[str, Visibility]:
     """Return scene id -> visibility for a split, recomputed as at generation; for scripted agents only."""
     houses = [generate_house(scene_id, config.seed) for scene_id in config.scene_ids()[split]]
-    height = config.shape.height
+    height = config.preset.height
     return {house.scene_id: compute_visibility(house, build_graph(house), height=height) for house in houses}
 
 
 @contextmanager
-def _new_folder(path: Path) -> Iterator[Path]:
+def _create_folder_atomically(path: Path) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `path` on success and deleted on failure.
 
     An existing `path` is replaced only if it is an empty folder.
@@ -217,10 +217,10 @@ def _new_folder(path: Path) -> Iterator[Path]:
 
 # -- generation ------------------------------------------------------------------------------------------
 
-Captures = tuple[House, list[ViewpointCapture]]
+CapturedHouse = tuple[House, list[ViewpointCapture]]
 
 
-def _generate(root: Path, config: WorldConfig, processes: int, progress: ProgressBar) -> None:
+def _generate_world(root: Path, config: WorldConfig, processes: int, progress: ProgressBar) -> None:
     scene_ids = list(dict.fromkeys(scene for scenes in config.scene_ids().values() for scene in scenes))
     visibility: dict[str, Visibility] = {}
     nearby: dict[str, list[dict[str, object]]] = {}
@@ -261,10 +261,10 @@ def _generate(root: Path, config: WorldConfig, processes: int, progress: Progres
 
 def _capture_houses(
     scene_ids: Sequence[str], config: WorldConfig, processes: int, progress: ProgressBar
-) -> Iterator[Captures]:
+) -> Iterator[CapturedHouse]:
     """Yield every house in order, captured in parallel by several processes."""
-    functions = [partial(_capture_house, scene, config.seed, config.shape.height) for scene in scene_ids]
-    captured: Iterator[Captures]
+    functions = [partial(_capture_house, scene, config.seed, config.preset.height) for scene in scene_ids]
+    captured: Iterator[CapturedHouse]
     if processes > 1:
         jobs = [Job(scene, function) for scene, function in zip(scene_ids, functions, strict=True)]
         captured = iterate_jobs(jobs, processes=processes)
@@ -274,7 +274,7 @@ def _capture_houses(
         yield next(captured)
 
 
-def _capture_house(scene_id: str, seed: int, height: int, _send: object = None) -> Captures:
+def _capture_house(scene_id: str, seed: int, height: int, _send: object = None) -> CapturedHouse:
     house = generate_house(scene_id, seed)
     renderer, encoder = Renderer(house, height=height), make_encoder(ENCODER)
     viewpoints = range(len(house.viewpoints))
@@ -296,7 +296,7 @@ def _write_house(root: Path, house: House, captures: Sequence[ViewpointCapture])
                 "included": True,
                 "visible": capture.visible.tolist(),
                 "unobstructed": adjacent[index].tolist(),
-                "height": EYE,
+                "height": CAMERA_HEIGHT,
             }
         )
         with atomic_open(root / f"panoramas/{house.scene_id}/{viewpoint.viewpoint_id}.jpg") as file:
@@ -311,16 +311,16 @@ def _sample_all_paths(
 
     The paths of val_seen and the extra paths differ from those of train.
     """
-    shape = config.shape
+    preset = config.preset
     paths: dict[str, list[AnnotatedPath]] = {split: [] for split in SPLITS}
     extra_paths: list[AnnotatedPath] = []
     path_id = 0
     for split, scene_ids in config.scene_ids().items():
         if split == "val_seen":
             continue
-        num_seen = shape.num_paths["val_seen"] if split == "train" else 0
-        num_extra = shape.num_extra_paths if split == "train" else 0
-        num_split = shape.num_paths[split] + num_seen
+        num_seen = preset.num_paths["val_seen"] if split == "train" else 0
+        num_extra = preset.num_extra_paths if split == "train" else 0
+        num_split = preset.num_paths[split] + num_seen
         for scene in scene_ids:
             seed_text = f"{scene} {config.seed} walks"  # another text would give other paths
             digest = hashlib.sha256(seed_text.encode()).digest()

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from esceme.synth.furniture import CATALOGUE, FurnitureKind
-from esceme.synth.house_model import WALL, Box, Furniture, Opening, Point, Room, Surface
+from esceme.synth.house_model import WALL_WIDTH, Box, Furniture, Opening, Point, Room, Surface
 from esceme.synth.layout import Rect
-from esceme.synth.palette import NEUTRAL
+from esceme.synth.palette import NEUTRAL_SURFACES
 from esceme.synth.viewpoint_sampling import (
     EDGE_CLEARANCE,
     VIEWPOINT_CLEARANCE,
@@ -26,9 +26,9 @@ NUM_TRIALS = 60
 """Random placements tried for an item before it is left out."""
 MIN_FREE_FLOOR = 0.2
 """Fraction of its free floor that a room keeps."""
-FLAT = 0.15
+MAX_FLAT_DEPTH = 0.15
 """Items less deep than this count as part of the wall."""
-LOW = 0.3
+MAX_LOW_HEIGHT = 0.3
 """Items no higher than this do not block the floor."""
 
 
@@ -72,7 +72,7 @@ class RoomFurnisher:
 
     def free_floor(self) -> FreeFloor:
         """Return the floor that is connected to all openings of the room."""
-        rects = [placed.placement.rect for placed in self.placed if placed.item.size[2] > LOW]
+        rects = [placed.placement.rect for placed in self.placed if placed.item.size[2] > MAX_LOW_HEIGHT]
         obstacles = np.array(rects, dtype=np.float64).reshape(-1, 4)
         return find_free_floor(self.index, self.room, self.openings, obstacles)
 
@@ -101,11 +101,11 @@ class RoomFurnisher:
         kind = CATALOGUE.kinds[item.name]
         partners = [placed for placed in self.placed if placed.item.name == kind.partner]
         if kind.rule == "around":
-            return [placement for partner in partners for placement in _around(item, partner)]
+            return [placement for partner in partners for placement in _placements_around(item, partner)]
         anywhere = (self._draw_placement(item, kind) for _ in range(NUM_TRIALS))
         if kind.rule in ("beside", "before", "on") and partners:
             partner = partners[int(self.rng.integers(len(partners)))]
-            near = self._near_partner(item, kind, partner)
+            near = self._place_near(item, kind, partner)
             return near if kind.rule != "beside" or kind.base else [*near, *anywhere]
         if kind.rule in ("before", "on") or (kind.rule == "beside" and kind.base):
             return []
@@ -116,16 +116,16 @@ class RoomFurnisher:
         rng, wall = self.rng, int(self.rng.integers(4))
         low, high = self.room.low[wall % 2], self.room.high[wall % 2]
         if kind.rule in ("middle", "floor"):
-            return self._inside(item, margin=0.9 if kind.rule == "middle" else 0.15)
+            return self._draw_placement_inside(item, margin=0.9 if kind.rule == "middle" else 0.15)
         if kind.rule == "outside":
             if not self.outer_walls:
-                return self._against_wall(item, wall, high, kind.base)  # beyond the wall's end: never fits
+                return self._place_at_wall(item, wall, high, kind.base)  # beyond the wall's end: never fits
             wall, low, high = self.outer_walls[int(rng.integers(len(self.outer_walls)))]
         slack = high - low - item.size[0]
         share = float(rng.integers(2)) if kind.rule == "corner" else rng.uniform(0, 1)
-        return self._against_wall(item, wall, low + share * slack, kind.base, is_mirrored=share > 0.5)
+        return self._place_at_wall(item, wall, low + share * slack, kind.base, is_mirrored=share > 0.5)
 
-    def _against_wall(
+    def _place_at_wall(
         self, item: FurnitureItem, wall: int, start: float, base: float, *, is_mirrored: bool = False
     ) -> Placement:
         """Return the placement with its back to a wall that begins at `start` along the wall."""
@@ -140,7 +140,7 @@ class RoomFurnisher:
         }[wall]
         return Placement(rect, wall, z + base, is_mirrored)
 
-    def _inside(self, item: FurnitureItem, *, margin: float) -> Placement:
+    def _draw_placement_inside(self, item: FurnitureItem, *, margin: float) -> Placement:
         """Draw a placement away from the walls, its long side along the longer side of the room."""
         size = np.array(self.room.high[:2]) - np.array(self.room.low[:2])
         wall = int(size[1] > size[0])
@@ -152,7 +152,7 @@ class RoomFurnisher:
         x0, y0, x1, y1 = (float(value) for value in (*low, *(low + extent)))
         return Placement((x0, y0, x1, y1), wall, self.room.low[2])
 
-    def _near_partner(self, item: FurnitureItem, kind: FurnitureKind, partner: PlacedItem) -> list[Placement]:
+    def _place_near(self, item: FurnitureItem, kind: FurnitureKind, partner: PlacedItem) -> list[Placement]:
         """Return placements next to the partner, in front of it, or on top of it."""
         wall, rect = partner.placement.wall, partner.placement.rect
         along = wall % 2
@@ -160,8 +160,8 @@ class RoomFurnisher:
         if kind.rule == "beside":
             starts = [high + 0.01, low - item.size[0] - 0.01]
             self.rng.shuffle(starts)
-            return [self._against_wall(item, wall, start, kind.base) for start in starts]
-        centred = self._against_wall(item, wall, (low + high - item.size[0]) / 2, 0.0)
+            return [self._place_at_wall(item, wall, start, kind.base) for start in starts]
+        centred = self._place_at_wall(item, wall, (low + high - item.size[0]) / 2, 0.0)
         if kind.rule == "on":
             return [centred._replace(bottom=self.room.low[2] + partner.item.size[2] + 0.001)]
         gap = 0.35 if item.name == "coffee table" else 0.02
@@ -176,19 +176,19 @@ class RoomFurnisher:
             return False
         if top > ceiling - 0.05 or any(_collides(rect, bottom, top, placed) for placed in self.placed):
             return False
-        if item.size[2] <= LOW:
+        if item.size[2] <= MAX_LOW_HEIGHT:
             return True
-        is_flat = item.size[1] < FLAT
-        if any(_intersects(rect, self._doorway(opening, is_flat=is_flat)) for opening in self.openings):
+        is_flat = item.size[1] < MAX_FLAT_DEPTH
+        if any(_overlap(rect, self._doorway_rect(opening, is_flat=is_flat)) for opening in self.openings):
             return False
         is_hung = CATALOGUE.kinds[item.name].rule in ("hung", "outside")
         clearance = EDGE_CLEARANCE if is_hung else VIEWPOINT_CLEARANCE
         distances = rect_distances(self.edge_points, np.array([rect]))
         return not len(self.edge_points) or bool((distances >= clearance).all())
 
-    def _doorway(self, opening: Opening, *, is_flat: bool) -> Rect:
+    def _doorway_rect(self, opening: Opening, *, is_flat: bool) -> Rect:
         """Return the floor just inside an opening that items keep free; flat items may come closer."""
-        depth = FLAT if is_flat else 0.95 if opening.kind == "door" else 0.7
+        depth = MAX_FLAT_DEPTH if is_flat else 0.95 if opening.kind == "door" else 0.7
         face = face_coordinate(self.index, self.room, opening)
         across = (face - depth, face) if opening.rooms[0] == self.index else (face, face + depth)
         along = opening.low - 0.08, opening.high + 0.08
@@ -203,7 +203,7 @@ def _move_from_wall(placement: Placement, distance: float) -> Placement:
     return placement._replace(rect=(rect[0] + x, rect[1] + y, rect[2] + x, rect[3] + y))
 
 
-def _around(item: FurnitureItem, partner: PlacedItem) -> list[Placement]:
+def _placements_around(item: FurnitureItem, partner: PlacedItem) -> list[Placement]:
     """Return two placements along each long side of the partner, facing it."""
     (x0, y0, x1, y1), bottom = partner.placement.rect, partner.placement.bottom
     width, depth, _ = item.size
@@ -220,15 +220,15 @@ def _around(item: FurnitureItem, partner: PlacedItem) -> list[Placement]:
     return placements
 
 
-def _intersects(a: Rect, b: Rect) -> bool:
+def _overlap(a: Rect, b: Rect) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def _collides(rect: Rect, bottom: float, top: float, placed: PlacedItem) -> bool:
     """Return whether a box intersects a placed item; a low item (rug) collides only with other low items."""
     low, high = placed.placement.bottom, placed.placement.bottom + placed.item.size[2]
-    one_is_low = (top - bottom <= LOW) != (high - low <= LOW)
-    return not one_is_low and bottom < high and low < top and _intersects(rect, placed.placement.rect)
+    one_is_low = (top - bottom <= MAX_LOW_HEIGHT) != (high - low <= MAX_LOW_HEIGHT)
+    return not one_is_low and bottom < high and low < top and _overlap(rect, placed.placement.rect)
 
 
 def draw_furniture(room_kind: str, rng: np.random.Generator) -> list[FurnitureItem]:
@@ -253,8 +253,8 @@ def find_outer_walls(index: int, rooms: Sequence[Room]) -> list[tuple[int, float
         for other in rooms:
             behind = other.high[across] if wall < 2 else other.low[across]
             is_level = other.low[2] < room.high[2] and room.low[2] < other.high[2]
-            if other is not room and is_level and abs(behind - face) < WALL + 0.05:
-                covered.append((other.low[along] - WALL, other.high[along] + WALL))
+            if other is not room and is_level and abs(behind - face) < WALL_WIDTH + 0.05:
+                covered.append((other.low[along] - WALL_WIDTH, other.high[along] + WALL_WIDTH))
         covered = [*sorted(covered), (room.high[along], room.high[along])]
         start = room.low[along]
         for low, high in covered:
@@ -274,11 +274,11 @@ def build_furniture(placed: PlacedItem, object_id: str, room: int) -> Furniture:
         (xa, xb), (ya, yb) = (along, across) if wall % 2 == 0 else (across, along)
         low = x0 + xa * (x1 - x0), y0 + ya * (y1 - y0), bottom + part.z[0] * item.size[2]
         high = x0 + xb * (x1 - x0), y0 + yb * (y1 - y0), bottom + part.z[1] * item.size[2]
-        surface = NEUTRAL[part.colour] if part.colour else item.surface
-        boxes.append(Box(_rounded(low), _rounded(high), surface))
+        surface = NEUTRAL_SURFACES[part.colour] if part.colour else item.surface
+        boxes.append(Box(_round_point(low), _round_point(high), surface))
     return Furniture(object_id, item.name, room, item.surface, tuple(boxes))
 
 
-def _rounded(corner: Point) -> Point:
+def _round_point(corner: Point) -> Point:
     x, y, z = (round(float(value), 6) for value in corner)
     return x, y, z

@@ -37,21 +37,21 @@ TURN_PHRASES: dict[RelativeDirection, str] = {
 
 def clauses_to_hindi(clauses: Sequence[Clause]) -> str:
     """Return the clauses as Hindi text, one sentence per clause."""
-    return " ".join(f"{_sentence(clause)}।" for clause in clauses)
+    return " ".join(f"{_clause_to_hindi(clause)}।" for clause in clauses)
 
 
-def _sentence(clause: Clause) -> str:
+def _clause_to_hindi(clause: Clause) -> str:
     if clause.stop is not None:
-        return f"{_object(clause.stop)} के पास रुकें"
+        return f"{_mention_to_hindi(clause.stop)} के पास रुकें"
     if clause.beyond is not None:
-        return f"उस ओर जाएँ जहाँ से {_object(clause.beyond)} दिखता है"
-    if clause.counted is not None:
-        side = {"left": "बाईं", "right": "दाईं"}[clause.counted.side]
-        return f"{side} ओर का {ORDINALS[clause.counted.number - 1]} रास्ता लें"
+        return f"उस ओर जाएँ जहाँ से {_mention_to_hindi(clause.beyond)} दिखता है"
+    if clause.nth_candidate is not None:
+        side = {"left": "बाईं", "right": "दाईं"}[clause.nth_candidate.side]
+        return f"{side} ओर का {ORDINALS[clause.nth_candidate.number - 1]} रास्ता लें"
     turn = TURN_PHRASES[clause.direction] if clause.direction else "आगे बढ़ें"
-    return f"{turn}, {_object(clause.landmark)} की ओर" if clause.landmark else turn
+    return f"{turn}, {_mention_to_hindi(clause.landmark)} की ओर" if clause.landmark else turn
 
 
-def _object(mention: Mention) -> str:
+def _mention_to_hindi(mention: Mention) -> str:
     colour = COLOURS.get(mention.colour, mention.colour)
     return f"{colour} {CATALOGUE.kinds[mention.name].hindi}".strip()

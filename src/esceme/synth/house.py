@@ -15,21 +15,21 @@ from esceme.synth.furniture_placement import (
     draw_furniture,
     find_outer_walls,
 )
-from esceme.synth.house_model import EYE, Box, House, HouseViewpoint, Opening, Room, Surface
+from esceme.synth.house_model import CAMERA_HEIGHT, Box, House, HouseViewpoint, Opening, Room, Surface
 from esceme.synth.layout import Layout
 from esceme.synth.layout_generator import generate_layout
 from esceme.synth.palette import (
     CARPETS,
     CEILING,
-    FRAMES,
+    DOOR_FRAMES,
     PAINTS,
-    STEPS,
+    STAIRS,
     TILED_FLOORS,
     WALL_TILES,
     WOODEN_FLOORS,
 )
 from esceme.synth.viewpoint_sampling import FloorPoint, FreeFloor, points_along, sample_viewpoints
-from esceme.synth.walkable_edges import Edges, find_walkable_pairs, is_connected, select_edges
+from esceme.synth.walkable_edges import EdgeList, find_walkable_pairs, is_connected, select_edges
 from esceme.world import SceneGraph
 
 OPENING_HEIGHT = {"door": 2.05, "arch": 2.25, "open": 2.7}
@@ -37,7 +37,7 @@ MIN_VIEWPOINTS = 30
 MEAN_DEGREE = 4.06
 """Mean number of candidates per viewpoint in Matterport3D."""
 
-RoomStyle = tuple[int, list[FurnitureItem]]
+FurniturePlan = tuple[int, list[FurnitureItem]]
 """Seed of the furniture placement, and the furniture to place."""
 
 
@@ -52,15 +52,15 @@ def generate_house(scene_id: str, seed: int, *, storeys: int | None = None, larg
     num_storeys = storeys or int(rng.integers(1, 3))
     while True:
         layout = generate_layout(rng, storeys=num_storeys, large=large)
-        rooms, styles = _decorate(layout, rng)
-        openings = _build_openings(layout, rooms, FRAMES[int(rng.integers(len(FRAMES)))])
-        furnishers = _place_large_furniture(rooms, openings, styles)
-        graph = _sample_graph(layout, rooms, openings, furnishers, rng)
+        rooms, furniture_plans = _draw_surfaces_and_furniture(layout, rng)
+        openings = _build_openings(layout, rooms, DOOR_FRAMES[int(rng.integers(len(DOOR_FRAMES)))])
+        furnishers = _place_large_furniture(rooms, openings, furniture_plans)
+        graph = _sample_viewpoints_and_edges(layout, rooms, openings, furnishers, rng)
         if graph is not None:
             break
     points, edges = graph
-    _set_edge_points(furnishers, points, edges)
-    for furnisher, (_, items) in zip(furnishers, styles, strict=True):
+    _reserve_edge_points(furnishers, points, edges)
+    for furnisher, (_, items) in zip(furnishers, furniture_plans, strict=True):
         furnisher.furnish(items, placed_last=True)
     placed = [(item, furnisher.index) for furnisher in furnishers for item in furnisher.placed]
     return House(
@@ -69,7 +69,7 @@ def generate_house(scene_id: str, seed: int, *, storeys: int | None = None, larg
         openings=tuple(openings),
         furniture=tuple(build_furniture(item, str(n), room) for n, (item, room) in enumerate(placed, 1)),
         stairs=tuple(
-            Box((step.rect[0], step.rect[1], 0.0), (step.rect[2], step.rect[3], step.height), STEPS)
+            Box((step.rect[0], step.rect[1], 0.0), (step.rect[2], step.rect[3], step.height), STAIRS)
             for step in layout.steps
         ),
         viewpoints=tuple(_build_viewpoint(scene_id, seed, n, point) for n, point in enumerate(points)),
@@ -87,29 +87,31 @@ def build_graph(house: House) -> SceneGraph:
 def _build_viewpoint(scene_id: str, seed: int, index: int, point: FloorPoint) -> HouseViewpoint:
     name = hashlib.sha256(f"{scene_id}:{seed}:{index}".encode()).hexdigest()[:32]
     x, y = point.xy
-    return HouseViewpoint(name, point.room, (round(x, 4), round(y, 4), round(point.floor + EYE, 4)))
+    return HouseViewpoint(name, point.room, (round(x, 4), round(y, 4), round(point.floor + CAMERA_HEIGHT, 4)))
 
 
-def _decorate(layout: Layout, rng: np.random.Generator) -> tuple[list[Room], list[RoomStyle]]:
+def _draw_surfaces_and_furniture(
+    layout: Layout, rng: np.random.Generator
+) -> tuple[list[Room], list[FurniturePlan]]:
     """Draw surfaces and furniture; most houses have two bedrooms (and two bathrooms) that look alike."""
     wood = WOODEN_FLOORS[int(rng.integers(len(WOODEN_FLOORS)))]
     paint = PAINTS[int(rng.integers(len(PAINTS)))]
     has_twins = {kind: rng.random() < 0.6 for kind in ("bedroom", "bathroom")}
     rooms: list[Room] = []
-    styles: list[RoomStyle] = []
+    furniture_plans: list[FurniturePlan] = []
     for outline in layout.rooms:
         same_kind = [index for index, room in enumerate(rooms) if room.kind == outline.kind]
         if has_twins.get(outline.kind) and len(same_kind) == 1:
             twin = same_kind[0]
-            floor, walls, style = rooms[twin].floor, rooms[twin].walls, styles[twin]
+            floor, walls, plan = rooms[twin].floor, rooms[twin].walls, furniture_plans[twin]
         else:
             floor, walls = _draw_surfaces(outline.kind, wood, paint, rng)
-            style = (int(rng.integers(2**31)), draw_furniture(outline.kind, rng))
+            plan = (int(rng.integers(2**31)), draw_furniture(outline.kind, rng))
         x0, y0, x1, y1 = outline.rect
         low, high = (x0, y0, outline.bottom), (x1, y1, outline.top)
         rooms.append(Room(outline.kind, outline.storey, low, high, floor, walls, CEILING))
-        styles.append(style)
-    return rooms, styles
+        furniture_plans.append(plan)
+    return rooms, furniture_plans
 
 
 def _draw_surfaces(
@@ -152,10 +154,10 @@ def _build_openings(layout: Layout, rooms: Sequence[Room], frame: Surface) -> li
 
 
 def _place_large_furniture(
-    rooms: Sequence[Room], openings: Sequence[Opening], styles: Sequence[RoomStyle]
+    rooms: Sequence[Room], openings: Sequence[Opening], furniture_plans: Sequence[FurniturePlan]
 ) -> list[RoomFurnisher]:
     furnishers = []
-    for index, (room, (seed, items)) in enumerate(zip(rooms, styles, strict=True)):
+    for index, (room, (seed, items)) in enumerate(zip(rooms, furniture_plans, strict=True)):
         room_openings = [opening for opening in openings if index in opening.rooms]
         outer_walls, rng = find_outer_walls(index, rooms), np.random.default_rng(seed)
         furnishers.append(RoomFurnisher(index, room, room_openings, outer_walls, rng))
@@ -163,13 +165,13 @@ def _place_large_furniture(
     return furnishers
 
 
-def _sample_graph(
+def _sample_viewpoints_and_edges(
     layout: Layout,
     rooms: Sequence[Room],
     openings: Sequence[Opening],
     furnishers: Sequence[RoomFurnisher],
     rng: np.random.Generator,
-) -> tuple[list[FloorPoint], Edges] | None:
+) -> tuple[list[FloorPoint], EdgeList] | None:
     """Sample viewpoints and edges; return None if they are too few, disconnected or miss a room."""
     stairs = [index for index, room in enumerate(rooms) if room.kind == "stairs"]
     landings = [FloorPoint(stairs[0], landing.centre, landing.height) for landing in layout.landings]
@@ -186,8 +188,8 @@ def _sample_graph(
     return points, select_edges(walkable, positions, degree=rng.normal(MEAN_DEGREE, 0.2))
 
 
-def _set_edge_points(
-    furnishers: Sequence[RoomFurnisher], viewpoints: Sequence[FloorPoint], edges: Edges
+def _reserve_edge_points(
+    furnishers: Sequence[RoomFurnisher], viewpoints: Sequence[FloorPoint], edges: EdgeList
 ) -> None:
     """Give every room the points of edges on its floor, which furniture placed later must keep clear."""
     xy = np.array([point.xy for point in viewpoints])

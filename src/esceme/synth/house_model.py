@@ -1,7 +1,7 @@
 """Data model of a generated house: rooms, openings, furniture, stairs, viewpoints and edges.
 
 Units are metres; x points east, y north, z up. Heading 0 looks north and grows clockwise. Rooms are
-axis-aligned boxes that do not overlap. A wall `WALL` metres thick separates two adjacent rooms.
+axis-aligned boxes that do not overlap. A wall `WALL_WIDTH` metres thick separates two adjacent rooms.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-WALL = 0.12
+WALL_WIDTH = 0.12
 """Thickness of the wall between two rooms."""
-STOREY = 3.0
+STOREY_HEIGHT = 3.0
 """Height difference between two floors: a room height of 2.7 m plus the ceiling slab."""
-EYE = 1.5
+CAMERA_HEIGHT = 1.5
 """Camera height above the floor."""
 
-Texture = Literal["plain", "planks", "tiles", "checks", "stripes", "bricks", "fabric", "grain"]
+TextureName = Literal["plain", "planks", "tiles", "checks", "stripes", "bricks", "fabric", "grain"]
 Point = tuple[float, float, float]
 
 
@@ -25,7 +25,7 @@ class Surface(NamedTuple):
 
     colour: str
     rgb: tuple[int, int, int]
-    texture: Texture = "plain"
+    texture: TextureName = "plain"
 
 
 class Box(NamedTuple):
@@ -94,7 +94,7 @@ class HouseViewpoint:
     """32 hexadecimal digits, as in Matterport3D."""
     room: int
     position: Point
-    """Camera position, `EYE` above the floor or the stairs."""
+    """Camera position, `CAMERA_HEIGHT` above the floor or the stairs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from esceme.synth.instructions import (
     Clause,
     NthCandidate,
     Side,
-    count_candidates,
-    direction_to,
+    number_candidates,
+    relative_direction,
 )
 from esceme.synth.visibility import Mention, Visibility
 from esceme.world.geometry import snap
@@ -40,17 +40,19 @@ def parse_instruction(text: str, mentions: Collection[Mention]) -> list[Clause]:
 def _parse_clause(phrase: str, mentions: Collection[Mention]) -> Clause:
     named = [mention for mention in mentions if re.search(rf"\bthe {mention}\b", phrase)]
     longest = max(named, key=lambda mention: len(str(mention)), default=None)
-    if _starts_like(phrase, STOP_TEMPLATES):
+    if _starts_with_template(phrase, STOP_TEMPLATES):
         return Clause(stop=longest)
-    if _starts_like(phrase, BEYOND_TEMPLATES):
+    if _starts_with_template(phrase, BEYOND_TEMPLATES):
         return Clause(beyond=longest)
     if (match := COUNT_PATTERN.match(phrase)) is not None:
-        return Clause(counted=NthCandidate(1 + ORDINALS.index(match["number"]), cast(Side, match["side"])))
+        return Clause(
+            nth_candidate=NthCandidate(1 + ORDINALS.index(match["number"]), cast(Side, match["side"]))
+        )
     turn = next((turn for turn, phrases in TURN_PHRASES.items() if phrase.startswith(phrases)), None)
     return Clause(direction=turn, landmark=longest)
 
 
-def _starts_like(phrase: str, templates: Sequence[str]) -> bool:
+def _starts_with_template(phrase: str, templates: Sequence[str]) -> bool:
     return any(phrase.startswith(template.partition(" {}")[0]) for template in templates)
 
 
@@ -99,46 +101,54 @@ class _Rollout:
         follower, here = self.follower, self.path[-1]
         tried: set[int] = set()
         while True:
-            slot = self._choose(here, clause, tried)
-            there = self._move(slot)
+            candidate = self._choose_candidate(here, clause, tried)
+            there = self._move_to(candidate)
             if len(self.path) > follower.max_moves:
                 return False
-            if clause.beyond is None or clause.beyond in follower.visibility.in_candidate_views(there):
+            if clause.beyond is None or clause.beyond in follower.visibility.seen_in_candidate_views(there):
                 return True
             # The object is not visible from there: go back and try another candidate, if there is one.
-            tried.add(slot)
+            tried.add(candidate)
             if len(tried) == follower.visibility.graph.degrees[here]:
                 return True
-            self._move(int(np.flatnonzero(follower.visibility.graph.neighbours[there] == here)[0]))
+            self._move_to(int(np.flatnonzero(follower.visibility.graph.neighbours[there] == here)[0]))
             if len(self.path) > follower.max_moves:
                 return False
 
-    def _choose(self, here: int, clause: Clause, tried: set[int]) -> int:
+    def _choose_candidate(self, here: int, clause: Clause, tried: set[int]) -> int:
         degree = self.follower.visibility.graph.degrees[here]
-        scores = {slot: self._score(here, slot, clause) for slot in range(degree) if slot not in tried}
-        best = [slot for slot, score in scores.items() if score == max(scores.values())]
+        scores = {
+            candidate: self._score_candidate(here, candidate, clause)
+            for candidate in range(degree)
+            if candidate not in tried
+        }
+        best = [candidate for candidate, score in scores.items() if score == max(scores.values())]
         return best[int(self.generator.integers(len(best)))]
 
-    def _score(self, here: int, slot: int, clause: Clause) -> float:
+    def _score_candidate(self, here: int, candidate: int, clause: Clause) -> float:
         """Return how well a candidate matches the clause; going back costs a little."""
         visibility = self.follower.visibility
         graph = visibility.graph
-        there = int(graph.neighbours[here, slot])
+        there = int(graph.neighbours[here, candidate])
         score = -0.5 if there in self.path[-2:-1] else 0.0
         if clause.direction is not None:
-            score += 2.0 * (direction_to(float(graph.headings[here, slot]), self.view) == clause.direction)
-        if clause.counted is not None:
+            score += 2.0 * (
+                relative_direction(float(graph.headings[here, candidate]), self.view) == clause.direction
+            )
+        if clause.nth_candidate is not None:
             headings = graph.headings[here, : graph.degrees[here]].tolist()
-            score += 2.0 * (count_candidates(headings, self.view)[slot] == clause.counted)
+            score += 2.0 * (number_candidates(headings, self.view)[candidate] == clause.nth_candidate)
         if clause.landmark is not None:
-            score += 2.0 * (clause.landmark in visibility.in_view(here, int(graph.views[here, slot])))
+            score += 2.0 * (
+                clause.landmark in visibility.seen_in_view(here, int(graph.views[here, candidate]))
+            )
         if clause.beyond is not None and there in self.follower.memory.viewpoints:
-            score += 2.0 if clause.beyond in visibility.in_candidate_views(there) else -2.0
+            score += 2.0 if clause.beyond in visibility.seen_in_candidate_views(there) else -2.0
         return score
 
-    def _move(self, slot: int) -> int:
+    def _move_to(self, candidate: int) -> int:
         graph, here = self.follower.visibility.graph, self.path[-1]
         self.follower.memory.remember(here)
-        self.view = int(graph.views[here, slot])
-        self.path.append(int(graph.neighbours[here, slot]))
+        self.view = int(graph.views[here, candidate])
+        self.path.append(int(graph.neighbours[here, candidate]))
         return self.path[-1]

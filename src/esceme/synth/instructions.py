@@ -43,7 +43,7 @@ class Clause:
     """Content of an instruction about one decision."""
 
     direction: RelativeDirection | None = None
-    counted: NthCandidate | None = None
+    nth_candidate: NthCandidate | None = None
     """The candidate's number on one side, counted from straight ahead."""
     landmark: Mention | None = None
     """Object in the right candidate's view."""
@@ -55,10 +55,10 @@ class Clause:
     """Kind of room that the step enters, if it enters another one."""
 
 
-def direction_to(heading: float, view: int) -> RelativeDirection:
+def relative_direction(heading: float, view: int) -> RelativeDirection:
     """Return the direction of an absolute heading relative to a view.
 
-    >>> direction_to(0.0, 12), direction_to(1.0, 12), direction_to(-2.5, 12)
+    >>> relative_direction(0.0, 12), relative_direction(1.0, 12), relative_direction(-2.5, 12)
     ('straight', 'right', 'sharp left')
     """
     turn = float(np.degrees(wrap(heading - VIEW_HEADINGS[view])))
@@ -68,10 +68,10 @@ def direction_to(heading: float, view: int) -> RelativeDirection:
     return cast(RelativeDirection, name)
 
 
-def count_candidates(headings: Sequence[float], view: int) -> list[NthCandidate]:
+def number_candidates(headings: Sequence[float], view: int) -> list[NthCandidate]:
     """Number the candidates on each side, from straight ahead to behind.
 
-    >>> count_candidates([0.1, 0.5, -0.3], 12)[:2]
+    >>> number_candidates([0.1, 0.5, -0.3], 12)[:2]
     [NthCandidate(number=1, side='right'), NthCandidate(number=2, side='right')]
     """
     turns = [float(wrap(heading - VIEW_HEADINGS[view])) for heading in headings]
@@ -98,33 +98,35 @@ def plan_clauses(
     """
     clauses, view = [], int(snap(heading))
     for here, there in zip(path, path[1:], strict=False):
-        clause, view = _plan_decision(visibility, here, there, view, generator, beyond)
+        clause, view = _plan_step_clause(visibility, here, there, view, generator, beyond)
         if clause is None:
             return None
         clauses.append(clause)
-    stop = _plan_stop(visibility, path, generator)
+    stop = _plan_stop_clause(visibility, path, generator)
     return None if stop is None else [*clauses, stop]
 
 
-def _plan_decision(
+def _plan_step_clause(
     visibility: Visibility, here: int, there: int, view: int, generator: np.random.Generator, beyond: float
 ) -> tuple[Clause | None, int]:
     """Return a clause for the step, or None, and the view that the agent faces after it."""
     graph = visibility.graph
     neighbours = graph.neighbours[here, : graph.degrees[here]].tolist()
     headings, views = graph.headings[here, : len(neighbours)], graph.views[here]
-    slot = neighbours.index(there)
-    others = [other for other in range(len(neighbours)) if other != slot]
+    candidate = neighbours.index(there)
+    others = [other for other in range(len(neighbours)) if other != candidate]
 
-    direction = direction_to(float(headings[slot]), view)
-    same_direction = [other for other in others if direction_to(float(headings[other]), view) == direction]
-    in_view = [visibility.in_view(here, int(views[other])) for other in range(len(neighbours))]
-    landmarks = in_view[slot] - _union(in_view[other] for other in others)
-    with_direction = in_view[slot] - _union(in_view[other] for other in same_direction)
-    hidden = visibility.in_candidate_views(there) - visibility.in_panorama(here)
-    hidden -= _union(visibility.in_candidate_views(neighbours[other]) for other in others)
+    direction = relative_direction(float(headings[candidate]), view)
+    same_direction = [
+        other for other in others if relative_direction(float(headings[other]), view) == direction
+    ]
+    in_view = [visibility.seen_in_view(here, int(views[other])) for other in range(len(neighbours))]
+    landmarks = in_view[candidate] - _union(in_view[other] for other in others)
+    with_direction = in_view[candidate] - _union(in_view[other] for other in same_direction)
+    hidden = visibility.seen_in_candidate_views(there) - visibility.seen_in_panorama(here)
+    hidden -= _union(visibility.seen_in_candidate_views(neighbours[other]) for other in others)
 
-    next_view = int(views[slot])
+    next_view = int(views[candidate])
     room = _room_entered(visibility, here, there) if generator.random() < 0.3 else ""
     options: list[Clause] = []
     if not same_direction:
@@ -136,15 +138,15 @@ def _plan_decision(
         options.append(Clause(direction=direction, landmark=landmark, room=room))
     if hidden and len(neighbours) > 2 and generator.random() < (beyond if options else BEYOND_PROBABILITY):
         return Clause(beyond=_draw_mention(hidden, generator)), next_view
-    counted = count_candidates(headings.tolist(), view)[slot]
-    if not options and counted.number <= len(ORDINALS) and _is_countable(headings, slot, view):
-        options.append(Clause(counted=counted, room=room))
+    counted = number_candidates(headings.tolist(), view)[candidate]
+    if not options and counted.number <= len(ORDINALS) and _is_countable(headings, candidate, view):
+        options.append(Clause(nth_candidate=counted, room=room))
     return (options[int(generator.integers(len(options)))] if options else None), next_view
 
 
-def _is_countable(headings: NDArray[np.float64], slot: int, view: int) -> bool:
+def _is_countable(headings: NDArray[np.float64], candidate: int, view: int) -> bool:
     """Return whether no candidate is close to this one, straight ahead or straight behind."""
-    to_others = np.abs(wrap(np.delete(headings, slot) - headings[slot]))
+    to_others = np.abs(wrap(np.delete(headings, candidate) - headings[candidate]))
     turns = np.abs(wrap(headings - VIEW_HEADINGS[view]))
     is_sided = (turns >= MIN_ANGLE) & (turns <= np.pi - MIN_ANGLE)
     return bool((to_others >= MIN_ANGLE).all() and is_sided.all())
@@ -159,12 +161,14 @@ def _room_entered(visibility: Visibility, here: int, there: int) -> str:
     return "" if viewpoints[here].room == viewpoints[there].room else rooms[viewpoints[there].room].kind
 
 
-def _plan_stop(visibility: Visibility, path: Sequence[int], generator: np.random.Generator) -> Clause | None:
+def _plan_stop_clause(
+    visibility: Visibility, path: Sequence[int], generator: np.random.Generator
+) -> Clause | None:
     """Return a clause with an object that is larger in view at the end than anywhere before."""
     end, before = path[-1], path[:-1]
     mentions = [
         mention
-        for mention in visibility.in_panorama(end)
+        for mention in visibility.seen_in_panorama(end)
         if visibility.max_coverage(end, mention)
         > 1.2 * max(visibility.max_coverage(viewpoint, mention) for viewpoint in before)
     ]
@@ -210,7 +214,7 @@ def clauses_to_text(clauses: Sequence[Clause], generator: np.random.Generator) -
     """Return the clauses as English text, separated by one of `SEPARATORS` so that they can be parsed."""
     text = ""
     for number, clause in enumerate(clauses):
-        phrase, separator = _phrase(clause, generator), ""
+        phrase, separator = _clause_to_phrase(clause, generator), ""
         if number:
             separator = SEPARATORS[int(generator.integers(len(SEPARATORS)))]
         if not number or separator == ". ":
@@ -219,7 +223,7 @@ def clauses_to_text(clauses: Sequence[Clause], generator: np.random.Generator) -
     return f"{text}. "
 
 
-def _phrase(clause: Clause, generator: np.random.Generator) -> str:
+def _clause_to_phrase(clause: Clause, generator: np.random.Generator) -> str:
     def draw(options: Sequence[str]) -> str:
         return options[int(generator.integers(len(options)))]
 
@@ -227,8 +231,10 @@ def _phrase(clause: Clause, generator: np.random.Generator) -> str:
         return draw(STOP_TEMPLATES).format(clause.stop)
     if clause.beyond is not None:
         phrase = draw(BEYOND_TEMPLATES).format(clause.beyond)
-    elif clause.counted is not None:
-        phrase = draw(COUNT_TEMPLATES).format(ORDINALS[clause.counted.number - 1], clause.counted.side)
+    elif clause.nth_candidate is not None:
+        phrase = draw(COUNT_TEMPLATES).format(
+            ORDINALS[clause.nth_candidate.number - 1], clause.nth_candidate.side
+        )
     elif clause.direction is None:
         phrase = draw(LANDMARK_TEMPLATES).format(clause.landmark)
     else:

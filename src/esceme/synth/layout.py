@@ -1,6 +1,7 @@
 """Floor plan before surfaces and furniture: room outlines, passages and stairs.
 
-A plan is drawn in local coordinates, u along the hallway and v across it. `orient` maps it to x and y.
+A plan is drawn in local coordinates: u along the hallway, v across it. `orient_randomly` converts u and v to
+x and y.
 """
 
 from __future__ import annotations
@@ -10,17 +11,17 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from esceme.synth.house_model import STOREY, WALL
+from esceme.synth.house_model import STOREY_HEIGHT, WALL_WIDTH
 
-HEIGHT = 2.7
+ROOM_HEIGHT = 2.7
 """Room height from floor to ceiling."""
-LANDING = 1.05
+LANDING_DEPTH = 1.05
 """Depth of the landings of the stairs."""
-RISERS = 16
+NUM_STEPS = 16
 """Number of steps from one storey to the next."""
 
 Rect = tuple[float, float, float, float]
-"""Low u, low v, high u, high v; x and y instead of u and v after `orient`."""
+"""Low u, low v, high u, high v; x and y instead of u and v after `orient_randomly`."""
 PassageKind = Literal["door", "arch", "open"]
 
 
@@ -44,7 +45,7 @@ class Passage(NamedTuple):
     bottom: float
 
 
-class Step(NamedTuple):
+class StairStep(NamedTuple):
     """Block of the stairs, from the ground up to `height`."""
 
     rect: Rect
@@ -64,14 +65,16 @@ class Layout:
 
     rooms: list[RoomOutline] = field(default_factory=list)
     passages: list[Passage] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[StairStep] = field(default_factory=list)
     landings: list[Landing] = field(default_factory=list)
     """Bottom, middle and top of the stairs; empty without stairs."""
 
-    def add(self, kind: str, storey: int, rect: Rect, *, storeys: int = 1) -> int:
+    def add_room(self, kind: str, storey: int, rect: Rect, *, storeys: int = 1) -> int:
         """Append a room that is `storeys` storeys high and return its index."""
-        bottom = storey * STOREY
-        self.rooms.append(RoomOutline(kind, storey, rect, bottom, bottom + (storeys - 1) * STOREY + HEIGHT))
+        bottom = storey * STOREY_HEIGHT
+        self.rooms.append(
+            RoomOutline(kind, storey, rect, bottom, bottom + (storeys - 1) * STOREY_HEIGHT + ROOM_HEIGHT)
+        )
         return len(self.rooms) - 1
 
     def kinds(self) -> list[str]:
@@ -89,7 +92,7 @@ def is_connected_layout(layout: Layout) -> bool:
     return len(reached) == len(layout.rooms)
 
 
-def overlap(a: Rect, b: Rect, axis: int) -> tuple[float, float]:
+def shared_range(a: Rect, b: Rect, axis: int) -> tuple[float, float]:
     """Return the range along an axis that two rectangles share; it is empty if its end precedes its start."""
     return max(a[axis], b[axis]), min(a[axis + 2], b[axis + 2])
 
@@ -102,8 +105,8 @@ def add_passage(
     A passage that is too wide for the shared wall becomes a door. `at` fixes its centre along the wall.
     """
     one, two = layout.rooms[a].rect, layout.rooms[b].rect
-    along = 1 if any(abs(one[i] - two[j]) < WALL + 1e-6 for i, j in ((0, 2), (2, 0))) else 0
-    low, high = overlap(one, two, along)
+    along = 1 if any(abs(one[i] - two[j]) < WALL_WIDTH + 1e-6 for i, j in ((0, 2), (2, 0))) else 0
+    low, high = shared_range(one, two, along)
     if high - low < {"door": 0.0, "arch": 1.5, "open": 1.2}[kind]:
         kind = "door"
     width = {"door": 0.9, "arch": min(rng.uniform(1.3, 2.0), high - low - 0.2), "open": high - low}[kind]
@@ -116,12 +119,12 @@ def add_passage(
     upper, lower = (one, two) if one[1 - along] > two[1 - along] else (two, one)
     face = (upper[1 - along] + lower[3 - along]) / 2
     middle = (at, face) if along == 0 else (face, at)
-    bottom = max(layout.rooms[a].storey, layout.rooms[b].storey) * STOREY
+    bottom = max(layout.rooms[a].storey, layout.rooms[b].storey) * STOREY_HEIGHT
     layout.passages.append(Passage((a, b), kind, middle, width, bottom))
     return True
 
 
-def orient(layout: Layout, rng: np.random.Generator) -> Layout:
+def orient_randomly(layout: Layout, rng: np.random.Generator) -> Layout:
     """Rotate and mirror the plan at random and move its low corner to the origin."""
     flip_u, flip_v, swap = (bool(draw) for draw in rng.random(3) < 0.5)
 
@@ -153,7 +156,7 @@ def orient(layout: Layout, rng: np.random.Generator) -> Layout:
 
 def add_stair_entrance(layout: Layout, rng: np.random.Generator, halls: list[int]) -> None:
     """Open the wall at the foot of the first flight, if a ground-floor hallway spans it."""
-    stairs, (start, end), _ = _flights(layout)
+    stairs, (start, end), _ = _stairwell_and_flights(layout)
     for hall in halls:
         low, _, high, _ = layout.rooms[hall].rect
         if low < start and end < high:
@@ -165,10 +168,10 @@ def add_stairs(layout: Layout, rng: np.random.Generator, side: int, hall: int) -
 
     The stairs start and end at the hallway, which has smaller v than their room (`side` 1) or larger v (-1).
     """
-    stairs, first, second = _flights(layout)
+    stairs, first, second = _stairwell_and_flights(layout)
     rect = layout.rooms[stairs].rect
-    depth, rise, half = rect[3] - rect[1], STOREY / RISERS, RISERS // 2
-    going = (depth - 2 * LANDING) / (half - 1)
+    depth, rise, half = rect[3] - rect[1], STOREY_HEIGHT / NUM_STEPS, NUM_STEPS // 2
+    going = (depth - 2 * LANDING_DEPTH) / (half - 1)
 
     def v_at(distance: float) -> float:
         """Convert a distance from the hallway to a v coordinate."""
@@ -176,23 +179,23 @@ def add_stairs(layout: Layout, rng: np.random.Generator, side: int, hall: int) -
 
     def add_step(flight: tuple[float, float], start: float, end: float, height: float) -> None:
         low, high = sorted((v_at(start), v_at(end)))
-        layout.steps.append(Step((flight[0], low, flight[1], high), height))
+        layout.steps.append(StairStep((flight[0], low, flight[1], high), height))
 
     for step in range(half - 1):
-        start = LANDING + step * going
+        start = LANDING_DEPTH + step * going
         add_step(first, start, start + going, (step + 1) * rise)
-        add_step(second, start, start + going, (RISERS - 1 - step) * rise)
-    add_step((first[0], second[1]), depth - LANDING, depth, STOREY / 2)
-    add_step(second, 0.0, LANDING, STOREY)
+        add_step(second, start, start + going, (NUM_STEPS - 1 - step) * rise)
+    add_step((first[0], second[1]), depth - LANDING_DEPTH, depth, STOREY_HEIGHT / 2)
+    add_step(second, 0.0, LANDING_DEPTH, STOREY_HEIGHT)
     layout.landings += [
-        Landing((sum(first) / 2, v_at(LANDING / 2)), 0.0),
-        Landing((first[1], v_at(depth - LANDING / 2)), STOREY / 2),
-        Landing((sum(second) / 2, v_at(LANDING / 2)), STOREY),
+        Landing((sum(first) / 2, v_at(LANDING_DEPTH / 2)), 0.0),
+        Landing((first[1], v_at(depth - LANDING_DEPTH / 2)), STOREY_HEIGHT / 2),
+        Landing((sum(second) / 2, v_at(LANDING_DEPTH / 2)), STOREY_HEIGHT),
     ]
     add_passage(layout, rng, stairs, hall, "door", at=sum(second) / 2)
 
 
-def _flights(layout: Layout) -> tuple[int, tuple[float, float], tuple[float, float]]:
+def _stairwell_and_flights(layout: Layout) -> tuple[int, tuple[float, float], tuple[float, float]]:
     """Return the index of the stairwell and the ranges of u of its lower and upper flight."""
     stairs = layout.kinds().index("stairs")
     low, _, high, _ = layout.rooms[stairs].rect

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from esceme.synth.house_model import WALL
+from esceme.synth.house_model import WALL_WIDTH
 from esceme.synth.layout import (
     Layout,
     PassageKind,
@@ -16,11 +16,11 @@ from esceme.synth.layout import (
     add_stair_entrance,
     add_stairs,
     is_connected_layout,
-    orient,
-    overlap,
+    orient_randomly,
+    shared_range,
 )
 
-WIDTHS = {
+SECTION_WIDTHS = {
     "entry": (2.2, 2.8),
     "living room": (4.6, 6.0),
     "dining room": (3.5, 4.3),
@@ -32,8 +32,11 @@ WIDTHS = {
     "service": (1.9, 2.2),
     "stairs": (2.3, 2.5),
 }
-"""Range of a slot's width along the spine. A `split` or `service` slot holds two small rooms in a row."""
-SLOT_SEQUENCES = (
+"""Section kind -> range of its width along the hallway, in metres.
+
+A `split` or `service` section holds two small rooms: one at the hallway and one behind it.
+"""
+SECTION_SEQUENCES = (
     ("office",),
     ("bedroom",),
     ("bathroom",),
@@ -47,13 +50,13 @@ SLOT_SEQUENCES = (
     ("bedroom", "split", "bedroom", "split", "bedroom"),
     ("bedroom", "split", "bedroom", "office", "split", "bedroom"),
 )
-"""Slot sequences that may fill the rest of a strip beside the spine."""
-EXTRA_LENGTH = 7.0
+"""Section sequences that may fill the rest of a strip beside the spine."""
+LARGE_HOUSE_EXTRA_LENGTH = 7.0
 """Additional spine length of a large house, in metres."""
-PUBLIC = ("entry", "living room", "dining room", "kitchen")
+PUBLIC_ROOMS = ("entry", "living room", "dining room", "kitchen")
 
 
-class Slot(NamedTuple):
+class Section(NamedTuple):
     """Part of a strip with its room indices, the room at the spine first."""
 
     kind: str
@@ -73,7 +76,7 @@ class Spine:
     def v_range(self, side: int, near: float = 0.0, far: float = 1.0) -> tuple[float, float]:
         """Return the range of v of the strip on one side (1 above, -1 below), or of a fraction of it."""
         depth = self.above if side > 0 else self.below
-        low, high = (self.width + WALL, 1) if side > 0 else (-WALL, -1)
+        low, high = (self.width + WALL_WIDTH, 1) if side > 0 else (-WALL_WIDTH, -1)
         ends = low + high * near * depth, low + high * far * depth
         return min(ends), max(ends)
 
@@ -81,22 +84,22 @@ class Spine:
 def generate_layout(rng: np.random.Generator, *, storeys: int, large: bool = False) -> Layout:
     """Draw a plan with entry, living room, kitchen, dining room, two or more bedrooms and a bathroom."""
     while True:
-        layout = _draw(rng, storeys=storeys, large=large)
+        layout = _draw_layout(rng, storeys=storeys, large=large)
         kinds = layout.kinds()
         if kinds.count("bedroom") >= 2 and "bathroom" in kinds and is_connected_layout(layout):
-            return orient(layout, rng)
+            return orient_randomly(layout, rng)
 
 
-def _draw(rng: np.random.Generator, *, storeys: int, large: bool) -> Layout:
+def _draw_layout(rng: np.random.Generator, *, storeys: int, large: bool) -> Layout:
     layout = Layout()
     scheme = str(rng.choice(["across", "across", "row", "great"]))
-    fronts = _draw_fronts(rng, scheme, storeys=storeys)
+    fronts = _draw_front_sections(rng, scheme, storeys=storeys)
     length = rng.uniform(12.0, 15.5) if storeys == 1 else rng.uniform(10.0, 12.2)
-    min_length = max(sum(width + WALL for _, width in front) for front in fronts.values())
+    min_length = max(sum(width + WALL_WIDTH for _, width in front) for front in fronts.values())
     depths = (4.05, 4.6) if storeys == 2 else (3.6, 4.5)
     spine = Spine(
         rng,
-        length=max(length + EXTRA_LENGTH * large, min_length),
+        length=max(length + LARGE_HOUSE_EXTRA_LENGTH * large, min_length),
         width=rng.uniform(1.45, 1.9),
         above=rng.uniform(*depths),
         below=rng.uniform(*depths),
@@ -109,10 +112,10 @@ def _draw(rng: np.random.Generator, *, storeys: int, large: bool) -> Layout:
     return layout
 
 
-def _draw_fronts(
+def _draw_front_sections(
     rng: np.random.Generator, scheme: str, *, storeys: int
 ) -> dict[int, list[tuple[str, float]]]:
-    """Draw the first slots of both strips with their widths: public rooms, then stairs on one side."""
+    """Draw the first sections of both strips with their widths: public rooms, then stairs on one side."""
     pair = ["dining room", "kitchen"] if rng.random() < 0.6 else ["kitchen", "dining room"]
     kinds = {
         "across": {1: ["living room"], -1: pair},
@@ -124,22 +127,24 @@ def _draw_fronts(
             front.insert(front.index("kitchen") + (front[0] != "kitchen"), "service")
     if storeys == 2:
         min(kinds.values(), key=len).append("stairs")
-    return {side: [(kind, rng.uniform(*WIDTHS[kind])) for kind in front] for side, front in kinds.items()}
+    return {
+        side: [(kind, rng.uniform(*SECTION_WIDTHS[kind])) for kind in front] for side, front in kinds.items()
+    }
 
 
 def _add_ground_floor(
     layout: Layout, spine: Spine, scheme: str, fronts: Mapping[int, Sequence[tuple[str, float]]]
 ) -> tuple[int, float, float] | None:
     """Add public rooms, then whatever fits. Return side and range of u of the stairs, if there are any."""
-    strips: dict[int, list[Slot]] = {}
+    strips: dict[int, list[Section]] = {}
     stairs = None
     for side, front in fronts.items():
         kinds = [kind for kind, _ in front]
         ranges = _consecutive_ranges([width for _, width in front], 0.0)
-        strips[side] = _add_slots(layout, spine, 0, side, kinds, ranges)
+        strips[side] = _add_sections(layout, spine, 0, side, kinds, ranges)
         if "stairs" in kinds:
             stairs = (side, *ranges[-1])
-        start = ranges[-1][1] + WALL if ranges else 0.0
+        start = ranges[-1][1] + WALL_WIDTH if ranges else 0.0
         strips[side] += _fill_strip(layout, spine, 0, side, start, spine.length)
     halls = _add_ground_halls(layout, spine, scheme)
     _connect_strips(layout, spine, strips, halls)
@@ -153,10 +158,10 @@ def _add_ground_floor(
 def _add_ground_halls(layout: Layout, spine: Spine, scheme: str) -> list[int]:
     """Add the spine of the ground floor: a hallway, preceded by the entry unless a strip holds it."""
     if scheme == "great":
-        return [layout.add("hallway", 0, (0.0, 0.0, spine.length, spine.width))]
+        return [layout.add_room("hallway", 0, (0.0, 0.0, spine.length, spine.width))]
     end = spine.rng.uniform(2.3, 3.4)
-    entry = layout.add("entry", 0, (0.0, 0.0, end, spine.width))
-    hallway = layout.add("hallway", 0, (end + WALL, 0.0, spine.length, spine.width))
+    entry = layout.add_room("entry", 0, (0.0, 0.0, end, spine.width))
+    hallway = layout.add_room("hallway", 0, (end + WALL_WIDTH, 0.0, spine.length, spine.width))
     add_passage(layout, spine.rng, entry, hallway, "open" if spine.rng.random() < 0.6 else "arch")
     return [entry, hallway]
 
@@ -165,12 +170,12 @@ def _add_upper_floor(layout: Layout, spine: Spine, side: int, start: float, end:
     """Add bedrooms and bathrooms around an upper hallway, leaving out the stairwell's range of u."""
     strips = {
         side: [
-            *_fill_strip(layout, spine, 1, side, 0.0, start - WALL),
-            *_fill_strip(layout, spine, 1, side, end + WALL, spine.length),
+            *_fill_strip(layout, spine, 1, side, 0.0, start - WALL_WIDTH),
+            *_fill_strip(layout, spine, 1, side, end + WALL_WIDTH, spine.length),
         ],
         -side: _fill_strip(layout, spine, 1, -side, 0.0, spine.length),
     }
-    hall = layout.add("hallway", 1, (0.0, 0.0, spine.length, spine.width))
+    hall = layout.add_room("hallway", 1, (0.0, 0.0, spine.length, spine.width))
     _connect_strips(layout, spine, strips, [hall])
     add_stairs(layout, spine.rng, side, hall)
 
@@ -180,56 +185,60 @@ def _consecutive_ranges(widths: Sequence[float], start: float) -> list[tuple[flo
     ranges = []
     for width in widths:
         ranges.append((start, start + width))
-        start += width + WALL
+        start += width + WALL_WIDTH
     return ranges
 
 
-def _fill_strip(layout: Layout, spine: Spine, storey: int, side: int, start: float, end: float) -> list[Slot]:
-    """Fill a range of a strip with slots scaled to fit; return none if the range is too short."""
+def _fill_strip(
+    layout: Layout, spine: Spine, storey: int, side: int, start: float, end: float
+) -> list[Section]:
+    """Fill a range of a strip with sections scaled to fit; return none if the range is too short."""
     rng = spine.rng
-    middles = {kind: sum(ends) / 2 for kind, ends in WIDTHS.items()}
-    lengths = [sum(middles[kind] + WALL for kind in kinds) - WALL for kinds in SLOT_SEQUENCES]
+    middles = {kind: sum(ends) / 2 for kind, ends in SECTION_WIDTHS.items()}
+    lengths = [sum(middles[kind] + WALL_WIDTH for kind in kinds) - WALL_WIDTH for kinds in SECTION_SEQUENCES]
     fitting = [index for index, length in enumerate(lengths) if 0.82 < (end - start) / length < 1.22]
     if not fitting:
         return []
-    kinds = SLOT_SEQUENCES[int(rng.choice(fitting))]
-    widths = {kind: rng.uniform(*WIDTHS[kind]) for kind in sorted(set(kinds))}  # equal for look-alike rooms
-    scale = (end - start - WALL * (len(kinds) - 1)) / sum(widths[kind] for kind in kinds)
+    kinds = SECTION_SEQUENCES[int(rng.choice(fitting))]
+    widths = {
+        kind: rng.uniform(*SECTION_WIDTHS[kind]) for kind in sorted(set(kinds))
+    }  # equal for look-alike rooms
+    scale = (end - start - WALL_WIDTH * (len(kinds) - 1)) / sum(widths[kind] for kind in kinds)
     ranges = _consecutive_ranges([widths[kind] * scale for kind in kinds], start)
-    return _add_slots(layout, spine, storey, side, kinds, ranges)
+    return _add_sections(layout, spine, storey, side, kinds, ranges)
 
 
-def _add_slots(
+def _add_sections(
     layout: Layout,
     spine: Spine,
     storey: int,
     side: int,
     kinds: Sequence[str],
     ranges: Sequence[tuple[float, float]],
-) -> list[Slot]:
-    """Add the rooms of consecutive slots of one strip."""
-    rng, slots = spine.rng, []
+) -> list[Section]:
+    """Add the rooms of consecutive sections of one strip."""
+    rng, sections = spine.rng, []
     low, high = spine.v_range(side)
     for kind, (start, end) in zip(kinds, ranges, strict=True):
         if kind in ("split", "service"):
             share = rng.uniform(0.46, 0.54)
-            gap = WALL / (spine.above if side > 0 else spine.below)
+            gap = WALL_WIDTH / (spine.above if side > 0 else spine.below)
             near, far = spine.v_range(side, 0, share), spine.v_range(side, share + gap, 1)
             rects = [(start, near[0], end, near[1]), (start, far[0], end, far[1])]
             names = _draw_small_rooms(layout, kind, storey, rng)
-            rooms = [layout.add(name, storey, rect) for name, rect in zip(names, rects, strict=True)]
+            rooms = [layout.add_room(name, storey, rect) for name, rect in zip(names, rects, strict=True)]
         else:
             if kind == "office" and "office" in layout.kinds():
                 kind = "bedroom"  # at most one office
             deeper = rng.uniform(0, 1.1) if kind == "living room" and start == 0 else 0.0
             rect = (start, low - deeper * (side < 0), end, high + deeper * (side > 0))
-            rooms = [layout.add(kind, storey, rect, storeys=2 if kind == "stairs" else 1)]
-        slots.append(Slot(kind, rooms))
-    return slots
+            rooms = [layout.add_room(kind, storey, rect, storeys=2 if kind == "stairs" else 1)]
+        sections.append(Section(kind, rooms))
+    return sections
 
 
 def _draw_small_rooms(layout: Layout, kind: str, storey: int, rng: np.random.Generator) -> tuple[str, str]:
-    """Draw the two rooms of a slot; the first one at the hallway of each storey is a bathroom."""
+    """Draw the two rooms of a section; the first one at the hallway of each storey is a bathroom."""
     has_bath = any(room.kind == "bathroom" and room.storey == storey for room in layout.rooms)
     first = str(rng.choice(["bathroom", "laundry", "closet"])) if has_bath else "bathroom"
     if kind == "service":
@@ -241,20 +250,20 @@ def _add_wing(layout: Layout, spine: Spine, hall: int) -> None:
     """Add a second hallway around a corner with a bedroom, and a suite at the end of the first hallway."""
     rng = spine.rng
     kind, storey, (start, *_), *_ = layout.rooms[hall]
-    corner = spine.length + WALL
+    corner = spine.length + WALL_WIDTH
     end = corner + rng.uniform(1.4, 1.7)
     low, high = spine.v_range(1)
     layout.rooms[hall] = layout.rooms[hall]._replace(rect=(start, 0.0, end, spine.width))
-    side_hall = layout.add(kind, storey, (corner, low, end, high))
+    side_hall = layout.add_room(kind, storey, (corner, low, end, high))
     add_passage(layout, rng, hall, side_hall, "open")
-    column = end + WALL, end + WALL + rng.uniform(3.3, 4.1)
-    bedroom = layout.add("bedroom", storey, (column[0], low, column[1], high))
+    column = end + WALL_WIDTH, end + WALL_WIDTH + rng.uniform(3.3, 4.1)
+    bedroom = layout.add_room("bedroom", storey, (column[0], low, column[1], high))
     add_passage(layout, rng, side_hall, bedroom, "door")
     bottom = spine.v_range(-1)[0]
     bath_top = bottom + rng.uniform(1.9, 2.2)
-    suite = layout.add("bedroom", storey, (column[0], bath_top + WALL, column[1], spine.width))
+    suite = layout.add_room("bedroom", storey, (column[0], bath_top + WALL_WIDTH, column[1], spine.width))
     add_passage(layout, rng, hall, suite, "door")
-    ensuite = layout.add("bathroom", storey, (column[0], bottom, column[1], bath_top))
+    ensuite = layout.add_room("bathroom", storey, (column[0], bottom, column[1], bath_top))
     add_passage(layout, rng, suite, ensuite, "door")
 
 
@@ -262,7 +271,7 @@ def _add_great_room(layout: Layout, spine: Spine, dining: int, hall: int) -> Non
     """Add a living room across the whole depth of the house, before the start of the spine."""
     low, high = spine.v_range(-1)[0], spine.v_range(1)[1]
     width = spine.rng.uniform(4.3, 5.2)
-    living = layout.add("living room", 0, (-WALL - width, low, -WALL, high))
+    living = layout.add_room("living room", 0, (-WALL_WIDTH - width, low, -WALL_WIDTH, high))
     add_passage(layout, spine.rng, living, hall, "open" if spine.rng.random() < 0.5 else "arch")
     add_passage(layout, spine.rng, living, dining, _draw_public_passage(spine.rng))
 
@@ -272,32 +281,36 @@ def _draw_public_passage(rng: np.random.Generator) -> PassageKind:
     return "open" if draw < 0.4 else "arch" if draw < 0.8 else "door"
 
 
-def _connect_strips(layout: Layout, spine: Spine, strips: dict[int, list[Slot]], halls: list[int]) -> None:
-    """Connect each slot to the spine, adjacent public rooms to each other, and the rooms behind."""
+def _connect_strips(layout: Layout, spine: Spine, strips: dict[int, list[Section]], halls: list[int]) -> None:
+    """Connect each section to the spine, adjacent public rooms to each other, and the rooms behind."""
     rng = spine.rng
-    for slots in strips.values():
-        for slot, after in zip(slots, slots[1:], strict=False):
-            if slot.kind in PUBLIC and after.kind in PUBLIC and "entry" not in (slot.kind, after.kind):
-                add_passage(layout, rng, slot.rooms[0], after.rooms[0], _draw_public_passage(rng))
-        for index, slot in enumerate(slots):
-            if len(slot.rooms) > 1:
-                host_kinds = ("kitchen",) if slot.kind == "service" else ("bedroom", "office")
-                adjacent = [slots[other] for other in (index - 1, index + 1) if 0 <= other < len(slots)]
+    for sections in strips.values():
+        for section, after in zip(sections, sections[1:], strict=False):
+            if (
+                section.kind in PUBLIC_ROOMS
+                and after.kind in PUBLIC_ROOMS
+                and "entry" not in (section.kind, after.kind)
+            ):
+                add_passage(layout, rng, section.rooms[0], after.rooms[0], _draw_public_passage(rng))
+        for index, section in enumerate(sections):
+            if len(section.rooms) > 1:
+                host_kinds = ("kitchen",) if section.kind == "service" else ("bedroom", "office")
+                adjacent = [sections[other] for other in (index - 1, index + 1) if 0 <= other < len(sections)]
                 hosts = [other.rooms[0] for other in adjacent if other.kind in host_kinds]
-                hosts = hosts or [slot.rooms[0]]
-                add_passage(layout, rng, hosts[int(rng.integers(len(hosts)))], slot.rooms[1], "door")
-            if slot.kind != "stairs":
-                _connect_to_hall(layout, rng, slot, halls)
+                hosts = hosts or [section.rooms[0]]
+                add_passage(layout, rng, hosts[int(rng.integers(len(hosts)))], section.rooms[1], "door")
+            if section.kind != "stairs":
+                _connect_to_hall(layout, rng, section, halls)
 
 
-def _connect_to_hall(layout: Layout, rng: np.random.Generator, slot: Slot, halls: list[int]) -> None:
-    """Open a passage from a slot to the hall that it shares most wall with, sometimes to another one too."""
-    room = slot.rooms[0]
-    shared = {hall: overlap(layout.rooms[room].rect, layout.rooms[hall].rect, 0) for hall in halls}
+def _connect_to_hall(layout: Layout, rng: np.random.Generator, section: Section, halls: list[int]) -> None:
+    """Open a passage from a section to the hall with which it shares most wall, sometimes also to another."""
+    room = section.rooms[0]
+    shared = {hall: shared_range(layout.rooms[room].rect, layout.rooms[hall].rect, 0) for hall in halls}
     hall = max(shared, key=lambda index: shared[index][1] - shared[index][0])
-    is_public = slot.kind in PUBLIC
-    kind: PassageKind = _draw_public_passage(rng) if is_public and slot.kind != "kitchen" else "door"
-    add_passage(layout, rng, room, hall, "arch" if slot.kind == "entry" else kind)
+    is_public = section.kind in PUBLIC_ROOMS
+    kind: PassageKind = _draw_public_passage(rng) if is_public and section.kind != "kitchen" else "door"
+    add_passage(layout, rng, room, hall, "arch" if section.kind == "entry" else kind)
     others = [other for other in halls if other != hall]
     if is_public and others and rng.random() < 0.5:
         add_passage(layout, rng, room, others[0], "arch" if rng.random() < 0.5 else "door")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from esceme.synth.house_model import Surface
 
-NEUTRAL = {
+NEUTRAL_SURFACES = {
     "white": Surface("white", (232, 232, 230)),
     "grey": Surface("grey", (150, 152, 155)),
     "black": Surface("black", (42, 42, 44)),
@@ -17,8 +17,8 @@ NEUTRAL = {
 """Surfaces of small furniture parts: pillows, legs, handles, frames."""
 
 CEILING = Surface("white", (240, 240, 238))
-STEPS = Surface("wooden", (184, 150, 112), "grain")
-FRAMES = (
+STAIRS = Surface("wooden", (184, 150, 112), "grain")
+DOOR_FRAMES = (
     Surface("white", (226, 226, 224)),
     Surface("grey", (176, 176, 178)),
     Surface("wooden", (176, 144, 110), "grain"),
@@ -53,9 +53,9 @@ WALL_TILES = (
     Surface("pale blue tiled", (210, 216, 222), "tiles"),
     Surface("pale green tiled", (208, 220, 210), "tiles"),
 )
-BUILDING = (
-    *(CEILING, STEPS, *FRAMES, *WOODEN_FLOORS, *TILED_FLOORS, *CARPETS, *PAINTS, *WALL_TILES),
-    *NEUTRAL.values(),
+BUILDING_SURFACES = (
+    *(CEILING, STAIRS, *DOOR_FRAMES, *WOODEN_FLOORS, *TILED_FLOORS, *CARPETS, *PAINTS, *WALL_TILES),
+    *NEUTRAL_SURFACES.values(),
 )
 """All surfaces that are not furniture colours."""
 

@@ -57,9 +57,9 @@ class SceneGeometry:
         extents = np.array(bounds, dtype=np.float64)
         self.low: Floats = extents[:, 0]
         self.high: Floats = extents[:, 1]
-        self.object_of: NDArray[np.int16] = np.full(len(extents), -1, dtype=np.int16)
+        self.object_index_of: NDArray[np.int16] = np.full(len(extents), -1, dtype=np.int16)
         """Furniture index of each cell or box, or -1."""
-        self.object_of[self.num_cells : self.num_cells + len(object_indices)] = object_indices
+        self.object_index_of[self.num_cells : self.num_cells + len(object_indices)] = object_indices
 
     @cached_property
     def portals(self) -> dict[int, list[Portal]]:
@@ -142,7 +142,7 @@ class PanoramaCamera:
         self.stretch: NDArray[np.float32] = (1 / np.cos(elevation)).astype(np.float32)
         """(height,): metres along the ray per horizontal metre."""
 
-    def rows_above(self, slope: NDArray[np.floating]) -> Integers:
+    def count_rows_above(self, slope: NDArray[np.floating]) -> Integers:
         """Return the number of rows that look higher than a slope."""
         row = (0.5 - np.arctan(slope) / np.pi) * self.height - 0.5
         return np.ceil(row).astype(np.int64).clip(0, self.height)
@@ -192,21 +192,21 @@ class RayHits(NamedTuple):
 
 def cast_rays(geometry: SceneGeometry, position: Point, camera: PanoramaCamera) -> RayHits:
     """Return what is visible from a position."""
-    air, reached = trace_air(geometry, geometry.cell_at(position), position, camera)
+    air, reached = trace_room_surfaces(geometry, geometry.cell_at(position), position, camera)
     reach = np.zeros(camera.width)
     np.maximum.at(reach, air.column[~air.is_level], air.value[~air.is_level])
     boxes = trace_boxes(geometry, reached, position, camera, reach)
     # One integer per pixel: distance bits above the face number, so that the minimum is the nearest face.
-    pixel, key = _expand(air, camera)
+    pixel, key = _spans_to_pixels(air, camera)
     nearest = np.empty_like(key)
     nearest[pixel] = key
-    np.minimum.at(nearest, *_expand(boxes, camera))
+    np.minimum.at(nearest, *_spans_to_pixels(boxes, camera))
     shape = (camera.width, camera.height)
     distance = (nearest >> 32).astype(np.int32).view(np.float32)
     return RayHits(distance.reshape(shape), nearest.astype(np.int32).reshape(shape))
 
 
-def trace_air(
+def trace_room_surfaces(
     geometry: SceneGeometry, cell: int, position: Point, camera: PanoramaCamera
 ) -> tuple[ColumnSpans, set[int]]:
     """Return spans of floors, ceilings and walls that cover every pixel once, and the visible cells."""
@@ -221,8 +221,8 @@ def trace_air(
         low, high = geometry.low[cell] - position, geometry.high[cell] - position
         to_sides = np.where(ray > 0, high[:2, None], low[:2, None]) / ray
         distance = np.maximum(to_sides.min(axis=0), MIN_DISTANCE)
-        ceiling = camera.rows_above(high[2] / distance).clip(first, last)
-        floor = camera.rows_above(low[2] / distance).clip(ceiling, last)
+        ceiling = camera.count_rows_above(high[2] / distance).clip(first, last)
+        floor = camera.count_rows_above(low[2] / distance).clip(ceiling, last)
         parts.append(make_spans(column, first, ceiling, high[2], 6 * cell + 5))
         parts.append(make_spans(column, floor, last, low[2], 6 * cell + 4))
         axis = (to_sides[1] < to_sides[0]).astype(np.int64)
@@ -236,8 +236,8 @@ def trace_air(
             along = position[other] + away * ray[other, rows]
             for portal in geometry.portals.get(face, ()):
                 is_open = (portal.low < along) & (along < portal.high)
-                top = camera.rows_above((portal.top - position[2]) / away).clip(start, end)
-                bottom = camera.rows_above((portal.bottom - position[2]) / away).clip(top, end)
+                top = camera.count_rows_above((portal.top - position[2]) / away).clip(start, end)
+                bottom = camera.count_rows_above((portal.bottom - position[2]) / away).clip(top, end)
                 top, bottom = np.where(is_open, top, start), np.where(is_open, bottom, start)
                 parts.append(make_spans(columns, start, top, away, face))
                 through = np.flatnonzero(top < bottom)
@@ -266,14 +266,14 @@ def trace_boxes(
     near, far, axis = near[box, column], far[box, column], entered[box, column].astype(np.int64)
     is_under, near = near <= MIN_DISTANCE, np.maximum(near, np.float32(MIN_DISTANCE))
     bottom_height, top_height, face = low[box, 2], high[box, 2], 6 * index[box]
-    top, bottom = camera.rows_above(top_height / near), camera.rows_above(bottom_height / near)
+    top, bottom = camera.count_rows_above(top_height / near), camera.count_rows_above(bottom_height / near)
     side = face + 2 * axis + (ray[axis, column] < 0)
     upright = make_spans(column, top, np.where(is_under, top, bottom), near, side)
     below = np.flatnonzero(top_height < 0)
-    far_edge = camera.rows_above(top_height[below] / far[below])
+    far_edge = camera.count_rows_above(top_height[below] / far[below])
     tops = make_spans(column[below], far_edge, top[below], top_height[below], face[below] + 5)
     above = np.flatnonzero(bottom_height > 0)
-    far_edge = camera.rows_above(bottom_height[above] / far[above])
+    far_edge = camera.count_rows_above(bottom_height[above] / far[above])
     undersides = make_spans(column[above], bottom[above], far_edge, bottom_height[above], face[above] + 4)
     return concatenate_spans([upright, tops, undersides])
 
@@ -292,7 +292,7 @@ def _intersect_footprints(
     return np.maximum(*nears), np.minimum(*fars), nears[1] > nears[0]
 
 
-def _expand(spans: ColumnSpans, camera: PanoramaCamera) -> tuple[Integers, Integers]:
+def _spans_to_pixels(spans: ColumnSpans, camera: PanoramaCamera) -> tuple[Integers, Integers]:
     """Return the pixels of all spans, and for each its distance bits above its face number."""
     length = spans.last - spans.first
     start = spans.column * camera.height + spans.first

@@ -18,7 +18,7 @@ BOX_LIGHT = (0.84, 0.88, 0.94, 0.97, 0.78, 1.0)
 """Brightness of a box's faces: west, east, south, north, bottom, top."""
 ROOM_LIGHT = (0.89, 0.92, 0.96, 0.98, 1.0, 0.96)
 """Brightness of a room's sides: west, east, south, north, floor, ceiling."""
-SHADOW, SHADOW_WIDTH, SHADOW_HEIGHT = 0.34, 0.30, 1.2
+SHADOW_STRENGTH, SHADOW_WIDTH, SHADOW_HEIGHT = 0.34, 0.30, 1.2
 """Floor shadows: maximum darkening, width around a box, and maximum height of the box above the floor."""
 SHADOW_TEXEL = 0.02
 HALF_LIGHT_DISTANCE = 40.0
@@ -27,10 +27,10 @@ ROOM_EDGE = (0.20, 0.22)
 """Darkening towards the edges of rooms: amount, and width in metres."""
 BOX_EDGE = (0.10, 0.012)
 """The same for the faces of boxes."""
-BLOCK = 64
+COLUMNS_PER_BLOCK = 64
 """Number of columns shaded at a time, so that the arrays fit into the processor cache."""
 
-Grid = NDArray[np.float32]
+Float32Array = NDArray[np.float32]
 
 
 class Panorama(NamedTuple):
@@ -60,23 +60,23 @@ class Renderer:
 
     def render(self, viewpoint: int | HouseViewpoint) -> Panorama:
         """Render the panorama of a viewpoint or of a viewpoint index; the result is deterministic."""
-        position = self._position(viewpoint)
+        position = self._camera_position(viewpoint)
         camera, hits = self.camera, cast_rays(self.geometry, position, self.camera)
         rgb = np.empty((camera.height, camera.width, 3), dtype=np.uint8)
-        for start in range(0, camera.width, BLOCK):
-            columns = slice(start, start + BLOCK)
+        for start in range(0, camera.width, COLUMNS_PER_BLOCK):
+            columns = slice(start, start + COLUMNS_PER_BLOCK)
             rgb[:, columns] = shade_columns(self.faces, hits, position, camera, columns)
         face = np.ascontiguousarray(hits.face.T)
-        antialias(rgb, face)
+        antialias_face_boundaries(rgb, face)
         depth = hits.distance.T * camera.stretch[:, None]
-        return Panorama(rgb, self.geometry.object_of[face // 6], depth)
+        return Panorama(rgb, self.geometry.object_index_of[face // 6], depth)
 
     def render_objects(self, viewpoint: int | HouseViewpoint) -> NDArray[np.int16]:
         """Render only the object indices, which is faster."""
-        hits = cast_rays(self.geometry, self._position(viewpoint), self.camera)
-        return self.geometry.object_of[hits.face.T // 6]
+        hits = cast_rays(self.geometry, self._camera_position(viewpoint), self.camera)
+        return self.geometry.object_index_of[hits.face.T // 6]
 
-    def _position(self, viewpoint: int | HouseViewpoint) -> Point:
+    def _camera_position(self, viewpoint: int | HouseViewpoint) -> Point:
         if not isinstance(viewpoint, HouseViewpoint):
             viewpoint = self.house.viewpoints[viewpoint]
         return viewpoint.position
@@ -101,24 +101,28 @@ class FaceAppearance:
         low, high = geometry.low, geometry.high
         self.axis = axis.astype(np.int8)
         light = np.where(is_air, np.array(ROOM_LIGHT)[side], np.array(BOX_LIGHT)[side])
-        self.rgb: Grid = (np.array([surface.rgb for surface in surfaces]) * light[:, None]).astype(np.float32)
+        self.rgb: Float32Array = (np.array([surface.rgb for surface in surfaces]) * light[:, None]).astype(
+            np.float32
+        )
         self.texture = np.array([TEXTURES.index(surface.texture) for surface in surfaces], dtype=np.int32)
-        self.start: Grid = np.stack([low[solid, across], low[solid, up]]).astype(np.float32)
-        self.size: Grid = np.stack([high[solid, across], high[solid, up]]).astype(np.float32)
+        self.start: Float32Array = np.stack([low[solid, across], low[solid, up]]).astype(np.float32)
+        self.size: Float32Array = np.stack([high[solid, across], high[solid, up]]).astype(np.float32)
         self.size -= self.start
-        self.plane: Grid = np.where(side % 2, high[solid, axis], low[solid, axis]).astype(np.float32)
-        self.edge: Grid = np.where(is_air, *np.array([ROOM_EDGE, BOX_EDGE])[:, :, None]).astype(np.float32)
+        self.plane: Float32Array = np.where(side % 2, high[solid, axis], low[solid, axis]).astype(np.float32)
+        self.edge_shading: Float32Array = np.where(
+            is_air, *np.array([ROOM_EDGE, BOX_EDGE])[:, :, None]
+        ).astype(np.float32)
         is_directed = np.isin(self.texture, [TEXTURES.index("planks"), TEXTURES.index("grain")])
         self.is_swapped = is_directed & (self.size[1] > self.size[0])
         is_wall = (solid < len(house.rooms)) & (axis < 2)
-        self.skirting: Grid = np.where(is_wall, SKIRTING, -1).astype(np.float32)
+        self.skirting: Float32Array = np.where(is_wall, SKIRTING, -1).astype(np.float32)
         self.shadows = FloorShadows(geometry)
         for index, opening in enumerate(house.openings, start=len(house.rooms)):
             if opening.kind == "open":  # continue the floor of an open-plan space between its rooms
                 strip, floor_face = 6 * index + 4, 6 * opening.rooms[0] + 4
                 self.start[:, strip] = self.start[:, floor_face]
                 self.is_swapped[strip] = self.is_swapped[floor_face]
-                self.edge[0, strip] = 0
+                self.edge_shading[0, strip] = 0
                 self.rgb[strip] *= 1 - ROOM_EDGE[0]  # as dark as the edges of the floors it joins
 
 
@@ -135,7 +139,7 @@ def shade_columns(
     axis = faces.axis[face]
     u = np.where(axis == 0, north, east) - faces.start[0][face]
     v = np.where(axis == 2, north, height) - faces.start[1][face]
-    depth: Grid = distance * camera.stretch
+    depth: Float32Array = distance * camera.stretch
     light = 1 - _edge_darkness(faces, face, u, v)
     light *= HALF_LIGHT_DISTANCE / (HALF_LIGHT_DISTANCE + depth)
     swapped = faces.is_swapped[face]
@@ -152,9 +156,11 @@ def shade_columns(
     return np.minimum(rgb, 255, out=rgb).astype(np.uint8).transpose(1, 0, 2)
 
 
-def _edge_darkness(faces: FaceAppearance, face: NDArray[np.int32], u: Grid, v: Grid) -> Grid:
+def _edge_darkness(
+    faces: FaceAppearance, face: NDArray[np.int32], u: Float32Array, v: Float32Array
+) -> Float32Array:
     """Return how much a face darkens towards its edges."""
-    amount, width = faces.edge[0][face], faces.edge[1][face]
+    amount, width = faces.edge_shading[0][face], faces.edge_shading[1][face]
     from_sides = np.minimum(u, faces.size[0][face] - u)
     from_ends = np.minimum(v, faces.size[1][face] - v)
     return amount * width * (1 / (width + np.maximum(from_sides, 0)) + 1 / (width + np.maximum(from_ends, 0)))
@@ -165,23 +171,23 @@ class FloorShadows:
 
     def __init__(self, geometry: SceneGeometry) -> None:
         rooms = geometry.house.rooms
-        self.map_of: NDArray[np.int32] = np.full(6 * len(geometry.low), -1, dtype=np.int32)
+        self.light_map_of_face: NDArray[np.int32] = np.full(6 * len(geometry.low), -1, dtype=np.int32)
         """Face number -> map of its room, or -1 for faces without shadows."""
-        self.map_of[6 * np.arange(len(rooms)) + 4] = np.arange(len(rooms))
-        self.corner: Grid = np.array([room.low[:2] for room in rooms], dtype=np.float32)
+        self.light_map_of_face[6 * np.arange(len(rooms)) + 4] = np.arange(len(rooms))
+        self.corner: Float32Array = np.array([room.low[:2] for room in rooms], dtype=np.float32)
         size = np.array([np.subtract(room.high, room.low)[:2] for room in rooms])
         self.shape = np.ceil(size / SHADOW_TEXEL).astype(np.int32) + 1  # texels to the east, to the north
         self.start = np.concatenate([[0], np.cumsum(self.shape.prod(axis=1))]).astype(np.int32)
-        self.light: Grid = np.ones(self.start[-1], dtype=np.float32)
+        self.light: Float32Array = np.ones(self.start[-1], dtype=np.float32)
         for box, room in enumerate(geometry.box_rooms, start=geometry.num_cells):
             if room < 0:
                 continue
             low, high = geometry.low[box], geometry.high[box]
             above = low[2] - rooms[room].low[2]
             if above < 0.05 and high[2] - low[2] < 0.05:
-                self.map_of[6 * box + 5] = room  # a rug
+                self.light_map_of_face[6 * box + 5] = room  # a rug
             elif 0 <= above < SHADOW_HEIGHT:
-                self._add_shadow(room, low, high, SHADOW * (1 - above / SHADOW_HEIGHT))
+                self._add_shadow(room, low, high, SHADOW_STRENGTH * (1 - above / SHADOW_HEIGHT))
 
     def _add_shadow(self, room: int, low: Floats, high: Floats, amount: float) -> None:
         """Darken a room's map around and under a box."""
@@ -198,9 +204,11 @@ class FloorShadows:
         part = light[first[1] : last[1], first[0] : last[0]]
         np.minimum(part, 1 - amount * np.maximum(1 - away, 0) ** 2, out=part)
 
-    def darken(self, light: Grid, face: NDArray[np.int32], east: Grid, north: Grid) -> None:
+    def darken(
+        self, light: Float32Array, face: NDArray[np.int32], east: Float32Array, north: Float32Array
+    ) -> None:
         """Multiply the light on shadowed faces, in place."""
-        room = self.map_of[face]
+        room = self.light_map_of_face[face]
         pixel = np.flatnonzero(room >= 0)
         room = room.ravel()[pixel]
         column = (east.ravel()[pixel] - self.corner[room, 0]) * np.float32(1 / SHADOW_TEXEL)
@@ -212,7 +220,7 @@ class FloorShadows:
         light.reshape(-1)[pixel] *= self.light[self.start[room] + texel]
 
 
-def antialias(rgb: NDArray[np.uint8], face: NDArray[np.int32]) -> None:
+def antialias_face_boundaries(rgb: NDArray[np.uint8], face: NDArray[np.int32]) -> None:
     """Blend the pixels at face boundaries with their neighbours, in place."""
     height, width = face.shape
     edge = np.zeros(face.shape, dtype=bool)

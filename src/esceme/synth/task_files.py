@@ -100,11 +100,11 @@ def _merge_cues(path: AnnotatedPath) -> list[Clause]:
 
     merged = []
     for step in zip(*path.clauses, strict=True):
-        has_visible_cue = any(clause.direction or clause.landmark or clause.counted for clause in step)
+        has_visible_cue = any(clause.direction or clause.landmark or clause.nth_candidate for clause in step)
         merged.append(
             Clause(
                 direction=first(clause.direction for clause in step),
-                counted=first(clause.counted for clause in step),
+                nth_candidate=first(clause.nth_candidate for clause in step),
                 landmark=first(clause.landmark for clause in step),
                 beyond=None if has_visible_cue else first(clause.beyond for clause in step),
                 stop=step[0].stop,
@@ -195,7 +195,8 @@ def _ndh_record(
     ends = [
         graph.viewpoints[index]
         for index in range(len(graph))
-        if graph.distances[index, path.path[-1]] < 2.0 and path.target in path.visibility.in_panorama(index)
+        if graph.distances[index, path.path[-1]] < 2.0
+        and path.target in path.visibility.seen_in_panorama(index)
     ]
     planner = graph.shortest_path(start, min(ends, key=lambda end: graph.distance(start, end)))[:6]
     answer = clauses_to_text(path.clauses[0][begin : stop + 1], generator).strip()

@@ -18,11 +18,11 @@ EDGE_CLEARANCE = 0.4
 """Minimum distance from an edge to furniture."""
 OPENING_CLEARANCE = 0.17
 """Minimum distance from an edge to the sides of an opening."""
-GRID_STEP = 0.2
+GRID_SPACING = 0.2
 """Spacing of the candidate points."""
 MIN_EDGE, MAX_EDGE = 0.8, 5.0
 """Length range of an edge."""
-MAX_BRIDGES = 4
+MAX_CONNECTING_POINTS = 4
 """Maximum number of points added to a room to connect its viewpoints."""
 
 Array = NDArray[np.float64]
@@ -57,7 +57,7 @@ def points_along(starts: Array, ends: Array, count: int) -> Array:
     return starts[:, None] * (1 - share) + ends[:, None] * share
 
 
-def is_clear(starts: Array, ends: Array, obstacles: Array) -> Mask:
+def is_clear_of_furniture(starts: Array, ends: Array, obstacles: Array) -> Mask:
     """Return which lines (E,) keep `EDGE_CLEARANCE` from all obstacles."""
     if not len(obstacles):
         return np.ones(len(starts), dtype=bool)
@@ -70,7 +70,7 @@ def find_free_floor(index: int, room: Room, openings: Sequence[Opening], obstacl
     low, high = np.array(room.low[:2]), np.array(room.high[:2])
     size = high - low
     margin = np.minimum(np.where(size < 2.6, 0.42, 0.5), size / 2 - 0.05)
-    counts = np.floor((size - 2 * margin) / GRID_STEP).astype(int) + 1
+    counts = np.floor((size - 2 * margin) / GRID_SPACING).astype(int) + 1
     axes = [np.linspace(low[i] + margin[i], high[i] - margin[i], counts[i]) for i in (0, 1)]
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
     free = np.ones(grid.shape[:2], dtype=bool)
@@ -104,22 +104,24 @@ def sample_viewpoints(
     """Return the fixed points, points on both sides of every opening, and more until the floor is covered."""
     viewpoints = list(fixed)
     for opening in openings:
-        viewpoints += _points_at_opening(rooms, opening, floors, viewpoints)
+        viewpoints += _new_points_at_opening(rooms, opening, floors, viewpoints)
     for index, room in enumerate(rooms):
         chosen = np.array([point.xy for point in viewpoints if point.room == index]).reshape(-1, 2)
         if len(floors[index].points):
-            more = _connect(floors[index], _spread(floors[index], chosen, spacing))[len(chosen) :]
+            more = _add_connecting_points(floors[index], _add_spread_points(floors[index], chosen, spacing))[
+                len(chosen) :
+            ]
             viewpoints += [FloorPoint(index, (float(x), float(y)), room.low[2]) for x, y in more]
     return viewpoints
 
 
-def _points_at_opening(
+def _new_points_at_opening(
     rooms: Sequence[Room], opening: Opening, floors: Sequence[FreeFloor], viewpoints: Sequence[FloorPoint]
 ) -> list[FloorPoint]:
     """Return the new points, zero to two, that give an edge straight through an opening."""
     candidates, is_new = [], []
     for index in opening.rooms:
-        chosen, new = _points_near_opening(index, rooms[index], opening, floors[index], viewpoints)
+        chosen, new = _find_points_near_opening(index, rooms[index], opening, floors[index], viewpoints)
         candidates.append(np.concatenate([chosen, new]))
         is_new.append(np.arange(len(chosen) + len(new)) >= len(chosen))
     a, b = (grid.ravel() for grid in np.indices((len(candidates[0]), len(candidates[1]))))
@@ -131,7 +133,7 @@ def _points_at_opening(
     cost += np.where(is_valid, 0, np.inf)
     obstacles = np.concatenate([floors[index].obstacles for index in opening.rooms])
     for pair in np.argsort(cost, kind="stable")[: int(np.isfinite(cost).sum())]:
-        if is_clear(starts[pair][None], ends[pair][None], obstacles)[0]:
+        if is_clear_of_furniture(starts[pair][None], ends[pair][None], obstacles)[0]:
             sides = zip(opening.rooms, (a[pair], b[pair]), candidates, is_new, strict=True)
             return [
                 FloorPoint(room, (float(points[chosen][0]), float(points[chosen][1])), opening.bottom)
@@ -141,7 +143,7 @@ def _points_at_opening(
     return []
 
 
-def _points_near_opening(
+def _find_points_near_opening(
     index: int, room: Room, opening: Opening, floor: FreeFloor, viewpoints: Sequence[FloorPoint]
 ) -> tuple[Array, Array]:
     """Return the viewpoints of one room near an opening, and candidate points not too close to them."""
@@ -169,7 +171,7 @@ def _crosses_opening(starts: Array, ends: Array, rooms: Sequence[Room], opening:
     return inside
 
 
-def _spread(floor: FreeFloor, chosen: Array, spacing: float) -> Array:
+def _add_spread_points(floor: FreeFloor, chosen: Array, spacing: float) -> Array:
     """Add the farthest candidate point that has an edge to a chosen one, until all are within `spacing`."""
     remaining = floor.points
     while len(remaining):
@@ -181,18 +183,20 @@ def _spread(floor: FreeFloor, chosen: Array, spacing: float) -> Array:
         else:
             best = int(np.linalg.norm(remaining - remaining.mean(axis=0), axis=1).argmin())
         point, remaining = remaining[best : best + 1], np.delete(remaining, best, axis=0)
-        if not len(chosen) or _has_edge(point, chosen, floor.obstacles).any():
+        if not len(chosen) or _can_be_joined(point, chosen, floor.obstacles).any():
             chosen = np.concatenate([chosen, point])
     return chosen
 
 
-def _connect(floor: FreeFloor, chosen: Array) -> Array:
+def _add_connecting_points(floor: FreeFloor, chosen: Array) -> Array:
     """Add points where furniture separates the chosen ones, until they form one connected component."""
-    for _ in range(MAX_BRIDGES):
-        num_parts, part_of = connected_components(_has_edge(chosen, chosen, floor.obstacles).astype(np.int8))
+    for _ in range(MAX_CONNECTING_POINTS):
+        num_parts, part_of = connected_components(
+            _can_be_joined(chosen, chosen, floor.obstacles).astype(np.int8)
+        )
         if num_parts == 1:
             break
-        has_edge = _has_edge(floor.points, chosen, floor.obstacles)
+        has_edge = _can_be_joined(floor.points, chosen, floor.obstacles)
         joined = np.stack([has_edge[:, part_of == part].any(axis=1) for part in range(num_parts)], axis=1)
         distance = np.linalg.norm(floor.points[:, None] - chosen[None], axis=2)
         to_unjoined = np.where(joined[:, part_of], np.inf, distance).min(axis=1)
@@ -204,10 +208,10 @@ def _connect(floor: FreeFloor, chosen: Array) -> Array:
     return chosen
 
 
-def _has_edge(starts: Array, ends: Array, obstacles: Array) -> Mask:
+def _can_be_joined(starts: Array, ends: Array, obstacles: Array) -> Mask:
     """Return which pairs (S, E) of points in one room can be joined: clear line, length in range."""
     a, b = (grid.ravel() for grid in np.indices((len(starts), len(ends))))
     lengths = np.linalg.norm(starts[a] - ends[b], axis=1)
     has_edge = (lengths >= MIN_EDGE) & (lengths <= MAX_EDGE)
-    has_edge[has_edge] = is_clear(starts[a[has_edge]], ends[b[has_edge]], obstacles)
+    has_edge[has_edge] = is_clear_of_furniture(starts[a[has_edge]], ends[b[has_edge]], obstacles)
     return has_edge.reshape(len(starts), len(ends))

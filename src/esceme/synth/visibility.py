@@ -48,7 +48,7 @@ class Visibility:
         return tuple(sorted(names | coloured))
 
     @cached_property
-    def _matches(self) -> NDArray[np.bool_]:
+    def _refers_to(self) -> NDArray[np.bool_]:
         """(F, M): whether a mention refers to an object."""
         matches = [
             mention.name == item.name and mention.colour in ("", item.surface.colour)
@@ -60,32 +60,34 @@ class Visibility:
     @cached_property
     def _is_visible(self) -> NDArray[np.bool_]:
         """(P, V, M): whether a view shows an object that the mention refers to."""
-        return (self.coverage >= MIN_COVERAGE).astype(np.float32) @ self._matches.astype(np.float32) > 0
+        return (self.coverage >= MIN_COVERAGE).astype(np.float32) @ self._refers_to.astype(np.float32) > 0
 
     @cached_property
     def _max_coverage(self) -> NDArray[np.float32]:
         """(P, M): largest share of a view that one object with this mention covers."""
         largest = self.coverage.max(axis=1)  # (P, F)
-        return np.stack([largest[:, matches].max(axis=1, initial=0.0) for matches in self._matches.T], axis=1)
+        return np.stack(
+            [largest[:, matches].max(axis=1, initial=0.0) for matches in self._refers_to.T], axis=1
+        )
 
-    def in_view(self, viewpoint: int, view: int) -> frozenset[Mention]:
+    def seen_in_view(self, viewpoint: int, view: int) -> frozenset[Mention]:
         """Return the mentions of the objects in one view."""
-        return self._select(self._is_visible[viewpoint, view])
+        return self._mentions_where(self._is_visible[viewpoint, view])
 
-    def in_panorama(self, viewpoint: int) -> frozenset[Mention]:
+    def seen_in_panorama(self, viewpoint: int) -> frozenset[Mention]:
         """Return the mentions of the objects in all views."""
-        return self._select(self._is_visible[viewpoint].any(axis=0))
+        return self._mentions_where(self._is_visible[viewpoint].any(axis=0))
 
-    def in_candidate_views(self, viewpoint: int) -> frozenset[Mention]:
+    def seen_in_candidate_views(self, viewpoint: int) -> frozenset[Mention]:
         """Return the mentions of the objects in the candidate views, which the scene memory pools."""
         views = self.graph.views[viewpoint, : self.graph.degrees[viewpoint]]
-        return self._select(self._is_visible[viewpoint, views].any(axis=0))
+        return self._mentions_where(self._is_visible[viewpoint, views].any(axis=0))
 
     def max_coverage(self, viewpoint: int, mention: Mention) -> float:
         """Return the largest share of a view that one object with this mention covers."""
         return float(self._max_coverage[viewpoint, self.mentions.index(mention)])
 
-    def _select(self, mask: NDArray[np.bool_]) -> frozenset[Mention]:
+    def _mentions_where(self, mask: NDArray[np.bool_]) -> frozenset[Mention]:
         return frozenset(self.mentions[index] for index in np.flatnonzero(mask))
 
 

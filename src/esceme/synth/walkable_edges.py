@@ -23,7 +23,7 @@ from esceme.synth.viewpoint_sampling import (
 DEGREE_COST = 0.15
 """Cost of an edge, in metres, per edge that its ends already have."""
 
-Edges = list[tuple[int, int]]
+EdgeList = list[tuple[int, int]]
 
 
 def find_walkable_pairs(
@@ -50,7 +50,7 @@ def find_walkable_pairs(
     for floor in np.unique(floors):
         on_floor = np.abs(floors[a] - floor) < 0.1
         points = points_along(xy[a[on_floor]], xy[b[on_floor]], 81)
-        air = _air_rects(rooms, openings, float(floor))
+        air = _walkable_rects(rooms, openings, float(floor))
         within = (points[:, :, None] >= air[:, :2]) & (points[:, :, None] <= air[:, 2:])
         clear: Mask = np.asarray(within.all(axis=-1).any(axis=-1).all(axis=-1))
         level_rooms = [index for index, room in enumerate(rooms) if abs(room.low[2] - floor) < 0.1]
@@ -63,7 +63,7 @@ def find_walkable_pairs(
     return walkable
 
 
-def _air_rects(rooms: Sequence[Room], openings: Sequence[Opening], floor: float) -> Array:
+def _walkable_rects(rooms: Sequence[Room], openings: Sequence[Opening], floor: float) -> Array:
     """Return the walkable rectangles (R, 4) of a level: its rooms and the middle parts of its openings."""
     rects = [(*room.low[:2], *room.high[:2]) for room in rooms if room.low[2] < floor + 0.1 < room.high[2]]
     for opening in openings:
@@ -81,7 +81,7 @@ def is_connected(adjacency: Mask) -> bool:
     return bool(connected_components(adjacency.astype(np.int8))[0] == 1)
 
 
-def select_edges(walkable: Mask, positions: Array, *, degree: float) -> Edges:
+def select_edges(walkable: Mask, positions: Array, *, degree: float) -> EdgeList:
     """Select edges up to a mean degree; connected viewpoints stay connected.
 
     First the relative neighbourhood graph (no third viewpoint lies between), which contains a minimum
