@@ -1,4 +1,4 @@
-"""Annotated paths: shortest paths through generated houses, as in R2R, with three instructions each."""
+"""Annotated paths: shortest paths through generated houses, as in R2R, with three instructions per path."""
 
 from __future__ import annotations
 
@@ -11,35 +11,40 @@ from esceme.synth.visibility import Mention, Visibility
 from esceme.tasks.r4r import JOIN_WITHIN
 
 NUM_INSTRUCTIONS = 3
-"""Instructions per path; they differ in wording and often in their cues."""
+"""Number of instructions per path. The instructions differ in wording and often in the objects they name."""
 MIN_EDGES, MAX_EDGES = 4, 6
-"""Range of a path's length in edges; R2R has 3 to 6, on average 5."""
+"""Minimum and maximum number of edges of a path. Paths of R2R have 3 to 6 edges, on average 5."""
 
 
 @dataclass(frozen=True)
 class AnnotatedPath:
-    """Shortest path over viewpoint indices with its instructions as clauses and as text."""
+    """Shortest path through one house with its instructions."""
 
     visibility: Visibility
+    """The house, its graph and the objects visible from every viewpoint."""
     path_id: int
     path: tuple[int, ...]
+    """Viewpoint indices, from the start to the goal."""
     heading: float
+    """Heading of the agent at the start, in radians."""
     clauses: tuple[tuple[Clause, ...], ...]
+    """For every instruction: one clause per step, and a last clause that says where to stop."""
     instructions: tuple[str, ...]
+    """The clauses of every instruction as English text."""
 
     @property
     def scene_id(self) -> str:
-        """The house's scene id."""
+        """Scene id of the house."""
         return self.visibility.house.scene_id
 
     @property
     def viewpoints(self) -> list[str]:
-        """Viewpoint ids of the path."""
+        """Viewpoint ids of the path, from the start to the goal."""
         return [self.visibility.graph.viewpoints[index] for index in self.path]
 
     @property
     def target(self) -> Mention:
-        """The object at which the first instruction stops."""
+        """The object at which the first instruction says to stop."""
         stop = self.clauses[0][-1].stop
         assert stop is not None
         return stop
@@ -48,21 +53,22 @@ class AnnotatedPath:
 def sample_paths(
     visibility: Visibility, count: int, generator: np.random.Generator, *, first_id: int = 0
 ) -> list[AnnotatedPath]:
-    """Return up to `count` different paths of one house for which instructions can be generated.
+    """Sample up to `count` different paths of one house and generate their instructions.
 
-    Every second path starts near the end of the one before it, so that R4R can join them.
+    Paths without clear instructions are skipped. Path ids count up from `first_id`. Every second path starts
+    near the end of the path before, if possible, so that R4R can join the two paths.
     """
     paths: list[AnnotatedPath] = []
     distances = visibility.graph.distances
     shuffled = generator.permutation(np.argwhere((distances >= 5.0) & (distances <= 18.0)))
     pairs = [(int(start), int(goal)) for start, goal in shuffled]
     while pairs and len(paths) < count:
-        near = 0
+        selected = 0
         if len(paths) % 2:
             end = paths[-1].path[-1]
             starts = (index for index, (start, _) in enumerate(pairs) if distances[end, start] <= JOIN_WITHIN)
-            near = next(starts, 0)
-        start, goal = pairs.pop(near)
+            selected = next(starts, 0)
+        start, goal = pairs.pop(selected)
         path = _annotate_path(visibility, start, goal, first_id + len(paths), generator)
         if path is not None:
             paths.append(path)
@@ -72,6 +78,7 @@ def sample_paths(
 def _annotate_path(
     visibility: Visibility, start: int, goal: int, path_id: int, generator: np.random.Generator
 ) -> AnnotatedPath | None:
+    """Return the shortest path with instructions; None if its length or its instructions are unsuitable."""
     graph = visibility.graph
     names = graph.shortest_path(graph.viewpoints[start], graph.viewpoints[goal])
     path = tuple(graph.index(name) for name in names)
@@ -87,6 +94,9 @@ def _annotate_path(
 
 
 def fraction_needing_memory(paths: list[AnnotatedPath]) -> float:
-    """Return the fraction of instructions with a decision that only a `beyond` cue identifies."""
+    """Return the fraction of instructions, from 0 to 1, with at least one clause that has a `beyond` object.
+
+    Such an object is visible only from the next viewpoint, so that following the clause requires memory.
+    """
     plans = [clauses for path in paths for clauses in path.clauses]
     return sum(any(clause.beyond for clause in clauses) for clauses in plans) / max(1, len(plans))

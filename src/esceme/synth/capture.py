@@ -20,29 +20,29 @@ from esceme.world.graph import SceneGraph
 
 JPEG_QUALITY = 88
 MAX_OBJECT_DISTANCE = 3.0
-"""Objects within this many metres are listed for a viewpoint, as in REVERIE."""
+"""Maximum distance in metres of the objects that the object file lists for a viewpoint, as in REVERIE."""
 IMAGE_SIZE = (640, 480)
-"""Width and height of the view images that boxes refer to."""
+"""Width and height in pixels of the view images that object boxes refer to."""
 
 
 @dataclass(frozen=True)
 class ViewpointCapture:
-    """Everything that is stored for a viewpoint."""
+    """Everything that the world's files store about one viewpoint."""
 
     jpeg: bytes
-    """The panorama."""
+    """Content of the panorama's image file."""
     features: NDArray[np.float32]
-    """(V, D)"""
+    """(V, D): encoder features of the 36 views."""
     coverage: NDArray[np.float32]
-    """(V, F): share of each view that each object covers."""
+    """(V, F): share of every view's pixels that every piece of furniture covers, from 0 to 1."""
     objects: list[dict[str, Any]]
-    """Nearby objects in the format of the public object file."""
+    """Objects within `MAX_OBJECT_DISTANCE`, as records of the public object file of REVERIE."""
     visible: NDArray[np.bool_]
-    """(P,): which other viewpoints are visible."""
+    """(P,): True for every other viewpoint of the house that is visible from this viewpoint."""
 
 
 def capture_viewpoint(house: House, renderer: Renderer, viewpoint: int, encoder: Encoder) -> ViewpointCapture:
-    """Render and encode one viewpoint; the encoder gets only the pixels of the stored JPEG."""
+    """Render the panorama of a viewpoint index, store it as JPEG and encode the pixels of this JPEG."""
     panorama = renderer.render(viewpoint)
     file = io.BytesIO()
     Image.fromarray(panorama.rgb).save(file, "JPEG", quality=JPEG_QUALITY, subsampling=0)
@@ -59,7 +59,10 @@ def capture_viewpoint(house: House, renderer: Renderer, viewpoint: int, encoder:
 
 
 def compute_visibility(house: House, graph: SceneGraph, *, height: int) -> Visibility:
-    """Compute the visibility of a house without shading images; `height` is that of the panoramas."""
+    """Compute which objects every viewpoint of a house sees, without colours, which is faster.
+
+    `height` is the height of the panoramas in pixels; it must equal that of the written world.
+    """
     renderer, count = Renderer(house, height=height), len(house.furniture)
     viewpoints = range(len(house.viewpoints))
     coverage = [view_coverage(cut_ids(renderer.render_objects(index)), count) for index in viewpoints]
@@ -69,6 +72,7 @@ def compute_visibility(house: House, graph: SceneGraph, *, height: int) -> Visib
 def _nearby_objects(
     house: House, panorama: Panorama, objects: NDArray[np.int16], coverage: NDArray[np.float32]
 ) -> list[dict[str, Any]]:
+    """Return records of the object file: id, name, view indices and boxes of the objects nearby."""
     nearest = np.full(len(house.furniture) + 1, np.inf, dtype=np.float32)
     np.minimum.at(nearest, panorama.objects.ravel(), panorama.depth.ravel())
     records = []
@@ -95,7 +99,7 @@ def _bounding_box(mask: NDArray[np.bool_]) -> list[int]:
 
 
 def _visible_viewpoints(house: House, panorama: Panorama, viewpoint: int) -> NDArray[np.bool_]:
-    """Return the viewpoints in whose direction the depth is not smaller than their distance."""
+    """Return a mask (P,) that is True for viewpoints that no surface hides, according to the depth."""
     positions = np.array([other.position for other in house.viewpoints])
     offsets = positions - positions[viewpoint]
     towards = direction(offsets)

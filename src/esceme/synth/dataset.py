@@ -1,7 +1,7 @@
-"""The embedded world as a data folder in the public formats.
+"""Generation of the embedded world: a data folder in the public formats.
 
-A world is generated once per size, seed and version and cached. The files are the same with and without the
-cache, and with any number of processes.
+A world is generated once per size, seed and version, and then read from a cache. Its files do not depend on
+the cache or on the number of processes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from esceme.world.features import write_features
 
 WorldSize = Literal["tiny", "small"]
 ProgressBar = Callable[[Iterable[int], str], Iterable[int]]
-"""Takes an iterable and a label; returns the iterable and displays progress while it is consumed."""
+"""Takes an iterable and a label; returns the same items and displays progress as they are consumed."""
 
 ROOM_LABELS = {
     "bathroom": "a",
@@ -64,20 +64,20 @@ ROOM_LABELS = {
     "office": "o",
     "stairs": "s",
 }
-"""Room kind -> Matterport3D's label."""
+"""Kind of room -> one-letter room label of Matterport3D."""
 
 
 class WorldPreset(NamedTuple):
-    """Numbers of houses and paths, and the image size."""
+    """Numbers of houses and paths, and the image size, of a named world size."""
 
     num_houses: dict[str, int]
-    """Split -> number of houses; val_seen uses those of train."""
+    """Split -> number of houses. `val_seen` has no entry: it uses the houses of `train`."""
     num_paths: dict[str, int]
-    """Split -> paths per house."""
+    """Split -> number of paths per house."""
     num_extra_paths: int
-    """Maximum number of paths per training house for augmentation."""
+    """Maximum number of additional paths per training house, for data augmentation."""
     height: int
-    """Height of the panoramas in pixels; they are twice as wide."""
+    """Height of the panoramas in pixels; their width is twice the height."""
 
 
 WORLD_PRESETS: dict[WorldSize, WorldPreset] = {
@@ -101,12 +101,12 @@ LONGEST_TOUR = 100
 
 @dataclass(frozen=True)
 class WorldConfig:
-    """Options of a world; they determine every byte of it."""
+    """Options of a generated world. Equal options give equal files."""
 
     size: WorldSize = "small"
     seed: int = 0
     scenes: int | None = None
-    """Number of training houses instead of the size's own number; the other splits do not change."""
+    """Number of training houses; by default that of `size`. The other splits do not depend on it."""
 
     def __post_init__(self) -> None:
         if self.size not in WORLD_PRESETS:
@@ -118,17 +118,17 @@ class WorldConfig:
 
     @property
     def preset(self) -> WorldPreset:
-        """The shape of the size."""
+        """Numbers of houses and paths, and the image size."""
         return WORLD_PRESETS[self.size]
 
     @property
     def key(self) -> str:
-        """Cache key: a digest of the options, the version and the code."""
+        """Folder name in the cache: a digest of the options, the package version and the generating code."""
         text = f"{__version__} {self.size} {self.seed} {self.scenes} {_code_digest()}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def scene_ids(self) -> dict[str, list[str]]:
-        """Return the scene ids of every split."""
+        """Return a dict from split to its scene ids."""
         num_houses = self.preset.num_houses | ({"train": self.scenes} if self.scenes else {})
         numbers = iter(range(sum(num_houses.values())))
         scenes = {split: [f"home-{next(numbers):04d}" for _ in range(n)] for split, n in num_houses.items()}
@@ -145,7 +145,7 @@ def _code_digest() -> str:
 
 
 def cache_folder() -> Path:
-    """Return `ESCEME_CACHE`, else `esceme` in the user's cache folder."""
+    """Return the folder named by `ESCEME_CACHE`; by default `esceme` in the user's cache folder."""
     folder = os.environ.get("ESCEME_CACHE")
     if folder:
         return Path(folder)
@@ -155,7 +155,7 @@ def cache_folder() -> Path:
 def embedded_world(
     config: WorldConfig, *, processes: int = 2, progress: ProgressBar = lambda items, label: items
 ) -> Path:
-    """Return the cached folder of a world; generate it first if it does not exist."""
+    """Return the folder of a world in the cache. If the folder does not exist, generate the world first."""
     folder = cache_folder() / "worlds" / config.key
     if folder.is_dir():
         return folder
@@ -176,7 +176,10 @@ def write_world(
     progress: ProgressBar = lambda items, label: items,
     cache: bool = True,
 ) -> Path:
-    """Write a world to a folder that must not exist yet or be empty, and return the folder."""
+    """Write a world to the new or empty folder `out` and return this folder.
+
+    With `cache`, the world is generated in the cache and copied. Raises `DataError` if `out` cannot be used.
+    """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(f"{out}: exists already; give a new or an empty folder")
     if out.exists() and (out.is_mount() or out.samefile(".")):
@@ -191,7 +194,10 @@ def write_world(
 
 
 def world_visibility(config: WorldConfig, split: str) -> dict[str, Visibility]:
-    """Return scene id -> visibility for a split, recomputed as at generation; for scripted agents only."""
+    """Return a dict from scene id to the objects visible in that house, for the scenes of a split.
+
+    This ground truth is computed again as during generation. It is meant for scripted agents only.
+    """
     houses = [generate_house(scene_id, config.seed) for scene_id in config.scene_ids()[split]]
     height = config.preset.height
     return {house.scene_id: compute_visibility(house, build_graph(house), height=height) for house in houses}
@@ -199,7 +205,7 @@ def world_visibility(config: WorldConfig, split: str) -> dict[str, Visibility]:
 
 @contextmanager
 def _create_folder_atomically(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder that is renamed to `path` on success and deleted on failure.
+    """Yield a new temporary folder. Rename it to `path` on success; delete it on failure.
 
     An existing `path` is replaced only if it is an empty folder.
     """
@@ -218,6 +224,7 @@ def _create_folder_atomically(path: Path) -> Iterator[Path]:
 # -- generation ------------------------------------------------------------------------------------------
 
 CapturedHouse = tuple[House, list[ViewpointCapture]]
+"""A house and the captures of all its viewpoints, in the order of `House.viewpoints`."""
 
 
 def _generate_world(root: Path, config: WorldConfig, processes: int, progress: ProgressBar) -> None:
@@ -262,7 +269,7 @@ def _generate_world(root: Path, config: WorldConfig, processes: int, progress: P
 def _capture_houses(
     scene_ids: Sequence[str], config: WorldConfig, processes: int, progress: ProgressBar
 ) -> Iterator[CapturedHouse]:
-    """Yield every house in order, captured in parallel by several processes."""
+    """Yield every house with its captures, in the order of `scene_ids`; `processes` work in parallel."""
     functions = [partial(_capture_house, scene, config.seed, config.preset.height) for scene in scene_ids]
     captured: Iterator[CapturedHouse]
     if processes > 1:
@@ -282,7 +289,7 @@ def _capture_house(scene_id: str, seed: int, height: int, _send: object = None) 
 
 
 def _write_house(root: Path, house: House, captures: Sequence[ViewpointCapture]) -> None:
-    """Write panoramas and the connectivity file."""
+    """Write the panoramas and the connectivity file of one house."""
     adjacent = np.zeros((len(house.viewpoints), len(house.viewpoints)), dtype=bool)
     for a, b in house.edges:
         adjacent[a, b] = adjacent[b, a] = True
@@ -307,9 +314,9 @@ def _write_house(root: Path, house: House, captures: Sequence[ViewpointCapture])
 def _sample_all_paths(
     config: WorldConfig, visibility: Mapping[str, Visibility]
 ) -> tuple[dict[str, list[AnnotatedPath]], list[AnnotatedPath]]:
-    """Return the paths of every split, and extra paths of the training houses.
+    """Return a dict from split to its paths, and a list of extra paths in the training houses.
 
-    The paths of val_seen and the extra paths differ from those of train.
+    No path of `val_seen` and no extra path is a path of `train`. `visibility` is keyed by scene id.
     """
     preset = config.preset
     paths: dict[str, list[AnnotatedPath]] = {split: [] for split in SPLITS}
@@ -341,7 +348,10 @@ def _write_tasks(
     paths_by_split: PathsBySplit,
     nearby: Mapping[str, Sequence[Mapping[str, object]]],
 ) -> None:
-    """Write the files of all tasks, and a summary of the world."""
+    """Write the files of all tasks, and a JSON summary of the world.
+
+    `nearby` maps `<scene>_<viewpoint>` to the object records of that viewpoint.
+    """
     generator = np.random.default_rng(config.seed)
     write_r2r(root, paths_by_split)
     write_rxr(root, paths_by_split, generator)

@@ -23,17 +23,17 @@ from esceme.synth.viewpoint_sampling import (
 )
 
 NUM_TRIALS = 60
-"""Random placements tried for an item before it is left out."""
+"""Number of random placements that are tried before an item is omitted."""
 MIN_FREE_FLOOR = 0.2
-"""Fraction of its free floor that a room keeps."""
+"""Minimum fraction of a room's free floor that must remain free after placement."""
 MAX_FLAT_DEPTH = 0.15
-"""Items less deep than this count as part of the wall."""
+"""An item less deep than this (in metres, away from the wall) counts as part of the wall."""
 MAX_LOW_HEIGHT = 0.3
-"""Items no higher than this do not block the floor."""
+"""An item no higher than this (in metres), such as a rug, does not block the floor."""
 
 
 class FurnitureItem(NamedTuple):
-    """Item to place, with its size along the wall, away from it and up."""
+    """Piece of furniture to place. `size` is in metres: along the wall, away from the wall, up."""
 
     name: str
     surface: Surface
@@ -41,7 +41,11 @@ class FurnitureItem(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Outline of an item and the wall behind it (0 south, 1 west, 2 north, 3 east)."""
+    """Position of an item in a room.
+
+    `rect` is its outline from above, `wall` the wall behind it (0 south, 1 west, 2 north, 3 east), and
+    `bottom` the height of its lower edge. A mirrored item is reflected along the wall.
+    """
 
     rect: Rect
     wall: int
@@ -50,7 +54,7 @@ class Placement(NamedTuple):
 
 
 class PlacedItem(NamedTuple):
-    """Item with its placement."""
+    """Piece of furniture and its position."""
 
     item: FurnitureItem
     placement: Placement
@@ -58,28 +62,28 @@ class PlacedItem(NamedTuple):
 
 @dataclass(slots=True)
 class RoomFurnisher:
-    """Room that is being furnished."""
+    """Places furniture in one room and holds the furniture placed so far."""
 
     index: int
     room: Room
     openings: list[Opening]
     outer_walls: list[tuple[int, float, float]]
-    """Ranges of outer wall: wall, start and end along it."""
+    """Parts of walls with no room behind: wall number, start and end along the wall in metres."""
     rng: np.random.Generator
     placed: list[PlacedItem] = field(default_factory=list)
     edge_points: Array = field(default_factory=lambda: np.zeros((0, 2)))
-    """Points (E, 2) on the edges of the navigation graph, which furniture keeps clear."""
+    """Points (E, 2) on edges of the navigation graph; furniture must not come close to them."""
 
     def free_floor(self) -> FreeFloor:
-        """Return the floor that is connected to all openings of the room."""
+        """Return the part of the floor without furniture that is connected to all openings of the room."""
         rects = [placed.placement.rect for placed in self.placed if placed.item.size[2] > MAX_LOW_HEIGHT]
         obstacles = np.array(rects, dtype=np.float64).reshape(-1, 4)
         return find_free_floor(self.index, self.room, self.openings, obstacles)
 
     def furnish(self, items: Iterable[FurnitureItem], *, placed_last: bool) -> None:
-        """Place the items with this value of `placed_last` that fit.
+        """Place those items that fit and whose kind has this value of `placed_last`.
 
-        Items placed before the viewpoints leave enough free floor that links all openings.
+        An item that is placed before the viewpoints is omitted if it leaves too little free floor.
         """
         num_points = len(self.free_floor().points)
         for item in items:
@@ -98,6 +102,7 @@ class RoomFurnisher:
     # -- candidate placements ----------------------------------------------------------------------------
 
     def _candidate_placements(self, item: FurnitureItem) -> Iterable[Placement]:
+        """Return the placements to try, in order; empty if the rule needs a partner that is not placed."""
         kind = CATALOGUE.kinds[item.name]
         partners = [placed for placed in self.placed if placed.item.name == kind.partner]
         if kind.rule == "around":
@@ -112,7 +117,7 @@ class RoomFurnisher:
         return anywhere
 
     def _draw_placement(self, item: FurnitureItem, kind: FurnitureKind) -> Placement:
-        """Draw a random placement that follows the kind's rule."""
+        """Draw a random placement that follows the placement rule of `kind`."""
         rng, wall = self.rng, int(self.rng.integers(4))
         low, high = self.room.low[wall % 2], self.room.high[wall % 2]
         if kind.rule in ("middle", "floor"):
@@ -128,7 +133,7 @@ class RoomFurnisher:
     def _place_at_wall(
         self, item: FurnitureItem, wall: int, start: float, base: float, *, is_mirrored: bool = False
     ) -> Placement:
-        """Return the placement with its back to a wall that begins at `start` along the wall."""
+        """Return the placement with the item's back to a wall, from `start` metres along this wall."""
         (x0, y0, z), (x1, y1, _) = self.room.low, self.room.high
         width, depth, _ = item.size
         end = start + width
@@ -141,7 +146,7 @@ class RoomFurnisher:
         return Placement(rect, wall, z + base, is_mirrored)
 
     def _draw_placement_inside(self, item: FurnitureItem, *, margin: float) -> Placement:
-        """Draw a placement away from the walls, its long side along the longer side of the room."""
+        """Draw a placement at least `margin` metres from the walls, along the longer side of the room."""
         size = np.array(self.room.high[:2]) - np.array(self.room.low[:2])
         wall = int(size[1] > size[0])
         extent = np.array(item.size[:2] if wall % 2 == 0 else item.size[1::-1])
@@ -153,7 +158,7 @@ class RoomFurnisher:
         return Placement((x0, y0, x1, y1), wall, self.room.low[2])
 
     def _place_near(self, item: FurnitureItem, kind: FurnitureKind, partner: PlacedItem) -> list[Placement]:
-        """Return placements next to the partner, in front of it, or on top of it."""
+        """Return the placements of an item next to its partner, in front of it, or on top of it."""
         wall, rect = partner.placement.wall, partner.placement.rect
         along = wall % 2
         low, high = rect[along], rect[along + 2]
@@ -170,6 +175,7 @@ class RoomFurnisher:
     # -- collision checks --------------------------------------------------------------------------------
 
     def _fits(self, item: FurnitureItem, placement: Placement) -> bool:
+        """Return whether an item stays inside the room and clear of furniture, openings and edges."""
         rect, bottom, top = placement.rect, placement.bottom, placement.bottom + item.size[2]
         (x0, y0, _), (x1, y1, ceiling) = self.room.low, self.room.high
         if rect[0] < x0 - 1e-9 or rect[1] < y0 - 1e-9 or rect[2] > x1 + 1e-9 or rect[3] > y1 + 1e-9:
@@ -187,7 +193,7 @@ class RoomFurnisher:
         return not len(self.edge_points) or bool((distances >= clearance).all())
 
     def _doorway_rect(self, opening: Opening, *, is_flat: bool) -> Rect:
-        """Return the floor just inside an opening that items keep free; flat items may come closer."""
+        """Return the rectangle of floor inside an opening that must stay free; flat items may come closer."""
         depth = MAX_FLAT_DEPTH if is_flat else 0.95 if opening.kind == "door" else 0.7
         face = face_coordinate(self.index, self.room, opening)
         across = (face - depth, face) if opening.rooms[0] == self.index else (face, face + depth)
@@ -204,7 +210,7 @@ def _move_from_wall(placement: Placement, distance: float) -> Placement:
 
 
 def _placements_around(item: FurnitureItem, partner: PlacedItem) -> list[Placement]:
-    """Return two placements along each long side of the partner, facing it."""
+    """Return four placements of an item: two along each long side of its partner, facing the partner."""
     (x0, y0, x1, y1), bottom = partner.placement.rect, partner.placement.bottom
     width, depth, _ = item.size
     placements = []
@@ -225,14 +231,14 @@ def _overlap(a: Rect, b: Rect) -> bool:
 
 
 def _collides(rect: Rect, bottom: float, top: float, placed: PlacedItem) -> bool:
-    """Return whether a box intersects a placed item; a low item (rug) collides only with other low items."""
+    """Return whether a box intersects a placed item. A low item (a rug) collides only with low items."""
     low, high = placed.placement.bottom, placed.placement.bottom + placed.item.size[2]
     one_is_low = (top - bottom <= MAX_LOW_HEIGHT) != (high - low <= MAX_LOW_HEIGHT)
     return not one_is_low and bottom < high and low < top and _overlap(rect, placed.placement.rect)
 
 
 def draw_furniture(room_kind: str, rng: np.random.Generator) -> list[FurnitureItem]:
-    """Draw the furniture of a room of the given kind."""
+    """Draw the furniture of a room of the given kind, with random sizes and surfaces."""
     items = []
     for name, probability in CATALOGUE.rooms[room_kind]:
         if rng.random() < probability:
@@ -244,7 +250,7 @@ def draw_furniture(room_kind: str, rng: np.random.Generator) -> list[FurnitureIt
 
 
 def find_outer_walls(index: int, rooms: Sequence[Room]) -> list[tuple[int, float, float]]:
-    """Return the ranges of a room's walls with no room behind them, as (wall, start, end)."""
+    """Return the parts of a room's walls with no room behind, as (wall number, start, end) in metres."""
     room, ranges = rooms[index], []
     for wall in range(4):
         along, across = wall % 2, 1 - wall % 2
@@ -265,7 +271,7 @@ def find_outer_walls(index: int, rooms: Sequence[Room]) -> list[tuple[int, float
 
 
 def build_furniture(placed: PlacedItem, object_id: str, room: int) -> Furniture:
-    """Convert a placed item to its boxes."""
+    """Convert a placed item to furniture of a house: boxes in world coordinates."""
     (x0, y0, x1, y1), wall, bottom, is_mirrored = placed.placement
     item, boxes = placed.item, []
     for part in CATALOGUE.models[CATALOGUE.kinds[item.name].model]:

@@ -36,7 +36,7 @@ TURN_PHRASES: dict[RelativeDirection, str] = {
 
 
 def clauses_to_hindi(clauses: Sequence[Clause]) -> str:
-    """Return the clauses as Hindi text, one sentence per clause."""
+    """Return an instruction's clauses as Hindi text, one sentence per clause."""
     return " ".join(f"{_clause_to_hindi(clause)}।" for clause in clauses)
 
 

@@ -33,18 +33,19 @@ from esceme.synth.walkable_edges import EdgeList, find_walkable_pairs, is_connec
 from esceme.world import SceneGraph
 
 OPENING_HEIGHT = {"door": 2.05, "arch": 2.25, "open": 2.7}
+"""Kind of opening -> its height in metres."""
 MIN_VIEWPOINTS = 30
 MEAN_DEGREE = 4.06
 """Mean number of candidates per viewpoint in Matterport3D."""
 
 FurniturePlan = tuple[int, list[FurnitureItem]]
-"""Seed of the furniture placement, and the furniture to place."""
+"""For one room: seed of the furniture placement, and the furniture to place."""
 
 
 def generate_house(scene_id: str, seed: int, *, storeys: int | None = None, large: bool = False) -> House:
-    """Generate the house of a scene id and a seed; the result is deterministic.
+    """Generate the house of a scene id and a seed. Equal arguments give equal houses.
 
-    A house has one or two storeys (drawn unless given) and 30 to 80 viewpoints; a large one has 45 to 110.
+    A house has 1 or 2 storeys (random by default) and 30 to 80 viewpoints; a large house has 45 to 110.
     """
     if storeys not in (None, 1, 2):
         raise ConfigError(f"a house has 1 or 2 storeys, not {storeys}")
@@ -78,7 +79,7 @@ def generate_house(scene_id: str, seed: int, *, storeys: int | None = None, larg
 
 
 def build_graph(house: House) -> SceneGraph:
-    """Return the navigation graph of a house, equal to the one read from its connectivity file."""
+    """Return the navigation graph of a house. It equals the graph read from the house's connectivity file."""
     names = [viewpoint.viewpoint_id for viewpoint in house.viewpoints]
     positions = {viewpoint.viewpoint_id: viewpoint.position for viewpoint in house.viewpoints}
     return SceneGraph.build(house.scene_id, positions, [(names[a], names[b]) for a, b in house.edges])
@@ -93,7 +94,10 @@ def _build_viewpoint(scene_id: str, seed: int, index: int, point: FloorPoint) ->
 def _draw_surfaces_and_furniture(
     layout: Layout, rng: np.random.Generator
 ) -> tuple[list[Room], list[FurniturePlan]]:
-    """Draw surfaces and furniture; most houses have two bedrooms (and two bathrooms) that look alike."""
+    """Draw the surfaces and the furniture of every room.
+
+    In most houses the first two bedrooms, or the first two bathrooms, look alike.
+    """
     wood = WOODEN_FLOORS[int(rng.integers(len(WOODEN_FLOORS)))]
     paint = PAINTS[int(rng.integers(len(PAINTS)))]
     has_twins = {kind: rng.random() < 0.6 for kind in ("bedroom", "bathroom")}
@@ -117,7 +121,7 @@ def _draw_surfaces_and_furniture(
 def _draw_surfaces(
     kind: str, wood: Surface, paint: Surface, rng: np.random.Generator
 ) -> tuple[Surface, Surface]:
-    """Draw floor and walls: mostly the house's wood and paint, tiles in wet rooms."""
+    """Draw the floor and wall surfaces of a kind of room; the house's defaults are `wood` and `paint`."""
 
     def draw(surfaces: Sequence[Surface]) -> Surface:
         return surfaces[int(rng.integers(len(surfaces)))]
@@ -132,6 +136,7 @@ def _draw_surfaces(
 
 
 def _build_openings(layout: Layout, rooms: Sequence[Room], frame: Surface) -> list[Opening]:
+    """Convert the passages of a floor plan to openings in the walls."""
     openings = []
     for passage in layout.passages:
         a, b = passage.rooms
@@ -156,6 +161,7 @@ def _build_openings(layout: Layout, rooms: Sequence[Room], frame: Surface) -> li
 def _place_large_furniture(
     rooms: Sequence[Room], openings: Sequence[Opening], furniture_plans: Sequence[FurniturePlan]
 ) -> list[RoomFurnisher]:
+    """Place in every room the furniture that precedes the viewpoints; return one furnisher per room."""
     furnishers = []
     for index, (room, (seed, items)) in enumerate(zip(rooms, furniture_plans, strict=True)):
         room_openings = [opening for opening in openings if index in opening.rooms]
@@ -172,7 +178,7 @@ def _sample_viewpoints_and_edges(
     furnishers: Sequence[RoomFurnisher],
     rng: np.random.Generator,
 ) -> tuple[list[FloorPoint], EdgeList] | None:
-    """Sample viewpoints and edges; return None if they are too few, disconnected or miss a room."""
+    """Sample viewpoints and edges; return None if viewpoints are too few, disconnected or miss a room."""
     stairs = [index for index, room in enumerate(rooms) if room.kind == "stairs"]
     landings = [FloorPoint(stairs[0], landing.centre, landing.height) for landing in layout.landings]
     empty = FreeFloor(np.zeros((0, 2)), np.zeros((0, 4)))
@@ -191,7 +197,7 @@ def _sample_viewpoints_and_edges(
 def _reserve_edge_points(
     furnishers: Sequence[RoomFurnisher], viewpoints: Sequence[FloorPoint], edges: EdgeList
 ) -> None:
-    """Give every room the points of edges on its floor, which furniture placed later must keep clear."""
+    """Give the furnisher of every room the points on edges that furniture placed later must keep clear."""
     xy = np.array([point.xy for point in viewpoints])
     floors = np.array([point.floor for point in viewpoints])
     a, b = np.array(edges).T

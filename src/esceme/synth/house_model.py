@@ -10,18 +10,19 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 WALL_WIDTH = 0.12
-"""Thickness of the wall between two rooms."""
+"""Thickness of the wall between two rooms, in metres."""
 STOREY_HEIGHT = 3.0
-"""Height difference between two floors: a room height of 2.7 m plus the ceiling slab."""
+"""Height difference between two floors in metres: a room height of 2.7 m plus the ceiling slab."""
 CAMERA_HEIGHT = 1.5
-"""Camera height above the floor."""
+"""Height of the camera above the floor, in metres."""
 
 TextureName = Literal["plain", "planks", "tiles", "checks", "stripes", "bricks", "fabric", "grain"]
 Point = tuple[float, float, float]
+"""x, y and z in metres."""
 
 
 class Surface(NamedTuple):
-    """Colour name, red, green and blue from 0 to 255, and texture."""
+    """Appearance of a face: colour name, RGB values from 0 to 255, and texture."""
 
     colour: str
     rgb: tuple[int, int, int]
@@ -29,7 +30,7 @@ class Surface(NamedTuple):
 
 
 class Box(NamedTuple):
-    """Solid axis-aligned box; furniture and stairs consist of boxes."""
+    """Solid axis-aligned box between two corners. Furniture and stairs consist of boxes."""
 
     low: Point
     high: Point
@@ -60,7 +61,7 @@ class Opening:
     """
 
     rooms: tuple[int, int]
-    """Room indices; the room with the smaller coordinate along `axis` comes first."""
+    """Indices of the two rooms; the room with the smaller coordinate along `axis` comes first."""
     axis: Literal[0, 1]
     low: float
     high: float
@@ -69,7 +70,7 @@ class Opening:
     kind: Literal["door", "arch", "open"]
     """A door (about 0.9 x 2.05 m), an arch (wider), or the whole side of an open-plan room."""
     frame: Surface
-    """Surface of the inner faces."""
+    """Surface of the hole's inner faces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +82,20 @@ class Furniture:
     name: str
     """'sofa', 'bathtub', 'painting' ..."""
     room: int
+    """Index of its room."""
     surface: Surface
-    """Its colour is the one that instructions mention."""
+    """Main surface. Instructions mention its colour."""
     boxes: tuple[Box, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class HouseViewpoint:
-    """Camera position and its room."""
+    """Viewpoint of a house: camera position and room."""
 
     viewpoint_id: str
     """32 hexadecimal digits, as in Matterport3D."""
     room: int
+    """Index of its room."""
     position: Point
     """Camera position, `CAMERA_HEIGHT` above the floor or the stairs."""
 
@@ -106,7 +109,7 @@ class House:
     openings: tuple[Opening, ...]
     furniture: tuple[Furniture, ...]
     stairs: tuple[Box, ...]
-    """Steps. They are rendered but instructions never name them."""
+    """Steps of the stairs. They are rendered, but instructions never name them."""
     viewpoints: tuple[HouseViewpoint, ...]
     edges: tuple[tuple[int, int], ...]
-    """Pairs of viewpoint indices joined by a straight walkable line, the smaller index first."""
+    """Pairs of viewpoint indices with a straight walkable line in between, the smaller index first."""

@@ -1,7 +1,8 @@
 """Scripted instruction follower: parses an instruction and looks up the objects that it names.
 
-It shows that the generated instructions are sufficient: with a full memory they can be followed; without one,
-the follower has to guess at `beyond` cues.
+The follower shows that the generated instructions are sufficient. With a memory of all viewpoints it can
+follow them. Without memory it has to guess when an instruction names an object that is visible only from the
+next viewpoint (`Clause.beyond`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ SEPARATOR_PATTERN = re.compile(r", then |, |\. ")
 
 
 def parse_instruction(text: str, mentions: Collection[Mention]) -> list[Clause]:
-    """Parse an instruction into clauses without rooms; `mentions` are the objects that it may name."""
+    """Parse an instruction into clauses. `mentions` are the objects that the text may name.
+
+    Names of rooms are ignored.
+    """
     phrases = [phrase.strip(" .").lower() for phrase in SEPARATOR_PATTERN.split(text)]
     return [_parse_clause(phrase, mentions) for phrase in phrases if phrase]
 
@@ -58,27 +62,30 @@ def _starts_with_template(phrase: str, templates: Sequence[str]) -> bool:
 
 @dataclass
 class FollowerMemory:
-    """Viewpoints whose candidate views the follower knows; a frozen memory does not grow."""
+    """Indices of the viewpoints whose candidate views the follower knows. A frozen memory does not grow."""
 
     viewpoints: set[int] = field(default_factory=set)
     frozen: bool = False
 
     def remember(self, viewpoint: int) -> None:
-        """Add a viewpoint unless the memory is frozen."""
+        """Add a viewpoint index, unless the memory is frozen."""
         if not self.frozen:
             self.viewpoints.add(viewpoint)
 
 
 @dataclass
 class InstructionFollower:
-    """Follows instructions in one house with a memory that persists across episodes."""
+    """Follows instructions in one house. Its memory persists across episodes."""
 
     visibility: Visibility
     memory: FollowerMemory
     max_moves: int = 14
 
     def follow(self, text: str, start: int, heading: float, generator: np.random.Generator) -> list[int]:
-        """Return the visited viewpoint indices; the last one is where the follower stops."""
+        """Follow an instruction from viewpoint index `start`; return the visited viewpoint indices.
+
+        `heading` is in radians. The last viewpoint is the one at which the follower stops.
+        """
         rollout = _Rollout(self, [start], int(snap(heading)), generator)
         for clause in parse_instruction(text, self.visibility.mentions):
             if clause.stop is not None or not rollout.execute(clause):
@@ -89,7 +96,7 @@ class InstructionFollower:
 
 @dataclass
 class _Rollout:
-    """One episode of the follower."""
+    """State of one episode: visited viewpoint indices, and index of the view that the follower faces."""
 
     follower: InstructionFollower
     path: list[int]
@@ -97,7 +104,10 @@ class _Rollout:
     generator: np.random.Generator
 
     def execute(self, clause: Clause) -> bool:
-        """Take the step of a clause, backtracking from wrong neighbours; return False if moves run out."""
+        """Take the step that a clause describes; return False if the maximum number of moves is exceeded.
+
+        If the object of a `beyond` cue is not visible from the chosen neighbour, go back and try another.
+        """
         follower, here = self.follower, self.path[-1]
         tried: set[int] = set()
         while True:
@@ -126,7 +136,7 @@ class _Rollout:
         return best[int(self.generator.integers(len(best)))]
 
     def _score_candidate(self, here: int, candidate: int, clause: Clause) -> float:
-        """Return how well a candidate matches the clause; going back costs a little."""
+        """Return how well a candidate matches a clause. The previous viewpoint has a lower score."""
         visibility = self.follower.visibility
         graph = visibility.graph
         there = int(graph.neighbours[here, candidate])

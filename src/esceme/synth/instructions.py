@@ -1,8 +1,9 @@
-"""Instruction generation: one clause per decision of a path, and templates that turn clauses into text.
+"""Instruction generation: one clause per step of a path, and templates that turn clauses into text.
 
-Each clause has a cue that identifies the next viewpoint: a direction that only one candidate has, an object
-that only the right candidate's view shows, or, as in the paper's Figure 1, an object that is not visible from
-here but in the right neighbour's own candidate views. A memory of the neighbour contains the latter.
+Every clause has a cue that identifies the next viewpoint. The cue is a direction that only one candidate has,
+or an object that only the next viewpoint's candidate view shows. It can also be an object that is not visible
+from the current viewpoint but in the candidate views of the next viewpoint (a `beyond` cue, as in the paper's
+Figure 1). Only an agent with a memory of the next viewpoint can use a `beyond` cue.
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ from esceme.world.geometry import VIEW_HEADINGS, snap, wrap
 RelativeDirection = Literal[
     "straight", "slight left", "left", "sharp left", "slight right", "right", "sharp right", "back"
 ]
+"""Direction relative to the view that the agent faces."""
 Side = Literal["left", "right"]
 
 SECTORS = ((18.0, "straight"), (55.0, "slight"), (115.0, ""), (160.0, "sharp"), (180.0, "back"))
-"""Upper limit in degrees, to either side, of each direction."""
+"""Largest angle in degrees, to the left or right, and name of every direction."""
 BEYOND_PROBABILITY = 0.8
-"""Probability of a `beyond` cue where no visible cue suffices; otherwise candidates are counted."""
+"""Probability of a `beyond` cue if no visible cue suffices; otherwise the clause counts candidates."""
 MIN_ANGLE = np.radians(5.0)
-"""Candidates are counted only if they are at least this far apart and clearly on one side."""
+"""Minimum angle in radians between counted candidates, and from a candidate to straight ahead or behind."""
 ORDINALS = ("first", "second", "third", "fourth")
 
 
 class NthCandidate(NamedTuple):
-    """The first, second ... candidate on the left or on the right."""
+    """The first, second ... candidate on the left or on the right, counted from straight ahead."""
 
     number: int
     side: Side
@@ -40,23 +42,23 @@ class NthCandidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """Content of an instruction about one decision."""
+    """Content of the part of an instruction that describes one step, or the stop."""
 
     direction: RelativeDirection | None = None
     nth_candidate: NthCandidate | None = None
-    """The candidate's number on one side, counted from straight ahead."""
+    """Number of the next viewpoint among the candidates on one side."""
     landmark: Mention | None = None
-    """Object in the right candidate's view."""
+    """Object in the candidate view that shows the next viewpoint."""
     beyond: Mention | None = None
-    """Object that is visible from the right neighbour but not from here; following it requires memory."""
+    """Object that is visible from the next viewpoint only; using this cue requires memory."""
     stop: Mention | None = None
     """In the last clause: the object to stop at."""
     room: str = ""
-    """Kind of room that the step enters, if it enters another one."""
+    """Kind of room that the step enters; empty if the room is not mentioned."""
 
 
 def relative_direction(heading: float, view: int) -> RelativeDirection:
-    """Return the direction of an absolute heading relative to a view.
+    """Return the direction of an absolute heading (radians) relative to the heading of a view index.
 
     >>> relative_direction(0.0, 12), relative_direction(1.0, 12), relative_direction(-2.5, 12)
     ('straight', 'right', 'sharp left')
@@ -69,7 +71,9 @@ def relative_direction(heading: float, view: int) -> RelativeDirection:
 
 
 def number_candidates(headings: Sequence[float], view: int) -> list[NthCandidate]:
-    """Number the candidates on each side, from straight ahead to behind.
+    """Return the number and side of every candidate, counted on each side from straight ahead to behind.
+
+    `headings` are absolute headings of the candidates in radians; `view` is the index of the view faced.
 
     >>> number_candidates([0.1, 0.5, -0.3], 12)[:2]
     [NthCandidate(number=1, side='right'), NthCandidate(number=2, side='right')]
@@ -90,15 +94,16 @@ def plan_clauses(
     heading: float,
     generator: np.random.Generator,
     *,
-    beyond: float = 0.05,
+    beyond_probability: float = 0.05,
 ) -> list[Clause] | None:
-    """Return clauses that identify every decision of a path, or None if one cannot be identified.
+    """Return one clause per step of a path of viewpoint indices, and a clause for the stop.
 
-    `beyond` is the probability of a `beyond` cue where a visible cue would suffice.
+    Returns None if no cue identifies one of the steps or the stop. `heading` is the heading at the start, in
+    radians. `beyond_probability` is the probability of a `beyond` cue if a visible cue would suffice.
     """
     clauses, view = [], int(snap(heading))
     for here, there in zip(path, path[1:], strict=False):
-        clause, view = _plan_step_clause(visibility, here, there, view, generator, beyond)
+        clause, view = _plan_step_clause(visibility, here, there, view, generator, beyond_probability)
         if clause is None:
             return None
         clauses.append(clause)
@@ -107,9 +112,18 @@ def plan_clauses(
 
 
 def _plan_step_clause(
-    visibility: Visibility, here: int, there: int, view: int, generator: np.random.Generator, beyond: float
+    visibility: Visibility,
+    here: int,
+    there: int,
+    view: int,
+    generator: np.random.Generator,
+    beyond_probability: float,
 ) -> tuple[Clause | None, int]:
-    """Return a clause for the step, or None, and the view that the agent faces after it."""
+    """Return a clause for the step from `here` to `there`, and the view index faced after this step.
+
+    `here` and `there` are viewpoint indices; `view` is the view index faced before the step. The clause is
+    None if no cue distinguishes `there` from the other candidates.
+    """
     graph = visibility.graph
     neighbours = graph.neighbours[here, : graph.degrees[here]].tolist()
     headings, views = graph.headings[here, : len(neighbours)], graph.views[here]
@@ -136,7 +150,8 @@ def _plan_step_clause(
     if with_direction and (same_direction or generator.random() < 0.3):
         landmark = _draw_mention(with_direction, generator)
         options.append(Clause(direction=direction, landmark=landmark, room=room))
-    if hidden and len(neighbours) > 2 and generator.random() < (beyond if options else BEYOND_PROBABILITY):
+    probability = beyond_probability if options else BEYOND_PROBABILITY
+    if hidden and len(neighbours) > 2 and generator.random() < probability:
         return Clause(beyond=_draw_mention(hidden, generator)), next_view
     counted = number_candidates(headings.tolist(), view)[candidate]
     if not options and counted.number <= len(ORDINALS) and _is_countable(headings, candidate, view):
@@ -145,7 +160,10 @@ def _plan_step_clause(
 
 
 def _is_countable(headings: NDArray[np.float64], candidate: int, view: int) -> bool:
-    """Return whether no candidate is close to this one, straight ahead or straight behind."""
+    """Return whether counting candidates identifies `candidate` without ambiguity.
+
+    No other candidate may be close to it, and no candidate may be straight ahead or straight behind.
+    """
     to_others = np.abs(wrap(np.delete(headings, candidate) - headings[candidate]))
     turns = np.abs(wrap(headings - VIEW_HEADINGS[view]))
     is_sided = (turns >= MIN_ANGLE) & (turns <= np.pi - MIN_ANGLE)
@@ -164,7 +182,10 @@ def _room_entered(visibility: Visibility, here: int, there: int) -> str:
 def _plan_stop_clause(
     visibility: Visibility, path: Sequence[int], generator: np.random.Generator
 ) -> Clause | None:
-    """Return a clause with an object that is larger in view at the end than anywhere before."""
+    """Return a clause that names an object which is larger in view at the end than anywhere else on the path.
+
+    Returns None if there is no such object.
+    """
     end, before = path[-1], path[:-1]
     mentions = [
         mention
@@ -176,7 +197,7 @@ def _plan_stop_clause(
 
 
 def _draw_mention(mentions: Iterable[Mention], generator: np.random.Generator) -> Mention:
-    """Draw a mention, preferring those without a colour."""
+    """Draw a mention; a mention without a colour is more likely."""
     ordered = sorted(mentions)
     plain = [mention for mention in ordered if not mention.colour]
     options = plain if plain and generator.random() < 0.6 else ordered
@@ -211,7 +232,10 @@ SEPARATORS = (". ", ", ", ", then ")
 
 
 def clauses_to_text(clauses: Sequence[Clause], generator: np.random.Generator) -> str:
-    """Return the clauses as English text, separated by one of `SEPARATORS` so that they can be parsed."""
+    """Return an instruction's clauses as English text.
+
+    The separators between clauses are drawn from `SEPARATORS`, at which `parse_instruction` splits the text.
+    """
     text = ""
     for number, clause in enumerate(clauses):
         phrase, separator = _clause_to_phrase(clause, generator), ""

@@ -14,19 +14,19 @@ import numpy as np
 from esceme.synth.house_model import STOREY_HEIGHT, WALL_WIDTH
 
 ROOM_HEIGHT = 2.7
-"""Room height from floor to ceiling."""
+"""Height of a room from floor to ceiling, in metres."""
 LANDING_DEPTH = 1.05
-"""Depth of the landings of the stairs."""
+"""Depth of the level parts (landings) of the stairs, in metres."""
 NUM_STEPS = 16
 """Number of steps from one storey to the next."""
 
 Rect = tuple[float, float, float, float]
-"""Low u, low v, high u, high v; x and y instead of u and v after `orient_randomly`."""
+"""Lower u, lower v, higher u, higher v in metres; after `orient_randomly`, x and y instead of u and v."""
 PassageKind = Literal["door", "arch", "open"]
 
 
 class RoomOutline(NamedTuple):
-    """Room without surfaces."""
+    """Room of a floor plan, without surfaces. `bottom` and `top` are heights in metres."""
 
     kind: str
     storey: int
@@ -36,7 +36,7 @@ class RoomOutline(NamedTuple):
 
 
 class Passage(NamedTuple):
-    """Opening between two rooms, given by its centre and width."""
+    """Opening between two rooms of a floor plan, given by their indices, its centre and its width."""
 
     rooms: tuple[int, int]
     kind: PassageKind
@@ -46,14 +46,14 @@ class Passage(NamedTuple):
 
 
 class StairStep(NamedTuple):
-    """Block of the stairs, from the ground up to `height`."""
+    """One step of the stairs: a solid block from the ground up to `height` metres."""
 
     rect: Rect
     height: float
 
 
 class Landing(NamedTuple):
-    """Centre and height of a level part of the stairs."""
+    """Level part of the stairs, with a viewpoint at its centre; `height` is in metres."""
 
     centre: tuple[float, float]
     height: float
@@ -67,10 +67,10 @@ class Layout:
     passages: list[Passage] = field(default_factory=list)
     steps: list[StairStep] = field(default_factory=list)
     landings: list[Landing] = field(default_factory=list)
-    """Bottom, middle and top of the stairs; empty without stairs."""
+    """Landings at the bottom, middle and top of the stairs; empty in a house without stairs."""
 
     def add_room(self, kind: str, storey: int, rect: Rect, *, storeys: int = 1) -> int:
-        """Append a room that is `storeys` storeys high and return its index."""
+        """Append a room with its floor on `storey` that is `storeys` storeys high; return its index."""
         bottom = storey * STOREY_HEIGHT
         self.rooms.append(
             RoomOutline(kind, storey, rect, bottom, bottom + (storeys - 1) * STOREY_HEIGHT + ROOM_HEIGHT)
@@ -93,16 +93,20 @@ def is_connected_layout(layout: Layout) -> bool:
 
 
 def shared_range(a: Rect, b: Rect, axis: int) -> tuple[float, float]:
-    """Return the range along an axis that two rectangles share; it is empty if its end precedes its start."""
+    """Return start and end of the range along an axis (0 or 1) that two rectangles share.
+
+    If the rectangles share no range, the end is smaller than the start.
+    """
     return max(a[axis], b[axis]), min(a[axis + 2], b[axis + 2])
 
 
 def add_passage(
     layout: Layout, rng: np.random.Generator, a: int, b: int, kind: PassageKind, *, at: float | None = None
 ) -> bool:
-    """Open the wall between two rooms and return True; return False if they share too little wall.
+    """Add a passage between the rooms with indices `a` and `b`; return False if they share too little wall.
 
-    A passage that is too wide for the shared wall becomes a door. `at` fixes its centre along the wall.
+    An arch or open side that is too wide for the shared wall becomes a door. `at` is the coordinate of the
+    passage's centre along the wall; by default it is drawn.
     """
     one, two = layout.rooms[a].rect, layout.rooms[b].rect
     along = 1 if any(abs(one[i] - two[j]) < WALL_WIDTH + 1e-6 for i, j in ((0, 2), (2, 0))) else 0
@@ -125,7 +129,7 @@ def add_passage(
 
 
 def orient_randomly(layout: Layout, rng: np.random.Generator) -> Layout:
-    """Rotate and mirror the plan at random and move its low corner to the origin."""
+    """Return the floor plan randomly rotated and mirrored, with its lower corner moved to the origin."""
     flip_u, flip_v, swap = (bool(draw) for draw in rng.random(3) < 0.5)
 
     def turn(u: float, v: float) -> tuple[float, float]:
@@ -155,7 +159,7 @@ def orient_randomly(layout: Layout, rng: np.random.Generator) -> Layout:
 
 
 def add_stair_entrance(layout: Layout, rng: np.random.Generator, halls: list[int]) -> None:
-    """Open the wall at the foot of the first flight, if a ground-floor hallway spans it."""
+    """Add a door at the foot of the stairs to every hall (room index) of the ground floor that spans it."""
     stairs, (start, end), _ = _stairwell_and_flights(layout)
     for hall in halls:
         low, _, high, _ = layout.rooms[hall].rect
@@ -164,9 +168,10 @@ def add_stair_entrance(layout: Layout, rng: np.random.Generator, halls: list[int
 
 
 def add_stairs(layout: Layout, rng: np.random.Generator, side: int, hall: int) -> None:
-    """Add the steps, the landings and the door to the upper hallway.
+    """Add the steps and landings of the stairs, and the door to the upper hallway with room index `hall`.
 
-    The stairs start and end at the hallway, which has smaller v than their room (`side` 1) or larger v (-1).
+    The stairs start and end at the hallway. `side` is 1 if the stairwell has larger v than the hallway, else
+    -1.
     """
     stairs, first, second = _stairwell_and_flights(layout)
     rect = layout.rooms[stairs].rect
@@ -196,7 +201,7 @@ def add_stairs(layout: Layout, rng: np.random.Generator, side: int, hall: int) -
 
 
 def _stairwell_and_flights(layout: Layout) -> tuple[int, tuple[float, float], tuple[float, float]]:
-    """Return the index of the stairwell and the ranges of u of its lower and upper flight."""
+    """Return the room index of the stairwell, and the ranges of u of its lower and upper flight of steps."""
     stairs = layout.kinds().index("stairs")
     low, _, high, _ = layout.rooms[stairs].rect
     middle = (low + high) / 2

@@ -1,4 +1,8 @@
-"""Random floor plans: a hallway as the spine, rooms along both sides, doors between them, stairs."""
+"""Random floor plans: a central hallway, a strip of rooms along each of its sides, doors and stairs.
+
+The hallway is called the spine. Every strip is divided into sections of one or two rooms. Coordinate u runs
+along the spine, v across it.
+"""
 
 from __future__ import annotations
 
@@ -50,14 +54,14 @@ SECTION_SEQUENCES = (
     ("bedroom", "split", "bedroom", "split", "bedroom"),
     ("bedroom", "split", "bedroom", "office", "split", "bedroom"),
 )
-"""Section sequences that may fill the rest of a strip beside the spine."""
+"""Section sequences that may fill the rest of a strip."""
 LARGE_HOUSE_EXTRA_LENGTH = 7.0
-"""Additional spine length of a large house, in metres."""
+"""Additional length of the spine in a large house, in metres."""
 PUBLIC_ROOMS = ("entry", "living room", "dining room", "kitchen")
 
 
 class Section(NamedTuple):
-    """Part of a strip with its room indices, the room at the spine first."""
+    """Section of a strip: its kind and its room indices, the room at the spine first."""
 
     kind: str
     rooms: list[int]
@@ -65,7 +69,11 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Spine:
-    """Dimensions that both storeys share: hallway length and width, depths of the strips beside it."""
+    """Dimensions in metres that both storeys share.
+
+    `length` and `width` are those of the hallway. `above` and `below` are the depths of the strips with
+    larger and smaller v than the hallway.
+    """
 
     rng: np.random.Generator
     length: float
@@ -74,7 +82,10 @@ class Spine:
     below: float
 
     def v_range(self, side: int, near: float = 0.0, far: float = 1.0) -> tuple[float, float]:
-        """Return the range of v of the strip on one side (1 above, -1 below), or of a fraction of it."""
+        """Return the range of v of the strip on one side (1 above, -1 below).
+
+        `near` and `far` restrict the range to fractions of the strip's depth, measured from the hallway.
+        """
         depth = self.above if side > 0 else self.below
         low, high = (self.width + WALL_WIDTH, 1) if side > 0 else (-WALL_WIDTH, -1)
         ends = low + high * near * depth, low + high * far * depth
@@ -82,7 +93,7 @@ class Spine:
 
 
 def generate_layout(rng: np.random.Generator, *, storeys: int, large: bool = False) -> Layout:
-    """Draw a plan with entry, living room, kitchen, dining room, two or more bedrooms and a bathroom."""
+    """Draw a connected floor plan with all living areas, at least two bedrooms and a bathroom."""
     while True:
         layout = _draw_layout(rng, storeys=storeys, large=large)
         kinds = layout.kinds()
@@ -115,7 +126,10 @@ def _draw_layout(rng: np.random.Generator, *, storeys: int, large: bool) -> Layo
 def _draw_front_sections(
     rng: np.random.Generator, scheme: str, *, storeys: int
 ) -> dict[int, list[tuple[str, float]]]:
-    """Draw the first sections of both strips with their widths: public rooms, then stairs on one side."""
+    """Draw the first sections of both strips as a dict from side (1 or -1) to (section kind, width) pairs.
+
+    These sections are the public rooms and, in a house with two storeys, the stairs.
+    """
     pair = ["dining room", "kitchen"] if rng.random() < 0.6 else ["kitchen", "dining room"]
     kinds = {
         "across": {1: ["living room"], -1: pair},
@@ -135,7 +149,10 @@ def _draw_front_sections(
 def _add_ground_floor(
     layout: Layout, spine: Spine, scheme: str, fronts: Mapping[int, Sequence[tuple[str, float]]]
 ) -> tuple[int, float, float] | None:
-    """Add public rooms, then whatever fits. Return side and range of u of the stairs, if there are any."""
+    """Add all rooms of the ground floor; return side, start and end along u of the stairs, if there are any.
+
+    `fronts` are the first sections of both strips; other sections fill the rest.
+    """
     strips: dict[int, list[Section]] = {}
     stairs = None
     for side, front in fronts.items():
@@ -156,7 +173,10 @@ def _add_ground_floor(
 
 
 def _add_ground_halls(layout: Layout, spine: Spine, scheme: str) -> list[int]:
-    """Add the spine of the ground floor: a hallway, preceded by the entry unless a strip holds it."""
+    """Add the spine of the ground floor and return its room indices.
+
+    The spine is the entry and a hallway; in the scheme `great` it is a hallway only.
+    """
     if scheme == "great":
         return [layout.add_room("hallway", 0, (0.0, 0.0, spine.length, spine.width))]
     end = spine.rng.uniform(2.3, 3.4)
@@ -167,7 +187,10 @@ def _add_ground_halls(layout: Layout, spine: Spine, scheme: str) -> list[int]:
 
 
 def _add_upper_floor(layout: Layout, spine: Spine, side: int, start: float, end: float) -> None:
-    """Add bedrooms and bathrooms around an upper hallway, leaving out the stairwell's range of u."""
+    """Add the rooms of the upper floor around a hallway, and the stairs.
+
+    The stairwell occupies the range of u from `start` to `end` on one side.
+    """
     strips = {
         side: [
             *_fill_strip(layout, spine, 1, side, 0.0, start - WALL_WIDTH),
@@ -181,7 +204,7 @@ def _add_upper_floor(layout: Layout, spine: Spine, side: int, start: float, end:
 
 
 def _consecutive_ranges(widths: Sequence[float], start: float) -> list[tuple[float, float]]:
-    """Return consecutive ranges of the given widths, separated by walls."""
+    """Return consecutive (start, end) ranges of the given widths, separated by the width of a wall."""
     ranges = []
     for width in widths:
         ranges.append((start, start + width))
@@ -192,7 +215,10 @@ def _consecutive_ranges(widths: Sequence[float], start: float) -> list[tuple[flo
 def _fill_strip(
     layout: Layout, spine: Spine, storey: int, side: int, start: float, end: float
 ) -> list[Section]:
-    """Fill a range of a strip with sections scaled to fit; return none if the range is too short."""
+    """Add sections that fill the range of u from `start` to `end` of a strip, and return them.
+
+    Returns an empty list if no sequence of sections has a suitable length.
+    """
     rng = spine.rng
     middles = {kind: sum(ends) / 2 for kind, ends in SECTION_WIDTHS.items()}
     lengths = [sum(middles[kind] + WALL_WIDTH for kind in kinds) - WALL_WIDTH for kinds in SECTION_SEQUENCES]
@@ -216,7 +242,10 @@ def _add_sections(
     kinds: Sequence[str],
     ranges: Sequence[tuple[float, float]],
 ) -> list[Section]:
-    """Add the rooms of consecutive sections of one strip."""
+    """Add the rooms of consecutive sections of one strip and return the sections.
+
+    `ranges` are the sections' ranges of u.
+    """
     rng, sections = spine.rng, []
     low, high = spine.v_range(side)
     for kind, (start, end) in zip(kinds, ranges, strict=True):
@@ -238,7 +267,10 @@ def _add_sections(
 
 
 def _draw_small_rooms(layout: Layout, kind: str, storey: int, rng: np.random.Generator) -> tuple[str, str]:
-    """Draw the two rooms of a section; the first one at the hallway of each storey is a bathroom."""
+    """Draw the kinds of both rooms of a `split` or `service` section, the room at the hallway first.
+
+    A storey without a bathroom gets its bathroom at the hallway.
+    """
     has_bath = any(room.kind == "bathroom" and room.storey == storey for room in layout.rooms)
     first = str(rng.choice(["bathroom", "laundry", "closet"])) if has_bath else "bathroom"
     if kind == "service":
@@ -247,7 +279,10 @@ def _draw_small_rooms(layout: Layout, kind: str, storey: int, rng: np.random.Gen
 
 
 def _add_wing(layout: Layout, spine: Spine, hall: int) -> None:
-    """Add a second hallway around a corner with a bedroom, and a suite at the end of the first hallway."""
+    """Add a wing: a second hallway around the corner with a bedroom, and a bedroom with its own bathroom.
+
+    `hall` is the room index of the first hallway, which is extended.
+    """
     rng = spine.rng
     kind, storey, (start, *_), *_ = layout.rooms[hall]
     corner = spine.length + WALL_WIDTH
@@ -268,7 +303,10 @@ def _add_wing(layout: Layout, spine: Spine, hall: int) -> None:
 
 
 def _add_great_room(layout: Layout, spine: Spine, dining: int, hall: int) -> None:
-    """Add a living room across the whole depth of the house, before the start of the spine."""
+    """Add a living room across the whole depth of the house, before the start of the spine.
+
+    `dining` and `hall` are the room indices of its neighbours.
+    """
     low, high = spine.v_range(-1)[0], spine.v_range(1)[1]
     width = spine.rng.uniform(4.3, 5.2)
     living = layout.add_room("living room", 0, (-WALL_WIDTH - width, low, -WALL_WIDTH, high))
@@ -282,7 +320,10 @@ def _draw_public_passage(rng: np.random.Generator) -> PassageKind:
 
 
 def _connect_strips(layout: Layout, spine: Spine, strips: dict[int, list[Section]], halls: list[int]) -> None:
-    """Connect each section to the spine, adjacent public rooms to each other, and the rooms behind."""
+    """Add passages from every section to the halls, between public rooms, and to rooms behind other rooms.
+
+    `strips` maps the side (1 or -1) to its sections; `halls` are room indices.
+    """
     rng = spine.rng
     for sections in strips.values():
         for section, after in zip(sections, sections[1:], strict=False):
@@ -304,7 +345,10 @@ def _connect_strips(layout: Layout, spine: Spine, strips: dict[int, list[Section
 
 
 def _connect_to_hall(layout: Layout, rng: np.random.Generator, section: Section, halls: list[int]) -> None:
-    """Open a passage from a section to the hall with which it shares most wall, sometimes also to another."""
+    """Add a passage from a section to the hall with which it shares most wall.
+
+    A public room sometimes gets a second passage, to another hall.
+    """
     room = section.rooms[0]
     shared = {hall: shared_range(layout.rooms[room].rect, layout.rooms[hall].rect, 0) for hall in halls}
     hall = max(shared, key=lambda index: shared[index][1] - shared[index][0])

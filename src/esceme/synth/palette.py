@@ -14,7 +14,7 @@ NEUTRAL_SURFACES = {
     "grey": Surface("grey", (150, 152, 155)),
     "black": Surface("black", (42, 42, 44)),
 }
-"""Surfaces of small furniture parts: pillows, legs, handles, frames."""
+"""Colour name -> surface of small furniture parts: pillows, legs, handles, frames."""
 
 CEILING = Surface("white", (240, 240, 238))
 STAIRS = Surface("wooden", (184, 150, 112), "grain")
@@ -61,7 +61,9 @@ BUILDING_SURFACES = (
 
 
 def chromaticity(surfaces: Sequence[Surface]) -> NDArray[np.float64]:
-    """Return the shares of red, green and blue (S, 3), which do not depend on brightness.
+    """Return the shares of red, green and blue of every surface (S, 3); every row sums to 1.
+
+    Shares do not depend on brightness.
 
     >>> chromaticity([Surface("red", (200, 50, 0)), Surface("dark red", (100, 25, 0))])
     array([[0.8, 0.2, 0. ],

@@ -1,8 +1,10 @@
 """Ray casting: the nearest face in every direction of a panorama, found column by column.
 
 All rays of one panorama column lie in a vertical plane, in which every box is a rectangle. A column is
-therefore split into spans of rows that show the same face: first the air, room by room and opening by
-opening, then the boxes in it. Distances are horizontal; a slope is the rise per horizontal metre.
+therefore divided into spans: consecutive pixel rows that show the same face. The spans of floors, ceilings
+and walls are found first, room by room and opening by opening, then the spans of boxes. Distances are
+horizontal and in metres; a slope is the rise per horizontal metre. A cell is a box of air: a room, or the
+hole of an opening.
 """
 
 from __future__ import annotations
@@ -18,16 +20,16 @@ from esceme.errors import WorldError
 from esceme.synth.house_model import Box, House, Opening, Point
 
 FRAME_WIDTH, FRAME_DEPTH = 0.08, 0.015
-"""Width of the boards around a door, and how far they protrude from the wall."""
+"""Width of the boards around a door, and their distance from the wall's surface, in metres."""
 MIN_DISTANCE = 1e-4
-"""A box closer than this horizontally is above or below the camera."""
+"""Minimum horizontal distance in metres; a box that is closer is above or below the camera."""
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
 class Portal(NamedTuple):
-    """Open part of a cell's side and the cell behind it."""
+    """Open part of a cell's side: its bounds along the wall and in height, and the cell index behind it."""
 
     low: float
     high: float
@@ -37,9 +39,10 @@ class Portal(NamedTuple):
 
 
 class SceneGeometry:
-    """House as arrays: cells of air (rooms, then openings), followed by solid boxes.
+    """House as arrays: first the cells of air (rooms, then openings), then the solid boxes.
 
-    Each of them has six faces, numbered 6 * index + 2 * axis, plus 1 for the side with the larger coordinate.
+    Every cell and every box has six faces. The number of a face is 6 * index + 2 * axis, plus 1 for the side
+    with the larger coordinate.
     """
 
     def __init__(self, house: House) -> None:
@@ -58,12 +61,12 @@ class SceneGeometry:
         self.low: Floats = extents[:, 0]
         self.high: Floats = extents[:, 1]
         self.object_index_of: NDArray[np.int16] = np.full(len(extents), -1, dtype=np.int16)
-        """Furniture index of each cell or box, or -1."""
+        """Furniture index of every cell and box; -1 if it is not furniture."""
         self.object_index_of[self.num_cells : self.num_cells + len(object_indices)] = object_indices
 
     @cached_property
     def portals(self) -> dict[int, list[Portal]]:
-        """Face number -> open parts of the face, the highest first."""
+        """Face number -> the open parts of this face, from the highest to the lowest."""
         portals: defaultdict[int, list[Portal]] = defaultdict(list)
         for index, opening in enumerate(self.house.openings, start=len(self.house.rooms)):
             for end, room in enumerate(opening.rooms):
@@ -75,7 +78,7 @@ class SceneGeometry:
         return {face: sorted(group, key=lambda portal: -portal.top) for face, group in portals.items()}
 
     def cell_at(self, position: Point) -> int:
-        """Return the room, else the opening, that contains a position; raise `WorldError` outside."""
+        """Return the index of the cell that contains a position; raise `WorldError` if there is none."""
         low, high = self.low[: self.num_cells], self.high[: self.num_cells]
         inside = ((low <= position) & (position <= high)).all(axis=1)
         if not inside.any():
@@ -86,7 +89,7 @@ class SceneGeometry:
 
 
 def opening_bounds(house: House, opening: Opening) -> tuple[Point, Point]:
-    """Return the corners of the air within the wall, between the facing sides of the two rooms."""
+    """Return the lower and the upper corner of an opening's hole in the wall between its two rooms."""
     before, after = (house.rooms[room] for room in opening.rooms)
     near, far = before.high[opening.axis], after.low[opening.axis]
     if opening.axis == 0:
@@ -95,7 +98,10 @@ def opening_bounds(house: House, opening: Opening) -> tuple[Point, Point]:
 
 
 def door_frames(house: House, opening: Opening) -> list[tuple[Box, int]]:
-    """Return the boards around both ends of a door or an arch with their rooms; an open side has none."""
+    """Return (board, room index) pairs of the frame around a door or an arch, on both sides of the wall.
+
+    An open side has no frame.
+    """
     if opening.kind == "open":
         return []
     frames = []
@@ -121,7 +127,7 @@ def door_frames(house: House, opening: Opening) -> list[tuple[Box, int]]:
 
 
 def _find_room(house: House, position: Floats) -> int:
-    """Return the room that contains a position, or -1."""
+    """Return the index of the room that contains a position; -1 if there is none."""
     for index, room in enumerate(house.rooms):
         if (position >= room.low).all() and (position <= room.high).all():
             return index
@@ -129,32 +135,32 @@ def _find_room(house: House, position: Floats) -> int:
 
 
 class PanoramaCamera:
-    """Directions of the columns and rows of an equirectangular image."""
+    """Ray directions of the columns and rows of an equirectangular image that is twice as wide as high."""
 
     def __init__(self, height: int) -> None:
         self.height, self.width = height, 2 * height
         heading = (np.arange(self.width) + 0.5) / self.width * 2 * np.pi - np.pi
         horizontal = np.stack([np.sin(heading), np.cos(heading)])
         self.horizontal: Floats = np.where(np.abs(horizontal) < 1e-9, 1e-9, horizontal)
-        """(2, width): east and north components of each column's direction."""
+        """(2, width): east and north components of every column's direction."""
         elevation = np.pi / 2 - (np.arange(height) + 0.5) / height * np.pi
         self.slope: NDArray[np.float32] = np.tan(elevation).astype(np.float32)
         self.stretch: NDArray[np.float32] = (1 / np.cos(elevation)).astype(np.float32)
         """(height,): metres along the ray per horizontal metre."""
 
     def count_rows_above(self, slope: NDArray[np.floating]) -> Integers:
-        """Return the number of rows that look higher than a slope."""
+        """Return the number of pixel rows whose rays rise more steeply than the given slopes."""
         row = (0.5 - np.arctan(slope) / np.pi) * self.height - 0.5
         return np.ceil(row).astype(np.int64).clip(0, self.height)
 
 
 class ColumnSpans(NamedTuple):
-    """Vertical spans of pixels that each show one face: arrays of equal length."""
+    """Vertical spans of pixels, as arrays with one entry per span. A span shows one face."""
 
     column: Integers
     first: Integers
     last: Integers
-    """Exclusive."""
+    """First row after the span."""
     is_level: NDArray[np.bool_]
     """Whether the face is horizontal: a floor, a ceiling, the top of a table."""
     value: Floats
@@ -169,7 +175,7 @@ def make_spans(
     value: NDArray[np.floating] | float,
     face: Integers | int,
 ) -> ColumnSpans:
-    """Build spans and drop the empty ones."""
+    """Build spans from their fields and omit empty spans (`first` >= `last`)."""
     values, faces = np.broadcast_to(value, column.shape), np.broadcast_to(face, column.shape)
     rows = np.flatnonzero(first < last)
     faces = faces[rows]
@@ -179,19 +185,19 @@ def make_spans(
 
 
 def concatenate_spans(parts: list[ColumnSpans]) -> ColumnSpans:
-    """Concatenate the arrays of several spans."""
+    """Concatenate several collections of spans."""
     return ColumnSpans(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
 class RayHits(NamedTuple):
-    """Horizontal distance to the visible face and its number, both (width, height)."""
+    """Visible face of every pixel: horizontal distance in metres, and face number; both (width, height)."""
 
     distance: NDArray[np.float32]
     face: NDArray[np.int32]
 
 
 def cast_rays(geometry: SceneGeometry, position: Point, camera: PanoramaCamera) -> RayHits:
-    """Return what is visible from a position."""
+    """Return the nearest face and its distance for every pixel of the panorama at a position."""
     air, reached = trace_room_surfaces(geometry, geometry.cell_at(position), position, camera)
     reach = np.zeros(camera.width)
     np.maximum.at(reach, air.column[~air.is_level], air.value[~air.is_level])
@@ -209,7 +215,10 @@ def cast_rays(geometry: SceneGeometry, position: Point, camera: PanoramaCamera) 
 def trace_room_surfaces(
     geometry: SceneGeometry, cell: int, position: Point, camera: PanoramaCamera
 ) -> tuple[ColumnSpans, set[int]]:
-    """Return spans of floors, ceilings and walls that cover every pixel once, and the visible cells."""
+    """Return spans of floors, ceilings and walls, and the indices of all visible cells.
+
+    The spans cover every pixel exactly once. `cell` is the index of the cell that contains `position`.
+    """
     parts = []
     columns = np.arange(camera.width)
     pending = [(cell, columns, np.zeros_like(columns), np.full_like(columns, camera.height))]
@@ -251,9 +260,10 @@ def trace_room_surfaces(
 def trace_boxes(
     geometry: SceneGeometry, cells: set[int], position: Point, camera: PanoramaCamera, reach: Floats
 ) -> ColumnSpans:
-    """Return spans of the box faces in these cells that face the camera and are nearer than `reach`.
+    """Return spans of the faces of boxes in the given cells that are visible if no other box is in front.
 
-    A box that contains the camera is not visible.
+    `reach` (width,) is the distance to the farthest wall of every column. A box that contains the camera is
+    not visible.
     """
     index = np.flatnonzero(np.isin(geometry.box_rooms, [-1, *cells])) + geometry.num_cells
     low = (geometry.low[index] - position).astype(np.float32)
@@ -281,7 +291,11 @@ def trace_boxes(
 def _intersect_footprints(
     low: NDArray[np.float32], high: NDArray[np.float32], ray: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]:
-    """Return where each column enters and leaves each box seen from above, and whether through a y side."""
+    """Return the distances at which every column's ray enters and leaves every box, seen from above.
+
+    All results have shape (boxes, columns). The third is True where the ray enters through a side of constant
+    y.
+    """
     nears, fars = [], []
     for axis in (0, 1):
         inverse = 1 / ray[axis]
@@ -293,7 +307,10 @@ def _intersect_footprints(
 
 
 def _spans_to_pixels(spans: ColumnSpans, camera: PanoramaCamera) -> tuple[Integers, Integers]:
-    """Return the pixels of all spans, and for each its distance bits above its face number."""
+    """Return the pixel indices of all spans, and one sort key per pixel.
+
+    A key has the bits of the distance above the bits of the face number, so that the smallest key is nearest.
+    """
     length = spans.last - spans.first
     start = spans.column * camera.height + spans.first
     before = np.cumsum(length) - length

@@ -19,8 +19,9 @@ BOX_LIGHT = (0.84, 0.88, 0.94, 0.97, 0.78, 1.0)
 ROOM_LIGHT = (0.89, 0.92, 0.96, 0.98, 1.0, 0.96)
 """Brightness of a room's sides: west, east, south, north, floor, ceiling."""
 SHADOW_STRENGTH, SHADOW_WIDTH, SHADOW_HEIGHT = 0.34, 0.30, 1.2
-"""Floor shadows: maximum darkening, width around a box, and maximum height of the box above the floor."""
+"""Floor shadows: maximum darkening (0 to 1), width around a box, maximum height above the floor."""
 SHADOW_TEXEL = 0.02
+"""Size of a light map's pixel, in metres."""
 HALF_LIGHT_DISTANCE = 40.0
 """Distance in metres at which brightness is halved."""
 ROOM_EDGE = (0.20, 0.22)
@@ -34,23 +35,26 @@ Float32Array = NDArray[np.float32]
 
 
 class Panorama(NamedTuple):
-    """Equirectangular image: heading 0 in the middle, clockwise to the right."""
+    """Equirectangular images of one viewpoint. Heading 0 is in the middle; headings increase to the right."""
 
     rgb: NDArray[np.uint8]
-    """(H, 2H, 3)."""
+    """(H, 2H, 3): colours."""
     objects: NDArray[np.int16]
     """(H, 2H): index of the visible piece of furniture, or -1."""
     depth: NDArray[np.float32]
-    """(H, 2H): distance in metres."""
+    """(H, 2H): distance to the visible surface in metres."""
 
 
 def render(house: House, viewpoint: int | HouseViewpoint, *, height: int = 512) -> Panorama:
-    """Render the panorama of one viewpoint; for several viewpoints of a house, use one `Renderer`."""
+    """Render the panorama of one viewpoint; `height` is in pixels.
+
+    Use one `Renderer` for several viewpoints of a house, which is faster.
+    """
     return Renderer(house, height=height).render(viewpoint)
 
 
 class Renderer:
-    """Renderer for the panoramas of one house."""
+    """Renders panoramas of one house; `height` is the height of the images in pixels."""
 
     def __init__(self, house: House, *, height: int = 512) -> None:
         self.house = house
@@ -59,7 +63,7 @@ class Renderer:
         self.faces = FaceAppearance(self.geometry)
 
     def render(self, viewpoint: int | HouseViewpoint) -> Panorama:
-        """Render the panorama of a viewpoint or of a viewpoint index; the result is deterministic."""
+        """Render the panorama of a viewpoint or of a viewpoint index. The result is deterministic."""
         position = self._camera_position(viewpoint)
         camera, hits = self.camera, cast_rays(self.geometry, position, self.camera)
         rgb = np.empty((camera.height, camera.width, 3), dtype=np.uint8)
@@ -72,7 +76,7 @@ class Renderer:
         return Panorama(rgb, self.geometry.object_index_of[face // 6], depth)
 
     def render_objects(self, viewpoint: int | HouseViewpoint) -> NDArray[np.int16]:
-        """Render only the object indices, which is faster."""
+        """Render only the object indices (H, 2H) of a panorama, which is faster; -1 means no object."""
         hits = cast_rays(self.geometry, self._camera_position(viewpoint), self.camera)
         return self.geometry.object_index_of[hits.face.T // 6]
 
@@ -129,7 +133,7 @@ class FaceAppearance:
 def shade_columns(
     faces: FaceAppearance, hits: RayHits, position: Point, camera: PanoramaCamera, columns: slice
 ) -> NDArray[np.uint8]:
-    """Return the colours of some columns, (H, columns, 3)."""
+    """Return the colours (H, columns, 3) of a range of panorama columns."""
     distance, face = hits.distance[columns], hits.face[columns]
     east, north = (
         distance * camera.horizontal[axis, columns, None].astype(np.float32) + np.float32(position[axis])
@@ -159,7 +163,7 @@ def shade_columns(
 def _edge_darkness(
     faces: FaceAppearance, face: NDArray[np.int32], u: Float32Array, v: Float32Array
 ) -> Float32Array:
-    """Return how much a face darkens towards its edges."""
+    """Return by how much (0 to 1) pixels at (u, v) on their faces are darkened because an edge is near."""
     amount, width = faces.edge_shading[0][face], faces.edge_shading[1][face]
     from_sides = np.minimum(u, faces.size[0][face] - u)
     from_ends = np.minimum(v, faces.size[1][face] - v)
@@ -167,12 +171,12 @@ def _edge_darkness(
 
 
 class FloorShadows:
-    """Soft shadows of furniture and stairs on the floor: one light map per room, seen from above."""
+    """Soft shadows of furniture and stairs on floors: one light map per room, seen from above."""
 
     def __init__(self, geometry: SceneGeometry) -> None:
         rooms = geometry.house.rooms
         self.light_map_of_face: NDArray[np.int32] = np.full(6 * len(geometry.low), -1, dtype=np.int32)
-        """Face number -> map of its room, or -1 for faces without shadows."""
+        """Face number -> room index of its light map; -1 for faces without shadows."""
         self.light_map_of_face[6 * np.arange(len(rooms)) + 4] = np.arange(len(rooms))
         self.corner: Float32Array = np.array([room.low[:2] for room in rooms], dtype=np.float32)
         size = np.array([np.subtract(room.high, room.low)[:2] for room in rooms])
@@ -190,7 +194,7 @@ class FloorShadows:
                 self._add_shadow(room, low, high, SHADOW_STRENGTH * (1 - above / SHADOW_HEIGHT))
 
     def _add_shadow(self, room: int, low: Floats, high: Floats, amount: float) -> None:
-        """Darken a room's map around and under a box."""
+        """Darken the light map of a room around and under a box; `amount` is the maximum darkening."""
         width, length = self.shape[room]
         light = self.light[self.start[room] : self.start[room + 1]].reshape(length, width)
         first = np.floor((low[:2] - self.corner[room] - SHADOW_WIDTH) / SHADOW_TEXEL).astype(int)
@@ -207,7 +211,7 @@ class FloorShadows:
     def darken(
         self, light: Float32Array, face: NDArray[np.int32], east: Float32Array, north: Float32Array
     ) -> None:
-        """Multiply the light on shadowed faces, in place."""
+        """Darken `light` in place where pixels show a shadowed floor at world coordinates (east, north)."""
         room = self.light_map_of_face[face]
         pixel = np.flatnonzero(room >= 0)
         room = room.ravel()[pixel]
@@ -221,7 +225,7 @@ class FloorShadows:
 
 
 def antialias_face_boundaries(rgb: NDArray[np.uint8], face: NDArray[np.int32]) -> None:
-    """Blend the pixels at face boundaries with their neighbours, in place."""
+    """Blend the pixels at boundaries of faces with their four neighbours, in place."""
     height, width = face.shape
     edge = np.zeros(face.shape, dtype=bool)
     right, below = face[:, 1:] != face[:, :-1], face[1:] != face[:-1]

@@ -22,13 +22,13 @@ from esceme.tasks.tours import make_tours, write_tours
 from esceme.world.geometry import direction
 
 PathsBySplit = Mapping[str, Sequence[AnnotatedPath]]
-"""Split -> its paths. The goals of `test` are withheld in all files."""
+"""Split -> its paths. All files omit the goals of the split `test`."""
 Json = dict[str, Any]
 T = TypeVar("T")
 
 
 def write_r2r(root: Path, paths_by_split: PathsBySplit) -> None:
-    """Write R2R and the R4R files joined from it."""
+    """Write the R2R files of all splits, and R4R files with pairs of joined R2R paths."""
     graphs = {path.scene_id: path.visibility.graph for paths in paths_by_split.values() for path in paths}
     for split, paths in paths_by_split.items():
         records = [
@@ -51,7 +51,7 @@ def write_r2r(root: Path, paths_by_split: PathsBySplit) -> None:
 
 
 def write_augmentation(root: Path, paths: Sequence[AnnotatedPath], tokenizer: WordPiece) -> None:
-    """Write extra training paths in PREVALENT's format: one record per instruction, with token ids."""
+    """Write extra training paths in the format of PREVALENT: one record with token ids per instruction."""
     records = [
         R2RRecord(
             scan=path.scene_id,
@@ -68,7 +68,7 @@ def write_augmentation(root: Path, paths: Sequence[AnnotatedPath], tokenizer: Wo
 
 
 def write_tour_file(root: Path, splits: Iterable[str], *, longest: int, seed: int) -> None:
-    """Write tours over the R2R episodes of all splits but `test`."""
+    """Write tours over the R2R episodes of all splits except `test`; `longest` is the maximum tour length."""
     episodes = {split: read_r2r(root / f"R2R/R2R_{split}.json") for split in splits if split != "test"}
     tours = {split: make_tours(group, longest=longest, seed=seed) for split, group in episodes.items()}
     write_tours(root / "tours/tours_iVLN.json", tours)
@@ -78,7 +78,7 @@ def write_tour_file(root: Path, splits: Iterable[str], *, longest: int, seed: in
 
 
 def write_rxr(root: Path, paths_by_split: PathsBySplit, generator: np.random.Generator) -> None:
-    """Write RxR guide annotations with all cues of every step, in English and in Hindi."""
+    """Write the RxR guide annotations of all splits: per path one English and one Hindi instruction."""
     ids = count(1)
     for split, paths in paths_by_split.items():
         name = "test_standard_public" if split == "test" else split
@@ -93,7 +93,10 @@ def write_rxr(root: Path, paths_by_split: PathsBySplit, generator: np.random.Gen
 
 
 def _merge_cues(path: AnnotatedPath) -> list[Clause]:
-    """Merge the cues of all instructions step by step; `beyond` cues only where there is no other."""
+    """Return one clause per step with the cues of all instructions of a path.
+
+    A `beyond` cue is used only if no instruction has a visible cue for the step.
+    """
 
     def first(values: Iterable[T | None]) -> T | None:
         return next((value for value in values if value), None)
@@ -139,7 +142,10 @@ def _rxr_record(path: AnnotatedPath, split: str, number: int, language: str, tex
 
 
 def write_reverie(root: Path, paths_by_split: PathsBySplit, nearby: Mapping[str, Sequence[str]]) -> None:
-    """Write REVERIE; the target is an object near the end. `nearby` maps viewpoint keys to object ids."""
+    """Write the REVERIE files of all splits. The target of a path is an object near its last viewpoint.
+
+    `nearby` maps `<scene>_<viewpoint>` to the ids of the objects near this viewpoint.
+    """
     for split, paths in paths_by_split.items():
         records: list[Json] = []
         for path in paths:
@@ -169,7 +175,10 @@ def _reverie_record(path: AnnotatedPath, object_id: str, *, is_withheld: bool) -
 
 
 def write_cvdn(root: Path, paths_by_split: PathsBySplit, generator: np.random.Generator) -> None:
-    """Write NDH (CVDN): per path one instance from the start, one from half-way after a question."""
+    """Write the NDH (CVDN) files of all splits, with two instances per path.
+
+    The first instance begins at the start of the path, the second half-way, after a question and its answer.
+    """
     numbers = count(0)
     for split, paths in paths_by_split.items():
         records: list[Json] = []
@@ -189,7 +198,10 @@ def write_cvdn(root: Path, paths_by_split: PathsBySplit, generator: np.random.Ge
 def _ndh_record(
     path: AnnotatedPath, game: int, number: int, begin: int, stop: int, generator: np.random.Generator
 ) -> Json:
-    """Return one instance: the player is at step `begin` of the path and moves on to step `stop`."""
+    """Return the record of one NDH instance, in which the player moves from step `begin` to step `stop`.
+
+    `game` is the index of the path in its split; `number` is the instance's number in all files.
+    """
     graph, names = path.visibility.graph, path.viewpoints
     start, player = names[begin], names[begin : stop + 1]
     ends = [
@@ -226,7 +238,7 @@ def _ndh_record(
 
 
 def _heading_at(path: AnnotatedPath, step: int) -> float:
-    """Return the heading with which the path arrives at a step."""
+    """Return the heading in radians with which an agent on the path arrives at a step."""
     if step == 0:
         return path.heading
     before, after = path.visibility.graph.positions[[path.path[step - 1], path.path[step]]]
@@ -234,7 +246,10 @@ def _heading_at(path: AnnotatedPath, step: int) -> float:
 
 
 def _player_scores(player: Sequence[str], planner: Sequence[str], path: AnnotatedPath) -> Json:
-    """Return success and SPL of the player's path towards the planner's end, with its own and oracle stop."""
+    """Return success and SPL of the player's path, with the end of the planner's path as goal.
+
+    Oracle scores are those of a player that stops at the first viewpoint within 3 m of the goal.
+    """
     graph = path.visibility.graph
     remaining = [graph.distance(name, planner[-1]) for name in player]
     travelled = np.cumsum([0.0, *(graph.distance(a, b) for a, b in zip(player, player[1:], strict=False))])

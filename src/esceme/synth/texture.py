@@ -20,7 +20,7 @@ TEXTURES: tuple[str, ...] = get_args(TextureName)
 MAP_SIZE, TEXEL_SIZE = 512, 0.005
 NUM_LEVELS = 10
 STORED_UNIT = 160.0
-"""Stored value of a brightness factor of 1."""
+"""Integer value (of 255) that stands for a brightness factor of 1."""
 
 BrightnessMap = NDArray[np.float64]
 
@@ -28,9 +28,10 @@ BrightnessMap = NDArray[np.float64]
 def sample_texture(
     texture: NDArray[np.int32], u: NDArray[np.float32], v: NDArray[np.float32], footprint: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Return brightness factors (about 1) at surface coordinates; all lengths are in metres.
+    """Return brightness factors (about 1) at coordinates (u, v) of surfaces, in metres.
 
-    `footprint` is the size of a pixel on the surface and selects the mipmap level.
+    `texture` holds indices of `TEXTURES`. `footprint` is the size in metres of an image pixel on the surface;
+    it selects the mipmap level. All arrays have the same shape.
     """
     maps, starts = _build_mipmaps()
     scaled = np.ascontiguousarray(footprint * np.float32(1.3 / TEXEL_SIZE))
@@ -44,7 +45,10 @@ def sample_texture(
 
 @cache
 def _build_mipmaps() -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-    """Return all levels of all maps in one flat array, and the start of each (texture, level)."""
+    """Return all mipmap levels of all textures in one flat array, and their start indices.
+
+    The start of a level is at index texture * `NUM_LEVELS` + level.
+    """
     pieces, starts, length = [], [], 0
     for name in TEXTURES:
         image = _GENERATORS[name](np.random.default_rng(TEXTURES.index(name)))
@@ -58,14 +62,17 @@ def _build_mipmaps() -> tuple[NDArray[np.float32], NDArray[np.int32]]:
     return np.concatenate(pieces).astype(np.float32), np.array(starts, dtype=np.int32)
 
 
-def _noise_map(generator: np.random.Generator, along: int, across: int) -> BrightnessMap:
-    """Return smooth periodic noise from -1 to 1; `along` x `across` texels per sample (powers of two)."""
-    coarse = generator.random((MAP_SIZE // across, MAP_SIZE // along)) * 2 - 1
-    return _upsample(_upsample(coarse, across, 0), along, 1)
+def _noise_map(generator: np.random.Generator, width: int, height: int) -> BrightnessMap:
+    """Return smooth periodic noise from -1 to 1.
+
+    There is one random value per `width` x `height` texels (powers of two), with interpolation in between.
+    """
+    coarse = generator.random((MAP_SIZE // height, MAP_SIZE // width)) * 2 - 1
+    return _upsample(_upsample(coarse, height, 0), width, 1)
 
 
 def _upsample(image: BrightnessMap, factor: int, axis: int) -> BrightnessMap:
-    """Upsample a periodic image along an axis by linear interpolation."""
+    """Upsample a periodic map by an integer factor along an axis, with linear interpolation."""
     fraction = (np.arange(factor) / factor)[:, None] if axis == 0 else np.arange(factor) / factor
     shape = (image.shape[0] * factor, -1) if axis == 0 else (image.shape[0], image.shape[1] * factor)
     current, after = np.expand_dims(image, axis + 1), np.expand_dims(np.roll(image, -1, axis), axis + 1)
@@ -75,7 +82,12 @@ def _upsample(image: BrightnessMap, factor: int, axis: int) -> BrightnessMap:
 def _block_pattern(
     width: int, height: int, shifts: NDArray[np.int64]
 ) -> tuple[BrightnessMap, BrightnessMap, NDArray[np.int64]]:
-    """Return each texel's distance to the ends and sides of its block, and the block, for shifted rows."""
+    """Return the pattern of a wall or floor made of rows of blocks (bricks, tiles, planks).
+
+    The results are (`MAP_SIZE`, `MAP_SIZE`): every texel's distance to the ends of its block, its distance to
+    the sides, and its block index. `width` and `height` of a block are in texels; every row of blocks is
+    shifted by its entry in `shifts`.
+    """
     row, column = np.mgrid[:MAP_SIZE, :MAP_SIZE]
     block_row = row // height
     shifted = (column + shifts[block_row]) % MAP_SIZE

@@ -15,22 +15,22 @@ from esceme.synth.house_model import Opening, Room
 VIEWPOINT_CLEARANCE = 0.45
 """Minimum distance from a viewpoint to furniture, in metres."""
 EDGE_CLEARANCE = 0.4
-"""Minimum distance from an edge to furniture."""
+"""Minimum distance from an edge of the graph to furniture, in metres."""
 OPENING_CLEARANCE = 0.17
-"""Minimum distance from an edge to the sides of an opening."""
+"""Minimum distance from an edge of the graph to the sides of an opening, in metres."""
 GRID_SPACING = 0.2
-"""Spacing of the candidate points."""
+"""Distance in metres of neighbouring grid points, at which viewpoints may be placed."""
 MIN_EDGE, MAX_EDGE = 0.8, 5.0
-"""Length range of an edge."""
+"""Minimum and maximum length of an edge, in metres."""
 MAX_CONNECTING_POINTS = 4
-"""Maximum number of points added to a room to connect its viewpoints."""
+"""Maximum number of viewpoints added to a room to connect its other viewpoints."""
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 
 class FloorPoint(NamedTuple):
-    """Viewpoint without a name: its room, x and y, and the height of the floor."""
+    """Future viewpoint: room index, x and y, and height of the floor, in metres."""
 
     room: int
     xy: tuple[float, float]
@@ -38,27 +38,31 @@ class FloorPoint(NamedTuple):
 
 
 class FreeFloor(NamedTuple):
-    """Candidate points of a room (S, 2), all connected to its openings, and furniture outlines (F, 4)."""
+    """Part of a room's floor without furniture that is connected to all openings of the room.
+
+    `points` (S, 2) are its grid points, at which viewpoints may be placed. `obstacles` (F, 4) are the
+    outlines of the furniture: lower x, lower y, higher x, higher y.
+    """
 
     points: Array
     obstacles: Array
 
 
 def rect_distances(points: Array, rects: Array) -> Array:
-    """Return distances (..., R) from points (..., 2) to rectangles (R, 4); zero inside."""
+    """Return the distances (..., R) in metres from points (..., 2) to rectangles (R, 4); zero inside."""
     outside = np.maximum(rects[:, :2] - points[..., None, :], points[..., None, :] - rects[:, 2:])
     outside = np.maximum(outside, 0.0)
     return np.hypot(outside[..., 0], outside[..., 1])
 
 
 def points_along(starts: Array, ends: Array, count: int) -> Array:
-    """Return `count` evenly spaced points on each line (E, count, 2)."""
+    """Return `count` evenly spaced points on every line from `starts` to `ends`: (E, 2) -> (E, count, 2)."""
     share = np.linspace(0.0, 1.0, count)[:, None]
     return starts[:, None] * (1 - share) + ends[:, None] * share
 
 
 def is_clear_of_furniture(starts: Array, ends: Array, obstacles: Array) -> Mask:
-    """Return which lines (E,) keep `EDGE_CLEARANCE` from all obstacles."""
+    """Return a mask (E,) that is True for lines at least `EDGE_CLEARANCE` away from all obstacles."""
     if not len(obstacles):
         return np.ones(len(starts), dtype=bool)
     distances = rect_distances(points_along(starts, ends, 41), obstacles)
@@ -66,7 +70,10 @@ def is_clear_of_furniture(starts: Array, ends: Array, obstacles: Array) -> Mask:
 
 
 def find_free_floor(index: int, room: Room, openings: Sequence[Opening], obstacles: Array) -> FreeFloor:
-    """Find the largest part of a room's floor that links all its openings; it is empty if there is none."""
+    """Return the largest free part of a room's floor that is connected to all its openings.
+
+    It has no points if there is no such part. `index` is the index of the room.
+    """
     low, high = np.array(room.low[:2]), np.array(room.high[:2])
     size = high - low
     margin = np.minimum(np.where(size < 2.6, 0.42, 0.5), size / 2 - 0.05)
@@ -89,7 +96,7 @@ def find_free_floor(index: int, room: Room, openings: Sequence[Opening], obstacl
 
 
 def face_coordinate(index: int, room: Room, opening: Opening) -> float:
-    """Return the coordinate along `opening.axis` of the room's wall that holds the opening."""
+    """Return the coordinate along `opening.axis` of the wall of room `index` that contains the opening."""
     return room.high[opening.axis] if opening.rooms[0] == index else room.low[opening.axis]
 
 
@@ -97,12 +104,16 @@ def sample_viewpoints(
     rooms: Sequence[Room],
     openings: Sequence[Opening],
     floors: Sequence[FreeFloor],
-    fixed: Sequence[FloorPoint],
+    fixed_points: Sequence[FloorPoint],
     *,
     spacing: float,
 ) -> list[FloorPoint]:
-    """Return the fixed points, points on both sides of every opening, and more until the floor is covered."""
-    viewpoints = list(fixed)
+    """Return viewpoints: the fixed points, points on both sides of openings, and points spread over rooms.
+
+    Every grid point of `floors` (one per room) is then at most `spacing` metres from a viewpoint, if
+    possible.
+    """
+    viewpoints = list(fixed_points)
     for opening in openings:
         viewpoints += _new_points_at_opening(rooms, opening, floors, viewpoints)
     for index, room in enumerate(rooms):
@@ -118,7 +129,7 @@ def sample_viewpoints(
 def _new_points_at_opening(
     rooms: Sequence[Room], opening: Opening, floors: Sequence[FreeFloor], viewpoints: Sequence[FloorPoint]
 ) -> list[FloorPoint]:
-    """Return the new points, zero to two, that give an edge straight through an opening."""
+    """Return the new viewpoints (at most two) that are needed for a straight edge through an opening."""
     candidates, is_new = [], []
     for index in opening.rooms:
         chosen, new = _find_points_near_opening(index, rooms[index], opening, floors[index], viewpoints)
@@ -146,7 +157,7 @@ def _new_points_at_opening(
 def _find_points_near_opening(
     index: int, room: Room, opening: Opening, floor: FreeFloor, viewpoints: Sequence[FloorPoint]
 ) -> tuple[Array, Array]:
-    """Return the viewpoints of one room near an opening, and candidate points not too close to them."""
+    """Return the viewpoints of room `index` near an opening, and grid points not too close to viewpoints."""
     middle = np.empty(2)
     middle[opening.axis] = face_coordinate(index, room, opening)
     middle[1 - opening.axis] = (opening.low + opening.high) / 2
@@ -160,7 +171,7 @@ def _find_points_near_opening(
 
 
 def _crosses_opening(starts: Array, ends: Array, rooms: Sequence[Room], opening: Opening) -> Mask:
-    """Return which lines from the first room to the second cross the opening away from its sides."""
+    """Return a mask (E,): True for lines from the first room to the second that pass through the opening."""
     across, along = opening.axis, 1 - opening.axis
     inside = np.ones(len(starts), dtype=bool)
     for index in opening.rooms:
@@ -172,7 +183,11 @@ def _crosses_opening(starts: Array, ends: Array, rooms: Sequence[Room], opening:
 
 
 def _add_spread_points(floor: FreeFloor, chosen: Array, spacing: float) -> Array:
-    """Add the farthest candidate point that has an edge to a chosen one, until all are within `spacing`."""
+    """Return the chosen points and more grid points, so that every grid point is near a chosen point.
+
+    Near means within `spacing` metres. The farthest grid point is added first, if an edge can join it to a
+    chosen point.
+    """
     remaining = floor.points
     while len(remaining):
         if len(chosen):
@@ -189,7 +204,10 @@ def _add_spread_points(floor: FreeFloor, chosen: Array, spacing: float) -> Array
 
 
 def _add_connecting_points(floor: FreeFloor, chosen: Array) -> Array:
-    """Add points where furniture separates the chosen ones, until they form one connected component."""
+    """Return the chosen points and more grid points, so that edges can connect all chosen points.
+
+    At most `MAX_CONNECTING_POINTS` points are added.
+    """
     for _ in range(MAX_CONNECTING_POINTS):
         num_parts, part_of = connected_components(
             _can_be_joined(chosen, chosen, floor.obstacles).astype(np.int8)
@@ -209,7 +227,10 @@ def _add_connecting_points(floor: FreeFloor, chosen: Array) -> Array:
 
 
 def _can_be_joined(starts: Array, ends: Array, obstacles: Array) -> Mask:
-    """Return which pairs (S, E) of points in one room can be joined: clear line, length in range."""
+    """Return a mask (S, E): True for pairs of points in one room that an edge can join.
+
+    The line must be clear of furniture and its length between `MIN_EDGE` and `MAX_EDGE`.
+    """
     a, b = (grid.ravel() for grid in np.indices((len(starts), len(ends))))
     lengths = np.linalg.norm(starts[a] - ends[b], axis=1)
     has_edge = (lengths >= MIN_EDGE) & (lengths <= MAX_EDGE)

@@ -1,7 +1,7 @@
-"""Ground truth of what is visible from where: the coverage of every view by every object.
+"""Ground truth of visible objects: the share of every view that every object covers.
 
-Instructions name only visible objects, and the scripted instruction follower reads this list. Learning agents
-never get it.
+Instructions name only visible objects. The scripted instruction follower uses this ground truth; learned
+agents never get it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from esceme.world.geometry import VIEWS
 from esceme.world.graph import SceneGraph
 
 MIN_COVERAGE = 0.01
-"""An object is visible in a view when it covers at least this share of the pixels."""
+"""An object is visible in a view if it covers at least this share of the view's pixels."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class Mention:
-    """Referring expression: an object name, optionally with a colour."""
+    """Words that refer to an object: its name, optionally with its colour."""
 
     name: str
     colour: str = ""
@@ -33,7 +33,7 @@ class Mention:
 
 @dataclass(frozen=True)
 class Visibility:
-    """Visible objects of one house by viewpoint (P), view (V) and object (F)."""
+    """Visible objects of one house for every viewpoint (P), view (V) and piece of furniture (F)."""
 
     house: House
     graph: SceneGraph
@@ -42,14 +42,14 @@ class Visibility:
 
     @cached_property
     def mentions(self) -> tuple[Mention, ...]:
-        """All mentions (M) of objects in this house, with and without colour."""
+        """All possible mentions (M) of objects in this house, with and without colour, sorted."""
         names = {Mention(item.name) for item in self.house.furniture}
         coloured = {Mention(item.name, item.surface.colour) for item in self.house.furniture}
         return tuple(sorted(names | coloured))
 
     @cached_property
     def _refers_to(self) -> NDArray[np.bool_]:
-        """(F, M): whether a mention refers to an object."""
+        """(F, M): True where a mention refers to a piece of furniture."""
         matches = [
             mention.name == item.name and mention.colour in ("", item.surface.colour)
             for item in self.house.furniture
@@ -59,32 +59,35 @@ class Visibility:
 
     @cached_property
     def _is_visible(self) -> NDArray[np.bool_]:
-        """(P, V, M): whether a view shows an object that the mention refers to."""
+        """(P, V, M): True where a view shows an object to which the mention refers."""
         return (self.coverage >= MIN_COVERAGE).astype(np.float32) @ self._refers_to.astype(np.float32) > 0
 
     @cached_property
     def _max_coverage(self) -> NDArray[np.float32]:
-        """(P, M): largest share of a view that one object with this mention covers."""
+        """(P, M): largest share of a view that one object with this mention covers, over all views."""
         largest = self.coverage.max(axis=1)  # (P, F)
         return np.stack(
             [largest[:, matches].max(axis=1, initial=0.0) for matches in self._refers_to.T], axis=1
         )
 
     def seen_in_view(self, viewpoint: int, view: int) -> frozenset[Mention]:
-        """Return the mentions of the objects in one view."""
+        """Return the mentions of all objects visible in one view of a viewpoint index."""
         return self._mentions_where(self._is_visible[viewpoint, view])
 
     def seen_in_panorama(self, viewpoint: int) -> frozenset[Mention]:
-        """Return the mentions of the objects in all views."""
+        """Return the mentions of all objects visible in any view of a viewpoint index."""
         return self._mentions_where(self._is_visible[viewpoint].any(axis=0))
 
     def seen_in_candidate_views(self, viewpoint: int) -> frozenset[Mention]:
-        """Return the mentions of the objects in the candidate views, which the scene memory pools."""
+        """Return the mentions of all objects visible in the candidate views of a viewpoint index.
+
+        These are the views that the scene memory pools.
+        """
         views = self.graph.views[viewpoint, : self.graph.degrees[viewpoint]]
         return self._mentions_where(self._is_visible[viewpoint, views].any(axis=0))
 
     def max_coverage(self, viewpoint: int, mention: Mention) -> float:
-        """Return the largest share of a view that one object with this mention covers."""
+        """Return the largest share of a view at `viewpoint` that one object with this mention covers."""
         return float(self._max_coverage[viewpoint, self.mentions.index(mention)])
 
     def _mentions_where(self, mask: NDArray[np.bool_]) -> frozenset[Mention]:
@@ -92,7 +95,10 @@ class Visibility:
 
 
 def view_coverage(objects: NDArray[np.int16], num_objects: int) -> NDArray[np.float32]:
-    """Return the share of each view that each object covers: indices (V, h, w), -1 for none -> (V, F)."""
+    """Return the share (V, F) of every view that every object covers.
+
+    `objects` (V, h, w) holds the object index of every pixel, or -1.
+    """
     flat = objects.reshape(VIEWS, -1).astype(np.int64) + 1 + np.arange(VIEWS)[:, None] * (num_objects + 1)
     counts = np.bincount(flat.ravel(), minlength=VIEWS * (num_objects + 1)).reshape(VIEWS, num_objects + 1)
     return (counts[:, 1:] / objects[0].size).astype(np.float32)

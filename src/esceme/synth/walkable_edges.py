@@ -1,4 +1,4 @@
-"""Edges between viewpoints: straight clear lines, reduced to about four per viewpoint."""
+"""Edges between viewpoints: straight walkable lines, of which about four per viewpoint are selected."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from esceme.synth.viewpoint_sampling import (
 )
 
 DEGREE_COST = 0.15
-"""Cost of an edge, in metres, per edge that its ends already have."""
+"""Additional cost of an edge, in metres, for every edge that its two viewpoints already have."""
 
 EdgeList = list[tuple[int, int]]
+"""Pairs of viewpoint indices, the smaller index first."""
 
 
 def find_walkable_pairs(
@@ -32,9 +33,9 @@ def find_walkable_pairs(
     obstacles: Sequence[Array],
     viewpoints: Sequence[FloorPoint],
 ) -> Mask:
-    """Return which viewpoints (P, P) on the same level have a line free of walls and furniture between them.
+    """Return a mask (P, P): True for two viewpoints on one floor with no wall or furniture in between.
 
-    `obstacles` holds the furniture outlines (F, 4) of each room.
+    `obstacles` holds the furniture outlines (F, 4) of every room.
     """
     xy = np.array([point.xy for point in viewpoints])
     floors = np.array([point.floor for point in viewpoints])
@@ -64,7 +65,7 @@ def find_walkable_pairs(
 
 
 def _walkable_rects(rooms: Sequence[Room], openings: Sequence[Opening], floor: float) -> Array:
-    """Return the walkable rectangles (R, 4) of a level: its rooms and the middle parts of its openings."""
+    """Return the rectangles (R, 4) without walls at a floor height: rooms, and the middle of openings."""
     rects = [(*room.low[:2], *room.high[:2]) for room in rooms if room.low[2] < floor + 0.1 < room.high[2]]
     for opening in openings:
         if abs(opening.bottom - floor) < 0.1:
@@ -77,16 +78,17 @@ def _walkable_rects(rooms: Sequence[Room], openings: Sequence[Opening], floor: f
 
 
 def is_connected(adjacency: Mask) -> bool:
-    """Return whether the graph has one connected component."""
+    """Return whether a graph with this adjacency matrix (P, P) is connected."""
     return bool(connected_components(adjacency.astype(np.int8))[0] == 1)
 
 
 def select_edges(walkable: Mask, positions: Array, *, degree: float) -> EdgeList:
-    """Select edges up to a mean degree; connected viewpoints stay connected.
+    """Select walkable pairs as edges until the mean number of edges per viewpoint is `degree`.
 
-    First the relative neighbourhood graph (no third viewpoint lies between), which contains a minimum
-    spanning tree. Then short edges between viewpoints of low degree; edges outside the Gabriel graph (a third
-    viewpoint in the circle over the edge) cost more.
+    The relative neighbourhood graph is selected first: the edges whose ends have no third viewpoint closer to
+    both. It contains a minimum spanning tree, so that connected viewpoints stay connected. Further edges are
+    selected by their cost: short edges between viewpoints with few edges cost least. Edges outside the
+    Gabriel graph (with a third viewpoint in the circle whose diameter is the edge) cost more.
     """
     lengths = np.where(walkable, np.linalg.norm(positions[:, None] - positions[None], axis=2), np.inf)
     a, b = np.nonzero(np.triu(walkable))
