@@ -100,16 +100,15 @@ def test_unanswered_question_is_no_answer() -> None:
         (["a"], "trusted", "a"),
     ],
 )
-def test_supervision_chooses_the_reference_path(
+def test_supervision_selects_the_reference_path(
     tmp_path: Path, planner: list[str], supervision: Supervision, reference: str
 ) -> None:
-    assert read(tmp_path, raw(planner_path=planner), supervision=supervision)[0].reference_path == tuple(
-        reference
-    )
+    (episode,) = read(tmp_path, raw(planner_path=planner), supervision=supervision)
+    assert episode.reference_path == tuple(reference)
 
 
 @pytest.mark.parametrize("supervision", get_args(Supervision))
-def test_test_instance_has_only_a_start(tmp_path: Path, supervision: Supervision) -> None:
+def test_instance_of_the_test_split_has_only_a_start(tmp_path: Path, supervision: Supervision) -> None:
     (episode,) = read(tmp_path, without(raw(), *TRAINING_ONLY), supervision=supervision)
     assert episode.reference_path == ("a",) and episode.goal_withheld and episode.goals == ()
     assert episode.path_id == episode.episode_id == "149"
