@@ -158,20 +158,13 @@ def size(part: torch.nn.Module) -> int:
 
 
 @pytest.mark.parametrize("task", EFFECTIVE)
-def test_rows_without_memory_have_the_values_of_the_scripts(task: str) -> None:
+def test_rows_have_the_values_of_the_scripts(task: str) -> None:
+    plain, memory = PAPER[f"{task}-hamt"], PAPER[f"{task}-hamt-esceme"]
     expected = {**COMMON, **BERT, **EFFECTIVE[task], "task": task, "reader": "none"}
-    assert read(PAPER[f"{task}-hamt"], expected) == expected
-
-
-@pytest.mark.parametrize("task", EFFECTIVE)
-def test_rows_with_memory_differ_as_their_scripts_do(task: str) -> None:
-    expected = {**COMMON, **BERT, **EFFECTIVE[task], **ESCEME, "task": task}
-    if task == "r2r":
-        expected |= OF_ESCEME_ON_R2R
-    row = PAPER[f"{task}-hamt-esceme"]
-    assert read(row, expected) == expected
-    plain = PAPER[f"{task}-hamt"]
-    same = with_reader_of(row, plain)
+    assert read(plain, expected) == expected
+    expected |= ESCEME | (OF_ESCEME_ON_R2R if task == "r2r" else {})
+    assert read(memory, expected) == expected
+    same = with_reader_of(memory, plain)
     assert replace(same, training=plain.training, validation=plain.validation) == plain
 
 
@@ -313,34 +306,25 @@ def test_small_networks_are_equal_for_all_tasks() -> None:
     for recipe in SMALL.values():
         assert agent.items() <= {**vars(recipe.navigator.agent), "grounding": agent["grounding"]}.items()
         assert recipe.training.memory_dropout.mode == "sampled"
+        assert recipe.validation.best_split == "val_seen"  # no selection on unseen scenes
     assert size(build(SMALL["r2r-small-esceme"]).agent.cross_layers) < 1_000_000
-
-
-def test_no_small_recipe_chooses_on_unseen_scenes() -> None:
-    assert all(recipe.validation.best_split == "val_seen" for recipe in SMALL.values())
 
 
 # -- all of them -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_recipe_builds_and_survives_json(name: str) -> None:
+def test_recipe_builds_survives_json_and_has_the_limits_of_its_task(name: str) -> None:
     experiment = RECIPES[name]
-    navigator = build(experiment)
+    navigator, config = build(experiment), experiment.navigator
     has_memory = name.removesuffix("-mean").endswith(("esceme", "-ge", "-both"))
     assert size(navigator.agent) > 0 and navigator.reader.uses_memory == has_memory
     assert from_json(as_json(experiment), Experiment) == experiment
     assert experiment.about and "\n" not in experiment.about
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_recipe_has_the_limits_of_its_task(name: str) -> None:
-    config = RECIPES[name].navigator
     task = TASKS[config.task]
     assert config.max_steps == task.max_steps and config.keep == task.keep
-    assert config.max_tokens == (
-        task.max_tokens if name in PAPER or "semantic" in name else max(80, task.max_tokens)
-    )
+    uses_task_limit = name in PAPER or "semantic" in name
+    assert config.max_tokens == (task.max_tokens if uses_task_limit else max(80, task.max_tokens))
 
 
 @pytest.mark.parametrize(
