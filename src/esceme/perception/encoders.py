@@ -1,7 +1,7 @@
-"""View encoders: pixels of a view in, one feature vector out.
+"""View encoders, which convert the pixels of a view to one feature vector.
 
-`small` is fixed, fast and needs no weights. `vit-b-16` is the network of the published feature files; it
-needs `timm` and a file of weights. Nothing is downloaded.
+The encoder `small` is fixed and fast and has no weights. The encoder `vit-b-16` is the network of the
+published feature files; it needs the package `timm` and a file of weights. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class Encoder(Protocol):
-    """Turns views into features."""
+    """Interface of encoders, which convert view images to feature vectors."""
 
     @property
     def name(self) -> str:
-        """Name on the command line."""
+        """Name of the encoder on the command line."""
 
     @property
     def width(self) -> int:
@@ -36,29 +36,33 @@ class Encoder(Protocol):
 
     @property
     def view_width(self) -> int:
-        """Width in pixels of the views to encode."""
+        """Width in pixels that view images should have."""
 
     def encode(self, views: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Encode images (N, h, w, 3) as features (N, width)."""
+        """Return the features (N, width) of view images (N, h, w, 3)."""
 
 
 def make_encoder(name: str, weights: Path | None = None) -> Encoder:
-    """Return an encoder by its name in `ENCODERS`; `weights` is the file of its parameters, if it has any."""
+    """Return the encoder with a name in `ENCODERS`; `weights` is the file of its parameters.
+
+    Raises `ConfigError` if the name is unknown, or if weights are missing or not needed.
+    """
     if name not in ENCODERS:
         raise ConfigError(f"no encoder '{name}'; there are {', '.join(ENCODERS)}")
     return ENCODERS[name](weights)
 
 
 def encode_panorama(encoder: Encoder, panorama: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return the features (36, width) of the views of a panorama (H, 2H, 3)."""
+    """Return the features (36, width) of the 36 views of a panorama (H, 2H, 3)."""
     return encoder.encode(cut_views(panorama, width=encoder.view_width))
 
 
 class NetworkEncoder:
-    """Torch network as an encoder: images (N, 3, size, size) in, features (N, width) out.
+    """Encoder that applies a torch network to preprocessed view images.
 
-    Preprocessing is that of timm's evaluation, as in the published files: the shorter side is resized to
-    `size / crop` pixels, the centre square is cut out, colours are normalised by `mean` and `std`.
+    Preprocessing equals timm's preprocessing for evaluation, as in the published files. The shorter side is
+    resized to `size / crop` pixels, the centre square of `size` pixels is cut out, and colours are normalised
+    by `mean` and `std`.
     """
 
     def __init__(
@@ -74,13 +78,16 @@ class NetworkEncoder:
         std: tuple[float, float, float] = (0.5, 0.5, 0.5),
         batch: int = 12,
     ) -> None:
-        """Wrap `network`, which returns `width` features per image; `batch` views are encoded at a time."""
+        """Wrap `network`, which maps images (N, 3, size, size) to features (N, width).
+
+        The network encodes `batch` views at a time.
+        """
         self.name, self.width, self.view_width = name, width, view_width
         self.network = network.eval()
         self.size, self.crop, self.mean, self.std, self.batch = size, crop, mean, std, batch
 
     def encode(self, views: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Encode images (N, h, w, 3) as features (N, width)."""
+        """Return the features (N, width) of view images (N, h, w, 3)."""
         import torch
 
         starts = range(0, len(views), self.batch)
@@ -89,7 +96,7 @@ class NetworkEncoder:
         return torch.cat(features).float().numpy()
 
     def preprocess(self, views: NDArray[np.uint8]) -> torch.Tensor:
-        """Preprocess images: (N, h, w, 3) -> (N, 3, size, size)."""
+        """Resize, crop and normalise images: (N, h, w, 3) -> (N, 3, size, size)."""
         import torch
         from torch.nn.functional import interpolate
 
@@ -105,10 +112,10 @@ class NetworkEncoder:
 
 
 def load_vit(weights: Path | None) -> NetworkEncoder:
-    """Load timm's ViT-B/16 with weights from a file; the feature of a view is its final CLS token (768,).
+    """Return timm's ViT-B/16 with weights from a file. The features of a view are its final CLS token (768,).
 
-    The file holds parameters under timm's names, as `.safetensors` or as a torch file; the parameters of a
-    classifier head are ignored.
+    The file is a `.safetensors` or torch file with timm's parameter names. Parameters of a classifier head
+    are ignored.
     """
     try:
         timm = import_module("timm")
@@ -129,7 +136,7 @@ def load_vit(weights: Path | None) -> NetworkEncoder:
 
 
 def load_weights(network: nn.Module, path: Path) -> None:
-    """Load parameters from a file; raise `DataError` if names or shapes differ from the network's."""
+    """Load parameters from a file into a network; raise `DataError` if names or shapes do not match."""
     stored = _read_weights(path)
     for wrapper in ("model", "state_dict"):
         stored = stored.get(wrapper, stored)
@@ -149,7 +156,10 @@ def load_weights(network: nn.Module, path: Path) -> None:
 
 
 def _read_weights(path: Path) -> dict[str, Any]:
-    """Read parameters by name; a torch file is read with `weights_only`, so that no code in it runs."""
+    """Return a dict from parameter name to tensor, read from a `.safetensors` or torch file.
+
+    A torch file is read with `weights_only`, so that it cannot run code.
+    """
     import pickle
 
     import safetensors
@@ -179,4 +189,4 @@ ENCODERS: Mapping[str, Callable[[Path | None], Encoder]] = {
     "small": _make_small_encoder,
     "vit-b-16": load_vit,
 }
-"""Encoder name -> function that builds it from a file of weights, or from None."""
+"""Encoder name -> function that returns the encoder, given a file of weights or None."""

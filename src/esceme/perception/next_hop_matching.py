@@ -1,9 +1,10 @@
-"""Matching of instructions with candidates: does the next viewpoint match better than other candidates?
+"""Test whether the words of an instruction match the next viewpoint better than other candidates.
 
 At every step of a reference path the next viewpoint is compared with the other candidates that the path has
-not visited. A candidate is described by the words of its view, by the words of its own candidate views (the
-content of a scene memory), or by its room. The score is the sum over words shared with the instruction,
-singular or plural, of the word's inverse document frequency times the square root of the area that it covers.
+not visited. A candidate is described by words: the names of objects in its view, the names of objects in its
+own candidate views (the content of a scene memory), or its room label. The score of a candidate is a sum over
+the words that it shares with the instruction, singular or plural. The term of a word is its inverse document
+frequency times the square root of the area that its objects cover.
 """
 
 from __future__ import annotations
@@ -36,21 +37,26 @@ Integers = NDArray[np.int64]
 
 
 class NextHopAuc(NamedTuple):
-    """Probability that the next viewpoint scores higher than another candidate (0.5 is chance; ties half)."""
+    """Probability that the next viewpoint has a higher score than another candidate, by source of words.
+
+    Chance is 0.5; a tie counts one half. The sources with `near` use annotated boxes only. The others also
+    use objects that were annotated at another viewpoint and re-projected.
+    """
 
     pairs: int
-    """Number of comparisons."""
+    """Number of compared pairs of candidates."""
     view_near: float
-    """By the candidate's view, annotated boxes only."""
+    """Objects in the candidate's view, annotated boxes only."""
     view: float
-    """By the candidate's view, with re-projected objects."""
+    """Objects in the candidate's view."""
     memory_near: float
-    """By the maximum over the candidate's own candidate views, annotated boxes only."""
+    """Maximum over the candidate views of the candidate itself, annotated boxes only."""
     memory: float
-    """The same with re-projected objects."""
+    """Maximum over the candidate views of the candidate itself."""
     room: float
-    """By the candidate's room label."""
+    """Room label of the candidate."""
     memory_and_room: float
+    """Sum of the words of `memory` and `room`."""
 
 
 def match_next_hops(
@@ -60,7 +66,11 @@ def match_next_hops(
     reach: float = REACH,
     progress: ProgressBar = lambda names, label: names,
 ) -> NextHopAuc:
-    """Compare the next viewpoint with the other candidates at every step of the episodes' reference paths."""
+    """Compare the next viewpoint with all other candidates at every step of the episodes' reference paths.
+
+    `root` is a data folder with object and room annotations. Objects farther than `reach` metres are ignored.
+    Raises `DataError` if no step has another candidate.
+    """
     folder = DataFolder(root)
     annotations = DatasetAnnotations.read(folder)
     weights = _WordWeights(annotations, episodes)
@@ -94,7 +104,7 @@ def match_next_hops(
 
 
 def singular(word: str) -> str:
-    """Return a word without a plural s, roughly.
+    """Return a word without its plural s; the rule is approximate.
 
     >>> singular("chairs"), singular("gas")
     ('chair', 'gas')
@@ -103,7 +113,7 @@ def singular(word: str) -> str:
 
 
 class _WordWeights:
-    """Vocabulary of all object names and rooms (W), and the inverse document frequency of each word."""
+    """Vocabulary (W) of object names and room labels, and the inverse document frequency of every word."""
 
     def __init__(self, annotations: DatasetAnnotations, episodes: Iterable[Episode]) -> None:
         names, rooms = (
@@ -113,18 +123,18 @@ class _WordWeights:
         vocabulary = sorted({singular(word) for name in (*names, *rooms) for word in name})
         self.index_of = {word: index for index, word in enumerate(vocabulary)}
         self.words_of_names, self.words_of_rooms = self._bag_of_words(names), self._bag_of_words(rooms)
-        """(names, W) and (labels, W)"""
+        """(names, W) and (room labels, W): 1 where an object name or room label contains a word."""
         instructions = self._bag_of_words([words(episode.instruction) for episode in episodes])
         frequency = np.maximum(instructions.sum(axis=0), 1)
         self.inverse_frequency = np.log(max(instructions.shape[0], 1) / frequency)
 
     def weigh_instructions(self, instructions: Sequence[str]) -> csr_array:
-        """Return the weight of each word in each instruction (N, W); zero where it does not occur."""
+        """Return the weight (N, W) of every word in every instruction; zero if the word does not occur."""
         bags = self._bag_of_words([words(text) for text in instructions])
         return csr_array(bags * self.inverse_frequency[None])
 
     def _bag_of_words(self, texts: Sequence[Sequence[str]]) -> csr_array:
-        """Return a matrix with 1 where a text (row) contains a word (column)."""
+        """Return a matrix (texts, W) that is 1 where a text contains a word."""
         entries = [
             (row, self.index_of[word])
             for row, text in enumerate(texts)
@@ -142,7 +152,11 @@ def _word_tables(
     weights: _WordWeights,
     reach: float,
 ) -> Mapping[str, csr_array]:
-    """Return the word tables of each source: `view...` (P * 36, W), all others (P, W)."""
+    """Return a dict from source of words (a field of `NextHopAuc`) to its word table.
+
+    A word table holds the weight of every word: per view (P * 36, W) for the sources `view` and `view_near`,
+    per viewpoint (P, W) for the others.
+    """
     row_of = {viewpoint: row for row, viewpoint in enumerate(scene.viewpoints)}
     graph_rows = np.array([row_of[viewpoint] for viewpoint in graph.viewpoints])
     views = (graph_rows[:, None] * VIEWS + np.arange(VIEWS)).ravel()
@@ -167,15 +181,20 @@ def _word_tables(
     return tables
 
 
-def _word_table_rows(graph: SceneGraph, here: Integers, slot: Integers, *, by_view: bool) -> Integers:
-    """Return the table rows of candidates: their views, or their viewpoints."""
+def _word_table_rows(graph: SceneGraph, viewpoint: Integers, slot: Integers, *, by_view: bool) -> Integers:
+    """Return the row indices of candidates in a word table with one row per view or per viewpoint.
+
+    `viewpoint` (N,) holds indices of the current viewpoints; `slot` (N,) numbers of their candidates.
+    """
     return (
-        here * VIEWS + graph.views[here, slot] if by_view else graph.neighbours[here, slot].astype(np.int64)
+        viewpoint * VIEWS + graph.views[viewpoint, slot]
+        if by_view
+        else graph.neighbours[viewpoint, slot].astype(np.int64)
     )
 
 
 def _pool_candidate_views(in_view: csr_array, graph: SceneGraph) -> csr_array:
-    """Return the maximum over each viewpoint's candidate views: (P * 36, W) -> (P, W)."""
+    """Return the maximum (P, W) over the candidate views of every viewpoint, given all views (P * 36, W)."""
     rows = np.arange(len(graph)) * VIEWS
     pooled = in_view[rows + graph.views[:, 0]]
     for slot in range(1, graph.views.shape[1]):
@@ -185,7 +204,11 @@ def _pool_candidate_views(in_view: csr_array, graph: SceneGraph) -> csr_array:
 
 
 class _CandidatePairs(NamedTuple):
-    """Comparisons (N,): episode, viewpoint, and the candidate slots of the next viewpoint and another."""
+    """Pairs of candidates to compare, as arrays (N,).
+
+    A pair has an episode index, a viewpoint index, and two numbers of candidates of this viewpoint: that of
+    the next viewpoint on the reference path, and that of an alternative.
+    """
 
     episode: Integers
     viewpoint: Integers
@@ -194,7 +217,10 @@ class _CandidatePairs(NamedTuple):
 
 
 def _pair_next_hops_with_alternatives(graph: SceneGraph, episodes: Sequence[Episode]) -> _CandidatePairs:
-    """Pair the next viewpoint of each step with each candidate that the path has not visited."""
+    """Return a pair for every step of the reference paths and every alternative to the next viewpoint.
+
+    Candidates that the path has already visited are no alternatives.
+    """
     rows = []
     for number, episode in enumerate(episodes):
         path = [graph.index(viewpoint) for viewpoint in episode.reference_path]

@@ -1,8 +1,8 @@
-"""Semantic features of real scenes: word vectors of the visible objects, and the room, without images.
+"""Semantic features of real scenes: word vectors of visible objects, and the room label, without images.
 
-They come from human annotations (object boxes, room labels), not from vision. The first features of a view
-come from the words of its objects (zeros without objects); the last ones are a one-hot vector of the
-viewpoint's room label, in sorted order.
+Semantic features come from human annotations (object boxes, room labels), not from images. The first features
+of a view come from the word vectors of its objects; they are zeros in a view without objects. The last
+features are a one-hot vector of the viewpoint's room label; the labels are sorted.
 """
 
 from __future__ import annotations
@@ -34,23 +34,24 @@ from esceme.world.geometry import VIEWS
 from esceme.world.graph import SUFFIX, scene_ids
 
 RANDOM_WIDTH = 128
-"""Width of random word vectors."""
+"""Number of features of a random word vector."""
 ProgressBar = Callable[[Sequence[str], str], Iterable[str]]
-"""Takes names and a label; returns the names and displays progress while they are consumed."""
+"""Takes names and a label; returns the same names and displays progress as they are consumed."""
 
 
 @dataclass(frozen=True)
 class WordTable:
-    """Word vectors of length 1: GloVe, or random vectors that depend only on the word."""
+    """Word vectors of length 1: either GloVe vectors, or random vectors that depend only on the word."""
 
     width: int
     vectors: dict[str, NDArray[np.float32]] | None
-    """None for random vectors, which exist for every word."""
+    """Word -> vector (width,); None for random vectors, which exist for every word."""
     source: str
+    """Name of the vocabulary file without its ending, or `random`."""
 
     @classmethod
     def read(cls, prefix: str | Path) -> WordTable:
-        """Read the words of `<prefix>_vocab.txt`, one per line, and their vectors in `<prefix>_glove.npy`."""
+        """Read the words in `<prefix>_vocab.txt`, one per line, and their vectors in `<prefix>_glove.npy`."""
         vocabulary, file = Path(f"{prefix}_vocab.txt"), Path(f"{prefix}_glove.npy")
         words = read_text(vocabulary).split("\n")
         words = words[:-1] if words[-1] == "" else words
@@ -71,11 +72,11 @@ class WordTable:
 
     @classmethod
     def random(cls, width: int = RANDOM_WIDTH) -> WordTable:
-        """Return a table with a random vector for every word, always the same for the same word."""
+        """Return a table with a random vector for every word. Equal words have equal vectors."""
         return cls(width, None, "random")
 
     def find(self, word: str) -> NDArray[np.float32] | None:
-        """Return the vector of a word, or None if it is unknown."""
+        """Return the vector (width,) of a word, or None if the table does not contain the word."""
         if self.vectors is not None:
             return self.vectors.get(word)
         seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "little")
@@ -83,7 +84,10 @@ class WordTable:
         return (drawn / np.linalg.norm(drawn)).astype(np.float32)
 
     def embed(self, names: Sequence[str]) -> NDArray[np.float32]:
-        """Return the normalised sum of each name's word vectors (N, width); zeros without known words."""
+        """Return one vector of length 1 per name, (N, width): the normalised sum of the vectors of its words.
+
+        A name without known words has a vector of zeros.
+        """
         table = np.zeros((len(names), self.width), dtype=np.float32)
         for row, name in enumerate(names):
             for word in split_into_words(name):
@@ -93,12 +97,12 @@ class WordTable:
 
 
 class ViewStatistics(NamedTuple):
-    """How many objects the views show."""
+    """Statistics of the objects that views show."""
 
     names_per_viewpoint: float
     """Mean number of different object names in all views of a viewpoint."""
     empty_views: float
-    """Share of views without an object."""
+    """Fraction of views without an object, from 0 to 1."""
 
 
 class SemanticSummary(NamedTuple):
@@ -108,20 +112,21 @@ class SemanticSummary(NamedTuple):
     viewpoints: int
     width: int
     near: ViewStatistics
-    """Annotated boxes only."""
+    """Statistics with annotated boxes only."""
     reprojected: ViewStatistics
-    """With re-projected objects, as written."""
+    """Statistics with annotated and re-projected objects, as in the written file."""
     unknown_words: dict[str, int]
-    """Word of an object name without a vector -> number of (object, viewpoint) entries with this word."""
+    """Word without a vector -> number of annotations, (object, viewpoint) pairs, whose name has this word."""
 
 
 def view_features(
     objects: VisibleObjects, table: NDArray[np.float32], rooms: NDArray[np.int64], num_labels: int
 ) -> NDArray[np.float32]:
-    """Return features (P, 36, D + labels) from word vectors `table` (names, D) and room indices (P,) or -1.
+    """Return the semantic features (P, 36, D + num_labels) of one scene.
 
-    The direction of a view's word vector is the mean of its objects, weighted by area; its length is the
-    square root of the covered area, at most 1.
+    `table` (names, D) holds the vector of every object name, and `rooms` (P,) the index of every viewpoint's
+    room label, or -1. The first D features of a view point in the direction of the mean vector of its
+    objects, weighted by area. Their norm is the square root of the covered share of the view, at most 1.
     """
     coverage = coverage_by_name(objects, len(rooms), len(table))
     words = coverage @ table  # (P * 36, D)
@@ -135,7 +140,7 @@ def view_features(
 
 
 def coverage_by_name(objects: VisibleObjects, num_viewpoints: int, num_names: int) -> csr_array:
-    """Return the share of each view (P * 36, names) that objects of each name cover together."""
+    """Return the share of every view that all objects with a name cover together, (P * 36, names)."""
     row = objects.viewpoint * VIEWS + objects.view
     return csr_array((objects.coverage, (row, objects.name)), shape=(num_viewpoints * VIEWS, num_names))
 
@@ -149,10 +154,11 @@ def write_semantic_features(
     scenes: Iterable[str] | None = None,
     progress: ProgressBar = lambda names, label: names,
 ) -> SemanticSummary:
-    """Write the features of a data folder's scenes (default: all) as HDF5.
+    """Write the semantic features of a data folder's scenes (by default all) to an HDF5 file.
 
-    The format is that of the published files: `<scene>_<viewpoint>` -> (36, D) for every included viewpoint,
-    with values that half precision can represent. The same annotations give the same bytes.
+    The format is that of the published files: key `<scene>_<viewpoint>`, value (36, D), for every included
+    viewpoint. Values are rounded to half precision. Objects farther than `reach` metres are ignored. Equal
+    annotations give equal files.
     """
     folder = DataFolder(root)
     annotations = DatasetAnnotations.read(folder)
@@ -185,7 +191,7 @@ def write_semantic_features(
 
 
 def unknown_words(annotations: DatasetAnnotations, words: WordTable) -> dict[str, int]:
-    """Count the words of object names that have no vector over all entries, the most frequent first."""
+    """Return a dict from words without a vector to their number of annotations, the most frequent first."""
     counts = Counter(item.name for group in annotations.objects.values() for item in group)
     unknown: Counter[str] = Counter()
     for name, count in counts.items():

@@ -1,4 +1,4 @@
-"""Small encoder: fixed features of colours, brightness and edges; no weights."""
+"""Small encoder: fixed features of colours, brightness and edges, without weights."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from scipy.sparse import csr_array
 from esceme.perception.views import WIDTH
 
 TONE_STEPS = 26
-"""Steps between pure red, green and blue: 378 tones on a regular triangular lattice."""
+"""Number of steps from pure red to green and blue. They give 378 tones on a regular triangular lattice."""
 TONE_CELLS = 104
-"""Resolution of the (red, green) histogram whose cells are then distributed over the tones."""
+"""Cells per axis of the (red, green) histogram. The cells are then distributed over the tones."""
 BRIGHTNESS_LEVELS, ROUGH_TONE_STEPS = 6, 2
-"""Levels of brightness, each for 6 rough tones: red, yellow, green, cyan, blue, magenta."""
+"""Number of brightness levels, and steps that give 6 rough tones: red, yellow, green, cyan, blue, magenta."""
 BRIGHTNESS_CELLS, ROUGH_CELLS = 24, 16
+"""Cells of the (brightness, red, green) histogram: along brightness, and along red and green."""
 ROWS, COLUMNS = 3, 4
-"""Coarse grid of a view in which colours and edges are averaged."""
+"""Rows and columns of the coarse grid in which colours and edges of a view are averaged."""
 HALF_SHARE = 0.003
-"""Share of a view at which the feature of a tone is one half."""
+"""Share of a view that a tone must cover for its feature to be one half."""
 HALF_EDGE = 60.0
-"""Change between neighbouring pixels, summed over the channels (0 to 765), at which a feature is one half."""
+"""Difference between neighbouring pixels (sum over channels, 0 to 765) at which a feature is one half."""
 WEIGHT_SUM = 256
-"""Sum of the weights of a cell; weights are integers, so that sums do not depend on their order."""
+"""Sum of the weights of a cell. Weights are integers, so that sums do not depend on the order of addition."""
 
 
 class SmallEncoder:
     """Soft histograms of tones and brightness, mean colours of a grid and edge directions: 498 features.
 
-    A tone is the share of red, green and blue in a colour; it does not change with the light. All features
-    lie between 0 and 1, and an object that covers a hundredth of the view changes them clearly, so that the
-    maximum over several views still shows the objects of each.
+    A tone is the share of red, green and blue in a colour; it does not depend on brightness. All features are
+    between 0 and 1. An object that covers a hundredth of a view changes the features clearly, so that the
+    maximum over several views still contains the objects of every view.
     """
 
     name = "small"
@@ -44,7 +45,7 @@ class SmallEncoder:
         self.width = self.tone_weights.shape[0] + self.light_weights.shape[0] + ROWS * COLUMNS * (3 + 4)
 
     def encode(self, views: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Encode images (N, h, w, 3) as features (N, width)."""
+        """Return the features (N, width) of view images (N, h, w, 3)."""
         colours = (_grid_cell_means(views).reshape(len(views), -1) / 255).astype(np.float32)
         return np.concatenate([*self._histograms(views), colours, _edge_features(views)], axis=1)
 
@@ -66,7 +67,10 @@ def _cell_index(share: NDArray[np.float32], cells: int) -> NDArray[np.int32]:
 
 
 def _soft_histogram(cells: NDArray[np.int32], weights: csr_array[np.float32]) -> NDArray[np.float32]:
-    """Convert cells of pixels (N, pixels) to histograms (N, bins) by the bin weights of each cell."""
+    """Return histograms (N, bins), given the cell index of every pixel (N, pixels).
+
+    `weights` (bins, cells) distributes every cell over bins.
+    """
     count, num_pixels = cells.shape
     num_cells = weights.shape[1]
     cells += np.arange(count, dtype=np.int32)[:, None] * num_cells
@@ -75,7 +79,7 @@ def _soft_histogram(cells: NDArray[np.int32], weights: csr_array[np.float32]) ->
 
 
 def _edge_features(views: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return the mean change of brightness in four directions for each grid cell, (N, cells * 4)."""
+    """Return the mean change of brightness in four directions for every grid cell, (N, grid cells * 4)."""
     bright = _channel_sum(views)
     centre = bright[:, 1:-1, 1:-1]
     neighbours = (bright[:, 1:-1, 2:], bright[:, 2:, 1:-1], bright[:, 2:, 2:], bright[:, 2:, :-2])
@@ -91,12 +95,12 @@ def _channel_sum(pixels: NDArray[np.uint8]) -> NDArray[np.int16]:
 
 
 def _saturate(amount: NDArray[Any], half: float) -> NDArray[np.float32]:
-    """Map amounts from 0 to infinity to 0 to 1; `half` is mapped to one half."""
+    """Map non-negative amounts to the range from 0 to 1; the amount `half` is mapped to one half."""
     return (amount / (amount + half)).astype(np.float32)
 
 
 def _grid_cell_means(image: NDArray[Any]) -> NDArray[np.float64]:
-    """Average over the cells of the grid: (N, h, w, ...) -> (N, ROWS, COLUMNS, ...)."""
+    """Return the mean of every grid cell: (N, h, w, ...) -> (N, ROWS, COLUMNS, ...)."""
     rows = np.linspace(0, image.shape[1], ROWS + 1).astype(int)
     columns = np.linspace(0, image.shape[2], COLUMNS + 1).astype(int)
     sums = np.add.reduceat(np.add.reduceat(image, rows[:-1], 1, np.int32), columns[:-1], 2, np.int64)
@@ -106,13 +110,13 @@ def _grid_cell_means(image: NDArray[Any]) -> NDArray[np.float64]:
 
 @cache
 def _tone_weights() -> csr_array[np.float32]:
-    """Return the weights (378, cells) of each (red, green) cell on at most three tones."""
+    """Return weights (378, cells) that distribute every (red, green) cell over at most three tones."""
     return csr_array(np.rint(_barycentric_weights(TONE_CELLS, TONE_STEPS).T * WEIGHT_SUM).astype(np.float32))
 
 
 @cache
 def _brightness_weights() -> csr_array[np.float32]:
-    """Return the weights (36, cells) of (brightness, red, green) cells on brightness and rough tones."""
+    """Return weights (36, cells) that distribute cells over 6 levels of brightness x 6 rough tones."""
     level = (np.arange(BRIGHTNESS_CELLS) + 0.5) / BRIGHTNESS_CELLS * (BRIGHTNESS_LEVELS - 1)
     light = np.maximum(1 - np.abs(level[:, None] - np.arange(BRIGHTNESS_LEVELS)), 0)
     weights = np.kron(light, _barycentric_weights(ROUGH_CELLS, ROUGH_TONE_STEPS))
@@ -120,9 +124,10 @@ def _brightness_weights() -> csr_array[np.float32]:
 
 
 def _barycentric_weights(cells: int, steps: int) -> NDArray[np.float64]:
-    """Return the weights (cells * cells, tones) of (red, green) cells on the corners of their triangle.
+    """Return weights (cells * cells, tones) that distribute every (red, green) cell over the nearest tones.
 
-    Tones are all partitions of `steps` into red, green and blue; their triangles tile the plane.
+    Tones are all partitions of `steps` into red, green and blue. They are the corners of triangles that tile
+    the plane; a cell is distributed over the corners of its triangle.
     """
     share = (np.arange(cells) + 0.5) / cells * steps
     tones = np.array([(red, green) for red in range(steps + 1) for green in range(steps + 1 - red)])

@@ -1,8 +1,9 @@
-"""Triangulation: image boxes of several viewpoints give object positions, and positions give boxes elsewhere.
+"""Triangulation of object positions from boxes at several viewpoints, and projection into other views.
 
 Boxes are (x, y, width, height) on images of 640x480 pixels with a vertical field of view of 60°. The boxes of
-an object in up to 36 overlapping views of one viewpoint are first merged into one angular box; the rays
-through the centres of these boxes meet at the object. An object is a rectangle that faces the camera.
+an object in up to 36 overlapping views of one viewpoint are first merged into one angular box, which is
+bounded by headings and elevations. The rays through the centres of these boxes meet at the object. An object
+is modelled as a rectangle that faces the camera.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from numpy.typing import NDArray
 from esceme.world.geometry import COLUMNS, TURN, VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, wrap
 
 IMAGE_SIZE = (640, 480)
+"""Width and height of a view image in pixels."""
 FOCAL_LENGTH: float = IMAGE_SIZE[1] / 2 / np.tan(TURN)
 """Focal length in pixels."""
 BORDER_PIXELS = 1
-"""A side of a box within this many pixels of the image border was cut off there."""
+"""A side of a box at most this many pixels from the image border was cut off by the border."""
 PRIOR_DISTANCE = 1.55
 """Assumed distance in metres of an object that only one viewpoint sees.
 
@@ -28,7 +30,7 @@ is 0.25 m. Sizes typical of the object's name were no better (0.31 m).
 PRIOR_WEIGHT = 0.02
 """Weight of the prior distance relative to a ray; it matters only if all rays are nearly parallel."""
 MIN_DISTANCE = 0.3
-"""Smaller distances are clipped to this, in metres."""
+"""Minimum distance in metres; smaller distances are clipped."""
 PROJECTION_GRID = (9, 5)
 """Number of headings and elevations at which an angular box is projected into the views."""
 
@@ -37,7 +39,7 @@ Integers = NDArray[np.int64]
 
 
 class ImageBoxes(NamedTuple):
-    """Annotated boxes of a scene: object, viewpoint and view (N,), and (x, y, width, height) (N, 4)."""
+    """Annotated boxes of a scene as arrays: indices of object, viewpoint and view (N,), and box (N, 4)."""
 
     object: Integers
     viewpoint: Integers
@@ -46,19 +48,19 @@ class ImageBoxes(NamedTuple):
 
 
 class AngularBoxes(NamedTuple):
-    """Angular box of each (object, viewpoint) pair: absolute angles in radians, arrays (N,)."""
+    """Angular boxes, one per pair of object and viewpoint, as arrays (N,); absolute angles in radians."""
 
     object: Integers
     viewpoint: Integers
     left: Floats
-    """Heading; not wrapped, at most `right`."""
+    """Heading of the left side. It is not wrapped and at most `right`."""
     right: Floats
     bottom: Floats
     top: Floats
 
     @property
     def rays(self) -> Floats:
-        """Unit vectors (N, 3) towards the centres."""
+        """Unit vectors (N, 3) from the camera to the centres of the boxes."""
         return unit_vectors((self.left + self.right) / 2, (self.bottom + self.top) / 2)
 
 
@@ -70,13 +72,13 @@ class ObjectGeometry(NamedTuple):
 
 
 def unit_vectors(heading: Floats, elevation: Floats) -> Floats:
-    """Return unit vectors (..., 3) of directions."""
+    """Return the unit vectors (..., 3) of directions, given in radians."""
     level = np.cos(elevation)
     return np.stack([np.sin(heading) * level, np.cos(heading) * level, np.sin(elevation)], axis=-1)
 
 
 def pixel_direction(view: Integers, x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Return the absolute heading and elevation of a pixel of a view."""
+    """Return the absolute heading and elevation, in radians, of pixel positions (x, y) in views."""
     tilt = VIEW_ELEVATIONS[view]
     right, up = (x - IMAGE_SIZE[0] / 2) / FOCAL_LENGTH, (IMAGE_SIZE[1] / 2 - y) / FOCAL_LENGTH
     forward = np.cos(tilt) - up * np.sin(tilt)
@@ -85,10 +87,10 @@ def pixel_direction(view: Integers, x: Floats, y: Floats) -> tuple[Floats, Float
 
 
 def merge_views(boxes: ImageBoxes) -> AngularBoxes:
-    """Merge the boxes of each object and viewpoint over all views into one angular box.
+    """Merge all boxes of an object in the views of a viewpoint into one angular box, for every such pair.
 
-    Each side comes from the box whose side is nearest to an image centre; a side that is cut off in all boxes
-    (below an image that looks down) is taken where it is cut.
+    Every side of the angular box comes from the image box whose side is nearest to the image centre. A side
+    that the image border cuts off in all boxes is set to the outermost cut.
     """
     pairs, pair = np.unique(np.stack([boxes.object, boxes.viewpoint]), axis=1, return_inverse=True)
     x, y, width, height = boxes.box.T
@@ -116,7 +118,11 @@ def merge_views(boxes: ImageBoxes) -> AngularBoxes:
 
 
 def _best_angles(angle: Floats, group: Integers, off: Floats, is_cut: NDArray[np.bool_], sign: int) -> Floats:
-    """Return for each group the uncut angle with the smallest `off`; if all are cut, the outermost one."""
+    """Return one angle per group: the angle with the smallest `off` among those that are not cut.
+
+    If all angles of a group are cut, its outermost angle is returned: the largest for `sign` 1, else the
+    smallest.
+    """
     order = np.lexsort((np.where(is_cut, -sign * angle, off), is_cut, group))
     first = np.searchsorted(group[order], np.arange(group.max(initial=-1) + 1))
     return angle[order[first]]
@@ -125,10 +131,11 @@ def _best_angles(angle: Floats, group: Integers, off: Floats, is_cut: NDArray[np
 def triangulate(
     boxes: AngularBoxes, viewpoints: Floats, *, count: int, prior: float = PRIOR_DISTANCE
 ) -> ObjectGeometry:
-    """Return positions and sizes of `count` objects from angular boxes and viewpoint positions (P, 3).
+    """Return positions and sizes of `count` objects, given angular boxes and viewpoint positions (P, 3).
 
-    Weighted least squares over the distances to all rays. The weight of a ray falls with the object's angular
-    size (its centre is uncertain) and with its distance, which is re-estimated in three iterations.
+    A position minimises the weighted squared distances to all rays of its object. The weight of a ray
+    decreases with the object's angular size (its centre is then uncertain) and with its distance. The
+    distance is estimated in three iterations; it starts at `prior` metres.
     """
     rays, origin = boxes.rays, viewpoints[boxes.viewpoint]
     angular_size = np.hypot(boxes.right - boxes.left, boxes.top - boxes.bottom)
@@ -144,7 +151,10 @@ def triangulate(
 def _nearest_points_to_rays(
     origin: Floats, rays: Floats, weight: Floats, index: Integers, count: int, prior: float
 ) -> Floats:
-    """Return the points nearest to their rays, drawn slightly to `prior` metres along each."""
+    """Return the weighted least-squares intersection (count, 3) of the rays of every object.
+
+    `index` (N,) is the object of every ray. The point `prior` metres along every ray has a small weight.
+    """
     across = np.eye(3) - (1 - PRIOR_WEIGHT) * rays[:, :, None] * rays[:, None, :]
     across *= weight[:, None, None]
     towards = np.einsum("nij,nj->ni", across, origin) + (PRIOR_WEIGHT * prior * weight)[:, None] * rays
@@ -158,7 +168,7 @@ def _nearest_points_to_rays(
 
 
 def _mean_sizes(boxes: AngularBoxes, offset: Floats, count: int) -> Floats:
-    """Return the mean width and height over all viewpoints that see an object, in metres."""
+    """Return width and height (count, 2) of every object in metres: means over the viewpoints that see it."""
     far = np.maximum(np.hypot(offset[:, 0], offset[:, 1]), MIN_DISTANCE)
     half = np.minimum((boxes.right - boxes.left) / 2, np.radians(70))
     width = 2 * far * np.tan(half)
@@ -170,7 +180,10 @@ def _mean_sizes(boxes: AngularBoxes, offset: Floats, count: int) -> Floats:
 
 
 def angular_box(offset: Floats, size: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return left, right, bottom, top (M,) of objects of `size` (M, 2) at `offset` (M, 3) from the camera."""
+    """Return the angles of the left, right, bottom and top sides (M,) of objects, in radians.
+
+    `offset` (M, 3) is the position relative to the camera and `size` (M, 2) the width and height, in metres.
+    """
     far = np.maximum(np.hypot(offset[:, 0], offset[:, 1]), MIN_DISTANCE)
     heading, half = np.arctan2(offset[:, 0], offset[:, 1]), np.arctan2(size[:, 0] / 2, far)
     bottom = np.arctan2(offset[:, 2] - size[:, 1] / 2, far)
@@ -179,7 +192,7 @@ def angular_box(offset: Floats, size: Floats) -> tuple[Floats, Floats, Floats, F
 
 
 def box_coverage(left: Floats, right: Floats, bottom: Floats, top: Floats) -> NDArray[np.float32]:
-    """Return the share of each of the 36 images that angular boxes (M,) cover, (M, 36)."""
+    """Return the share (M, 36) of every view image that every angular box covers, from 0 to 1."""
     across, up = (np.linspace(0, 1, steps) for steps in PROJECTION_GRID)
     heading = left[:, None] + (right - left)[:, None] * across  # (M, 9)
     elevation = bottom[:, None] + (top - bottom)[:, None] * up  # (M, 5)
@@ -193,7 +206,7 @@ def box_coverage(left: Floats, right: Floats, bottom: Floats, top: Floats) -> ND
 
 
 def _project_into_view(heading: Floats, elevation: Floats, view: int) -> tuple[Floats, Floats]:
-    """Return the pixels (M, 9, 5) of directions in a view; NaN behind the camera."""
+    """Return x and y in pixels (M, 9, 5) of directions in a view; NaN for directions behind the camera."""
     turn, tilt = (heading - VIEW_HEADINGS[view])[:, :, None], VIEW_ELEVATIONS[view]
     level, rise = np.cos(elevation)[:, None, :], np.sin(elevation)[:, None, :]
     ahead = level * np.cos(turn)
@@ -204,7 +217,7 @@ def _project_into_view(heading: Floats, elevation: Floats, view: int) -> tuple[F
 
 
 def _image_share(x: Floats, y: Floats) -> Floats:
-    """Return the share of an image inside the bounding box of points (M, 9, 5)."""
+    """Return the share (M,) of an image inside the bounding box of its points (M, 9, 5)."""
     area = np.ones(len(x))
     for pixel, length in ((x, IMAGE_SIZE[0]), (y, IMAGE_SIZE[1])):
         low = np.fmin.reduce(pixel, axis=(1, 2), initial=np.inf)

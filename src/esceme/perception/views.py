@@ -22,17 +22,21 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 WIDTH = 112
 """Default width of a view in pixels."""
 MIN_HEIGHT = 32
-"""Minimum height of a panorama; with fewer rows the views would reach over its edge."""
+"""Minimum height of a panorama in pixels; views of a smaller panorama would exceed its border."""
 SUBPIXEL_STEPS = 8
-"""Number of sub-pixel positions per axis when neighbouring pixels are blended."""
+"""Number of positions between two neighbouring pixels at which bilinear interpolation is evaluated."""
 COLOUR_SHIFTS = (0, 16, 32)
-"""Bit offsets of red, green and blue in the 64-bit word that holds all three; one addition adds them all."""
+"""Bit offsets of red, green and blue in one 64-bit word, so that one addition adds all three colours."""
 ROUNDING_TERM = np.uint64(sum(128 << shift for shift in COLOUR_SHIFTS))
-"""Rounding term: half of the last unit of each colour."""
+"""Word that is added before the lower bits are dropped, so that colours are rounded."""
 
 
 def find_panoramas(folder: Path) -> dict[str, Path]:
-    """Find images by `<scene>_<viewpoint>`; files have this name, or `<viewpoint>` in a folder `<scene>`."""
+    """Return a dict from `<scene>_<viewpoint>` to the image file of this viewpoint.
+
+    Files are named `<scene>_<viewpoint>`, or `<viewpoint>` in a folder `<scene>`. Raises `DataError` if there
+    is no image, two images of a viewpoint, or a wrong name.
+    """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
     panoramas: dict[str, Path] = {}
@@ -53,7 +57,7 @@ def find_panoramas(folder: Path) -> dict[str, Path]:
 
 
 def read_panorama(path: Path) -> NDArray[np.uint8]:
-    """Read the colours (H, 2H, 3) of an equirectangular image."""
+    """Read the colours (H, 2H, 3) of an equirectangular image file."""
     from PIL import Image
 
     try:
@@ -67,10 +71,10 @@ def read_panorama(path: Path) -> NDArray[np.uint8]:
 
 
 def cut_views(panorama: NDArray[np.uint8], *, width: int = WIDTH) -> NDArray[np.uint8]:
-    """Cut the 36 views (36, 3/4 width, width, 3) of a colour panorama (H, 2H, 3).
+    """Cut the 36 views of a colour panorama: (H, 2H, 3) -> (36, 3/4 width, width, 3).
 
-    A panorama with a finer resolution than the views is averaged before bilinear interpolation, which avoids
-    aliasing.
+    Views are interpolated bilinearly. A panorama with a higher resolution than the views is averaged before,
+    which avoids aliasing.
     """
     _check_panorama_shape(panorama)
     if panorama.ndim != 3 or panorama.shape[2] != 3 or panorama.dtype != np.uint8:
@@ -92,16 +96,16 @@ def cut_views(panorama: NDArray[np.uint8], *, width: int = WIDTH) -> NDArray[np.
 
 
 def cut_ids(panorama: NDArray[Any], *, width: int = WIDTH) -> NDArray[Any]:
-    """Cut the 36 views of values that cannot be blended, such as object ids: (H, 2H) -> (36, h, width).
+    """Cut the 36 views of a panorama of ids, which cannot be blended: (H, 2H) -> (36, h, width).
 
-    Every pixel takes the nearest value of the panorama.
+    Every pixel has the value of the nearest pixel of the panorama.
     """
     _check_panorama_shape(panorama)
     return panorama.reshape(-1, *panorama.shape[2:])[_nearest_pixels(len(panorama), width)]
 
 
 def view_directions(width: int = WIDTH) -> Direction:
-    """Return heading and elevation of every pixel of every view, each (36, 3/4 width, width)."""
+    """Return heading and elevation of every pixel of every view, in radians, (36, 3/4 width, width)."""
     if width < 4 or width % 4:
         raise ConfigError(f"a view of {width} pixels across; the width must be a multiple of 4")
     height = width * 3 // 4
@@ -116,12 +120,12 @@ def view_directions(width: int = WIDTH) -> Direction:
 
 
 class _Interpolation(NamedTuple):
-    """Bilinear interpolation of each view pixel: upper left panorama pixel and weights of four neighbours."""
+    """Bilinear interpolation of every view pixel: a pixel of the panorama, and weights of four neighbours."""
 
     pixel: NDArray[np.int32]
-    """(36, h * w)"""
+    """(36, h * w): index of the upper left neighbour in the panorama."""
     weights: NDArray[np.uint8]
-    """(4, 36, h * w); they sum to `SUBPIXEL_STEPS` squared."""
+    """(4, 36, h * w); the weights of a pixel sum to `SUBPIXEL_STEPS` squared."""
 
 
 @lru_cache(maxsize=4)
@@ -144,7 +148,7 @@ def _nearest_pixels(height: int, width: int) -> NDArray[np.int32]:
 
 
 def _panorama_positions(height: int, width: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the panorama row and column of each view pixel; pixel centres are integers."""
+    """Return the panorama row and column of every view pixel; integers are centres of panorama pixels."""
     seen = view_directions(width)
     return (
         (np.pi / 2 - seen.elevation) / np.pi * height - 0.5,
@@ -153,7 +157,9 @@ def _panorama_positions(height: int, width: int) -> tuple[NDArray[np.float64], N
 
 
 def _choose_averaging(height: int, width: int) -> tuple[int, bool]:
-    """Return the integer factor by which to shrink a panorama, and whether to average two by two pixels then.
+    """Return the integer factor by which to shrink a panorama, and whether to average 2 x 2 pixels then.
+
+    `height` is the height of the panorama and `width` the width of a view, in pixels.
 
     >>> _choose_averaging(512, 112), _choose_averaging(2048, 112), _choose_averaging(512, 640)
     ((1, True), (4, True), (1, False))
@@ -163,18 +169,20 @@ def _choose_averaging(height: int, width: int) -> tuple[int, bool]:
     return shrink, bool(finer / shrink >= 1.5)
 
 
-def _shrink_panorama(panorama: NDArray[np.uint8], by: int) -> NDArray[np.integer]:
-    if by == 1:
+def _shrink_panorama(panorama: NDArray[np.uint8], factor: int) -> NDArray[np.integer]:
+    """Return the means of `factor` x `factor` pixels."""
+    if factor == 1:
         return panorama
     height, width, colours = panorama.shape
-    blocks = panorama.reshape(height // by, by, width // by, by, colours)
-    return (blocks.sum(axis=(1, 3), dtype=np.uint32) + by * by // 2) // (by * by)
+    blocks = panorama.reshape(height // factor, factor, width // factor, factor, colours)
+    return (blocks.sum(axis=(1, 3), dtype=np.uint32) + factor**2 // 2) // factor**2
 
 
 def _pack_colours(panorama: NDArray[np.integer], *, blur: bool) -> NDArray[np.uint64]:
-    """Pack four times each pixel's colours, or the sum of two by two pixels, into one word per pixel.
+    """Pack the colours of every pixel, multiplied by four, into one 64-bit word per pixel.
 
-    The first columns are repeated after the last ones, so that interpolation can cross the seam.
+    With `blur`, a word holds the sum of 2 x 2 pixels instead. The first columns are repeated after the last
+    columns, so that interpolation can cross the border of the panorama.
     """
     height, width, _ = panorama.shape
     words = np.zeros((height, width + 2), np.uint64)

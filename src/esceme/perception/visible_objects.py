@@ -1,8 +1,9 @@
-"""Objects visible in every view of a scene, from annotations: annotated boxes and re-projected objects.
+"""Objects visible in every view of a scene, from annotated boxes and re-projected objects.
 
-Annotators drew boxes only around objects close to a viewpoint. An annotated object is triangulated and
-projected into all viewpoints within reach that see one of the viewpoints that have it annotated. The
-connectivity files' visibility between viewpoints is the only information about walls.
+Annotators drew boxes only around objects close to a viewpoint. The position of an annotated object is
+therefore triangulated, and the object is projected into the views of other viewpoints within reach. These
+viewpoints must see a viewpoint at which the object is annotated. The connectivity files say which viewpoints
+see each other; this is the only information about walls.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from esceme.world.geometry import VIEWS
 from esceme.world.graph import SUFFIX
 
 REACH = 7.0
-"""Objects farther than this many metres are not visible."""
+"""Maximum distance in metres at which a re-projected object counts as visible."""
 MAX_FLOOR_UNEVENNESS = 1.5
-"""Viewpoints whose heights differ by more metres than this are on different floors."""
+"""Viewpoints whose heights differ by more than this (in metres) are on different floors."""
 
 
 class ObjectAnnotation(msgspec.Struct):
-    """Object near a viewpoint with its boxes; it has none if another object occludes it."""
+    """Object near a viewpoint, with its boxes in the views. A list without boxes means an occluded object."""
 
     id: str | int
     name: str
@@ -59,14 +60,14 @@ class _ConnectivityRecord(msgspec.Struct):
 
 @dataclass(frozen=True)
 class DatasetAnnotations:
-    """Object boxes and room labels of all scenes."""
+    """Object boxes and room labels of all scenes of a data folder."""
 
     objects: Mapping[str, Sequence[ObjectAnnotation]]
-    """By `<scene>_<viewpoint>`."""
+    """`<scene>_<viewpoint>` -> objects near this viewpoint."""
     rooms: Mapping[str, str]
     """`<scene>_<viewpoint>` -> room label."""
     labels: Mapping[str, str]
-    """Room label -> description."""
+    """Room label -> its description in words."""
 
     @classmethod
     def read(cls, folder: DataFolder) -> DatasetAnnotations:
@@ -83,7 +84,7 @@ class DatasetAnnotations:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """All object names, sorted."""
+        """All different object names, sorted."""
         return tuple(sorted({item.name for group in self.objects.values() for item in group}))
 
     @cached_property
@@ -114,23 +115,23 @@ def split_into_words(name: str) -> list[str]:
 
 
 class SceneViewpoints(NamedTuple):
-    """Included viewpoints of a scene (P), their positions, and which of them see each other."""
+    """Included viewpoints (P) of a scene with their positions and mutual visibility."""
 
     scene_id: str
     viewpoints: tuple[str, ...]
     positions: NDArray[np.float64]
-    """(P, 3)"""
+    """(P, 3): x, y and z in metres."""
     visible: NDArray[np.bool_]
-    """(P, P)"""
+    """(P, P): True where the viewpoint of the row sees the viewpoint of the column."""
 
     @property
     def keys(self) -> list[str]:
-        """`<scene>_<viewpoint>` of each viewpoint."""
+        """`<scene>_<viewpoint>` of every viewpoint."""
         return [f"{self.scene_id}_{viewpoint}" for viewpoint in self.viewpoints]
 
     @classmethod
     def read(cls, path: Path) -> SceneViewpoints:
-        """Read the included viewpoints of a connectivity file, also those without an edge."""
+        """Read the included viewpoints of a connectivity file, with and without edges."""
         records = read_records(path, _ConnectivityRecord)
         for record in records:
             if len(record.pose) != 16 or len(record.visible) != len(records):
@@ -147,25 +148,28 @@ class SceneViewpoints(NamedTuple):
 
 
 class VisibleObjects(NamedTuple):
-    """Visible objects of a scene: one entry (N,) per object, viewpoint and view."""
+    """Visible objects of a scene as arrays (N,), with one entry per object, viewpoint and view."""
 
     viewpoint: NDArray[np.int64]
     view: NDArray[np.int64]
     name: NDArray[np.int64]
     """Index in `DatasetAnnotations.names`."""
     coverage: NDArray[np.float32]
-    """Share of the image."""
+    """Share of the view image that the object covers."""
     is_annotated: NDArray[np.bool_]
-    """Whether the box was annotated; otherwise it was re-projected."""
+    """True if the box was annotated, False if the object was re-projected."""
 
     def only_annotated(self) -> VisibleObjects:
-        """Return the annotated entries."""
+        """Return only the entries whose box was annotated."""
         arrays: list[Any] = [array[self.is_annotated] for array in self]
         return VisibleObjects(*arrays)
 
 
 class SceneObjects(NamedTuple):
-    """Objects of a scene (O): name indices, annotated boxes, and which viewpoints (P, O) list them."""
+    """Objects (O) of a scene: name indices (O,), annotated boxes, and the mask `is_listed` (P, O).
+
+    The mask is True where the annotations of a viewpoint list an object, with or without a box.
+    """
 
     names: NDArray[np.int64]
     boxes: ImageBoxes
@@ -173,7 +177,7 @@ class SceneObjects(NamedTuple):
 
 
 def collect_objects(scene: SceneViewpoints, annotations: DatasetAnnotations) -> SceneObjects:
-    """Collect the objects that a scene's viewpoints list, in the order of their first occurrence."""
+    """Return the objects that the annotations of a scene list, in the order of their first occurrence."""
     index_of: dict[str, int] = {}
     names: list[int] = []
     entries: list[tuple[int, int, int]] = []
@@ -198,9 +202,9 @@ def collect_objects(scene: SceneViewpoints, annotations: DatasetAnnotations) -> 
 def find_visible_objects(
     scene: SceneViewpoints, annotations: DatasetAnnotations, *, reach: float = REACH
 ) -> VisibleObjects:
-    """Return the annotated boxes of a scene and the re-projected objects within `reach` metres.
+    """Return the annotated objects of a scene, and re-projected objects within `reach` metres of a viewpoint.
 
-    An object that a viewpoint lists without a box is occluded; it is not re-projected there.
+    An object that a viewpoint lists without a box is occluded. It is not re-projected into this viewpoint.
     """
     if not reach >= 0:
         raise ConfigError(f"objects within {reach} metres; give 0 or more")
@@ -226,7 +230,10 @@ def find_visible_objects(
 def _find_objects_in_sight(
     scene: SceneViewpoints, boxes: AngularBoxes, geometry: ObjectGeometry, reach: float
 ) -> NDArray[np.bool_]:
-    """Return which viewpoints (P, O) see one with a box of the object, on the same floor, within reach."""
+    """Return a mask (P, O) that is True where an object within `reach` is in sight of a viewpoint.
+
+    The viewpoint must have a box of the object, or see a viewpoint on its floor that has one.
+    """
     has_box = np.zeros((len(scene.viewpoints), len(geometry.position)), dtype=np.float32)
     has_box[boxes.viewpoint, boxes.object] = 1
     height = scene.positions[:, 2]
