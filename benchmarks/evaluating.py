@@ -1,8 +1,8 @@
-"""Evaluating HAMT with scene memory at the paper's size, against the obvious lock-step loop.
+"""Evaluating HAMT with scene memory at the paper's size, against a straightforward lock-step loop.
 
-The network has the paper's sizes and random weights, the features are random, instructions and buildings are
-those of R2R val_unseen. Both sides walk the same walks with the same weights; that they would decide alike at
-every step is asserted.
+The network has the paper's sizes and random weights, the features are random, instructions and scenes are
+those of R2R val_unseen. Both loops run the same trajectories with the same weights; the benchmark asserts
+that they choose the same action at every step.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from esceme.world import ArrayFeatures, Atlas, read_scenes
 SLOTS, WIDTH, MAX_STEPS, MAX_TOKENS = 8, 768, 15, 60
 EPISODES_PER_SCENE = 6
 PUBLISHED = "predictions/PREVALENT_R2R_seq2seq_teacher_val_unseen_iter36000.json"
-"""The walks of a published agent: how long real walks are."""
-ALIKE = 1e-4
+"""Predictions of a published agent, for trajectories of realistic length."""
+TOLERANCE = 1e-4
 LABELS = {HAMT: "HAMT", TDSTP: "TD-STP"}
 MANY, FEW, NARROW, CANDIDATES = 1_000_000, 100, 256, 5
 Decisions = Mapping[tuple[str, int], Sequence[float]]
-"""Episode and step -> the logits of all choices."""
+"""Episode and step -> the logits of all actions."""
 
 
 def run(data: Path) -> Iterator[Result]:
-    """Throughput, the memory's share, peak memory, and what half precision changes."""
+    """Throughput, share of memory operations, peak memory, and the effect of half precision."""
     torch.set_num_threads(1)
     work = Work(data)
     yield from throughput(work, None)
@@ -58,14 +58,15 @@ def run(data: Path) -> Iterator[Result]:
     yield from throughput(work, paths)
     yield share_of_memory(work, paths)
     yield peak(work, data)
-    yield from halved(work, paths)
+    yield from half_precision(work, paths)
     yield size_of_scene()
     yield growth_of_recall()
 
 
 def published(data: Path) -> dict[str, Sequence[str]]:
-    """The walks of a published agent, by episode."""
-    return {name: each.path for name, each in read_predictions(data / PUBLISHED).items()}
+    """The paths of a published agent, by episode."""
+    predictions = read_predictions(data / PUBLISHED)
+    return {name: prediction.path for name, prediction in predictions.items()}
 
 
 class Work:
@@ -79,7 +80,7 @@ class Work:
         loop: type[LockStep] = LockStep,
         per_scene: int = EPISODES_PER_SCENE,
     ) -> None:
-        """Read the data; `loop` is the obvious side."""
+        """Read the data; `loop` is the lock-step loop."""
         if navigator is None:
             torch.manual_seed(0)
             navigator = Navigator(HAMT(HamtConfig(initial_std=0.04)), CandidateEnhancing())
@@ -97,18 +98,22 @@ class Work:
         self.atlas = Atlas(graphs.values(), ArrayFeatures(keys, features, source="drawn"))
         words = WordPiece.read(folder.tokenizers[0])
         self.ids = {
-            each.episode_id: truncate(words.encode(each.instruction), MAX_TOKENS, keep="first")
-            for each in self.episodes
+            episode.episode_id: truncate(words.encode(episode.instruction), MAX_TOKENS, keep="first")
+            for episode in self.episodes
         }
 
     def ours(self, paths: Mapping[str, Sequence[str]] | None, *, half: bool = False) -> Decisions:
-        """All decisions by way of lanes."""
+        """All decisions with lanes."""
         bank = MemoryBank.from_atlas(self.atlas)
         source = Lanes(self.atlas, self.episodes, MemoryLifetime("cold", self.atlas, bank), num_slots=SLOTS)
-        choose = greedy if paths is None else teacher_forcing(self.atlas, lambda walk: self._led(walk, paths))
+        choose = (
+            greedy
+            if paths is None
+            else teacher_forcing(self.atlas, lambda trajectory: self._next_viewpoint(trajectory, paths))
+        )
         found: dict[tuple[str, int], list[float]] = {}
-        halving = torch.autocast("cpu", torch.bfloat16) if half else nullcontext()
-        with torch.inference_mode(), halving:
+        precision = torch.autocast("cpu", torch.bfloat16) if half else nullcontext()
+        with torch.inference_mode(), precision:
             for step in roll_out(
                 self.navigator,
                 self.atlas,
@@ -118,77 +123,79 @@ class Work:
                 encode=lambda episode: self.ids[episode.episode_id],
                 max_steps=MAX_STEPS,
             ):
-                for walk, logits in zip(
+                for trajectory, logits in zip(
                     step.trajectories, step.decision.logits.float().tolist(), strict=True
                 ):
-                    finite = [each for each in logits if each > -np.inf]
-                    found[walk.episode.episode_id, walk.num_decisions - 1] = finite
+                    finite = [logit for logit in logits if logit > -np.inf]
+                    found[trajectory.episode.episode_id, trajectory.num_decisions - 1] = finite
         return found
 
-    def obvious(self, paths: Mapping[str, Sequence[str]] | None) -> Decisions:
-        """All decisions in lock-step: a batch holds an episode of each scene, so memories are the same."""
+    def lock_step(self, paths: Mapping[str, Sequence[str]] | None) -> Decisions:
+        """All decisions in lock-step; a batch holds one episode of every scene, so that memories agree."""
         loop = self.loop(self.navigator, self.atlas)
-        expert = None if paths is None else lambda *where: self._index(*where, paths)
+        expert = None if paths is None else lambda *arguments: self._action(*arguments, paths)
         with torch.inference_mode():
-            lived = [
-                each
+            decisions = [
+                decision
                 for batch in zip(*self.lanes, strict=True)
-                for each in loop.run([(item, self.ids[item.episode_id]) for item in batch], expert, MAX_STEPS)
+                for decision in loop.run(
+                    [(item, self.ids[item.episode_id]) for item in batch], expert, MAX_STEPS
+                )
             ]
-        return {(each.episode_id, each.step): each.logits for each in lived}
+        return {(decision.episode_id, decision.step): decision.logits for decision in decisions}
 
-    def _led(self, walk: Trajectory, paths: Mapping[str, Sequence[str]]) -> int:
-        path = paths[walk.episode.episode_id]
-        there = path[min(walk.num_decisions + 1, len(path) - 1)]
-        return int(self.atlas.locate(walk.episode.scene_id, [there])[0])
+    def _next_viewpoint(self, trajectory: Trajectory, paths: Mapping[str, Sequence[str]]) -> int:
+        path = paths[trajectory.episode.episode_id]
+        name = path[min(trajectory.num_decisions + 1, len(path) - 1)]
+        return int(self.atlas.locate(trajectory.episode.scene_id, [name])[0])
 
-    def _index(self, episode: Episode, viewpoint: int, step: int, paths: Mapping[str, Sequence[str]]) -> int:
+    def _action(self, episode: Episode, viewpoint: int, step: int, paths: Mapping[str, Sequence[str]]) -> int:
         path = paths[episode.episode_id]
-        there = int(self.atlas.locate(episode.scene_id, [path[min(step + 1, len(path) - 1)]])[0])
+        target = int(self.atlas.locate(episode.scene_id, [path[min(step + 1, len(path) - 1)]])[0])
         neighbours = self.atlas.neighbours[viewpoint, : self.atlas.degrees[viewpoint]].tolist()
-        return len(neighbours) if there == viewpoint else neighbours.index(there)
+        return len(neighbours) if target == viewpoint else neighbours.index(target)
 
 
 def throughput(work: Work, paths: Mapping[str, Sequence[str]] | None, *, rounds: int = 2) -> Iterator[Result]:
-    """Both sides by turns, some rounds; every decision must be alike."""
+    """Time both loops alternately for some rounds; their decisions must agree."""
     times, decisions = [], [{}, {}]
     for _ in range(rounds):
         pair = []
-        for side, live in enumerate((work.obvious, work.ours)):
+        for side, run_loop in enumerate((work.lock_step, work.ours)):
             begin = time.process_time()
-            decisions[side] = live(paths)
+            decisions[side] = run_loop(paths)
             pair.append(time.process_time() - begin)
         times.append(pair)
     slow, fast = decisions
-    assert slow.keys() == fast.keys(), "the two sides walked differently"
-    furthest = max(np.abs(np.subtract(slow[key], fast[key])).max() for key in slow)
-    assert furthest < ALIKE, f"logits differ by {furthest}"
+    assert slow.keys() == fast.keys(), "the trajectories of the two loops differ"
+    error = max(np.abs(np.subtract(slow[key], fast[key])).max() for key in slow)
+    assert error < TOLERANCE, f"logits differ by {error}"
     assert all(np.argmax(slow[key]) == np.argmax(fast[key]) for key in slow)
-    obvious, ours = (min(each) for each in zip(*times, strict=True))
+    lock_step, ours = (min(column) for column in zip(*times, strict=True))
     count = len(work.episodes)
     lengths = Counter(episode for episode, _ in fast).values()
-    how = f"{count} episodes of {len(fast) / count:.1f} decisions, {min(lengths)} to {max(lengths)}"
-    rates = f"{count / ours:.2f} against {count / obvious:.2f} episodes a second"
-    whose = "its own walks" if paths is None else "walks as long as a published agent's"
-    said = f"matrix products at full speed; logits alike within {furthest:.0e}"
+    size = f"{count} episodes of {len(fast) / count:.1f} decisions, {min(lengths)} to {max(lengths)}"
+    rates = f"{count / ours:.2f} against {count / lock_step:.2f} episodes a second"
+    kind = "its own trajectories" if paths is None else "trajectories of a published agent"
+    note = f"matrix products at full speed; logits equal within {error:.0e}"
     agent = LABELS[type(work.navigator.agent)]
-    yield Ratio(f"evaluating {agent} + memory, {whose} ({how})", obvious, ours, 2, said)
+    yield Ratio(f"evaluating {agent} + memory, {kind} ({size})", lock_step, ours, 2, note)
     yield Found("the same in episodes", rates, "one thread")
 
 
 def share_of_memory(work: Work, paths: Mapping[str, Sequence[str]]) -> Amount:
-    """How much of a walk goes into recalling, fusing and remembering."""
+    """The share of time spent on recalling, fusing and remembering."""
     spent = 0.0
 
     def timed(call: Callable[..., object]) -> Callable[..., object]:
-        def told(*given: object) -> object:
+        def wrapper(*arguments: object) -> object:
             nonlocal spent
             begin = time.process_time()
-            result = call(*given)
+            result = call(*arguments)
             spent += time.process_time() - begin
             return result
 
-        return told
+        return wrapper
 
     reader, remember = work.navigator.reader, MemoryBank.remember_observation
     reader.forward = timed(reader.forward)  # type: ignore[method-assign]
@@ -204,7 +211,7 @@ def share_of_memory(work: Work, paths: Mapping[str, Sequence[str]]) -> Amount:
 
 
 def peak(work: Work, data: Path) -> Amount:
-    """The most memory that a process holds which loads a run folder and walks."""
+    """Peak memory of a process that loads a run folder and evaluates."""
     with tempfile.TemporaryDirectory() as folder:
         save_run(Path(folder), work.navigator, navigator_config(work.navigator))
         program = [sys.executable, "-m", "benchmarks.evaluating", folder, str(data)]
@@ -212,17 +219,17 @@ def peak(work: Work, data: Path) -> Amount:
     return Amount("peak memory, 170 M parameters", float(done.stdout), "MB", 1500, "the weights: 690 MB")
 
 
-def halved(work: Work, paths: Mapping[str, Sequence[str]]) -> Iterator[Result]:
-    """bf16 in place of fp32 on the same walks."""
+def half_precision(work: Work, paths: Mapping[str, Sequence[str]]) -> Iterator[Result]:
+    """Compare bf16 with fp32 on the same trajectories."""
     begin = time.process_time()
     plain = work.ours(paths)
     middle = time.process_time()
     half = work.ours(paths, half=True)
     end = time.process_time()
     changed = sum(np.argmax(plain[key]) != np.argmax(half[key]) for key in plain)
-    yield Ratio("bf16 against fp32", middle - begin, end - middle, 1, "what is not a matrix product")
+    yield Ratio("bf16 against fp32", middle - begin, end - middle, 1, "all but matrix products")
     counted = f"{changed} of {len(plain)}"
-    yield Found("decisions that bf16 changes", counted, "random weights: choices lie close together")
+    yield Found("decisions that bf16 changes", counted, "with random weights, logits are close together")
 
 
 def size_of_scene() -> Amount:
@@ -239,7 +246,7 @@ def size_of_scene() -> Amount:
 
 
 class Names:
-    """As much of an atlas as a bank needs to number viewpoints."""
+    """The part of an atlas that a bank needs to number viewpoints."""
 
     features = None
 
@@ -251,10 +258,10 @@ class Names:
 
 
 def growth_of_recall() -> Amount:
-    """How much longer recalling for a batch takes among a million remembered viewpoints than among 100."""
+    """Ratio of the recall times among a million and among 100 remembered viewpoints."""
     few, many = seconds_of_recall(FEW), seconds_of_recall(MANY)
-    said = f"how many rows, here of {NARROW} numbers, the processor's caches hold"
-    return Amount(f"recall among {MANY:,} against {FEW} viewpoints", many / few, "x", 3, said)
+    note = f"the number of rows, here of {NARROW} numbers, that fit into the processor's caches"
+    return Amount(f"recall among {MANY:,} against {FEW} viewpoints", many / few, "x", 3, note)
 
 
 def seconds_of_recall(count: int) -> float:
@@ -263,9 +270,9 @@ def seconds_of_recall(count: int) -> float:
     viewpoints = [name for _, name in names.names]
     bank["scene"]._insert(viewpoints, torch.randn(count, NARROW, generator=generator), [()] * count)
     bank.bind(names)  # type: ignore[arg-type]
-    asked = torch.full((200, SLOTS, 42), -1)
-    asked[:, :, :CANDIDATES] = torch.randint(count, (200, SLOTS, CANDIDATES), generator=generator)
-    return min(seconds(lambda: [bank.recall_at(each) for each in asked]) for _ in range(5))
+    requested = torch.full((200, SLOTS, 42), -1)
+    requested[:, :, :CANDIDATES] = torch.randint(count, (200, SLOTS, CANDIDATES), generator=generator)
+    return min(seconds(lambda: [bank.recall_at(viewpoints) for viewpoints in requested]) for _ in range(5))
 
 
 def _draw(key: str, width: int) -> np.ndarray:

@@ -1,8 +1,8 @@
-"""The obvious way to evaluate an agent with scene memory: what the released code does, straightforwardly.
+"""A straightforward lock-step evaluation with scene memory, as in the released code: the baseline for HAMT.
 
-Batches in lock-step until the last of them has ended, observations collated item by item, everything padded,
-every token computed in every layer, nothing kept from step to step but the encoded text. This is HAMT's;
-TD-STP's is in `benchmarks.lockstep_tdstp`.
+A batch runs until its last episode has ended; observations are collated item by item and padded; every layer
+computes every token; only the encoded text is cached between steps. `benchmarks.lockstep_tdstp` does the same
+for TD-STP.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from esceme.world import Atlas
 
 MASKED = -10000.0
 Panorama = tuple[np.ndarray, np.ndarray, np.ndarray, list[int]]
-"""What one item sees, token by token: features, angles, kinds, neighbours."""
+"""Tokens of one observation: features, angles, kinds, neighbours."""
 
 
-class Lived(NamedTuple):
+class LoggedDecision(NamedTuple):
     """One decision of one episode."""
 
     episode_id: str
@@ -46,7 +46,7 @@ class Item:
 
 
 class LockStep:
-    """Evaluates batch after batch with one memory, a dictionary of vectors."""
+    """Evaluate batch after batch with one memory, a dictionary of vectors."""
 
     Agent: type[CrossModal] = HAMT
     Item = Item
@@ -62,29 +62,29 @@ class LockStep:
         batch: Sequence[tuple[Episode, Sequence[int]]],
         expert: Callable[[Episode, int, int], int] | None,
         max_steps: int,
-    ) -> list[Lived]:
-        """Every decision of live items; `expert(episode, viewpoint, step)` leads, else the best choice."""
+    ) -> list[LoggedDecision]:
+        """Return the decisions of active items; `expert(episode, viewpoint, step)` or argmax acts."""
         items = [self.Item(self.atlas, episode, ids) for episode, ids in batch]
         longest = max(len(item.ids) for item in items)
         ids = torch.tensor([item.ids + [0] * (longest - len(item.ids)) for item in items])
         text_mask = torch.tensor([[i < len(item.ids) for i in range(longest)] for item in items])
         text = self.read(ids, text_mask)
         self.begin(items, text)
-        found: list[Lived] = []
+        found: list[LoggedDecision] = []
         for step in range(max_steps):
             panoramas = [self.observe(item) for item in items]
             logits = self.decide(items, panoramas, text, text_mask)
             choices = []
             for row, item in enumerate(items):
                 if not item.ended:
-                    scores = [each for each in logits[row].tolist() if each > -math.inf]
-                    found.append(Lived(item.episode.episode_id, step, scores))
+                    scores = [logit for logit in logits[row].tolist() if logit > -math.inf]
+                    found.append(LoggedDecision(item.episode.episode_id, step, scores))
                 choice = int(logits[row].argmax())
                 if expert is not None:
                     choice = expert(item.episode, int(item.pose.viewpoint[0]), step)
                 choices.append(self.stop(item) if item.ended else choice)
                 self.remember(item)
-            tokens = self.recount(items, panoramas, choices, step)
+            tokens = self.history_tokens(items, panoramas, choices, step)
             for row, (item, choice) in enumerate(zip(items, choices, strict=True)):
                 item.history.append(tokens[row])
                 item.ended |= choice == self.stop(item)
@@ -95,22 +95,22 @@ class LockStep:
         return found
 
     def begin(self, items: list[Item], text: Tensor) -> None:
-        """Let every history begin with its global token; `text` (B, L, H) was read."""
+        """Start every history with its global token; `text` is (B, L, H)."""
         history = self.agent.history
         token = history.norm(history.start + history.kind.weight[0])[0, 0]
         for item in items:
             item.history = [token]
 
     def stop(self, item: Item) -> int:
-        """The choice that ends an item's walk, where it stands."""
+        """The STOP action of an item at its viewpoint."""
         return int(self.atlas.degrees[item.pose.viewpoint[0]])
 
     def move(self, item: Item, choice: int) -> None:
-        """Let an item go where its choice leads."""
+        """Move an item by its action."""
         item.pose = self.atlas.step(item.pose, [choice])
 
     def observe(self, item: Item) -> Panorama:
-        """Tokens of one panorama, one after the other."""
+        """Collect the tokens of one panorama."""
         seen = self.atlas.observe(item.pose)
         features, angles, kinds, neighbours = [], [], [], []
         for token in range(seen.kind.shape[1]):
@@ -121,7 +121,7 @@ class LockStep:
         return np.stack(features), np.stack(angles), np.array(kinds), neighbours
 
     def remember(self, item: Item) -> None:
-        """Keep the maximum over the candidates' views."""
+        """Store the maximum over the candidates' views."""
         here = int(item.pose.viewpoint[0])
         if here not in self.memory:
             panorama = self.atlas.panorama_features(item.pose.viewpoint)[0]
@@ -130,18 +130,18 @@ class LockStep:
 
     # -- the network ---------------------------------------------------------------------------------------
 
-    def attend(self, block: torch.nn.Module, asking: Tensor, known: Tensor, mask: Tensor | None) -> Tensor:
-        """Attention, spelt out."""
+    def attend(self, block: torch.nn.Module, queries: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
+        """Multi-head attention with residual and normalization."""
 
         def heads(x: Tensor) -> Tensor:
             return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
 
-        q, k, v = heads(block.query(asking)), heads(block.key(known)), heads(block.value(known))
+        q, k, v = heads(block.query(queries)), heads(block.key(keys)), heads(block.value(keys))
         scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
         if mask is not None:
             scores = scores + mask
         mixed = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
-        return block.norm(asking + block.out(mixed))
+        return block.norm(queries + block.out(mixed))
 
     def feed(self, block: torch.nn.Module, x: Tensor) -> Tensor:
         """The feed-forward half of a layer."""
@@ -172,7 +172,7 @@ class LockStep:
         return self.agent.action(scored).squeeze(2).masked_fill(kind == 0, -torch.inf)
 
     def describe(self, panoramas: list[Panorama]) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens of what all items see and remember (B, N, H), their kinds, which are no padding (B, N)."""
+        """Observation tokens fused with memory (B, N, H), their kinds and valid mask (B, N)."""
         longest = max(len(kinds) for _, _, kinds, _ in panoramas)
         features, angles, kinds, memory, valid = [], [], [], [], []
         for f, a, k, neighbours in panoramas:
@@ -203,12 +203,14 @@ class LockStep:
         """Both streams after all cross layers."""
         tm, vm = additive(text_valid), additive(vision_valid)
         for block in self.agent.cross_layers:
-            told = self.attend(block.across, text, vision, vm)
-            shown = self.attend(block.across, vision, text, tm)
-            text, vision = self.layer(block.text, told, tm), self.layer(block.vision, shown, vm)
+            text_out = self.attend(block.across, text, vision, vm)
+            vision_out = self.attend(block.across, vision, text, tm)
+            text, vision = self.layer(block.text, text_out, tm), self.layer(block.vision, vision_out, vm)
         return text, vision
 
-    def recount(self, items: list[Item], panoramas: list[Panorama], choices: list[int], step: int) -> Tensor:
+    def history_tokens(
+        self, items: list[Item], panoramas: list[Panorama], choices: list[int], step: int
+    ) -> Tensor:
         """History tokens of all items, (B, H)."""
         at = np.concatenate([item.pose.viewpoint for item in items])
         facing = np.concatenate([item.pose.view for item in items])

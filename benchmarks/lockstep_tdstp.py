@@ -1,7 +1,7 @@
-"""The obvious way to evaluate TD-STP with scene memory: HAMT's lock-step loop, and what TD-STP has besides.
+"""The lock-step loop of `benchmarks.lockstep` for TD-STP.
 
-Positions are put together token by token, grids of targets and places of walks are scored for all items of a
-batch until the last of them has ended, and ways back are searched in a dictionary of places.
+Positions are collected token by token, target grids and visited viewpoints are scored for all items of a
+batch until the last of them has ended, and backtracking paths are searched in a dictionary of edges.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ REPEATED = 100.0
 
 
 class Planner(Item):
-    """One episode of a batch, and the graph of what it has walked."""
+    """One episode of a batch and the graph of its visited viewpoints."""
 
     def __init__(self, atlas: Atlas, episode: Episode, ids: Sequence[int]) -> None:
         super().__init__(atlas, episode, ids)
         self.origin = atlas.positions[self.here]
         self.target = torch.zeros(0)
-        """(G, H): the tokens of its grid."""
-        self.places: list[tuple[int, int]] = []
-        """Viewpoint and faced view of each history token but the global one."""
+        """(G, H): tokens of the target grid."""
+        self.visited: list[tuple[int, int]] = []
+        """Viewpoint and view of every history token but the global one."""
         self.edges: dict[int, list[int]] = {}
         self.jumps: Counter[tuple[int, int]] = Counter()
-        """How often it jumped from one viewpoint to another."""
+        """Number of jumps between two viewpoints."""
         self.width = 0
-        """How many tokens of sight come before the places of its walk."""
+        """Number of observation tokens, which precede the visited viewpoints in the logits."""
         self.path = [self.here]
 
     @property
     def here(self) -> int:
-        """The viewpoint where it stands."""
+        """The current viewpoint."""
         return int(self.pose.viewpoint[0])
 
 
 class LockStepPlanner(LockStep):
-    """Evaluates TD-STP as the ESceme release has it, without a structured mask."""
+    """Evaluate TD-STP as in the ESceme release, without a structured mask."""
 
     Agent, Item = TDSTP, Planner
 
     def begin(self, items: list[Planner], text: Tensor) -> None:
-        """Also draw a grid around where each item starts."""
+        """Also encode the target grid around every start."""
         super().begin(items, text)
         for item, tokens in zip(
             items, self.agent.position_encoder(self.agent.grid_points)[None] * text[:, :1], strict=True
@@ -59,27 +59,27 @@ class LockStepPlanner(LockStep):
             item.target = tokens
 
     def move(self, item: Planner, choice: int) -> None:
-        """Go to a candidate, or back to a place, viewpoint by viewpoint."""
+        """Move to a candidate, or back to a visited viewpoint."""
         if choice < item.width:
             super().move(item, choice)
             item.path.append(item.here)
             return
-        there, view = item.places[choice - item.width - 1]
-        item.path += way_back(item.edges, item.here, there)
-        item.jumps[item.here, there] += 1
-        item.pose = Pose(np.array([there]), np.array([view]))
+        target, view = item.visited[choice - item.width - 1]
+        item.path += path_back(item.edges, item.here, target)
+        item.jumps[item.here, target] += 1
+        item.pose = Pose(np.array([target]), np.array([view]))
 
     def decide(
         self, items: list[Planner], panoramas: list[Panorama], text: Tensor, text_valid: Tensor
     ) -> Tensor:
-        """Logits of all items, ended or not: of what is seen, then of what was walked, (B, N + S)."""
+        """Logits of all items, ended or not: observation tokens, then visited viewpoints, (B, N + S)."""
         agent = self.agent
         ob, kind, valid = self.describe(panoramas)
-        ob = ob + agent.position_encoder(self.lie(items, panoramas, kind.shape[1]))
+        ob = ob + agent.position_encoder(self.token_positions(items, panoramas, kind.shape[1]))
         history = torch.stack([torch.stack(item.history) for item in items])
         target = torch.stack([item.target for item in items])
-        lived, drawn = (torch.ones(each.shape[:2], dtype=torch.bool) for each in (history, target))
-        vision, vision_valid = torch.cat([history, ob, target], 1), torch.cat([lived, valid, drawn], 1)
+        past, grid = (torch.ones(tokens.shape[:2], dtype=torch.bool) for tokens in (history, target))
+        vision, vision_valid = torch.cat([history, ob, target], 1), torch.cat([past, valid, grid], 1)
         text, vision = self.relate(text, vision, text_valid, vision_valid)
         history, ob, target = torch.split(vision, [history.shape[1], ob.shape[1], target.shape[1]], 1)
         agent.goal_head(target * text[:, :1])
@@ -91,37 +91,37 @@ class LockStepPlanner(LockStep):
         return logits
 
     def restrict(self, item: Planner, logits: Tensor, panorama: Panorama) -> None:
-        """Shut out what is no choice, and make jumping back and forth unlikely."""
+        """Mask invalid actions and penalize repeated jumps."""
         logits[item.width] = -torch.inf
-        for place, (viewpoint, _) in enumerate(item.places, item.width + 1):
+        for index, (viewpoint, _) in enumerate(item.visited, item.width + 1):
             if viewpoint == item.here:
-                logits[place] = -torch.inf
-            logits[place] -= REPEATED * item.jumps[viewpoint, item.here]
+                logits[index] = -torch.inf
+            logits[index] -= REPEATED * item.jumps[viewpoint, item.here]
         for token, neighbour in enumerate(panorama[3]):
             if neighbour >= 0:
                 logits[token] -= REPEATED * item.jumps[neighbour, item.here]
 
-    def lie(self, items: list[Planner], panoramas: list[Panorama], longest: int) -> Tensor:
-        """Where tokens lie, seen from where their walks began, (B, N, 3)."""
+    def token_positions(self, items: list[Planner], panoramas: list[Panorama], longest: int) -> Tensor:
+        """Positions of the tokens relative to the start, (B, N, 3)."""
         found = []
         for item, (_, _, _, neighbours) in zip(items, panoramas, strict=True):
-            leads = [item.here if neighbour < 0 else neighbour for neighbour in neighbours]
-            places = np.stack([self.atlas.positions[each] - item.origin for each in leads])
-            own = torch.from_numpy(places.astype(np.float32))
+            viewpoints = [item.here if neighbour < 0 else neighbour for neighbour in neighbours]
+            positions = np.stack([self.atlas.positions[viewpoint] - item.origin for viewpoint in viewpoints])
+            own = torch.from_numpy(positions.astype(np.float32))
             found.append(functional.pad(own, (0, 0, 0, longest - len(own))))
         return torch.stack(found)
 
-    def recount(
+    def history_tokens(
         self, items: list[Planner], panoramas: list[Panorama], choices: list[int], step: int
     ) -> Tensor:
-        """History tokens that know where they were, (B, H); a jump has as little direction as STOP."""
+        """History tokens with positions, (B, H); a jump has the angle features of STOP."""
         pairs = zip(items, choices, strict=True)
         turned = [choice if choice < item.width else self.stop(item) for item, choice in pairs]
-        tokens = super().recount(items, panoramas, turned, step)
+        tokens = super().history_tokens(items, panoramas, turned, step)
         for item, (_, _, _, neighbours) in zip(items, panoramas, strict=True):
-            item.places.append((item.here, int(item.pose.view[0])))
-            near = [each for each in neighbours if each >= 0]
-            known = {viewpoint for viewpoint, _ in item.places}
+            item.visited.append((item.here, int(item.pose.view[0])))
+            near = [neighbour for neighbour in neighbours if neighbour >= 0]
+            known = {viewpoint for viewpoint, _ in item.visited}
             item.edges.setdefault(item.here, [])
             for neighbour in known.intersection(near):
                 item.edges[item.here].append(neighbour)
@@ -130,16 +130,15 @@ class LockStepPlanner(LockStep):
         return tokens + self.agent.position_encoder(torch.from_numpy(here.astype(np.float32)))
 
 
-def way_back(edges: dict[int, list[int]], here: int, there: int) -> list[int]:
-    """The viewpoints to walk by with the fewest steps."""
-    ways = deque([[here]])
-    known = {here}
-    while ways:
-        way = ways.popleft()
-        if way[-1] == there:
-            return way[1:]
-        for neighbour in edges[way[-1]]:
+def path_back(edges: dict[int, list[int]], start: int, target: int) -> list[int]:
+    """A path with the fewest steps along visited edges, without its start."""
+    paths, known = deque([[start]]), {start}
+    while paths:
+        path = paths.popleft()
+        if path[-1] == target:
+            return path[1:]
+        for neighbour in edges[path[-1]]:
             if neighbour not in known:
                 known.add(neighbour)
-                ways.append([*way, neighbour])
-    raise AssertionError("no way leads back along what was walked")
+                paths.append([*path, neighbour])
+    raise AssertionError("no path of visited edges leads back")
