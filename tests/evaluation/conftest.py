@@ -1,4 +1,4 @@
-"""What tests of evaluation share: a dataset of small houses, and evaluations in it, each made once."""
+"""Shared fixtures: a toy dataset and cached evaluations of it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fixtures.toy_dataset import ToyDataset, write_toy_dataset
 
 
 class Evaluated(NamedTuple):
-    """An evaluation that has been made; its folder is read-only."""
+    """A finished evaluation; its folder is read-only."""
 
     result: Result
     folder: Path
 
     @property
     def bank(self) -> MemoryBank:
-        """What was remembered in the end."""
+        """The memory after the last episode."""
         return load_bank(self.folder / "bank.safetensors")
 
 
@@ -36,14 +36,14 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> ToyDataset:
 
 @pytest.fixture(scope="session")
 def evaluated(dataset: ToyDataset, tmp_path_factory: pytest.TempPathFactory) -> Evaluate:
-    """Evaluate in the dataset, with the fields of a config."""
-    made: dict[str, Evaluated] = {}
+    """Evaluate the dataset with fields of a config; results are cached."""
+    cache: dict[str, Evaluated] = {}
 
-    def give(memory: str = "cold", **changes: object) -> Evaluated:
+    def evaluate_once(memory: str = "cold", **changes: object) -> Evaluated:
         config = dataset.config(memory, **changes)
-        if (key := repr(config)) not in made:
+        if (key := repr(config)) not in cache:
             folder = tmp_path_factory.mktemp(memory)
-            made[key] = Evaluated(evaluate(config, folder), folder)
-        return made[key]
+            cache[key] = Evaluated(evaluate(config, folder), folder)
+        return cache[key]
 
-    return give
+    return evaluate_once

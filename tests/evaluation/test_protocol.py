@@ -1,4 +1,4 @@
-"""How long a memory lives: each protocol against the plain loop that its name promises."""
+"""Memory protocols: every protocol against a plain loop with the memory it describes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from esceme.errors import ConfigError, DataError, MemoryMismatch
+from esceme.errors import ConfigError
 from esceme.evaluation import MemoryLifetime, Result
 from esceme.evaluation.context import EvaluationContext
 from esceme.evaluation.journal import read_journal
@@ -33,23 +33,23 @@ from fixtures.toy_atlas import build_toy_atlas, make_episode
 from fixtures.toy_dataset import WIDTH, ToyDataset
 
 Evaluate = Callable[..., Any]
-Trajectories = dict[str, list[str]]
+Paths = dict[str, list[str]]
 
 
-def trajectories(result: Result) -> Trajectories:
-    return {each.id: [viewpoint for viewpoint, *_ in each.trajectory] for each in result.episodes}
+def paths_of(result: Result) -> Paths:
+    return {episode.id: [name for name, *_ in episode.trajectory] for episode in result.episodes}
 
 
-def walked(context: EvaluationContext, walk: Trajectory) -> list[str]:
-    return [context.atlas.name(viewpoint)[1] for viewpoint, _ in walk.poses]
+def viewpoint_names(context: EvaluationContext, trajectory: Trajectory) -> list[str]:
+    return [context.atlas.name(viewpoint)[1] for viewpoint, _ in trajectory.poses]
 
 
 @torch.inference_mode()
-def lived(
+def run_source(
     context: EvaluationContext, source: EpisodeSource, lifetime: MemoryLifetime
 ) -> dict[str, tuple[Trajectory, list[Tensor]]]:
-    """Every walk of a source with the logits of its decisions."""
-    told: dict[str, tuple[Trajectory, list[Tensor]]] = {}
+    """Every trajectory of a source with the logits of its decisions."""
+    found: dict[str, tuple[Trajectory, list[Tensor]]] = {}
     for step in roll_out(
         context.run.navigator,
         context.atlas,
@@ -59,77 +59,72 @@ def lived(
         encode=context.encode,
         max_steps=context.limits.max_steps,
     ):
-        for row, walk in enumerate(step.trajectories):
+        for row, trajectory in enumerate(step.trajectories):
             logits = step.decision.logits[row]
-            told.setdefault(walk.episode.episode_id, (walk, []))[1].append(logits[logits.isfinite()])
-    return told
+            found.setdefault(trajectory.episode.episode_id, (trajectory, []))[1].append(
+                logits[logits.isfinite()]
+            )
+    return found
 
 
-def told_in_lanes(
+def run_lanes(
     context: EvaluationContext, lifetime: MemoryLifetime | None = None
 ) -> dict[str, tuple[Trajectory, list[Tensor]]]:
-    """The walks of a context, three at a time."""
+    """The trajectories of a context in three lanes."""
     lifetime = lifetime or context.lifetime()
-    return lived(context, Lanes(context.atlas, context.episodes, lifetime, num_slots=3), lifetime)
+    return run_source(context, Lanes(context.atlas, context.episodes, lifetime, num_slots=3), lifetime)
 
 
-def places(bank: MemoryBank) -> set[tuple[str, str]]:
+def nodes(bank: MemoryBank) -> set[tuple[str, str]]:
     return {(scene, name) for scene in bank.scenes for name in bank[scene].viewpoints}
 
 
-def one_after_the_other(
-    context: EvaluationContext, episodes: Iterable[Episode], bank: MemoryBank
-) -> Trajectories:
-    """The plainest loop: one agent, one episode at a time, one bank."""
+def run_sequentially(context: EvaluationContext, episodes: Iterable[Episode], bank: MemoryBank) -> Paths:
+    """Run one episode at a time with one bank."""
     lifetime = MemoryLifetime("cold", context.atlas, bank)
-    told = lived(context, Lanes(context.atlas, episodes, lifetime, num_slots=1), lifetime)
-    return {name: walked(context, walk) for name, (walk, _) in told.items()}
+    found = run_source(context, Lanes(context.atlas, episodes, lifetime, num_slots=1), lifetime)
+    return {name: viewpoint_names(context, trajectory) for name, (trajectory, _) in found.items()}
 
 
 def test_cold_keeps_one_memory_for_the_whole_split(dataset: ToyDataset, evaluated: Evaluate) -> None:
     context = dataset.context()
     scenes = sorted({episode.scene_id for episode in context.episodes})
-    ordered = [each for scene in scenes for each in context.episodes if each.scene_id == scene]
+    ordered = [e for scene in scenes for e in context.episodes if e.scene_id == scene]
     bank = MemoryBank.from_atlas(context.atlas)
-    assert trajectories(evaluated().result) == one_after_the_other(context, ordered, bank)
-    assert places(evaluated().bank) == places(bank)
+    assert paths_of(evaluated().result) == run_sequentially(context, ordered, bank)
+    assert nodes(evaluated().bank) == nodes(bank)
 
 
 def test_two_pass_coverage_is_at_least_that_of_cold(dataset: ToyDataset, evaluated: Evaluate) -> None:
     once, twice = evaluated("cold"), evaluated("two-pass")
-    assert places(once.bank) < places(twice.bank)
-    # The first pass is the cold life, and the second one is what counts.
+    assert nodes(once.bank) < nodes(twice.bank)
+    # The first pass is that of the cold memory; the result is that of the second.
     lines = read_journal(twice.folder / "journal.jsonl", dataset.context("two-pass").fingerprint)
     first, second = (
         {line.id: [name for name, _ in line.poses] for line in lines if line.pass_ == number}
         for number in (1, 2)
     )
-    assert first == trajectories(once.result)
-    assert second == trajectories(twice.result) != first
+    assert first == paths_of(once.result)
+    assert second == paths_of(twice.result) != first
 
 
-def test_a_warm_life_goes_on_from_a_saved_bank(evaluated: Evaluate) -> None:
+def test_warm_memory_continues_from_a_saved_bank(evaluated: Evaluate) -> None:
     warm = evaluated("warm", bank=str(evaluated("cold").folder / "bank.safetensors"))
     twice = evaluated("two-pass")
-    assert trajectories(warm.result) == trajectories(twice.result)
-    assert places(warm.bank) == places(twice.bank)
+    assert warm.result.facts["hashes"].keys() == twice.result.facts["hashes"].keys() | {"bank"}
+    assert paths_of(warm.result) == paths_of(twice.result)
+    assert nodes(warm.bank) == nodes(twice.bank)
 
 
-def test_a_warm_life_keeps_scenes_of_the_bank_that_the_split_lacks(
+def test_warm_memory_keeps_scenes_that_the_split_lacks(
     dataset: ToyDataset, evaluated: Evaluate, tmp_path: Path
 ) -> None:
     bank = MemoryBank.from_atlas(dataset.context().atlas)
     bank.remember("elsewhere", "hall", torch.ones(1, bank.width), ["door"])
     save_bank(bank, tmp_path / "other.safetensors")
     warm = evaluated("warm", bank=str(tmp_path / "other.safetensors"))
-    assert trajectories(warm.result) == trajectories(evaluated("cold").result)
-    assert places(warm.bank) == places(evaluated("cold").bank) | {("elsewhere", "hall")}
-
-
-def test_a_bank_of_other_features_is_refused(dataset: ToyDataset, tmp_path: Path) -> None:
-    save_bank(MemoryBank(width=WIDTH, source="others"), tmp_path / "bank.safetensors")
-    with pytest.raises(MemoryMismatch, match="others.*street.hdf5"):
-        dataset.context("warm", bank=str(tmp_path / "bank.safetensors")).lifetime()
+    assert paths_of(warm.result) == paths_of(evaluated("cold").result)
+    assert nodes(warm.bank) == nodes(evaluated("cold").bank) | {("elsewhere", "hall")}
 
 
 @pytest.mark.parametrize("slots", [1, 8])
@@ -137,26 +132,26 @@ def test_episodic_equals_one_bank_per_episode_even_in_a_batch(
     dataset: ToyDataset, evaluated: Evaluate, slots: int
 ) -> None:
     context = dataset.context("episodic")
-    alone: Trajectories = {}
+    alone: Paths = {}
     for episode in context.episodes:
-        alone |= one_after_the_other(context, [episode], MemoryBank.from_atlas(context.atlas))
-    assert trajectories(evaluated("episodic", batch=slots).result) == alone
-    assert trajectories(evaluated("cold").result) != alone
+        alone |= run_sequentially(context, [episode], MemoryBank.from_atlas(context.atlas))
+    assert paths_of(evaluated("episodic", batch=slots).result) == alone
+    assert paths_of(evaluated("cold").result) != alone
 
 
-def test_masked_equals_cold_at_the_very_first_decision_in_a_scene(dataset: ToyDataset) -> None:
-    cold, masked = (told_in_lanes(dataset.context(memory)) for memory in ("cold", "masked"))
-    first = [name for name, (walk, _) in cold.items() if walk.visit == 1]
+def test_masked_equals_cold_at_the_first_decision_in_a_scene(dataset: ToyDataset) -> None:
+    cold, masked = (run_lanes(dataset.context(memory)) for memory in ("cold", "masked"))
+    first = [name for name, (trajectory, _) in cold.items() if trajectory.visit == 1]
     assert len(first) == 5
     for name in first:
         torch.testing.assert_close(cold[name][1][0], masked[name][1][0], atol=1e-5, rtol=0)
-    later = [name for name, (walk, _) in cold.items() if walk.visit == 2]
+    later = [name for name, (trajectory, _) in cold.items() if trajectory.visit == 2]
     assert not all(torch.allclose(cold[name][1][0], masked[name][1][0], atol=1e-3) for name in later)
 
 
 def test_masked_recalls_nothing_and_remembers_everything(dataset: ToyDataset, evaluated: Evaluate) -> None:
     class Blank(MemoryLifetime):
-        """Zeros at all times, and nothing is kept."""
+        """A memory that recalls zeros and remembers nothing."""
 
         memory = property(lambda self: self)
 
@@ -167,55 +162,55 @@ def test_masked_recalls_nothing_and_remembers_everything(dataset: ToyDataset, ev
             pass
 
     context, masked = dataset.context("masked"), evaluated("masked")
-    blank = told_in_lanes(context, Blank("cold", context.atlas, None))
-    assert trajectories(masked.result) == {name: walked(context, walk) for name, (walk, _) in blank.items()}
-    told = trajectories(masked.result)
-    stood = {
-        (each.scene, name) for each in masked.result.episodes for name in told[each.id][: each.decisions]
+    blank = run_lanes(context, Blank("cold", context.atlas, None))
+    assert paths_of(masked.result) == {
+        name: viewpoint_names(context, trajectory) for name, (trajectory, _) in blank.items()
     }
-    assert places(masked.bank) == stood
+    paths = paths_of(masked.result)
+    decided = {(e.scene, name) for e in masked.result.episodes for name in paths[e.id][: e.decisions]}
+    assert nodes(masked.bank) == decided
 
 
-def test_an_oracle_remembers_everything_before_the_first_step(
-    dataset: ToyDataset, evaluated: Evaluate
-) -> None:
+def test_oracle_memory_is_complete_before_the_first_step(dataset: ToyDataset, evaluated: Evaluate) -> None:
     context = dataset.context("oracle")
     bank = context.lifetime().bank
     assert bank is not None and bool(bank.visited.all())
-    assert trajectories(evaluated("oracle").result) == one_after_the_other(context, context.episodes, bank)
+    assert paths_of(evaluated("oracle").result) == run_sequentially(context, context.episodes, bank)
     assert len(evaluated("oracle").bank) == len(context.atlas)
 
 
-def test_a_tour_begins_with_nothing_and_keeps_what_it_meets(dataset: ToyDataset, evaluated: Evaluate) -> None:
+def test_tour_memory_is_cleared_before_every_tour(dataset: ToyDataset, evaluated: Evaluate) -> None:
     context = dataset.context("tour", tours=dataset.tours)
     assert context.tours is not None and max(map(len, context.tours)) == 3
-    expected: Trajectories = {}
+    expected: Paths = {}
     for tour in context.tours:
-        episodes = [context.by_id[each] for each in tour.episode_ids]
-        expected |= one_after_the_other(context, episodes, MemoryBank.from_atlas(context.atlas))
+        episodes = [context.by_id[name] for name in tour.episode_ids]
+        expected |= run_sequentially(context, episodes, MemoryBank.from_atlas(context.atlas))
     result = evaluated("tour", tours=dataset.tours, batch=8).result
-    assert trajectories(result) == expected
-    numbers = {each.id: each.visit for each in result.episodes}
-    assert numbers == {each: n for tour in context.tours for n, each in enumerate(tour.episode_ids, 1)}
-    # The same order of life without clearing would not give the same.
-    assert expected != one_after_the_other(context, context.episodes, MemoryBank.from_atlas(context.atlas))
+    assert paths_of(result) == expected
+    visits = {episode.id: episode.visit for episode in result.episodes}
+    assert visits == {name: n for tour in context.tours for n, name in enumerate(tour.episode_ids, 1)}
+    # Without clearing, the result would differ.
+    assert expected != run_sequentially(context, context.episodes, MemoryBank.from_atlas(context.atlas))
 
 
-def test_oracle_phases_are_remembered_and_not_walked(dataset: ToyDataset, evaluated: Evaluate) -> None:
+def test_oracle_phases_extend_the_memory_and_not_the_trajectories(
+    dataset: ToyDataset, evaluated: Evaluate
+) -> None:
     context = dataset.context("tour", tours=dataset.tours)
-    plain = trajectories(evaluated("tour", tours=dataset.tours, batch=8).result)
+    plain = paths_of(evaluated("tour", tours=dataset.tours, batch=8).result)
     with_phases = evaluated("tour", tours=dataset.tours, oracle_phases=True)
-    led = trajectories(with_phases.result)
-    first = [each.id for each in with_phases.result.episodes if each.visit == 1]
-    assert {name: led[name] for name in first} == {name: plain[name] for name in first}
-    assert led != plain
+    phased = paths_of(with_phases.result)
+    first = [episode.id for episode in with_phases.result.episodes if episode.visit == 1]
+    assert {name: phased[name] for name in first} == {name: plain[name] for name in first}
+    assert phased != plain
     assert context.tours is not None
-    last = {tour.scene_id: tour.episode_ids for tour in context.tours}  # what is not cleared again
+    last = {tour.scene_id: tour.episode_ids for tour in context.tours}  # tours that are not cleared again
     for scene, ids in last.items():
         graph, expected = context.atlas.graph(scene), set[str]()
         for here, after in zip(ids, [*ids[1:], None], strict=True):
             goal = context.by_id[here].goal
-            expected |= {*led[here], *graph.shortest_path(led[here][-1], goal)}
+            expected |= {*phased[here], *graph.shortest_path(phased[here][-1], goal)}
             expected |= set(graph.shortest_path(goal, context.by_id[after].start)) if after else set()
         assert set(with_phases.bank[scene].viewpoints) == expected
 
@@ -229,7 +224,7 @@ def test_oracle_phases_are_remembered_and_not_walked(dataset: ToyDataset, evalua
         ("attic", False, False, set()),
     ],
 )
-def test_an_oracle_leads_to_the_goal_and_to_the_next_start(
+def test_oracle_phase_goes_to_the_goal_and_to_the_next_start(
     following: str | None, withheld: bool, phases: bool, expected: set[str]
 ) -> None:
     atlas = build_toy_atlas()
@@ -239,57 +234,48 @@ def test_an_oracle_leads_to_the_goal_and_to_the_next_start(
     lifetime = MemoryLifetime(
         "tour", atlas, bank, tours={"0_0": TourPosition(0, after)}, oracle_phases=phases
     )
-    poses = [(int(place), 12) for place in atlas.locate("cottage", ["pantry", "kitchen"])]
-    lifetime.finish(
-        Trajectory(episode, poses, num_decisions=1)
-    )  # ended by the limit: the kitchen was not remembered
+    poses = [(int(viewpoint), 12) for viewpoint in atlas.locate("cottage", ["pantry", "kitchen"])]
+    lifetime.finish(Trajectory(episode, poses, num_decisions=1))  # the limit ended it in the kitchen
     assert set(bank["cottage"].viewpoints) == expected
 
 
 @pytest.mark.parametrize("memory", ["cold", "episodic", "tour"])
-def test_a_walk_that_is_replayed_leaves_behind_what_it_left_when_it_was_lived(
-    dataset: ToyDataset, memory: str
-) -> None:
+def test_replayed_trajectories_restore_the_memory(dataset: ToyDataset, memory: str) -> None:
     tours = {"tours": dataset.tours, "oracle_phases": True} if memory == "tour" else {}
     context = dataset.context(memory, **tours)
     one, other = context.lifetime(), context.lifetime()
-    for walk, _ in told_in_lanes(context, one).values():
-        other.replay(walk)
+    for trajectory, _ in run_lanes(context, one).values():
+        other.replay(trajectory)
     assert one.bank is not None and other.bank is not None
     everywhere = torch.arange(len(context.atlas))
     assert torch.equal(one.bank.recall_at(everywhere), other.bank.recall_at(everywhere))
     assert bool(one.bank.visited.any())
 
 
-FUSING = CandidateEnhancing(CandidateEnhancingConfig(width=4))
+READER = CandidateEnhancing(CandidateEnhancingConfig(width=4))
 
 
 @pytest.mark.parametrize(
     ("memory", "reader", "changes", "message"),
     [
-        ("none", FUSING, {}, "with 'masked' it recalls only zeros"),
+        ("none", READER, {}, "with 'masked' it recalls only zeros"),
         ("cold", NoMemory(), {}, "use 'none'"),
         ("masked", NoMemory(), {}, "use 'none'"),
-        ("eternal", FUSING, {}, "expected one of none, cold"),
-        ("warm", FUSING, {}, "belong together"),
-        ("cold", FUSING, {"bank": "file"}, "belong together"),
-        ("tour", FUSING, {}, "give the tours with --tours FILE"),
+        ("unknown", READER, {}, "expected one of none, cold"),
+        ("warm", READER, {}, "belong together"),
+        ("cold", READER, {"bank": "file"}, "belong together"),
+        ("tour", READER, {}, "give the tours with --tours FILE"),
         ("tour", NoMemory(), {"tours": "file"}, "use 'none'"),
-        ("cold", FUSING, {"oracle_phases": True}, "give --tours FILE as well"),
+        ("cold", READER, {"oracle_phases": True}, "give --tours FILE as well"),
         ("none", NoMemory(), {"tours": "file", "oracle_phases": True}, "no effect with 'none'"),
-        ("episodic", FUSING, {"tours": "file", "oracle_phases": True}, "no effect with 'episodic'"),
-        ("oracle", FUSING, {"tours": "file", "oracle_phases": True}, "no effect with 'oracle'"),
-        ("episodic", FUSING, {"lanes": False}, "memory 'episodic' needs .* use the schedule 'lanes'"),
-        (
-            "none",
-            NoMemory(),
-            {"tours": "file", "lanes": False},
-            "tours need .* use the schedule 'lanes'",
-        ),
-        ("tour", FUSING, {"tours": "file", "lanes": False}, "use the schedule 'lanes'"),
+        ("episodic", READER, {"tours": "file", "oracle_phases": True}, "no effect with 'episodic'"),
+        ("oracle", READER, {"tours": "file", "oracle_phases": True}, "no effect with 'oracle'"),
+        ("episodic", READER, {"lanes": False}, "memory 'episodic' needs .* use the schedule 'lanes'"),
+        ("none", NoMemory(), {"tours": "file", "lanes": False}, "tours need .* use the schedule 'lanes'"),
+        ("tour", READER, {"tours": "file", "lanes": False}, "use the schedule 'lanes'"),
     ],
 )
-def test_protocols_without_sense_are_refused(
+def test_invalid_protocols_are_refused(
     memory: str, reader: Reader, changes: dict[str, object], message: str
 ) -> None:
     options: dict[str, object] = {"bank": None, "tours": None, "oracle_phases": False, "lanes": True}
@@ -301,18 +287,13 @@ def test_protocols_without_sense_are_refused(
     ("memory", "reader", "oracle_phases"),
     [
         ("none", NoMemory(), False),
-        ("tour", FUSING, True),
-        ("cold", FUSING, True),
-        ("two-pass", FUSING, False),
-        ("episodic", FUSING, False),
-        ("masked", FUSING, True),
-        ("oracle", FUSING, False),
+        ("tour", READER, True),
+        ("cold", READER, True),
+        ("two-pass", READER, False),
+        ("episodic", READER, False),
+        ("masked", READER, True),
+        ("oracle", READER, False),
     ],
 )
-def test_every_protocol_may_follow_tours(memory: Any, reader: Reader, oracle_phases: bool) -> None:
+def test_every_protocol_may_be_run_on_tours(memory: Any, reader: Reader, oracle_phases: bool) -> None:
     check_protocol(memory, reader, bank=None, tours="file", oracle_phases=oracle_phases, lanes=True)
-
-
-def test_a_missing_bank_is_named(dataset: ToyDataset, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"missing.safetensors"):
-        dataset.context("warm", bank=str(tmp_path / "missing.safetensors"))
