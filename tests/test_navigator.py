@@ -9,7 +9,7 @@ import torch
 from esceme.agents.base import TokenBatch
 from esceme.agents.scripted import StopAtOnce
 from esceme.errors import ConfigError
-from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, MaskedMemory, MemoryBank, NoMemory
+from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, MemoryBank, NoMemory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
 from fixtures.toy_atlas import VOCABULARY, WIDTH, build_toy_atlas, small_navigator
@@ -82,21 +82,6 @@ def test_views_that_become_no_tokens_are_not_read() -> None:
     chosen = one.logits.argmax(1)
     after = [navigator.advance(state, observation, chosen).history for observation in (seen, whole)]
     torch.testing.assert_close(*after)
-
-
-def test_a_masked_memory_reads_like_an_empty_one() -> None:
-    navigator, bank = small_navigator(), MemoryBank.from_atlas(ATLAS)
-    empty = navigator.observe(observe(), bank).features
-    bank.remember_all()
-    torch.testing.assert_close(navigator.observe(observe(), MaskedMemory(bank)).features, empty)
-    assert not torch.allclose(navigator.observe(observe(), bank).features, empty, atol=1e-2)
-
-
-def test_no_gradient_reaches_the_memory() -> None:
-    navigator, bank = small_navigator().train(), MemoryBank.from_atlas(ATLAS)
-    bank.remember_all()
-    navigator.observe(observe(), bank).features.sum().backward()
-    assert not bank.recall_at(torch.arange(len(ATLAS))).requires_grad
 
 
 def test_the_navigator_has_the_parameters_of_agent_and_reader() -> None:

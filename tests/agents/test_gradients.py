@@ -13,22 +13,15 @@ from esceme.checkpoints import names_of, navigator_from, read_weights
 from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, MemoryBank
 from esceme.navigator import Navigator
 from fixtures.original_checkpoints import gradient_norms
-from fixtures.random_observations import random_building, random_observation, random_words
+from fixtures.random_observations import (
+    SMALL_NETWORK,
+    WIDTH,
+    random_building,
+    random_observation,
+    random_words,
+)
 
-WIDTH = 12
-SIZES: dict[str, Any] = {
-    "vocabulary": 50,
-    "positions": 16,
-    "hidden": 16,
-    "heads": 2,
-    "feed_forward": 24,
-    "text_layers": 2,
-    "cross_layers": 3,
-    "panorama_layers": 1,
-    "feature_width": WIDTH,
-    "max_steps": 4,
-    "critic_inner": 8,
-}
+SIZES: dict[str, Any] = {**SMALL_NETWORK, "text_layers": 2, "cross_layers": 3, "critic_inner": 8}
 R4R = {"language_cross_attention": False, "freeze_text": False, "freeze_history": False}
 TEXT = ("agent.text.words", "agent.text.positions", "agent.text.norm", "agent.text.layers")
 TD_STP = ("agent.position_encoder", "agent.history_mapper", "agent.goal_head")
@@ -126,7 +119,7 @@ def test_the_goal_head_learns_from_the_auxiliary_loss_alone() -> None:
 def test_gradients_of_td_stp_flow_through_time() -> None:
     """The last decision depends on the first target tokens through all steps between (spec D.4)."""
     agent = navigator_of("tdstp").agent
-    observations = [random_observation(width=WIDTH, seed=seed) for seed in (0, 1, 2)]
+    observations = [random_observation(seed=seed) for seed in (0, 1, 2)]
     state = agent.begin(random_words(), observations[0].viewpoint)
     first = state.target
     first.retain_grad()

@@ -217,16 +217,6 @@ def test_text_layers_are_applied_to_the_same_text() -> None:
 
 
 @pytest.mark.usefixtures("no_gradients")
-@pytest.mark.parametrize("width", [3, 40])
-def test_feature_width_may_differ_from_the_hidden_size(width: int) -> None:
-    agent, seen = small(feature_width=width), random_observation(width=width)
-    state = agent.begin(random_words(), seen.viewpoint)
-    after = agent.advance(state, seen, choices(seen, 0))
-    assert after.history.shape == (4, 2, 24)
-    assert agent.decide(after, seen).logits.shape == (4, 8)
-
-
-@pytest.mark.usefixtures("no_gradients")
 def test_more_steps_or_words_than_the_tables_hold_are_refused() -> None:
     agent, seen = small(max_steps=2), observations()[0]
     state = agent.begin(random_words(), seen.viewpoint)

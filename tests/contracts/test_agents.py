@@ -18,6 +18,7 @@ from esceme.agents.tdstp import TdstpConfig
 from esceme.agents.tokens import HamtConfig
 from esceme.observation import Observation
 from fixtures.random_observations import (
+    SMALL_NETWORK,
     WIDTH,
     random_building,
     random_observation,
@@ -28,19 +29,7 @@ from fixtures.random_observations import (
 )
 
 VOCABULARY = 50
-HAMT_SIZES: dict[str, Any] = {
-    "vocabulary": VOCABULARY,
-    "positions": 20,
-    "hidden": 16,
-    "heads": 2,
-    "feed_forward": 32,
-    "text_layers": 1,
-    "cross_layers": 2,
-    "panorama_layers": 1,
-    "feature_width": WIDTH,
-    "max_steps": 8,
-    "initial_std": 0.3,
-}
+HAMT_SIZES: dict[str, Any] = {**SMALL_NETWORK, "max_steps": 8, "initial_std": 0.3}
 SMALL: dict[str, tuple[Any, ...]] = {
     "hamt": (
         HamtConfig(**HAMT_SIZES),

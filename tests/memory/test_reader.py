@@ -116,13 +116,7 @@ def test_at_paper_size_fusion_equals_the_formula_within_a_millionth() -> None:
     assert float((fused - literal).detach().abs().max()) < 1e-6 * float(literal.detach().abs().max())
 
 
-def test_the_released_size_has_the_released_number_of_parameters() -> None:
-    shapes = {name: tuple(value.shape) for name, value in CandidateEnhancing().state_dict().items()}
-    assert shapes["first.weight"] == (768, 1536) and shapes["second.weight"] == (768, 768)
-    assert sum(parameter.numel() for parameter in CandidateEnhancing().parameters()) == 1_772_544
-
-
-def test_weights_begin_small_and_biases_at_zero() -> None:
+def test_initial_weights_are_small_and_biases_zero() -> None:
     torch.manual_seed(0)
     reader = CandidateEnhancing()
     assert float(reader.first.weight.detach().std()) == pytest.approx(0.02, rel=0.02)
@@ -131,7 +125,7 @@ def test_weights_begin_small_and_biases_at_zero() -> None:
     assert isinstance(reader.norm, torch.nn.LayerNorm) and reader.norm.eps == 1e-12
 
 
-def test_what_each_token_remembers(observation: Observation, bank: MemoryBank) -> None:
+def test_memory_vectors_by_token_type(observation: Observation, bank: MemoryBank) -> None:
     recalled = trained().recall(observation, bank)
     known = torch.isin(observation.neighbour, torch.tensor([0, 3]))
     assert torch.equal(recalled[known], bank.recall_at(observation.neighbour[known]))
@@ -141,40 +135,10 @@ def test_what_each_token_remembers(observation: Observation, bank: MemoryBank) -
     assert not trained(context="zero").recall(observation, bank)[~known].any()
 
 
-def test_in_training_the_memory_is_not_dropped(observation: Observation, bank: MemoryBank) -> None:
+def test_feature_dropout_does_not_apply_to_the_memory(observation: Observation, bank: MemoryBank) -> None:
     seen = with_dropout(observation)
     assert torch.equal(trained().recall(seen, bank), trained().recall(observation, bank))
     assert not torch.equal(trained()(seen, bank).features, trained()(observation, bank).features)
-
-
-def test_order_option_equals_swapped_weights(observation: Observation, bank: MemoryBank) -> None:
-    ours, papers = trained(order="feature-memory"), trained(order="memory-feature")
-    assert not torch.allclose(ours(observation, bank).features, papers(observation, bank).features)
-    papers.first.weight.data = ours.first.weight.data.roll(WIDTH, dims=1)
-    torch.testing.assert_close(ours(observation, bank).features, papers(observation, bank).features)
-
-
-def test_the_context_option_changes_context_views_only(observation: Observation, bank: MemoryBank) -> None:
-    itself, zero = (trained(context=choice)(observation, bank).features for choice in ("itself", "zero"))
-    differs = (itself != zero).any(-1)
-    assert torch.equal(differs, observation.is_context)
-
-
-def test_the_stop_option_changes_stop_only(observation: Observation, bank: MemoryBank) -> None:
-    fused, zero = (trained(stop=choice)(observation, bank).features for choice in ("fused", "zero"))
-    is_stop = observation.token_type == STOP
-    assert torch.equal((fused != zero).any(-1), is_stop)
-    assert not zero[is_stop].any()
-
-
-def test_norm_option_removes_the_layer_norm(observation: Observation, bank: MemoryBank) -> None:
-    with_norm, without = trained(norm=True), trained(norm=False)
-    assert {name.split(".")[0] for name, _ in without.named_parameters()} == {"first", "second"}
-    assert not torch.allclose(with_norm(observation, bank).features, without(observation, bank).features)
-
-
-def test_padding_stays_zero(observation: Observation, bank: MemoryBank) -> None:
-    assert not trained()(observation, bank).features[~observation.valid].any()
 
 
 def test_gradients_equal_those_of_the_formula(observation: Observation, bank: MemoryBank) -> None:
