@@ -22,11 +22,11 @@ if TYPE_CHECKING:  # loading matplotlib takes longer than most commands
 WIDTH, HEIGHT = 6.8, 3.9
 """Size of a chart in inches."""
 MAX_MARKERS, MAX_POINTS = 24, 125
-"""A curve with more points has no markers; a curve with yet more points is averaged in bins."""
+"""A curve with more points than `MAX_MARKERS` has no markers; with more than `MAX_POINTS` it is averaged."""
 FONT_SIZE, TITLE_SIZE = 9.0, 11.0
-"""In points, as in the style file."""
+"""Font sizes in points, as in the style file."""
 TEXT_WIDTH = 72 * WIDTH - 50
-"""Points available to a line of text."""
+"""Width available to a line of text, in points."""
 MAX_VALUE = 1e100
 """Larger values are treated as missing."""
 STYLES: tuple[dict[str, Any], ...] = (
@@ -47,7 +47,7 @@ STYLE_FILE = Path(__file__).with_name("charts.mplstyle")
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """Values over non-decreasing numbers or over names; non-finite values leave a gap.
+    """Values `ys` over `xs`, which are non-decreasing numbers or names. Non-finite values leave a gap.
 
     `low` and `high` are the bounds of a confidence interval for every value.
     """
@@ -82,10 +82,10 @@ def plot_curves(
     y_label: str,
     band_label: str = "95 % interval",
 ) -> None:
-    """Write a chart of all curves to a file: `.svg`, `.pdf` or `.png`.
+    """Write a chart of all curves to an `.svg`, `.pdf` or `.png` file.
 
-    The same curves give the same bytes for one version of matplotlib. Confidence intervals are shaded and
-    named `band_label` in the legend. Curves with many points are averaged in bins of equal size.
+    With one version of matplotlib, equal curves give equal files. Confidence intervals are shaded; the legend
+    names them `band_label`. Curves with many points are averaged in bins of equal size.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -124,7 +124,7 @@ def plot_curves(
 
 
 def _x_axis_names(curves: Sequence[Curve]) -> list[str]:
-    """All names on the x axis, in order of appearance; empty if the x axis has numbers."""
+    """Return all names on the x axis, in order of appearance; empty if the x axis has numbers."""
     kinds = {isinstance(curve.xs[0], str) for curve in curves if len(curve.xs)}
     if len(kinds) > 1:
         raise ConfigError("some curves have numbers and some have names on the x axis; draw separate charts")
@@ -132,7 +132,7 @@ def _x_axis_names(curves: Sequence[Curve]) -> list[str]:
 
 
 def _plot_curve(axes: Axes, curve: Curve, line_style: dict[str, Any], names: Sequence[str]) -> None:
-    """Add one curve and its confidence band."""
+    """Add one curve and its confidence band to the axes; `names` are all names on the x axis."""
     bin_size = 1 if names else max(1, math.ceil(len(curve.xs) / MAX_POINTS))
     xs = _bin_means([names.index(str(x)) if names else float(x) for x in curve.xs], bin_size)
     ys = _bin_means(curve.ys, bin_size)
@@ -147,7 +147,7 @@ def _plot_curve(axes: Axes, curve: Curve, line_style: dict[str, Any], names: Seq
 
 
 def _bin_means(values: Sequence[float], size: int) -> NDArray[np.float64]:
-    """Means of the finite values in bins of `size` consecutive values; nan for bins without any."""
+    """Return the means of the finite values in bins of `size` values; NaN for bins without finite values."""
     array = np.asarray(values, dtype=np.float64)
     bins = np.pad(array, (0, -len(array) % size), constant_values=math.nan).reshape(-1, size)
     known = np.abs(bins) < MAX_VALUE
@@ -156,13 +156,13 @@ def _bin_means(values: Sequence[float], size: int) -> NDArray[np.float64]:
 
 
 def _is_isolated(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Whether a value is finite and neither of its neighbours is."""
+    """Return a mask that is True for finite values whose neighbours are not finite."""
     known = np.pad(np.isfinite(values), 1)
     return known[1:-1] & ~known[:-2] & ~known[2:]
 
 
 def _set_ticks(axes: Axes, curves: Sequence[Curve], names: Sequence[str]) -> None:
-    """Write as many names on the x axis as fit; use integer ticks for integers."""
+    """Set the ticks of the x axis: as many names as fit, or integers if all x values are integers."""
     if names:
         labels = [_shorten_label(name, TEXT_WIDTH / 4) for name in names]
         widest = max(text_width(label, FONT_SIZE) for label in labels) + 6
@@ -178,7 +178,7 @@ def _shorten_label(text: str, width: float = TEXT_WIDTH - 50) -> str:
 
 
 def _chart_description(curves: Sequence[Curve], x_label: str, y_label: str) -> str:
-    """Description of the chart for screen readers."""
+    """Return a description of the chart for screen readers."""
     sentences = [f"{y_label} by {x_label}."]
     for curve in curves:
         known = [(x, y) for x, y in zip(curve.xs, curve.ys, strict=True) if abs(y) < MAX_VALUE]

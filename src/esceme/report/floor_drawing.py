@@ -16,16 +16,21 @@ from esceme.report.symbols import GREY, INK, PALE, LineStyle
 SUCCESS_RADIUS = 3.0
 """Metres around the goal within which stopping is a success."""
 GROUND_WIDTH = 1.8
-"""Metres of ground shown along an edge."""
+"""Width in metres of the ground that is drawn below every edge."""
 LABEL_SIZE = 4.6
+"""Font size of viewpoint ids."""
 MARKER_OFFSET = 12.5
-"""Pixels between two end markers at one viewpoint."""
+"""Distance in pixels between a viewpoint and an end marker that is moved aside."""
 NUMBER_SPACING = 10.0
-"""Minimum distance of two step numbers in pixels."""
+"""Minimum distance in pixels between two step numbers."""
 
 
 def draw_floor(scene: SceneContent, panel: Panel, *, labels: bool) -> str:
-    """The floor of a panel below its heading; a part of a floor is framed, also in its thumbnail."""
+    """Draw one panel as SVG: its heading, the graph of its floor and the paths on this floor.
+
+    A panel of a part of a floor has a frame; the thumbnail of the floor shows the same frame. With `labels`,
+    the ids of viewpoints are written beside them.
+    """
     content = [_draw_graph(scene, panel)]
     if not panel.is_thumbnail:
         content += _draw_paths(scene, panel)
@@ -47,13 +52,13 @@ def draw_floor(scene: SceneContent, panel: Panel, *, labels: bool) -> str:
 
 
 def _draw_graph(scene: SceneContent, panel: Panel) -> str:
-    """Ground, edges, links to other floors, and viewpoints."""
+    """Draw ground, edges, links to other floors, and viewpoints."""
     graph, pale = scene.graph, panel.is_thumbnail
     visible = [edge for edge in graph.edges() if panel.bounds.overlaps(graph.positions[edge, :2])]
     same_floor = [edge for edge in visible if (scene.floors[edge] == panel.floor).all()]
     edges = "".join(f"M{format_points(map(panel.to_pixels, graph.positions[edge]))}" for edge in same_floor)
     links = [
-        (panel.to_pixels(graph.positions[link.row]), panel.to_pixels(link.middle), link.up)
+        (panel.to_pixels(graph.positions[link.viewpoint]), panel.to_pixels(link.middle), link.up)
         for link in scene.floor_links(panel.floor)
     ]
     stubs = "".join(f"M{format_points((start, middle))}" for start, middle, _ in links)
@@ -70,30 +75,30 @@ def _draw_graph(scene: SceneContent, panel: Panel) -> str:
 
 
 def _visible_viewpoints(scene: SceneContent, panel: Panel) -> dict[int, Point]:
-    """Row -> point in pixels, for the viewpoints within the panel."""
+    """Return a dict from viewpoint index to its point in pixels, for all viewpoints within a panel."""
     positions = scene.graph.positions
     return {
-        row: panel.to_pixels(positions[row])
-        for row in np.flatnonzero(scene.floors == panel.floor).tolist()
-        if panel.bounds.overlaps(positions[[row], :2])
+        viewpoint: panel.to_pixels(positions[viewpoint])
+        for viewpoint in np.flatnonzero(scene.floors == panel.floor).tolist()
+        if panel.bounds.overlaps(positions[[viewpoint], :2])
     }
 
 
 def _draw_viewpoints(scene: SceneContent, panel: Panel, colour: str) -> Iterator[str]:
-    """Discs around remembered viewpoints, then a dot for every viewpoint."""
+    """Draw discs around remembered viewpoints, then a dot for every viewpoint."""
     points = _visible_viewpoints(scene, panel)
     size, radius = (0.35, 0.9) if panel.is_thumbnail else (1.0, 1.7)
-    for row, point in points.items():
-        if row in scene.remembered:
+    for viewpoint, point in points.items():
+        if viewpoint in scene.remembered:
             yield symbols.remembered_marker(*point, size=size)
     attributes: Attributes = {"r": radius, "fill": colour, "class_": "viewpoint"}
-    for row, (x, y) in points.items():
-        name = element("title", escape_text(scene.graph.viewpoints[row]))
+    for viewpoint, (x, y) in points.items():
+        name = element("title", escape_text(scene.graph.viewpoints[viewpoint]))
         yield element("circle", name, cx=x, cy=y, **attributes)
 
 
 def _draw_labels(scene: SceneContent, panel: Panel) -> str:
-    """Prefixes of viewpoint ids, long enough to be unique."""
+    """Write the beginnings of viewpoint ids, long enough to be unique."""
     names = scene.graph.viewpoints
     longest = max(map(len, names))
     size = next(
@@ -101,22 +106,22 @@ def _draw_labels(scene: SceneContent, panel: Panel) -> str:
         for size in range(min(4, longest), longest + 1)
         if len({name[:size] for name in names}) == len(names)
     )
-    on_path = {row for path in scene.paths for row in path.rows}
+    on_path = {viewpoint for path in scene.paths for viewpoint in path.viewpoints}
     texts = []
-    for row, (x, y) in _visible_viewpoints(scene, panel).items():
-        offset = 5.0 if row in on_path else 2.0  # beyond the step number
-        texts.append(element("text", escape_text(names[row][:size]), x=x + offset, y=y - offset))
+    for viewpoint, (x, y) in _visible_viewpoints(scene, panel).items():
+        offset = 5.0 if viewpoint in on_path else 2.0  # beyond the step number
+        texts.append(element("text", escape_text(names[viewpoint][:size]), x=x + offset, y=y - offset))
     return element("g", texts, class_="labels", font_size=LABEL_SIZE, fill=GREY)
 
 
 def _draw_paths(scene: SceneContent, panel: Panel) -> list[str]:
-    """Success circles, lines, stairs on paths, step numbers, start and end markers."""
+    """Draw success circles, lines, stairs on paths, step numbers, start and end markers, in this order."""
 
-    def is_on_floor(row: int) -> bool:
-        return bool(scene.floors[row] == panel.floor)
+    def is_on_floor(viewpoint: int) -> bool:
+        return bool(scene.floors[viewpoint] == panel.floor)
 
-    def to_pixels(row: int) -> Point:
-        return panel.to_pixels(scene.graph.positions[row])
+    def to_pixels(viewpoint: int) -> Point:
+        return panel.to_pixels(scene.graph.positions[viewpoint])
 
     with_ends = list(zip(scene.paths, _end_marker_points(scene, panel), strict=True))
     path_parts = [
@@ -124,12 +129,12 @@ def _draw_paths(scene: SceneContent, panel: Panel) -> list[str]:
         for path, end in with_ends
         for path_part in path_parts_on_floor(path.segments, is_on_floor, to_pixels, end)
     ]
-    start_rows = dict.fromkeys(path.rows[0] for path in scene.paths)
-    starts = [to_pixels(row) for row in start_rows if is_on_floor(row)]
+    start_viewpoints = dict.fromkeys(path.viewpoints[0] for path in scene.paths)
+    starts = [to_pixels(viewpoint) for viewpoint in start_viewpoints if is_on_floor(viewpoint)]
     ends = [
         (end, path.style)
         for path, end in with_ends
-        if is_on_floor(path.rows[-1]) and (path.segments or path.overlay.kind == "predicted")
+        if is_on_floor(path.viewpoints[-1]) and (path.segments or path.overlay.kind == "predicted")
     ]
     goals = [path.goal for path in scene.paths if path.goal is not None and is_on_floor(path.goal)]
     lines = [
@@ -144,7 +149,7 @@ def _draw_paths(scene: SceneContent, panel: Panel) -> list[str]:
         *(
             symbols.stairs_marker(*panel.to_pixels(link.middle), up=link.up, colour=INK, size=1.6)
             for link in scene.floor_links(panel.floor)
-            if {link.row, link.other_row} in used_edges
+            if {link.viewpoint, link.other_viewpoint} in used_edges
         ),
         *_number_steps(path_parts, occupied=[*starts, *(end for end, _ in ends)]),
         *(symbols.start_marker(*start) for start in starts),
@@ -153,29 +158,31 @@ def _draw_paths(scene: SceneContent, panel: Panel) -> list[str]:
 
 
 def _end_marker_points(scene: SceneContent, panel: Panel) -> list[Point]:
-    """Point of the end marker of every path, moved aside if the viewpoint already has a marker."""
-    marked = {path.rows[0] for path in scene.paths}
+    """Return the point in pixels of every path's end marker, moved aside if another marker is there."""
+    marked = {path.viewpoints[0] for path in scene.paths}
     next_angle: dict[int, float] = {}
     ends = []
     for path in scene.paths:
-        row = path.rows[-1]
-        x, y = panel.to_pixels(scene.graph.positions[row])
-        if row in marked:
-            before = panel.to_pixels(scene.graph.positions[path.rows[-2] if path.segments else row])
-            angle = next_angle.get(row, math.atan2(y - before[1], x - before[0]) + 0.5 * math.pi)
+        viewpoint = path.viewpoints[-1]
+        x, y = panel.to_pixels(scene.graph.positions[viewpoint])
+        if viewpoint in marked:
+            before = panel.to_pixels(
+                scene.graph.positions[path.viewpoints[-2] if path.segments else viewpoint]
+            )
+            angle = next_angle.get(viewpoint, math.atan2(y - before[1], x - before[0]) + 0.5 * math.pi)
             x, y = x + MARKER_OFFSET * math.cos(angle), y + MARKER_OFFSET * math.sin(angle)
-            next_angle[row] = angle - 0.4 * math.pi
+            next_angle[viewpoint] = angle - 0.4 * math.pi
         ends.append((x, y))
-        marked.add(row)
+        marked.add(viewpoint)
     return ends
 
 
 def _number_steps(
     path_parts: Iterable[tuple[FloorPathPart, LineStyle]], occupied: Iterable[Point]
 ) -> Iterator[str]:
-    """Step numbers on paths, or beside them if another marker is there; omitted if there is no space.
+    """Draw the step numbers of paths; a number is moved aside or omitted if another marker is in its place.
 
-    Paths that pass a viewpoint at the same step share one number.
+    Paths that pass a viewpoint at the same step share one number. `occupied` are the points of other markers.
     """
     used: list[tuple[Point, int | None]] = [(point, None) for point in occupied]
     for path_part, style in path_parts:

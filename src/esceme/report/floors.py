@@ -15,20 +15,23 @@ from esceme.world.graph import SceneGraph
 MIN_STOREY = 2.2
 """Minimum distance of two floors in metres; smaller differences are steps within a floor."""
 FLOOR_COST = 8.0
-"""Metres by which another floor must reduce the summed distances of viewpoints to their floors."""
+"""Minimum reduction, in metres, of the sum of distances from viewpoints to floors that justifies a floor."""
 WIDTH, HEIGHT = 720.0, 460.0
-"""Pixels available to panels; the height is exceeded if the scale would fall below MIN_SCALE."""
+"""Pixels available to all panels. The height may be exceeded so that the scale is at least `MIN_SCALE`."""
 MAX_SCALE, MIN_SCALE = 22.0, 10.0
-"""Pixels per metre."""
+"""Range of the scale in pixels per metre."""
 THUMBNAIL_SCALE, THUMBNAIL_SIZE = 0.4, 130.0
 """Scale of thumbnails relative to panels, and their maximum size in pixels."""
 GAP, HEADING_HEIGHT, HEADING_SIZE = 16.0, 15.0, 9.0
 
 Point = tuple[float, float]
+"""x and y in pixels."""
 
 
 def floor_indices(graph: SceneGraph) -> NDArray[np.int64]:
-    """Floor of every viewpoint (P,), counted from 0 at the bottom; stairs belong to the nearest floor.
+    """Return the floor of every viewpoint (P,), counted from 0 at the bottom.
+
+    Viewpoints on stairs belong to the nearest floor.
 
     >>> rooms = {"hall": (0, 0, 0), "den": (2, 0, 0.6), "stairs": (4, 0, 1.4), "bed": (4, 2, 3)}
     >>> doors = [("hall", "den"), ("den", "stairs"), ("stairs", "bed")]
@@ -40,11 +43,11 @@ def floor_indices(graph: SceneGraph) -> NDArray[np.int64]:
 
 
 def floor_heights(graph: SceneGraph) -> NDArray[np.float64]:
-    """Height of every floor in metres, from the lowest to the highest.
+    """Return the height of every floor in metres, from the lowest to the highest.
 
-    The floors minimise the summed distances of viewpoints to their nearest floor plus a cost per floor. The
-    minimum is exact, by dynamic programming over candidate levels: `cost[top]` is the minimum for all
-    viewpoints below level `top` if that level is a floor.
+    The floors minimise the sum of the distances from viewpoints to their nearest floor, plus a cost per
+    floor. Dynamic programming over possible heights (levels) finds the exact minimum: `cost[top]` is the
+    minimum for all viewpoints below level `top` if this level is a floor.
     """
     lowest = graph.positions[:, 2].min()
     heights = graph.positions[:, 2] - lowest
@@ -72,7 +75,7 @@ def floor_heights(graph: SceneGraph) -> NDArray[np.float64]:
 
 
 class Bounds(NamedTuple):
-    """A rectangle in metres."""
+    """A rectangle seen from above, in metres."""
 
     west: float
     south: float
@@ -81,11 +84,11 @@ class Bounds(NamedTuple):
 
     @classmethod
     def around(cls, positions: NDArray[np.float64], margin: float) -> Bounds:
-        """Bounding box of positions (N, 2), enlarged by a margin."""
+        """Return the bounding box of positions (N, 2), enlarged by `margin` metres on all sides."""
         return cls(*(positions.min(axis=0) - margin).tolist(), *(positions.max(axis=0) + margin).tolist())
 
     def intersection(self, other: Bounds) -> Bounds:
-        """The rectangle that both have in common."""
+        """Return the intersection of this rectangle and another."""
         low, high = np.maximum(self[:2], other[:2]), np.minimum(self[2:], other[2:])
         return Bounds(*low.tolist(), *high.tolist())
 
@@ -95,14 +98,14 @@ class Bounds(NamedTuple):
         return self.east - self.west, self.north - self.south
 
     def overlaps(self, positions: NDArray[np.float64]) -> bool:
-        """Whether the bounding box of positions (N, 2) overlaps this rectangle."""
+        """Return whether the bounding box of positions (N, 2) overlaps this rectangle."""
         low, high = positions.min(axis=0), positions.max(axis=0)
         return bool((high >= self[:2]).all() and (low <= self[2:]).all())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """A floor or a part of it, and its position in the figure."""
+    """Drawing of one floor, or of a part of a floor, and its position in the figure in pixels."""
 
     floor: int
     heading: str
@@ -110,39 +113,42 @@ class Panel:
     is_thumbnail: bool = False
     """Whether this is a small overview of a floor without paths or of a floor shown in part."""
     focus: Bounds | None = None
-    """The part that has its own panel; in that panel, `bounds`."""
+    """Part of the floor that gets a frame, if a large panel shows only this part."""
     scale: float = 1.0
     """Pixels per metre."""
     x: float = 0.0
     y: float = 0.0
     top: float = 0.0
-    """Position of the heading; at most `y`."""
+    """Vertical position of the heading in pixels; at most `y`."""
 
     @property
     def width(self) -> float:
-        """In pixels."""
+        """Width in pixels."""
         return max(self.bounds.size[0] * self.scale, text_width(self.heading, HEADING_SIZE))
 
     @property
     def height(self) -> float:
-        """In pixels, without the heading."""
+        """Height in pixels, without the heading."""
         return self.bounds.size[1] * self.scale
 
     def to_pixels(self, position: NDArray[np.float64]) -> Point:
-        """Convert a position in metres to a point of the figure."""
+        """Return the point in the figure, in pixels, of a position in metres."""
         east, north = position[:2].tolist()
         x = self.x + (east - self.bounds.west) * self.scale
         return x, self.y + (self.bounds.north - north) * self.scale
 
     def rectangle(self, bounds: Bounds) -> dict[str, float]:
-        """Attributes of an SVG rectangle for a part of the floor."""
+        """Return x, y, width and height in pixels of a part of the floor, as attributes of an SVG element."""
         x, y = self.to_pixels(np.array([bounds.west, bounds.north]))
         width, height = bounds.size
         return {"x": x, "y": y, "width": width * self.scale, "height": height * self.scale}
 
 
 def arrange_panels(panels: Sequence[Panel]) -> list[Panel]:
-    """Place panels at the largest scale that fits; thumbnails to the right of the others or below them."""
+    """Return the panels with positions and with the largest scale at which they fit.
+
+    Thumbnails are placed to the right of the large panels or below them.
+    """
     thumbnails = [panel for panel in panels if panel.is_thumbnail]
     limits = [THUMBNAIL_SIZE / side for panel in thumbnails for side in panel.bounds.size]
     scale = MAX_SCALE
@@ -161,12 +167,15 @@ def arrange_panels(panels: Sequence[Panel]) -> list[Panel]:
 
 
 def total_size(panels: Sequence[Panel]) -> tuple[float, float]:
-    """Width and height of all panels together, in pixels."""
+    """Return width and height of all panels together, in pixels."""
     return max(panel.x + panel.width for panel in panels), max(panel.y + panel.height for panel in panels)
 
 
 def _place_in_rows(panels: Sequence[Panel], *, y: float = 0.0) -> list[Panel]:
-    """Panels from left to right; within a row, equal positions of all floors have equal y."""
+    """Return the panels placed from left to right, in as many rows as needed.
+
+    Within a row, equal positions of different floors have equal y.
+    """
     placed: list[Panel] = []
     row: list[Panel] = []
     for panel in panels:
@@ -187,7 +196,7 @@ def _align_row(row: Sequence[Panel], y: float) -> list[Panel]:
 
 
 def _place_in_columns(panels: Sequence[Panel], *, x: float, height: float) -> list[Panel]:
-    """Panels from top to bottom, in as many columns as needed."""
+    """Return the panels placed from top to bottom, in as many columns as needed."""
     placed: list[Panel] = []
     y = 0.0
     for panel in panels:

@@ -1,4 +1,4 @@
-"""A panorama as SVG: the image, with a marker at every candidate."""
+"""Drawing of a panorama as SVG: the image, with a marker at every candidate."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from esceme.world.geometry import wrap
 WIDTH, HEIGHT = 760.0, 380.0
 """Size of the image in pixels."""
 RADIUS = 9.0
-"""Of a marker, in pixels."""
+"""Radius of a marker in pixels."""
 MIME_TYPES = {b"\xff\xd8": "image/jpeg", b"\x89P": "image/png"}
-"""First bytes of an image file -> its type."""
+"""First two bytes of an image file -> MIME type."""
 LEGEND_TEXTS = {
     True: "leads to a viewpoint that is remembered",
     False: "leads to a viewpoint that is not remembered",
 }
+"""Whether the memory holds the candidate -> text in the legend."""
 
 
 class CandidateMarker(NamedTuple):
-    """A candidate in a panorama; absolute heading and elevation in radians."""
+    """Label and direction of a candidate in a panorama; absolute heading and elevation in radians."""
 
     label: str
     heading: float
@@ -37,7 +38,7 @@ class CandidateMarker(NamedTuple):
 def draw_panorama(
     image: bytes, markers: Sequence[CandidateMarker], *, title: str, caption: str | None = None
 ) -> str:
-    """Draw markers on an equirectangular image, as a complete SVG document.
+    """Draw markers on an equirectangular image and return a complete SVG document.
 
     `image` is the content of a JPEG or PNG file, which is embedded. Its centre has heading 0, and headings
     increase to the right.
@@ -48,7 +49,7 @@ def draw_panorama(
 
 
 def to_pixels(marker: CandidateMarker) -> tuple[float, float]:
-    """Position in pixels from the upper left corner of the image.
+    """Return x and y of a marker in pixels, from the upper left corner of the image.
 
     >>> to_pixels(CandidateMarker("1", 0.0, 0.0)), to_pixels(CandidateMarker("2", math.pi / 2, math.pi / 4))
     ((380.0, 190.0), (570.0, 95.0))
@@ -58,7 +59,7 @@ def to_pixels(marker: CandidateMarker) -> tuple[float, float]:
 
 
 def _place_without_overlap(markers: Sequence[CandidateMarker]) -> list[tuple[CandidateMarker, float, float]]:
-    """Markers with their positions, moved down where they would overlap another marker."""
+    """Return markers with x and y in pixels; a marker that would overlap another marker is moved down."""
     placed: list[tuple[CandidateMarker, float, float]] = []
     for marker in markers:
         x, y = to_pixels(marker)
@@ -87,7 +88,7 @@ def _draw_marker(marker: CandidateMarker, x: float, y: float) -> str:
 
 
 def _legend_items(markers: Sequence[CandidateMarker]) -> list[LegendItem]:
-    """Meanings of the fill colours that occur."""
+    """Return the legend items of the fill colours that occur."""
     items = []
     for is_remembered, meaning in LEGEND_TEXTS.items():
         if any(marker.is_remembered == is_remembered for marker in markers):
@@ -98,7 +99,7 @@ def _legend_items(markers: Sequence[CandidateMarker]) -> list[LegendItem]:
 
 
 def _figure_description(markers: Sequence[CandidateMarker]) -> str:
-    """Description of the figure for screen readers."""
+    """Return a description of the figure for screen readers."""
     known = sum(marker.is_remembered for marker in markers)
     headings = [f"{m.label}: heading {math.degrees(m.heading) % 360:.0f} degrees." for m in markers]
     counts = f"{len(markers)} candidates; {known} lead to remembered viewpoints."

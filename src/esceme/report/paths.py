@@ -1,4 +1,7 @@
-"""Paths drawn over a scene: expanded to graph rows, and drawn side by side where they share an edge."""
+"""Paths drawn over a scene. Paths that share an edge of the graph are drawn side by side, in lanes.
+
+A lane is a line parallel to an edge. Viewpoints are given by their indices in the graph.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +21,26 @@ from esceme.report.symbols import PREDICTED, REFERENCE, LineStyle
 from esceme.world.graph import SceneGraph
 
 LANE_WIDTH = 4.2
-"""Pixels between paths that share an edge."""
+"""Distance in pixels between neighbouring lanes of an edge."""
 MAX_LANES = 6
-"""Number of lanes that an edge has at full width; more lanes are narrower."""
+"""Maximum number of lanes of an edge at their full distance; more lanes are closer to each other."""
 CORNER_RADIUS = 7.0
-"""Pixels before and after a viewpoint within which a path turns."""
+"""Distance in pixels before and after a viewpoint at which the curve of a turn begins and ends."""
 
 Vector = NDArray[np.float64]
+"""x and y, (2,)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathOverlay:
     """A path to draw over a scene: the reference path of an episode, or the path of an agent.
 
-    A reference path of one viewpoint marks the start only, for test splits, which withhold the goal.
+    A reference path with one viewpoint marks only the start; test splits have such paths.
     """
 
     label: str
     path: tuple[str, ...]
+    """Viewpoint ids."""
     kind: Literal["reference", "predicted"]
 
     def __post_init__(self) -> None:
@@ -44,84 +49,93 @@ class PathOverlay:
 
 
 class PathSegment(NamedTuple):
-    """One step of a path, between two rows of the graph."""
+    """One step of a path, from one viewpoint index to another."""
 
     start: int
     end: int
     lane: float
-    """Offset to the right of the edge in lanes, seen in the direction of movement."""
+    """Offset from the edge in numbers of lanes; positive to the right in the direction of movement."""
 
 
 class StyledPath(NamedTuple):
-    """A path with its graph rows, segments and line style."""
+    """A path with its viewpoint indices, its segments and its line style."""
 
     overlay: PathOverlay
-    rows: list[int]
+    viewpoints: list[int]
     segments: list[PathSegment]
     style: LineStyle
 
     @property
     def goal(self) -> int | None:
-        """Row of the goal; None for predictions and for withheld goals."""
-        return self.rows[-1] if self.overlay.kind == "reference" and self.segments else None
+        """Viewpoint index of the goal; None for predictions and for unknown goals."""
+        return self.viewpoints[-1] if self.overlay.kind == "reference" and self.segments else None
 
 
 class FloorLink(NamedTuple):
-    """An edge that leaves a floor: rows on this and the other floor, midpoint (2,), direction."""
+    """An edge from one floor to another."""
 
-    row: int
-    other_row: int
+    viewpoint: int
+    """Index of the viewpoint on this floor."""
+    other_viewpoint: int
+    """Index of the viewpoint on the other floor."""
     middle: Vector
+    """Midpoint in metres."""
     up: bool
+    """Whether the other floor is higher."""
 
 
 @dataclass(frozen=True, eq=False)
 class SceneContent:
-    """Content of a scene figure: graph, floor of every viewpoint (P,), paths, remembered rows."""
+    """Content of a scene figure."""
 
     graph: SceneGraph
     floors: NDArray[np.int64]
+    """Floor of every viewpoint, (P,)."""
     paths: list[StyledPath]
     remembered: frozenset[int]
+    """Indices of the viewpoints in memory."""
 
     @classmethod
     def of(
         cls, graph: SceneGraph, overlays: Sequence[PathOverlay], remembered: Collection[str] = ()
     ) -> SceneContent:
-        """Expand all paths, reference paths first, and assign lanes and styles."""
+        """Build the content from paths and remembered viewpoint ids; reference paths come first."""
         overlays = sorted(overlays, key=lambda overlay: overlay.kind != "reference")
-        rows = [expand_path(graph, overlay) for overlay in overlays]
+        viewpoints = [expand_path(graph, overlay) for overlay in overlays]
         num_references = sum(overlay.kind == "reference" for overlay in overlays)
         styles = [REFERENCE] * num_references
         styles += [PREDICTED[n % len(PREDICTED)] for n in range(len(overlays) - num_references)]
-        paths = [StyledPath(*parts) for parts in zip(overlays, rows, assign_lanes(rows), styles, strict=True)]
+        paths = [
+            StyledPath(*parts)
+            for parts in zip(overlays, viewpoints, assign_lanes(viewpoints), styles, strict=True)
+        ]
         return cls(graph, floor_indices(graph), paths, frozenset(map(graph.index, remembered)))
 
     def floor_links(self, floor: int) -> Iterator[FloorLink]:
-        """All edges that leave a floor."""
+        """Yield all edges that lead from a floor to another floor."""
         for edge in self.graph.edges().tolist():
-            for row, other in (edge, edge[::-1]):
-                if self.floors[row] == floor != self.floors[other]:
-                    middle = self.graph.positions[[row, other], :2].mean(axis=0)
-                    yield FloorLink(row, other, middle, bool(self.floors[other] > floor))
+            for index, other in (edge, edge[::-1]):
+                if self.floors[index] == floor != self.floors[other]:
+                    middle = self.graph.positions[[index, other], :2].mean(axis=0)
+                    yield FloorLink(index, other, middle, bool(self.floors[other] > floor))
 
     @property
     def goal(self) -> int | None:
-        """Row of the first known goal."""
+        """Viewpoint index of the first known goal; None if no path has a known goal."""
         return next((path.goal for path in self.paths if path.goal is not None), None)
 
     def summarize(self, path: StyledPath) -> str:
-        """Length and number of steps; for a prediction also its final distance to the goal."""
+        """Return a text with length and number of steps; for a prediction also its distance to the goal."""
         count = len(path.segments)
-        metres = sum(self.graph.distances[a, b] for a, b in pairwise(path.rows))
+        metres = sum(self.graph.distances[a, b] for a, b in pairwise(path.viewpoints))
         text = f"{metres:.1f} m, {count} step{'' if count == 1 else 's'}"
         if path.overlay.kind == "reference" or self.goal is None:
             return text
-        left = float(self.graph.distances[path.rows[-1], self.goal])
+        left = float(self.graph.distances[path.viewpoints[-1], self.goal])
         return f"{text}, stops {f'{left:.1f} m from' if left else 'at'} the goal"
 
     def describe(self) -> str:
-        """Description of the figure for screen readers."""
+        """Return a description of the figure for screen readers."""
         count = int(self.floors.max()) + 1
         size = f"{len(self.graph)} viewpoints and {self.graph.num_edges} edges"
         parts = [
@@ -133,33 +147,34 @@ class SceneContent:
 
 
 def expand_path(graph: SceneGraph, overlay: PathOverlay) -> list[int]:
-    """Rows of a path: repeated viewpoints merged, jumps replaced by shortest paths, as in all scores.
+    """Return the viewpoint indices of a path, as all scores use them.
 
-    Raises `WorldError` for a viewpoint that does not exist or cannot be reached.
+    Repeated viewpoints are merged. A step between viewpoints without an edge is replaced by the shortest
+    path. Raises `WorldError` for a viewpoint that does not exist or cannot be reached.
     """
-    rows = [graph.index(overlay.path[0])]
+    indices = [graph.index(overlay.path[0])]
     for a, b in pairwise(overlay.path):
         viewpoints = [a, b] if graph.adjacent(a, b) else graph.shortest_path(a, b)
-        rows += [graph.index(viewpoint) for viewpoint in viewpoints[1:]]
-    return rows
+        indices += [graph.index(viewpoint) for viewpoint in viewpoints[1:]]
+    return indices
 
 
 def assign_lanes(paths: Sequence[Sequence[int]]) -> list[list[PathSegment]]:
-    """Segments of every path; segments on one edge get different lanes, in the order of paths.
+    """Return the segments of every path, given as viewpoint indices; segments on one edge differ in lane.
 
     >>> there_and_back, across = assign_lanes([[0, 1, 0], [2, 1]])
     >>> [segment.lane for segment in there_and_back], [segment.lane for segment in across]
     ([-0.5, -0.5], [0.0])
     """
     users: dict[frozenset[int], list[tuple[int, int]]] = defaultdict(list)
-    for rows in paths:
-        for a, b in pairwise(rows):
+    for path in paths:
+        for a, b in pairwise(path):
             users[frozenset((a, b))].append((a, b))
     used: dict[frozenset[int], int] = defaultdict(int)
     segments: list[list[PathSegment]] = []
-    for rows in paths:
+    for path in paths:
         segments.append([])
-        for a, b in pairwise(rows):
+        for a, b in pairwise(path):
             edge = frozenset((a, b))
             lane = (used[edge] - (len(users[edge]) - 1) / 2) * min(1.0, MAX_LANES / len(users[edge]))
             used[edge] += 1
@@ -168,12 +183,12 @@ def assign_lanes(paths: Sequence[Sequence[int]]) -> list[list[PathSegment]]:
 
 
 class FloorPathPart(NamedTuple):
-    """A connected part of a path on one floor."""
+    """A connected part of a path on one floor, drawn as one line."""
 
     data: str
     """SVG path data."""
     steps: tuple[tuple[int, float, float], ...]
-    """Viewpoints it passes: number of the step that ends there, x and y in pixels."""
+    """For every viewpoint inside the part: number of the step that ends there, x and y in pixels."""
 
 
 def path_parts_on_floor(
@@ -182,9 +197,10 @@ def path_parts_on_floor(
     to_pixels: Callable[[int], Point],
     end: Point,
 ) -> list[FloorPathPart]:
-    """Parts of a path on one floor, rounded at viewpoints; segments to other floors end at their midpoint.
+    """Return the parts of a path that are drawn on one floor.
 
-    `is_on_floor` and `to_pixels` take a graph row. `end` is the point of the end marker.
+    Lines are rounded at viewpoints. A segment to another floor ends at its midpoint. `is_on_floor` and
+    `to_pixels` take a viewpoint index. `end` is the point of the end marker in pixels.
     """
     lines: list[FloorPathPart] = []
     previous: tuple[Vector, Vector] | None = None
@@ -209,7 +225,7 @@ def path_parts_on_floor(
 
 
 def _in_lane(segment: PathSegment, to_pixels: Callable[[int], Point]) -> tuple[Vector, Vector, Vector]:
-    """Both ends of a segment in its lane, and its unit direction; all (2,) in pixels."""
+    """Return start, end and unit direction of a segment in its lane; all (2,) in pixels."""
     a, b = np.array(to_pixels(segment.start)), np.array(to_pixels(segment.end))
     direction = (b - a) / (float(np.linalg.norm(b - a)) or 1.0)
     offset = segment.lane * LANE_WIDTH * np.array([-direction[1], direction[0]])
@@ -219,7 +235,7 @@ def _in_lane(segment: PathSegment, to_pixels: Callable[[int], Point]) -> tuple[V
 def _add_corner(
     line: FloorPathPart, step: int, leave: Vector, corner: Vector, next_corner: Vector, enter: Vector
 ) -> FloorPathPart:
-    """Extend a polyline by a curve from the lane of one segment to the lane of the next."""
+    """Return a line extended by a curve from the lane of one segment to the lane of the next segment."""
     control = (corner + next_corner) / 2
     x, y = (leave + 2 * control + enter).tolist()
     return FloorPathPart(

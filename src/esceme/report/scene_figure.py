@@ -16,9 +16,9 @@ from esceme.report.symbols import REFERENCE, FigureText, LegendItem
 from esceme.world.graph import SceneGraph
 
 MIN_WIDTH, MIN_WIDTH_WITH_TEXT = 200.0, 380.0
-"""Minimum width of a figure in pixels, without and with a caption or paths."""
+"""Minimum width of a figure in pixels: without text, and with a caption or paths."""
 PATH_MARGIN = 3.5
-"""Metres shown around paths where they cover a part of a large floor."""
+"""Margin in metres around the paths on a floor that is cropped to its paths."""
 MAX_CROP_SHARE = 0.6
 """A floor is cropped to its paths if the crop covers less than this share of its area."""
 
@@ -35,9 +35,9 @@ def draw_scene(
 ) -> str:
     """Draw the graph of a scene from above with paths, as a complete SVG document.
 
-    The same input gives the same bytes. Floors are side by side at one scale, north (+y) up. With paths,
-    floors without a path become thumbnails, and large floors are cropped to their paths, beside a thumbnail
-    of the floor.
+    Equal arguments give equal documents. Floors are drawn side by side at one scale, with north (+y) up. If
+    there are paths, floors without a path are drawn as thumbnails. Large floors are cropped to their paths
+    and get a thumbnail of the whole floor.
 
     Args:
         graph: the scene.
@@ -64,7 +64,10 @@ def draw_scene(
 
 
 def _list_panels(scene: SceneContent, *, whole: bool) -> list[Panel]:
-    """Panels of floors with paths, then thumbnails."""
+    """Return the panels of all floors: first the large panels, then the thumbnails.
+
+    With `whole`, every floor is a large panel and is not cropped.
+    """
     heights = floor_heights(scene.graph)
     bounds, around_paths = zip(
         *(_floor_and_path_bounds(scene, floor) for floor in range(len(heights))), strict=True
@@ -87,7 +90,10 @@ def _list_panels(scene: SceneContent, *, whole: bool) -> list[Panel]:
 
 
 def _crop_to_paths(bounds: Sequence[Bounds], around_paths: Sequence[Bounds | None]) -> dict[int, Bounds]:
-    """Floor -> the part to show, for floors that are cropped; all parts have the same height."""
+    """Return a dict from floor to the part that is shown, for all floors that are cropped to their paths.
+
+    All parts have the same extent from south to north.
+    """
     crops = {
         floor: part
         for floor, (full, part) in enumerate(zip(bounds, around_paths, strict=True))
@@ -99,16 +105,16 @@ def _crop_to_paths(bounds: Sequence[Bounds], around_paths: Sequence[Bounds | Non
 
 
 def _floor_and_path_bounds(scene: SceneContent, floor: int) -> tuple[Bounds, Bounds | None]:
-    """Bounds of a floor, and of the paths on it; None without paths."""
+    """Return the bounds of a floor, and the bounds of the paths on this floor; None without paths."""
     positions, floors = scene.graph.positions[:, :2], scene.floors
-    rows = [row for path in scene.paths for row in path.rows if floors[row] == floor]
+    on_paths = [index for path in scene.paths for index in path.viewpoints if floors[index] == floor]
     goals = [path.goal for path in scene.paths if path.goal is not None and floors[path.goal] == floor]
     circles = [positions[goal] + sign * SUCCESS_RADIUS for goal in goals for sign in (-1, 1)]
     middles = [link.middle for link in scene.floor_links(floor)]
     bounds = Bounds.around(np.array([*positions[floors == floor], *middles, *circles]), GROUND_WIDTH / 2)
-    if not rows:
+    if not on_paths:
         return bounds, None
-    return bounds, Bounds.around(positions[rows], PATH_MARGIN).intersection(bounds)
+    return bounds, Bounds.around(positions[on_paths], PATH_MARGIN).intersection(bounds)
 
 
 def _legend_items(scene: SceneContent, scale: float, width: float) -> list[LegendItem]:

@@ -15,7 +15,7 @@ FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 
 def format_number(value: float) -> str:
-    """Round to at most two decimal digits.
+    """Return a number as text, rounded to at most two decimal digits.
 
     >>> format_number(2.0), format_number(-0.001), format_number(3.14159)
     ('2', '0', '3.14')
@@ -25,7 +25,7 @@ def format_number(value: float) -> str:
 
 
 def format_points(points: Iterable[Iterable[float]]) -> str:
-    """Coordinates in the form of path and polygon data.
+    """Return points as text in the format of SVG path and polygon data.
 
     >>> format_points([(1, 2), (3.5, 4)])
     '1,2 3.5,4'
@@ -34,17 +34,19 @@ def format_points(points: Iterable[Iterable[float]]) -> str:
 
 
 def one_line(text: str) -> str:
-    """Text on one line, with characters that XML cannot represent replaced."""
+    """Return a text on one line, with replacements for characters that XML cannot represent."""
     return FORBIDDEN.sub("\ufffd", " ".join(text.split()))
 
 
 def escape_text(text: str) -> str:
-    """`one_line` of the text, with markup escaped."""
+    """Return a text on one line, with XML markup escaped."""
     return escape(one_line(text))
 
 
 def element(tag: str, content: str | Iterable[str] = "", /, **attributes: str | float) -> str:
-    """One element around `content`, which is SVG already; `class_` means class, `stroke_width` stroke-width.
+    """Return an SVG element around `content`, which must be SVG.
+
+    Names of attributes are written without `_` at the end, and with `-` for every other `_`.
 
     >>> element("text", escape_text("a < b"), x=1.5, class_="label")
     '<text x="1.5" class="label">a &lt; b</text>'
@@ -58,17 +60,17 @@ def element(tag: str, content: str | Iterable[str] = "", /, **attributes: str | 
 
 
 def translated(x: float, y: float, content: str | Iterable[str]) -> str:
-    """A group of elements, moved by (x, y) pixels."""
+    """Return a group of elements that is moved by (x, y) pixels."""
     return element("g", content, transform=f"translate({format_number(x)} {format_number(y)})")
 
 
 def text_width(text: str, size: float) -> float:
-    """Estimated width of a line of sans-serif text at a font size; an upper bound for most texts."""
+    """Return the estimated width of a line of sans-serif text; an upper bound for most texts."""
     return size * sum(LETTER_WIDTHS.get(letter, 0.71 if letter.isupper() else 0.57) for letter in text)
 
 
 def wrap_text(text: str, size: float, width: float) -> list[str]:
-    """Split text into lines of at most `width`; break words that are longer than a line."""
+    """Return the lines of a text, at most `width` wide at a font size; longer words are broken."""
     lines, line = [], ""
     for word in text.split():
         while text_width(word, size) > width:
@@ -84,7 +86,7 @@ def wrap_text(text: str, size: float, width: float) -> list[str]:
 
 
 def shorten_text(text: str, size: float, width: float) -> str:
-    """Replace the middle of a text by an ellipsis if the text is wider than `width`."""
+    """Return a text with its middle replaced by an ellipsis if it is wider than `width` at a font size."""
     text = " ".join(text.split())
     if text_width(text, size) <= width:
         return text

@@ -13,10 +13,11 @@ from esceme.report import svg
 from esceme.report.svg import Attributes, element, escape_text, format_number, format_points, text_width
 
 INK, GREY, PALE = "#1a1a1a", "#5f6468", "#a9afb5"
+"""Line and text colours, from dark to light."""
 REMEMBERED = "#f0e442"
 """Fill colour of viewpoints that a memory holds."""
 MARGIN = 12.0
-"""Pixels around a figure."""
+"""Margin around a figure in pixels."""
 LEGEND_FONT_SIZE = 9.0
 """Font size of legends."""
 TITLE_SIZE, CAPTION_SIZE, LINE_HEIGHT = 12.0, 10.0, 13.5
@@ -46,20 +47,23 @@ PREDICTED = (
 
 
 def path_line(data: str, style: LineStyle) -> str:
-    """The line of a path, given its path data."""
+    """Draw the line of a path, given its SVG path data."""
     dash: Attributes = {"stroke_dasharray": style.dash, "stroke_linecap": style.cap}
     return element("path", d=data, stroke=style.colour, stroke_width=style.width, **dash)
 
 
 def path_line_border(data: str, style: LineStyle) -> str:
-    """The white border of a line, drawn below it."""
+    """Draw the white border of a path's line; it must precede the line."""
     return element("path", d=data, stroke="#fff", stroke_width=style.width + 2)
 
 
 def polygon(
     x: float, y: float, radii: tuple[float, ...], corners: int, angle: float, **attributes: str | float
 ) -> str:
-    """A polygon around (x, y), its first corner at `angle`; two radii make a star."""
+    """Draw a regular polygon around (x, y) with its first corner at `angle` radians.
+
+    Two radii give a star.
+    """
     count, points = corners * len(radii), []
     for corner, radius in enumerate(radii * corners):
         turned = angle + 2 * math.pi * corner / count
@@ -68,13 +72,13 @@ def polygon(
 
 
 def start_marker(x: float, y: float) -> str:
-    """A ring with a dot at the start of a path."""
+    """Draw the marker at the start of a path: a ring with a dot."""
     ring = element("circle", cx=x, cy=y, r=5.2, fill="#fff", stroke=INK, stroke_width=1.8)
     return element("g", ring + element("circle", cx=x, cy=y, r=2.1, fill=INK), class_="start")
 
 
 def end_marker(x: float, y: float, style: LineStyle) -> str:
-    """The marker at the end of a path, in the shape of its style."""
+    """Draw the marker at the end of a path, in the shape of the path's style."""
     fill: Attributes = {"fill": style.colour, "stroke": "#fff", "stroke_width": 1.1}
     if style.marker_corners == 0:
         return element("circle", cx=x, cy=y, r=4.6, class_="stop", **fill)
@@ -87,7 +91,7 @@ def end_marker(x: float, y: float, style: LineStyle) -> str:
 
 
 def step_number(x: float, y: float, step: int, style: LineStyle) -> str:
-    """The number of a step on a disc; white on black for the reference path."""
+    """Draw the number of a step on a disc; white on black for the reference path."""
     is_dark = style is REFERENCE
     fill, ink = (INK, "#fff") if is_dark else ("#fff", style.colour)
     disc = element("circle", cx=x, cy=y, r=4.8, fill=fill, stroke=style.colour, stroke_width=1)
@@ -98,40 +102,40 @@ def step_number(x: float, y: float, step: int, style: LineStyle) -> str:
 
 
 def stairs_marker(x: float, y: float, *, up: bool, colour: str = GREY, size: float = 1.0) -> str:
-    """A triangle that points up or down, where an edge leads to another floor."""
+    """Draw the marker of an edge to another floor: a triangle that points up or down."""
     angle = -math.pi / 2 if up else math.pi / 2
     return polygon(x, y, (3.3 * size,), 3, angle, fill=colour, stroke="#fff", stroke_width=0.7)
 
 
 def remembered_marker(x: float, y: float, *, size: float = 1.0) -> str:
-    """A disc around a viewpoint that a memory holds; wider than a step number."""
+    """Draw a disc around a viewpoint that a memory holds; it is wider than a step number."""
     attributes: Attributes = {"fill": REMEMBERED, "stroke": GREY, "stroke_width": 0.7 * size}
     return element("circle", cx=x, cy=y, r=6.6 * size, class_="remembered", **attributes)
 
 
 def success_circle(x: float, y: float, radius: float) -> str:
-    """The circle around the goal within which stopping is a success."""
+    """Draw the circle around the goal within which stopping is a success."""
     dash = "4 3" if radius > 10 else "2.6 1.7"
     attributes: Attributes = {"fill": "none", "stroke": INK, "stroke_width": 0.9, "stroke_dasharray": dash}
     return element("circle", cx=x, cy=y, r=radius, class_="success", **attributes)
 
 
 class LegendItem(NamedTuple):
-    """One entry of a legend, drawn from x = 0 around the line y = 0."""
+    """One entry of a legend: SVG that begins at x = 0 around the line y = 0, and its width in pixels."""
 
     drawing: str
     width: float
 
 
 def icon_item(icon: str, label: str, *, width: float = 10.0) -> LegendItem:
-    """A symbol of the given width, and its meaning."""
+    """Return a legend item of a symbol with the given width, and its meaning."""
     return LegendItem(icon + _legend_text(label, width + 4), width + 4 + text_width(label, LEGEND_FONT_SIZE))
 
 
 def path_item(
     label: str, details: str, style: LineStyle, *, has_end_marker: bool, max_width: float
 ) -> LegendItem:
-    """Sample of a path's line, its label and, in grey, details."""
+    """Return a legend item with a sample of a path's line, its label and, in grey, details."""
     data = "M0,0 L26,0"
     label = svg.shorten_text(label, LEGEND_FONT_SIZE, max_width - 40 - text_width(details, LEGEND_FONT_SIZE))
     sample = element("g", path_line_border(data, style) + path_line(data, style), fill="none")
@@ -141,7 +145,7 @@ def path_item(
 
 
 def scale_item(pixels_per_metre: float) -> LegendItem:
-    """A bar of two metres."""
+    """Return a legend item with a bar of two metres."""
     length = 2 * pixels_per_metre
     end = format_number(length)
     bar = element("path", d=f"M0,-3 V3 M0,0 H{end} M{end},-3 V3", stroke=INK, stroke_width=1.2)
@@ -149,7 +153,7 @@ def scale_item(pixels_per_metre: float) -> LegendItem:
 
 
 def north_item() -> LegendItem:
-    """An arrow to the north (+y)."""
+    """Return a legend item with an arrow to the north (+y)."""
     arrow = element("polygon", points=format_points([(4, -8), (7.6, 6), (4, 3.4), (0.4, 6)]), fill=INK)
     return LegendItem(arrow + _legend_text("N", 10), 16)
 
@@ -160,7 +164,7 @@ def _legend_text(text: str, x: float, *, details: str = "") -> str:
 
 
 class FigureText(NamedTuple):
-    """Texts of a figure; `title` and `description` are for screen readers."""
+    """Texts of a figure. `title` and `description` are for screen readers; the others are visible."""
 
     title: str
     description: str
@@ -171,7 +175,10 @@ class FigureText(NamedTuple):
 def compose_figure(
     texts: FigureText, content: Sequence[str], legend: Iterable[LegendItem], *, width: float, height: float
 ) -> str:
-    """A complete SVG document: heading, caption, content of the given size in pixels, legend."""
+    """Return a complete SVG document with heading, caption, content and legend.
+
+    `width` and `height` are the size of the content in pixels.
+    """
     heading, top = _draw_heading(texts.heading, texts.caption, width)
     items, legend_height = _arrange_legend(legend, width)
     bottom = top + height + 16
@@ -192,7 +199,7 @@ def compose_figure(
 
 
 def _draw_heading(title: str, caption: str, width: float) -> tuple[str, float]:
-    """Wrapped title and caption, and their height."""
+    """Return the wrapped title and caption as SVG, and their height in pixels."""
     bold: Attributes = {"font_size": TITLE_SIZE, "font_weight": "bold"}
     italic: Attributes = {"font_size": CAPTION_SIZE, "font_style": "italic"}
     captions = svg.wrap_text(caption, CAPTION_SIZE, width)
@@ -208,7 +215,7 @@ def _draw_heading(title: str, caption: str, width: float) -> tuple[str, float]:
 
 
 def _arrange_legend(items: Iterable[LegendItem], width: float) -> tuple[str, float]:
-    """Legend items from left to right, in as many rows as needed, and their height."""
+    """Return the legend as SVG, with items from left to right in as many rows as needed, and its height."""
     gap = row_height = 16.0
     x, y, drawn = 0.0, 0.0, []
     for item in items:
