@@ -1,4 +1,4 @@
-"""Settings of the demo, and what follows from them: experiments, evaluations, folders, commands."""
+"""Settings of the demo, and the experiments, evaluations, folders and commands that follow from them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from esceme.synth.dataset import WorldSize
 
 TASK = "r2r"
 AGENT_RECIPES = {"none": "r2r-small", "memory": "r2r-small-esceme"}
-"""Run folder of an agent -> recipe of its training."""
+"""Name of an agent (and of its run folder) -> recipe of its training."""
 SPLITS = ("val_seen", "val_unseen")
+"""Splits on which both agents are evaluated."""
 UNSEEN = SPLITS[-1]
 PROTOCOL_RUNS: dict[Protocol, str] = {
     "none": "none",
@@ -23,9 +24,9 @@ PROTOCOL_RUNS: dict[Protocol, str] = {
     "two-pass": "memory",
     "episodic": "memory",
 }
-"""Memory protocol -> run folder of the evaluated agent; the rows of the table in order."""
+"""Memory protocol -> name of the evaluated agent, in the order of the rows of the score table."""
 BATCH_SIZE = 16
-"""Of evaluations; scores do not depend on it."""
+"""Batch size of evaluations. Scores do not depend on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,18 +35,21 @@ class DemoConfig:
 
     out: Path = Path("demo")
     size: WorldSize = "small"
-    """Of the generated world."""
+    """Size of the generated world."""
     seed: int = 0
-    """Of both trainings; the world is always the same."""
+    """Seed of both trainings. The world does not depend on this seed."""
     iterations: int | None = None
-    """Of both trainings; by default as in the recipes."""
+    """Number of iterations of each training; by default as in the recipes."""
 
     def experiments(self) -> dict[str, Experiment]:
-        """Agent -> its experiment; both have the same training budget."""
+        """Return a dict from agent name to experiment. Both trainings have the same number of iterations."""
         return {agent: self._scaled(RECIPES[recipe]) for agent, recipe in AGENT_RECIPES.items()}
 
     def _scaled(self, experiment: Experiment) -> Experiment:
-        """A recipe with the seed and iterations of the demo; all intervals are scaled in proportion."""
+        """Return a recipe with the seed and the number of iterations of the demo.
+
+        Warm-up, checkpoint and validation intervals are scaled in proportion to the number of iterations.
+        """
         training, validation = experiment.training, experiment.validation
         iterations = training.iterations if self.iterations is None else self.iterations
 
@@ -64,15 +68,18 @@ class DemoConfig:
 
     @property
     def num_iterations(self) -> int:
-        """Of each training."""
+        """Number of iterations of each training."""
         return self.experiments()["memory"].training.iterations
 
     def run_folder(self, agent: str) -> Path:
-        """Run folder of an agent."""
+        """Return the run folder of an agent."""
         return self.out / agent
 
     def evaluations(self, world: Path) -> list[EvaluationConfig]:
-        """Every memory protocol on every split."""
+        """Return the settings of all evaluations: every memory protocol on every split.
+
+        `world` is the data folder.
+        """
         return [
             EvaluationConfig(
                 run=str(self.run_folder(agent)),
@@ -94,7 +101,7 @@ class DemoConfig:
         return shlex.join(["esceme", "demo", *(word for option in options for word in option)])
 
     def next_commands(self, world: Path) -> list[str]:
-        """Command lines to try next: masked memory, a comparison, a longer training."""
+        """Return command lines to try next: masked memory, a comparison, a longer training."""
         masked = ["--split", UNSEEN, "--memory", "masked", "--data", str(world)]
         compared = [
             str(result_folder(config))
@@ -112,5 +119,5 @@ class DemoConfig:
 
 
 def result_folder(config: EvaluationConfig) -> Path:
-    """Folder of an evaluation's result; the default of `esceme evaluate`."""
+    """Return the folder of an evaluation's result, which is the default folder of `esceme evaluate`."""
     return Path(config.run) / "evaluations" / f"{TASK}-{config.split}-{config.memory}"

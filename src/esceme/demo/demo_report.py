@@ -21,18 +21,20 @@ from esceme.tasks.split import load_split
 from esceme.world.graph import SceneGraph
 
 HEADINGS = {"tl": "TL (m)", "ne": "NE (m)", "sr": "SR (%)", "spl": "SPL (%)"}
-"""Metrics of the table and their column headings."""
+"""Metric -> column heading in the score table."""
 GAIN_HEADING = "SPL - none"
 """Column heading of the paired difference to the agent without memory."""
 METRICS_IN_METRES = ("tl", "ne")
 BOOTSTRAP_DRAWS = 1000
+"""Number of bootstrap samples of an interval."""
 NUM_EPISODES = 3
 """Number of episodes that are drawn."""
 AGENT_NAMES = {"none": "without memory", "memory": "with memory"}
-"""Run folder of an agent -> its name in reports."""
+"""Name of an agent's run folder -> name of the agent in reports."""
 PATH_LABELS = {"none": "without memory", "cold": "with memory (cold)"}
-"""Memory protocol -> label of its path; the paths that are drawn."""
+"""Memory protocol -> label of its path, for the protocols whose paths are drawn."""
 FIGURES = "figures"
+"""Name of the folder of figures, inside the folder of the demo."""
 PROTOCOLS_TEXT = """\
 `none` is the agent trained without memory. The other rows are the agent trained with memory, for the same
 number of iterations on the same episodes. Its memory is empty at the start of a split and kept between
@@ -51,32 +53,35 @@ class ProtocolScores:
     """Scores of one memory protocol on one split."""
 
     memory: str
+    """Name of the memory protocol."""
     means: Mapping[str, float]
+    """Metric -> mean over episodes."""
     intervals: Mapping[str, tuple[float, float]]
-    """95 % bootstrap intervals over paths."""
+    """Metric -> bounds of the 95 % bootstrap interval over paths."""
     gain: Difference | None
-    """Paired difference of SPL to `none`; None for `none` itself."""
+    """Paired difference of SPL to the protocol `none`; None for the protocol `none` itself."""
     visits: Sequence[Visits]
-    """SPL by the number of the visit to a scene."""
+    """Mean SPL of first, second ... visits to a scene."""
 
 
 @dataclass(frozen=True)
 class SplitScores:
-    """Scores of all memory protocols on one split."""
+    """Scores of all memory protocols on one split, and the numbers of its episodes, paths and scenes."""
 
     split: str
     episodes: int
     paths: int
     scenes: int
     rows: Sequence[ProtocolScores]
+    """One entry per memory protocol, in the order of the score table."""
 
     def row(self, memory: str) -> ProtocolScores:
-        """Scores of one memory protocol."""
+        """Return the scores of one memory protocol."""
         return next(row for row in self.rows if row.memory == memory)
 
     @classmethod
     def of(cls, split: str, results: Mapping[str, Result]) -> SplitScores:
-        """Score results by memory protocol; the first is `none`."""
+        """Compute scores from a dict from memory protocol to result; the first protocol must be `none`."""
         names = [f"{split}, {memory}" for memory in results]
         comparison = compare(list(results.values()), measures=["spl"], names=names)
         gains = (None, *comparison.measures[0].differences)
@@ -91,16 +96,16 @@ class SplitScores:
 
 @dataclass(frozen=True, kw_only=True)
 class DemoResult:
-    """Result of the demo."""
+    """Result of the demo: settings, durations, scores and selected episodes."""
 
     config: DemoConfig
     world: Path
     resumed_after: Mapping[str, int]
-    """Agent -> number of iterations that an interrupted demo had done before."""
+    """Agent -> number of iterations that an earlier, interrupted demo had completed."""
     seconds: Mapping[str, float]
-    """Part of the demo -> its duration in this run."""
+    """Part of the demo -> its duration in seconds."""
     scores: Mapping[str, SplitScores]
-    """By split."""
+    """Split -> its scores."""
     episodes: tuple[str, ...]
     """Ids of the episodes that are drawn."""
 
@@ -111,7 +116,7 @@ class DemoResult:
 
 
 def format_score(metric: str, value: float, *, sign: str = "") -> str:
-    """Format metres with two digits, and shares as per cent with one.
+    """Return metres with two decimal digits, or a share as per cent with one decimal digit.
 
     >>> format_score("ne", 3.14159), format_score("spl", 0.5), format_score("spl", 0.051, sign="+")
     ('3.14', '50.0', '+5.1')
@@ -120,7 +125,7 @@ def format_score(metric: str, value: float, *, sign: str = "") -> str:
 
 
 def format_cells(row: ProtocolScores) -> list[tuple[str, str]]:
-    """Values of a table row and their intervals; empty strings where there is none."""
+    """Return (value, interval) texts for every column of the score table; empty where there is none."""
     cells = [
         (format_score(name, row.means[name]), _format_interval(name, *row.intervals[name]))
         for name in HEADINGS
@@ -137,7 +142,7 @@ def _format_interval(metric: str, low: float, high: float, *, sign: str = "") ->
 
 
 def visit_curves(scores: SplitScores, memories: Sequence[str]) -> list[Curve]:
-    """SPL by visit; the x values include the number of episodes."""
+    """Return one curve of SPL over visits per memory protocol; x values include the number of episodes."""
 
     def label(group: Visits) -> str:
         visits = f"{group.first}" if group.first == group.last else f"{group.first}-{group.last}"
@@ -151,7 +156,7 @@ def visit_curves(scores: SplitScores, memories: Sequence[str]) -> list[Curve]:
 
 
 def summary_sentence(scores: SplitScores) -> str:
-    """Summary of a split in one sentence, with what the interval allows to conclude."""
+    """Return one sentence that compares all protocols on a split and says whether memory helped."""
     none, cold, two_pass, episodic = (
         format_score("spl", scores.row(memory).means["spl"])
         for memory in ("none", "cold", "two-pass", "episodic")
@@ -166,6 +171,7 @@ def summary_sentence(scores: SplitScores) -> str:
 
 
 def _conclusion(scores: SplitScores) -> str:
+    """Return the part of the summary about the difference between the protocols `cold` and `none`."""
     gain = scores.row("cold").gain
     assert gain is not None
     change = f"a difference of {format_score('spl', gain.mean, sign='+')} points"
@@ -182,10 +188,10 @@ def _conclusion(scores: SplitScores) -> str:
 
 
 def select_trajectories(results: Mapping[str, Result], count: int = NUM_EPISODES) -> list[str]:
-    """Ids of the episodes in which a cold memory raised the scores most, from different scenes if possible.
+    """Return the ids of the `count` episodes in which memory (protocol `cold`) raised the scores most.
 
-    Episodes that succeed only with memory come first: neither the agent without memory nor the agent with a
-    memory cleared before every episode succeeds.
+    The episodes are from different scenes if possible. Episodes that succeed only with memory come first. In
+    such an episode the protocols `none` and `episodic` fail. `results` is keyed by memory protocol.
     """
     baselines = [
         {episode.id: episode.scores for episode in results[memory].episodes}
@@ -207,7 +213,10 @@ def select_trajectories(results: Mapping[str, Result], count: int = NUM_EPISODES
 
 
 def remembered_viewpoints(result: Result, episode_id: str) -> list[str]:
-    """Viewpoints in a cold memory at the start of an episode: those of decisions in earlier episodes."""
+    """Return the ids of the viewpoints in memory at the start of an episode (protocol `cold`), sorted.
+
+    These are the viewpoints at which the agent made decisions in earlier episodes in the same scene.
+    """
     current = _find_episode(result, episode_id)
     earlier = [
         episode
@@ -222,7 +231,7 @@ def _find_episode(result: Result, episode_id: str) -> EpisodeResult:
 
 
 def _viewpoints_by_label(episode: Episode, results: Mapping[str, Result]) -> dict[str, tuple[str, ...]]:
-    """Label -> viewpoints of the trajectory."""
+    """Return a dict from path label to the viewpoint ids of the trajectory, for both agents."""
     return {
         label: tuple(point[0] for point in _find_episode(results[memory], episode.episode_id).trajectory)
         for memory, label in PATH_LABELS.items()
@@ -230,7 +239,7 @@ def _viewpoints_by_label(episode: Episode, results: Mapping[str, Result]) -> dic
 
 
 def draw_trajectories(graph: SceneGraph, episode: Episode, results: Mapping[str, Result]) -> str:
-    """Draw the reference path and both agents' paths from above, with remembered viewpoints, as SVG."""
+    """Return an SVG of an episode from above: reference path, paths of both agents, remembered viewpoints."""
     overlays = [PathOverlay("reference path", episode.reference_path, "reference")]
     overlays += [
         PathOverlay(label, path, "predicted")
@@ -247,7 +256,7 @@ def draw_trajectories(graph: SceneGraph, episode: Episode, results: Mapping[str,
 
 
 def draw_divergence(world: Path, graph: SceneGraph, episode: Episode, results: Mapping[str, Result]) -> str:
-    """Draw the panorama of the viewpoint where the agents' paths diverge, with all candidates, as SVG."""
+    """Return an SVG of the panorama, with all candidates, at which the agents' paths diverge."""
     paths = _viewpoints_by_label(episode, results)
     with_memory = paths[PATH_LABELS["cold"]]
     step = len(commonprefix(list(paths.values()))) - 1
@@ -271,7 +280,7 @@ def draw_divergence(world: Path, graph: SceneGraph, episode: Episode, results: M
 
 
 def _write_charts(result: DemoResult, folder: Path) -> dict[str, str]:
-    """Write charts of scores and training as SVG; return figure name -> title."""
+    """Write charts of scores and trainings as SVG files; return a dict from figure name to title."""
     visits = visit_curves(result.scores[UNSEEN], ("none", "cold", "episodic"))
     losses, validations = [], []
     for agent, name in AGENT_NAMES.items():
@@ -293,7 +302,7 @@ def _write_charts(result: DemoResult, folder: Path) -> dict[str, str]:
 
 
 def _log_curve(name: str, log: Sequence[Mapping[str, Any]], kind: str, key: str) -> Curve:
-    """A curve of losses, or of SPL in per cent if the entries hold scores."""
+    """Return a curve of log entries of a kind over iterations: losses, or SPL in per cent of validations."""
     entries = [entry for entry in log if entry["kind"] == kind]
     values = [100 * entry[key]["spl"] if kind == "validation" else entry[key] for entry in entries]
     xs = [float(entry["iteration"]) for entry in entries]
@@ -301,7 +310,7 @@ def _log_curve(name: str, log: Sequence[Mapping[str, Any]], kind: str, key: str)
 
 
 def _write_drawings(result: DemoResult, results: Mapping[str, Result], folder: Path) -> dict[str, str]:
-    """Write drawings of the selected episodes as SVG; return figure name -> title."""
+    """Write drawings of the selected episodes as SVG files; return a dict from figure name to title."""
     split = load_split(DataFolder(result.world), TASK, UNSEEN)
     by_id = {episode.episode_id: episode for episode in split.episodes}
     episodes = [by_id[episode_id] for episode_id in result.episodes]
@@ -319,7 +328,10 @@ def _write_drawings(result: DemoResult, results: Mapping[str, Result], folder: P
 
 
 def write_report(result: DemoResult, results: Mapping[str, Result]) -> None:
-    """Write the report and its figures, given the results on unseen houses by memory protocol."""
+    """Write the markdown report and its figures.
+
+    `results` maps memory protocols to their results on unseen houses.
+    """
     folder = result.config.out / FIGURES
     titles = {**_write_charts(result, folder), **_write_drawings(result, results, folder)}
     images = {name: f"![{title}]({FIGURES}/{name}.svg)" for name, title in titles.items()}
@@ -350,7 +362,7 @@ def write_report(result: DemoResult, results: Mapping[str, Result]) -> None:
 
 
 def _origin_paragraph(result: DemoResult) -> str:
-    """Command, data, training budget and durations."""
+    """Return a paragraph about command, data, training iterations and durations."""
     config, training = result.config, result.config.experiments()["memory"].training
     durations = ", ".join(f"{part} {seconds:.0f} s" for part, seconds in result.seconds.items())
     text = (

@@ -29,23 +29,25 @@ from esceme.training import require_same, train
 from esceme.workers import Job, run_jobs
 
 PROCESSES = 2
+"""Number of trainings or evaluations that run in parallel."""
 LOSS_WINDOW = 20
-"""Number of recent iterations whose mean loss is reported."""
+"""Number of last iterations whose mean loss is reported."""
 
 
 class JobProgress(NamedTuple):
-    """Progress of a training or evaluation, or a note about it."""
+    """Progress of a training or evaluation: number of completed units, total and loss; or a note."""
 
     done: int = 0
     total: int = 0
     loss: float | None = None
     note: str = ""
-    """A line of text; the other fields are then meaningless."""
+    """A line of text. If it is not empty, the other fields have no meaning."""
 
 
 SendProgress = Callable[[JobProgress], None]
+"""Sends progress from a worker process to the parent process."""
 OnProgress = Callable[[str, JobProgress], None]
-"""Called with the name of a job and its progress."""
+"""Callback that gets the name of a job and its progress."""
 
 
 def run_demo(
@@ -54,7 +56,9 @@ def run_demo(
     world_progress: ProgressBar = lambda numbers, label: numbers,
     on_progress: OnProgress = lambda name, progress: None,
 ) -> DemoResult:
-    """Run the demo, or the rest of an interrupted demo in the same folder; both give the same result.
+    """Run the demo and write its report. An interrupted demo in the same folder is resumed.
+
+    The result does not depend on interruptions.
 
     Raises `ConfigError` if the folder holds a demo with other settings, before anything is written.
     """
@@ -79,6 +83,7 @@ def run_demo(
 
 
 def _check_folders(config: DemoConfig, experiments: Mapping[str, Experiment]) -> None:
+    """Raise an error if a run folder holds another experiment or the folder of the demo cannot be created."""
     for agent, experiment in experiments.items():
         require_same(experiment, config.run_folder(agent))
     try:
@@ -97,7 +102,7 @@ def _record_duration(name: str, seconds: dict[str, float]) -> Iterator[None]:
 def _train_agents(
     config: DemoConfig, experiments: Mapping[str, Experiment], world: Path, on_progress: OnProgress
 ) -> dict[str, int]:
-    """Train both agents in parallel; return agent -> number of iterations done by an earlier demo."""
+    """Train both agents in parallel; return a dict from agent to iterations completed by an earlier demo."""
     agents = {AGENT_NAMES[agent]: agent for agent in experiments}
     resumed_after: dict[str, int] = {}
     jobs = [
@@ -130,7 +135,7 @@ def _run_training_job(
 
 
 class _ProgressSender(TrainingCallback):
-    """Sends the progress of a training to the parent process."""
+    """Training callback that sends progress to the parent process."""
 
     def __init__(self, send: SendProgress) -> None:
         self._send, self._total = send, 0
@@ -157,7 +162,7 @@ class _ProgressSender(TrainingCallback):
 def _evaluate_agents(
     evaluations: Sequence[EvaluationConfig], on_progress: OnProgress
 ) -> dict[str, dict[str, Result]]:
-    """Run all evaluations; return split -> memory protocol -> result."""
+    """Run all evaluations; return a dict from split to a dict from memory protocol to result."""
     longest_first = sorted(evaluations, key=lambda config: config.num_passes, reverse=True)
     names = [f"{config.split}, {config.memory}" for config in longest_first]
     jobs = [
