@@ -1,9 +1,11 @@
-"""What a config names is found, and what does not fit together is refused before anybody walks."""
+"""Inputs of an evaluation are found, and inputs that do not fit are refused before the first episode."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -21,37 +23,35 @@ from esceme.world.features import write_features
 from fixtures.random_runs import random_run
 from fixtures.toy_dataset import ToyDataset
 
-WALKED = "val_unseen"
 
-
-def scripted(root: Path, name: str, **changes: object) -> EvaluationConfig:
-    settings = {"run": name, "data": str(root), "split": WALKED, "memory": "none"} | changes
+def scripted_config(root: Path, name: str, **changes: object) -> EvaluationConfig:
+    settings = {"run": name, "data": str(root), "split": "val_unseen", "memory": "none"} | changes
     return EvaluationConfig(**settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["random", "shortest", "stop"])
-def test_scripted_agents_walk_alike_in_any_number_of_processes(
+def test_scripted_agents_do_not_depend_on_the_number_of_processes(
     dataset: ToyDataset, tmp_path: Path, name: str
 ) -> None:
-    one = evaluate(scripted(dataset.root, name, seed=3), tmp_path / "one")
-    two = evaluate(scripted(dataset.root, name, seed=3), tmp_path / "two", processes=2)
+    one = evaluate(scripted_config(dataset.root, name, seed=3), tmp_path / "one")
+    two = evaluate(scripted_config(dataset.root, name, seed=3), tmp_path / "two", processes=2)
     assert one == two
-    assert name != "random" or len({len(each.trajectory) for each in one.episodes}) > 1
+    assert name != "random" or len({len(episode.trajectory) for episode in one.episodes}) > 1
 
 
-def test_half_precision_says_its_batch_and_wants_one_process(dataset: ToyDataset, tmp_path: Path) -> None:
+def test_half_precision_records_its_batch_and_needs_one_process(dataset: ToyDataset, tmp_path: Path) -> None:
     assert "batch" not in dataset.context(batch=3).facts
     assert dataset.context(batch=3, precision="bf16").facts["batch"] == 3
     with pytest.raises(ConfigError, match="one process or fp32"):
         evaluate(dataset.config(precision="bf16"), tmp_path / "two", processes=2)
 
 
-# -- dialogs -------------------------------------------------------------------------------------------------
+# -- dialogs ---------------------------------------------------------------------------------------------
 
 
-def test_a_dialog_succeeds_in_its_end_panoramas_alone(toy_root: Path, tmp_path: Path) -> None:
-    """The release counts a final viewpoint among the end panoramas, not one near the trusted path's end."""
-    config = scripted(toy_root, "random", task="cvdn", split="val_seen")
+def test_dialog_succeeds_only_at_its_end_panoramas(toy_root: Path, tmp_path: Path) -> None:
+    """The released code counts a final viewpoint among the end panoramas, not one near the path's end."""
+    config = scripted_config(toy_root, "random", task="cvdn", split="val_seen")
     rates = {}
     for seed in range(30):
         context = load_context(replace(config, seed=seed))
@@ -66,12 +66,12 @@ def test_a_dialog_succeeds_in_its_end_panoramas_alone(toy_root: Path, tmp_path: 
         assert result.means["sr"] == rates["end-panos"]
         if rates["end-panos"] != rates["trusted"]:
             return
-    pytest.fail(f"no walk tells the two rules apart: {rates}")
+    pytest.fail(f"both rules agree for all seeds: {rates}")
 
 
-def test_of_a_long_dialog_the_end_is_kept(toy_root: Path, tmp_path: Path) -> None:
+def test_long_dialog_is_truncated_at_its_beginning(toy_root: Path, tmp_path: Path) -> None:
     run = random_run(tmp_path / "run", toy_root)
-    kept = {}
+    ids = {}
     for task in ("cvdn", "r2r"):
         context = load_context(
             EvaluationConfig(
@@ -79,36 +79,31 @@ def test_of_a_long_dialog_the_end_is_kept(toy_root: Path, tmp_path: Path) -> Non
             )
         )
         assert context.limits.keep == context.facts["keep"] == TASKS[task].keep
-        episode = max(context.episodes, key=lambda each: len(each.instruction))
-        kept[task] = context.encode(episode)
-    assert len(kept["cvdn"]) == len(kept["r2r"]) == 4
-    assert kept["r2r"][0] == 2 and kept["cvdn"][0] != 2 and kept["cvdn"][-1] == 3  # [CLS] and [SEP]
+        episode = max(context.episodes, key=lambda episode: len(episode.instruction))
+        ids[task] = context.encode(episode)
+    assert len(ids["cvdn"]) == len(ids["r2r"]) == 4
+    assert ids["r2r"][0] == 2 and ids["cvdn"][0] != 2 and ids["cvdn"][-1] == 3  # [CLS] and [SEP]
 
 
-def test_another_task_brings_its_own_limits(dataset: ToyDataset) -> None:
+def test_limits_are_those_of_the_run_or_of_another_task(dataset: ToyDataset) -> None:
     assert dataset.context().limits.max_tokens == dataset.context().run.config.max_tokens
-    config = scripted(dataset.root, "stop", task="r2r")
+    config = scripted_config(dataset.root, "stop", task="r2r")
     assert load_context(config).limits == (TASKS["r2r"].max_steps, TASKS["r2r"].max_tokens, "first")
 
 
-# -- what does not fit ---------------------------------------------------------------------------------------
+# -- inputs that do not fit ------------------------------------------------------------------------------
 
 
-def test_a_vocabulary_of_another_size_is_refused(dataset: ToyDataset, tmp_path: Path) -> None:
-    vocabulary = dataset.root / "tokenizer" / "vocab.txt"
-    there = tmp_path / "data"
-    there.mkdir()
-    for each in dataset.root.iterdir():
-        if each.name != "tokenizer":
-            (there / each.name).symlink_to(each)
-    (there / "tokenizer").mkdir()
-    (there / "tokenizer" / "vocab.txt").write_text(vocabulary.read_text() + "another\n")
+def test_vocabulary_of_another_size_is_refused(dataset: ToyDataset, tmp_path: Path) -> None:
+    data = copytree(dataset.root, tmp_path / "data")
+    with (data / "tokenizer" / "vocab.txt").open("a") as vocabulary:
+        vocabulary.write("another\n")
     with pytest.raises(DataError, match="no vocabulary of this network's"):
-        evaluate(dataset.config(data=str(there)), tmp_path / "out")
+        evaluate(dataset.config(data=str(data)), tmp_path / "out")
 
 
 @pytest.mark.parametrize(("more", "fits"), [(1000, True), (300, False), (-1, False)])
-def test_features_of_another_width_are_refused_unless_scores_follow_them(
+def test_features_of_another_width_are_refused_unless_scores_are_appended(
     dataset: ToyDataset, tmp_path: Path, more: int, fits: bool
 ) -> None:
     store = open_features(next((dataset.root / "features").iterdir()))
@@ -125,24 +120,24 @@ def test_features_of_another_width_are_refused_unless_scores_follow_them(
         dataset.context(features=str(path))
 
 
-def test_an_instruction_without_ids_is_named(dataset: ToyDataset) -> None:
+def test_instruction_without_token_ids_is_refused(dataset: ToyDataset) -> None:
     context = dataset.context()
     empty = replace(context.episodes[0], tokens=())
     with pytest.raises(DataError, match=f"episode {empty.episode_id} of r2r: its instruction holds no ids"):
         context.encode(empty)
 
 
-def test_a_journal_of_places_that_do_not_exist_is_blamed(dataset: ToyDataset, tmp_path: Path) -> None:
+def test_journal_with_unknown_viewpoints_is_refused(dataset: ToyDataset, tmp_path: Path) -> None:
     config = dataset.config()
     evaluate(config, tmp_path)
     journal = tmp_path / "journal.jsonl"
-    place = read_json(tmp_path / "predictions.json", list[dict[str, Any]])[0]["trajectory"][0][0]
-    journal.write_text(journal.read_text().replace(f'"{place}"', '"nowhere"'))
+    viewpoint = read_json(tmp_path / "predictions.json", list[dict[str, Any]])[0]["trajectory"][0][0]
+    journal.write_text(journal.read_text().replace(f'"{viewpoint}"', '"nowhere"'))
     with pytest.raises(DataError, match="the journal of this evaluation: episode .*'nowhere'"):
         evaluate(config, tmp_path)
 
 
-def test_tours_have_an_order_of_their_own(dataset: ToyDataset) -> None:
+def test_tours_and_schedules_determine_the_order(dataset: ToyDataset) -> None:
     with pytest.raises(ConfigError, match="order of their own"):
         dataset.config("tour", tours=dataset.tours, order="shuffled")
     assert dataset.context("tour", tours=dataset.tours).facts["order"] == "tours"
@@ -150,25 +145,24 @@ def test_tours_have_an_order_of_their_own(dataset: ToyDataset) -> None:
     assert dataset.context(order="shuffled").facts["order"] == "shuffled"
 
 
-def test_who_must_know_the_goals_is_not_sent_where_they_are_withheld(toy_root: Path) -> None:
+def test_agent_that_needs_goals_is_refused_on_a_test_split(toy_root: Path) -> None:
     with pytest.raises(ConfigError, match="'shortest' needs the goals, and those of test are withheld"):
-        load_context(scripted(toy_root, "shortest", split="test"))
+        load_context(scripted_config(toy_root, "shortest", split="test"))
 
 
-def test_a_bank_is_not_overwritten_by_what_comes_of_it(dataset: ToyDataset, tmp_path: Path) -> None:
+def test_evaluation_does_not_overwrite_its_input_bank(dataset: ToyDataset, tmp_path: Path) -> None:
     evaluate(dataset.config(), tmp_path)
     bank = tmp_path / "bank.safetensors"
     before = bank.read_bytes()
-    for evaluated in (evaluate, lambda config, out: evaluate(config, out, processes=2)):
+    for processes in (1, 2):
         with pytest.raises(ConfigError, match="would be overwritten"):
-            evaluated(dataset.config("warm", bank=str(bank)), tmp_path)
+            evaluate(dataset.config("warm", bank=str(bank)), tmp_path, processes=processes)
     assert bank.read_bytes() == before
 
 
-def test_the_second_pass_goes_on_counting_visits(dataset: ToyDataset, tmp_path: Path) -> None:
+def test_second_pass_continues_the_visit_numbers(dataset: ToyDataset, tmp_path: Path) -> None:
     first = evaluate(dataset.config("cold"), tmp_path / "cold").episodes
     for schedule in ("lanes", "interleaved"):
         second = evaluate(dataset.config("two-pass", schedule=schedule), tmp_path / schedule).episodes
-        for scene in {each.scene for each in first}:
-            lived = sum(each.scene == scene for each in first)
-            assert min(each.visit for each in second if each.scene == scene) > lived
+        for scene, visits in Counter(episode.scene for episode in first).items():
+            assert min(episode.visit for episode in second if episode.scene == scene) > visits

@@ -1,4 +1,4 @@
-"""Validations in the middle of training: under a declared memory, and so that nobody notices later."""
+"""Validation during training: its memory protocol, and no effect on training."""
 
 from __future__ import annotations
 
@@ -29,71 +29,67 @@ PROTOCOLS = ("cold", "two-pass", "episodic", "masked", "oracle")
 
 
 @pytest.fixture
-def course(training_data: Path, tmp_path: Path) -> TrainingRun:
-    """After two iterations, so that training remembers something."""
-    course = prepare(small_experiment(), training_data, tmp_path, callback=TrainingCallback())
+def run(training_data: Path, tmp_path: Path) -> TrainingRun:
+    """A run after two iterations, whose memory is not empty."""
+    run = prepare(small_experiment(), training_data, tmp_path, callback=TrainingCallback())
     for iteration in range(2):
-        course.trainer.training_step(iteration)
-    return course
+        run.trainer.training_step(iteration)
+    return run
 
 
-def judge(course: TrainingRun, memory: str) -> dict[str, float]:
-    """The scores of all episodes."""
-    training = course.trainer.memory
+def metrics_of(run: TrainingRun, memory: str) -> dict[str, float]:
+    """Validate on all episodes."""
+    training = run.trainer.memory
     assert training is not None
     return validate(
-        course.trainer.navigator,
-        course.atlas,
-        course.validation_sets[SPLIT],
+        run.trainer.navigator,
+        run.atlas,
+        run.validation_sets[SPLIT],
         memory,
         task="r2r",
-        encode=course.encode,
+        encode=run.encode,
         max_steps=5,
         leaking=training.bank if memory == "leaking" else None,
     )
 
 
-def remembered(course: TrainingRun) -> set[str]:
-    """The scenes that training remembers something of."""
-    assert course.trainer.memory is not None
-    return set(course.trainer.memory.bank.scenes)
+def remembered(run: TrainingRun) -> set[str]:
+    """Scenes in the memory of training."""
+    assert run.trainer.memory is not None
+    return set(run.trainer.memory.bank.scenes)
 
 
 @pytest.mark.parametrize("memory", PROTOCOLS)
-def test_validating_twice_gives_the_same_scores_and_leaves_the_memory_of_training_alone(
-    course: TrainingRun, memory: str
-) -> None:
-    before = deepcopy(course.trainer.state_dict())
-    assert remembered(course) == set(TAUGHT)
-    assert judge(course, memory) == judge(course, memory)
-    assert bit_equal(course.trainer.state_dict(), before)
-    assert course.trainer.navigator.training
+def test_validation_is_repeatable_and_does_not_change_training(run: TrainingRun, memory: str) -> None:
+    before = deepcopy(run.trainer.state_dict())
+    assert remembered(run) == set(TAUGHT)
+    assert metrics_of(run, memory) == metrics_of(run, memory)
+    assert bit_equal(run.trainer.state_dict(), before)
+    assert run.trainer.navigator.training
 
 
-def test_protocols_show_an_agent_different_memories(course: TrainingRun) -> None:
-    scores = {memory: judge(course, memory) for memory in PROTOCOLS}
-    assert len({tuple(each.values()) for each in scores.values()}) >= 3
+def test_protocols_give_different_metrics(run: TrainingRun) -> None:
+    scores = {memory: metrics_of(run, memory) for memory in PROTOCOLS}
+    assert len({tuple(metrics.values()) for metrics in scores.values()}) >= 3
 
 
-def test_what_leaks_stays_in_the_memory_of_training_and_is_there_the_next_time(course: TrainingRun) -> None:
-    first = judge(course, "leaking")
-    assert remembered(course) > set(TAUGHT)
-    lives = visited(course)
-    second = judge(course, "leaking")
-    assert visited(course) >= lives
-    assert first == judge(course, "cold")  # training has not been in these houses
+def test_leaking_memory_stays_in_the_memory_of_training(run: TrainingRun) -> None:
+    first = metrics_of(run, "leaking")
+    assert remembered(run) > set(TAUGHT)
+    before = visited(run)
+    second = metrics_of(run, "leaking")
+    assert visited(run) >= before
+    assert first == metrics_of(run, "cold")  # training has no episodes in these scenes
     assert second != first
-    course.trainer.training_step(2)  # what was remembered without gradients can be learned with
+    run.trainer.training_step(2)  # features remembered in inference mode are usable in training
 
 
-def visited(course: TrainingRun) -> set[int]:
-    assert course.trainer.memory is not None
-    return set(course.trainer.memory.bank.visited.nonzero().flatten().tolist())
+def visited(run: TrainingRun) -> set[int]:
+    assert run.trainer.memory is not None
+    return set(run.trainer.memory.bank.visited.nonzero().flatten().tolist())
 
 
-def test_training_goes_on_the_same_whether_it_was_validated_or_not(
-    training_data: Path, tmp_path: Path
-) -> None:
+def test_validation_does_not_change_the_trained_weights(training_data: Path, tmp_path: Path) -> None:
     often = train(small_experiment(every=1), training_data, tmp_path / "often")
     never = train(small_experiment(splits=()), training_data, tmp_path / "never")
     assert (often / "weights.safetensors").read_bytes() == (never / "weights.safetensors").read_bytes()
@@ -101,32 +97,30 @@ def test_training_goes_on_the_same_whether_it_was_validated_or_not(
     assert read_log(leaking / "log.jsonl") != read_log(often / "log.jsonl")
 
 
-def test_an_agent_without_memory_is_validated_without(training_data: Path, tmp_path: Path) -> None:
-    plan = small_experiment(iterations=1, reader="none", memory="two-pass")
-    folder = train(plan, training_data, tmp_path)
+def test_agent_without_memory_is_validated_without_memory(training_data: Path, tmp_path: Path) -> None:
+    experiment = small_experiment(iterations=1, reader="none", memory="two-pass")
+    folder = train(experiment, training_data, tmp_path)
     assert [line["kind"] for line in read_log(folder / "log.jsonl")] == ["train", "validation"]
 
 
-# -- which weights are best --------------------------------------------------------------------------------
+# -- best weights --------------------------------------------------------------------------------
 
 
-class Judged(TrainingCallback):
-    """Keeps what validations said."""
+class RecordingCallback(TrainingCallback):
+    """Records iteration, score and flag of every validation."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[int, float, bool]] = []
+        self.validations: list[tuple[int, float, bool]] = []
 
     def on_validation_end(
         self, iteration: int, scores: Mapping[str, Mapping[str, float]], *, is_best: bool
     ) -> None:
-        said = scores[SPLIT]
-        self.told.append((iteration, said["sr"] + said["spl"], is_best))
+        metrics = scores[SPLIT]
+        self.validations.append((iteration, metrics["sr"] + metrics["spl"], is_best))
 
 
-def test_the_best_weights_are_those_of_the_latest_of_the_best_validations(
-    training_data: Path, tmp_path: Path
-) -> None:
-    callback = Judged()
+def test_best_weights_are_those_of_the_latest_best_validation(training_data: Path, tmp_path: Path) -> None:
+    callback = RecordingCallback()
     train(
         small_experiment(every=1, iterations=8, learning_rate=0.01),
         training_data,
@@ -134,12 +128,12 @@ def test_the_best_weights_are_those_of_the_latest_of_the_best_validations(
         callback=callback,
     )
     reached = 0.0
-    for _, score, best in callback.told:
+    for _, score, best in callback.validations:
         assert best == (score >= reached)
         reached = max(reached, score)
-    scores = [score for _, score, _ in callback.told]
-    assert len(set(scores)) > 1, "nothing to choose from"
-    last = max(done for done, _, best in callback.told if best)
+    scores = [score for _, score, _ in callback.validations]
+    assert len(set(scores)) > 1, "all scores are equal"
+    last = max(done for done, _, best in callback.validations if best)
     assert scores[last - 1] == max(scores)
     until = train(
         small_experiment(every=1, iterations=last, learning_rate=0.01),
@@ -151,45 +145,41 @@ def test_the_best_weights_are_those_of_the_latest_of_the_best_validations(
     assert best.read_bytes() == (until / "weights.safetensors").read_bytes()
 
 
-def test_of_equal_scores_the_latest_wins(training_data: Path, tmp_path: Path) -> None:
-    callback = Judged()
+def test_latest_of_equal_scores_is_best(training_data: Path, tmp_path: Path) -> None:
+    callback = RecordingCallback()
     folder = train(small_experiment(every=1, learning_rate=1e-9), training_data, tmp_path, callback=callback)
-    assert len({score for _, score, _ in callback.told}) == 1
-    assert all(best for _, _, best in callback.told)
-    assert (folder / "best" / "weights.safetensors").read_bytes() == (
-        folder / "weights.safetensors"
-    ).read_bytes()
+    assert len({score for _, score, _ in callback.validations}) == 1
+    assert all(best for _, _, best in callback.validations)
+    best, last = folder / "best" / "weights.safetensors", folder / "weights.safetensors"
+    assert best.read_bytes() == last.read_bytes()
 
 
 @pytest.mark.parametrize(
     ("best", "expected"), [("sr+spl", 0.75), ("spl", 0.25), ("gp", 4.0), ("t_sr+t_spl", 0.375)]
 )
-def test_marks_are_what_their_names_say(best: Any, expected: float) -> None:
+def test_score_for_the_best_weights_is_the_named_sum(best: Any, expected: float) -> None:
     scores = {"sr": 0.5, "spl": 0.25, "gp": 4.0, "t_sr": 0.25, "t_spl": 0.125}
     assert selection_score(scores, ValidationConfig(best=best, memory="tour")) == expected
 
 
-def test_a_limit_spreads_over_the_split(course: TrainingRun) -> None:
-    episodes = course.validation_sets[SPLIT]
+def test_limit_selects_evenly_spaced_episodes(run: TrainingRun) -> None:
+    episodes = run.validation_sets[SPLIT]
     assert subsample_episodes(episodes, 0) == subsample_episodes(episodes, 100) == episodes
     some = subsample_episodes(episodes, 3)
-    assert [episodes.index(each) for each in some] == [0, len(episodes) // 3, 2 * len(episodes) // 3]
+    assert [episodes.index(episode) for episode in some] == [0, len(episodes) // 3, 2 * len(episodes) // 3]
 
 
-def test_impossible_validations_are_refused() -> None:
-    for wrong in (
-        {"memory": "none"},
-        {"memory": "warm"},
-        {"oracle_phases": True},
-        {"best": "t_sr+t_spl"},
-        {"memory": "two-pass", "best": "t_sr+t_spl"},
-        {"every": 0},
-        {"limit": -1},
-        {"best": "ne"},
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"memory": "none"}, {"memory": "warm"}, {"oracle_phases": True}, {"every": 0}, {"limit": -1}),
+        *({"best": "t_sr+t_spl"}, {"memory": "two-pass", "best": "t_sr+t_spl"}, {"best": "ne"}),
         {"best_split": "test"},
-    ):
-        with pytest.raises(ConfigError):
-            ValidationConfig(**wrong)  # type: ignore[arg-type]
+    ],
+)
+def test_invalid_settings_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        ValidationConfig(**settings)
 
 
 def test_validation_scores_reverie_by_objects_as_evaluation_does(toy_root: Path, tmp_path: Path) -> None:
@@ -213,7 +203,7 @@ def test_validation_scores_reverie_by_objects_as_evaluation_does(toy_root: Path,
 
 
 @pytest.mark.parametrize(
-    ("reader", "asked", "lived"),
+    ("reader", "settings", "equivalent"),
     [
         ("candidate-enhancing", {"memory": "tour"}, {"memory": "tour"}),
         (
@@ -224,65 +214,71 @@ def test_validation_scores_reverie_by_objects_as_evaluation_does(toy_root: Path,
         ("candidate-enhancing", {"memory": "cold", "tours": "{}"}, {"memory": "cold"}),
         ("none", {"memory": "tour"}, {"memory": "none"}),
     ],
-    ids=["tour", "phases", "kept", "without"],
+    ids=["tour", "oracle phases", "cold", "no memory"],
 )
-def test_a_validation_on_tours_says_what_an_evaluation_on_them_does(
-    training_data: Path, tmp_path: Path, reader: str, asked: dict[str, Any], lived: dict[str, Any]
+def test_validation_on_tours_equals_evaluation_on_tours(
+    training_data: Path, tmp_path: Path, reader: str, settings: dict[str, Any], equivalent: dict[str, Any]
 ) -> None:
     tours = str(training_data / "tours" / "tours_iVLN.json")
-    said = {name: tours if value == "{}" else value for name, value in asked.items()}
-    plan = small_experiment(iterations=1, reader=reader)
-    plan = replace(plan, validation=ValidationConfig(splits=(SPLIT,), best="t_sr+t_spl", **said))
-    folder = train(plan, training_data, tmp_path / "run")
-    (validated,) = (each for each in read_log(folder / "log.jsonl") if each["kind"] == "validation")
-    wanted = EvaluationConfig(run=str(folder), data=str(training_data), split=SPLIT, tours=tours, **lived)
-    means = evaluate(wanted, tmp_path / "evaluated").means
+    settings = {name: tours if value == "{}" else value for name, value in settings.items()}
+    experiment = small_experiment(iterations=1, reader=reader)
+    experiment = replace(
+        experiment, validation=ValidationConfig(splits=(SPLIT,), best="t_sr+t_spl", **settings)
+    )
+    folder = train(experiment, training_data, tmp_path / "run")
+    (validated,) = (line for line in read_log(folder / "log.jsonl") if line["kind"] == "validation")
+    config = EvaluationConfig(
+        run=str(folder), data=str(training_data), split=SPLIT, tours=tours, **equivalent
+    )
+    means = evaluate(config, tmp_path / "evaluated").means
     assert {"t_ndtw", "t_sr", "t_spl"} < means.keys()
     assert validated[SPLIT] == pytest.approx(means, abs=1e-9)
 
 
-def test_a_limit_takes_the_beginnings_of_tours(training_data: Path, tmp_path: Path) -> None:
+def test_limit_shortens_tours(training_data: Path, tmp_path: Path) -> None:
     tours = [Tour("a", ("1", "2", "3", "4")), Tour("b", ("5", "6"))]
     assert subsample_tours(tours, 0) == subsample_tours(tours, 6) == tours
     assert [tour.episode_ids for tour in subsample_tours(tours, 3)] == [("1", "2"), ("5",)]
     assert [tour.episode_ids for tour in subsample_tours(tours, 1)] == [
         ("1",),
         ("5",),
-    ]  # at least one of each
-    plan = small_experiment(iterations=1)
+    ]  # at least one episode of every tour
+    experiment = small_experiment(iterations=1)
     limited = ValidationConfig(splits=(SPLIT,), memory="tour", limit=3)
-    course = prepare(replace(plan, validation=limited), training_data, tmp_path, callback=TrainingCallback())
-    course.run()
-    (validated,) = (each for each in read_log(tmp_path / "log.jsonl") if each["kind"] == "validation")
-    assert validated[SPLIT]["n"] == sum(len(tour) for tour in subsample_tours(course.tours[SPLIT], 3)) < 10
+    run = prepare(
+        replace(experiment, validation=limited), training_data, tmp_path, callback=TrainingCallback()
+    )
+    run.run()
+    (validated,) = (line for line in read_log(tmp_path / "log.jsonl") if line["kind"] == "validation")
+    assert validated[SPLIT]["n"] == sum(len(tour) for tour in subsample_tours(run.tours[SPLIT], 3)) < 10
 
 
-def test_every_process_scores_all_tours(course: TrainingRun, training_data: Path) -> None:
+def test_every_process_scores_all_tours(run: TrainingRun, training_data: Path) -> None:
     tours = read_tours(training_data / "tours" / "tours_iVLN.json", SPLIT)
 
-    walked: list[Any] = []
+    gathered: list[Any] = []
 
-    class Turns(ProcessGroup):
-        """Processes that walk one after the other: the later ones know of those before."""
+    class SequentialGroup(ProcessGroup):
+        """Ranks that run one after the other and gather the values of earlier ranks."""
 
         def all_gather(self, value: Any) -> list[Any]:
-            walked.append(value)
-            return walked
+            gathered.append(value)
+            return gathered
 
     def scores(process_group: ProcessGroup | None) -> dict[str, float]:
         return validate(
-            course.trainer.navigator,
-            course.atlas,
-            course.validation_sets[SPLIT],
+            run.trainer.navigator,
+            run.atlas,
+            run.validation_sets[SPLIT],
             "tour",
             task="r2r",
-            encode=course.encode,
-            max_steps=course.navigator_config.max_steps,
+            encode=run.encode,
+            max_steps=run.navigator_config.max_steps,
             process_group=process_group,
             tours=tours,
             oracle_phases=True,
         )
 
-    with pytest.raises(KeyError):  # what the other will have walked
-        scores(Turns(0, 2))
-    assert scores(Turns(1, 2)) == scores(None)
+    with pytest.raises(KeyError):  # the trajectories of rank 1 are missing
+        scores(SequentialGroup(0, 2))
+    assert scores(SequentialGroup(1, 2)) == scores(None)
