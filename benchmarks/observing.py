@@ -54,7 +54,7 @@ class PerItem:
             for view in range(36)
         ]
 
-    def navigable(self, records: list[dict], here: int, view: int) -> list[Location]:
+    def navigable_locations(self, records: list[dict], here: int, view: int) -> list[Location]:
         """The neighbours that are visible in one view, from the centre outwards."""
         base, tilt = (view % 12) * math.radians(30), (view // 12 - 1) * math.radians(30)
         start, found = records[here]["position"], []
@@ -95,7 +95,7 @@ class PerItem:
         for view in range(36):
             feature = self.features[key][view]
             turned, tilted = (view % 12) * math.radians(30), (view // 12 - 1) * math.radians(30)
-            for seen in self.navigable(records, here, view):
+            for seen in self.navigable_locations(records, here, view):
                 distance = math.sqrt(seen.heading**2 + seen.elevation**2)
                 absolute, elevation = turned + seen.heading, tilted + seen.elevation
                 angle = angle_feature(absolute - base, elevation)

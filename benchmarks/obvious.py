@@ -29,7 +29,7 @@ from esceme.tasks.split import InstructionEncoder
 from esceme.trajectory import sampling
 from esceme.world import Atlas
 from esceme.world.atlas import CANDIDATE, STOP
-from esceme.world.geometry import COLUMNS, snap
+from esceme.world.geometry import COLUMNS, nearest_view
 from esceme.world.graph import Candidate
 
 IGNORED = -100
@@ -42,7 +42,7 @@ class Item:
 
     def __init__(self, episode: Episode) -> None:
         self.episode = episode
-        self.viewpoint, self.view = episode.start, int(snap(episode.heading))
+        self.viewpoint, self.view = episode.start, int(nearest_view(episode.heading))
         self.path = [episode.start]
         self.num_decisions, self.ended = 0, False
         self.metres, self.fidelity = math.nan, math.nan

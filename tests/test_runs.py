@@ -42,8 +42,8 @@ from esceme.runs import (
     NavigatorConfig,
     as_json,
     from_json,
+    load_navigator_weights,
     load_run,
-    load_weights,
     navigator_config,
     save_run,
 )
@@ -222,7 +222,7 @@ def test_refused_tensors_leave_the_navigator_unchanged() -> None:
     tensors = other.state_dict()
     del tensors["agent.history.start"]
     with pytest.raises(CheckpointError, match="given: .*1 missing: agent.history.start"):
-        load_weights(navigator, tensors, file="given")
+        load_navigator_weights(navigator, tensors, file="given")
     assert_equal_weights(navigator, make_navigator())
 
 

@@ -15,7 +15,7 @@ from esceme.files import read_json, write_json
 from esceme.learning import TrainingCallback, ValidationConfig
 from esceme.runs import load_run
 from esceme.tasks.folder import DataFolder
-from esceme.training import load_training_data, prepare, require_same, train
+from esceme.training import load_training_data, prepare, require_same_experiment, train
 from fixtures.toy_training import (
     SPLIT,
     TAUGHT,
@@ -163,11 +163,11 @@ def test_run_of_a_version_without_a_field_resumes_with_its_default(
     del stored["experiment"]["validation"]["tours"]
     del stored["experiment"]["training"]["memory_dropout"]["forget_probability"]
     write_json(tmp_path / "experiment.json", stored)
-    require_same(small_experiment(iterations=1), tmp_path)
+    require_same_experiment(small_experiment(iterations=1), tmp_path)
     other = small_experiment(iterations=1)
     other = replace(other, validation=replace(other.validation, tours="some.json"))
     with pytest.raises(ConfigError, match=r"differs in validation.tours; give another"):
-        require_same(other, tmp_path)
+        require_same_experiment(other, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_run_of_a_version_without_a_field_resumes_with_its_default(
 def test_unreadable_experiment_is_refused(tmp_path: Path, stored: dict[str, Any], message: str) -> None:
     write_json(tmp_path / "experiment.json", stored)
     with pytest.raises(CheckpointError, match=message):
-        require_same(small_experiment(), tmp_path)
+        require_same_experiment(small_experiment(), tmp_path)
 
 
 def test_run_does_not_resume_with_other_data(training_data: Path, tmp_path: Path) -> None:

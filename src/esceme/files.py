@@ -20,9 +20,9 @@ import msgspec
 from esceme.errors import DataError
 
 T = TypeVar("T")
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors of decoding bytes that are not JSON."""
-LOCK = ".lock"
+LOCK_FILE = ".lock"
 
 
 def read_bytes(path: Path) -> bytes:
@@ -75,28 +75,28 @@ def _decode(data: bytes, kind: type[T], path: Path, *, line: int | None = None) 
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
-        raise DataError(f"{location}: {_explain(error, data, kind)}") from None
-    except UNREADABLE as error:
+        raise DataError(f"{location}: {_describe_validation_error(error, data, kind)}") from None
+    except JSON_ERRORS as error:
         raise DataError(f"{location}: not valid json ({error}); is the file complete?") from None
 
 
-def _explain(error: msgspec.ValidationError, data: bytes | msgspec.Raw, kind: Any) -> str:
+def _describe_validation_error(error: msgspec.ValidationError, data: bytes | msgspec.Raw, kind: Any) -> str:
     """Describe a validation error with the names of dict entries, which msgspec omits."""
     if get_origin(kind) is dict:
         inner = get_args(kind)[1]
-        with suppress(*UNREADABLE):
+        with suppress(*JSON_ERRORS):
             for name, entry in msgspec.json.decode(data, type=dict[str, msgspec.Raw]).items():
                 try:
                     msgspec.json.decode(entry, type=inner)
                 except msgspec.ValidationError as fault:
-                    return f"entry '{name}': {_explain(fault, entry, inner)}"
-    return _readable(str(error))
+                    return f"entry '{name}': {_describe_validation_error(fault, entry, inner)}"
+    return _rephrase_msgspec(str(error))
 
 
-def _readable(message: str) -> str:
+def _rephrase_msgspec(message: str) -> str:
     """Rephrase msgspec's `… - at `$[3].scan`` as `record 3: field 'scan': …`.
 
-    >>> _readable("Expected `str`, got `int` - at `$[3].scan`")
+    >>> _rephrase_msgspec("Expected `str`, got `int` - at `$[3].scan`")
     "record 3: field 'scan': expected str, got int"
     """
     text, _, location = message.partition(" - at `$")
@@ -123,16 +123,16 @@ def atomic_path(path: Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
     except (OSError, RuntimeError) as error:  # resolve() raises RuntimeError for circular links
-        raise _not_writable(path, error) from None
+        raise _write_error(path, error) from None
     part = Path(name)
     try:
         os.close(handle)
         yield part
-        part.chmod(0o666 & ~_umask())
+        part.chmod(0o666 & ~_read_umask())
         part.replace(target)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise _not_writable(path, error) from None
+        raise _write_error(path, error) from None
     except BaseException:
         part.unlink(missing_ok=True)
         raise
@@ -176,11 +176,11 @@ class JsonLinesWriter:
         self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            lines = complete_lines(path) if path.exists() else []
+            lines = read_complete_lines(path) if path.exists() else []
             self._file = path.open("ab", buffering=0)
             self._file.truncate(sum(map(len, lines[:keep])))
         except OSError as error:
-            raise _not_writable(path, error) from None
+            raise _write_error(path, error) from None
 
     def write(self, *records: object) -> None:
         """Append one line per record."""
@@ -189,7 +189,7 @@ class JsonLinesWriter:
             while data:
                 data = data[self._file.write(data) :]
         except OSError as error:
-            raise _not_writable(self._path, error) from None
+            raise _write_error(self._path, error) from None
 
     def close(self) -> None:
         """Close the file."""
@@ -204,7 +204,7 @@ class JsonLinesWriter:
         self.close()
 
 
-def complete_lines(path: Path) -> list[bytes]:
+def read_complete_lines(path: Path) -> list[bytes]:
     """Read the lines of a file, without a last one that has no line end: a kill interrupted its writing."""
     lines = read_bytes(path).splitlines(keepends=True)
     return lines if not lines or lines[-1].endswith(b"\n") else lines[:-1]
@@ -215,7 +215,7 @@ def read_json_lines(path: Path, kind: type[T], *, start: int = 0, stop: int | No
 
     Raises `DataError` naming the line that does not fit.
     """
-    lines = complete_lines(path)[start:stop]
+    lines = read_complete_lines(path)[start:stop]
     return [_decode(line, kind, path, line=number) for number, line in enumerate(lines, start + 1)]
 
 
@@ -231,7 +231,7 @@ def folder_lock(folder: Path, activity: str) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(folder / LOCK, timeout=0)
+        lock = filelock.FileLock(folder / LOCK_FILE, timeout=0)
         lock.acquire()
         for part in (*folder.glob(".*.part"), *folder.glob("*/.*.part")):
             if part.is_file():  # folders are generated worlds in progress
@@ -239,18 +239,18 @@ def folder_lock(folder: Path, activity: str) -> Iterator[None]:
     except filelock.Timeout:
         raise DataError(f"{folder}: another {activity} is running there; wait until it has ended") from None
     except (OSError, NotImplementedError) as error:
-        raise _not_writable(folder, error) from None
+        raise _write_error(folder, error) from None
     try:
         yield
     finally:
         lock.release()
 
 
-def _not_writable(path: Path, error: Exception) -> DataError:
+def _write_error(path: Path, error: Exception) -> DataError:
     return DataError(f"{path}: cannot be written ({getattr(error, 'strerror', None) or error})")
 
 
-def _umask() -> int:
+def _read_umask() -> int:
     current = os.umask(0)
     os.umask(current)
     return current

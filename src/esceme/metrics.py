@@ -199,7 +199,7 @@ def score(
     names = [[viewpoint for viewpoint, _, _ in prediction.trajectory] for _, prediction in pairs]
     return score_paths(
         episodes,
-        _locate(episodes, names, atlas, file),
+        _locate_paths(episodes, names, atlas, file),
         atlas,
         success_rule=success_rule,
         objects=objects,
@@ -233,14 +233,14 @@ def score_paths(
             fault = "is a test episode: only the leaderboard knows its goal"
             raise DataError(f"{annotations}: episode {episode.episode_id} {fault}")
     names = [episode.reference_path for episode in episodes]
-    references = PaddedPaths.of(_locate(episodes, names, atlas, annotations))
+    references = PaddedPaths.of(_locate_paths(episodes, names, atlas, annotations))
     predicted = PaddedPaths.of(paths)
     for row in np.flatnonzero(predicted.viewpoints[0] != references.viewpoints[0])[:1]:
         start, episode = atlas.name(predicted.viewpoints[0, row])[1], episodes[row]
         raise DataError(f"{file}: episode {episode.episode_id}: starts at '{start}', not '{episode.start}'")
     _check_finite(path_length(predicted, atlas), episodes, file, "its trajectory is disconnected")
     _check_finite(path_length(references, atlas), episodes, annotations, "its reference path is disconnected")
-    values = _values(episodes, predicted, references, atlas, success_rule, objects, annotations)
+    values = _metric_values(episodes, predicted, references, atlas, success_rule, objects, annotations)
     return Scores(
         tuple(episode.episode_id for episode in episodes),
         tuple(episode.path_id for episode in episodes),
@@ -249,7 +249,7 @@ def score_paths(
     )
 
 
-def _locate(
+def _locate_paths(
     episodes: Sequence[Episode], paths: Sequence[Sequence[str]], atlas: Atlas, file: object
 ) -> list[list[int]]:
     """Convert viewpoint names to integers; errors name the episode of an unknown viewpoint."""
@@ -268,7 +268,7 @@ def _check_finite(metres: Array, episodes: Sequence[Episode], file: object, faul
         raise DataError(f"{file}: episode {episodes[row].episode_id}: {fault}")
 
 
-def _values(
+def _metric_values(
     episodes: Sequence[Episode],
     predicted: PaddedPaths,
     references: PaddedPaths,
@@ -284,7 +284,7 @@ def _values(
     is_dialog = isinstance(episodes[0], DialogEpisode)
     if is_dialog:
         names = [episode.goals or (episode.goal,) for episode in episodes]
-        ends = PaddedPaths.of(_locate(episodes, names, atlas, annotations)).viewpoints
+        ends = PaddedPaths.of(_locate_paths(episodes, names, atlas, annotations)).viewpoints
         to_end = np.stack([atlas.distance(step, ends).min(axis=0) for step in predicted.viewpoints])
         _check_finite(to_end[0], episodes, annotations, "its end panoramas are out of reach")
         progress = to_end[0] - to_end[-1]
@@ -296,7 +296,7 @@ def _values(
         is_goal = _sees_object(episodes, predicted, atlas, objects)
 
     dtw_distance, coverage = np.empty(len(length)), np.empty(len(length))
-    for rows, path, reference, costs in _chunks(predicted, references, atlas):
+    for rows, path, reference, costs in _chunk_episodes(predicted, references, atlas):
         dtw_distance[rows] = dtw(costs, path.count, reference.count)
         lengths = {"length": length[rows], "reference_length": reference_length[rows]}
         coverage[rows] = cls(costs.min(axis=0), reference.count, **lengths)
@@ -330,7 +330,7 @@ def _sees_object(
     return np.array(is_visible).T
 
 
-def _chunks(
+def _chunk_episodes(
     predicted: PaddedPaths, references: PaddedPaths, atlas: Atlas
 ) -> Iterator[tuple[Integers, PaddedPaths, PaddedPaths, Array]]:
     """Groups of similar episodes: rows, paths, references, and the distances (T, S, rows) between them."""
@@ -391,7 +391,7 @@ def _tour_dtw(
     match only each other, except in the last.
     """
     distances = np.empty(len(is_first))
-    for rows, path, reference, costs in _chunks(predicted, references, atlas):
+    for rows, path, reference, costs in _chunk_episodes(predicted, references, atlas):
         step, episodes, last = np.arange(len(costs))[:, None], np.arange(len(rows)), reference.count - 1
         costs[:, 0][(step > 0) & ~is_first[rows]] = np.inf
         ends = costs[:, last, episodes]  # (T, rows), a copy

@@ -122,14 +122,14 @@ TARGETS = (
 SCRIPT = TrainingConfig(iterations=100_000, batch=8, learning_rate=1e-5)
 
 
-def _paper(
+def _paper_row(
     task: str, about: str, differences: tuple[str, ...], *, agent: HamtConfig | None = None, **changes: Any
 ) -> Experiment:
     """A row without memory: the values that all scripts share, and those that one of them changes."""
     shared = Experiment(
         about=about,
         differences=differences,
-        navigator=_navigator(task, agent or _hamt(task)),
+        navigator=_navigator_config(task, agent or _hamt_config(task)),
         features=VIT,
         feature_width=768,
         training=SCRIPT,
@@ -138,18 +138,18 @@ def _paper(
     return replace(shared, **changes)
 
 
-def _hamt(task: str, **changes: Any) -> HamtConfig:
+def _hamt_config(task: str, **changes: Any) -> HamtConfig:
     """HAMT with the switches of a task's script."""
     return HamtConfig(**{**SWITCHES.get(task, {}), **changes})
 
 
-def _navigator(task: str, agent: HamtConfig, **changes: Any) -> NavigatorConfig:
+def _navigator_config(task: str, agent: HamtConfig, **changes: Any) -> NavigatorConfig:
     """A navigator without memory and with the limits of a task."""
     limits = {"max_steps": TASKS[task].max_steps, "max_tokens": TASKS[task].max_tokens}
     return NavigatorConfig(**{"task": task, "agent": agent, "keep": TASKS[task].keep, **limits, **changes})
 
 
-def _read_by(row: Experiment, reader: ReaderConfig, **changes: Any) -> Experiment:
+def _with_reader(row: Experiment, reader: ReaderConfig, **changes: Any) -> Experiment:
     """The same row with another reader."""
     return replace(row, navigator=replace(row.navigator, reader=reader), **changes)
 
@@ -157,10 +157,10 @@ def _read_by(row: Experiment, reader: ReaderConfig, **changes: Any) -> Experimen
 def _with_memory(row: Experiment, about: str, *differences: str, **changes: Any) -> Experiment:
     """The same row with ESceme's memory."""
     changes |= {"about": about, "differences": (*row.differences, *READER, *differences)}
-    return _read_by(row, CandidateEnhancingConfig(), **changes)
+    return _with_reader(row, CandidateEnhancingConfig(), **changes)
 
 
-R2R = _paper(
+R2R = _paper_row(
     "r2r",
     "Table 1, R2R: HAMT",
     (LOSS, EXPERT, SHORTER),
@@ -173,14 +173,14 @@ R2R_ESCEME = _with_memory(
     training=replace(R2R.training, learning_rate=8e-6),
     validation=replace(R2R.validation, before_training=False),
 )
-TDSTP = _paper(
+TDSTP = _paper_row(
     "r2r",
     "Table 5, R2R: TD-STP",
     (LOSS, EXPERT, *TARGETS),
     agent=TdstpConfig(),
     training=replace(SCRIPT, augmentation="prevalent", oracle_weight=0.4),
 )
-R4R = _paper(
+R4R = _paper_row(
     "r4r",
     "Table 2, R4R: HAMT",
     (LOSS, EXPERT, SHORTER, *LIMITS),
@@ -191,25 +191,25 @@ R4R = _paper(
         best_split="val_unseen_sampled",
     ),
 )
-CVDN = _paper(
+CVDN = _paper_row(
     "cvdn",
     "Table 3, CVDN: HAMT",
     (LOSS, *DIALOGS),
     training=replace(SCRIPT, batch=4, scale_by_batch=True, supervision="player-or-shortest", reward="goal"),
     validation=ValidationConfig(every=2000, before_training=True, best="gp"),
 )
-RXR = _paper(
+RXR = _paper_row(
     "rxr",
     "Table 12, RxR: HAMT",
     (LOSS, EXPERT, *CROSSING),
     features=CLIP,
     feature_width=512,
     vocabulary_size=250_002,  # XLM-R's
-    navigator=_navigator("rxr", _hamt("rxr", positions=514), feature_dropout=0.3),
+    navigator=_navigator_config("rxr", _hamt_config("rxr", positions=514), feature_dropout=0.3),
     training=replace(SCRIPT, iterations=200_000),
 )
 
-IR2R = _paper(
+IR2R = _paper_row(
     "r2r",
     "Table 13, IR2R: HAMT",
     (EXPERT, *TOURS),
@@ -220,12 +220,12 @@ IR2R = _paper(
 PAPER: dict[str, Experiment] = {
     "r2r-hamt": R2R,
     "r2r-hamt-esceme": R2R_ESCEME,
-    "r2r-hamt-esceme-mean": _read_by(
+    "r2r-hamt-esceme-mean": _with_reader(
         R2R_ESCEME,
         CandidateEnhancingConfig(pooling="mean"),
         about="Table 4, R2R: ESceme with mean pooling",
     ),
-    "r2r-ge": _read_by(
+    "r2r-ge": _with_reader(
         R2R_ESCEME,
         GraphEncodingConfig(),
         about="Table 7, R2R: HAMT that reads its memory by graph encoding, with mean pooling",
@@ -242,7 +242,7 @@ PAPER: dict[str, Experiment] = {
     "rxr-hamt": RXR,
     "rxr-hamt-esceme": _with_memory(RXR, "Table 12, RxR: ESceme", NO_SCRIPT),
     "ir2r": IR2R,
-    "ir2r-esceme": _read_by(
+    "ir2r-esceme": _with_reader(
         IR2R,
         CandidateEnhancingConfig(),
         about="Table 13, IR2R: ESceme",
@@ -294,13 +294,13 @@ SMALL_VALIDATION = ValidationConfig(every=350, limit=120, best_split="val_seen")
 """Weights are not chosen on val_unseen."""
 
 
-def _small(
+def _small_recipe(
     task: str, about: str, *, agent: HamtConfig = SMALL_AGENT, max_tokens: int | None = None, **changes: Any
 ) -> Experiment:
     max_tokens = max_tokens or max(80, TASKS[task].max_tokens)
     shared = Experiment(
         about=about,
-        navigator=_navigator(task, agent, feature_dropout=0.0, max_tokens=max_tokens),
+        navigator=_navigator_config(task, agent, feature_dropout=0.0, max_tokens=max_tokens),
         text="words",
         training=SMALL_TRAINING,
         validation=SMALL_VALIDATION,
@@ -308,8 +308,10 @@ def _small(
     return replace(shared, **changes)
 
 
-R2R_SMALL = _small("r2r", "R2R on two cores", training=replace(SMALL_TRAINING, augmentation="prevalent"))
-SEMANTIC = _small(
+R2R_SMALL = _small_recipe(
+    "r2r", "R2R on two cores", training=replace(SMALL_TRAINING, augmentation="prevalent")
+)
+SEMANTIC = _small_recipe(
     "r2r",
     "R2R of real scenes on two cores, by annotated objects and rooms instead of pictures",
     agent=replace(SMALL_AGENT, grounding=300),
@@ -320,7 +322,7 @@ SEMANTIC = _small(
 )
 WITHOUT_MEMORY: dict[str, Experiment] = {
     "r2r-small": R2R_SMALL,
-    "r2r-tdstp-small": _small(
+    "r2r-tdstp-small": _small_recipe(
         "r2r",
         "R2R by TD-STP on two cores",
         agent=TdstpConfig(**vars(SMALL_AGENT)),
@@ -331,14 +333,14 @@ WITHOUT_MEMORY: dict[str, Experiment] = {
         about="IR2R on two cores: r2r-small, validated on tours",
         validation=replace(SMALL_VALIDATION, memory="tour", best="t_sr+t_spl"),
     ),
-    "r4r-small": _small("r4r", "R4R on two cores"),
-    "cvdn-small": _small(
+    "r4r-small": _small_recipe("r4r", "R4R on two cores"),
+    "cvdn-small": _small_recipe(
         "cvdn",
         "CVDN on two cores",
         training=replace(SMALL_TRAINING, supervision="player-or-shortest", reward="goal"),
         validation=replace(SMALL_VALIDATION, best="gp"),
     ),
-    "rxr-small": _small("rxr", "RxR on two cores"),
+    "rxr-small": _small_recipe("rxr", "RxR on two cores"),
     "r2r-semantic-small": SEMANTIC,
 }
 SMALL: dict[str, Experiment] = {
@@ -346,23 +348,23 @@ SMALL: dict[str, Experiment] = {
     for name, row in WITHOUT_MEMORY.items()
     for recipe, experiment in (
         (name, row),
-        (f"{name}-esceme", _read_by(row, SMALL_READER, about=f"{row.about}, with memory")),
+        (f"{name}-esceme", _with_reader(row, SMALL_READER, about=f"{row.about}, with memory")),
     )
 } | {
-    "r2r-small-blind": _read_by(
+    "r2r-small-blind": _with_reader(
         R2R_SMALL, NoVisionConfig(), about="R2R on two cores, a control: an agent that sees no pictures"
     ),
-    "r2r-small-esceme-mean": _read_by(
+    "r2r-small-esceme-mean": _with_reader(
         R2R_SMALL,
         replace(SMALL_READER, pooling="mean"),
         about="R2R on two cores, with memory of mean pooling",
     ),
-    "r2r-small-ge": _read_by(
+    "r2r-small-ge": _with_reader(
         R2R_SMALL,
         GraphEncodingConfig(hidden=128, initial_std=0.1),
         about="R2R on two cores, with memory by graph encoding of mean pooling",
     ),
-    "r2r-small-both": _read_by(
+    "r2r-small-both": _with_reader(
         R2R_SMALL,
         CombinedReaderConfig(hidden=128, shortcut="both", context="untouched", stop="zero", initial_std=0.1),
         about="R2R on two cores, with memory by candidate enhancing and graph encoding",

@@ -20,7 +20,7 @@ from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode, locate_goals
 from esceme.tasks.split import InstructionEncoder
-from esceme.tasks.text import pad
+from esceme.tasks.text import pad_tokens
 from esceme.trajectory import (
     ActionSelector,
     EpisodeSource,
@@ -107,7 +107,7 @@ def begin_trajectories(
 ) -> State:
     """Encode the instructions of new trajectories and return the agents' initial state."""
     device, episodes = navigator.device, [trajectory.episode for trajectory in trajectories]
-    ids, valid = pad([encode(episode) for episode in episodes])
+    ids, valid = pad_tokens([encode(episode) for episode in episodes])
     tokens = TokenBatch(torch.from_numpy(ids).to(device), torch.from_numpy(valid).to(device))
     start = torch.tensor([trajectory.poses[0][0] for trajectory in trajectories], device=device)
     return navigator.begin(tokens, start, _privileged_info(atlas, episodes))

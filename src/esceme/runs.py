@@ -148,10 +148,10 @@ def load_run(folder: str | Path, *, device: torch.device | str = "cpu") -> Run:
         raise CheckpointError(f"{path}: not a complete safetensors file ({error})") from None
     with torch.device("meta"):  # no random weights that would only be overwritten
         navigator = config.build()
-    load_weights(navigator, tensors, file=path)
+    load_navigator_weights(navigator, tensors, file=path)
     if any(buffer.is_meta for buffer in navigator.buffers()):  # computed by the constructor, not saved
         navigator = config.build()
-        load_weights(navigator, tensors, file=path)
+        load_navigator_weights(navigator, tensors, file=path)
     return Run(folder, config, navigator.to(device).eval(), digest)
 
 
@@ -175,7 +175,7 @@ def read_navigator_config(folder: Path) -> NavigatorConfig:
         raise CheckpointError(f"{path}: {error}") from None
 
 
-def load_weights(navigator: Navigator, tensors: dict[str, torch.Tensor], *, file: object) -> None:
+def load_navigator_weights(navigator: Navigator, tensors: dict[str, torch.Tensor], *, file: object) -> None:
     """Load tensors into a navigator.
 
     Raises `CheckpointError` that names all missing, unknown, misshapen and non-finite tensors; the navigator
@@ -232,7 +232,9 @@ def from_json(stored: Mapping[str, Any], kind: type[T], path: str = "") -> T:
             raise ConfigError(f"unknown field '{where}'; expected one of {', '.join(types)}")
         if name in PARTS or is_dataclass(types[name]):
             settings = _as_object(value, where)
-            config_type = part_type(name, str(settings.pop("name", ""))) if name in PARTS else types[name]
+            config_type = (
+                part_config_type(name, str(settings.pop("name", ""))) if name in PARTS else types[name]
+            )
             values[name] = from_json(settings, config_type, f"{where}.")
         else:
             try:
@@ -242,7 +244,7 @@ def from_json(stored: Mapping[str, Any], kind: type[T], path: str = "") -> T:
     return kind(**values)
 
 
-def part_type(part: str, name: str) -> type[Any]:
+def part_config_type(part: str, name: str) -> type[Any]:
     """The config type of a registered agent or reader."""
     if name not in PARTS[part]:
         raise ConfigError(f"no {part} '{name}'; expected one of {', '.join(PARTS[part])}")

@@ -34,7 +34,7 @@ from esceme.runs import (
 from esceme.tasks.catalogue import get_task
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
-from esceme.tasks.split import load_features, load_split, load_wordpiece, make_encoder
+from esceme.tasks.split import load_features, load_split, load_wordpiece, make_instruction_encoder
 from esceme.tasks.text import Vocabulary
 from esceme.tasks.tours import Tour, check_tours, read_tours
 from esceme.world import Atlas, FeatureStore
@@ -56,7 +56,7 @@ OUTPUTS = (
 HELD_OUT = "held_out"
 CLAUSE_ENDS = (",", ".", ";")
 """Words of a vocabulary that end a clause."""
-MAX_NAMES = 3
+MAX_TENSOR_NAMES = 3
 """Number of tensors that a message names."""
 T = TypeVar("T")
 
@@ -104,12 +104,12 @@ def prepare(
     Raises `DataError` and `ConfigError` for data that is missing or does not fit the experiment.
     """
     process_group = process_group or ProcessGroup()
-    require_same(experiment, folder)
+    require_same_experiment(experiment, folder)
     process_group.shard([None] * experiment.training.batch)  # raises if the batch cannot be divided
     data_folder = DataFolder(data)
     loaded = load_training_data(experiment, data_folder)
     start = load_run(experiment.start) if experiment.start else None
-    vocabulary = _vocabulary(experiment, loaded.train, start)
+    vocabulary = _own_vocabulary(experiment, loaded.train, start)
     config = fit_navigator(experiment, data_folder, loaded.features, vocabulary)
     navigator = config.build(seed=experiment.seed)
     if experiment.word_vectors:
@@ -122,7 +122,9 @@ def prepare(
     navigator.to(device)
 
     def begin() -> None:
-        require_same(experiment, folder, loaded)  # another process may have started a run meanwhile
+        require_same_experiment(
+            experiment, folder, loaded
+        )  # another process may have started a run meanwhile
         stored = {"version": __version__, "experiment": as_json(experiment), "data": loaded.sizes}
         write_json(folder / EXPERIMENT_FILE, stored, indent=2)
 
@@ -131,7 +133,7 @@ def prepare(
             vocabulary.write(where / VOCABULARY_FILE)
         save_run(where, navigator, config)
 
-    encode = make_encoder(
+    encode = make_instruction_encoder(
         data_folder,
         config.task,
         max_tokens=config.max_tokens,
@@ -165,7 +167,7 @@ def prepare(
     )
 
 
-def require_same(experiment: Experiment, folder: Path, data: TrainingData | None = None) -> None:
+def require_same_experiment(experiment: Experiment, folder: Path, data: TrainingData | None = None) -> None:
     """Raise `ConfigError` if a folder holds another experiment, or one with other data than `data`."""
     path = folder / EXPERIMENT_FILE
     if not path.is_file():
@@ -237,7 +239,7 @@ def load_training_data(experiment: Experiment, data: DataFolder) -> TrainingData
     train, validation = [load(task, "train") for task in tasks], dict[str, list[Episode]]()
     splits = experiment.validation.splits
     if experiment.hold_out:
-        train, held_out = _hold_out(train, experiment.hold_out)
+        train, held_out = _hold_out_scenes(train, experiment.hold_out)
         if not all(train):
             raise ConfigError(
                 f"hold_out {experiment.hold_out}: no episode of {tasks[-1]} is left to train on"
@@ -283,7 +285,7 @@ def _load_tours(
     return loaded
 
 
-def _hold_out(
+def _hold_out_scenes(
     train: Sequence[Sequence[Episode]], num_scenes: int
 ) -> tuple[list[list[Episode]], list[Episode]]:
     """Split off scenes of the first of some training splits, always the same ones.
@@ -298,7 +300,7 @@ def _hold_out(
     return remaining, [episode for episode in train[0] if episode.scene_id in held_out]
 
 
-def _vocabulary(
+def _own_vocabulary(
     experiment: Experiment, train: Sequence[Sequence[Episode]], start: Run | None
 ) -> Vocabulary | None:
     """The run's own vocabulary, if the experiment has one: that of the run it starts from, else a new one."""
@@ -331,14 +333,14 @@ def fit_navigator(
         sizes["vocabulary"] = tokenizer.size
     return replace(
         experiment.navigator,
-        agent=_replace_known(experiment.navigator.agent, sizes),
-        reader=_replace_known(experiment.navigator.reader, {"width": features.width}),
+        agent=_replace_existing_fields(experiment.navigator.agent, sizes),
+        reader=_replace_existing_fields(experiment.navigator.reader, {"width": features.width}),
         feature_source=Path(features.source).name,
         origin=experiment.about or "trained here",
     )
 
 
-def _replace_known(config: T, values: Mapping[str, Any]) -> T:
+def _replace_existing_fields(config: T, values: Mapping[str, Any]) -> T:
     """A config with those values that are not None and that it has a field for."""
     names = {field.name for field in fields(config)}  # type: ignore[arg-type]
     known = {name: value for name, value in values.items() if name in names and value is not None}
@@ -364,15 +366,15 @@ def _load_matching_weights(navigator: Navigator, start: Run) -> str:
     navigator.load_state_dict({**own, **loaded})
     random, ignored = ([name for name in names if name not in loaded] for names in (own, theirs))
     counts = [f"{len(loaded)} of its {len(theirs)} tensors are loaded"]
-    counts += [f"{len(random)} are random: {_first_names(random)}"] if random else []
-    counts += [f"{len(ignored)} of its own are ignored: {_first_names(ignored)}"] if ignored else []
+    counts += [f"{len(random)} are random: {_format_names(random)}"] if random else []
+    counts += [f"{len(ignored)} of its own are ignored: {_format_names(ignored)}"] if ignored else []
     return f"starts from {start.folder}: {'; '.join(counts)}"
 
 
-def _first_names(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     """The first names of a list.
 
-    >>> _first_names(["a", "b", "c", "d"])
+    >>> _format_names(["a", "b", "c", "d"])
     'a, b, c, ...'
     """
-    return ", ".join([*names[:MAX_NAMES], *(["..."] if len(names) > MAX_NAMES else [])])
+    return ", ".join([*names[:MAX_TENSOR_NAMES], *(["..."] if len(names) > MAX_TENSOR_NAMES else [])])

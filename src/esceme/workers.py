@@ -67,7 +67,7 @@ def iterate_jobs(
     pool = ProcessPoolExecutor(min(processes, len(jobs)) or 1, context, _start_worker, workers)
     # A worker killed while it sends leaves half a message: only this thread waits for the other half.
     received: SimpleQueue[bytes] = SimpleQueue()
-    threading.Thread(target=_receive, args=(receiver, received), daemon=True).start()
+    threading.Thread(target=_queue_messages, args=(receiver, received), daemon=True).start()
     complete: set[int] = set()  # jobs whose messages have all been delivered
 
     def deliver(job: int | None = None) -> None:
@@ -86,9 +86,9 @@ def iterate_jobs(
         return future.result()
 
     try:
-        with _environment(OMP_NUM_THREADS=str(threads)), _ignoring_interrupts():
+        with _environment_variables(OMP_NUM_THREADS=str(threads)), _ignoring_interrupts():
             futures = deque(
-                (number, pool.submit(_run, number, pickle.dumps(job.function)))
+                (number, pool.submit(_run_job, number, pickle.dumps(job.function)))
                 for number, job in enumerate(jobs)
             )
         pending = {future for _, future in futures}
@@ -109,10 +109,10 @@ def iterate_jobs(
         alive.close()
         pool.shutdown(cancel_futures=True)
         ended.close()
-        sender.close()  # no sender is left: `_receive` ends
+        sender.close()  # no sender is left: `_queue_messages` ends
 
 
-def _receive(receiver: Connection, received: SimpleQueue[bytes]) -> None:
+def _queue_messages(receiver: Connection, received: SimpleQueue[bytes]) -> None:
     """Queue messages until all senders are closed."""
     with receiver, suppress(EOFError, OSError):
         while True:
@@ -120,7 +120,7 @@ def _receive(receiver: Connection, received: SimpleQueue[bytes]) -> None:
 
 
 @contextmanager
-def _environment(**variables: str) -> Iterator[None]:
+def _environment_variables(**variables: str) -> Iterator[None]:
     """Set environment variables for processes that are started inside the block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
@@ -152,22 +152,22 @@ def _ignoring_interrupts() -> Iterator[None]:
 def _start_worker(connection: Connection, lock: Lock, ended: Connection) -> None:
     global _sender
     _sender = connection, lock
-    threading.Thread(target=_exit_when_closed, args=(ended,), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(ended,), daemon=True).start()
 
 
-def _exit_when_closed(ended: Connection) -> None:
+def _exit_with_parent(ended: Connection) -> None:
     ended.poll(None)  # returns at end of file: the parent has closed its end, or is dead
     os._exit(1)
 
 
-def _run(number: int, function: bytes) -> Any:
+def _run_job(number: int, function: bytes) -> Any:
     try:
-        return pickle.loads(function)(lambda message: _send(number, False, message))
+        return pickle.loads(function)(lambda message: _send_to_parent(number, False, message))
     finally:
-        _send(number, True, None)
+        _send_to_parent(number, True, None)
 
 
-def _send(job: int, is_end: bool, message: Any) -> None:
+def _send_to_parent(job: int, is_end: bool, message: Any) -> None:
     data = pickle.dumps((job, is_end, message))
     connection, lock = _sender
     with lock:

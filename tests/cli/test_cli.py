@@ -135,7 +135,7 @@ def test_errors_are_messages_and_defects_are_raised(
     def fail(name: str, words: list[str]) -> int:
         raise fault
 
-    monkeypatch.setattr("esceme.cli._run", fail)
+    monkeypatch.setattr("esceme.cli._run_command", fail)
     if code is None:
         with pytest.raises(type(fault)):
             main(["demo"])

@@ -22,7 +22,7 @@ from esceme.evaluation import EvaluationConfig, evaluate, read_result
 from esceme.evaluation.context import EvaluationContext
 from esceme.evaluation.evaluate import group_scenes, run_episodes
 from esceme.evaluation.schedule import Lanes
-from esceme.files import complete_lines, folder_lock, read_json, write_json
+from esceme.files import folder_lock, read_complete_lines, read_json, write_json
 from esceme.rollout import roll_out
 from esceme.trajectory import greedy
 from fixtures.random_runs import random_run
@@ -110,14 +110,14 @@ def test_two_processes_continue_and_give_the_same_files(
     dataset: ToyDataset, evaluated: Evaluate, tmp_path: Path
 ) -> None:
     whole = evaluated("two-pass")
-    cut = complete_lines(whole.folder / "journal.jsonl")[:6]
+    cut = read_complete_lines(whole.folder / "journal.jsonl")[:6]
     (tmp_path / "journal.jsonl").write_bytes(b"".join(cut))
     progress = RecordingProgress()
     evaluate(dataset.config("two-pass", batch=2), tmp_path, processes=2, on_progress=progress)
     assert products(tmp_path) == products(whole.folder)
     assert progress.calls[0] == (5, 2 * EPISODES)
     assert progress.calls[-1] == (2 * EPISODES, 2 * EPISODES)
-    assert len(complete_lines(tmp_path / "journal.jsonl")) == 1 + 2 * EPISODES  # nothing was run twice
+    assert len(read_complete_lines(tmp_path / "journal.jsonl")) == 1 + 2 * EPISODES  # nothing was run twice
     assert {path.name for path in tmp_path.iterdir()} == {*PRODUCTS, "journal.jsonl", ".lock"}
 
 
@@ -174,7 +174,7 @@ def test_killed_evaluation_continues_to_the_same_result(
     assert products(tmp_path / "killed") == products(uninterrupted.folder)
     after_all = (tmp_path / "killed" / "journal.jsonl").read_bytes()
     assert after_all.startswith(before)  # finished trajectories are not repeated
-    assert len(after_all.splitlines()) == len(complete_lines(uninterrupted.folder / "journal.jsonl"))
+    assert len(after_all.splitlines()) == len(read_complete_lines(uninterrupted.folder / "journal.jsonl"))
     assert 0 < progress.calls[0][0] <= finished
 
 
@@ -332,7 +332,7 @@ def test_visits_follow_a_shuffled_order(evaluated: Evaluate) -> None:
 def test_first_result_of_a_repeated_episode_counts(dataset: ToyDataset, evaluated: Evaluate) -> None:
     """The last interleaved batch is filled up with repeated episodes."""
     whole = evaluated(schedule="interleaved", batch=5)
-    lines = [msgspec.json.decode(line) for line in complete_lines(whole.folder / "journal.jsonl")[1:]]
+    lines = [msgspec.json.decode(line) for line in read_complete_lines(whole.folder / "journal.jsonl")[1:]]
     assert len(lines) == 20 and len({line["id"] for line in lines}) == EPISODES
     first: dict[str, dict[str, Any]] = {}
     for line in lines:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from esceme.errors import ConfigError, DataError
 from esceme.perception.views import cut_ids, cut_views, find_panoramas, read_panorama, view_directions
-from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, wrap
+from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, wrap_angle
 
 HEIGHT = 256
 HEADING = (np.arange(2 * HEIGHT) + 0.5) / HEIGHT * np.pi - np.pi
@@ -47,7 +47,7 @@ def disc(heading: float, elevation: float, *, radius: float) -> NDArray[np.uint8
 @pytest.mark.parametrize("height", [64, 100, 256, 512, 1024])
 def test_centre_of_a_view_has_its_heading_and_elevation(height: int) -> None:
     heading, elevation = decoded(cut_views(compass(height))[CENTRE].mean(axis=(1, 2)))
-    assert np.abs(wrap(heading - VIEW_HEADINGS)).max() < np.radians(1)
+    assert np.abs(wrap_angle(heading - VIEW_HEADINGS)).max() < np.radians(1)
     assert np.abs(elevation - VIEW_ELEVATIONS).max() < np.radians(1)
 
 
@@ -55,7 +55,7 @@ def test_centre_of_a_view_has_its_heading_and_elevation(height: int) -> None:
 def test_pixels_have_the_computed_directions(width: int) -> None:
     seen = view_directions(width)
     heading, elevation = decoded(cut_views(compass(), width=width))
-    assert np.abs(wrap(heading - seen.heading)).max() < np.radians(1.5)
+    assert np.abs(wrap_angle(heading - seen.heading)).max() < np.radians(1.5)
     assert np.abs(elevation - seen.elevation).max() < np.radians(1.5)
 
 
@@ -95,7 +95,7 @@ def test_neighbouring_views_agree_where_they_overlap() -> None:
     focal = 42 * 3**0.5
     for view in (12, 17, 23):  # the neighbour of 23 is 12, across the seam
         after = 12 + (view - 11) % 12
-        offset = wrap(seen.heading[view] - VIEW_HEADINGS[after])
+        offset = wrap_angle(seen.heading[view] - VIEW_HEADINGS[after])
         column = np.rint(np.tan(offset) * focal + 55.5)
         row = np.rint(41.5 - np.tan(seen.elevation[view]) / np.cos(offset) * focal)
         both = (np.abs(offset) < 1) & (column >= 0) & (column < 112) & (row >= 0) & (row < 84)

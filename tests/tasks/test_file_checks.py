@@ -16,7 +16,7 @@ from esceme.tasks.file_checks import (
     describe_vocabulary,
     find_invalid_path,
     find_unusual_shapes,
-    message_without,
+    message_without_path,
     room_labels,
     unreadable_reason,
 )
@@ -98,5 +98,5 @@ def test_missing_folder_and_file_have_a_reason(tmp_path: Path) -> None:
 
 
 def test_file_name_is_removed_from_a_message() -> None:
-    assert message_without(Path("a/b.json"), DataError("a/b.json: record 3: wrong")) == "record 3: wrong"
-    assert message_without(Path("a/b.json"), DataError("c.json: wrong")) == "c.json: wrong"
+    assert message_without_path(Path("a/b.json"), DataError("a/b.json: record 3: wrong")) == "record 3: wrong"
+    assert message_without_path(Path("a/b.json"), DataError("c.json: wrong")) == "c.json: wrong"

@@ -374,7 +374,7 @@ PARTS = SceneGraph.build(
         (GRAPHS, EPISODES * 2, DataError, "'around' occurs twice"),
         (GRAPHS, [toy_episode("9", "cellar", "ab")], DataError, "episode 9: scene 'cellar' is not loaded"),
         (GRAPHS, [toy_episode("9", "square", "ab", goals=("z",))], DataError, "episode 9: .*'z'"),
-        ([PARTS], [toy_episode("9", "parts", "ad")], WorldError, "episode 9: no way leads"),
+        ([PARTS], [toy_episode("9", "parts", "ad")], WorldError, "episode 9: there is no path"),
     ],
 )
 def test_invalid_episodes_are_refused(graphs: Any, episodes: Any, error: Any, message: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from esceme.errors import DataError
 from esceme.files import read_json
-from esceme.tasks.manifest import FORMAT, NAME, Damage, check_manifest, write_manifest
+from esceme.tasks.manifest import FORMAT, NAME, ManifestMismatch, check_manifest, write_manifest
 
 FILES = ["deep/a.bin", "deep/er/ü ö.json", "empty.txt"]
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -40,9 +40,11 @@ def test_every_file_is_listed_with_its_hash(folder: Path) -> None:
 def test_missing_or_changed_file_is_reported(folder: Path, name: str) -> None:
     with (folder / name).open("ab") as file:
         file.write(b" ")
-    assert list(check_manifest(folder)) == [Damage(name, "has changed since manifest.json was written")]
+    assert list(check_manifest(folder)) == [
+        ManifestMismatch(name, "has changed since manifest.json was written")
+    ]
     (folder / name).unlink()
-    assert list(check_manifest(folder)) == [Damage(name, "listed in manifest.json, but missing")]
+    assert list(check_manifest(folder)) == [ManifestMismatch(name, "listed in manifest.json, but missing")]
 
 
 def test_one_changed_bit_is_reported(folder: Path) -> None:

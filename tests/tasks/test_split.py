@@ -10,7 +10,13 @@ import pytest
 
 from esceme.errors import DataError
 from esceme.tasks.folder import DataFolder
-from esceme.tasks.split import blank_features, load_features, load_split, load_wordpiece, make_encoder
+from esceme.tasks.split import (
+    blank_features,
+    load_features,
+    load_split,
+    load_wordpiece,
+    make_instruction_encoder,
+)
 from esceme.tasks.text import Vocabulary
 from esceme.world import ArrayFeatures
 from esceme.world.features import pack
@@ -63,10 +69,13 @@ def test_vocabulary_precedes_stored_ids_and_these_precede_the_tokenizer(toy_root
     data, limits = DataFolder(toy_root), {"max_tokens": 3, "keep": "last"}
     wordpiece = load_wordpiece(data)
     assert wordpiece is not None
-    assert make_encoder(data, "r2r", **limits)(ENCODED) == [7, 8, 102]
-    assert make_encoder(data, "r2r", **limits)(EPISODE) == wordpiece.encode("turn left")[-3:]
+    assert make_instruction_encoder(data, "r2r", **limits)(ENCODED) == [7, 8, 102]
+    assert make_instruction_encoder(data, "r2r", **limits)(EPISODE) == wordpiece.encode("turn left")[-3:]
     own = Vocabulary.build(["turn left"])
-    assert make_encoder(data, "r2r", vocabulary=own, **limits)(ENCODED) == own.encode("turn left")[-3:]
+    assert (
+        make_instruction_encoder(data, "r2r", vocabulary=own, **limits)(ENCODED)
+        == own.encode("turn left")[-3:]
+    )
 
 
 @pytest.mark.parametrize("has_tokenizer", [False, True])
@@ -75,10 +84,10 @@ def test_text_without_a_tokenizer_of_the_right_size_is_refused(
 ) -> None:
     """The tokenizer of the toy world has another size than the network; without text, bytes are the ids."""
     data, limits = DataFolder(toy_root if has_tokenizer else tmp_path), {"max_tokens": 4, "keep": "first"}
-    encode = make_encoder(data, "r2r", vocabulary_size=256, needs_text=False, **limits)
+    encode = make_instruction_encoder(data, "r2r", vocabulary_size=256, needs_text=False, **limits)
     assert bytes(encode(EPISODE)) == b"turn"
     with pytest.raises(DataError, match="episode 1_0 of r2r has text but no ids, and there is no vocabulary"):
-        make_encoder(data, "r2r", vocabulary_size=9, **limits)(EPISODE)
+        make_instruction_encoder(data, "r2r", vocabulary_size=9, **limits)(EPISODE)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +95,8 @@ def test_text_without_a_tokenizer_of_the_right_size_is_refused(
     [((), "episode 1_0 of r2r: its instruction holds no ids"), ((3, 9), "word id 9 is beyond the 9 words")],
 )
 def test_unusable_ids_are_refused(tmp_path: Path, tokens: tuple[int, ...], message: str) -> None:
-    encode = make_encoder(DataFolder(tmp_path), "r2r", max_tokens=4, keep="first", vocabulary_size=9)
+    encode = make_instruction_encoder(
+        DataFolder(tmp_path), "r2r", max_tokens=4, keep="first", vocabulary_size=9
+    )
     with pytest.raises(DataError, match=message):
         encode(replace(EPISODE, tokens=tokens))

@@ -17,7 +17,7 @@ from esceme.tasks.submission import (
     Prediction,
     TrajectoryPoint,
     check_predictions,
-    find_fault,
+    find_prediction_fault,
     match_predictions,
     read_predictions,
     write_submission,
@@ -204,11 +204,13 @@ def test_rxr_predictions_may_have_the_instruction_id() -> None:
     ],
 )
 def test_prediction_must_begin_at_the_start_and_follow_edges(path: str, fault: str | None) -> None:
-    assert find_fault(episode(), predict(path), GRAPHS) == fault
+    assert find_prediction_fault(episode(), predict(path), GRAPHS) == fault
 
 
 def test_unknown_scene_is_a_fault() -> None:
-    assert "scene 'barn' is unknown" in str(find_fault(episode(scene_id="barn"), predict("abc"), GRAPHS))
+    assert "scene 'barn' is unknown" in str(
+        find_prediction_fault(episode(scene_id="barn"), predict("abc"), GRAPHS)
+    )
 
 
 def fault_lines(num_faults: int) -> list[str]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from esceme.errors import ConfigError, DataError
 from esceme.tasks.r2r import read_r2r
-from esceme.tasks.text import Tokenizer, Vocabulary, WordPiece, pad, truncate, words
+from esceme.tasks.text import Tokenizer, Vocabulary, WordPiece, pad_tokens, split_words, truncate
 from fixtures.json_files import save_json
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "turn", "left", "##over", "a", ".", "<", "nav", ">"]
@@ -38,7 +38,7 @@ def test_truncation_keeps_one_end(tokens: list[int], longest: int, keep: Literal
 
 @given(batch=st.lists(token_lists, max_size=6))
 def test_padding_is_as_long_as_the_longest_instruction(batch: list[list[int]]) -> None:
-    ids, valid = pad(batch)
+    ids, valid = pad_tokens(batch)
     assert ids.shape == valid.shape == (len(batch), max(map(len, batch), default=0))
     assert (ids.dtype, valid.dtype) == (np.int64, np.bool_)
     assert [row[mask].tolist() for row, mask in zip(ids, valid, strict=True)] == batch
@@ -143,8 +143,8 @@ def test_known_words_are_decoded_and_the_file_is_read_back(
     vocabulary = Vocabulary.build(texts)
     for text in texts:
         ids = vocabulary.encode(text)
-        assert ids[0] == 2 and ids[-1] == 3 and len(ids) == len(words(text)) + 2
-        assert vocabulary.decode([*ids, 0, 0]) == " ".join(words(text))
+        assert ids[0] == 2 and ids[-1] == 3 and len(ids) == len(split_words(text)) + 2
+        assert vocabulary.decode([*ids, 0, 0]) == " ".join(split_words(text))
     file = tmp_path_factory.getbasetemp() / "words.txt"
     vocabulary.write(file)
     assert Vocabulary.read(file) == vocabulary

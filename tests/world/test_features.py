@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from esceme.errors import DataError
 from esceme.world import ArrayFeatures, Atlas, SceneGraph, open_features, pack
 from esceme.world.features import write_features
-from esceme.world.geometry import snap
+from esceme.world.geometry import nearest_view
 from fixtures.permissions import unprivileged
 
 Panoramas = dict[str, NDArray[np.float64]]
@@ -325,7 +325,7 @@ def test_real_features_in_another_order_of_views_become_a_store(
     with np.load(data_root / "features" / "valan_efficientnet_b4_3scans.npz", allow_pickle=False) as stored:
         names, values = stored["viewpoints"].tolist(), stored["features"]
         headings, elevations = stored["heading"], stored["elevation"]
-    view_of = snap(headings, elevations)  # the file stores elevations of one heading side by side
+    view_of = nearest_view(headings, elevations)  # the file stores elevations of one heading side by side
     assert sorted(view_of.tolist()) == list(range(36))
     assert view_of[:4].tolist() == [0, 12, 24, 1]
     ordered = np.empty_like(values)

@@ -14,10 +14,10 @@ from esceme.world.geometry import (
     VIEW_HEADINGS,
     angle_feature,
     direction,
+    nearest_view,
     panorama_angles,
-    snap,
     view_angles,
-    wrap,
+    wrap_angle,
 )
 
 angles = st.floats(-1000.0, 1000.0)
@@ -26,7 +26,7 @@ offsets = st.tuples(*[st.floats(-50.0, 50.0).map(lambda x: round(x, 3))] * 3)
 
 @given(angles)
 def test_wrapped_angle_is_within_one_turn_and_equal(angle: float) -> None:
-    wrapped = float(wrap(angle))
+    wrapped = float(wrap_angle(angle))
     assert -math.pi <= wrapped <= math.pi
     assert math.sin(wrapped) == pytest.approx(math.sin(angle), abs=1e-9)
     assert math.cos(wrapped) == pytest.approx(math.cos(angle), abs=1e-9)
@@ -34,8 +34,8 @@ def test_wrapped_angle_is_within_one_turn_and_equal(angle: float) -> None:
 
 @given(st.floats(-3.14, 3.14))
 def test_wrapping_leaves_a_wrapped_angle_unchanged(angle: float) -> None:
-    assert float(wrap(angle)) == pytest.approx(angle, abs=1e-12)
-    assert wrap([math.pi, -math.pi, 3 * math.pi]).tolist() == pytest.approx([math.pi] * 3)
+    assert float(wrap_angle(angle)) == pytest.approx(angle, abs=1e-12)
+    assert wrap_angle([math.pi, -math.pi, 3 * math.pi]).tolist() == pytest.approx([math.pi] * 3)
 
 
 def snap_by_loop(heading: float, elevation: float) -> int:
@@ -54,10 +54,10 @@ def snap_by_loop(heading: float, elevation: float) -> int:
 
 @given(angles, st.floats(-1.5, 1.5))
 def test_episode_begins_at_the_nearest_view(heading: float, elevation: float) -> None:
-    view = int(snap(heading, elevation))
+    view = int(nearest_view(heading, elevation))
     if abs(heading / TURN % 1 - 0.5) > 1e-6 and abs(abs(elevation) - TURN / 2) > 1e-9:
         assert view == snap_by_loop(heading, elevation)
-    assert abs(float(wrap(VIEW_HEADINGS[view] - heading))) <= TURN / 2 + 1e-6
+    assert abs(float(wrap_angle(VIEW_HEADINGS[view] - heading))) <= TURN / 2 + 1e-6
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_episode_begins_at_the_nearest_view(heading: float, elevation: float) ->
     ],
 )
 def test_views_at_the_borders(heading: float, elevation: float, view: int) -> None:
-    assert int(snap(heading, elevation)) == view
+    assert int(nearest_view(heading, elevation)) == view
 
 
 def test_heading_grows_clockwise_from_y() -> None:

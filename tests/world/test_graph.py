@@ -111,7 +111,7 @@ def test_neighbours_of_a_view_are_sorted_by_angular_distance(case: Case, view: i
     for viewpoint in graph.viewpoints:
         neighbours = [candidate.viewpoint for candidate in graph.candidates(viewpoint)]
         expected = navigable_by_loop(positions, neighbours, viewpoint, view)
-        sightings = graph.navigable(viewpoint, view)
+        sightings = graph.navigable_locations(viewpoint, view)
         assert [sighting.viewpoint for sighting in sightings] == [name for _, name, _, _ in expected]
         for sighting, (_, _, heading, elevation) in zip(sightings, expected, strict=True):
             assert (sighting.heading, sighting.elevation) == pytest.approx((heading, elevation), abs=1e-9)
@@ -167,7 +167,7 @@ def test_shortest_path_follows_edges_and_is_as_long_as_the_distance(case: Case) 
     for a in graph.viewpoints:
         for b in graph.viewpoints:
             if math.isinf(graph.distance(a, b)):
-                with pytest.raises(WorldError, match=f"no way leads from '{a}' to '{b}'"):
+                with pytest.raises(WorldError, match=f"there is no path from '{a}' to '{b}'"):
                     graph.shortest_path(a, b)
                 continue
             path = graph.shortest_path(a, b)
@@ -377,6 +377,6 @@ def test_real_candidates_equal_those_of_the_simulator(
             assert (ours.viewpoint, ours.view) == (theirs["viewpointId"], theirs["pointId"])
             assert ours.heading == pytest.approx(theirs["normalized_heading"], abs=1e-6)
             assert ours.elevation == pytest.approx(theirs["elevation"], abs=1e-6)
-        navigable = graph.navigable(viewpoint, observation["viewIndex"])
+        navigable = graph.navigable_locations(viewpoint, observation["viewIndex"])
         expected = [record["viewpointId"] for record in observation["navigableLocations"][1:]]
         assert [location.viewpoint for location in navigable] == expected

@@ -63,11 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader has closed the pipe
-        _drop_output()
+        _discard_output()
         return 1
     except OSError as error:  # standard output cannot be written: a full disk
         print(f"error: {error}", file=sys.stderr)
-        _drop_output()
+        _discard_output()
         return 2
 
 
@@ -76,16 +76,16 @@ def _dispatch(args: list[str]) -> int:
         print(f"esceme {__version__}")
         return 0
     name = next((name for length in (2, 1) if (name := " ".join(args[:length])) in COMMANDS), None)
-    return _overview(args) if name is None else _run(name, args[len(name.split()) :])
+    return _print_overview(args) if name is None else _run_command(name, args[len(name.split()) :])
 
 
-def _drop_output() -> None:
+def _discard_output() -> None:
     """Discard buffered output, which Python would try to write again at exit."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _run(name: str, args: list[str]) -> int:
+def _run_command(name: str, args: list[str]) -> int:
     import tyro
 
     module_name, _, function = COMMANDS[name][0].partition(":")
@@ -99,7 +99,7 @@ def _run(name: str, args: list[str]) -> int:
     return result
 
 
-def _overview(args: Sequence[str]) -> int:
+def _print_overview(args: Sequence[str]) -> int:
     """Print the commands, of one group if it is given; unless help was requested, this is an error."""
     group = args[0] if args and any(name.startswith(f"{args[0]} ") for name in COMMANDS) else ""
     is_help = not args or (args[1:2] if group else args[:1]) in (["-h"], ["--help"], ["help"])

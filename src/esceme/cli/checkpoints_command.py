@@ -80,7 +80,7 @@ def import_(
     if json:
         print_json({"file": str(file), "out": str(out), "navigator": as_json(config), **asdict(report)})
         return 0
-    tables().print(_table(report))
+    tables().print(_report_table(report))
     print(f"{out}: {config.agent_name}, {config.reader_name}, for {config.task}, from {config.origin}")
     return 0
 
@@ -105,13 +105,13 @@ def export(run: tyro.conf.Positional[Path], /, out: Path, json: bool = False) ->
     return 0
 
 
-def _table(report: Report) -> Table:
+def _report_table(report: Report) -> Table:
     table = Table("", "tensors", "names", title="imported tensors", title_justify="left")
     table.columns[1].justify = "right"
     table.columns[2].overflow = "fold"
     for group, names in (
-        ("mapped", _parts(report.mapped.values())),
-        ("ignored (pre-training only)", _parts(report.ignored)),
+        ("mapped", _count_by_part(report.mapped.values())),
+        ("ignored (pre-training only)", _count_by_part(report.ignored)),
         ("randomly initialised", Counter(report.initialised)),
     ):
         listed = ", ".join(name if count == 1 else f"{name}.* ({count})" for name, count in names.items())
@@ -119,6 +119,6 @@ def _table(report: Report) -> Table:
     return table
 
 
-def _parts(names: Iterable[str]) -> Counter[str]:
+def _count_by_part(names: Iterable[str]) -> Counter[str]:
     """Number of names per part of the network."""
     return Counter(".".join(name.split(".")[:2]) for name in names)

@@ -62,7 +62,7 @@ def compare(
         print(f"   {fact}: " + ", ".join(_format_values(fact, values)))
     if not comparison.differing:
         note("note: the facts of all results are the same")
-    tables().print(_table(comparison))
+    tables().print(_comparison_table(comparison))
     scenes = comparison.scenes
     print(f"{comparison.episodes} episodes of {comparison.paths} paths in {scenes} scenes; {draws} draws")
     if scenes == 1:
@@ -72,7 +72,7 @@ def compare(
     return 0
 
 
-def _table(comparison: Comparison) -> Table:
+def _comparison_table(comparison: Comparison) -> Table:
     table = Table()
     for heading in ("measure", "", "mean", "difference", "95 % over paths", "p", "95 % over scenes", "p"):
         table.add_column(heading, justify="left" if heading == "measure" else "right")
@@ -80,7 +80,12 @@ def _table(comparison: Comparison) -> Table:
         table.add_row(metric_label(row.measure), "1", format_metric(row.measure, row.means[0]))
         for number, (mean, difference) in enumerate(zip(row.means[1:], row.differences, strict=True), 2):
             table.add_row(
-                *("", f"{number}", format_metric(row.measure, mean), _signed(row.measure, difference.mean)),
+                *(
+                    "",
+                    f"{number}",
+                    format_metric(row.measure, mean),
+                    _format_difference(row.measure, difference.mean),
+                ),
                 *_format_interval(row.measure, difference.over_paths),
                 *_format_interval(row.measure, difference.over_scenes),
             )
@@ -91,11 +96,11 @@ def _table(comparison: Comparison) -> Table:
 def _format_interval(measure: str, interval: Interval | None) -> tuple[str, str]:
     if interval is None:
         return "-", "-"
-    low, high = _signed(measure, interval.low), _signed(measure, interval.high)
+    low, high = _format_difference(measure, interval.low), _format_difference(measure, interval.high)
     return f"{low} .. {high}", f"{interval.p:.4f}"
 
 
-def _signed(measure: str, value: float) -> str:
+def _format_difference(measure: str, value: float) -> str:
     return f"{'+' if value > 0 else ''}{format_metric(measure, value)}"
 
 

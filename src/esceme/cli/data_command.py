@@ -50,12 +50,12 @@ def check(
         rows = [finding._asdict() for finding in findings]
         print_json({"folder": str(directory), "ok": not faults, "faults": faults, "findings": rows})
     else:
-        tables().print(_table(findings))
+        tables().print(_findings_table(findings))
         note(f"{faults} fault{'s' * (faults > 1)}" if faults else "nothing is wrong")
     return 1 if faults else 0
 
 
-def _table(findings: list[Finding]) -> Table:
+def _findings_table(findings: list[Finding]) -> Table:
     table = Table()
     for heading in ("", "file", "what was found"):
         table.add_column(heading, overflow="fold")
@@ -141,7 +141,7 @@ def tours(
         raise ConfigError("no annotation file was given; name at least one")
     splits: dict[str, list[Tour]] = {}
     for path in annotations:
-        split = _split_of(path, task)
+        split = _split_from_file_name(path, task)
         if split in splits:
             raise ConfigError(f"{path}: there is a split '{split}' already")
         splits[split] = make_tours(list(TASKS[task].read(path)), longest=longest, seed=seed)
@@ -153,7 +153,7 @@ def tours(
     return 0
 
 
-def _split_of(path: Path, task: TaskName) -> str:
+def _split_from_file_name(path: Path, task: TaskName) -> str:
     """The split in a file name, or its stem."""
     splits, patterns = TASKS[task].split_sizes, TASKS[task].files
     split_of = {Path(pattern.format(split=split)).name: split for split in splits for pattern in patterns}

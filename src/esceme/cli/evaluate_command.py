@@ -96,10 +96,10 @@ def evaluate(
         batch=batch,
         seed=seed,
         order=order,
-        bank=_text(bank),
-        tours=_text(tours),
+        bank=_as_text(bank),
+        tours=_as_text(tours),
         oracle_phases=oracle_phases,
-        features=_text(features),
+        features=_as_text(features),
         max_steps=max_steps,
         max_tokens=max_tokens,
         precision=precision,
@@ -107,7 +107,7 @@ def evaluate(
     folder = out or default_folder(config)
     with progress_bar(f"{config.task} {split}, {memory}") as progress:
         result = run_evaluation(config, folder, processes=processes, on_progress=_noting_resume(progress))
-    _print(config, folder, result, bootstrap, json=json)
+    _print_result(config, folder, result, bootstrap, json=json)
     if left_out := result.facts.get("left_out"):
         note(f"note: {left_out} episodes of {split} are on no tour and were not run: n counts the others")
     return 0
@@ -150,7 +150,7 @@ def _noting_resume(progress: ProgressCallback) -> ProgressCallback:
     return on_progress
 
 
-def _print(config: EvaluationConfig, folder: Path, result: Result, draws: int, *, json: bool) -> None:
+def _print_result(config: EvaluationConfig, folder: Path, result: Result, draws: int, *, json: bool) -> None:
     scored = bool(result.means)
     intervals = scores_of(result).intervals(draws=draws, seed=config.seed) if scored and draws else {}
     visits = by_visit(result)
@@ -159,7 +159,9 @@ def _print(config: EvaluationConfig, folder: Path, result: Result, draws: int, *
         for name, file in (("result", RESULT), ("predictions", PREDICTIONS), ("bank", BANK))
         if (folder / file).is_file()
     }
-    submit = None if scored or TASKS[str(config.task)].leaderboard is None else _submission(config, folder)
+    submit = (
+        None if scored or TASKS[str(config.task)].leaderboard is None else _submission_command(config, folder)
+    )
     if json:
         print_json(
             {
@@ -176,9 +178,9 @@ def _print(config: EvaluationConfig, folder: Path, result: Result, draws: int, *
         if scored:
             title = f"{config.task} {config.split}, memory {config.memory}: {escape(config.run)}"
             tables().print(score_table(title, result.means, intervals))
-        print(_facts(result))
+        print(_format_facts(result))
         if visits:
-            print("spl by visit: " + ", ".join(_group(*group) for group in visits))
+            print("spl by visit: " + ", ".join(_format_visits(*group) for group in visits))
         for name, path in files.items():
             print(f"{name}: {path}")
     if not scored:
@@ -187,7 +189,7 @@ def _print(config: EvaluationConfig, folder: Path, result: Result, draws: int, *
             note(f"to submit them: {submit}")
 
 
-def _facts(result: Result) -> str:
+def _format_facts(result: Result) -> str:
     facts = result.facts
     named = ("agent", "reader", "memory", "schedule", "batch", "order", "seed", "precision", "max_steps")
     shown = [f"{name} {facts[name]}" for name in named if name in facts]
@@ -195,12 +197,12 @@ def _facts(result: Result) -> str:
     return ", ".join(shown + [f"{name} {digest[:8]}" for name, digest in facts["hashes"].items()])
 
 
-def _group(first: int, last: int, mean: float, episodes: int) -> str:
+def _format_visits(first: int, last: int, mean: float, episodes: int) -> str:
     visits = f"{first}" if first == last else f"{first}-{last}"
     return f"{visits}: {100 * mean:.1f} (n {episodes})"
 
 
-def _submission(config: EvaluationConfig, folder: Path) -> str:
+def _submission_command(config: EvaluationConfig, folder: Path) -> str:
     """The command that converts the predictions to a submission."""
     data = DataFolder(config.data)
     options = {
@@ -214,5 +216,5 @@ def _submission(config: EvaluationConfig, folder: Path) -> str:
     return shlex.join(["esceme", "submit", *words])
 
 
-def _text(path: Path | None) -> str | None:
+def _as_text(path: Path | None) -> str | None:
     return None if path is None else str(path)

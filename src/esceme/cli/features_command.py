@@ -52,7 +52,7 @@ def pack(
         out or source.with_suffix(".npy"),
         progress=lambda keys: progress(keys, "packing", total=len(store)),
     )
-    _report(written, len(store), store.width, json=json)
+    _print_summary(written, len(store), store.width, json=json)
     return 0
 
 
@@ -91,7 +91,7 @@ def extract(
             for key, path in progress(paths.items(), "encoding", total=len(paths))
         ),
     )
-    _report(out, len(paths), view_encoder.width, json=json, encoder=encoder)
+    _print_summary(out, len(paths), view_encoder.width, json=json, encoder=encoder)
     return 0
 
 
@@ -144,7 +144,7 @@ def _check_suffix(out: Path) -> None:
         raise ConfigError(f"--out {out}: give a name that ends in {' or '.join(HDF5_SUFFIXES)}")
 
 
-def _report(out: Path, viewpoints: int, width: int, *, json: bool, **more: str) -> None:
+def _print_summary(out: Path, viewpoints: int, width: int, *, json: bool, **more: str) -> None:
     size = out.stat().st_size
     if json:
         print_json({"out": str(out), **more, "viewpoints": viewpoints, "width": width, "bytes": size})

@@ -35,28 +35,28 @@ def show(file: tyro.conf.Positional[Path], /, json: bool = False) -> int:
         "bytes": file.stat().st_size,
     }
     if json:
-        scenes = [{"scene": scene.scene_id, **_size(scene, header)} for scene in header.scenes]
+        scenes = [{"scene": scene.scene_id, **_scene_size(scene, header)} for scene in header.scenes]
         print_json({"file": str(file), **facts, "scenes": scenes})
         return 0
     for name, value in facts.items():
         print(f"{name:<12}{value:,}" if isinstance(value, int) else f"{name:<12}{value}")
     if header.scenes:
-        tables().print(_table(header))
+        tables().print(_bank_table(header))
     return 0
 
 
-def _table(header: Header) -> Table:
+def _bank_table(header: Header) -> Table:
     table = Table()
     table.add_column("scene", overflow="fold")
     for heading in ("viewpoints", "edges", "bytes"):
         table.add_column(heading, justify="right")
     for scene in header.scenes:
-        sizes = _size(scene, header).values()
+        sizes = _scene_size(scene, header).values()
         table.add_row(escape(scene.scene_id), *(f"{size:,}" for size in sizes))
     return table
 
 
-def _size(scene: StoredScene, header: Header) -> dict[str, int]:
+def _scene_size(scene: StoredScene, header: Header) -> dict[str, int]:
     """Count the viewpoints and edges of a scene, and the bytes of its vectors."""
     viewpoints = len(scene.neighbours)
     return {

@@ -40,9 +40,9 @@ def recipes(name: tyro.conf.Positional[str] = "", /, json: bool = False) -> int:
     elif json:
         recipe = find_recipe(name)
         about = {"name": name, "about": recipe.about, "differences": recipe.differences}
-        print_json({**about, "fields": field_values(recipe), "command": _command(name)})
+        print_json({**about, "fields": field_values(recipe), "command": _train_command(name)})
     else:
-        _describe(name, find_recipe(name))
+        _print_recipe(name, find_recipe(name))
     return 0
 
 
@@ -55,7 +55,7 @@ def field_values(experiment: Experiment) -> dict[str, Any]:
     return {name: value for name, value in named.items() if name not in hidden}
 
 
-def _describe(name: str, recipe: Experiment) -> None:
+def _print_recipe(name: str, recipe: Experiment) -> None:
     print(f"{name}: {recipe.about}\n\nFields:")
     for field, value in field_values(recipe).items():
         text = " ".join(value) if isinstance(value, list) else str(value)
@@ -64,10 +64,10 @@ def _describe(name: str, recipe: Experiment) -> None:
         print("\nDifferences between the paper and the script:")
     for difference in recipe.differences:
         print(fill(difference, width=110, initial_indent="  - ", subsequent_indent="    "))
-    print(f"\nTo train it:\n    {_command(name)}")
+    print(f"\nTo train it:\n    {_train_command(name)}")
 
 
-def _command(name: str) -> str:
+def _train_command(name: str) -> str:
     """The command that trains a recipe; small recipes use the embedded world."""
     if name in PAPER:
         return f"esceme train {name} --start PRETRAINED --data DATASETS --out runs/{name}"

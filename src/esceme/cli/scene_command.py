@@ -61,7 +61,7 @@ def scene(
     """
     graph = _read_scene(connectivity, scene)
     if episode is None and (annotations is not None or predictions):
-        examples = "" if annotations is None else _example_episodes(annotations, task, scene)
+        examples = "" if annotations is None else _list_example_episodes(annotations, task, scene)
         raise ConfigError(f"which episode? give --episode ID{examples}")
     if episode is not None and annotations is None and not predictions:
         raise ConfigError("--episode needs --annotations (for the reference path), --predictions, or both")
@@ -72,7 +72,7 @@ def scene(
         ids, caption = TASKS[task].prediction_ids(found), found.instruction
         label = "start (the goal is withheld)" if found.goal_withheld else "reference path"
         overlays.append((annotations, PathOverlay(label, found.reference_path, "reference")))
-    for file, label in zip(predictions, _labels(predictions), strict=True):
+    for file, label in zip(predictions, _path_labels(predictions), strict=True):
         overlays.append((file, PathOverlay(label, _predicted_path(file, ids), "predicted")))
     for file, overlay in overlays:
         with prefix_errors(file=file, record=f"episode {episode}"):
@@ -133,7 +133,7 @@ def _predicted_path(file: Path, ids: Sequence[str]) -> tuple[str, ...]:
     raise DataError(f"{file}: no episode '{ids[0]}' among {len(predictions)}; is this the right split?")
 
 
-def _labels(files: Sequence[Path]) -> list[str]:
+def _path_labels(files: Sequence[Path]) -> list[str]:
     """File names without suffix; equal names are preceded by their folders."""
     stems = [path.name.split(".json")[0] for path in files]
     return [
@@ -142,7 +142,7 @@ def _labels(files: Sequence[Path]) -> list[str]:
     ]
 
 
-def _example_episodes(annotations: Path, task: TaskName, scene: str) -> str:
+def _list_example_episodes(annotations: Path, task: TaskName, scene: str) -> str:
     episodes = [e.episode_id for e in TASKS[task].read(annotations) if e.scene_id == scene]
     more = ", ..." if len(episodes) > 5 else ""
     return f"; scene {scene} has {', '.join(episodes[:5])}{more}" if episodes else ""

@@ -86,7 +86,7 @@ def score(
     _report_omissions(len(pairs), len(episodes), split_tours)
     intervals = scores.intervals(draws=bootstrap, seed=seed) if bootstrap else {}
     if per_episode is not None:
-        _write_values(per_episode, scores)
+        _write_episode_values(per_episode, scores)
     if json:
         print_json(
             scores.means() | ({"ci95": intervals, "draws": bootstrap, "seed": seed} if bootstrap else {})
@@ -98,7 +98,7 @@ def score(
 
 def _load_tours(tours: Path, split: str | None, episodes: Sequence[Episode]) -> list[Tour]:
     """The tours of a split, by default of the split of the episodes."""
-    found = read_tours(tours, split or _split_of(tours, episodes))
+    found = read_tours(tours, split or _find_split(tours, episodes))
     check_tours(found, episodes, tours)
     return found
 
@@ -125,7 +125,7 @@ def _check_options(
         raise ConfigError(f"--split {split} chooses among tours: give --tours FILE as well")
 
 
-def _split_of(tours: Path, episodes: Sequence[Episode]) -> str:
+def _find_split(tours: Path, episodes: Sequence[Episode]) -> str:
     """The split of a tour file that has these episodes."""
     episode_ids = {episode.episode_id for episode in episodes}
     splits = read_all_tours(tours)
@@ -140,7 +140,7 @@ def _split_of(tours: Path, episodes: Sequence[Episode]) -> str:
     return matching[0]
 
 
-def _write_values(path: Path, scores: Scores) -> None:
+def _write_episode_values(path: Path, scores: Scores) -> None:
     rows = [
         {"id": name, **{key: float(values[row]) for key, values in scores.values.items()}}
         for row, name in enumerate(scores.episode_ids)

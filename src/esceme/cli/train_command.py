@@ -29,10 +29,10 @@ from esceme.learning.training_log import LOG_FILE, read_log
 from esceme.learning.validation import selection_score
 from esceme.memory import READERS
 from esceme.recipes import PAPER, find_recipe
-from esceme.runs import NAVIGATOR_FILE, NavigatorConfig, part_type
+from esceme.runs import NAVIGATOR_FILE, NavigatorConfig, part_config_type
 from esceme.synth.dataset import WorldConfig, WorldSize, embedded_world
 from esceme.tasks.folder import DataFolder, default_data
-from esceme.training import require_same
+from esceme.training import require_same_experiment
 from esceme.training import train as run_training
 
 EMBEDDED = "embedded"
@@ -84,7 +84,7 @@ def train(
         threads: threads per process, by default torch's own choice.
         json: print one JSON object instead of a table: losses and scores as fractions.
     """
-    require_same(experiment, out)
+    require_same_experiment(experiment, out)
     if threads is not None:
         _set_threads(threads)
     is_main, num_done, start = os.environ.get("RANK", "0") == "0", _num_done(out), time.monotonic()
@@ -94,7 +94,7 @@ def train(
     else:
         folder = _find_data(data, is_main=is_main)
         if is_main and not num_done:
-            _warn(recipe, experiment, DataFolder(folder))
+            _print_warnings(recipe, experiment, DataFolder(folder))
         try:
             with TrainingProgress(recipe, experiment.navigator.task) as callback:
                 run_training(experiment, folder, out, callback=callback, device=_find_device(device))
@@ -104,7 +104,7 @@ def train(
             return 130
     if is_main:
         facts = {"recipe": recipe, "out": str(out), "begun_after": num_done}
-        _report(experiment, {**facts, "seconds": time.monotonic() - start}, data, json=json)
+        _print_result(experiment, {**facts, "seconds": time.monotonic() - start}, data, json=json)
     return 0
 
 
@@ -125,7 +125,7 @@ def parser_options(args: Sequence[str]) -> dict[str, Any]:
 
     names, _ = tyro.cli(choose, args=args, return_unknown_args=True, add_help=False)
     parts = {
-        part: part_type(part, name)()
+        part: part_config_type(part, name)()
         for part, name in names.items()
         if name is not None and name != getattr(default.navigator, f"{part}_name")
     }
@@ -197,7 +197,7 @@ def _find_data(name: str | None, *, is_main: bool) -> Path:
     return embedded_world(config, progress=progress if is_main else lambda items, label: items)
 
 
-def _warn(recipe: str, experiment: Experiment, data: DataFolder) -> None:
+def _print_warnings(recipe: str, experiment: Experiment, data: DataFolder) -> None:
     """Print what is unexpected about a new run.
 
     Raises `DataError` for features that do not exist: only the recipe's own may be replaced by another file.
@@ -228,7 +228,7 @@ def _is_finished(experiment: Experiment, out: Path) -> bool:
     return _num_done(out) == experiment.training.iterations and (out / NAVIGATOR_FILE).is_file()
 
 
-def _report(experiment: Experiment, facts: dict[str, Any], data: str | None, *, json: bool) -> None:
+def _print_result(experiment: Experiment, facts: dict[str, Any], data: str | None, *, json: bool) -> None:
     """Print the last losses and scores of the log, and the command that evaluates the run."""
     out, validation = Path(facts["out"]), experiment.validation
     log = [

@@ -25,7 +25,7 @@ from esceme.errors import DataError, EscemeError
 from esceme.evaluation import EvaluationConfig, Result, evaluate, read_result
 from esceme.learning import TrainingCallback
 from esceme.synth.dataset import ProgressBar, WorldConfig, embedded_world
-from esceme.training import require_same, train
+from esceme.training import require_same_experiment, train
 from esceme.workers import Job, run_jobs
 
 PROCESSES = 2
@@ -85,7 +85,7 @@ def run_demo(
 def _check_folders(config: DemoConfig, experiments: Mapping[str, Experiment]) -> None:
     """Raise an error if a run folder holds another experiment or the folder of the demo cannot be created."""
     for agent, experiment in experiments.items():
-        require_same(experiment, config.run_folder(agent))
+        require_same_experiment(experiment, config.run_folder(agent))
     try:
         config.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

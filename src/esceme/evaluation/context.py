@@ -27,7 +27,7 @@ from esceme.evaluation.protocol import (
 )
 from esceme.evaluation.schedule import ScheduleName
 from esceme.files import read_bytes
-from esceme.runs import NavigatorConfig, Run, load_run, part_type
+from esceme.runs import NavigatorConfig, Run, load_run, part_config_type
 from esceme.tasks.catalogue import Task, get_task
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
@@ -37,7 +37,7 @@ from esceme.tasks.split import (
     blank_features,
     load_features,
     load_split,
-    make_encoder,
+    make_instruction_encoder,
 )
 from esceme.tasks.text import Vocabulary
 from esceme.tasks.tours import Tour, check_tours, read_tours
@@ -241,7 +241,7 @@ def load_context(
         episodes=[episode for episode in episodes if scenes is None or episode.scene_id in scenes],
         annotations=split.annotations,
         tours=tours,
-        encode=make_encoder(
+        encode=make_instruction_encoder(
             data,
             task.name,
             max_tokens=limits.max_tokens,
@@ -262,7 +262,7 @@ def open_run(config: EvaluationConfig) -> Run:
     if config.run not in SCRIPTED:
         return load_run(config.run)
     task = get_task(config.task or "r2r")
-    agent_config = part_type("agent", config.run)
+    agent_config = part_config_type("agent", config.run)
     has_seed = "seed" in {field.name for field in fields(agent_config)}
     navigator = NavigatorConfig(
         agent=agent_config(seed=config.seed) if has_seed else agent_config(),

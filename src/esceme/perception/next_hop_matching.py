@@ -29,7 +29,7 @@ from esceme.perception.visible_objects import (
 )
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
-from esceme.tasks.text import words
+from esceme.tasks.text import split_words
 from esceme.world.geometry import VIEWS
 from esceme.world.graph import SUFFIX, SceneGraph
 
@@ -124,13 +124,13 @@ class _WordWeights:
         self.index_of = {word: index for index, word in enumerate(vocabulary)}
         self.words_of_names, self.words_of_rooms = self._bag_of_words(names), self._bag_of_words(rooms)
         """(names, W) and (room labels, W): 1 where an object name or room label contains a word."""
-        instructions = self._bag_of_words([words(episode.instruction) for episode in episodes])
+        instructions = self._bag_of_words([split_words(episode.instruction) for episode in episodes])
         frequency = np.maximum(instructions.sum(axis=0), 1)
         self.inverse_frequency = np.log(max(instructions.shape[0], 1) / frequency)
 
     def weigh_instructions(self, instructions: Sequence[str]) -> csr_array:
         """Return the weight (N, W) of every word in every instruction; zero if the word does not occur."""
-        bags = self._bag_of_words([words(text) for text in instructions])
+        bags = self._bag_of_words([split_words(text) for text in instructions])
         return csr_array(bags * self.inverse_frequency[None])
 
     def _bag_of_words(self, texts: Sequence[Sequence[str]]) -> csr_array:

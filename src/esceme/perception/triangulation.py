@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from esceme.world.geometry import COLUMNS, TURN, VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, wrap
+from esceme.world.geometry import COLUMNS, TURN, VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, wrap_angle
 
 IMAGE_SIZE = (640, 480)
 """Width and height of a view image in pixels."""
@@ -104,7 +104,7 @@ def merge_views(boxes: ImageBoxes) -> AngularBoxes:
         edge_y = y + (height / 2 if not is_vertical else (0 if sign > 0 else height))
         heading, elevation = pixel_direction(boxes.view, edge_x, edge_y)
         pixel, length = (edge_y, IMAGE_SIZE[1]) if is_vertical else (edge_x, IMAGE_SIZE[0])
-        angle = elevation if is_vertical else wrap(heading - middle[pair])
+        angle = elevation if is_vertical else wrap_angle(heading - middle[pair])
         off = np.hypot(edge_x - IMAGE_SIZE[0] / 2, edge_y - IMAGE_SIZE[1] / 2)
         # The heading of a vertical edge is constant in level views only.
         off = off if is_vertical else off + IMAGE_SIZE[0] / 3 * (boxes.view // COLUMNS != 1)

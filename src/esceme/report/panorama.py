@@ -10,7 +10,7 @@ from typing import NamedTuple
 from esceme.report import symbols
 from esceme.report.svg import Attributes, element, escape_text
 from esceme.report.symbols import INK, REMEMBERED, FigureText, LegendItem
-from esceme.world.geometry import wrap
+from esceme.world.geometry import wrap_angle
 
 WIDTH, HEIGHT = 760.0, 380.0
 """Size of the image in pixels."""
@@ -54,7 +54,7 @@ def to_pixels(marker: CandidateMarker) -> tuple[float, float]:
     >>> to_pixels(CandidateMarker("1", 0.0, 0.0)), to_pixels(CandidateMarker("2", math.pi / 2, math.pi / 4))
     ((380.0, 190.0), (570.0, 95.0))
     """
-    heading = float(wrap(marker.heading))
+    heading = float(wrap_angle(marker.heading))
     return WIDTH * (0.5 + heading / (2 * math.pi)), HEIGHT * (0.5 - marker.elevation / math.pi)
 
 

@@ -26,7 +26,7 @@ from esceme.synth.instructions import (
     relative_direction,
 )
 from esceme.synth.visibility import Mention, Visibility
-from esceme.world.geometry import snap
+from esceme.world.geometry import nearest_view
 
 COUNT_PATTERN = re.compile(rf"\w+ the (?P<number>{'|'.join(ORDINALS)}) (way on the )?(?P<side>left|right)")
 SEPARATOR_PATTERN = re.compile(r", then |, |\. ")
@@ -86,7 +86,7 @@ class InstructionFollower:
 
         `heading` is in radians. The last viewpoint is the one at which the follower stops.
         """
-        rollout = _Rollout(self, [start], int(snap(heading)), generator)
+        rollout = _Rollout(self, [start], int(nearest_view(heading)), generator)
         for clause in parse_instruction(text, self.visibility.mentions):
             if clause.stop is not None or not rollout.execute(clause):
                 break

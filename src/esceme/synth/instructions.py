@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esceme.synth.visibility import Mention, Visibility
-from esceme.world.geometry import VIEW_HEADINGS, snap, wrap
+from esceme.world.geometry import VIEW_HEADINGS, nearest_view, wrap_angle
 
 RelativeDirection = Literal[
     "straight", "slight left", "left", "sharp left", "slight right", "right", "sharp right", "back"
@@ -63,7 +63,7 @@ def relative_direction(heading: float, view: int) -> RelativeDirection:
     >>> relative_direction(0.0, 12), relative_direction(1.0, 12), relative_direction(-2.5, 12)
     ('straight', 'right', 'sharp left')
     """
-    turn = float(np.degrees(wrap(heading - VIEW_HEADINGS[view])))
+    turn = float(np.degrees(wrap_angle(heading - VIEW_HEADINGS[view])))
     name = next(name for limit, name in SECTORS if abs(turn) <= limit)
     if name not in ("straight", "back"):
         name = f"{name} {'left' if turn < 0 else 'right'}".strip()
@@ -78,7 +78,7 @@ def number_candidates(headings: Sequence[float], view: int) -> list[NthCandidate
     >>> number_candidates([0.1, 0.5, -0.3], 12)[:2]
     [NthCandidate(number=1, side='right'), NthCandidate(number=2, side='right')]
     """
-    turns = [float(wrap(heading - VIEW_HEADINGS[view])) for heading in headings]
+    turns = [float(wrap_angle(heading - VIEW_HEADINGS[view])) for heading in headings]
     return [
         NthCandidate(
             1 + sum((other < 0) == (turn < 0) and abs(other) < abs(turn) for other in turns),
@@ -101,7 +101,7 @@ def plan_clauses(
     Returns None if no cue identifies one of the steps or the stop. `heading` is the heading at the start, in
     radians. `beyond_probability` is the probability of a `beyond` cue if a visible cue would suffice.
     """
-    clauses, view = [], int(snap(heading))
+    clauses, view = [], int(nearest_view(heading))
     for here, there in zip(path, path[1:], strict=False):
         clause, view = _plan_step_clause(visibility, here, there, view, generator, beyond_probability)
         if clause is None:
@@ -164,8 +164,8 @@ def _is_countable(headings: NDArray[np.float64], candidate: int, view: int) -> b
 
     No other candidate may be close to it, and no candidate may be straight ahead or straight behind.
     """
-    to_others = np.abs(wrap(np.delete(headings, candidate) - headings[candidate]))
-    turns = np.abs(wrap(headings - VIEW_HEADINGS[view]))
+    to_others = np.abs(wrap_angle(np.delete(headings, candidate) - headings[candidate]))
+    turns = np.abs(wrap_angle(headings - VIEW_HEADINGS[view]))
     is_sided = (turns >= MIN_ANGLE) & (turns <= np.pi - MIN_ANGLE)
     return bool((to_others >= MIN_ANGLE).all() and is_sided.all())
 

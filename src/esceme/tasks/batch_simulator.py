@@ -10,7 +10,7 @@ from gymnasium.error import InvalidAction, ResetNeeded
 from numpy.typing import ArrayLike, NDArray
 
 from esceme.errors import ConfigError, WorldError, prefix_errors
-from esceme.tasks.episode import SUCCESS_WITHIN, Episode, locate_goals, require_unique
+from esceme.tasks.episode import SUCCESS_WITHIN, Episode, locate_goals, require_unique_ids
 from esceme.tasks.episode_queue import EpisodeOrder, EpisodeQueue
 from esceme.tasks.text import Tokenizer, truncate
 from esceme.world.atlas import Atlas, Pose
@@ -88,7 +88,7 @@ class BatchSimulator:
         """Tokens of the longest panorama."""
         self.max_steps, self.reward = max_steps, reward
         self.tokenizer, self.max_tokens, self.keep = tokenizer, max_tokens, keep
-        self.episodes = require_unique(episodes, "the environment's episodes")
+        self.episodes = require_unique_ids(episodes, "the environment's episodes")
         self.queue = EpisodeQueue(self.episodes, order, num_slots)
         self._compile_episodes()
 
@@ -119,10 +119,10 @@ class BatchSimulator:
             for key in ("episode_id", "scene_id", "instruction")
         }
         self._viewpoint_names = np.array([viewpoint for _, viewpoint in self.atlas.names], dtype=object)
-        distances = self._distances(np.arange(len(self.episodes)), self._start.viewpoint)
+        distances = self._distances_to_goal(np.arange(len(self.episodes)), self._start.viewpoint)
         for index in np.flatnonzero(np.isinf(distances))[:1]:
             raise WorldError(
-                f"episode {self.episodes[index].episode_id}: no way leads from its start to a goal"
+                f"episode {self.episodes[index].episode_id}: there is no path from its start to a goal"
             )
 
     # -- simulation --------------------------------------------------------------------------------------
@@ -135,18 +135,20 @@ class BatchSimulator:
         if episode_ids is None:
             index = np.array([self.queue.next(int(slot), rng) for slot in rows])
         else:
-            index = self._find(episode_ids, len(rows))
+            index = self._find_episodes(episode_ids, len(rows))
         self.episode[slots] = index
         self.pose.viewpoint[slots] = self._start.viewpoint[index]
         self.pose.view[slots] = self._start.view[index]
         self.steps[slots] = self.num_moves[slots] = 0
         self.is_done[slots] = self.is_invalid[slots] = False
         self.poses[slots, 0] = np.stack(self.pose, axis=-1)[slots]
-        self.distance = self._distances(self.episode, self.pose.viewpoint)
+        self.distance = self._distances_to_goal(self.episode, self.pose.viewpoint)
         if self.tokenizer is not None:
-            self.tokens[slots] = [self._encode(self.episodes[row], self.tokenizer) for row in index]
+            self.tokens[slots] = [
+                self._encode_instruction(self.episodes[row], self.tokenizer) for row in index
+            ]
 
-    def _find(self, episode_ids: Sequence[str], num_slots: int) -> NDArray[np.int64]:
+    def _find_episodes(self, episode_ids: Sequence[str], num_slots: int) -> NDArray[np.int64]:
         if len(episode_ids) != num_slots:
             raise ConfigError(f"{len(episode_ids)} episodes were chosen for {num_slots} slots")
         for name in episode_ids:
@@ -154,7 +156,7 @@ class BatchSimulator:
                 raise WorldError(f"episode '{name}' is none of the environment's {len(self._index)} episodes")
         return np.array([self._index[name] for name in episode_ids])
 
-    def _encode(self, episode: Episode, tokenizer: Tokenizer) -> list[int]:
+    def _encode_instruction(self, episode: Episode, tokenizer: Tokenizer) -> list[int]:
         """The instruction as exactly `max_tokens` ids."""
         stored = episode.tokens if episode.tokens and not episode.instruction else None
         ids = truncate(stored or tokenizer.encode(episode.instruction), self.max_tokens, keep=self.keep)
@@ -175,14 +177,14 @@ class BatchSimulator:
         moves, stops = acting & (action < stop), acting & (action == stop)
         previous_distance = self.distance
         self.pose = self.atlas.step(self.pose, np.where(moves, action, -1))
-        self.distance = self._distances(self.episode, self.pose.viewpoint)
+        self.distance = self._distances_to_goal(self.episode, self.pose.viewpoint)
         self.is_invalid = acting & (action > stop)
         self.steps = self.steps + acting
         self.num_moves = self.num_moves + moves
         self.poses[moves, self.num_moves[moves]] = np.stack(self.pose, axis=-1)[moves]
         truncated = acting & ~stops & (self.steps >= self.max_steps)
         self.is_done = np.where(acting, stops | truncated, self.is_done)
-        return StepResult(self._rewards(previous_distance, moves, stops), stops, truncated)
+        return StepResult(self._compute_rewards(previous_distance, moves, stops), stops, truncated)
 
     def _check_actions(self, action: NDArray[Any], acting: Mask) -> NDArray[np.int64]:
         if action.shape != acting.shape or not np.issubdtype(action.dtype, np.integer):
@@ -194,7 +196,7 @@ class BatchSimulator:
             raise InvalidAction(f"action {action[outside][0]} is outside the action space 0 to {largest}")
         return action.astype(np.int64)
 
-    def _rewards(
+    def _compute_rewards(
         self, previous_distance: NDArray[np.float64], moves: Mask, stops: Mask
     ) -> NDArray[np.float64]:
         is_success = self._is_success()
@@ -204,7 +206,9 @@ class BatchSimulator:
             return np.where(self._is_withheld[self.episode], 0.0, rewards)
         return (stops & is_success & (self.reward == "success")).astype(np.float64)
 
-    def _distances(self, episode: NDArray[np.integer], viewpoint: NDArray[np.integer]) -> NDArray[np.float64]:
+    def _distances_to_goal(
+        self, episode: NDArray[np.integer], viewpoint: NDArray[np.integer]
+    ) -> NDArray[np.float64]:
         """Metres to the nearest goal; nan where the goal is withheld."""
         metres = self.atlas.distance(viewpoint[:, None], self._goals[episode]).min(axis=1)
         return np.where(self._is_withheld[episode], np.nan, metres)
@@ -248,15 +252,15 @@ class BatchSimulator:
         is_done = slots & self.is_done
         trajectories = np.full(len(slots), None, dtype=object)
         for slot in np.flatnonzero(is_done):
-            trajectories[slot] = self._trajectory(int(slot))
+            trajectories[slot] = self._trajectory_of(int(slot))
         infos: dict[str, Any] = {}
         for key, array in values.items():
-            _add(infos, key, array, slots)
-        _add(infos, "trajectory", trajectories, is_done)
-        _add(infos, "success", self._is_success(), is_done & ~self._is_withheld[self.episode])
+            _add_info(infos, key, array, slots)
+        _add_info(infos, "trajectory", trajectories, is_done)
+        _add_info(infos, "success", self._is_success(), is_done & ~self._is_withheld[self.episode])
         return infos
 
-    def _trajectory(self, slot: int) -> list[list[str | float]]:
+    def _trajectory_of(self, slot: int) -> list[list[str | float]]:
         """`[viewpoint, heading, elevation]` of every pose, the format of prediction files (A.14)."""
         return [
             [self._viewpoint_names[viewpoint], float(VIEW_HEADINGS[view]), float(VIEW_ELEVATIONS[view])]
@@ -272,11 +276,11 @@ class BatchSimulator:
         candidates = self.atlas.graph(episode.scene_id).candidates(viewpoint)
         lines = [
             f'episode {episode.episode_id}: "{episode.instruction}"',
-            f"scene {episode.scene_id}, viewpoint {viewpoint}, facing {_compass(VIEW_HEADINGS[view])}",
+            f"scene {episode.scene_id}, viewpoint {viewpoint}, facing {_format_heading(VIEW_HEADINGS[view])}",
             f"step {self.steps[slot]} of {self.max_steps}, "
             + ("goal withheld" if np.isnan(metres) else f"{metres:.1f} m to the goal"),
             *(
-                f"  {index}: {option.viewpoint} at {_compass(option.heading)}, {option.distance:.1f} m"
+                f"  {index}: {option.viewpoint} at {_format_heading(option.heading)}, {option.distance:.1f} m"
                 for index, option in enumerate(candidates)
             ),
             f"  {len(candidates)}: STOP",
@@ -289,7 +293,7 @@ def _require_choice(name: str, value: str, choices: Sequence[str]) -> None:
         raise ConfigError(f"{name}: expected one of {', '.join(choices)}, found '{value}'")
 
 
-def _add(infos: dict[str, Any], key: str, values: NDArray[Any], slots: Mask) -> None:
+def _add_info(infos: dict[str, Any], key: str, values: NDArray[Any], slots: Mask) -> None:
     """Add an info with its mask; values outside `slots` are blank. Without slots nothing is added."""
     if slots.any():
         infos[key], infos[f"_{key}"] = (
@@ -299,10 +303,10 @@ def _add(infos: dict[str, Any], key: str, values: NDArray[Any], slots: Mask) -> 
         infos[key][slots] = values[slots]
 
 
-def _compass(heading: float) -> str:
+def _format_heading(heading: float) -> str:
     """A heading in whole degrees, clockwise from the scene's +y axis.
 
-    >>> _compass(-np.pi / 2)
+    >>> _format_heading(-np.pi / 2)
     '270°'
     """
     return f"{round(np.degrees(heading)) % 360}°"

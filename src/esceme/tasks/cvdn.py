@@ -9,7 +9,7 @@ import msgspec
 
 from esceme.errors import ConfigError, DataError
 from esceme.files import read_records
-from esceme.tasks.episode import DialogEpisode, require_unique
+from esceme.tasks.episode import DialogEpisode, require_unique_ids
 
 History = Literal["target", "last-answer", "all"]
 """Part of the dialog in the instruction, besides the target."""
@@ -87,15 +87,17 @@ def read_cvdn(
     """
     path = Path(path)
     if read_records(path, DialogFormat)[0].instr_encoding is None:
-        episodes = [_raw(record, path, history, supervision) for record in read_records(path, DialogRecord)]
+        episodes = [
+            _raw_episode(record, path, history, supervision) for record in read_records(path, DialogRecord)
+        ]
     else:
         if history != "all" or supervision == "planner":
             raise ConfigError(
                 f"{path}: a pre-encoded file offers neither history='{history}' nor a planner path; "
                 "read the raw NDH file for those"
             )
-        episodes = [_encoded(record, path) for record in read_records(path, EncodedDialogRecord)]
-    require_unique(episodes, path)
+        episodes = [_encoded_episode(record, path) for record in read_records(path, EncodedDialogRecord)]
+    require_unique_ids(episodes, path)
     return episodes
 
 
@@ -126,7 +128,9 @@ def trusted_path(player: list[str], planner: list[str]) -> list[str]:
     return player if planner and planner[-1] in player[1:] else planner
 
 
-def _raw(record: DialogRecord, file: Path, history: History, supervision: Supervision) -> DialogEpisode:
+def _raw_episode(
+    record: DialogRecord, file: Path, history: History, supervision: Supervision
+) -> DialogEpisode:
     start = record.start_pano.pano
     reference = [start]
     if record.end_panos:
@@ -156,7 +160,7 @@ def _raw(record: DialogRecord, file: Path, history: History, supervision: Superv
     )
 
 
-def _encoded(record: EncodedDialogRecord, file: Path) -> DialogEpisode:
+def _encoded_episode(record: EncodedDialogRecord, file: Path) -> DialogEpisode:
     if not record.instr_encoding:
         raise DataError(f"{file}: instance {record.instr_id}: 'instr_encoding' is empty; expected token ids")
     player_path = tuple(record.nav_steps[record.nav_idx :])

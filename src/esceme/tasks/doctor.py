@@ -18,7 +18,7 @@ from esceme.tasks.file_checks import (
     find_invalid_episode,
     find_invalid_path,
     find_unusual_shapes,
-    message_without,
+    message_without_path,
     room_labels,
     unreadable_reason,
 )
@@ -115,17 +115,17 @@ class _Doctor:
             yield Finding("fault", "connectivity", str(error), SOURCES["connectivity"])
             return
         for scene in self.progress(present, "graphs"):
-            yield from self._graph(directory / f"{scene}{SUFFIX}", scene)
-        yield from self._listed(directory, present)
+            yield from self._check_graph(directory / f"{scene}{SUFFIX}", scene)
+        yield from self._check_scene_list(directory, present)
         yield self._graph_counts(self.name(directory))
 
-    def _listed(self, directory: Path, present: Sequence[str]) -> Iterator[Finding]:
+    def _check_scene_list(self, directory: Path, present: Sequence[str]) -> Iterator[Finding]:
         """Differences between `scans.txt` and the files."""
         file, remedy = directory / "scans.txt", SOURCES["connectivity"]
         try:
             listed = listed_scene_ids(directory)
         except DataError as error:
-            yield Finding("fault", self.name(file), message_without(file, error), remedy)
+            yield Finding("fault", self.name(file), message_without_path(file, error), remedy)
             return
         if listed is None:
             yield Finding("note", self.name(file), "missing; only the C++ simulator needs it")
@@ -135,15 +135,17 @@ class _Doctor:
             graph = directory / f"{scene}{SUFFIX}"
             yield Finding("fault", self.name(graph), "named in scans.txt, but missing", remedy)
         if unlisted := sorted(set(present) - set(listed)):
-            text = f"does not name scene '{unlisted[0]}'{_more(unlisted, 'scenes')}, which is here"
+            text = f"does not name scene '{unlisted[0]}'{_count_others(unlisted, 'scenes')}, which is here"
             yield Finding("fault", self.name(file), text, remedy)
 
-    def _graph(self, path: Path, scene: str) -> Iterator[Finding]:
+    def _check_graph(self, path: Path, scene: str) -> Iterator[Finding]:
         try:
             graph = SceneGraph.read(path)
         except EscemeError as error:
             self.missing.add(scene)
-            yield Finding("fault", self.name(path), message_without(path, error), SOURCES["connectivity"])
+            yield Finding(
+                "fault", self.name(path), message_without_path(path, error), SOURCES["connectivity"]
+            )
             return
         self.graphs[scene] = graph
         if not graph.is_connected:
@@ -171,18 +173,18 @@ class _Doctor:
         found = self.folder.splits(task)
         for split in TASKS[task].split_sizes:
             if split not in found and (required or found):
-                text = f"{task} {split}: no file; looked for {_either(TASKS[task].files, split)}"
+                text = f"{task} {split}: no file; looked for {_format_alternatives(TASKS[task].files, split)}"
                 level: Level = "fault" if required and split not in EXTRA_SPLITS else "note"
                 yield Finding(level, task, text, TASKS["prevalent" if split in EXTRA_SPLITS else task].source)
         for split in self.progress(found, task):
-            yield from self._split(task, split, found[split])
+            yield from self._check_split(task, split, found[split])
 
-    def _split(self, task: str, split: str, path: Path) -> Iterator[Finding]:
+    def _check_split(self, task: str, split: str, path: Path) -> Iterator[Finding]:
         name, source = self.name(path), TASKS[task].source
         try:
             episodes = TASKS[task].read(path)
         except EscemeError as error:
-            yield Finding("fault", name, message_without(path, error), source)
+            yield Finding("fault", name, message_without_path(path, error), source)
             return
         fault = find_invalid_path(episodes, self.graphs, path, missing=self.missing)
         if fault := fault or find_invalid_episode(episodes):
@@ -193,14 +195,14 @@ class _Doctor:
             return
         self.episodes[task, split] = episodes
         counts, published = SplitSize.of(episodes), TASKS[task].split_sizes.get(split)
-        text = _describe(counts)
+        text = _describe_size(counts)
         if published is not None and MATTERPORT.fullmatch(episodes[0].scene_id):
             if counts.instructions == TASKS[task].earlier_instructions.get(split):
                 text = f"{text}: as published in an earlier release"
             elif counts == published:
                 text = f"{text}: {TASKS[task].sizes_note}"
             else:
-                yield Finding("fault", name, f"{text}; expected: {_describe(published)}", source)
+                yield Finding("fault", name, f"{text}; expected: {_describe_size(published)}", source)
                 return
         if unchecked := sum(not self.graphs or episode.scene_id in self.missing for episode in episodes):
             text = f"{text}; {unchecked:,} instructions in scenes without a graph: paths not checked"
@@ -215,17 +217,19 @@ class _Doctor:
             yield Finding("note", "features", text, "see docs/data.md")
         for path in self.folder.features:
             try:
-                yield from self._store(path, open_features(path))
+                yield from self._check_features(path, open_features(path))
             except EscemeError as error:
-                yield Finding("fault", self.name(path), message_without(path, error), SOURCES["features"])
+                yield Finding(
+                    "fault", self.name(path), message_without_path(path, error), SOURCES["features"]
+                )
 
-    def _store(self, path: Path, store: FeatureStore) -> Iterator[Finding]:
+    def _check_features(self, path: Path, store: FeatureStore) -> Iterator[Finding]:
         file, source = self.name(path), SOURCES["features"]
         viewpoints = {f"{scene}_{name}" for scene, graph in self.graphs.items() for name in graph.viewpoints}
         covered = [key for key in store.keys if key in viewpoints]
         faults = [*find_unusual_shapes(path)] or [*self._panorama_faults(path, store, covered or store.keys)]
         if faults:
-            yield Finding("fault", file, f"{faults[0]}{_more(faults, 'such faults')}", source)
+            yield Finding("fault", file, f"{faults[0]}{_count_others(faults, 'such faults')}", source)
         text = f"{len(store):,} viewpoints, {store.width} numbers a view"
         if missing := sorted(viewpoints - set(store.keys)):
             text += f", none for {len(missing):,} viewpoints, such as '{missing[0]}'"
@@ -235,13 +239,13 @@ class _Doctor:
             yield Finding("note", file, text, "is connectivity of another release?")
 
     def _panorama_faults(self, path: Path, store: FeatureStore, keys: Sequence[str]) -> Iterator[str]:
-        for key in self.progress(self._sample(keys), path.name):
+        for key in self.progress(self._sample_keys(keys), path.name):
             try:
                 check_panorama(store.panorama(key), key, str(path))
             except EscemeError as error:
-                yield message_without(path, error)
+                yield message_without_path(path, error)
 
-    def _sample(self, keys: Sequence[str]) -> list[str]:
+    def _sample_keys(self, keys: Sequence[str]) -> list[str]:
         if self.deep or len(keys) <= SAMPLE:
             return list(keys)
         return [keys[index] for index in np.linspace(0, len(keys) - 1, SAMPLE).astype(int)]
@@ -255,9 +259,9 @@ class _Doctor:
                     text = f"no file; {task} is scored with {OBJECTS[0]}"
                     yield Finding("note", "objects", text, TASKS[task].source)
         checks: Mapping[Path | None, Callable[[Path], str]] = {
-            self.folder.objects: self._objects,
-            self.folder.rooms: self._rooms,
-            self.folder.tours: self._tours,
+            self.folder.objects: self._describe_objects,
+            self.folder.rooms: self._describe_rooms,
+            self.folder.tours: self._describe_tours,
             **dict.fromkeys(self.folder.tokenizers, describe_vocabulary),
         }
         for path, check in checks.items():
@@ -267,7 +271,7 @@ class _Doctor:
                 yield Finding("ok", self.name(path), check(path))
             except EscemeError as error:
                 remedy = "fetch the file again; see docs/data.md"
-                yield Finding("fault", self.name(path), message_without(path, error), remedy)
+                yield Finding("fault", self.name(path), message_without_path(path, error), remedy)
 
     def manifest(self) -> Iterator[Finding]:
         """Files that have changed since the folder's manifest, if any, was written."""
@@ -279,23 +283,23 @@ class _Doctor:
         try:
             damaged = [*manifest.check_manifest(self.folder.root)]
         except EscemeError as error:
-            yield Finding("fault", manifest.NAME, message_without(path, error), remedy)
+            yield Finding("fault", manifest.NAME, message_without_path(path, error), remedy)
             return
         yield from (Finding("fault", damage.file, damage.text, remedy) for damage in damaged)
         if not damaged:
             yield Finding("ok", manifest.NAME, "every file is as it was written")
 
-    def _objects(self, path: Path) -> str:
+    def _describe_objects(self, path: Path) -> str:
         objects = read_objects(path)
         self._require_known(objects)
         return f"{sum(map(len, objects.values())):,} objects seen from {len(objects):,} viewpoints"
 
-    def _rooms(self, path: Path) -> str:
+    def _describe_rooms(self, path: Path) -> str:
         labels = room_labels(path)
         self._require_known(labels)
         return f"{len(set(labels.values()))} labels over {len(labels):,} viewpoints"
 
-    def _tours(self, path: Path) -> str:
+    def _describe_tours(self, path: Path) -> str:
         splits, counts = read_all_tours(path), []
         if not splits:
             raise DataError("holds no split")
@@ -309,7 +313,7 @@ class _Doctor:
 
     def _require_known(self, keys: Iterable[str]) -> None:
         if unknown := self._unknown_keys(keys):
-            more = _more(unknown, "entries")
+            more = _count_others(unknown, "entries")
             raise DataError(
                 f"'{unknown[0]}'{more} belongs to no viewpoint; is connectivity of another release?"
             )
@@ -327,13 +331,13 @@ class _Doctor:
         return sorted(key for key in set(keys) - known if not key.startswith(ignored))
 
 
-def _describe(counts: SplitSize) -> str:
+def _describe_size(counts: SplitSize) -> str:
     return f"{counts.paths:,} paths, {counts.instructions:,} instructions, {counts.scenes} scenes"
 
 
-def _either(patterns: Sequence[str], split: str) -> str:
+def _format_alternatives(patterns: Sequence[str], split: str) -> str:
     return " or ".join(pattern.format(split=split) for pattern in patterns)
 
 
-def _more(names: Sequence[str], what: str) -> str:
-    return f" and {len(names) - 1:,} more {what}" if len(names) > 1 else ""
+def _count_others(names: Sequence[str], noun: str) -> str:
+    return f" and {len(names) - 1:,} more {noun}" if len(names) > 1 else ""

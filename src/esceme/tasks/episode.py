@@ -84,7 +84,7 @@ def locate_goals(episodes: Sequence[Episode], atlas: Atlas) -> NDArray[np.int64]
     return np.stack([row[np.arange(width).clip(max=len(row) - 1)] for row in goals])
 
 
-def require_unique(episodes: Sequence[Episode], file: object) -> list[Episode]:
+def require_unique_ids(episodes: Sequence[Episode], file: object) -> list[Episode]:
     """Return the episodes; raise `DataError` if an id occurs twice."""
     seen: set[str] = set()
     for episode in episodes:
@@ -107,7 +107,7 @@ def scenes_of(episodes: Iterable[Episode], connectivity: str | Path, file: objec
     return needed
 
 
-def one_per_path(episodes: Iterable[Episode]) -> Iterable[Episode]:
+def first_episode_per_path(episodes: Iterable[Episode]) -> Iterable[Episode]:
     """The first of the episodes that have the same reference path and goals."""
     first: dict[tuple[object, ...], Episode] = {}
     for episode in episodes:

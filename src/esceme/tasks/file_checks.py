@@ -48,13 +48,13 @@ def find_invalid_path(
     Episodes of `missing` scenes are skipped, and all episodes if there are no graphs.
     """
     first, num_invalid = "", 0
-    for group in _by_path(episodes):
+    for group in _group_by_path(episodes):
         if not graphs or group[0].scene_id in missing:
             continue
         try:
             _check_episode(group[0], graphs, file)
         except EscemeError as error:
-            first, num_invalid = first or message_without(file, error), num_invalid + len(group)
+            first, num_invalid = first or message_without_path(file, error), num_invalid + len(group)
     return f"{first}; and {num_invalid - 1:,} more episodes" if num_invalid > 1 else first
 
 
@@ -80,7 +80,7 @@ def find_invalid_episode(episodes: Sequence[Episode]) -> str:
     return ""
 
 
-def _by_path(episodes: Iterable[Episode]) -> Iterable[list[Episode]]:
+def _group_by_path(episodes: Iterable[Episode]) -> Iterable[list[Episode]]:
     """Groups of episodes with the same paths and goals."""
     groups: dict[tuple[object, ...], list[Episode]] = defaultdict(list)
     for episode in episodes:
@@ -108,14 +108,14 @@ def find_unusual_shapes(path: Path) -> Iterator[str]:
     if path.suffix not in HDF5_SUFFIXES:
         return
     with h5py.File(path, "r") as file:
-        shapes = {key: _shape(file, key) for key in file}
+        shapes = {key: _shape_of_entry(file, key) for key in file}
     usual, _ = Counter(shapes.values()).most_common(1)[0]
     for key, found in shapes.items():
         if found != usual:
             yield f"'{key}' has shape {found}, most have {usual}"
 
 
-def _shape(file: h5py.File, key: str) -> tuple[int, ...] | None:
+def _shape_of_entry(file: h5py.File, key: str) -> tuple[int, ...] | None:
     try:
         return getattr(file[key], "shape", None)
     except (KeyError, OSError, RuntimeError):
@@ -148,6 +148,6 @@ def describe_vocabulary(path: Path) -> str:
     return f"{pieces:,} word pieces, where BERT has {BERT_PIECES:,}"
 
 
-def message_without(path: Path, error: EscemeError) -> str:
+def message_without_path(path: Path, error: EscemeError) -> str:
     """An error's message without the file name in front."""
     return str(error).removeprefix(f"{path}: ")

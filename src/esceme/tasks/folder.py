@@ -55,7 +55,7 @@ class DataFolder:
 
     def annotations(self, task: str, split: str) -> Path | None:
         """The annotation file of a split, or None."""
-        return self._first(pattern.format(split=split) for pattern in TASKS[task].files)
+        return self._first_existing(pattern.format(split=split) for pattern in TASKS[task].files)
 
     def require(self, task: str, split: str) -> Path:
         """The annotation file of a split; raises `DataError` that lists the available splits."""
@@ -84,7 +84,7 @@ class DataFolder:
         found = {path for folder in FEATURES for path in self.root.glob(f"{folder}/*")}
         return sorted(path for path in found if path.suffix in FEATURE_SUFFIXES and os.path.isfile(path))
 
-    def only_features(self, name: str = "", *, option: str) -> Path:
+    def find_features(self, name: str = "", *, option: str) -> Path:
         """The feature file of this name, else the only one; errors refer to the user's `option`."""
         found = [path for path in self.features if path.name == name] or self.features
         if len(found) != 1:
@@ -95,17 +95,17 @@ class DataFolder:
     @property
     def objects(self) -> Path | None:
         """File of the objects visible from each viewpoint (REVERIE)."""
-        return self._first(OBJECTS)
+        return self._first_existing(OBJECTS)
 
     @property
     def rooms(self) -> Path | None:
         """File of room labels of viewpoints."""
-        return self._first(ROOMS)
+        return self._first_existing(ROOMS)
 
     @property
     def tours(self) -> Path | None:
         """File of IVLN tours."""
-        return self._first(TOURS)
+        return self._first_existing(TOURS)
 
     @property
     def tokenizers(self) -> list[Path]:
@@ -124,5 +124,5 @@ class DataFolder:
         found = {path for name in names for path in self.root.glob(f"{name}")}
         return sorted(path for path in found if os.path.isdir(path))
 
-    def _first(self, paths: Iterable[str]) -> Path | None:
+    def _first_existing(self, paths: Iterable[str]) -> Path | None:
         return next((self.root / path for path in paths if os.path.isfile(self.root / path)), None)

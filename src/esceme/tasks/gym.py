@@ -212,7 +212,7 @@ def make_env(
     `features` is a file, a store, or by default the only feature file of the folder. Spaces are padded to the
     scenes of the split; for equal spaces over several splits, give `NavigationEnv` one `Atlas` of all scenes.
     """
-    atlas, episodes, options = _load(folder, task, split, features, options)
+    atlas, episodes, options = _load_split(folder, task, split, features, options)
     return NavigationEnv(atlas, episodes, render_mode=render_mode, **options)
 
 
@@ -228,7 +228,7 @@ def make_vector_env(
     **options: Unpack[EnvOptions],
 ) -> NavigationVectorEnv:
     """Make `num_envs` environments; see `make_env`."""
-    atlas, episodes, options = _load(folder, task, split, features, options)
+    atlas, episodes, options = _load_split(folder, task, split, features, options)
     return NavigationVectorEnv(
         atlas, episodes, num_envs, autoreset_mode=autoreset_mode, render_mode=render_mode, **options
     )
@@ -242,7 +242,7 @@ def register() -> None:
         )
 
 
-def _load(
+def _load_split(
     folder: str | Path, task: str, split: str, features: str | Path | FeatureStore | None, options: EnvOptions
 ) -> tuple[Atlas, list[Episode], EnvOptions]:
     """The atlas and episodes of a split, and the task's limits updated by `options`."""

@@ -25,7 +25,7 @@ class Manifest(msgspec.Struct):
     files: dict[str, str]
 
 
-class Damage(NamedTuple):
+class ManifestMismatch(NamedTuple):
     """A file that differs from the manifest."""
 
     file: str
@@ -39,7 +39,7 @@ def write_manifest(root: Path) -> None:
     write_json(root / NAME, Manifest(FORMAT, hashes), indent=1)
 
 
-def check_manifest(root: Path) -> Iterator[Damage]:
+def check_manifest(root: Path) -> Iterator[ManifestMismatch]:
     """Find listed files that are missing or have changed; other files are ignored."""
     manifest = read_json(root / NAME, Manifest)
     if manifest.format != FORMAT:
@@ -47,9 +47,9 @@ def check_manifest(root: Path) -> Iterator[Damage]:
     for name, digest in manifest.files.items():
         path = root / name
         if not path.is_file():
-            yield Damage(name, f"listed in {NAME}, but missing")
+            yield ManifestMismatch(name, f"listed in {NAME}, but missing")
         elif _hash_file(path) != digest:
-            yield Damage(name, f"has changed since {NAME} was written")
+            yield ManifestMismatch(name, f"has changed since {NAME} was written")
 
 
 def _hash_file(path: Path) -> str:

@@ -8,7 +8,7 @@ import msgspec
 
 from esceme.errors import DataError
 from esceme.files import read_records
-from esceme.tasks.episode import Episode, require_unique
+from esceme.tasks.episode import Episode, require_unique_ids
 
 
 class R2RRecord(msgspec.Struct, omit_defaults=True):
@@ -52,4 +52,4 @@ def read_r2r(path: str | Path) -> list[Episode]:
                     goal_withheld=len(path_viewpoints) == 1,
                 )
             )
-    return require_unique(episodes, path)
+    return require_unique_ids(episodes, path)

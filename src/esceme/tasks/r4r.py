@@ -43,11 +43,11 @@ def join_paths(
         for index in np.flatnonzero(gaps <= JOIN_WITHIN):
             second = by_scene[first.scan][index]
             if second is not first:
-                yield _join(first, second, graph, path_id)
+                yield _join_records(first, second, graph, path_id)
                 path_id += 1
 
 
-def _join(first: R2RRecord, second: R2RRecord, graph: SceneGraph, path_id: int) -> R2RRecord:
+def _join_records(first: R2RRecord, second: R2RRecord, graph: SceneGraph, path_id: int) -> R2RRecord:
     between = graph.shortest_path(first.path[-1], second.path[0])
     path = [*first.path, *between[1:], *second.path[1:]]
     return R2RRecord(
@@ -55,12 +55,14 @@ def _join(first: R2RRecord, second: R2RRecord, graph: SceneGraph, path_id: int) 
         path_id=path_id,
         path=path,
         heading=first.heading,
-        instructions=[_concatenate(a, b) for a in first.instructions for b in second.instructions],
+        instructions=[
+            _concatenate_instructions(a, b) for a in first.instructions for b in second.instructions
+        ],
         distance=sum(graph.distance(a, b) for a, b in zip(path, path[1:], strict=False)),
     )
 
 
-def _concatenate(a: str, b: str) -> str:
+def _concatenate_instructions(a: str, b: str) -> str:
     return f"{a}{b}" if a[-1:].isspace() else f"{a} {b}"
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from esceme.errors import DataError
 from esceme.files import read_json, read_records
-from esceme.tasks.episode import Episode, require_unique
+from esceme.tasks.episode import Episode, require_unique_ids
 
 
 class ReverieRecord(msgspec.Struct, omit_defaults=True):
@@ -53,7 +53,7 @@ def read_reverie(path: str | Path) -> list[Episode]:
                     goal_withheld=record.objId is None,
                 )
             )
-    return require_unique(episodes, path)
+    return require_unique_ids(episodes, path)
 
 
 def read_objects(path: str | Path) -> dict[str, frozenset[str]]:

@@ -9,7 +9,7 @@ import msgspec
 
 from esceme.errors import ConfigError, DataError
 from esceme.files import read_records
-from esceme.tasks.episode import Episode, require_unique
+from esceme.tasks.episode import Episode, require_unique_ids
 
 
 class RxRRecord(msgspec.Struct, omit_defaults=True):
@@ -34,8 +34,8 @@ def read_rxr(path: str | Path, *, languages: Collection[str] | None = None) -> l
     """
     path = Path(path)
     episodes = [_episode(record, path) for record in read_records(path, RxRRecord)]
-    require_unique(episodes, path)
-    return episodes if languages is None else _select(episodes, languages, path)
+    require_unique_ids(episodes, path)
+    return episodes if languages is None else _select_languages(episodes, languages, path)
 
 
 def _episode(record: RxRRecord, file: Path) -> Episode:
@@ -57,7 +57,7 @@ def _episode(record: RxRRecord, file: Path) -> Episode:
     )
 
 
-def _select(episodes: Sequence[Episode], languages: Collection[str], file: Path) -> list[Episode]:
+def _select_languages(episodes: Sequence[Episode], languages: Collection[str], file: Path) -> list[Episode]:
     """The episodes in the given languages, in file order."""
     requested = {languages} if isinstance(languages, str) else set(languages)
     if not requested:

@@ -12,7 +12,7 @@ import numpy as np
 
 from esceme.errors import DataError
 from esceme.tasks.catalogue import Task, get_task
-from esceme.tasks.episode import Episode, check_paths, one_per_path, scenes_of
+from esceme.tasks.episode import Episode, check_paths, first_episode_per_path, scenes_of
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.text import Tokenizer, Vocabulary, WordPiece, truncate
 from esceme.world.features import ArrayFeatures, FeatureStore, open_features
@@ -61,7 +61,7 @@ def read_split(
     scenes = scenes_of(episodes, connectivity, annotations)
     known = {} if graphs is None else {scene: graph for scene, graph in graphs.items() if scene in scenes}
     known |= read_scenes(connectivity, scenes - known.keys())
-    check_paths(one_per_path(episodes), known, annotations)
+    check_paths(first_episode_per_path(episodes), known, annotations)
     return Split(task, annotations, episodes, {scene: known[scene] for scene in sorted(known)})
 
 
@@ -78,7 +78,7 @@ def load_features(
     `width` is the number of features per view that the network reads; None accepts any. Appended classifier
     scores are cut off; any other width raises `DataError`. Messages refer to the user's `option`.
     """
-    path = data.only_features(name, option=option) if path is None else Path(path)
+    path = data.find_features(name, option=option) if path is None else Path(path)
     store = open_features(path)
     if width is None or store.width == width:
         return store
@@ -101,7 +101,7 @@ def load_wordpiece(data: DataFolder) -> WordPiece | None:
     return None if path is None else WordPiece.read(path)
 
 
-def make_encoder(
+def make_instruction_encoder(
     data: DataFolder,
     task: str,
     *,

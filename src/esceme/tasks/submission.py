@@ -15,7 +15,7 @@ from esceme.errors import DataError, EscemeError, prefix_errors
 from esceme.files import atomic_open, read_records, write_json
 from esceme.tasks.catalogue import Task
 from esceme.tasks.episode import Episode, check_path
-from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, snap
+from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, nearest_view
 from esceme.world.graph import SceneGraph
 
 
@@ -69,7 +69,9 @@ def read_predictions(path: str | Path) -> dict[str, Prediction]:
         episode_id = str(ids[0])
         if episode_id in predictions:
             raise DataError(f"{path}: record {number}: id '{episode_id}' occurs twice")
-        trajectory = tuple(_flatten(record.trajectory or record.path or (), f"{path}: episode {episode_id}"))
+        trajectory = tuple(
+            _trajectory_points(record.trajectory or record.path or (), f"{path}: episode {episode_id}")
+        )
         if not trajectory:
             raise DataError(f"{path}: episode {episode_id}: no trajectory; expected at least the start")
         target = None if record.predObjId is None else str(record.predObjId)
@@ -77,7 +79,9 @@ def read_predictions(path: str | Path) -> dict[str, Prediction]:
     return predictions
 
 
-def _flatten(entries: Iterable[str | list[str | float | None]], location: str) -> Iterable[TrajectoryPoint]:
+def _trajectory_points(
+    entries: Iterable[str | list[str | float | None]], location: str
+) -> Iterable[TrajectoryPoint]:
     for number, entry in enumerate(entries):
         match [entry] if isinstance(entry, str) else entry:
             case [str(viewpoint), *angles] if len(angles) <= 2 and not any(
@@ -114,7 +118,8 @@ def match_predictions(
     unknown = [name for name in predictions if name not in known]
     if unknown:
         raise DataError(
-            f"{file}: episode {unknown[0]}{_more(unknown)} is not among the {len(episodes)} annotated ones; "
+            f"{file}: episode {unknown[0]}{_count_others(unknown)} is not among "
+            f"the {len(episodes)} annotated ones; "
             "is this the right split?"
         )
     by_episode: dict[str, Prediction] = {}
@@ -124,17 +129,19 @@ def match_predictions(
     missing = [episode.episode_id for episode in episodes if episode.episode_id not in by_episode]
     if missing and not partial:
         raise DataError(
-            f"{file}: no prediction for episode {missing[0]}{_more(missing)} of {len(episodes)}; "
+            f"{file}: no prediction for episode {missing[0]}{_count_others(missing)} of {len(episodes)}; "
             "only esceme score can leave episodes out, with --partial"
         )
     return [(e, by_episode[e.episode_id]) for e in episodes if e.episode_id in by_episode]
 
 
-def _more(names: Sequence[str]) -> str:
+def _count_others(names: Sequence[str]) -> str:
     return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
 
 
-def find_fault(episode: Episode, prediction: Prediction, graphs: dict[str, SceneGraph]) -> str | None:
+def find_prediction_fault(
+    episode: Episode, prediction: Prediction, graphs: dict[str, SceneGraph]
+) -> str | None:
     """The fault of a prediction that does not begin at the start or does not follow edges, or None."""
     path = prediction.path
     if path[0] != episode.start:
@@ -153,7 +160,7 @@ def check_predictions(
     faults = [
         f"episode {episode.episode_id}: {fault}"
         for episode, prediction in pairs
-        if (fault := find_fault(episode, prediction, graphs))
+        if (fault := find_prediction_fault(episode, prediction, graphs))
     ]
     if len(faults) == 1:
         raise DataError(f"{file}: {faults[0]}")
@@ -172,7 +179,7 @@ def write_submission(
     records = []
     for episode, prediction in pairs:
         with prefix_errors(file=path, record=f"episode {episode.episode_id}"):
-            records.append(_record(task, episode, prediction, graphs))
+            records.append(_submission_record(task, episode, prediction, graphs))
     if not task.submits_paths:
         return write_json(path, records)
     with atomic_open(path) as file:
@@ -180,31 +187,33 @@ def write_submission(
             file.write(msgspec.json.encode(record) + b"\n")
 
 
-def _record(
+def _submission_record(
     task: Task, episode: Episode, prediction: Prediction, graphs: Mapping[str, SceneGraph]
 ) -> dict[str, Any]:
     name = task.submission_id(episode)
-    record: dict[str, Any] = {task.id_key: _number(name, task.id_key) if task.has_integer_ids else name}
+    record: dict[str, Any] = {task.id_key: _integer_id(name, task.id_key) if task.has_integer_ids else name}
     if task.submits_paths:
         return {**record, "path": prediction.path}
-    record["trajectory"] = _poses(episode, prediction, graphs[episode.scene_id])
+    record["trajectory"] = _complete_poses(episode, prediction, graphs[episode.scene_id])
     if task.scores_objects and prediction.object_id is not None:
-        record["predObjId"] = _number(prediction.object_id, "predObjId")
+        record["predObjId"] = _integer_id(prediction.object_id, "predObjId")
     return record
 
 
-def _number(text: str, key: str) -> int:
+def _integer_id(text: str, key: str) -> int:
     if not text.isdecimal():
         raise DataError(f"'{text}' cannot be written as {key}: the server expects an integer")
     return int(text)
 
 
-def _poses(episode: Episode, prediction: Prediction, graph: SceneGraph) -> list[tuple[str, float, float]]:
+def _complete_poses(
+    episode: Episode, prediction: Prediction, graph: SceneGraph
+) -> list[tuple[str, float, float]]:
     """The trajectory with all headings and elevations; missing ones follow from the moves (spec A.4).
 
     After a move the agent faces the view of the candidate; without a move the pose does not change.
     """
-    view = int(snap(episode.heading))
+    view = int(nearest_view(episode.heading))
     heading, elevation = float(VIEW_HEADINGS[view]), float(VIEW_ELEVATIONS[view])
     poses: list[tuple[str, float, float]] = []
     for point in prediction.trajectory:

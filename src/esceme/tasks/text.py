@@ -63,7 +63,7 @@ class WordPiece:
         path = Path(path)
         text = read_text(path)
         with prefix_errors(file=path):
-            return cls(_from_json(text) if path.suffix == ".json" else _from_pieces(text))
+            return cls(_tokenizer_from_json(text) if path.suffix == ".json" else _tokenizer_from_pieces(text))
 
     @property
     def size(self) -> int:
@@ -80,7 +80,7 @@ class WordPiece:
         return list(self._tokenizer.encode(text).ids)
 
 
-def _from_json(text: str) -> tokenizers.Tokenizer:
+def _tokenizer_from_json(text: str) -> tokenizers.Tokenizer:
     from tokenizers import Tokenizer as Pretrained
 
     try:
@@ -89,11 +89,11 @@ def _from_json(text: str) -> tokenizers.Tokenizer:
         raise DataError(f"not a tokenizer ({error}); is the file complete?") from None
 
 
-def _from_pieces(text: str) -> tokenizers.Tokenizer:
+def _tokenizer_from_pieces(text: str) -> tokenizers.Tokenizer:
     from tokenizers import Tokenizer as Pretrained
     from tokenizers import models, normalizers, pre_tokenizers, processors
 
-    pieces = _lines(text)
+    pieces = _split_lines(text)
     index = _index_entries(pieces)
     for piece in ("[PAD]", "[UNK]", "[CLS]", "[SEP]"):
         if piece not in index:
@@ -127,10 +127,10 @@ def build_wordpiece(texts: Iterable[str]) -> list[str]:
     return ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces, *longer]
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Split a text into lower-case words and punctuation marks; consecutive dots are one mark.
 
-    >>> words("Don't stop... Turn left, then wait.")
+    >>> split_words("Don't stop... Turn left, then wait.")
     ['don', "'", 't', 'stop', '...', 'turn', 'left', ',', 'then', 'wait', '.']
     """
     return _WORD.findall(text.lower())
@@ -155,13 +155,13 @@ class Vocabulary:
         if self.entries[:1] != SPECIAL[:1]:
             raise DataError(f"the first entry is {self.entries[:1]}, expected <PAD>: padding has id {PAD_ID}")
         for entry in ("<UNK>", "<EOS>"):
-            if entry not in self._index:
+            if entry not in self._id_of:
                 raise DataError(f"none of the {len(self.entries)} entries is {entry}")
 
     @classmethod
     def build(cls, texts: Iterable[str], *, min_count: int = 1) -> Vocabulary:
         """Collect words that occur at least `min_count` times (R2R's vocabulary: 5), frequent ones first."""
-        counts = Counter(chain.from_iterable(words(text) for text in texts))
+        counts = Counter(chain.from_iterable(split_words(text) for text in texts))
         frequent = sorted((-count, word) for word, count in counts.items() if count >= min_count)
         return cls((*SPECIAL, *(word for _, word in frequent)))
 
@@ -170,14 +170,14 @@ class Vocabulary:
         """Read a file with one entry per line, `<PAD>` first; `<BOS>` may be absent."""
         path = Path(path)
         with prefix_errors(file=path):
-            return cls(tuple(_lines(read_text(path))))
+            return cls(tuple(_split_lines(read_text(path))))
 
     def write(self, path: str | Path) -> None:
         """Write one entry per line."""
         write_text(Path(path), "".join(f"{entry}\n" for entry in self.entries))
 
     @cached_property
-    def _index(self) -> dict[str, int]:
+    def _id_of(self) -> dict[str, int]:
         return _index_entries(self.entries)
 
     @property
@@ -192,9 +192,9 @@ class Vocabulary:
 
     def encode(self, text: str) -> list[int]:
         """Encode a text as <BOS> (if the vocabulary has it), its words, <EOS>."""
-        unknown = self._index["<UNK>"]
-        begin = [self._index["<BOS>"]] if "<BOS>" in self._index else []
-        return [*begin, *(self._index.get(word, unknown) for word in words(text)), self._index["<EOS>"]]
+        unknown = self._id_of["<UNK>"]
+        begin = [self._id_of["<BOS>"]] if "<BOS>" in self._id_of else []
+        return [*begin, *(self._id_of.get(word, unknown) for word in split_words(text)), self._id_of["<EOS>"]]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode ids to words joined by spaces, without padding, begin and end."""
@@ -206,7 +206,7 @@ class Vocabulary:
         return " ".join(word for word in found if word not in ("<PAD>", "<BOS>", "<EOS>"))
 
 
-def _lines(text: str) -> list[str]:
+def _split_lines(text: str) -> list[str]:
     """Split a vocabulary file into lines; raises `DataError` for an empty file or line."""
     lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
     for number, line in enumerate(lines, 1):
@@ -237,7 +237,7 @@ def truncate(tokens: Sequence[int], max_tokens: int, keep: Literal["first", "las
     return list(tokens[:max_tokens] if keep == "first" else tokens[-max_tokens:])
 
 
-class Padded(NamedTuple):
+class PaddedTokens(NamedTuple):
     """A batch of padded instructions."""
 
     ids: NDArray[np.int64]
@@ -246,14 +246,14 @@ class Padded(NamedTuple):
     """(B, L): False for padding."""
 
 
-def pad(batch: Sequence[Sequence[int]]) -> Padded:
+def pad_tokens(batch: Sequence[Sequence[int]]) -> PaddedTokens:
     """Pad the ids of a batch with `PAD_ID` to the longest instruction.
 
-    >>> pad([[101, 7, 102], [101, 102]]).ids.tolist()
+    >>> pad_tokens([[101, 7, 102], [101, 102]]).ids.tolist()
     [[101, 7, 102], [101, 102, 0]]
     """
     lengths = np.array([len(tokens) for tokens in batch], dtype=np.int64)
     valid = np.arange(lengths.max(initial=0)) < lengths[:, None]  # (B, L)
     ids = np.full(valid.shape, PAD_ID, dtype=np.int64)
     ids[valid] = np.fromiter(chain.from_iterable(batch), dtype=np.int64)
-    return Padded(ids, valid)
+    return PaddedTokens(ids, valid)

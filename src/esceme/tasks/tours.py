@@ -14,7 +14,7 @@ import numpy as np
 
 from esceme.errors import ConfigError, DataError
 from esceme.files import read_json, write_json
-from esceme.tasks.episode import Episode, require_unique
+from esceme.tasks.episode import Episode, require_unique_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def make_tours(episodes: Sequence[Episode], *, longest: int = 100, seed: int = 0
     if seed < 0:
         raise ConfigError(f"the seed is {seed}; give 0 or more")
     by_scene: dict[str, list[str]] = defaultdict(list)
-    for episode in require_unique(episodes, "making tours"):
+    for episode in require_unique_ids(episodes, "making tours"):
         by_scene[episode.scene_id].append(episode.episode_id)
     tours = []
     for scene, episode_ids in sorted(by_scene.items()):

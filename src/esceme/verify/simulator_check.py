@@ -65,7 +65,7 @@ def _observation(stored: Json, atlas: Atlas) -> Json:
     graph, viewpoint, view = atlas.graph(stored["scan"]), stored["viewpoint"], stored["viewIndex"]
     if not isinstance(view, int) or not 0 <= view < VIEWS:
         raise WorldError(f"there is no view {view}")
-    visible = [NavigableLocation(viewpoint, 0.0, 0.0, 0.0), *graph.navigable(viewpoint, view)]
+    visible = [NavigableLocation(viewpoint, 0.0, 0.0, 0.0), *graph.navigable_locations(viewpoint, view)]
     return {
         "state_heading": float(VIEW_HEADINGS[view]),
         "state_elevation": float(VIEW_ELEVATIONS[view]),
@@ -94,7 +94,7 @@ def _location(graph: SceneGraph, sighting: NavigableLocation) -> Json:
 
 def _candidate(graph: SceneGraph, viewpoint: str, view: int, candidate: Candidate) -> Json:
     heading = candidate.heading - float(VIEW_HEADINGS[view])
-    in_view = [sighting.viewpoint for sighting in graph.navigable(viewpoint, candidate.view)]
+    in_view = [sighting.viewpoint for sighting in graph.navigable_locations(viewpoint, candidate.view)]
     return {
         "viewpointId": candidate.viewpoint,
         "pointId": candidate.view,

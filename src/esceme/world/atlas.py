@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from esceme.errors import WorldError
 from esceme.world.features import FeatureStore, open_features
-from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, panorama_angles, snap
+from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, nearest_view, panorama_angles
 from esceme.world.graph import SceneGraph, read_scenes
 
 CONTEXT, CANDIDATE, STOP = 0, 1, 2
@@ -75,12 +75,12 @@ class Atlas:
         self.scene_of: NDArray[np.int32] = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
         self._scene_order = {scene: index for index, scene in enumerate(self.graphs)}
 
-        self.neighbours: NDArray[np.int32] = self._join("neighbours", -1)
+        self.neighbours: NDArray[np.int32] = self._concatenate_tables("neighbours", -1)
         self.neighbours[self.neighbours >= 0] += np.repeat(
             self.first[self.scene_of], (self.neighbours >= 0).sum(axis=1)
         ).astype(np.int32)
-        self.views: NDArray[np.int8] = self._join("views", -1)
-        self.lengths: NDArray[np.float64] = self._join("lengths", 0.0)
+        self.views: NDArray[np.int8] = self._concatenate_tables("views", -1)
+        self.lengths: NDArray[np.float64] = self._concatenate_tables("lengths", 0.0)
         self.degrees: NDArray[np.int64] = (self.neighbours >= 0).sum(axis=1)
         self.positions: NDArray[np.float64] = np.concatenate(
             [graph.positions for graph in self.graphs.values()]
@@ -90,7 +90,7 @@ class Atlas:
 
         self.features = features
         if features is not None:
-            self._feature_row = features.locate([f"{scene}_{viewpoint}" for scene, viewpoint in self.names])
+            self._feature_rows = features.locate([f"{scene}_{viewpoint}" for scene, viewpoint in self.names])
 
     @classmethod
     def read(
@@ -107,7 +107,7 @@ class Atlas:
         )
         return cls(read_scenes(connectivity, scenes).values(), store)
 
-    def _join(self, table: str, fill: float) -> NDArray[Any]:
+    def _concatenate_tables(self, table: str, fill: float) -> NDArray[Any]:
         """Concatenate a table of all scenes, padded to the largest number of candidates."""
         tables = [getattr(graph, table) for graph in self.graphs.values()]
         joined = np.full((len(self), max(part.shape[1] for part in tables)), fill, dtype=tables[0].dtype)
@@ -135,15 +135,18 @@ class Atlas:
         self._token_view[rows, slots] = self.views[rows, slots]
         self._token_kind[rows, slots] = CANDIDATE
         self._token_neighbour[rows, slots] = self.neighbours[rows, slots]
-        headings, elevations = self._join("headings", 0.0), self._join("elevations", 0.0)
-        self._token_angle[rows, slots] = _sines(headings[rows, slots], elevations[rows, slots])
+        headings, elevations = (
+            self._concatenate_tables("headings", 0.0),
+            self._concatenate_tables("elevations", 0.0),
+        )
+        self._token_angle[rows, slots] = _sines_and_cosines(headings[rows, slots], elevations[rows, slots])
 
         self._token_kind[np.arange(size), self.degrees] = STOP
 
         rows, rest = np.nonzero(~has_candidate)
         slots = self.degrees[rows] + (~has_candidate).cumsum(axis=1)[rows, rest]
         self._token_view[rows, slots] = rest
-        self._token_angle[rows, slots] = _sines(VIEW_HEADINGS[rest], VIEW_ELEVATIONS[rest])
+        self._token_angle[rows, slots] = _sines_and_cosines(VIEW_HEADINGS[rest], VIEW_ELEVATIONS[rest])
 
     # -- names -------------------------------------------------------------------------------------------
 
@@ -186,7 +189,7 @@ class Atlas:
                 located.append(located[-1])
                 continue
             try:
-                order = self._order[scene]
+                order = self._index_of[scene]
                 located.append([order[viewpoint] for viewpoint in viewpoints])
             except KeyError:
                 self.locate(scene, viewpoints)
@@ -195,7 +198,7 @@ class Atlas:
         return located
 
     @cached_property
-    def _order(self) -> dict[str, dict[str, int]]:
+    def _index_of(self) -> dict[str, dict[str, int]]:
         """Scene -> viewpoint -> integer."""
         return {
             scene: {name: start + row for row, name in enumerate(graph.viewpoints)}
@@ -207,7 +210,7 @@ class Atlas:
     def begin(self, viewpoints: ArrayLike, heading: ArrayLike, elevation: ArrayLike = 0.0) -> Pose:
         """Start poses of episodes; headings are snapped to the nearest view (spec A.4)."""
         viewpoint = np.asarray(viewpoints, dtype=np.int64)
-        return Pose(viewpoint, np.broadcast_to(snap(heading, elevation), viewpoint.shape))
+        return Pose(viewpoint, np.broadcast_to(nearest_view(heading, elevation), viewpoint.shape))
 
     def step(self, pose: Pose, choices: ArrayLike) -> Pose:
         """Poses after agents choose candidates `choices` (B,); -1 or the number of candidates is STOP.
@@ -250,18 +253,20 @@ class Atlas:
 
     def feature_buffer(self, batch: int) -> NDArray[np.float32]:
         """A buffer for the features of `batch` panoramas of any length."""
-        return np.empty((batch, int(self.token_count.max()), self._store().width), dtype=np.float32)
+        return np.empty(
+            (batch, int(self.token_count.max()), self._require_features().width), dtype=np.float32
+        )
 
     def panorama_features(self, viewpoints: NDArray[np.integer]) -> NDArray[np.float32]:
         """Features of all 36 views of viewpoints: (B,) -> (B, 36, D)."""
-        store, rows = self._store(), self._feature_row[viewpoints]
+        store, rows = self._require_features(), self._feature_rows[viewpoints]
         return store.gather(rows, np.broadcast_to(np.arange(VIEWS), (len(rows), VIEWS)))
 
     def panorama_angles(self, views: NDArray[np.integer]) -> NDArray[np.float32]:
         """Angle features of all 36 views relative to faced `views`: (B,) -> (B, 36, 4)."""
         return panorama_angles(views)
 
-    def _store(self) -> FeatureStore:
+    def _require_features(self) -> FeatureStore:
         if self.features is None:
             raise WorldError("this atlas has no features; give it a feature file to observe panoramas")
         return self.features
@@ -269,7 +274,7 @@ class Atlas:
     def _token_features(
         self, viewpoints: NDArray[np.integer], view: NDArray[np.int8], out: NDArray[np.float32] | None
     ) -> NDArray[np.float32]:
-        features = self._store().gather(self._feature_row[viewpoints], view.clip(0), out=out)
+        features = self._require_features().gather(self._feature_rows[viewpoints], view.clip(0), out=out)
         features[view < 0] = 0.0
         return features
 
@@ -304,5 +309,5 @@ class Atlas:
         return np.where(is_same, flat[np.where(is_same, row + b, 0)], np.inf)
 
 
-def _sines(heading: NDArray[np.float64], elevation: NDArray[np.float64]) -> NDArray[np.float64]:
+def _sines_and_cosines(heading: NDArray[np.float64], elevation: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.stack([np.sin(heading), np.cos(heading), np.sin(elevation), np.cos(elevation)], axis=-1)

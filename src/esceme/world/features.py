@@ -78,10 +78,10 @@ class FeatureStore(ABC):
         flat = self._values.reshape(-1, self.width)
         indices = rows[:, None] * VIEWS + views
         shape = (*indices.shape, self.width)
-        target = np.empty(shape, np.float32) if out is None else _front(out, shape)
+        target = np.empty(shape, np.float32) if out is None else _view_front(out, shape)
         if flat.dtype == np.float32:
             return flat.take(indices, axis=0, out=target, mode="clip")
-        _gather_halves(flat, indices.ravel(), target.reshape(-1, self.width))
+        _gather_half_precision(flat, indices.ravel(), target.reshape(-1, self.width))
         return target
 
     def panorama(self, key: str) -> NDArray[np.float32]:
@@ -124,7 +124,7 @@ class ArrayFeatures(FeatureStore):
     def open(cls, path: str | Path) -> ArrayFeatures:
         """Map a file written by `pack` (`NAME.npy` and its index `NAME.json`) without reading it."""
         path = Path(path)
-        index = read_json(path.with_suffix(".json"), _Index)
+        index = read_json(path.with_suffix(".json"), _PackedIndex)
         if index.format != FORMAT:
             raise DataError(f"{path.with_suffix('.json')}: format '{index.format}', expected '{FORMAT}'")
         try:
@@ -160,7 +160,7 @@ class Hdf5Features(FeatureStore):
         if not keys:
             raise DataError(f"{path}: holds no features")
         if width is None:
-            width = (_dataset(self._file, keys[0], path).shape or (1,))[-1]
+            width = (_get_dataset(self._file, keys[0], path).shape or (1,))[-1]
         if width < 1:
             raise DataError(f"{path}: features of width {width} say nothing; expected at least 1")
         # zeros() allocates lazily: unread viewpoints take no memory.
@@ -180,7 +180,7 @@ class Hdf5Features(FeatureStore):
     def _read(self, row: int) -> NDArray[np.float32]:
         key = self.keys[row]
         try:
-            stored = _dataset(self._file, key, self.source)[()]
+            stored = _get_dataset(self._file, key, self.source)[()]
         except (OSError, KeyError, RuntimeError) as error:
             raise DataError(
                 f"{self.source}: '{key}' cannot be read ({error}); fetch the file again"
@@ -218,9 +218,9 @@ def pack(
         header = {"descr": "<f2", "fortran_order": False, "shape": (len(source), VIEWS, source.width)}
         np.lib.format.write_array_header_1_0(file, header)
         for key in progress(source.keys):
-            file.write(_as_half(source.panorama(key), key, source.source).tobytes())
+            file.write(_to_half_precision(source.panorama(key), key, source.source).tobytes())
         name = Path(source.source).name
-        index = _Index(format=FORMAT, width=source.width, source=name, keys=list(source.keys))
+        index = _PackedIndex(format=FORMAT, width=source.width, source=name, keys=list(source.keys))
         write_json(out.with_suffix(".json"), index)
     return out
 
@@ -268,7 +268,7 @@ def check_panorama(
     return features
 
 
-class _Index(msgspec.Struct):
+class _PackedIndex(msgspec.Struct):
     """Content of the index of a packed file."""
 
     format: str
@@ -277,7 +277,7 @@ class _Index(msgspec.Struct):
     keys: list[str]
 
 
-def _dataset(file: h5py.File, key: str, source: object) -> h5py.Dataset:
+def _get_dataset(file: h5py.File, key: str, source: object) -> h5py.Dataset:
     stored = file[key]
     if not isinstance(stored, h5py.Dataset):
         raise DataError(f"{source}: '{key}' is a group; expected an array under '<scene>_<viewpoint>'")
@@ -295,7 +295,7 @@ def _open_hdf5(path: Path) -> h5py.File:
         raise DataError(f"{path}: not a complete HDF5 file ({error}); fetch it again") from None
 
 
-def _as_half(features: NDArray[np.float32], key: str, source: str) -> NDArray[np.float16]:
+def _to_half_precision(features: NDArray[np.float32], key: str, source: str) -> NDArray[np.float16]:
     largest = float(np.abs(features).max())
     if largest > float(np.finfo(np.float16).max):
         raise DataError(
@@ -304,7 +304,7 @@ def _as_half(features: NDArray[np.float32], key: str, source: str) -> NDArray[np
     return features.astype("<f2")
 
 
-def _front(buffer: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
+def _view_front(buffer: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
     """The front of a buffer as `shape`; raises `WorldError` if it is too small."""
     size = int(np.prod(shape))
     if buffer.size < size or not buffer.flags.c_contiguous or buffer.dtype != np.float32:
@@ -312,7 +312,7 @@ def _front(buffer: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.fl
     return buffer.reshape(-1)[:size].reshape(shape)
 
 
-def _gather_halves(
+def _gather_half_precision(
     table: NDArray[np.float16], indices: NDArray[np.integer], out: NDArray[np.float32]
 ) -> None:
     """Write rows of a half-precision table to `out` in single precision.

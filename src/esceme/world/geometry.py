@@ -29,10 +29,10 @@ class Direction(NamedTuple):
     elevation: NDArray[np.float64]
 
 
-def wrap(angle: ArrayLike) -> NDArray[np.float64]:
+def wrap_angle(angle: ArrayLike) -> NDArray[np.float64]:
     """Wrap an angle to (-π, π].
 
-    >>> wrap([np.pi, -np.pi, 2.5 * np.pi]).round(3).tolist()
+    >>> wrap_angle([np.pi, -np.pi, 2.5 * np.pi]).round(3).tolist()
     [3.142, 3.142, 1.571]
     """
     return -((-np.asarray(angle, dtype=np.float64) + np.pi) % (2 * np.pi) - np.pi)
@@ -44,10 +44,10 @@ def direction(offset: ArrayLike) -> Direction:
     return Direction(np.arctan2(x, y), np.arctan2(z, np.hypot(x, y)))
 
 
-def snap(heading: ArrayLike, elevation: ArrayLike = 0.0) -> NDArray[np.int64]:
+def nearest_view(heading: ArrayLike, elevation: ArrayLike = 0.0) -> NDArray[np.int64]:
     """The view nearest to a heading and elevation, halves away from zero.
 
-    >>> snap([0.0, 6.2, 3.751]).tolist()
+    >>> nearest_view([0.0, 6.2, 3.751]).tolist()
     [12, 12, 19]
     """
     column = np.floor(np.asarray(heading, dtype=np.float64) % (2 * np.pi) / TURN + 0.5).astype(np.int64)
@@ -87,6 +87,6 @@ def view_angles(target: Direction) -> ViewAngles:
     A direction is visible in a view if its relative heading is at most 40°, whatever its elevation: the rule
     of the Matterport3D simulator with restricted navigation.
     """
-    heading = wrap(target.heading[..., None] - VIEW_HEADINGS)
+    heading = wrap_angle(target.heading[..., None] - VIEW_HEADINGS)
     elevation = target.elevation[..., None] - VIEW_ELEVATIONS
     return ViewAngles(heading, elevation, np.hypot(heading, elevation), np.abs(heading) <= HALF_FIELD)

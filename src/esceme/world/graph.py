@@ -201,16 +201,16 @@ class SceneGraph:
         return len(self.viewpoints)
 
     def __contains__(self, viewpoint: str) -> bool:
-        return viewpoint in self._order
+        return viewpoint in self._index_of
 
     @cached_property
-    def _order(self) -> dict[str, int]:
+    def _index_of(self) -> dict[str, int]:
         return {viewpoint: index for index, viewpoint in enumerate(self.viewpoints)}
 
     def index(self, viewpoint: str) -> int:
         """Row of `viewpoint`; raises `WorldError` if it is not in the graph."""
         try:
-            return self._order[viewpoint]
+            return self._index_of[viewpoint]
         except KeyError:
             raise WorldError(self._absence_message(viewpoint)) from None
 
@@ -259,7 +259,7 @@ class SceneGraph:
             for slot in range(self.degrees[row])
         ]
 
-    def navigable(self, viewpoint: str, view: int) -> list[NavigableLocation]:
+    def navigable_locations(self, viewpoint: str, view: int) -> list[NavigableLocation]:
         """The neighbours visible in one view, from its centre outwards, as the simulator lists them."""
         row = self.index(viewpoint)
         neighbours = self.neighbours[row, : self.degrees[row]]
@@ -280,7 +280,7 @@ class SceneGraph:
     # -- distances ---------------------------------------------------------------------------------------
 
     @cached_property
-    def _routes(self) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+    def _distances_and_next_steps(self) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
         here, slot = np.nonzero(self.neighbours >= 0)
         size = (len(self), len(self))
         weights = csr_array((self.lengths[here, slot], (here, self.neighbours[here, slot])), shape=size)
@@ -291,12 +291,12 @@ class SceneGraph:
     @property
     def distances(self) -> NDArray[np.float64]:
         """Shortest path lengths between all pairs in metres, (P, P); inf if there is no path."""
-        return self._routes[0]
+        return self._distances_and_next_steps[0]
 
     @property
     def next_steps(self) -> NDArray[np.int32]:
         """Row after u on a shortest path to v, (P, P); -9999 if there is no path or u is v."""
-        return self._routes[1]
+        return self._distances_and_next_steps[1]
 
     def distance(self, a: str, b: str) -> float:
         """Length of a shortest path from `a` to `b` in metres."""
@@ -306,7 +306,7 @@ class SceneGraph:
         """Viewpoints of a shortest path, both ends included; raises `WorldError` if there is no path."""
         start, goal = self.index(a), self.index(b)
         if not np.isfinite(self.distances[start, goal]):
-            raise WorldError(f"scene '{self.scene_id}': no way leads from '{a}' to '{b}'")
+            raise WorldError(f"scene '{self.scene_id}': there is no path from '{a}' to '{b}'")
         path = [start]
         while path[-1] != goal:
             path.append(int(self.next_steps[path[-1], goal]))
@@ -321,7 +321,7 @@ class SceneGraph:
 def scene_ids(directory: str | Path) -> list[str]:
     """The scene ids of the files of a connectivity folder, sorted."""
     directory = Path(directory)
-    scenes = [name.removesuffix(SUFFIX) for name in _entries(directory) if name.endswith(SUFFIX)]
+    scenes = [name.removesuffix(SUFFIX) for name in _list_files(directory) if name.endswith(SUFFIX)]
     if not scenes:
         raise DataError(f"{directory}: no file ends in {SUFFIX}; is this the connectivity folder?")
     return scenes
@@ -330,10 +330,10 @@ def scene_ids(directory: str | Path) -> list[str]:
 def listed_scene_ids(directory: str | Path) -> list[str] | None:
     """The scene ids in `scans.txt`, in its order; None if there is no such file."""
     directory = Path(directory)
-    return read_text(directory / "scans.txt").split() if "scans.txt" in _entries(directory) else None
+    return read_text(directory / "scans.txt").split() if "scans.txt" in _list_files(directory) else None
 
 
-def _entries(directory: Path) -> list[str]:
+def _list_files(directory: Path) -> list[str]:
     try:
         return sorted(path.name for path in directory.iterdir())
     except OSError as error:
