@@ -113,10 +113,10 @@ class LockStep:
         """Collect the tokens of one panorama."""
         seen = self.atlas.observe(item.pose)
         features, angles, kinds, neighbours = [], [], [], []
-        for token in range(seen.kind.shape[1]):
+        for token in range(seen.token_type.shape[1]):
             features.append(seen.features[0, token])
             angles.append(seen.angles[0, token])
-            kinds.append(int(seen.kind[0, token]))
+            kinds.append(int(seen.token_type[0, token]))
             neighbours.append(int(seen.neighbour[0, token]))
         return np.stack(features), np.stack(angles), np.array(kinds), neighbours
 

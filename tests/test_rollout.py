@@ -286,7 +286,7 @@ def backtrack(
     memory: MemoryBank | None = None,
     *,
     max_steps: int = 9,
-) -> list[rollout.Step]:
+) -> list[rollout.RolloutStep]:
     navigator = Navigator(BacktrackingAgent(), NoMemory())
     choose = actions_by_name(ATLAS, ORDERS)
     return list(run_batch(navigator, ATLAS, episodes, memory, choose=choose, max_steps=max_steps))

@@ -46,7 +46,7 @@ class Navigator(nn.Module):
         """Apply feature dropout (training only), then let the reader add what `memory` holds.
 
         Dropout applies to observed features, never to remembered ones: the fusion input of a context view is
-        [drop(f); f], that of a candidate [drop(f); m] (spec C.5).
+        [drop(f); f] of its feature f, that of a candidate [drop(f); m] with its memory m (docs/spec.md C.5).
         """
         if not self.agent.uses_context_views:
             observation = observation.without_context_views()
@@ -56,9 +56,9 @@ class Navigator(nn.Module):
         return self.reader(observation, memory)
 
     def decide(self, state: State, observation: Observation) -> Decision:
-        """Score the possible actions; `observation` comes from `observe`."""
+        """Score the possible actions of B agents; `observation` is an output of `observe`."""
         return self.agent.decide(state, observation)
 
     def advance(self, state: State, observation: Observation, actions: Tensor) -> State:
-        """Return the state after `actions` (B,)."""
+        """Return the agents' state after `actions` (B,)."""
         return self.agent.advance(state, observation, actions)

@@ -72,7 +72,7 @@ class Observation:
             features=features,
             raw_features=features,
             angles=torch.from_numpy(seen.angles).to(device),
-            token_type=torch.from_numpy(seen.kind).to(device, torch.int64),
+            token_type=torch.from_numpy(seen.token_type).to(device, torch.int64),
             valid=torch.from_numpy(seen.valid).to(device),
             neighbour=torch.from_numpy(seen.neighbour).to(device, torch.int64),
             view=torch.from_numpy(seen.view).to(device, torch.int64),

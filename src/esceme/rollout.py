@@ -35,7 +35,7 @@ class RolloutStep(NamedTuple):
     """One step of a batch of B trajectories."""
 
     trajectories: list[Trajectory]
-    """Their poses already include the move of this step."""
+    """The trajectories of the batch; their poses already include the move of this step."""
     state: State
     """The agents' state after `decide`."""
     observation: Observation
@@ -59,8 +59,8 @@ def roll_out(
 ) -> Iterator[RolloutStep]:
     """Run the episodes of `source`, at most `max_steps` decisions each, and yield every step.
 
-    A step follows the paper: decide with the memory so far, remember the current viewpoint, move (spec C.3).
-    Where an episode ends by its last allowed move, the viewpoint reached is not remembered.
+    A step follows the paper (docs/spec.md C.3): decide with the memory so far, remember the current
+    viewpoint, move. If the last allowed decision is a move, the viewpoint that it reaches is not remembered.
     """
     active, finished = list[Trajectory](), list[Trajectory]()
     state: State | None = None
@@ -114,7 +114,7 @@ def begin_trajectories(
 
 
 def _privileged_info(atlas: Atlas, episodes: Sequence[Episode]) -> PrivilegedInfo | None:
-    """Goals, for scripted agents; None where one is withheld."""
+    """The goals of all episodes, for scripted agents; None if the goal of any episode is withheld."""
     if any(episode.goal_withheld for episode in episodes):
         return None
     return PrivilegedInfo(atlas, locate_goals(episodes, atlas))

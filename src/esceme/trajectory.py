@@ -25,7 +25,7 @@ class Trajectory:
 
     episode: Episode
     poses: list[tuple[int, int]]
-    """Viewpoint and faced view at the start and after every move."""
+    """(viewpoint index in the atlas, faced view 0 to 35) at the start and after every move."""
     num_decisions: int = 0
     """Number of decisions so far, STOP included."""
     stopped: bool = False
@@ -41,26 +41,27 @@ class Trajectory:
 
     @property
     def viewpoint(self) -> int:
-        """The current viewpoint."""
+        """The current viewpoint, an index in the atlas."""
         return self.poses[-1][0]
 
     @property
     def decision_viewpoints(self) -> list[int]:
-        """Viewpoints at which the agent decided: those that a memory holds of this trajectory (spec C.3).
+        """Viewpoints at which the agent decided, which are those that a memory remembers (docs/spec.md C.3).
 
-        Viewpoints passed on the way back to an earlier one are included; decisions were made there before.
+        They include viewpoints that the agent passed while it returned to an earlier viewpoint.
         """
         poses = self.poses if self.stopped else self.poses[:-1]
         return [viewpoint for viewpoint, _ in poses]
 
 
 class EpisodeSource(Protocol):
-    """Starts trajectories; `roll_out` asks it before every step."""
+    """Starts trajectories; `roll_out` calls `next` before every step."""
 
     def next(self, finished: Sequence[Trajectory], active: Sequence[Trajectory]) -> Sequence[Trajectory]:
-        """Return the trajectories that start now; the rollout ends when none are active and none start.
+        """Return the trajectories that start now, which may be none.
 
-        `finished` ended with the last step, `active` continue.
+        `finished` are the trajectories that ended with the last step, `active` those that continue. The
+        rollout ends when no trajectory is active and none starts.
         """
 
 
@@ -80,7 +81,7 @@ class SingleBatch:
 
 
 def previous_viewpoints(trajectories: Sequence[Trajectory]) -> NDArray[np.int64]:
-    """Viewpoints before the current ones, (B, P), padded with -1."""
+    """Viewpoints of each trajectory before its current one, (B, P), padded with -1."""
     longest = max(len(trajectory.poses) for trajectory in trajectories) - 1
     previous = np.full((len(trajectories), longest), -1, dtype=np.int64)
     for row, trajectory in zip(previous, trajectories, strict=True):
@@ -89,9 +90,10 @@ def previous_viewpoints(trajectories: Sequence[Trajectory]) -> NDArray[np.int64]
 
 
 def next_poses(atlas: Atlas, pose: Pose, decision: Decision, actions: Tensor) -> list[list[tuple[int, int]]]:
-    """Poses that each agent passes by its action (B,), in order; an empty list for STOP.
+    """Return, for each agent, the poses that its action (B,) leads through; an empty list for STOP.
 
-    An action is a candidate, STOP (the number of candidates), or an earlier viewpoint of `decision.routes`.
+    An action is the index of a candidate, the number of candidates (STOP), or an action of
+    `decision.routes`, which returns to an earlier viewpoint.
     """
     choices, stops = actions.cpu().numpy(), atlas.degrees[pose.viewpoint]
     jumps = np.zeros_like(stops, dtype=bool)
@@ -110,9 +112,9 @@ def next_poses(atlas: Atlas, pose: Pose, decision: Decision, actions: Tensor) ->
 
 
 ActionSelector = Callable[[Decision, Observation, Sequence[Trajectory]], Tensor]
-"""Returns the action of each agent, an index into its choices, (B,)."""
+"""Returns the action of each agent, (B,): a column of `decision.logits`."""
 Teacher = Callable[[Trajectory], int]
-"""Returns the viewpoint to go to next; the current viewpoint means STOP."""
+"""Returns the viewpoint (index in the atlas) to go to next; the current viewpoint means STOP."""
 
 
 def greedy(decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]) -> Tensor:
@@ -152,7 +154,7 @@ def teacher_forcing(atlas: Atlas, teacher: Teacher) -> ActionSelector:
 
 
 def teacher_actions(atlas: Atlas, teacher: Teacher, trajectories: Sequence[Trajectory]) -> NDArray[np.int64]:
-    """Candidates that lead to the teacher's viewpoints, (B,); the number of candidates means STOP.
+    """Return the index of the candidate that the teacher names, (B,); the number of candidates means STOP.
 
     Raises `WorldError` where the teacher's viewpoint is not adjacent.
     """
@@ -171,9 +173,10 @@ def teacher_actions(atlas: Atlas, teacher: Teacher, trajectories: Sequence[Traje
 
 
 def teacher_by_step(atlas: Atlas) -> Teacher:
-    """Return the teacher of imitation: the reference path, indexed by the number of decisions (spec A.11).
+    """Return a teacher that follows the reference path by the number of decisions (docs/spec.md A.11).
 
-    After the end of the path it returns STOP, at any viewpoint.
+    After n decisions it names viewpoint n + 1 of the path, wherever the agent is. After the end of the path
+    it names the current viewpoint, which means STOP.
     """
 
     def teach(trajectory: Trajectory) -> int:

@@ -133,14 +133,14 @@ def record(variant: str, folder: Path, references: ReferenceData) -> None:
     common: list[dict[str, Any]] = [
         {
             "scan": episode.scene_id,
-            "path": list(episode.reference_path),
+            "reference_path": list(episode.reference_path),
             "heading": episode.heading,
             "instr_encoding": drawn.choices(vocabulary, k=drawn.randint(5, 20)),
         }
         for episode in episodes
     ]
     ids, flags = [episode.episode_id for episode in episodes], VARIANT_FLAGS[variant.split("_")[0]]
-    items = [RolloutItem(start=fields["path"][0], **fields) for fields in common]
+    items = [RolloutItem(start=fields["reference_path"][0], **fields) for fields in common]
     batches = [
         GreedyRollout(instr_ids=ids[rows], items=items[rows], paths=[], steps=[])
         for rows in (slice(0, 4), slice(4, 6))

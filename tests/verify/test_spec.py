@@ -20,7 +20,9 @@ def test_every_cited_section_and_pitfall_exists() -> None:
         for path in (REPOSITORY / folder).rglob("*"):
             if path.suffix in (".py", ".md") and path.name != "spec.md":
                 text = path.read_text()
-                for citation in re.findall(r"\bspec ([A-J]\.\d[\d-]*(?:(?:, | and )[A-J]\.\d[\d-]*)*)", text):
+                for citation in re.findall(
+                    r"\bspec(?:\.md)? ([A-J]\.\d[\d-]*(?:(?:, | and )[A-J]\.\d[\d-]*)*)", text
+                ):
                     cited |= set(re.findall(r"[A-J]\.\d+(?:-\d+)?", citation))
                 cited_pitfalls |= set(re.findall(r"pitfalls?[ _](\d+)", text, re.I))
     assert len(cited) > 30 and len(cited_pitfalls) > 9

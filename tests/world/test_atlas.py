@@ -86,12 +86,12 @@ def test_observation_of_a_batch_equals_plain_loops(atlas: Atlas, data: st.DataOb
         for index, (feature, angles, kind, view, neighbour) in enumerate(item):
             assert (seen.features[row, index] == feature).all()
             assert seen.angles[row, index].tolist() == pytest.approx(angles, abs=1e-6)
-            assert (seen.kind[row, index], seen.view[row, index]) == (kind, view)
+            assert (seen.token_type[row, index], seen.view[row, index]) == (kind, view)
             expected = -1 if neighbour is None else atlas.locate(scene, [neighbour])[0]
             assert seen.neighbour[row, index] == expected
         padding = slice(len(item), None)
         assert not seen.features[row, padding].any() and not seen.angles[row, padding].any()
-        assert (seen.kind[row, padding] == CONTEXT).all()
+        assert (seen.token_type[row, padding] == CONTEXT).all()
         assert (seen.view[row, padding] == -1).all() and (seen.neighbour[row, padding] == -1).all()
 
 
@@ -99,8 +99,8 @@ def test_observation_of_a_batch_equals_plain_loops(atlas: Atlas, data: st.DataOb
 def test_token_count_is_the_length_of_an_observation(atlas: Atlas) -> None:
     seen = atlas.observe(atlas.begin(np.arange(len(atlas)), 0.0))
     assert (seen.valid.sum(axis=1) == atlas.token_count).all()
-    assert ((seen.kind == CANDIDATE).sum(axis=1) == atlas.degrees).all()
-    assert (seen.kind.argmax(axis=1) == atlas.degrees).all()  # STOP is the largest kind
+    assert ((seen.token_type == CANDIDATE).sum(axis=1) == atlas.degrees).all()
+    assert (seen.token_type.argmax(axis=1) == atlas.degrees).all()  # STOP is the largest kind
 
 
 def test_neighbours_in_one_view_are_separate_tokens() -> None:

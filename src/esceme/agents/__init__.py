@@ -1,4 +1,4 @@
-"""Who decides: every agent by its name."""
+"""Agents: networks and scripts that choose the next action, listed by name in `AGENTS`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The agent contract: `begin` with an instruction, `decide` from an observation, `advance` by an action.
+"""Base class of agents: `begin` reads an instruction, `decide` scores actions, `advance` follows one.
 
 Agents never import memory. The observation that reaches them already holds what the reader recalled.
 """
@@ -42,7 +42,7 @@ class PrivilegedInfo(NamedTuple):
 class BacktrackRoutes(NamedTuple):
     """Actions beyond candidates and STOP: return to a node of the trajectory along known edges.
 
-    Nodes are numbered per agent, S at most; several nodes may be at the same viewpoint.
+    A node is one visit of a viewpoint. An agent has at most S nodes; several may be at the same viewpoint.
     """
 
     first_action: int
@@ -54,13 +54,13 @@ class BacktrackRoutes(NamedTuple):
     current_edge_rank: Tensor
     """(B, S) int64: search rank of the edge from the agent's viewpoint to each node, from 1; 0: no edge."""
     edge_rank: Tensor
-    """(B, S, S) int64: the same from every node to every node."""
+    """(B, S, S) int64: search rank of the edge from each node to each node, from 1; 0: no edge."""
 
     def shortest_path(self, row: int, action: int) -> list[tuple[int, int]]:
-        """Return the (viewpoint, view) poses to the target node with the fewest edges, target included.
+        """Return the path with the fewest edges to the node of an action, as (viewpoint, view) poses.
 
-        Breadth-first search; among equally short paths the edge ranks decide. The view is -1 on the way.
-        Raises `WorldError` if no known path leads to the target.
+        `row` is the agent's row in the batch. The path ends with the node; the view of all poses before it
+        is -1. Among equally short paths the edge ranks decide. Raises `WorldError` if no known path exists.
         """
         viewpoints = self.viewpoints[row].tolist()
         target = viewpoints[action - self.first_action]
@@ -98,7 +98,7 @@ class Decision(NamedTuple):
     routes: BacktrackRoutes | None = None
     """Meaning of the actions beyond STOP, if there are any."""
     state: State | None = None
-    """State after `decide`, for agents whose `decide` updates it; `advance` expects this one."""
+    """Updated state, for agents whose `decide` changes it; pass it to `advance` instead of the old state."""
     goal_logits: Tensor | None = None
     """(B, G): further scores for the agent's own `auxiliary_loss`."""
     auxiliary_loss: Tensor | None = None
@@ -106,12 +106,12 @@ class Decision(NamedTuple):
 
 
 class StepIndex(NamedTuple):
-    """Trajectory and step number of each of R observations; steps of a trajectory are 0, 1, … in order."""
+    """Trajectory and step number of each of R observations; the steps of a trajectory are 0, 1, … ."""
 
     episode: Tensor
-    """(R,) int64: row of the state."""
+    """(R,) int64: index of the trajectory in the batch."""
     step: Tensor
-    """(R,) int64"""
+    """(R,) int64: step number within the trajectory."""
 
 
 class InputLimits(NamedTuple):
@@ -186,7 +186,7 @@ class Agent(nn.Module, ABC, Generic[S]):
 
     @abstractmethod
     def decide(self, state: S, observation: Observation) -> Decision:
-        """Score the possible actions."""
+        """Score the possible actions of B agents, given their states and observations."""
 
     @abstractmethod
     def advance(self, state: S, observation: Observation, actions: Tensor) -> S:
@@ -201,12 +201,12 @@ class Agent(nn.Module, ABC, Generic[S]):
         raise NotImplementedError(f"{type(self).__name__} decides step by step")
 
     def auxiliary_loss(self, decision: Decision, goals: Tensor) -> Tensor | None:
-        """Return the agent's own loss per row, (B,), given goal positions (B, 3); None if it has none."""
+        """Return an additional loss per decision, (B,), given goal positions (B, 3), or None."""
         return None
 
     @property
     def uses_context_views(self) -> bool:
-        """Whether views without a candidate become tokens; otherwise they are removed before reading."""
+        """Whether views without a candidate become tokens; otherwise they are removed from observations."""
         return True
 
     @property

@@ -1,6 +1,6 @@
 """Base of HAMT and TD-STP: text, history and observation tokens, and the cross-modal encoder over them.
 
-A subclass chooses the vision tokens and reads the outputs.
+A subclass chooses the vision tokens and computes action scores from the encoder's outputs.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class CrossModalState(State):
     history_length: Tensor
     """(B,) int64: number of valid history tokens, which is the step number + 1."""
     groups: Groups | None = None
-    """Groups of rows that share an instruction, in `decide_all`."""
+    """Groups of agents that share an instruction; set in `decide_all` only."""
     panorama_cache: dict[int, Tensor] = field(default_factory=dict, compare=False)
     """Encoded panoramas by viewpoint and heading; used in evaluation."""
 
@@ -138,7 +138,7 @@ class CrossModal(Agent[S]):
         return encoded.detach() if self.config.freeze_text else encoded
 
     def _cached_text(self, instructions: TokenBatch) -> Tensor:
-        """Encode each instruction once, on its own, so that the batch has no effect; (B, L, H)."""
+        """Encode instructions (B, L, H); each is encoded alone, independent of the batch, and then cached."""
         encoded = []
         for ids, valid in zip(instructions.ids, instructions.valid, strict=True):
             key = tuple(ids[valid].tolist())
@@ -159,14 +159,15 @@ class CrossModal(Agent[S]):
         return encoded
 
     def _load_from_state_dict(self, *args: Any) -> None:
-        """Load weights and clear the cache, which belongs to the old ones."""
+        """Load weights and clear the cache of texts that the old weights encoded."""
         self._text_cache.clear()
         super()._load_from_state_dict(*args)
 
     def text_per_layer(self, encoded: Tensor, valid: Tensor, *, compute_all: bool = False) -> list[Tensor]:
-        """Text T that each cross layer reads without language cross-attention: T, G0(T), G1(T), ….
+        """List the text that each cross-modal layer reads without language cross-attention: T, G0(T), G1(T).
 
-        Gi is layer i's text half. Each is applied to T, never chained; the last layer's is not needed.
+        T is the encoded text and Gi the text half of layer i. Every Gi is applied to T itself, not to the
+        output of another layer. The last layer's text half is not needed.
         """
         tokens = Tokens.pack(encoded, valid, compute_all=compute_all)
         return [encoded, *(layer.text(tokens).padded for layer in self._layers[:-1])]
@@ -242,7 +243,7 @@ class CrossModal(Agent[S]):
         return token.detach() if self.config.freeze_history else token
 
     def _encode_panorama(self, state: S, observation: Observation) -> Tensor:
-        """Encoded panoramas, (B, H); each is encoded only once if gradients are off."""
+        """Encoded panoramas, (B, H); without gradients they come from a cache by viewpoint and heading."""
         if self.training or torch.is_grad_enabled():
             return self.history.encode_panorama(
                 observation.panorama_features(), observation.panorama_angles()
@@ -257,7 +258,7 @@ class CrossModal(Agent[S]):
             cache.update(zip(missing, encoded, strict=True))
         return torch.stack([cache[key] for key in keys])
 
-    # -- both streams ------------------------------------------------------------------------------------
+    # -- text and vision ---------------------------------------------------------------------------------
 
     @property
     def _layers(self) -> list[CrossLayer]:
@@ -272,10 +273,10 @@ class CrossModal(Agent[S]):
         compute_all: bool,
         mask: Tensor | None = None,
     ) -> tuple[Tokens, Tokens]:
-        """Run all cross layers; return text and vision, of the last layer only vision's `outputs`.
+        """Run all cross-modal layers and return the text tokens and the vision tokens.
 
-        `mask` (B, M, M) bool is for vision's self-attention. Without language cross-attention the text stays
-        as encoded.
+        The last layer computes the vision tokens at `outputs` only; None: all. `mask` (B, M, M) bool is for
+        vision's self-attention. Without language cross-attention the text stays as encoded.
         """
         text = Tokens.pack(state.text, state.text_mask, compute_all=compute_all)
         first = None if outputs is None else OutputPositions(outputs.columns[:1], outputs.valid[:, :1])
@@ -299,7 +300,7 @@ class CrossModal(Agent[S]):
         return KeyValue(keys, values, mask, state.groups)
 
     def _action_factor(self, text: Tensor, history: Tensor) -> Tensor:
-        """Factor of tokens before scoring, (B, H), from the first text and history tokens (spec B.7)."""
+        """Factor (B, H) of every token before the action head scores it (docs/spec.md B.7)."""
         ones = torch.ones_like(history)
         if not self.config.language_cross_attention:
             return ones

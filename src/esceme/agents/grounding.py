@@ -1,6 +1,7 @@
-"""Grounding head: relates words to observed features. Ours, for small networks trained from scratch.
+"""Grounding head: relates words to observed features. The published networks do not have it.
 
-Such networks hardly learn from trajectories alone that a word and an image feature mean the same.
+It helps small networks trained from scratch, which hardly learn from trajectories alone that a word and an
+image feature mean the same.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class Grounding(nn.Module):
     """Add to each token what the instruction says, at this step, about its appearance and direction.
 
     Words, image features and directions are mapped to one space of width G. The latest history token and the
-    step number decide which words matter now. A token receives the words that are close to it, weighted by
-    both, and a vector scaled by how well they match.
+    step number decide which words matter now. A token receives the words that are close to it in this space
+    and matter now, and a vector scaled by how well these words match it.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""HAMT, the History Aware Multimodal Transformer (Chen et al. 2021), the paper's first host agent (spec B).
+"""HAMT, the History Aware Multimodal Transformer (Chen et al. 2021; docs/spec.md B).
 
 Instruction, history and observation become tokens; a cross-modal encoder relates them; every candidate and
 STOP receives a score.
@@ -88,7 +88,7 @@ class HAMT(CrossModal[HamtState]):
         return self.decide(replace(state, history=history, history_length=length, groups=groups), observation)
 
     def encode(self, state: HamtState, observation: Observation, *, compute_all: bool = False) -> HamtOutput:
-        """Run the network; `compute_all` includes outputs that no head reads, and padding."""
+        """Run the network; `compute_all` also computes padding and outputs that no head reads."""
         # Vision tokens: history and observation.
         observation = self._prepare_observation(observation)
         history, history_mask = self._encode_history(state, compute_all=compute_all)
@@ -101,7 +101,7 @@ class HAMT(CrossModal[HamtState]):
         text, vision = self._cross_encode(state, vision, outputs, compute_all=compute_all)
         split = length if compute_all else 1
         history, tokens = vision.padded[:, :split], vision.padded[:, split:]
-        # Action head (spec B.7).
+        # Action head (docs/spec.md B.7).
         first_text, global_token = text.padded[:, 0], history[:, 0]  # (B, H)
         factor = self._action_factor(first_text, global_token)[:, None]
         logits = self._score(tokens[:, : mask.shape[1]] * factor)  # (B, C)
@@ -116,7 +116,10 @@ class HAMT(CrossModal[HamtState]):
 
 
 def _head_positions(length: int, mask: Tensor) -> OutputPositions:
-    """Vision tokens that the heads read: the global one and, after `length` history tokens, `mask` (B, C)."""
+    """Positions of the vision tokens that the heads read: the global token, candidates and STOP.
+
+    `length` is the number of history tokens; `mask` (B, C) is True for candidates and STOP.
+    """
     columns = torch.arange(length, length + mask.shape[1], device=mask.device)
     return OutputPositions(
         torch.cat([columns.new_zeros(1), columns]), torch.cat([torch.ones_like(mask[:, :1]), mask], 1)

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 EPSILON = 1e-12
-"""Of every layer normalisation, as in BERT."""
+"""Epsilon of every layer normalisation, as in BERT."""
 
 
 class PackedLayout:
-    """Positions of packed rows in a padded batch.
+    """Converts between a padded batch (B, L, H) and packed rows (T, H), one row per valid token.
 
     >>> layout = PackedLayout(torch.tensor([[True, True], [True, False]]))
     >>> rows = layout.pack(torch.arange(4.0).reshape(2, 2, 1))
@@ -26,7 +26,7 @@ class PackedLayout:
     """
 
     def __init__(self, valid: Tensor, *, compute_all: bool = False) -> None:
-        """Lay out the tokens where `valid` (B, L) is True; `compute_all` keeps rows for padding as well."""
+        """Pack the tokens where `valid` (B, L) is True; `compute_all` also keeps rows for padding."""
         self.valid = valid
         self.shape = valid.shape
         index = valid.flatten().nonzero().squeeze(1)
@@ -34,12 +34,12 @@ class PackedLayout:
         self._index = None if self.is_full or compute_all else index
 
     def pack(self, padded: Tensor) -> Tensor:
-        """(B, L, H) -> (T, H)."""
+        """Pack a padded batch: (B, L, H) -> (T, H)."""
         flat = padded.flatten(0, 1)
         return flat if self._index is None else flat[self._index]
 
     def pad(self, rows: Tensor) -> Tensor:
-        """(T, H) -> (B, L, H), zeros for padding."""
+        """Pad packed rows with zeros: (T, H) -> (B, L, H)."""
         if self._index is not None:
             flat = rows.new_zeros(self.valid.numel(), rows.shape[-1])
             rows = flat.index_copy(0, self._index, rows)
@@ -77,7 +77,7 @@ class Tokens(NamedTuple):
 
     @property
     def padded(self) -> Tensor:
-        """(B, L, H)."""
+        """The tokens as a padded batch, (B, L, H)."""
         return self.layout.pad(self.rows)
 
     def at(self, positions: OutputPositions) -> Tokens:
@@ -89,19 +89,19 @@ class Groups(NamedTuple):
     """R query sequences in B groups that share keys and values, such as the steps of one trajectory."""
 
     group: Tensor
-    """(R,) int64"""
+    """(R,) int64: group of each query sequence."""
     step: Tensor
-    """(R,) int64: unique within a group."""
+    """(R,) int64: position of each query sequence in its group; unique within the group."""
     size: tuple[int, int]
-    """B groups of at most T steps."""
+    """Number of groups B, and the largest number of steps T of a group."""
 
     def join(self, rows: Tensor) -> Tensor:
-        """(R, L, …) -> (B, T * L, …), zeros for missing steps."""
+        """Join the sequences of each group: (R, L, …) -> (B, T * L, …), zeros for missing steps."""
         joined = rows.new_zeros(*self.size, *rows.shape[1:])
         return joined.index_put((self.group, self.step), rows).flatten(1, 2)
 
     def split(self, joined: Tensor) -> Tensor:
-        """(B, T * L, …) -> (R, L, …)."""
+        """Undo `join`: (B, T * L, …) -> (R, L, …)."""
         return torch.unflatten(joined, 1, (self.size[1], -1))[self.group, self.step]
 
 
@@ -115,7 +115,7 @@ class KeyValue(NamedTuple):
     mask: Tensor | None
     """(B, 1, 1, L) bool: True for keys that may be attended to; None if all may."""
     groups: Groups | None = None
-    """Groups of queries that share keys; None: one batch row each."""
+    """Groups of queries that share these keys; None: each query has its own."""
 
 
 class Attention(nn.Module):
@@ -179,7 +179,7 @@ class Layer(nn.Module):
     def __init__(
         self, width: int, heads: int, inner: int, *, dropout: float, epsilon: float = EPSILON
     ) -> None:
-        """Build both blocks."""
+        """Build the attention and the feed-forward block."""
         super().__init__()
         self.attention = Attention(width, heads, dropout=dropout, epsilon=epsilon)
         self.feed_forward = FeedForward(width, inner, dropout=dropout, epsilon=epsilon)
@@ -200,7 +200,7 @@ class Layer(nn.Module):
 
 
 class CrossLayer(nn.Module):
-    """Cross-modal layer: text and vision attend to each other, then each to itself (spec B.6).
+    """Cross-modal layer: text and vision attend to each other, then each to itself (docs/spec.md B.6).
 
     Both directions of cross-attention share weights and read the other stream's input to this layer.
     """
@@ -224,9 +224,10 @@ class CrossLayer(nn.Module):
         vision_outputs: OutputPositions | None = None,
         mask: Tensor | None = None,
     ) -> tuple[Tokens, Tokens]:
-        """Update both streams; return only the positions `…_outputs` where given.
+        """Return the updated text tokens and vision tokens.
 
-        `text_kv` are precomputed keys and values of the text; `mask` is for vision's self-attention.
+        With `text_outputs` or `vision_outputs`, only the tokens at these positions are computed. `text_kv`
+        are precomputed keys and values of the text; `mask` is for vision's self-attention.
         """
         new_text = self.across(text, self.across.project(vision))
         new_vision = self.across(vision, self.across.project(text) if text_kv is None else text_kv)
@@ -250,7 +251,7 @@ class LinearNorm(nn.Module):
 
 
 class ActionHead(nn.Sequential):
-    """One score per token (spec B.7)."""
+    """One score per token (docs/spec.md B.7)."""
 
     def __init__(self, hidden: int, *, dropout: float) -> None:
         """Build two linear layers with ReLU and layer normalisation between."""
@@ -264,7 +265,7 @@ class ActionHead(nn.Sequential):
 
 
 class Critic(nn.Sequential):
-    """Expected return of a state (spec B.7)."""
+    """Expected return of a state (docs/spec.md B.7)."""
 
     def __init__(self, hidden: int, inner: int, *, dropout: float) -> None:
         """Build two linear layers with ReLU between."""

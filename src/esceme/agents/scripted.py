@@ -56,9 +56,10 @@ class StopAtOnce(Agent[State]):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomConfig(BaseAgentConfig):
-    """Seed of the random agent."""
+    """Settings of the random agent."""
 
     seed: int = 0
+    """Seed of the choices."""
 
     def __post_init__(self) -> None:
         if self.seed < 0:
@@ -134,7 +135,7 @@ class ShortestPath(Agent[ShortestPathState]):
     def begin(
         self, instructions: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None
     ) -> ShortestPathState:
-        """Store the goals; raise `ConfigError` if they are withheld."""
+        """Store the goals; raise `ConfigError` without `privileged`, as on test splits."""
         if privileged is None:
             raise ConfigError(
                 "the shortest-path agent expects goals, and none came: pass PrivilegedInfo(atlas, goals) to "
@@ -163,7 +164,7 @@ class ShortestPath(Agent[ShortestPathState]):
 
 
 def _decision(observation: Observation, logits: Tensor) -> Decision:
-    """Logits (B, C) with the observation's dtype and device, -inf beyond STOP."""
+    """Build a decision from logits (B, C), with -inf for actions that do not exist."""
     is_impossible = ~choice_mask(observation, logits.shape[1])
     return Decision(logits.to(observation.angles).masked_fill(is_impossible, -torch.inf))
 

@@ -32,11 +32,17 @@ class Seq2SeqConfig(BaseAgentConfig):
     """Settings of the recurrent baseline."""
 
     vocabulary: int = 30522
+    """Number of token ids."""
     word_width: int = 256
+    """Width of the word embeddings."""
     hidden: int = 512
+    """Width H of encoder and decoder states; even."""
     feature_width: int = 768
+    """Width D of the image features."""
     angle_width: int = 4
+    """Width A of the angle features: sine and cosine of heading and elevation."""
     dropout: float = 0.5
+    """Dropout of words and of scored vectors."""
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "word_width", "hidden", "feature_width", "angle_width"):

@@ -1,4 +1,4 @@
-"""TD-STP, Target-Driven Structured Transformer Planner (Zhao et al. 2022), the second host agent (spec D).
+"""TD-STP, Target-Driven Structured Transformer Planner (Zhao et al. 2022; docs/spec.md D).
 
 TD-STP extends HAMT by positions of all tokens, target tokens on a coarse grid that predict the goal's
 position, actions that return to any visited node, and recurrence: history and target tokens of the next step
@@ -32,6 +32,7 @@ class TdstpConfig(HamtConfig):
     """Settings of TD-STP; defaults are those of the ESceme release."""
 
     freeze_history: bool = False
+    """Whether the encoder of history tokens is not trained."""
     grid: int = 5
     """Points per side of the target grid; 0: no target tokens."""
     spacing: float = 6.0
@@ -232,7 +233,7 @@ class TDSTP(CrossModal[TdstpState]):
     def encode(
         self, state: TdstpState, observation: Observation, *, compute_all: bool = False
     ) -> TdstpOutput:
-        """Run the network; `compute_all` includes outputs that no head reads, and padding.
+        """Run the network; `compute_all` also computes padding and outputs that no head reads.
 
         Positions are relative to `state.origin`.
         """
@@ -257,7 +258,7 @@ class TDSTP(CrossModal[TdstpState]):
         )
         shown = observation.token_type.shape[1] if compute_all else mask.shape[1]
         history, tokens, target = torch.split(vision.padded, [length, shown, num_points], 1)
-        # Action head over observation and nodes; goal head over target tokens (spec D.3, D.5).
+        # Action head over observation and nodes; goal head over target tokens (docs/spec.md D.3, D.5).
         uses_text = self.config.language_cross_attention
         first_text, global_token = text.padded[:, 0], history[:, 0]  # (B, H)
         factor = self._action_factor(first_text, global_token)[:, None]
@@ -308,7 +309,7 @@ class TDSTP(CrossModal[TdstpState]):
         return token.detach() if self.config.freeze_history else token
 
     def _structured_mask(self, state: TdstpState, valid: Tensor, length: int) -> Tensor:
-        """(B, M, M) bool: self-attention mask of vision; nodes see only adjacent nodes (spec D.6)."""
+        """(B, M, M) bool: self-attention mask of vision; nodes see only adjacent nodes (docs/spec.md D.6)."""
         mask = valid[:, None] & valid[:, :, None]
         mask[:, 1:length, 1:length] &= state.edge_rank[:, 1:length, 1:length] > 0
         diagonal = torch.eye(valid.shape[1], dtype=torch.bool, device=valid.device)
@@ -316,10 +317,11 @@ class TDSTP(CrossModal[TdstpState]):
 
     # -- graph of the trajectory -------------------------------------------------------------------------
 
-    def _rank_from_here(self, state: TdstpState, observation: Observation) -> Tensor:
-        """Ranks of the edges from the agent's viewpoint to the nodes, (B, S), as in `edge_rank`.
+    def _edge_ranks_from_agent(self, state: TdstpState, observation: Observation) -> Tensor:
+        """Ranks (B, S) of the edges from the agent's viewpoint to the nodes, with the meaning of `edge_rank`.
 
-        Taken from an earlier visit if there was one, else from the order of the candidates.
+        If the agent was at this viewpoint before, the ranks are those of that visit. Otherwise they follow
+        the order of the candidates.
         """
         nodes = state.node_viewpoint[:, : state.history.shape[1]]
         is_here = nodes == observation.viewpoint[:, None] + 1
@@ -332,7 +334,7 @@ class TDSTP(CrossModal[TdstpState]):
 
     def _append_edges(self, state: TdstpState, observation: Observation) -> Tensor:
         """Edge ranks with the agent's viewpoint as a new node, (B, S + 1, S + 1)."""
-        outgoing = self._rank_from_here(state, observation)  # (B, S)
+        outgoing = self._edge_ranks_from_agent(state, observation)  # (B, S)
         is_here, width = outgoing == SELF_RANK, outgoing.shape[1]
         rows = torch.arange(len(outgoing), device=outgoing.device)
         # Edges to the new node: those of an earlier visit, else ranked after all known edges.
@@ -355,12 +357,12 @@ class TDSTP(CrossModal[TdstpState]):
             first_action=observation.token_type.shape[1],
             viewpoints=viewpoints.masked_fill(is_closed, -1),
             views=state.node_view[:, :width],
-            current_edge_rank=self._rank_from_here(state, observation),
+            current_edge_rank=self._edge_ranks_from_agent(state, observation),
             edge_rank=state.edge_rank[:, :width, :width],
         )
 
     def _count_repeats(self, state: TdstpState, observation: Observation, routes: BacktrackRoutes) -> Tensor:
-        """Number of earlier jumps that led here from the viewpoint of each action, (B, N + S)."""
+        """Count, for each action, earlier jumps from its viewpoint to the current viewpoint, (B, N + S)."""
         leads_to = torch.cat([observation.neighbour, routes.viewpoints], 1) + 1
         came_from = torch.where(state.jump_to == observation.viewpoint[:, None] + 1, state.jump_from, -1)
         is_repeat = (leads_to[:, :, None] == came_from[:, None]) & (leads_to > 0)[..., None]  # (B, N + S, S)
@@ -379,7 +381,10 @@ def grid_points(size: int, spacing: float) -> Tensor:
 
 
 def _head_positions(valid: Tensor, length: int, mask: Tensor, num_points: int) -> OutputPositions:
-    """Vision tokens that the heads read: `length` of history, `mask` (B, C), and the target tokens."""
+    """Positions of the vision tokens that the heads read: history, candidates, STOP and target tokens.
+
+    `length` is the number of history tokens, `mask` (B, C) is True for candidates and STOP.
+    """
     columns, end = torch.arange(valid.shape[1], device=valid.device), valid.shape[1] - num_points
     columns = torch.cat([columns[: length + mask.shape[1]], columns[end:]])
     return OutputPositions(columns, torch.cat([valid[:, :length], mask, valid[:, end:]], 1))

@@ -1,4 +1,4 @@
-"""HAMT's settings and its encoders of text, observations and history (spec B.1, B.3 to B.5)."""
+"""HAMT's settings and its encoders of text, observations and history (docs/spec.md B.1, B.3 to B.5)."""
 
 from __future__ import annotations
 
@@ -23,41 +23,60 @@ class HamtConfig(BaseAgentConfig):
     """Settings of HAMT; defaults are those of the paper's R2R network."""
 
     vocabulary: int = 30522
+    """Number of token ids, as in BERT's vocabulary."""
     positions: int = 512
-    """Tokens of the longest instruction."""
+    """Number of position embeddings: tokens of the longest instruction."""
     hidden: int = 768
+    """Width H of all tokens."""
     heads: int = 12
+    """Number of attention heads per layer; divides `hidden`."""
     feed_forward: int = 3072
+    """Inner width of the feed-forward blocks."""
     text_layers: int = 9
+    """Number of transformer layers over the instruction."""
     cross_layers: int = 4
+    """Number of cross-modal layers over text and vision."""
     history_layers: int = 0
+    """Number of transformer layers over the history, before the cross-modal layers."""
     panorama_layers: int = 2
+    """Number of transformer layers over the 36 views of a panorama in the history."""
     encode_panorama: bool = True
     """Whether history tokens include the mean output of a small transformer over the 36 views."""
     feature_width: int = 768
+    """Width D of the image features."""
     angle_width: int = 4
+    """Width of the angle features: sine and cosine of heading and elevation."""
     max_steps: int = 50
-    """Rows of the step embedding."""
+    """Number of step embeddings: the longest trajectory in decisions."""
     language_cross_attention: bool = True
     """Whether text attends to vision at every step (R2R). If not, the text is encoded once per episode
     (`no_lang_ca`: R4R, CVDN, RxR)."""
     action_input: ActionInput = "ob_txt"
-    """Used only with language cross-attention."""
+    """Product that is scored: the observation token alone (`ob`), or times the first text token (`txt`), the
+    first history token (`hist`) or their sum. Used only with language cross-attention."""
     freeze_text: bool = True
+    """Whether the text encoder is not trained."""
     read_once: bool = False
     """Whether each instruction is encoded once, without dropout, and cached; requires `freeze_text`. The
     released training encodes it in every batch, with dropout."""
     freeze_history: bool = True
+    """Whether the encoder of history tokens is not trained."""
     freeze_observation: bool = False
+    """Whether the encoder of observation tokens is not trained."""
     dropout: float = 0.1
+    """Dropout of the encoders and of all transformer layers."""
     attention_dropout: float | None = None
     """Dropout of attention weights; None: `dropout`. With 0, training uses fused attention."""
     head_dropout: float = 0.1
+    """Dropout of the action head."""
     critic_inner: int = 512
+    """Inner width of the critic."""
     critic_dropout: float = 0.5
+    """Dropout of the critic."""
     epsilon: float = EPSILON
     """LayerNorm epsilon of text and cross-modal layers; 1e-5 for XLM-R."""
     initial_std: float = 0.02
+    """Standard deviation of the initial weights."""
     initial_bias_std: float = 0.0
     """Standard deviation of the initial biases of the image and angle projections. 0 in the published
     network, which starts from trained weights. From scratch, LayerNorm would amplify STOP's zeros."""
@@ -84,12 +103,12 @@ class HamtConfig(BaseAgentConfig):
 
     @property
     def limits(self) -> InputLimits:
-        """Sizes of the tables and of the feature projection."""
+        """Sizes of the embedding tables and of the feature projection."""
         return InputLimits(self.vocabulary, self.feature_width, self.positions, self.max_steps)
 
 
 class TextEncoder(nn.Module):
-    """BERT: word, position and token type embeddings, and its layers (spec B.3)."""
+    """BERT: word, position and token type embeddings, and its layers (docs/spec.md B.3)."""
 
     def __init__(self, config: HamtConfig) -> None:
         """Build the embeddings and layers."""
@@ -103,7 +122,7 @@ class TextEncoder(nn.Module):
         self.layers = nn.ModuleList(config_layer(config) for _ in range(config.text_layers))
 
     def forward(self, instructions: TokenBatch, *, compute_all: bool = False) -> Tensor:
-        """(B, L) -> (B, L, H); padding is zero unless `compute_all`."""
+        """Encode token ids (B, L) as vectors (B, L, H); padding is zero unless `compute_all`."""
         longest = instructions.ids.shape[1]
         if longest > len(self.positions.weight):
             raise ConfigError(
@@ -118,7 +137,7 @@ class TextEncoder(nn.Module):
 
 
 class ObservationEncoder(nn.Module):
-    """Embed image features, angle features and token types of an observation (spec B.5)."""
+    """Embed image features, angle features and token types of an observation (docs/spec.md B.5)."""
 
     def __init__(self, config: HamtConfig) -> None:
         """Build the projections."""
@@ -132,7 +151,7 @@ class ObservationEncoder(nn.Module):
     def forward(
         self, observation: Observation, vision_type: Tensor, grounded: Tensor | None = None
     ) -> Tensor:
-        """(B, N, …) -> (B, N, H).
+        """Embed the N tokens of each observation, (B, N, H).
 
         `vision_type` (H,) is the token type embedding of vision, `grounded` (B, N, H) the grounding head's
         output.
@@ -143,7 +162,7 @@ class ObservationEncoder(nn.Module):
 
 
 class HistoryEncoder(nn.Module):
-    """Embed one step as a token: faced view, angle of the action, panorama (spec B.4)."""
+    """Embed one step as a token: faced view, angle of the action, panorama (docs/spec.md B.4)."""
 
     def __init__(self, config: HamtConfig) -> None:
         """Build the projections, embeddings and panorama layers."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import mode
 from typing import Any, Literal, TypedDict, Unpack, cast
@@ -44,9 +44,19 @@ class Switches(TypedDict, total=False):
     action_input: ActionInput
     epsilon: float
     structured: bool
-    """Only TD-STP has this one and the next two."""
+    """Only TD-STP has this setting and all that follow."""
     history_positions: bool
     history_mask: Literal["real", "as-released"]
+    candidate_positions: Literal["there", "here"]
+    go_back: bool
+    reweigh: bool
+    target_weight: float
+
+
+TDSTP_SWITCHES = frozenset(
+    {field.name for field in fields(TdstpConfig)} - {field.name for field in fields(HamtConfig)}
+)
+"""Names of the settings that only TD-STP has."""
 
 
 UNFROZEN = Switches(language_cross_attention=False, freeze_text=False, freeze_history=False)
@@ -59,7 +69,7 @@ SWITCHES: dict[str, Switches] = {
 
 
 @dataclass(frozen=True)
-class Report:
+class TensorReport:
     """Use of the tensors of a file."""
 
     mapped: dict[str, str]
@@ -81,7 +91,7 @@ def navigator_from(
     seed: int = 0,
     file: object = "the weights",
     **switches: Unpack[Switches],
-) -> tuple[Navigator, Report]:
+) -> tuple[Navigator, TensorReport]:
     """Build a navigator from the original's tensors, and report how each tensor was used.
 
     `agent` and `reader` default to those that the tensors belong to; HAMT's pre-training can also initialise
@@ -103,7 +113,7 @@ def navigator_from(
     _require_fit({theirs: state[ours].shape for theirs, ours in expected.items()}, tensors, file)
     loaded = {ours: tensors[theirs].detach().float().clone() for theirs, ours in expected.items()}
     navigator.load_state_dict(loaded, strict=False, assign=True)
-    return navigator, Report(
+    return navigator, TensorReport(
         mapped={file_names[theirs]: ours for theirs, ours in expected.items()},
         ignored=tuple(file_names[name] for name in ignored),
         initialised=tuple(ours for ours in names if ours not in loaded),
@@ -123,7 +133,7 @@ def import_weights(
     seed: int = 0,
     language_cross_attention: bool | None = None,
     structured: bool | None = None,
-) -> tuple[NavigatorConfig, Report]:
+) -> tuple[NavigatorConfig, TensorReport]:
     """Convert a published file to a run folder; `task` determines the switches and the limits.
 
     Nothing is written unless all tensors of the file fit.
@@ -210,7 +220,7 @@ def _config(
         fields["map_history"] = original.has_part(tensors, original.HISTORY_MAPPER) or not original.has_part(
             tensors, original.TD_STP
         )
-    elif foreign := sorted({"structured", "history_positions", "history_mask"} & set(fields)):
+    elif foreign := sorted(TDSTP_SWITCHES & set(fields)):
         raise ConfigError(
             f"{file}: {', '.join(foreign)}: only TD-STP has this setting, found weights of HAMT"
         )

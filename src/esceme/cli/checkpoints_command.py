@@ -12,7 +12,7 @@ import tyro
 from rich.markup import escape
 from rich.table import Table
 
-from esceme.checkpoints import AgentName, ReaderName, Report, export_weights, import_weights
+from esceme.checkpoints import AgentName, ReaderName, TensorReport, export_weights, import_weights
 from esceme.cli.console import note, print_json, tables
 from esceme.memory import Pooling
 from esceme.runs import as_json, load_run
@@ -105,7 +105,7 @@ def export(run: tyro.conf.Positional[Path], /, out: Path, json: bool = False) ->
     return 0
 
 
-def _report_table(report: Report) -> Table:
+def _report_table(report: TensorReport) -> Table:
     table = Table("", "tensors", "names", title="imported tensors", title_justify="left")
     table.columns[1].justify = "right"
     table.columns[2].overflow = "fold"

@@ -10,7 +10,7 @@ from typing import Any
 
 from esceme import __version__
 from esceme.demo.demo_config import SPLITS, TASK, UNSEEN, DemoConfig
-from esceme.evaluation.compare import Difference, Visits, by_visit, compare
+from esceme.evaluation.compare import Difference, VisitGroup, by_visit, compare
 from esceme.evaluation.result import EpisodeResult, Result, scores_of
 from esceme.files import read_bytes, write_text
 from esceme.learning.training_log import LOG_FILE, read_log
@@ -60,7 +60,7 @@ class ProtocolScores:
     """Metric -> bounds of the 95 % bootstrap interval over paths."""
     gain: Difference | None
     """Paired difference of SPL to the protocol `none`; None for the protocol `none` itself."""
-    visits: Sequence[Visits]
+    visits: Sequence[VisitGroup]
     """Mean SPL of first, second ... visits to a scene."""
 
 
@@ -144,7 +144,7 @@ def _format_interval(metric: str, low: float, high: float, *, sign: str = "") ->
 def visit_curves(scores: SplitScores, memories: Sequence[str]) -> list[Curve]:
     """Return one curve of SPL over visits per memory protocol; x values include the number of episodes."""
 
-    def label(group: Visits) -> str:
+    def label(group: VisitGroup) -> str:
         visits = f"{group.first}" if group.first == group.last else f"{group.first}-{group.last}"
         return f"{visits} (n {group.episodes})"
 

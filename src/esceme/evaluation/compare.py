@@ -17,9 +17,9 @@ from esceme.metrics import TOUR_METRICS
 MEASURES = ("sr", "spl", "osr", "ne", "tl", "cls", "ndtw", "sdtw", "gp")
 LEVEL = 0.95
 MAX_CELLS = 2_000_000
-"""Number of resampling counts held at a time: some megabytes."""
+"""Maximum number of resampling counts in memory at a time: some megabytes."""
 VISITS = (1, 2, 3, 6, 11, 21, 51, 101)
-"""First visits of the groups of `by_visit`."""
+"""First visit number of each group of `by_visit`."""
 
 Array = NDArray[np.float64]
 
@@ -90,20 +90,20 @@ def compare(
     if draws < 1 or seed < 0:
         raise ConfigError(f"{draws} draws with seed {seed}: expected at least 1 draw and no negative seed")
     names = list(names or (f"result {number}" for number in range(1, len(results) + 1)))
-    rows = _align(results, names)
+    rows = _align_episodes(results, names)
     measures = _default_metrics(results) if measures is None else measures
-    values = _values(rows, measures, names)  # (results, measures, E)
+    values = _score_array(rows, measures, names)  # (results, measures, E)
     gains = (values[1:] - values[0]).reshape(-1, values.shape[2])  # (others x measures, E)
     paths = np.unique([episode.path for episode in rows[0]], return_inverse=True)[1]
     scenes = np.unique([episode.scene for episode in rows[0]], return_inverse=True)[1]
     over_paths, over_scenes = (
-        _intervals(gains, cluster, draws=draws, seed=seed) for cluster in (paths, scenes)
+        _bootstrap_intervals(gains, cluster, draws=draws, seed=seed) for cluster in (paths, scenes)
     )
     is_tour_metric = np.tile([measure in TOUR_METRICS for measure in measures], len(results) - 1)
     differences = [
         Difference(mean, None if of_tours else by_path, by_scene)
         for mean, by_path, by_scene, of_tours in zip(
-            _means(gains), over_paths, over_scenes, is_tour_metric, strict=True
+            _row_means(gains), over_paths, over_scenes, is_tour_metric, strict=True
         )
     ]
     return Comparison(
@@ -115,7 +115,9 @@ def compare(
         seed=seed,
         differing=differing_facts(results),
         measures=tuple(
-            MetricComparison(measure, tuple(_means(values[:, row])), tuple(differences[row :: len(measures)]))
+            MetricComparison(
+                measure, tuple(_row_means(values[:, row])), tuple(differences[row :: len(measures)])
+            )
             for row, measure in enumerate(measures)
         ),
     )
@@ -128,24 +130,31 @@ def _default_metrics(results: Sequence[Result]) -> tuple[str, ...]:
 
 def differing_facts(results: Sequence[Result]) -> dict[str, tuple[Any, ...]]:
     """Facts that differ between results, by dotted names: `memory`, `hashes.weights`."""
-    facts = [dict(_flat(result.facts)) for result in results]
+    facts = [dict(_flatten_facts(result.facts)) for result in results]
     names = dict.fromkeys(name for flat in facts for name in flat)
     values = {name: tuple(flat.get(name) for flat in facts) for name in names}
     return {name: row for name, row in values.items() if any(value != row[0] for value in row)}
 
 
-def _flat(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+def _flatten_facts(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     flat: list[tuple[str, Any]] = []
     for name, value in facts.items():
-        flat += _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else [(f"{prefix}{name}", value)]
+        flat += (
+            _flatten_facts(value, f"{prefix}{name}.")
+            if isinstance(value, dict)
+            else [(f"{prefix}{name}", value)]
+        )
     return flat
 
 
 # -- alignment -------------------------------------------------------------------------------------------
 
 
-def _align(results: Sequence[Result], names: Sequence[str]) -> list[list[EpisodeResult]]:
-    """The episodes of every result in the order of the first; raises `DataError` where they differ."""
+def _align_episodes(results: Sequence[Result], names: Sequence[str]) -> list[list[EpisodeResult]]:
+    """Return the episodes of every result in the order of the first result.
+
+    Raises `DataError` where the results are not on the same episodes.
+    """
     if len(results) < 2:
         raise DataError(f"expected at least two results to compare, found {len(results)}")
     first = {episode.id for episode in results[0].episodes}
@@ -172,7 +181,7 @@ def _align(results: Sequence[Result], names: Sequence[str]) -> list[list[Episode
 
 def _require_same_data(first: Result, other: Result, first_name: str, name: str) -> None:
     """Raise `DataError` where two results differ in task, split or data."""
-    expected, found = (dict(_flat(result.facts)) for result in (first, other))
+    expected, found = (dict(_flatten_facts(result.facts)) for result in (first, other))
     for fact, label in (("task", "task"), ("split", "split"), ("hashes.data", "data (sha256)")):
         if expected.get(fact) != found.get(fact):
             values = [str(facts.get(fact))[:20] for facts in (found, expected)]
@@ -182,8 +191,10 @@ def _require_same_data(first: Result, other: Result, first_name: str, name: str)
             )
 
 
-def _values(rows: Sequence[Sequence[EpisodeResult]], measures: Sequence[str], names: Sequence[str]) -> Array:
-    """The scores as an array (results, measures, E)."""
+def _score_array(
+    rows: Sequence[Sequence[EpisodeResult]], measures: Sequence[str], names: Sequence[str]
+) -> Array:
+    """Return the scores of E episodes as an array (results, measures, E)."""
     if not measures:
         raise ConfigError("no measures to compare; name at least one")
     for name, episodes in zip(names, rows, strict=True):
@@ -200,7 +211,7 @@ def _values(rows: Sequence[Sequence[EpisodeResult]], measures: Sequence[str], na
 # -- resampling ------------------------------------------------------------------------------------------
 
 
-def _intervals(
+def _bootstrap_intervals(
     gains: Array, cluster: NDArray[np.integer], *, draws: int, seed: int
 ) -> Sequence[Interval | None]:
     """Bootstrap intervals of the mean of each row of `gains` (R, E), resampling whole clusters (E,)."""
@@ -221,7 +232,7 @@ def _intervals(
     return [Interval(float(low), float(high), float(q)) for low, high, q in zip(*edges, p, strict=True)]
 
 
-def _means(values: Array) -> list[float]:
+def _row_means(values: Array) -> list[float]:
     """The mean of each row."""
     return values.mean(axis=1).tolist()
 
@@ -229,8 +240,8 @@ def _means(values: Array) -> list[float]:
 # -- by visit --------------------------------------------------------------------------------------------
 
 
-class Visits(NamedTuple):
-    """The mean of the episodes whose number in their scene (or tour) is `first` to `last`."""
+class VisitGroup(NamedTuple):
+    """The mean of a metric over the visits `first` to `last` of all scenes (or tours)."""
 
     first: int
     last: int
@@ -238,7 +249,7 @@ class Visits(NamedTuple):
     episodes: int
 
 
-def by_visit(result: Result, measure: str = "spl", edges: Sequence[int] = VISITS) -> list[Visits]:
+def by_visit(result: Result, measure: str = "spl", edges: Sequence[int] = VISITS) -> list[VisitGroup]:
     """Group the mean of a metric by the number of the visit to the scene; groups start at `edges`.
 
     Empty groups are omitted; a result without scores has no groups.
@@ -256,5 +267,5 @@ def by_visit(result: Result, measure: str = "spl", edges: Sequence[int] = VISITS
         inside = (visit >= first) & (visit < after)
         if inside.any():
             last = min(after - 1, latest)
-            groups.append(Visits(first, last, float(values[inside].mean()), int(inside.sum())))
+            groups.append(VisitGroup(first, last, float(values[inside].mean()), int(inside.sum())))
     return groups

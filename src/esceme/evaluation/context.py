@@ -60,13 +60,17 @@ class EvaluationConfig:
     data: str
     """The data folder."""
     split: str
+    """The split to evaluate on, such as val_unseen."""
     memory: Protocol
+    """The memory protocol."""
     task: str | None = None
     """By default the task of the run."""
     schedule: ScheduleName = "lanes"
+    """`lanes` runs one episode per scene at a time; `interleaved` runs the batches of the released code."""
     batch: int = 8
     """Number of episodes that run side by side."""
     seed: int = 0
+    """Seed of a shuffled order, and of the random agent."""
     order: Literal["file", "shuffled"] = "file"
     """Order of a scene's episodes in lanes: that of the file, or a random one by the seed."""
     bank: str | None = None
@@ -78,8 +82,11 @@ class EvaluationConfig:
     features: str | None = None
     """The feature file; by default the only one of the data folder."""
     max_steps: int | None = None
+    """Maximum number of decisions per episode; by default that of the run."""
     max_tokens: int | None = None
+    """Maximum number of tokens per instruction; by default that of the run."""
     precision: Precision = "fp32"
+    """Precision of the network: single, or bfloat16 autocast."""
 
     @property
     def num_passes(self) -> int:
@@ -109,7 +116,7 @@ class EvaluationConfig:
                 raise ConfigError(f"{name} '{getattr(self, name)}': expected {' or '.join(expected)}")
 
 
-class Limits(NamedTuple):
+class EvaluationLimits(NamedTuple):
     """Limits on trajectories and instructions."""
 
     max_steps: int
@@ -127,11 +134,11 @@ class EvaluationContext:
     task: Task
     atlas: Atlas
     episodes: Sequence[Episode]
-    """In the order they are run."""
+    """The episodes in the order they are run."""
     annotations: Path
     tours: Sequence[Tour] | None
     encode: InstructionEncoder
-    limits: Limits
+    limits: EvaluationLimits
     num_episodes: int
     """Number of episodes of the whole evaluation, of which a worker runs some."""
     num_left_out: int
@@ -276,13 +283,14 @@ def open_run(config: EvaluationConfig) -> Run:
     return Run(Path(config.run), navigator, navigator.build().eval(), weights_hash)
 
 
-def get_limits(config: EvaluationConfig, run: Run) -> Limits:
-    """The limits of the config, else of the run, or of the task where it is not the run's.
+def get_limits(config: EvaluationConfig, run: Run) -> EvaluationLimits:
+    """Return the limits of the config. Limits that it does not state are those of the run.
 
-    Raises `ConfigError` where they exceed the embedding tables of the network.
+    If the config names another task than the run's, they are those of that task. Raises `ConfigError` where
+    limits exceed the embedding tables of the network.
     """
     default = run.config if config.task in (None, run.config.task) else get_task(config.task or "")
-    limits = Limits(
+    limits = EvaluationLimits(
         config.max_steps or default.max_steps, config.max_tokens or default.max_tokens, default.keep
     )
     for name, size, needed in (

@@ -113,7 +113,9 @@ def run_episodes(
                 trajectories.setdefault(trajectory.episode.episode_id, trajectory)
             batches = _run_interleaved(context, lifetime, planned, finished, visits)
         for batch, ended in batches:
-            on_finished([JournalEntry.of(each, atlas, pass_number=number, batch=batch) for each in ended])
+            on_finished(
+                [JournalEntry.of(trajectory, atlas, pass_number=number, batch=batch) for trajectory in ended]
+            )
             for trajectory in ended:  # the first trajectory of an episode counts
                 trajectories.setdefault(trajectory.episode.episode_id, trajectory)
     return trajectories
@@ -122,7 +124,7 @@ def run_episodes(
 def _run_lanes(
     context: EvaluationContext, lifetime: MemoryLifetime, finished: Mapping[str, Trajectory], number: int
 ) -> Iterator[tuple[int, list[Trajectory]]]:
-    """Run a pass in lanes; yield 0 and the trajectories that ended with a step."""
+    """Run one pass with one episode per scene at a time; yield (0, trajectories that ended with a step)."""
     source = Lanes(
         context.atlas,
         context.episodes,
@@ -132,7 +134,7 @@ def _run_lanes(
         visits=context.visits,
         previous_passes=number - 1,
     )
-    for step in _steps(context, source, lifetime):
+    for step in _context_steps(context, source, lifetime):
         if step.finished:
             yield 0, step.finished
 
@@ -144,17 +146,17 @@ def _run_interleaved(
     finished: Sequence[Sequence[Trajectory]],
     visits: Counter[str],
 ) -> Iterator[tuple[int, list[Trajectory]]]:
-    """Run the batches of a pass; yield the number and the trajectories of each when all have ended."""
+    """Run the batches of one pass; yield the number and the trajectories of each batch when it has ended."""
     batch, ended = len(finished), list[Trajectory]()
     source = Interleaved(context.atlas, planned, lifetime, finished=finished, visits=visits)
-    for step in _steps(context, source, lifetime):
+    for step in _context_steps(context, source, lifetime):
         ended += step.finished
         if len(step.finished) == len(step.trajectories):
             yield batch, ended
             batch, ended = batch + 1, []
 
 
-def _steps(
+def _context_steps(
     context: EvaluationContext, source: EpisodeSource, lifetime: MemoryLifetime
 ) -> Iterator[RolloutStep]:
     return evaluation_steps(

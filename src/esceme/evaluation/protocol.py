@@ -37,9 +37,9 @@ class TourPosition(NamedTuple):
     """The position of an episode in its tour."""
 
     number: int
-    """From 0."""
+    """Number of the episode in its tour, from 0."""
     following: Episode | None
-    """The next episode of the tour."""
+    """The next episode of the tour; None for the last."""
 
 
 class MemoryLifetime:
@@ -54,7 +54,7 @@ class MemoryLifetime:
         tours: Mapping[str, TourPosition] | None = None,
         oracle_phases: bool = False,
     ) -> None:
-        """Manage `bank` by `protocol`.
+        """Manage `bank` by `protocol`; `tours` maps episode ids to their positions in tours.
 
         With `oracle_phases`, the bank also remembers the paths between the episodes of a tour.
         """
@@ -75,7 +75,11 @@ class MemoryLifetime:
             self.bank.forget(episode.scene_id)
 
     def finish(self, trajectory: Trajectory) -> None:
-        """Remember the oracle phases after an episode: to its goal and to the next start (spec H.2)."""
+        """Remember the paths to the goal and to the tour's next start after an episode (docs/spec.md H.2).
+
+        These paths are the oracle phases of iterative navigation (IVLN). Without `oracle_phases` this does
+        nothing.
+        """
         if self.bank is None or not self._oracle_phases:
             return
         episode = trajectory.episode
@@ -172,7 +176,7 @@ def check_tour_routes(tours: Iterable[Tour], episodes: Iterable[Episode], atlas:
 
 
 def tour_positions(tours: Sequence[Tour], episodes: Sequence[Episode]) -> dict[str, TourPosition]:
-    """The position of each toured episode in its tour, by episode id."""
+    """Return a dict from the id of every episode on a tour to its position in the tour."""
     by_id = {episode.episode_id: episode for episode in episodes}
     positions = {}
     for tour in tours:

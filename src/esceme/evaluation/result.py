@@ -42,7 +42,8 @@ class EpisodeResult(msgspec.Struct, frozen=True, kw_only=True):
     trajectory: list[tuple[str, float, float]]
     """[viewpoint, heading, elevation] of every pose, as in prediction files."""
     scores: dict[str, float]
-    """Metric -> value; empty where the goal is withheld. Tour metrics: contributions to means (spec H.4)."""
+    """Metric -> value; empty where the goal is withheld. The value of a tour metric is the episode's
+    contribution to the mean (docs/spec.md H.4)."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,11 @@ ScheduleName = Literal["lanes", "interleaved"]
 
 
 class Lanes:
-    """An episode source with one lane per scene; a free slot is refilled at once."""
+    """An episode source that runs one episode per scene at a time, and several scenes in parallel.
+
+    A lane is the queue of one scene's episodes. A batch slot (one parallel episode) that becomes free is
+    refilled at once.
+    """
 
     def __init__(
         self,
@@ -36,8 +40,9 @@ class Lanes:
     ) -> None:
         """Start `episodes`, at most `num_slots` at a time.
 
-        Trajectories in `finished`, by episode id, are not run again; their memory is replayed. `visits`
-        numbers the episodes, by default within their scenes, counting `previous_passes` over the same ones.
+        Trajectories in `finished`, by episode id, are not run again; their memory is replayed. `visits` is
+        the visit number by episode id; by default the number of the episode in its scene, after
+        `previous_passes` over the same episodes.
         """
         self._atlas, self._lifetime, self._num_slots = atlas, lifetime, num_slots
         self._finished = finished or {}
@@ -54,19 +59,19 @@ class Lanes:
         self._lanes: dict[str, deque[Episode]] = {}
 
     def next(self, finished: Sequence[Trajectory], active: Sequence[Trajectory]) -> Sequence[Trajectory]:
-        """Start the next episode of every lane that became free, and the first of new lanes."""
+        """Start the next episode of scenes whose episode has finished, and the first of waiting scenes."""
         started = []
         for trajectory in finished:
             self._lifetime.finish(trajectory)
-            started += self._start(self._lanes[trajectory.episode.scene_id])
+            started += self._start_next(self._lanes[trajectory.episode.scene_id])
         while len(active) + len(started) < self._num_slots and self._waiting:
             lane = self._waiting.popleft()
             self._lanes[lane[0].scene_id] = lane
-            started += self._start(lane)
+            started += self._start_next(lane)
         return started
 
-    def _start(self, lane: deque[Episode]) -> list[Trajectory]:
-        """Start the next unfinished episode of a lane, if there is one."""
+    def _start_next(self, lane: deque[Episode]) -> list[Trajectory]:
+        """Start the next unfinished episode of a scene: a list of one trajectory, or empty."""
         while lane:
             episode = lane.popleft()
             if (trajectory := self._finished.get(episode.episode_id)) is None:
@@ -78,7 +83,7 @@ class Lanes:
 
 
 class Interleaved:
-    """An episode source of whole batches: the next one starts when the last has ended completely."""
+    """An episode source of whole batches: a batch starts when all episodes of the one before have ended."""
 
     def __init__(
         self,
@@ -89,9 +94,10 @@ class Interleaved:
         finished: Sequence[Sequence[Trajectory]] = (),
         visits: Counter[str] | None = None,
     ) -> None:
-        """Start `batches`; the first of them have `finished`, and only their memory is replayed.
+        """Start `batches` one after the other.
 
-        `visits` counts the episodes started in each scene; it is updated, and shared between passes.
+        `finished` holds the trajectories of the first batches, which are not run again; their memory is
+        replayed. `visits` counts the episodes started in each scene; this object updates it.
         """
         self._atlas, self._batches = atlas, iter(batches)
         self._visits = Counter[str]() if visits is None else visits
@@ -112,7 +118,7 @@ class Interleaved:
 
 
 class ReleasedOrder:
-    """The batches of the released code, pass after pass (spec A.10).
+    """The batches of the released code, pass after pass (docs/spec.md A.10).
 
     Episodes are shuffled across scenes by a seed. Where fewer than a batch remain, all are shuffled again and
     the batch is filled up from the front. A pass ends with the first batch in which an episode is repeated.

@@ -1,7 +1,7 @@
-"""Data-parallel training: collectives that make several processes compute what one process would.
+"""Data-parallel training: several processes compute the same gradients as one process.
 
-Every rank rolls out its shard of each batch. Losses are divided by counts over all ranks, so the sum of the
-gradients is the gradient of the whole batch.
+Every rank rolls out its shard of each batch. Losses are divided by the counts of all ranks together, so the
+sum of the ranks' gradients is the gradient of the whole batch.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ProcessGroup:
         if self.size == 1:
             return list(values)
         sums = torch.tensor(values, dtype=torch.float64, device=device)
-        with self._checked():
+        with self._collective_errors():
             dist.all_reduce(sums)
         return sums.tolist()
 
@@ -84,7 +84,7 @@ class ProcessGroup:
         if self.size == 1:
             return [value]
         gathered: list[Any] = [None] * self.size
-        with self._checked():
+        with self._collective_errors():
             dist.all_gather_object(gathered, value)
         return gathered
 
@@ -104,19 +104,19 @@ class ProcessGroup:
             return
         device = parameters[0].device
         counts = torch.tensor([parameter.grad is not None for parameter in parameters], device=device).int()
-        with self._checked():
+        with self._collective_errors():
             dist.all_reduce(counts)
         trained = [parameter for parameter, count in zip(parameters, counts.tolist(), strict=True) if count]
         if not trained:
             return
         flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in trained])
-        with self._checked():
+        with self._collective_errors():
             dist.all_reduce(flat)
         for parameter, part in zip(trained, torch.split(flat, [p.numel() for p in trained]), strict=True):
             parameter.grad = part.view_as(parameter)
 
     @contextmanager
-    def _checked(self) -> Iterator[None]:
+    def _collective_errors(self) -> Iterator[None]:
         """Turn a failed collective into `TrainingError`."""
         try:
             yield

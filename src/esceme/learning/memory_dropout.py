@@ -1,7 +1,7 @@
-"""The scene memory during training, and memory dropout: which part of it the agent sees.
+"""The scene memory during training, and memory dropout: which part of the memory the agent sees.
 
 The released training never clears the memory. Its agents soon see an almost complete memory in every rollout
-and do not learn to act without one (spec C.6). Memory dropout offers alternatives.
+and do not learn to act without one (docs/spec.md C.6). Memory dropout offers alternatives.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from esceme.observation import Observation
 from esceme.tasks.episode import Episode
 from esceme.world.atlas import Atlas
 
-Mode = Literal["as-released", "reset", "forgetting", "sampled"]
+MemoryDropoutMode = Literal["as-released", "reset", "forgetting", "sampled"]
 """How memory is dropped in training.
 
 - `as-released`: not at all; the memory is never cleared.
@@ -42,15 +42,20 @@ class MemoryDropout:
     Viewpoints that are remembered during a rollout are visible for the rest of it in every mode.
     """
 
-    mode: Mode = "as-released"
+    mode: MemoryDropoutMode = "as-released"
+    """How memory is dropped: never, by clearing scenes, by forgetting viewpoints, or by sampling a subset."""
     reset_after: int = 20
+    """Episodes in a scene after which its memory is cleared, in mode `reset`."""
     forget_probability: float = 0.5
+    """Probability that a viewpoint is forgotten before a rollout, in mode `forgetting`."""
     full_probability: float = 0.3
+    """Probability that a rollout sees the whole memory of a scene, in mode `sampled`."""
     empty_probability: float = 0.1
+    """Probability that a rollout sees no memory of a scene, in mode `sampled`."""
 
     def __post_init__(self) -> None:
-        if self.mode not in get_args(Mode):
-            raise ConfigError(f"mode '{self.mode}': expected one of {', '.join(get_args(Mode))}")
+        if self.mode not in (modes := get_args(MemoryDropoutMode)):
+            raise ConfigError(f"mode '{self.mode}': expected one of {', '.join(modes)}")
         if self.reset_after < 1:
             raise ConfigError(f"reset_after: expected at least 1 episode, found {self.reset_after}")
         for name in ("forget_probability", "full_probability", "empty_probability"):
@@ -89,18 +94,18 @@ class TrainingMemory:
         self._visible_at_start = self._visible.clone()
 
     def begin_rollout(self, episodes: Sequence[Episode], rng: np.random.Generator) -> None:
-        """Apply memory dropout before a rollout of `episodes`, the whole batch of all ranks."""
+        """Apply memory dropout before a rollout of `episodes`, which are the batch of all ranks together."""
         mode = self.memory_dropout.mode
         scenes = sorted({episode.scene_id for episode in episodes})
         if mode == "reset":
-            self._reset(scenes)
+            self._reset_full_scenes(scenes)
             self._num_episodes.update(episode.scene_id for episode in episodes)
         for scene in scenes if mode == "forgetting" else ():
             self._forget_some(scene, rng)
         self._visible[:-1] = True
         for scene in scenes if mode == "sampled" else ():
-            viewpoints = self._viewpoints(scene)
-            hidden = rng.random(len(viewpoints)) >= self._sample_fraction(rng)
+            viewpoints = self._scene_viewpoints(scene)
+            hidden = rng.random(len(viewpoints)) >= self._sample_visible_fraction(rng)
             self._visible[viewpoints] = torch.from_numpy(~hidden).to(self._visible)
         self._visible_at_start = torch.cat([self.bank.visited, self._visible.new_zeros(1)]) & self._visible
 
@@ -126,12 +131,15 @@ class TrainingMemory:
         self._visible[viewpoints] = True
 
     def end_rollout(self) -> None:
-        """Remember the viewpoints of other ranks until their rollouts have ended, too."""
+        """Remember the viewpoints of other ranks until the rollouts of all ranks have ended."""
         while self._exchange(None):
             pass
 
     def _exchange(self, viewpoints: list[int] | None) -> bool:
-        """Remember the viewpoints of the other ranks, None for finished; return False once all have."""
+        """Send this rank's viewpoints and remember those of other ranks; return whether any rank continues.
+
+        `viewpoints` is None once the rollout of this rank has ended.
+        """
         gathered = self._process_group.all_gather(viewpoints)
         for rank, others in enumerate(gathered):
             if others and rank != self._process_group.rank:
@@ -141,9 +149,10 @@ class TrainingMemory:
     def remember_trajectories(
         self, viewpoints: Tensor, steps: Tensor, *, stepwise: bool = False
     ) -> TimeIndexedMemory:
-        """Remember trajectories that are known in advance, and return a view of the memory at each step.
+        """Remember known trajectories at once, and return a view of what the memory holds at each step.
 
-        Rows are at `viewpoints` (R,) at `steps` (R,). The view is read for all rows at once, or `stepwise`.
+        Agent r of R is at `viewpoints[r]` at step `steps[r]`. The view is read for all R agents in one call,
+        or with `stepwise` for one step after the other.
         """
         gathered = self._process_group.all_gather((viewpoints.cpu(), steps.cpu()))
         all_viewpoints, all_steps = (torch.cat(part).to(steps.device) for part in zip(*gathered, strict=True))
@@ -156,34 +165,34 @@ class TrainingMemory:
         return TimeIndexedMemory(self.bank, remembered_at, None if stepwise else steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs: viewpoints, whose features are pooled again, and counts."""
+        """Return the remembered viewpoints and the number of episodes per scene, for a resumed run."""
         visited = self.bank.visited.nonzero().flatten().cpu()
         return {"visited": visited, "num_episodes": dict(self._num_episodes)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace the content of the memory by a state."""
+        """Replace the content of the memory by a result of `state_dict`."""
         self.bank.forget()
         self.bank.remember_at(state["visited"].tolist())
         self._num_episodes = Counter(state["num_episodes"])
 
-    def _reset(self, scenes: Sequence[str]) -> None:
+    def _reset_full_scenes(self, scenes: Sequence[str]) -> None:
         for scene in scenes:
             if self._num_episodes[scene] >= self.memory_dropout.reset_after:
                 self.bank.forget(scene)
                 self._num_episodes[scene] = 0
 
     def _forget_some(self, scene: str, rng: np.random.Generator) -> None:
-        viewpoints = self._viewpoints(scene)
+        viewpoints = self._scene_viewpoints(scene)
         survives = rng.random(len(viewpoints)) >= self.memory_dropout.forget_probability
         remaining = viewpoints[torch.from_numpy(survives) & self.bank.visited[viewpoints].cpu()]
         self.bank.forget(scene)
         self.bank.remember_at(remaining.tolist())
 
-    def _viewpoints(self, scene: str) -> Tensor:
+    def _scene_viewpoints(self, scene: str) -> Tensor:
         index = self._atlas.scenes.index(scene)
         return torch.arange(int(self._atlas.first[index]), int(self._atlas.first[index + 1]))
 
-    def _sample_fraction(self, rng: np.random.Generator) -> float:
+    def _sample_visible_fraction(self, rng: np.random.Generator) -> float:
         case, fraction = rng.random(2)
         if case < self.memory_dropout.full_probability:
             return 1.0
@@ -192,23 +201,23 @@ class TrainingMemory:
 
 
 class TimeIndexedMemory:
-    """A view of a complete memory that returns what it held at an earlier step.
+    """A view of a complete memory that returns what the memory held at an earlier step.
 
-    Each row of a batch is at a step of its own; without `steps` all rows share one step, which every
-    `remember_observation` advances.
+    Each agent of a batch is at a step of its own. Without `steps` all agents share one step, which every call
+    of `remember_observation` increments.
     """
 
     def __init__(self, bank: MemoryBank, remembered_at: Tensor, steps: Tensor | None) -> None:
-        """View `bank`; viewpoint v is available after step `remembered_at[v]`, rows are at `steps` (R,)."""
+        """View `bank`: viewpoint v is available after step `remembered_at[v]`; agents are at `steps` (R,)."""
         self._bank, self._remembered_at, self._steps = bank, remembered_at, steps
         self._shared_step = 0
 
     def recall_at(self, viewpoints: Tensor) -> Tensor:
-        """Recall the memory of viewpoints (R, N) at the step of each row, (R, N, D)."""
+        """Recall the memory of viewpoints (R, N) at the step of each agent, (R, N, D)."""
         return self._bank.recall_at(torch.where(self._is_available(viewpoints), viewpoints, -1))
 
     def scene_subgraph(self, viewpoints: Tensor) -> MemorySubgraph:
-        """Return the memory of the scenes of viewpoints (R,) at the step of each row."""
+        """Return the memory of the scenes of viewpoints (R,) at the step of each agent."""
         subgraph = self._bank.scene_subgraph(viewpoints)
         return subgraph.restrict(self._is_available(subgraph.viewpoints))
 

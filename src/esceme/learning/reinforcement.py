@@ -1,10 +1,10 @@
-"""Reinforcement learning from sampled trajectories: rewards, returns and the A2C loss (spec E.3 to E.6)."""
+"""Reinforcement learning from sampled trajectories: rewards, returns, A2C loss (docs/spec.md E.3 to E.6)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -17,9 +17,9 @@ from esceme.trajectory import Trajectory
 from esceme.world.atlas import Atlas
 
 STOP_REWARD = 2.0
-"""Reward of a successful STOP; its negative is the reward of a failed one."""
+"""Reward of STOP at the goal; STOP elsewhere is rewarded with its negative."""
 NEAR_MISS_RADIUS = 1.0
-"""Metres from the goal within which moving away is penalised (spec E.3)."""
+"""Metres from the goal within which moving away is penalised (docs/spec.md E.3)."""
 NEAR_MISS_PENALTY = 2.0
 
 Array = NDArray[np.float64]
@@ -29,7 +29,7 @@ Array = NDArray[np.float64]
 
 
 class Reward(Protocol):
-    """Reward function of one batch of trajectories."""
+    """Reward function of the trajectories of one training batch."""
 
     def step(self, trajectories: Sequence[Trajectory]) -> Array:
         """Return the reward of the latest decision of each trajectory, (n,).
@@ -40,7 +40,7 @@ class Reward(Protocol):
 
 
 class PathReward:
-    """Reward for progress towards the goal and for fidelity to the reference path (spec E.3).
+    """Reward for progress towards the goal and for fidelity to the reference path (docs/spec.md E.3).
 
     A move gives 1 if the distance to the goal shrinks and -1 if it grows, plus the change in nDTW. A move
     away from a viewpoint within 1 m of the goal costs up to 2 more. STOP gives 2 + 2 nDTW within 3 m of the
@@ -52,7 +52,7 @@ class PathReward:
     """
 
     def __init__(self, atlas: Atlas, trajectories: Sequence[Trajectory]) -> None:
-        """Start at the first pose of each trajectory, even if it has moved since."""
+        """Begin with the first pose of each trajectory, even if the trajectory already has more poses."""
         episodes = [trajectory.episode for trajectory in trajectories]
         references = PaddedPaths.of(
             atlas.locate_all((episode.scene_id, episode.reference_path) for episode in episodes)
@@ -64,20 +64,20 @@ class PathReward:
         self._dtw[0] = 0.0
         self._num_poses = np.ones(len(trajectories), dtype=np.int64)  # poses that the table includes
         start = np.array([trajectory.poses[0][0] for trajectory in trajectories])
-        self._append(np.arange(len(trajectories)), start)
+        self._append_viewpoints(np.arange(len(trajectories)), start)
         self._distance = atlas.distance(start, references.end)  # (B,) metres to the goal
 
     def step(self, trajectories: Sequence[Trajectory]) -> Array:
-        """Return the reward of the latest decision of each trajectory, (n,)."""
+        """Return the reward of the latest decision of each of n trajectories, (n,)."""
         rows = np.array([self._row_of[trajectory] for trajectory in trajectories])
         distance_before, fidelity_before = self._distance[rows], self.ndtw(trajectories)
         self._append_new_poses(trajectories, rows)
         distance, fidelity = self._distance[rows], self.ndtw(trajectories)
         missed = (distance_before <= NEAR_MISS_RADIUS) & (distance > distance_before)
-        move_reward = _progress(distance_before, distance) + (fidelity - fidelity_before)
+        move_reward = _progress_sign(distance_before, distance) + (fidelity - fidelity_before)
         move_reward -= np.where(missed, NEAR_MISS_PENALTY * (NEAR_MISS_RADIUS - distance_before), 0.0)
         stop_reward = np.where(distance < SUCCESS_WITHIN, STOP_REWARD * (1.0 + fidelity), -STOP_REWARD)
-        return np.where(_stopped(trajectories), stop_reward, move_reward)
+        return np.where(_has_stopped(trajectories), stop_reward, move_reward)
 
     def ndtw(self, trajectories: Sequence[Trajectory]) -> Array:
         """Return the nDTW of each trajectory up to the latest `step`, (n,)."""
@@ -85,7 +85,7 @@ class PathReward:
         return ndtw(self._dtw[self._count[rows], rows], self._count[rows])
 
     def _append_new_poses(self, trajectories: Sequence[Trajectory], rows: NDArray[np.int64]) -> None:
-        """Add all poses since the last step: one for a move, several for a jump back."""
+        """Process the poses since the last step: one after a move, several after backtracking."""
         num_poses = np.array([len(trajectory.poses) for trajectory in trajectories])
         while (behind := np.flatnonzero(self._num_poses[rows] < num_poses)).size:
             late = rows[behind]
@@ -95,12 +95,12 @@ class PathReward:
                     for index, pose in zip(behind.tolist(), self._num_poses[late].tolist(), strict=True)
                 ]
             )
-            self._append(late, viewpoints)
+            self._append_viewpoints(late, viewpoints)
             self._num_poses[late] += 1
             self._distance[late] = self._atlas.distance(viewpoints, self._references[-1, late])
 
-    def _append(self, rows: NDArray[np.int64], viewpoints: NDArray[np.int64]) -> None:
-        """Compute the next row of the dynamic time warping tables of `rows`."""
+    def _append_viewpoints(self, rows: NDArray[np.int64], viewpoints: NDArray[np.int64]) -> None:
+        """Compute the next row of the dynamic time warping tables of `rows` (n,) for `viewpoints` (n,)."""
         costs = self._atlas.distance(viewpoints, self._references[:, rows])  # (S, n)
         dtw = self._dtw[:, rows]
         dtw_step(dtw, costs)
@@ -108,13 +108,13 @@ class PathReward:
 
 
 class GoalReward:
-    """Reward for progress towards the nearest goal, used for CVDN (spec E.4).
+    """Reward for progress towards the nearest goal, used for CVDN (docs/spec.md E.4).
 
     A move gives 1, -1, or 0 where the distance is unchanged. STOP gives 2 at a goal and -2 elsewhere.
     """
 
     def __init__(self, atlas: Atlas, trajectories: Sequence[Trajectory]) -> None:
-        """Start at the first pose of each trajectory, even if it has moved since."""
+        """Begin with the first pose of each trajectory, even if the trajectory already has more poses."""
         self._atlas = atlas
         self._row_of = {trajectory: row for row, trajectory in enumerate(trajectories)}
         self._goals = locate_goals([trajectory.episode for trajectory in trajectories], atlas)  # (B, G)
@@ -122,24 +122,29 @@ class GoalReward:
         self._distance = atlas.distance(start[:, None], self._goals).min(axis=1)  # (B,) metres
 
     def step(self, trajectories: Sequence[Trajectory]) -> Array:
-        """Return the reward of the latest decision of each trajectory, (n,)."""
+        """Return the reward of the latest decision of each of n trajectories, (n,)."""
         rows = np.array([self._row_of[trajectory] for trajectory in trajectories])
         before = self._distance[rows]
         viewpoints = np.array([trajectory.viewpoint for trajectory in trajectories])
         distance = self._atlas.distance(viewpoints[:, None], self._goals[rows]).min(axis=1)
         self._distance[rows] = distance
         stop_reward = np.where(distance == 0.0, STOP_REWARD, -STOP_REWARD)
-        return np.where(_stopped(trajectories), stop_reward, _progress(before, distance))
+        return np.where(_has_stopped(trajectories), stop_reward, _progress_sign(before, distance))
 
 
-REWARDS: dict[str, Callable[[Atlas, Sequence[Trajectory]], Reward]] = {"path": PathReward, "goal": GoalReward}
+RewardName = Literal["path", "goal"]
+REWARDS: dict[RewardName, Callable[[Atlas, Sequence[Trajectory]], Reward]] = {
+    "path": PathReward,
+    "goal": GoalReward,
+}
+"""Name of a reward -> its class, which is built for one batch of trajectories."""
 
 
-def _stopped(trajectories: Sequence[Trajectory]) -> NDArray[np.bool_]:
+def _has_stopped(trajectories: Sequence[Trajectory]) -> NDArray[np.bool_]:
     return np.array([trajectory.stopped for trajectory in trajectories])
 
 
-def _progress(before: Array, after: Array) -> Array:
+def _progress_sign(before: Array, after: Array) -> Array:
     """Return 1 where a distance shrank, -1 where it grew, 0 where it is unchanged."""
     return (after < before).astype(np.float64) - (after > before)
 
@@ -153,17 +158,17 @@ class Transition(NamedTuple):
     rows: Tensor
     """(n,) int64: indices of the active trajectories in the batch."""
     logits: Tensor
-    """(n, C)"""
+    """(n, C): scores of the actions."""
     value: Tensor
-    """(n,)"""
+    """(n,): the critic's estimate of the return."""
     action: Tensor
-    """(n,) int64"""
+    """(n,) int64: the action that was taken."""
     reward: Tensor
-    """(n,)"""
+    """(n,): reward of the action."""
     auxiliary_loss: Tensor | None = None
     """(n,): the agent's auxiliary loss, if it has one."""
     oracle_action: Tensor | None = None
-    """(n,) int64: the action of the oracle, if there is one; `IGNORE_INDEX` where it knows none."""
+    """(n,) int64: the oracle's action, `IGNORE_INDEX` where it has none; None without an oracle."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +188,7 @@ class ActorCriticLoss:
 def actor_critic_loss(
     transitions: Sequence[Transition], bootstrap: Tensor, *, discount: float
 ) -> ActorCriticLoss:
-    """Compute the A2C terms of a batch (spec E.5).
+    """Compute the terms of the A2C loss, summed over all transitions of a batch (docs/spec.md E.5).
 
     `bootstrap` (B,) is the value of the final state of truncated trajectories, zero for those that stopped.
     Values are not detached: the critic's loss also trains the rest of the network.
@@ -201,7 +206,11 @@ def actor_critic_loss(
 def discounted_returns(
     transitions: Sequence[Transition], bootstrap: Tensor, *, discount: float
 ) -> list[Tensor]:
-    """Return the discounted return of every transition, (n,) each: R = r + discount R' (spec E.5)."""
+    """Return the discounted returns of every transition, a list of (n,) tensors (docs/spec.md E.5).
+
+    The return is the reward plus `discount` times the return of the next step; after the last step it is
+    `bootstrap` (B,).
+    """
     running, returns = bootstrap.detach().clone(), list[Tensor]()
     for transition in reversed(transitions):
         returns.append(discount * running[transition.rows] + transition.reward)
@@ -210,7 +219,7 @@ def discounted_returns(
 
 
 def transition_loss(transition: Transition, returns: Tensor) -> ActorCriticLoss:
-    """Compute the A2C terms of one transition with discounted returns (n,)."""
+    """Compute the terms of the A2C loss of one transition, given its discounted returns (n,)."""
     log_probability = transition.logits.log_softmax(1).gather(1, transition.action[:, None]).squeeze(1)
     advantage = returns - transition.value
     policy, critic = -(log_probability * advantage.detach()).sum(), 0.5 * advantage.square().sum()

@@ -49,7 +49,7 @@ class DemonstrationStep(NamedTuple):
 class Demonstrations:
     """Finished trajectories, step by step, with the teacher's action at every step.
 
-    The properties concatenate all steps into R rows.
+    The properties concatenate the steps of all trajectories into R rows, ordered by step.
     """
 
     trajectories: list[Trajectory]
@@ -92,7 +92,7 @@ class Demonstrations:
 def teacher_rollout(
     atlas: Atlas, episodes: Sequence[Episode], teacher: Teacher, *, max_steps: int
 ) -> Demonstrations:
-    """Follow a teacher; this needs no agent."""
+    """Follow a teacher through `episodes`, without an agent; return the trajectories with their labels."""
     demonstrations = Demonstrations([Trajectory.begin(atlas, episode) for episode in episodes])
     rows = np.arange(len(demonstrations.trajectories))
     while len(rows):
@@ -165,7 +165,7 @@ class ForwardFunction(Protocol):
         *,
         encode: InstructionEncoder,
     ) -> Decision:
-        """Return one row per step of each trajectory, (R, C)."""
+        """Return logits (R, C) with one row per step of each trajectory, in the order of `Demonstrations`."""
 
 
 def forward_demonstrations(
@@ -176,7 +176,7 @@ def forward_demonstrations(
     *,
     encode: InstructionEncoder,
 ) -> Decision:
-    """Compute all decisions, (R, C): at once where the agent supports it, else step by step."""
+    """Compute all decisions, logits (R, C): in one pass if the agent supports it, otherwise step by step."""
     forward = forward_all if navigator.agent.supports_decide_all else forward_stepwise
     return forward(navigator, atlas, demonstrations, memory, encode=encode)
 
@@ -189,7 +189,7 @@ def forward_all(
     *,
     encode: InstructionEncoder,
 ) -> Decision:
-    """Compute all decisions at once, (R, C), each with the content of the memory at its step."""
+    """Compute all decisions in one pass, logits (R, C); each sees the memory as it was at its step."""
     device = navigator.device
     step_index = StepIndex(*(index.to(device) for index in demonstrations.step_index))
     observation = Observation.from_atlas(
@@ -213,7 +213,7 @@ def forward_stepwise(
     *,
     encode: InstructionEncoder,
 ) -> Decision:
-    """Compute all decisions step by step, (R, C), for agents with a recurrent history."""
+    """Compute all decisions step by step, logits (R, C), for agents with a recurrent history."""
     device, memory_view = navigator.device, None
     if memory is not None:
         viewpoints = torch.from_numpy(demonstrations.pose.viewpoint).to(device)
@@ -268,9 +268,9 @@ def sample_rollout(
     max_steps: int,
     oracle: Oracle | None = None,
 ) -> tuple[list[Transition], Tensor]:
-    """Roll out the agent with gradients.
+    """Roll out the agent with gradients and rewards, for A2C.
 
-    Returns the transitions and the bootstrap values (B,): the value of the final state of truncated
+    Returns one transition per step and the bootstrap values (B,): the value of the final state of truncated
     trajectories, zero for those that stopped. Raises `ConfigError` for an agent without a critic.
     """
     row_of = {trajectory: row for row, trajectory in enumerate(source.trajectories)}
@@ -308,9 +308,9 @@ def sample_rollout(
 def _final_values(
     navigator: Navigator, atlas: Atlas, last: RolloutStep, memory: TrainingMemory | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the rows of the last step that were truncated, and the values of the states they reached.
+    """Return the indices (t,) of truncated trajectories in the last step, and their final values (t,).
 
-    The memory does not remember the viewpoint that a truncated episode reaches (spec C.3).
+    The memory does not remember the viewpoint that a truncated episode reaches (docs/spec.md C.3).
     """
     device = navigator.device
     is_truncated = [not trajectory.stopped for trajectory in last.trajectories]

@@ -25,7 +25,7 @@ from esceme.errors import CheckpointError
 from esceme.files import atomic_open, folder_lock
 from esceme.learning.trainer import Trainer
 from esceme.learning.training_config import ValidationConfig
-from esceme.learning.training_log import Kind, TrainingLog, Values
+from esceme.learning.training_log import LineKind, LogValues, TrainingLog
 from esceme.learning.validation import selection_score, subsample_episodes, subsample_tours, validate
 from esceme.runs import NavigatorConfig
 from esceme.tasks.episode import Episode
@@ -126,10 +126,10 @@ class TrainingRun:
             self._after_step(iteration + 1, metrics, is_last=iteration + 1 == num_iterations)
 
     def _after_step(self, iteration: int, metrics: dict[str, float], *, is_last: bool) -> None:
-        """Log, validate and save a checkpoint where the iteration is due for it."""
+        """Log, validate and save a checkpoint if `iteration`, the number of completed ones, is due for it."""
         self._metrics.append(metrics)
         if iteration % LOG_EVERY == 0 or is_last:
-            self._write("train", iteration, _means(self._metrics))
+            self._write_log("train", iteration, _mean_metrics(self._metrics))
             self._metrics = []
         self.callback.on_iteration_end(iteration, metrics)
         validates = bool(self.validation_sets) and (iteration % self.validation.every == 0 or is_last)
@@ -164,19 +164,19 @@ class TrainingRun:
         }
         score = selection_score(scores[config.best_split], config)
         is_best = self._best is None or score >= self._best
-        self._write("validation", iteration, scores)
+        self._write_log("validation", iteration, scores)
         if is_best:
             self._best = score
             if self.trainer.process_group.is_main:
                 self.save_navigator(self.folder / BEST_FOLDER)
         self.callback.on_validation_end(iteration, scores, is_best=is_best)
 
-    def _write(self, kind: Kind, iteration: int, values: Values) -> None:
+    def _write_log(self, kind: LineKind, iteration: int, values: LogValues) -> None:
         if self._log is not None:
             self._log.write(kind, iteration, values)
 
 
-def _means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _mean_metrics(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of every metric over the iterations that report it."""
     names = dict.fromkeys(name for step in metrics for name in step)
     values = {name: [step[name] for step in metrics if name in step] for name in names}
@@ -187,7 +187,7 @@ def _means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def save_state(folder: Path, iteration: int, state: dict[str, Any]) -> None:
-    """Write the checkpoint of an iteration; delete all others except the last one before it."""
+    """Write the checkpoint of an iteration; delete the others except the last one of an earlier iteration."""
     path = folder / STATES_FOLDER / f"{iteration:08d}.pt"
     with atomic_open(path) as file:
         try:
@@ -200,9 +200,9 @@ def save_state(folder: Path, iteration: int, state: dict[str, Any]) -> None:
 
 
 def load_state(folder: Path, *, note: Callable[[str], None]) -> dict[str, Any] | None:
-    """Read the latest good checkpoint, None if there are none; report damaged ones to `note`.
+    """Read the latest readable checkpoint of a run; None if the run has no checkpoints.
 
-    Raises `CheckpointError` if all are damaged: a run does not start over because its disk fails.
+    `note` receives a message for every damaged checkpoint. Raises `CheckpointError` if all are damaged.
     """
     for path in (paths := _state_files(folder)):
         try:

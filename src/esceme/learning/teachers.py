@@ -1,9 +1,10 @@
-"""Sources of labels: teachers of the next viewpoint, oracles over all choices, and taught paths."""
+"""Sources of labels: teachers name the next viewpoint, oracles an action, supervisions the taught path."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -23,8 +24,11 @@ __all__ = [
     "SUPERVISIONS",
     "TEACHERS",
     "Oracle",
+    "OracleName",
     "Supervision",
+    "SupervisionName",
     "Teacher",
+    "TeacherName",
     "choice_viewpoints",
     "goal_oracle",
     "path_oracle",
@@ -37,25 +41,30 @@ __all__ = [
 ]
 
 Supervision = Callable[[Episode, np.random.Generator], Episode]
-"""Sets the reference path that is taught; called anew for every mini-batch."""
+"""Returns the episode with the reference path to teach; called anew for every mini-batch."""
 
 Oracle = Callable[[Decision, Observation, Sequence[Trajectory]], Tensor]
-"""Returns the best of all choices, backtracking included, (B,); `IGNORE_INDEX` where it knows none."""
+"""Returns the best of all actions, backtracking included, (B,); `IGNORE_INDEX` where none is good."""
 IGNORE_INDEX = -100
 """Label that `cross_entropy` ignores."""
 
+TeacherName = Literal["time", "location", "shortest"]
+OracleName = Literal["path", "goal"]
+SupervisionName = Literal["annotated", "shortest", "player-or-shortest"]
+
 PLAYER_PATH_PROBABILITY = 0.5
-"""How often the player's path of a dialog is taught (spec A.11)."""
+"""How often the player's path of a dialog is taught (docs/spec.md A.11)."""
 
 
 # -- teachers: the next viewpoint --------------------------------------------------------------------------
 
 
 def teacher_by_location(atlas: Atlas) -> Teacher:
-    """Return the viewpoint that follows the current one on the reference path; `WorldError` off the path.
+    """Return a teacher that names the viewpoint after the current one on the reference path.
 
-    The path continues after the first occurrence of the current viewpoint. On a path that visits a viewpoint
-    twice, this teacher never leaves the loop; use `teacher_by_step` there.
+    It raises `WorldError` off the path. The path continues after the first occurrence of the current
+    viewpoint. On a path that visits a viewpoint twice, this teacher never leaves the loop; use
+    `teacher_by_step` there.
     """
 
     def teach(trajectory: Trajectory) -> int:
@@ -66,9 +75,10 @@ def teacher_by_location(atlas: Atlas) -> Teacher:
 
 
 def shortest_path_teacher(atlas: Atlas) -> Teacher:
-    """Return the next viewpoint on a shortest path to the nearest goal, from anywhere; STOP at a goal.
+    """Return a teacher that follows a shortest path to the nearest goal from any viewpoint.
 
-    Raises `WorldError` where no goal can be reached.
+    At a goal it names the current viewpoint, which means STOP. It raises `WorldError` where no goal can be
+    reached.
     """
 
     def teach(trajectory: Trajectory) -> int:
@@ -87,20 +97,20 @@ def shortest_path_teacher(atlas: Atlas) -> Teacher:
     return teach
 
 
-TEACHERS: dict[str, Callable[[Atlas], Teacher]] = {
+TEACHERS: dict[TeacherName, Callable[[Atlas], Teacher]] = {
     "time": teacher_by_step,
     "location": teacher_by_location,
     "shortest": shortest_path_teacher,
 }
 
 
-# -- oracles: the best of all choices ----------------------------------------------------------------------
+# -- oracles: the best of all actions ----------------------------------------------------------------------
 
 
 def path_oracle(atlas: Atlas) -> Oracle:
-    """Prefer the choice that leads furthest along the reference path (spec D.7).
+    """Return an oracle that takes the action leading furthest along the reference path (docs/spec.md D.7).
 
-    STOP leads to the current viewpoint. Of choices with the same destination, backtracking comes first.
+    STOP leads to the current viewpoint. Of actions with the same destination it prefers backtracking.
     """
 
     def cost(trajectory: Trajectory, destinations: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -109,25 +119,28 @@ def path_oracle(atlas: Atlas) -> Oracle:
         remaining = {viewpoint: len(path) - index for index, viewpoint in enumerate(path)}  # last visit
         return np.array([remaining.get(viewpoint, np.inf) for viewpoint in destinations.tolist()])
 
-    return _lowest_cost(cost)
+    return _lowest_cost_oracle(cost)
 
 
 def goal_oracle(atlas: Atlas) -> Oracle:
-    """Prefer the choice that leads nearest to the goal; of equal ones, backtracking comes first."""
+    """Return an oracle that takes the action leading nearest to the goal; in a tie, backtracking."""
 
     def cost(trajectory: Trajectory, destinations: NDArray[np.int64]) -> NDArray[np.float64]:
         goal = atlas.locate(trajectory.episode.scene_id, [trajectory.episode.goal])
         distances = atlas.distance(np.maximum(destinations, 0), np.repeat(goal, len(destinations)))
         return np.where(destinations >= 0, distances, np.inf)
 
-    return _lowest_cost(cost)
+    return _lowest_cost_oracle(cost)
 
 
-ORACLES: dict[str, Callable[[Atlas], Oracle]] = {"path": path_oracle, "goal": goal_oracle}
+ORACLES: dict[OracleName, Callable[[Atlas], Oracle]] = {"path": path_oracle, "goal": goal_oracle}
 
 
-def _lowest_cost(cost: Callable[[Trajectory, NDArray[np.int64]], NDArray[np.float64]]) -> Oracle:
-    """Return the oracle that takes the valid choice of lowest cost, given destinations (C,)."""
+def _lowest_cost_oracle(cost: Callable[[Trajectory, NDArray[np.int64]], NDArray[np.float64]]) -> Oracle:
+    """Return an oracle that takes the possible action of lowest cost.
+
+    `cost` returns the costs (C,) of a trajectory's actions, given the viewpoints (C,) that they lead to.
+    """
 
     def oracle(decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]) -> Tensor:
         destinations = choice_viewpoints(decision, observation).cpu().numpy()  # (B, C)
@@ -145,7 +158,7 @@ def _lowest_cost(cost: Callable[[Trajectory, NDArray[np.int64]], NDArray[np.floa
 
 
 def choice_viewpoints(decision: Decision, observation: Observation) -> Tensor:
-    """Return the viewpoint that each choice leads to, (B, C); -1 for padding."""
+    """Return the viewpoint that each action leads to, (B, C); -1 for padding."""
     rows = torch.arange(len(observation), device=observation.viewpoint.device)
     viewpoints = observation.neighbour.clone()
     viewpoints[rows, observation.num_candidates] = observation.viewpoint
@@ -158,7 +171,7 @@ def choice_viewpoints(decision: Decision, observation: Observation) -> Tensor:
 
 
 def shortest_path(atlas: Atlas) -> Supervision:
-    """Teach the shortest path from the start to one of the goals, drawn uniformly.
+    """Return a supervision that teaches the shortest path to a goal, drawn uniformly from all goals.
 
     An episode whose goal is withheld keeps only its start.
     """
@@ -173,9 +186,10 @@ def shortest_path(atlas: Atlas) -> Supervision:
 
 
 def player_or_shortest_path(atlas: Atlas) -> Supervision:
-    """Teach the player's path half of the time, otherwise the shortest path to a goal: CVDN (spec A.11).
+    """Return the supervision of CVDN: the player's path or the shortest path to a goal (docs/spec.md A.11).
 
-    The player's path is not used if it does not lead on from the start, or if the episode has no goals.
+    Each is taught with probability 0.5. The shortest path is always taught if the player's path does not
+    continue from the start, or if the episode has no goals.
     """
     to_goal = shortest_path(atlas)
 
@@ -188,7 +202,7 @@ def player_or_shortest_path(atlas: Atlas) -> Supervision:
     return supervise
 
 
-SUPERVISIONS: dict[str, Callable[[Atlas], Supervision]] = {
+SUPERVISIONS: dict[SupervisionName, Callable[[Atlas], Supervision]] = {
     "annotated": lambda atlas: lambda episode, rng: episode,
     "shortest": shortest_path,
     "player-or-shortest": player_or_shortest_path,

@@ -1,4 +1,4 @@
-"""The training step: sample batches, roll out, compute losses, update weights (spec E)."""
+"""The training step: sample batches, roll out, compute losses, update weights (docs/spec.md E)."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ ADVICE = (
 )
 
 LossAndMetrics = tuple[Tensor, dict[str, float]]
+"""A loss to backpropagate, and metrics to log by name."""
 
 
 class EpisodeStream:
-    """An endless sequence of batches: all episodes, reshuffled in every epoch (spec A.10).
+    """An endless sequence of batches: all episodes, reshuffled in every epoch (docs/spec.md A.10).
 
     A batch depends only on its index and the seed, so a run can resume anywhere.
 
@@ -54,15 +55,18 @@ class EpisodeStream:
     """
 
     def __init__(self, episodes: Sequence[Any], *, seed: int, key: int = 0) -> None:
-        """Shuffle by `seed` and `key`; each dataset of a run has a key of its own."""
+        """Shuffle `episodes` by `seed` and `key`; each dataset of a run has its own key."""
         self._episodes, self._seed = episodes, (seed, key)
         self._permutations: dict[int, list[int]] = {}  # of the current and the previous epoch
 
     def batch(self, index: int, size: int) -> list[Any]:
         """Return batch number `index` of batches of `size` episodes."""
-        return [self._episodes[self._at(position)] for position in range(index * size, (index + 1) * size)]
+        return [
+            self._episodes[self._episode_index(position)]
+            for position in range(index * size, (index + 1) * size)
+        ]
 
-    def _at(self, position: int) -> int:
+    def _episode_index(self, position: int) -> int:
         epoch, offset = divmod(position, len(self._episodes))
         if epoch not in self._permutations:
             permutation = np.random.default_rng([*self._seed, epoch]).permutation(len(self._episodes))
@@ -164,7 +168,7 @@ class Trainer:
             return math.nan
 
     def _losses(self, iteration: int) -> Iterator[LossAndMetrics]:
-        """Yield the losses of an iteration; backpropagate each before the next is computed."""
+        """Yield the losses of an iteration; the caller backpropagates one before the next is computed."""
         stream = self._streams[iteration % len(self._streams)]
         round_index = iteration // len(self._streams)
         batches_per_round = 2 if self.config.method == "imitation+a2c" else 1
@@ -220,7 +224,10 @@ class Trainer:
         return self.a2c_loss(transitions, bootstrap)
 
     def _begin_rollout(self, episodes: list[Episode], iteration: int, key: int) -> np.random.Generator:
-        """Prepare the memory for a rollout of the whole batch; return a generator, equal on all ranks."""
+        """Apply memory dropout for a rollout of `episodes`, the batch of all ranks.
+
+        Returns a random generator, which is the same on all ranks.
+        """
         rng = np.random.default_rng([self._seed, iteration, key])
         if self.memory is not None:
             self.memory.begin_rollout(episodes, rng)
@@ -238,9 +245,10 @@ class Trainer:
         *,
         weight: float = 1.0,
     ) -> LossAndMetrics:
-        """Compute the cross-entropy of the teacher's actions, summed over steps and divided by the batch.
+        """Return the imitation loss of a batch, and metrics to log by name.
 
-        `weight` applies to it, not to the agent's auxiliary loss, which is added.
+        The loss is the cross-entropy of the teacher's actions, summed over steps, divided by the batch size
+        and multiplied by `weight`, plus the agent's auxiliary loss.
         """
         decision = forward(self.navigator, self._atlas, demonstrations, self.memory, encode=self._encode)
         labels = demonstrations.labels.to(decision.logits.device)
@@ -252,7 +260,11 @@ class Trainer:
         return weight * loss + auxiliary, metrics | auxiliary_metrics
 
     def a2c_loss(self, transitions: Sequence[Transition], bootstrap: Tensor) -> LossAndMetrics:
-        """Compute the A2C loss, divided by the number of steps or by the batch (spec E.5, E.6)."""
+        """Return the A2C loss of a batch, and metrics to log by name (docs/spec.md E.5, E.6).
+
+        The loss is divided by the number of steps or by the batch size. `bootstrap` (B,) is the value of the
+        final state of truncated trajectories, zero for those that stopped.
+        """
         config = self.config
         terms = actor_critic_loss(transitions, bootstrap, discount=config.discount)
         num_steps = self.process_group.all_reduce_sum([terms.num_steps], self.navigator.device)[0]
@@ -270,7 +282,7 @@ class Trainer:
         return loss, metrics | oracle_metrics | auxiliary_metrics
 
     def _oracle_loss(self, transitions: Sequence[Transition]) -> LossAndMetrics:
-        """Compute the cross-entropy of the oracle's actions, summed over steps and divided by the batch."""
+        """Cross-entropy of the oracle's actions, summed over steps and divided by the batch size."""
         losses = [
             functional.cross_entropy(transition.logits, transition.oracle_action, reduction="sum")
             for transition in transitions
@@ -282,7 +294,7 @@ class Trainer:
         return self.config.oracle_weight * loss, {"oracle": float(loss.detach())}
 
     def _auxiliary_loss(self, parts: Sequence[Tensor | None]) -> LossAndMetrics:
-        """Sum the agent's auxiliary losses and divide by the batch; zero for an agent without one."""
+        """Sum of the agent's auxiliary losses, divided by the batch size; zero for an agent without one."""
         losses = [part.sum() for part in parts if part is not None]
         if not losses:
             return torch.zeros((), device=self.navigator.device), {}
@@ -330,7 +342,7 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state."""
+        """Load weights, optimizer state and memory from a result of `state_dict`."""
         self.navigator.load_state_dict(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.memory is not None:

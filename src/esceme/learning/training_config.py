@@ -7,21 +7,22 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from esceme.errors import ConfigError
-from esceme.evaluation.protocol import PROTOCOLS
 from esceme.learning.memory_dropout import MemoryDropout
-from esceme.learning.reinforcement import REWARDS
-from esceme.learning.teachers import ORACLES, SUPERVISIONS, TEACHERS
+from esceme.learning.reinforcement import RewardName
+from esceme.learning.teachers import OracleName, SupervisionName, TeacherName
 
 Method = Literal["imitation", "imitation+a2c", "dagger"]
-"""What an iteration consists of.
+"""Rollouts and losses of an iteration.
 
 - `imitation`: a batch of teacher rollouts.
-- `imitation+a2c`: a batch of teacher rollouts, and another of sampled rollouts trained by A2C (spec E.1).
+- `imitation+a2c`: a batch of teacher rollouts, and one of sampled rollouts for A2C (docs/spec.md E.1).
 - `dagger`: a batch of sampled rollouts, every step labelled with the action of `dagger_teacher`.
 """
 Schedule = Literal["constant", "linear"]
 Normalise = Literal["steps", "batch"]
 Criterion = Literal["sr+spl", "spl", "gp", "t_sr+t_spl"]
+ValidationMemory = Literal["cold", "two-pass", "episodic", "tour", "masked", "oracle", "leaking"]
+"""Memory protocols of validation: those of evaluation (except `none` and `warm`), and `leaking`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,43 +30,54 @@ class TrainingConfig:
     """Settings of the optimisation."""
 
     method: Method = "imitation+a2c"
+    """Rollouts and losses of an iteration: imitation of a teacher, imitation and A2C, or DAgger."""
     iterations: int = 100_000
+    """Number of training iterations; each updates the weights once."""
     imitation_warmup_iterations: int = 0
     """Number of initial iterations that use imitation only, whatever the method."""
     batch: int = 8
     """Batch size in episodes, over all processes."""
     learning_rate: float = 1e-5
+    """Learning rate of AdamW, before the schedule and the warm-up apply."""
     lr_schedule: Schedule = "constant"
     """Schedule of the learning rate: constant, or linear to 0 at the last iteration."""
     warmup_iterations: int = 0
     """Number of iterations in which the learning rate rises linearly from 0."""
     weight_decay: float = 0.01
-    """Applies to every parameter with a gradient, biases and layer norms included (spec E.7)."""
+    """Applies to every parameter with a gradient, biases and layer norms included (docs/spec.md E.7)."""
     max_grad_norm: float = 40.0
-    """Maximum gradient norm of the network; the critic's gradient is not clipped (spec E.1)."""
+    """Maximum gradient norm of the network; the critic's gradient is not clipped (docs/spec.md E.1)."""
     imitation_weight: float = 0.2
-    """Weight of the imitation loss beside A2C; without A2C the weight is 1."""
+    """Weight of the imitation loss with method `imitation+a2c`; with other methods the weight is 1."""
     discount: float = 0.9
+    """Discount of later rewards in A2C, per step."""
     entropy_weight: float = 0.01
+    """Weight of the policy's entropy in the A2C loss; a larger weight gives more random actions."""
     oracle_weight: float = 0.0
-    """Weight of the cross-entropy of the oracle's actions in sampled rollouts, beside A2C (spec D.7)."""
-    oracle: str = "path"
-    """What the oracle prefers: the choice furthest along the reference path, or nearest to the goal."""
+    """Weight of the cross-entropy of the oracle's actions, added to the A2C loss (docs/spec.md D.7)."""
+    oracle: OracleName = "path"
+    """Action that the oracle prefers: the one furthest along the reference path, or nearest to the goal."""
     normalise: Normalise = "steps"
     """Divisor of the summed A2C loss: number of steps or batch size."""
     scale_by_batch: bool = False
     """Whether the A2C loss is multiplied by the batch size; the released CVDN code does this by accident
-    (spec E.6)."""
-    teacher: str = "time"
-    """Teacher of imitation."""
-    dagger_teacher: str = "shortest"
-    supervision: str = "annotated"
-    """The path that is taught."""
-    reward: str = "path"
+    (docs/spec.md E.6)."""
+    teacher: TeacherName = "time"
+    """Teacher of imitation: it follows the reference path by step number (`time`) or from the current
+    viewpoint (`location`), or takes the shortest path to a goal."""
+    dagger_teacher: TeacherName = "shortest"
+    """Teacher that labels the sampled rollouts of DAgger; only `shortest` has a label at every viewpoint."""
+    supervision: SupervisionName = "annotated"
+    """Path that imitation teaches: the annotated one, the shortest one to a goal, or for dialogs the player's
+    or the shortest one at random."""
+    reward: RewardName = "path"
+    """Reward of A2C: progress and fidelity to the reference path, or progress to the nearest goal (CVDN)."""
     augmentation: str = ""
-    """A task whose train split alternates with the task's own by iteration; none by default."""
+    """A task whose train split is used in every other iteration; empty: none."""
     memory_dropout: MemoryDropout = field(default_factory=MemoryDropout)
+    """Part of the scene memory that is visible in training."""
     checkpoint_every: int = 500
+    """Number of iterations between checkpoints from which an interrupted run resumes."""
 
     def __post_init__(self) -> None:
         for name in ("iterations", "batch", "checkpoint_every"):
@@ -85,11 +97,11 @@ class TrainingConfig:
             method=get_args(Method),
             lr_schedule=get_args(Schedule),
             normalise=get_args(Normalise),
-            teacher=TEACHERS,
-            dagger_teacher=TEACHERS,
-            supervision=SUPERVISIONS,
-            reward=REWARDS,
-            oracle=ORACLES,
+            teacher=get_args(TeacherName),
+            dagger_teacher=get_args(TeacherName),
+            supervision=get_args(SupervisionName),
+            reward=get_args(RewardName),
+            oracle=get_args(OracleName),
         )
         if self.method == "dagger" and self.dagger_teacher != "shortest":
             raise ConfigError(
@@ -118,27 +130,28 @@ class ValidationConfig:
     before_training: bool = False
     """Whether to validate before training as well."""
     splits: tuple[str, ...] = ("val_seen", "val_unseen")
+    """Splits to validate on; none: no validation."""
     limit: int = 0
-    """Maximum number of episodes per split, spaced evenly; 0: all. Of tours, about as many episodes, from the
-    beginning of each."""
-    memory: str = "cold"
-    """Memory protocol; an agent without memory uses `none`. `leaking` is the behaviour of the released code:
-    validation reads the memory of training and adds to it (spec C.6)."""
+    """Maximum number of episodes per split, spaced evenly; 0: all. With tours, about as many episodes, from
+    the beginning of each tour."""
+    memory: ValidationMemory = "cold"
+    """Memory protocol; has no effect for an agent without memory. `leaking` is the behaviour of the released
+    code: validation reads the memory of training and adds to it (docs/spec.md C.6)."""
     tours: str = ""
-    """File of tours whose order the episodes follow; by default, for the protocol `tour`, that of the data
-    folder. It applies to agents without memory as well."""
+    """File of tours whose order the episodes follow, also for agents without memory. Empty: the data folder's
+    tours with the protocol `tour`, no tours with other protocols."""
     oracle_phases: bool = False
     """Whether memory includes the oracle's path to the goal and to the next start between episodes of a
     tour."""
     best: Criterion = "sr+spl"
-    """Score, or sum of scores, that selects the best weights; of equal ones the latest (spec E.9)."""
+    """Score, or sum of scores, that selects the best weights; the latest in a tie (docs/spec.md E.9)."""
     best_split: str = "val_unseen"
+    """Split whose score selects the best weights."""
 
     def __post_init__(self) -> None:
         if self.every < 1 or self.limit < 0:
             raise ConfigError(f"every {self.every}, limit {self.limit}: expected at least 1, and 0 or more")
-        protocols = (*(protocol for protocol in PROTOCOLS if protocol not in ("none", "warm")), "leaking")
-        _require_one_of(self, memory=protocols, best=get_args(Criterion))
+        _require_one_of(self, memory=get_args(ValidationMemory), best=get_args(Criterion))
         if not self.follows_tours and (self.oracle_phases or self.best == "t_sr+t_spl"):
             option = "oracle_phases" if self.oracle_phases else f"best '{self.best}'"
             raise ConfigError(

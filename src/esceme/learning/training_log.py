@@ -17,9 +17,9 @@ from esceme.files import JsonLinesWriter, read_json_lines
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-Kind = Literal["train", "validation"]
-Values: TypeAlias = "Mapping[str, float | Values]"
-"""Numbers by name, or tables of them: the scores of each split."""
+LineKind = Literal["train", "validation"]
+LogValues: TypeAlias = "Mapping[str, float | LogValues]"
+"""Numbers by name, or nested tables of numbers: the scores of each split."""
 LOG_FILE, EVENTS_FOLDER = "log.jsonl", "tensorboard"
 """Names in a run folder."""
 
@@ -37,10 +37,10 @@ class TrainingLog:
     ) -> None:
         """Open the log of a run folder whose lock is held; report a missing TensorBoard to `note`.
 
-        Raises `DataError` where the log cannot be written or a line is not of a log.
+        Raises `DataError` where the log cannot be written or a line has another structure.
         """
         path = folder / LOG_FILE
-        heads = read_json_lines(path, _Head) if after and path.exists() else []
+        heads = read_json_lines(path, _LineHead) if after and path.exists() else []
         first_repeated = (index for index, head in enumerate(heads) if head.iteration > after)
         self._lines = JsonLinesWriter(path, keep=next(first_repeated, len(heads)))
         self._events_folder = folder / EVENTS_FOLDER
@@ -51,7 +51,7 @@ class TrainingLog:
             self._lines.close()
             raise self._not_writable(error) from None
 
-    def write(self, kind: Kind, iteration: int, values: Values) -> None:
+    def write(self, kind: LineKind, iteration: int, values: LogValues) -> None:
         """Append values of an iteration; in the file, inf and nan are strings, which JSON numbers cannot be.
 
         The TensorBoard tag of a number is `kind/name`, in a table `kind/table/name`.
@@ -59,7 +59,7 @@ class TrainingLog:
         self._lines.write({"kind": kind, "iteration": iteration, **_json_values(values)})
         if self._events is not None:
             try:
-                for tag, number in _flat(kind, values):
+                for tag, number in _tagged_numbers(kind, values):
                     self._events.add_scalar(tag, number, iteration)
                 self._events.flush()
             except OSError as error:
@@ -87,14 +87,14 @@ class TrainingLog:
 def read_log(path: Path) -> list[dict[str, Any]]:
     """Read the complete lines of a log, each with its `kind` and `iteration`.
 
-    Raises `DataError` where there is no such file, or a line is not of a log.
+    Raises `DataError` where there is no such file, or a line has another structure.
     """
-    read_json_lines(path, _Head)
+    read_json_lines(path, _LineHead)
     return read_json_lines(path, dict[str, Any])
 
 
-class _Head(msgspec.Struct):
-    """The fields of every line."""
+class _LineHead(msgspec.Struct):
+    """The fields that every line of a log has."""
 
     kind: str
     iteration: int
@@ -110,7 +110,7 @@ def _open_events(folder: Path, after: int, note: Callable[[str], None]) -> Summa
     return SummaryWriter(folder, purge_step=after + 1 if after else 0)
 
 
-def _json_values(values: Values) -> dict[str, Any]:
+def _json_values(values: LogValues) -> dict[str, Any]:
     """Replace inf and nan by strings.
 
     >>> _json_values({"loss": math.inf, "val_unseen": {"spl": 0.5, "gp": math.nan}})
@@ -124,14 +124,14 @@ def _json_values(values: Values) -> dict[str, Any]:
     }
 
 
-def _flat(prefix: str, values: Values) -> Iterator[tuple[str, float]]:
-    """Yield all numbers with their tags.
+def _tagged_numbers(prefix: str, values: LogValues) -> Iterator[tuple[str, float]]:
+    """Yield the TensorBoard tag and the value of every number.
 
-    >>> list(_flat("validation", {"val_unseen": {"spl": 0.5}, "rate": 1e-5}))
+    >>> list(_tagged_numbers("validation", {"val_unseen": {"spl": 0.5}, "rate": 1e-5}))
     [('validation/val_unseen/spl', 0.5), ('validation/rate', 1e-05)]
     """
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from _flat(f"{prefix}/{name}", value)
+            yield from _tagged_numbers(f"{prefix}/{name}", value)
         else:
             yield f"{prefix}/{name}", value

@@ -8,7 +8,6 @@ from dataclasses import replace
 from esceme.evaluation.evaluate import evaluation_steps
 from esceme.evaluation.protocol import (
     MemoryLifetime,
-    Protocol,
     TourPosition,
     open_memory,
     tour_episodes,
@@ -17,7 +16,7 @@ from esceme.evaluation.protocol import (
 from esceme.evaluation.result import score_trajectories
 from esceme.evaluation.schedule import Lanes
 from esceme.learning.distributed import ProcessGroup
-from esceme.learning.training_config import ValidationConfig
+from esceme.learning.training_config import ValidationConfig, ValidationMemory
 from esceme.memory import MemoryBank
 from esceme.navigator import Navigator
 from esceme.tasks.catalogue import get_task
@@ -35,7 +34,7 @@ def validate(
     navigator: Navigator,
     atlas: Atlas,
     episodes: Sequence[Episode],
-    memory: str,
+    memory: ValidationMemory,
     *,
     task: str,
     encode: InstructionEncoder,
@@ -46,17 +45,18 @@ def validate(
     tours: Sequence[Tour] | None = None,
     oracle_phases: bool = False,
 ) -> dict[str, float]:
-    """The mean scores of `episodes`, computed as by `esceme evaluate`; every rank runs some of the scenes.
+    """Return the mean scores of `episodes` by metric, as `esceme evaluate` computes them.
 
-    `memory` is a protocol, or 'leaking': with the bank `leaking` of training, to which validation adds. With
-    `tours`, only their episodes run, in their order. `objects` are those of `load_objects`.
+    Every rank runs some of the scenes. With `memory` 'leaking', validation reads the bank `leaking` of
+    training and adds to it. With `tours`, only the episodes of the tours run, in that order. `objects` are
+    the visible objects that `load_objects` returns.
     """
     process_group = process_group or ProcessGroup()
     episodes = episodes if tours is None else tour_episodes(tours, episodes)
     scenes = sorted({episode.scene_id for episode in episodes})[process_group.rank :: process_group.size]
     own = [episode for episode in episodes if episode.scene_id in scenes]
     positions = tour_positions(tours or (), episodes)
-    lifetime, num_passes = _lifetime(
+    lifetime, num_passes = _open_validation_memory(
         navigator, atlas, memory, leaking, positions, oracle_phases=oracle_phases
     )
     was_training = navigator.training
@@ -81,19 +81,19 @@ def validate(
 
 
 def selection_score(scores: dict[str, float], validation: ValidationConfig) -> float:
-    """The score that selects weights (spec E.9): a metric, or the sum of two."""
+    """Return the score that selects the best weights: a metric, or the sum of two (docs/spec.md E.9)."""
     return sum(scores[name] for name in validation.best.split("+"))
 
 
 def subsample_episodes(episodes: Sequence[Episode], limit: int) -> list[Episode]:
-    """At most `limit` episodes at equal intervals; all of them where `limit` is 0."""
+    """Return at most `limit` episodes at equal intervals; all episodes if `limit` is 0."""
     if not limit or len(episodes) <= limit:
         return list(episodes)
     return [episodes[number * len(episodes) // limit] for number in range(limit)]
 
 
 def subsample_tours(tours: Sequence[Tour], limit: int) -> list[Tour]:
-    """The same share of each tour, from its start: about `limit` episodes, at least one of each tour.
+    """Return the beginning of each tour: about `limit` episodes in total, at least one of each tour.
 
     >>> tours = [Tour("attic", tuple("abcdef")), Tour("barn", tuple("ghi"))]
     >>> ["".join(tour.episode_ids) for tour in subsample_tours(tours, 3)]
@@ -107,23 +107,22 @@ def subsample_tours(tours: Sequence[Tour], limit: int) -> list[Tour]:
     ]
 
 
-def _lifetime(
+def _open_validation_memory(
     navigator: Navigator,
     atlas: Atlas,
-    memory: str,
+    memory: ValidationMemory,
     leaking: MemoryBank | None,
     positions: Mapping[str, TourPosition],
     *,
     oracle_phases: bool,
 ) -> tuple[MemoryLifetime, int]:
-    """The memory of a validation, and the number of passes."""
+    """Return the memory of a validation, and how often the episodes are run; the last pass is scored."""
     if not navigator.reader.uses_memory:
         return MemoryLifetime("none", atlas, None), 1
     if memory == "leaking":
         return MemoryLifetime("cold", atlas, leaking, tours=positions, oracle_phases=oracle_phases), 1
-    protocol: Protocol = memory  # type: ignore[assignment]  # checked by ValidationConfig
     lifetime = open_memory(
-        protocol,
+        memory,
         navigator.reader,
         atlas,
         tours=positions,

@@ -226,7 +226,7 @@ class BatchSimulator:
         arrays: Arrays = {
             "features": panoramas.features,  # (B, N, D)
             "angles": panoramas.angles,  # (B, N, 4)
-            "kind": panoramas.kind,  # (B, N)
+            "kind": panoramas.token_type,  # (B, N)
             "valid": panoramas.valid.astype(np.int8),  # (B, N)
         }
         padded = {

@@ -48,13 +48,13 @@ def verify(directory: str | Path, data: str | Path) -> VerificationReport:
         elif re.fullmatch(FIXTURE_FILES, name):
             fixtures.append(name)
         elif path.suffix != ".md":
-            _check(name, path, references, report)
+            _check_file(name, path, references, report)
     unused = [name for name in fixtures if name not in report.used]
     report.skipped += [Skipped(name, "nothing that was compared uses it") for name in unused]
     return report
 
 
-def _check(name: str, path: Path, references: ReferenceData, report: VerificationReport) -> None:
+def _check_file(name: str, path: Path, references: ReferenceData, report: VerificationReport) -> None:
     check = next((function for pattern, function in CHECKS.items() if re.fullmatch(pattern, name)), None)
     try:
         if check is None:

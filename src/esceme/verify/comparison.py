@@ -50,14 +50,14 @@ class VerificationReport:
 
     @property
     def exit_code(self) -> int:
-        """0 all compared and equal, 1 beyond tolerance, 3 something skipped or nothing compared."""
+        """0: everything equal; 1: a value beyond tolerance; 3: something skipped, or nothing compared."""
         if not all(row.ok for row in self.rows):
             return 1
         return 3 if self.skipped or not self.rows else 0
 
 
 class FileComparison:
-    """Differences between stored and own values of one file, one record per quantity."""
+    """Collects the differences between stored and own values of one file, by quantity."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -69,8 +69,8 @@ class FileComparison:
     def section(self, stored: Mapping[str, Json], key: str, kind: type[T]) -> T:
         """Return `stored[key]` as a `kind`.
 
-        A missing or empty section is listed as missing, one of another type counts as a difference; both
-        return an empty `kind`.
+        A missing or empty section is listed as missing. A section of another type counts as a difference.
+        In these two cases the returned value is an empty `kind`.
         """
         if not stored.get(key):
             self.add_missing(key)
@@ -78,7 +78,7 @@ class FileComparison:
         try:
             return msgspec.convert(stored[key], kind)
         except msgspec.ValidationError:
-            self._note(key, math.inf, 0.0)
+            self._record(key, math.inf, 0.0)
             return kind()
 
     def add_distinct(self, quantity: str, values: Sequence[Json]) -> None:
@@ -94,26 +94,26 @@ class FileComparison:
                 self.add(f"{quantity}.{key}".lstrip("."), stored.get(key), value, tolerance)
         elif isinstance(ours, Sequence) and not isinstance(ours, str):
             if not isinstance(stored, list) or len(stored) != len(ours):
-                self._note(f"{quantity} (how many)", 1.0, 0.0)
+                self._record(f"{quantity} (how many)", 1.0, 0.0)
             stored = stored if isinstance(stored, list) else []
             for theirs, value in zip(stored, ours, strict=False):
                 self.add(quantity, theirs, value, tolerance)
         elif isinstance(ours, float):
-            self._note(quantity, _difference(stored, ours), tolerance)
+            self._record(quantity, _absolute_difference(stored, ours), tolerance)
         else:
-            self._note(quantity, float(stored != ours or type(stored) is not type(ours)), 0.0)
+            self._record(quantity, float(stored != ours or type(stored) is not type(ours)), 0.0)
 
     def add_array(self, quantity: str, stored: ArrayLike, ours: ArrayLike, tolerance: float) -> None:
         """Compare two arrays elementwise; equal infinities do not differ, NaN always differs."""
         theirs, own = np.asarray(stored, dtype=np.float64), np.asarray(ours, dtype=np.float64)
         if theirs.shape != own.shape:
-            self._note(f"{quantity} (shape)", 1.0, 0.0)
+            self._record(f"{quantity} (shape)", 1.0, 0.0)
             return
         difference = np.full(own.shape, np.inf)
         finite = np.isfinite(theirs) & np.isfinite(own)
         difference[finite] = np.abs(theirs[finite] - own[finite])
         difference[theirs == own] = 0.0
-        self._note(quantity, float(difference.max(initial=0.0)), tolerance, own.size)
+        self._record(quantity, float(difference.max(initial=0.0)), tolerance, own.size)
 
     def add_relative(
         self, quantity: str, stored: Sequence[float], ours: Sequence[float], tolerance: float, *, floor: float
@@ -130,13 +130,13 @@ class FileComparison:
         if key not in self._missing:
             self._missing.append(key)
 
-    def _note(self, quantity: str, difference: float, tolerance: float, count: int = 1) -> None:
+    def _record(self, quantity: str, difference: float, tolerance: float, count: int = 1) -> None:
         compared, largest, _ = self._found.get(quantity, (0, 0.0, tolerance))
         largest = difference if math.isnan(difference) else max(largest, difference)
         self._found[quantity] = (compared + count, largest, tolerance)
 
     def add_to(self, report: VerificationReport) -> None:
-        """Append the compared quantities and what was not compared to a report."""
+        """Append the compared quantities to a report, and the keys that are unknown or missing."""
         for quantity, (compared, largest, tolerance) in self._found.items():
             report.rows.append(
                 ComparedQuantity(self.file, quantity, compared, largest, tolerance, largest <= tolerance)
@@ -148,7 +148,7 @@ class FileComparison:
             report.skipped.append(Skipped(self.file, f"the file holds no {', '.join(self._missing)}"))
 
 
-def _difference(stored: Json, ours: float) -> float:
+def _absolute_difference(stored: Json, ours: float) -> float:
     if isinstance(stored, bool) or not isinstance(stored, int | float):
         return math.inf
     try:
@@ -158,7 +158,7 @@ def _difference(stored: Json, ours: float) -> float:
 
 
 def value_or_error(compute: Callable[..., Json], *arguments: Any) -> Json:
-    """Our value, or the message of why it cannot be computed, which differs from every stored value."""
+    """Return `compute(*arguments)`; if it fails, a message, which differs from every stored value."""
     try:
         return compute(*arguments)
     except EscemeError as error:
@@ -168,5 +168,5 @@ def value_or_error(compute: Callable[..., Json], *arguments: Any) -> Json:
 
 
 def without(record: Json, inputs: Collection[str]) -> Json:
-    """A record without its inputs: they are not compared with themselves."""
+    """Return a record without the keys `inputs`, which the comparison takes from the file itself."""
     return {key: value for key, value in record.items() if key not in inputs}

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
+from typing import cast
 
 import msgspec
 import safetensors
@@ -17,6 +18,7 @@ from torch import Tensor
 from esceme.agents.hamt import HAMT
 from esceme.agents.tdstp import TDSTP
 from esceme.checkpoints import Switches, navigator_from
+from esceme.checkpoints.exchange import TDSTP_SWITCHES
 from esceme.checkpoints.names import HISTORY_MAPPER, TD_STP, WRAPPER
 from esceme.errors import DataError, EscemeError
 from esceme.files import read_json
@@ -37,7 +39,7 @@ NETWORK, CRITIC, META = "vln_bert.safetensors", "critic.safetensors", "meta.json
 HISTORY_LAYERS = "vln_bert_h_layers_extra.safetensors"
 UPSTREAM = "_upstreamTDSTP"
 """Suffix of configurations that TD-STP's own repository computed: the settings of the configuration before
-the suffix, with the structured mask that ESceme's release does not apply (spec D.6)."""
+the suffix, with the structured mask that ESceme's release does not apply (docs/spec.md D.6)."""
 HISTORY_LAYER = re.compile(r"(?:vln_bert\.)?encoder\.h_layers\.(\d+)\.")
 NOT_COMPARED = "this version does not compare such files"
 Tensors = dict[str, Tensor]
@@ -56,7 +58,7 @@ class ReferenceData:
 
     @cached_property
     def atlas(self) -> Atlas:
-        """The same scenes as one atlas, without features."""
+        """All scenes of the data folder as one atlas, without features."""
         return Atlas(self.graphs.values())
 
     @cached_property
@@ -86,7 +88,10 @@ class ReferenceData:
         return found
 
     def episodes_with(self, episode_ids: set[str]) -> dict[str, Episode]:
-        """The R2R episodes of as many splits as it takes to find these ids; empty without R2R."""
+        """Return R2R episodes by id that include these ids, if R2R has them; empty without R2R.
+
+        Splits are read one after the other until all ids are found.
+        """
         known: dict[str, Episode] = {}
         for split in ("val_unseen", "val_seen", "train"):
             if not episode_ids <= set(known):
@@ -136,14 +141,14 @@ class NetworkOptions:
             raise DataError(f"arguments that this version does not know: {error}") from None
 
     def switches_for(self, network: Tensors) -> Switches:
-        """The switches that the agent of these weights has; HAMT has fewer than TD-STP."""
-        switches = self.switches.copy()
-        if not any(WRAPPER.sub("", name).startswith(TD_STP) for name in network):
-            del switches["structured"], switches["history_positions"], switches["history_mask"]
-        return switches
+        """Return the switches of the agent that these weights are of; HAMT has fewer than TD-STP."""
+        if any(WRAPPER.sub("", name).startswith(TD_STP) for name in network):
+            return self.switches
+        switches = {name: value for name, value in self.switches.items() if name not in TDSTP_SWITCHES}
+        return cast(Switches, switches)
 
-    def select(self, network: Tensors) -> Tensors:
-        """The tensors without history layers and a history mapper that are switched off."""
+    def select_tensors(self, network: Tensors) -> Tensors:
+        """Return the tensors without history layers and history mapper where the options switch them off."""
         layer_of = {name: int(match[1]) for name in network if (match := HISTORY_LAYER.match(name))}
         excluded = () if self.map_history else (HISTORY_MAPPER,)
         return {
@@ -169,13 +174,13 @@ class NetworkFiles:
 
     def tensors(self, file: str) -> Tensors:
         """The tensors of a file in the same folder, read once."""
-        path = self._use(file)
+        path = self._path_of_used(file)
         return self._cache.get(file) or self._cache.setdefault(file, read_tensors(path))
 
     def options(self, config: str) -> NetworkOptions:
-        """The options that `meta.json` states for a configuration."""
+        """Return the network options that `meta.json` states for a configuration."""
         base = config.removesuffix(UPSTREAM)
-        arguments = self._meta("configs", base, "args")
+        arguments = self._meta_value("configs", base, "args")
         if not isinstance(arguments, dict):
             raise DataError(f"{META} says nothing of a configuration '{base}'")
         return NetworkOptions.from_arguments(arguments, structured=base != config)
@@ -183,17 +188,17 @@ class NetworkFiles:
     def navigator(
         self, options: NetworkOptions, *, replaced: Mapping[str, Tensor] | None = None
     ) -> Navigator:
-        """Build the folder's network in eval mode, with some tensors `replaced`; tensors give all sizes."""
+        """Build the folder's network in eval mode; `replaced` tensors are used instead of its own."""
         network, replaced = self.tensors(NETWORK), replaced or {}
         if options.history_layers and self.has(HISTORY_LAYERS):
             network = {**network, **self.tensors(HISTORY_LAYERS)}
         if unknown := sorted(set(replaced) - set(network)):
             raise DataError(f"replaces {', '.join(unknown)}, which the network has not got")
-        heads = self._meta("small_bert_config", "num_attention_heads")
+        heads = self._meta_value("small_bert_config", "num_attention_heads")
         if not isinstance(heads, int) or heads < 1:
             raise DataError(f"{META} does not say how many attention heads there are")
         navigator, _ = navigator_from(
-            options.select({**network, **replaced}),
+            options.select_tensors({**network, **replaced}),
             self.tensors(CRITIC) if self.has(CRITIC) else None,
             heads=heads,
             pooling=options.pooling,
@@ -204,13 +209,13 @@ class NetworkFiles:
             raise DataError(f"{options.history_layers} history layers configured, but no weights of them")
         return navigator.eval()
 
-    def _meta(self, *keys: str) -> Json:
-        value: Json = read_json(self._use(META), dict[str, Json])
+    def _meta_value(self, *keys: str) -> Json:
+        value: Json = read_json(self._path_of_used(META), dict[str, Json])
         for key in keys:
             value = value.get(key) if isinstance(value, dict) else None
         return value
 
-    def _use(self, file: str) -> Path:
+    def _path_of_used(self, file: str) -> Path:
         if not self.has(file):
             raise DataError(f"there is no {file} beside it")
         self.used.add(PurePosixPath(self.name).with_name(file).as_posix())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from esceme.errors import WorldError
@@ -39,23 +39,19 @@ def check_metrics(name: str, path: Path, references: ReferenceData, report: Veri
     """Compare `metrics_<task>_<split>….json`."""
     stored, atlas, comparison = read_json(path, dict[str, Json]), references.atlas, FileComparison(name)
     match = re.fullmatch(FILES, name)
-    task, split = (match["task"], match["split"]) if match else ("", "")
+    task, split = (match["task"], match["split"]) if match else ("r2r", "")
     rows = comparison.section(stored, "rows", list[dict[str, Json]])
     comparison.add_distinct("rows.instr_id", [row.get("instr_id") for row in rows])
     for row in rows:
         comparison.add("rows", without(row, INPUTS), value_or_error(_row_metrics, row, atlas), TOLERANCE)
-    aggregates, predictions = AGGREGATES & set(stored), None
-    if task == "r4r":
-        _compare_paths(rows, references.r4r_paths(split), comparison)
-    else:
-        predictions = _predictions_of(rows, references)
-        _compare_inputs(rows, references.episodes(split), predictions, comparison)
+    aggregates = AGGREGATES & set(stored)
+    predictions = INPUT_COMPARISONS[task](rows, split, references, comparison)
     if aggregates and predictions is None:
         reason = f"{', '.join(sorted(aggregates))}: the predictions they are of are not in the data folder"
         report.skipped.append(Skipped(name, reason))
     elif aggregates and predictions is not None:
         given = {key: stored.get(key) for key in AGGREGATES}
-        ours = value_or_error(_aggregate, predictions, references.episodes(split), atlas)
+        ours = value_or_error(_aggregate_metrics, predictions, references.episodes(split), atlas)
         comparison.add("", given, ours, TOLERANCE)
     comparison.unknown |= set(stored) - {"source", "preds", "rows"} - AGGREGATES
     comparison.add_to(report)
@@ -72,27 +68,40 @@ def _predictions_of(rows: Sequence[Json], references: ReferenceData) -> Mapping[
     return best if 2 * most_equal > len(rows) else None
 
 
-def _compare_paths(rows: Sequence[Json], known: set[tuple[str, ...]], comparison: FileComparison) -> None:
-    """Check that each path is one of R4R's; its ids differ between R4R files."""
+def _compare_r4r_inputs(
+    rows: Sequence[Json], split: str, references: ReferenceData, comparison: FileComparison
+) -> None:
+    """Check that each reference path is one of R4R's; episode ids differ between R4R files."""
+    known = references.r4r_paths(split)
     for row in rows:
         is_known = value_or_error(lambda path: tuple(path) in known, row.get("gt_path"))
         comparison.add("rows.gt_path (is of R4R)", is_known, True, 0.0)
 
 
-def _compare_inputs(
-    rows: Sequence[Json],
-    episodes: Mapping[str, Episode],
-    predictions: Mapping[str, Prediction] | None,
-    comparison: FileComparison,
-) -> None:
-    """Compare a row's scene and paths with its R2R episode and, if known, with its prediction."""
+def _compare_r2r_inputs(
+    rows: Sequence[Json], split: str, references: ReferenceData, comparison: FileComparison
+) -> Mapping[str, Prediction] | None:
+    """Compare a row's scene and paths with its R2R episode and, if known, with its prediction.
+
+    Returns the predictions that the rows were computed from, if the data folder has them.
+    """
+    predictions, episodes = _predictions_of(rows, references), references.episodes(split)
     known = {"scan", "gt_path"} | ({"pred_path"} if predictions is not None else set())
     for row in rows:
         given = {key: value for key, value in row.items() if key in known}
-        comparison.add("rows", given, value_or_error(_inputs, row, episodes, predictions), 0.0)
+        comparison.add("rows", given, value_or_error(_row_inputs, row, episodes, predictions), 0.0)
+    return predictions
 
 
-def _inputs(row: Json, episodes: Mapping[str, Episode], predictions: Mapping[str, Prediction] | None) -> Json:
+INPUT_COMPARISONS: dict[
+    str, Callable[[Sequence[Json], str, ReferenceData, FileComparison], Mapping[str, Prediction] | None]
+] = {"r2r": _compare_r2r_inputs, "r4r": _compare_r4r_inputs}
+"""Task -> function that compares the inputs of all rows and returns their predictions, if it finds them."""
+
+
+def _row_inputs(
+    row: Json, episodes: Mapping[str, Episode], predictions: Mapping[str, Prediction] | None
+) -> Json:
     if row.get("instr_id") not in episodes:
         raise WorldError(f"R2R has no episode {row.get('instr_id')}")
     episode = episodes[row["instr_id"]]
@@ -106,10 +115,10 @@ def _row_metrics(row: Json, atlas: Atlas) -> Json:
     paths, references = (
         PaddedPaths.of(atlas.locate_all([(row["scan"], row[key])])) for key in ("pred_path", "gt_path")
     )
-    return {key: float(value[0]) for key, value in _metrics(paths, references, atlas).items()}
+    return {key: float(value[0]) for key, value in _metrics_by_name(paths, references, atlas).items()}
 
 
-def _metrics(paths: PaddedPaths, references: PaddedPaths, atlas: Atlas) -> dict[str, Array]:
+def _metrics_by_name(paths: PaddedPaths, references: PaddedPaths, atlas: Atlas) -> dict[str, Array]:
     """The original's metrics of each episode by its names, each (B,)."""
     length, reference_length = path_length(paths, atlas), path_length(references, atlas)
     costs = atlas.distance(paths.viewpoints[:, None], references.viewpoints[None])
@@ -133,7 +142,9 @@ def _metrics(paths: PaddedPaths, references: PaddedPaths, atlas: Atlas) -> dict[
     }
 
 
-def _aggregate(predictions: Mapping[str, Prediction], episodes: Mapping[str, Episode], atlas: Atlas) -> Json:
+def _aggregate_metrics(
+    predictions: Mapping[str, Prediction], episodes: Mapping[str, Episode], atlas: Atlas
+) -> Json:
     """Means over a whole prediction file, and the original's counts."""
     chosen = [episodes[name] for name in predictions]
     scenes = [episode.scene_id for episode in chosen]
@@ -142,7 +153,7 @@ def _aggregate(predictions: Mapping[str, Prediction], episodes: Mapping[str, Epi
     references = PaddedPaths.of(
         atlas.locate_all((episode.scene_id, episode.reference_path) for episode in chosen)
     )
-    means = {key: float(value.mean()) for key, value in _metrics(paths, references, atlas).items()}
+    means = {key: float(value.mean()) for key, value in _metrics_by_name(paths, references, atlas).items()}
     return {
         "n": len(chosen),
         "n_scans": len(set(scenes)),

@@ -26,7 +26,7 @@ from esceme.verify.fixtures import CRITIC, NetworkFiles, ReferenceData, Tensors,
 
 FILES = r"(.*/)?(?P<case>case[^_/]+)_(?P<config>[^/]+)_outputs\.safetensors"
 TOLERANCE = 1e-5
-"""Of single precision: the original differs from itself in double precision by up to 4e-6."""
+"""Tolerance in single precision, in which the original differs from double precision by up to 4e-6."""
 DOUBLE = "_f64"
 """Suffix of quantities in double precision."""
 DOUBLE_TOLERANCE = 1e-9
@@ -93,8 +93,8 @@ def _valid_tokens(navigator: Navigator, given: Tensors) -> Tensors:
     if not isinstance(agent, TDSTP) or not agent.config.structured:
         return {}
     masks: Tensors = {}
-    for step in range(_steps(given)):
-        inputs = _at(given, step)
+    for step in range(_count_steps(given)):
+        inputs = _step_inputs(given, step)
         valid = torch.arange(int(inputs["hist_lens"].max())) < inputs["hist_lens"][:, None]
         masks |= {f"s{step}.hist_embeds_out": valid, f"s{step}.ob_embeds_out": inputs["ob_masks"]}
     return masks
@@ -126,10 +126,10 @@ def network_outputs(navigator: Navigator, given: Tensors) -> Tensors:
         packed = replace(packed, target=agent.position_encoder(given["global_pos"]) * packed.text[:, :1])
         outputs["global_pos.feat"] = packed.target
     padded = replace(packed, text=encoded)
-    for step in range(_steps(given)):
-        inputs = _at(given, step)
-        seen, token = _seen(navigator, inputs), _history_token(agent, inputs, step)
-        packed, padded = _at_step(packed, agent, inputs), _at_step(padded, agent, inputs)
+    for step in range(_count_steps(given)):
+        inputs = _step_inputs(given, step)
+        seen, token = _read_observation(navigator, inputs), _history_token(agent, inputs, step)
+        packed, padded = _set_step(packed, agent, inputs), _set_step(padded, agent, inputs)
         short, whole = _forward(agent, packed, seen), _forward(agent, padded, seen, compute_all=True)
         values = {
             **_step_outputs(agent, short, whole, step + 1, seen.token_type.shape[1]),
@@ -142,12 +142,12 @@ def network_outputs(navigator: Navigator, given: Tensors) -> Tensors:
     return outputs
 
 
-def _steps(given: Tensors) -> int:
+def _count_steps(given: Tensors) -> int:
     return len({match[0] for key in given if (match := re.match(r"s\d+\.", key))})
 
 
-def _at(given: Tensors, step: int) -> Tensors:
-    """The inputs of a step, by their names without the step."""
+def _step_inputs(given: Tensors, step: int) -> Tensors:
+    """Return the inputs of one step, by their names without the prefix `s<step>.`."""
     return {key.removeprefix(f"s{step}."): given[key] for key in given if key.startswith(f"s{step}.")}
 
 
@@ -162,7 +162,7 @@ def _text_outputs(agent: Network, encoded: Tensor, valid: Tensor) -> Tensors:
     return {f"language.txt_embeds.{depth}": text for depth, text in enumerate(texts)}
 
 
-def _at_step(state: NetworkState, agent: Network, inputs: Tensors) -> NetworkState:
+def _set_step(state: NetworkState, agent: Network, inputs: Tensors) -> NetworkState:
     """The state with a step's history lengths and, for TD-STP, the links between visited viewpoints."""
     state = replace(state, history_length=inputs["hist_lens"])
     if isinstance(agent, TDSTP) and agent.config.structured and state.history.shape[1] > 1:
@@ -183,7 +183,7 @@ def _forward(
 def _next_state(
     state: NetworkState, short: HamtOutput | TdstpOutput, whole: HamtOutput | TdstpOutput, token: Tensor
 ) -> NetworkState:
-    """The state after a step: one more history token; TD-STP continues with its outputs (spec D.4).
+    """The state after a step: one more history token; TD-STP continues with its outputs (docs/spec.md D.4).
 
     Padding keeps the original's values, since its history layers read them.
     """
@@ -204,10 +204,10 @@ def _step_outputs(
     width: int,
 ) -> Tensors:
     """The outputs of a step, from the computations without (`short`) and with padding (`whole`)."""
-    logits = _widened(short.logits, width)  # (B, N)
+    logits = _pad_logits(short.logits, width)  # (B, N)
     planned: Tensors = {}
     if isinstance(short, TdstpOutput) and isinstance(whole, TdstpOutput):
-        logits = torch.cat([_widened(short.node_logits, num_history), logits], 1)  # (B, S + N)
+        logits = torch.cat([_pad_logits(short.node_logits, num_history), logits], 1)  # (B, S + N)
         planned = {"pos_logit": short.goal_logits, "pos_embeds": whole.target}
     return {
         "act_logits": logits,
@@ -221,7 +221,7 @@ def _step_outputs(
     }
 
 
-def _widened(logits: Tensor, width: int) -> Tensor:
+def _pad_logits(logits: Tensor, width: int) -> Tensor:
     return functional.pad(logits, (0, width - logits.shape[1]), value=-torch.inf)
 
 
@@ -260,8 +260,8 @@ class _StoredMemory(NamedTuple):
         """Do nothing."""
 
 
-def _seen(navigator: Navigator, inputs: Tensors) -> Observation:
-    """The observation after the reader."""
+def _read_observation(navigator: Navigator, inputs: Tensors) -> Observation:
+    """Return the observation of a step after the memory reader."""
     return replace(navigator.observe(*_observation(inputs)), valid=inputs["ob_masks"])
 
 
@@ -286,18 +286,18 @@ def _observation(inputs: Tensors) -> tuple[Observation, _StoredMemory]:
 
 
 def _compare_recalled(navigator: Navigator, given: Tensors, comparison: FileComparison) -> None:
-    """Compare the memory vectors of all tokens, given those of the candidates (spec C.4)."""
+    """Compare the memory vectors of all tokens, given those of the candidates (docs/spec.md C.4)."""
     reader = navigator.reader
     if not isinstance(reader, CandidateEnhancing):
         return
-    for step in range(_steps(given)):
-        inputs = _at(given, step)
+    for step in range(_count_steps(given)):
+        inputs = _step_inputs(given, step)
         ours = reader.recall(*_observation(inputs))
         comparison.add_array("ob_node_feats", inputs["ob_node_feats"].numpy(), ours.numpy(), 0.0)
 
 
 def _compare_grid(navigator: Navigator, given: Tensors, comparison: FileComparison) -> None:
-    """Compare the points of the target grid around the start, and their order (spec D.3)."""
+    """Compare the points of the target grid around the start, and their order (docs/spec.md D.3)."""
     if not isinstance(navigator.agent, TDSTP):
         return
     stored = given["global_pos"]  # (B, G, 3)

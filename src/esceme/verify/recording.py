@@ -1,4 +1,4 @@
-"""Rollouts as reference files record them, and what both kinds of rollout files need to be replayed."""
+"""Rollouts as reference files record them, and functions to replay greedy and training rollouts."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from torch import Tensor
 
 from esceme.agents.base import Decision, State
 from esceme.agents.tdstp import TDSTP
-from esceme.errors import ConfigError, DataError, WorldError
+from esceme.checkpoints import Switches
+from esceme.errors import DataError, WorldError
 from esceme.files import read_json
 from esceme.memory import Memory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
 from esceme.verify.comparison import FileComparison, Json, Skipped, VerificationReport, value_or_error
-from esceme.verify.fixtures import NOT_COMPARED, ReferenceData, network_of
+from esceme.verify.fixtures import NOT_COMPARED, NetworkFiles, NetworkOptions, ReferenceData, network_of
 from esceme.world.atlas import Atlas
 from esceme.world.features import ArrayFeatures
 from esceme.world.geometry import VIEWS
@@ -31,23 +33,23 @@ VARIANTS = ("hamt", "hamt_esceme", "tdstp", "tdstp_esceme")
 
 
 class RecordedItem(msgspec.Struct, kw_only=True):
-    """An episode as a file states it."""
+    """An episode as a reference file states it."""
 
     scan: str
-    path: list[str]
+    reference_path: list[str] = msgspec.field(name="path")
     heading: float
     instr_encoding: list[int]
 
 
 class RolloutItem(RecordedItem, kw_only=True):
-    """An episode of a file of greedy rollouts."""
+    """An episode of a reference file of greedy rollouts."""
 
     start: str
-    path: list[str] = msgspec.field(name="gt_path")
+    reference_path: list[str] = msgspec.field(name="gt_path")
 
 
 class TrainingItem(RecordedItem, kw_only=True):
-    """An episode of a file of training steps."""
+    """An episode of a reference file of training steps."""
 
     instr_id: str
 
@@ -63,7 +65,7 @@ class RecordedRollout(msgspec.Struct, kw_only=True):
         raise NotImplementedError
 
     def episodes(self, vocabulary: int) -> list[Episode]:
-        """The items as episodes; raises `DataError` if one has an invalid field."""
+        """Convert the items to episodes; raises `DataError` for an item with an invalid field."""
         return [
             _episode(episode_id, item, vocabulary)
             for episode_id, item in zip(self.episode_ids, self.items, strict=False)
@@ -86,13 +88,13 @@ class RecordedFile(msgspec.Struct, kw_only=True):
 def _episode(episode_id: str, item: RecordedItem, vocabulary: int) -> Episode:
     if not item.instr_encoding or not all(0 <= token < vocabulary for token in item.instr_encoding):
         raise DataError(f"{episode_id}: expected ids from 0 to {vocabulary - 1}, and at least one")
-    if not item.path or not math.isfinite(item.heading):
+    if not item.reference_path or not math.isfinite(item.heading):
         raise DataError(f"{episode_id}: has no path or no heading")
     return Episode(
         episode_id=episode_id,
         scene_id=item.scan,
         path_id=episode_id,
-        reference_path=tuple(item.path),
+        reference_path=tuple(item.reference_path),
         heading=item.heading,
         instruction="",
         tokens=tuple(item.instr_encoding),
@@ -107,8 +109,8 @@ def tokens_of(episode: Episode) -> tuple[int, ...]:
 # -- reading -----------------------------------------------------------------------------------------------
 
 
-def read_variant(path: Path) -> dict[str, Json]:
-    """Read a file of rollouts; raises `DataError` if its network is not one of `VARIANTS`."""
+def read_rollout_file(path: Path) -> dict[str, Json]:
+    """Read a recorded rollout file as JSON; raises `DataError` if its network is not one of `VARIANTS`."""
     raw = read_json(path, dict[str, Json])
     if raw.get("variant") not in VARIANTS:
         raise DataError(NOT_COMPARED)
@@ -116,7 +118,7 @@ def read_variant(path: Path) -> dict[str, Json]:
 
 
 def unknown_keys(raw: Json, known: Any, prefix: str = "") -> Iterator[str]:
-    """Dotted names of the keys in `raw` that the struct `known`, converted from it, has no field for."""
+    """Yield the dotted names of the keys in `raw` that have no field in `known`, the struct read from it."""
     if isinstance(raw, list) and isinstance(known, list):
         for raw_value, known_value in zip(raw, known, strict=False):
             yield from unknown_keys(raw_value, known_value, prefix)
@@ -141,7 +143,7 @@ def parse_flags(text: str) -> dict[str, Json]:
 
 
 def max_steps_of(flags: Mapping[str, Json], recorded: int) -> int:
-    """The limit on decisions: that of the flags, else the `recorded` number of steps."""
+    """Return the maximum number of decisions: of the flags, or by default `recorded`."""
     with suppress(ValueError):
         recorded = int(str(flags.get("max_action_len", recorded)))
     return max(recorded, 1)
@@ -153,7 +155,10 @@ def compare_items(
     comparison: FileComparison,
     report: VerificationReport,
 ) -> None:
-    """Compare scene, heading and path of each item with its R2R episode; `rollouts` come with their names."""
+    """Compare scene, heading and reference path of each item with its R2R episode.
+
+    `rollouts` are pairs of a name in the report and a rollout.
+    """
     rollouts = list(rollouts)
     known = references.episodes_with({key for _, rollout in rollouts for key in rollout.episode_ids})
     if not known:
@@ -164,10 +169,12 @@ def compare_items(
             stored = msgspec.to_builtins(item)
             del stored["instr_encoding"]
             stored.pop("instr_id", None)
-            comparison.add(f"{name}.items", stored, value_or_error(_item, episode_id, stored, known), 0.0)
+            comparison.add(
+                f"{name}.items", stored, value_or_error(_expected_item, episode_id, stored, known), 0.0
+            )
 
 
-def _item(episode_id: str, keys: Iterable[str], known: Mapping[str, Episode]) -> Json:
+def _expected_item(episode_id: str, keys: Iterable[str], known: Mapping[str, Episode]) -> Json:
     if episode_id not in known:
         raise WorldError(f"R2R has no episode {episode_id}")
     episode, path = known[episode_id], list(known[episode_id].reference_path)
@@ -184,31 +191,36 @@ def _item(episode_id: str, keys: Iterable[str], known: Mapping[str, Episode]) ->
 # -- replaying -----------------------------------------------------------------------------------------------
 
 
-def configure(navigator: Navigator, recorded: RecordedFile) -> Navigator:
-    """Set the TD-STP options among the flags that affect rollouts and training only; HAMT has none.
+def recorded_navigator(
+    recorded: RecordedFile, files: NetworkFiles, *, replaced: Mapping[str, Tensor] | None = None
+) -> Navigator:
+    """Build the network beside a recorded file, with the settings that the file's flags name.
 
-    Raises `DataError` if the file is of another agent than the weights.
+    `replaced` maps names of tensors to tensors that are used instead of the folder's. Raises `DataError` if
+    the weights are not of the agent that the file names.
     """
-    agent, flags = navigator.agent, recorded.options
-    if recorded.variant.startswith("tdstp") != isinstance(agent, TDSTP):
-        raise DataError(f"of '{recorded.variant}', and the weights beside it are of {type(agent).__name__}")
-    if not isinstance(agent, TDSTP):
-        return navigator
+    flags, options = recorded.options, NetworkOptions.from_arguments(recorded.options)
     try:
-        agent.config = replace(
-            agent.config,
+        tdstp_switches = Switches(  # they affect rollouts and training only; HAMT has none of them
             reweigh=bool(flags.get("logit-reweighting", False)),
             go_back=not flags.get("no-gas", False),
             target_weight=float(str(flags.get("gp_loss_weight", 0.2))),
             candidate_positions="here" if flags.get("cand-use-ob-pos", False) else "there",
         )
-    except (ValueError, ConfigError) as error:
+    except ValueError as error:
         raise DataError(f"flags that this version does not know: {error}") from None
+    options = replace(options, switches=options.switches | tdstp_switches)
+    navigator = files.navigator(options, replaced=replaced)
+    if recorded.variant.startswith("tdstp") != isinstance(navigator.agent, TDSTP):
+        agent_name = type(navigator.agent).__name__
+        raise DataError(f"of '{recorded.variant}', and the weights beside it are of {agent_name}")
     return navigator
 
 
 def atlas_of(rollouts: Iterable[RecordedRollout], navigator: Navigator, references: ReferenceData) -> Atlas:
-    """The scenes of the rollouts; features are noise (36, D) seeded by the viewpoint's name, as in the files.
+    """Build an atlas of the rollouts' scenes, with noise (36, D) seeded by the viewpoint's name as features.
+
+    The original used the same noise when it recorded the files.
 
     Raises `WorldError` for an unknown scene.
     """
@@ -226,7 +238,7 @@ def atlas_of(rollouts: Iterable[RecordedRollout], navigator: Navigator, referenc
 
 
 class RecordingNavigator(Navigator):
-    """A navigator that keeps the inputs of its latest decision, and the state after it."""
+    """A navigator that stores memory, state and observation of its latest decision, and the next state."""
 
     memory: Memory | None = None
     state: State
@@ -234,17 +246,17 @@ class RecordingNavigator(Navigator):
     next_state: State
 
     def observe(self, observation: Observation, memory: Memory | None) -> Observation:
-        """Keep the memory, then read it as usual."""
+        """Store the memory, then let the reader add what it holds."""
         self.memory = memory
         return super().observe(observation, memory)
 
     def decide(self, state: State, seen: Observation) -> Decision:
-        """Decide as usual, and keep the inputs."""
+        """Score the actions, and store state, observation and next state."""
         decision = super().decide(state, seen)
         self.state, self.seen, self.next_state = state, seen, decision.state or state
         return decision
 
 
-def row_at(rows: Sequence[Sequence[Any]] | None, row: int) -> Sequence[Any]:
-    """A row of a table, empty if there is none."""
+def row_or_empty(rows: Sequence[Sequence[Any]] | None, row: int) -> Sequence[Any]:
+    """Return `rows[row]`, or an empty list if there is no such row."""
     return rows[row] if rows is not None and row < len(rows) else []

@@ -26,7 +26,7 @@ from esceme.observation import Observation
 from esceme.rollout import roll_out
 from esceme.trajectory import Trajectory, next_poses
 from esceme.verify.comparison import MALFORMED, FileComparison, Json, VerificationReport
-from esceme.verify.fixtures import NetworkFiles, NetworkOptions, ReferenceData, network_of
+from esceme.verify.fixtures import NetworkFiles, ReferenceData, network_of
 from esceme.verify.recording import (
     RecordedFile,
     RecordedRollout,
@@ -34,10 +34,10 @@ from esceme.verify.recording import (
     RolloutItem,
     atlas_of,
     compare_items,
-    configure,
     max_steps_of,
-    read_variant,
-    row_at,
+    read_rollout_file,
+    recorded_navigator,
+    row_or_empty,
     tokens_of,
     unknown_keys,
 )
@@ -57,7 +57,7 @@ NUM_FEATURES = 4
 
 
 class RecordedStep(msgspec.Struct):
-    """One step of a batch: a row per episode, ended ones included."""
+    """One step of a batch; every list has one entry per episode, including episodes that have ended."""
 
     raw_logits: list[list[float | None]]
     nav_types: list[list[int]]
@@ -101,7 +101,7 @@ class RolloutFile(RecordedFile, kw_only=True):
 
 def check_rollouts(name: str, path: Path, references: ReferenceData, report: VerificationReport) -> None:
     """Compare `rollout_argmax….json.gz`."""
-    raw = read_variant(path)
+    raw = read_rollout_file(path)
     stored, files, comparison = read_json(path, RolloutFile), NetworkFiles(name, path), FileComparison(name)
     comparison.unknown |= {key for key in unknown_keys(raw, stored) if not key.startswith(REPLACED)}
     if not stored.passes or not all(recorded.batches for recorded in stored.passes):
@@ -122,14 +122,13 @@ def check_rollouts(name: str, path: Path, references: ReferenceData, report: Ver
 
 
 def rollout_navigator(stored: RolloutFile, files: NetworkFiles, raw: Mapping[str, Json]) -> Navigator:
-    """The network of a file of rollouts, with the tensors that the file replaces."""
+    """Build the network of a file of rollouts, with the tensors that the file replaces."""
     values = {key.removeprefix(REPLACED): value for key, value in raw.items() if key.startswith(REPLACED)}
     try:
         replaced = {key: torch.tensor(value, dtype=torch.float32) for key, value in values.items()}
     except (*MALFORMED, RuntimeError) as error:
         raise DataError(f"a replaced tensor is invalid: {error}") from None
-    options = NetworkOptions.from_arguments(stored.options)
-    return configure(files.navigator(options, replaced=replaced), stored)
+    return recorded_navigator(stored, files, replaced=replaced)
 
 
 # -- replay ------------------------------------------------------------------------------------------------
@@ -138,7 +137,10 @@ def rollout_navigator(stored: RolloutFile, files: NetworkFiles, raw: Mapping[str
 def replay_passes(
     stored: RolloutFile, navigator: Navigator, references: ReferenceData
 ) -> list[tuple[RecordedPass, RecordedPass, int]]:
-    """Roll the stored episodes out again; per pass: the stored one, ours, and the number of ties in it."""
+    """Roll the stored episodes out again.
+
+    Returns, for every pass, the stored pass, our pass, and the number of ties that were settled as stored.
+    """
     config, reader = network_of(navigator).config, navigator.reader
     atlas = atlas_of(stored.batches, navigator, references)
     max_steps = max_steps_of(stored.options, max(len(batch.steps) for batch in stored.batches))
@@ -197,7 +199,7 @@ class GreedyReplay:
         if trajectories[0].num_decisions == 0:
             self._trajectories.append(list(trajectories))
             self._steps.append([])
-        self._steps[-1].append(self._step(decision, observation, trajectories))
+        self._steps[-1].append(self._record_step(decision, observation, trajectories))
         chosen = decision.logits.argmax(1)
         for row, trajectory in enumerate(trajectories):
             if (tied := self._tied_action(trajectory, row, decision)) is not None:
@@ -210,18 +212,18 @@ class GreedyReplay:
         return chosen
 
     def recorded(self) -> list[GreedyRollout]:
-        """The batches as they went this time."""
+        """Return the replayed batches in the structure of the file."""
         return [
             GreedyRollout(
                 instr_ids=batch.instr_ids,
                 items=batch.items,
-                paths=[self._path(trajectory) for trajectory in trajectories],
+                paths=[self._recorded_path(trajectory) for trajectory in trajectories],
                 steps=steps,
             )
             for batch, trajectories, steps in zip(self.batches, self._trajectories, self._steps, strict=True)
         ]
 
-    def _path(self, trajectory: Trajectory) -> list[tuple[str, float, float]]:
+    def _recorded_path(self, trajectory: Trajectory) -> list[tuple[str, float, float]]:
         """Poses as files record them: backtracking arrives before the agent turns to the earlier view."""
         views = self._views.get(trajectory, {})
         return [
@@ -233,10 +235,10 @@ class GreedyReplay:
             for index, (viewpoint, view) in enumerate(trajectory.poses)
         ]
 
-    def _step(
+    def _record_step(
         self, decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]
     ) -> RecordedStep:
-        """Record a step; rows are as wide as the widest of the batch, those of ended episodes are empty."""
+        """Record a step as files do: scores are padded to equal length, and empty for ended episodes."""
         scores, history_scores = self._scores(decision)
         batch, navigator = self._trajectories[-1], self._navigator
         ended = [trajectory for trajectory in batch if trajectory not in trajectories]
@@ -249,20 +251,21 @@ class GreedyReplay:
         lengths = (
             state.history_length.tolist() if isinstance(state, CrossModalState) else [0] * len(trajectories)
         )
-        step = RecordedStep([[] for _ in batch], [[] for _ in batch], [0] * len(batch))
-        if recalled is not None:
-            step.node_nonzero_per_item = [[] for _ in batch]
-        for slot, trajectory in enumerate(trajectories):
+        raw_logits: list[list[float | None]] = [[] for _ in batch]
+        nav_types: list[list[int]] = [[] for _ in batch]
+        recall_flags: list[list[int]] = [[] for _ in batch]
+        hist_lens = [0] * len(batch)
+        for active_index, trajectory in enumerate(trajectories):
             row = batch.index(trajectory)
-            logits = _pad(scores[slot].tolist(), width, -math.inf)
+            logits = _pad(scores[active_index].tolist(), width, -math.inf)
             if history_scores is not None:
-                logits = [*history_scores[slot].tolist(), *logits]
-            step.raw_logits[row] = [None if math.isinf(value) else value for value in logits]
-            step.nav_types[row] = _pad(observation.token_type[slot].tolist(), width, CONTEXT)
-            step.hist_lens[row] = lengths[slot]
-            if recalled is not None and step.node_nonzero_per_item is not None:
-                step.node_nonzero_per_item[row] = recalled[slot, :NUM_FLAGS].int().tolist()
-        return step
+                logits = [*history_scores[active_index].tolist(), *logits]
+            raw_logits[row] = [None if math.isinf(value) else value for value in logits]
+            nav_types[row] = _pad(observation.token_type[active_index].tolist(), width, CONTEXT)
+            hist_lens[row] = lengths[active_index]
+            if recalled is not None:
+                recall_flags[row] = recalled[active_index, :NUM_FLAGS].int().tolist()
+        return RecordedStep(raw_logits, nav_types, hist_lens, None if recalled is None else recall_flags)
 
     def _scores(self, decision: Decision) -> tuple[Tensor, Tensor | None]:
         """Scores of candidates and STOP (B, C) and of history tokens (B, S), before reweighting."""
@@ -274,16 +277,16 @@ class GreedyReplay:
         return planned.logits, planned.node_logits
 
     def _tied_action(self, trajectory: Trajectory, row: int, decision: Decision) -> int | None:
-        """The stored action, if it is one of several with nearly the best score."""
+        """Return the stored action if it is one of several with nearly the best score, otherwise None."""
         scores = decision.logits[row]
         near = (scores > scores.max() - TIE).nonzero().flatten().tolist()
-        stored = [action for action in near if self._is_stored(trajectory, row, action, decision)]
+        stored = [action for action in near if self._continues_as_stored(trajectory, row, action, decision)]
         return stored[0] if len(near) > 1 and stored else None
 
-    def _is_stored(self, trajectory: Trajectory, row: int, action: int, decision: Decision) -> bool:
+    def _continues_as_stored(self, trajectory: Trajectory, row: int, action: int, decision: Decision) -> bool:
         """Whether an action continues the trajectory as the stored path does."""
         batch = len(self._trajectories) - 1
-        path = row_at(self.batches[batch].paths, self._trajectories[batch].index(trajectory))
+        path = row_or_empty(self.batches[batch].paths, self._trajectories[batch].index(trajectory))
         pose = Pose(*(np.array([value]) for value in trajectory.poses[-1]))
         routes = decision.routes
         if routes is not None:
@@ -314,7 +317,7 @@ def _compare_pass(
             rows = [len(step.raw_logits), len(step.nav_types), len(step.hist_lens)]
             comparison.add("passes.batches.steps (rows)", rows, [len(own.paths)] * 3, 0.0)
         paths, own_paths = (
-            [[_pose(*pose) for pose in path] for path in rollout.paths] for rollout in (batch, own)
+            [[_pose_record(*pose) for pose in path] for path in rollout.paths] for rollout in (batch, own)
         )
         comparison.add("passes.batches.paths", paths, own_paths, ANGLE_TOLERANCE)
     _compare_memory(stored, ours, comparison)
@@ -323,25 +326,25 @@ def _compare_pass(
         comparison.add_array("passes.batches.paths (ties, settled as stored)", zeros, zeros, 0.0)
 
 
-def _pose(viewpoint: str, heading: float, elevation: float) -> Json:
+def _pose_record(viewpoint: str, heading: float, elevation: float) -> Json:
     return {"viewpoint": viewpoint, "heading": heading, "elevation": elevation}
 
 
 def _compare_step(stored: RecordedStep, ours: RecordedStep, comparison: FileComparison) -> None:
-    """Compare the rows of episodes that have not ended."""
+    """Compare one step of all episodes that have not ended."""
     for row, logits in enumerate(ours.raw_logits):
         if not logits:
             continue
         for key, tolerance in (("raw_logits", LOGIT_TOLERANCE), ("nav_types", 0.0)):
             values, own = (
-                [-math.inf if value is None else value for value in row_at(getattr(step, key), row)]
+                [-math.inf if value is None else value for value in row_or_empty(getattr(step, key), row)]
                 for step in (stored, ours)
             )
             comparison.add_array(f"passes.batches.steps.{key}", values, own, tolerance)
         lengths, own_lengths = (step.hist_lens[row : row + 1] for step in (stored, ours))
         comparison.add_array("passes.batches.steps.hist_lens", lengths, own_lengths, 0.0)
         if ours.node_nonzero_per_item is not None:
-            flags, own_flags = (row_at(step.node_nonzero_per_item, row) for step in (stored, ours))
+            flags, own_flags = (row_or_empty(step.node_nonzero_per_item, row) for step in (stored, ours))
             comparison.add_array("passes.batches.steps.node_nonzero_per_item", flags, own_flags, 0.0)
 
 

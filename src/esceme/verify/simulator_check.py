@@ -42,7 +42,7 @@ def check_simulator(name: str, path: Path, references: ReferenceData, report: Ve
     scenes = comparison.section(stored, "scans", list[str])
     comparison.add("scans", sorted(scenes), sorted(statistics), 0.0)
     for scene, counts in statistics.items():
-        comparison.add("graph_stats", counts, value_or_error(_statistics, scene, atlas), SUM_TOLERANCE)
+        comparison.add("graph_stats", counts, value_or_error(_graph_statistics, scene, atlas), SUM_TOLERANCE)
     for observation in comparison.section(stored, "observations", list[dict[str, Json]]):
         ours = value_or_error(_observation, observation, atlas)
         comparison.add("observations", without(observation, POSE_KEYS), ours, ANGLE_TOLERANCE)
@@ -158,7 +158,7 @@ def _teacher_action(stored: Json, by_path: Mapping[str, Episode]) -> Json:
     }
 
 
-def _statistics(scene: str, atlas: Atlas) -> Json:
+def _graph_statistics(scene: str, atlas: Atlas) -> Json:
     graph = atlas.graph(scene)
     reachable = np.isfinite(graph.distances)
     return {

@@ -44,7 +44,7 @@ from esceme.observation import Observation
 from esceme.tasks.episode import Episode, locate_goals
 from esceme.trajectory import SingleBatch, Trajectory
 from esceme.verify.comparison import FileComparison, Json, Skipped, VerificationReport
-from esceme.verify.fixtures import CRITIC, NetworkFiles, NetworkOptions, ReferenceData
+from esceme.verify.fixtures import CRITIC, NetworkFiles, ReferenceData
 from esceme.verify.recording import (
     RecordedFile,
     RecordedRollout,
@@ -52,10 +52,10 @@ from esceme.verify.recording import (
     TrainingItem,
     atlas_of,
     compare_items,
-    configure,
     max_steps_of,
-    read_variant,
-    row_at,
+    read_rollout_file,
+    recorded_navigator,
+    row_or_empty,
     tokens_of,
     unknown_keys,
 )
@@ -76,7 +76,7 @@ GradientNorms = dict[str, float | None]
 
 
 class ImitationLogs(msgspec.Struct):
-    """What the original logs of a teacher-forced rollout."""
+    """Losses that the original logs for a teacher-forced rollout."""
 
     loss: list[float] = msgspec.field(name="IL_loss")
     target: list[float] | None = msgspec.field(name="GP_loss", default=None)
@@ -84,12 +84,12 @@ class ImitationLogs(msgspec.Struct):
 
 
 class A2CLogs(msgspec.Struct):
-    """What the original logs of a sampled rollout."""
+    """Losses and counts that the original logs for a sampled rollout."""
 
     entropy: list[float]
-    """Of every step in order, ended episodes included."""
+    """Entropy of every step in order, summed over all episodes, ended ones included."""
     critic_loss: list[float]
-    """Of every step, the last first."""
+    """Critic loss of every step, the last step first."""
     policy_loss: list[float]
     total: list[float]
     """Number of unmasked steps."""
@@ -103,7 +103,7 @@ class TrainingRollout(RecordedRollout, kw_only=True):
     items: list[TrainingItem]
     actions: list[list[int]]
     loss: list[float] | float
-    """One per episode, whose sum is the loss; or the loss itself."""
+    """The loss per episode, whose sum is the loss; or the loss itself."""
     grad_norms: GradientNorms
     paths: list[list[str]]
 
@@ -152,7 +152,7 @@ class TrainingFile(RecordedFile, kw_only=True):
 
 def check_training(name: str, path: Path, references: ReferenceData, report: VerificationReport) -> None:
     """Compare `train_il_a2c….json.gz`."""
-    raw = read_variant(path)
+    raw = read_rollout_file(path)
     stored, files, comparison = read_json(path, TrainingFile), NetworkFiles(name, path), FileComparison(name)
     comparison.unknown |= set(unknown_keys(raw, stored))
     try:
@@ -178,15 +178,15 @@ def check_training(name: str, path: Path, references: ReferenceData, report: Ver
 def reference_trainer(
     stored: TrainingFile, files: NetworkFiles, references: ReferenceData
 ) -> ReferenceTrainer:
-    """The network beside a file, in the scenes and with the settings that the file names."""
+    """Build a trainer with the network beside a file, and the scenes and settings that the file names."""
     flags, rollouts = stored.options, stored.rollouts.values()
-    navigator = configure(files.navigator(NetworkOptions.from_arguments(flags)), stored)
+    navigator = recorded_navigator(stored, files)
     num_steps = max((len(rollout.actions) for rollout in rollouts), default=0)
     atlas = atlas_of(rollouts, navigator, references)
-    return ReferenceTrainer(navigator, atlas, _training(flags), max_steps_of(flags, num_steps))
+    return ReferenceTrainer(navigator, atlas, _training_config(flags), max_steps_of(flags, num_steps))
 
 
-def _training(flags: Mapping[str, Json]) -> TrainingConfig:
+def _training_config(flags: Mapping[str, Json]) -> TrainingConfig:
     """The training settings among the original's flags, with its defaults where they are not given."""
     normalise = {"total": "steps", "batch": "batch"}.get(str(flags.get("normalize", "total")), "unknown")
     try:
@@ -216,7 +216,7 @@ class ReferenceTrainer:
 
     @property
     def forward_modes(self) -> dict[str, ForwardFunction]:
-        """How the agent can compute the decisions of a teacher-forced rollout."""
+        """Modes in which the agent can compute the decisions of a teacher-forced rollout, by name."""
         at_once = self.navigator.agent.supports_decide_all
         return {mode: decide for mode, decide in FORWARD_MODES.items() if at_once or mode != "at once"}
 
@@ -241,9 +241,7 @@ class ReferenceTrainer:
             for mask in masks
         ]
         losses = [float(weight * part.detach()) for part in parts]
-        logs = ImitationLogs([sum(losses)])
-        if target is not None:
-            logs.target = [float(target.sum().detach()) / len(episodes)]
+        target_losses = None if target is None else [float(target.sum().detach()) / len(episodes)]
         actions = [
             self._stored_action(step.action, number, None) for number, step in enumerate(demonstrations.steps)
         ]
@@ -253,9 +251,9 @@ class ReferenceTrainer:
                 demonstrations.trajectories, [step.rows for step in demonstrations.steps], actions
             ),
             loss=losses if target is None else float(loss.detach()),
-            logs=logs,
+            logs=ImitationLogs([sum(losses)], target_losses),
             grad_norms=_gradient_norms(trainer.navigator),
-            paths=_paths(self.atlas, demonstrations.trajectories),
+            paths=_path_names(self.atlas, demonstrations.trajectories),
         )
 
     def reinforce(self, rollout: TrainingRollout) -> A2CRollout:
@@ -290,7 +288,7 @@ class ReferenceTrainer:
             items=rollout.items,
             loss=total if targets else list(self._episode_losses(steps, final_values, trainer.config)),
             grad_norms=_gradient_norms(trainer.navigator),
-            paths=_paths(self.atlas, source.trajectories),
+            paths=_path_names(self.atlas, source.trajectories),
             actions=_action_table(source.trajectories, [step.rows for step in steps], taken),
             rewards=reward.steps,
             values=forced.values[::-1],
@@ -309,7 +307,7 @@ class ReferenceTrainer:
         return torch.where(chosen < first, chosen + num_history, chosen - first)
 
     def _begin(self, rollout: TrainingRollout) -> tuple[Trainer, list[Episode]]:
-        """A trainer with an empty memory and no gradients, and the episodes of the rollout."""
+        """Create a trainer with an empty memory and no gradients; return it with the rollout's episodes."""
         episodes = rollout.episodes(self.navigator.agent.config.vocabulary)
         self.navigator.zero_grad(set_to_none=True)
         trainer = Trainer(
@@ -327,7 +325,7 @@ class ReferenceTrainer:
     def _episode_losses(
         self, steps: Sequence[Transition], final_values: Tensor, training: TrainingConfig
     ) -> Iterator[float]:
-        """The part of each episode in A2C's loss."""
+        """Yield the contribution of each episode to the A2C loss."""
         num_steps = sum(len(step.rows) for step in steps)
         divisor = num_steps if training.normalise == "steps" else training.batch
         for row in range(len(final_values)):
@@ -369,7 +367,7 @@ class ForcedActions:
         trajectories: Sequence[Trajectory],
         actions: Sequence[Sequence[int]],
     ) -> None:
-        """Force `actions`; an impossible one is STOP."""
+        """Prepare to take `actions` (step, episode); an impossible action is replaced by STOP."""
         self.navigator = RecordingNavigator(navigator.agent, navigator.reader).eval()
         self.values: list[list[float]] = []
         """Per step and at the end: the critic's value of every episode."""
@@ -386,18 +384,18 @@ class ForcedActions:
     ) -> Tensor:
         """The stored actions of the active episodes, (B,)."""
         state, seen = self.navigator.next_state, self.navigator.seen
-        values = dict(zip(trajectories, _values(decision), strict=True))
+        values = dict(zip(trajectories, _critic_values(decision), strict=True))
         entropy = policy_entropy(decision.logits).sum()
         if self._ended:
             ended = self._decide_ended()
-            values |= zip(self._ended, _values(ended), strict=True)
+            values |= zip(self._ended, _critic_values(ended), strict=True)
             entropy += policy_entropy(ended.logits).sum()
         self.values.append([values[trajectory] for trajectory in self._trajectories])
         self.entropy.append(float(entropy))
         stop = observation.num_candidates
         first = None if decision.routes is None else decision.routes.first_action
         actions = [
-            self._action(trajectory, int(limit), first)
+            self._stored_or_stop(trajectory, int(limit), first)
             for trajectory, limit in zip(trajectories, stop, strict=True)
         ]
         chosen = torch.tensor(actions)
@@ -412,13 +410,13 @@ class ForcedActions:
         """Append the values of the final states; `final_values` (B,) are those of unfinished episodes."""
         values = dict(zip(self._trajectories, final_values.tolist(), strict=True))
         if self._ended:
-            values |= zip(self._ended, _values(self._decide_ended()), strict=True)
+            values |= zip(self._ended, _critic_values(self._decide_ended()), strict=True)
         self.values.append([values[trajectory] for trajectory in self._trajectories])
 
-    def _action(self, trajectory: Trajectory, stop: int, first: int | None) -> int:
+    def _stored_or_stop(self, trajectory: Trajectory, stop: int, first: int | None) -> int:
         """The stored action in our numbering, STOP if it is impossible; history actions start at `first`."""
         row = self._row_of[trajectory]
-        (action,) = row_at(self._actions, trajectory.num_decisions)[row : row + 1] or [stop]
+        (action,) = row_or_empty(self._actions, trajectory.num_decisions)[row : row + 1] or [stop]
         if first is not None:
             num_history = trajectory.num_decisions + 1
             if 1 <= action < num_history:
@@ -446,10 +444,10 @@ class RecordingReward(PathReward):
         self._trajectories = trajectories
         self._goals = locate_goals([trajectory.episode for trajectory in trajectories], atlas)[:, 0]
 
-    def step(self, walks: Sequence[Trajectory]) -> NDArray[np.float64]:
+    def step(self, trajectories: Sequence[Trajectory]) -> NDArray[np.float64]:
         """The reward of each trajectory's latest decision, (B,)."""
-        rewards = super().step(walks)
-        reward_of = dict(zip(walks, rewards.tolist(), strict=True))
+        rewards = super().step(trajectories)
+        reward_of = dict(zip(trajectories, rewards.tolist(), strict=True))
         positions = np.array([trajectory.viewpoint for trajectory in self._trajectories])
         self.steps.append(
             [
@@ -462,14 +460,14 @@ class RecordingReward(PathReward):
         return rewards
 
 
-def _values(decision: Decision) -> list[float]:
+def _critic_values(decision: Decision) -> list[float]:
     return [] if decision.value is None else decision.value.tolist()
 
 
 def _action_table(
     trajectories: Sequence[Trajectory], rows: Sequence[Any], actions: Sequence[Any]
 ) -> list[list[int]]:
-    """The action of every episode at every step."""
+    """Return the action of every episode at every step: a list of steps, each a list of episodes."""
     table = []
     for step, (step_rows, step_actions) in enumerate(zip(rows, actions, strict=True)):
         line = [STOPPED] * len(trajectories)
@@ -480,7 +478,7 @@ def _action_table(
     return table
 
 
-def _paths(atlas: Atlas, trajectories: Sequence[Trajectory]) -> list[list[str]]:
+def _path_names(atlas: Atlas, trajectories: Sequence[Trajectory]) -> list[list[str]]:
     return [[atlas.name(viewpoint)[1] for viewpoint, _ in trajectory.poses] for trajectory in trajectories]
 
 
@@ -509,27 +507,29 @@ def _compare_rollout(
     actions = "sampled_actions" if key == "A2C" else "actions"
     comparison.add(f"{key}.{actions}{mode}", stored.actions, ours.actions, 0.0)
     comparison.add(f"{key}.paths{mode}", stored.paths, ours.paths, 0.0)
-    _add(f"{key}.loss{mode}", stored.losses, ours.losses, comparison)
+    _compare_relative(f"{key}.loss{mode}", stored.losses, ours.losses, comparison)
     stored_logs, own_logs = msgspec.to_builtins(stored.logs), msgspec.to_builtins(ours.logs)
     for name in own_logs:
         if stored_logs[name] or own_logs[name]:
-            _add(f"{key}.logs.{name}{mode}", stored_logs[name] or [], own_logs[name] or [], comparison)
+            _compare_relative(
+                f"{key}.logs.{name}{mode}", stored_logs[name] or [], own_logs[name] or [], comparison
+            )
     _compare_norms(f"{key}.grad_norms{mode}", stored.grad_norms, ours.grad_norms, comparison)
 
 
 def _compare_a2c(stored: A2CRollout, ours: A2CRollout, comparison: FileComparison) -> None:
     _compare_rollout("A2C", stored, ours, comparison)
-    _add("A2C.total_grad_norm_before_clip", [stored.grad_norm], [ours.grad_norm], comparison)
+    _compare_relative("A2C.total_grad_norm_before_clip", [stored.grad_norm], [ours.grad_norm], comparison)
     comparison.add("A2C.critic_calls (how many)", len(stored.values), len(ours.values), 0.0)
     for values, own_values in zip(stored.values, ours.values, strict=False):
-        _add("A2C.critic_calls", values, own_values, comparison)
+        _compare_relative("A2C.critic_calls", values, own_values, comparison)
     if not stored.rewards:
         return
     comparison.add("A2C.rewards (how many)", len(stored.rewards), len(ours.rewards), 0.0)
     for step, own_step in zip(stored.rewards, ours.rewards, strict=False):
         comparison.add("A2C.rewards (kinds)", len(step), len(own_step), 0.0)
         for kind, row, own_row in zip(REWARD_ROWS, step, own_step, strict=False):
-            _add(f"A2C.rewards.{kind}", row, own_row, comparison)
+            _compare_relative(f"A2C.rewards.{kind}", row, own_row, comparison)
 
 
 def _compare_norms(
@@ -545,5 +545,7 @@ def _compare_norms(
             comparison.add_relative(quantity, [stored_norm], [norm], TOLERANCE, floor=MIN_NORM_SCALE)
 
 
-def _add(quantity: str, stored: Sequence[float], ours: Sequence[float], comparison: FileComparison) -> None:
+def _compare_relative(
+    quantity: str, stored: Sequence[float], ours: Sequence[float], comparison: FileComparison
+) -> None:
     comparison.add_relative(quantity, stored, ours, TOLERANCE, floor=MIN_SCALE)

@@ -19,7 +19,7 @@ from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, nearest
 from esceme.world.graph import SceneGraph, read_scenes
 
 CONTEXT, CANDIDATE, STOP = 0, 1, 2
-"""Kinds of tokens: a view without candidate (or padding), a candidate, STOP."""
+"""Token types: a view without candidate (or padding), a candidate, STOP."""
 
 
 class Pose(NamedTuple):
@@ -39,7 +39,7 @@ class Panoramas(NamedTuple):
     """(B, N, D)"""
     angles: NDArray[np.float32]
     """(B, N, 4): sine and cosine of heading relative to the faced view, and of absolute elevation."""
-    kind: NDArray[np.uint8]
+    token_type: NDArray[np.uint8]
     """(B, N): CANDIDATE, STOP, or CONTEXT."""
     view: NDArray[np.int8]
     """(B, N)"""
@@ -116,7 +116,7 @@ class Atlas:
         return joined
 
     def _compile_tokens(self) -> None:
-        """Compute view, kind, neighbour and angles of the tokens of every viewpoint."""
+        """Compute view, type, neighbour and angles of the tokens of every viewpoint."""
         size = len(self)
         is_candidate = self.neighbours >= 0
         has_candidate = np.zeros((size, VIEWS), dtype=bool)
@@ -127,13 +127,13 @@ class Atlas:
         """Number of tokens of each panorama, (P,)."""
         shape = (size, int(self.token_count.max()))
         self._token_view = np.full(shape, -1, dtype=np.int8)
-        self._token_kind = np.zeros(shape, dtype=np.uint8)
+        self._token_type = np.zeros(shape, dtype=np.uint8)
         self._token_neighbour = np.full(shape, -1, dtype=np.int32)
         self._token_angle = np.zeros((*shape, 4), dtype=np.float32)
         """Sine and cosine of absolute heading and elevation, (P, N, 4); 0 for STOP and padding."""
 
         self._token_view[rows, slots] = self.views[rows, slots]
-        self._token_kind[rows, slots] = CANDIDATE
+        self._token_type[rows, slots] = CANDIDATE
         self._token_neighbour[rows, slots] = self.neighbours[rows, slots]
         headings, elevations = (
             self._concatenate_tables("headings", 0.0),
@@ -141,7 +141,7 @@ class Atlas:
         )
         self._token_angle[rows, slots] = _sines_and_cosines(headings[rows, slots], elevations[rows, slots])
 
-        self._token_kind[np.arange(size), self.degrees] = STOP
+        self._token_type[np.arange(size), self.degrees] = STOP
 
         rows, rest = np.nonzero(~has_candidate)
         slots = self.degrees[rows] + (~has_candidate).cumsum(axis=1)[rows, rest]
@@ -245,7 +245,7 @@ class Atlas:
         return Panoramas(
             features=self._token_features(viewpoints, view, out),
             angles=self._token_angles(pose, longest),
-            kind=self._token_kind.take(viewpoints, axis=0)[:, :longest],
+            token_type=self._token_type.take(viewpoints, axis=0)[:, :longest],
             view=view,
             neighbour=self._token_neighbour.take(viewpoints, axis=0)[:, :longest],
             valid=np.arange(longest) < count[:, None],
