@@ -44,7 +44,7 @@ def r2r_file(toy: ReferenceData) -> dict[str, Any]:
         "source": "ourselves",
         "preds": "predictions/toy.json",
         "rows": [row | metrics_check._row_metrics(row, toy.atlas) for row in rows],
-        **metrics_check._aggregate(predictions, episodes, toy.atlas),
+        **metrics_check._aggregate_metrics(predictions, episodes, toy.atlas),
     }
 
 
