@@ -56,7 +56,7 @@ def stored_file(toy: ReferenceData) -> dict[str, Any]:
         "observations": [each | simulator_check._observation(each, atlas) for each in seen],
         "shortest_pairs": [each | simulator_check._shortest_pair(each, atlas) for each in pairs],
         "teacher_path_actions": [each | simulator_check._teacher_action(each, by_path) for each in steps],
-        "graph_stats": {scene: simulator_check._statistics(scene, atlas) for scene in scenes},
+        "graph_stats": {scene: simulator_check._graph_statistics(scene, atlas) for scene in scenes},
         "view_angle_feature_base17": panorama_angles(17).tolist(),
     }
 
@@ -154,7 +154,7 @@ def test_a_scene_by_another_name_is_noticed(
 def test_components_of_a_scene_are_counted() -> None:
     places = {name: (k, 0, 0) for k, name in enumerate("abcdef")}
     atlas = Atlas([SceneGraph.build("house", places, ["ab", "bc", "de", "ef"])])
-    statistics = simulator_check._statistics("house", atlas)
+    statistics = simulator_check._graph_statistics("house", atlas)
     assert statistics == {"nodes": 6, "edges": 4, "sum_all_pairs_distance": 16.0, "components": 2}
 
 
