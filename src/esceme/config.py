@@ -30,9 +30,9 @@ class Experiment:
     training: TrainingConfig = TrainingConfig()
     validation: ValidationConfig = ValidationConfig()
     features: str = ""
-    """Name or path of the feature file; empty: the only one of the data folder."""
+    """Name or path of the feature file; if empty, the data folder must have exactly one."""
     feature_width: int | None = None
-    """Features per view that the navigator reads; None: all of the file."""
+    """Features per view that the navigator reads; None for all features of the file."""
     text: Literal["encoded", "words"] = "encoded"
     """Token ids of instructions: stored in the annotations or made by the data folder's WordPiece vocabulary
     (`encoded`), or made by a vocabulary built from the training split (`words`)."""
@@ -79,7 +79,7 @@ class Experiment:
 
 
 def flatten(stored: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """All values of nested objects by their dotted names.
+    """Flatten nested dicts to one dict, whose keys are the nested keys joined by dots.
 
     >>> flatten({"training": {"batch": 8}, "seed": 0})
     {'training.batch': 8, 'seed': 0}

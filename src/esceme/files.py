@@ -21,7 +21,7 @@ from esceme.errors import DataError
 
 T = TypeVar("T")
 JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Errors of decoding bytes that are not JSON."""
+"""Exceptions of decoding bytes that are not JSON."""
 LOCK_FILE = ".lock"
 
 
@@ -47,7 +47,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path, kind: type[T]) -> T:
-    """Decode a JSON file as `kind`; raises `DataError` with the record and field that do not fit."""
+    """Read a JSON file as type `kind`; raises `DataError` that names a record and field of another type."""
     data = read_bytes(path)
     if not data.strip():
         raise DataError(f"{path}: the file is empty; expected json")
@@ -172,7 +172,7 @@ class JsonLinesWriter:
     """
 
     def __init__(self, path: Path, *, keep: int | None = None) -> None:
-        """Open `path` for appending after its first `keep` complete lines; by default after all of them."""
+        """Open `path` for appending. Only its first `keep` complete lines remain; by default all of them."""
         self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -205,15 +205,15 @@ class JsonLinesWriter:
 
 
 def read_complete_lines(path: Path) -> list[bytes]:
-    """Read the lines of a file, without a last one that has no line end: a kill interrupted its writing."""
+    """Read the lines of a file. A last line without line end is left out: its writing was interrupted."""
     lines = read_bytes(path).splitlines(keepends=True)
     return lines if not lines or lines[-1].endswith(b"\n") else lines[:-1]
 
 
 def read_json_lines(path: Path, kind: type[T], *, start: int = 0, stop: int | None = None) -> list[T]:
-    """Decode the complete lines `start` to `stop` of a file that `JsonLinesWriter` has written.
+    """Decode the complete lines `start` to `stop` (exclusive) of a JSON-lines file as type `kind`.
 
-    Raises `DataError` naming the line that does not fit.
+    Raises `DataError` that names a line of another type.
     """
     lines = read_complete_lines(path)[start:stop]
     return [_decode(line, kind, path, line=number) for number, line in enumerate(lines, start + 1)]
@@ -224,10 +224,10 @@ def read_json_lines(path: Path, kind: type[T], *, start: int = 0, stop: int | No
 
 @contextmanager
 def folder_lock(folder: Path, activity: str) -> Iterator[None]:
-    """Create a folder and hold its lock; raises `DataError` where another process holds it.
+    """Create a folder and hold its lock in the block; raises `DataError` if another process holds it.
 
-    Partial files that a killed process has left in the folder, or one level below, are removed. `activity` is
-    what messages call the work that needs the lock: "training".
+    Partial files that a killed process has left in the folder, or one level below, are removed. `activity`
+    names the work that needs the lock in messages, for example "training".
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

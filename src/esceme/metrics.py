@@ -1,7 +1,7 @@
-"""Navigation metrics over many episodes: TL NE OSR SR SPL CLS nDTW SDTW GP, and those of tours.
+"""Navigation metrics of episodes (TL NE OSR SR SPL CLS nDTW SDTW GP) and of tours.
 
-Paths are integers of an `Atlas`, padded by repeating the last viewpoint, with episodes along the last axis:
-(T, E) for predicted paths, (S, E) for reference paths.
+Paths are viewpoint indices of an `Atlas`, padded by repeating the last viewpoint. The last axis is the
+episode: predicted paths have shape (T, E), reference paths (S, E).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from esceme.world.atlas import Atlas
 METRICS = ("tl", "ne", "osr", "sr", "spl", "spl_shortest", "cls", "ndtw", "sdtw", "gp", "steps")
 """Metrics of an episode."""
 TOUR_METRICS = ("t_ndtw", "t_sr", "t_spl")
-"""Metrics of tours, as means over the contributions of their episodes."""
+"""Metrics of tours. Each is a mean over episodes, to which every episode contributes a number."""
 MAX_COSTS = 400_000
-"""Distances computed at once: a few megabytes, which fit the processor's caches."""
+"""Maximum number of distances computed at once: a few megabytes, which fit the processor's caches."""
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.integer]
@@ -34,7 +34,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class PaddedPaths:
-    """Paths of E episodes."""
+    """Paths of E episodes as viewpoint indices, padded to equal length."""
 
     viewpoints: NDArray[np.int64]
     """(T, E), padded by repeating the last viewpoint."""
@@ -43,7 +43,7 @@ class PaddedPaths:
 
     @classmethod
     def of(cls, paths: Sequence[Sequence[int]]) -> PaddedPaths:
-        """Pad non-empty paths; consecutive equal viewpoints are merged first."""
+        """Pad non-empty paths of viewpoint indices; consecutive equal viewpoints are merged first."""
         count = np.array([len(path) for path in paths])
         flat = np.fromiter(chain.from_iterable(paths), dtype=np.int64, count=count.sum())
         first = np.cumsum(count) - count
@@ -55,7 +55,7 @@ class PaddedPaths:
         return cls(flat[steps + np.cumsum(count) - count], count)
 
     def select(self, episodes: Integers) -> PaddedPaths:
-        """The paths of some episodes, trimmed to the longest of them."""
+        """The paths of some episodes, padded to the longest path among these."""
         count = self.count[episodes]
         return PaddedPaths(self.viewpoints[: count.max(), episodes], count)
 
@@ -69,15 +69,16 @@ class PaddedPaths:
 
 
 def path_length(paths: PaddedPaths, atlas: Atlas) -> Array:
-    """Length in metres, (E,); a step without an edge counts as the shortest path between its viewpoints."""
+    """Lengths of paths in metres, (E,). Steps between viewpoints without an edge follow a shortest path."""
     return atlas.distance(paths.viewpoints[:-1], paths.viewpoints[1:]).sum(axis=0)
 
 
 def dtw(costs: Array, rows: Integers, columns: Integers) -> Array:
     """Dynamic time warping distances of E pairs of paths, (E,).
 
-    `costs` (T, S, E) are the distances between the viewpoints of both paths; `rows` and `columns` (E,) are
-    their true numbers of viewpoints. Infinite costs forbid a match.
+    `costs` (T, S, E) are the distances between the viewpoints of the first and the second path; `rows` and
+    `columns` (E,) are the numbers of viewpoints of the first and the second path without padding. Infinite
+    costs forbid a match.
 
     >>> costs = np.array([[[0.0], [2.0]], [[2.0], [0.0]], [[3.0], [1.0]]])  # 3 viewpoints against 2
     >>> dtw(costs, np.array([3]), np.array([2])).tolist()
@@ -117,7 +118,10 @@ def ndtw(dtw_distance: Array, reference_count: Integers) -> Array:
 
 
 def cls(nearest: Array, reference_count: Integers, *, length: Array, reference_length: Array) -> Array:
-    """Coverage weighted by length score; `nearest` (S, E): distances of reference viewpoints to the path."""
+    """Coverage weighted by length score (CLS), 0 to 1, (E,).
+
+    `nearest` (S, E) are the distances in metres from the reference viewpoints to the nearest path viewpoint.
+    """
     on_reference = np.arange(len(nearest))[:, None] < reference_count
     coverage = np.where(on_reference, np.exp(-nearest / SUCCESS_WITHIN), 0.0).sum(axis=0) / reference_count
     expected = coverage * reference_length
@@ -127,14 +131,14 @@ def cls(nearest: Array, reference_count: Integers, *, length: Array, reference_l
 
 
 def spl(success: Array, *, length: Array, reference_length: Array) -> Array:
-    """Success weighted by path length, relative to the reference path's length (spec F.1)."""
+    """Success weighted by path length, relative to the reference path's length (docs/spec.md F.1)."""
     return success * reference_length / np.maximum(np.maximum(length, reference_length), 0.01)
 
 
 def spl_shortest(success: Array, *, length: Array, shortest: Array) -> Array:
     """Success weighted by path length, relative to the shortest distance from start to goal.
 
-    Where that is 0, the weight is 1 for a path of length 0 and 0 for others.
+    Where the shortest distance is 0, the weight is 1 for a path of length 0 and 0 for others.
     """
     at_start = (length == 0.0).astype(float)
     return success * np.divide(shortest, np.maximum(length, shortest), out=at_start, where=shortest > 0)
@@ -145,7 +149,7 @@ def spl_shortest(success: Array, *, length: Array, shortest: Array) -> Array:
 
 @dataclass(frozen=True)
 class Scores:
-    """Values per episode and their means."""
+    """The metrics of E episodes: a value per episode, means and confidence intervals."""
 
     episode_ids: tuple[str, ...]
     path_ids: tuple[str, ...]
@@ -158,13 +162,13 @@ class Scores:
         return len(self.episode_ids)
 
     def means(self) -> dict[str, float | int]:
-        """Means over the episodes, as fractions and metres, and `n`, the number of episodes."""
+        """Means over episodes as a dict by metric (fractions, metres), and `n`, the number of episodes."""
         means: dict[str, float | int] = {name: float(values.mean()) for name, values in self.values.items()}
         means["n"] = len(self)
         return means | {name: float(values.mean()) for name, values in self.tour_values.items()}
 
     def intervals(self, *, draws: int, seed: int = 0, level: float = 0.95) -> dict[str, tuple[float, float]]:
-        """Bootstrap confidence intervals of the means.
+        """Bootstrap confidence intervals of the means: a dict of metric -> (lower, upper).
 
         Paths are resampled, because instructions of one path are not independent. Tour metrics have no
         intervals, because episodes of a tour are not independent either.
@@ -194,7 +198,7 @@ def score(
     file: object = "predictions",
     annotations: object = "annotations",
 ) -> Scores:
-    """Score predictions; see `score_paths`."""
+    """Score pairs of an episode and its prediction; see `score_paths` for the options."""
     episodes = [episode for episode, _ in pairs]
     names = [[viewpoint for viewpoint, _, _ in prediction.trajectory] for _, prediction in pairs]
     return score_paths(
@@ -220,7 +224,7 @@ def score_paths(
     file: object = "predictions",
     annotations: object = "annotations",
 ) -> Scores:
-    """Score the path of each episode, as integers of `atlas`, against its reference path.
+    """Score one path per episode, given as viewpoint indices of `atlas`, against its reference path.
 
     `success_rule` matters for dialogs only. With `objects` (`<scene>_<viewpoint>` -> object ids), an episode
     succeeds if its target object is visible from the last viewpoint. `tours` adds the tour metrics. Error
@@ -252,7 +256,7 @@ def score_paths(
 def _locate_paths(
     episodes: Sequence[Episode], paths: Sequence[Sequence[str]], atlas: Atlas, file: object
 ) -> list[list[int]]:
-    """Convert viewpoint names to integers; errors name the episode of an unknown viewpoint."""
+    """Convert viewpoint ids to viewpoint indices; errors name the episode of an unknown viewpoint."""
     try:
         scenes = (episode.scene_id for episode in episodes)
         return atlas.locate_all(zip(scenes, paths, strict=True))
@@ -322,7 +326,7 @@ def _metric_values(
 def _sees_object(
     episodes: Sequence[Episode], paths: PaddedPaths, atlas: Atlas, objects: Mapping[str, frozenset[str]]
 ) -> Mask:
-    """Whether the target object of an episode is visible from the viewpoints of its path, (T, E)."""
+    """Mask (T, E) of path viewpoints from which the target object of the episode is visible."""
     is_visible = [
         [episode.object_id in objects.get("_".join(atlas.name(viewpoint)), ()) for viewpoint in path]
         for episode, path in zip(episodes, paths.viewpoints.T, strict=True)
@@ -333,7 +337,10 @@ def _sees_object(
 def _chunk_episodes(
     predicted: PaddedPaths, references: PaddedPaths, atlas: Atlas
 ) -> Iterator[tuple[Integers, PaddedPaths, PaddedPaths, Array]]:
-    """Groups of similar episodes: rows, paths, references, and the distances (T, S, rows) between them."""
+    """Group episodes by path length, so that little padding is needed.
+
+    Yields episode indices (E,), predicted paths, reference paths, and the distances (T, S, E) between them.
+    """
     order = np.lexsort((-predicted.count, references.count))
     for group in np.split(order, np.flatnonzero(np.diff(references.count[order])) + 1):
         while len(group):
@@ -351,9 +358,11 @@ def _tour_values(
     values: Mapping[str, Array],
     atlas: Atlas,
 ) -> dict[str, Array]:
-    """Contributions of the episodes to t-nDTW, t-SR and t-SPL, whose means are the metrics (spec H.4).
+    """Contributions of the episodes to t-nDTW, t-SR and t-SPL, whose means are the metrics.
 
-    A tour has as much weight as it has episodes. For t-nDTW all paths of a tour are compared as one path, and
+    See docs/spec.md H.4. A tour has as much weight as it has episodes.
+
+    For t-nDTW all paths of a tour are compared as one path, and
     each of its episodes contributes the result. For t-SR and t-SPL, the weight of an episode within its tour
     is proportional to its path length over its reference length, at least 1. Other episodes contribute 0.
     """

@@ -1,10 +1,10 @@
 """Named experiments: the rows of the paper's tables, and small ones that train on two cores in minutes.
 
-The paper's rows have the values that are in effect in the released scripts (spec G). They start from HAMT's
-pre-training: `--start RUN`, a folder that `esceme import` makes of the published file. Validation differs
-from the release. It uses the protocol `cold`; in the release, memory leaks from training to validation and
-from one validation to the next (`--validation.memory leaking`). It leaves out the release's first validation
-split, `val_train_seen`.
+The paper's rows have the values that are in effect in the released scripts (docs/spec.md G). They start from
+HAMT's pre-training: `--start RUN`, a folder that `esceme import` makes of the published file. Validation
+differs from the release. It uses the protocol `cold`; in the release, memory leaks from training to
+validation and from one validation to the next (`--validation.memory leaking`). It leaves out the release's
+first validation split, `val_train_seen`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def find_recipe(name: str) -> Experiment:
 
 VIT = "pth_vit_base_patch16_224_imagenet_r2r.e2e.ft.22k.hdf5"
 CLIP = "pth_vit_base_patch32_224_clip.hdf5"
-"""Names of the published feature files (spec A.7)."""
+"""Names of the published feature files (docs/spec.md A.7)."""
 
 LOSS = (
     "The paper writes imitation and A2C as sums. The code, followed here, divides imitation by the batch "
@@ -125,7 +125,7 @@ SCRIPT = TrainingConfig(iterations=100_000, batch=8, learning_rate=1e-5)
 def _paper_row(
     task: str, about: str, differences: tuple[str, ...], *, agent: HamtConfig | None = None, **changes: Any
 ) -> Experiment:
-    """A row without memory: the values that all scripts share, and those that one of them changes."""
+    """A row of the paper without memory: values common to all scripts, and the `changes` of one script."""
     shared = Experiment(
         about=about,
         differences=differences,
@@ -150,12 +150,12 @@ def _navigator_config(task: str, agent: HamtConfig, **changes: Any) -> Navigator
 
 
 def _with_reader(row: Experiment, reader: ReaderConfig, **changes: Any) -> Experiment:
-    """The same row with another reader."""
+    """A copy of a row with another memory reader."""
     return replace(row, navigator=replace(row.navigator, reader=reader), **changes)
 
 
 def _with_memory(row: Experiment, about: str, *differences: str, **changes: Any) -> Experiment:
-    """The same row with ESceme's memory."""
+    """A copy of a row with ESceme's memory."""
     changes |= {"about": about, "differences": (*row.differences, *READER, *differences)}
     return _with_reader(row, CandidateEnhancingConfig(), **changes)
 

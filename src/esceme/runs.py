@@ -50,9 +50,9 @@ class NavigatorConfig:
     max_tokens: int = 60
     """Token ids per instruction; longer instructions are truncated."""
     keep: Literal["first", "last"] = "first"
-    """Which end of a truncated instruction is kept."""
+    """Which end of a longer instruction remains after truncation."""
     feature_source: str = ""
-    """Name of the feature file it was trained with; empty if unknown."""
+    """Name of the feature file that the navigator was trained with; empty if unknown."""
     origin: str = ""
     """Where the weights come from."""
 
@@ -101,7 +101,7 @@ class Run(NamedTuple):
 
 
 def navigator_config(navigator: Navigator, **trained_for: Any) -> NavigatorConfig:
-    """Describe a navigator; `trained_for` are the fields of `NavigatorConfig` that it does not hold."""
+    """The config of a navigator. `trained_for` gives the fields it does not know: task, limits, origin."""
     for part, classes in PARTS.items():
         if (kind := type(getattr(navigator, part))) not in classes.values():
             raise ConfigError(f"{kind.__name__} is not one of {', '.join(classes)}; add it to that dict")
@@ -176,10 +176,10 @@ def read_navigator_config(folder: Path) -> NavigatorConfig:
 
 
 def load_navigator_weights(navigator: Navigator, tensors: dict[str, torch.Tensor], *, file: object) -> None:
-    """Load tensors into a navigator.
+    """Copy tensors, by parameter name, into a navigator. `file` is their source in error messages.
 
-    Raises `CheckpointError` that names all missing, unknown, misshapen and non-finite tensors; the navigator
-    is unchanged then.
+    Raises `CheckpointError` that names all missing and unknown tensors and those with a wrong shape or
+    non-finite values. In this case the navigator does not change.
     """
     expected = navigator.state_dict()
     faults = {
@@ -209,7 +209,7 @@ def _has_config(folder: Path, config: NavigatorConfig) -> bool:
 
 
 def as_json(config: Any) -> dict[str, Any]:
-    """Convert a config, a dataclass, to a JSON object; agents and readers have a key `name` first."""
+    """Convert a config dataclass to a JSON object. Agents and readers get a first key `name`, their type."""
     stored = {}
     for field in fields(config):
         value = getattr(config, field.name)
@@ -245,7 +245,7 @@ def from_json(stored: Mapping[str, Any], kind: type[T], path: str = "") -> T:
 
 
 def part_config_type(part: str, name: str) -> type[Any]:
-    """The config type of a registered agent or reader."""
+    """The config class of the agent or reader (`part`) that is registered as `name`."""
     if name not in PARTS[part]:
         raise ConfigError(f"no {part} '{name}'; expected one of {', '.join(PARTS[part])}")
     config_type: type[Any] = PARTS[part][name].Config
@@ -253,7 +253,7 @@ def part_config_type(part: str, name: str) -> type[Any]:
 
 
 def part_name(part: str, config: object) -> str:
-    """The name of the registered agent or reader that has this config."""
+    """The name under which the agent or reader (`part`) with this config is registered."""
     names = [name for name, kind in PARTS[part].items() if kind.Config is type(config)]
     if len(names) != 1:
         found = " and ".join(names) or f"none of {', '.join(PARTS[part])}"

@@ -52,12 +52,12 @@ OUTPUTS = (
     BEST_FOLDER,
     "result.json",
 )
-"""Files that a folder without `EXPERIMENT_FILE` must not have: something else than training wrote them."""
+"""Training does not start in a folder with one of these files but without `EXPERIMENT_FILE`."""
 HELD_OUT = "held_out"
 CLAUSE_ENDS = (",", ".", ";")
 """Words of a vocabulary that end a clause."""
 MAX_TENSOR_NAMES = 3
-"""Number of tensors that a message names."""
+"""Maximum number of tensors that a message names."""
 T = TypeVar("T")
 
 
@@ -168,7 +168,7 @@ def prepare(
 
 
 def require_same_experiment(experiment: Experiment, folder: Path, data: TrainingData | None = None) -> None:
-    """Raise `ConfigError` if a folder holds another experiment, or one with other data than `data`."""
+    """Raise `ConfigError` if a run folder has another experiment, or the same with other data than `data`."""
     path = folder / EXPERIMENT_FILE
     if not path.is_file():
         if found := [name for name in OUTPUTS if (folder / name).exists()]:
@@ -206,7 +206,7 @@ class TrainingData(NamedTuple):
     atlas: Atlas
     features: FeatureStore
     train: list[list[Episode]]
-    """The training split, then that of the augmentation, if there is one."""
+    """Episodes of the training split and, if there is one, of the augmentation split."""
     validation: dict[str, list[Episode]]
     """The validation splits by name."""
     tours: dict[str, list[Tour]]
@@ -214,7 +214,7 @@ class TrainingData(NamedTuple):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Sizes that tell this data from other data when a run is resumed."""
+        """Sizes of the data. A run is only resumed with data of the same sizes."""
         tours = {split: [len(tour) for tour in tours] for split, tours in self.tours.items()}
         return {
             **({"tours": tours} if tours else {}),
@@ -265,7 +265,10 @@ def load_training_data(experiment: Experiment, data: DataFolder) -> TrainingData
 def _load_tours(
     config: ValidationConfig, data: DataFolder, splits: Mapping[str, Sequence[Episode]], atlas: Atlas
 ) -> dict[str, list[Tour]]:
-    """The tours of every validation split, if validation follows them; held-out scenes have train's."""
+    """The tours of every validation split; empty unless validation follows tours.
+
+    The tours of the held-out scenes are those of the training split.
+    """
     if not config.follows_tours:
         return {}
     path = Path(config.tours) if config.tours else data.tours
@@ -288,9 +291,9 @@ def _load_tours(
 def _hold_out_scenes(
     train: Sequence[Sequence[Episode]], num_scenes: int
 ) -> tuple[list[list[Episode]], list[Episode]]:
-    """Split off scenes of the first of some training splits, always the same ones.
+    """Hold out `num_scenes` scenes of the first training split. The choice is always the same.
 
-    Returns all splits without the episodes of these scenes, and those episodes of the first split.
+    Returns the training splits without episodes of these scenes, and the first split's episodes in them.
     """
     scenes = sorted({episode.scene_id for episode in train[0]})
     if num_scenes >= len(scenes):
@@ -303,7 +306,10 @@ def _hold_out_scenes(
 def _own_vocabulary(
     experiment: Experiment, train: Sequence[Sequence[Episode]], start: Run | None
 ) -> Vocabulary | None:
-    """The run's own vocabulary, if the experiment has one: that of the run it starts from, else a new one."""
+    """The vocabulary of the run, or None if the experiment uses the data folder's tokens.
+
+    It is copied from the run that training starts from, or built from the training split.
+    """
     if experiment.text == "encoded":
         return None
     if start is not None and start.vocabulary is not None:
@@ -323,7 +329,7 @@ def _own_vocabulary(
 def fit_navigator(
     experiment: Experiment, data: DataFolder, features: FeatureStore, vocabulary: Vocabulary | None
 ) -> NavigatorConfig:
-    """The experiment's navigator with the sizes of the data filled in."""
+    """The navigator config of an experiment, with feature width and vocabulary size set from the data."""
     sizes: dict[str, Any] = {"feature_width": features.width, "vocabulary": experiment.vocabulary_size}
     if vocabulary is not None:
         sizes["clause_ends"] = tuple(
@@ -341,14 +347,14 @@ def fit_navigator(
 
 
 def _replace_existing_fields(config: T, values: Mapping[str, Any]) -> T:
-    """A config with those values that are not None and that it has a field for."""
+    """A copy of `config` with new values. None values and fields that `config` lacks are ignored."""
     names = {field.name for field in fields(config)}  # type: ignore[arg-type]
     known = {name: value for name, value in values.items() if name in names and value is not None}
     return replace(config, **known)  # type: ignore[type-var]
 
 
 def _load_matching_weights(navigator: Navigator, start: Run) -> str:
-    """Load the tensors of a run that the navigator also has, and describe which ones.
+    """Load the tensors of a run that the navigator also has; return a text that counts them.
 
     The others keep their random values. Raises `CheckpointError` if a shape differs or no tensor matches.
     """
@@ -372,7 +378,7 @@ def _load_matching_weights(navigator: Navigator, start: Run) -> str:
 
 
 def _format_names(names: Sequence[str]) -> str:
-    """The first names of a list.
+    """Join the first `MAX_TENSOR_NAMES` names by commas.
 
     >>> _format_names(["a", "b", "c", "d"])
     'a, b, c, ...'

@@ -113,7 +113,7 @@ def iterate_jobs(
 
 
 def _queue_messages(receiver: Connection, received: SimpleQueue[bytes]) -> None:
-    """Queue messages until all senders are closed."""
+    """Put the messages of all workers in a queue until every worker has closed its end of the pipe."""
     with receiver, suppress(EOFError, OSError):
         while True:
             received.put(receiver.recv_bytes())

@@ -30,9 +30,9 @@ def compare(
     """Compare results of the same episodes, with paired intervals.
 
     Every result is compared with the first, episode by episode. The table shows the mean difference of each
-    measure with two 95 % bootstrap intervals: one resamples paths (with all instructions of a path), for
-    other episodes in the same scenes; the other resamples scenes, for other scenes, and is wider. The
-    p-values are two-sided.
+    measure with two 95 % bootstrap intervals. The first resamples paths, with all instructions of a path: it
+    estimates the difference for other episodes in the same scenes. The second resamples scenes: it estimates
+    the difference in other scenes, and is wider. The p-values are two-sided.
 
     Examples:
         esceme compare masked/evaluations/r2r-val_unseen-masked cold/evaluations/r2r-val_unseen-cold

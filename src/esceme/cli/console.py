@@ -53,7 +53,7 @@ def progress(items: Iterable[T], label: str, *, total: int | None = None) -> Ite
 
 @contextmanager
 def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar for work that counts itself: call the result with the numbers done and in total.
+    """Show a progress bar; the yielded function updates it with the numbers of done and of all items.
 
     The bar starts at the first call; items done before it do not enter the estimate of the time left.
     """

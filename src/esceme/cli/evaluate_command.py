@@ -74,14 +74,14 @@ def evaluate(
         order: the order of a scene's episodes in lanes.
         batch: the number of episodes that run side by side.
         processes: the number of processes that share the scenes.
-        seed: of shuffled orders, of the random agent and of the bootstrap.
+        seed: seed of shuffled orders, of the random agent and of the bootstrap.
         data: the data folder; by default ESCEME_DATA, else ./datasets.
         features: the feature file, where the data folder has several.
         max_steps: decisions per episode; by default those of the run.
         max_tokens: token ids per instruction; by default those of the run.
         precision: with bf16, decisions may depend on --batch.
         out: the folder of the journal, predictions, scores and memories; by default one in RUN/evaluations.
-        bootstrap: samples for 95 % confidence intervals (paths are resampled); 0 for none.
+        bootstrap: number of bootstrap samples of 95 % confidence intervals (paths are resampled); 0 for none.
         json: print one JSON object of plain fractions instead of a table.
     """
     if bootstrap < 0:

@@ -62,7 +62,7 @@ def score(
         split: split of the tour file; by default the one of the annotations.
         partial: score the episodes that have a prediction, instead of requiring all.
         jumps: whether steps between viewpoints without an edge are errors or shortest paths.
-        bootstrap: number of draws for 95 % confidence intervals over paths; 0 for none.
+        bootstrap: number of bootstrap samples of 95 % confidence intervals (paths are resampled); 0 for none.
         seed: seed of the bootstrap.
         per_episode: also write the values of every episode, as .csv, .jsonl, or else json.
         json: print one json object of plain fractions instead of a table.

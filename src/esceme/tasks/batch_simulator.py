@@ -22,14 +22,16 @@ Arrays = dict[str, NDArray[Any]]
 Mask = NDArray[np.bool_]
 
 STOP_REWARD = 2.0
-"""Reward of a successful STOP; an unsuccessful one has the negative (spec E.3)."""
+"""Reward of a successful STOP; an unsuccessful one has the negative (docs/spec.md E.3)."""
 
 
 class EnvOptions(TypedDict, total=False):
     """Keyword options of the environments."""
 
     max_steps: int
-    """Decisions per episode, STOP included (default 15, as R2R: spec A.13). The last one truncates it."""
+    """Decisions per episode, STOP included (docs/spec.md A.13; default 15, as in R2R).
+
+    An episode that has not stopped by then is truncated."""
     order: EpisodeOrder
     """Order of episodes (default `file`)."""
     reward: RewardName
@@ -44,11 +46,11 @@ class EnvOptions(TypedDict, total=False):
     max_tokens: int
     """Number of ids (default 60, as R2R). Shorter instructions are padded with 0."""
     keep: Literal["first", "last"]
-    """Which end of a longer instruction remains (default `first`; spec A.9)."""
+    """Which end of a longer instruction remains (default `first`; docs/spec.md A.9)."""
 
 
 class StepResult(NamedTuple):
-    """Results of a step, (B,)."""
+    """Rewards and end flags of all environments after a step, (B,)."""
 
     reward: NDArray[np.float64]
     terminated: Mask
@@ -56,7 +58,7 @@ class StepResult(NamedTuple):
 
 
 class BatchSimulator:
-    """B agents in an atlas, one per slot; a call observes or moves all of them by array operations."""
+    """Simulates B episodes in parallel, one per slot; a call observes or moves all agents at once."""
 
     def __init__(
         self,
@@ -71,7 +73,10 @@ class BatchSimulator:
         max_tokens: int = 60,
         keep: Literal["first", "last"] = "first",
     ) -> None:
-        """Prepare `episodes`; raises `ConfigError`, `DataError` or `WorldError` if they cannot be run."""
+        """Prepare `num_slots` parallel episodes, taken from `episodes` in the given order.
+
+        Raises `ConfigError`, `DataError` or `WorldError` if an option or episode is invalid.
+        """
         counts = {"num_envs": num_slots, "max_steps": max_steps, "max_tokens": max_tokens}
         for name, count in (counts | {"episodes": len(episodes)}).items():
             if count < 1:
@@ -104,7 +109,7 @@ class BatchSimulator:
         self.tokens = np.zeros((num_slots, max_tokens), dtype=np.int64)
 
     def _compile_episodes(self) -> None:
-        """Convert starts, goals and names to arrays with a row per episode (E)."""
+        """Convert the starts, goals and ids of all episodes to arrays, (E, ...)."""
         starts = []
         for episode in self.episodes:
             with prefix_errors(file=f"episode {episode.episode_id}"):
@@ -128,7 +133,10 @@ class BatchSimulator:
     # -- simulation --------------------------------------------------------------------------------------
 
     def reset(self, slots: Mask, rng: np.random.Generator, episode_ids: Sequence[str] | None = None) -> None:
-        """Start an episode in each of `slots` (B,): those of `episode_ids`, else the next of the queue."""
+        """Start an episode in every slot where `slots` (B,) is True.
+
+        `episode_ids` has one id per such slot; by default the queue selects the episodes.
+        """
         if (self.episode[~slots] < 0).any():
             raise ResetNeeded("every slot must be reset once before some can be reset alone")
         rows = np.flatnonzero(slots)
@@ -157,13 +165,13 @@ class BatchSimulator:
         return np.array([self._index[name] for name in episode_ids])
 
     def _encode_instruction(self, episode: Episode, tokenizer: Tokenizer) -> list[int]:
-        """The instruction as exactly `max_tokens` ids."""
+        """Encode the instruction as exactly `max_tokens` token ids, truncated or padded."""
         stored = episode.tokens if episode.tokens and not episode.instruction else None
         ids = truncate(stored or tokenizer.encode(episode.instruction), self.max_tokens, keep=self.keep)
         return ids + [tokenizer.pad_id] * (self.max_tokens - len(ids))
 
     def require_reset(self, *, running: bool) -> None:
-        """Raise `ResetNeeded` unless every slot was reset and, with `running`, none is done."""
+        """Raise `ResetNeeded` if a slot was never reset or, with `running`, if its episode has ended."""
         if (self.episode < 0).any():
             raise ResetNeeded("call reset() before the first step()")
         if running and self.is_done.any():
@@ -171,7 +179,7 @@ class BatchSimulator:
             raise ResetNeeded(f"the episode has ended in slots {done}; call reset() before the next step()")
 
     def step(self, actions: ArrayLike, acting: Mask) -> StepResult:
-        """Apply actions (B,) in the `acting` slots (B,); the other slots do not change."""
+        """Apply `actions` (B,) in slots where `acting` (B,) is True; the other slots do not change."""
         action = self._check_actions(np.asarray(actions), acting)
         stop = self.atlas.degrees[self.pose.viewpoint]
         moves, stops = acting & (action < stop), acting & (action == stop)
@@ -209,7 +217,7 @@ class BatchSimulator:
     def _distances_to_goal(
         self, episode: NDArray[np.integer], viewpoint: NDArray[np.integer]
     ) -> NDArray[np.float64]:
-        """Metres to the nearest goal; nan where the goal is withheld."""
+        """Shortest path lengths in metres to the nearest goal; nan where the goal is withheld."""
         metres = self.atlas.distance(viewpoint[:, None], self._goals[episode]).min(axis=1)
         return np.where(self._is_withheld[episode], np.nan, metres)
 
@@ -236,7 +244,10 @@ class BatchSimulator:
         return padded if self.tokenizer is None else {**padded, "tokens": self.tokens.copy()}
 
     def infos(self, slots: Mask) -> dict[str, Any]:
-        """Gymnasium infos of `slots` (B,): a value `x`, and `_x`, the mask of the slots that have it."""
+        """Infos of the slots where `slots` (B,) is True, as gymnasium's vector environments return them.
+
+        For every key `x` with values (B,), the key `_x` has the mask (B,) of slots with a value.
+        """
         candidates = self.atlas.degrees[self.pose.viewpoint]
         values = {
             **{key: names[self.episode] for key, names in self._names.items()},
@@ -261,14 +272,14 @@ class BatchSimulator:
         return infos
 
     def _trajectory_of(self, slot: int) -> list[list[str | float]]:
-        """`[viewpoint, heading, elevation]` of every pose, the format of prediction files (A.14)."""
+        """`[viewpoint, heading, elevation]` of every pose, as in prediction files (docs/spec.md A.14)."""
         return [
             [self._viewpoint_names[viewpoint], float(VIEW_HEADINGS[view]), float(VIEW_ELEVATIONS[view])]
             for viewpoint, view in self.poses[slot, : self.num_moves[slot] + 1]
         ]
 
     def describe(self, slot: int) -> str:
-        """Describe the state and the actions of a slot as text."""
+        """Describe the current viewpoint and the possible actions of a slot (one episode) as text."""
         self.require_reset(running=False)
         episode, view = self.episodes[self.episode[slot]], self.pose.view[slot]
         viewpoint = self._viewpoint_names[self.pose.viewpoint[slot]]
@@ -294,7 +305,10 @@ def _require_choice(name: str, value: str, choices: Sequence[str]) -> None:
 
 
 def _add_info(infos: dict[str, Any], key: str, values: NDArray[Any], slots: Mask) -> None:
-    """Add an info with its mask; values outside `slots` are blank. Without slots nothing is added."""
+    """Add `values` (B,) as `key` and the mask `slots` (B,) as `_key`; values outside the mask are blank.
+
+    Adds nothing if the mask is False everywhere.
+    """
     if slots.any():
         infos[key], infos[f"_{key}"] = (
             np.full_like(values, None if values.dtype == object else 0),

@@ -53,14 +53,14 @@ class Task:
     split_sizes: Mapping[str, SplitSize | None]
     """Published splits and their sizes; None where the size is unknown."""
     sizes_note: str = "as published"
-    """What a split has in common with `split_sizes` if the sizes are equal."""
+    """What the data check reports about a split whose size equals that in `split_sizes`."""
     earlier_instructions: Mapping[str, int] = field(default_factory=dict)
     """Split -> number of instructions in an earlier release, which is accepted as well."""
     max_steps: int
-    """Decisions per episode, STOP included (spec A.13)."""
+    """Decisions per episode, STOP included (docs/spec.md A.13)."""
     max_tokens: int
     keep: Literal["first", "last"] = "first"
-    """Which end of a long instruction remains after truncation (spec A.9)."""
+    """Which end of a long instruction remains after truncation (docs/spec.md A.9)."""
     success_rules: tuple[SuccessRule, ...] = ("trusted",)
     """Supported success rules. Evaluation uses the first."""
     scores_objects: bool = False
@@ -87,7 +87,7 @@ class Task:
         return ".jsonl" if self.submits_paths else ".json"
 
     def submission_id(self, episode: Episode) -> str:
-        """The id of an episode in a submission: RxR's lacks the path id."""
+        """The id of an episode in a submission; for RxR the instruction id without the path id."""
         prefix = f"{episode.path_id}_" if self.submits_paths else ""
         return episode.episode_id.removeprefix(prefix)
 
@@ -97,7 +97,7 @@ class Task:
 
 
 def get_task(name: str) -> Task:
-    """A task by its name; raises `ConfigError` if it is unknown."""
+    """Return the task of a name; raises `ConfigError` for an unknown name."""
     if name not in TASKS:
         raise ConfigError(f"task '{name}' is unknown; expected one of {', '.join(TASKS)}")
     return TASKS[name]

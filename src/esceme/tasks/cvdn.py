@@ -49,7 +49,7 @@ class DialogRecord(msgspec.Struct, omit_defaults=True):
 
 
 class EncodedDialogRecord(msgspec.Struct, omit_defaults=True):
-    """An instance as pre-encoded by HAMT (spec A.12); test instances lack `end_panos`."""
+    """An instance as pre-encoded by HAMT (docs/spec.md A.12); test instances lack `end_panos`."""
 
     instr_id: str | int
     scan: str
@@ -64,7 +64,7 @@ class EncodedDialogRecord(msgspec.Struct, omit_defaults=True):
 
 
 class DialogFormat(msgspec.Struct):
-    """The key that distinguishes pre-encoded from raw instances."""
+    """A record read only for `instr_encoding`, the key that pre-encoded but not raw instances have."""
 
     instr_encoding: object = None
 
@@ -79,9 +79,9 @@ def read_cvdn(
     after its start and the planner's otherwise (`trusted`).
 
     A pre-encoded instance has token ids only and no planner path: `history` and `supervision="planner"` raise
-    `ConfigError`. Its human path is the rest of the whole game. If that does not begin at the start, the
-    reference path is the start alone; use the shortest path to a goal instead, as the original training does
-    half of the time.
+    `ConfigError`. Its human path is the rest of the whole game. If that path does not begin at the start,
+    the reference path is the start alone; use the shortest path to a goal instead, as the original training
+    does half of the time.
 
     Instances without end panoramas (test) have only a start. Instances of one game share a `path_id`.
     """
@@ -105,7 +105,8 @@ def dialog_text(turns: list[DialogTurn], target: str, history: History = "all") 
     """Format a dialog as one text, oldest turn first and the target last, each after its marker.
 
     How the text of the released encodings was built is not public; this follows the order that the NDH
-    task describes, so that cutting on the left keeps the latest answer and the target (spec A.12).
+    task describes, so that cutting on the left keeps the latest answer and the target
+    (docs/spec.md A.12).
 
     >>> turns = [DialogTurn("navigator", "Left or right?"), DialogTurn("oracle", "Left.")]
     >>> dialog_text(turns, "lamp")

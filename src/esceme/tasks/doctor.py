@@ -40,13 +40,13 @@ SOURCES = {
     "connectivity": "it comes with the Matterport3D simulator's repository, folder connectivity/",
     "features": "fetch the file again, or extract the features anew",
 }
-"""Remedies for missing or broken files. `Task.source` is that of annotations."""
+"""Remedies for missing or broken files. `Task.source` is the remedy for annotations."""
 
 Level = Literal["ok", "note", "fault"]
 
 
 class Finding(NamedTuple):
-    """A result of a check."""
+    """A result of a check: a level, the file, what was found, and how to repair it."""
 
     level: Level
     file: str
@@ -65,9 +65,10 @@ def examine(
     deep: bool = False,
     progress: NamesProgress = lambda names, label: names,
 ) -> list[Finding]:
-    """Check all files below `root`. With `tasks`, a missing split of one of them is a fault.
+    """Check all files below `root` and return the findings.
 
-    `deep` checks every feature instead of a sample.
+    `tasks` limits the check of annotations to some tasks, whose missing splits are faults. `deep` checks the
+    features of all viewpoints instead of a sample.
     """
     folder = DataFolder(root)
     if reason := unreadable_reason(folder.root):
@@ -84,7 +85,7 @@ def examine(
 
 
 class _Doctor:
-    """Checks of one folder. Graphs and episodes that were read are used by later checks."""
+    """Checks one data folder. Graphs and episodes are kept for later checks."""
 
     def __init__(self, folder: DataFolder, *, deep: bool, progress: NamesProgress) -> None:
         self.folder = folder

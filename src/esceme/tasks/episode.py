@@ -14,12 +14,12 @@ from esceme.world.atlas import Atlas
 from esceme.world.graph import SUFFIX, SceneGraph, scene_ids
 
 SUCCESS_WITHIN = 3.0
-"""Success radius around the goal in metres; the radius itself is outside."""
+"""An episode succeeds if it ends at less than this distance from the goal, in metres."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """An instruction to follow, whatever task it is from."""
+    """An instruction with start, heading (radians) and reference path, in a scene; common to all tasks."""
 
     episode_id: str
     """Unique within a split; the id in prediction files."""
@@ -51,11 +51,14 @@ class Episode:
         return self.reference_path[-1]
 
     def expert_at(self, step: int) -> str:
-        """The viewpoint of the reference path after step `step`; at its end, the goal: stop (spec A.11)."""
+        """The next viewpoint of the reference path at decision `step` (from 0); the goal after its end.
+
+        An agent at the goal should stop (docs/spec.md A.11).
+        """
         return self.reference_path[min(step + 1, len(self.reference_path) - 1)]
 
     def expert_from(self, viewpoint: str) -> str:
-        """The viewpoint of the reference path after `viewpoint`; raises `WorldError` off the path."""
+        """The viewpoint after `viewpoint` on the reference path; raises `WorldError` if it is not on it."""
         if viewpoint not in self.reference_path:
             raise WorldError(
                 f"viewpoint '{viewpoint}' is not on the reference path of episode {self.episode_id}"
@@ -75,7 +78,7 @@ class DialogEpisode(Episode):
 
 
 def locate_goals(episodes: Sequence[Episode], atlas: Atlas) -> NDArray[np.int64]:
-    """Goals as integers of the atlas, (E, G), padded by repeating the last goal."""
+    """Goals of episodes as viewpoint indices of the atlas, (E, G), padded by repeating the last goal."""
     goals = []
     for episode in episodes:
         with prefix_errors(file=f"episode {episode.episode_id}"):
@@ -85,7 +88,7 @@ def locate_goals(episodes: Sequence[Episode], atlas: Atlas) -> NDArray[np.int64]
 
 
 def require_unique_ids(episodes: Sequence[Episode], file: object) -> list[Episode]:
-    """Return the episodes; raise `DataError` if an id occurs twice."""
+    """Return `episodes` as a list; raise `DataError` if an episode id occurs twice."""
     seen: set[str] = set()
     for episode in episodes:
         if episode.episode_id in seen:
@@ -95,7 +98,7 @@ def require_unique_ids(episodes: Sequence[Episode], file: object) -> list[Episod
 
 
 def scenes_of(episodes: Iterable[Episode], connectivity: str | Path, file: object) -> set[str]:
-    """The scenes of episodes; raises `DataError` if a scene has no connectivity file."""
+    """The scene ids of episodes; raises `DataError` if a scene has no connectivity file."""
     present, needed = set(scene_ids(connectivity)), set()
     for episode in episodes:
         if episode.scene_id not in present:
@@ -108,7 +111,7 @@ def scenes_of(episodes: Iterable[Episode], connectivity: str | Path, file: objec
 
 
 def first_episode_per_path(episodes: Iterable[Episode]) -> Iterable[Episode]:
-    """The first of the episodes that have the same reference path and goals."""
+    """Leave out episodes with the same reference path and goals as an earlier episode."""
     first: dict[tuple[object, ...], Episode] = {}
     for episode in episodes:
         first.setdefault((episode.scene_id, episode.reference_path, episode.goals), episode)

@@ -1,4 +1,4 @@
-"""The order in which the slots of a batch of environments receive episodes."""
+"""The order in which the slots of a batch (one parallel episode each) receive episodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ After the last episode the order starts over, so that the last round may repeat 
 
 
 class EpisodeQueue:
-    """Selects the next episode of each slot."""
+    """Selects the next episode of a slot (one of several parallel environments)."""
 
     def __init__(self, episodes: Sequence[Episode], order: EpisodeOrder, num_slots: int) -> None:
         """Raise `ConfigError` for order `lanes` if there are more slots than scenes."""
@@ -49,7 +49,7 @@ class EpisodeQueue:
         self._lane: list[deque[int]] = [deque() for _ in range(self._num_slots)]
 
     def next(self, slot: int, rng: np.random.Generator) -> int:
-        """Index of the next episode of `slot`."""
+        """Return the index of the episode that `slot` runs next."""
         if self._order == "lanes":
             return self._next_in_lane(slot)
         if not self._round:
@@ -58,7 +58,7 @@ class EpisodeQueue:
         return self._round.popleft()
 
     def _next_in_lane(self, slot: int) -> int:
-        """A finished scene is queued behind the waiting ones."""
+        """Return the next episode of the slot's scene; after the last one, move to the next waiting scene."""
         if not self._lane[slot]:
             if (finished := self._scene[slot]) is not None:
                 self._waiting.append(finished)

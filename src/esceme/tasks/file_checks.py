@@ -81,7 +81,7 @@ def find_invalid_episode(episodes: Sequence[Episode]) -> str:
 
 
 def _group_by_path(episodes: Iterable[Episode]) -> Iterable[list[Episode]]:
-    """Groups of episodes with the same paths and goals."""
+    """Group episodes that have the same paths and goals."""
     groups: dict[tuple[object, ...], list[Episode]] = defaultdict(list)
     for episode in episodes:
         key = (episode.scene_id, episode.reference_path, episode.goals, *_dialog_paths(episode))
@@ -149,5 +149,5 @@ def describe_vocabulary(path: Path) -> str:
 
 
 def message_without_path(path: Path, error: EscemeError) -> str:
-    """An error's message without the file name in front."""
+    """The message of an error without the leading file path."""
     return str(error).removeprefix(f"{path}: ")

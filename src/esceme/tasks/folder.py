@@ -26,7 +26,7 @@ FEATURE_SUFFIXES = (".hdf5", ".h5", ".npy")
 
 
 def default_data() -> Path:
-    """The folder that the environment variable `ESCEME_DATA` names, else `datasets`."""
+    """The folder in the environment variable `ESCEME_DATA`; `datasets` if the variable is not set."""
     return Path(os.environ.get("ESCEME_DATA") or "datasets")
 
 
@@ -54,11 +54,11 @@ class DataFolder:
         raise DataError(f"{self.root}: no connectivity folder; looked for {' and '.join(CONNECTIVITY)}")
 
     def annotations(self, task: str, split: str) -> Path | None:
-        """The annotation file of a split, or None."""
+        """Path of the annotation file of a split, or None if there is none."""
         return self._first_existing(pattern.format(split=split) for pattern in TASKS[task].files)
 
     def require(self, task: str, split: str) -> Path:
-        """The annotation file of a split; raises `DataError` that lists the available splits."""
+        """Path of the annotation file of a split; without one, `DataError` lists the splits."""
         if (path := self.annotations(task, split)) is None:
             here = ", ".join(self.splits(task)) or "none"
             files = " or ".join(pattern.format(split=split) for pattern in TASKS[task].files)
@@ -80,12 +80,12 @@ class DataFolder:
 
     @property
     def features(self) -> list[Path]:
-        """All feature files."""
+        """Paths of all feature files."""
         found = {path for folder in FEATURES for path in self.root.glob(f"{folder}/*")}
         return sorted(path for path in found if path.suffix in FEATURE_SUFFIXES and os.path.isfile(path))
 
     def find_features(self, name: str = "", *, option: str) -> Path:
-        """The feature file of this name, else the only one; errors refer to the user's `option`."""
+        """Path of the feature file `name`; if empty, of the only feature file. Errors refer to `option`."""
         found = [path for path in self.features if path.name == name] or self.features
         if len(found) != 1:
             names = ", ".join(file.name for file in found) or "none"

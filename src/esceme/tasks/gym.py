@@ -104,7 +104,7 @@ class NavigationEnv(gymnasium.Env[Arrays, int | np.integer[Any]]):
         return self._simulator.describe(0) if self.render_mode else None
 
     def _observe(self) -> tuple[Arrays, dict[str, Any]]:
-        """Observation and info of the only slot, with Python scalars."""
+        """Observation and info of the single environment, without batch axis, with Python scalars."""
         observation = {key: values[0] for key, values in self._simulator.observe().items()}
         infos = {key: values[0] for key, values in self._simulator.infos(self._all).items() if key[0] != "_"}
         return observation, {
@@ -180,7 +180,7 @@ class NavigationVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
         return self._simulator.observe(), *result, self._simulator.infos(self._all)
 
     def render(self) -> tuple[str, ...] | None:
-        """`NavigationEnv.render` of every environment."""
+        """Describe the state and the actions of every environment as text; None without a render mode."""
         return tuple(map(self._simulator.describe, range(self.num_envs))) if self.render_mode else None
 
     def _reset_mask(self, mask: ArrayLike | None) -> NDArray[np.bool_]:
@@ -227,7 +227,7 @@ def make_vector_env(
     render_mode: str | None = None,
     **options: Unpack[EnvOptions],
 ) -> NavigationVectorEnv:
-    """Make `num_envs` environments; see `make_env`."""
+    """Make a vector environment of `num_envs` environments over a split; see `make_env`."""
     atlas, episodes, options = _load_split(folder, task, split, features, options)
     return NavigationVectorEnv(
         atlas, episodes, num_envs, autoreset_mode=autoreset_mode, render_mode=render_mode, **options

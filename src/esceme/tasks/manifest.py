@@ -1,4 +1,4 @@
-"""Manifests: the files of a folder with their SHA-256 hashes, which reveal damage."""
+"""Manifests: the files of a folder with their SHA-256 hashes, to detect missing and changed files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Manifest(msgspec.Struct):
 
 
 class ManifestMismatch(NamedTuple):
-    """A file that differs from the manifest."""
+    """A file that is missing or has another hash than in the manifest."""
 
     file: str
     text: str
@@ -40,7 +40,7 @@ def write_manifest(root: Path) -> None:
 
 
 def check_manifest(root: Path) -> Iterator[ManifestMismatch]:
-    """Find listed files that are missing or have changed; other files are ignored."""
+    """Yield the files of the manifest that are missing or have changed; other files are ignored."""
     manifest = read_json(root / NAME, Manifest)
     if manifest.format != FORMAT:
         raise DataError(f"{root / NAME}: format '{manifest.format}', expected '{FORMAT}'")

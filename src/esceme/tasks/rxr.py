@@ -29,8 +29,8 @@ def read_rxr(path: str | Path, *, languages: Collection[str] | None = None) -> l
     """Read one episode per guide annotation of a `.jsonl` or `.jsonl.gz` file, plain or pre-encoded.
 
     Ids are `<path_id>_<instruction_id>`, or the instruction id alone where the path id is missing (test).
-    `languages` keeps some: a whole tag (`hi-IN`) or its first part (`en` for en-IN and en-US); one that
-    no record has raises `DataError`.
+    `languages` selects episodes by language tag (`hi-IN`) or its first part (`en` for en-IN and en-US).
+    A language that no record has raises `DataError`.
     """
     path = Path(path)
     episodes = [_episode(record, path) for record in read_records(path, RxRRecord)]

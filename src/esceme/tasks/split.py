@@ -20,7 +20,7 @@ from esceme.world.geometry import VIEWS
 from esceme.world.graph import SceneGraph, read_scenes
 
 CLASSIFIER_SCORES = 1000
-"""Number of ImageNet class scores that published feature files may append to the features (spec A.7)."""
+"""Number of ImageNet class scores that published feature files may append (docs/spec.md A.7)."""
 
 InstructionEncoder = Callable[[Episode], Sequence[int]]
 """Returns the token ids of an episode's instruction."""
@@ -73,7 +73,7 @@ def load_features(
     width: int | None = None,
     option: str = "--features",
 ) -> FeatureStore:
-    """Open the feature file `path`, else the one called `name`, else the data folder's only one.
+    """Open a feature file: `path`, or the file called `name` in the data folder, or its only feature file.
 
     `width` is the number of features per view that the network reads; None accepts any. Appended classifier
     scores are cut off; any other width raises `DataError`. Messages refer to the user's `option`.
@@ -90,7 +90,7 @@ def load_features(
 
 
 def blank_features(graphs: Mapping[str, SceneGraph]) -> FeatureStore:
-    """Zeros of width 1 for every viewpoint, for agents that read no features."""
+    """Make features of zeros, of width 1, for every viewpoint, for agents that read no features."""
     keys = [f"{scene}_{viewpoint}" for scene, graph in graphs.items() for viewpoint in graph.viewpoints]
     return ArrayFeatures(keys, np.zeros((len(keys), VIEWS, 1), np.float32), source="nothing")
 
@@ -111,10 +111,11 @@ def make_instruction_encoder(
     vocabulary_size: int | None = None,
     needs_text: bool = True,
 ) -> InstructionEncoder:
-    """Make a cached function from an episode to its token ids, at most `max_tokens`.
+    """Make a function that returns the token ids of an episode's instruction, at most `max_tokens`.
 
-    With `vocabulary`, a run's own, the text is encoded by it. Otherwise stored ids are used, else the text is
-    encoded by the data folder's WordPiece tokenizer. A tokenizer of another size than `vocabulary_size`, the
+    With the `vocabulary` of a run, the function encodes the text by that vocabulary. Otherwise it returns the
+    token ids in the annotations or, if there are none, encodes the text by the data folder's WordPiece
+    tokenizer. A tokenizer of another size than `vocabulary_size`, the
     number of embeddings of the network, is not used. If no ids can be made, agents that do not need text get
     the bytes of the text; for others the encoder raises `DataError`.
     """

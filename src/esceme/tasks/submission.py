@@ -53,7 +53,7 @@ class PredictionRecord(msgspec.Struct):
 
 
 def read_predictions(path: str | Path) -> dict[str, Prediction]:
-    """Read predictions by episode id, from JSON or JSON lines.
+    """Read a prediction file (JSON or JSON lines) as a dict of episode id -> prediction.
 
     A trajectory entry is `[viewpoint, heading, elevation]`, `[viewpoint]`, a viewpoint, or several viewpoints
     of one step (`["b", "c", "d"]`, as agents with a global action space write them).
@@ -142,7 +142,7 @@ def _count_others(names: Sequence[str]) -> str:
 def find_prediction_fault(
     episode: Episode, prediction: Prediction, graphs: dict[str, SceneGraph]
 ) -> str | None:
-    """The fault of a prediction that does not begin at the start or does not follow edges, or None."""
+    """Describe why a prediction is invalid: wrong start or a step without an edge. None if it is valid."""
     path = prediction.path
     if path[0] != episode.start:
         return f"starts at '{path[0]}', expected the episode's start '{episode.start}'"
@@ -209,7 +209,7 @@ def _integer_id(text: str, key: str) -> int:
 def _complete_poses(
     episode: Episode, prediction: Prediction, graph: SceneGraph
 ) -> list[tuple[str, float, float]]:
-    """The trajectory with all headings and elevations; missing ones follow from the moves (spec A.4).
+    """The trajectory with all headings and elevations; missing ones follow from the moves (docs/spec.md A.4).
 
     After a move the agent faces the view of the candidate; without a move the pose does not change.
     """

@@ -115,7 +115,7 @@ _WORD = re.compile(r"\w+|\.+|[^\w\s]")
 
 
 def build_wordpiece(texts: Iterable[str]) -> list[str]:
-    """Build a WordPiece vocabulary: special pieces, characters alone and inside a word, words."""
+    """Build a WordPiece vocabulary: special pieces, single characters (also as `##x`), and whole words."""
     from tokenizers.normalizers import BertNormalizer
     from tokenizers.pre_tokenizers import BertPreTokenizer
 
@@ -225,7 +225,7 @@ def _index_entries(entries: Sequence[str]) -> dict[str, int]:
 
 
 def truncate(tokens: Sequence[int], max_tokens: int, keep: Literal["first", "last"]) -> list[int]:
-    """Truncate to the first (R2R, R4R, RxR) or last (CVDN) `max_tokens` ids, as the original does (A.9).
+    """Truncate to the first (R2R, R4R, RxR) or last (CVDN) `max_tokens` ids, (docs/spec.md A.9).
 
     A long R2R instruction loses its [SEP], a long dialog its [CLS].
 
@@ -238,7 +238,7 @@ def truncate(tokens: Sequence[int], max_tokens: int, keep: Literal["first", "las
 
 
 class PaddedTokens(NamedTuple):
-    """A batch of padded instructions."""
+    """Token ids of a batch of instructions, padded to equal length."""
 
     ids: NDArray[np.int64]
     """(B, L)"""

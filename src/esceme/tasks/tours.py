@@ -60,7 +60,7 @@ def write_tours(path: str | Path, splits: Mapping[str, Iterable[Tour]]) -> None:
 
 
 def make_tours(episodes: Sequence[Episode], *, longest: int = 100, seed: int = 0) -> list[Tour]:
-    """Put every episode in one tour of at most `longest` episodes; tours of a scene are about equally long.
+    """Divide the episodes of each scene into tours of about equal length, at most `longest` episodes.
 
     The order of a scene depends on `seed` and on its set of episode ids only.
 
@@ -91,7 +91,7 @@ def make_tours(episodes: Sequence[Episode], *, longest: int = 100, seed: int = 0
 
 
 def check_tours(tours: Iterable[Tour], episodes: Iterable[Episode], file: object) -> None:
-    """Raise `DataError` for an empty tour, an unknown or repeated episode, or one of another scene."""
+    """Raise `DataError` for an empty tour, or an episode that is unknown, repeated or of another scene."""
     scene_of = {episode.episode_id: episode.scene_id for episode in episodes}
     toured: set[str] = set()
     num_tours: Counter[str] = Counter()

@@ -1,6 +1,6 @@
-"""Scenes compiled into arrays, so that a batch is observed and moved by a few gathers.
+"""All scenes compiled into arrays: a few array operations observe or move a whole batch of agents.
 
-Every viewpoint of every scene has an integer. All tables have a row per viewpoint (P).
+The viewpoints of all scenes are numbered from 0 to P - 1: the viewpoint index. Tables have P rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CONTEXT, CANDIDATE, STOP = 0, 1, 2
 
 
 class Pose(NamedTuple):
-    """Viewpoints (B,) and faced views (B,) of a batch of agents."""
+    """Viewpoint indices (B,) and faced views 0 to 35 (B,) of a batch of agents."""
 
     viewpoint: NDArray[np.int64]
     view: NDArray[np.int64]
@@ -44,13 +44,13 @@ class Panoramas(NamedTuple):
     view: NDArray[np.int8]
     """(B, N)"""
     neighbour: NDArray[np.int32]
-    """(B, N): the viewpoint of a candidate."""
+    """(B, N): the viewpoint index of a candidate."""
     valid: NDArray[np.bool_]
     """(B, N): False for padding."""
 
 
 class Atlas:
-    """Scenes and their features as flat arrays.
+    """The graphs and features of several scenes as flat arrays, with one index for all viewpoints.
 
     >>> graph = SceneGraph.build("toy", {"a": (0, 0, 0), "b": (0, 2, 0)}, [("a", "b")])
     >>> atlas = Atlas([graph])
@@ -61,7 +61,7 @@ class Atlas:
     """
 
     def __init__(self, graphs: Iterable[SceneGraph], features: FeatureStore | None = None) -> None:
-        """Compile `graphs`. `features`, which are needed to observe, must cover every viewpoint."""
+        """Compile `graphs`. Only `observe` needs `features`, which must have an entry for every viewpoint."""
         self.graphs: dict[str, SceneGraph] = {}
         for graph in graphs:
             if graph.scene_id in self.graphs:
@@ -71,7 +71,7 @@ class Atlas:
             raise WorldError("an atlas needs at least one scene")
         sizes = [len(graph) for graph in self.graphs.values()]
         self.first: NDArray[np.int64] = np.concatenate([[0], np.cumsum(sizes)])
-        """First viewpoint of each scene, and the number of viewpoints, (S + 1,)."""
+        """Index of the first viewpoint of each scene, then the number of all viewpoints, (S + 1,)."""
         self.scene_of: NDArray[np.int32] = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
         self._scene_order = {scene: index for index, scene in enumerate(self.graphs)}
 
@@ -108,7 +108,7 @@ class Atlas:
         return cls(read_scenes(connectivity, scenes).values(), store)
 
     def _concatenate_tables(self, table: str, fill: float) -> NDArray[Any]:
-        """Concatenate a table of all scenes, padded to the largest number of candidates."""
+        """Concatenate the attribute `table` (P, K) of all graphs; missing candidates are `fill`."""
         tables = [getattr(graph, table) for graph in self.graphs.values()]
         joined = np.full((len(self), max(part.shape[1] for part in tables)), fill, dtype=tables[0].dtype)
         for start, part in zip(self.first, tables, strict=False):
@@ -160,28 +160,28 @@ class Atlas:
 
     @cached_property
     def names(self) -> tuple[tuple[str, str], ...]:
-        """(scene id, viewpoint id) of every integer."""
+        """(scene id, viewpoint id) of every viewpoint, in the order of the viewpoint indices."""
         return tuple((scene, name) for scene, graph in self.graphs.items() for name in graph.viewpoints)
 
     def name(self, viewpoint: int | np.integer) -> tuple[str, str]:
-        """(scene id, viewpoint id) of an integer."""
+        """(scene id, viewpoint id) of a viewpoint index."""
         return self.names[viewpoint]
 
     def graph(self, scene: str) -> SceneGraph:
-        """The graph of a scene; raises `WorldError` if it is not loaded."""
+        """The navigation graph of a scene; raises `WorldError` if the atlas does not have the scene."""
         try:
             return self.graphs[scene]
         except KeyError:
             raise WorldError(f"scene '{scene}' is not loaded ({len(self.graphs)} others are)") from None
 
     def locate(self, scene: str, viewpoints: Sequence[str]) -> NDArray[np.int64]:
-        """Integers of viewpoints of a scene; raises `WorldError` if one does not exist."""
+        """Viewpoint indices of viewpoint ids of one scene; raises `WorldError` for an unknown id."""
         graph = self.graph(scene)
         start = int(self.first[self._scene_order[scene]])
         return np.array([start + graph.index(viewpoint) for viewpoint in viewpoints], dtype=np.int64)
 
     def locate_all(self, paths: Iterable[tuple[str, Sequence[str]]]) -> list[list[int]]:
-        """Integers of many (scene, viewpoints); raises `WorldError` as `locate` does."""
+        """Viewpoint indices of many paths, given as (scene id, viewpoint ids); see `locate`."""
         located: list[list[int]] = []
         previous: tuple[str, Sequence[str]] = ("", ())
         for scene, viewpoints in paths:
@@ -199,7 +199,7 @@ class Atlas:
 
     @cached_property
     def _index_of(self) -> dict[str, dict[str, int]]:
-        """Scene -> viewpoint -> integer."""
+        """Scene id -> viewpoint id -> viewpoint index."""
         return {
             scene: {name: start + row for row, name in enumerate(graph.viewpoints)}
             for start, (scene, graph) in zip(self.first.tolist(), self.graphs.items(), strict=False)
@@ -208,14 +208,15 @@ class Atlas:
     # -- simulation --------------------------------------------------------------------------------------
 
     def begin(self, viewpoints: ArrayLike, heading: ArrayLike, elevation: ArrayLike = 0.0) -> Pose:
-        """Start poses of episodes; headings are snapped to the nearest view (spec A.4)."""
+        """Poses at the start of episodes. Agents face the view nearest to the heading (docs/spec.md A.4)."""
         viewpoint = np.asarray(viewpoints, dtype=np.int64)
         return Pose(viewpoint, np.broadcast_to(nearest_view(heading, elevation), viewpoint.shape))
 
     def step(self, pose: Pose, choices: ArrayLike) -> Pose:
-        """Poses after agents choose candidates `choices` (B,); -1 or the number of candidates is STOP.
+        """Return the poses after every agent moves to the candidate that `choices` (B,) selects, or stops.
 
-        After a move the agent faces the view of the candidate.
+        -1 and the number of candidates mean STOP: the pose does not change. After a move the agent faces the
+        view of the candidate.
         """
         choice = np.asarray(choices, dtype=np.int64)
         degree = self.degrees[pose.viewpoint]
@@ -234,7 +235,7 @@ class Atlas:
         )
 
     def observe(self, pose: Pose, *, out: NDArray[np.float32] | None = None) -> Panoramas:
-        """Observe a batch of poses, padded to the longest panorama of the batch.
+        """Return the panoramas at a batch of poses, padded to the largest number of tokens in the batch.
 
         With `out`, a buffer from `feature_buffer`, features are written there instead of to new memory.
         """
@@ -252,13 +253,13 @@ class Atlas:
         )
 
     def feature_buffer(self, batch: int) -> NDArray[np.float32]:
-        """A buffer for the features of `batch` panoramas of any length."""
+        """An empty array for `observe(out=...)` that is large enough for any `batch` panoramas."""
         return np.empty(
             (batch, int(self.token_count.max()), self._require_features().width), dtype=np.float32
         )
 
     def panorama_features(self, viewpoints: NDArray[np.integer]) -> NDArray[np.float32]:
-        """Features of all 36 views of viewpoints: (B,) -> (B, 36, D)."""
+        """Features of all 36 views at viewpoint indices: (B,) -> (B, 36, D)."""
         store, rows = self._require_features(), self._feature_rows[viewpoints]
         return store.gather(rows, np.broadcast_to(np.arange(VIEWS), (len(rows), VIEWS)))
 
@@ -279,7 +280,7 @@ class Atlas:
         return features
 
     def _token_angles(self, pose: Pose, longest: int) -> NDArray[np.float32]:
-        """Angles of tokens with headings relative to the faced view; zeros remain zeros."""
+        """Angles (B, N, 4) of tokens, with headings relative to the faced view; STOP and padding are 0."""
         angles = self._token_angle.take(pose.viewpoint, axis=0)[:, :longest]  # (B, N, 4), a copy
         # sine + i cosine of the heading is a complex number, whose product with a phase is a rotation.
         rotated = angles.view(np.complex64)[..., 0]
@@ -290,14 +291,14 @@ class Atlas:
 
     @cached_property
     def _all_distances(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Concatenated distance matrices of all scenes, and the offset of each."""
+        """The flattened distance matrices of all scenes in one array, and where each matrix begins."""
         matrices = [graph.distances.ravel() for graph in self.graphs.values()]
         return np.concatenate(matrices), np.concatenate(
             [[0], np.cumsum([len(matrix) for matrix in matrices])]
         )
 
     def distance(self, a: ArrayLike, b: ArrayLike) -> NDArray[np.float64]:
-        """Shortest path lengths between viewpoints in metres, broadcast; inf across scenes."""
+        """Shortest path lengths in metres between viewpoint indices, broadcast; inf for different scenes."""
         a, b = np.asarray(a), np.asarray(b)
         flat, offset = self._all_distances
         scene = self.scene_of[a]

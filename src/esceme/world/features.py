@@ -1,7 +1,6 @@
 """Image features of views: published HDF5 files, memory-mapped half-precision files, or arrays.
 
-`gather(rows, views)` returns single-precision features. Viewpoints have the key of the published files,
-`<scene>_<viewpoint>`.
+A viewpoint has the key of the published files, `<scene>_<viewpoint>`. Its row is its index in a store.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from esceme.world.geometry import VIEWS
 HDF5_SUFFIXES = (".hdf5", ".h5")
 FORMAT = "esceme-features-1"
 ROWS_AT_ONCE = 640
-"""Half-precision rows that are converted at once, about a megabyte."""
+"""Number of half-precision view features converted at once, about a megabyte."""
 HDF5_STORAGE = {"compression": "gzip", "compression_opts": 1, "shuffle": True, "track_times": False}
 """HDF5 options of written files: compressed as the published ones, without time stamps."""
 
 
 class FeatureStore(ABC):
-    """Features of the 36 views of viewpoints, (R, 36, D). `_prepare` may load rows on demand."""
+    """Features (R, 36, D) of the 36 views of R viewpoints. Subclasses may load them on demand."""
 
     def __init__(self, keys: Iterable[str], values: NDArray[Any], *, source: str) -> None:
-        """Store `values` with one row per key; `source` is the origin for messages."""
+        """Store `values` (R, 36, D), one row per key. Error messages call them `source`."""
         self.keys = tuple(keys)
         self.source = source
         self._values = values
@@ -53,7 +52,7 @@ class FeatureStore(ABC):
         return len(self.keys)
 
     def locate(self, keys: Sequence[str]) -> NDArray[np.int64]:
-        """Rows of `keys`; raises `DataError` if keys are missing."""
+        """The rows of `keys` in this store; raises `DataError` for an unknown key."""
         missing = [key for key in keys if key not in self._row_of]
         if missing:
             raise DataError(
@@ -70,9 +69,9 @@ class FeatureStore(ABC):
         *,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """Single-precision features (B, N, D) of `views` (B, N) of viewpoint `rows` (B,).
+        """Return features (B, N, D) in single precision: `views` (B, N) of the viewpoints in `rows` (B,).
 
-        With `out`, they are written to its front, which saves an allocation.
+        With `out`, the features are written to the first elements of that array, without an allocation.
         """
         self._prepare(rows)
         flat = self._values.reshape(-1, self.width)
@@ -90,7 +89,7 @@ class FeatureStore(ABC):
 
     @abstractmethod
     def _prepare(self, rows: NDArray[np.integer]) -> None:
-        """Load the values of `rows` if needed."""
+        """Load the features of `rows` if they are not in memory yet."""
 
 
 class ArrayFeatures(FeatureStore):
@@ -146,10 +145,10 @@ class ArrayFeatures(FeatureStore):
 
 
 class Hdf5Features(FeatureStore):
-    """A published HDF5 feature file; viewpoints are read on demand and cached.
+    """A published HDF5 feature file. The features of a viewpoint are read when needed, and cached.
 
-    `width` is the number of leading columns to read, because published files append 1000 classifier scores;
-    by default all are read.
+    `width` is the number of features per view to read; by default all. Published files append 1000 classifier
+    scores to the features, which a smaller `width` leaves out.
     """
 
     def __init__(self, path: str | Path, *, width: int | None = None) -> None:
@@ -252,7 +251,10 @@ def write_features(out: str | Path, panoramas: Iterable[tuple[str, NDArray[Any]]
 def check_panorama(
     stored: NDArray[Any], key: str, source: str, *, width: int | None = None
 ) -> NDArray[np.float32]:
-    """The first `width` columns as float32; raises `DataError` for wrong shapes or non-finite values."""
+    """Return the first `width` features per view as float32, (36, width); by default all features.
+
+    Raises `DataError` for a wrong shape, values that are not numbers, NaN and infinity.
+    """
     stored = np.asarray(stored)
     if stored.ndim != 2 or stored.shape[0] != VIEWS or stored.shape[1] < (width or 1):
         raise DataError(
@@ -269,7 +271,7 @@ def check_panorama(
 
 
 class _PackedIndex(msgspec.Struct):
-    """Content of the index of a packed file."""
+    """Content of the index file (.json) of packed features."""
 
     format: str
     width: int
@@ -305,7 +307,7 @@ def _to_half_precision(features: NDArray[np.float32], key: str, source: str) -> 
 
 
 def _view_front(buffer: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """The front of a buffer as `shape`; raises `WorldError` if it is too small."""
+    """The first elements of a buffer, reshaped to `shape`; raises `WorldError` if it is too small."""
     size = int(np.prod(shape))
     if buffer.size < size or not buffer.flags.c_contiguous or buffer.dtype != np.float32:
         raise WorldError(f"out must be a contiguous float32 array of at least {size} numbers, for {shape}")
@@ -315,7 +317,7 @@ def _view_front(buffer: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[
 def _gather_half_precision(
     table: NDArray[np.float16], indices: NDArray[np.integer], out: NDArray[np.float32]
 ) -> None:
-    """Write rows of a half-precision table to `out` in single precision.
+    """Copy the rows `indices` of a half-precision table to `out`, in single precision.
 
     torch converts thirty times faster than numpy; it is imported here, only when needed. Rows are copied in
     blocks that fit the processor's cache.

@@ -23,14 +23,14 @@ VIEW_ELEVATIONS: NDArray[np.float64] = np.float64(TURN) * (np.arange(VIEWS) // C
 
 
 class Direction(NamedTuple):
-    """Absolute headings and elevations, any shape."""
+    """Absolute headings and elevations in radians, as arrays of any shape."""
 
     heading: NDArray[np.float64]
     elevation: NDArray[np.float64]
 
 
 def wrap_angle(angle: ArrayLike) -> NDArray[np.float64]:
-    """Wrap an angle to (-π, π].
+    """Wrap angles in radians to (-π, π].
 
     >>> wrap_angle([np.pi, -np.pi, 2.5 * np.pi]).round(3).tolist()
     [3.142, 3.142, 1.571]
@@ -39,13 +39,15 @@ def wrap_angle(angle: ArrayLike) -> NDArray[np.float64]:
 
 
 def direction(offset: ArrayLike) -> Direction:
-    """Direction of `offset` (..., 3), the difference of two positions."""
+    """Heading and elevation of the vector `offset` (..., 3) from one position to another."""
     x, y, z = np.moveaxis(np.asarray(offset, dtype=np.float64), -1, 0)
     return Direction(np.arctan2(x, y), np.arctan2(z, np.hypot(x, y)))
 
 
 def nearest_view(heading: ArrayLike, elevation: ArrayLike = 0.0) -> NDArray[np.int64]:
-    """The view nearest to a heading and elevation, halves away from zero.
+    """Return the number (0 to 35) of the view nearest to a heading and elevation in radians.
+
+    An angle halfway between two views is rounded away from zero.
 
     >>> nearest_view([0.0, 6.2, 3.751]).tolist()
     [12, 12, 19]
@@ -57,7 +59,7 @@ def nearest_view(heading: ArrayLike, elevation: ArrayLike = 0.0) -> NDArray[np.i
 
 
 def angle_feature(heading: ArrayLike, elevation: ArrayLike, *, size: int = 4) -> NDArray[np.float32]:
-    """`[sin h, cos h, sin e, cos e]` repeated to `size` numbers: (...) -> (..., size)."""
+    """Sine and cosine of heading and of elevation, repeated to `size` numbers: (...) -> (..., size)."""
     heading, elevation = np.broadcast_arrays(heading, elevation)
     quartet = np.stack([np.sin(heading), np.cos(heading), np.sin(elevation), np.cos(elevation)], axis=-1)
     return np.tile(quartet.astype(np.float32), size // 4)
@@ -73,7 +75,7 @@ def panorama_angles(view: ArrayLike, *, size: int = 4) -> NDArray[np.float32]:
 
 
 class ViewAngles(NamedTuple):
-    """Angles of directions relative to every view, (..., 36)."""
+    """Angles in radians between directions and the centres of all 36 views, (..., 36)."""
 
     heading: NDArray[np.float64]
     elevation: NDArray[np.float64]

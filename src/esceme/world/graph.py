@@ -24,7 +24,7 @@ FAR_AWAY = 1e6
 
 
 class Candidate(NamedTuple):
-    """An adjacent viewpoint and the view that shows it best (spec A.6)."""
+    """An adjacent viewpoint and the view whose centre is nearest to it (docs/spec.md A.6)."""
 
     viewpoint: str
     view: int
@@ -38,7 +38,7 @@ class Candidate(NamedTuple):
 
 
 class NavigableLocation(NamedTuple):
-    """An adjacent viewpoint in one view: relative angles in radians, distance in metres."""
+    """A neighbour visible in a view: angles in radians relative to the view, distance in metres."""
 
     viewpoint: str
     heading: float
@@ -59,8 +59,9 @@ class ViewpointRecord(msgspec.Struct):
 class SceneGraph:
     """The navigation graph of one scene, with the candidates of each viewpoint in the simulator's order.
 
-    Arrays have a row per viewpoint (P) and a column per candidate (K): `neighbours` (rows, padded with -1),
-    `views` (-1), `headings`, `elevations`, `angular_distances` (radians) and `lengths` (metres; 0).
+    Arrays have shape (P, K): one row per viewpoint, one column per candidate. `neighbours` has the indices of
+    the candidates and `views` the views that show them; both are padded with -1. `headings`, `elevations` and
+    `angular_distances` are in radians, `lengths` of the edges in metres; they are padded with 0.
 
     >>> square = {"a": (0, 0, 0), "b": (0, 2, 0), "c": (2, 2, 0), "d": (2, 0, 0)}
     >>> graph = SceneGraph.build("toy", square, [("a", "b"), ("b", "c"), ("c", "d")])
@@ -208,7 +209,7 @@ class SceneGraph:
         return {viewpoint: index for index, viewpoint in enumerate(self.viewpoints)}
 
     def index(self, viewpoint: str) -> int:
-        """Row of `viewpoint`; raises `WorldError` if it is not in the graph."""
+        """Index of a viewpoint in this graph; raises `WorldError` if it is not in the graph."""
         try:
             return self._index_of[viewpoint]
         except KeyError:
@@ -235,17 +236,17 @@ class SceneGraph:
         return int(self.degrees.sum()) // 2
 
     def edges(self) -> NDArray[np.int64]:
-        """Undirected edges as pairs of rows (E, 2), the smaller row first."""
+        """Undirected edges as pairs of viewpoint indices (E, 2), the smaller index first."""
         here, slot = np.nonzero(self.neighbours >= 0)
         there = self.neighbours[here, slot]
         return np.stack([here, there], axis=1)[here < there]
 
     def adjacent(self, a: str, b: str) -> bool:
-        """Whether `a` and `b` share an edge."""
+        """Whether an edge joins the viewpoints `a` and `b`."""
         return self.index(b) in self.neighbours[self.index(a)]
 
     def candidates(self, viewpoint: str) -> list[Candidate]:
-        """The candidates of a viewpoint in the simulator's order (spec A.6)."""
+        """The candidates of a viewpoint in the simulator's order (docs/spec.md A.6)."""
         row = self.index(viewpoint)
         return [
             Candidate(
@@ -260,7 +261,7 @@ class SceneGraph:
         ]
 
     def navigable_locations(self, viewpoint: str, view: int) -> list[NavigableLocation]:
-        """The neighbours visible in one view, from its centre outwards, as the simulator lists them."""
+        """The neighbours visible in one view, nearest to its centre first, as the simulator lists them."""
         row = self.index(viewpoint)
         neighbours = self.neighbours[row, : self.degrees[row]]
         offsets = self.positions.astype(np.float32)[neighbours] - self.positions.astype(np.float32)[row]
@@ -295,7 +296,7 @@ class SceneGraph:
 
     @property
     def next_steps(self) -> NDArray[np.int32]:
-        """Row after u on a shortest path to v, (P, P); -9999 if there is no path or u is v."""
+        """(P, P): entry [u, v] is the index after u on a shortest path to v; -9999 if none or u is v."""
         return self._distances_and_next_steps[1]
 
     def distance(self, a: str, b: str) -> float:
@@ -303,7 +304,10 @@ class SceneGraph:
         return float(self.distances[self.index(a), self.index(b)])
 
     def shortest_path(self, a: str, b: str) -> list[str]:
-        """Viewpoints of a shortest path, both ends included; raises `WorldError` if there is no path."""
+        """Viewpoint ids of a shortest path from `a` to `b`, including `a` and `b`.
+
+        Raises `WorldError` if there is no path.
+        """
         start, goal = self.index(a), self.index(b)
         if not np.isfinite(self.distances[start, goal]):
             raise WorldError(f"scene '{self.scene_id}': there is no path from '{a}' to '{b}'")
