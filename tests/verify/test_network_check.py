@@ -242,7 +242,7 @@ def test_stored_scores_are_those_of_a_single_agent(written: Path) -> None:
     stored = load_file(written / "one" / "case0_plain_outputs.safetensors")
     agent = small_navigator(fusing=False).agent
     alone = agent.begin(TokenBatch(given["txt_ids"][1:, :6], given["txt_masks"][1:, :6]), torch.zeros(1))
-    assert torch.allclose(alone.words[0], stored["language.txt_embeds"][1, :6], atol=1e-5)
+    assert torch.allclose(alone.text[0], stored["language.txt_embeds"][1, :6], atol=1e-5)
     assert torch.allclose(alone.history[0], stored["history.global"][1:], atol=1e-6)
 
 
