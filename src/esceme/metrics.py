@@ -42,7 +42,7 @@ class PaddedPaths:
     """Number of viewpoints of each path, (E,)."""
 
     @classmethod
-    def of(cls, paths: Sequence[Sequence[int]]) -> PaddedPaths:
+    def from_paths(cls, paths: Sequence[Sequence[int]]) -> PaddedPaths:
         """Pad non-empty paths of viewpoint indices; consecutive equal viewpoints are merged first."""
         count = np.array([len(path) for path in paths])
         flat = np.fromiter(chain.from_iterable(paths), dtype=np.int64, count=count.sum())
@@ -237,8 +237,8 @@ def score_paths(
             fault = "is a test episode: only the leaderboard knows its goal"
             raise DataError(f"{annotations}: episode {episode.episode_id} {fault}")
     names = [episode.reference_path for episode in episodes]
-    references = PaddedPaths.of(_locate_paths(episodes, names, atlas, annotations))
-    predicted = PaddedPaths.of(paths)
+    references = PaddedPaths.from_paths(_locate_paths(episodes, names, atlas, annotations))
+    predicted = PaddedPaths.from_paths(paths)
     for row in np.flatnonzero(predicted.viewpoints[0] != references.viewpoints[0])[:1]:
         start, episode = atlas.name(predicted.viewpoints[0, row])[1], episodes[row]
         raise DataError(f"{file}: episode {episode.episode_id}: starts at '{start}', not '{episode.start}'")
@@ -288,7 +288,7 @@ def _metric_values(
     is_dialog = isinstance(episodes[0], DialogEpisode)
     if is_dialog:
         names = [episode.goals or (episode.goal,) for episode in episodes]
-        ends = PaddedPaths.of(_locate_paths(episodes, names, atlas, annotations)).viewpoints
+        ends = PaddedPaths.from_paths(_locate_paths(episodes, names, atlas, annotations)).viewpoints
         to_end = np.stack([atlas.distance(step, ends).min(axis=0) for step in predicted.viewpoints])
         _check_finite(to_end[0], episodes, annotations, "its end panoramas are out of reach")
         progress = to_end[0] - to_end[-1]
@@ -362,8 +362,8 @@ def _tour_values(
 
     See docs/spec.md H.4. A tour has as much weight as it has episodes.
 
-    For t-nDTW all paths of a tour are compared as one path, and
-    each of its episodes contributes the result. For t-SR and t-SPL, the weight of an episode within its tour
+    For t-nDTW all paths of a tour are compared as one path, and each of its episodes contributes the result.
+    For t-SR and t-SPL, the weight of an episode within its tour
     is proportional to its path length over its reference length, at least 1. Other episodes contribute 0.
     """
     row_of = {episode.episode_id: row for row, episode in enumerate(episodes)}

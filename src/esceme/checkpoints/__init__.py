@@ -11,7 +11,7 @@ from esceme.checkpoints.exchange import (
     navigator_from,
 )
 from esceme.checkpoints.names import names_of
-from esceme.checkpoints.published import Weights, read_weights
+from esceme.checkpoints.published import PublishedWeights, read_weights
 
 __all__ = [
     "SWITCHES",
@@ -19,7 +19,7 @@ __all__ = [
     "ReaderName",
     "TensorReport",
     "Switches",
-    "Weights",
+    "PublishedWeights",
     "export_weights",
     "import_weights",
     "names_of",

@@ -20,7 +20,7 @@ from esceme.files import atomic_open
 Tensors = Mapping[str, Tensor]
 
 
-class Weights(NamedTuple):
+class PublishedWeights(NamedTuple):
     """Tensors of a file, by their names in the file."""
 
     network: Tensors
@@ -28,7 +28,7 @@ class Weights(NamedTuple):
     kind: Literal["pre-training", "fine-tuned", "state dict"]
 
 
-def read_weights(path: str | Path, *, critic: str | Path | None = None) -> Weights:
+def read_weights(path: str | Path, *, critic: str | Path | None = None) -> PublishedWeights:
     """Read the network and the critic of a published file without running code from it.
 
     `critic` is the file of a critic that is stored separately. Raises `CheckpointError` for other files.
@@ -52,18 +52,18 @@ def write_fine_tuned(path: Path, network: Tensors, critic: Tensors) -> None:
         torch.save(content, file)
 
 
-def _split(content: object, path: Path) -> Weights:
+def _split(content: object, path: Path) -> PublishedWeights:
     if isinstance(content, dict) and isinstance(fine_tuned := content.get("vln_bert"), dict):
         network = _tensors(fine_tuned.get("state_dict"), path, "the state_dict of vln_bert")
         critic_content = content.get("critic")
         if critic_content is not None:
             state = critic_content.get("state_dict") if isinstance(critic_content, dict) else critic_content
             critic_content = _tensors(state, path, "the state_dict of critic")
-        return Weights(network, critic_content, "fine-tuned")
+        return PublishedWeights(network, critic_content, "fine-tuned")
     network = _tensors(content, path, "the file")
     bare = [name.removeprefix("module.") for name in network]
     pre_trained = any(name.startswith(("bert.", *PRE_TRAINING)) for name in bare)
-    return Weights(network, None, "pre-training" if pre_trained else "state dict")
+    return PublishedWeights(network, None, "pre-training" if pre_trained else "state dict")
 
 
 def _load(path: Path) -> object:

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from esceme.cli.console import print_json, tables
-from esceme.memory.bank_file import Header, StoredScene, read_header
+from esceme.memory.bank_file import BankHeader, StoredScene, read_header
 
 BYTES_PER_NUMBER = 4
 
@@ -45,7 +45,7 @@ def show(file: tyro.conf.Positional[Path], /, json: bool = False) -> int:
     return 0
 
 
-def _bank_table(header: Header) -> Table:
+def _bank_table(header: BankHeader) -> Table:
     table = Table()
     table.add_column("scene", overflow="fold")
     for heading in ("viewpoints", "edges", "bytes"):
@@ -56,7 +56,7 @@ def _bank_table(header: Header) -> Table:
     return table
 
 
-def _scene_size(scene: StoredScene, header: Header) -> dict[str, int]:
+def _scene_size(scene: StoredScene, header: BankHeader) -> dict[str, int]:
     """Count the viewpoints and edges of a scene, and the bytes of its vectors."""
     viewpoints = len(scene.neighbours)
     return {

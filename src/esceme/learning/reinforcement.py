@@ -54,7 +54,7 @@ class PathReward:
     def __init__(self, atlas: Atlas, trajectories: Sequence[Trajectory]) -> None:
         """Begin with the first pose of each trajectory, even if the trajectory already has more poses."""
         episodes = [trajectory.episode for trajectory in trajectories]
-        references = PaddedPaths.of(
+        references = PaddedPaths.from_paths(
             atlas.locate_all((episode.scene_id, episode.reference_path) for episode in episodes)
         )
         self._atlas = atlas

@@ -39,7 +39,7 @@ class StoredScene(msgspec.Struct, frozen=True):
         return {(min(a, b), max(a, b)) for a in visited for b in self.neighbours[a] if b in visited}
 
 
-class Header(msgspec.Struct, frozen=True):
+class BankHeader(msgspec.Struct, frozen=True):
     """Header of a bank file."""
 
     format: str
@@ -51,7 +51,7 @@ class Header(msgspec.Struct, frozen=True):
 
 def save_bank(bank: MemoryBank, path: str | Path) -> None:
     """Write a bank atomically; equal memories give equal bytes."""
-    header = Header(
+    header = BankHeader(
         format=f"{FORMAT}{VERSION}",
         width=bank.width,
         pooling=bank.pooling,
@@ -88,7 +88,7 @@ def load_bank(
     return bank
 
 
-def read_header(path: str | Path) -> Header:
+def read_header(path: str | Path) -> BankHeader:
     """Read the header without the vectors."""
     return _open(Path(path), vectors=False)[0]
 
@@ -104,7 +104,7 @@ def _stored(bank: MemoryBank, scene_id: str) -> StoredScene:
     return StoredScene(scene_id=scene_id, names=list(index), neighbours=neighbours)
 
 
-def _open(path: Path, *, vectors: bool) -> tuple[Header, Tensor]:
+def _open(path: Path, *, vectors: bool) -> tuple[BankHeader, Tensor]:
     """Read the header and, if `vectors`, the rows; raise `DataError` if the file is not a bank."""
     try:
         with safetensors.safe_open(path, "pt") as file:
@@ -122,14 +122,14 @@ def _open(path: Path, *, vectors: bool) -> tuple[Header, Tensor]:
     return header, rows
 
 
-def _decoded(text: str, path: Path) -> Header:
+def _decoded(text: str, path: Path) -> BankHeader:
     """Decode the header; check the format first, so that newer formats are reported as such."""
     try:
         found = msgspec.json.decode(text, type=_Format).format
         if found != f"{FORMAT}{VERSION}":
             newer = "; a newer esceme wrote it, update yours" if found.startswith(FORMAT) else ""
             raise DataError(f"{path}: format '{found}', expected '{FORMAT}{VERSION}'{newer}")
-        return msgspec.json.decode(text, type=Header)
+        return msgspec.json.decode(text, type=BankHeader)
     except msgspec.DecodeError as error:
         raise DataError(f"{path}: the header is malformed ({error}); save it again") from None
 
@@ -138,7 +138,7 @@ class _Format(msgspec.Struct):
     format: str
 
 
-def _check(header: Header, shape: tuple[int, ...], path: Path) -> None:
+def _check(header: BankHeader, shape: tuple[int, ...], path: Path) -> None:
     """Raise `DataError` if header and vectors contradict each other."""
     visited = sum(len(scene.neighbours) for scene in header.scenes)
     if shape != (visited, header.width):

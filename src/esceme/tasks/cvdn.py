@@ -104,9 +104,8 @@ def read_cvdn(
 def dialog_text(turns: list[DialogTurn], target: str, history: History = "all") -> str:
     """Format a dialog as one text, oldest turn first and the target last, each after its marker.
 
-    How the text of the released encodings was built is not public; this follows the order that the NDH
-    task describes, so that cutting on the left keeps the latest answer and the target
-    (docs/spec.md A.12).
+    How the text of the released encodings was built is not public; this text follows the order that the
+    NDH task describes. Truncation on the left keeps the latest answer and the target (docs/spec.md A.12).
 
     >>> turns = [DialogTurn("navigator", "Left or right?"), DialogTurn("oracle", "Left.")]
     >>> dialog_text(turns, "lamp")

@@ -115,9 +115,9 @@ def make_instruction_encoder(
 
     With the `vocabulary` of a run, the function encodes the text by that vocabulary. Otherwise it returns the
     token ids in the annotations or, if there are none, encodes the text by the data folder's WordPiece
-    tokenizer. A tokenizer of another size than `vocabulary_size`, the
-    number of embeddings of the network, is not used. If no ids can be made, agents that do not need text get
-    the bytes of the text; for others the encoder raises `DataError`.
+    tokenizer. A tokenizer of another size than `vocabulary_size`, the number of embeddings of the network, is
+    not used. If no ids can be made, agents that do not need text get the bytes of the text; for others the
+    encoder raises `DataError`.
     """
     tokenizer: Tokenizer | None = load_wordpiece(data) if vocabulary is None else vocabulary
     if tokenizer is not None and vocabulary_size not in (None, tokenizer.size):

@@ -113,7 +113,8 @@ def _row_inputs(
 
 def _row_metrics(row: Json, atlas: Atlas) -> Json:
     paths, references = (
-        PaddedPaths.of(atlas.locate_all([(row["scan"], row[key])])) for key in ("pred_path", "gt_path")
+        PaddedPaths.from_paths(atlas.locate_all([(row["scan"], row[key])]))
+        for key in ("pred_path", "gt_path")
     )
     return {key: float(value[0]) for key, value in _metrics_by_name(paths, references, atlas).items()}
 
@@ -149,8 +150,8 @@ def _aggregate_metrics(
     chosen = [episodes[name] for name in predictions]
     scenes = [episode.scene_id for episode in chosen]
     names = [[point.viewpoint for point in prediction.trajectory] for prediction in predictions.values()]
-    paths = PaddedPaths.of(atlas.locate_all(zip(scenes, names, strict=True)))
-    references = PaddedPaths.of(
+    paths = PaddedPaths.from_paths(atlas.locate_all(zip(scenes, names, strict=True)))
+    references = PaddedPaths.from_paths(
         atlas.locate_all((episode.scene_id, episode.reference_path) for episode in chosen)
     )
     means = {key: float(value.mean()) for key, value in _metrics_by_name(paths, references, atlas).items()}
