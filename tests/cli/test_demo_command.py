@@ -194,7 +194,7 @@ def test_folder_that_cannot_be_written_is_refused(tmp_path: Path, capsys: Captur
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--seed", "-1"], "seed: expected 0 or more, found -1"),
+        (["--seed", "-1"], "seed: expected at least 0, found -1"),
         (["--seed", "many"], "seed"),
         (["--iterations", "0"], "iterations: expected at least 1, found 0"),
     ],
