@@ -42,7 +42,7 @@ from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.split import InstructionEncoder
 from esceme.training import prepare
-from esceme.trajectory import teacher_by_step
+from esceme.trajectory import reference_path_teacher_by_step
 from esceme.world import ArrayFeatures, Atlas, read_scenes
 from esceme.world.geometry import VIEWS
 
@@ -188,7 +188,7 @@ def imitation_of(run: TrainingRun, batch: int | None = None) -> Imitation:
     assert memory is not None
     episodes = run.trainer._streams[0].batch(0, batch or run.trainer.config.batch)
     rollout = teacher_rollout(
-        atlas, episodes, teacher_by_step(atlas), max_steps=run.navigator_config.max_steps
+        atlas, episodes, reference_path_teacher_by_step(atlas), max_steps=run.navigator_config.max_steps
     )
     return Imitation(run.trainer.navigator.train(), atlas, memory, rollout, run.encode)
 
@@ -218,7 +218,9 @@ def paper_imitation(task: str, world: Path) -> Imitation:
     ids = {
         episode.episode_id: rng.integers(1, config.vocabulary, PAPER_TOKENS).tolist() for episode in episodes
     }
-    rollout = teacher_rollout(atlas, episodes, teacher_by_step(atlas), max_steps=TASKS[task].max_steps)
+    rollout = teacher_rollout(
+        atlas, episodes, reference_path_teacher_by_step(atlas), max_steps=TASKS[task].max_steps
+    )
     return Imitation(navigator, atlas, memory, rollout, lambda episode: ids[episode.episode_id])
 
 

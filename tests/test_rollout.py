@@ -22,7 +22,7 @@ from esceme.observation import Observation
 from esceme.rollout import roll_out
 from esceme.tasks import Prediction, TrajectoryPoint
 from esceme.tasks.episode import Episode
-from esceme.trajectory import Trajectory, greedy, sampling, teacher_by_step, teacher_forcing
+from esceme.trajectory import Trajectory, greedy, reference_path_teacher_by_step, sampling, teacher_forcing
 from fixtures.backtracking_agent import BacktrackingAgent, BacktrackingState, actions_by_name
 from fixtures.toy_atlas import (
     WIDTH,
@@ -113,7 +113,7 @@ def names(trajectory: Trajectory) -> list[str]:
 def test_step_recalls_decides_remembers_and_moves() -> None:
     calls: list[str] = []
     bank = RecordingBank.create(calls)
-    choose = teacher_forcing(ATLAS, teacher_by_step(ATLAS))
+    choose = teacher_forcing(ATLAS, reference_path_teacher_by_step(ATLAS))
 
     def record_choice(
         decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]
@@ -174,7 +174,7 @@ def test_finished_trajectories_are_removed_and_the_order_is_unchanged() -> None:
 
 def test_free_slot_is_refilled_before_the_next_step() -> None:
     source = SlotSource([STAY, TO_GARDEN, TO_ATTIC, TO_PANTRY])
-    choose = teacher_forcing(ATLAS, teacher_by_step(ATLAS))
+    choose = teacher_forcing(ATLAS, reference_path_teacher_by_step(ATLAS))
     active = [
         ids(step.trajectories)
         for step in roll_out(plain_navigator(), ATLAS, source, None, choose, encode=encode, max_steps=9)
@@ -190,7 +190,7 @@ def test_free_slot_is_refilled_before_the_next_step() -> None:
 @pytest.mark.parametrize("slots", [1, 2, 4])
 def test_refilled_slots_decide_as_single_trajectories(slots: int) -> None:
     navigator = plain_navigator()
-    choose = teacher_forcing(ATLAS, teacher_by_step(ATLAS))
+    choose = teacher_forcing(ATLAS, reference_path_teacher_by_step(ATLAS))
     with torch.inference_mode():
         for step in roll_out(
             navigator, ATLAS, SlotSource(ALL, slots), None, choose, encode=encode, max_steps=9

@@ -17,8 +17,8 @@ from esceme.trajectory import (
     greedy,
     next_poses,
     previous_viewpoints,
+    reference_path_teacher_by_step,
     sampling,
-    teacher_by_step,
     teacher_forcing,
 )
 from esceme.world import Pose
@@ -225,9 +225,9 @@ def test_teacher_without_an_edge_to_its_viewpoint_is_an_error() -> None:
         through(Decision(torch.zeros(1, 2)), observe(trajectories), trajectories)
 
 
-def test_teacher_by_step_follows_the_path_by_step_number() -> None:
+def test_reference_path_teacher_by_step_follows_the_path_by_step_number() -> None:
     """Spec A.11: a path may visit a viewpoint twice; after its end the teacher stops at any viewpoint."""
-    episode, expert = make_episode("hall", "door", "hall", "kitchen"), teacher_by_step(ATLAS)
+    episode, expert = make_episode("hall", "door", "hall", "kitchen"), reference_path_teacher_by_step(ATLAS)
     trajectory = Trajectory.begin(ATLAS, episode)
     targets = []
     for step in range(5):  # at the hall all the time
@@ -236,8 +236,8 @@ def test_teacher_by_step_follows_the_path_by_step_number() -> None:
     assert targets == ["door", "hall", "kitchen", "hall", "hall"]
     attic = at("attic")
     astray = Trajectory(make_episode("hall", "door"), [(attic, 12)], num_decisions=1)
-    assert teacher_by_step(ATLAS)(astray) == attic
-    chosen = teacher_forcing(ATLAS, teacher_by_step(ATLAS))(
+    assert reference_path_teacher_by_step(ATLAS)(astray) == attic
+    chosen = teacher_forcing(ATLAS, reference_path_teacher_by_step(ATLAS))(
         Decision(torch.zeros(1, 2)), observe([astray]), [astray]
     )
     assert chosen.tolist() == [ATLAS.degrees[attic]]

@@ -172,7 +172,7 @@ def teacher_actions(atlas: Atlas, teacher: Teacher, trajectories: Sequence[Traje
     return np.where(stops, atlas.degrees[current], is_target.argmax(axis=1))
 
 
-def teacher_by_step(atlas: Atlas) -> Teacher:
+def reference_path_teacher_by_step(atlas: Atlas) -> Teacher:
     """Return a teacher that follows the reference path by the number of decisions (docs/spec.md A.11).
 
     After n decisions it names viewpoint n + 1 of the path, wherever the agent is. After the end of the path

@@ -22,7 +22,7 @@ from esceme.navigator import Navigator
 from esceme.observation import TOKEN_FIELDS, Observation
 from esceme.rollout import roll_out
 from esceme.runs import load_run, navigator_config, save_run
-from esceme.trajectory import SingleBatch, teacher_by_step
+from esceme.trajectory import SingleBatch, reference_path_teacher_by_step
 from esceme.world import CONTEXT, STOP
 from fixtures.random_observations import random_order, reordered, with_padding
 from fixtures.toy_atlas import WIDTH, build_toy_atlas, encode, make_episode, small_navigator
@@ -225,7 +225,7 @@ def logits_of_rollout(navigator: Navigator, rollout: Demonstrations, memory: Mem
 @pytest.mark.parametrize("views", [True, False])
 def test_forward_all_and_stepwise_equal_the_rollout(reader: Reader, views: bool) -> None:
     navigator = small_navigator(reader, context_views=views)
-    rollout = teacher_rollout(ATLAS, EPISODES, teacher_by_step(ATLAS), max_steps=15)
+    rollout = teacher_rollout(ATLAS, EPISODES, reference_path_teacher_by_step(ATLAS), max_steps=15)
     with torch.no_grad():
         expected = logits_of_rollout(navigator, rollout, training_memory(navigator))
         for forward in (forward_all, forward_stepwise):
@@ -239,7 +239,9 @@ def test_the_memory_changes_decisions(reader: Reader, views: bool) -> None:
     if not reader.uses_memory:
         return
     navigator, bank = small_navigator(reader, context_views=views), bank_of(reader)
-    rollout = teacher_rollout(ATLAS, [make_episode("hall", "kitchen")], teacher_by_step(ATLAS), max_steps=1)
+    rollout = teacher_rollout(
+        ATLAS, [make_episode("hall", "kitchen")], reference_path_teacher_by_step(ATLAS), max_steps=1
+    )
     with torch.no_grad():
         logits, masked = (
             logits_of_rollout(navigator, rollout, memory) for memory in (bank, MaskedMemory(bank))

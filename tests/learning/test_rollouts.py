@@ -25,7 +25,7 @@ from esceme.learning.rollouts import (
     sample_rollout,
     teacher_rollout,
 )
-from esceme.learning.teachers import shortest_path_teacher, teacher_by_step
+from esceme.learning.teachers import reference_path_teacher_by_step, shortest_path_teacher
 from esceme.memory import NoMemory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
@@ -87,7 +87,9 @@ def remembered(memory: TrainingMemory | None) -> list[int]:
 
 
 def demonstrate(*episodes: Episode, max_steps: int = 15) -> Demonstrations:
-    return teacher_rollout(ATLAS, episodes or EPISODES, teacher_by_step(ATLAS), max_steps=max_steps)
+    return teacher_rollout(
+        ATLAS, episodes or EPISODES, reference_path_teacher_by_step(ATLAS), max_steps=max_steps
+    )
 
 
 def replaying(demonstrations: Demonstrations) -> ActionSelector:
@@ -288,11 +290,14 @@ def test_dagger_rollout_has_no_gradients_and_no_dropout_and_restores_the_mode() 
     assert all(torch.equal(*pair) for pair in zip(logits, again, strict=True))
 
 
-def test_teacher_by_step_fails_off_the_path() -> None:
+def test_reference_path_teacher_by_step_fails_off_the_path() -> None:
     def first_candidate(decision: Decision, observation: Observation, batch: Sequence[Trajectory]) -> Tensor:
         return torch.zeros(len(batch), dtype=torch.int64)
 
-    episode, teacher = make_episode("attic", "landing", "hall", "kitchen", "pantry"), teacher_by_step(ATLAS)
+    episode, teacher = (
+        make_episode("attic", "landing", "hall", "kitchen", "pantry"),
+        reference_path_teacher_by_step(ATLAS),
+    )
     with pytest.raises(WorldError, match="is not an edge"):
         dagger_rollout(
             plain_navigator(), ATLAS, [episode], None, teacher, first_candidate, encode=encode, max_steps=6

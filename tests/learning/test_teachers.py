@@ -15,9 +15,9 @@ from esceme.learning.teachers import (
     SUPERVISIONS,
     TEACHERS,
     player_or_shortest_path,
+    reference_path_teacher_by_step,
     shortest_path_teacher,
     teacher_actions,
-    teacher_by_step,
 )
 from esceme.tasks.cvdn import read_cvdn
 from esceme.tasks.episode import DialogEpisode, Episode, check_path
@@ -56,7 +56,7 @@ def follow(teacher: Teacher, episode: Episode, *, atlas: Atlas = ATLAS, max_step
 # -- the next viewpoint ------------------------------------------------------------------------------------
 
 
-def test_pitfall_11_teacher_by_step_ignores_the_viewpoint() -> None:
+def test_pitfall_11_reference_path_teacher_by_step_ignores_the_viewpoint() -> None:
     for step, expected in enumerate(("door", "hall", "kitchen")):
         assert next_viewpoint(BY_STEP, EPISODE, "landing", num_decisions=step) == expected
     assert next_viewpoint(SHORTEST, EPISODE, "landing", num_decisions=2) == "hall"
@@ -64,7 +64,7 @@ def test_pitfall_11_teacher_by_step_ignores_the_viewpoint() -> None:
         assert next_viewpoint(BY_STEP, EPISODE, "kitchen", num_decisions=late) == "kitchen"
 
 
-def test_teacher_by_location_ignores_the_step() -> None:
+def test_reference_path_teacher_by_location_ignores_the_step() -> None:
     for step in (0, 2, 7):
         assert next_viewpoint(BY_LOCATION, EPISODE, "door", num_decisions=step) == "hall"
         assert next_viewpoint(BY_LOCATION, EPISODE, "kitchen", num_decisions=step) == "kitchen"
@@ -72,7 +72,7 @@ def test_teacher_by_location_ignores_the_step() -> None:
         next_viewpoint(BY_LOCATION, EPISODE, "attic")
 
 
-def test_teacher_by_location_never_leaves_a_loop() -> None:
+def test_reference_path_teacher_by_location_never_leaves_a_loop() -> None:
     episode = make_episode("hall", "door", "hall", "kitchen")
     assert follow(BY_STEP, episode) == ["hall", "door", "hall", "kitchen"]
     assert follow(BY_LOCATION, episode, max_steps=6) == ["hall", "door"] * 3 + ["hall"]
@@ -221,7 +221,7 @@ def test_labels_equal_those_of_the_original(
     ]
     for actions in stored["actions"]:
         viewpoints = np.array([trajectory.viewpoint for trajectory in trajectories])
-        labels = teacher_actions(atlas, teacher_by_step(atlas), trajectories)
+        labels = teacher_actions(atlas, reference_path_teacher_by_step(atlas), trajectories)
         assert np.where(labels == atlas.degrees[viewpoints], -1, labels).tolist() == actions
         for trajectory, action in zip(trajectories, actions, strict=True):
             trajectory.num_decisions += 1

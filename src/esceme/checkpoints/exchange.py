@@ -99,7 +99,7 @@ def navigator_from(
     `CheckpointError` that lists all tensors that do not fit.
     """
     stored = {**network, **(critic or {})}
-    file_names = original.strip_wrappers(stored, file=file)
+    file_names = original.file_names_by_stripped_name(stored, file=file)
     ignored = [name for name in file_names if name.startswith(original.PRE_TRAINING)]
     tensors = {name: stored[file_name] for name, file_name in file_names.items() if name not in ignored}
     config = _config(tensors, heads, _agent_of(tensors, agent, file), switches, file)

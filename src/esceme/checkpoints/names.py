@@ -165,7 +165,7 @@ def has_part(names: Iterable[str], prefix: str | tuple[str, ...]) -> bool:
     return any(name.startswith(prefix) for name in names)
 
 
-def strip_wrappers(names: Collection[str], *, file: object) -> dict[str, str]:
+def file_names_by_stripped_name(names: Collection[str], *, file: object) -> dict[str, str]:
     """Map names without wrapper prefixes to the names in a file.
 
     Raises `CheckpointError` for files of other networks.

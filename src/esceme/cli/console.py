@@ -53,9 +53,10 @@ def progress(items: Iterable[T], label: str, *, total: int | None = None) -> Ite
 
 @contextmanager
 def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar; the yielded function updates it with the numbers of done and of all items.
+    """Show a progress bar and yield its function `update(done, total)`, which takes two numbers of items.
 
-    The bar starts at the first call; items done before it do not enter the estimate of the time left.
+    The bar appears at the first call of `update`. Items that were done before that call do not count in the
+    estimate of the time left.
     """
     bar = _bar()
     with ExitStack() as stack:

@@ -15,7 +15,7 @@ from esceme.agents.base import Decision
 from esceme.errors import WorldError
 from esceme.observation import Observation
 from esceme.tasks.episode import DialogEpisode, Episode
-from esceme.trajectory import Teacher, Trajectory, teacher_actions, teacher_by_step
+from esceme.trajectory import Teacher, Trajectory, reference_path_teacher_by_step, teacher_actions
 from esceme.world.atlas import Atlas
 
 __all__ = [
@@ -36,8 +36,8 @@ __all__ = [
     "shortest_path",
     "shortest_path_teacher",
     "teacher_actions",
-    "teacher_by_location",
-    "teacher_by_step",
+    "reference_path_teacher_by_location",
+    "reference_path_teacher_by_step",
 ]
 
 Supervision = Callable[[Episode, np.random.Generator], Episode]
@@ -59,12 +59,12 @@ PLAYER_PATH_PROBABILITY = 0.5
 # -- teachers: the next viewpoint --------------------------------------------------------------------------
 
 
-def teacher_by_location(atlas: Atlas) -> Teacher:
+def reference_path_teacher_by_location(atlas: Atlas) -> Teacher:
     """Return a teacher that names the viewpoint after the current one on the reference path.
 
     It raises `WorldError` off the path. The path continues after the first occurrence of the current
     viewpoint. On a path that visits a viewpoint twice, this teacher never leaves the loop; use
-    `teacher_by_step` there.
+    `reference_path_teacher_by_step` there.
     """
 
     def teach(trajectory: Trajectory) -> int:
@@ -98,8 +98,8 @@ def shortest_path_teacher(atlas: Atlas) -> Teacher:
 
 
 TEACHERS: dict[TeacherName, Callable[[Atlas], Teacher]] = {
-    "time": teacher_by_step,
-    "location": teacher_by_location,
+    "time": reference_path_teacher_by_step,
+    "location": reference_path_teacher_by_location,
     "shortest": shortest_path_teacher,
 }
 

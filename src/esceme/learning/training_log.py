@@ -49,7 +49,7 @@ class TrainingLog:
             self._events = _open_events(self._events_folder, after, note)
         except OSError as error:
             self._lines.close()
-            raise self._not_writable(error) from None
+            raise self._events_not_writable_error(error) from None
 
     def write(self, kind: LineKind, iteration: int, values: LogValues) -> None:
         """Append values of an iteration; in the file, inf and nan are strings, which JSON numbers cannot be.
@@ -63,7 +63,7 @@ class TrainingLog:
                     self._events.add_scalar(tag, number, iteration)
                 self._events.flush()
             except OSError as error:
-                raise self._not_writable(error) from None
+                raise self._events_not_writable_error(error) from None
 
     def close(self) -> None:
         """Close both files."""
@@ -80,7 +80,7 @@ class TrainingLog:
     ) -> None:
         self.close()
 
-    def _not_writable(self, error: OSError) -> DataError:
+    def _events_not_writable_error(self, error: OSError) -> DataError:
         return DataError(f"{self._events_folder}: cannot be written ({error.strerror or error})")
 
 

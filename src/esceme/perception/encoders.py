@@ -28,7 +28,7 @@ class Encoder(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the encoder on the command line."""
+        """Name that a user gives on the command line to choose this encoder."""
 
     @property
     def width(self) -> int:

@@ -67,8 +67,9 @@ def examine(
 ) -> list[Finding]:
     """Check all files below `root` and return the findings.
 
-    `tasks` limits the check of annotations to some tasks, whose missing splits are faults. `deep` checks the
-    features of all viewpoints instead of a sample.
+    With `tasks`, only the annotations of these tasks are checked, and a missing split is a fault; by default
+    all tasks are checked, and a missing split is a note. With `deep`, the features of all viewpoints are
+    checked instead of a sample.
     """
     folder = DataFolder(root)
     if reason := unreadable_reason(folder.root):
@@ -77,7 +78,7 @@ def examine(
     findings = [*doctor.unreadable_folders(), *doctor.connectivity()]
     for task in TASKS if tasks is None else tasks:
         findings += doctor.annotations(task, required=tasks is not None)
-    findings += [*doctor.features(), *doctor.others(), *doctor.manifest()]
+    findings += [*doctor.features(), *doctor.auxiliary_files(), *doctor.manifest()]
     if len(findings) == 1 and findings[0].level == "fault":
         text = "holds nothing else that ESceme knows"
         findings.append(Finding("fault", str(folder.root), text, "see docs/data.md"))
@@ -253,7 +254,8 @@ class _Doctor:
 
     # -- the rest ----------------------------------------------------------------------------------------
 
-    def others(self) -> Iterator[Finding]:
+    def auxiliary_files(self) -> Iterator[Finding]:
+        """Check objects, rooms, tours and tokenizer vocabularies."""
         if self.folder.objects is None:
             for task in dict.fromkeys(task for task, _ in self.episodes):
                 if TASKS[task].scores_objects:

@@ -63,14 +63,14 @@ class ReferenceData:
 
     @cached_property
     def episodes(self) -> Callable[[str], dict[str, Episode]]:
-        """Function of a split: its R2R episodes by id."""
+        """A function that takes a split and returns the R2R episodes of this split by id."""
         return cache(
             lambda split: {episode.episode_id: episode for episode in read_r2r(self._r2r_file(split))}
         )
 
     @cached_property
     def r4r_paths(self) -> Callable[[str], set[tuple[str, ...]]]:
-        """Function of a split: its R4R paths, joined from R2R."""
+        """A function that takes a split and returns its R4R paths, joined from R2R."""
         return cache(
             lambda split: {
                 tuple(record.path)
