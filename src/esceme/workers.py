@@ -91,6 +91,8 @@ def iterate_jobs(
                 (number, pool.submit(_run_job, number, pickle.dumps(job.function)))
                 for number, job in enumerate(jobs)
             )
+            # The pool watches a worker from the submission after the one that started it: submit once more.
+            pool.submit(os.getpid)
         pending = {future for _, future in futures}
         while futures:
             while not futures[0][1].done():

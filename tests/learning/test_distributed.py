@@ -141,12 +141,12 @@ def test_validation_scores_equal_those_of_one_process(training_data: Path, memor
 PROGRAM = """
 import sys
 from pathlib import Path
-from esceme.config import from_json
+from esceme.config import Experiment, from_json
 from esceme.files import read_json
 from esceme.training import train
 
 if __name__ == "__main__":
-    train(from_json(read_json(Path(sys.argv[1]), dict)), sys.argv[2], sys.argv[3])
+    train(from_json(read_json(Path(sys.argv[1]), dict), Experiment), sys.argv[2], sys.argv[3])
 """
 
 

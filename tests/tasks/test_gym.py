@@ -192,8 +192,14 @@ def test_observation_is_the_panorama_padded_with_zeros(env: NavigationEnv) -> No
     count = int(seen.valid.sum())
     assert observation["features"].shape == (atlas.token_count.max(), WIDTH)
     assert count == 37 < len(observation["valid"])
-    for key in ("features", "angles", "kind", "valid"):
-        np.testing.assert_array_equal(observation[key][:count], getattr(seen, key)[0])
+    expected = {
+        "features": seen.features,
+        "angles": seen.angles,
+        "kind": seen.token_type,
+        "valid": seen.valid,
+    }
+    for key, tokens in expected.items():
+        np.testing.assert_array_equal(observation[key][:count], tokens[0])
         assert not observation[key][count:].any()
     assert info["action_mask"].tolist() == [1, 1, 0, 0, 0, 0, 0]
     assert observation["kind"][:2].tolist() == [CANDIDATE, STOP]
