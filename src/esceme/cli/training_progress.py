@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from statistics import fmean
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -68,9 +67,7 @@ class TrainingProgress(TrainingCallback):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._bar.task_ids:
             self._bar.stop()
 
