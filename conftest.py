@@ -12,3 +12,5 @@ os.environ["ESCEME_CACHE"] = str(Path(__file__).parent / ".cache")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+collect_ignore = ["docs/site_hooks.py"]  # imports mkdocs, which only `make docs` installs

@@ -7,6 +7,7 @@ import math
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -161,6 +162,7 @@ def test_files_that_cannot_be_read_or_written_are_named(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("full", ["log.jsonl", "tensorboard"])
 def test_full_disk_is_an_error_and_earlier_lines_remain(tmp_path: Path, full: str) -> None:
+    threads = set(threading.enumerate())
     log = TrainingLog(tmp_path)
     for iteration in range(1, 6):  # lines are longer than events
         log.write("train", iteration, {"a": 0.0})
@@ -169,6 +171,8 @@ def test_full_disk_is_an_error_and_earlier_lines_remain(tmp_path: Path, full: st
     limit = lines + 10 if full == "log.jsonl" else event_file.stat().st_size + 10
     with file_size_limit(limit), pytest.raises(DataError, match=rf"{full}: cannot be written"), log:
         log.write("train", 6, {"a": 0.0})
+    for thread in set(threading.enumerate()) - threads:  # TensorBoard's; pytest must see it fail in this test
+        thread.join(timeout=10)
     assert len(read_log(tmp_path / "log.jsonl")) >= 5
     with TrainingLog(tmp_path, after=5) as log:
         log.write("train", 6, {"a": 0.0})
