@@ -58,6 +58,6 @@ def toy_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def training_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small data folder with the splits `train` and `val_unseen`, and tours; read-only."""
-    from fixtures.toy_training import write_training_data
+    from fixtures.toy_dataset import write_training_data
 
     return write_training_data(tmp_path_factory.mktemp("training-data"))

@@ -17,8 +17,7 @@ from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig
 from esceme.navigator import Navigator
 from esceme.synth import WorldConfig, embedded_world
 from esceme.tasks.r2r import read_r2r
-from fixtures.toy_dataset import SPLIT, WIDTH, write_toy_dataset
-from fixtures.toy_training import SMALL
+from fixtures.toy_dataset import SMALL, SPLIT, WIDTH, write_toy_dataset
 
 pytestmark = pytest.mark.long
 

@@ -16,7 +16,7 @@ from esceme.learning import TrainingCallback, ValidationConfig
 from esceme.runs import load_run
 from esceme.tasks.folder import DataFolder
 from esceme.training import load_training_data, prepare, require_same_experiment, train
-from fixtures.toy_training import (
+from fixtures.toy_dataset import (
     SPLIT,
     TAUGHT,
     Interrupt,

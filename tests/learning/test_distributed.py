@@ -28,7 +28,7 @@ from fixtures.process_utils import (
     train_until_rank_1_dies,
     validate_in_group,
 )
-from fixtures.toy_training import NO_DROPOUT, run_files, small_experiment, states
+from fixtures.toy_dataset import NO_DROPOUT, run_files, small_experiment, states
 
 pytestmark = pytest.mark.long
 

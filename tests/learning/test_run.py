@@ -24,7 +24,7 @@ from esceme.runs import load_run
 from esceme.training import prepare, train
 from esceme.world.features import open_features, write_features
 from fixtures.process_utils import CONTEXT, kill_at_file_access, started, train_in_process
-from fixtures.toy_training import (
+from fixtures.toy_dataset import (
     SPLIT,
     Interrupt,
     Interrupted,

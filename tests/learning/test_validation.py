@@ -21,7 +21,7 @@ from esceme.learning.training_log import read_log
 from esceme.learning.validation import selection_score, subsample_episodes, subsample_tours, validate
 from esceme.tasks.tours import Tour, read_tours
 from esceme.training import prepare, train
-from fixtures.toy_training import SPLIT, TAUGHT, bit_equal, small_experiment
+from fixtures.toy_dataset import SPLIT, TAUGHT, bit_equal, small_experiment
 
 pytestmark = pytest.mark.long
 

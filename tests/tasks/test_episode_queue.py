@@ -7,7 +7,7 @@ import pytest
 
 from esceme.errors import ConfigError
 from esceme.tasks.episode_queue import EpisodeQueue
-from fixtures.toy_episode import toy_episode
+from fixtures.toy_atlas import toy_episode
 
 # The letters are the scenes of the episodes in file order.
 EPISODES = [toy_episode(str(number), scene) for number, scene in enumerate("xxyzxy")]

@@ -21,7 +21,7 @@ from esceme.tasks.file_checks import (
     unreadable_reason,
 )
 from esceme.world import SceneGraph
-from fixtures.toy_episode import toy_episode
+from fixtures.toy_atlas import toy_episode
 
 LINE = SceneGraph.build("line", {name: (k, 0, 0) for k, name in enumerate("abcd")}, ["ab", "bc", "cd"])
 

@@ -28,7 +28,7 @@ from esceme.tasks.r2r import read_r2r
 from esceme.tasks.split import blank_features, load_split
 from esceme.tasks.text import Vocabulary, WordPiece
 from esceme.world import CANDIDATE, STOP, ArrayFeatures, Atlas, SceneGraph
-from fixtures.toy_episode import toy_episode
+from fixtures.toy_atlas import toy_episode
 
 WIDTH = 4
 START = np.pi / 6

@@ -20,7 +20,7 @@ from esceme.tasks.split import (
 from esceme.tasks.text import Vocabulary
 from esceme.world import ArrayFeatures
 from esceme.world.features import pack
-from fixtures.toy_episode import toy_episode
+from fixtures.toy_atlas import toy_episode
 
 EPISODE = toy_episode("1_0", "s", instruction="turn left")
 ENCODED = replace(EPISODE, tokens=(101, 7, 8, 102))

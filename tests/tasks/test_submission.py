@@ -24,7 +24,7 @@ from esceme.tasks.submission import (
 )
 from esceme.world import SceneGraph
 from fixtures.json_files import save_json
-from fixtures.toy_episode import toy_episode
+from fixtures.toy_atlas import toy_episode
 
 # b is north of a (heading 0), c east of b (90°), d south of c and higher (180°); h is excluded, i isolated.
 HOUSE = SceneGraph.build(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from esceme.errors import ConfigError, DataError
 from esceme.tasks.episode import Episode
 from esceme.tasks.tours import Tour, check_tours, make_tours, read_all_tours, read_tours, write_tours
-from fixtures.toy_episode import toy_episode
+from fixtures.toy_atlas import toy_episode
 
 
 def episodes_in(**sizes: int) -> list[Episode]:
