@@ -22,7 +22,6 @@ from benchmarks.measure import Found, Ratio, Result, both_sides
 from benchmarks.multi_process import best_times, explain_loss, measure_training
 from benchmarks.obvious import Obvious
 from esceme.agents import HAMT, HamtConfig
-from esceme.checkpoints import SWITCHES
 from esceme.config import Experiment
 from esceme.learning import MemoryDropout, Trainer, TrainingCallback, TrainingMemory, TrainingRun
 from esceme.learning.rollouts import (
@@ -212,7 +211,7 @@ def paper_imitation(task: str, world: Path) -> Imitation:
     features = rng.standard_normal((len(keys), VIEWS, PAPER_WIDTH), np.float32)
     atlas = Atlas(graphs.values(), ArrayFeatures(keys, features, source="random"))
     torch.manual_seed(0)
-    config = HamtConfig(**{**SWITCHES.get(task, {}), **NO_DROPOUT, "initial_std": 0.04})
+    config = HamtConfig(**{**TASKS[task].agent_settings, **NO_DROPOUT, "initial_std": 0.04})
     navigator = Navigator(HAMT(config), CandidateEnhancing(), feature_dropout=0.0).train()
     memory = TrainingMemory(atlas, navigator.reader, MemoryDropout())
     ids = {

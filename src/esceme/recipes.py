@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 from esceme.agents import HamtConfig, TdstpConfig
-from esceme.checkpoints import SWITCHES
 from esceme.config import Experiment
 from esceme.errors import ConfigError
 from esceme.learning import MemoryDropout, TrainingConfig, ValidationConfig
@@ -139,8 +138,8 @@ def _paper_row(
 
 
 def _hamt_config(task: str, **changes: Any) -> HamtConfig:
-    """HAMT with the switches of a task's script."""
-    return HamtConfig(**{**SWITCHES.get(task, {}), **changes})
+    """HAMT with the settings of the original's script for a task."""
+    return HamtConfig(**{**TASKS[task].agent_settings, **changes})
 
 
 def _navigator_config(task: str, agent: HamtConfig, **changes: Any) -> NavigatorConfig:

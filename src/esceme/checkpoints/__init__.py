@@ -1,7 +1,6 @@
 """Import and export of published weights of HAMT, TD-STP and ESceme."""
 
 from esceme.checkpoints.exchange import (
-    SWITCHES,
     AgentName,
     ReaderName,
     Switches,
@@ -14,7 +13,6 @@ from esceme.checkpoints.names import names_of
 from esceme.checkpoints.published import PublishedWeights, read_weights
 
 __all__ = [
-    "SWITCHES",
     "AgentName",
     "ReaderName",
     "TensorReport",

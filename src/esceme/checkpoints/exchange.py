@@ -1,7 +1,7 @@
 """Import published weights as a navigator, and export a navigator in the published format.
 
 Sizes are read from the shapes of the tensors, except the number of heads, by default one per 64 features as
-in BERT. The switches of the original's scripts follow from the task.
+in BERT. The settings of the original's scripts follow from the task.
 """
 
 from __future__ import annotations
@@ -57,15 +57,6 @@ TDSTP_SWITCHES = frozenset(
     {field.name for field in fields(TdstpConfig)} - {field.name for field in fields(HamtConfig)}
 )
 """Names of the settings that only TD-STP has."""
-
-
-UNFROZEN = Switches(language_cross_attention=False, freeze_text=False, freeze_history=False)
-SWITCHES: dict[str, Switches] = {
-    "r4r": UNFROZEN,
-    "cvdn": UNFROZEN,
-    "rxr": Switches(language_cross_attention=False, epsilon=1e-5),
-}
-"""Switches of the original's scripts by task (spec B.1, G); other tasks use the defaults, which are R2R's."""
 
 
 @dataclass(frozen=True)
@@ -126,37 +117,19 @@ def import_weights(
     *,
     task: str = "r2r",
     critic: str | Path | None = None,
-    heads: int | None = None,
-    agent: AgentName | None = None,
-    reader: ReaderName | None = None,
-    pooling: Pooling = "max",
-    seed: int = 0,
-    language_cross_attention: bool | None = None,
-    structured: bool | None = None,
+    **options: Any,
 ) -> tuple[NavigatorConfig, TensorReport]:
-    """Convert a published file to a run folder; `task` determines the switches and the limits.
+    """Convert a published file to a run folder; return the written config and the use of the tensors.
 
-    Nothing is written unless all tensors of the file fit.
+    `task` sets the limits and the agent's settings. `options` are keywords of `navigator_from`; None stands
+    for the default. Nothing is written unless all tensors of the file fit.
     """
     if task not in TASKS:
         raise ConfigError(f"no task '{task}'; expected one of {', '.join(TASKS)}")
-    weights, limits, switches = read_weights(file, critic=critic), TASKS[task], Switches()
-    switches.update(SWITCHES.get(task, Switches()))
-    if language_cross_attention is not None:
-        switches["language_cross_attention"] = language_cross_attention
-    if structured is not None:
-        switches["structured"] = structured
-    navigator, report = navigator_from(
-        weights.network,
-        weights.critic,
-        heads=heads,
-        agent=agent,
-        reader=reader,
-        pooling=pooling,
-        seed=seed,
-        file=file,
-        **switches,
-    )
+    weights, limits = read_weights(file, critic=critic), TASKS[task]
+    given = {name: value for name, value in options.items() if value is not None}
+    settings = {**limits.agent_settings, **given}
+    navigator, report = navigator_from(weights.network, weights.critic, file=file, **settings)
     config = cast(HamtConfig, navigator.agent.config)
     run_config = navigator_config(
         navigator,

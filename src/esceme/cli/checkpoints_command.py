@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from esceme.checkpoints import AgentName, ReaderName, TensorReport, export_weights, import_weights
-from esceme.cli.console import note, print_json, tables
+from esceme.cli.console import TaskName, note, print_json, tables
 from esceme.memory import Pooling
 from esceme.runs import as_json, load_run
 
@@ -22,7 +22,7 @@ def import_(
     file: tyro.conf.Positional[Path],
     /,
     out: Path,
-    task: Literal["r2r", "r4r", "rxr", "cvdn", "reverie"] = "r2r",
+    task: TaskName = "r2r",
     agent: AgentName | None = None,
     reader: ReaderName | None = None,
     critic: Path | None = None,

@@ -21,6 +21,9 @@ SuccessRule = Literal["trusted", "end-panos"]
 - `end-panos`: at one of the end panoramas of a dialog (CVDN).
 """
 
+UNFROZEN = {"language_cross_attention": False, "freeze_text": False, "freeze_history": False}
+"""Agent settings of the original's scripts for R4R and CVDN."""
+
 
 class SplitSize(NamedTuple):
     """Numbers of reference paths, instructions and scenes of a split."""
@@ -61,6 +64,8 @@ class Task:
     max_tokens: int
     keep: Literal["first", "last"] = "first"
     """Which end of a long instruction remains after truncation (docs/spec.md A.9)."""
+    agent_settings: Mapping[str, bool | float] = field(default_factory=dict)
+    """Fields of `HamtConfig` that the original's script for this task sets (docs/spec.md B.1, section G)."""
     success_rules: tuple[SuccessRule, ...] = ("trusted",)
     """Supported success rules. Evaluation uses the first."""
     scores_objects: bool = False
@@ -137,6 +142,7 @@ R4R = Task(
     earlier_instructions={"train": 233_613, "val_unseen": 45_162},
     max_steps=15,
     max_tokens=80,
+    agent_settings=UNFROZEN,
     primary_metrics=("sr", "spl", "cls", "ndtw", "sdtw"),
 )
 
@@ -158,6 +164,7 @@ RXR = Task(
     },
     max_steps=20,
     max_tokens=250,
+    agent_settings={"language_cross_attention": False, "epsilon": 1e-5},
     id_key="instruction_id",
     has_integer_ids=True,
     submits_paths=True,
@@ -180,6 +187,7 @@ CVDN = Task(
     max_steps=30,
     max_tokens=100,
     keep="last",
+    agent_settings=UNFROZEN,
     id_key="inst_idx",
     has_integer_ids=True,
     success_rules=("end-panos", "trusted"),
