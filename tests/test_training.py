@@ -46,7 +46,7 @@ def test_held_out_scenes_are_validated_on_and_not_trained_on(
     if "held_out" in splits:
         assert {episode.scene_id for episode in data.validation["held_out"]} == {*TAUGHT} - {trained}
     scenes = {episode.scene_id for episodes in data.validation.values() for episode in episodes}
-    assert {trained, *scenes} <= set(data.atlas.scenes)
+    assert {trained, *scenes} <= set(data.dataset.atlas.scenes)
     prepare(experiment, training_data, tmp_path, callback=TrainingCallback()).run()
 
 

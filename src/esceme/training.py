@@ -34,11 +34,10 @@ from esceme.runs import (
 from esceme.tasks.catalogue import get_task
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
-from esceme.tasks.split import load_features, load_split, load_wordpiece, make_instruction_encoder
+from esceme.tasks.split import Dataset, load_dataset, load_wordpiece, make_instruction_encoder
 from esceme.tasks.text import Vocabulary
 from esceme.tasks.tours import Tour, check_tours, read_tours
-from esceme.world import Atlas, FeatureStore
-from esceme.world.graph import SceneGraph
+from esceme.world import Atlas
 
 EXPERIMENT_FILE = "experiment.json"
 """File of a run folder: the experiment, the version of this package and the sizes of the data."""
@@ -106,25 +105,16 @@ def prepare(
     process_group = process_group or ProcessGroup()
     require_same_experiment(experiment, folder)
     process_group.shard([None] * experiment.training.batch)  # raises if the batch cannot be divided
-    data_folder = DataFolder(data)
-    loaded = load_training_data(experiment, data_folder)
-    start = load_run(experiment.start) if experiment.start else None
-    vocabulary = _own_vocabulary(experiment, loaded.train, start)
-    config = fit_navigator(experiment, data_folder, loaded.features, vocabulary)
-    navigator = config.build(seed=experiment.seed)
-    if experiment.word_vectors:
-        prefixes = [data_folder.root / prefix for prefix in experiment.word_vectors]
-        init_grounding_head(navigator, vocabulary, prefixes, data_folder.rooms)
-    if start is not None:
-        message = _load_matching_weights(navigator, start)
-        if not any((folder / STATES_FOLDER).glob("*.pt")):  # a resumed run has weights of its own
-            callback.on_note(message)
+    loaded = load_training_data(experiment, DataFolder(data))
+    atlas, data_folder = loaded.dataset.atlas, loaded.dataset.folder
+    navigator, config, vocabulary, message = build_navigator(experiment, loaded)
+    if message and not any((folder / STATES_FOLDER).glob("*.pt")):  # a resumed run has weights of its own
+        callback.on_note(message)
     navigator.to(device)
 
     def begin() -> None:
-        require_same_experiment(
-            experiment, folder, loaded
-        )  # another process may have started a run meanwhile
+        # Another process may have started a run in this folder meanwhile.
+        require_same_experiment(experiment, folder, loaded)
         stored = {"version": __version__, "experiment": as_json(experiment), "data": loaded.sizes}
         write_json(folder / EXPERIMENT_FILE, stored, indent=2)
 
@@ -143,7 +133,7 @@ def prepare(
     )
     trainer = Trainer(
         navigator,
-        loaded.atlas,
+        atlas,
         loaded.train,
         experiment.training,
         encode=encode,
@@ -158,7 +148,7 @@ def prepare(
         validation=experiment.validation,
         validation_sets=loaded.validation,
         tours=loaded.tours,
-        atlas=loaded.atlas,
+        atlas=atlas,
         objects=load_objects(data_folder, get_task(config.task)) if loaded.validation else None,
         encode=encode,
         write_experiment=begin,
@@ -203,8 +193,7 @@ def require_same_experiment(experiment: Experiment, folder: Path, data: Training
 class TrainingData(NamedTuple):
     """The loaded data of an experiment."""
 
-    atlas: Atlas
-    features: FeatureStore
+    dataset: Dataset
     train: list[list[Episode]]
     """Episodes of the training split and, if there is one, of the augmentation split."""
     validation: dict[str, list[Episode]]
@@ -218,48 +207,43 @@ class TrainingData(NamedTuple):
         tours = {split: [len(tour) for tour in tours] for split, tours in self.tours.items()}
         return {
             **({"tours": tours} if tours else {}),
-            "scenes": len(self.atlas.scenes),
-            "viewpoints": len(self.atlas),
+            "scenes": len(self.dataset.atlas.scenes),
+            "viewpoints": len(self.dataset.atlas),
             "train": [len(episodes) for episodes in self.train],
-            "features": Path(self.features.source).name,
-            "width": self.features.width,
+            "features": Path(self.dataset.features.source).name,
+            "width": self.dataset.features.width,
         }
 
 
 def load_training_data(experiment: Experiment, data: DataFolder) -> TrainingData:
     """Load the splits, scene graphs, features and tours of an experiment."""
     tasks = [experiment.navigator.task, *filter(None, [experiment.training.augmentation])]
-    graphs: dict[str, SceneGraph] = {}
-
-    def load(task: str, split: str) -> list[Episode]:
-        loaded = load_split(data, task, split, graphs=graphs)
-        graphs.update(loaded.graphs)
-        return loaded.episodes
-
-    train, validation = [load(task, "train") for task in tasks], dict[str, list[Episode]]()
-    splits = experiment.validation.splits
+    validates_held_out = HELD_OUT in experiment.validation.splits
+    if validates_held_out and not experiment.hold_out:
+        raise ConfigError(f"split '{HELD_OUT}' is made by --hold-out, which is 0")
+    splits = [split for split in experiment.validation.splits if split != HELD_OUT]
+    dataset = load_dataset(
+        data,
+        [*((task, "train") for task in tasks), *((tasks[0], split) for split in splits)],
+        features=experiment.features if Path(experiment.features).is_file() else None,
+        name=experiment.features,
+        width=experiment.feature_width,
+    )
+    episodes = [split.episodes for split in dataset.splits]
+    train, validation = episodes[: len(tasks)], dict(zip(splits, episodes[len(tasks) :], strict=True))
+    for split in splits:
+        if any(episode.goal_withheld for episode in validation[split]):
+            raise ConfigError(f"split '{split}': its goals are withheld, so it cannot be validated on")
     if experiment.hold_out:
         train, held_out = _hold_out_scenes(train, experiment.hold_out)
         if not all(train):
             raise ConfigError(
                 f"hold_out {experiment.hold_out}: no episode of {tasks[-1]} is left to train on"
             )
-        if HELD_OUT in splits:
-            validation[HELD_OUT] = held_out
-    elif HELD_OUT in splits:
-        raise ConfigError(f"split '{HELD_OUT}' is made by --hold-out, which is 0")
-    for split in splits:
-        if split != HELD_OUT:
-            validation[split] = load(tasks[0], split)
-            if any(episode.goal_withheld for episode in validation[split]):
-                raise ConfigError(f"split '{split}': its goals are withheld, so it cannot be validated on")
-    name = experiment.features
-    features = load_features(
-        data, name if Path(name).is_file() else None, name=name, width=experiment.feature_width
+        validation = {HELD_OUT: held_out, **validation} if validates_held_out else validation
+    return TrainingData(
+        dataset, train, validation, _load_tours(experiment.validation, data, validation, dataset.atlas)
     )
-    atlas = Atlas([graphs[scene] for scene in sorted(graphs)], features)
-    tours = _load_tours(experiment.validation, data, validation, atlas)
-    return TrainingData(atlas, features, train, validation, tours)
 
 
 def _load_tours(
@@ -303,12 +287,39 @@ def _hold_out_scenes(
     return remaining, [episode for episode in train[0] if episode.scene_id in held_out]
 
 
+# -- the navigator ---------------------------------------------------------------------------------------
+
+
+class BuiltNavigator(NamedTuple):
+    """A navigator with its initial weights, and what is saved with it."""
+
+    navigator: Navigator
+    config: NavigatorConfig
+    vocabulary: Vocabulary | None
+    message: str
+    """Which weights come from the run that the experiment starts from; empty if it starts from none."""
+
+
+def build_navigator(experiment: Experiment, data: TrainingData) -> BuiltNavigator:
+    """Build the navigator of an experiment on the CPU, with the weights that training starts from."""
+    folder = data.dataset.folder
+    start = load_run(experiment.start) if experiment.start else None
+    vocabulary = _own_vocabulary(experiment, data.train, start)
+    config = fit_navigator(experiment, data.dataset, vocabulary)
+    navigator = config.build(seed=experiment.seed)
+    if experiment.word_vectors:
+        prefixes = [folder.root / prefix for prefix in experiment.word_vectors]
+        init_grounding_head(navigator, vocabulary, prefixes, folder.rooms)
+    message = "" if start is None else _load_matching_weights(navigator, start)
+    return BuiltNavigator(navigator, config, vocabulary, message)
+
+
 def _own_vocabulary(
     experiment: Experiment, train: Sequence[Sequence[Episode]], start: Run | None
 ) -> Vocabulary | None:
-    """The vocabulary of the run, or None if the experiment uses the data folder's tokens.
+    """Return the vocabulary of the run, or None if the experiment uses the data folder's tokens.
 
-    It is copied from the run that training starts from, or built from the training split.
+    The vocabulary is that of the run that training starts from; without one it is built from `train`.
     """
     if experiment.text == "encoded":
         return None
@@ -323,19 +334,15 @@ def _own_vocabulary(
     return Vocabulary.build(texts, min_count=experiment.min_word_count)
 
 
-# -- the navigator ---------------------------------------------------------------------------------------
-
-
-def fit_navigator(
-    experiment: Experiment, data: DataFolder, features: FeatureStore, vocabulary: Vocabulary | None
-) -> NavigatorConfig:
-    """The navigator config of an experiment, with feature width and vocabulary size set from the data."""
+def fit_navigator(experiment: Experiment, dataset: Dataset, vocabulary: Vocabulary | None) -> NavigatorConfig:
+    """Return the navigator config of an experiment, with feature width and vocabulary size of the data."""
+    features = dataset.features
     sizes: dict[str, Any] = {"feature_width": features.width, "vocabulary": experiment.vocabulary_size}
     if vocabulary is not None:
         sizes["clause_ends"] = tuple(
             index for index, word in enumerate(vocabulary.entries) if word in CLAUSE_ENDS
         )
-    if sizes["vocabulary"] is None and (tokenizer := vocabulary or load_wordpiece(data)):
+    if sizes["vocabulary"] is None and (tokenizer := vocabulary or load_wordpiece(dataset.folder)):
         sizes["vocabulary"] = tokenizer.size
     return replace(
         experiment.navigator,

@@ -31,17 +31,10 @@ from esceme.runs import NavigatorConfig, Run, load_run, part_config_type
 from esceme.tasks.catalogue import Task, get_task
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
-from esceme.tasks.split import (
-    InstructionEncoder,
-    Split,
-    blank_features,
-    load_features,
-    load_split,
-    make_instruction_encoder,
-)
+from esceme.tasks.split import Dataset, InstructionEncoder, load_dataset, make_instruction_encoder
 from esceme.tasks.text import Vocabulary
 from esceme.tasks.tours import Tour, check_tours, read_tours
-from esceme.world import Atlas, FeatureStore
+from esceme.world import Atlas
 from esceme.world.geometry import VIEWS
 
 SCRIPTED = tuple(name for name, kind in AGENTS.items() if kind.is_scripted)
@@ -222,34 +215,35 @@ def load_context(
         oracle_phases=config.oracle_phases,
         lanes=config.schedule == "lanes",
     )
-    data, task = DataFolder(config.data), get_task(config.task or run.config.task)
-    split = load_split(data, task.name, config.split)
+    task, is_scripted = get_task(config.task or run.config.task), run.config.agent_name in SCRIPTED
+    dataset = load_dataset(  # with all scenes, also in workers: viewpoints have the same integers everywhere
+        DataFolder(config.data),
+        [(task.name, config.split)],
+        features=config.features,
+        name=run.config.feature_source,
+        width=run.config.agent.limits.feature_width,
+        needs_features=not is_scripted,
+    )
+    split = dataset.splits[0]
     if run.navigator.agent.needs_goals and any(episode.goal_withheld for episode in split.episodes):
         raise ConfigError(f"'{config.run}' needs the goals, and those of {config.split} are withheld")
-    is_scripted = run.config.agent_name in SCRIPTED
-    if is_scripted and config.features is None:
-        features = blank_features(split.graphs)
-    else:
-        width = None if is_scripted else run.config.agent.limits.feature_width
-        features = load_features(data, config.features, name=run.config.feature_source, width=width)
     tours = None if config.tours is None else read_tours(config.tours, config.split)
     if tours is not None:
         check_tours(tours, split.episodes, config.tours)
+        if config.oracle_phases:
+            check_tour_routes(tours, split.episodes, dataset.atlas, config.tours)
     episodes = order_episodes(split.episodes, config, tours)
-    atlas = Atlas(split.graphs.values(), features)  # of all scenes: workers use the same integers
-    if tours is not None and config.oracle_phases:
-        check_tour_routes(tours, split.episodes, atlas, config.tours)
     limits = get_limits(config, run)
     return EvaluationContext(
         config=config,
         run=run,
         task=task,
-        atlas=atlas,
+        atlas=dataset.atlas,
         episodes=[episode for episode in episodes if scenes is None or episode.scene_id in scenes],
         annotations=split.annotations,
         tours=tours,
         encode=make_instruction_encoder(
-            data,
+            dataset.folder,
             task.name,
             max_tokens=limits.max_tokens,
             keep=limits.keep,
@@ -260,7 +254,7 @@ def load_context(
         limits=limits,
         num_episodes=len(episodes),
         num_left_out=len(split.episodes) - len(episodes),
-        hashes=hashes or hash_inputs(config, run, data, split, features),
+        hashes=hashes or hash_inputs(config, run, dataset),
     )
 
 
@@ -316,14 +310,20 @@ def order_episodes(
 # -- hashes ----------------------------------------------------------------------------------------------
 
 
-def hash_inputs(
-    config: EvaluationConfig, run: Run, data: DataFolder, split: Split, features: FeatureStore
-) -> dict[str, str]:
-    """Compute the sha256 of each input."""
+def hash_inputs(config: EvaluationConfig, run: Run, dataset: Dataset) -> dict[str, str]:
+    """Compute the sha256 of each input of an evaluation on the only split of `dataset`."""
+    data, split = dataset.folder, dataset.splits[0]
+    annotations_and_graphs, features = hashlib.sha256(read_bytes(split.annotations)), hashlib.sha256()
+    for scene, graph in split.graphs.items():
+        annotations_and_graphs.update("\n".join((scene, *graph.viewpoints)).encode())
+        arrays = graph.neighbours.tobytes() + graph.views.tobytes() + graph.positions.tobytes()
+        annotations_and_graphs.update(arrays)
+        for row in dataset.features.locate([f"{scene}_{name}" for name in graph.viewpoints])[:, None]:
+            features.update(dataset.features.gather(row, np.arange(VIEWS)[None]).tobytes())
     hashes = {
         "weights": run.weights_hash,
-        "data": _hash_data(split),
-        "features": _hash_features(split, features),
+        "data": annotations_and_graphs.hexdigest(),
+        "features": features.hexdigest(),
     }
     files = {
         "vocabulary": run.vocabulary or next(iter(data.tokenizers), None),
@@ -335,21 +335,3 @@ def hash_inputs(
         if path is not None:
             hashes[name] = hashlib.sha256(read_bytes(Path(path))).hexdigest()
     return hashes
-
-
-def _hash_data(split: Split) -> str:
-    """sha256 of the annotations and of the viewpoints and edges of the graphs."""
-    digest = hashlib.sha256(read_bytes(split.annotations))
-    for scene, graph in split.graphs.items():
-        digest.update("\n".join((scene, *graph.viewpoints)).encode())
-        digest.update(graph.neighbours.tobytes() + graph.views.tobytes() + graph.positions.tobytes())
-    return digest.hexdigest()
-
-
-def _hash_features(split: Split, features: FeatureStore) -> str:
-    """sha256 of the features of all viewpoints."""
-    digest = hashlib.sha256()
-    for scene, graph in split.graphs.items():
-        for row in features.locate([f"{scene}_{name}" for name in graph.viewpoints])[:, None]:
-            digest.update(features.gather(row, np.arange(VIEWS)[None]).tobytes())
-    return digest.hexdigest()

@@ -17,7 +17,7 @@ from esceme.errors import ConfigError
 from esceme.tasks.batch_simulator import Arrays, BatchSimulator, EnvOptions
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
-from esceme.tasks.split import load_features, load_split
+from esceme.tasks.split import load_dataset
 from esceme.world.atlas import STOP, Atlas
 from esceme.world.features import FeatureStore
 
@@ -212,7 +212,7 @@ def make_env(
     `features` is a file, a store, or by default the only feature file of the folder. Spaces are padded to the
     scenes of the split; for equal spaces over several splits, give `NavigationEnv` one `Atlas` of all scenes.
     """
-    atlas, episodes, options = _load_split(folder, task, split, features, options)
+    atlas, episodes, options = _load_episodes(folder, task, split, features, options)
     return NavigationEnv(atlas, episodes, render_mode=render_mode, **options)
 
 
@@ -228,7 +228,7 @@ def make_vector_env(
     **options: Unpack[EnvOptions],
 ) -> NavigationVectorEnv:
     """Make a vector environment of `num_envs` environments over a split; see `make_env`."""
-    atlas, episodes, options = _load_split(folder, task, split, features, options)
+    atlas, episodes, options = _load_episodes(folder, task, split, features, options)
     return NavigationVectorEnv(
         atlas, episodes, num_envs, autoreset_mode=autoreset_mode, render_mode=render_mode, **options
     )
@@ -242,21 +242,18 @@ def register() -> None:
         )
 
 
-def _load_split(
+def _load_episodes(
     folder: str | Path, task: str, split: str, features: str | Path | FeatureStore | None, options: EnvOptions
 ) -> tuple[Atlas, list[Episode], EnvOptions]:
-    """The atlas and episodes of a split, and the task's limits updated by `options`."""
-    data = DataFolder(folder)
-    loaded = load_split(data, task, split)
-    if not isinstance(features, FeatureStore):
-        features = load_features(data, features, option="`features`")
-    limits = loaded.task
+    """Return the atlas and the episodes of a split, and the task's limits updated by `options`."""
+    dataset = load_dataset(DataFolder(folder), [(task, split)], features=features, option="`features`")
+    limits = dataset.splits[0].task
     defaults: EnvOptions = {
         "max_steps": limits.max_steps,
         "max_tokens": limits.max_tokens,
         "keep": limits.keep,
     }
-    return Atlas(loaded.graphs.values(), features), loaded.episodes, {**defaults, **options}
+    return dataset.atlas, dataset.splits[0].episodes, {**defaults, **options}
 
 
 # -- spaces and options ----------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
-"""Loading of a split: checked episodes with their scene graphs, features, and the instruction encoder."""
+"""Loading of splits: checked episodes with their scene graphs, features, and the instruction encoder."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,6 +15,7 @@ from esceme.tasks.catalogue import Task, get_task
 from esceme.tasks.episode import Episode, check_paths, first_episode_per_path, scenes_of
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.text import Tokenizer, Vocabulary, WordPiece, truncate
+from esceme.world.atlas import Atlas
 from esceme.world.features import ArrayFeatures, FeatureStore, open_features
 from esceme.world.geometry import VIEWS
 from esceme.world.graph import SceneGraph, read_scenes
@@ -36,6 +37,44 @@ class Split:
     """In file order."""
     graphs: dict[str, SceneGraph]
     """Graphs by scene id, sorted."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Splits of a data folder, with an atlas of all their scenes."""
+
+    folder: DataFolder
+    splits: list[Split]
+    features: FeatureStore
+    atlas: Atlas
+    """Scenes in the order of their ids."""
+
+
+def load_dataset(
+    folder: DataFolder,
+    splits: Iterable[tuple[str, str]],
+    *,
+    features: str | Path | FeatureStore | None = None,
+    name: str = "",
+    width: int | None = None,
+    needs_features: bool = True,
+    option: str = "--features",
+) -> Dataset:
+    """Load splits, given as (task, split), with the graphs and features of their scenes.
+
+    `features` is a store or a file; by default `name` and `width` select the file, see `load_features`.
+    Without `needs_features`, the default is features of zeros, for agents that read none.
+    """
+    loaded, graphs = [], dict[str, SceneGraph]()
+    for task, split in splits:
+        loaded.append(load_split(folder, task, split, graphs=graphs))
+        graphs |= loaded[-1].graphs
+    graphs = {scene: graphs[scene] for scene in sorted(graphs)}
+    if features is None and not needs_features:
+        features = blank_features(graphs)
+    elif not isinstance(features, FeatureStore):
+        features = load_features(folder, features, name=name, width=width, option=option)
+    return Dataset(folder, loaded, features, Atlas(graphs.values(), features))
 
 
 def load_split(
