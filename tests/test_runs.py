@@ -211,8 +211,8 @@ def test_all_unfitting_tensors_are_named_at_once(run: Path) -> None:
     for part in (
         "2 missing: agent.history.start, reader.norm.bias",
         "1 unknown: agent.extra",
-        "2 of another shape: agent.critic.3.bias (2,) instead of (1,), "
-        "agent.text.words.weight (31, 8) instead of (30, 8)",
+        "2 with a wrong shape: agent.critic.3.bias (expected (1,), found (2,)), "
+        "agent.text.words.weight (expected (30, 8), found (31, 8))",
     ):
         assert part in message
 

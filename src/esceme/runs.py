@@ -185,8 +185,8 @@ def load_navigator_weights(navigator: Navigator, tensors: dict[str, torch.Tensor
     faults = {
         "missing": sorted(set(expected) - set(tensors)),
         "unknown": sorted(set(tensors) - set(expected)),
-        "of another shape": [
-            f"{name} {tuple(tensors[name].shape)} instead of {tuple(expected[name].shape)}"
+        "with a wrong shape": [
+            f"{name} (expected {tuple(expected[name].shape)}, found {tuple(tensors[name].shape)})"
             for name in sorted(set(expected) & set(tensors))
             if tensors[name].shape != expected[name].shape
         ],
@@ -194,7 +194,10 @@ def load_navigator_weights(navigator: Navigator, tensors: dict[str, torch.Tensor
     }
     found = [f"{len(names)} {what}: {', '.join(names)}" for what, names in faults.items() if names]
     if found:
-        raise CheckpointError(f"{file}: the weights do not fit {NAVIGATOR_FILE}; {'; '.join(found)}")
+        raise CheckpointError(
+            f"{file}: the weights do not fit {NAVIGATOR_FILE}; {'; '.join(found)}; "
+            "import or train the run again, or restore both files"
+        )
     navigator.load_state_dict(tensors, assign=True)
 
 

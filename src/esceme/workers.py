@@ -104,8 +104,8 @@ def iterate_jobs(
             yield get_result(*futures.popleft())  # results that were yielded are not kept in memory
     except BrokenProcessPool:
         raise EscemeError(
-            "a worker process was killed, perhaps for lack of memory; what was finished is kept: "
-            "run the same command again to continue"
+            "a worker process was killed, perhaps for lack of memory; run the same command again, "
+            "if possible with fewer processes"
         ) from None
     finally:
         alive.close()

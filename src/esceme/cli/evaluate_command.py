@@ -108,8 +108,6 @@ def evaluate(
     with progress_bar(f"{config.task} {split}, {memory}") as progress:
         result = run_evaluation(config, folder, processes=processes, on_progress=_noting_resume(progress))
     _print_result(config, folder, result, bootstrap, json=json)
-    if left_out := result.facts.get("left_out"):
-        note(f"note: {left_out} episodes of {split} are on no tour and were not run: n counts the others")
     return 0
 
 
@@ -187,6 +185,9 @@ def _print_result(config: EvaluationConfig, folder: Path, result: Result, draws:
         note(f"the goals of '{config.split}' are withheld, so nothing is scored; the predictions are ready")
         if submit is not None:
             note(f"to submit them: {submit}")
+    if left_out := result.facts.get("left_out"):
+        which = f"{left_out} episodes of {config.split}"
+        note(f"note: {which} are on no tour and were not run: n counts the others")
 
 
 def _format_facts(result: Result) -> str:

@@ -65,21 +65,10 @@ def scene(
         raise ConfigError(f"which episode? give --episode ID{examples}")
     if episode is not None and annotations is None and not predictions:
         raise ConfigError("--episode needs --annotations (for the reference path), --predictions, or both")
-    overlays, caption = [], None
-    ids: tuple[str, ...] = (episode or "",)
-    if annotations is not None and episode is not None:
-        found = _find_episode(annotations, task, scene, episode)
-        ids, caption = TASKS[task].prediction_ids(found), found.instruction
-        label = "start (the goal is withheld)" if found.goal_withheld else "reference path"
-        overlays.append((annotations, PathOverlay(label, found.reference_path, "reference")))
-    for file, label in zip(predictions, _path_labels(predictions), strict=True):
-        overlays.append((file, PathOverlay(label, _predicted_path(file, ids), "predicted")))
-    for file, overlay in overlays:
-        with prefix_errors(file=file, record=f"episode {episode}"):
-            expand_path(graph, overlay)
+    overlays, caption = _read_overlays(graph, annotations, task, episode, predictions)
     drawing = draw_scene(
         graph,
-        [overlay for _, overlay in overlays],
+        overlays,
         title=scene if episode is None else f"{scene}, episode {episode}",
         caption=caption,
         labels=labels,
@@ -107,6 +96,32 @@ def _read_scene(connectivity: Path, scene: str) -> SceneGraph:
     similar = prefixed or [lower[name] for name in get_close_matches(scene.lower(), lower, n=5)]
     hint = f"did you mean {' or '.join(similar[:5])}?" if similar else f"it has {', '.join(scenes[:5])}, ..."
     raise DataError(f"{connectivity}: none of its {len(scenes)} scenes is '{scene}'; {hint}")
+
+
+def _read_overlays(
+    graph: SceneGraph,
+    annotations: Path | None,
+    task: TaskName,
+    episode_id: str | None,
+    predictions: Sequence[Path],
+) -> tuple[list[PathOverlay], str | None]:
+    """Read the reference path and the predicted paths of an episode, and its instruction.
+
+    Raises an error that names the file of a path that is not in `graph`.
+    """
+    overlays, caption = [], None
+    ids: tuple[str, ...] = (episode_id or "",)
+    if annotations is not None and episode_id is not None:
+        episode = _find_episode(annotations, task, graph.scene_id, episode_id)
+        ids, caption = TASKS[task].prediction_ids(episode), episode.instruction
+        label = "start (the goal is withheld)" if episode.goal_withheld else "reference path"
+        overlays.append((annotations, PathOverlay(label, episode.reference_path, "reference")))
+    for file, label in zip(predictions, _path_labels(predictions), strict=True):
+        overlays.append((file, PathOverlay(label, _predicted_path(file, ids), "predicted")))
+    for file, overlay in overlays:
+        with prefix_errors(file=file, record=f"episode {episode_id}"):
+            expand_path(graph, overlay)
+    return [overlay for _, overlay in overlays], caption
 
 
 def _find_episode(annotations: Path, task: TaskName, scene: str, name: str) -> Episode:
