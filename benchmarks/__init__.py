@@ -1,1 +1,1 @@
-"""Speed and memory as ratios against a slow but obvious implementation, both sides in one run."""
+"""Speed and memory of the package, as ratios against straightforward baseline implementations."""

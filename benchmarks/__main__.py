@@ -1,6 +1,6 @@
 """`make bench`: run the benchmarks, print their tables and write them to benchmarks/results.md.
 
-`python -m benchmarks reading next-hop` runs these two and keeps the other tables.
+`python -m benchmarks scoring rendering` runs these two and keeps the other tables.
 """
 
 from __future__ import annotations
@@ -17,15 +17,22 @@ from pathlib import Path
 from benchmarks.measure import THREADS, Result, data_root, line
 
 RESULTS = Path(__file__).parent / "results.md"
-ON_REAL_DATA = ("loading", "scoring", "observing", "memory", "evaluating", "evaluating-tdstp")
+ON_REAL_DATA = (
+    "scene-loading",
+    "scoring",
+    "observation",
+    "atlas-memory",
+    "hamt-evaluation",
+    "tdstp-evaluation",
+)
 ON_GENERATED = (
     "rendering",
-    "generating",
-    "likeness",
-    "probing",
-    "reading",
-    "next-hop",
-    "learning",
+    "world-generation",
+    "world-statistics",
+    "feature-probes",
+    "instruction-following",
+    "next-hop-probes",
+    "training",
     "graph-encoding",
 )
 GROUPS = (*ON_REAL_DATA, *ON_GENERATED)
@@ -74,7 +81,7 @@ def page(tables: dict[str, str]) -> str:
     machine = f"Python {platform.python_version()}, numpy {numpy.__version__}, scipy {scipy.__version__}"
     text = (
         "Written by `make bench` (`python -m benchmarks GROUP ...` runs some of the groups). Times are\n"
-        "process time, one thread, both sides in one run, best of several rounds: only their ratios mean\n"
+        "process time of one thread, baseline and ours in one run, best of several rounds: only ratios mean\n"
         "anything. ± is the standard deviation over seeds, [low, high] one seed's 95 % interval over paths.\n"
     )
     shown = "\n".join(f"## {name}\n\n{tables[name]}\n" for name in GROUPS if name in tables)

@@ -18,25 +18,25 @@ from esceme.tasks.folder import default_data
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 REPEATS = 3
 """Runs of the faster side per round, because short times are noisy."""
-SPEED_HEAD = ("what", "obvious", "ours", "ratio", "target", "met", "what bounds ours next")
+SPEED_HEAD = ("what", "baseline", "ours", "ratio", "target", "met", "what bounds ours next")
 SHOWN = {"sr": 100.0, "spl": 100.0, "tl": 1.0, "ne": 1.0, "ndtw": 100.0}
 """Metrics in the table of an agent, and their factors."""
 
 
 class Ratio(NamedTuple):
-    """Seconds that the obvious implementation and ours take for the same work."""
+    """Seconds that the baseline implementation and ours take for the same work; the ratio has a target."""
 
     name: str
-    obvious: float
+    baseline: float
     ours: float
     target: float
     bound: str
-    """What limits our side now."""
+    """What limits our implementation now."""
 
     @property
     def value(self) -> float:
         """Speed-up of our implementation."""
-        return self.obvious / self.ours
+        return self.baseline / self.ours
 
     @property
     def met(self) -> bool:
@@ -51,8 +51,8 @@ class Ratio(NamedTuple):
     def row(self) -> tuple[str, ...]:
         """Cells of the table row."""
         value = f"{self.value:.0f}x" if self.value >= 10 else f"{self.value:.2f}x"
-        times = f"{self.obvious:.3f} s", f"{self.ours:.4f} s", value
-        return self.name, *times, f">= {self.target}x", yes(self.met), self.bound
+        times = f"{self.baseline:.3f} s", f"{self.ours:.4f} s", value
+        return self.name, *times, f">= {self.target}x", yes_or_no(self.met), self.bound
 
 
 class Amount(NamedTuple):
@@ -61,13 +61,13 @@ class Amount(NamedTuple):
     name: str
     value: float
     unit: str
-    most: float
+    limit: float
     bound: str
 
     @property
     def met(self) -> bool:
         """Whether the amount is below its limit."""
-        return self.value < self.most
+        return self.value < self.limit
 
     @property
     def head(self) -> tuple[str, ...]:
@@ -77,12 +77,12 @@ class Amount(NamedTuple):
     def row(self) -> tuple[str, ...]:
         """Cells of the table row."""
         shown = f"{self.value:.0f}" if self.value >= 10 else f"{self.value:.2f}"
-        amount, most = f"{shown} {self.unit}", f"< {self.most} {self.unit}"
-        return self.name, "", amount, "", most, yes(self.met), self.bound
+        amount, limit = f"{shown} {self.unit}", f"< {self.limit} {self.unit}"
+        return self.name, "", amount, "", limit, yes_or_no(self.met), self.bound
 
 
-class Found(NamedTuple):
-    """A count without a target."""
+class Measurement(NamedTuple):
+    """A measurement without a target."""
 
     name: str
     value: str
@@ -104,7 +104,7 @@ class Quality(NamedTuple):
 
     name: str
     value: float
-    least: float
+    target: float
     chance: float
     bound: str
     spread: float | None = None
@@ -113,20 +113,27 @@ class Quality(NamedTuple):
     @property
     def met(self) -> bool:
         """Whether the target is met."""
-        return self.value >= self.least
+        return self.value >= self.target
 
     @property
     def head(self) -> tuple[str, ...]:
         """Column names of the table."""
-        return "what", "reached", "by guessing", "target", "met", "what bounds it"
+        return "what", "measured", "chance", "target", "met", "what bounds it"
 
     def row(self) -> tuple[str, ...]:
         """Cells of the table row."""
-        reached = f"{self.value:.3f}" + ("" if self.spread is None else f" ± {self.spread:.3f}")
-        return self.name, reached, f"{self.chance:.3f}", f">= {self.least:.3f}", yes(self.met), self.bound
+        measured = f"{self.value:.3f}" + ("" if self.spread is None else f" ± {self.spread:.3f}")
+        return (
+            self.name,
+            measured,
+            f"{self.chance:.3f}",
+            f">= {self.target:.3f}",
+            yes_or_no(self.met),
+            self.bound,
+        )
 
 
-class Agent(NamedTuple):
+class AgentScores(NamedTuple):
     """Scores of an agent over several seeds, and their target."""
 
     name: str
@@ -136,7 +143,9 @@ class Agent(NamedTuple):
     met: bool
 
     @classmethod
-    def of(cls, name: str, scores: Sequence[Scores], target: str, met: bool, *, draws: int) -> Agent:
+    def from_seeds(
+        cls, name: str, scores: Sequence[Scores], target: str, met: bool, *, draws: int
+    ) -> AgentScores:
         """Summarise the scores of each seed."""
         intervals = scores[0].intervals(draws=draws)
         cells = []
@@ -153,11 +162,11 @@ class Agent(NamedTuple):
 
     def row(self) -> tuple[str, ...]:
         """Cells of the table row."""
-        return self.name, *self.cells, self.target, yes(self.met)
+        return self.name, *self.cells, self.target, yes_or_no(self.met)
 
 
-class Beside(NamedTuple):
-    """A property of the embedded world beside that of the real data."""
+class WorldStatistic(NamedTuple):
+    """One statistic of the embedded world and of the real data."""
 
     name: str
     ours: str
@@ -174,10 +183,10 @@ class Beside(NamedTuple):
         return self.name, self.ours, self.real
 
 
-Result = Ratio | Amount | Found | Quality | Agent | Beside
+Result = Ratio | Amount | Measurement | Quality | AgentScores | WorldStatistic
 
 
-def yes(met: bool) -> str:
+def yes_or_no(met: bool) -> str:
     return "yes" if met else "NO"
 
 
@@ -193,9 +202,11 @@ def seconds(work: Callable[[], object]) -> float:
     return time.process_time() - begin
 
 
-def both_sides(obvious: Callable[[], object], ours: Callable[[], object], rounds: int) -> tuple[float, float]:
-    """Best process times of the obvious implementation and of ours, in seconds."""
-    times = [(seconds(obvious), min(seconds(ours) for _ in range(REPEATS))) for _ in range(rounds)]
+def both_sides(
+    baseline: Callable[[], object], ours: Callable[[], object], rounds: int
+) -> tuple[float, float]:
+    """Best process times of the baseline implementation and of ours, in seconds."""
+    times = [(seconds(baseline), min(seconds(ours) for _ in range(REPEATS))) for _ in range(rounds)]
     return min(slow for slow, _ in times), min(fast for _, fast in times)
 
 

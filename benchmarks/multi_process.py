@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -21,6 +20,7 @@ from torch import nn
 from esceme.config import Experiment
 from esceme.learning import ProcessGroup, Trainer, TrainingCallback
 from esceme.training import prepare
+from esceme.workers import Job, run_jobs
 
 T = TypeVar("T")
 
@@ -98,12 +98,9 @@ def measure_training(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with ProcessPoolExecutor(size, get_context("spawn")) as pool:
-        futures = [
-            pool.submit(_train_as_rank, rank, size, port, experiments, data, num_warmup, num_measured)
-            for rank in range(size)
-        ]
-        ranks = [future.result() for future in futures]
+    arguments = (size, port, experiments, data, num_warmup, num_measured)
+    jobs = [Job(f"rank {rank}", partial(_train_as_rank, rank, *arguments)) for rank in range(size)]
+    ranks = run_jobs(jobs, processes=size)
     return [
         [IterationTime(*np.mean(times, axis=0).tolist()) for times in zip(*by_rank, strict=True)]
         for by_rank in zip(*ranks, strict=True)
@@ -118,6 +115,7 @@ def _train_as_rank(
     data: Path,
     num_warmup: int,
     num_measured: int,
+    _send: Callable[[object], None],
 ) -> list[list[IterationTime]]:
     """Return the times of one rank, without those of warm-up iterations."""
     torch.set_num_threads(1)

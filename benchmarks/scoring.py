@@ -1,6 +1,6 @@
 """Scoring R4R val_unseen (45,234 episodes), against per-episode Python DTW over a distance table.
 
-The obvious side holds distances in nested dicts by viewpoint id and computes every metric of an episode on
+The baseline holds distances in nested dicts by viewpoint id and computes every metric of an episode on
 its own, DTW cell by cell. Predictions are seeded: the reference path up to a random point, then random steps.
 Both sides start from the same episodes and predictions, and the results are asserted to be equal.
 """
@@ -23,7 +23,7 @@ from esceme.world import Atlas, SceneGraph, read_scenes
 Table = dict[str, dict[str, dict[str, float]]]
 
 
-def score_obviously(pairs: list[tuple[Episode, Prediction]], table: Table) -> dict[str, float]:
+def score_baseline(pairs: list[tuple[Episode, Prediction]], table: Table) -> dict[str, float]:
     rows = [
         score_one(episode.reference_path, prediction.path, table[episode.scene_id])
         for episode, prediction in pairs
@@ -35,22 +35,22 @@ def score_one(
     reference: tuple[str, ...], path: tuple[str, ...], distance: dict[str, dict[str, float]]
 ) -> dict[str, float]:
     goal = reference[-1]
-    walked = sum(distance[a][b] for a, b in zip(path, path[1:], strict=False))
-    planned = sum(distance[a][b] for a, b in zip(reference, reference[1:], strict=False))
+    length = sum(distance[a][b] for a, b in zip(path, path[1:], strict=False))
+    reference_length = sum(distance[a][b] for a, b in zip(reference, reference[1:], strict=False))
     error = distance[path[-1]][goal]
     success = float(error < 3.0)
     shortest = distance[reference[0]][goal]
-    ndtw = math.exp(-warp(reference, path, distance) / (3.0 * len(reference)))
+    ndtw = math.exp(-dtw_distance(reference, path, distance) / (3.0 * len(reference)))
     coverage = sum(math.exp(-min(distance[r][p] for p in path) / 3.0) for r in reference) / len(reference)
-    expected = coverage * planned
+    expected = coverage * reference_length
     return {
-        "tl": walked,
+        "tl": length,
         "ne": error,
         "osr": float(min(distance[p][goal] for p in path) < 3.0),
         "sr": success,
-        "spl": success * planned / max(walked, planned, 0.01),
-        "spl_shortest": success * (shortest / max(walked, shortest) if shortest else float(walked == 0)),
-        "cls": coverage * expected / (expected + abs(expected - walked)),
+        "spl": success * reference_length / max(length, reference_length, 0.01),
+        "spl_shortest": success * (shortest / max(length, shortest) if shortest else float(length == 0)),
+        "cls": coverage * expected / (expected + abs(expected - length)),
         "ndtw": ndtw,
         "sdtw": success * ndtw,
         "gp": shortest - error,
@@ -58,8 +58,10 @@ def score_one(
     }
 
 
-def warp(reference: Sequence[str], path: Sequence[str], distance: dict[str, dict[str, float]]) -> float:
-    """Dynamic time warping distance of two paths.
+def dtw_distance(
+    reference: Sequence[str], path: Sequence[str], distance: dict[str, dict[str, float]]
+) -> float:
+    """Return the dynamic time warping distance of two paths.
 
     D(p, r) = d(p, r) + min(D(p-1, r), D(p, r-1), D(p-1, r-1)), with D = 0 before both paths begin and
     infinity where only one of them has begun. Only the values of the previous viewpoint are held.
@@ -74,21 +76,21 @@ def warp(reference: Sequence[str], path: Sequence[str], distance: dict[str, dict
     return previous[-1]
 
 
-def episodes_of(data: Path, graphs: dict[str, SceneGraph]) -> Iterator[Episode]:
+def read_episodes(data: Path, graphs: dict[str, SceneGraph]) -> Iterator[Episode]:
     for record in join_paths(read_r2r_records(data / "R2R" / "R2R_val_unseen.json", graphs), graphs):
-        walk = tuple(record.path)
+        path = tuple(record.path)
         for k, instruction in enumerate(record.instructions):
             yield Episode(
                 episode_id=f"{record.path_id}_{k}",
                 scene_id=record.scan,
                 path_id=str(record.path_id),
-                reference_path=walk,
+                reference_path=path,
                 heading=record.heading,
                 instruction=instruction,
             )
 
 
-def wander(episode: Episode, graph: SceneGraph, generator: np.random.Generator) -> Prediction:
+def random_prediction(episode: Episode, graph: SceneGraph, generator: np.random.Generator) -> Prediction:
     """Follow the reference up to a random viewpoint, then move at random; about as long as the reference."""
     followed = int(generator.integers(1, len(episode.reference_path) + 1))
     path = [graph.index(name) for name in episode.reference_path[:followed]]
@@ -101,8 +103,10 @@ def wander(episode: Episode, graph: SceneGraph, generator: np.random.Generator) 
 def run(data: Path) -> Iterator[Ratio]:
     graphs = read_scenes(data / "connectivity")
     generator = np.random.default_rng(0)
-    episodes = list(episodes_of(data, graphs))
-    pairs = [(episode, wander(episode, graphs[episode.scene_id], generator)) for episode in episodes]
+    episodes = list(read_episodes(data, graphs))
+    pairs = [
+        (episode, random_prediction(episode, graphs[episode.scene_id], generator)) for episode in episodes
+    ]
     used = {episode.scene_id for episode in episodes}
     atlas = Atlas(graph for scene, graph in graphs.items() if scene in used)
     table = {
@@ -112,9 +116,9 @@ def run(data: Path) -> Iterator[Ratio]:
         }
         for scene, graph in atlas.graphs.items()
     }
-    theirs, ours = score_obviously(pairs, table), score(pairs, atlas).means()
-    for key, value in theirs.items():
+    expected, ours = score_baseline(pairs, table), score(pairs, atlas).means()
+    for key, value in expected.items():
         assert math.isclose(value, ours[key], abs_tol=1e-9), key
-    times = both_sides(lambda: score_obviously(pairs, table), lambda: score(pairs, atlas), 2)
+    times = both_sides(lambda: score_baseline(pairs, table), lambda: score(pairs, atlas), 2)
     bound = "turning viewpoint names into integers, one dict look-up each; then the gathers of distances"
     yield Ratio(f"scoring R4R val_unseen ({len(pairs):,} episodes)", *times, 20, bound)

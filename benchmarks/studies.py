@@ -16,11 +16,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -29,7 +28,7 @@ import torch
 from esceme.config import Experiment
 from esceme.evaluation import EvaluationConfig, Result, compare, evaluate, read_result
 from esceme.learning import MemoryDropout
-from esceme.learning.memory_dropout import Mode
+from esceme.learning.memory_dropout import MemoryDropoutMode
 from esceme.metrics import TOUR_METRICS
 from esceme.recipes import RECIPES
 from esceme.synth import WorldConfig, embedded_world
@@ -37,6 +36,7 @@ from esceme.tasks.catalogue import TASKS
 from esceme.tasks.folder import DataFolder, default_data
 from esceme.tasks.tours import make_tours, write_tours
 from esceme.training import train
+from esceme.workers import Job, run_jobs
 
 WITH_MEMORY = ("cold", "two-pass", "episodic", "masked", "oracle")
 PROTOCOL_PAIRS = (("cold", "two-pass"), ("masked", "cold"))
@@ -49,7 +49,7 @@ SPLIT = "val_unseen"
 
 
 @dataclass(frozen=True)
-class Job:
+class AgentRun:
     """One agent to train and evaluate."""
 
     name: str
@@ -58,7 +58,7 @@ class Job:
     """Settings of training that differ from the recipe's; there is no validation."""
     protocols: tuple[str, ...] = ("none",)
     after: str = ""
-    """Name of the job whose weights it starts from."""
+    """Name of the agent whose weights it starts from."""
     max_seeds: int = 100
     uses_tours: bool = False
     """Whether it is evaluated on tours."""
@@ -77,9 +77,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Study:
-    """Agents to compare with the row `baseline`, a job and a protocol."""
+    """Agents to compare; `baseline` is the agent and the protocol of the row to compare with."""
 
-    jobs: tuple[Job, ...]
+    agents: tuple[AgentRun, ...]
     data: Callable[[], Path]
     baseline: str
     pairs: tuple[tuple[str, str], ...] = ()
@@ -90,11 +90,10 @@ def _world() -> Path:
     return embedded_world(WorldConfig("small"))
 
 
-def _memory_dropout(recipe: str, training: dict[str, Any], after: str = "") -> tuple[Job, ...]:
-    modes: tuple[Mode, ...] = ("as-released", "reset", "forgetting", "sampled")
+def _memory_dropout(recipe: str, training: dict[str, Any], after: str = "") -> tuple[AgentRun, ...]:
     return tuple(
-        Job(mode, recipe, {**training, "memory_dropout": MemoryDropout(mode=mode)}, SHOWN, after)
-        for mode in modes
+        AgentRun(mode, recipe, {**training, "memory_dropout": MemoryDropout(mode=mode)}, SHOWN, after)
+        for mode in get_args(MemoryDropoutMode)
     )
 
 
@@ -104,20 +103,20 @@ FINE_TUNING = {"iterations": 200, "learning_rate": 5e-4}
 STUDIES = {
     "demo": Study(
         (
-            Job("none", "r2r-small"),
-            Job("memory", "r2r-small-esceme", {}, WITH_MEMORY),
-            Job("blind", "r2r-small-blind", max_seeds=2),
+            AgentRun("none", "r2r-small"),
+            AgentRun("memory", "r2r-small-esceme", {}, WITH_MEMORY),
+            AgentRun("blind", "r2r-small-blind", max_seeds=2),
         ),
         _world,
         "none none",
     ),
     "memory-dropout": Study(
-        (Job("none", "r2r-small"), *_memory_dropout("r2r-small-esceme", {})), _world, "none none"
+        (AgentRun("none", "r2r-small"), *_memory_dropout("r2r-small-esceme", {})), _world, "none none"
     ),
     "r2r-memory-dropout": Study(
         (
-            Job("shared", "r2r-semantic-small", PRETRAINING, ()),
-            Job("none", "r2r-semantic-small", FINE_TUNING, after="shared"),
+            AgentRun("shared", "r2r-semantic-small", PRETRAINING, ()),
+            AgentRun("none", "r2r-semantic-small", FINE_TUNING, after="shared"),
             *_memory_dropout("r2r-semantic-small-esceme", FINE_TUNING, after="shared"),
         ),
         default_data,
@@ -125,13 +124,13 @@ STUDIES = {
     ),
     "agents": Study(
         (
-            Job("none", "r2r-small"),
-            Job("max", "r2r-small-esceme", {}, ("cold", "two-pass")),
-            Job("mean", "r2r-small-esceme-mean", {}, ("cold", "two-pass")),
-            Job("graph", "r2r-small-ge", {}, ("cold", "two-pass")),
-            Job("both", "r2r-small-both", {}, ("cold", "two-pass")),
-            Job("tdstp", "r2r-tdstp-small"),
-            Job("tdstp-memory", "r2r-tdstp-small-esceme", {}, ("cold", "two-pass")),
+            AgentRun("none", "r2r-small"),
+            AgentRun("max", "r2r-small-esceme", {}, ("cold", "two-pass")),
+            AgentRun("mean", "r2r-small-esceme-mean", {}, ("cold", "two-pass")),
+            AgentRun("graph", "r2r-small-ge", {}, ("cold", "two-pass")),
+            AgentRun("both", "r2r-small-both", {}, ("cold", "two-pass")),
+            AgentRun("tdstp", "r2r-tdstp-small"),
+            AgentRun("tdstp-memory", "r2r-tdstp-small-esceme", {}, ("cold", "two-pass")),
         ),
         _world,
         "none none",
@@ -139,8 +138,8 @@ STUDIES = {
     ),
     "tours": Study(
         (
-            Job("none", "ir2r-small", uses_tours=True),
-            Job(
+            AgentRun("none", "ir2r-small", uses_tours=True),
+            AgentRun(
                 "memory",
                 "ir2r-small-esceme",
                 {},
@@ -153,9 +152,9 @@ STUDIES = {
     ),
     "r2r": Study(
         (
-            Job("shared", "r2r-semantic-small", PRETRAINING, ()),
-            Job("none", "r2r-semantic-small", FINE_TUNING, after="shared"),
-            Job("memory", "r2r-semantic-small-esceme", FINE_TUNING, WITH_MEMORY, after="shared"),
+            AgentRun("shared", "r2r-semantic-small", PRETRAINING, ()),
+            AgentRun("none", "r2r-semantic-small", FINE_TUNING, after="shared"),
+            AgentRun("memory", "r2r-semantic-small-esceme", FINE_TUNING, WITH_MEMORY, after="shared"),
         ),
         default_data,
         "none none",
@@ -178,35 +177,38 @@ def main(arguments: Sequence[str]) -> None:
     study, folder = STUDIES[options.study], options.out / options.study
     data = study.data()
     if options.only is not None:
-        run_seed(options.study, options.only, folder, data, options.features)
+        run_seed(options.study, options.only, folder, data, options.features, log)
         return
-    if options.processes > 1:
-        with ProcessPoolExecutor(options.processes, get_context("spawn")) as pool:
-            futures = [
-                pool.submit(run_seed, options.study, seed, folder, data, options.features)
-                for seed in range(options.seeds)
-            ]
-            for future in futures:
-                future.result()
-    else:
-        for seed in range(options.seeds):
-            run_seed(options.study, seed, folder, data, options.features)
+    jobs = [
+        Job(f"seed {seed}", partial(run_seed, options.study, seed, folder, data, options.features))
+        for seed in range(options.seeds)
+    ]
+    run_jobs(jobs, processes=options.processes, on_message=lambda name, message: log(message))
     print(table(study, folder, options.seeds))
 
 
-def run_seed(name: str, seed: int, folder: Path, data: Path, features: str) -> None:
-    """Train and evaluate all agents of a study with one seed, except those that are finished."""
+def log(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def run_seed(
+    name: str, seed: int, folder: Path, data: Path, features: str, send: Callable[[str], None]
+) -> None:
+    """Train and evaluate all agents of a study with one seed, except those that are finished.
+
+    `send` receives a message after each training and each evaluation.
+    """
     torch.set_num_threads(1)
-    for job in (job for job in STUDIES[name].jobs if seed < job.max_seeds):
-        run = folder / f"{job.name}-{seed}"
-        experiment = job.experiment(seed, folder)
+    for agent in (agent for agent in STUDIES[name].agents if seed < agent.max_seeds):
+        run = folder / f"{agent.name}-{seed}"
+        experiment = agent.experiment(seed, folder)
         if features:
             experiment = replace(experiment, features=features)
         if not (run / "finished").exists():
             train(experiment, data, run)
             (run / "finished").touch()
-            print(f"{run}: trained", file=sys.stderr, flush=True)
-        for protocol in job.protocols:
+            send(f"{run}: trained")
+        for protocol in agent.protocols:
             out = run / protocol
             if (out / "result.json").exists():
                 continue
@@ -217,11 +219,11 @@ def run_seed(name: str, seed: int, folder: Path, data: Path, features: str) -> N
                 memory=protocol.removesuffix(ORACLE_PHASES),  # type: ignore[arg-type]  # one of the protocols
                 batch=16,
                 features=features or None,
-                tours=str(find_tours(folder, data)) if job.uses_tours else None,
+                tours=str(find_tours(folder, data)) if agent.uses_tours else None,
                 oracle_phases=protocol.endswith(ORACLE_PHASES),
             )
             means = evaluate(config, out).means
-            print(f"{out}: SPL {100 * means['spl']:.1f}", file=sys.stderr, flush=True)
+            send(f"{out}: SPL {100 * means['spl']:.1f}")
 
 
 def find_tours(folder: Path, data: Path) -> Path:
@@ -236,13 +238,14 @@ def find_tours(folder: Path, data: Path) -> Path:
 def table(study: Study, folder: Path, seeds: int) -> str:
     """Return a markdown table: means over seeds, their spread, and differences to the baseline."""
     rows = {
-        f"{job.name} {protocol}": [
-            read_result(folder / f"{job.name}-{seed}" / protocol) for seed in range(min(seeds, job.max_seeds))
+        f"{agent.name} {protocol}": [
+            read_result(folder / f"{agent.name}-{seed}" / protocol)
+            for seed in range(min(seeds, agent.max_seeds))
         ]
-        for job in study.jobs
-        for protocol in job.protocols
+        for agent in study.agents
+        for protocol in agent.protocols
     }
-    tour_metrics = TOUR_METRICS if any(job.uses_tours for job in study.jobs) else ()
+    tour_metrics = TOUR_METRICS if any(agent.uses_tours for agent in study.agents) else ()
     base = average(rows[study.baseline])
     lines = [
         f"| agent, memory | TL | NE | SR | {''.join(f'{metric} | ' for metric in tour_metrics)}"
@@ -260,7 +263,7 @@ def table(study: Study, folder: Path, seeds: int) -> str:
             f"{'' if name == study.baseline else difference(base, mean)} |"
         )
     means = {name: average(results) for name, results in rows.items()}
-    pairs = [(f"{job.name} {a}", f"{job.name} {b}") for job in study.jobs for a, b in PROTOCOL_PAIRS]
+    pairs = [(f"{agent.name} {a}", f"{agent.name} {b}") for agent in study.agents for a, b in PROTOCOL_PAIRS]
     pairs += study.pairs
     comparisons = [
         f"{b} against {a}: {difference(means[a], means[b])}" for a, b in pairs if a in means and b in means

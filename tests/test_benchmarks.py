@@ -1,4 +1,4 @@
-"""Reference implementations of the benchmarks give the same results as the package; timings add up."""
+"""Baseline implementations of the benchmarks give the same results as the package; timings add up."""
 
 from __future__ import annotations
 
@@ -34,9 +34,29 @@ def _benchmarks_importable() -> Iterator[None]:
         del sys.modules[name]
 
 
+@pytest.mark.parametrize("file", sorted(REPOSITORY.glob("benchmarks/*.py")), ids=lambda file: file.stem)
+def test_benchmark_can_be_imported(file: Path) -> None:
+    assert import_module(f"benchmarks.{file.stem}")
+
+
+def test_every_study_has_valid_experiments() -> None:
+    for study in import_module("benchmarks.studies").STUDIES.values():
+        for agent in study.agents:
+            assert agent.experiment(1, Path("folder")).seed == 1
+
+
+@pytest.mark.parametrize("name", ["scene_loading", "scoring", "observation"])
+def test_results_equal_those_of_the_baseline(
+    name: str, toy_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark = import_module(f"benchmarks.{name}")
+    monkeypatch.setattr(benchmark, "both_sides", lambda *_: (1.0, 1.0))
+    assert list(benchmark.run(toy_root))  # asserts that both are equal
+
+
 @pytest.fixture(scope="module")
-def learning(_benchmarks_importable: None) -> ModuleType:
-    return import_module("benchmarks.learning")
+def training(_benchmarks_importable: None) -> ModuleType:
+    return import_module("benchmarks.training")
 
 
 @pytest.fixture(scope="module")
@@ -49,31 +69,31 @@ def world() -> Path:
     return embedded_world(WorldConfig("tiny"))
 
 
-def test_reference_training_equals_the_trainer(learning: ModuleType, world: Path) -> None:
-    experiment = learning.small_experiment(learning.NO_DROPOUT, **learning.FIXED_WEIGHTS, batch=4)
-    run = learning.prepare_run(experiment, world)
-    ours, reference = run.trainer, learning.obvious_trainer(run, experiment)
+def test_baseline_training_equals_the_trainer(training: ModuleType, world: Path) -> None:
+    experiment = training.small_experiment(training.NO_DROPOUT, **training.FIXED_WEIGHTS, batch=4)
+    run = training.prepare_run(experiment, world)
+    ours, baseline = run.trainer, training.build_baseline(run, experiment)
     for iteration in range(4):  # the memory grows, the weights stay
-        assert learning.compare_iteration(ours, reference, iteration).difference < 1e-5
-        gradients = {name: parameter.grad for name, parameter in reference.navigator.named_parameters()}
+        assert training.compare_iteration(ours, baseline, iteration).difference < 1e-5
+        gradients = {name: parameter.grad for name, parameter in baseline.navigator.named_parameters()}
         for name, parameter in ours.navigator.named_parameters():
             assert (parameter.grad is None) == (gradients[name] is None), name
             if parameter.grad is not None:
                 atol = 1e-5 * max(1.0, float(parameter.grad.abs().max()))
                 np.testing.assert_allclose(gradients[name], parameter.grad, rtol=0, atol=atol, err_msg=name)
     visited = ours.memory.bank.visited.nonzero().flatten().tolist()
-    assert set(reference.memory) == {run.atlas.name(viewpoint) for viewpoint in visited}
+    assert set(baseline.memory) == {run.atlas.name(viewpoint) for viewpoint in visited}
 
 
-def test_forward_all_equals_forward_stepwise(learning: ModuleType, world: Path) -> None:
-    run = learning.prepare_run(learning.small_experiment(learning.NO_DROPOUT), world)
-    assert learning.imitation_of(run, 6).compare().difference < 1e-5
+def test_forward_all_equals_forward_stepwise(training: ModuleType, world: Path) -> None:
+    run = training.prepare_run(training.small_experiment(training.NO_DROPOUT), world)
+    assert training.imitation_of(run, 6).compare().difference < 1e-5
 
 
-def test_two_processes_measure_waiting_and_communication(learning: ModuleType, world: Path) -> None:
-    experiment = learning.small_experiment(batch=4)
-    (alone,) = learning.measure_training(1, [experiment], world, num_warmup=0, num_measured=2)
-    (both,) = learning.measure_training(2, [experiment], world, num_warmup=0, num_measured=2)
+def test_two_processes_measure_waiting_and_communication(training: ModuleType, world: Path) -> None:
+    experiment = training.small_experiment(batch=4)
+    (alone,) = training.measure_training(1, [experiment], world, num_warmup=0, num_measured=2)
+    (both,) = training.measure_training(2, [experiment], world, num_warmup=0, num_measured=2)
     assert len(alone) == len(both) == 2
     # The quieter iteration counts: wall-clock times depend on what else the machine does.
     assert min((times.waiting + times.exchanging) / times.total for times in alone) < 0.01
@@ -82,22 +102,22 @@ def test_two_processes_measure_waiting_and_communication(learning: ModuleType, w
 
 def test_both_graph_encodings_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     benchmark = import_module("benchmarks.graph_encoding")
-    reader = benchmark.drawn_reader()
-    slow, fast = benchmark.measured(25, reader)  # asserts that both are equal
+    reader = benchmark.random_reader()
+    slow, fast = benchmark.measure_size(25, reader)  # asserts that both are equal
     assert slow is not None and slow > 0 and fast > 0
-    monkeypatch.setattr(benchmark, "ROOM", 0)
-    assert benchmark.measured(25, reader)[0] is None
+    monkeypatch.setattr(benchmark, "MAX_BYTES", 0)
+    assert benchmark.measure_size(25, reader)[0] is None
     monkeypatch.setattr(benchmark, "all_pairs", lambda *_: torch.ones(1, benchmark.WIDTH))
-    monkeypatch.setattr(benchmark, "ROOM", 1e9)
+    monkeypatch.setattr(benchmark, "MAX_BYTES", 1e9)
     with pytest.raises(AssertionError):
-        benchmark.measured(25, reader)
+        benchmark.measure_size(25, reader)
 
 
 @pytest.mark.parametrize("agent", ["hamt", "tdstp"])
 def test_lock_step_decisions_equal_those_of_lanes(
     agent: str, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    benchmark = import_module("benchmarks.evaluating_tdstp")  # holds the loop of HAMT, too
+    benchmark = import_module("benchmarks.tdstp_evaluation")  # holds the loop of HAMT, too
     is_jump = []
 
     class RecordingPlanner(benchmark.LockStepPlanner):  # type: ignore[misc, name-defined]
@@ -109,11 +129,11 @@ def test_lock_step_decisions_equal_those_of_lanes(
     config = AGENTS[agent].Config(**SMALL, feature_width=WIDTH, vocabulary=100)
     navigator = Navigator(AGENTS[agent](config), CandidateEnhancing(CandidateEnhancingConfig(width=WIDTH)))
     loop = {"loop": RecordingPlanner} if agent == "tdstp" else {}
-    work = benchmark.Work(dataset, navigator, **loop, per_scene=2)
+    work = benchmark.EvaluationWorkload(dataset, navigator, **loop, per_scene=2)
     episodes = read_r2r(dataset / "R2R" / f"R2R_{SPLIT}.json")
     for paths in ({episode.episode_id: episode.reference_path for episode in episodes}, None):
         ratio, _ = benchmark.throughput(work, paths, rounds=1)  # asserts that decisions are equal
-        assert ratio.obvious > 0 and ratio.ours > 0
+        assert ratio.baseline > 0 and ratio.ours > 0
     if agent == "tdstp":
         assert any(is_jump) and not all(is_jump)
         monkeypatch.setattr(benchmark.LockStepPlanner, "restrict", lambda *_: None)

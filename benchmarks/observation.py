@@ -1,6 +1,6 @@
 """Observing a batch: gathers from compiled arrays against per-item Python with a sweep over 36 views.
 
-The obvious side computes the observation of the specification (A.5 to A.8) from the records of the
+The baseline computes the observation of the specification (A.5 to A.8) from the records of the
 connectivity files, item by item: for each of the 36 views it lists the visible neighbours from the centre
 outwards, selects the best view per neighbour, builds the panorama and candidate features with their angles,
 and from these the padded batch of tokens. With a warm cache, the sweep over the views is done once per
@@ -197,24 +197,23 @@ def _compare(
         for pose in poses
     ]
 
-    room = atlas.feature_buffer(BATCH)
+    buffer = atlas.feature_buffer(BATCH)
 
     def ours() -> None:
         for pose in poses:
-            atlas.observe(pose, out=room)
+            atlas.observe(pose, out=buffer)
 
-    def obvious() -> None:
+    def baseline() -> None:
         for batch in items:
             slow.observe(batch)
 
-    theirs, ours_first = slow.observe(items[0]), atlas.observe(poses[0], out=room)
-    for expected, found in zip(
-        theirs, (ours_first.features, ours_first.angles, ours_first.kind, ours_first.valid), strict=True
-    ):
-        np.testing.assert_allclose(found, expected, atol=1e-6)
+    expected_arrays, panoramas = slow.observe(items[0]), atlas.observe(poses[0], out=buffer)
+    arrays = (panoramas.features, panoramas.angles, panoramas.token_type, panoramas.valid)
+    for array, expected in zip(arrays, expected_arrays, strict=True):
+        np.testing.assert_allclose(array, expected, atol=1e-6)
 
     bound = "memory traffic: 5 MB of half precision in, 8 MB of single precision out, per batch"
-    yield Ratio("observing, no candidate cache", *both_sides(obvious, ours, 6), 50, bound)
+    yield Ratio("observing, no candidate cache", *both_sides(baseline, ours, 6), 50, bound)
     slow.cache = {}
-    obvious()
-    yield Ratio("observing, candidate cache warm", *both_sides(obvious, ours, 20), 5, bound)
+    baseline()
+    yield Ratio("observing, candidate cache warm", *both_sides(baseline, ours, 20), 5, bound)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.measure import Agent, line
+from benchmarks.measure import AgentScores, line
 from esceme.metrics import Scores, score
 from esceme.synth.dataset import WorldConfig, embedded_world, world_visibility
 from esceme.synth.instruction_follower import FollowerMemory, InstructionFollower
@@ -37,10 +37,10 @@ AgentFunction = Callable[[Visibility, Sequence[Episode], np.random.Generator], I
 """Runs the episodes of one house in order; yields the path of each."""
 
 
-def run(_data: Path | None = None) -> Iterator[Agent]:
-    episodes, visibility = world()
+def run(_data: Path | None = None) -> Iterator[AgentScores]:
+    episodes, visibility = load_world()
     atlas = Atlas(house.graph for house in visibility.values())
-    results = {name: trial(agent, episodes, visibility, atlas) for name, agent in AGENTS.items()}
+    results = {name: score_agent(agent, episodes, visibility, atlas) for name, agent in AGENTS.items()}
     sr = {name: _mean(scores, "sr") for name, scores in results.items()}
     spl = {name: _mean(scores, "spl") for name, scores in results.items()}
     expected = {
@@ -57,24 +57,26 @@ def run(_data: Path | None = None) -> Iterator[Agent]:
         "reader, full memory": ("SR >= 90", sr["reader, full memory"] >= 90),
     }
     for name, scores in results.items():
-        yield Agent.of(name, scores, *expected[name], draws=DRAWS)
+        yield AgentScores.from_seeds(name, scores, *expected[name], draws=DRAWS)
 
 
-def world() -> tuple[list[Episode], dict[str, Visibility]]:
-    """The unseen episodes of the embedded world and the visibility of their houses."""
+def load_world() -> tuple[list[Episode], dict[str, Visibility]]:
+    """Return the unseen episodes of the embedded world and the visibility of their houses."""
     folder = DataFolder(embedded_world(CONFIG))
     visibility = world_visibility(CONFIG, SPLIT)
     for scene, graph in read_scenes(folder.connectivity, list(visibility)).items():
-        again = visibility[scene].graph
-        is_same = again.viewpoints == graph.viewpoints and np.allclose(again.positions, graph.positions)
+        generated = visibility[scene].graph
+        is_same = generated.viewpoints == graph.viewpoints and np.allclose(
+            generated.positions, graph.positions
+        )
         assert is_same, f"{scene}: the cached house differs from the generated one; remove the cached world"
     return read_r2r(folder.splits("r2r")[SPLIT]), visibility
 
 
-def trial(
+def score_agent(
     agent: AgentFunction, episodes: Sequence[Episode], visibility: Mapping[str, Visibility], atlas: Atlas
 ) -> list[Scores]:
-    """The scores of one agent, one per seed."""
+    """Return the scores of an agent for each seed."""
     results = []
     for seed in range(SEEDS):
         generator = np.random.default_rng(seed)
@@ -96,15 +98,15 @@ def _mean(scores: Sequence[Scores], measure: str) -> float:
 # -- agents ----------------------------------------------------------------------------------------------
 
 
-def walk_randomly(
+def move_randomly(
     visibility: Visibility, episodes: Sequence[Episode], generator: np.random.Generator
 ) -> Iterator[list[int]]:
     graph = visibility.graph
     for episode in episodes:
         path = [graph.index(episode.start)]
         for _ in range(RANDOM_STEPS):
-            around = graph.neighbours[path[-1], : graph.degrees[path[-1]]]
-            path.append(int(generator.choice(around)))
+            neighbours = graph.neighbours[path[-1], : graph.degrees[path[-1]]]
+            path.append(int(generator.choice(neighbours)))
         yield path
 
 
@@ -117,7 +119,7 @@ def follow_shortest_path(
 
 
 def follow_instructions(remember: Callable[[Visibility], FollowerMemory]) -> AgentFunction:
-    def read(
+    def run_episodes(
         visibility: Visibility, episodes: Sequence[Episode], generator: np.random.Generator
     ) -> Iterator[list[int]]:
         reader = InstructionFollower(visibility, remember(visibility))
@@ -125,7 +127,7 @@ def follow_instructions(remember: Callable[[Visibility], FollowerMemory]) -> Age
             start = visibility.graph.index(episode.start)
             yield reader.follow(episode.instruction, start, episode.heading, generator)
 
-    return read
+    return run_episodes
 
 
 def no_memory(_: Visibility) -> FollowerMemory:
@@ -141,7 +143,7 @@ def full_memory(visibility: Visibility) -> FollowerMemory:
 
 
 AGENTS: Mapping[str, AgentFunction] = {
-    "random": walk_randomly,
+    "random": move_randomly,
     "shortest path": follow_shortest_path,
     "reader, no memory": follow_instructions(no_memory),
     "reader, cold memory": follow_instructions(cold_memory),

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from benchmarks.lockstep import LockStep
-from benchmarks.measure import Amount, Found, Ratio, Result, seconds
+from benchmarks.measure import Amount, Measurement, Ratio, Result, seconds
 from esceme.agents import HAMT, TDSTP, HamtConfig
 from esceme.evaluation.protocol import MemoryLifetime
 from esceme.evaluation.schedule import Lanes
@@ -45,6 +45,7 @@ PUBLISHED = "predictions/PREVALENT_R2R_seq2seq_teacher_val_unseen_iter36000.json
 TOLERANCE = 1e-4
 LABELS = {HAMT: "HAMT", TDSTP: "TD-STP"}
 MANY, FEW, NARROW, CANDIDATES = 1_000_000, 100, 256, 5
+"""Viewpoints, width of their features and candidates per panorama when recall is timed."""
 Decisions = Mapping[tuple[str, int], Sequence[float]]
 """Episode and step -> the logits of all actions."""
 
@@ -52,24 +53,24 @@ Decisions = Mapping[tuple[str, int], Sequence[float]]
 def run(data: Path) -> Iterator[Result]:
     """Throughput, share of memory operations, peak memory, and the effect of half precision."""
     torch.set_num_threads(1)
-    work = Work(data)
+    work = EvaluationWorkload(data)
     yield from throughput(work, None)
-    paths = published(data)
+    paths = published_paths(data)
     yield from throughput(work, paths)
-    yield share_of_memory(work, paths)
-    yield peak(work, data)
+    yield memory_share(work, paths)
+    yield peak_memory(work, data)
     yield from half_precision(work, paths)
-    yield size_of_scene()
-    yield growth_of_recall()
+    yield scene_file_size()
+    yield recall_growth()
 
 
-def published(data: Path) -> dict[str, Sequence[str]]:
-    """The paths of a published agent, by episode."""
+def published_paths(data: Path) -> dict[str, Sequence[str]]:
+    """Return the paths of a published agent by episode id."""
     predictions = read_predictions(data / PUBLISHED)
     return {name: prediction.path for name, prediction in predictions.items()}
 
 
-class Work:
+class EvaluationWorkload:
     """Some episodes of R2R val_unseen in eight scenes, and a network, by default HAMT of the paper's size."""
 
     def __init__(
@@ -94,7 +95,7 @@ class Work:
         self.episodes = [episode for lane in self.lanes for episode in lane]
         graphs = read_scenes(folder.connectivity, scenes)
         keys = [f"{scene}_{name}" for scene, graph in graphs.items() for name in graph.viewpoints]
-        features = np.stack([_draw(key, navigator.agent.config.feature_width) for key in keys])
+        features = np.stack([_random_features(key, navigator.agent.config.feature_width) for key in keys])
         self.atlas = Atlas(graphs.values(), ArrayFeatures(keys, features, source="drawn"))
         words = WordPiece.read(folder.tokenizers[0])
         self.ids = {
@@ -102,8 +103,8 @@ class Work:
             for episode in self.episodes
         }
 
-    def ours(self, paths: Mapping[str, Sequence[str]] | None, *, half: bool = False) -> Decisions:
-        """All decisions with lanes."""
+    def run_lanes(self, paths: Mapping[str, Sequence[str]] | None, *, half: bool = False) -> Decisions:
+        """Return all decisions of the package's rollout, where a slot gets a new episode when one ends."""
         bank = MemoryBank.from_atlas(self.atlas)
         source = Lanes(self.atlas, self.episodes, MemoryLifetime("cold", self.atlas, bank), num_slots=SLOTS)
         choose = (
@@ -111,7 +112,7 @@ class Work:
             if paths is None
             else teacher_forcing(self.atlas, lambda trajectory: self._next_viewpoint(trajectory, paths))
         )
-        found: dict[tuple[str, int], list[float]] = {}
+        decisions: dict[tuple[str, int], list[float]] = {}
         precision = torch.autocast("cpu", torch.bfloat16) if half else nullcontext()
         with torch.inference_mode(), precision:
             for step in roll_out(
@@ -127,11 +128,14 @@ class Work:
                     step.trajectories, step.decision.logits.float().tolist(), strict=True
                 ):
                     finite = [logit for logit in logits if logit > -np.inf]
-                    found[trajectory.episode.episode_id, trajectory.num_decisions - 1] = finite
-        return found
+                    decisions[trajectory.episode.episode_id, trajectory.num_decisions - 1] = finite
+        return decisions
 
-    def lock_step(self, paths: Mapping[str, Sequence[str]] | None) -> Decisions:
-        """All decisions in lock-step; a batch holds one episode of every scene, so that memories agree."""
+    def run_lock_step(self, paths: Mapping[str, Sequence[str]] | None) -> Decisions:
+        """Return all decisions of the baseline.
+
+        A batch holds one episode of every scene, so that memories agree with those of `run_lanes`.
+        """
         loop = self.loop(self.navigator, self.atlas)
         expert = None if paths is None else lambda *arguments: self._action(*arguments, paths)
         with torch.inference_mode():
@@ -156,12 +160,14 @@ class Work:
         return len(neighbours) if target == viewpoint else neighbours.index(target)
 
 
-def throughput(work: Work, paths: Mapping[str, Sequence[str]] | None, *, rounds: int = 2) -> Iterator[Result]:
+def throughput(
+    work: EvaluationWorkload, paths: Mapping[str, Sequence[str]] | None, *, rounds: int = 2
+) -> Iterator[Result]:
     """Time both loops alternately for some rounds; their decisions must agree."""
     times, decisions = [], [{}, {}]
     for _ in range(rounds):
         pair = []
-        for side, run_loop in enumerate((work.lock_step, work.ours)):
+        for side, run_loop in enumerate((work.run_lock_step, work.run_lanes)):
             begin = time.process_time()
             decisions[side] = run_loop(paths)
             pair.append(time.process_time() - begin)
@@ -180,11 +186,11 @@ def throughput(work: Work, paths: Mapping[str, Sequence[str]] | None, *, rounds:
     note = f"matrix products at full speed; logits equal within {error:.0e}"
     agent = LABELS[type(work.navigator.agent)]
     yield Ratio(f"evaluating {agent} + memory, {kind} ({size})", lock_step, ours, 2, note)
-    yield Found("the same in episodes", rates, "one thread")
+    yield Measurement("the same in episodes", rates, "one thread")
 
 
-def share_of_memory(work: Work, paths: Mapping[str, Sequence[str]]) -> Amount:
-    """The share of time spent on recalling, fusing and remembering."""
+def memory_share(work: EvaluationWorkload, paths: Mapping[str, Sequence[str]]) -> Amount:
+    """Return the share of time spent on recalling, fusing and remembering."""
     spent = 0.0
 
     def timed(call: Callable[..., object]) -> Callable[..., object]:
@@ -201,7 +207,7 @@ def share_of_memory(work: Work, paths: Mapping[str, Sequence[str]]) -> Amount:
     reader.forward = timed(reader.forward)  # type: ignore[method-assign]
     MemoryBank.remember_observation = timed(remember)  # type: ignore[method-assign, assignment]
     try:
-        whole = seconds(lambda: work.ours(paths))
+        whole = seconds(lambda: work.run_lanes(paths))
     finally:
         del reader.forward
         MemoryBank.remember_observation = remember  # type: ignore[method-assign]
@@ -210,29 +216,29 @@ def share_of_memory(work: Work, paths: Mapping[str, Sequence[str]]) -> Amount:
     )
 
 
-def peak(work: Work, data: Path) -> Amount:
+def peak_memory(work: EvaluationWorkload, data: Path) -> Amount:
     """Peak memory of a process that loads a run folder and evaluates."""
     with tempfile.TemporaryDirectory() as folder:
         save_run(Path(folder), work.navigator, navigator_config(work.navigator))
-        program = [sys.executable, "-m", "benchmarks.evaluating", folder, str(data)]
+        program = [sys.executable, "-m", "benchmarks.hamt_evaluation", folder, str(data)]
         done = subprocess.run(program, check=True, capture_output=True, text=True)
     return Amount("peak memory, 170 M parameters", float(done.stdout), "MB", 1500, "the weights: 690 MB")
 
 
-def half_precision(work: Work, paths: Mapping[str, Sequence[str]]) -> Iterator[Result]:
+def half_precision(work: EvaluationWorkload, paths: Mapping[str, Sequence[str]]) -> Iterator[Result]:
     """Compare bf16 with fp32 on the same trajectories."""
     begin = time.process_time()
-    plain = work.ours(paths)
+    plain = work.run_lanes(paths)
     middle = time.process_time()
-    half = work.ours(paths, half=True)
+    half = work.run_lanes(paths, half=True)
     end = time.process_time()
     changed = sum(np.argmax(plain[key]) != np.argmax(half[key]) for key in plain)
     yield Ratio("bf16 against fp32", middle - begin, end - middle, 1, "all but matrix products")
-    counted = f"{changed} of {len(plain)}"
-    yield Found("decisions that bf16 changes", counted, "with random weights, logits are close together")
+    share = f"{changed} of {len(plain)}"
+    yield Measurement("decisions that bf16 changes", share, "with random weights, logits are close together")
 
 
-def size_of_scene() -> Amount:
+def scene_file_size() -> Amount:
     """A saved scene of 92 viewpoints, the paper's mean, at 768 numbers each."""
     bank, generator = MemoryBank(WIDTH), torch.Generator().manual_seed(0)
     names = [f"{number:032x}" for number in range(92)]
@@ -245,7 +251,7 @@ def size_of_scene() -> Amount:
     return Amount("a saved scene of 92 viewpoints", size / 1e6, "MB", 0.3, "the vectors: 0.283 MB")
 
 
-class Names:
+class NumberedViewpoints:
     """The part of an atlas that a bank needs to number viewpoints."""
 
     features = None
@@ -257,16 +263,16 @@ class Names:
         return len(self.names)
 
 
-def growth_of_recall() -> Amount:
+def recall_growth() -> Amount:
     """Ratio of the recall times among a million and among 100 remembered viewpoints."""
-    few, many = seconds_of_recall(FEW), seconds_of_recall(MANY)
+    few, many = recall_seconds(FEW), recall_seconds(MANY)
     note = f"the number of rows, here of {NARROW} numbers, that fit into the processor's caches"
     return Amount(f"recall among {MANY:,} against {FEW} viewpoints", many / few, "x", 3, note)
 
 
-def seconds_of_recall(count: int) -> float:
-    """Recalling for 200 batches of eight panoramas, five candidates each, among `count` viewpoints."""
-    bank, generator, names = MemoryBank(NARROW), torch.Generator().manual_seed(0), Names(count)
+def recall_seconds(count: int) -> float:
+    """Return the time of 200 recalls for eight panoramas with five candidates, among `count` viewpoints."""
+    bank, generator, names = MemoryBank(NARROW), torch.Generator().manual_seed(0), NumberedViewpoints(count)
     viewpoints = [name for _, name in names.names]
     bank["scene"]._insert(viewpoints, torch.randn(count, NARROW, generator=generator), [()] * count)
     bank.bind(names)  # type: ignore[arg-type]
@@ -275,11 +281,11 @@ def seconds_of_recall(count: int) -> float:
     return min(seconds(lambda: [bank.recall_at(viewpoints) for viewpoints in requested]) for _ in range(5))
 
 
-def _draw(key: str, width: int) -> np.ndarray:
+def _random_features(key: str, width: int) -> np.ndarray:
     return np.random.default_rng(zlib.crc32(key.encode())).standard_normal((36, width), np.float32)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    Work(Path(sys.argv[2]), load_run(sys.argv[1]).navigator).ours(None)
+    EvaluationWorkload(Path(sys.argv[2]), load_run(sys.argv[1]).navigator).run_lanes(None)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)

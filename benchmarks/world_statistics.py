@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from benchmarks.measure import Beside, data_root, line
+from benchmarks.measure import WorldStatistic, data_root, line
 from esceme.synth.dataset import WorldConfig, embedded_world
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.r2r import read_r2r
@@ -19,11 +19,11 @@ from esceme.world import SceneGraph, read_scenes
 SPLITS = ("train", "val_seen", "val_unseen")
 
 
-def run(data: Path | None = None) -> Iterator[Beside]:
+def run(data: Path | None = None) -> Iterator[WorldStatistic]:
     ours = describe(embedded_world(WorldConfig("small")))
     real = {} if data is None else describe(data)
     for name, value in ours.items():
-        yield Beside(name, value, real.get(name, "not here"))
+        yield WorldStatistic(name, value, real.get(name, "not here"))
 
 
 def describe(root: Path) -> dict[str, str]:
@@ -57,8 +57,8 @@ def _metres(graph: SceneGraph, path: tuple[str, ...]) -> float:
     return sum(graph.distance(a, b) for a, b in zip(path, path[1:], strict=False))
 
 
-def _vocabulary(texts: list[str], least: int) -> str:
-    return f"{Vocabulary.build(texts, min_count=least).size - len(SPECIAL):,}"
+def _vocabulary(texts: list[str], min_count: int) -> str:
+    return f"{Vocabulary.build(texts, min_count=min_count).size - len(SPECIAL):,}"
 
 
 def _spread(values: ArrayLike, digits: int) -> str:

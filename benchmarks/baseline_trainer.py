@@ -1,4 +1,4 @@
-"""The obvious implementation of training the small HAMT with scene memory.
+"""The baseline implementation of training the small HAMT with scene memory.
 
 Both rollouts go step by step until the last episode of the batch has ended; ended episodes remain in it.
 Observations are assembled item by item and candidate by candidate, memory is a dictionary with one lookup
@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 from torch.nn import functional
 
-from benchmarks.plain_network import PaddedObservation, PlainNetwork
-from benchmarks.scoring import warp
+from benchmarks.baseline_network import BaselineNetwork, PaddedObservation
+from benchmarks.scoring import dtw_distance
 from esceme.agents.base import Decision
 from esceme.learning import TrainingConfig
 from esceme.learning.trainer import IMITATION, SAMPLING
@@ -75,7 +75,7 @@ class SampledSteps:
     masks: list[list[float]] = field(default_factory=list)
 
 
-class Obvious:
+class BaselineTrainer:
     """Trains a navigator by imitation and A2C, with sampled memory dropout."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Obvious:
     ) -> None:
         """Copy the arrays of an atlas into dictionaries."""
         assert training.memory_dropout.mode == "sampled", "expected the mode of the small recipes"
-        self.navigator, self.network, self.training = navigator, PlainNetwork(navigator), training
+        self.navigator, self.network, self.training = navigator, BaselineNetwork(navigator), training
         self.encode, self.max_steps, self.seed = encode, max_steps, seed
         self.graphs = atlas.graphs
         panoramas = atlas.panorama_features(np.arange(len(atlas)))
@@ -304,4 +304,4 @@ def teach(item: Item, sight: Sight) -> int:
 
 def ndtw(distances: dict[str, dict[str, float]], path: Sequence[str], reference: Sequence[str]) -> float:
     """Normalised DTW of a path, computed from its beginning."""
-    return math.exp(-warp(reference, path, distances) / (SUCCESS_WITHIN * len(reference)))
+    return math.exp(-dtw_distance(reference, path, distances) / (SUCCESS_WITHIN * len(reference)))

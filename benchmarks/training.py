@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.measure import Found, Ratio, Result, both_sides
+from benchmarks.baseline_trainer import BaselineTrainer
+from benchmarks.measure import Measurement, Ratio, Result, both_sides
 from benchmarks.multi_process import best_times, explain_loss, measure_training
-from benchmarks.obvious import Obvious
 from esceme.agents import HAMT, HamtConfig
 from esceme.config import Experiment
 from esceme.learning import MemoryDropout, Trainer, TrainingCallback, TrainingMemory, TrainingRun
@@ -110,7 +110,7 @@ def batches(trainer: Trainer, iteration: int) -> tuple[list[Episode], list[Episo
 class Comparison(NamedTuple):
     """Seconds of the same work on both sides, and the largest difference of their results."""
 
-    obvious: float
+    baseline: float
     ours: float
     difference: float
 
@@ -155,7 +155,7 @@ class Imitation(NamedTuple):
         assert torch.equal(finite, at_once.isfinite()), "the two sides have different choices"
         difference = float((stepwise[finite] - at_once[finite]).abs().max())
         assert difference < TOLERANCE, f"logits differ by {difference}"
-        return Comparison(obvious=times[1], ours=times[0], difference=difference)
+        return Comparison(baseline=times[1], ours=times[0], difference=difference)
 
     def measure(self) -> tuple[float, float]:
         """Return seconds step by step, and at once."""
@@ -178,7 +178,9 @@ def demonstrations(world: Path) -> Iterator[Result]:
         smaller = imitation_of(run, batch)
         slow, fast = smaller.measure()
         times = f"{slow / fast:.2f}x ({fast:.3f} s against {slow:.3f} s)"
-        yield Found(f"the same with {smaller.size}", times, "the smaller a batch, the more a call costs")
+        yield Measurement(
+            f"the same with {smaller.size}", times, "the smaller a batch, the more a call costs"
+        )
 
 
 def imitation_of(run: TrainingRun, batch: int | None = None) -> Imitation:
@@ -192,13 +194,13 @@ def imitation_of(run: TrainingRun, batch: int | None = None) -> Imitation:
     return Imitation(run.trainer.navigator.train(), atlas, memory, rollout, run.encode)
 
 
-def paper_network(world: Path) -> Found:
+def paper_network(world: Path) -> Measurement:
     """Measure the same with the paper's R2R network, where text attends to vision at every step."""
     imitation = paper_imitation("r2r", world)
     slow, fast, difference = imitation.compare()
     bound = f"matrix products at full speed on both sides; logits equal within {difference:.0e}"
     times = f"{slow / fast:.2f}x ({fast:.2f} s against {slow:.2f} s)"
-    return Found(f"the same with the paper's network ({imitation.size})", times, bound)
+    return Measurement(f"the same with the paper's network ({imitation.size})", times, bound)
 
 
 def paper_imitation(task: str, world: Path) -> Imitation:
@@ -223,16 +225,16 @@ def paper_imitation(task: str, world: Path) -> Imitation:
     return Imitation(navigator, atlas, memory, rollout, lambda episode: ids[episode.episode_id])
 
 
-# -- a whole iteration against an obvious one --------------------------------------------------------------
+# -- a whole iteration against a baseline --------------------------------------------------------------
 
 
 def whole_iteration(world: Path) -> Ratio:
     """Measure imitation and A2C with memory, including the optimizer step."""
     experiment = small_experiment(NO_DROPOUT, **FIXED_WEIGHTS)
     run = prepare_run(experiment, world)
-    obvious, difference = obvious_trainer(run, experiment), 0.0
+    baseline, difference = build_baseline(run, experiment), 0.0
     for iteration in range(NUM_WARMUP):
-        difference = max(difference, compare_iteration(run.trainer, obvious, iteration).difference)
+        difference = max(difference, compare_iteration(run.trainer, baseline, iteration).difference)
     assert difference < TOLERANCE, f"losses differ by {difference}"
     slow, fast = seconds_of_iteration(small_experiment(**FIXED_WEIGHTS), world)
     bound = f"backpropagation, half of the time; losses equal within {difference:.0e}"
@@ -243,17 +245,17 @@ def whole_iteration(world: Path) -> Ratio:
 def seconds_of_iteration(experiment: Experiment, world: Path) -> tuple[float, float]:
     """Return the seconds of an iteration on both sides: the mean over iterations of the best round."""
     run = prepare_run(experiment, world)
-    obvious, times = obvious_trainer(run, experiment), []
+    baseline, times = build_baseline(run, experiment), []
     for iteration in range(NUM_WARMUP + NUM_MEASURED):
-        rounds = [compare_iteration(run.trainer, obvious, iteration) for _ in range(NUM_ROUNDS)]
-        times.append((min(side.obvious for side in rounds), min(side.ours for side in rounds)))
+        rounds = [compare_iteration(run.trainer, baseline, iteration) for _ in range(NUM_ROUNDS)]
+        times.append((min(side.baseline for side in rounds), min(side.ours for side in rounds)))
     slow, fast = np.mean(times[NUM_WARMUP:], axis=0).tolist()
     return slow, fast
 
 
-def obvious_trainer(run: TrainingRun, experiment: Experiment) -> Obvious:
-    """Return the obvious implementation with a copy of the weights."""
-    return Obvious(
+def build_baseline(run: TrainingRun, experiment: Experiment) -> BaselineTrainer:
+    """Return the baseline implementation with a copy of the weights."""
+    return BaselineTrainer(
         deepcopy(run.trainer.navigator),
         run.atlas,
         experiment.training,
@@ -263,10 +265,10 @@ def obvious_trainer(run: TrainingRun, experiment: Experiment) -> Obvious:
     )
 
 
-def compare_iteration(trainer: Trainer, obvious: Obvious, iteration: int) -> Comparison:
+def compare_iteration(trainer: Trainer, baseline: BaselineTrainer, iteration: int) -> Comparison:
     """Run one iteration on both sides; compare losses and gradient norm."""
     begin = time.process_time()
-    expected = obvious.iterate(iteration, *batches(trainer, iteration))
+    expected = baseline.iterate(iteration, *batches(trainer, iteration))
     middle = time.process_time()
     metrics = trainer.training_step(iteration)
     end = time.process_time()
@@ -294,9 +296,9 @@ def two_processes(world: Path) -> Iterator[Result]:
         method, batch = experiment.training.method, experiment.training.batch
         is_wide = experiment.navigator.agent.hidden == PAPER_WIDTH
         wide = ", a network as large as the paper's" if is_wide else ""
-        name = f"an iteration of {method} (batch {batch}{wide}) by two processes against one, by the clock"
+        name = f"an iteration of {method} (batch {batch}{wide}) by two processes against one, wall clock"
         if method == "imitation":
             yield Ratio(name, single.total, double.total, 1.6, explain_loss(single, double))
         else:
             times = f"{single.total / double.total:.2f}x ({double.total:.3f} s against {single.total:.3f} s)"
-            yield Found(name, times, explain_loss(single, double))
+            yield Measurement(name, times, explain_loss(single, double))

@@ -1,6 +1,6 @@
 """Loading 90 scenes and all-pairs shortest paths, against json + networkx as the original does it.
 
-The obvious side parses each file with the standard library, builds a networkx graph edge by edge and computes
+The baseline parses each file with the standard library, builds a networkx graph edge by edge and computes
 `all_pairs_dijkstra_path` and `all_pairs_dijkstra_path_length`. Ours also computes the candidates of every
 viewpoint.
 """
@@ -18,7 +18,7 @@ from benchmarks.measure import Ratio, both_sides
 from esceme.world import read_scenes
 
 
-def load_obviously(directory: Path) -> dict[str, tuple[dict, dict]]:
+def load_baseline(directory: Path) -> dict[str, tuple[dict, dict]]:
     scenes = {}
     for path in sorted(directory.glob("*_connectivity.json")):
         records = json.loads(path.read_text())
@@ -48,12 +48,12 @@ def load_ours(directory: Path) -> dict:
 
 def run(data: Path) -> Iterator[Ratio]:
     directory = data / "connectivity"
-    theirs, ours = load_obviously(directory), load_ours(directory)
-    for scene, (_, lengths) in theirs.items():
+    expected, ours = load_baseline(directory), load_ours(directory)
+    for scene, (_, lengths) in expected.items():
         for start in list(lengths)[:3]:
             for goal, length in lengths[start].items():
                 assert math.isclose(ours[scene].distance(start, goal), length, abs_tol=1e-9)
-    del theirs
-    times = both_sides(lambda: load_obviously(directory), lambda: load_ours(directory), 2)
+    del expected
+    times = both_sides(lambda: load_baseline(directory), lambda: load_ours(directory), 2)
     bound = "Dijkstra in compiled code, nearly half of the time; then parsing json and laying out candidates"
     yield Ratio("loading + all-pairs of 90 scenes", *times, 20, bound)

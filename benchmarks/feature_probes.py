@@ -45,10 +45,10 @@ def run(_data: Path | None = None) -> Iterator[Quality]:
     unseen = capture_samples(range(NUM_TRAIN, NUM_TRAIN + NUM_UNSEEN), encoder)
     bound = "objects that cover half to two hundredths; then the number of training houses"
     names = ("features of a view -> visible objects", "maximum over the candidate views -> visible objects")
-    for name, least, fitted, tested in zip(names, (0.9, 0.8), train, unseen, strict=True):
+    for name, target, fitted, tested in zip(names, (0.9, 0.8), train, unseen, strict=True):
         value, chance, kinds = mean_average_precision(fit(fitted)(tested.features), tested.labels)
         count = f"{len(tested.features):,} in {NUM_UNSEEN} unseen houses, {kinds} kinds"
-        yield Quality(f"{name} ({count}), mAP", value, least, chance, bound)
+        yield Quality(f"{name} ({count}), mAP", value, target, chance, bound)
 
 
 def capture_samples(seeds: Sequence[int], encoder: Encoder) -> tuple[Samples, Samples]:

@@ -1,4 +1,4 @@
-"""What an atlas of all 90 scenes with mapped 768-d features adds to a process before a feature is touched."""
+"""Memory of an atlas of all 90 scenes with memory-mapped 768-d features, before any feature is read."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def run(data: Path) -> Iterator[Amount]:
         np.lib.format.open_memmap(path, mode="w+", dtype=np.float16, shape=(len(keys), 36, WIDTH)).flush()
         index = {"format": "esceme-features-1", "width": WIDTH, "source": "zeros", "keys": keys}
         write_json(path.with_suffix(".json"), index)
-        program = [sys.executable, "-m", "benchmarks.memory", str(data), str(path)]
+        program = [sys.executable, "-m", "benchmarks.atlas_memory", str(data), str(path)]
         added = float(subprocess.run(program, check=True, capture_output=True, text=True).stdout)
-    bound = "the tables of tokens; distances come on top when first asked for (some 20 MB)"
+    bound = "the tables of tokens; distances add about 20 MB when they are first used"
     yield Amount("atlas of 90 scenes, 768-d features mapped", added, "MB", 300, bound)
 
 
 def resident() -> float:
-    """Megabytes this process holds in memory now."""
+    """Return the resident memory of this process in megabytes."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 1e6
 

@@ -88,19 +88,19 @@ def compare(
     margins: Sequence[float],
 ) -> Iterator[Quality]:
     """Yield the accuracy of each probe on some steps; each must exceed the one before it by its margin."""
-    before = guessed = float(chance[rows].mean())
+    previous = at_chance = float(chance[rows].mean())
     for (name, right), margin in zip(hits.items(), margins, strict=True):
-        reached = right[:, rows].mean(axis=1)
+        accuracy = right[:, rows].mean(axis=1)
         bound = "few training houses: probes overfit to the training viewpoints"
         yield Quality(
             f"{title} ({rows.sum():,}): {name}",
-            float(reached.mean()),
-            before + margin,
-            guessed,
+            float(accuracy.mean()),
+            previous + margin,
+            at_chance,
             bound,
-            float(reached.std()),
+            float(accuracy.std()),
         )
-        before = float(reached.mean())
+        previous = float(accuracy.mean())
 
 
 def read_steps() -> tuple[Steps, Steps]:

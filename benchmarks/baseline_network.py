@@ -56,7 +56,7 @@ class PaddedObservation(NamedTuple):
     """(B, C) bool"""
 
 
-class PlainNetwork:
+class BaselineNetwork:
     """Encodes instructions, computes logits, and encodes history tokens."""
 
     def __init__(self, navigator: Navigator) -> None:
