@@ -161,7 +161,7 @@ def _require_small(navigator: Navigator) -> None:
         encode_panorama=False,
         history_layers=0,
         context_views=False,
-        stop_shows="panorama",
+        stop_features="panorama-max",
         freeze_text=False,
         freeze_history=False,
         freeze_observation=False,

@@ -69,7 +69,7 @@ def test_without_a_share_training_sees_what_evaluation_does() -> None:
 
 def test_views_that_become_no_tokens_are_not_read() -> None:
     navigator, bank = (
-        small_navigator(context_views=False, stop_shows="panorama"),
+        small_navigator(context_views=False, stop_features="panorama-max"),
         MemoryBank.from_atlas(ATLAS),
     )
     bank.remember_observation(observe())

@@ -110,7 +110,7 @@ COMMON: dict[str, Any] = {
     "agent.critic_dropout": 0.5,
     "agent.grounding": 0,
     "agent.context_views": True,
-    "agent.stop_shows": "nothing",
+    "agent.stop_features": "zeros",
 }
 VIT = {"features": "pth_vit_base_patch16_224_imagenet_r2r.e2e.ft.22k.hdf5"}
 BERT = {
@@ -216,7 +216,7 @@ def test_rows_of_td_stp_follow_its_script() -> None:
         "agent.grid": 5,
         "agent.spacing": 6.0,
         "agent.target_weight": 0.1,
-        "agent.reweigh": True,
+        "agent.penalise_reversed_jumps": True,
         "agent.structured": False,
         "training.oracle_weight": 0.4,
         "training.oracle": "path",

@@ -272,7 +272,7 @@ SMALL_AGENT = HamtConfig(
     critic_inner=128,
     initial_bias_std=0.02,
     context_views=False,
-    stop_shows="panorama",
+    stop_features="panorama-max",
     grounding=64,
 )
 SMALL_READER = CandidateEnhancingConfig(hidden=128, shortcut="both", context="untouched", stop="zero")

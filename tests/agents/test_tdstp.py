@@ -161,7 +161,8 @@ def test_the_current_viewpoint_is_no_backtracking_choice() -> None:
 def test_backtracking_can_be_disabled() -> None:
     seen = observations()[2]
     width = seen.token_type.shape[1]
-    free, bound = (agent.decide(state_after(agent), seen) for agent in (small(), small(go_back=False)))
+    agents = (small(), small(allow_backtracking=False))
+    free, bound = (agent.decide(state_after(agent), seen) for agent in agents)
     assert torch.equal(free.logits[:, :width], bound.logits[:, :width])
     assert (bound.logits[:, width:] == -torch.inf).all() and free.logits[:, width + 1 :].isfinite().all()
     assert bound.routes is not None and (bound.routes.viewpoints == -1).all()
@@ -211,14 +212,14 @@ def test_translating_the_current_viewpoint_changes_decisions(agent: TDSTP) -> No
     assert not torch.allclose(plain[2].logits, other[2].logits, atol=1e-2)
 
 
-@pytest.mark.parametrize("positions", ["there", "here"])
+@pytest.mark.parametrize("positions", ["candidate", "agent"])
 def test_candidate_positions_are_those_of_the_neighbour_or_of_the_agent(positions: str) -> None:
-    agent, seen = small(candidate_positions=positions), observations()[0]
+    agent, seen = small(candidate_position_source=positions), observations()[0]
     assert seen.positions is not None
     translated = replace(seen, positions=seen.positions + seen.is_candidate[..., None] * 4.0)
     state = state_after(agent, 0)
     is_equal = torch.equal(agent.decide(state, seen).logits, agent.decide(state, translated).logits)
-    assert is_equal == (positions == "here")
+    assert is_equal == (positions == "agent")
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -281,7 +282,10 @@ def test_edges_matter_only_to_structured_agents() -> None:
         ({"grid": -1}, "grid -1"),
         ({"spacing": 0.0}, "spacing 0.0"),
         ({"target_weight": -0.1}, "target_weight: expected 0 or more"),
-        ({"candidate_positions": "nowhere"}, "candidate_positions 'nowhere': expected one of there, here"),
+        (
+            {"candidate_position_source": "goal"},
+            "candidate_position_source 'goal': expected one of candidate",
+        ),
         ({"history_mask": "none"}, "history_mask 'none': expected one of real, as-released"),
         ({"hidden": 25}, "25 is not divisible by 3 heads"),
     ],

@@ -11,7 +11,7 @@ import torch
 
 from esceme.agents import TDSTP, BacktrackRoutes, Decision, TdstpConfig
 from esceme.agents.base import TokenBatch
-from esceme.agents.tdstp import REPEAT_PENALTY, TdstpState
+from esceme.agents.tdstp import REVERSED_JUMP_PENALTY, TdstpState
 from esceme.errors import WorldError
 from esceme.observation import Observation
 from esceme.world import Atlas, Pose
@@ -171,18 +171,19 @@ def test_the_history_token_of_a_jump_has_no_direction() -> None:
     assert not torch.allclose(moved, stopped, atol=1e-3)
 
 
-@pytest.mark.parametrize("reweigh", [True, False])
-def test_repeating_a_jump_is_penalised(reweigh: bool) -> None:
+@pytest.mark.parametrize("enabled", [True, False])
+def test_reversing_a_jump_is_penalised(enabled: bool) -> None:
     """At u, every action that moves to v loses 100 per previous jump from v to u."""
-    episode = Episode(small(reweigh=reweigh), build_toy_atlas(), "door").move("hall", "kitchen")
-    plain = Episode(small(reweigh=False), build_toy_atlas(), "door")
+    episode = Episode(small(penalise_reversed_jumps=enabled), build_toy_atlas(), "door")
+    episode.move("hall", "kitchen")
+    plain = Episode(small(penalise_reversed_jumps=False), build_toy_atlas(), "door")
     for jumps in (1, 2):
         episode.jump(2)  # from the kitchen to its neighbour, the hall
         plain.pose, plain.state = episode.pose, episode.state
         penalty = (plain.decision.logits - episode.decision.logits)[0].nan_to_num()
         expected = torch.zeros_like(penalty)
         previous = [episode.backtrack(2 * jump + 1) for jump in range(1, jumps + 1)]
-        expected[[episode.candidate("kitchen"), *previous]] = REPEAT_PENALTY * jumps * reweigh
+        expected[[episode.candidate("kitchen"), *previous]] = REVERSED_JUMP_PENALTY * jumps * enabled
         torch.testing.assert_close(penalty, expected, atol=1e-4, rtol=0)
         episode.move("kitchen")
     assert (episode.decision.logits.nan_to_num(neginf=0.0) > -50).all()  # no jump ended at the kitchen

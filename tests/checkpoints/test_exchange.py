@@ -425,7 +425,7 @@ def test_a_refused_import_writes_nothing(tmp_path: Path) -> None:
         ({}, {"norm": False}),
         ({}, {"shortcut": "feature"}),
         ({"context_views": False}, {}),
-        ({"stop_shows": "panorama"}, {}),
+        ({"stop_features": "panorama-max"}, {}),
     ],
 )
 def test_options_that_the_original_lacks_are_not_exported(

@@ -38,8 +38,10 @@ SMALL: dict[str, tuple[Any, ...]] = {
     "tdstp": (
         TdstpConfig(**HAMT_SIZES),
         TdstpConfig(**HAMT_SIZES, language_cross_attention=False, encode_panorama=False, structured=True),
-        TdstpConfig(**HAMT_SIZES, history_layers=1, map_history=False, candidate_positions="here", grid=2),
-        TdstpConfig(**HAMT_SIZES, go_back=False, grid=0, context_views=False),
+        TdstpConfig(
+            **HAMT_SIZES, history_layers=1, map_history=False, candidate_position_source="agent", grid=2
+        ),
+        TdstpConfig(**HAMT_SIZES, allow_backtracking=False, grid=0, context_views=False),
     ),
     "seq2seq": (Seq2SeqConfig(vocabulary=VOCABULARY, word_width=8, hidden=16, feature_width=WIDTH),),
 }

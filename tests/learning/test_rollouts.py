@@ -47,7 +47,7 @@ MODES = ("as-released", "reset", "forgetting", "sampled")
 NETWORKS: dict[str, dict[str, Any]] = {
     "frozen": {},
     "text-encoded-once": {"language_cross_attention": False, "freeze_text": False, "freeze_history": False},
-    "plain": {"encode_panorama": False, "context_views": False, "stop_shows": "panorama"},
+    "plain": {"encode_panorama": False, "context_views": False, "stop_features": "panorama-max"},
 }
 
 

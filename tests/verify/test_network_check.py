@@ -188,7 +188,9 @@ def test_only_padding_is_skipped_under_the_structured_mask(written: Path, toy: R
 
 def test_a_td_stp_rollout_gives_the_same_outputs() -> None:
     """`network_outputs` uses no rollout; `decide` and `advance` compute the same."""
-    agent = small_navigator(fusing=False, td_stp=True, grid=3, spacing=4.0, reweigh=False).agent
+    agent = small_navigator(
+        fusing=False, td_stp=True, grid=3, spacing=4.0, penalise_reversed_jumps=False
+    ).agent
     seen = [random_observation((3, 5), width=WIDTH, seed=seed) for seed in range(4)]
     chosen = [torch.tensor([step % 3, step]) for step in range(4)]
     words = TokenBatch(torch.randint(1, 210, (2, 7)), torch.arange(7) < torch.tensor([[7], [4]]))

@@ -215,10 +215,10 @@ class CrossModal(Agent[S]):
         return history, valid
 
     def _prepare_observation(self, observation: Observation) -> Observation:
-        """Apply the settings `context_views` and `stop_shows`."""
+        """Apply the settings `context_views` and `stop_features`."""
         if not self.uses_context_views:
             observation = observation.without_context_views()
-        if self.config.stop_shows == "panorama":
+        if self.config.stop_features == "panorama-max":
             is_stop = (observation.token_type == STOP)[..., None]
             panorama = observation.max_features()[:, None]
             observation = observation.with_features(torch.where(is_stop, panorama, observation.features))

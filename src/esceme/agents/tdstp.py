@@ -23,8 +23,8 @@ from esceme.observation import Observation
 
 LATE_RANK, SELF_RANK = 1_000, 1_000_000
 """Offsets of edge ranks: edges found after the first visit follow the candidates; the node itself is last."""
-REPEAT_PENALTY = 100.0
-"""Logit penalty for each earlier jump that an action would undo."""
+REVERSED_JUMP_PENALTY = 100.0
+"""Logit penalty of an action for each earlier jump that it would reverse."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +43,12 @@ class TdstpConfig(HamtConfig):
     """Whether a node's token passes through a two-layer MLP before it is scored."""
     history_positions: bool = True
     """Whether history tokens include their positions."""
-    candidate_positions: Literal["there", "here"] = "there"
-    """Position of a candidate token: its own viewpoint, or the agent's."""
-    go_back: bool = True
-    """Whether visited nodes are actions."""
-    reweigh: bool = True
-    """Whether jumping back and forth between two nodes is penalised."""
+    candidate_position_source: Literal["candidate", "agent"] = "candidate"
+    """Position of a candidate token: the candidate's viewpoint, or the agent's."""
+    allow_backtracking: bool = True
+    """Whether the agent can return to any visited viewpoint in one action, a jump."""
+    penalise_reversed_jumps: bool = True
+    """Whether an action is penalised for each earlier jump that it would reverse."""
     structured: bool = False
     """Whether history tokens attend, among history tokens, only to adjacent nodes. The original does; the
     ESceme release computes this mask and does not use it."""
@@ -66,7 +66,7 @@ class TdstpConfig(HamtConfig):
         if self.target_weight < 0:
             raise ConfigError(f"target_weight: expected 0 or more, found {self.target_weight}")
         for name, allowed in (
-            ("candidate_positions", ("there", "here")),
+            ("candidate_position_source", ("candidate", "agent")),
             ("history_mask", ("real", "as-released")),
         ):
             if (value := getattr(self, name)) not in allowed:
@@ -187,8 +187,8 @@ class TDSTP(CrossModal[TdstpState]):
         routes = self._routes(state, observation)
         node_logits = output.node_logits.masked_fill(routes.viewpoints < 0, -torch.inf)
         logits = torch.cat([output.logits, node_logits], 1)
-        if self.config.reweigh:
-            logits = logits - REPEAT_PENALTY * self._count_repeats(state, observation, routes)
+        if self.config.penalise_reversed_jumps:
+            logits = logits - REVERSED_JUMP_PENALTY * self._count_reversed_jumps(state, observation, routes)
         value = self.critic(output.critic_input).squeeze(1)
         return Decision(logits, value, routes=routes, state=state, goal_logits=output.goal_logits)
 
@@ -293,7 +293,7 @@ class TDSTP(CrossModal[TdstpState]):
     def _token_positions(self, observation: Observation) -> Tensor:
         """Positions of the tokens, (B, N, 3), or the agent's for all of them, (B, 1, 3)."""
         agent = observation.agent_positions()[:, None]
-        if observation.positions is None or self.config.candidate_positions == "here":
+        if observation.positions is None or self.config.candidate_position_source == "agent":
             return agent
         return observation.positions
 
@@ -352,7 +352,7 @@ class TDSTP(CrossModal[TdstpState]):
         width = state.history.shape[1]
         viewpoints = state.node_viewpoint[:, :width] - 1
         is_here = viewpoints == observation.viewpoint[:, None]
-        is_closed = is_here if self.config.go_back else torch.ones_like(is_here)
+        is_closed = is_here if self.config.allow_backtracking else torch.ones_like(is_here)
         return BacktrackRoutes(
             first_action=observation.token_type.shape[1],
             viewpoints=viewpoints.masked_fill(is_closed, -1),
@@ -361,7 +361,9 @@ class TDSTP(CrossModal[TdstpState]):
             edge_rank=state.edge_rank[:, :width, :width],
         )
 
-    def _count_repeats(self, state: TdstpState, observation: Observation, routes: BacktrackRoutes) -> Tensor:
+    def _count_reversed_jumps(
+        self, state: TdstpState, observation: Observation, routes: BacktrackRoutes
+    ) -> Tensor:
         """Count, for each action, earlier jumps from its viewpoint to the current viewpoint, (B, N + S)."""
         leads_to = torch.cat([observation.neighbour, routes.viewpoints], 1) + 1
         came_from = torch.where(state.jump_to == observation.viewpoint[:, None] + 1, state.jump_from, -1)

@@ -82,7 +82,7 @@ class HamtConfig(BaseAgentConfig):
     network, which starts from trained weights. From scratch, LayerNorm would amplify STOP's zeros."""
     context_views: bool = True
     """Whether views without a candidate become tokens; without them a step takes a fifth of the time."""
-    stop_shows: Literal["nothing", "panorama"] = "nothing"
+    stop_features: Literal["zeros", "panorama-max"] = "zeros"
     """Features of STOP: zeros, as published, or the maximum over the panorama."""
     grounding: int = 0
     """Width of the grounding head's space; 0: no grounding head, as published."""

@@ -47,9 +47,9 @@ class Switches(TypedDict, total=False):
     """Only TD-STP has this setting and all that follow."""
     history_positions: bool
     history_mask: Literal["real", "as-released"]
-    candidate_positions: Literal["there", "here"]
-    go_back: bool
-    reweigh: bool
+    candidate_position_source: Literal["candidate", "agent"]
+    allow_backtracking: bool
+    penalise_reversed_jumps: bool
     target_weight: float
 
 
@@ -286,7 +286,7 @@ def _is_finite(tensor: Tensor) -> bool:
 def _require_released(navigator: Navigator) -> None:
     """Raise `CheckpointError` for settings without weights that the original does not have."""
     fixed: list[tuple[Any, Any, tuple[str, ...]]] = [
-        (navigator.agent.config, HamtConfig(), ("context_views", "stop_shows")),
+        (navigator.agent.config, HamtConfig(), ("context_views", "stop_features")),
     ]
     if isinstance(navigator.reader, CandidateEnhancing):
         fields = ("order", "context", "stop", "norm", "epsilon", "shortcut")

@@ -202,10 +202,10 @@ def recorded_navigator(
     flags, options = recorded.options, NetworkOptions.from_arguments(recorded.options)
     try:
         tdstp_switches = Switches(  # they affect rollouts and training only; HAMT has none of them
-            reweigh=bool(flags.get("logit-reweighting", False)),
-            go_back=not flags.get("no-gas", False),
+            penalise_reversed_jumps=bool(flags.get("logit-reweighting", False)),
+            allow_backtracking=not flags.get("no-gas", False),
             target_weight=float(str(flags.get("gp_loss_weight", 0.2))),
-            candidate_positions="here" if flags.get("cand-use-ob-pos", False) else "there",
+            candidate_position_source="agent" if flags.get("cand-use-ob-pos", False) else "candidate",
         )
     except ValueError as error:
         raise DataError(f"flags that this version does not know: {error}") from None
