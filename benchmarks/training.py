@@ -26,9 +26,7 @@ from esceme.config import Experiment
 from esceme.learning import MemoryDropout, Trainer, TrainingCallback, TrainingMemory, TrainingRun
 from esceme.learning.rollouts import (
     Demonstrations,
-    ForwardFunction,
-    forward_all,
-    forward_stepwise,
+    forward_demonstrations,
     teacher_rollout,
 )
 from esceme.learning.trainer import EpisodeStream
@@ -131,13 +129,18 @@ class Imitation(NamedTuple):
             f"{len(self.demonstrations.trajectories)} trajectories, {len(self.demonstrations.labels)} steps"
         )
 
-    def forward_backward(self, forward: ForwardFunction) -> Tensor:
-        """Run a forward and a backward pass; return the logits."""
+    def forward_backward(self, *, stepwise: bool) -> Tensor:
+        """Run a forward and a backward pass, step by step or at once; return the logits."""
         episodes = [trajectory.episode for trajectory in self.demonstrations.trajectories]
         self.memory.begin_rollout(episodes, np.random.default_rng(0))
         self.navigator.zero_grad()
-        logits = forward(
-            self.navigator, self.atlas, self.demonstrations, self.memory, encode=self.encode
+        logits = forward_demonstrations(
+            self.navigator,
+            self.atlas,
+            self.demonstrations,
+            self.memory,
+            encode=self.encode,
+            stepwise=stepwise,
         ).logits
         functional.cross_entropy(logits, self.demonstrations.labels, reduction="sum").backward()
         return logits.detach()
@@ -145,23 +148,23 @@ class Imitation(NamedTuple):
     def compare(self) -> Comparison:
         """Run both sides once with an empty memory; assert that their logits agree."""
         times, results = [], []
-        for forward in (forward_all, forward_stepwise):
+        for stepwise in (False, True):
             self.memory.bank.forget()
             begin = time.process_time()
-            results.append(self.forward_backward(forward))
+            results.append(self.forward_backward(stepwise=stepwise))
             times.append(time.process_time() - begin)
-        at_once, stepwise = results
-        finite = stepwise.isfinite()
+        at_once, by_step = results
+        finite = by_step.isfinite()
         assert torch.equal(finite, at_once.isfinite()), "the two sides have different choices"
-        difference = float((stepwise[finite] - at_once[finite]).abs().max())
+        difference = float((by_step[finite] - at_once[finite]).abs().max())
         assert difference < TOLERANCE, f"logits differ by {difference}"
         return Comparison(baseline=times[1], ours=times[0], difference=difference)
 
     def measure(self) -> tuple[float, float]:
         """Return seconds step by step, and at once."""
         return both_sides(
-            lambda: self.forward_backward(forward_stepwise),
-            lambda: self.forward_backward(forward_all),
+            lambda: self.forward_backward(stepwise=True),
+            lambda: self.forward_backward(stepwise=False),
             NUM_ROUNDS,
         )
 

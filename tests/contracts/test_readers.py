@@ -16,7 +16,7 @@ from torch.nn import functional
 from esceme.agents.base import Decision, num_choices
 from esceme.errors import ConfigError
 from esceme.learning.memory_dropout import MemoryDropout, TrainingMemory
-from esceme.learning.rollouts import Demonstrations, forward_all, forward_stepwise, teacher_rollout
+from esceme.learning.rollouts import Demonstrations, forward_demonstrations, teacher_rollout
 from esceme.memory import READERS, MaskedMemory, Memory, MemoryBank, Reader
 from esceme.navigator import Navigator
 from esceme.observation import TOKEN_FIELDS, Observation
@@ -223,13 +223,16 @@ def logits_of_rollout(navigator: Navigator, rollout: Demonstrations, memory: Mem
 
 
 @pytest.mark.parametrize("views", [True, False])
-def test_forward_all_and_stepwise_equal_the_rollout(reader: Reader, views: bool) -> None:
+def test_forward_at_once_and_stepwise_equal_the_rollout(reader: Reader, views: bool) -> None:
     navigator = small_navigator(reader, context_views=views)
     rollout = teacher_rollout(ATLAS, EPISODES, reference_path_teacher_by_step(ATLAS), max_steps=15)
     with torch.no_grad():
         expected = logits_of_rollout(navigator, rollout, training_memory(navigator))
-        for forward in (forward_all, forward_stepwise):
-            found = forward(navigator, ATLAS, rollout, training_memory(navigator), encode=encode).logits
+        for stepwise in (False, True):
+            memory = training_memory(navigator)
+            found = forward_demonstrations(
+                navigator, ATLAS, rollout, memory, encode=encode, stepwise=stepwise
+            ).logits
             assert_close(found, expected)
 
 

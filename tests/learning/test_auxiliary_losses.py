@@ -13,7 +13,7 @@ from torch.nn import functional
 from esceme.agents import TDSTP, TdstpConfig
 from esceme.agents.base import Decision
 from esceme.learning.reinforcement import PathReward, Transition
-from esceme.learning.rollouts import dagger_rollout, forward_stepwise, sample_rollout
+from esceme.learning.rollouts import dagger_rollout, forward_demonstrations, sample_rollout
 from esceme.learning.teachers import IGNORE_INDEX, ORACLES, shortest_path_teacher
 from esceme.learning.trainer import EpisodeStream, Trainer
 from esceme.learning.training_config import TrainingConfig
@@ -304,7 +304,7 @@ def test_stepwise_forward_repeats_a_dagger_rollout_with_backtracks() -> None:
         encode=encode,
         max_steps=LIMIT,
     )
-    again = forward_stepwise(navigator.eval(), ATLAS, demonstrations, None, encode=encode)
+    again = forward_demonstrations(navigator.eval(), ATLAS, demonstrations, None, encode=encode)
     assert (
         num_backtracks > 3
         and again.auxiliary_loss is not None

@@ -19,9 +19,7 @@ from esceme.learning.reinforcement import PathReward, Transition
 from esceme.learning.rollouts import (
     Demonstrations,
     dagger_rollout,
-    forward_all,
     forward_demonstrations,
-    forward_stepwise,
     sample_rollout,
     teacher_rollout,
 )
@@ -92,6 +90,18 @@ def demonstrate(*episodes: Episode, max_steps: int = 15) -> Demonstrations:
     )
 
 
+def forward(
+    navigator: Navigator,
+    demonstrations: Demonstrations,
+    memory: TrainingMemory | None,
+    *,
+    stepwise: bool | None = None,
+) -> Tensor:
+    return forward_demonstrations(
+        navigator, ATLAS, demonstrations, memory, encode=encode, stepwise=stepwise
+    ).logits
+
+
 def replaying(demonstrations: Demonstrations) -> ActionSelector:
     """Select the actions of demonstrations."""
     actions = {
@@ -132,10 +142,8 @@ def test_decisions_at_once_equal_those_step_by_step(mode: str | None, network: s
             [functional.pad(step, (0, width - step.shape[1]), value=-torch.inf) for step in logits]
         )
         assert len(expected) == sum(trajectory.num_decisions for trajectory in demonstrations.trajectories)
-        for forward, memory in zip(
-            (forward_all, forward_stepwise, forward_demonstrations), memories[1:], strict=True
-        ):
-            found = forward(navigator, ATLAS, demonstrations, memory, encode=encode).logits
+        for stepwise, memory in zip((False, True, None), memories[1:], strict=True):
+            found = forward(navigator, demonstrations, memory, stepwise=stepwise)
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
             assert remembered(memory) == remembered(memories[0])
 
@@ -145,10 +153,10 @@ def test_decisions_depend_on_what_other_episodes_remember_meanwhile(mode: str) -
     """Shows that the test above can fail."""
     navigator, demonstrations = small_navigator(), demonstrate()
     memory = partial_memory(navigator, mode)
-    batch = forward_all(navigator, ATLAS, demonstrations, memory, encode=encode).logits
+    batch = forward(navigator, demonstrations, memory)
     for row, episode in enumerate(EPISODES):
         memory = partial_memory(navigator, mode)
-        single = forward_all(navigator, ATLAS, demonstrate(episode), memory, encode=encode).logits
+        single = forward(navigator, demonstrate(episode), memory)
         pairs = zip(batch[demonstrations.step_index.episode == row], single, strict=True)
         is_equal = [torch.allclose(a[: len(b)], b, atol=1e-5) for a, b in pairs]
         assert is_equal[0]  # nothing is remembered before the first step
@@ -160,10 +168,9 @@ def test_decisions_depend_on_what_other_episodes_remember_meanwhile(mode: str) -
 def test_gradients_at_once_equal_those_step_by_step(uses_memory: bool) -> None:
     navigator = (small_navigator if uses_memory else plain_navigator)(**NETWORKS["text-encoded-once"])
     demonstrations, gradients = demonstrate(), []
-    for forward in (forward_all, forward_stepwise):
+    for stepwise in (False, True):
         navigator.zero_grad()
-        memory = partial_memory(navigator)
-        logits = forward(navigator, ATLAS, demonstrations, memory, encode=encode).logits
+        logits = forward(navigator, demonstrations, partial_memory(navigator), stepwise=stepwise)
         functional.cross_entropy(logits, demonstrations.labels, reduction="sum").backward()
         gradients.append({n: p.grad.clone() for n, p in navigator.named_parameters() if p.grad is not None})
     assert gradients[0].keys() == gradients[1].keys()
@@ -175,7 +182,7 @@ def test_agent_without_decide_all_runs_step_by_step() -> None:
     navigator = Navigator(StopAtOnce(), NoMemory())
     assert not navigator.agent.supports_decide_all
     demonstrations = teacher_rollout(ATLAS, EPISODES, lambda trajectory: trajectory.viewpoint, max_steps=3)
-    logits = forward_demonstrations(navigator, ATLAS, demonstrations, None, encode=encode).logits
+    logits = forward(navigator, demonstrations, None)
     assert logits.argmax(1).tolist() == demonstrations.labels.tolist()
 
 
@@ -214,7 +221,7 @@ def test_truncated_demonstrations_do_not_remember_the_last_viewpoint() -> None:
     assert stopped == [False, False, False, True, True]
     navigator = small_navigator()
     memory = empty_memory(navigator)
-    forward_all(navigator, ATLAS, demonstrations, memory, encode=encode)
+    forward(navigator, demonstrations, memory)
     assert set(remembered(memory)) == {
         *(at(name) for name in ("garden", "door", "hall", "landing", "attic", "kitchen")),
         *(at(name, "shed") for name in ("hall", "door")),
@@ -255,7 +262,7 @@ def test_forward_of_a_dagger_rollout_uses_no_later_memory(mode: str | None) -> N
     navigator = (plain_navigator if mode is None else small_navigator)()
     memory = partial_memory(navigator, mode)
     demonstrations, logits = sampled_dagger(navigator, memory)
-    found = forward_all(navigator, ATLAS, demonstrations, memory, encode=encode).logits
+    found = forward(navigator, demonstrations, memory)
     assert len(found) > 12
     for row, expected in enumerate(expected for step in logits for expected in step):
         torch.testing.assert_close(found[row, : len(expected)], expected, atol=1e-5, rtol=1e-5)
@@ -263,7 +270,7 @@ def test_forward_of_a_dagger_rollout_uses_no_later_memory(mode: str | None) -> N
         final = TrainingMemory(ATLAS, navigator.reader, MemoryDropout())
         final.remember_at(remembered(memory))
         final.begin_rollout(EPISODES, np.random.default_rng(0))
-        leaked = forward_all(navigator, ATLAS, demonstrations, final, encode=encode).logits
+        leaked = forward(navigator, demonstrations, final)
         assert not torch.allclose(leaked, found, atol=1e-3)
 
 

@@ -34,7 +34,6 @@ from esceme.verify.rollout_check import (
     rollout_navigator,
 )
 from esceme.verify.training_check import (
-    FORWARD_MODES,
     ImitationLogs,
     ImitationRollout,
     TrainingFile,
@@ -166,7 +165,7 @@ def record(variant: str, folder: Path, references: ReferenceData) -> None:
     training = TrainingFile(
         variant=variant,
         flags=flags,
-        imitation=trainer.imitate(empty, FORWARD_MODES["step by step"]),
+        imitation=trainer.imitate(empty, stepwise=True),
         a2c=trainer.reinforce(msgspec.structs.replace(empty, actions=actions)),
     )
     _write(HERE / variant / "train_il_a2c.json.gz", training)

@@ -165,7 +165,7 @@ def test_training_flags_count(
     assert recorded.imitation is not None and recorded.a2c is not None
     files, references = NetworkFiles(NAME, reference / variant / NAME), ReferenceData(WORLD)
     trainer = reference_trainer(recorded, files, references)
-    recorded.imitation = trainer.imitate(recorded.imitation, FORWARD_MODES["step by step"])
+    recorded.imitation = trainer.imitate(recorded.imitation, stepwise=True)
     recorded.a2c = trainer.reinforce(recorded.a2c)
     stored, judge = json.loads(msgspec.json.encode(recorded)), judge_beside(reference / variant, NAME)
     report = judge(stored)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import compress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from esceme.errors import ConfigError
 from esceme.learning.memory_dropout import TrainingMemory
 from esceme.learning.reinforcement import Reward, Transition
 from esceme.learning.teachers import Oracle, Teacher, teacher_actions
+from esceme.memory.bank import Memory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.rollout import RolloutStep, begin_trajectories, roll_out
@@ -153,21 +154,6 @@ def dagger_rollout(
 # -- forward passes over demonstrations --------------------------------------------------------------------
 
 
-class ForwardFunction(Protocol):
-    """Compute the agent's decisions at all steps of demonstrations."""
-
-    def __call__(
-        self,
-        navigator: Navigator,
-        atlas: Atlas,
-        demonstrations: Demonstrations,
-        memory: TrainingMemory | None,
-        *,
-        encode: InstructionEncoder,
-    ) -> Decision:
-        """Return logits (R, C) with one row per step of each trajectory, in the order of `Demonstrations`."""
-
-
 def forward_demonstrations(
     navigator: Navigator,
     atlas: Atlas,
@@ -175,59 +161,49 @@ def forward_demonstrations(
     memory: TrainingMemory | None,
     *,
     encode: InstructionEncoder,
+    stepwise: bool | None = None,
 ) -> Decision:
-    """Compute all decisions, logits (R, C): in one pass if the agent supports it, otherwise step by step."""
-    forward = forward_all if navigator.agent.supports_decide_all else forward_stepwise
-    return forward(navigator, atlas, demonstrations, memory, encode=encode)
+    """Compute the agent's decisions at all R steps of demonstrations: logits (R, C).
 
-
-def forward_all(
-    navigator: Navigator,
-    atlas: Atlas,
-    demonstrations: Demonstrations,
-    memory: TrainingMemory | None,
-    *,
-    encode: InstructionEncoder,
-) -> Decision:
-    """Compute all decisions in one pass, logits (R, C); each sees the memory as it was at its step."""
-    device = navigator.device
+    Each decision sees the memory as it was at its step. With `stepwise`, steps are computed one after the
+    other; without it, all at once by `Agent.decide_all`. By default the agent determines it.
+    """
+    stepwise = not navigator.agent.supports_decide_all if stepwise is None else stepwise
+    device, trajectories, pose = navigator.device, demonstrations.trajectories, demonstrations.pose
     step_index = StepIndex(*(index.to(device) for index in demonstrations.step_index))
+    memory_view = None
+    if memory is not None:
+        viewpoints = torch.from_numpy(pose.viewpoint).to(device)
+        memory_view = memory.remember_trajectories(viewpoints, step_index.step, stepwise=stepwise)
+    if stepwise:
+        return _replay(navigator, atlas, demonstrations, memory_view, encode)
     observation = Observation.from_atlas(
-        atlas, demonstrations.pose, previous_viewpoints=demonstrations.previous_viewpoints, device=device
-    )
-    memory_view = (
-        None if memory is None else memory.remember_trajectories(observation.viewpoint, step_index.step)
+        atlas, pose, previous_viewpoints=demonstrations.previous_viewpoints, device=device
     )
     observation = navigator.observe(observation, memory_view)
-    state = begin_trajectories(navigator, atlas, demonstrations.trajectories, encode)
+    state = begin_trajectories(navigator, atlas, trajectories, encode)
     decision = navigator.agent.decide_all(state, observation, demonstrations.actions.to(device), step_index)
-    goals = goal_positions(atlas, demonstrations.trajectories, device)
+    goals = goal_positions(atlas, trajectories, device)
     return with_auxiliary_loss(navigator, decision, goals[step_index.episode])
 
 
-def forward_stepwise(
+def _replay(
     navigator: Navigator,
     atlas: Atlas,
     demonstrations: Demonstrations,
-    memory: TrainingMemory | None,
-    *,
+    memory: Memory | None,
     encode: InstructionEncoder,
 ) -> Decision:
-    """Compute all decisions step by step, logits (R, C), for agents with a recurrent history."""
-    device, memory_view = navigator.device, None
-    if memory is not None:
-        viewpoints = torch.from_numpy(demonstrations.pose.viewpoint).to(device)
-        steps = demonstrations.step_index.step.to(device)
-        memory_view = memory.remember_trajectories(viewpoints, steps, stepwise=True)
+    """Roll out the agent with the actions of demonstrations, and concatenate the decisions of all steps."""
     actions = (torch.from_numpy(step.action) for step in demonstrations.steps)
 
-    def replay(decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]) -> Tensor:
+    def next_action(decision: Decision, observation: Observation, active: Sequence[Trajectory]) -> Tensor:
         return next(actions).to(decision.logits.device)
 
     source = SingleBatch(atlas, [trajectory.episode for trajectory in demonstrations.trajectories])
     max_steps = len(demonstrations.steps)
-    rollout = roll_out(navigator, atlas, source, memory_view, replay, encode=encode, max_steps=max_steps)
-    goals = goal_positions(atlas, demonstrations.trajectories, device)
+    rollout = roll_out(navigator, atlas, source, memory, next_action, encode=encode, max_steps=max_steps)
+    goals = goal_positions(atlas, demonstrations.trajectories, navigator.device)
     decisions = [
         with_auxiliary_loss(navigator, step.decision, goals[demonstration.rows])
         for step, demonstration in zip(rollout, demonstrations.steps, strict=True)

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from esceme.agents.base import Decision
 from esceme.errors import TrainingError
 from esceme.learning.distributed import ProcessGroup
 from esceme.learning.memory_dropout import TrainingMemory
 from esceme.learning.reinforcement import REWARDS, Transition, actor_critic_loss
 from esceme.learning.rollouts import (
     Demonstrations,
-    ForwardFunction,
     dagger_rollout,
     forward_demonstrations,
     sample_rollout,
@@ -191,7 +191,7 @@ class Trainer:
         supervised = [self._supervise(episode, rng) for episode in episodes]
         shard = self.process_group.shard(supervised)
         demonstrations = teacher_rollout(self._atlas, shard, self._teacher, max_steps=self._max_steps)
-        return self.imitation_loss(demonstrations, weight=weight)
+        return self.imitation_loss(demonstrations, self._forward(demonstrations), weight=weight)
 
     def _dagger(self, episodes: list[Episode], iteration: int) -> LossAndMetrics:
         self._begin_rollout(episodes, iteration, SAMPLING)
@@ -205,7 +205,7 @@ class Trainer:
             encode=self._encode,
             max_steps=self._max_steps,
         )
-        return self.imitation_loss(demonstrations)
+        return self.imitation_loss(demonstrations, self._forward(demonstrations))
 
     def _a2c(self, episodes: list[Episode], iteration: int) -> LossAndMetrics:
         self._begin_rollout(episodes, iteration, SAMPLING)
@@ -223,6 +223,11 @@ class Trainer:
         )
         return self.a2c_loss(transitions, bootstrap)
 
+    def _forward(self, demonstrations: Demonstrations) -> Decision:
+        return forward_demonstrations(
+            self.navigator, self._atlas, demonstrations, self.memory, encode=self._encode
+        )
+
     def _begin_rollout(self, episodes: list[Episode], iteration: int, key: int) -> np.random.Generator:
         """Apply memory dropout for a rollout of `episodes`, the batch of all ranks.
 
@@ -239,18 +244,13 @@ class Trainer:
     # -- losses ------------------------------------------------------------------------------------------
 
     def imitation_loss(
-        self,
-        demonstrations: Demonstrations,
-        forward: ForwardFunction = forward_demonstrations,
-        *,
-        weight: float = 1.0,
+        self, demonstrations: Demonstrations, decision: Decision, *, weight: float = 1.0
     ) -> LossAndMetrics:
-        """Return the imitation loss of a batch, and metrics to log by name.
+        """Return the imitation loss of the decisions of a batch, and metrics to log by name.
 
         The loss is the cross-entropy of the teacher's actions, summed over steps, divided by the batch size
         and multiplied by `weight`, plus the agent's auxiliary loss.
         """
-        decision = forward(self.navigator, self._atlas, demonstrations, self.memory, encode=self._encode)
         labels = demonstrations.labels.to(decision.logits.device)
         loss = functional.cross_entropy(decision.logits, labels, reduction="sum") / self.config.batch
         num_correct = (decision.logits.argmax(1) == labels).sum()

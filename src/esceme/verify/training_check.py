@@ -29,13 +29,7 @@ from esceme.learning.reinforcement import (
     policy_entropy,
     transition_loss,
 )
-from esceme.learning.rollouts import (
-    ForwardFunction,
-    forward_all,
-    forward_stepwise,
-    sample_rollout,
-    teacher_rollout,
-)
+from esceme.learning.rollouts import forward_demonstrations, sample_rollout, teacher_rollout
 from esceme.learning.teachers import TEACHERS
 from esceme.learning.trainer import Trainer
 from esceme.learning.training_config import TrainingConfig
@@ -67,7 +61,8 @@ TOLERANCE = 1e-4
 MIN_SCALE, MIN_NORM_SCALE = 0.1, 0.01
 """Smaller stored values count as these: a difference of 1e-5 in a loss or value, and of 1e-6 in the norm of a
 gradient, is noise in single precision. The gradients of key biases are only noise."""
-FORWARD_MODES: dict[str, ForwardFunction] = {"at once": forward_all, "step by step": forward_stepwise}
+FORWARD_MODES = {"at once": False, "step by step": True}
+"""Ways to compute the decisions of a teacher-forced rollout; the value is the argument `stepwise`."""
 REWARD_ROWS = ("reward", "mask", "distance", "nDTW")
 STOPPED = -1
 """The stored action of an episode that stops or has stopped."""
@@ -161,8 +156,8 @@ def check_training(name: str, path: Path, references: ReferenceData, report: Ver
         if stored.imitation is None or not stored.imitation.items:
             comparison.add_missing("IL")
         else:
-            for mode, decide in trainer.forward_modes.items():
-                ours = trainer.imitate(stored.imitation, decide)
+            for mode, stepwise in trainer.forward_modes.items():
+                ours = trainer.imitate(stored.imitation, stepwise=stepwise)
                 _compare_rollout("IL", stored.imitation, ours, comparison, f" ({mode})")
         if stored.a2c is None or not stored.a2c.items:
             comparison.add_missing("A2C")
@@ -215,25 +210,23 @@ class ReferenceTrainer:
     max_steps: int
 
     @property
-    def forward_modes(self) -> dict[str, ForwardFunction]:
-        """Modes in which the agent can compute the decisions of a teacher-forced rollout, by name."""
+    def forward_modes(self) -> dict[str, bool]:
+        """The part of `FORWARD_MODES` that the agent supports."""
         at_once = self.navigator.agent.supports_decide_all
-        return {mode: decide for mode, decide in FORWARD_MODES.items() if at_once or mode != "at once"}
+        return {mode: stepwise for mode, stepwise in FORWARD_MODES.items() if at_once or stepwise}
 
-    def imitate(self, rollout: TrainingRollout, decide: ForwardFunction) -> ImitationRollout:
-        """Roll the items out with teacher forcing and compute gradients; `decide` is a forward mode."""
-        trainer, episodes, decisions = *self._begin(rollout), list[Decision]()
-
-        def record(*arguments: Any, **keywords: Any) -> Decision:
-            decisions.append(decide(*arguments, **keywords))
-            return decisions[-1]
-
+    def imitate(self, rollout: TrainingRollout, *, stepwise: bool) -> ImitationRollout:
+        """Roll the items out with teacher forcing, at once or step by step, and compute gradients."""
+        trainer, episodes = self._begin(rollout)
         teacher = TEACHERS[trainer.config.teacher](self.atlas)
         demonstrations = teacher_rollout(self.atlas, episodes, teacher, max_steps=self.max_steps)
         weight = trainer.config.imitation_weight
-        loss, _ = trainer.imitation_loss(demonstrations, record, weight=weight)
+        decision = forward_demonstrations(
+            self.navigator, self.atlas, demonstrations, trainer.memory, encode=tokens_of, stepwise=stepwise
+        )
+        loss, _ = trainer.imitation_loss(demonstrations, decision, weight=weight)
         torch.autograd.backward(loss)
-        logits, target = decisions[0].logits, decisions[0].auxiliary_loss
+        logits, target = decision.logits, decision.auxiliary_loss
         masks = [demonstrations.step_index.episode == row for row in range(len(episodes))]
         parts = [
             functional.cross_entropy(logits[mask], demonstrations.labels[mask], reduction="sum")
