@@ -85,7 +85,7 @@ def test_baseline_training_equals_the_trainer(training: ModuleType, world: Path)
     assert set(baseline.memory) == {run.atlas.name(viewpoint) for viewpoint in visited}
 
 
-def test_forward_all_equals_forward_stepwise(training: ModuleType, world: Path) -> None:
+def test_forward_at_once_equals_forward_stepwise(training: ModuleType, world: Path) -> None:
     run = training.prepare_run(training.small_experiment(training.NO_DROPOUT), world)
     assert training.imitation_of(run, 6).compare().difference < 1e-5
 

@@ -47,23 +47,16 @@ from esceme.runs import (
     navigator_config,
     save_run,
 )
-from fixtures.random_observations import random_building, random_observation, random_words
-
-CONFIG = HamtConfig(
-    vocabulary=30,
-    positions=12,
-    hidden=8,
-    heads=2,
-    feed_forward=10,
-    text_layers=1,
-    cross_layers=1,
-    panorama_layers=1,
-    feature_width=6,
-    max_steps=5,
-    critic_inner=4,
-    epsilon=1e-5,
+from fixtures.random_observations import (
+    SMALL_NETWORK,
+    WIDTH,
+    random_building,
+    random_observation,
+    random_words,
 )
-READER = CandidateEnhancingConfig(width=6, pooling="mean", stop="zero")
+
+CONFIG = HamtConfig(**SMALL_NETWORK, critic_inner=4, epsilon=1e-5)
+READER = CandidateEnhancingConfig(width=WIDTH, pooling="mean", stop="zero")
 
 
 def make_navigator(seed: int = 0) -> Navigator:
@@ -128,10 +121,10 @@ def test_other_agents_have_run_folders(tmp_path: Path, agent: Any) -> None:
 
 
 def logits_of_two_steps(navigator: Navigator) -> list[Tensor]:
-    observation, memory = random_observation(width=6), MemoryBank(6)
+    observation, memory = random_observation(), MemoryBank(WIDTH)
     memory.bind(random_building())
-    memory.remember_observation(random_observation(width=6, seed=1))
-    state, logits = navigator.begin(random_words(vocabulary=30), observation.viewpoint), []
+    memory.remember_observation(random_observation(seed=1))
+    state, logits = navigator.begin(random_words(), observation.viewpoint), []
     for _ in range(2):
         observed = navigator.observe(observation, memory)
         decision = navigator.decide(state, observed)
@@ -143,7 +136,7 @@ def logits_of_two_steps(navigator: Navigator) -> list[Tensor]:
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("agent", [CONFIG, TdstpConfig(**vars(CONFIG))], ids=["hamt", "tdstp"])
 def test_loaded_navigator_decides_like_the_saved_one(tmp_path: Path, agent: AgentConfig, reader: str) -> None:
-    width = {"width": 6} if READERS[reader].uses_memory else {}
+    width = {"width": WIDTH} if READERS[reader].uses_memory else {}
     config = NavigatorConfig(agent=agent, reader=READERS[reader].Config(**width))
     navigator = config.build(seed=0).eval()
     save_run(tmp_path, navigator, config)
@@ -201,7 +194,7 @@ def test_all_unfitting_tensors_are_named_at_once(run: Path) -> None:
     tensors = load_file(run / WEIGHTS_FILE)
     del tensors["agent.history.start"], tensors["reader.norm.bias"]
     tensors["agent.extra"] = torch.zeros(1)
-    tensors["agent.text.words.weight"] = torch.zeros(31, 8)
+    tensors["agent.text.words.weight"] = torch.zeros(51, 24)
     tensors["agent.critic.3.bias"] = torch.zeros(2)
     save_file(tensors, run / WEIGHTS_FILE)
     with pytest.raises(CheckpointError) as refused:
@@ -212,7 +205,7 @@ def test_all_unfitting_tensors_are_named_at_once(run: Path) -> None:
         "2 missing: agent.history.start, reader.norm.bias",
         "1 unknown: agent.extra",
         "2 with a wrong shape: agent.critic.3.bias (expected (1,), found (2,)), "
-        "agent.text.words.weight (expected (30, 8), found (31, 8))",
+        "agent.text.words.weight (expected (50, 24), found (51, 24))",
     ):
         assert part in message
 

@@ -365,7 +365,7 @@ SMALL: dict[str, Experiment] = {
     ),
     "r2r-small-both": _with_reader(
         R2R_SMALL,
-        CombinedReaderConfig(hidden=128, shortcut="both", context="untouched", stop="zero", initial_std=0.1),
+        CombinedReaderConfig(**vars(replace(SMALL_READER, initial_std=0.1))),
         about="R2R on two cores, with memory by candidate enhancing and graph encoding",
     ),
 }
