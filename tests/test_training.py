@@ -18,7 +18,7 @@ from esceme.tasks.folder import DataFolder
 from esceme.training import load_training_data, prepare, require_same_experiment, train
 from fixtures.toy_dataset import (
     SPLIT,
-    TAUGHT,
+    TRAIN_SCENES,
     Interrupt,
     Interrupted,
     run_files,
@@ -41,10 +41,10 @@ def test_held_out_scenes_are_validated_on_and_not_trained_on(
     experiment = holding_out(splits)
     data = load_training_data(experiment, DataFolder(training_data))
     (trained,) = {episode.scene_id for episode in data.train[0]}
-    assert trained in TAUGHT
+    assert trained in TRAIN_SCENES
     assert data.validation.keys() == set(splits)
     if "held_out" in splits:
-        assert {episode.scene_id for episode in data.validation["held_out"]} == {*TAUGHT} - {trained}
+        assert {episode.scene_id for episode in data.validation["held_out"]} == {*TRAIN_SCENES} - {trained}
     scenes = {episode.scene_id for episodes in data.validation.values() for episode in episodes}
     assert {trained, *scenes} <= set(data.dataset.atlas.scenes)
     prepare(experiment, training_data, tmp_path, callback=TrainingCallback()).run()
@@ -58,7 +58,8 @@ def test_augmentation_leaves_out_held_out_scenes(tmp_path: Path) -> None:
     experiment = replace(experiment, training=replace(experiment.training, augmentation="prevalent"))
     data = load_training_data(experiment, DataFolder(root))
     seen = [{episode.scene_id for episode in split} for split in data.train]
-    assert seen[0] == seen[1] == {*TAUGHT} - {episode.scene_id for episode in data.validation["held_out"]}
+    held_out = {episode.scene_id for episode in data.validation["held_out"]}
+    assert seen[0] == seen[1] == {*TRAIN_SCENES} - held_out
     only = [record for record in records if record["scan"] not in seen[0]]
     write_json(root / "R2R" / "prevalent_aug_train_enc.json", only)
     with pytest.raises(ConfigError, match="hold_out 1: no episode of prevalent is left to train on"):

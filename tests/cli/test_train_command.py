@@ -30,7 +30,7 @@ from esceme.training import train
 pytestmark = pytest.mark.long
 
 Capture = pytest.CaptureFixture[str]
-SHORT = {
+SHORT_RUN = {
     "method": "dagger",
     "iterations": "8",
     "imitation-warmup-iterations": "6",
@@ -55,21 +55,22 @@ def world() -> Path:
 
 @pytest.fixture(scope="module")
 def finished(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run; copy it before resuming."""
+    """A finished_run run; copy it before resuming."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     assert main(train_command("r2r-small-esceme", folder, data=str(world))) == 0
     return folder
 
 
-def options(values: Mapping[str, str]) -> list[str]:
+def as_arguments(values: Mapping[str, str]) -> list[str]:
     return [word for name, value in values.items() for word in (f"--{name}", value)]
 
 
-def train_command(recipe: str, out: object, *more: str, data: str = "embedded:tiny") -> list[str]:
-    return ["train", recipe, "--out", str(out), "--data", data, "--device", "cpu", *options(SHORT), *more]
+def train_command(recipe: str, out: object, *extra: str, data: str = "embedded:tiny") -> list[str]:
+    command = ["train", recipe, "--out", str(out), "--data", data, "--device", "cpu"]
+    return [*command, *as_arguments(SHORT_RUN), *extra]
 
 
-def refusal(capsys: Capture, command: Sequence[str]) -> str:
+def error_message(capsys: Capture, command: Sequence[str]) -> str:
     """Return the error message of a command; assert that it writes nothing."""
     before = sorted(Path().rglob("*"))
     capsys.readouterr()
@@ -119,7 +120,7 @@ def test_run_on_tours_is_validated_on_them_and_prints_the_next_command(
     assert "t_ndtw (%)" in capsys.readouterr().out
 
 
-def test_json_is_the_only_output(finished: Path, capsys: Capture) -> None:
+def test_json_is_the_only_output(finished_run: Path, capsys: Capture) -> None:
     assert main(train_command("cvdn-small", "run", "--json")) == 0
     output = json.loads(capsys.readouterr().out)
     assert output["recipe"] == "cvdn-small" and output["out"] == "run" and output["begun_after"] == 0
@@ -143,11 +144,8 @@ def test_options_set_fields_of_the_recipe(capsys: Capture) -> None:
 
 
 def test_another_agent_or_reader_has_its_default_settings(capsys: Capture) -> None:
-    parts = ["--agent", "seq2seq", "--word-width", "32", "--agent.hidden", "64", "--reader", "graph-encoding"]
-    assert (
-        main(train_command("r2r-small-esceme", "run", *parts, "--method", "imitation", "--iterations", "1"))
-        == 0
-    )
+    other = "--agent seq2seq --word-width 32 --agent.hidden 64 --reader graph-encoding --method imitation"
+    assert main(train_command("r2r-small-esceme", "run", *other.split(), "--iterations", "1")) == 0
     config = load_run("run").config
     assert isinstance(config.agent, Seq2SeqConfig) and isinstance(config.reader, GraphEncodingConfig)
     assert (config.agent.word_width, config.agent.hidden, config.reader.hidden) == (32, 64, None)
@@ -161,40 +159,41 @@ def test_data_folder_defaults_to_the_environment_variable(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ESCEME_DATA", str(world))
-    values = options({**SHORT, "iterations": "1", "splits": "val_seen"})
+    values = as_arguments({**SHORT_RUN, "iterations": "1", "splits": "val_seen"})
     assert main(["train", "r2r-small", "--out", "run", *values]) == 0
 
 
 # -- resuming --------------------------------------------------------------------------------------------
 
 
-def test_finished_run_is_unchanged(finished: Path, world: Path, capsys: Capture) -> None:
+def test_finished_run_is_unchanged(finished_run: Path, world: Path, capsys: Capture) -> None:
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
-    assert main(train_command("r2r-small-esceme", finished, "--json", data=str(world))) == 0
+    assert main(train_command("r2r-small-esceme", finished_run, "--json", data=str(world))) == 0
     out, err = capsys.readouterr()
-    assert err == f"{finished}: all 8 iterations are done already, so nothing is trained\n"
+    assert err == f"{finished_run}: all 8 iterations are done already, so nothing is trained\n"
     output = json.loads(out)
     assert output["begun_after"] == 8 and output["last"]["iteration"] == 8
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
 
 
-@pytest.mark.parametrize("names_data", [True, False])
+@pytest.mark.parametrize("passes_data", [True, False])
 def test_finished_run_prints_the_command_that_evaluates_it(
-    names_data: bool, finished: Path, world: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    passes_data: bool, finished_run: Path, world: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    command = train_command("r2r-small-esceme", finished)
-    if not names_data:
-        at = command.index("--data")
-        del command[at : at + 2]
+    command = train_command("r2r-small-esceme", finished_run)
+    if not passes_data:
+        index = command.index("--data")
+        del command[index : index + 2]
         monkeypatch.setenv("ESCEME_DATA", str(world))
     assert main(command) == 0
     line = capsys.readouterr().out.splitlines()[-1]
-    assert line == f"  esceme evaluate {finished / 'best'} --split val_unseen --memory cold --data {world}"
+    options = f"--split val_unseen --memory cold --data {world}"
+    assert line == f"  esceme evaluate {finished_run / 'best'} {options}"
     assert main([*shlex.split(line)[1:], "--out", "scores"]) == 0
 
 
-def test_unfinished_run_resumes_to_the_same_weights(finished: Path, world: Path, capsys: Capture) -> None:
-    shutil.copytree(finished, "run")
+def test_unfinished_run_resumes_to_the_same_weights(finished_run: Path, world: Path, capsys: Capture) -> None:
+    shutil.copytree(finished_run, "run")
     for name in ("state/00000008.pt", "navigator.json", "weights.safetensors"):
         Path("run", name).unlink()
     assert main(train_command("r2r-small-esceme", "run", "--json", data=str(world))) == 0
@@ -203,60 +202,63 @@ def test_unfinished_run_resumes_to_the_same_weights(finished: Path, world: Path,
     assert "iteration 8: " in err and "iteration 4: " not in err
     assert json.loads(out)["begun_after"] == 4
     for name in ("weights.safetensors", "best/weights.safetensors", "log.jsonl", "experiment.json"):
-        assert Path("run", name).read_bytes() == (finished / name).read_bytes(), name
+        assert Path("run", name).read_bytes() == (finished_run / name).read_bytes(), name
 
 
 def test_folder_of_another_experiment_is_refused_with_the_differences(
-    finished: Path, world: Path, capsys: Capture
+    finished_run: Path, world: Path, capsys: Capture
 ) -> None:
-    message = refusal(
-        capsys, train_command("r2r-small-esceme", finished, "--max-grad-norm", "3", "--dropout", "0.3")
+    message = error_message(
+        capsys, train_command("r2r-small-esceme", finished_run, "--max-grad-norm", "3", "--dropout", "0.3")
     )
-    assert message.startswith(f"{finished}: holds a run of another experiment, which differs in ")
+    assert message.startswith(f"{finished_run}: holds a run of another experiment, which differs in ")
     assert "navigator.agent.dropout, training.max_grad_norm; give another --out" in message
-    message = refusal(capsys, train_command("r2r-small", finished))
+    message = error_message(capsys, train_command("r2r-small", finished_run))
     assert "navigator.reader.context, navigator.reader.epsilon" in message
-    shutil.copytree(finished / "best", "imported")
-    assert "imported: holds something else than training" in refusal(
+    shutil.copytree(finished_run / "best", "imported")
+    assert "imported: holds something else than training" in error_message(
         capsys, train_command("r2r-small", "imported")
     )
 
 
 def test_interrupted_run_can_be_resumed(world: Path) -> None:
-    fields = {**SHORT, "iterations": "100000", "every": "100000"}
+    fields = {**SHORT_RUN, "iterations": "100000", "every": "100000"}
     command = ["train", "r2r-small", "--out", "my run", "--data", str(world), "--device", "cpu"]
-    command += options(fields)
-    started = subprocess.Popen(
+    command += as_arguments(fields)
+    process = subprocess.Popen(
         [sys.executable, "-m", "esceme", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         while not any(Path("my run").glob("state/*.pt")):
-            assert started.poll() is None
+            assert process.poll() is None
             time.sleep(0.05)
-        started.send_signal(signal.SIGINT)
-        out, err = started.communicate(timeout=60)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
     finally:
-        if started.poll() is None:
-            started.kill()
-    assert (started.returncode, out) == (130, "") and "Traceback" not in err
-    done = max(int(path.stem) for path in Path("my run").glob("state/*.pt"))
-    assert err.splitlines()[-1] == f"interrupted after iteration {done}; the same command resumes the run"
+        if process.poll() is None:
+            process.kill()
+    assert (process.returncode, out) == (130, "") and "Traceback" not in err
+    iteration = max(int(path.stem) for path in Path("my run").glob("state/*.pt"))
+    message = f"interrupted after iteration {iteration}; the same command resumes the run"
+    assert err.splitlines()[-1] == message
 
 
 @pytest.mark.slow
 def test_only_the_first_of_several_processes_prints(world: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = train_command("r2r-small-esceme", "run", "--json", data=str(world))
-    done = subprocess.run([*launcher, "-m", "esceme", *command], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["last"]["iteration"] == 8
-    assert done.stderr.count("iteration 8: val_seen") == 1
+    result = subprocess.run(
+        [*launcher, "-m", "esceme", *command], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["last"]["iteration"] == 8
+    assert result.stderr.count("iteration 8: val_seen") == 1
 
 
 # -- losses ----------------------------------------------------------------------------------------------
 
 
-class Losses(TrainingCallback):
+class LossRecorder(TrainingCallback):
     """Records the losses of imitation."""
 
     def __init__(self) -> None:
@@ -270,7 +272,7 @@ class Losses(TrainingCallback):
     "recipe", ["r2r-small-esceme", "r4r-small-esceme", "cvdn-small-esceme", "rxr-small-esceme"]
 )
 def test_short_run_lowers_the_loss(recipe: str, world: Path) -> None:
-    experiment, callback = RECIPES[recipe], Losses()
+    experiment, callback = RECIPES[recipe], LossRecorder()
     experiment = replace(
         experiment,
         training=replace(
@@ -339,8 +341,8 @@ def test_row_of_the_paper_without_pretraining_is_noted(world: Path, capsys: Capt
 def test_faulty_command_is_refused_and_writes_nothing(
     arguments: str, message: str, world: Path, capsys: Capture
 ) -> None:
-    recipe, *more = arguments.split()
-    assert message in refusal(capsys, train_command(recipe, "run", *more))
+    recipe, *extra = arguments.split()
+    assert message in error_message(capsys, train_command(recipe, "run", *extra))
 
 
 def test_missing_gpu_is_refused(world: Path, capsys: Capture) -> None:
@@ -348,7 +350,7 @@ def test_missing_gpu_is_refused(world: Path, capsys: Capture) -> None:
 
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
-    message = refusal(capsys, train_command("r2r-small", "run", "--device", "cuda"))
+    message = error_message(capsys, train_command("r2r-small", "run", "--device", "cuda"))
     assert message == "--device cuda: torch finds no GPU here; give --device cpu"
 
 
@@ -380,34 +382,32 @@ def test_missing_data_is_named(
     if removed:
         path = tmp_path / "data" / removed
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    error = refusal(capsys, train_command(recipe, "run", data="data"))
+    error = error_message(capsys, train_command(recipe, "run", data="data"))
     assert error.startswith("data") and message in error
 
 
 def test_features_of_another_width_are_refused(world: Path, capsys: Capture) -> None:
-    more = ["--augmentation", "", "--agent.text-layers", "1", "--agent.cross-layers", "1"]
-    message = refusal(capsys, train_command("r2r-hamt", "run", *more))
+    extra = ["--augmentation", "", "--agent.text-layers", "1", "--agent.cross-layers", "1"]
+    message = error_message(capsys, train_command("r2r-hamt", "run", *extra))
     assert "small.hdf5: features of width " in message and "and this network reads 768" in message
 
 
 def test_command_without_a_folder_is_refused(capsys: Capture) -> None:
-    assert "Missing from esceme train: --out PATH" in refusal(capsys, ["train", "r2r-small"])
+    assert "Missing from esceme train: --out PATH" in error_message(capsys, ["train", "r2r-small"])
 
 
 # -- help and recipes ------------------------------------------------------------------------------------
 
 
 def test_help_lists_the_options_with_the_values_of_the_recipe(capsys: Capture) -> None:
-    with pytest.raises(SystemExit) as exited:
+    with pytest.raises(SystemExit) as exit_info:
         main(["train", "cvdn-small-esceme", "--help"])
-    assert exited.value.code == 0
+    assert exit_info.value.code == 0
     printed = capsys.readouterr().out
     assert printed.startswith("usage: esceme train") and "--out" in printed
     text = " ".join(printed.replace("│", " ").split())
-    assert (
-        "--keep {first,last} Which end of a longer instruction remains after truncation. (default: last)"
-        in text
-    )
+    keep = "--keep {first,last} Which end of a longer instruction remains after truncation. (default: last)"
+    assert keep in text
     assert "--batch INT, --training.batch INT" in text and "--best {" in text and "(default: gp)" in text
     assert "--agent.vocabulary" not in text
 

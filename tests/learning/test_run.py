@@ -36,26 +36,26 @@ from fixtures.toy_dataset import (
 )
 
 NUM_KILLS = 20
-NUM_WRITE_KILLS = 10
+NUM_ACCESS_KILLS = 10
 
 
-Uninterrupted = Callable[[Experiment], Path]
+ReferenceRun = Callable[[Experiment], Path]
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(training_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
-    """Return the folder of an uninterrupted run; do not write to it."""
-    folders: dict[str, Path] = {}
+def reference_run(training_data: Path, tmp_path_factory: pytest.TempPathFactory) -> ReferenceRun:
+    """A function that returns the folder of an uninterrupted run; do not write to it."""
+    trained: dict[str, Path] = {}
 
-    def find(experiment: Experiment) -> Path:
-        if (key := repr(experiment)) not in folders:
-            folders[key] = train(experiment, training_data, tmp_path_factory.mktemp("whole"))
-        return folders[key]
+    def reference_folder(experiment: Experiment) -> Path:
+        if (key := repr(experiment)) not in trained:
+            trained[key] = train(experiment, training_data, tmp_path_factory.mktemp("reference"))
+        return trained[key]
 
-    return find
+    return reference_folder
 
 
-def interrupt(
+def train_until(
     experiment: Experiment, training_data: Path, out: Path, after: int, *, at_validation: bool = False
 ) -> Interrupt:
     """Train until an iteration, or its validation, has ended."""
@@ -82,7 +82,7 @@ def interrupt(
 )
 def test_interrupted_run_ends_with_the_files_of_an_uninterrupted_one(
     training_data: Path,
-    uninterrupted: Uninterrupted,
+    reference_run: ReferenceRun,
     tmp_path: Path,
     agent: str,
     method: str,
@@ -99,43 +99,41 @@ def test_interrupted_run_ends_with_the_files_of_an_uninterrupted_one(
         oracle_weight=oracle_weight,
     )
     for after in range(1, 7):
-        callback = interrupt(experiment, training_data, tmp_path, after)
-        saved = [
-            iteration for iteration in (0, 2, 3, 4) if iteration < after - 1
-        ]  # interrupted before saving
-        assert callback.start == max(saved, default=0)
+        callback = train_until(experiment, training_data, tmp_path, after)
+        saved = (iteration for iteration in (0, 2, 3, 4) if iteration < after - 1)
+        assert callback.start == max(saved, default=0)  # iteration `after` ended without a checkpoint
     train(experiment, training_data, tmp_path)
-    whole = uninterrupted(experiment)
-    assert run_files(tmp_path) == run_files(whole)
-    assert states(whole).keys() == {"00000004.pt", "00000006.pt"}
-    assert bit_equal(states(tmp_path), states(whole))
+    expected = reference_run(experiment)
+    assert run_files(tmp_path) == run_files(expected)
+    assert states(expected).keys() == {"00000004.pt", "00000006.pt"}
+    assert bit_equal(states(tmp_path), states(expected))
 
 
 @pytest.mark.long
 def test_interrupt_between_best_weights_and_checkpoint_changes_nothing(
-    training_data: Path, uninterrupted: Uninterrupted, tmp_path: Path
+    training_data: Path, reference_run: ReferenceRun, tmp_path: Path
 ) -> None:
     experiment = small_experiment()
     for after in (3, 3, 6):
-        interrupt(experiment, training_data, tmp_path, after, at_validation=True)
+        train_until(experiment, training_data, tmp_path, after, at_validation=True)
     assert (tmp_path / "best" / "weights.safetensors").is_file()
     train(experiment, training_data, tmp_path)
-    assert run_files(tmp_path) == run_files(uninterrupted(experiment))
+    assert run_files(tmp_path) == run_files(reference_run(experiment))
 
 
 @pytest.mark.long
 def test_run_resumes_from_the_state_before_a_damaged_one(
-    training_data: Path, uninterrupted: Uninterrupted, tmp_path: Path
+    training_data: Path, reference_run: ReferenceRun, tmp_path: Path
 ) -> None:
     experiment = small_experiment()
-    interrupt(experiment, training_data, tmp_path, 5)
+    train_until(experiment, training_data, tmp_path, 5)
     latest = tmp_path / "state" / "00000004.pt"
     latest.write_bytes(latest.read_bytes()[:-1000])
     callback = Interrupt(0)
     train(experiment, training_data, tmp_path, callback=callback)
     assert callback.start == 3
     assert len(callback.notes) == 1 and callback.notes[0].startswith(f"{latest}: damaged")
-    assert run_files(tmp_path) == run_files(uninterrupted(experiment))
+    assert run_files(tmp_path) == run_files(reference_run(experiment))
 
 
 @pytest.mark.long
@@ -160,54 +158,61 @@ def test_validation_before_training_needs_splits(training_data: Path, tmp_path: 
 
 # -- killed ------------------------------------------------------------------------------------------------
 
-LONG = small_experiment(iterations=24, batch=2, mode="sampled", every=4)
+LONG_EXPERIMENT = small_experiment(iterations=24, batch=2, mode="sampled", every=4)
 """Writes states so often that many kills hit the writing of one."""
 
 
 @pytest.mark.long
 def test_kills_at_random_times_change_nothing(
-    training_data: Path, uninterrupted: Uninterrupted, tmp_path: Path
+    training_data: Path, reference_run: ReferenceRun, tmp_path: Path
 ) -> None:
-    rng, whole, num_kills, run = np.random.default_rng(0), run_files(uninterrupted(LONG)), 0, 0
+    rng, expected, num_kills, run = (
+        np.random.default_rng(0),
+        run_files(reference_run(LONG_EXPERIMENT)),
+        0,
+        0,
+    )
     while num_kills < NUM_KILLS:
         out, has_started = tmp_path / f"run-{run}", CONTEXT.Event()
-        with started(train_in_process, LONG, training_data, out, has_started) as process:
+        with started(train_in_process, LONG_EXPERIMENT, training_data, out, has_started) as process:
             if rng.random() < 0.8:  # otherwise it may be killed before training starts
                 assert has_started.wait(60)
             process.join(float(rng.uniform(0, 0.5)))
             process.kill()
             process.join()
         if process.exitcode == 0:  # it ended before the kill
-            assert run_files(out) == whole
+            assert run_files(out) == expected
             run += 1
         else:
             assert process.exitcode == -signal.SIGKILL
             num_kills += 1
-    train(LONG, training_data, tmp_path / f"run-{run}")
-    assert run_files(tmp_path / f"run-{run}") == whole
+    train(LONG_EXPERIMENT, training_data, tmp_path / f"run-{run}")
+    assert run_files(tmp_path / f"run-{run}") == expected
     assert not list(tmp_path.rglob("*.part"))
 
 
 @pytest.mark.long
 def test_kills_at_file_accesses_change_nothing(
-    training_data: Path, uninterrupted: Uninterrupted, tmp_path: Path
+    training_data: Path, reference_run: ReferenceRun, tmp_path: Path
 ) -> None:
-    rng, whole = np.random.default_rng(1), uninterrupted(LONG)
-    for _ in range(NUM_WRITE_KILLS):
+    rng, expected = np.random.default_rng(1), reference_run(LONG_EXPERIMENT)
+    for _ in range(NUM_ACCESS_KILLS):
         access = int(rng.integers(0, 16))
-        with started(kill_at_file_access, LONG, training_data, tmp_path, access, CONTEXT.Event()) as process:
+        with started(
+            kill_at_file_access, LONG_EXPERIMENT, training_data, tmp_path, access, CONTEXT.Event()
+        ) as process:
             process.join(60)
             assert process.exitcode == -signal.SIGKILL
-    train(LONG, training_data, tmp_path)
-    assert run_files(tmp_path) == run_files(whole)
-    assert bit_equal(states(tmp_path), states(whole))
+    train(LONG_EXPERIMENT, training_data, tmp_path)
+    assert run_files(tmp_path) == run_files(expected)
+    assert bit_equal(states(tmp_path), states(expected))
     assert not list(tmp_path.rglob("*.part"))
 
 
 # -- full disks and concurrent runs ------------------------------------------------------------------------
 
 
-class FullDisk(TrainingCallback):
+class FileSizeLimit(TrainingCallback):
     """Limits the size of files after an iteration, in bytes."""
 
     def __init__(self, after: int, limit: int) -> None:
@@ -233,23 +238,23 @@ def file_size_limit_restored() -> Iterator[None]:
     ("after", "file"), [(4, "state/00000004.pt"), (3, "best/weights.safetensors"), (2, "state/00000002.pt")]
 )
 def test_run_resumes_after_a_full_disk(
-    training_data: Path, uninterrupted: Uninterrupted, tmp_path: Path, after: int, file: str
+    training_data: Path, reference_run: ReferenceRun, tmp_path: Path, after: int, file: str
 ) -> None:
     experiment, message = small_experiment(), rf"{file}: cannot be written .*(File too large|full)"
     with file_size_limit_restored(), pytest.raises(DataError, match=message):
-        train(experiment, training_data, tmp_path, callback=FullDisk(after, 20_000))
+        train(experiment, training_data, tmp_path, callback=FileSizeLimit(after, 20_000))
     saved = [iteration for iteration in (2, 3) if iteration < after]
     assert [state["iteration"] for state in states(tmp_path).values()] == saved
     assert not list(tmp_path.rglob("*.part"))
     train(experiment, training_data, tmp_path)
-    assert run_files(tmp_path) == run_files(uninterrupted(experiment))
+    assert run_files(tmp_path) == run_files(reference_run(experiment))
 
 
 def all_files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-class SecondRun(TrainingCallback):
+class ConcurrentRun(TrainingCallback):
     """Starts another run in the same folder after every iteration."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -266,13 +271,13 @@ class SecondRun(TrainingCallback):
 
 @pytest.mark.long
 def test_second_run_in_the_same_folder_is_refused_and_changes_nothing(
-    training_data: Path, uninterrupted: Uninterrupted, tmp_path: Path
+    training_data: Path, reference_run: ReferenceRun, tmp_path: Path
 ) -> None:
     experiment = small_experiment(iterations=3)
-    callback = SecondRun(experiment, training_data, tmp_path)
+    callback = ConcurrentRun(experiment, training_data, tmp_path)
     train(experiment, training_data, tmp_path, callback=callback)
     assert callback.num_attempts == 3
-    assert run_files(tmp_path) == run_files(uninterrupted(experiment))
+    assert run_files(tmp_path) == run_files(reference_run(experiment))
 
 
 def test_locked_folder_is_left_empty(training_data: Path, tmp_path: Path) -> None:
@@ -306,19 +311,19 @@ def scale_features(factor: float, data: Path) -> Path:
 @pytest.mark.long
 def test_non_finite_loss_stops_the_run_and_is_not_saved(training_data: Path, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"iteration 2: 'imitation' is nan; not finite are the gradients"):
-        train(small_experiment(learning_rate=1e30, checkpoint_every=1), training_data, tmp_path / "fast")
-    assert [state["iteration"] for state in states(tmp_path / "fast").values()] == [1]
-    assert saved_values_are_finite(tmp_path / "fast")
-    bright = scale_features(1e30, write_training_data(tmp_path))
+        train(small_experiment(learning_rate=1e30, checkpoint_every=1), training_data, tmp_path / "high-rate")
+    assert [state["iteration"] for state in states(tmp_path / "high-rate").values()] == [1]
+    assert saved_values_are_finite(tmp_path / "high-rate")
+    data = scale_features(1e30, write_training_data(tmp_path))
     with pytest.raises(TrainingError, match=r"iteration 1: 'imitation' is nan"):
-        train(small_experiment(checkpoint_every=1), bright, tmp_path / "bright")
-    assert not states(tmp_path / "bright")
+        train(small_experiment(checkpoint_every=1), data, tmp_path / "large-features")
+    assert not states(tmp_path / "large-features")
 
 
 WEIGHT = "agent.sight.picture.linear.bias"
 
 
-class Corrupt(TrainingCallback):
+class CorruptingCallback(TrainingCallback):
     """Makes a weight, its gradient or its optimizer average non-finite after iteration 3."""
 
     def __init__(self, kind: str) -> None:
@@ -347,7 +352,7 @@ class Corrupt(TrainingCallback):
 def test_non_finite_values_are_named_and_not_saved(
     training_data: Path, tmp_path: Path, kind: str, iteration: int, message: str
 ) -> None:
-    callback = Corrupt(kind)
+    callback = CorruptingCallback(kind)
     callback.run = prepare(small_experiment(), training_data, tmp_path, callback=callback)
     with pytest.raises(TrainingError, match=f"iteration {iteration}: {message} of {WEIGHT}. "):
         callback.run.run()
@@ -384,8 +389,8 @@ def test_latest_state_is_loaded_and_two_are_kept(tmp_path: Path) -> None:
 
 def flip_bit(data: bytes) -> bytes:
     """Damage one bit of a tensor, which torch.load does not detect."""
-    at = data.index(torch.arange(16.0).numpy().tobytes()) + 40
-    return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
+    offset = data.index(torch.arange(16.0).numpy().tobytes()) + 40
+    return data[:offset] + bytes([data[offset] ^ 4]) + data[offset + 1 :]
 
 
 @pytest.mark.parametrize(
@@ -423,6 +428,6 @@ def test_run_with_only_damaged_states_does_not_start_over(tmp_path: Path) -> Non
 def test_state_that_does_not_fit_the_disk_leaves_the_others(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in save_states(tmp_path, 5, 10)}
     with file_size_limit_restored(), pytest.raises(DataError, match=r"cannot be written \(File too large\)"):
-        FullDisk(0, 1000).on_iteration_end(0, {})
+        FileSizeLimit(0, 1000).on_iteration_end(0, {})
         save_states(tmp_path, 15)
     assert {path: path.read_bytes() for path in (tmp_path / "state").iterdir()} == before

@@ -21,7 +21,7 @@ from esceme.learning.training_log import read_log
 from esceme.learning.validation import selection_score, subsample_episodes, subsample_tours, validate
 from esceme.tasks.tours import Tour, read_tours
 from esceme.training import prepare, train
-from fixtures.toy_dataset import SPLIT, TAUGHT, bit_equal, small_experiment
+from fixtures.toy_dataset import SPLIT, TRAIN_SCENES, bit_equal, small_experiment
 
 pytestmark = pytest.mark.long
 
@@ -37,7 +37,7 @@ def run(training_data: Path, tmp_path: Path) -> TrainingRun:
     return run
 
 
-def metrics_of(run: TrainingRun, memory: str) -> dict[str, float]:
+def validation_metrics(run: TrainingRun, memory: str) -> dict[str, float]:
     """Validate on all episodes."""
     training = run.trainer.memory
     assert training is not None
@@ -53,7 +53,7 @@ def metrics_of(run: TrainingRun, memory: str) -> dict[str, float]:
     )
 
 
-def remembered(run: TrainingRun) -> set[str]:
+def remembered_scenes(run: TrainingRun) -> set[str]:
     """Scenes in the memory of training."""
     assert run.trainer.memory is not None
     return set(run.trainer.memory.bank.scenes)
@@ -62,39 +62,40 @@ def remembered(run: TrainingRun) -> set[str]:
 @pytest.mark.parametrize("memory", PROTOCOLS)
 def test_validation_is_repeatable_and_does_not_change_training(run: TrainingRun, memory: str) -> None:
     before = deepcopy(run.trainer.state_dict())
-    assert remembered(run) == set(TAUGHT)
-    assert metrics_of(run, memory) == metrics_of(run, memory)
+    assert remembered_scenes(run) == set(TRAIN_SCENES)
+    assert validation_metrics(run, memory) == validation_metrics(run, memory)
     assert bit_equal(run.trainer.state_dict(), before)
     assert run.trainer.navigator.training
 
 
 def test_protocols_give_different_metrics(run: TrainingRun) -> None:
-    scores = {memory: metrics_of(run, memory) for memory in PROTOCOLS}
+    scores = {memory: validation_metrics(run, memory) for memory in PROTOCOLS}
     assert len({tuple(metrics.values()) for metrics in scores.values()}) >= 3
 
 
 def test_leaking_memory_stays_in_the_memory_of_training(run: TrainingRun) -> None:
-    first = metrics_of(run, "leaking")
-    assert remembered(run) > set(TAUGHT)
-    before = visited(run)
-    second = metrics_of(run, "leaking")
-    assert visited(run) >= before
-    assert first == metrics_of(run, "cold")  # training has no episodes in these scenes
+    first = validation_metrics(run, "leaking")
+    assert remembered_scenes(run) > set(TRAIN_SCENES)
+    before = remembered_viewpoints(run)
+    second = validation_metrics(run, "leaking")
+    assert remembered_viewpoints(run) >= before
+    assert first == validation_metrics(run, "cold")  # training has no episodes in these scenes
     assert second != first
     run.trainer.training_step(2)  # features remembered in inference mode are usable in training
 
 
-def visited(run: TrainingRun) -> set[int]:
+def remembered_viewpoints(run: TrainingRun) -> set[int]:
     assert run.trainer.memory is not None
     return set(run.trainer.memory.bank.visited.nonzero().flatten().tolist())
 
 
 def test_validation_does_not_change_the_trained_weights(training_data: Path, tmp_path: Path) -> None:
-    often = train(small_experiment(every=1), training_data, tmp_path / "often")
-    never = train(small_experiment(splits=()), training_data, tmp_path / "never")
-    assert (often / "weights.safetensors").read_bytes() == (never / "weights.safetensors").read_bytes()
+    checked = train(small_experiment(every=1), training_data, tmp_path / "with-validation")
+    unchecked = train(small_experiment(splits=()), training_data, tmp_path / "without-validation")
+    weights = [(folder / "weights.safetensors").read_bytes() for folder in (checked, unchecked)]
+    assert weights[0] == weights[1]
     leaking = train(small_experiment(every=1, memory="leaking"), training_data, tmp_path / "leaking")
-    assert read_log(leaking / "log.jsonl") != read_log(often / "log.jsonl")
+    assert read_log(leaking / "log.jsonl") != read_log(checked / "log.jsonl")
 
 
 def test_agent_without_memory_is_validated_without_memory(training_data: Path, tmp_path: Path) -> None:
@@ -124,32 +125,27 @@ def test_best_weights_are_those_of_the_latest_best_validation(training_data: Pat
     train(
         small_experiment(every=1, iterations=8, learning_rate=0.01),
         training_data,
-        tmp_path / "whole",
+        tmp_path / "run",
         callback=callback,
     )
-    reached = 0.0
-    for _, score, best in callback.validations:
-        assert best == (score >= reached)
-        reached = max(reached, score)
+    best_score = 0.0
+    for _, score, is_best in callback.validations:
+        assert is_best == (score >= best_score)
+        best_score = max(best_score, score)
     scores = [score for _, score, _ in callback.validations]
     assert len(set(scores)) > 1, "all scores are equal"
-    last = max(done for done, _, best in callback.validations if best)
-    assert scores[last - 1] == max(scores)
-    until = train(
-        small_experiment(every=1, iterations=last, learning_rate=0.01),
-        training_data,
-        tmp_path / "until",
-        callback=TrainingCallback(),
-    )
-    best = tmp_path / "whole" / "best" / "weights.safetensors"
-    assert best.read_bytes() == (until / "weights.safetensors").read_bytes()
+    best_iteration = max(iteration for iteration, _, is_best in callback.validations if is_best)
+    assert scores[best_iteration - 1] == max(scores)
+    shorter = small_experiment(every=1, iterations=best_iteration, learning_rate=0.01)
+    expected = train(shorter, training_data, tmp_path / "shorter") / "weights.safetensors"
+    assert (tmp_path / "run/best/weights.safetensors").read_bytes() == expected.read_bytes()
 
 
 def test_latest_of_equal_scores_is_best(training_data: Path, tmp_path: Path) -> None:
     callback = RecordingCallback()
     folder = train(small_experiment(every=1, learning_rate=1e-9), training_data, tmp_path, callback=callback)
     assert len({score for _, score, _ in callback.validations}) == 1
-    assert all(best for _, _, best in callback.validations)
+    assert all(is_best for _, _, is_best in callback.validations)
     best, last = folder / "best" / "weights.safetensors", folder / "weights.safetensors"
     assert best.read_bytes() == last.read_bytes()
 
@@ -165,8 +161,12 @@ def test_score_for_the_best_weights_is_the_named_sum(best: Any, expected: float)
 def test_limit_selects_evenly_spaced_episodes(run: TrainingRun) -> None:
     episodes = run.validation_sets[SPLIT]
     assert subsample_episodes(episodes, 0) == subsample_episodes(episodes, 100) == episodes
-    some = subsample_episodes(episodes, 3)
-    assert [episodes.index(episode) for episode in some] == [0, len(episodes) // 3, 2 * len(episodes) // 3]
+    selected = subsample_episodes(episodes, 3)
+    assert [episodes.index(episode) for episode in selected] == [
+        0,
+        len(episodes) // 3,
+        2 * len(episodes) // 3,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -186,8 +186,8 @@ def test_validation_scores_reverie_by_objects_as_evaluation_does(toy_root: Path,
     data = copytree(toy_root, tmp_path / "data")
     file = data / "objects" / "reverie_objects.json.gz"
     visible = read_json(file, dict[str, list[Any]])
-    everything = [record for records in visible.values() for record in records]
-    encoded = msgspec.json.encode(dict.fromkeys(visible, everything))  # every target is visible everywhere
+    all_objects = [record for records in visible.values() for record in records]
+    encoded = msgspec.json.encode(dict.fromkeys(visible, all_objects))  # every target is visible everywhere
     file.write_bytes(gzip.compress(encoded))
     experiment = small_experiment(iterations=1)
     experiment = replace(experiment, navigator=replace(experiment.navigator, task="reverie"))
@@ -203,54 +203,54 @@ def test_validation_scores_reverie_by_objects_as_evaluation_does(toy_root: Path,
 
 
 @pytest.mark.parametrize(
-    ("reader", "settings", "equivalent"),
+    ("reader", "memory", "oracle_phases"),
     [
-        ("candidate-enhancing", {"memory": "tour"}, {"memory": "tour"}),
-        (
-            "candidate-enhancing",
-            {"memory": "tour", "oracle_phases": True},
-            {"memory": "tour", "oracle_phases": True},
-        ),
-        ("candidate-enhancing", {"memory": "cold", "tours": "{}"}, {"memory": "cold"}),
-        ("none", {"memory": "tour"}, {"memory": "none"}),
+        ("candidate-enhancing", "tour", False),
+        ("candidate-enhancing", "tour", True),
+        ("candidate-enhancing", "cold", False),
+        ("none", "tour", False),
     ],
-    ids=["tour", "oracle phases", "cold", "no memory"],
 )
 def test_validation_on_tours_equals_evaluation_on_tours(
-    training_data: Path, tmp_path: Path, reader: str, settings: dict[str, Any], equivalent: dict[str, Any]
+    training_data: Path, tmp_path: Path, reader: str, memory: Any, oracle_phases: bool
 ) -> None:
     tours = str(training_data / "tours" / "tours_iVLN.json")
-    settings = {name: tours if value == "{}" else value for name, value in settings.items()}
-    experiment = small_experiment(iterations=1, reader=reader)
-    experiment = replace(
-        experiment, validation=ValidationConfig(splits=(SPLIT,), best="t_sr+t_spl", **settings)
+    validation = ValidationConfig(
+        splits=(SPLIT,),
+        best="t_sr+t_spl",
+        memory=memory,
+        tours="" if memory == "tour" else tours,  # the protocol `tour` finds the data folder's file
+        oracle_phases=oracle_phases,
     )
+    experiment = replace(small_experiment(iterations=1, reader=reader), validation=validation)
     folder = train(experiment, training_data, tmp_path / "run")
-    (validated,) = (line for line in read_log(folder / "log.jsonl") if line["kind"] == "validation")
+    (log_line,) = (line for line in read_log(folder / "log.jsonl") if line["kind"] == "validation")
     config = EvaluationConfig(
-        run=str(folder), data=str(training_data), split=SPLIT, tours=tours, **equivalent
+        run=str(folder),
+        data=str(training_data),
+        split=SPLIT,
+        tours=tours,
+        memory="none" if reader == "none" else memory,
+        oracle_phases=oracle_phases,
     )
     means = evaluate(config, tmp_path / "evaluated").means
     assert {"t_ndtw", "t_sr", "t_spl"} < means.keys()
-    assert validated[SPLIT] == pytest.approx(means, abs=1e-9)
+    assert log_line[SPLIT] == pytest.approx(means, abs=1e-9)
 
 
 def test_limit_shortens_tours(training_data: Path, tmp_path: Path) -> None:
     tours = [Tour("a", ("1", "2", "3", "4")), Tour("b", ("5", "6"))]
     assert subsample_tours(tours, 0) == subsample_tours(tours, 6) == tours
     assert [tour.episode_ids for tour in subsample_tours(tours, 3)] == [("1", "2"), ("5",)]
-    assert [tour.episode_ids for tour in subsample_tours(tours, 1)] == [
-        ("1",),
-        ("5",),
-    ]  # at least one episode of every tour
+    one_each = [tour.episode_ids for tour in subsample_tours(tours, 1)]
+    assert one_each == [("1",), ("5",)]  # at least one episode of every tour
     experiment = small_experiment(iterations=1)
     limited = ValidationConfig(splits=(SPLIT,), memory="tour", limit=3)
-    run = prepare(
-        replace(experiment, validation=limited), training_data, tmp_path, callback=TrainingCallback()
-    )
+    experiment = replace(experiment, validation=limited)
+    run = prepare(experiment, training_data, tmp_path, callback=TrainingCallback())
     run.run()
-    (validated,) = (line for line in read_log(tmp_path / "log.jsonl") if line["kind"] == "validation")
-    assert validated[SPLIT]["n"] == sum(len(tour) for tour in subsample_tours(run.tours[SPLIT], 3)) < 10
+    (log_line,) = (line for line in read_log(tmp_path / "log.jsonl") if line["kind"] == "validation")
+    assert log_line[SPLIT]["n"] == sum(len(tour) for tour in subsample_tours(run.tours[SPLIT], 3)) < 10
 
 
 def test_every_process_scores_all_tours(run: TrainingRun, training_data: Path) -> None:
