@@ -54,7 +54,7 @@ def world() -> Path:
 
 
 @pytest.fixture(scope="module")
-def finished(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_run(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished_run run; copy it before resuming."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     assert main(train_command("r2r-small-esceme", folder, data=str(world))) == 0
@@ -167,13 +167,13 @@ def test_data_folder_defaults_to_the_environment_variable(
 
 
 def test_finished_run_is_unchanged(finished_run: Path, world: Path, capsys: Capture) -> None:
-    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in finished_run.rglob("*")}
     assert main(train_command("r2r-small-esceme", finished_run, "--json", data=str(world))) == 0
     out, err = capsys.readouterr()
     assert err == f"{finished_run}: all 8 iterations are done already, so nothing is trained\n"
     output = json.loads(out)
     assert output["begun_after"] == 8 and output["last"]["iteration"] == 8
-    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in finished_run.rglob("*")} == before
 
 
 @pytest.mark.parametrize("passes_data", [True, False])
