@@ -24,7 +24,7 @@ from safetensors.numpy import load_file, save_file
 
 from esceme.files import write_json
 from esceme.verify.fixtures import NetworkFiles, ReferenceData
-from esceme.verify.recording import VARIANTS, TrainingItem
+from esceme.verify.recording import VARIANTS
 from esceme.verify.rollout_check import (
     GreedyRollout,
     RecordedPass,
@@ -37,6 +37,7 @@ from esceme.verify.training_check import (
     ImitationLogs,
     ImitationRollout,
     TrainingFile,
+    TrainingItem,
     reference_trainer,
 )
 
@@ -147,7 +148,7 @@ def record(variant: str, folder: Path, references: ReferenceData) -> None:
     rollouts = RolloutFile(
         variant=variant, flags=flags, passes=[RecordedPass(batches), RecordedPass(batches)]
     )
-    files = NetworkFiles("rollouts", folder / "rollouts")
+    files = NetworkFiles(folder / "rollouts")
     navigator = rollout_navigator(rollouts, files, {})
     rollouts.passes = [ours for _, ours, _ in replay_passes(rollouts, navigator, references)]
     _write(HERE / variant / "rollout_argmax.json.gz", rollouts)

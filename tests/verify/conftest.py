@@ -11,7 +11,7 @@ import pytest
 
 from esceme.files import write_json
 from esceme.tasks.r2r import read_r2r
-from esceme.verify import CHECKS, verify
+from esceme.verify import check_file, verify
 from esceme.verify.comparison import VerificationReport
 from esceme.verify.fixtures import ReferenceData
 from fixtures.corrupted_files import write_stored
@@ -52,12 +52,10 @@ def toy(toy_root: Path, tmp_path_factory: pytest.TempPathFactory) -> ReferenceDa
 @pytest.fixture
 def judged(tmp_path: Path) -> Callable[[str, Any, ReferenceData], VerificationReport]:
     """The report on one file of a name with this content."""
-    simulator, metrics, *_ = CHECKS.values()
 
     def judge(name: str, value: Any, references: ReferenceData) -> VerificationReport:
         report = VerificationReport()
-        check = simulator if name.startswith("sim") else metrics
-        check(name, write_stored(tmp_path / name, value), references, report)
+        check_file(name, write_stored(tmp_path / name, value), references, report)
         return report
 
     return judge

@@ -163,7 +163,7 @@ def test_training_flags_count(
 ) -> None:
     recorded = msgspec.convert(read_stored(reference / variant / NAME) | {"flags": flags}, TrainingFile)
     assert recorded.imitation is not None and recorded.a2c is not None
-    files, references = NetworkFiles(NAME, reference / variant / NAME), ReferenceData(WORLD)
+    files, references = NetworkFiles(reference / variant / NAME), ReferenceData(WORLD)
     trainer = reference_trainer(recorded, files, references)
     recorded.imitation = trainer.imitate(recorded.imitation, stepwise=True)
     recorded.a2c = trainer.reinforce(recorded.a2c)

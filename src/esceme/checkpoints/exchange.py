@@ -148,10 +148,7 @@ def export_weights(navigator: Navigator, file: str | Path) -> dict[str, str]:
 
     Raises `CheckpointError` for agents, readers and settings that the original does not have.
     """
-    names = {
-        ours: theirs if theirs.startswith((original.CRITIC, *original.TD_STP)) else f"vln_bert.{theirs}"
-        for ours, theirs in names_of(navigator).items()
-    }
+    names = original.fine_tuned_names(navigator)
     _require_released(navigator)
     state = navigator.state_dict()
     tensors = {theirs: state[ours].detach().cpu() for ours, theirs in names.items()}

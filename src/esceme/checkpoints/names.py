@@ -151,6 +151,14 @@ def names_of(navigator: Navigator) -> dict[str, str]:
     return names
 
 
+def fine_tuned_names(navigator: Navigator) -> dict[str, str]:
+    """Map our name of every tensor to its name in a fine-tuned file of the original."""
+    return {
+        ours: name if name.startswith((CRITIC, *TD_STP)) else f"vln_bert.{name}"
+        for ours, name in names_of(navigator).items()
+    }
+
+
 def count_layers(names: Iterable[str], stack: str) -> int:
     """Count the layers of a stack.
 

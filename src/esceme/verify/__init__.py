@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from esceme.errors import DataError, EscemeError
 from esceme.tasks.file_checks import unreadable_reason
 from esceme.verify import metrics_check, network_check, rollout_check, simulator_check, training_check
-from esceme.verify.comparison import ComparedQuantity, Skipped, VerificationReport
+from esceme.verify.comparison import ComparedQuantity, FileComparison, Skipped, VerificationReport
 from esceme.verify.fixtures import FIXTURE_FILES, NOT_COMPARED, ReferenceData
 
 __all__ = ["VerificationReport", "ComparedQuantity", "Skipped", "verify"]
 
-CHECKS: dict[str, Callable[[str, Path, ReferenceData, VerificationReport], None]] = {
+CHECKS: dict[str, Callable[[Path, ReferenceData, FileComparison], None]] = {
     simulator_check.FILES: simulator_check.check_simulator,
     metrics_check.FILES: metrics_check.check_metrics,
     network_check.FILES: network_check.check_network,
     rollout_check.FILES: rollout_check.check_rollouts,
     training_check.FILES: training_check.check_training,
 }
-"""Pattern of a reference file's name -> function that adds its comparison to a report."""
+"""Pattern of a reference file's name -> function that compares such a file."""
 
 
 def verify(directory: str | Path, data: str | Path) -> VerificationReport:
@@ -48,17 +48,22 @@ def verify(directory: str | Path, data: str | Path) -> VerificationReport:
         elif re.fullmatch(FIXTURE_FILES, name):
             fixtures.append(name)
         elif path.suffix != ".md":
-            _check_file(name, path, references, report)
+            check_file(name, path, references, report)
     unused = [name for name in fixtures if name not in report.used]
     report.skipped += [Skipped(name, "nothing that was compared uses it") for name in unused]
     return report
 
 
-def _check_file(name: str, path: Path, references: ReferenceData, report: VerificationReport) -> None:
+def check_file(name: str, path: Path, references: ReferenceData, report: VerificationReport) -> None:
+    """Compare one file and add the result to a report; the report lists a failed comparison as skipped."""
     check = next((function for pattern, function in CHECKS.items() if re.fullmatch(pattern, name)), None)
+    comparison, failures = FileComparison(name), list[Skipped]()
     try:
         if check is None:
             raise DataError(NOT_COMPARED)
-        check(name, path, references, report)
+        check(path, references, comparison)
+        report.used |= {PurePosixPath(name).with_name(file).as_posix() for file in comparison.used}
     except EscemeError as error:
-        report.skipped.append(Skipped(name, str(error)))
+        failures.append(Skipped(name, str(error)))
+    comparison.add_to(report)
+    report.skipped += failures

@@ -63,6 +63,10 @@ class FileComparison:
         self.file = file
         self.unknown: set[str] = set()
         """Keys of the file that this version does not know."""
+        self.skipped: list[str] = []
+        """Reasons why parts of the file were not compared."""
+        self.used: set[str] = set()
+        """Names of the files in the same folder that the comparison read: weights, inputs, settings."""
         self._found: dict[str, tuple[int, float, float]] = {}
         self._missing: list[str] = []
 
@@ -136,16 +140,17 @@ class FileComparison:
         self._found[quantity] = (compared + count, largest, tolerance)
 
     def add_to(self, report: VerificationReport) -> None:
-        """Append the compared quantities to a report, and the keys that are unknown or missing."""
+        """Append the compared quantities to a report, and the reasons why other parts were not compared."""
         for quantity, (compared, largest, tolerance) in self._found.items():
             report.rows.append(
                 ComparedQuantity(self.file, quantity, compared, largest, tolerance, largest <= tolerance)
             )
+        reasons = list(self.skipped)
         if self.unknown:
-            names = ", ".join(sorted(self.unknown))
-            report.skipped.append(Skipped(self.file, f"unknown to this version, not compared: {names}"))
+            reasons.append(f"unknown to this version, not compared: {', '.join(sorted(self.unknown))}")
         if self._missing:
-            report.skipped.append(Skipped(self.file, f"the file holds no {', '.join(self._missing)}"))
+            reasons.append(f"the file holds no {', '.join(self._missing)}")
+        report.skipped += [Skipped(self.file, reason) for reason in reasons]
 
 
 def _absolute_difference(stored: Json, ours: float) -> float:

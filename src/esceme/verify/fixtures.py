@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import cast
 
 import msgspec
@@ -160,12 +160,12 @@ class NetworkOptions:
 
 @dataclass
 class NetworkFiles:
-    """The weights, inputs and settings beside a reference file, and the names of those that were read."""
+    """The weights, inputs and settings in the folder of a reference file."""
 
-    name: str
-    """Name of the reference file, relative to the folder of vectors."""
     path: Path
+    """The reference file."""
     used: set[str] = field(default_factory=set)
+    """Names of the files that were read."""
     _cache: dict[str, Tensors] = field(default_factory=dict)
 
     def has(self, file: str) -> bool:
@@ -173,7 +173,7 @@ class NetworkFiles:
         return self.path.with_name(file).is_file()
 
     def tensors(self, file: str) -> Tensors:
-        """The tensors of a file in the same folder, read once."""
+        """Return the tensors of a file in the same folder; the file is read once."""
         path = self._path_of_used(file)
         return self._cache.get(file) or self._cache.setdefault(file, read_tensors(path))
 
@@ -218,7 +218,7 @@ class NetworkFiles:
     def _path_of_used(self, file: str) -> Path:
         if not self.has(file):
             raise DataError(f"there is no {file} beside it")
-        self.used.add(PurePosixPath(self.name).with_name(file).as_posix())
+        self.used.add(file)
         return self.path.with_name(file)
 
 
@@ -231,7 +231,7 @@ def read_tensors(path: Path) -> Tensors:
 
 
 def network_of(navigator: Navigator) -> HAMT | TDSTP:
-    """The navigator's agent; raises `DataError` if it is neither HAMT nor TD-STP."""
+    """Return the navigator's agent; raises `DataError` if it is neither HAMT nor TD-STP."""
     if not isinstance(navigator.agent, HAMT | TDSTP):
         raise DataError(NOT_COMPARED)
     return navigator.agent

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from esceme.errors import WorldError
@@ -11,14 +11,7 @@ from esceme.files import read_json
 from esceme.metrics import Array, PaddedPaths, cls, dtw, ndtw, path_length, spl
 from esceme.tasks.episode import SUCCESS_WITHIN, Episode
 from esceme.tasks.submission import Prediction
-from esceme.verify.comparison import (
-    FileComparison,
-    Json,
-    Skipped,
-    VerificationReport,
-    value_or_error,
-    without,
-)
+from esceme.verify.comparison import FileComparison, Json, value_or_error, without
 from esceme.verify.fixtures import ReferenceData
 from esceme.world.atlas import Atlas
 
@@ -35,30 +28,36 @@ MEANS |= {name: name for name in ("nav_error", "oracle_error")}
 """Names of metrics in rows -> in the aggregate."""
 
 
-def check_metrics(name: str, path: Path, references: ReferenceData, report: VerificationReport) -> None:
+def check_metrics(path: Path, references: ReferenceData, comparison: FileComparison) -> None:
     """Compare `metrics_<task>_<split>….json`."""
-    stored, atlas, comparison = read_json(path, dict[str, Json]), references.atlas, FileComparison(name)
-    match = re.fullmatch(FILES, name)
-    task, split = (match["task"], match["split"]) if match else ("r2r", "")
+    stored, atlas = read_json(path, dict[str, Json]), references.atlas
+    match = re.fullmatch(FILES, comparison.file)
+    assert match is not None
+    is_r4r, split = match["task"] == "r4r", match["split"]
+    r4r_paths = references.r4r_paths(split) if is_r4r else set()
+    episodes = {} if is_r4r else references.episodes(split)
     rows = comparison.section(stored, "rows", list[dict[str, Json]])
     comparison.add_distinct("rows.instr_id", [row.get("instr_id") for row in rows])
     for row in rows:
         comparison.add("rows", without(row, INPUTS), value_or_error(_row_metrics, row, atlas), TOLERANCE)
     aggregates = AGGREGATES & set(stored)
-    predictions = INPUT_COMPARISONS[task](rows, split, references, comparison)
+    predictions = None if is_r4r else _predictions_of(rows, references)
+    if is_r4r:
+        _compare_r4r_inputs(rows, r4r_paths, comparison)
+    else:
+        _compare_r2r_inputs(rows, episodes, predictions, comparison)
     if aggregates and predictions is None:
-        reason = f"{', '.join(sorted(aggregates))}: the predictions they are of are not in the data folder"
-        report.skipped.append(Skipped(name, reason))
+        names = ", ".join(sorted(aggregates))
+        comparison.skipped.append(f"{names}: the predictions they are of are not in the data folder")
     elif aggregates and predictions is not None:
         given = {key: stored.get(key) for key in AGGREGATES}
-        ours = value_or_error(_aggregate_metrics, predictions, references.episodes(split), atlas)
+        ours = value_or_error(_aggregate_metrics, predictions, episodes, atlas)
         comparison.add("", given, ours, TOLERANCE)
     comparison.unknown |= set(stored) - {"source", "preds", "rows"} - AGGREGATES
-    comparison.add_to(report)
 
 
 def _predictions_of(rows: Sequence[Json], references: ReferenceData) -> Mapping[str, Prediction] | None:
-    """The prediction file of the data folder that most of the rows were taken from, if there is one."""
+    """Return the prediction file of the data folder that most rows are from; None without such a file."""
     best, most_equal = None, 0
     for predictions in references.predictions:
         pairs = [(predictions.get(f"{row.get('instr_id')}"), row.get("pred_path")) for row in rows]
@@ -69,34 +68,25 @@ def _predictions_of(rows: Sequence[Json], references: ReferenceData) -> Mapping[
 
 
 def _compare_r4r_inputs(
-    rows: Sequence[Json], split: str, references: ReferenceData, comparison: FileComparison
+    rows: Sequence[Json], known: set[tuple[str, ...]], comparison: FileComparison
 ) -> None:
     """Check that each reference path is one of R4R's; episode ids differ between R4R files."""
-    known = references.r4r_paths(split)
     for row in rows:
         is_known = value_or_error(lambda path: tuple(path) in known, row.get("gt_path"))
         comparison.add("rows.gt_path (is of R4R)", is_known, True, 0.0)
 
 
 def _compare_r2r_inputs(
-    rows: Sequence[Json], split: str, references: ReferenceData, comparison: FileComparison
-) -> Mapping[str, Prediction] | None:
-    """Compare a row's scene and paths with its R2R episode and, if known, with its prediction.
-
-    Returns the predictions that the rows were computed from, if the data folder has them.
-    """
-    predictions, episodes = _predictions_of(rows, references), references.episodes(split)
+    rows: Sequence[Json],
+    episodes: Mapping[str, Episode],
+    predictions: Mapping[str, Prediction] | None,
+    comparison: FileComparison,
+) -> None:
+    """Compare the scene and the paths of each row with its R2R episode and, if known, its prediction."""
     known = {"scan", "gt_path"} | ({"pred_path"} if predictions is not None else set())
     for row in rows:
         given = {key: value for key, value in row.items() if key in known}
         comparison.add("rows", given, value_or_error(_row_inputs, row, episodes, predictions), 0.0)
-    return predictions
-
-
-INPUT_COMPARISONS: dict[
-    str, Callable[[Sequence[Json], str, ReferenceData, FileComparison], Mapping[str, Prediction] | None]
-] = {"r2r": _compare_r2r_inputs, "r4r": _compare_r4r_inputs}
-"""Task -> function that compares the inputs of all rows and returns their predictions, if it finds them."""
 
 
 def _row_inputs(
@@ -120,7 +110,7 @@ def _row_metrics(row: Json, atlas: Atlas) -> Json:
 
 
 def _metrics_by_name(paths: PaddedPaths, references: PaddedPaths, atlas: Atlas) -> dict[str, Array]:
-    """The original's metrics of each episode by its names, each (B,)."""
+    """Return the metrics of B episodes by the original's names, each (B,)."""
     length, reference_length = path_length(paths, atlas), path_length(references, atlas)
     costs = atlas.distance(paths.viewpoints[:, None], references.viewpoints[None])
     warped = dtw(costs, paths.count, references.count)
@@ -146,7 +136,7 @@ def _metrics_by_name(paths: PaddedPaths, references: PaddedPaths, atlas: Atlas) 
 def _aggregate_metrics(
     predictions: Mapping[str, Prediction], episodes: Mapping[str, Episode], atlas: Atlas
 ) -> Json:
-    """Means over a whole prediction file, and the original's counts."""
+    """Return the means of the metrics over a prediction file, and the counts that the original reports."""
     chosen = [episodes[name] for name in predictions]
     scenes = [episode.scene_id for episode in chosen]
     names = [[point.viewpoint for point in prediction.trajectory] for prediction in predictions.values()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from esceme.errors import ConfigError, DataError
 from esceme.memory import CandidateEnhancing, MemorySubgraph
 from esceme.navigator import Navigator
 from esceme.observation import Observation
-from esceme.verify.comparison import MALFORMED, FileComparison, Skipped, VerificationReport
+from esceme.verify.comparison import MALFORMED, FileComparison
 from esceme.verify.fixtures import CRITIC, NetworkFiles, ReferenceData, Tensors, network_of, read_tensors
 
 FILES = r"(.*/)?(?P<case>case[^_/]+)_(?P<config>[^/]+)_outputs\.safetensors"
@@ -35,18 +36,17 @@ NetworkState = Any
 """`HamtState` or `TdstpState`."""
 
 
-def check_network(name: str, path: Path, references: ReferenceData, report: VerificationReport) -> None:
+def check_network(path: Path, references: ReferenceData, comparison: FileComparison) -> None:
     """Compare `case…_<configuration>_outputs.safetensors`."""
-    match = re.fullmatch(FILES, name)
-    case, config = (match["case"], match["config"]) if match else ("", "")
-    files, comparison, stored = NetworkFiles(name, path), FileComparison(name), read_tensors(path)
-    navigator = files.navigator(files.options(config))
+    match = re.fullmatch(FILES, comparison.file)
+    assert match is not None
+    case, files, stored = match["case"], NetworkFiles(path, comparison.used), read_tensors(path)
+    navigator = files.navigator(files.options(match["config"]))
     inputs = files.tensors(f"{case}_inputs.safetensors")
     try:
         ours = network_outputs(navigator, inputs)
         doubled = network_outputs(copy.deepcopy(navigator).double(), _to_double(inputs))
-        _compare_recalled(navigator, inputs, comparison)
-        _compare_grid(navigator, inputs, comparison)
+        pairs = [*_recalled(navigator, inputs), *_grid(navigator, inputs)]
         masks = _valid_tokens(navigator, inputs)
     except (*MALFORMED, RuntimeError, ConfigError) as error:
         raise DataError(f"{case}_inputs.safetensors does not fit the network: {error!r}") from None
@@ -56,11 +56,11 @@ def check_network(name: str, path: Path, references: ReferenceData, report: Veri
             {key: tensor for key, tensor in tensors.items() if ".critic" not in key}
             for tensors in (stored, ours)
         )
-        report.skipped.append(Skipped(name, f"critic: there is no {CRITIC} beside it"))
+        comparison.skipped.append(f"critic: there is no {CRITIC} beside it")
+    for quantity, given, own, tolerance in pairs:
+        comparison.add_array(quantity, given.numpy(), own.numpy(), tolerance)
     _compare_tensors(stored, ours, masks, comparison)
     comparison.unknown |= set(stored) - set(ours)
-    comparison.add_to(report)
-    report.used |= files.used
 
 
 def _compare_tensors(stored: Tensors, ours: Tensors, masks: Tensors, comparison: FileComparison) -> None:
@@ -285,22 +285,22 @@ def _observation(inputs: Tensors) -> tuple[Observation, _StoredMemory]:
     return observation, _StoredMemory(remembered * observation.is_candidate[..., None])
 
 
-def _compare_recalled(navigator: Navigator, given: Tensors, comparison: FileComparison) -> None:
-    """Compare the memory vectors of all tokens, given those of the candidates (docs/spec.md C.4)."""
-    reader = navigator.reader
-    if not isinstance(reader, CandidateEnhancing):
-        return
-    for step in range(_count_steps(given)):
-        inputs = _step_inputs(given, step)
-        ours = reader.recall(*_observation(inputs))
-        comparison.add_array("ob_node_feats", inputs["ob_node_feats"].numpy(), ours.numpy(), 0.0)
+def _recalled(navigator: Navigator, given: Tensors) -> Iterator[tuple[str, Tensor, Tensor, float]]:
+    """Yield the memory vectors of all tokens as a quantity: its name, stored, ours, tolerance.
+
+    Ours are computed from the stored vectors of the candidates (docs/spec.md C.4).
+    """
+    if isinstance(navigator.reader, CandidateEnhancing):
+        for step in range(_count_steps(given)):
+            inputs = _step_inputs(given, step)
+            ours = navigator.reader.recall(*_observation(inputs))
+            yield "ob_node_feats", inputs["ob_node_feats"], ours, 0.0
 
 
-def _compare_grid(navigator: Navigator, given: Tensors, comparison: FileComparison) -> None:
-    """Compare the points of the target grid around the start, and their order (docs/spec.md D.3)."""
-    if not isinstance(navigator.agent, TDSTP):
-        return
-    stored = given["global_pos"]  # (B, G, 3)
-    spacing = float(stored[0, 1, 1] - stored[0, 0, 1])
-    ours = grid_points(math.isqrt(stored.shape[1]), spacing).expand(len(stored), -1, -1)
-    comparison.add_array("global_pos", stored.numpy(), ours.numpy(), TOLERANCE)
+def _grid(navigator: Navigator, given: Tensors) -> Iterator[tuple[str, Tensor, Tensor, float]]:
+    """Yield the points of the target grid in order as a quantity, like `_recalled` (docs/spec.md D.3)."""
+    if isinstance(navigator.agent, TDSTP):
+        stored = given["global_pos"]  # (B, G, 3)
+        spacing = float(stored[0, 1, 1] - stored[0, 0, 1])
+        ours = grid_points(math.isqrt(stored.shape[1]), spacing).expand(len(stored), -1, -1)
+        yield "global_pos", stored, ours, TOLERANCE

@@ -1,14 +1,16 @@
-"""Rollouts as reference files record them, and functions to replay greedy and training rollouts."""
+"""Rollouts as reference files record them: reading, comparison of their episodes, and what a replay needs."""
 
 from __future__ import annotations
 
 import math
 import zlib
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -23,13 +25,16 @@ from esceme.memory import Memory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
-from esceme.verify.comparison import FileComparison, Json, Skipped, VerificationReport, value_or_error
+from esceme.verify.comparison import FileComparison, Json, value_or_error
 from esceme.verify.fixtures import NOT_COMPARED, NetworkFiles, NetworkOptions, ReferenceData, network_of
 from esceme.world.atlas import Atlas
 from esceme.world.features import ArrayFeatures
 from esceme.world.geometry import VIEWS
 
 VARIANTS = ("hamt", "hamt_esceme", "tdstp", "tdstp_esceme")
+"""Networks whose rollouts can be compared."""
+ENCODER = attrgetter("tokens")
+"""The token ids of an episode's instruction."""
 
 
 class RecordedItem(msgspec.Struct, kw_only=True):
@@ -41,28 +46,15 @@ class RecordedItem(msgspec.Struct, kw_only=True):
     instr_encoding: list[int]
 
 
-class RolloutItem(RecordedItem, kw_only=True):
-    """An episode of a reference file of greedy rollouts."""
-
-    start: str
-    reference_path: list[str] = msgspec.field(name="gt_path")
-
-
-class TrainingItem(RecordedItem, kw_only=True):
-    """An episode of a reference file of training steps."""
-
-    instr_id: str
-
-
 class RecordedRollout(msgspec.Struct, kw_only=True):
     """A batch of episodes that were rolled out together."""
 
     items: Sequence[RecordedItem]
 
     @property
+    @abstractmethod
     def episode_ids(self) -> list[str]:
-        """One id per item."""
-        raise NotImplementedError
+        """The ids of the episodes in the order of `items`."""
 
     def episodes(self, vocabulary: int) -> list[Episode]:
         """Convert the items to episodes; raises `DataError` for an item with an invalid field."""
@@ -73,16 +65,96 @@ class RecordedRollout(msgspec.Struct, kw_only=True):
 
 
 class RecordedFile(msgspec.Struct, kw_only=True):
-    """The header of a file of rollouts."""
+    """A file of rollouts, with the network and the command line of the original."""
 
     variant: str = ""
     flags: str = ""
     """The original's command line."""
 
+    @classmethod
+    def read(cls, path: Path, comparison: FileComparison) -> tuple[Self, dict[str, Json]]:
+        """Read a file; return it as a struct and as JSON. Unknown keys are added to the comparison.
+
+        Raises `DataError` if the file's network is not one of `VARIANTS`.
+        """
+        raw = read_json(path, dict[str, Json])
+        if raw.get("variant") not in VARIANTS:
+            raise DataError(NOT_COMPARED)
+        stored = read_json(path, cls)
+        comparison.unknown |= set(_unknown_keys(raw, stored))
+        return stored, raw
+
+    @property
+    @abstractmethod
+    def rollouts(self) -> list[tuple[str, RecordedRollout]]:
+        """All rollouts of the file, each with its name in the report."""
+
     @property
     def options(self) -> dict[str, Json]:
         """The flags by name."""
         return parse_flags(self.flags)
+
+    def max_steps(self, recorded: int) -> int:
+        """Return the maximum number of decisions that the flags state; by default `recorded`."""
+        with suppress(ValueError):
+            recorded = int(str(self.options.get("max_action_len", recorded)))
+        return max(recorded, 1)
+
+    def navigator(self, files: NetworkFiles, *, replaced: Mapping[str, Tensor] | None = None) -> Navigator:
+        """Build the network beside the file, with the settings that the flags name.
+
+        `replaced` maps names of tensors to tensors that are used instead of the folder's. Raises `DataError`
+        if the weights are not of the agent that the file names.
+        """
+        flags, options = self.options, NetworkOptions.from_arguments(self.options)
+        try:
+            tdstp_switches = Switches(  # they affect rollouts and training only; HAMT has none of them
+                penalise_reversed_jumps=bool(flags.get("logit-reweighting", False)),
+                allow_backtracking=not flags.get("no-gas", False),
+                target_weight=float(str(flags.get("gp_loss_weight", 0.2))),
+                candidate_position_source="agent" if flags.get("cand-use-ob-pos", False) else "candidate",
+            )
+        except ValueError as error:
+            raise DataError(f"flags that this version does not know: {error}") from None
+        options = replace(options, switches=options.switches | tdstp_switches)
+        navigator = files.navigator(options, replaced=replaced)
+        if self.variant.startswith("tdstp") != isinstance(navigator.agent, TDSTP):
+            agent_name = type(navigator.agent).__name__
+            raise DataError(f"of '{self.variant}', and the weights beside it are of {agent_name}")
+        return navigator
+
+    def atlas(self, navigator: Navigator, references: ReferenceData) -> Atlas:
+        """Build an atlas of the scenes of all rollouts, with the random features that the original used.
+
+        The features (36, D) of a viewpoint are noise, seeded by the viewpoint's name. Raises `WorldError`
+        for an unknown scene.
+        """
+        scenes = {item.scan for _, rollout in self.rollouts for item in rollout.items}
+        if missing := sorted(scenes - set(references.graphs)):
+            raise WorldError(f"no scene {', '.join(missing)} in the data folder")
+        graphs = [references.graphs[scene] for scene in sorted(scenes)]
+        names = [f"{graph.scene_id}_{viewpoint}" for graph in graphs for viewpoint in graph.viewpoints]
+        shape = VIEWS, network_of(navigator).config.feature_width
+        features = {
+            name: np.random.RandomState(zlib.crc32(name.encode())).randn(*shape).astype(np.float32)
+            for name in names
+        }
+        return Atlas(graphs, ArrayFeatures.from_mapping(features, source="random"))
+
+    def compare_items(self, references: ReferenceData, comparison: FileComparison) -> None:
+        """Compare scene, heading and reference path of each item with its R2R episode."""
+        ids = {episode_id for _, rollout in self.rollouts for episode_id in rollout.episode_ids}
+        known = references.episodes_with(ids)
+        if not known:
+            comparison.skipped.append("items: there is no R2R in the data folder")
+            return
+        for name, rollout in self.rollouts:
+            for episode_id, item in zip(rollout.episode_ids, rollout.items, strict=False):
+                stored = msgspec.to_builtins(item)
+                del stored["instr_encoding"]
+                stored.pop("instr_id", None)
+                ours = value_or_error(_expected_item, episode_id, stored, known)
+                comparison.add(f"{name}.items", stored, ours, 0.0)
 
 
 def _episode(episode_id: str, item: RecordedItem, vocabulary: int) -> Episode:
@@ -101,33 +173,17 @@ def _episode(episode_id: str, item: RecordedItem, vocabulary: int) -> Episode:
     )
 
 
-def tokens_of(episode: Episode) -> tuple[int, ...]:
-    """The token ids of an episode's instruction."""
-    return episode.tokens or ()
-
-
-# -- reading -----------------------------------------------------------------------------------------------
-
-
-def read_rollout_file(path: Path) -> dict[str, Json]:
-    """Read a recorded rollout file as JSON; raises `DataError` if its network is not one of `VARIANTS`."""
-    raw = read_json(path, dict[str, Json])
-    if raw.get("variant") not in VARIANTS:
-        raise DataError(NOT_COMPARED)
-    return raw
-
-
-def unknown_keys(raw: Json, known: Any, prefix: str = "") -> Iterator[str]:
+def _unknown_keys(raw: Json, known: Any, prefix: str = "") -> Iterator[str]:
     """Yield the dotted names of the keys in `raw` that have no field in `known`, the struct read from it."""
     if isinstance(raw, list) and isinstance(known, list):
         for raw_value, known_value in zip(raw, known, strict=False):
-            yield from unknown_keys(raw_value, known_value, prefix)
+            yield from _unknown_keys(raw_value, known_value, prefix)
     elif isinstance(raw, dict) and isinstance(known, msgspec.Struct):
         kind = type(known)
         fields = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
         for key, value in raw.items():
             if key in fields:
-                yield from unknown_keys(value, getattr(known, fields[key]), f"{prefix}{key}.")
+                yield from _unknown_keys(value, getattr(known, fields[key]), f"{prefix}{key}.")
             else:
                 yield f"{prefix}{key}"
 
@@ -140,38 +196,6 @@ def parse_flags(text: str) -> dict[str, Json]:
     """
     words = [words.split() for words in f" {' '.join(text.split())}".split(" --")[1:]]
     return {word[0]: " ".join(word[1:]) or True for word in words if word}
-
-
-def max_steps_of(flags: Mapping[str, Json], recorded: int) -> int:
-    """Return the maximum number of decisions: of the flags, or by default `recorded`."""
-    with suppress(ValueError):
-        recorded = int(str(flags.get("max_action_len", recorded)))
-    return max(recorded, 1)
-
-
-def compare_items(
-    rollouts: Iterable[tuple[str, RecordedRollout]],
-    references: ReferenceData,
-    comparison: FileComparison,
-    report: VerificationReport,
-) -> None:
-    """Compare scene, heading and reference path of each item with its R2R episode.
-
-    `rollouts` are pairs of a name in the report and a rollout.
-    """
-    rollouts = list(rollouts)
-    known = references.episodes_with({key for _, rollout in rollouts for key in rollout.episode_ids})
-    if not known:
-        report.skipped.append(Skipped(comparison.file, "items: there is no R2R in the data folder"))
-        return
-    for name, rollout in rollouts:
-        for episode_id, item in zip(rollout.episode_ids, rollout.items, strict=False):
-            stored = msgspec.to_builtins(item)
-            del stored["instr_encoding"]
-            stored.pop("instr_id", None)
-            comparison.add(
-                f"{name}.items", stored, value_or_error(_expected_item, episode_id, stored, known), 0.0
-            )
 
 
 def _expected_item(episode_id: str, keys: Iterable[str], known: Mapping[str, Episode]) -> Json:
@@ -188,55 +212,6 @@ def _expected_item(episode_id: str, keys: Iterable[str], known: Mapping[str, Epi
     return {key: value for key, value in values.items() if key in keys}
 
 
-# -- replaying -----------------------------------------------------------------------------------------------
-
-
-def recorded_navigator(
-    recorded: RecordedFile, files: NetworkFiles, *, replaced: Mapping[str, Tensor] | None = None
-) -> Navigator:
-    """Build the network beside a recorded file, with the settings that the file's flags name.
-
-    `replaced` maps names of tensors to tensors that are used instead of the folder's. Raises `DataError` if
-    the weights are not of the agent that the file names.
-    """
-    flags, options = recorded.options, NetworkOptions.from_arguments(recorded.options)
-    try:
-        tdstp_switches = Switches(  # they affect rollouts and training only; HAMT has none of them
-            penalise_reversed_jumps=bool(flags.get("logit-reweighting", False)),
-            allow_backtracking=not flags.get("no-gas", False),
-            target_weight=float(str(flags.get("gp_loss_weight", 0.2))),
-            candidate_position_source="agent" if flags.get("cand-use-ob-pos", False) else "candidate",
-        )
-    except ValueError as error:
-        raise DataError(f"flags that this version does not know: {error}") from None
-    options = replace(options, switches=options.switches | tdstp_switches)
-    navigator = files.navigator(options, replaced=replaced)
-    if recorded.variant.startswith("tdstp") != isinstance(navigator.agent, TDSTP):
-        agent_name = type(navigator.agent).__name__
-        raise DataError(f"of '{recorded.variant}', and the weights beside it are of {agent_name}")
-    return navigator
-
-
-def atlas_of(rollouts: Iterable[RecordedRollout], navigator: Navigator, references: ReferenceData) -> Atlas:
-    """Build an atlas of the rollouts' scenes, with noise (36, D) seeded by the viewpoint's name as features.
-
-    The original used the same noise when it recorded the files.
-
-    Raises `WorldError` for an unknown scene.
-    """
-    scenes = {item.scan for rollout in rollouts for item in rollout.items}
-    if missing := sorted(scenes - set(references.graphs)):
-        raise WorldError(f"no scene {', '.join(missing)} in the data folder")
-    graphs = [references.graphs[scene] for scene in sorted(scenes)]
-    names = [f"{graph.scene_id}_{viewpoint}" for graph in graphs for viewpoint in graph.viewpoints]
-    shape = VIEWS, network_of(navigator).config.feature_width
-    features = {
-        name: np.random.RandomState(zlib.crc32(name.encode())).randn(*shape).astype(np.float32)
-        for name in names
-    }
-    return Atlas(graphs, ArrayFeatures.from_mapping(features, source="random"))
-
-
 class RecordingNavigator(Navigator):
     """A navigator that stores memory, state and observation of its latest decision, and the next state."""
 
@@ -246,7 +221,7 @@ class RecordingNavigator(Navigator):
     next_state: State
 
     def observe(self, observation: Observation, memory: Memory | None) -> Observation:
-        """Store the memory, then let the reader add what it holds."""
+        """Store the memory, then return the observation with what the reader recalls."""
         self.memory = memory
         return super().observe(observation, memory)
 
@@ -255,8 +230,3 @@ class RecordingNavigator(Navigator):
         decision = super().decide(state, seen)
         self.state, self.seen, self.next_state = state, seen, decision.state or state
         return decision
-
-
-def row_or_empty(rows: Sequence[Sequence[Any]] | None, row: int) -> Sequence[Any]:
-    """Return `rows[row]`, or an empty list if there is no such row."""
-    return rows[row] if rows is not None and row < len(rows) else []

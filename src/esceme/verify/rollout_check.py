@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -19,41 +19,35 @@ from esceme.agents.tdstp import TDSTP, TdstpState
 from esceme.errors import DataError
 from esceme.evaluation.protocol import open_memory
 from esceme.evaluation.schedule import Interleaved
-from esceme.files import read_json
 from esceme.memory import CandidateEnhancing, MemoryBank
 from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.rollout import roll_out
 from esceme.trajectory import Trajectory, next_poses
-from esceme.verify.comparison import MALFORMED, FileComparison, Json, VerificationReport
+from esceme.verify.comparison import MALFORMED, FileComparison, Json
 from esceme.verify.fixtures import NetworkFiles, ReferenceData, network_of
-from esceme.verify.recording import (
-    RecordedFile,
-    RecordedRollout,
-    RecordingNavigator,
-    RolloutItem,
-    atlas_of,
-    compare_items,
-    max_steps_of,
-    read_rollout_file,
-    recorded_navigator,
-    row_or_empty,
-    tokens_of,
-    unknown_keys,
-)
+from esceme.verify.recording import ENCODER, RecordedFile, RecordedItem, RecordedRollout, RecordingNavigator
 from esceme.world.atlas import CONTEXT, Atlas, Pose
 from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS
 
 FILES = r"(.*/)?rollout_argmax[^/]*\.json\.gz"
 REPLACED = "replaced_"
 """Prefix of a key that holds a tensor in place of the folder's tensor of that name."""
-LOGIT_TOLERANCE, ANGLE_TOLERANCE, MEMORY_TOLERANCE = 1e-4, 1e-6, 1e-6
+STEP_TOLERANCES = {"raw_logits": 1e-4, "nav_types": 0.0, "hist_lens": 0.0, "node_nonzero_per_item": 0.0}
+ANGLE_TOLERANCE, MEMORY_TOLERANCE = 1e-6, 1e-6
 TIE = 1e-4
 """Scores nearer to each other than this may come in either order."""
 NUM_FLAGS = 10
 """Number of tokens whose recall flag a file holds."""
 NUM_FEATURES = 4
 """Number of values of each memory vector that a file holds."""
+
+
+class RolloutItem(RecordedItem, kw_only=True):
+    """An episode of a greedy rollout as a file states it."""
+
+    start: str
+    reference_path: list[str] = msgspec.field(name="gt_path")
 
 
 class RecordedStep(msgspec.Struct):
@@ -75,8 +69,13 @@ class GreedyRollout(RecordedRollout, kw_only=True):
 
     @property
     def episode_ids(self) -> list[str]:
-        """One id per item."""
+        """The ids of the episodes in the order of `items`."""
         return self.instr_ids
+
+    @property
+    def has_episodes(self) -> bool:
+        """Whether the batch has at least one episode with an id."""
+        return bool(self.instr_ids and self.items)
 
 
 class RecordedPass(msgspec.Struct):
@@ -98,27 +97,25 @@ class RolloutFile(RecordedFile, kw_only=True):
         """The batches of all passes."""
         return [batch for recorded in self.passes for batch in recorded.batches]
 
+    @property
+    def rollouts(self) -> list[tuple[str, RecordedRollout]]:
+        """All batches, each with its name in the report."""
+        return [("passes.batches", batch) for batch in self.batches]
 
-def check_rollouts(name: str, path: Path, references: ReferenceData, report: VerificationReport) -> None:
+
+def check_rollouts(path: Path, references: ReferenceData, comparison: FileComparison) -> None:
     """Compare `rollout_argmax….json.gz`."""
-    raw = read_rollout_file(path)
-    stored, files, comparison = read_json(path, RolloutFile), NetworkFiles(name, path), FileComparison(name)
-    comparison.unknown |= {key for key in unknown_keys(raw, stored) if not key.startswith(REPLACED)}
+    stored, raw = RolloutFile.read(path, comparison)
+    comparison.unknown -= {key for key in raw if key.startswith(REPLACED)}
     if not stored.passes or not all(recorded.batches for recorded in stored.passes):
         comparison.add_missing("passes.batches")
-    try:
-        for batch in stored.batches:
-            num_items = len(batch.items)
-            comparison.add("passes.batches.items (how many)", num_items, len(batch.instr_ids), 0.0)
-        named = (("passes.batches", batch) for batch in stored.batches)
-        compare_items(named, references, comparison, report)
-        navigator = rollout_navigator(stored, files, raw)
-        if any(batch.items for batch in stored.batches):
-            for recorded, ours, num_ties in replay_passes(stored, navigator, references):
-                _compare_pass(recorded, ours, num_ties, comparison)
-        report.used |= files.used
-    finally:
-        comparison.add_to(report)
+    for batch in stored.batches:
+        comparison.add("passes.batches.items (how many)", len(batch.items), len(batch.instr_ids), 0.0)
+    stored.compare_items(references, comparison)
+    navigator = rollout_navigator(stored, NetworkFiles(path, comparison.used), raw)
+    if any(batch.items for batch in stored.batches):
+        for recorded, ours, num_ties in replay_passes(stored, navigator, references):
+            _compare_pass(recorded, ours, num_ties, comparison)
 
 
 def rollout_navigator(stored: RolloutFile, files: NetworkFiles, raw: Mapping[str, Json]) -> Navigator:
@@ -128,7 +125,7 @@ def rollout_navigator(stored: RolloutFile, files: NetworkFiles, raw: Mapping[str
         replaced = {key: torch.tensor(value, dtype=torch.float32) for key, value in values.items()}
     except (*MALFORMED, RuntimeError) as error:
         raise DataError(f"a replaced tensor is invalid: {error}") from None
-    return recorded_navigator(stored, files, replaced=replaced)
+    return stored.navigator(files, replaced=replaced)
 
 
 # -- replay ------------------------------------------------------------------------------------------------
@@ -141,21 +138,16 @@ def replay_passes(
 
     Returns, for every pass, the stored pass, our pass, and the number of ties that were settled as stored.
     """
-    config, reader = network_of(navigator).config, navigator.reader
-    atlas = atlas_of(stored.batches, navigator, references)
-    max_steps = max_steps_of(stored.options, max(len(batch.steps) for batch in stored.batches))
-    recorder, lifetime = (
-        RecordingNavigator(navigator.agent, reader).eval(),
-        open_memory("cold", reader, atlas),
-    )
-    passes = []
+    vocabulary, atlas = network_of(navigator).config.vocabulary, stored.atlas(navigator, references)
+    max_steps = stored.max_steps(max(len(batch.steps) for batch in stored.batches))
+    recorder = RecordingNavigator(navigator.agent, navigator.reader).eval()
+    lifetime, passes = open_memory("cold", navigator.reader, atlas), []
     for recorded in stored.passes:
         replay = GreedyReplay(atlas, recorder, recorded.batches)
-        episodes = [batch.episodes(config.vocabulary) for batch in replay.batches]
-        source = Interleaved(atlas, episodes, lifetime)
+        source = Interleaved(atlas, [batch.episodes(vocabulary) for batch in replay.batches], lifetime)
         with torch.inference_mode():
             for _ in roll_out(
-                recorder, atlas, source, lifetime.bank, replay.choose, encode=tokens_of, max_steps=max_steps
+                recorder, atlas, source, lifetime.bank, replay.choose, encode=ENCODER, max_steps=max_steps
             ):
                 pass
         ours = RecordedPass(replay.recorded(), *_recorded_memory(lifetime.bank))
@@ -166,7 +158,7 @@ def replay_passes(
 def _recorded_memory(
     bank: MemoryBank | None,
 ) -> tuple[dict[str, dict[str, list[float]]] | None, dict[str, list[tuple[str, str]]] | None]:
-    """The first values of each memory vector, and the edges, by scene."""
+    """Return the first values of each memory vector and the edges, each by scene; None without memory."""
     if bank is None:
         return None, None
     vectors, edges = {}, {}
@@ -183,7 +175,7 @@ class GreedyReplay:
 
     def __init__(self, atlas: Atlas, navigator: RecordingNavigator, batches: Sequence[GreedyRollout]) -> None:
         """Start before the first batch; batches without episodes are left out."""
-        self.batches = [batch for batch in batches if batch.instr_ids and batch.items]
+        self.batches = [batch for batch in batches if batch.has_episodes]
         self.num_ties = 0
         self._atlas, self._navigator = atlas, navigator
         self._trajectories: list[list[Trajectory]] = []
@@ -224,7 +216,7 @@ class GreedyReplay:
         ]
 
     def _recorded_path(self, trajectory: Trajectory) -> list[tuple[str, float, float]]:
-        """Poses as files record them: backtracking arrives before the agent turns to the earlier view."""
+        """Return the poses as files record them: without the turn at the end of backtracking."""
         views = self._views.get(trajectory, {})
         return [
             (
@@ -239,36 +231,33 @@ class GreedyReplay:
         self, decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]
     ) -> RecordedStep:
         """Record a step as files do: scores are padded to equal length, and empty for ended episodes."""
-        scores, history_scores = self._scores(decision)
         batch, navigator = self._trajectories[-1], self._navigator
         ended = [trajectory for trajectory in batch if trajectory not in trajectories]
         widths = [int(self._atlas.token_count[trajectory.viewpoint]) for trajectory in ended]
         width = max([observation.token_type.shape[1], *widths])
-        recalled: Tensor | None = None
+
+        def per_episode(values: Iterable[Any], if_ended: Any) -> list[Any]:
+            """Return one value per episode of the batch, `if_ended` for episodes that have ended."""
+            value_of = dict(zip(trajectories, values, strict=True))
+            return [value_of.get(trajectory, if_ended) for trajectory in batch]
+
+        scores, history_scores = self._scores(decision)
+        logits = [_pad(row, width, -math.inf) for row in scores.tolist()]
+        if history_scores is not None:
+            logits = [[*first, *row] for first, row in zip(history_scores.tolist(), logits, strict=True)]
+        logits = [[None if math.isinf(value) else value for value in row] for row in logits]
+        recall_flags = None
         if isinstance(navigator.reader, CandidateEnhancing):
             recalled = navigator.reader.recall(observation, navigator.memory).any(-1)
-        state = navigator.state
-        lengths = (
-            state.history_length.tolist() if isinstance(state, CrossModalState) else [0] * len(trajectories)
+            recall_flags = per_episode(recalled[:, :NUM_FLAGS].int().tolist(), [])
+        token_types = [_pad(row, width, CONTEXT) for row in observation.token_type.tolist()]
+        lengths = cast(CrossModalState, navigator.state).history_length.tolist()
+        return RecordedStep(
+            per_episode(logits, []), per_episode(token_types, []), per_episode(lengths, 0), recall_flags
         )
-        raw_logits: list[list[float | None]] = [[] for _ in batch]
-        nav_types: list[list[int]] = [[] for _ in batch]
-        recall_flags: list[list[int]] = [[] for _ in batch]
-        hist_lens = [0] * len(batch)
-        for active_index, trajectory in enumerate(trajectories):
-            row = batch.index(trajectory)
-            logits = _pad(scores[active_index].tolist(), width, -math.inf)
-            if history_scores is not None:
-                logits = [*history_scores[active_index].tolist(), *logits]
-            raw_logits[row] = [None if math.isinf(value) else value for value in logits]
-            nav_types[row] = _pad(observation.token_type[active_index].tolist(), width, CONTEXT)
-            hist_lens[row] = lengths[active_index]
-            if recalled is not None:
-                recall_flags[row] = recalled[active_index, :NUM_FLAGS].int().tolist()
-        return RecordedStep(raw_logits, nav_types, hist_lens, None if recalled is None else recall_flags)
 
     def _scores(self, decision: Decision) -> tuple[Tensor, Tensor | None]:
-        """Scores of candidates and STOP (B, C) and of history tokens (B, S), before reweighting."""
+        """Return scores of candidates and STOP (B, C) and of history tokens (B, S), before reweighting."""
         agent, state = self._navigator.agent, self._navigator.state
         if not isinstance(agent, TDSTP) or not isinstance(state, TdstpState):
             return decision.logits, None
@@ -286,7 +275,8 @@ class GreedyReplay:
     def _continues_as_stored(self, trajectory: Trajectory, row: int, action: int, decision: Decision) -> bool:
         """Whether an action continues the trajectory as the stored path does."""
         batch = len(self._trajectories) - 1
-        path = row_or_empty(self.batches[batch].paths, self._trajectories[batch].index(trajectory))
+        row_in_batch = self._trajectories[batch].index(trajectory)
+        (path,) = self.batches[batch].paths[row_in_batch : row_in_batch + 1] or [[]]
         pose = Pose(*(np.array([value]) for value in trajectory.poses[-1]))
         routes = decision.routes
         if routes is not None:
@@ -308,7 +298,7 @@ def _pad(row: list[Any], width: int, fill: float) -> list[Any]:
 def _compare_pass(
     stored: RecordedPass, ours: RecordedPass, num_ties: int, comparison: FileComparison
 ) -> None:
-    batches = [batch for batch in stored.batches if batch.instr_ids and batch.items]
+    batches = [batch for batch in stored.batches if batch.has_episodes]
     for batch, own in zip(batches, ours.batches, strict=True):
         for step, own_step in zip(batch.steps, own.steps, strict=False):
             _compare_step(step, own_step, comparison)
@@ -333,19 +323,17 @@ def _pose_record(viewpoint: str, heading: float, elevation: float) -> Json:
 def _compare_step(stored: RecordedStep, ours: RecordedStep, comparison: FileComparison) -> None:
     """Compare one step of all episodes that have not ended."""
     for row, logits in enumerate(ours.raw_logits):
-        if not logits:
-            continue
-        for key, tolerance in (("raw_logits", LOGIT_TOLERANCE), ("nav_types", 0.0)):
-            values, own = (
-                [-math.inf if value is None else value for value in row_or_empty(getattr(step, key), row)]
-                for step in (stored, ours)
-            )
-            comparison.add_array(f"passes.batches.steps.{key}", values, own, tolerance)
-        lengths, own_lengths = (step.hist_lens[row : row + 1] for step in (stored, ours))
-        comparison.add_array("passes.batches.steps.hist_lens", lengths, own_lengths, 0.0)
-        if ours.node_nonzero_per_item is not None:
-            flags, own_flags = (row_or_empty(step.node_nonzero_per_item, row) for step in (stored, ours))
-            comparison.add_array("passes.batches.steps.node_nonzero_per_item", flags, own_flags, 0.0)
+        for key, tolerance in STEP_TOLERANCES.items():
+            if logits and getattr(ours, key) is not None:
+                values, own = (_numbers(getattr(step, key), row) for step in (stored, ours))
+                comparison.add_array(f"passes.batches.steps.{key}", values, own, tolerance)
+
+
+def _numbers(rows: Sequence[Any] | None, row: int) -> list[float]:
+    """Return the numbers of a row, -inf for None; the list is empty if there is no such row."""
+    (numbers,) = (rows or [])[row : row + 1] or [[]]
+    numbers = numbers if isinstance(numbers, list) else [numbers]
+    return [-math.inf if number is None else number for number in numbers]
 
 
 def _compare_memory(stored: RecordedPass, ours: RecordedPass, comparison: FileComparison) -> None:

@@ -11,14 +11,7 @@ import numpy as np
 from esceme.errors import DataError, WorldError
 from esceme.files import read_json
 from esceme.tasks.episode import Episode, check_path
-from esceme.verify.comparison import (
-    FileComparison,
-    Json,
-    Skipped,
-    VerificationReport,
-    value_or_error,
-    without,
-)
+from esceme.verify.comparison import FileComparison, Json, value_or_error, without
 from esceme.verify.fixtures import ReferenceData
 from esceme.world.atlas import Atlas
 from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, angle_feature, panorama_angles
@@ -35,9 +28,9 @@ SUM_TOLERANCE = 1e-6
 """Of a sum over all pairs of a scene, metres."""
 
 
-def check_simulator(name: str, path: Path, references: ReferenceData, report: VerificationReport) -> None:
+def check_simulator(path: Path, references: ReferenceData, comparison: FileComparison) -> None:
     """Compare `sim_candidates.json.gz`."""
-    stored, atlas, comparison = read_json(path, dict[str, Json]), references.atlas, FileComparison(name)
+    stored, atlas = read_json(path, dict[str, Json]), references.atlas
     statistics = comparison.section(stored, "graph_stats", dict[str, Json])
     scenes = comparison.section(stored, "scans", list[str])
     comparison.add("scans", sorted(scenes), sorted(statistics), 0.0)
@@ -56,9 +49,8 @@ def check_simulator(name: str, path: Path, references: ReferenceData, report: Ve
     try:
         _compare_teacher(actions, references, comparison)
     except DataError as error:
-        report.skipped.append(Skipped(name, f"teacher_path_actions: {error}"))
+        comparison.skipped.append(f"teacher_path_actions: {error}")
     comparison.unknown |= set(stored) - SECTIONS - set(angles)
-    comparison.add_to(report)
 
 
 def _observation(stored: Json, atlas: Atlas) -> Json:

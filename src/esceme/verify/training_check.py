@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,11 +16,9 @@ from torch.nn import functional
 
 from esceme.agents.base import Decision, State
 from esceme.agents.tdstp import TDSTP
-from esceme.checkpoints import names_of
 from esceme.checkpoints.names import CRITIC as CRITIC_PREFIX
-from esceme.checkpoints.names import TD_STP
+from esceme.checkpoints.names import fine_tuned_names
 from esceme.errors import ConfigError, DataError
-from esceme.files import read_json
 from esceme.learning.reinforcement import (
     PathReward,
     Transition,
@@ -29,7 +27,12 @@ from esceme.learning.reinforcement import (
     policy_entropy,
     transition_loss,
 )
-from esceme.learning.rollouts import forward_demonstrations, sample_rollout, teacher_rollout
+from esceme.learning.rollouts import (
+    DemonstrationStep,
+    forward_demonstrations,
+    sample_rollout,
+    teacher_rollout,
+)
 from esceme.learning.teachers import TEACHERS
 from esceme.learning.trainer import Trainer
 from esceme.learning.training_config import TrainingConfig
@@ -37,22 +40,9 @@ from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode, locate_goals
 from esceme.trajectory import SingleBatch, Trajectory
-from esceme.verify.comparison import FileComparison, Json, Skipped, VerificationReport
+from esceme.verify.comparison import FileComparison, Json
 from esceme.verify.fixtures import CRITIC, NetworkFiles, ReferenceData
-from esceme.verify.recording import (
-    RecordedFile,
-    RecordedRollout,
-    RecordingNavigator,
-    TrainingItem,
-    atlas_of,
-    compare_items,
-    max_steps_of,
-    read_rollout_file,
-    recorded_navigator,
-    row_or_empty,
-    tokens_of,
-    unknown_keys,
-)
+from esceme.verify.recording import ENCODER, RecordedFile, RecordedItem, RecordedRollout, RecordingNavigator
 from esceme.world.atlas import Atlas, Pose
 
 FILES = r"(.*/)?train_il_a2c[^/]*\.json\.gz"
@@ -68,6 +58,12 @@ STOPPED = -1
 """The stored action of an episode that stops or has stopped."""
 GradientNorms = dict[str, float | None]
 """The norm of each parameter's gradient, None without a gradient, by the original's names."""
+
+
+class TrainingItem(RecordedItem, kw_only=True):
+    """An episode of a training step as a file states it."""
+
+    instr_id: str
 
 
 class ImitationLogs(msgspec.Struct):
@@ -104,13 +100,8 @@ class TrainingRollout(RecordedRollout, kw_only=True):
 
     @property
     def episode_ids(self) -> list[str]:
-        """One id per item."""
+        """The ids of the episodes in the order of `items`."""
         return [item.instr_id for item in self.items]
-
-    @property
-    def losses(self) -> list[float]:
-        """The loss as a list."""
-        return self.loss if isinstance(self.loss, list) else [self.loss]
 
 
 class ImitationRollout(TrainingRollout, kw_only=True):
@@ -139,50 +130,45 @@ class TrainingFile(RecordedFile, kw_only=True):
     mode: str = ""
 
     @property
-    def rollouts(self) -> dict[str, TrainingRollout]:
-        """The rollouts that the file holds, by key."""
+    def rollouts(self) -> list[tuple[str, RecordedRollout]]:
+        """The rollouts that the file holds, each with its key."""
         rollouts = {"IL": self.imitation, "A2C": self.a2c}
-        return {key: rollout for key, rollout in rollouts.items() if rollout is not None}
+        return [(key, rollout) for key, rollout in rollouts.items() if rollout is not None]
 
 
-def check_training(name: str, path: Path, references: ReferenceData, report: VerificationReport) -> None:
+def check_training(path: Path, references: ReferenceData, comparison: FileComparison) -> None:
     """Compare `train_il_a2c….json.gz`."""
-    raw = read_rollout_file(path)
-    stored, files, comparison = read_json(path, TrainingFile), NetworkFiles(name, path), FileComparison(name)
-    comparison.unknown |= set(unknown_keys(raw, stored))
-    try:
-        compare_items(stored.rollouts.items(), references, comparison, report)
-        trainer = reference_trainer(stored, files, references)
-        if stored.imitation is None or not stored.imitation.items:
-            comparison.add_missing("IL")
-        else:
-            for mode, stepwise in trainer.forward_modes.items():
-                ours = trainer.imitate(stored.imitation, stepwise=stepwise)
-                _compare_rollout("IL", stored.imitation, ours, comparison, f" ({mode})")
-        if stored.a2c is None or not stored.a2c.items:
-            comparison.add_missing("A2C")
-        elif not files.has(CRITIC):
-            report.skipped.append(Skipped(name, f"A2C: there is no {CRITIC} beside it"))
-        else:
-            _compare_a2c(stored.a2c, trainer.reinforce(stored.a2c), comparison)
-        report.used |= files.used
-    finally:
-        comparison.add_to(report)
+    stored, _ = TrainingFile.read(path, comparison)
+    files = NetworkFiles(path, comparison.used)
+    stored.compare_items(references, comparison)
+    trainer = reference_trainer(stored, files, references)
+    if stored.imitation is None or not stored.imitation.items:
+        comparison.add_missing("IL")
+    else:
+        for mode, stepwise in trainer.forward_modes.items():
+            ours = trainer.imitate(stored.imitation, stepwise=stepwise)
+            _compare_rollout("IL", stored.imitation, ours, comparison, f" ({mode})")
+    if stored.a2c is None or not stored.a2c.items:
+        comparison.add_missing("A2C")
+    elif not files.has(CRITIC):
+        comparison.skipped.append(f"A2C: there is no {CRITIC} beside it")
+    else:
+        _compare_a2c(stored.a2c, trainer.reinforce(stored.a2c), comparison)
 
 
 def reference_trainer(
     stored: TrainingFile, files: NetworkFiles, references: ReferenceData
 ) -> ReferenceTrainer:
     """Build a trainer with the network beside a file, and the scenes and settings that the file names."""
-    flags, rollouts = stored.options, stored.rollouts.values()
-    navigator = recorded_navigator(stored, files)
-    num_steps = max((len(rollout.actions) for rollout in rollouts), default=0)
-    atlas = atlas_of(rollouts, navigator, references)
-    return ReferenceTrainer(navigator, atlas, _training_config(flags), max_steps_of(flags, num_steps))
+    navigator = stored.navigator(files)
+    rollouts = [rollout for rollout in (stored.imitation, stored.a2c) if rollout is not None]
+    max_steps = stored.max_steps(max((len(rollout.actions) for rollout in rollouts), default=0))
+    atlas = stored.atlas(navigator, references)
+    return ReferenceTrainer(navigator, atlas, _training_config(stored.options), max_steps)
 
 
 def _training_config(flags: Mapping[str, Json]) -> TrainingConfig:
-    """The training settings among the original's flags, with its defaults where they are not given."""
+    """Return the training settings that the flags state, with the original's defaults for the others."""
     normalise = {"total": "steps", "batch": "batch"}.get(str(flags.get("normalize", "total")), "unknown")
     try:
         return TrainingConfig(
@@ -222,31 +208,25 @@ class ReferenceTrainer:
         demonstrations = teacher_rollout(self.atlas, episodes, teacher, max_steps=self.max_steps)
         weight = trainer.config.imitation_weight
         decision = forward_demonstrations(
-            self.navigator, self.atlas, demonstrations, trainer.memory, encode=tokens_of, stepwise=stepwise
+            self.navigator, self.atlas, demonstrations, trainer.memory, encode=ENCODER, stepwise=stepwise
         )
         loss, _ = trainer.imitation_loss(demonstrations, decision, weight=weight)
         torch.autograd.backward(loss)
         logits, target = decision.logits, decision.auxiliary_loss
-        masks = [demonstrations.step_index.episode == row for row in range(len(episodes))]
+        labels, episode, batch = demonstrations.labels, demonstrations.step_index.episode, len(episodes)
         parts = [
-            functional.cross_entropy(logits[mask], demonstrations.labels[mask], reduction="sum")
-            / len(episodes)
-            for mask in masks
+            functional.cross_entropy(logits[episode == row], labels[episode == row], reduction="sum") / batch
+            for row in range(batch)
         ]
         losses = [float(weight * part.detach()) for part in parts]
-        target_losses = None if target is None else [float(target.sum().detach()) / len(episodes)]
-        actions = [
-            self._stored_action(step.action, number, None) for number, step in enumerate(demonstrations.steps)
-        ]
+        target_losses = None if target is None else [float(target.sum().detach()) / batch]
         return ImitationRollout(
             items=rollout.items,
-            actions=_action_table(
-                demonstrations.trajectories, [step.rows for step in demonstrations.steps], actions
-            ),
+            actions=self._recorded_actions(demonstrations.trajectories, demonstrations.steps),
             loss=losses if target is None else float(loss.detach()),
             logs=ImitationLogs([sum(losses)], target_losses),
             grad_norms=_gradient_norms(trainer.navigator),
-            paths=_path_names(self.atlas, demonstrations.trajectories),
+            paths=self._viewpoint_names(demonstrations.trajectories),
         )
 
     def reinforce(self, rollout: TrainingRollout) -> A2CRollout:
@@ -262,7 +242,7 @@ class ReferenceTrainer:
             trainer.memory,
             reward,
             forced.choose,
-            encode=tokens_of,
+            encode=ENCODER,
             max_steps=self.max_steps,
             oracle=trainer.oracle,
         )
@@ -272,32 +252,45 @@ class ReferenceTrainer:
         targets = [
             float(step.auxiliary_loss.sum().detach()) for step in steps if step.auxiliary_loss is not None
         ]
-        taken = [
-            self._stored_action(step.action, number, step.logits.shape[1])
-            for number, step in enumerate(steps)
-        ]
         total = float(loss.detach())
         return A2CRollout(
             items=rollout.items,
-            loss=total if targets else list(self._episode_losses(steps, final_values, trainer.config)),
+            loss=total if targets else self._episode_losses(steps, final_values, trainer.config),
             grad_norms=_gradient_norms(trainer.navigator),
-            paths=_path_names(self.atlas, source.trajectories),
-            actions=_action_table(source.trajectories, [step.rows for step in steps], taken),
+            paths=self._viewpoint_names(source.trajectories),
+            actions=self._recorded_actions(source.trajectories, steps),
             rewards=reward.steps,
             values=forced.values[::-1],
             logs=self._a2c_logs(steps, final_values, forced.entropy, total, targets),
             grad_norm=trainer.clip_gradients(),
         )
 
-    def _stored_action(self, chosen: Any, step: int, num_actions: int | None) -> Any:
-        """Actions as files number them: in TD-STP, history tokens come before candidates."""
-        if not isinstance(self.navigator.agent, TDSTP):
-            return chosen
-        num_history = step + 1
-        if num_actions is None:
-            return chosen + num_history
-        first = num_actions - num_history
-        return torch.where(chosen < first, chosen + num_history, chosen - first)
+    def _recorded_actions(
+        self, trajectories: Sequence[Trajectory], steps: Sequence[DemonstrationStep | Transition]
+    ) -> list[list[int]]:
+        """Return the actions as files number them: a list of steps, each with one action per episode.
+
+        In TD-STP's files, the numbers of history tokens come before those of candidates. A teacher never
+        chooses a history token.
+        """
+        table = []
+        for number, step in enumerate(steps):
+            num_history = number + 1 if isinstance(self.navigator.agent, TDSTP) else 0
+            first = math.inf
+            if num_history and isinstance(step, Transition):
+                first = step.logits.shape[1] - num_history
+            line = [STOPPED] * len(trajectories)
+            for row, action in zip(step.rows.tolist(), step.action.tolist(), strict=True):
+                if not trajectories[row].stopped or number < trajectories[row].num_decisions - 1:
+                    line[row] = action + num_history if action < first else action - int(first)
+            table.append(line)
+        return table
+
+    def _viewpoint_names(self, trajectories: Sequence[Trajectory]) -> list[list[str]]:
+        return [
+            [self.atlas.name(viewpoint)[1] for viewpoint, _ in trajectory.poses]
+            for trajectory in trajectories
+        ]
 
     def _begin(self, rollout: TrainingRollout) -> tuple[Trainer, list[Episode]]:
         """Create a trainer with an empty memory and no gradients; return it with the rollout's episodes."""
@@ -308,7 +301,7 @@ class ReferenceTrainer:
             self.atlas,
             [episodes],
             replace(self.training, batch=len(episodes)),
-            encode=tokens_of,
+            encode=ENCODER,
             max_steps=self.max_steps,
         )
         if trainer.memory is not None:
@@ -317,17 +310,18 @@ class ReferenceTrainer:
 
     def _episode_losses(
         self, steps: Sequence[Transition], final_values: Tensor, training: TrainingConfig
-    ) -> Iterator[float]:
-        """Yield the contribution of each episode to the A2C loss."""
+    ) -> list[float]:
+        """Return the contribution of each episode to the A2C loss."""
         num_steps = sum(len(step.rows) for step in steps)
-        divisor = num_steps if training.normalise == "steps" else training.batch
+        divisor, losses = num_steps if training.normalise == "steps" else training.batch, []
         for row in range(len(final_values)):
             selected = [
                 Transition(*(None if field is None else field[step.rows == row] for field in step))  # type: ignore[arg-type]
                 for step in steps
             ]
             terms = actor_critic_loss(selected, final_values, discount=training.discount)
-            yield float(terms.total(training.entropy_weight).detach()) / divisor
+            losses.append(float(terms.total(training.entropy_weight).detach()) / divisor)
+        return losses
 
     def _a2c_logs(
         self,
@@ -351,7 +345,10 @@ class ReferenceTrainer:
 
 
 class ForcedActions:
-    """Select the stored actions; ended episodes keep deciding in place, as in the original."""
+    """Action selector that takes the stored actions.
+
+    As in the original, the network also computes decisions for episodes that have ended, without a move.
+    """
 
     def __init__(
         self,
@@ -375,16 +372,11 @@ class ForcedActions:
     def choose(
         self, decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]
     ) -> Tensor:
-        """The stored actions of the active episodes, (B,)."""
+        """Return the stored actions of the active episodes, (B,); record values and entropy of the batch."""
         state, seen = self.navigator.next_state, self.navigator.seen
         values = dict(zip(trajectories, _critic_values(decision), strict=True))
         entropy = policy_entropy(decision.logits).sum()
-        if self._ended:
-            ended = self._decide_ended()
-            values |= zip(self._ended, _critic_values(ended), strict=True)
-            entropy += policy_entropy(ended.logits).sum()
-        self.values.append([values[trajectory] for trajectory in self._trajectories])
-        self.entropy.append(float(entropy))
+        self.entropy.append(float(entropy + self._record_values(values)))
         stop = observation.num_candidates
         first = None if decision.routes is None else decision.routes.first_action
         actions = [
@@ -401,24 +393,39 @@ class ForcedActions:
     @torch.no_grad()
     def finish(self, final_values: Tensor) -> None:
         """Append the values of the final states; `final_values` (B,) are those of unfinished episodes."""
-        values = dict(zip(self._trajectories, final_values.tolist(), strict=True))
+        self._record_values(dict(zip(self._trajectories, final_values.tolist(), strict=True)))
+
+    def _record_values(self, values: dict[Trajectory, float]) -> Tensor | float:
+        """Append the values of all episodes, given those of active ones.
+
+        Returns the sum of the entropies of the ended episodes.
+        """
+        entropy: Tensor | float = 0.0
         if self._ended:
-            values |= zip(self._ended, _critic_values(self._decide_ended()), strict=True)
+            decision = self._decide_ended()
+            values |= zip(self._ended, _critic_values(decision), strict=True)
+            entropy = policy_entropy(decision.logits).sum()
         self.values.append([values[trajectory] for trajectory in self._trajectories])
+        return entropy
 
     def _stored_or_stop(self, trajectory: Trajectory, stop: int, first: int | None) -> int:
-        """The stored action in our numbering, STOP if it is impossible; history actions start at `first`."""
-        row = self._row_of[trajectory]
-        (action,) = row_or_empty(self._actions, trajectory.num_decisions)[row : row + 1] or [stop]
+        """Return the stored action in our numbering, or STOP if it is impossible.
+
+        In our numbering, the actions that go back to a history token begin at `first`.
+        """
+        row, step = self._row_of[trajectory], trajectory.num_decisions
+        (action,) = [action for line in self._actions[step : step + 1] for action in line[row : row + 1]] or [
+            stop
+        ]
         if first is not None:
-            num_history = trajectory.num_decisions + 1
+            num_history = step + 1
             if 1 <= action < num_history:
                 return first + action
             action -= num_history
         return action if 0 <= action < stop else stop
 
     def _decide_ended(self) -> Decision:
-        """The next decision of the ended episodes, computed without recording it."""
+        """Return the next decision of the ended episodes, computed without recording it."""
         poses = np.array([trajectory.poses[-1] for trajectory in self._ended], dtype=np.int64)
         observation = Observation.from_atlas(self._atlas, Pose(*poses.T))
         assert self._ended_state is not None
@@ -438,7 +445,7 @@ class RecordingReward(PathReward):
         self._goals = locate_goals([trajectory.episode for trajectory in trajectories], atlas)[:, 0]
 
     def step(self, trajectories: Sequence[Trajectory]) -> NDArray[np.float64]:
-        """The reward of each trajectory's latest decision, (B,)."""
+        """Return the reward of each trajectory's latest decision, (B,)."""
         rewards = super().step(trajectories)
         reward_of = dict(zip(trajectories, rewards.tolist(), strict=True))
         positions = np.array([trajectory.viewpoint for trajectory in self._trajectories])
@@ -457,32 +464,13 @@ def _critic_values(decision: Decision) -> list[float]:
     return [] if decision.value is None else decision.value.tolist()
 
 
-def _action_table(
-    trajectories: Sequence[Trajectory], rows: Sequence[Any], actions: Sequence[Any]
-) -> list[list[int]]:
-    """Return the action of every episode at every step: a list of steps, each a list of episodes."""
-    table = []
-    for step, (step_rows, step_actions) in enumerate(zip(rows, actions, strict=True)):
-        line = [STOPPED] * len(trajectories)
-        for row, action in zip(step_rows.tolist(), step_actions.tolist(), strict=True):
-            stops = trajectories[row].stopped and step == trajectories[row].num_decisions - 1
-            line[row] = STOPPED if stops else action
-        table.append(line)
-    return table
-
-
-def _path_names(atlas: Atlas, trajectories: Sequence[Trajectory]) -> list[list[str]]:
-    return [[atlas.name(viewpoint)[1] for viewpoint, _ in trajectory.poses] for trajectory in trajectories]
-
-
 def _gradient_norms(navigator: Navigator) -> GradientNorms:
-    prefixes = {CRITIC_PREFIX: "critic.", **dict.fromkeys(TD_STP, "")}
-    original = {
-        ours: next((prefix for part, prefix in prefixes.items() if name.startswith(part)), "vln_bert.") + name
-        for ours, name in names_of(navigator).items()
+    names = {
+        ours: f"critic.{name}" if name.startswith(CRITIC_PREFIX) else name
+        for ours, name in fine_tuned_names(navigator).items()
     }
     return {
-        original[name]: None if parameter.grad is None else float(parameter.grad.double().norm())
+        names[name]: None if parameter.grad is None else float(parameter.grad.double().norm())
         for name, parameter in navigator.named_parameters()
     }
 
@@ -500,14 +488,18 @@ def _compare_rollout(
     actions = "sampled_actions" if key == "A2C" else "actions"
     comparison.add(f"{key}.{actions}{mode}", stored.actions, ours.actions, 0.0)
     comparison.add(f"{key}.paths{mode}", stored.paths, ours.paths, 0.0)
-    _compare_relative(f"{key}.loss{mode}", stored.losses, ours.losses, comparison)
-    stored_logs, own_logs = msgspec.to_builtins(stored.logs), msgspec.to_builtins(ours.logs)
-    for name in own_logs:
-        if stored_logs[name] or own_logs[name]:
-            _compare_relative(
-                f"{key}.logs.{name}{mode}", stored_logs[name] or [], own_logs[name] or [], comparison
-            )
+    stored_losses, own_losses = _losses(stored), _losses(ours)
+    for name, values in own_losses.items():
+        if values or stored_losses[name]:
+            _compare_relative(f"{key}.{name}{mode}", stored_losses[name] or [], values or [], comparison)
     _compare_norms(f"{key}.grad_norms{mode}", stored.grad_norms, ours.grad_norms, comparison)
+
+
+def _losses(rollout: ImitationRollout | A2CRollout) -> dict[str, list[float] | None]:
+    """Return the loss and the logged numbers of a rollout by quantity."""
+    loss = rollout.loss if isinstance(rollout.loss, list) else [rollout.loss]
+    logs = msgspec.to_builtins(rollout.logs)
+    return {"loss": loss, **{f"logs.{name}": values for name, values in logs.items()}}
 
 
 def _compare_a2c(stored: A2CRollout, ours: A2CRollout, comparison: FileComparison) -> None:
