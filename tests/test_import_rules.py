@@ -16,6 +16,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "esceme"
 LEVELS = [
     {"errors"},
     {"files"},
+    {"torch_files"},
     {"workers"},
     {"world"},
     {"tasks"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -86,9 +87,45 @@ def test_a_truncated_file_is_refused(tmp_path: Path, suffix: str) -> None:
     for size in (0, 7, 100, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:size])
         with pytest.raises(
-            CheckpointError, match=f"model{suffix}: (not a complete file|expected only tensors)"
+            CheckpointError, match=f"model{suffix}: (not a complete file of tensors|expected only tensors)"
         ):
             read_weights(path)
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """A file of `torch.save`, a zip archive."""
+    path = tmp_path / "model.pt"
+    torch.save(original_checkpoints.pre_training(), path)
+    return path
+
+
+@pytest.mark.parametrize("member", ["constants.pkl", "code/__torch__.py", "code/__torch__/a.py.debug_pkl"])
+def test_a_torchscript_program_is_refused_before_torch_reads_it(
+    archive: Path, member: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(archive, "a") as file:
+        file.writestr(f"model/{member}", b"")
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("torch has read the file"))
+    with pytest.raises(CheckpointError, match=r"model.pt: a TorchScript program.*state_dict\(\)"):
+        read_weights(archive)
+
+
+def test_damaged_bytes_of_a_tensor_are_noticed(archive: Path) -> None:
+    data = bytearray(archive.read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 400] = bytes(400)
+    archive.write_bytes(data)
+    with pytest.raises(CheckpointError, match="wrong checksum of model/data"):
+        read_weights(archive)
+
+
+def test_compressed_members_are_refused(archive: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(archive) as stored, zipfile.ZipFile(tmp_path / "bomb.pt", "w") as bomb:
+        for name in stored.namelist():
+            bomb.writestr(name, stored.read(name), zipfile.ZIP_DEFLATED)
+    with pytest.raises(CheckpointError, match="bomb.pt: not a complete file of tensors .compressed members"):
+        read_weights(tmp_path / "bomb.pt")
 
 
 @pytest.mark.parametrize(

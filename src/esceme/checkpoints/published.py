@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import pickle
-import warnings
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from esceme.checkpoints.names import PRE_TRAINING
 from esceme.errors import CheckpointError, ConfigError
 from esceme.files import atomic_open
+from esceme.torch_files import load_tensors
 
 Tensors = Mapping[str, Tensor]
 
@@ -34,12 +31,13 @@ def read_weights(path: str | Path, *, critic: str | Path | None = None) -> Publi
     `critic` is the file of a critic that is stored separately. Raises `CheckpointError` for other files.
     """
     path = Path(path)
-    weights = _split(_load(path), path)
+    # Fine-tuned files hold the optimiser's state, twice the weights: mmap leaves it on the disk.
+    weights = _split(load_tensors(path, mmap=True), path)
     if critic is None:
         return weights
     if weights.critic is not None:
         raise ConfigError(f"{path} already holds a critic; leave out {critic}")
-    return weights._replace(critic=_tensors(_load(Path(critic)), critic, "the critic"))
+    return weights._replace(critic=_tensors(load_tensors(Path(critic)), critic, "the critic"))
 
 
 def write_fine_tuned(path: Path, network: Tensors, critic: Tensors) -> None:
@@ -64,28 +62,6 @@ def _split(content: object, path: Path) -> PublishedWeights:
     bare = [name.removeprefix("module.") for name in network]
     pre_trained = any(name.startswith(("bert.", *PRE_TRAINING)) for name in bare)
     return PublishedWeights(network, None, "pre-training" if pre_trained else "state dict")
-
-
-def _load(path: Path) -> object:
-    """Load tensors in plain containers; raise `CheckpointError` for anything else."""
-    if not path.is_file():
-        raise CheckpointError(f"{path}: no such file")
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        with warnings.catch_warnings(action="ignore"):
-            # Memory-mapped if the format allows it, so the optimiser state, twice the weights, is not read.
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except pickle.UnpicklingError:
-        raise CheckpointError(
-            f"{path}: expected only tensors in plain containers; the file is truncated, or its pickle could "
-            "run code, so it was not read. If you trust it, load it and save its state dicts with torch.save"
-        ) from None
-    except Exception as error:  # damaged bytes cause many exception types
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise CheckpointError(
-            f"{path}: not a complete file of weights ({reason}); download it again"
-        ) from None
 
 
 def _tensors(content: object, path: object, what: str) -> dict[str, Tensor]:

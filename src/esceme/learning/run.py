@@ -12,7 +12,6 @@ iteration. A resumed run repeats the iterations after its checkpoint and writes 
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from esceme.runs import NavigatorConfig
 from esceme.tasks.episode import Episode
 from esceme.tasks.split import InstructionEncoder
 from esceme.tasks.tours import Tour
+from esceme.torch_files import load_tensors
 from esceme.world.atlas import Atlas
 
 BEST_FOLDER = "best"
@@ -208,7 +208,7 @@ def load_state(folder: Path, *, note: Callable[[str], None]) -> dict[str, Any] |
         try:
             return _read_state(path)
         except Exception as error:  # the type depends on the damaged byte
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            reason = str(error).removeprefix(f"{path}: ").partition("\n")[0] or type(error).__name__
             note(f"{path}: damaged ({reason}); trying the one before")
     if paths:
         raise CheckpointError(
@@ -219,10 +219,7 @@ def load_state(folder: Path, *, note: Callable[[str], None]) -> dict[str, Any] |
 
 
 def _read_state(path: Path) -> dict[str, Any]:
-    with zipfile.ZipFile(path) as archive:  # torch.load does not verify checksums
-        if (record := archive.testzip()) is not None:
-            raise ValueError(f"wrong checksum of {record}")
-    state = torch.load(path, map_location="cpu", weights_only=True)
+    state = load_tensors(path)
     if state["format"] != STATE_FORMAT or state["iteration"] != int(path.stem):
         raise ValueError("not a state of this version")
     return state

@@ -156,24 +156,10 @@ def load_weights(network: nn.Module, path: Path) -> None:
 
 
 def _read_weights(path: Path) -> dict[str, Any]:
-    """Return a dict from parameter name to tensor, read from a `.safetensors` or torch file.
+    """Return a dict from parameter name to tensor, read from a `.safetensors` or torch file."""
+    from esceme.torch_files import load_tensors  # imports torch
 
-    A torch file is read with `weights_only`, so that it cannot run code.
-    """
-    import pickle
-
-    import safetensors
-    import torch
-    from safetensors.torch import load_file
-
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        stored = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, safetensors.SafetensorError) as error:
-        raise DataError(f"{path}: not a file of weights ({str(error).splitlines()[0]})") from None
+    stored = load_tensors(path)
     if not isinstance(stored, dict):
         raise DataError(f"{path}: holds a {type(stored).__name__}, expected parameters by name")
     return stored

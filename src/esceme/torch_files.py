@@ -1,0 +1,69 @@
+"""Files of tensors, read without running code from them: safetensors, and what `torch.save` writes."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from esceme.errors import CheckpointError
+
+ZIP_START = b"PK\x03\x04"
+"""First bytes of the files that `torch.load` reads as zip archives."""
+TORCHSCRIPT_MEMBER = re.compile(r"[^/]+/(constants\.pkl|code/.*)|.*\.py")
+"""Names in a zip archive that only TorchScript programs have."""
+
+
+def load_tensors(path: Path, *, mmap: bool = False) -> Any:
+    """Load a file of tensors in plain containers, on the CPU; `.safetensors` or a file of `torch.save`.
+
+    A zip archive is checked before torch reads it: its checksums, its sizes, and that it is no TorchScript
+    program. With `mmap`, tensors of an archive are read when they are used. Raises `CheckpointError` for
+    every other file.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such file")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        with path.open("rb") as file:
+            is_zip = file.read(len(ZIP_START)) == ZIP_START
+        if is_zip:
+            _check_zip(path)
+        with warnings.catch_warnings(action="ignore"):
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap and is_zip)
+    except CheckpointError:
+        raise
+    except pickle.UnpicklingError:
+        raise CheckpointError(
+            f"{path}: expected only tensors in plain containers; the file is truncated, or its pickle could "
+            "run code, so it was not read. If you trust it, load it and save its state dicts with torch.save"
+        ) from None
+    except Exception as error:  # damaged bytes cause many exception types
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise CheckpointError(
+            f"{path}: not a complete file of tensors ({reason}); replace it with an undamaged copy"
+        ) from None
+
+
+def _check_zip(path: Path) -> None:
+    """Raise an error for damaged members, for compressed members and for a TorchScript program."""
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        if any(TORCHSCRIPT_MEMBER.fullmatch(member.filename) for member in members):
+            raise CheckpointError(
+                f"{path}: a TorchScript program, which could run code, so it was not read; expected a file "
+                "of tensors: save the module's state_dict() with torch.save"
+            )
+        if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+            raise ValueError("compressed members; torch.save writes none")
+        if sum(member.file_size for member in members) > path.stat().st_size:
+            raise ValueError("members larger than the file")
+        if (damaged := archive.testzip()) is not None:
+            raise ValueError(f"wrong checksum of {damaged}")
