@@ -6,11 +6,13 @@ import gzip
 import os
 import resource
 import signal
+import socket
 import stat
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,6 +23,8 @@ from esceme.files import (
     atomic_open,
     folder_lock,
     read_bytes,
+    read_checked_lines,
+    read_complete_lines,
     read_json,
     read_json_lines,
     read_records,
@@ -360,16 +364,103 @@ def test_full_disk_keeps_complete_lines(tmp_path: Path) -> None:
     assert read_json_lines(path, str) == ["first", "second", "fourth"]
 
 
-def test_folder_lock_is_exclusive_and_removes_partial_files(tmp_path: Path) -> None:
-    folder = tmp_path / "new"
-    (folder / "state").mkdir(parents=True)
-    (folder / ".world.part").mkdir()
-    for part in (".a.json.x.part", "state/.b.pt.y.part"):
-        (folder / part).write_text("")
-    with folder_lock(folder, "training"):
-        assert {path.name for path in folder.rglob("*")} == {".lock", "state", ".world.part"}
-        message = "new: another training is running there"
-        with pytest.raises(DataError, match=message), folder_lock(folder, "training"):
+def ended_process() -> int:
+    """The number of a process that does not exist any more."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_folder_lock_is_exclusive_and_names_its_holder(tmp_path: Path) -> None:
+    with folder_lock(tmp_path / "new", "training"):
+        message = f"new: another training is running there .process {os.getpid()} on "
+        with pytest.raises(DataError, match=message), folder_lock(tmp_path / "new", "training"):
             pass
-    with folder_lock(folder, "training"):
+    with folder_lock(tmp_path / "new", "training"):
         pass
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_lock_of_a_killed_process_is_taken_over(tmp_path: Path) -> None:
+    program = f"""
+import os, signal
+from pathlib import Path
+from esceme.files import folder_lock
+with folder_lock(Path({str(tmp_path)!r}), "training"):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    killed = subprocess.run([sys.executable, "-c", program], check=False)
+    assert killed.returncode == -signal.SIGKILL and (tmp_path / ".lock").exists()
+    with folder_lock(tmp_path, "training"):
+        pass
+
+
+def test_only_partial_files_of_ended_processes_are_removed(tmp_path: Path) -> None:
+    ended, running = ended_process(), os.getpid()
+    (tmp_path / "state").mkdir()
+    for process in (ended, running):
+        (tmp_path / f".world.{socket.gethostname()}.{process}.x.part").mkdir()
+        (tmp_path / f"state/.b.pt.{socket.gethostname()}.{process}.x.part").write_text("")
+    with folder_lock(tmp_path, "training"):
+        pass
+    left = {path.name for path in tmp_path.rglob("*.part")}
+    assert left == {f".{name}.{socket.gethostname()}.{running}.x.part" for name in ("world", "b.pt")}
+
+
+def test_writing_a_file_removes_its_partial_files(tmp_path: Path) -> None:
+    left = tmp_path / f".a[1].json.{socket.gethostname()}.{ended_process()}.x.part"
+    left.write_text("")
+    write_json(tmp_path / "a[1].json", 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["a[1].json"]
+
+
+@pytest.mark.parametrize("link", ["result.json", "best", "best/weights"])
+def test_links_that_lead_out_of_a_locked_folder_are_refused(tmp_path: Path, link: str) -> None:
+    (tmp_path / "precious").write_text("mine")
+    path = tmp_path / "run" / link
+    path.parent.mkdir(parents=True)
+    path.symlink_to(tmp_path / "precious")
+    message = f"run/{link}: a link that leads out of"
+    with pytest.raises(DataError, match=message), folder_lock(tmp_path / "run", "training"):
+        pass
+    path.unlink()
+    path.symlink_to(tmp_path / "run" / "elsewhere")
+    with folder_lock(tmp_path / "run", "training"):
+        pass
+
+
+def test_gzip_bombs_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(gzip.compress(bytes(1 << 28)))
+    with pytest.raises(DataError, match="bomb.json.gz: expands to more than .* decompress it"):
+        read_bytes(path)
+
+
+@pytest.mark.parametrize("damage", ["edit", "other key", "no checksum", "no json"])
+def test_checked_lines_end_before_a_damaged_one(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "journal.jsonl"
+    with JsonLinesWriter(path, checksum_key="a") as writer:
+        writer.write({"n": 1}, {"n": 2})
+    if damage == "other key":
+        with JsonLinesWriter(path, checksum_key="b") as writer:
+            writer.write({"n": 3})
+    lines = read_complete_lines(path)
+    damaged = {
+        "edit": lines[1].replace(b"2", b"3", 1),
+        "no checksum": b'{"n":2}\n',
+        "no json": b"\x00" * 20 + b"\n",
+    }
+    if damage in damaged:
+        path.write_bytes(lines[0] + damaged[damage] + lines[1])
+    records, fault = read_checked_lines(path, dict[str, Any], "a")
+    number = 3 if damage == "other key" else 2
+    assert [record["n"] for record in records] == [1, 2][: number - 1]
+    assert fault == f"{path}: line {number} is damaged"
+
+
+def test_checked_line_of_another_type_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    with JsonLinesWriter(path, checksum_key="a") as writer:
+        writer.write(Record("house", ["a"]), {"scan": 3, "path": []})
+    records, fault = read_checked_lines(path, Record, "a")
+    assert records == [Record("house", ["a"])] and "line 2: field 'scan': expected str, got int" in fault

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import codecs
+import glob
 import gzip
 import os
 import re
+import shutil
+import socket
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -22,19 +26,34 @@ T = TypeVar("T")
 JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Exceptions of decoding bytes that are not JSON."""
 LOCK_FILE = ".lock"
+LEASE_SECONDS = 60
+"""A process on another machine may take a lock whose holder has not renewed it for this long."""
+CHECKSUM_FIELD = b',"crc32":'
+MAX_GZIP_RATIO = 64
+MIN_GZIP_LIMIT = 1 << 24
+"""Bytes that a gzip file of any size may expand to."""
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a file; decompress it if its name ends in `.gz`."""
+    """Read a file; decompress it if its name ends in `.gz`, up to `MAX_GZIP_RATIO` times its size."""
     try:
-        data = path.read_bytes()
-        return gzip.decompress(data) if path.suffix == ".gz" else data
+        if path.suffix != ".gz":
+            return path.read_bytes()
+        limit = max(MIN_GZIP_LIMIT, MAX_GZIP_RATIO * path.stat().st_size)
+        with gzip.open(path) as file:
+            data = file.read(limit + 1)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path}: damaged gzip file ({error}); fetch it again") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
+    if len(data) > limit:
+        raise DataError(
+            f"{path}: expands to more than {limit} bytes, {MAX_GZIP_RATIO} times its size; if you trust it, "
+            "decompress it"
+        )
+    return data
 
 
 def read_text(path: Path) -> str:
@@ -112,7 +131,8 @@ def _rephrase_msgspec(message: str) -> str:
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path that replaces `path` if the block succeeds; otherwise nothing changes.
 
-    Only regular files are replaced, never folders, pipes or devices.
+    The new file is on the disk when this returns. Only regular files are replaced, never folders, pipes or
+    devices. Temporary files of `path` that killed processes have left are removed.
     """
     try:
         target = path.resolve()
@@ -120,7 +140,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
             kind = "folder" if target.is_dir() else "device, pipe or broken link"
             raise DataError(f"{path}: cannot be written (there is a {kind} of that name)")
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+        remove_partial_files(target.parent, target.name)
+        handle, name = tempfile.mkstemp(
+            dir=target.parent, prefix=partial_file_prefix(target.name), suffix=".part"
+        )
     except (OSError, RuntimeError) as error:  # resolve() raises RuntimeError for circular links
         raise _write_error(path, error) from None
     part = Path(name)
@@ -128,7 +151,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
         os.close(handle)
         yield part
         part.chmod(0o666 & ~_read_umask())
+        _sync(part)
         part.replace(target)
+        _sync(target.parent)
     except OSError as error:
         part.unlink(missing_ok=True)
         raise _write_error(path, error) from None
@@ -142,8 +167,47 @@ def atomic_open(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     """Open a file that replaces `path` if the block succeeds; see `atomic_path`."""
     with atomic_path(path) as part, part.open(mode) as file:
         yield file
-        file.flush()
-        os.fsync(file.fileno())
+
+
+def partial_file_prefix(name: str) -> str:
+    """How the name of a temporary file of `name` begins; it holds the machine and the process."""
+    return f".{name}.{_host_name()}.{os.getpid()}."
+
+
+def remove_partial_files(folder: Path, name: str = "*") -> None:
+    """Remove temporary files and folders of `name` whose process on this machine has ended."""
+    pattern = name if name == "*" else glob.escape(name)
+    for part in folder.glob(f".{pattern}.{_host_name()}.*.*.part"):
+        process = part.name.split(".")[-3]
+        if process.isdigit() and not _is_running(int(process)):
+            if part.is_dir():
+                shutil.rmtree(part, ignore_errors=True)
+            else:
+                part.unlink(missing_ok=True)
+
+
+def _host_name() -> str:
+    """The machine's name without dots and characters that have a meaning in file names or patterns."""
+    return re.sub(r"[^\w-]", "_", socket.gethostname())
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it belongs to another user
+        return True
+    return True
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the entries of a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_json(path: Path, value: object, *, indent: int | None = None) -> None:
@@ -170,9 +234,12 @@ class JsonLinesWriter:
     Raises `DataError` where the file cannot be written. Hold `folder_lock` while a writer is open.
     """
 
-    def __init__(self, path: Path, *, keep: int | None = None) -> None:
-        """Open `path` for appending. Only its first `keep` complete lines remain; by default all of them."""
-        self._path = path
+    def __init__(self, path: Path, *, keep: int | None = None, checksum_key: str | None = None) -> None:
+        """Open `path` for appending. Only its first `keep` complete lines remain; by default all of them.
+
+        With `checksum_key`, every line gets a checksum of itself and the key: see `read_checked_lines`.
+        """
+        self._path, self._checksum_key = path, checksum_key
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             lines = read_complete_lines(path) if path.exists() else []
@@ -183,7 +250,10 @@ class JsonLinesWriter:
 
     def write(self, *records: object) -> None:
         """Append one line per record."""
-        data = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
+        lines = [msgspec.json.encode(record) for record in records]
+        if self._checksum_key is not None:
+            lines = [_add_checksum(line, self._checksum_key) for line in lines]
+        data = b"".join(line + b"\n" for line in lines)
         try:
             while data:
                 data = data[self._file.write(data) :]
@@ -216,6 +286,31 @@ def read_json_lines(path: Path, kind: type[T], *, start: int = 0, stop: int | No
     return [_decode(line, kind, path, line=number) for number, line in enumerate(lines, start + 1)]
 
 
+def read_checked_lines(
+    path: Path, kind: type[T], checksum_key: str, *, start: int = 0
+) -> tuple[list[T], str]:
+    """Decode the complete lines of a file written with `checksum_key`, from line `start` to a damaged one.
+
+    Returns the records and a message about the damaged line, which is empty if no line is damaged.
+    """
+    records: list[T] = []
+    for number, line in enumerate(read_complete_lines(path)[start:], start + 1):
+        content, separator, _ = line.rpartition(CHECKSUM_FIELD)
+        if not separator or line != _add_checksum(content + b"}", checksum_key) + b"\n":
+            return records, f"{path}: line {number} is damaged"
+        try:
+            records.append(_decode(line, kind, path, line=number))
+        except DataError as error:
+            return records, str(error)
+    return records, ""
+
+
+def _add_checksum(line: bytes, key: str) -> bytes:
+    """Append a field with the CRC-32 of the key and the line to a line that is a JSON object."""
+    checksum = zlib.crc32(line, zlib.crc32(key.encode()))
+    return line[:-1] + CHECKSUM_FIELD + b'"%08x"}' % checksum
+
+
 # -- locks -----------------------------------------------------------------------------------------------
 
 
@@ -223,24 +318,52 @@ def read_json_lines(path: Path, kind: type[T], *, start: int = 0, stop: int | No
 def folder_lock(folder: Path, activity: str) -> Iterator[None]:
     """Create a folder and hold its lock in the block; raises `DataError` if another process holds it.
 
-    Partial files that a killed process has left in the folder, or one level below, are removed. `activity`
-    names the work that needs the lock in messages, for example "training".
+    The lock is a file that names its holder and is renewed while it is held, so that it works on network file
+    systems; the lock of a killed process is taken over. Temporary files that killed processes have left in
+    the folder, or one level below, are removed. `activity` names the work that needs the lock in messages,
+    for example "training".
     """
+    lock = filelock.SoftFileLease(
+        folder / LOCK_FILE, lease_duration=LEASE_SECONDS, timeout=0, on_compromise=_interrupt_if_taken
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(folder / LOCK_FILE, timeout=0)
-        lock.acquire()
-        for part in (*folder.glob(".*.part"), *folder.glob("*/.*.part")):
-            if part.is_file():  # folders are generated worlds in progress
-                part.unlink(missing_ok=True)
+        _refuse_links(folder)
+        try:
+            lock.acquire()
+        except filelock.Timeout:
+            if lock.owner is None or lock.owner.hostname == socket.gethostname():
+                raise
+            lock.acquire(timeout=LEASE_SECONDS + 1)  # a process on another machine may have been killed
+        for part in (folder, *(entry for entry in folder.iterdir() if entry.is_dir())):
+            remove_partial_files(part)
     except filelock.Timeout:
-        raise DataError(f"{folder}: another {activity} is running there; wait until it has ended") from None
+        owner = f" (process {lock.owner.pid} on {lock.owner.hostname})" if lock.owner else ""
+        raise DataError(
+            f"{folder}: another {activity} is running there{owner}; wait until it has ended"
+        ) from None
     except (OSError, NotImplementedError) as error:
         raise _write_error(folder, error) from None
     try:
         yield
     finally:
         lock.release()
+
+
+def _interrupt_if_taken(event: filelock.LeaseCompromise) -> None:
+    """Interrupt this process if another one has taken its lock, which it had not renewed in time."""
+    if event.reason in ("owner-changed", "evicted"):
+        _thread.interrupt_main()
+
+
+def _refuse_links(folder: Path) -> None:
+    """Raise `DataError` for a link in the folder, or one level below, that leads out of it."""
+    root = folder.resolve()
+    for entry in (*folder.glob("*"), *folder.glob("*/*")):
+        if entry.is_symlink() and not entry.resolve().is_relative_to(root):
+            raise DataError(
+                f"{entry}: a link that leads out of {folder}, where it could overwrite files; remove the link"
+            )
 
 
 def _write_error(path: Path, error: Exception) -> DataError:

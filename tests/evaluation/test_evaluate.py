@@ -118,7 +118,7 @@ def test_two_processes_continue_and_give_the_same_files(
     assert progress.calls[0] == (5, 2 * EPISODES)
     assert progress.calls[-1] == (2 * EPISODES, 2 * EPISODES)
     assert len(read_complete_lines(tmp_path / "journal.jsonl")) == 1 + 2 * EPISODES  # nothing was run twice
-    assert {path.name for path in tmp_path.iterdir()} == {*PRODUCTS, "journal.jsonl", ".lock"}
+    assert {path.name for path in tmp_path.iterdir()} == {*PRODUCTS, "journal.jsonl"}
 
 
 def test_scenes_are_distributed_evenly_and_not_split(dataset: ToyDataset) -> None:
@@ -422,7 +422,7 @@ def test_folder_of_a_running_evaluation_is_locked(dataset: ToyDataset, tmp_path:
         for processes in (1, 2):
             with pytest.raises(DataError, match="another evaluation is running"):
                 evaluate(dataset.config(), tmp_path, processes=processes)
-    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_workers_end_with_a_killed_parent_and_the_evaluation_continues(

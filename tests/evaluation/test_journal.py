@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from esceme.errors import DataError
@@ -52,7 +54,7 @@ def test_entry_restores_a_trajectory_whichever_scenes_are_loaded(tmp_path: Path)
         make_episode("7_1"), [(2, 12), (3, 13), (4, 24)], num_decisions=3, stopped=True, visit=5
     )
     path = write(tmp_path / "journal.jsonl", JournalEntry.of(trajectory, ATLAS, pass_number=2, batch=3))
-    (entry,) = read_journal(path, "this one")
+    ((entry,), _) = read_journal(path, "this one")
     assert (entry.pass_, entry.batch, entry.id) == (2, 3, "7_1")
     for atlas, shift in ((ATLAS, 0), (Atlas([ATLAS.graph("house")]), 2)):
         restored = entry.trajectory(atlas, trajectory.episode)
@@ -66,9 +68,9 @@ def test_journal_cut_off_anywhere_continues_with_its_complete_entries(tmp_path: 
     for end in range(len(data) + 1):
         path.write_bytes(data[:end])
         complete = names[: max(0, data[:end].count(b"\n") - 1)]
-        assert [entry.id for entry in read_journal(path, "this one")] == complete
+        assert [entry.id for entry in read_journal(path, "this one")[0]] == complete
         write(path, make_entry("9_9"))
-        assert [entry.id for entry in read_journal(path, "this one")] == [*complete, "9_9"]
+        assert [entry.id for entry in read_journal(path, "this one")[0]] == [*complete, "9_9"]
 
 
 def test_journal_of_another_evaluation_is_refused_and_left_unchanged(tmp_path: Path) -> None:
@@ -79,11 +81,51 @@ def test_journal_of_another_evaluation_is_refused_and_left_unchanged(tmp_path: P
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("text", ["not json\n", '{"walks": 3}\n', '{"evaluation": "this one"}\n[1, 2]\n'])
-def test_file_that_is_no_journal_is_named(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["not json\n", '{"walks": 3}\n', "\0\n[1, 2]\n"])
+def test_file_that_is_no_journal_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "journal.jsonl").write_text(text)
-    with pytest.raises(DataError, match="journal.jsonl: line [12]: .*not a journal"):
+    with pytest.raises(DataError, match="journal.jsonl: holds no journal; give another --out"):
         Journal(tmp_path / "journal.jsonl", "this one")
+    assert (tmp_path / "journal.jsonl").read_text() == text
+
+
+def test_evaluation_that_fails_at_its_start_does_not_block_the_folder(tmp_path: Path) -> None:
+    Journal(tmp_path / "journal.jsonl", "first").__exit__()
+    write(tmp_path / "journal.jsonl", make_entry("0_0"), fingerprint="second")
+    assert len(read_journal(tmp_path / "journal.jsonl", "second")[0]) == 1
+
+
+@pytest.mark.parametrize("line", [0, 1, 2, 3])
+def test_entries_before_a_damaged_line_are_kept(tmp_path: Path, line: int) -> None:
+    path = write(tmp_path / "journal.jsonl", *map(make_entry, ["0_0", "0_1", "0_2"]))
+    lines, notes = path.read_bytes().splitlines(keepends=True), list[str]()
+    lines[line] = lines[line].replace(b'"a"', b'"c"').replace(b"evaluation", b"evulation")
+    path.write_bytes(b"".join(lines))
+    with Journal(path, "this one", note=notes.append) as journal:
+        kept = [entry.id for entry in journal.entries]
+        assert kept == (["0_0", "0_1", "0_2"] if line == 0 else ["0_0", "0_1", "0_2"][: line - 1])
+        assert len(notes) == 1 and f"line {line + 1} is damaged; the {len(kept)} trajectories" in notes[0]
+        journal.write([make_entry("9_9")])
+    assert [entry.id for entry in read_journal(path, "this one")[0]] == [*kept, "9_9"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"poses": [("b", 12)]},
+        {"poses": [("a", 12), ("c", 12)]},
+        {"poses": [("a", 36)]},
+        {"poses": [("a", -1)]},
+        {"poses": []},
+        {"poses": [("nowhere", 0)]},
+        {"decisions": 0},
+        {"visit": 0},
+    ],
+)
+def test_entry_that_no_agent_can_have_made_is_refused(change: dict[str, Any]) -> None:
+    entry = msgspec.structs.replace(make_entry("7_1"), **change)
+    with pytest.raises(DataError, match="the journal of this evaluation: episode 7_1: "):
+        entry.trajectory(ATLAS, make_episode("7_1"))
 
 
 def test_finished_in_lanes_selects_the_pass_and_known_episodes() -> None:

@@ -283,7 +283,7 @@ def test_second_run_in_the_same_folder_is_refused_and_changes_nothing(
 def test_locked_folder_is_left_empty(training_data: Path, tmp_path: Path) -> None:
     with folder_lock(tmp_path, "training"), pytest.raises(DataError, match="another training is running"):
         train(small_experiment(), training_data, tmp_path)
-    assert all_files(tmp_path) == {".lock": b""}
+    assert all_files(tmp_path) == {}
 
 
 # -- non-finite values ------------------------------------------------------------------------------------

@@ -106,7 +106,8 @@ def evaluate(
     )
     folder = out or default_folder(config)
     with progress_bar(f"{config.task} {split}, {memory}") as progress:
-        result = run_evaluation(config, folder, processes=processes, on_progress=_noting_resume(progress))
+        on_progress = _noting_resume(progress)
+        result = run_evaluation(config, folder, processes=processes, on_progress=on_progress, note=note)
     _print_result(config, folder, result, bootstrap, json=json)
     return 0
 

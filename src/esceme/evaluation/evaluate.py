@@ -45,18 +45,22 @@ def evaluate(
     *,
     processes: int = 1,
     on_progress: ProgressCallback = lambda finished, total: None,
+    note: Callable[[str], None] = lambda message: None,
 ) -> Result:
     """Run and score a split; the folder `out` then holds the result, the predictions and the memory bank.
 
     Finished trajectories are kept in a journal in `out`. Where an evaluation with the same facts was
-    interrupted there, it continues, with any number of processes.
+    interrupted there, it continues, with any number of processes. `note` receives messages for the user.
     """
     _check_processes(config, processes)
     context, folder = load_context(config), Path(out)
     if config.bank is not None and Path(config.bank).resolve() == (folder / BANK).resolve():
         raise ConfigError(f"{config.bank}: would be overwritten by the new bank; give another --out")
     lifetime = context.lifetime()  # raises an error for an unsuitable bank before anything is written
-    with folder_lock(folder, "evaluation"), Journal(folder / JOURNAL, context.fingerprint) as journal:
+    with (
+        folder_lock(folder, "evaluation"),
+        Journal(folder / JOURNAL, context.fingerprint, note=note) as journal,
+    ):
         entries, total = list(journal.entries), len(context.episodes) * config.num_passes
         finished = len({(entry.pass_, entry.id) for entry in entries})
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self
 
 import msgspec
 
 from esceme.errors import DataError, prefix_errors
-from esceme.files import JsonLinesWriter, read_json_lines
+from esceme.files import JSON_ERRORS, JsonLinesWriter, read_checked_lines, read_complete_lines
 from esceme.tasks.episode import Episode
 from esceme.trajectory import Trajectory
 from esceme.world.atlas import Atlas
-
-T = TypeVar("T")
+from esceme.world.geometry import VIEWS
 
 
 class JournalHeader(msgspec.Struct, frozen=True):
@@ -50,31 +50,60 @@ class JournalEntry(msgspec.Struct, frozen=True):
         )
 
     def trajectory(self, atlas: Atlas, episode: Episode) -> Trajectory:
-        """Convert the entry to a trajectory of `episode`."""
+        """Convert the entry to a trajectory of `episode`; raises `DataError` for one that cannot be."""
         with prefix_errors(file="the journal of this evaluation", record=f"episode {self.id}"):
             viewpoints = atlas.locate(episode.scene_id, [name for name, _ in self.poses]).tolist()
+            self._check(viewpoints, atlas, episode)
         poses = list(zip(viewpoints, (view for _, view in self.poses), strict=True))
         return Trajectory(episode, poses, self.decisions, self.stopped, self.visit)
 
+    def _check(self, viewpoints: Sequence[int], atlas: Atlas, episode: Episode) -> None:
+        start = atlas.locate(episode.scene_id, [episode.start]).tolist()
+        follows_edges = all(
+            after == here or after in atlas.neighbours[here] for here, after in pairwise(viewpoints)
+        )
+        valid = (
+            viewpoints[:1] == start
+            and follows_edges
+            and all(0 <= view < VIEWS for _, view in self.poses)
+            and self.decisions >= 1
+            and self.visit >= 1
+        )
+        if not valid:
+            raise DataError(
+                "expected a trajectory from the episode's start along edges of its scene; remove the journal "
+                "to run the episodes again"
+            )
+
 
 class Journal:
-    """The journal file of an evaluation, open for writing; hold the folder's lock meanwhile."""
+    """The journal file of an evaluation, open for writing; hold the folder's lock meanwhile.
 
-    def __init__(self, path: Path, fingerprint: str) -> None:
+    Every line has a checksum of itself and of the evaluation's fingerprint.
+    """
+
+    def __init__(
+        self, path: Path, fingerprint: str, *, note: Callable[[str], None] = lambda message: None
+    ) -> None:
         """Continue the journal of this evaluation, or start it.
 
-        Raises `DataError` where the file belongs to another evaluation or is not a journal.
+        Entries from a damaged line on are dropped, and `note` receives a message. Raises `DataError` where
+        the file belongs to another evaluation or is not a journal.
         """
-        self.entries = read_journal(path, fingerprint)
+        self.entries, fault = read_journal(path, fingerprint)
         """Entries written before."""
-        is_new = not path.is_file() or not _read(path, JournalHeader, stop=1)
-        self._writer = JsonLinesWriter(path)
-        if is_new:
-            self._writer.write(JournalHeader(fingerprint))
+        if fault:
+            note(
+                f"{fault}; the {len(self.entries)} trajectories before it are kept, later ones are run again"
+            )
+        self._header = [] if self.entries else [JournalHeader(fingerprint)]  # written with the first entry
+        num_lines = 1 + len(self.entries) if self.entries else 0
+        self._writer = JsonLinesWriter(path, keep=num_lines, checksum_key=fingerprint)
 
     def write(self, entries: Sequence[JournalEntry]) -> None:
         """Append entries; they have reached the operating system when this returns."""
-        self._writer.write(*entries)
+        self._writer.write(*self._header, *entries)
+        self._header = []
 
     def __enter__(self) -> Self:
         return self
@@ -83,24 +112,23 @@ class Journal:
         self._writer.close()
 
 
-def read_journal(path: Path, fingerprint: str) -> list[JournalEntry]:
-    """Read the entries of a journal; none where it does not exist."""
-    if not path.is_file():
-        return []
-    for header in _read(path, JournalHeader, stop=1):
-        if header.evaluation != fingerprint:
-            raise DataError(
-                f"{path.parent}: holds another evaluation, with other weights, data or settings; "
-                "give another --out, or remove the folder"
-            )
-    return _read(path, JournalEntry, start=1)
+def read_journal(path: Path, fingerprint: str) -> tuple[list[JournalEntry], str]:
+    """Read the entries of a journal up to a damaged line; none where the file does not exist.
 
-
-def _read(path: Path, kind: type[T], *, start: int = 0, stop: int | None = None) -> list[T]:
+    Returns the entries and a message about the damaged line, which is empty if no line is damaged.
+    """
+    lines = read_complete_lines(path) if path.is_file() else []
+    if not lines:
+        return [], ""
+    entries, fault = read_checked_lines(path, JournalEntry, fingerprint, start=1)
     try:
-        return read_json_lines(path, kind, start=start, stop=stop)
-    except DataError as error:
-        raise DataError(f"{error}; it is not a journal of an evaluation: remove it") from None
+        found = msgspec.json.decode(lines[0], type=JournalHeader).evaluation
+    except (*JSON_ERRORS, msgspec.ValidationError):
+        found, fault = "", fault or f"{path}: line 1 is damaged"
+    if found != fingerprint and not entries:
+        what = "another evaluation, with other weights, data or settings" if found else "no journal"
+        raise DataError(f"{path}: holds {what}; give another --out, or remove the folder")
+    return entries, fault
 
 
 def finished_in_lanes(

@@ -23,7 +23,7 @@ import numpy as np
 
 from esceme import __version__
 from esceme.errors import ConfigError, DataError
-from esceme.files import atomic_open, write_json, write_text
+from esceme.files import atomic_open, partial_file_prefix, remove_partial_files, write_json, write_text
 from esceme.perception.encoders import make_encoder
 from esceme.synth.annotated_paths import AnnotatedPath, fraction_needing_memory, sample_paths
 from esceme.synth.capture import ViewpointCapture, capture_viewpoint, compute_visibility
@@ -212,7 +212,9 @@ def _create_folder_atomically(path: Path) -> Iterator[Path]:
     path = path.resolve()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.", suffix=".part") as hidden:
+        remove_partial_files(path.parent, path.name)
+        prefix = partial_file_prefix(path.name)
+        with TemporaryDirectory(dir=path.parent, prefix=prefix, suffix=".part") as hidden:
             part = Path(hidden) / path.name
             part.mkdir()
             yield part
