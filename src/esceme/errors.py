@@ -7,7 +7,19 @@ from contextlib import contextmanager
 
 
 class EscemeError(Exception):
-    """Base of all errors that are messages to the user, not bugs."""
+    r"""Base of all errors that are messages to the user, not bugs.
+
+    Control characters, which a quoted file may hold, are escaped in the message.
+
+    >>> print(DataError("no scene '\x1b[2J'"))
+    no scene '\x1b[2J'
+    """
+
+    def __str__(self) -> str:
+        return "".join(
+            character if character.isprintable() or character == "\n" else repr(character)[1:-1]
+            for character in super().__str__()
+        )
 
 
 class DataError(EscemeError):

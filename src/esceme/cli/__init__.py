@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import os
+import signal
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
@@ -53,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; errors are printed to standard error."""
     args = list(sys.argv[1:] if argv is None else argv)
     try:
-        code = _dispatch(args)
+        with _terminate_as_interrupt():
+            code = _dispatch(args)
         sys.stdout.flush()
         return code
     except EscemeError as error:
@@ -69,6 +72,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         _discard_output()
         return 2
+
+
+@contextmanager
+def _terminate_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM raise `KeyboardInterrupt`, as Ctrl-C does, so that everything written so far is kept."""
+    if threading.current_thread() is not threading.main_thread():  # signal handlers belong to the main thread
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _dispatch(args: list[str]) -> int:
