@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -177,10 +178,14 @@ class TrainingRun:
 
 
 def _mean_metrics(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of every metric over the iterations that report it."""
+    """Return the mean of every metric over the iterations that report it.
+
+    >>> _mean_metrics([{"loss": 0.1}] * 10)  # sum() / 10 is 0.09999999999999999 below Python 3.12
+    {'loss': 0.1}
+    """
     names = dict.fromkeys(name for step in metrics for name in step)
     values = {name: [step[name] for step in metrics if name in step] for name in names}
-    return {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
+    return {name: fmean(numbers) for name, numbers in values.items()}
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------

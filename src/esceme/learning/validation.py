@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import fsum
 
 from esceme.evaluation.evaluate import evaluation_steps
 from esceme.evaluation.protocol import (
@@ -82,7 +83,7 @@ def validate(
 
 def selection_score(scores: dict[str, float], validation: ValidationConfig) -> float:
     """Return the score that selects the best weights: a metric, or the sum of two (docs/spec.md E.9)."""
-    return sum(scores[name] for name in validation.best.split("+"))
+    return fsum(scores[name] for name in validation.best.split("+"))
 
 
 def subsample_episodes(episodes: Sequence[Episode], limit: int) -> list[Episode]:

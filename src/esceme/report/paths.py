@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import fsum
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -127,7 +128,7 @@ class SceneContent:
     def summarize(self, path: StyledPath) -> str:
         """Return a text with length and number of steps; for a prediction also its distance to the goal."""
         count = len(path.segments)
-        metres = sum(self.graph.distances[a, b] for a, b in pairwise(path.viewpoints))
+        metres = fsum(self.graph.distances[a, b] for a, b in pairwise(path.viewpoints))
         text = f"{metres:.1f} m, {count} step{'' if count == 1 else 's'}"
         if path.overlay.kind == "reference" or self.goal is None:
             return text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from html import escape
+from math import fsum
 
 LETTER_WIDTHS = {**dict.fromkeys("fijlrtI.,:;'|!()[]/ -", 0.31), **dict.fromkeys("mwMW%@", 0.9)}
 """Estimated widths of narrow and wide letters, relative to the font size."""
@@ -66,7 +67,7 @@ def translated(x: float, y: float, content: str | Iterable[str]) -> str:
 
 def text_width(text: str, size: float) -> float:
     """Return the estimated width of a line of sans-serif text; an upper bound for most texts."""
-    return size * sum(LETTER_WIDTHS.get(letter, 0.71 if letter.isupper() else 0.57) for letter in text)
+    return size * fsum(LETTER_WIDTHS.get(letter, 0.71 if letter.isupper() else 0.57) for letter in text)
 
 
 def wrap_text(text: str, size: float, width: float) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum
 from typing import NamedTuple
 
 import numpy as np
@@ -106,7 +107,7 @@ def _draw_layout(rng: np.random.Generator, *, storeys: int, large: bool) -> Layo
     scheme = str(rng.choice(["across", "across", "row", "great"]))
     fronts = _draw_front_sections(rng, scheme, storeys=storeys)
     length = rng.uniform(12.0, 15.5) if storeys == 1 else rng.uniform(10.0, 12.2)
-    min_length = max(sum(width + WALL_WIDTH for _, width in front) for front in fronts.values())
+    min_length = max(fsum(width + WALL_WIDTH for _, width in front) for front in fronts.values())
     depths = (4.05, 4.6) if storeys == 2 else (3.6, 4.5)
     spine = Spine(
         rng,
@@ -221,7 +222,7 @@ def _fill_strip(
     """
     rng = spine.rng
     middles = {kind: sum(ends) / 2 for kind, ends in SECTION_WIDTHS.items()}
-    lengths = [sum(middles[kind] + WALL_WIDTH for kind in kinds) - WALL_WIDTH for kinds in SECTION_SEQUENCES]
+    lengths = [fsum(middles[kind] + WALL_WIDTH for kind in kinds) - WALL_WIDTH for kinds in SECTION_SEQUENCES]
     fitting = [index for index, length in enumerate(lengths) if 0.82 < (end - start) / length < 1.22]
     if not fitting:
         return []
@@ -229,7 +230,7 @@ def _fill_strip(
     widths = {
         kind: rng.uniform(*SECTION_WIDTHS[kind]) for kind in sorted(set(kinds))
     }  # equal for look-alike rooms
-    scale = (end - start - WALL_WIDTH * (len(kinds) - 1)) / sum(widths[kind] for kind in kinds)
+    scale = (end - start - WALL_WIDTH * (len(kinds) - 1)) / fsum(widths[kind] for kind in kinds)
     ranges = _consecutive_ranges([widths[kind] * scale for kind in kinds], start)
     return _add_sections(layout, spine, storey, side, kinds, ranges)
 

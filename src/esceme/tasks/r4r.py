@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import fsum
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +60,7 @@ def _join_records(first: R2RRecord, second: R2RRecord, graph: SceneGraph, path_i
         instructions=[
             _concatenate_instructions(a, b) for a in first.instructions for b in second.instructions
         ],
-        distance=sum(graph.distance(a, b) for a, b in zip(path, path[1:], strict=False)),
+        distance=fsum(graph.distance(a, b) for a, b in pairwise(path)),
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import fsum
 from pathlib import Path
 
 import numpy as np
@@ -121,7 +123,7 @@ def _is_path_of_length(path: list[str], graph: SceneGraph, start: str, goal: str
         check_path(graph.scene_id, path, {graph.scene_id: graph})
     except WorldError:
         return False
-    length = sum(graph.distance(a, b) for a, b in zip(path, path[1:], strict=False))
+    length = fsum(graph.distance(a, b) for a, b in pairwise(path))
     return path[:1] == [start] and path[-1:] == [goal] and abs(length - metres) <= DISTANCE_TOLERANCE
 
 

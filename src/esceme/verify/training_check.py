@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 from pathlib import Path
 
 import msgspec
@@ -224,7 +225,7 @@ class ReferenceTrainer:
             items=rollout.items,
             actions=self._recorded_actions(demonstrations.trajectories, demonstrations.steps),
             loss=losses if target is None else float(loss.detach()),
-            logs=ImitationLogs([sum(losses)], target_losses),
+            logs=ImitationLogs([fsum(losses)], target_losses),
             grad_norms=_gradient_norms(trainer.navigator),
             paths=self._viewpoint_names(demonstrations.trajectories),
         )
@@ -333,7 +334,7 @@ class ReferenceTrainer:
     ) -> A2CLogs:
         returns = discounted_returns(steps, final_values, discount=self.training.discount)
         terms = [transition_loss(*pair) for pair in zip(steps, returns, strict=True)][::-1]
-        target = sum(targets) / len(final_values)
+        target = fsum(targets) / len(final_values)
         return A2CLogs(
             entropy=entropy,
             critic_loss=[float(term.critic.detach()) for term in terms],

@@ -284,7 +284,9 @@ class SceneGraph:
     def _distances_and_next_steps(self) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
         here, slot = np.nonzero(self.neighbours >= 0)
         size = (len(self), len(self))
-        weights = csr_array((self.lengths[here, slot], (here, self.neighbours[here, slot])), shape=size)
+        # scipy below 1.15 keeps 64-bit indices, and its dijkstra accepts only 32-bit ones.
+        edges = (here.astype(np.int32), self.neighbours[here, slot])
+        weights = csr_array((self.lengths[here, slot], edges), shape=size)
         distances, predecessors = dijkstra(weights, return_predecessors=True)
         # In an undirected graph, the predecessor of u on a path from v is the successor of u on a path to v.
         return distances, np.ascontiguousarray(predecessors.T)
