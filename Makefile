@@ -4,13 +4,15 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 
-.PHONY: help install demo test test-fast test-slow bench docs lint format clean
+.PHONY: help install demo test test-fast test-slow test-floors test-python bench docs lint format clean
 
 help:
 	@echo "make demo       train an agent without memory and one with it on the embedded world"
 	@echo "make test       lint, types and every test but the slow ones"
 	@echo "make test-fast  the tests of an edit-run loop (< 2 minutes)"
 	@echo "make test-slow  the heavy tests"
+	@echo "make test-floors  the tests with the lowest supported version of every dependency, in .venv-floors"
+	@echo "make test-python  the tests with Python 3.12 and 3.13 where present, in .venv-3.12 and .venv-3.13"
 	@echo "make bench      speed and memory as ratios, written to benchmarks/results.md"
 	@echo "make docs       the documentation as a site in build/site, with an API reference"
 	@echo "make lint       ruff, codespell and mypy;  make format  lets ruff rewrite"
@@ -34,6 +36,26 @@ test-fast: install
 test-slow: install
 	$(BIN)/pytest -m slow || [ $$? -eq 5 ]  # 5: no test carries the mark
 
+# torch of PyPI brings several gigabytes of CUDA packages. TORCH=<version> takes another one in both targets, for example
+# one with a CPU wheel at hand.
+PYTHONS ?= 3.12 3.13
+TORCH   ?=
+
+test-floors:
+	$(call test_in_venv,$(PYTHON),.venv-floors,constraints-floors.txt)
+
+test-python: $(PYTHONS:%=test-python-%)
+
+test-python-%:
+	@if python$* --version; then $(call test_in_venv,python$*,.venv-$*,constraints.txt); \
+	else echo "Python $* is absent and was not tested"; fi
+
+# Arguments: interpreter, folder of its virtual environment, constraints.
+test_in_venv = $(1) -m venv $(2) \
+	&& sed '$(TORCH:%=s/^torch==.*/torch==%/)' $(3) > $(2)/constraints.txt \
+	&& $(2)/bin/python -m pip install --quiet --constraint $(2)/constraints.txt --editable '.[test]' \
+	&& $(2)/bin/pytest -m "not slow" -n 2
+
 bench: install
 	$(BIN)/python -m benchmarks
 
@@ -49,4 +71,4 @@ format: install
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build
+	rm -rf $(VENV) .venv-* .pytest_cache .mypy_cache .ruff_cache build
