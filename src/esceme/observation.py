@@ -22,8 +22,9 @@ TOKEN_FIELDS = ("raw_features", "angles", "token_type", "valid", "neighbour", "v
 
 @dataclass(frozen=True)
 class Observation:
-    """Panoramas of B agents as N tokens: candidates, STOP, remaining views in view order, padding (spec B.5).
+    """Panoramas of B agents as N tokens each (docs/spec.md B.5).
 
+    The tokens of an agent are its candidates, STOP, the views without a candidate in view order, and padding.
     Agents read `features`: image features after training dropout and after the reader. `raw_features` are the
     stored image features; both are the same tensor if there was neither dropout nor a reader.
     """

@@ -226,12 +226,12 @@ class Agent(nn.Module, ABC, Generic[S]):
 
 
 def num_choices(observation: Observation) -> int:
-    """Number of action columns C of a batch: the largest number of candidates, and STOP."""
+    """Return the number of actions C of a batch: its largest number of candidates, plus one for STOP."""
     return int(observation.num_candidates.max()) + 1
 
 
 def choice_mask(observation: Observation, choices: int) -> Tensor:
-    """(B, C) bool: True for candidates and STOP, which are the first tokens."""
+    """Return a mask (B, C) that is True for the candidates and STOP of each agent, False for padding."""
     return observation.token_type[:, :choices] != CONTEXT
 
 

@@ -166,7 +166,7 @@ def forward_demonstrations(
     """Compute the agent's decisions at all R steps of demonstrations: logits (R, C).
 
     Each decision sees the memory as it was at its step. With `stepwise`, steps are computed one after the
-    other; without it, all at once by `Agent.decide_all`. By default the agent determines it.
+    other, otherwise all at once by `Agent.decide_all`. The default is at once if the agent supports it.
     """
     stepwise = not navigator.agent.supports_decide_all if stepwise is None else stepwise
     device, trajectories, pose = navigator.device, demonstrations.trajectories, demonstrations.pose

@@ -65,7 +65,7 @@ class TrainingLog:
                 raise self._events_not_writable_error(error) from None
 
     def close(self) -> None:
-        """Close both files."""
+        """Close the log and the TensorBoard file."""
         self._lines.close()
         if self._events is not None:
             with suppress(OSError):  # `write` has raised it
