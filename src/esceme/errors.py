@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal, get_args, get_origin, get_type_hints
 
 
 class EscemeError(Exception):
@@ -44,6 +45,14 @@ class CheckpointError(EscemeError):
 
 class TrainingError(EscemeError):
     """Training has produced non-finite values."""
+
+
+def check_choices(config: object) -> None:
+    """Raise `ConfigError` if a field annotated with `Literal` has a value that is not listed there."""
+    for name, kind in get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        if get_origin(kind) is Literal and value not in (choices := get_args(kind)):
+            raise ConfigError(f"{name} '{value}': expected one of {', '.join(choices)}")
 
 
 @contextmanager

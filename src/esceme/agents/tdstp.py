@@ -18,7 +18,7 @@ from esceme.agents.base import BacktrackRoutes, Decision, PrivilegedInfo, TokenB
 from esceme.agents.crossmodal import CrossModal, CrossModalState
 from esceme.agents.layers import EPSILON, Layer, OutputPositions, Tokens
 from esceme.agents.tokens import HamtConfig
-from esceme.errors import ConfigError
+from esceme.errors import ConfigError, check_choices
 from esceme.observation import Observation
 
 LATE_RANK, SELF_RANK = 1_000, 1_000_000
@@ -53,9 +53,9 @@ class TdstpConfig(HamtConfig):
     """Whether history tokens attend, among history tokens, only to adjacent nodes. The original does; the
     ESceme release computes this mask and does not use it."""
     history_mask: Literal["real", "as-released"] = "real"
-    """Keys of the history layers: valid tokens only, or padding too with a slightly lower score, as released.
-    It matters only with history layers, which the published network lacks, and makes decisions depend on the
-    batch; for comparison only."""
+    """Tokens that history layers attend to: valid ones only, or also padding with a slightly lower score, as
+    released. With padding, decisions depend on the batch; for comparison only. The setting has no effect
+    without history layers, which the published network does not have."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,12 +65,7 @@ class TdstpConfig(HamtConfig):
             )
         if self.target_weight < 0:
             raise ConfigError(f"target_weight: expected 0 or more, found {self.target_weight}")
-        for name, allowed in (
-            ("candidate_position_source", ("candidate", "agent")),
-            ("history_mask", ("real", "as-released")),
-        ):
-            if (value := getattr(self, name)) not in allowed:
-                raise ConfigError(f"{name} '{value}': expected one of {', '.join(allowed)}")
+        check_choices(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +92,7 @@ class TdstpState(CrossModalState):
     jump_from: Tensor
     """(B, S) int64: viewpoint plus one at which a jump was chosen; 0 if the action was no jump."""
     jump_to: Tensor
-    """(B, S) int64: viewpoint plus one that it led to."""
+    """(B, S) int64: viewpoint plus one that the jump led to; 0 if the action was no jump."""
     is_decided: Tensor
     """(B,) bool: whether `decide` has updated this state for the current observation."""
 

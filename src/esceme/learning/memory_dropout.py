@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from esceme.errors import ConfigError
+from esceme.errors import ConfigError, check_choices
 from esceme.learning.distributed import ProcessGroup
 from esceme.memory import MemoryBank, MemorySubgraph, Reader
 from esceme.observation import Observation
@@ -54,8 +54,7 @@ class MemoryDropout:
     """Probability that a rollout sees no memory of a scene, in mode `sampled`."""
 
     def __post_init__(self) -> None:
-        if self.mode not in (modes := get_args(MemoryDropoutMode)):
-            raise ConfigError(f"mode '{self.mode}': expected one of {', '.join(modes)}")
+        check_choices(self)
         if self.reset_after < 1:
             raise ConfigError(f"reset_after: expected at least 1 episode, found {self.reset_after}")
         for name in ("forget_probability", "full_probability", "empty_probability"):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
-from esceme.errors import ConfigError
+from esceme.errors import ConfigError, check_choices
 from esceme.learning.memory_dropout import MemoryDropout
 from esceme.learning.reinforcement import RewardName
 from esceme.learning.teachers import OracleName, SupervisionName, TeacherName
@@ -92,17 +91,7 @@ class TrainingConfig:
                 raise ConfigError(f"{name}: expected a number above 0, found {getattr(self, name)}")
         if not 0 <= self.discount <= 1:
             raise ConfigError(f"discount: expected a number from 0 to 1, found {self.discount}")
-        _require_one_of(
-            self,
-            method=get_args(Method),
-            lr_schedule=get_args(Schedule),
-            normalise=get_args(Normalise),
-            teacher=get_args(TeacherName),
-            dagger_teacher=get_args(TeacherName),
-            supervision=get_args(SupervisionName),
-            reward=get_args(RewardName),
-            oracle=get_args(OracleName),
-        )
+        check_choices(self)
         if self.method == "dagger" and self.dagger_teacher != "shortest":
             raise ConfigError(
                 f"dagger_teacher '{self.dagger_teacher}': has no label off the reference path, which sampled "
@@ -151,7 +140,7 @@ class ValidationConfig:
     def __post_init__(self) -> None:
         if self.every < 1 or self.limit < 0:
             raise ConfigError(f"every {self.every}, limit {self.limit}: expected at least 1, and 0 or more")
-        _require_one_of(self, memory=get_args(ValidationMemory), best=get_args(Criterion))
+        check_choices(self)
         if not self.follows_tours and (self.oracle_phases or self.best == "t_sr+t_spl"):
             option = "oracle_phases" if self.oracle_phases else f"best '{self.best}'"
             raise ConfigError(
@@ -167,10 +156,3 @@ class ValidationConfig:
     def follows_tours(self) -> bool:
         """Whether episodes follow the order of tours."""
         return self.memory == "tour" or bool(self.tours)
-
-
-def _require_one_of(config: object, **allowed: Iterable[str]) -> None:
-    """Raise `ConfigError` for a field with a value that is not allowed."""
-    for name, values in allowed.items():
-        if (value := getattr(config, name)) not in (choices := tuple(values)):
-            raise ConfigError(f"{name} '{value}': expected one of {', '.join(choices)}")

@@ -14,9 +14,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from esceme.errors import ConfigError
+from esceme.errors import ConfigError, check_choices
 from esceme.memory.bank import Memory, MemorySubgraph
-from esceme.memory.reader import CandidateEnhancing, CandidateEnhancingConfig, MemoryReader, check_choices
+from esceme.memory.reader import CandidateEnhancing, CandidateEnhancingConfig, MemoryReader
 from esceme.memory.scene import Pooling
 from esceme.observation import Observation
 
@@ -47,14 +47,7 @@ class GraphEncodingConfig:
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` if a value is out of range."""
-        check_choices(
-            self,
-            {
-                "pooling": ("max", "mean"),
-                "window": ("path", "hops", "path+hops", "none"),
-                "divide_by": ("none", "viewpoints", "pairs"),
-            },
-        )
+        check_choices(self)
         if self.width < 2 or (self.hidden is not None and self.hidden < 1):
             raise ConfigError(f"width {self.width}, hidden {self.hidden}: expected 2 and 1 or more")
         if self.hops < 1:

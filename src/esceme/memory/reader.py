@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from esceme.errors import ConfigError, MemoryMismatch
+from esceme.errors import ConfigError, MemoryMismatch, check_choices
 from esceme.memory.bank import Memory
 from esceme.memory.scene import Pooling
 from esceme.observation import Observation
@@ -97,13 +97,6 @@ class MemoryReader(Reader):
             )
 
 
-def check_choices(config: object, choices: dict[str, tuple[str, ...]]) -> None:
-    """Raise `ConfigError` if a field of `config` has none of its allowed values."""
-    for name, allowed in choices.items():
-        if (value := getattr(config, name)) not in allowed:
-            raise ConfigError(f"{name} '{value}': expected one of {', '.join(allowed)}")
-
-
 @dataclass(frozen=True, kw_only=True)
 class CandidateEnhancingConfig:
     """Settings of candidate enhancing; defaults match the released weights, see docs/fidelity.md."""
@@ -131,22 +124,13 @@ class CandidateEnhancingConfig:
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` if a value is out of range."""
-        check_choices(
-            self,
-            {
-                "pooling": ("max", "mean"),
-                "order": ("feature-memory", "memory-feature"),
-                "context": ("itself", "zero", "untouched"),
-                "stop": ("fused", "zero"),
-                "shortcut": ("none", "feature", "both"),
-            },
-        )
+        check_choices(self)
         if self.width < 1 or (self.hidden is not None and self.hidden < 1):
             raise ConfigError(f"width {self.width}, hidden {self.hidden}: expected 1 or more")
 
 
 class CandidateEnhancing(MemoryReader):
-    """ESceme's reader: replace every token's feature by MLP([feature; memory]) (Eq. 3, spec C.5).
+    """ESceme's reader: replace every token's feature by MLP([feature; memory]) (Eq. 3).
 
     The memory of a candidate is the pooled feature of its viewpoint, zeros if that was never visited. It is
     never dropped out and receives no gradient.
@@ -173,7 +157,7 @@ class CandidateEnhancing(MemoryReader):
         return observation.with_features(self.fuse(observation, recalled))
 
     def recall(self, observation: Observation, memory: Memory | None) -> Tensor:
-        """Return the memory of every token, (B, N, D) (spec C.4).
+        """Return the memory of every token, (B, N, D) (docs/spec.md C.4).
 
         Zeros for STOP, padding and unvisited candidates; a context view's own feature unless `context` is
         "zero".
