@@ -36,7 +36,7 @@ class PrivilegedInfo(NamedTuple):
 
     atlas: Atlas
     goals: NDArray[np.int64]
-    """(B, G): viewpoints at which stopping counts as success, padded by repeating the last."""
+    """(B, G): viewpoints at which stopping counts as success, padded by repeating the last viewpoint."""
 
 
 class BacktrackRoutes(NamedTuple):

@@ -343,7 +343,7 @@ class TDSTP(CrossModal[TdstpState]):
         return ranks.index_put((rows, new, new), torch.full_like(new, SELF_RANK))
 
     def _routes(self, state: TdstpState, observation: Observation) -> BacktrackRoutes:
-        """Actions that return to a node: all nodes except those at the agent's viewpoint."""
+        """Return the backtracking actions: one per node that is not at the agent's viewpoint."""
         width = state.history.shape[1]
         viewpoints = state.node_viewpoint[:, :width] - 1
         is_here = viewpoints == observation.viewpoint[:, None]

@@ -1,7 +1,7 @@
 """`MemoryBank`: the memories of all buildings, with batched recall in one gather.
 
 `remember` and `recall` take viewpoint names. `remember_observation`, `recall_at` and `scene_subgraph` take
-integer viewpoints of an atlas. Both access the same vectors.
+integer viewpoints of an atlas. Names and integers lead to the same vectors.
 """
 
 from __future__ import annotations

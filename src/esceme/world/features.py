@@ -31,7 +31,7 @@ class FeatureStore(ABC):
     """Features (R, 36, D) of the 36 views of R viewpoints. Subclasses may load them on demand."""
 
     def __init__(self, keys: Iterable[str], values: NDArray[Any], *, source: str) -> None:
-        """Store `values` (R, 36, D), one row per key. Error messages call them `source`."""
+        """Store `values` (R, 36, D), one row per key. `source` names the features in error messages."""
         self.keys = tuple(keys)
         self.source = source
         self._values = values
@@ -307,7 +307,7 @@ def _to_half_precision(features: NDArray[np.float32], key: str, source: str) -> 
 
 
 def _view_front(buffer: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """The first elements of a buffer, reshaped to `shape`; raises `WorldError` if it is too small."""
+    """Return the first elements of a buffer, reshaped to `shape`; raise `WorldError` for a small buffer."""
     size = int(np.prod(shape))
     if buffer.size < size or not buffer.flags.c_contiguous or buffer.dtype != np.float32:
         raise WorldError(f"out must be a contiguous float32 array of at least {size} numbers, for {shape}")

@@ -1,6 +1,7 @@
 """The 36 views of a panorama: headings, elevations, nearest views and angle features.
 
-Heading 0 points along +y and grows clockwise (towards +x); elevation is positive upwards; both in radians.
+Angles are in radians. Heading 0 points along +y and grows clockwise, towards +x. Elevation is positive above
+the horizon.
 View `row * 12 + column` looks along heading `column * 30°` and elevation `(row - 1) * 30°`.
 """
 
