@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.instruction_follower import FollowerMemory, InstructionFollower, world_visibility
 from benchmarks.measure import AgentScores, line
 from esceme.metrics import Scores, score
-from esceme.synth.dataset import WorldConfig, embedded_world, world_visibility
-from esceme.synth.instruction_follower import FollowerMemory, InstructionFollower
+from esceme.synth.dataset import WorldConfig, embedded_world
 from esceme.synth.visibility import Visibility
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder

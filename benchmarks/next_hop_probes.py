@@ -19,9 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from benchmarks.instruction_follower import SEPARATOR_PATTERN
 from benchmarks.measure import Quality, line
 from esceme.synth.dataset import WorldConfig, embedded_world
-from esceme.synth.instruction_follower import SEPARATOR_PATTERN
 from esceme.synth.instructions import BEYOND_TEMPLATES
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder

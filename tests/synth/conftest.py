@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.instruction_follower import compute_visibility
 from filelock import FileLock
 
 from esceme.synth.annotated_paths import AnnotatedPath, sample_paths
-from esceme.synth.capture import compute_visibility
 from esceme.synth.dataset import WorldConfig, embedded_world
-from esceme.synth.house import build_graph, generate_house
+from esceme.synth.house import generate_house
 from esceme.synth.visibility import Visibility
 
 HEIGHT = 128
@@ -33,8 +33,7 @@ def visibility_of() -> Callable[[int], Visibility]:
 
     @cache
     def compute(number: int) -> Visibility:
-        house = generate_house(f"home-{number:04d}", seed=0)
-        return compute_visibility(house, build_graph(house), height=HEIGHT)
+        return compute_visibility(generate_house(f"home-{number:04d}", seed=0), height=HEIGHT)
 
     return compute
 

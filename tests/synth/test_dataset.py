@@ -26,7 +26,6 @@ from esceme.synth.dataset import (
     WorldPreset,
     cache_folder,
     embedded_world,
-    world_visibility,
     write_world,
 )
 from esceme.synth.house import build_graph, generate_house
@@ -162,13 +161,6 @@ def test_summary_describes_the_world(world: Path) -> None:
     }
     assert 22 <= summary["words_per_instruction"] <= 30  # type: ignore[operator]
     assert summary["instructions_needing_memory"] >= 0.4  # type: ignore[operator]
-
-
-def test_recomputed_visibility_has_the_graphs_of_the_world(world: Path) -> None:
-    visibility = world_visibility(WorldConfig("tiny"), "val_unseen")
-    graphs = read_scenes(world / "connectivity", visibility)
-    assert list(visibility) == WorldConfig("tiny").scene_ids()["val_unseen"]
-    assert all(seen.graph.viewpoints == graphs[scene].viewpoints for scene, seen in visibility.items())
 
 
 def test_every_room_kind_has_a_label() -> None:

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+from benchmarks.instruction_follower import FollowerMemory, InstructionFollower, parse_instruction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esceme.metrics import score
 from esceme.synth.annotated_paths import AnnotatedPath, sample_paths
 from esceme.synth.furniture import CATALOGUE
-from esceme.synth.instruction_follower import FollowerMemory, InstructionFollower, parse_instruction
 from esceme.synth.instructions import ORDINALS, TURN_PHRASES, Clause, NthCandidate, clauses_to_text
 from esceme.synth.visibility import Mention, Visibility
 from esceme.tasks.episode import Episode, check_path

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.rendering import PerPixelCaster
 
 from esceme.errors import WorldError
 from esceme.synth.house import generate_house
@@ -133,10 +133,7 @@ HOUSES = {
 
 
 @pytest.mark.parametrize("name", HOUSES)
-def test_pixels_agree_with_single_rays(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parents[2])
-    from benchmarks.rendering import PerPixelCaster
-
+def test_pixels_agree_with_single_rays(name: str) -> None:
     house, generator = HOUSES[name](), np.random.default_rng(1)
     renderer, rays = Renderer(house, height=256), PerPixelCaster(house, height=256)
     wrong_depth = wrong_object = count = 0

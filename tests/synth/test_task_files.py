@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from benchmarks.instruction_follower import parse_instruction, world_visibility
 
 from esceme.files import read_json, read_records
-from esceme.synth.dataset import SPLITS, WorldConfig, world_visibility
-from esceme.synth.instruction_follower import parse_instruction
+from esceme.synth.dataset import SPLITS, WorldConfig
 from esceme.synth.visibility import Visibility
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.cvdn import read_cvdn

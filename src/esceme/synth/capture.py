@@ -14,9 +14,8 @@ from esceme.perception.encoders import Encoder, encode_panorama
 from esceme.perception.views import cut_ids
 from esceme.synth.house_model import House
 from esceme.synth.render import Panorama, Renderer
-from esceme.synth.visibility import MIN_COVERAGE, Visibility, view_coverage
+from esceme.synth.visibility import MIN_COVERAGE, view_coverage
 from esceme.world.geometry import direction
-from esceme.world.graph import SceneGraph
 
 JPEG_QUALITY = 88
 MAX_OBJECT_DISTANCE = 3.0
@@ -56,17 +55,6 @@ def capture_viewpoint(house: House, renderer: Renderer, viewpoint: int, encoder:
         objects=_nearby_objects(house, panorama, objects, coverage),
         visible=_visible_viewpoints(house, panorama, viewpoint),
     )
-
-
-def compute_visibility(house: House, graph: SceneGraph, *, height: int) -> Visibility:
-    """Compute which objects every viewpoint of a house sees, without colours, which is faster.
-
-    `height` is the height of the panoramas in pixels; it must equal that of the written world.
-    """
-    renderer, count = Renderer(house, height=height), len(house.furniture)
-    viewpoints = range(len(house.viewpoints))
-    coverage = [view_coverage(cut_ids(renderer.render_objects(index)), count) for index in viewpoints]
-    return Visibility(house, graph, np.stack(coverage))
 
 
 def _nearby_objects(

@@ -26,7 +26,7 @@ from esceme.errors import ConfigError, DataError
 from esceme.files import atomic_open, partial_file_prefix, remove_partial_files, write_json, write_text
 from esceme.perception.encoders import make_encoder
 from esceme.synth.annotated_paths import AnnotatedPath, fraction_needing_memory, sample_paths
-from esceme.synth.capture import ViewpointCapture, capture_viewpoint, compute_visibility
+from esceme.synth.capture import ViewpointCapture, capture_viewpoint
 from esceme.synth.house import build_graph, generate_house
 from esceme.synth.house_model import CAMERA_HEIGHT, House
 from esceme.synth.render import Renderer
@@ -191,16 +191,6 @@ def write_world(
         else:
             _generate_world(part, config, processes, progress)
     return out
-
-
-def world_visibility(config: WorldConfig, split: str) -> dict[str, Visibility]:
-    """Return a dict from scene id to the objects visible in that house, for the scenes of a split.
-
-    This ground truth is computed again as during generation. It is meant for scripted agents only.
-    """
-    houses = [generate_house(scene_id, config.seed) for scene_id in config.scene_ids()[split]]
-    height = config.preset.height
-    return {house.scene_id: compute_visibility(house, build_graph(house), height=height) for house in houses}
 
 
 @contextmanager

@@ -64,7 +64,9 @@ class Renderer:
 
     def render(self, viewpoint: int | HouseViewpoint) -> Panorama:
         """Render the panorama of a viewpoint or of a viewpoint index. The result is deterministic."""
-        position = self._camera_position(viewpoint)
+        if not isinstance(viewpoint, HouseViewpoint):
+            viewpoint = self.house.viewpoints[viewpoint]
+        position = viewpoint.position
         camera, hits = self.camera, cast_rays(self.geometry, position, self.camera)
         rgb = np.empty((camera.height, camera.width, 3), dtype=np.uint8)
         for start in range(0, camera.width, COLUMNS_PER_BLOCK):
@@ -74,16 +76,6 @@ class Renderer:
         antialias_face_boundaries(rgb, face)
         depth = hits.distance.T * camera.stretch[:, None]
         return Panorama(rgb, self.geometry.object_index_of[face // 6], depth)
-
-    def render_objects(self, viewpoint: int | HouseViewpoint) -> NDArray[np.int16]:
-        """Render only the object indices (H, 2H) of a panorama, which is faster; -1 means no object."""
-        hits = cast_rays(self.geometry, self._camera_position(viewpoint), self.camera)
-        return self.geometry.object_index_of[hits.face.T // 6]
-
-    def _camera_position(self, viewpoint: int | HouseViewpoint) -> Point:
-        if not isinstance(viewpoint, HouseViewpoint):
-            viewpoint = self.house.viewpoints[viewpoint]
-        return viewpoint.position
 
 
 class FaceAppearance:

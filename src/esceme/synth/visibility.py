@@ -1,7 +1,6 @@
 """Ground truth of visible objects: the share of every view that every object covers.
 
-Instructions name only visible objects. The scripted instruction follower uses this ground truth; learned
-agents never get it.
+Instructions name only visible objects. Learned agents never get this ground truth.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The follower shows that the generated instructions are sufficient. With a memory of all viewpoints it can
 follow them. Without memory it has to guess when an instruction names an object that is visible only from the
-next viewpoint (`Clause.beyond`).
+next viewpoint (`Clause.beyond`). It gets the ground truth of visible objects, which learned agents never get.
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ from typing import cast
 
 import numpy as np
 
+from esceme.perception.views import cut_ids
+from esceme.synth.dataset import WorldConfig
+from esceme.synth.house import build_graph, generate_house
+from esceme.synth.house_model import House
 from esceme.synth.instructions import (
     BEYOND_TEMPLATES,
     ORDINALS,
@@ -25,11 +29,31 @@ from esceme.synth.instructions import (
     number_candidates,
     relative_direction,
 )
-from esceme.synth.visibility import Mention, Visibility
+from esceme.synth.ray_casting import PanoramaCamera, SceneGeometry, cast_rays
+from esceme.synth.visibility import Mention, Visibility, view_coverage
 from esceme.world.geometry import nearest_view
 
 COUNT_PATTERN = re.compile(rf"\w+ the (?P<number>{'|'.join(ORDINALS)}) (way on the )?(?P<side>left|right)")
 SEPARATOR_PATTERN = re.compile(r", then |, |\. ")
+
+
+def compute_visibility(house: House, *, height: int) -> Visibility:
+    """Compute the objects that every viewpoint of a house sees, as during generation but without colours.
+
+    `height` is the height of the panoramas in pixels. It must equal that of the written world.
+    """
+    geometry, camera = SceneGeometry(house), PanoramaCamera(height)
+    coverage = []
+    for viewpoint in house.viewpoints:
+        faces = cast_rays(geometry, viewpoint.position, camera).face.T
+        coverage.append(view_coverage(cut_ids(geometry.object_index_of[faces // 6]), len(house.furniture)))
+    return Visibility(house, build_graph(house), np.stack(coverage))
+
+
+def world_visibility(config: WorldConfig, split: str) -> dict[str, Visibility]:
+    """Return a dict from scene id to the objects visible in that house, for the scenes of a split."""
+    houses = [generate_house(scene_id, config.seed) for scene_id in config.scene_ids()[split]]
+    return {house.scene_id: compute_visibility(house, height=config.preset.height) for house in houses}
 
 
 def parse_instruction(text: str, mentions: Collection[Mention]) -> list[Clause]:
