@@ -3,14 +3,15 @@
 At every step of a reference path the next viewpoint is compared with the other candidates that the path has
 not visited. A candidate is described by words: the names of objects in its view, the names of objects in its
 own candidate views (the content of a scene memory), or its room label. The score of a candidate is a sum over
-the words that it shares with the instruction, singular or plural. The term of a word is its inverse document
-frequency times the square root of the area that its objects cover.
+the words that it shares with the instruction; singular and plural are the same word. Every shared word adds
+its inverse document frequency times the square root of the area that its objects cover.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,8 +33,6 @@ from esceme.tasks.folder import DataFolder
 from esceme.tasks.text import split_words
 from esceme.world.geometry import VIEWS
 from esceme.world.graph import SUFFIX, SceneGraph
-
-Integers = NDArray[np.int64]
 
 
 class NextHopAuc(NamedTuple):
@@ -73,34 +72,28 @@ def match_next_hops(
     """
     folder = DataFolder(root)
     annotations = DatasetAnnotations.read(folder)
-    weights = _WordWeights(annotations, episodes)
-    by_scene: dict[str, list[Episode]] = defaultdict(list)
-    for episode in episodes:
-        by_scene[episode.scene_id].append(episode)
-    pairs, wins = 0, dict.fromkeys(NextHopAuc._fields[1:], 0.0)
+    vocabulary = _Vocabulary(annotations, episodes)
+    by_scene: dict[str, list[int]] = defaultdict(list)
+    for index, episode in enumerate(episodes):
+        by_scene[episode.scene_id].append(index)
+    num_pairs, wins = 0, dict.fromkeys(NextHopAuc._fields[1:], 0.0)
     for scene in progress(sorted(by_scene), "matching"):
         path = folder.connectivity / f"{scene}{SUFFIX}"
         graph = SceneGraph.read(path)
-        candidate_pairs = _pair_next_hops_with_alternatives(graph, by_scene[scene])
-        if not len(candidate_pairs.next_hop):
+        pairs = np.concatenate([_candidate_pairs(graph, index, episodes[index]) for index in by_scene[scene]])
+        if not len(pairs):
             continue
-        instructions = [episode.instruction for episode in by_scene[scene]]
-        weighted = weights.weigh_instructions(instructions)[candidate_pairs.episode]
-        pairs += len(candidate_pairs.next_hop)
-        tables = _word_tables(graph, SceneViewpoints.read(path), annotations, weights, reach)
+        num_pairs += len(pairs)
+        episode_index, viewpoint, *candidates = pairs.T
+        weights = vocabulary.instructions[episode_index]
+        tables = _word_tables(graph, SceneViewpoints.read(path), annotations, vocabulary, reach)
         for source, table in tables.items():
-            by_view = source.startswith("view")
-            right, other = (
-                (
-                    table[_word_table_rows(graph, candidate_pairs.viewpoint, slot, by_view=by_view)]
-                    * weighted
-                ).sum(axis=1)
-                for slot in (candidate_pairs.next_hop, candidate_pairs.alternative)
-            )
+            rows = _view_rows(graph) if source.startswith("view") else graph.neighbours
+            right, other = ((table[rows[viewpoint, c]] * weights).sum(axis=1) for c in candidates)
             wins[source] += float((right > other).sum() + (right == other).sum() / 2)
-    if not pairs:
+    if not num_pairs:
         raise DataError(f"{folder.root}: {len(episodes)} episodes hold no choice between candidates")
-    return NextHopAuc(pairs, **{source: count / pairs for source, count in wins.items()})
+    return NextHopAuc(num_pairs, **{source: count / num_pairs for source, count in wins.items()})
 
 
 def singular(word: str) -> str:
@@ -112,26 +105,23 @@ def singular(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("s") else word
 
 
-class _WordWeights:
-    """Vocabulary (W) of object names and room labels, and the inverse document frequency of every word."""
+class _Vocabulary:
+    """Words (W) of object names and room labels, and matrices with one column per word."""
 
-    def __init__(self, annotations: DatasetAnnotations, episodes: Iterable[Episode]) -> None:
+    def __init__(self, annotations: DatasetAnnotations, episodes: Sequence[Episode]) -> None:
         names, rooms = (
             [split_into_words(name) for name in group]
             for group in (annotations.names, annotations.labels.values())
         )
-        vocabulary = sorted({singular(word) for name in (*names, *rooms) for word in name})
-        self.index_of = {word: index for index, word in enumerate(vocabulary)}
-        self.words_of_names, self.words_of_rooms = self._bag_of_words(names), self._bag_of_words(rooms)
+        words = sorted({singular(word) for name in (*names, *rooms) for word in name})
+        self.index_of = {word: index for index, word in enumerate(words)}
+        self.names, self.rooms = self._bag_of_words(names), self._bag_of_words(rooms)
         """(names, W) and (room labels, W): 1 where an object name or room label contains a word."""
         instructions = self._bag_of_words([split_words(episode.instruction) for episode in episodes])
         frequency = np.maximum(instructions.sum(axis=0), 1)
-        self.inverse_frequency = np.log(max(instructions.shape[0], 1) / frequency)
-
-    def weigh_instructions(self, instructions: Sequence[str]) -> csr_array:
-        """Return the weight (N, W) of every word in every instruction; zero if the word does not occur."""
-        bags = self._bag_of_words([split_words(text) for text in instructions])
-        return csr_array(bags * self.inverse_frequency[None])
+        inverse_frequency = np.log(max(len(episodes), 1) / frequency)
+        self.instructions = csr_array(instructions * inverse_frequency[None])
+        """(episodes, W): inverse document frequency of every word in an instruction; zero for other words."""
 
     def _bag_of_words(self, texts: Sequence[Sequence[str]]) -> csr_array:
         """Return a matrix (texts, W) that is 1 where a text contains a word."""
@@ -149,13 +139,13 @@ def _word_tables(
     graph: SceneGraph,
     scene: SceneViewpoints,
     annotations: DatasetAnnotations,
-    weights: _WordWeights,
+    vocabulary: _Vocabulary,
     reach: float,
-) -> Mapping[str, csr_array]:
+) -> dict[str, csr_array]:
     """Return a dict from source of words (a field of `NextHopAuc`) to its word table.
 
-    A word table holds the weight of every word: per view (P * 36, W) for the sources `view` and `view_near`,
-    per viewpoint (P, W) for the others.
+    A word table holds the weight of every word (W). The tables of `view` and `view_near` have one row per
+    view, (P * 36, W). The other tables have one row per viewpoint, (P, W).
     """
     row_of = {viewpoint: row for row, viewpoint in enumerate(scene.viewpoints)}
     graph_rows = np.array([row_of[viewpoint] for viewpoint in graph.viewpoints])
@@ -164,9 +154,12 @@ def _word_tables(
     tables: dict[str, csr_array] = {}
     for suffix, group in (("_near", objects.only_annotated()), ("", objects)):
         coverage = coverage_by_name(group, len(scene.viewpoints), len(annotations.names))
-        in_view = csr_array((coverage @ weights.words_of_names)[views].sqrt())  # (P * 36, W)
+        in_view = csr_array((coverage @ vocabulary.names)[views].sqrt())  # (P * 36, W)
         tables[f"view{suffix}"] = in_view
-        tables[f"memory{suffix}"] = _pool_candidate_views(in_view, graph)
+        pooled = in_view[_view_rows(graph)[:, 0]]
+        for rows in _view_rows(graph).T[1:]:
+            pooled = pooled.maximum(in_view[rows])
+        tables[f"memory{suffix}"] = csr_array(pooled)
     labels = list(annotations.labels)
     keys = [f"{graph.scene_id}_{viewpoint}" for viewpoint in graph.viewpoints]
     inside = [
@@ -176,63 +169,36 @@ def _word_tables(
     ]
     rows, label = np.array(inside, dtype=np.int64).reshape(-1, 2).T
     room_of = csr_array((np.ones(len(rows)), (rows, label)), shape=(len(graph), len(labels)))
-    tables["room"] = room_of @ weights.words_of_rooms
+    tables["room"] = room_of @ vocabulary.rooms
     tables["memory_and_room"] = csr_array(tables["memory"] + tables["room"])
     return tables
 
 
-def _word_table_rows(graph: SceneGraph, viewpoint: Integers, slot: Integers, *, by_view: bool) -> Integers:
-    """Return the row indices of candidates in a word table with one row per view or per viewpoint.
+def _view_rows(graph: SceneGraph) -> NDArray[np.int64]:
+    """Return the row (P, K) of every candidate view in a table with 36 rows per viewpoint.
 
-    `viewpoint` (N,) holds indices of the current viewpoints; `slot` (N,) numbers of their candidates.
+    Viewpoints with fewer than K candidates repeat their first candidate view.
     """
-    return (
-        viewpoint * VIEWS + graph.views[viewpoint, slot]
-        if by_view
-        else graph.neighbours[viewpoint, slot].astype(np.int64)
-    )
+    views = np.where(graph.views >= 0, graph.views, graph.views[:, :1])
+    return np.arange(len(graph))[:, None] * VIEWS + views
 
 
-def _pool_candidate_views(in_view: csr_array, graph: SceneGraph) -> csr_array:
-    """Return the maximum (P, W) over the candidate views of every viewpoint, given all views (P * 36, W)."""
-    rows = np.arange(len(graph)) * VIEWS
-    pooled = in_view[rows + graph.views[:, 0]]
-    for slot in range(1, graph.views.shape[1]):
-        view = np.where(graph.views[:, slot] >= 0, graph.views[:, slot], graph.views[:, 0])
-        pooled = pooled.maximum(in_view[rows + view])
-    return csr_array(pooled)
+def _candidate_pairs(graph: SceneGraph, episode_index: int, episode: Episode) -> NDArray[np.int64]:
+    """Return the pairs of candidates to compare on the reference path of an episode, as an array (N, 4).
 
-
-class _CandidatePairs(NamedTuple):
-    """Pairs of candidates to compare, as arrays (N,).
-
-    A pair has an episode index, a viewpoint index, and two numbers of candidates of this viewpoint: that of
-    the next viewpoint on the reference path, and that of an alternative.
+    The columns are: episode index, viewpoint index, candidate number of the next viewpoint, candidate number
+    of an alternative. Candidates that the path has already visited are no alternatives.
     """
-
-    episode: Integers
-    viewpoint: Integers
-    next_hop: Integers
-    alternative: Integers
-
-
-def _pair_next_hops_with_alternatives(graph: SceneGraph, episodes: Sequence[Episode]) -> _CandidatePairs:
-    """Return a pair for every step of the reference paths and every alternative to the next viewpoint.
-
-    Candidates that the path has already visited are no alternatives.
-    """
-    rows = []
-    for number, episode in enumerate(episodes):
-        path = [graph.index(viewpoint) for viewpoint in episode.reference_path]
-        for step, (here, following) in enumerate(zip(path, path[1:], strict=False)):
-            neighbours = graph.neighbours[here, : graph.degrees[here]].tolist()
-            if following not in neighbours:
-                continue  # paths of R4R and others may repeat a viewpoint
-            right = neighbours.index(following)
-            visited = set(path[:step])
-            rows += [
-                (number, here, right, slot)
-                for slot, neighbour in enumerate(neighbours)
-                if slot != right and neighbour not in visited
-            ]
-    return _CandidatePairs(*np.array(rows, dtype=np.int64).reshape(-1, 4).T)
+    pairs = []
+    path = [graph.index(viewpoint) for viewpoint in episode.reference_path]
+    for step, (here, following) in enumerate(pairwise(path)):
+        neighbours = graph.neighbours[here, : graph.degrees[here]].tolist()
+        if following not in neighbours:
+            continue  # paths of R4R and others may repeat a viewpoint
+        right = neighbours.index(following)
+        pairs += [
+            (episode_index, here, right, candidate)
+            for candidate, neighbour in enumerate(neighbours)
+            if candidate != right and neighbour not in path[:step]
+        ]
+    return np.array(pairs, dtype=np.int64).reshape(-1, 4)
