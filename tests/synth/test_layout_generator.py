@@ -11,22 +11,19 @@ from esceme.synth.house_model import WALL_WIDTH
 from esceme.synth.layout import Layout, is_connected_layout
 from esceme.synth.layout_generator import generate_layout
 
-CASES = [(seed, 1 + seed % 2, seed % 3 == 0) for seed in range(240)]
+SEEDS = range(160)
 
 
 @pytest.fixture(scope="module")
 def layouts() -> list[Layout]:
-    return [
-        generate_layout(np.random.default_rng(seed), storeys=storeys, large=large)
-        for seed, storeys, large in CASES
-    ]
+    return [generate_layout(np.random.default_rng(seed), storeys=1 + seed % 2) for seed in SEEDS]
 
 
 def test_walls_fit_between_rooms(layouts: list[Layout]) -> None:
-    for case, layout in zip(CASES, layouts, strict=True):
+    for seed, layout in zip(SEEDS, layouts, strict=True):
         for a, b in itertools.combinations(layout.rooms, 2):
             gap = [max(a.rect[i] - b.rect[i + 2], b.rect[i] - a.rect[i + 2]) for i in (0, 1)]
-            assert max(gap) > WALL_WIDTH - 1e-5 or a.top < b.bottom or b.top < a.bottom, (case, a, b)
+            assert max(gap) > WALL_WIDTH - 1e-5 or a.top < b.bottom or b.top < a.bottom, (seed, a, b)
 
 
 def test_every_room_is_reachable_and_a_room_without_a_door_is_not(layouts: list[Layout]) -> None:
@@ -44,12 +41,6 @@ def test_plans_are_rotated_and_start_at_the_origin(layouts: list[Layout]) -> Non
     sizes = np.array([rect[:, 2:].max(axis=0) - rect[:, :2].min(axis=0) for rect in rects])
     assert 0.25 < (sizes[:, 0] > sizes[:, 1]).mean() < 0.75
     assert all(np.allclose(rect[:, :2].min(axis=0), 0) for rect in rects)
-
-
-def test_large_houses_have_more_rooms(layouts: list[Layout]) -> None:
-    num_rooms = np.array([len(layout.rooms) for layout in layouts])
-    large = np.array([case[2] for case in CASES])
-    assert num_rooms[large].mean() > num_rooms[~large].mean() + 4
 
 
 def test_plans_are_equal_on_all_pythons() -> None:

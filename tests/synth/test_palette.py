@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
+from esceme.synth import palette
 from esceme.synth.furniture import CATALOGUE
 from esceme.synth.house_model import Surface
-from esceme.synth.palette import BUILDING_SURFACES, NEUTRAL_SURFACES, chromaticity
+
+BUILDING_SURFACES = [
+    *(palette.CEILING, palette.STAIRS, *palette.DOOR_FRAMES, *palette.WOODEN_FLOORS, *palette.TILED_FLOORS),
+    *(*palette.CARPETS, *palette.PAINTS, *palette.WALL_TILES, *palette.NEUTRAL_SURFACES.values()),
+]
 
 NAMES = [(name, surface.colour) for name, surfaces in CATALOGUE.surfaces.items() for surface in surfaces]
 SURFACES = [surface for surfaces in CATALOGUE.surfaces.values() for surface in surfaces]
 MIN_DISTANCE = 0.06
 """Minimum distance in chromaticity by which an encoder can distinguish two surfaces."""
+
+
+def chromaticity(surfaces: Iterable[Surface]) -> np.ndarray:
+    """(S, 3): the shares of red, green and blue, which do not depend on brightness."""
+    colours = np.array([surface.rgb for surface in surfaces], dtype=float)
+    return colours / colours.sum(axis=1, keepdims=True)
 
 
 def saturation(surface: Surface) -> float:
@@ -29,7 +42,7 @@ def test_furniture_colours_differ_in_chromaticity_from_each_other_and_the_buildi
 def test_building_is_pale_or_wooden() -> None:
     for surface in BUILDING_SURFACES:
         assert saturation(surface) < (0.45 if "wooden" in surface.colour else 0.15), surface
-    assert all(saturation(surface) < 0.05 for surface in NEUTRAL_SURFACES.values())
+    assert all(saturation(surface) < 0.05 for surface in palette.NEUTRAL_SURFACES.values())
 
 
 def test_every_furniture_kind_has_shades_and_name_with_colour_is_unique() -> None:

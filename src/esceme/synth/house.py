@@ -42,17 +42,17 @@ FurniturePlan = tuple[int, list[FurnitureItem]]
 """For one room: seed of the furniture placement, and the furniture to place."""
 
 
-def generate_house(scene_id: str, seed: int, *, storeys: int | None = None, large: bool = False) -> House:
+def generate_house(scene_id: str, seed: int, *, storeys: int | None = None) -> House:
     """Generate the house of a scene id and a seed. Equal arguments give equal houses.
 
-    A house has 1 or 2 storeys (random by default) and 30 to 80 viewpoints; a large house has 45 to 110.
+    A house has 1 or 2 storeys (random by default) and 30 to 80 viewpoints.
     """
     if storeys not in (None, 1, 2):
         raise ConfigError(f"a house has 1 or 2 storeys, not {storeys}")
     rng = np.random.default_rng(list(hashlib.sha256(f"{scene_id}:{seed}".encode()).digest()))
     num_storeys = storeys or int(rng.integers(1, 3))
     while True:
-        layout = generate_layout(rng, storeys=num_storeys, large=large)
+        layout = generate_layout(rng, storeys=num_storeys)
         rooms, furniture_plans = _draw_surfaces_and_furniture(layout, rng)
         openings = _build_openings(layout, rooms, DOOR_FRAMES[int(rng.integers(len(DOOR_FRAMES)))])
         furnishers = _place_large_furniture(rooms, openings, furniture_plans)

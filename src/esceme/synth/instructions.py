@@ -26,8 +26,8 @@ Side = Literal["left", "right"]
 
 SECTORS = ((18.0, "straight"), (55.0, "slight"), (115.0, ""), (160.0, "sharp"), (180.0, "back"))
 """Largest angle in degrees, to the left or right, and name of every direction."""
-BEYOND_PROBABILITY = 0.8
-"""Probability of a `beyond` cue if no visible cue suffices; otherwise the clause counts candidates."""
+BEYOND_PROBABILITY = {"visible cue": 0.05, "no visible cue": 0.8}
+"""Probability of a `beyond` cue, depending on whether a visible cue would suffice."""
 MIN_ANGLE = np.radians(5.0)
 """Minimum angle in radians between counted candidates, and from a candidate to straight ahead or behind."""
 ORDINALS = ("first", "second", "third", "fourth")
@@ -93,17 +93,15 @@ def plan_clauses(
     path: Sequence[int],
     heading: float,
     generator: np.random.Generator,
-    *,
-    beyond_probability: float = 0.05,
 ) -> list[Clause] | None:
     """Return one clause per step of a path of viewpoint indices, and a clause for the stop.
 
     Returns None if no cue identifies one of the steps or the stop. `heading` is the heading at the start, in
-    radians. `beyond_probability` is the probability of a `beyond` cue if a visible cue would suffice.
+    radians.
     """
     clauses, view = [], int(nearest_view(heading))
     for here, there in zip(path, path[1:], strict=False):
-        clause, view = _plan_step_clause(visibility, here, there, view, generator, beyond_probability)
+        clause, view = _plan_step_clause(visibility, here, there, view, generator)
         if clause is None:
             return None
         clauses.append(clause)
@@ -117,7 +115,6 @@ def _plan_step_clause(
     there: int,
     view: int,
     generator: np.random.Generator,
-    beyond_probability: float,
 ) -> tuple[Clause | None, int]:
     """Return a clause for the step from `here` to `there`, and the view index faced after this step.
 
@@ -150,7 +147,7 @@ def _plan_step_clause(
     if with_direction and (same_direction or generator.random() < 0.3):
         landmark = _draw_mention(with_direction, generator)
         options.append(Clause(direction=direction, landmark=landmark, room=room))
-    probability = beyond_probability if options else BEYOND_PROBABILITY
+    probability = BEYOND_PROBABILITY["visible cue" if options else "no visible cue"]
     if hidden and len(neighbours) > 2 and generator.random() < probability:
         return Clause(beyond=_draw_mention(hidden, generator)), next_view
     counted = number_candidates(headings.tolist(), view)[candidate]

@@ -56,8 +56,6 @@ SECTION_SEQUENCES = (
     ("bedroom", "split", "bedroom", "office", "split", "bedroom"),
 )
 """Section sequences that may fill the rest of a strip."""
-LARGE_HOUSE_EXTRA_LENGTH = 7.0
-"""Additional length of the spine in a large house, in metres."""
 PUBLIC_ROOMS = ("entry", "living room", "dining room", "kitchen")
 
 
@@ -93,16 +91,16 @@ class Spine:
         return min(ends), max(ends)
 
 
-def generate_layout(rng: np.random.Generator, *, storeys: int, large: bool = False) -> Layout:
+def generate_layout(rng: np.random.Generator, *, storeys: int) -> Layout:
     """Draw a connected floor plan with all living areas, at least two bedrooms and a bathroom."""
     while True:
-        layout = _draw_layout(rng, storeys=storeys, large=large)
+        layout = _draw_layout(rng, storeys=storeys)
         kinds = layout.kinds()
         if kinds.count("bedroom") >= 2 and "bathroom" in kinds and is_connected_layout(layout):
             return orient_randomly(layout, rng)
 
 
-def _draw_layout(rng: np.random.Generator, *, storeys: int, large: bool) -> Layout:
+def _draw_layout(rng: np.random.Generator, *, storeys: int) -> Layout:
     layout = Layout()
     scheme = str(rng.choice(["across", "across", "row", "great"]))
     fronts = _draw_front_sections(rng, scheme, storeys=storeys)
@@ -111,7 +109,7 @@ def _draw_layout(rng: np.random.Generator, *, storeys: int, large: bool) -> Layo
     depths = (4.05, 4.6) if storeys == 2 else (3.6, 4.5)
     spine = Spine(
         rng,
-        length=max(length + LARGE_HOUSE_EXTRA_LENGTH * large, min_length),
+        length=max(length, min_length),
         width=rng.uniform(1.45, 1.9),
         above=rng.uniform(*depths),
         below=rng.uniform(*depths),

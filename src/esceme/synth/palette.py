@@ -1,11 +1,6 @@
-"""Surfaces of generated buildings, and the chromaticity by which furniture differs from them."""
+"""Surfaces of generated buildings. No furniture has the chromaticity of one of these surfaces."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-
-import numpy as np
-from numpy.typing import NDArray
 
 from esceme.synth.house_model import Surface
 
@@ -53,21 +48,3 @@ WALL_TILES = (
     Surface("pale blue tiled", (210, 216, 222), "tiles"),
     Surface("pale green tiled", (208, 220, 210), "tiles"),
 )
-BUILDING_SURFACES = (
-    *(CEILING, STAIRS, *DOOR_FRAMES, *WOODEN_FLOORS, *TILED_FLOORS, *CARPETS, *PAINTS, *WALL_TILES),
-    *NEUTRAL_SURFACES.values(),
-)
-"""All surfaces that are not furniture colours."""
-
-
-def chromaticity(surfaces: Sequence[Surface]) -> NDArray[np.float64]:
-    """Return the shares of red, green and blue of every surface (S, 3); every row sums to 1.
-
-    Shares do not depend on brightness.
-
-    >>> chromaticity([Surface("red", (200, 50, 0)), Surface("dark red", (100, 25, 0))])
-    array([[0.8, 0.2, 0. ],
-           [0.8, 0.2, 0. ]])
-    """
-    colours = np.array([surface.rgb for surface in surfaces], dtype=np.float64)
-    return colours / colours.sum(axis=1, keepdims=True)
