@@ -18,13 +18,7 @@ def test_parts_are_within_bounds_and_mostly_show_the_own_surface(name: str) -> N
 
 def test_models_and_room_furniture_match_the_kinds() -> None:
     assert {kind.model for kind in CATALOGUE.kinds.values()} == set(CATALOGUE.models)
-    rooms: dict[str, set[str]] = {}
-    for room, items in CATALOGUE.rooms.items():
-        for name, _ in items:
-            rooms.setdefault(name, set()).add(room)
-    assert set(rooms) == set(CATALOGUE.kinds)
-    assert rooms["bathtub"] == {"bathroom"} and rooms["stove"] == {"kitchen"} and rooms["bed"] == {"bedroom"}
-    assert all(len(rooms[name]) >= 4 for name in ("plant", "painting", "lamp", "window"))
+    assert {name for items in CATALOGUE.rooms.values() for name, _ in items} == set(CATALOGUE.kinds)
 
 
 def test_partners_come_first() -> None:

@@ -42,7 +42,7 @@ class DemoConfig:
     """Number of iterations of each training; by default as in the recipes."""
 
     def experiments(self) -> dict[str, Experiment]:
-        """Return a dict from agent name to experiment. Both trainings have the same number of iterations."""
+        """Return a dict from agent name to experiment. All agents train for the same number of iterations."""
         return {agent: self._scaled(RECIPES[recipe]) for agent, recipe in AGENT_RECIPES.items()}
 
     def _scaled(self, experiment: Experiment) -> Experiment:

@@ -125,7 +125,7 @@ def format_score(metric: str, value: float, *, sign: str = "") -> str:
 
 
 def format_cells(row: ProtocolScores) -> list[tuple[str, str]]:
-    """Return (value, interval) texts for every column of the score table; empty where there is none."""
+    """Return (value, interval) texts for every column of the score table; missing texts are empty."""
     cells = [
         (format_score(name, row.means[name]), _format_interval(name, *row.intervals[name]))
         for name in HEADINGS
@@ -142,7 +142,10 @@ def _format_interval(metric: str, low: float, high: float, *, sign: str = "") ->
 
 
 def visit_curves(scores: SplitScores, memories: Sequence[str]) -> list[Curve]:
-    """Return one curve of SPL over visits per memory protocol; x values include the number of episodes."""
+    """Return one curve per memory protocol: mean SPL in per cent of first, second ... visits to a scene.
+
+    The text of an x value holds the visit and its number of episodes.
+    """
 
     def label(group: VisitGroup) -> str:
         visits = f"{group.first}" if group.first == group.last else f"{group.first}-{group.last}"
@@ -231,7 +234,7 @@ def _find_episode(result: Result, episode_id: str) -> EpisodeResult:
 
 
 def _viewpoints_by_label(episode: Episode, results: Mapping[str, Result]) -> dict[str, tuple[str, ...]]:
-    """Return a dict from path label to the viewpoint ids of the trajectory, for both agents."""
+    """Return a dict from path label (a value of `PATH_LABELS`) to the viewpoint ids of this agent's path."""
     return {
         label: tuple(point[0] for point in _find_episode(results[memory], episode.episode_id).trajectory)
         for memory, label in PATH_LABELS.items()

@@ -58,9 +58,8 @@ def run_demo(
 ) -> DemoResult:
     """Run the demo and write its report. An interrupted demo in the same folder is resumed.
 
-    The result does not depend on interruptions.
-
-    Raises `ConfigError` if the folder holds a demo with other settings, before anything is written.
+    The result does not depend on interruptions. Raises `ConfigError` before anything is written if the folder
+    holds a demo with other settings.
     """
     experiments, seconds = config.experiments(), dict[str, float]()
     _check_folders(config, experiments)
@@ -102,7 +101,10 @@ def _record_duration(name: str, seconds: dict[str, float]) -> Iterator[None]:
 def _train_agents(
     config: DemoConfig, experiments: Mapping[str, Experiment], world: Path, on_progress: OnProgress
 ) -> dict[str, int]:
-    """Train both agents in parallel; return a dict from agent to iterations completed by an earlier demo."""
+    """Train the agents in parallel.
+
+    Returns a dict from agent to the number of iterations that an earlier, interrupted demo had completed.
+    """
     agents = {AGENT_NAMES[agent]: agent for agent in experiments}
     resumed_after: dict[str, int] = {}
     jobs = [

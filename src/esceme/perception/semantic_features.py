@@ -1,8 +1,8 @@
 """Semantic features of real scenes: word vectors of visible objects, and the room label, without images.
 
 Semantic features come from human annotations (object boxes, room labels), not from images. The first features
-of a view come from the word vectors of its objects; they are zeros in a view without objects. The last
-features are a one-hot vector of the viewpoint's room label; the labels are sorted.
+of a view come from the word vectors of its objects; a view without objects has zeros. The last features are a
+one-hot vector of the viewpoint's room label, in the order of the sorted labels.
 """
 
 from __future__ import annotations
@@ -151,10 +151,9 @@ def write_semantic_features(
     *,
     words: WordTable,
     reach: float = REACH,
-    scenes: Iterable[str] | None = None,
     progress: ProgressBar = lambda names, label: names,
 ) -> SemanticSummary:
-    """Write the semantic features of a data folder's scenes (by default all) to an HDF5 file.
+    """Write the semantic features of all scenes of a data folder to an HDF5 file.
 
     The format is that of the published files: key `<scene>_<viewpoint>`, value (36, D), for every included
     viewpoint. Values are rounded to half precision. Objects farther than `reach` metres are ignored. Equal
@@ -162,13 +161,13 @@ def write_semantic_features(
     """
     folder = DataFolder(root)
     annotations = DatasetAnnotations.read(folder)
-    selected = scene_ids(folder.connectivity) if scenes is None else sorted(set(scenes))
+    scenes = scene_ids(folder.connectivity)
     table, labels = words.embed(annotations.names), sorted(annotations.labels)
     num_viewpoints, num_names, num_filled = 0, np.zeros(2), np.zeros(2)
 
     def features() -> Iterator[tuple[str, NDArray[np.float16]]]:
         nonlocal num_viewpoints
-        for scene_id in progress(selected, "scenes"):
+        for scene_id in progress(scenes, "scenes"):
             scene = SceneViewpoints.read(folder.connectivity / f"{scene_id}{SUFFIX}")
             objects = find_visible_objects(scene, annotations, reach=reach)
             num_viewpoints += len(scene.viewpoints)
@@ -187,7 +186,7 @@ def write_semantic_features(
     )
     unknown = unknown_words(annotations, words)
     width = words.width + len(labels)
-    return SemanticSummary(len(selected), num_viewpoints, width, near, reprojected, unknown)
+    return SemanticSummary(len(scenes), num_viewpoints, width, near, reprojected, unknown)
 
 
 def unknown_words(annotations: DatasetAnnotations, words: WordTable) -> dict[str, int]:

@@ -87,7 +87,7 @@ def pixel_direction(view: Integers, x: Floats, y: Floats) -> tuple[Floats, Float
 
 
 def merge_views(boxes: ImageBoxes) -> AngularBoxes:
-    """Merge all boxes of an object in the views of a viewpoint into one angular box, for every such pair.
+    """Return one angular box for every pair of object and viewpoint, merged from its boxes in all views.
 
     Every side of the angular box comes from the image box whose side is nearest to the image centre. A side
     that the image border cuts off in all boxes is set to the outermost cut.
@@ -118,10 +118,10 @@ def merge_views(boxes: ImageBoxes) -> AngularBoxes:
 
 
 def _best_angles(angle: Floats, group: Integers, off: Floats, is_cut: NDArray[np.bool_], sign: int) -> Floats:
-    """Return one angle per group: the angle with the smallest `off` among those that are not cut.
+    """Return the best angle of every group: among the angles that are not cut, that with the smallest `off`.
 
-    If all angles of a group are cut, its outermost angle is returned: the largest for `sign` 1, else the
-    smallest.
+    If all angles of a group are cut, the result is the largest angle if `sign` is 1, else the smallest.
+    `group` (N,) holds the group index of every angle (N,).
     """
     order = np.lexsort((np.where(is_cut, -sign * angle, off), is_cut, group))
     first = np.searchsorted(group[order], np.arange(group.max(initial=-1) + 1))
@@ -133,9 +133,9 @@ def triangulate(
 ) -> ObjectGeometry:
     """Return positions and sizes of `count` objects, given angular boxes and viewpoint positions (P, 3).
 
-    A position minimises the weighted squared distances to all rays of its object. The weight of a ray
-    decreases with the object's angular size (its centre is then uncertain) and with its distance. The
-    distance is estimated in three iterations; it starts at `prior` metres.
+    A position minimises the sum of weighted squared distances to all rays of its object. The weight of a ray
+    decreases with the angular size of the object, whose centre is then uncertain, and with the distance. The
+    distance starts at `prior` metres and is estimated in three iterations.
     """
     rays, origin = boxes.rays, viewpoints[boxes.viewpoint]
     angular_size = np.hypot(boxes.right - boxes.left, boxes.top - boxes.bottom)
@@ -168,7 +168,7 @@ def _nearest_points_to_rays(
 
 
 def _mean_sizes(boxes: AngularBoxes, offset: Floats, count: int) -> Floats:
-    """Return width and height (count, 2) of every object in metres: means over the viewpoints that see it."""
+    """Return width and height (count, 2) of every object in metres, as means over its angular boxes."""
     far = np.maximum(np.hypot(offset[:, 0], offset[:, 1]), MIN_DISTANCE)
     half = np.minimum((boxes.right - boxes.left) / 2, np.radians(70))
     width = 2 * far * np.tan(half)

@@ -43,7 +43,7 @@ MAX_FLOOR_UNEVENNESS = 1.5
 
 
 class ObjectAnnotation(msgspec.Struct):
-    """Object near a viewpoint, with its boxes in the views. A list without boxes means an occluded object."""
+    """Object near a viewpoint, with its boxes in the views. An object without boxes is occluded."""
 
     id: str | int
     name: str
@@ -230,9 +230,10 @@ def find_visible_objects(
 def _find_objects_in_sight(
     scene: SceneViewpoints, boxes: AngularBoxes, geometry: ObjectGeometry, reach: float
 ) -> NDArray[np.bool_]:
-    """Return a mask (P, O) that is True where an object within `reach` is in sight of a viewpoint.
+    """Return a mask (P, O): True where a viewpoint sees an object that is at most `reach` metres away.
 
-    The viewpoint must have a box of the object, or see a viewpoint on its floor that has one.
+    A viewpoint sees an object if it has a box of the object, or if it sees another viewpoint on the same
+    floor that has a box of the object.
     """
     has_box = np.zeros((len(scene.viewpoints), len(geometry.position)), dtype=np.float32)
     has_box[boxes.viewpoint, boxes.object] = 1

@@ -28,8 +28,8 @@ NUMBER_SPACING = 10.0
 def draw_floor(scene: SceneContent, panel: Panel, *, labels: bool) -> str:
     """Draw one panel as SVG: its heading, the graph of its floor and the paths on this floor.
 
-    A panel of a part of a floor has a frame; the thumbnail of the floor shows the same frame. With `labels`,
-    the ids of viewpoints are written beside them.
+    If the panel shows only a part of the floor, this part has a frame in the panel and in the thumbnail of
+    the floor. With `labels`, the id of every viewpoint is written beside the viewpoint.
     """
     content = [_draw_graph(scene, panel)]
     if not panel.is_thumbnail:
@@ -180,8 +180,9 @@ def _end_marker_points(scene: SceneContent, panel: Panel) -> list[Point]:
 def _number_steps(
     path_parts: Iterable[tuple[FloorPathPart, LineStyle]], occupied: Iterable[Point]
 ) -> Iterator[str]:
-    """Draw the step numbers of paths; a number is moved aside or omitted if another marker is in its place.
+    """Draw the step numbers of paths.
 
+    A number is moved aside if another marker is at its point, and omitted if there is no free point nearby.
     Paths that pass a viewpoint at the same step share one number. `occupied` are the points of other markers.
     """
     used: list[tuple[Point, int | None]] = [(point, None) for point in occupied]

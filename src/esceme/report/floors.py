@@ -145,7 +145,7 @@ class Panel:
 
 
 def arrange_panels(panels: Sequence[Panel]) -> list[Panel]:
-    """Return the panels with positions and with the largest scale at which they fit.
+    """Return the panels, placed in the figure at the largest scale at which all panels fit.
 
     Thumbnails are placed to the right of the large panels or below them.
     """
@@ -174,7 +174,7 @@ def total_size(panels: Sequence[Panel]) -> tuple[float, float]:
 def _place_in_rows(panels: Sequence[Panel], *, y: float = 0.0) -> list[Panel]:
     """Return the panels placed from left to right, in as many rows as needed.
 
-    Within a row, equal positions of different floors have equal y.
+    Within a row, panels are aligned from south to north: equal positions of different floors have equal y.
     """
     placed: list[Panel] = []
     row: list[Panel] = []

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from esceme.report import symbols
 from esceme.report.svg import Attributes, element, escape_text
-from esceme.report.symbols import INK, REMEMBERED, FigureText, LegendItem
+from esceme.report.symbols import INK, REMEMBERED, LegendItem
 from esceme.world.geometry import wrap_angle
 
 WIDTH, HEIGHT = 760.0, 380.0
@@ -43,9 +43,16 @@ def draw_panorama(
     `image` is the content of a JPEG or PNG file, which is embedded. Its centre has heading 0, and headings
     increase to the right.
     """
-    texts = FigureText(title, _figure_description(markers), title, caption or "")
-    content = [_embed_image(image), *(_draw_marker(*placed) for placed in _place_without_overlap(markers))]
-    return symbols.compose_figure(texts, content, _legend_items(markers), width=WIDTH, height=HEIGHT)
+    return symbols.compose_figure(
+        [_embed_image(image), *(_draw_marker(*placed) for placed in _place_without_overlap(markers))],
+        _legend_items(markers),
+        width=WIDTH,
+        height=HEIGHT,
+        title=title,
+        description=_figure_description(markers),
+        heading=title,
+        caption=caption or "",
+    )
 
 
 def to_pixels(marker: CandidateMarker) -> tuple[float, float]:

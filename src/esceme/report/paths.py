@@ -161,7 +161,9 @@ def expand_path(graph: SceneGraph, overlay: PathOverlay) -> list[int]:
 
 
 def assign_lanes(paths: Sequence[Sequence[int]]) -> list[list[PathSegment]]:
-    """Return the segments of every path, given as viewpoint indices; segments on one edge differ in lane.
+    """Return the segments of every path. Segments on the same edge of the graph have different lanes.
+
+    A path is a sequence of viewpoint indices.
 
     >>> there_and_back, across = assign_lanes([[0, 1, 0], [2, 1]])
     >>> [segment.lane for segment in there_and_back], [segment.lane for segment in across]
@@ -226,7 +228,7 @@ def path_parts_on_floor(
 
 
 def _in_lane(segment: PathSegment, to_pixels: Callable[[int], Point]) -> tuple[Vector, Vector, Vector]:
-    """Return start, end and unit direction of a segment in its lane; all (2,) in pixels."""
+    """Return the start and end of a segment in its lane, in pixels, and its direction as a unit vector."""
     a, b = np.array(to_pixels(segment.start)), np.array(to_pixels(segment.end))
     direction = (b - a) / (float(np.linalg.norm(b - a)) or 1.0)
     offset = segment.lane * LANE_WIDTH * np.array([-direction[1], direction[0]])
@@ -236,7 +238,7 @@ def _in_lane(segment: PathSegment, to_pixels: Callable[[int], Point]) -> tuple[V
 def _add_corner(
     line: FloorPathPart, step: int, leave: Vector, corner: Vector, next_corner: Vector, enter: Vector
 ) -> FloorPathPart:
-    """Return a line extended by a curve from the lane of one segment to the lane of the next segment."""
+    """Return `line` with a curve at its end, from the lane of one segment to the lane of the next segment."""
     control = (corner + next_corner) / 2
     x, y = (leave + 2 * control + enter).tolist()
     return FloorPathPart(

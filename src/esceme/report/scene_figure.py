@@ -12,7 +12,7 @@ from esceme.report import symbols
 from esceme.report.floor_drawing import GROUND_WIDTH, SUCCESS_RADIUS, draw_floor
 from esceme.report.floors import Bounds, Panel, arrange_panels, floor_heights, total_size
 from esceme.report.paths import PathOverlay, SceneContent
-from esceme.report.symbols import REFERENCE, FigureText, LegendItem
+from esceme.report.symbols import REFERENCE, LegendItem
 from esceme.world.graph import SceneGraph
 
 MIN_WIDTH, MIN_WIDTH_WITH_TEXT = 200.0, 380.0
@@ -55,12 +55,16 @@ def draw_scene(
     panels = arrange_panels(_list_panels(scene, whole=whole))
     width, height = total_size(panels)
     width = max(MIN_WIDTH_WITH_TEXT if paths or caption else MIN_WIDTH, width)
-    texts = FigureText(
-        title or f"Scene {graph.scene_id} from above", scene.describe(), title or "", caption or ""
+    return symbols.compose_figure(
+        [draw_floor(scene, panel, labels=labels) for panel in panels],
+        _legend_items(scene, panels[0].scale, width),
+        width=width,
+        height=height,
+        title=title or f"Scene {graph.scene_id} from above",
+        description=scene.describe(),
+        heading=title or "",
+        caption=caption or "",
     )
-    floors = [draw_floor(scene, panel, labels=labels) for panel in panels]
-    legend = _legend_items(scene, panels[0].scale, width)
-    return symbols.compose_figure(texts, floors, legend, width=width, height=height)
 
 
 def _list_panels(scene: SceneContent, *, whole: bool) -> list[Panel]:

@@ -163,28 +163,28 @@ def _legend_text(text: str, x: float, *, details: str = "") -> str:
     return element("text", escape_text(text) + more, x=x, y=3.2, font_size=LEGEND_FONT_SIZE, fill=INK)
 
 
-class FigureText(NamedTuple):
-    """Texts of a figure. `title` and `description` are for screen readers; the others are visible."""
-
-    title: str
-    description: str
-    heading: str = ""
-    caption: str = ""
-
-
 def compose_figure(
-    texts: FigureText, content: Sequence[str], legend: Iterable[LegendItem], *, width: float, height: float
+    content: Sequence[str],
+    legend: Iterable[LegendItem],
+    *,
+    width: float,
+    height: float,
+    title: str,
+    description: str,
+    heading: str,
+    caption: str,
 ) -> str:
     """Return a complete SVG document with heading, caption, content and legend.
 
-    `width` and `height` are the size of the content in pixels.
+    `width` and `height` are the size of the content in pixels. Screen readers read `title` and `description`,
+    which are not visible.
     """
-    heading, top = _draw_heading(texts.heading, texts.caption, width)
+    heading, top = _draw_heading(heading, caption, width)
     items, legend_height = _arrange_legend(legend, width)
     bottom = top + height + 16
     parts = [
-        element("title", escape_text(texts.title)),
-        element("desc", escape_text(texts.description)),
+        element("title", escape_text(title)),
+        element("desc", escape_text(description)),
         element("rect", width="100%", height="100%", fill="#fff"),
         *([svg.translated(MARGIN, MARGIN, heading)] if heading else []),
         svg.translated(MARGIN, MARGIN + top, content),

@@ -78,7 +78,10 @@ def sample_paths(
 def _annotate_path(
     visibility: Visibility, start: int, goal: int, path_id: int, generator: np.random.Generator
 ) -> AnnotatedPath | None:
-    """Return the shortest path with instructions; None if its length or its instructions are unsuitable."""
+    """Return the shortest path from `start` to `goal` with instructions.
+
+    Returns None if the path is too short or too long, or if no clear instructions exist.
+    """
     graph = visibility.graph
     names = graph.shortest_path(graph.viewpoints[start], graph.viewpoints[goal])
     path = tuple(graph.index(name) for name in names)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from esceme.perception.encoders import Encoder, encode_panorama
+from esceme.perception.triangulation import IMAGE_SIZE
 from esceme.perception.views import cut_ids
 from esceme.synth.house_model import House
 from esceme.synth.render import Panorama, Renderer
@@ -20,8 +21,6 @@ from esceme.world.geometry import direction
 JPEG_QUALITY = 88
 MAX_OBJECT_DISTANCE = 3.0
 """Maximum distance in metres of the objects that the object file lists for a viewpoint, as in REVERIE."""
-IMAGE_SIZE = (640, 480)
-"""Width and height in pixels of the view images that object boxes refer to."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,10 @@ class ViewpointCapture:
 
 
 def capture_viewpoint(house: House, renderer: Renderer, viewpoint: int, encoder: Encoder) -> ViewpointCapture:
-    """Render the panorama of a viewpoint index, store it as JPEG and encode the pixels of this JPEG."""
+    """Render the panorama of a viewpoint index and compute all that the files store about this viewpoint.
+
+    Features come from the pixels of the compressed image, as if they were extracted from the image file.
+    """
     panorama = renderer.render(viewpoint)
     file = io.BytesIO()
     Image.fromarray(panorama.rgb).save(file, "JPEG", quality=JPEG_QUALITY, subsampling=0)

@@ -261,7 +261,7 @@ def _generate_world(root: Path, config: WorldConfig, processes: int, progress: P
 def _capture_houses(
     scene_ids: Sequence[str], config: WorldConfig, processes: int, progress: ProgressBar
 ) -> Iterator[CapturedHouse]:
-    """Yield every house with its captures, in the order of `scene_ids`; `processes` work in parallel."""
+    """Yield every house with its captures, in the order of `scene_ids`. Houses are rendered in parallel."""
     functions = [partial(_capture_house, scene, config.seed, config.preset.height) for scene in scene_ids]
     captured: Iterator[CapturedHouse]
     if processes > 1:

@@ -81,9 +81,9 @@ class RoomFurnisher:
         return find_free_floor(self.index, self.room, self.openings, obstacles)
 
     def furnish(self, items: Iterable[FurnitureItem], *, placed_last: bool) -> None:
-        """Place those items that fit and whose kind has this value of `placed_last`.
+        """Place all items of the kinds with this value of `placed_last`; omit items that do not fit.
 
-        An item that is placed before the viewpoints is omitted if it leaves too little free floor.
+        An item that is placed before the viewpoints is also omitted if it leaves too little free floor.
         """
         num_points = len(self.free_floor().points)
         for item in items:
@@ -158,7 +158,7 @@ class RoomFurnisher:
         return Placement((x0, y0, x1, y1), wall, self.room.low[2])
 
     def _place_near(self, item: FurnitureItem, kind: FurnitureKind, partner: PlacedItem) -> list[Placement]:
-        """Return the placements of an item next to its partner, in front of it, or on top of it."""
+        """Return the placements of an item next to its partner, in front of the partner, or on top of it."""
         wall, rect = partner.placement.wall, partner.placement.rect
         along = wall % 2
         low, high = rect[along], rect[along + 2]

@@ -161,7 +161,7 @@ def _build_openings(layout: Layout, rooms: Sequence[Room], frame: Surface) -> li
 def _place_large_furniture(
     rooms: Sequence[Room], openings: Sequence[Opening], furniture_plans: Sequence[FurniturePlan]
 ) -> list[RoomFurnisher]:
-    """Place in every room the furniture that precedes the viewpoints; return one furnisher per room."""
+    """Place the furniture that is placed before the viewpoints; return one furnisher per room."""
     furnishers = []
     for index, (room, (seed, items)) in enumerate(zip(rooms, furniture_plans, strict=True)):
         room_openings = [opening for opening in openings if index in opening.rooms]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import numpy as np
+from scipy.sparse.csgraph import connected_components
 
 from esceme.synth.house_model import STOREY_HEIGHT, WALL_WIDTH
 
@@ -36,7 +37,7 @@ class RoomOutline(NamedTuple):
 
 
 class Passage(NamedTuple):
-    """Opening between two rooms of a floor plan, given by their indices, its centre and its width."""
+    """Opening between two rooms of a floor plan, which are given by their indices."""
 
     rooms: tuple[int, int]
     kind: PassageKind
@@ -70,7 +71,7 @@ class Layout:
     """Landings at the bottom, middle and top of the stairs; empty in a house without stairs."""
 
     def add_room(self, kind: str, storey: int, rect: Rect, *, storeys: int = 1) -> int:
-        """Append a room with its floor on `storey` that is `storeys` storeys high; return its index."""
+        """Append a room and return its index. Its floor is on `storey`, and it is `storeys` storeys high."""
         bottom = storey * STOREY_HEIGHT
         self.rooms.append(
             RoomOutline(kind, storey, rect, bottom, bottom + (storeys - 1) * STOREY_HEIGHT + ROOM_HEIGHT)
@@ -84,12 +85,10 @@ class Layout:
 
 def is_connected_layout(layout: Layout) -> bool:
     """Return whether every room is reachable from every other room."""
-    reached, added = {0}, {0}
-    while added:
-        neighbours = [set(passage.rooms) for passage in layout.passages if reached & set(passage.rooms)]
-        added = set().union(*neighbours) - reached
-        reached |= added
-    return len(reached) == len(layout.rooms)
+    adjacent = np.eye(len(layout.rooms))
+    for passage in layout.passages:
+        adjacent[passage.rooms] = 1
+    return bool(connected_components(adjacent)[0] == 1)
 
 
 def shared_range(a: Rect, b: Rect, axis: int) -> tuple[float, float]:
@@ -106,7 +105,7 @@ def add_passage(
     """Add a passage between the rooms with indices `a` and `b`; return False if they share too little wall.
 
     An arch or open side that is too wide for the shared wall becomes a door. `at` is the coordinate of the
-    passage's centre along the wall; by default it is drawn.
+    passage's centre along the wall; by default this coordinate is random.
     """
     one, two = layout.rooms[a].rect, layout.rooms[b].rect
     along = 1 if any(abs(one[i] - two[j]) < WALL_WIDTH + 1e-6 for i, j in ((0, 2), (2, 0))) else 0
@@ -159,7 +158,10 @@ def orient_randomly(layout: Layout, rng: np.random.Generator) -> Layout:
 
 
 def add_stair_entrance(layout: Layout, rng: np.random.Generator, halls: list[int]) -> None:
-    """Add a door at the foot of the stairs to every hall (room index) of the ground floor that spans it."""
+    """Add a door between the foot of the stairs and every hall that lies beside it.
+
+    `halls` are room indices of the ground floor.
+    """
     stairs, (start, end), _ = _stairwell_and_flights(layout)
     for hall in halls:
         low, _, high, _ = layout.rooms[hall].rect

@@ -68,7 +68,7 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Spine:
-    """Dimensions in metres that both storeys share.
+    """Dimensions in metres, which are the same on all storeys.
 
     `length` and `width` are those of the hallway. `above` and `below` are the depths of the strips with
     larger and smaller v than the hallway.
@@ -125,9 +125,9 @@ def _draw_layout(rng: np.random.Generator, *, storeys: int) -> Layout:
 def _draw_front_sections(
     rng: np.random.Generator, scheme: str, *, storeys: int
 ) -> dict[int, list[tuple[str, float]]]:
-    """Draw the first sections of both strips as a dict from side (1 or -1) to (section kind, width) pairs.
+    """Draw the first sections of each strip: the public rooms and, in a house with two storeys, the stairs.
 
-    These sections are the public rooms and, in a house with two storeys, the stairs.
+    Returns a dict from the side of the strip (1 or -1) to (section kind, width in metres) pairs.
     """
     pair = ["dining room", "kitchen"] if rng.random() < 0.6 else ["kitchen", "dining room"]
     kinds = {
@@ -148,9 +148,9 @@ def _draw_front_sections(
 def _add_ground_floor(
     layout: Layout, spine: Spine, scheme: str, fronts: Mapping[int, Sequence[tuple[str, float]]]
 ) -> tuple[int, float, float] | None:
-    """Add all rooms of the ground floor; return side, start and end along u of the stairs, if there are any.
+    """Add all rooms of the ground floor. Return the stairs' side, start and end along u; None without stairs.
 
-    `fronts` are the first sections of both strips; other sections fill the rest.
+    `fronts` maps each side to the first sections of its strip. Random sections fill the rest of the strip.
     """
     strips: dict[int, list[Section]] = {}
     stairs = None
@@ -172,9 +172,9 @@ def _add_ground_floor(
 
 
 def _add_ground_halls(layout: Layout, spine: Spine, scheme: str) -> list[int]:
-    """Add the spine of the ground floor and return its room indices.
+    """Add the spine of the ground floor and return the indices of its rooms.
 
-    The spine is the entry and a hallway; in the scheme `great` it is a hallway only.
+    The spine consists of the entry and a hallway; in the scheme `great`, of a hallway only.
     """
     if scheme == "great":
         return [layout.add_room("hallway", 0, (0.0, 0.0, spine.length, spine.width))]
@@ -266,7 +266,7 @@ def _add_sections(
 
 
 def _draw_small_rooms(layout: Layout, kind: str, storey: int, rng: np.random.Generator) -> tuple[str, str]:
-    """Draw the kinds of both rooms of a `split` or `service` section, the room at the hallway first.
+    """Draw the kinds of the two rooms of a `split` or `service` section, the room at the hallway first.
 
     A storey without a bathroom gets its bathroom at the hallway.
     """

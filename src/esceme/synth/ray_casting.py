@@ -190,7 +190,7 @@ def concatenate_spans(parts: list[ColumnSpans]) -> ColumnSpans:
 
 
 class RayHits(NamedTuple):
-    """Visible face of every pixel: horizontal distance in metres, and face number; both (width, height)."""
+    """Visible face of every pixel: its horizontal distance in metres and its number, (width, height) each."""
 
     distance: NDArray[np.float32]
     face: NDArray[np.int32]

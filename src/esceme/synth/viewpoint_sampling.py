@@ -70,9 +70,9 @@ def is_clear_of_furniture(starts: Array, ends: Array, obstacles: Array) -> Mask:
 
 
 def find_free_floor(index: int, room: Room, openings: Sequence[Opening], obstacles: Array) -> FreeFloor:
-    """Return the largest free part of a room's floor that is connected to all its openings.
+    """Return the largest free part of a room's floor that is connected to all openings of the room.
 
-    It has no points if there is no such part. `index` is the index of the room.
+    The result has no points if there is no such part. `index` is the index of the room.
     """
     low, high = np.array(room.low[:2]), np.array(room.high[:2])
     size = high - low

@@ -85,10 +85,11 @@ def is_connected(adjacency: Mask) -> bool:
 def select_edges(walkable: Mask, positions: Array, *, degree: float) -> EdgeList:
     """Select walkable pairs as edges until the mean number of edges per viewpoint is `degree`.
 
-    The relative neighbourhood graph is selected first: the edges whose ends have no third viewpoint closer to
-    both. It contains a minimum spanning tree, so that connected viewpoints stay connected. Further edges are
-    selected by their cost: short edges between viewpoints with few edges cost least. Edges outside the
-    Gabriel graph (with a third viewpoint in the circle whose diameter is the edge) cost more.
+    First, an edge from a to b is selected if no third viewpoint is closer to a and to b than they are to each
+    other (relative neighbourhood graph). These edges contain a minimum spanning tree, so that connected
+    viewpoints stay connected. Further edges are selected by their cost. Short edges between viewpoints with
+    few edges cost least. An edge costs more if a third viewpoint lies in the circle whose diameter is the
+    edge, that is, if the edge is not in the Gabriel graph.
     """
     lengths = np.where(walkable, np.linalg.norm(positions[:, None] - positions[None], axis=2), np.inf)
     a, b = np.nonzero(np.triu(walkable))
