@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -11,10 +12,11 @@ import pytest
 
 from esceme.errors import ConfigError, DataError
 from esceme.files import read_json, write_json
-from esceme.perception.triangulation import angular_box, box_coverage, merge_views, triangulate
+from esceme.perception.triangulation import AngularBoxes, angular_box, box_coverage, merge_views, triangulate
 from esceme.perception.visible_objects import (
     DatasetAnnotations,
     ObjectAnnotation,
+    SceneObjects,
     SceneViewpoints,
     collect_objects,
     find_visible_objects,
@@ -97,15 +99,20 @@ def test_toy_objects_are_reprojected_into_included_viewpoints(toy_root: Path) ->
     assert objects.view.min() >= 0 and objects.view.max() < VIEWS
 
 
+def real_objects(data_root: Path, every: int) -> Iterator[tuple[SceneViewpoints, SceneObjects, AngularBoxes]]:
+    """Yield the viewpoints, the objects and the angular boxes of every n-th real scene."""
+    annotations = DatasetAnnotations.read(DataFolder(data_root))
+    for scene_id in scene_ids(data_root / "connectivity")[::every]:
+        scene = SceneViewpoints.read(data_root / f"connectivity/{scene_id}{SUFFIX}")
+        objects = collect_objects(scene, annotations)
+        yield scene, objects, merge_views(objects.boxes)
+
+
 @pytest.mark.real
 def test_matterport_objects_lie_in_front_and_in_their_annotated_views(data_root: Path) -> None:
     """On all 90 scenes: 99.9 % in front, 95 % of annotated views hit, 99 % of the largest ones."""
-    annotations = DatasetAnnotations.read(DataFolder(data_root))
     front, hit, largest = [], [], []
-    for scene_id in scene_ids(data_root / "connectivity")[::6]:
-        scene = SceneViewpoints.read(data_root / f"connectivity/{scene_id}{SUFFIX}")
-        objects = collect_objects(scene, annotations)
-        merged = merge_views(objects.boxes)
+    for scene, objects, merged in real_objects(data_root, 6):
         geometry = triangulate(merged, scene.positions, count=len(objects.names))
         offset = geometry.position[merged.object] - scene.positions[merged.viewpoint]
         coverage = box_coverage(*angular_box(offset, geometry.size[merged.object]))
@@ -126,12 +133,8 @@ def test_matterport_objects_lie_in_front_and_in_their_annotated_views(data_root:
 @pytest.mark.real
 def test_matterport_object_is_located_for_a_held_out_viewpoint(data_root: Path) -> None:
     """On all 90 scenes the median error is 3°."""
-    annotations = DatasetAnnotations.read(DataFolder(data_root))
     errors = []
-    for scene_id in scene_ids(data_root / "connectivity")[::9]:
-        scene = SceneViewpoints.read(data_root / f"connectivity/{scene_id}{SUFFIX}")
-        objects = collect_objects(scene, annotations)
-        merged = merge_views(objects.boxes)
+    for scene, objects, merged in real_objects(data_root, 9):
         first = np.unique(merged.object, return_index=True)[1]
         held_out = first[np.bincount(merged.object)[merged.object[first]] >= 3]
         rest = type(merged)(*(np.delete(array, held_out) for array in merged))

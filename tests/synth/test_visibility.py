@@ -93,10 +93,6 @@ def test_visibility_of_a_house_is_consistent(number: int, visibility_of: Callabl
     assert list(visibility.mentions) == sorted(names | coloured)
 
 
-def test_mention_is_written_with_its_colour() -> None:
-    assert str(Mention("sofa")) == "sofa" and str(Mention("sofa", "red")) == "red sofa"
-
-
 def test_house_without_furniture_has_no_mentions() -> None:
     empty = np.zeros((len(HOUSE.viewpoints), 36, 0), dtype=np.float32)
     visibility = Visibility(replace(HOUSE, furniture=()), GRAPH, empty)
