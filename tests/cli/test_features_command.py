@@ -63,7 +63,6 @@ def test_packing_again_replaces_the_file(source: Path) -> None:
         (["."], "expected a feature file ending"),
         (["toy.hdf5", "--width", "37"], "has shape (36, 36), expected (36, at least 37)"),
         (["toy.hdf5", "--width", "0"], "features of width 0 say nothing"),
-        (["toy.hdf5", "--width", "-4"], "features of width -4 say nothing"),
         (["toy.hdf5", "--out", "notes.txt/inside.npy"], "cannot be written"),
         (["toy.hdf5", "--out", "folder.npy"], "there is a folder of that name"),
     ],
@@ -101,13 +100,3 @@ def test_values_out_of_half_precision_keep_the_old_file(
     assert message in capsys.readouterr().err
     assert {path: path.read_bytes() for path in old} == old
     assert names(source.parent) == {"toy.hdf5", "toy.npy", "toy.json"}
-
-
-@pytest.mark.parametrize("width", ["many", "1.5"])
-def test_width_of_the_wrong_type_is_refused(
-    source: Path, capsys: pytest.CaptureFixture[str], width: str
-) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["features", "pack", str(source), "--width", width])
-    assert stop.value.code == 2
-    assert "width" in capsys.readouterr().err
