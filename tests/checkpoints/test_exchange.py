@@ -368,15 +368,6 @@ def test_the_task_sets_the_limits_if_the_tables_are_long_enough(tmp_path: Path) 
     assert (config.max_steps, config.max_tokens, config.keep) == (30, 100, "last")
 
 
-@pytest.mark.parametrize(("task", "language", "freeze_text"), [("r4r", True, False), ("r2r", False, True)])
-def test_language_cross_attention_can_be_overridden(
-    tmp_path: Path, task: str, language: bool, freeze_text: bool
-) -> None:
-    file = original_checkpoints.save(original_checkpoints.fine_tuned(), tmp_path / "best")
-    config, _ = import_weights(file, tmp_path / "run", task=task, heads=3, language_cross_attention=language)
-    assert config.agent.language_cross_attention is language and config.agent.freeze_text is freeze_text
-
-
 @pytest.mark.parametrize("memory", [False, True])
 @pytest.mark.parametrize("options", [{}, {"td_stp": True}, {"td_stp": True, "mapper": False}])
 def test_import_then_export_restores_the_state_dict(
@@ -406,11 +397,7 @@ def test_export_then_import_restores_the_run(tmp_path: Path) -> None:
     assert (tmp_path / "best_val").read_bytes() == (tmp_path / "best_again").read_bytes()
 
 
-def test_a_refused_import_writes_nothing(tmp_path: Path) -> None:
-    content = original_checkpoints.fine_tuned()
-    del content["vln_bert"]["state_dict"]["vln_bert.hist_embeddings.cls_token"]
-    with pytest.raises(CheckpointError, match="best: .* 1 missing: hist_embeddings.cls_token"):
-        import_weights(original_checkpoints.save(content, tmp_path / "best"), tmp_path / "run", heads=3)
+def test_an_unknown_task_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no task 'chess'"):
         import_weights(tmp_path / "best", tmp_path / "run", task="chess", heads=3)
     assert not (tmp_path / "run").exists()

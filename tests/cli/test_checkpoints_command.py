@@ -166,29 +166,6 @@ def test_other_files_are_refused(capsys: Capture) -> None:
     assert "include a reader" in refusal(capsys, *IMPORT, "--reader", "none")
 
 
-@pytest.mark.parametrize(
-    ("td_stp", "options", "message"),
-    [
-        (True, ["--agent", "hamt"], "best: these are weights of TD-STP, not of HAMT; import them as 'tdstp'"),
-        (
-            False,
-            ["--agent", "tdstp"],
-            "best: these are weights of HAMT, not of TD-STP; import them as 'hamt'",
-        ),
-        (
-            False,
-            ["--structured", "True"],
-            "best: structured: only TD-STP has this setting, found weights of HAMT",
-        ),
-    ],
-)
-def test_weights_of_another_agent_are_refused(
-    capsys: Capture, td_stp: bool, options: list[str], message: str
-) -> None:
-    original_checkpoints.save(original_checkpoints.fine_tuned(td_stp=td_stp), Path("best"))
-    assert refusal(capsys, *IMPORT, *options) == message
-
-
 def test_an_older_run_survives_a_refused_import(capsys: Capture) -> None:
     original_checkpoints.save(original_checkpoints.fine_tuned(), Path("best"))
     assert main(IMPORT) == 0

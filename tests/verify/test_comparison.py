@@ -19,23 +19,26 @@ from esceme.verify.comparison import (
 )
 
 
-def compared(stored: Any, ours: Any, tolerance: float = 1e-6) -> VerificationReport:
-    report, comparison = VerificationReport(), FileComparison("file.json")
-    comparison.add("value", stored, ours, tolerance)
+def report_of(comparison: FileComparison) -> VerificationReport:
+    report = VerificationReport()
     comparison.add_to(report)
     return report
 
 
+def compared(stored: Any, ours: Any) -> VerificationReport:
+    comparison = FileComparison("file.json")
+    comparison.add("value", stored, ours, 1e-6)
+    return report_of(comparison)
+
+
 leaves = st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-9, 9) | st.text(max_size=3)
-values = st.recursive(
-    leaves,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner),
-    max_leaves=8,
-)
-any_values = st.recursive(
-    leaves | st.just(10**400) | st.just(-(10**400)) | st.floats(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner),
-    max_leaves=8,
+values, any_values = (
+    st.recursive(
+        leaf,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner),
+        max_leaves=8,
+    )
+    for leaf in (leaves, leaves | st.just(10**400) | st.just(-(10**400)) | st.floats())
 )
 
 
@@ -120,36 +123,34 @@ def test_nothing_compared_is_not_success() -> None:
     assert compared([], []).exit_code == 3
 
 
-def test_a_missing_or_empty_section_is_listed() -> None:
-    for stored in ({}, {"rows": []}, {"rows": None}):
-        report, comparison = VerificationReport(), FileComparison("file.json")
-        assert comparison.section(stored, "rows", list[dict[str, int]]) == []
-        comparison.add_to(report)
-        assert (report.exit_code, report.skipped[0].reason) == (3, "the file holds no rows")
+@pytest.mark.parametrize("stored", [{}, {"rows": []}, {"rows": None}])
+def test_a_missing_or_empty_section_is_listed(stored: dict[str, Any]) -> None:
+    comparison = FileComparison("file.json")
+    assert comparison.section(stored, "rows", list[dict[str, int]]) == []
+    report = report_of(comparison)
+    assert (report.exit_code, report.skipped[0].reason) == (3, "the file holds no rows")
 
 
 @pytest.mark.parametrize("rows", [5, "text", {"a": 1}, [5], [{"a": "b"}], True])
 def test_a_section_of_another_kind_differs(rows: Any) -> None:
-    report, comparison = VerificationReport(), FileComparison("file.json")
+    comparison = FileComparison("file.json")
     assert comparison.section({"rows": rows}, "rows", list[dict[str, int]]) == []
-    comparison.add_to(report)
+    report = report_of(comparison)
     assert (report.exit_code, report.rows[0].quantity) == (1, "rows")
 
 
 def test_a_section_is_returned_unchanged() -> None:
-    assert FileComparison("f").section({"rows": [{"a": 1}], "x": 2}, "rows", list[dict[str, int]]) == [
-        {"a": 1}
-    ]
+    rows = [{"a": 1}]
+    assert FileComparison("f").section({"rows": rows, "x": 2}, "rows", list[dict[str, int]]) == rows
 
 
 @pytest.mark.parametrize(
     ("values", "code"), [(["a", "b"], 0), (["a", "a"], 1), ([[1], [1]], 1), ([None, None], 1)]
 )
 def test_repeated_values_are_noticed(values: list[Any], code: int) -> None:
-    report, comparison = VerificationReport(), FileComparison("file.json")
+    comparison = FileComparison("file.json")
     comparison.add_distinct("ids", values)
-    comparison.add_to(report)
-    assert report.exit_code == code
+    assert report_of(comparison).exit_code == code
 
 
 def test_a_value_that_cannot_be_computed_is_a_message() -> None:
@@ -181,14 +182,12 @@ def test_inputs_are_removed_from_a_record() -> None:
 def test_arrays_are_compared_number_by_number(
     stored: list[float], ours: list[float], difference: float
 ) -> None:
-    comparison, report = FileComparison("file"), VerificationReport()
+    comparison = FileComparison("file")
     comparison.add_array("logits", stored, ours, 0.1)
-    comparison.add_to(report)
-    assert report.rows == [("file", "logits", len(ours), difference, 0.1, difference <= 0.1)]
+    assert report_of(comparison).rows == [("file", "logits", len(ours), difference, 0.1, difference <= 0.1)]
 
 
 def test_arrays_of_other_shapes_differ() -> None:
-    comparison, report = FileComparison("file"), VerificationReport()
+    comparison = FileComparison("file")
     comparison.add_array("logits", [[1.0]], [1.0], 0.1)
-    comparison.add_to(report)
-    assert [(row.quantity, row.ok) for row in report.rows] == [("logits (shape)", False)]
+    assert [(row.quantity, row.ok) for row in report_of(comparison).rows] == [("logits (shape)", False)]

@@ -16,36 +16,21 @@ from esceme.cli import main
 from esceme.errors import DataError
 from esceme.verify import verify
 from esceme.verify.fixtures import ReferenceData
-from fixtures.corrupted_files import write_stored
+from fixtures.corrupted_files import scene_statistics, write_stored
 
 SIMULATOR, R2R, R4R = "sim_candidates.json.gz", "metrics_r2r_val_unseen.json", "metrics_r4r_val_seen_x.json"
 
 
 @pytest.fixture
 def small(toy: ReferenceData) -> dict[str, Any]:
-    """A file of the simulator's kind about the toy world, with angles and statistics alone."""
-    graph = toy.graphs["toy-villa"]
-    return {
-        "scans": ["toy-villa"],
-        "graph_stats": {
-            "toy-villa": {
-                "nodes": len(graph),
-                "edges": graph.num_edges,
-                "sum_all_pairs_distance": float(graph.distances.sum()),
-                "components": 1,
-            }
-        },
-    }
+    """A file of the simulator's kind about the toy world, with statistics alone."""
+    return scene_statistics(toy.graphs["toy-villa"])
 
 
-def test_an_empty_folder_compares_nothing(tmp_path: Path, toy: ReferenceData) -> None:
+def test_a_folder_without_reference_files_compares_nothing(tmp_path: Path, toy: ReferenceData) -> None:
+    (tmp_path / "README.md").write_text("remarks")
     report = verify(tmp_path, toy.root)
     assert (report.rows, report.skipped, report.exit_code) == ([], [], 3)
-
-
-def test_markdown_files_are_ignored(tmp_path: Path, toy: ReferenceData) -> None:
-    (tmp_path / "README.md").write_text("remarks")
-    assert verify(tmp_path, toy.root).skipped == []
 
 
 def test_files_are_found_in_sub_folders_by_their_whole_name(

@@ -36,7 +36,7 @@ HEAD_WIDTH = 64
 
 
 class Switches(TypedDict, total=False):
-    """Fields of the agents' configs that weights do not determine: switches of the original's scripts."""
+    """Settings of the agents that the original's scripts choose and that weights do not determine."""
 
     language_cross_attention: bool
     freeze_text: bool
@@ -61,7 +61,7 @@ TDSTP_SWITCHES = frozenset(
 
 @dataclass(frozen=True)
 class TensorReport:
-    """Use of the tensors of a file."""
+    """How the tensors of an imported file were used."""
 
     mapped: dict[str, str]
     """Names in the file -> our names."""
@@ -212,7 +212,7 @@ def _config(
 def _reader_config(
     tensors: Tensors, reader: ReaderName | None, pooling: Pooling, config: HamtConfig, file: object
 ) -> CandidateEnhancingConfig | None:
-    """Settings of the reader of these weights; None for `NoMemory`."""
+    """Return the settings of the reader that the weights belong to; None without a reader."""
     has_reader = original.has_part(tensors, original.FUSION)
     if has_reader and reader == "none":
         raise ConfigError(f"{file}: these weights include a reader and cannot be imported with reader 'none'")
@@ -225,7 +225,10 @@ def _reader_config(
 def _initialise_navigator(
     config: HamtConfig, reader_config: CandidateEnhancingConfig | None, seed: int
 ) -> Navigator:
-    """Build a navigator on meta; initialise the critic, the reader and TD-STP's own modules from `seed`."""
+    """Build a navigator whose weights are to be loaded, so they are on the meta device.
+
+    The critic, the reader and the modules that only TD-STP has are initialised from `seed` on the CPU.
+    """
     with torch.device("meta"):
         agent: HAMT | TDSTP = TDSTP(config) if isinstance(config, TdstpConfig) else HAMT(config)
     with torch.random.fork_rng(devices=[]):
@@ -233,20 +236,15 @@ def _initialise_navigator(
         modules = dict(agent.named_children())
         for name in ("position_encoder", "history_mapper", "goal_head", "critic"):
             if name in modules:
-                _reset_parameters(modules[name].to_empty(device="cpu"))
+                for layer in modules[name].to_empty(device="cpu").modules():
+                    if isinstance(layer, nn.Linear | nn.LayerNorm):
+                        layer.reset_parameters()
         reader: Reader = NoMemory() if reader_config is None else CandidateEnhancing(reader_config)
     return Navigator(agent, reader)
 
 
-def _reset_parameters(module: nn.Module) -> None:
-    """Initialise linear and normalisation layers with PyTorch's defaults."""
-    for layer in module.modules():
-        if isinstance(layer, nn.Linear | nn.LayerNorm):
-            layer.reset_parameters()
-
-
 def _size(tensors: Tensors, sources: original.SizeSource) -> int | None:
-    """Most frequent size among the tensors that `sources` names; None if there are none."""
+    """Return the most frequent size among the tensors that `sources` names; None without such tensors."""
     found = [
         tensor.shape[axis]
         for pattern, axis in sources

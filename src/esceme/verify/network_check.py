@@ -83,7 +83,7 @@ def _compare_tensors(stored: Tensors, ours: Tensors, masks: Tensors, comparison:
 
 
 def _valid_tokens(navigator: Navigator, given: Tensors) -> Tensors:
-    """Masks of valid tokens, by the names of the outputs of which only those are compared.
+    """Return masks of valid tokens by output; only valid tokens of these outputs are compared.
 
     Under the structured mask a padding token may attend to no token. The original adds -10000 to all of its
     scores, so that it attends to every token, with what rounding leaves of them; ours attends to itself. No
@@ -130,7 +130,7 @@ def network_outputs(navigator: Navigator, given: Tensors) -> Tensors:
         inputs = _step_inputs(given, step)
         seen, token = _read_observation(navigator, inputs), _history_token(agent, inputs, step)
         packed, padded = _set_step(packed, agent, inputs), _set_step(padded, agent, inputs)
-        short, whole = _forward(agent, packed, seen), _forward(agent, padded, seen, compute_all=True)
+        short, whole = agent.encode(packed, seen), agent.encode(padded, seen, compute_all=True)
         values = {
             **_step_outputs(agent, short, whole, step + 1, seen.token_type.shape[1]),
             "hist_step": token,
@@ -152,7 +152,7 @@ def _step_inputs(given: Tensors, step: int) -> Tensors:
 
 
 def _text_outputs(agent: Network, encoded: Tensor, valid: Tensor) -> Tensors:
-    """The encoded text; without language cross-attention, also the text of each cross layer."""
+    """Return the encoded text; without language cross-attention, the text that each cross layer reads."""
     if agent.config.language_cross_attention:
         return {"language.txt_embeds": encoded}
     last = agent.cross_layers[-1]
@@ -163,7 +163,7 @@ def _text_outputs(agent: Network, encoded: Tensor, valid: Tensor) -> Tensors:
 
 
 def _set_step(state: NetworkState, agent: Network, inputs: Tensors) -> NetworkState:
-    """The state with a step's history lengths and, for TD-STP, the links between visited viewpoints."""
+    """Return the state with a step's history lengths and, for TD-STP, edges between visited viewpoints."""
     state = replace(state, history_length=inputs["hist_lens"])
     if isinstance(agent, TDSTP) and agent.config.structured and state.history.shape[1] > 1:
         linked = functional.pad(inputs["graph_mask"].long(), (1, 0, 1, 0))  # (B, S, S)
@@ -171,21 +171,13 @@ def _set_step(state: NetworkState, agent: Network, inputs: Tensors) -> NetworkSt
     return state
 
 
-def _forward(
-    agent: Network, state: NetworkState, seen: Observation, *, compute_all: bool = False
-) -> HamtOutput | TdstpOutput:
-    """Run the cross-modal encoder; positions in the inputs are relative to the start already."""
-    if isinstance(agent, TDSTP):
-        return agent.encode(state, seen, compute_all=compute_all)
-    return agent.encode(state, seen, compute_all=compute_all)
-
-
 def _next_state(
     state: NetworkState, short: HamtOutput | TdstpOutput, whole: HamtOutput | TdstpOutput, token: Tensor
 ) -> NetworkState:
-    """The state after a step: one more history token; TD-STP continues with its outputs (docs/spec.md D.4).
+    """Return the state after a step, with one more history token.
 
-    Padding keeps the original's values, since its history layers read them.
+    In TD-STP, the outputs of a step become the history of the next step (docs/spec.md D.4). Padding keeps the
+    original's values, since the original's history layers read it.
     """
     if isinstance(short, TdstpOutput):
         longest = short.history.shape[1]
@@ -203,7 +195,7 @@ def _step_outputs(
     num_history: int,
     width: int,
 ) -> Tensors:
-    """The outputs of a step, from the computations without (`short`) and with padding (`whole`)."""
+    """Return the outputs of a step, computed without padding (`short`) and with padding (`whole`)."""
     logits = _pad_logits(short.logits, width)  # (B, N)
     planned: Tensors = {}
     if isinstance(short, TdstpOutput) and isinstance(whole, TdstpOutput):
@@ -266,7 +258,10 @@ def _read_observation(navigator: Navigator, inputs: Tensors) -> Observation:
 
 
 def _observation(inputs: Tensors) -> tuple[Observation, _StoredMemory]:
-    """The observation and its memory; padding counts as valid, since the original's fusion reads it."""
+    """Return the observation of a step and its memory.
+
+    Padding counts as valid, since the original's fusion layers read it.
+    """
     features, kind = inputs["ob_img_feats"], inputs["ob_nav_types"]
     unknown = torch.full_like(kind, -1)
     observation = Observation(

@@ -35,6 +35,7 @@ REPLACED = "replaced_"
 """Prefix of a key that holds a tensor in place of the folder's tensor of that name."""
 STEP_TOLERANCES = {"raw_logits": 1e-4, "nav_types": 0.0, "hist_lens": 0.0, "node_nonzero_per_item": 0.0}
 ANGLE_TOLERANCE, MEMORY_TOLERANCE = 1e-6, 1e-6
+POSE_KEYS = ("viewpoint", "heading", "elevation")
 TIE = 1e-4
 """Scores nearer to each other than this may come in either order."""
 NUM_FLAGS = 10
@@ -307,17 +308,14 @@ def _compare_pass(
             rows = [len(step.raw_logits), len(step.nav_types), len(step.hist_lens)]
             comparison.add("passes.batches.steps (rows)", rows, [len(own.paths)] * 3, 0.0)
         paths, own_paths = (
-            [[_pose_record(*pose) for pose in path] for path in rollout.paths] for rollout in (batch, own)
+            [[dict(zip(POSE_KEYS, pose, strict=True)) for pose in path] for path in rollout.paths]
+            for rollout in (batch, own)
         )
         comparison.add("passes.batches.paths", paths, own_paths, ANGLE_TOLERANCE)
     _compare_memory(stored, ours, comparison)
     if num_ties:
         zeros = np.zeros(num_ties)
         comparison.add_array("passes.batches.paths (ties, settled as stored)", zeros, zeros, 0.0)
-
-
-def _pose_record(viewpoint: str, heading: float, elevation: float) -> Json:
-    return {"viewpoint": viewpoint, "heading": heading, "elevation": elevation}
 
 
 def _compare_step(stored: RecordedStep, ours: RecordedStep, comparison: FileComparison) -> None:

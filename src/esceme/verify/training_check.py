@@ -11,21 +11,17 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from esceme.agents.base import Decision, State
 from esceme.agents.tdstp import TDSTP
 from esceme.checkpoints.names import CRITIC as CRITIC_PREFIX
 from esceme.checkpoints.names import fine_tuned_names
 from esceme.errors import ConfigError, DataError
 from esceme.learning.reinforcement import (
-    PathReward,
     Transition,
     actor_critic_loss,
     discounted_returns,
-    policy_entropy,
     transition_loss,
 )
 from esceme.learning.rollouts import (
@@ -38,13 +34,13 @@ from esceme.learning.teachers import TEACHERS
 from esceme.learning.trainer import Trainer
 from esceme.learning.training_config import TrainingConfig
 from esceme.navigator import Navigator
-from esceme.observation import Observation
-from esceme.tasks.episode import Episode, locate_goals
+from esceme.tasks.episode import Episode
 from esceme.trajectory import SingleBatch, Trajectory
 from esceme.verify.comparison import FileComparison, Json
 from esceme.verify.fixtures import CRITIC, NetworkFiles, ReferenceData
-from esceme.verify.recording import ENCODER, RecordedFile, RecordedItem, RecordedRollout, RecordingNavigator
-from esceme.world.atlas import Atlas, Pose
+from esceme.verify.forced_actions import ForcedActions, RecordingReward
+from esceme.verify.recording import ENCODER, RecordedFile, RecordedItem, RecordedRollout
+from esceme.world.atlas import Atlas
 
 FILES = r"(.*/)?train_il_a2c[^/]*\.json\.gz"
 TOLERANCE = 1e-4
@@ -343,126 +339,6 @@ class ReferenceTrainer:
             loss=[loss - target],
             target=[target] if targets else None,
         )
-
-
-class ForcedActions:
-    """Action selector that takes the stored actions.
-
-    As in the original, the network also computes decisions for episodes that have ended, without a move.
-    """
-
-    def __init__(
-        self,
-        navigator: Navigator,
-        atlas: Atlas,
-        trajectories: Sequence[Trajectory],
-        actions: Sequence[Sequence[int]],
-    ) -> None:
-        """Prepare to take `actions` (step, episode); an impossible action is replaced by STOP."""
-        self.navigator = RecordingNavigator(navigator.agent, navigator.reader).eval()
-        self.values: list[list[float]] = []
-        """Per step and at the end: the critic's value of every episode."""
-        self.entropy: list[float] = []
-        """Per step: the sum over all episodes."""
-        self._atlas, self._trajectories, self._actions = atlas, trajectories, actions
-        self._row_of = {trajectory: row for row, trajectory in enumerate(trajectories)}
-        self._ended: list[Trajectory] = []
-        self._ended_state: State | None = None
-
-    @torch.no_grad()
-    def choose(
-        self, decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]
-    ) -> Tensor:
-        """Return the stored actions of the active episodes, (B,); record values and entropy of the batch."""
-        state, seen = self.navigator.next_state, self.navigator.seen
-        values = dict(zip(trajectories, _critic_values(decision), strict=True))
-        entropy = policy_entropy(decision.logits).sum()
-        self.entropy.append(float(entropy + self._record_values(values)))
-        stop = observation.num_candidates
-        first = None if decision.routes is None else decision.routes.first_action
-        actions = [
-            self._stored_or_stop(trajectory, int(limit), first)
-            for trajectory, limit in zip(trajectories, stop, strict=True)
-        ]
-        chosen = torch.tensor(actions)
-        if len(rows := (chosen == stop).nonzero().flatten()):
-            state = self.navigator.advance(state.select(rows), seen.select(rows), chosen[rows])
-            self._ended_state = state if self._ended_state is None else self._ended_state.concat(state)
-            self._ended += [trajectories[row] for row in rows.tolist()]
-        return chosen
-
-    @torch.no_grad()
-    def finish(self, final_values: Tensor) -> None:
-        """Append the values of the final states; `final_values` (B,) are those of unfinished episodes."""
-        self._record_values(dict(zip(self._trajectories, final_values.tolist(), strict=True)))
-
-    def _record_values(self, values: dict[Trajectory, float]) -> Tensor | float:
-        """Append the values of all episodes, given those of active ones.
-
-        Returns the sum of the entropies of the ended episodes.
-        """
-        entropy: Tensor | float = 0.0
-        if self._ended:
-            decision = self._decide_ended()
-            values |= zip(self._ended, _critic_values(decision), strict=True)
-            entropy = policy_entropy(decision.logits).sum()
-        self.values.append([values[trajectory] for trajectory in self._trajectories])
-        return entropy
-
-    def _stored_or_stop(self, trajectory: Trajectory, stop: int, first: int | None) -> int:
-        """Return the stored action in our numbering, or STOP if it is impossible.
-
-        In our numbering, the actions that go back to a history token begin at `first`.
-        """
-        row, step = self._row_of[trajectory], trajectory.num_decisions
-        (action,) = [action for line in self._actions[step : step + 1] for action in line[row : row + 1]] or [
-            stop
-        ]
-        if first is not None:
-            num_history = step + 1
-            if 1 <= action < num_history:
-                return first + action
-            action -= num_history
-        return action if 0 <= action < stop else stop
-
-    def _decide_ended(self) -> Decision:
-        """Return the next decision of the ended episodes, computed without recording it."""
-        poses = np.array([trajectory.poses[-1] for trajectory in self._ended], dtype=np.int64)
-        observation = Observation.from_atlas(self._atlas, Pose(*poses.T))
-        assert self._ended_state is not None
-        seen = Navigator.observe(self.navigator, observation, self.navigator.memory)
-        decision = Navigator.decide(self.navigator, self._ended_state, seen)
-        self._ended_state = decision.state or self._ended_state
-        return decision
-
-
-class RecordingReward(PathReward):
-    """The path reward, recorded per step as files do."""
-
-    def __init__(self, atlas: Atlas, trajectories: Sequence[Trajectory]) -> None:
-        super().__init__(atlas, trajectories)
-        self.steps: list[list[list[float]]] = []
-        self._trajectories = trajectories
-        self._goals = locate_goals([trajectory.episode for trajectory in trajectories], atlas)[:, 0]
-
-    def step(self, trajectories: Sequence[Trajectory]) -> NDArray[np.float64]:
-        """Return the reward of each trajectory's latest decision, (B,)."""
-        rewards = super().step(trajectories)
-        reward_of = dict(zip(trajectories, rewards.tolist(), strict=True))
-        positions = np.array([trajectory.viewpoint for trajectory in self._trajectories])
-        self.steps.append(
-            [
-                [reward_of.get(trajectory, 0.0) for trajectory in self._trajectories],
-                [float(trajectory in reward_of) for trajectory in self._trajectories],
-                self._atlas.distance(positions, self._goals).tolist(),
-                self.ndtw(self._trajectories).tolist(),
-            ]
-        )
-        return rewards
-
-
-def _critic_values(decision: Decision) -> list[float]:
-    return [] if decision.value is None else decision.value.tolist()
 
 
 def _gradient_norms(navigator: Navigator) -> GradientNorms:
