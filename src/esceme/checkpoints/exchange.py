@@ -1,7 +1,7 @@
 """Import published weights as a navigator, and export a navigator in the published format.
 
-Sizes are read from the shapes of the tensors, except the number of heads, by default one per 64 features as
-in BERT. The settings of the original's scripts follow from the task.
+Sizes are read from the shapes of the tensors. Shapes do not determine the number of heads; the default is one
+head per 64 features, as in BERT. The task determines the settings of the original's scripts.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def import_weights(
 
 
 def export_weights(navigator: Navigator, file: str | Path) -> dict[str, str]:
-    """Write a fine-tuned file in the original's format; return our names -> names in the file.
+    """Write a fine-tuned file in the original's format; return a map from our names to names in the file.
 
     Raises `CheckpointError` for agents, readers and settings that the original does not have.
     """
@@ -279,7 +279,7 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 def _require_released(navigator: Navigator) -> None:
-    """Raise `CheckpointError` for settings without weights that the original does not have."""
+    """Raise `CheckpointError` for settings that change outputs and that the original does not have."""
     fixed: list[tuple[Any, Any, tuple[str, ...]]] = [
         (navigator.agent.config, HamtConfig(), ("context_views", "stop_features")),
     ]

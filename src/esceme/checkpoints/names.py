@@ -1,4 +1,7 @@
-"""Map between our tensor names and the original's; no other module uses the latter (spec B.8)."""
+"""Names of tensors in our networks and in the original's (docs/spec.md B.8).
+
+All other modules use our names only.
+"""
 
 from __future__ import annotations
 
@@ -174,7 +177,7 @@ def has_part(names: Iterable[str], prefix: str | tuple[str, ...]) -> bool:
 
 
 def file_names_by_stripped_name(names: Collection[str], *, file: object) -> dict[str, str]:
-    """Map names without wrapper prefixes to the names in a file.
+    """Return a map from names without wrapper prefixes to the names in a file.
 
     Raises `CheckpointError` for files of other networks.
     """

@@ -28,7 +28,8 @@ class PublishedWeights(NamedTuple):
 def read_weights(path: str | Path, *, critic: str | Path | None = None) -> PublishedWeights:
     """Read the network and the critic of a published file without running code from it.
 
-    `critic` is the file of a critic that is stored separately. Raises `CheckpointError` for other files.
+    `critic` is the file of a critic that is stored separately. Raises `CheckpointError` for a file
+    that holds no weights.
     """
     path = Path(path)
     # Fine-tuned files hold the optimiser's state, twice the weights: mmap leaves it on the disk.

@@ -1,7 +1,7 @@
 """Compare this implementation with a folder of reference numbers from the original one.
 
-For every recognised file, our own values are computed in the file's own structure, and the two are compared
-leaf by leaf: numbers within a tolerance, everything else for equality. The report lists what was skipped.
+For every recognised file, we compute our own values in the structure of the file. Numbers must then be equal
+within a tolerance, and all other values must be equal. The report lists everything that was not compared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CHECKS: dict[str, Callable[[Path, ReferenceData, FileComparison], None]] = {
 
 
 def verify(directory: str | Path, data: str | Path) -> VerificationReport:
-    """Compare every recognised file in `directory` and its sub-folders.
+    """Compare every recognised file in `directory` and its sub-folders; return the report.
 
     `data` is the folder that holds connectivity, R2R and predictions. A file that cannot be compared is
     listed in the report with the reason. Raises `DataError` if either folder cannot be read.

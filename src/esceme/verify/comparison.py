@@ -1,4 +1,4 @@
-"""Leaf-by-leaf comparison of stored values with our own, and the report of all comparisons."""
+"""Comparison of stored values with our own values, and the report of all comparisons."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ComparedQuantity(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """A file, or part of one, that was not compared, and the reason."""
+    """A file that was not compared, or not completely, and the reason."""
 
     file: str
     reason: str
@@ -41,7 +41,7 @@ class Skipped(NamedTuple):
 
 @dataclass
 class VerificationReport:
-    """The result of a verification."""
+    """The compared quantities of all files, and the files that were skipped."""
 
     rows: list[ComparedQuantity] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
@@ -50,14 +50,17 @@ class VerificationReport:
 
     @property
     def exit_code(self) -> int:
-        """0: everything equal; 1: a value beyond tolerance; 3: something skipped, or nothing compared."""
+        """The exit code of the command.
+
+        0: all values are equal; 1: a value is beyond tolerance; 3: a file was skipped, or none compared.
+        """
         if not all(row.ok for row in self.rows):
             return 1
         return 3 if self.skipped or not self.rows else 0
 
 
 class FileComparison:
-    """Collects the differences between stored and own values of one file, by quantity."""
+    """Collects the differences between the stored values of one file and our values, by quantity."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -86,11 +89,14 @@ class FileComparison:
             return kind()
 
     def add_distinct(self, quantity: str, values: Sequence[Json]) -> None:
-        """Compare the number of different values with the number of values."""
+        """Check that no value occurs twice."""
         self.add(f"{quantity} (distinct)", len({repr(value) for value in values}), len(values), 0.0)
 
     def add(self, quantity: str, stored: Json, ours: Json, tolerance: float) -> None:
-        """Compare two values of the same structure; the type of `ours` decides how."""
+        """Compare two values of the same structure.
+
+        Floats in `ours` are compared within the tolerance; other values must be equal and of the same type.
+        """
         if isinstance(ours, Mapping):
             stored = stored if isinstance(stored, Mapping) else {}
             self.unknown |= {f"{quantity}.{key}".lstrip(".") for key in stored if key not in ours}
@@ -122,7 +128,7 @@ class FileComparison:
     def add_relative(
         self, quantity: str, stored: Sequence[float], ours: Sequence[float], tolerance: float, *, floor: float
     ) -> None:
-        """Compare two rows of numbers by difference / max(|stored|, floor)."""
+        """Compare two lists of numbers; differences are divided by max(|stored|, floor)."""
         theirs, own = np.asarray(stored, dtype=np.float64), np.asarray(ours, dtype=np.float64)
         if theirs.shape == own.shape:
             scale = np.maximum(np.abs(theirs), floor)
@@ -130,7 +136,7 @@ class FileComparison:
         self.add_array(f"{quantity} (relative)", theirs, own, tolerance)
 
     def add_missing(self, key: str) -> None:
-        """List something that the file should hold and does not."""
+        """Report a key that the file should hold and does not hold."""
         if key not in self._missing:
             self._missing.append(key)
 
@@ -163,7 +169,10 @@ def _absolute_difference(stored: Json, ours: float) -> float:
 
 
 def value_or_error(compute: Callable[..., Json], *arguments: Any) -> Json:
-    """Return `compute(*arguments)`; if it fails, a message, which differs from every stored value."""
+    """Return `compute(*arguments)`; if the computation fails, return an error message instead.
+
+    A stored value never equals such a message, so the failure counts as a difference.
+    """
     try:
         return compute(*arguments)
     except EscemeError as error:
@@ -173,5 +182,5 @@ def value_or_error(compute: Callable[..., Json], *arguments: Any) -> Json:
 
 
 def without(record: Json, inputs: Collection[str]) -> Json:
-    """Return a record without the keys `inputs`, which the comparison takes from the file itself."""
+    """Return a record without the keys `inputs`: these values are not compared, but computed with."""
     return {key: value for key, value in record.items() if key not in inputs}

@@ -47,7 +47,7 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class ReferenceData:
-    """The datasets that reference numbers are about, read on first use."""
+    """The public datasets that the reference files are about; each is read when it is first used."""
 
     root: Path
 
@@ -88,9 +88,9 @@ class ReferenceData:
         return found
 
     def episodes_with(self, episode_ids: set[str]) -> dict[str, Episode]:
-        """Return R2R episodes by id that include these ids, if R2R has them; empty without R2R.
+        """Return R2R episodes by id, at least those of `episode_ids` that R2R has.
 
-        Splits are read one after the other until all ids are found.
+        Splits are read one after the other until all ids are found. Without R2R, the result is empty.
         """
         known: dict[str, Episode] = {}
         for split in ("val_unseen", "val_seen", "train"):
@@ -141,14 +141,17 @@ class NetworkOptions:
             raise DataError(f"arguments that this version does not know: {error}") from None
 
     def switches_for(self, network: Tensors) -> Switches:
-        """Return the switches of the agent that these weights are of; HAMT has fewer than TD-STP."""
+        """Return the switches of the agent of these weights; HAMT has fewer switches than TD-STP."""
         if any(WRAPPER.sub("", name).startswith(TD_STP) for name in network):
             return self.switches
         switches = {name: value for name, value in self.switches.items() if name not in TDSTP_SWITCHES}
         return cast(Switches, switches)
 
     def select_tensors(self, network: Tensors) -> Tensors:
-        """Return the tensors without history layers and history mapper where the options switch them off."""
+        """Return the tensors of the modules that the options switch on.
+
+        The options can switch off history layers and the history mapper.
+        """
         layer_of = {name: int(match[1]) for name in network if (match := HISTORY_LAYER.match(name))}
         excluded = () if self.map_history else (HISTORY_MAPPER,)
         return {
@@ -188,7 +191,10 @@ class NetworkFiles:
     def navigator(
         self, options: NetworkOptions, *, replaced: Mapping[str, Tensor] | None = None
     ) -> Navigator:
-        """Build the folder's network in eval mode; `replaced` tensors are used instead of its own."""
+        """Build the network of the folder in eval mode.
+
+        `replaced` maps names of tensors to tensors that are used instead of the folder's.
+        """
         network, replaced = self.tensors(NETWORK), replaced or {}
         if options.history_layers and self.has(HISTORY_LAYERS):
             network = {**network, **self.tensors(HISTORY_LAYERS)}
@@ -223,7 +229,7 @@ class NetworkFiles:
 
 
 def read_tensors(path: Path) -> Tensors:
-    """Read a safetensors file; raises `DataError` if it is none or incomplete."""
+    """Read the tensors of a safetensors file; raises `DataError` for an invalid or incomplete file."""
     try:
         return load_file(path)
     except (OSError, safetensors.SafetensorError) as error:

@@ -110,7 +110,7 @@ class ForcedActions:
 
 
 class RecordingReward(PathReward):
-    """The path reward, recorded per step as files do."""
+    """The path reward; records rewards, distances and nDTW of every step in the structure of files."""
 
     def __init__(self, atlas: Atlas, trajectories: Sequence[Trajectory]) -> None:
         super().__init__(atlas, trajectories)

@@ -218,7 +218,7 @@ def _pad_logits(logits: Tensor, width: int) -> Tensor:
 
 
 def _history_token(agent: Network, inputs: Tensors, step: int) -> Tensor:
-    """The history token of a step, (B, H)."""
+    """Return the history token of a step, (B, H)."""
     panorama = None
     if agent.config.encode_panorama:
         panorama = agent.history.encode_panorama(inputs["hist_pano_img_feats"], inputs["hist_pano_ang_feats"])

@@ -172,7 +172,10 @@ def _recorded_memory(
 
 
 class GreedyReplay:
-    """Select the greedy action, or the stored one in a tie, and record every step as files do."""
+    """Action selector that takes the best action and records every step in the structure of files.
+
+    If several actions have nearly the best score, the stored action is taken.
+    """
 
     def __init__(self, atlas: Atlas, navigator: RecordingNavigator, batches: Sequence[GreedyRollout]) -> None:
         """Start before the first batch; batches without episodes are left out."""
@@ -188,7 +191,7 @@ class GreedyReplay:
     def choose(
         self, decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]
     ) -> Tensor:
-        """Select actions (B,)."""
+        """Return the action of each active episode, (B,), and record the step."""
         if trajectories[0].num_decisions == 0:
             self._trajectories.append(list(trajectories))
             self._steps.append([])
@@ -231,7 +234,10 @@ class GreedyReplay:
     def _record_step(
         self, decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]
     ) -> RecordedStep:
-        """Record a step as files do: scores are padded to equal length, and empty for ended episodes."""
+        """Return a step in the structure of files.
+
+        The scores of all active episodes are padded to one length. Ended episodes have no scores.
+        """
         batch, navigator = self._trajectories[-1], self._navigator
         ended = [trajectory for trajectory in batch if trajectory not in trajectories]
         widths = [int(self._atlas.token_count[trajectory.viewpoint]) for trajectory in ended]

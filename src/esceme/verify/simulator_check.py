@@ -104,7 +104,7 @@ def _candidate(graph: SceneGraph, viewpoint: str, view: int, candidate: Candidat
 
 
 def _shortest_pair(stored: Json, atlas: Atlas) -> Json:
-    """Our shortest path, or the stored one where several are equally short."""
+    """Return our shortest path, or the stored path if it is equally short."""
     graph = atlas.graph(stored["scan"])
     distance, path = graph.distance(stored["from"], stored["to"]), stored["path"]
     if not _is_path_of_length(path, graph, stored["from"], stored["to"], distance):

@@ -86,7 +86,7 @@ class A2CLogs(msgspec.Struct):
 
 
 class TrainingRollout(RecordedRollout, kw_only=True):
-    """A rollout that gradients were computed from."""
+    """A rollout with its loss, and the gradients of the loss."""
 
     items: list[TrainingItem]
     actions: list[list[int]]
@@ -185,7 +185,7 @@ def _training_config(flags: Mapping[str, Json]) -> TrainingConfig:
 
 @dataclass(frozen=True)
 class ReferenceTrainer:
-    """Repeat recorded training steps: actions are the stored ones, everything else is our training."""
+    """Repeats recorded training steps with our training code and the stored actions."""
 
     navigator: Navigator
     atlas: Atlas
@@ -397,7 +397,7 @@ def _compare_a2c(stored: A2CRollout, ours: A2CRollout, comparison: FileCompariso
 def _compare_norms(
     quantity: str, stored: GradientNorms, ours: GradientNorms, comparison: FileComparison
 ) -> None:
-    """Compare the names of the parameters, which have no gradient, and the norms of the others."""
+    """Compare the names of parameters, the absence of gradients, and the norms of gradients."""
     comparison.add(f"{quantity}, parameters", sorted(stored), sorted(ours), 0.0)
     for name, norm in ours.items():
         stored_norm = stored.get(name)
