@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,12 @@ def training_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from fixtures.toy_dataset import write_training_data
 
     return write_training_data(tmp_path_factory.mktemp("training-data"))
+
+
+@pytest.fixture
+def no_gradients() -> Iterator[None]:
+    """Run the test without recording gradients."""
+    import torch
+
+    with torch.no_grad():
+        yield

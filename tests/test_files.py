@@ -32,7 +32,7 @@ from esceme.files import (
     write_json,
     write_text,
 )
-from fixtures.permissions import unprivileged
+from fixtures.files import file_contents, unprivileged
 
 
 class Record(msgspec.Struct):
@@ -190,15 +190,11 @@ def test_records_are_read_from_every_format(tmp_path: Path, name: str, data: byt
 # -- writing ---------------------------------------------------------------------------------------------
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def test_written_files_can_be_read_and_folders_are_created(tmp_path: Path) -> None:
     path = tmp_path / "new" / "deeper" / "record.json"
     write_json(path, Record("house", ["ä"], 0.1), indent=1)
     assert read_json(path, Record) == Record("house", ["ä"], 0.1)
-    assert list(contents(path.parent)) == ["record.json"]
+    assert list(file_contents(path.parent)) == ["record.json"]
     write_text(path, "ä\n")
     assert read_text(path) == "ä\n"
 
@@ -209,7 +205,7 @@ def test_failure_in_the_block_leaves_only_the_old_file(tmp_path: Path, fault: ty
     with pytest.raises(fault), atomic_open(path) as file:
         file.write(b"new" * 100_000)
         raise fault("stop")
-    assert contents(tmp_path) == {"records.json": b"old"}
+    assert file_contents(tmp_path) == {"records.json": b"old"}
 
 
 @pytest.mark.parametrize("has_old_file", [False, True])
@@ -224,7 +220,7 @@ def test_errors_while_writing_leave_the_old_file(tmp_path: Path, has_old_file: b
         raise OSError(28, "No space left on device")
     with pytest.raises(TypeError):
         write_json(path, {"value": object()})
-    assert contents(tmp_path) == ({"records.json": b"old"} if has_old_file else {})
+    assert file_contents(tmp_path) == ({"records.json": b"old"} if has_old_file else {})
 
 
 WRITER = """
@@ -255,7 +251,7 @@ def test_old_file_is_replaced_but_not_changed(tmp_path: Path) -> None:
     path = write_bytes(tmp_path, b"old")
     (tmp_path / "linked").hardlink_to(path)
     write_text(path, "new")
-    assert contents(tmp_path) == {"records.json": b"new", "linked": b"old"}
+    assert file_contents(tmp_path) == {"records.json": b"new", "linked": b"old"}
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600), (0o000, 0o666)])
@@ -292,7 +288,7 @@ def test_writing_below_a_file_is_an_error(tmp_path: Path) -> None:
         JsonLinesWriter(path / "log.jsonl")
     with pytest.raises(DataError, match="run: cannot be written"), folder_lock(path / "run", "x"):
         pass
-    assert contents(tmp_path) == {"records.json": b"old"}
+    assert file_contents(tmp_path) == {"records.json": b"old"}
 
 
 def test_read_only_folder_is_an_error(tmp_path: Path) -> None:

@@ -28,9 +28,10 @@ from esceme.metrics import (
     spl_shortest,
 )
 from esceme.tasks.episode import DialogEpisode, Episode
-from esceme.tasks.submission import Prediction, TrajectoryPoint
+from esceme.tasks.submission import Prediction
 from esceme.tasks.tours import Tour
 from esceme.world import Atlas, SceneGraph
+from fixtures.toy_atlas import predict
 
 Pair = tuple[Episode, Prediction]
 
@@ -59,10 +60,6 @@ def make_episode(reference: Sequence[str], episode_id: str = "1_0", **changes: A
 def make_dialog(reference: str, goals: str, **changes: Any) -> Episode:
     planner_path = {"planner_path": tuple(reference)}
     return make_episode(reference, **{**planner_path, "goals": tuple(goals), **changes})
-
-
-def predict(path: Sequence[str], episode_id: str = "1_0") -> Prediction:
-    return Prediction(episode_id, tuple(TrajectoryPoint(viewpoint) for viewpoint in path))
 
 
 def make_pairs(reference: str, paths: Mapping[str, str]) -> list[Pair]:

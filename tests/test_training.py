@@ -16,6 +16,7 @@ from esceme.learning import TrainingCallback, ValidationConfig
 from esceme.runs import load_run
 from esceme.tasks.folder import DataFolder
 from esceme.training import load_training_data, prepare, require_same_experiment, train
+from fixtures.files import file_contents
 from fixtures.toy_dataset import (
     SPLIT,
     TRAIN_SCENES,
@@ -94,18 +95,14 @@ def test_run_with_its_own_vocabulary_resumes_and_saves_it_with_the_weights(
 # -- resuming ---------------------------------------------------------------------------
 
 
-def all_files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def test_folder_of_another_experiment_is_refused_with_the_differences(
     training_data: Path, tmp_path: Path
 ) -> None:
     train(small_experiment(iterations=1), training_data, tmp_path)
-    before = all_files(tmp_path)
+    before = file_contents(tmp_path)
     with pytest.raises(ConfigError, match=r"differs in training.batch, training.iterations; give another"):
         train(small_experiment(iterations=2, batch=2), training_data, tmp_path)
-    assert all_files(tmp_path) == before
+    assert file_contents(tmp_path) == before
     reworded = replace(
         small_experiment(iterations=1), about="the same, described better", differences=("none",)
     )
@@ -117,10 +114,10 @@ def test_folder_of_something_else_is_refused_and_unchanged(
     training_data: Path, tmp_path: Path, name: str
 ) -> None:
     write_json(tmp_path / name, ["other data"])
-    before = all_files(tmp_path)
+    before = file_contents(tmp_path)
     with pytest.raises(ConfigError, match=r"holds something else than training \(\w+(\.\w+)? without"):
         train(small_experiment(), training_data, tmp_path)
-    assert all_files(tmp_path) == before
+    assert file_contents(tmp_path) == before
 
 
 def test_held_out_scenes_follow_the_tours_of_train(training_data: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,13 @@ from esceme.agents.hamt import HamtState
 from esceme.agents.tokens import ActionInput
 from esceme.errors import ConfigError
 from esceme.observation import Observation
-from fixtures.random_observations import padded_batch, random_observation, random_words, small_network
+from fixtures.random_observations import (
+    assert_close,
+    padded_batch,
+    random_observation,
+    random_words,
+    small_network,
+)
 
 COUNTS = [(4, 1, 7, 3), (2, 5, 1, 6), (3, 3, 8, 2), (1, 4, 2, 5)]
 """Numbers of candidates of four episodes at four steps."""
@@ -47,12 +52,6 @@ def agent(request: pytest.FixtureRequest) -> HAMT:
     return small(**request.param)
 
 
-@pytest.fixture
-def no_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
-
-
 def decide_stepwise(agent: HAMT, words: TokenBatch) -> list[Decision]:
     """The decisions (4, C) at four steps."""
     state = agent.begin(words, observations()[0].viewpoint)
@@ -69,10 +68,6 @@ def ragged() -> tuple[Observation, Tensor, StepIndex]:
     seen = padded_batch([observations()[step].select(torch.tensor([episode])) for episode, step in rows])
     chosen = torch.stack([choices(observations()[step], step)[episode] for episode, step in rows])
     return seen, chosen, StepIndex(*torch.tensor(rows).T)
-
-
-def assert_close(some: Tensor, other: Tensor) -> None:
-    torch.testing.assert_close(some, other, atol=1e-5, rtol=0)
 
 
 # -- decide_all ---------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,9 @@ from esceme.agents.base import num_choices
 from esceme.agents.tdstp import TdstpState, grid_points
 from esceme.errors import ConfigError
 from esceme.observation import Observation
-from fixtures.random_observations import random_observation, random_words, small_network
+from fixtures.random_observations import assert_close, random_observation, random_words, small_network
+
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 COUNTS = [(4, 1, 7, 3), (2, 5, 1, 6), (3, 3, 8, 2)]
 """Numbers of candidates of four episodes at three steps."""
@@ -57,16 +58,6 @@ def moved(observation: Observation, by: Tensor) -> Observation:
 @pytest.fixture(params=SWITCHES, ids=lambda switches: "-".join(switches) or "plain")
 def agent(request: pytest.FixtureRequest) -> TDSTP:
     return small(**request.param)
-
-
-@pytest.fixture(autouse=True)
-def _no_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
-
-
-def assert_close(some: Tensor, other: Tensor) -> None:
-    torch.testing.assert_close(some, other, atol=1e-5, rtol=0)
 
 
 # -- the target grid (spec D.3) ----------------------------------------------------------------------------

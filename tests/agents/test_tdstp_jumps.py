@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,8 @@ from esceme.observation import Observation
 from esceme.world import Atlas, Pose
 from fixtures.random_observations import random_words
 from fixtures.toy_atlas import VOCABULARY, WIDTH, build, build_toy_atlas
+
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 ROUND = build(
     {
@@ -34,12 +35,6 @@ def small(**changes: Any) -> TDSTP:
     sizes = {"hidden": 16, "heads": 2, "feed_forward": 24, "text_layers": 1, "cross_layers": 2}
     sizes |= {"vocabulary": VOCABULARY, "positions": 16, "feature_width": WIDTH, "panorama_layers": 1}
     return TDSTP(TdstpConfig(**{**sizes, "max_steps": 12, "initial_std": 0.2, **changes})).eval()
-
-
-@pytest.fixture(autouse=True)
-def _no_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
 
 
 class Episode:

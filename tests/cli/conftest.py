@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from esceme.cli import main
+from fixtures.files import file_contents
 
 
 @pytest.fixture
@@ -38,12 +39,17 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> Callable[[Sequence[str]], st
     """Run a command that fails with exit code 2 and changes no file; return its error message."""
 
     def run(command: Sequence[str]) -> str:
-        before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
-        assert main(command) == 2
+        before = file_contents(Path())
+        capsys.readouterr()
+        try:
+            code: object = main(command)
+        except SystemExit as error:  # by tyro, which frames its messages
+            code = error.code
         out, err = capsys.readouterr()
-        assert out == "" and "Traceback" not in err
-        assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
-        (message,) = [line for line in err.splitlines() if line.startswith("error: ")]
-        return message.removeprefix("error: ")
+        assert code == 2 and out == "" and "Traceback" not in err
+        assert file_contents(Path()) == before
+        messages = [line.removeprefix("error: ") for line in err.splitlines() if line.startswith("error: ")]
+        assert len(messages) <= 1
+        return messages[0] if messages else " ".join(err.replace("│", " ").replace("|", " ").split())
 
     return run

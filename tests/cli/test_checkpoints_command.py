@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,22 +18,13 @@ from esceme.runs import load_run, navigator_config, save_run
 from fixtures import original_checkpoints
 
 Capture = pytest.CaptureFixture[str]
+ErrorOf = Callable[[Sequence[str]], str]
 IMPORT = ["import", "best", "--out", "run", "--heads", "3"]
 
 
 @pytest.fixture(autouse=True)
 def _empty_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def refusal(capsys: Capture, *command: str) -> str:
-    """The error message of a refused command, which must leave all files unchanged."""
-    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
-    assert main(command) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("error: ") and "Traceback" not in err
-    assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
-    return err.removeprefix("error: ").rstrip("\n")
 
 
 def test_import_writes_a_run(capsys: Capture) -> None:
@@ -145,38 +137,38 @@ def test_td_stp_weights_without_memory_need_the_structured_option(
 # -- errors -----------------------------------------------------------------------------------------------
 
 
-def test_a_refused_file_leaves_no_run(capsys: Capture) -> None:
+def test_a_refused_file_leaves_no_run(error_of: ErrorOf) -> None:
     content = original_checkpoints.fine_tuned()
     del content["vln_bert"]["state_dict"]["vln_bert.hist_embeddings.cls_token"]
     content["critic"]["state_dict"]["state2value.0.bias"][1] = torch.nan
     original_checkpoints.save(content, Path("best"))
     for mode in ([], ["--json"]):
-        message = refusal(capsys, *IMPORT, *mode)
+        message = error_of([*IMPORT, *mode])
         assert message.startswith("best: ") and "1 missing: hist_embeddings.cls_token" in message
         assert "1 not finite: state2value.0.bias" in message
     assert not Path("run").exists()
 
 
-def test_other_files_are_refused(capsys: Capture) -> None:
-    assert refusal(capsys, *IMPORT) == "best: no such file"
+def test_other_files_are_refused(error_of: ErrorOf) -> None:
+    assert error_of(IMPORT) == "best: no such file"
     Path("best").write_text("sofa")
-    assert "best: not a" in refusal(capsys, *IMPORT)
+    assert "best: not a" in error_of(IMPORT)
     original_checkpoints.save(original_checkpoints.fine_tuned(), Path("best"))
-    assert "give the number of heads" in refusal(capsys, *IMPORT[:-2])
-    assert "include a reader" in refusal(capsys, *IMPORT, "--reader", "none")
+    assert "give the number of heads" in error_of([*IMPORT[:-2]])
+    assert "include a reader" in error_of([*IMPORT, "--reader", "none"])
 
 
-def test_an_older_run_survives_a_refused_import(capsys: Capture) -> None:
+def test_an_older_run_survives_a_refused_import(capsys: Capture, error_of: ErrorOf) -> None:
     original_checkpoints.save(original_checkpoints.fine_tuned(), Path("best"))
     assert main(IMPORT) == 0
     capsys.readouterr()
     original_checkpoints.save({"weight": torch.zeros(3)}, Path("best"))
-    assert "holds no network of HAMT, TD-STP or ESceme" in refusal(capsys, *IMPORT)
+    assert "holds no network of HAMT, TD-STP or ESceme" in error_of(IMPORT)
     load_run("run")
 
 
-def test_runs_of_other_agents_are_not_exported(capsys: Capture) -> None:
-    assert "is not a folder" in refusal(capsys, "export", "run", "--out", "best")
+def test_runs_of_other_agents_are_not_exported(error_of: ErrorOf) -> None:
+    assert "is not a folder" in error_of(["export", "run", "--out", "best"])
     navigator = Navigator(Seq2Seq(Seq2SeqConfig()), NoMemory())
     save_run("run", navigator, navigator_config(navigator))
-    assert "found Seq2Seq with NoMemory" in refusal(capsys, "export", "run", "--out", "best")
+    assert "found Seq2Seq with NoMemory" in error_of(["export", "run", "--out", "best"])

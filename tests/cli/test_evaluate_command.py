@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ from esceme.metrics import TOUR_METRICS
 from esceme.tasks.r2r import read_r2r
 from esceme.tasks.submission import read_predictions
 from esceme.tasks.tours import read_tours
+from fixtures.files import file_contents
 from fixtures.random_runs import random_run
 
 Capture = pytest.CaptureFixture[str]
+ErrorOf = Callable[[Sequence[str]], str]
 STEPS = ["--max-steps", "3"]
 """Short trajectories keep the tests fast."""
 SPLIT = "val_seen"
@@ -62,26 +64,11 @@ def command(run: object, memory: str = "cold", *options: str, split: str = SPLIT
     return ["evaluate", str(run), "--split", split, "--memory", memory, *STEPS, *options]
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def copy_folder(folder: Path, to: str) -> Path:
     Path(to).mkdir()
-    for name, data in files(folder).items():
+    for name, data in file_contents(folder).items():
         (Path(to) / name).write_bytes(data)
     return Path(to)
-
-
-def error_of(capsys: Capture, arguments: Sequence[str]) -> str:
-    """Run a command that must fail before it writes files; return its error message."""
-    before = sorted(Path().rglob("*"))
-    capsys.readouterr()
-    assert main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("error: ") and err.count("\n") == 1
-    assert sorted(Path().rglob("*")) == before
-    return err.removeprefix("error: ").rstrip("\n")
 
 
 def test_evaluate_prints_metrics_and_facts_and_writes_files(toy_root: Path, capsys: Capture) -> None:
@@ -125,7 +112,7 @@ def test_finished_evaluation_is_printed_and_not_repeated(cold: Path, run: Path, 
     assert main(command(run, "cold", "--out", "again", "--batch", "3", "--bootstrap", "0")) == 0
     out, err = capsys.readouterr()
     assert "all 36 trajectories are finished already" in err and "95 %" not in out
-    assert files(folder) == files(cold)
+    assert file_contents(folder) == file_contents(cold)
 
 
 def test_interrupted_evaluation_continues_to_the_same_result(cold: Path, run: Path, capsys: Capture) -> None:
@@ -155,7 +142,9 @@ def test_task_may_differ_from_that_of_the_run(run: Path) -> None:
 # -- splits without goals --------------------------------------------------------------------------------
 
 
-def test_predictions_of_a_test_split_can_be_submitted(run: Path, toy_root: Path, capsys: Capture) -> None:
+def test_predictions_of_a_test_split_can_be_submitted(
+    run: Path, toy_root: Path, capsys: Capture, error_of: ErrorOf
+) -> None:
     assert main(command(run, "cold", "--out", "test out", split="test")) == 0
     out, err = capsys.readouterr()
     assert "the goals of 'test' are withheld, so nothing is scored; the predictions are ready" in err
@@ -168,8 +157,8 @@ def test_predictions_of_a_test_split_can_be_submitted(run: Path, toy_root: Path,
     annotations, graphs = toy_root / "R2R/R2R_test.json", toy_root / "connectivity"
     score = ["score", "--task", "r2r", "--predictions", "test out/predictions.json"]
     score += ["--annotations", str(annotations), "--connectivity", str(graphs)]
-    assert "only the leaderboard knows its goal" in error_of(capsys, score)
-    assert "only the leaderboard knows the goals" in error_of(capsys, ["compare", "test out", "test out"])
+    assert "only the leaderboard knows its goal" in error_of(score)
+    assert "only the leaderboard knows the goals" in error_of(["compare", "test out", "test out"])
 
 
 def test_json_of_a_test_split_contains_the_submit_command(run: Path, capsys: Capture) -> None:
@@ -183,25 +172,25 @@ def test_json_of_a_test_split_contains_the_submit_command(run: Path, capsys: Cap
 
 
 def test_unknown_split_is_refused_with_the_splits_and_files_found(
-    run: Path, toy_root: Path, capsys: Capture
+    run: Path, toy_root: Path, error_of: ErrorOf
 ) -> None:
     splits = "splits that are here: train, val_seen, val_unseen, test; looked for R2R/R2R_val_unsaid.json"
-    message = error_of(capsys, command(run, split="val_unsaid", memory="cold"))
+    message = error_of(command(run, split="val_unsaid", memory="cold"))
     assert message.startswith(f"{toy_root}: no split 'val_unsaid' of r2r; {splits}")
 
 
-def test_folder_that_is_no_run_folder_is_refused(capsys: Capture) -> None:
+def test_folder_that_is_no_run_folder_is_refused(error_of: ErrorOf) -> None:
     Path("bare").mkdir()
-    assert error_of(capsys, command("bare")).startswith("bare: has no navigator.json; expected a run folder")
-    assert error_of(capsys, command("gone")).startswith("gone: is not a folder; expected a run folder")
+    assert error_of(command("bare")).startswith("bare: has no navigator.json; expected a run folder")
+    assert error_of(command("gone")).startswith("gone: is not a folder; expected a run folder")
 
 
-def test_memory_must_fit_the_reader(run: Path, plain_run: Path, capsys: Capture) -> None:
-    message = error_of(capsys, command(run, "none"))
+def test_memory_must_fit_the_reader(run: Path, plain_run: Path, error_of: ErrorOf) -> None:
+    message = error_of(command(run, "none"))
     assert (
         message.startswith("memory 'none' is for agents trained without a reader") and "'masked'" in message
     )
-    assert "reads no memory, so 'cold' has no effect; use 'none'" in error_of(capsys, command(plain_run))
+    assert "reads no memory, so 'cold' has no effect; use 'none'" in error_of(command(plain_run))
 
 
 @pytest.mark.parametrize(
@@ -218,17 +207,17 @@ def test_memory_must_fit_the_reader(run: Path, plain_run: Path, capsys: Capture)
         (["cold", "--features", "gone.hdf5"], "gone.hdf5: "),
     ],
 )
-def test_invalid_options_are_refused(run: Path, capsys: Capture, options: list[str], message: str) -> None:
-    assert error_of(capsys, command(run, options[0], "--out", "o", *options[1:])).startswith(message)
+def test_invalid_options_are_refused(run: Path, error_of: ErrorOf, options: list[str], message: str) -> None:
+    assert error_of(command(run, options[0], "--out", "o", *options[1:])).startswith(message)
 
 
-def test_output_folder_that_is_a_file_is_refused(run: Path, capsys: Capture) -> None:
+def test_output_folder_that_is_a_file_is_refused(run: Path, error_of: ErrorOf) -> None:
     Path("taken").write_text("a file")
-    assert error_of(capsys, command(run, "cold", "--out", "taken")).startswith("taken: cannot be ")
+    assert error_of(command(run, "cold", "--out", "taken")).startswith("taken: cannot be ")
 
 
 @pytest.mark.parametrize("fault", ["width", "source", "pooling", "cut"])
-def test_bank_that_does_not_fit_is_refused(cold: Path, run: Path, capsys: Capture, fault: str) -> None:
+def test_bank_that_does_not_fit_is_refused(cold: Path, run: Path, error_of: ErrorOf, fault: str) -> None:
     header = read_header(cold / "bank.safetensors")
     if fault == "cut":
         Path("bank").write_bytes((cold / "bank.safetensors").read_bytes()[:-100])
@@ -236,7 +225,7 @@ def test_bank_that_does_not_fit_is_refused(cold: Path, run: Path, capsys: Captur
         source = "other.hdf5" if fault == "source" else header.source
         width = 3 if fault == "width" else header.width
         save_bank(MemoryBank(width, pooling="mean" if fault == "pooling" else "max", source=source), "bank")
-    message = error_of(capsys, command(run, "warm", "--bank", "bank", "--out", "warm"))
+    message = error_of(command(run, "warm", "--bank", "bank", "--out", "warm"))
     expected = {
         "width": f"bank: expected features of width {header.width}, found 3",
         "source": f"bank: expected features of source '{header.source}', found 'other.hdf5'",
@@ -295,13 +284,13 @@ def test_agents_with_and_without_memory_are_compared_on_the_same_tours(
 
 
 def test_oracle_phases_are_recorded_and_need_a_memory(
-    run: Path, plain_run: Path, tours: str, capsys: Capture
+    run: Path, plain_run: Path, tours: str, capsys: Capture, error_of: ErrorOf
 ) -> None:
     options = ["--tours", tours, "--oracle-phases", "--out", "tour"]
     assert main(command(run, "tour", *options)) == 0
     assert "with oracle phases" in capsys.readouterr().out
     assert read_result("tour").facts["oracle_phases"] is True
-    message = error_of(capsys, command(plain_run, "none", *options))
+    message = error_of(command(plain_run, "none", *options))
     assert message.startswith("oracle phases only fill the memory, which has no effect with 'none'")
 
 
@@ -339,12 +328,12 @@ def test_episodes_on_no_tour_are_left_out_with_a_note(plain_run: Path, tours: st
     ids=["unknown", "twice", "mixed", "empty", "none"],
 )
 def test_tours_that_contradict_the_episodes_are_refused(
-    plain_run: Path, tours: str, capsys: Capture, damage: Any, message: str
+    plain_run: Path, tours: str, error_of: ErrorOf, damage: Any, message: str
 ) -> None:
     ids = {tour.scene_id: tour.episode_ids for tour in read_tours(tours, SPLIT)}
     a, b, *_ = ids
     Path("t.json").write_text(json.dumps({SPLIT: damage(a, b, ids)}))
-    found = error_of(capsys, command(plain_run, "none", "--tours", "t.json"))
+    found = error_of(command(plain_run, "none", "--tours", "t.json"))
     assert found.startswith("t.json: ")
     assert message.format(a=a, b=b, first=ids[a][0], other=ids[b][0]) in found
 

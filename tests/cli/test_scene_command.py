@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from esceme.files import write_json
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import Episode
 from esceme.world import read_scenes
+from fixtures.files import svg_text
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
@@ -26,10 +26,6 @@ def annotations(toy_root: Path) -> Path:
 @pytest.fixture
 def episode(annotations: Path) -> Episode:
     return TASKS["r2r"].read(annotations)[0]
-
-
-def text_of(path: Path) -> str:
-    return " ".join("".join(ET.parse(path).getroot().itertext()).split())
 
 
 def write_prediction(path: Path, episode: Episode, *viewpoints: str) -> str:
@@ -48,7 +44,7 @@ def test_scene_is_drawn_into_the_current_folder(toy_root: Path, capsys: pytest.C
     Path("toy-villa.svg").write_text("old")
     assert main(["scene", "toy-villa", "--connectivity", str(toy_root / "connectivity")]) == 0
     assert capsys.readouterr().out == "toy-villa.svg\n"
-    assert "Floor 2" in text_of(Path("toy-villa.svg"))
+    assert "Floor 2" in svg_text(Path("toy-villa.svg"))
     assert [path.name for path in Path().iterdir()] == ["toy-villa.svg"]
 
 
@@ -80,20 +76,20 @@ def test_episode_is_drawn_with_instruction_reference_path_and_predictions(
     assert out.name == f"{episode.scene_id}_{episode.episode_id}.svg"
     instruction = " ".join(episode.instruction.split())[:30]
     for expected in (instruction, "reference path", "ours", "stops at the goal", "x/same"):
-        assert expected in text_of(out)
+        assert expected in svg_text(out)
 
 
 def test_predictions_can_be_drawn_without_annotations(toy_root: Path, episode: Episode) -> None:
     file = write_prediction(Path("ours.json"), episode, *episode.reference_path)
     assert draw_episode(toy_root, episode, "--predictions", file, "--out", "o.svg") == 0
-    assert "reference path" not in text_of(Path("o.svg"))
+    assert "reference path" not in svg_text(Path("o.svg"))
 
 
 def test_episode_of_a_test_split_shows_only_its_start(toy_root: Path) -> None:
     annotations = toy_root / "R2R" / "R2R_test.json"
     episode = TASKS["r2r"].read(annotations)[0]
     assert draw_episode(toy_root, episode, "--annotations", str(annotations), "--out", "o.svg") == 0
-    assert "the goal is withheld" in text_of(Path("o.svg"))
+    assert "the goal is withheld" in svg_text(Path("o.svg"))
 
 
 def test_rxr_episode_is_found_by_its_instruction_id_as_well(toy_root: Path) -> None:
@@ -105,7 +101,7 @@ def test_rxr_episode_is_found_by_its_instruction_id_as_well(toy_root: Path) -> N
     options += ["--annotations", str(annotations), "--predictions", "p.json"]
     for name in (short, episode.episode_id):
         assert main(["scene", episode.scene_id, *options, "--episode", name]) == 0
-        assert "stops at the goal" in text_of(Path("o.svg"))
+        assert "stops at the goal" in svg_text(Path("o.svg"))
 
 
 @pytest.mark.parametrize(
@@ -167,6 +163,6 @@ def test_real_episode_with_real_predictions(data_root: Path, capsys: pytest.Capt
     assert main(arguments) == 0
     found = msgspec.json.decode(capsys.readouterr().out)
     assert (found["viewpoints"], found["edges"], found["floors"]) == (215, 531, 2)
-    text = text_of(Path(found["out"]))
+    text = svg_text(Path(found["out"]))
     assert "Go up all the stairs and stop on the rug at the top." in text
     assert f"{agent}8.2 m, 5 steps, stops at the goal" in text

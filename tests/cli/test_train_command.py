@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -30,6 +30,7 @@ from esceme.training import train
 pytestmark = pytest.mark.long
 
 Capture = pytest.CaptureFixture[str]
+ErrorOf = Callable[[Sequence[str]], str]
 SHORT_RUN = {
     "method": "dagger",
     "iterations": "8",
@@ -68,23 +69,6 @@ def as_arguments(values: Mapping[str, str]) -> list[str]:
 def train_command(recipe: str, out: object, *extra: str, data: str = "embedded:tiny") -> list[str]:
     command = ["train", recipe, "--out", str(out), "--data", data, "--device", "cpu"]
     return [*command, *as_arguments(SHORT_RUN), *extra]
-
-
-def error_message(capsys: Capture, command: Sequence[str]) -> str:
-    """Return the error message of a command; assert that it writes nothing."""
-    before = sorted(Path().rglob("*"))
-    capsys.readouterr()
-    try:
-        assert main(command) == 2
-        out, err = capsys.readouterr()
-        message = err.splitlines()[-1].removeprefix("error: ")
-    except SystemExit as error:  # by tyro
-        assert error.code == 2
-        out, err = capsys.readouterr()
-        message = " ".join(err.replace("│", " ").replace("|", " ").split())
-    assert out == "" and "Traceback" not in err
-    assert sorted(Path().rglob("*")) == before
-    return message
 
 
 # -- a run -----------------------------------------------------------------------------------------------
@@ -206,19 +190,17 @@ def test_unfinished_run_resumes_to_the_same_weights(finished_run: Path, world: P
 
 
 def test_folder_of_another_experiment_is_refused_with_the_differences(
-    finished_run: Path, world: Path, capsys: Capture
+    finished_run: Path, world: Path, error_of: ErrorOf
 ) -> None:
-    message = error_message(
-        capsys, train_command("r2r-small-esceme", finished_run, "--max-grad-norm", "3", "--dropout", "0.3")
+    message = error_of(
+        train_command("r2r-small-esceme", finished_run, "--max-grad-norm", "3", "--dropout", "0.3")
     )
     assert message.startswith(f"{finished_run}: holds a run of another experiment, which differs in ")
     assert "navigator.agent.dropout, training.max_grad_norm; give another --out" in message
-    message = error_message(capsys, train_command("r2r-small", finished_run))
+    message = error_of(train_command("r2r-small", finished_run))
     assert "navigator.reader.context, navigator.reader.epsilon" in message
     shutil.copytree(finished_run / "best", "imported")
-    assert "imported: holds something else than training" in error_message(
-        capsys, train_command("r2r-small", "imported")
-    )
+    assert "imported: holds something else than training" in error_of(train_command("r2r-small", "imported"))
 
 
 def test_interrupted_run_can_be_resumed(world: Path) -> None:
@@ -339,18 +321,18 @@ def test_row_of_the_paper_without_pretraining_is_noted(world: Path, capsys: Capt
     ],
 )
 def test_faulty_command_is_refused_and_writes_nothing(
-    arguments: str, message: str, world: Path, capsys: Capture
+    arguments: str, message: str, world: Path, error_of: ErrorOf
 ) -> None:
     recipe, *extra = arguments.split()
-    assert message in error_message(capsys, train_command(recipe, "run", *extra))
+    assert message in error_of(train_command(recipe, "run", *extra))
 
 
-def test_missing_gpu_is_refused(world: Path, capsys: Capture) -> None:
+def test_missing_gpu_is_refused(world: Path, error_of: ErrorOf) -> None:
     import torch
 
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
-    message = error_message(capsys, train_command("r2r-small", "run", "--device", "cuda"))
+    message = error_of(train_command("r2r-small", "run", "--device", "cuda"))
     assert message == "--device cuda: torch finds no GPU here; give --device cpu"
 
 
@@ -376,24 +358,24 @@ def test_missing_gpu_is_refused(world: Path, capsys: Capture) -> None:
     ],
 )
 def test_missing_data_is_named(
-    recipe: str, removed: str, message: str, world: Path, tmp_path: Path, capsys: Capture
+    recipe: str, removed: str, message: str, world: Path, tmp_path: Path, error_of: ErrorOf
 ) -> None:
     shutil.copytree(world, tmp_path / "data", ignore=shutil.ignore_patterns("panoramas"))
     if removed:
         path = tmp_path / "data" / removed
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    error = error_message(capsys, train_command(recipe, "run", data="data"))
+    error = error_of(train_command(recipe, "run", data="data"))
     assert error.startswith("data") and message in error
 
 
-def test_features_of_another_width_are_refused(world: Path, capsys: Capture) -> None:
+def test_features_of_another_width_are_refused(world: Path, error_of: ErrorOf) -> None:
     extra = ["--augmentation", "", "--agent.text-layers", "1", "--agent.cross-layers", "1"]
-    message = error_message(capsys, train_command("r2r-hamt", "run", *extra))
+    message = error_of(train_command("r2r-hamt", "run", *extra))
     assert "small.hdf5: features of width " in message and "and this network reads 768" in message
 
 
-def test_command_without_a_folder_is_refused(capsys: Capture) -> None:
-    assert "Missing from esceme train: --out PATH" in error_message(capsys, ["train", "r2r-small"])
+def test_command_without_a_folder_is_refused(error_of: ErrorOf) -> None:
+    assert "Missing from esceme train: --out PATH" in error_of(["train", "r2r-small"])
 
 
 # -- help and recipes ------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ from fixtures.random_observations import (
     reordered,
     with_padding,
 )
+
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 VOCABULARY = 50
 HAMT_SIZES: dict[str, Any] = {**SMALL_NETWORK, "max_steps": 8, "initial_std": 0.3}
@@ -69,12 +71,6 @@ def case(request: pytest.FixtureRequest) -> tuple[str, int]:
 @pytest.fixture
 def agent(case: tuple[str, int]) -> Agent[Any]:
     return small(*case)
-
-
-@pytest.fixture(autouse=True)
-def no_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
 
 
 def observations() -> list[Observation]:

@@ -29,6 +29,7 @@ from fixtures.toy_atlas import (
     WIDTH,
     build_toy_atlas,
     encode,
+    gradient,
     plain_navigator,
     run_batch,
 )
@@ -73,16 +74,6 @@ def make_trainer(navigator: Navigator | None = None, **settings: Any) -> Trainer
         encode=encode,
         max_steps=LIMIT,
         seed=SEED,
-    )
-
-
-def gradient(navigator: Navigator) -> Tensor:
-    """Concatenate all gradients; zeros for parameters without one."""
-    return torch.cat(
-        [
-            (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad).flatten()
-            for parameter in navigator.parameters()
-        ]
     )
 
 

@@ -22,7 +22,7 @@ from esceme.learning.training_config import TrainingConfig
 from esceme.navigator import Navigator
 from esceme.tasks.episode import Episode
 from esceme.trajectory import SingleBatch, sampling
-from fixtures.toy_atlas import TOY_EPISODES, build_toy_atlas, encode, plain_navigator, run_batch
+from fixtures.toy_atlas import TOY_EPISODES, build_toy_atlas, encode, gradient, plain_navigator, run_batch
 
 ATLAS = build_toy_atlas()
 HALF, QUARTER = math.log(0.5), math.log(0.25)
@@ -132,17 +132,6 @@ def make_trainer(encoded: list[str] | None = None, **settings: Any) -> Trainer:
     training = TrainingConfig(**{"batch": BATCH, "max_grad_norm": 1e9, "iterations": 10} | settings)
     navigator = plain_navigator(**SETTINGS)
     return Trainer(navigator, ATLAS, [TOY_EPISODES], training, encode=record, max_steps=LIMIT, seed=SEED)
-
-
-def gradient(navigator: Navigator, prefix: str = "", exclude: str = "none") -> Tensor:
-    """Concatenate gradients; zeros for parameters without one."""
-    return torch.cat(
-        [
-            (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad).flatten()
-            for name, parameter in navigator.named_parameters()
-            if name.startswith(prefix) and not name.startswith(exclude)
-        ]
-    )
 
 
 def step_gradient(**settings: Any) -> Tensor:

@@ -23,6 +23,7 @@ from esceme.learning.training_log import read_log
 from esceme.runs import load_run
 from esceme.training import prepare, train
 from esceme.world.features import open_features, write_features
+from fixtures.files import file_contents
 from fixtures.process_utils import CONTEXT, kill_at_file_access, started, train_in_process
 from fixtures.toy_dataset import (
     SPLIT,
@@ -250,10 +251,6 @@ def test_run_resumes_after_a_full_disk(
     assert run_files(tmp_path) == run_files(reference_run(experiment))
 
 
-def all_files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 class ConcurrentRun(TrainingCallback):
     """Starts another run in the same folder after every iteration."""
 
@@ -262,10 +259,10 @@ class ConcurrentRun(TrainingCallback):
         self.num_attempts = 0
 
     def on_iteration_end(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        before = all_files(self._arguments[2])
+        before = file_contents(self._arguments[2])
         with pytest.raises(DataError, match="another training is running there"):
             train(*self._arguments)
-        assert all_files(self._arguments[2]) == before
+        assert file_contents(self._arguments[2]) == before
         self.num_attempts += 1
 
 
@@ -283,7 +280,7 @@ def test_second_run_in_the_same_folder_is_refused_and_changes_nothing(
 def test_locked_folder_is_left_empty(training_data: Path, tmp_path: Path) -> None:
     with folder_lock(tmp_path, "training"), pytest.raises(DataError, match="another training is running"):
         train(small_experiment(), training_data, tmp_path)
-    assert all_files(tmp_path) == {}
+    assert file_contents(tmp_path) == {}
 
 
 # -- non-finite values ------------------------------------------------------------------------------------

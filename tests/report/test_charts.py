@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from esceme.errors import ConfigError
 from esceme.report import Curve, plot_curves
 from esceme.report.charts import MAX_POINTS, STYLES
+from fixtures.files import svg_text
 
 HOSTILE = '<script>alert(1)</script> & "quotes" ]]> $x^ \'\x00\ud800'
 VISITS = ["1", "2", "3-5", "6-10"]
@@ -38,10 +39,6 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     save = Figure.savefig
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (saved.append(self), save(self, *a, **k)))
     return saved
-
-
-def svg_text(path: Path) -> str:
-    return " ".join("".join(ET.parse(path).getroot().itertext()).split())
 
 
 @pytest.mark.parametrize(("name", "start"), [("a.svg", b"<?xml"), ("b.PDF", b"%PDF"), ("c.png", b"\x89PNG")])

@@ -10,7 +10,7 @@ from esceme.errors import ConfigError, DataError
 from esceme.tasks.cvdn import DialogTurn, Supervision, dialog_text, read_cvdn
 from esceme.tasks.episode import DialogEpisode, check_paths
 from esceme.world import SceneGraph
-from fixtures.json_files import save_json
+from fixtures.files import save_json, without
 
 TRAINING_ONLY = ("game_idx", "end_panos", "player_path", "planner_path")
 
@@ -52,10 +52,6 @@ def encoded(instr_id: str = "149", **changes: Any) -> dict[str, Any]:
         "nav_idx": 1,
     }
     return fields | changes
-
-
-def without(fields: dict[str, Any], *keys: str) -> dict[str, Any]:
-    return {key: value for key, value in fields.items() if key not in keys}
 
 
 def read(tmp_path: Path, *records: dict[str, Any], **options: Any) -> list[DialogEpisode]:

@@ -24,8 +24,7 @@ from esceme.tasks.doctor import Finding, examine
 from esceme.tasks.r2r import R2RRecord
 from esceme.tasks.r4r import join_paths
 from esceme.world import open_features, pack, read_scenes
-from fixtures.json_files import load_json, save_json
-from fixtures.permissions import unprivileged
+from fixtures.files import load_json, save_json, unprivileged
 
 # Finding level of each file if it is missing. Rooms, tours and vocabulary are optional.
 LEVEL_IF_MISSING = {

@@ -11,7 +11,7 @@ from esceme.errors import DataError
 from esceme.tasks.episode import Episode, check_paths
 from esceme.tasks.r2r import read_r2r
 from esceme.world import SceneGraph
-from fixtures.json_files import save_json
+from fixtures.files import save_json, without
 
 
 def record(path_id: object = 4332, **changes: Any) -> dict[str, Any]:
@@ -29,10 +29,6 @@ def record(path_id: object = 4332, **changes: Any) -> dict[str, Any]:
 
 def encoded(path_id: object = 4332, **changes: Any) -> dict[str, Any]:
     return record(path_id, **{"instr_encodings": [[101, 2175, 102], [101, 7, 8, 102], [101, 102]], **changes})
-
-
-def without(fields: dict[str, Any], *keys: str) -> dict[str, Any]:
-    return {key: value for key, value in fields.items() if key not in keys}
 
 
 def read(tmp_path: Path, *records: dict[str, Any]) -> list[Episode]:

@@ -9,7 +9,7 @@ from esceme.errors import DataError
 from esceme.tasks.episode import Episode, check_paths
 from esceme.tasks.reverie import read_objects, read_reverie
 from esceme.world import SceneGraph
-from fixtures.json_files import save_json
+from fixtures.files import save_json
 
 
 def record(name: str = "3894_349", **changes: Any) -> dict[str, Any]:

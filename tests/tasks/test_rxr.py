@@ -7,7 +7,7 @@ import pytest
 
 from esceme.errors import ConfigError, DataError
 from esceme.tasks.rxr import read_rxr
-from fixtures.json_files import save_json
+from fixtures.files import save_json
 
 
 def record(instruction_id: int, **changes: Any) -> dict[str, Any]:

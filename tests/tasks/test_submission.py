@@ -23,8 +23,8 @@ from esceme.tasks.submission import (
     write_submission,
 )
 from esceme.world import SceneGraph
-from fixtures.json_files import save_json
-from fixtures.toy_atlas import toy_episode
+from fixtures.files import save_json
+from fixtures.toy_atlas import predict, toy_episode
 
 # b is north of a (heading 0), c east of b (90°), d south of c and higher (180°); h is excluded, i isolated.
 HOUSE = SceneGraph.build(
@@ -38,10 +38,6 @@ GRAPHS = {"house": HOUSE}
 
 def episode(episode_id: str = "1_0", **fields: Any) -> Episode:
     return toy_episode(episode_id, fields.pop("scene_id", "house"), "abc", **fields)
-
-
-def predict(path: str, episode_id: str = "1_0", object_id: str | None = None) -> Prediction:
-    return Prediction(episode_id, tuple(TrajectoryPoint(viewpoint) for viewpoint in path), object_id)
 
 
 # -- reading ---------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from esceme.errors import ConfigError, DataError
 from esceme.tasks.r2r import read_r2r
 from esceme.tasks.text import Tokenizer, Vocabulary, WordPiece, pad_tokens, split_words, truncate
-from fixtures.json_files import save_json
+from fixtures.files import save_json
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "turn", "left", "##over", "a", ".", "<", "nav", ">"]
 

@@ -18,7 +18,7 @@ from esceme.errors import DataError
 from esceme.world import ArrayFeatures, Atlas, SceneGraph, open_features, pack
 from esceme.world.features import write_features
 from esceme.world.geometry import nearest_view
-from fixtures.permissions import unprivileged
+from fixtures.files import file_contents, unprivileged
 
 Panoramas = dict[str, NDArray[np.float64]]
 
@@ -135,10 +135,6 @@ def test_packing_reports_its_progress(tmp_path: Path) -> None:
     assert seen == ["house_v0", "house_v1", "house_v2"]
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-
-
 @pytest.mark.parametrize(
     ("value", "message"),
     [
@@ -155,10 +151,10 @@ def test_failed_packing_changes_no_file(tmp_path: Path, value: float, message: s
         pack(source, out / "packed")
     assert list(out.iterdir()) == []
     pack(store_of(panoramas()), out / "packed")
-    before = contents(out)
+    before = file_contents(out)
     with pytest.raises(DataError, match=message):
         pack(source, out / "packed")
-    assert contents(out) == before
+    assert file_contents(out) == before
 
 
 def test_array_is_not_written_without_its_index(tmp_path: Path) -> None:

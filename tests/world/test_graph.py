@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from esceme.errors import DataError, WorldError
 from esceme.world import SceneGraph, read_scenes
 from esceme.world.graph import listed_scene_ids, scene_ids
-from fixtures.permissions import unprivileged
+from fixtures.files import unprivileged
 
 Position = tuple[float, float, float]
 Edges = list[tuple[str, str]]
