@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Literal
 
 from esceme.errors import ConfigError
 from esceme.evaluation.context import SCRIPTED
 from esceme.learning import TrainingConfig, ValidationConfig
-from esceme.runs import NavigatorConfig, as_json, from_json, require_fraction
+from esceme.runs import NavigatorConfig, as_json, flatten, from_json, require_fraction
 
 __all__ = ["Experiment", "as_json", "flatten", "from_json"]
 
@@ -76,15 +75,3 @@ class Experiment:
                     f"{name} {length}: the agent has only {size} embeddings for them; "
                     f"give --agent.{option} {length}"
                 )
-
-
-def flatten(stored: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested dicts to one dict, whose keys are the nested keys joined by dots.
-
-    >>> flatten({"training": {"batch": 8}, "seed": 0})
-    {'training.batch': 8, 'seed': 0}
-    """
-    flat: dict[str, Any] = {}
-    for name, value in stored.items():
-        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat

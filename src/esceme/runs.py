@@ -247,6 +247,18 @@ def from_json(stored: Mapping[str, Any], kind: type[T], path: str = "") -> T:
     return kind(**values)
 
 
+def flatten(stored: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested dicts to one dict, whose keys are the nested keys joined by dots.
+
+    >>> flatten({"training": {"batch": 8}, "seed": 0})
+    {'training.batch': 8, 'seed': 0}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in stored.items():
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
+
+
 def part_config_type(part: str, name: str) -> type[Any]:
     """The config class of the agent or reader (`part`) that is registered as `name`."""
     if name not in PARTS[part]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from esceme.errors import ConfigError, DataError, EscemeError
-from esceme.evaluation.compare import by_visit, compare
+from esceme.evaluation.compare import Interval, by_visit, compare
 from esceme.evaluation.result import EpisodeResult, Result, scores_of
 
 FACTS = {
@@ -60,9 +60,8 @@ def test_constant_difference_has_an_interval_of_zero_width() -> None:
     (gain,) = spl.differences
     assert (spl.measure, spl.means, gain.mean) == ("spl", (0.0, 0.5), 0.5)
     assert gain.over_paths is not None and gain.over_scenes is not None
-    assert gain.over_paths[:2] == gain.over_scenes[:2] == (0.5, 0.5)
-    assert gain.over_paths.p == 2 / 501  # none of 500 draws is below 0; one is added
-    assert gain.over_scenes.p == 2**-3  # a two-sided sign test of four scenes
+    assert gain.over_paths == Interval(0.5, 0.5, p=2 / 501)  # none of 500 draws is below 0; one is added
+    assert gain.over_scenes == Interval(0.5, 0.5, p=2**-3)  # a two-sided sign test of four scenes
     assert (found.episodes, found.paths, found.scenes) == (60, 20, 4)
 
 
@@ -72,7 +71,7 @@ def test_result_does_not_differ_from_itself() -> None:
     for row in found.measures:
         assert row.means[0] == row.means[1]
         (gain,) = row.differences
-        assert gain.mean == 0.0 and gain.over_paths == gain.over_scenes == (0.0, 0.0, 1.0)
+        assert gain.mean == 0.0 and gain.over_paths == gain.over_scenes == Interval(0.0, 0.0, 1.0)
 
 
 def test_paired_interval_is_narrower_than_unpaired_ones() -> None:
@@ -104,7 +103,7 @@ def test_scenes_are_resampled_whole() -> None:
     (row,) = compare([make_result(np.zeros(60)), make_result(scores)], measures=["spl"], draws=4000).measures
     (gain,) = row.differences
     assert gain.over_paths is not None and gain.over_scenes is not None
-    assert gain.mean == 0.25 and gain.over_scenes[:2] == (0.0, 0.75)
+    assert (gain.mean, gain.over_scenes.low, gain.over_scenes.high) == (0.25, 0.0, 0.75)
     assert gain.over_paths.low > 0 and gain.over_scenes.p > 0.5  # (3/4)^4 of the draws leave out that scene
 
 

@@ -111,23 +111,7 @@ def _format_values(fact: str, values: Sequence[Any]) -> list[str]:
 
 
 def _to_json(comparison: Comparison) -> dict[str, Any]:
-    """A comparison with measures and intervals as objects."""
-
-    def interval(value: Interval | None) -> dict[str, float] | None:
-        return None if value is None else value._asdict()
-
-    measures = {
-        row.measure: {
-            "means": row.means,
-            "differences": [
-                {
-                    "mean": difference.mean,
-                    "over_paths": interval(difference.over_paths),
-                    "over_scenes": interval(difference.over_scenes),
-                }
-                for difference in row.differences
-            ],
-        }
-        for row in comparison.measures
-    }
-    return {**asdict(comparison), "measures": measures}
+    """Convert a comparison to a JSON object, in which `measures` is an object by metric."""
+    values = asdict(comparison)
+    values["measures"] = {row.pop("measure"): row for row in values["measures"]}
+    return values

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from esceme.errors import ConfigError, DataError
 from esceme.evaluation.result import EpisodeResult, Result
 from esceme.metrics import TOUR_METRICS
+from esceme.runs import flatten
 
 MEASURES = ("sr", "spl", "osr", "ne", "tl", "cls", "ndtw", "sdtw", "gp")
 LEVEL = 0.95
@@ -24,7 +25,8 @@ VISITS = (1, 2, 3, 6, 11, 21, 51, 101)
 Array = NDArray[np.float64]
 
 
-class Interval(NamedTuple):
+@dataclass(frozen=True)
+class Interval:
     """A 95 % bootstrap interval of a difference."""
 
     low: float
@@ -103,7 +105,7 @@ def compare(
     differences = [
         Difference(mean, None if of_tours else by_path, by_scene)
         for mean, by_path, by_scene, of_tours in zip(
-            _row_means(gains), over_paths, over_scenes, is_tour_metric, strict=True
+            gains.mean(axis=1).tolist(), over_paths, over_scenes, is_tour_metric, strict=True
         )
     ]
     return Comparison(
@@ -116,7 +118,7 @@ def compare(
         differing=differing_facts(results),
         measures=tuple(
             MetricComparison(
-                measure, tuple(_row_means(values[:, row])), tuple(differences[row :: len(measures)])
+                measure, tuple(values[:, row].mean(axis=1).tolist()), tuple(differences[row :: len(measures)])
             )
             for row, measure in enumerate(measures)
         ),
@@ -130,21 +132,10 @@ def _default_metrics(results: Sequence[Result]) -> tuple[str, ...]:
 
 def differing_facts(results: Sequence[Result]) -> dict[str, tuple[Any, ...]]:
     """Facts that differ between results, by dotted names: `memory`, `hashes.weights`."""
-    facts = [dict(_flatten_facts(result.facts)) for result in results]
+    facts = [flatten(result.facts) for result in results]
     names = dict.fromkeys(name for flat in facts for name in flat)
     values = {name: tuple(flat.get(name) for flat in facts) for name in names}
     return {name: row for name, row in values.items() if any(value != row[0] for value in row)}
-
-
-def _flatten_facts(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    flat: list[tuple[str, Any]] = []
-    for name, value in facts.items():
-        flat += (
-            _flatten_facts(value, f"{prefix}{name}.")
-            if isinstance(value, dict)
-            else [(f"{prefix}{name}", value)]
-        )
-    return flat
 
 
 # -- alignment -------------------------------------------------------------------------------------------
@@ -181,7 +172,7 @@ def _align_episodes(results: Sequence[Result], names: Sequence[str]) -> list[lis
 
 def _require_same_data(first: Result, other: Result, first_name: str, name: str) -> None:
     """Raise `DataError` where two results differ in task, split or data."""
-    expected, found = (dict(_flatten_facts(result.facts)) for result in (first, other))
+    expected, found = (flatten(result.facts) for result in (first, other))
     for fact, label in (("task", "task"), ("split", "split"), ("hashes.data", "data (sha256)")):
         if expected.get(fact) != found.get(fact):
             values = [str(facts.get(fact))[:20] for facts in (found, expected)]
@@ -230,11 +221,6 @@ def _bootstrap_intervals(
     beyond = np.minimum((samples <= 0).sum(axis=0), (samples >= 0).sum(axis=0))
     p = np.clip(2 * (beyond + 1) / (draws + 1), 2.0 ** (1 - len(size)), 1.0)
     return [Interval(float(low), float(high), float(q)) for low, high, q in zip(*edges, p, strict=True)]
-
-
-def _row_means(values: Array) -> list[float]:
-    """The mean of each row."""
-    return values.mean(axis=1).tolist()
 
 
 # -- by visit --------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from esceme.errors import ConfigError, WorldError, prefix_errors
 from esceme.tasks.episode import SUCCESS_WITHIN, Episode, locate_goals, require_unique_ids
 from esceme.tasks.episode_queue import EpisodeOrder, EpisodeQueue
-from esceme.tasks.text import Tokenizer, truncate
+from esceme.tasks.text import PAD_ID, Tokenizer, truncate
 from esceme.world.atlas import Atlas, Pose
 from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS
 
@@ -168,7 +168,7 @@ class BatchSimulator:
         """Encode the instruction as exactly `max_tokens` token ids, truncated or padded."""
         stored = episode.tokens if episode.tokens and not episode.instruction else None
         ids = truncate(stored or tokenizer.encode(episode.instruction), self.max_tokens, keep=self.keep)
-        return ids + [tokenizer.pad_id] * (self.max_tokens - len(ids))
+        return ids + [PAD_ID] * (self.max_tokens - len(ids))
 
     def require_reset(self, *, running: bool) -> None:
         """Raise `ResetNeeded` if a slot was never reset or, with `running`, if its episode has ended."""

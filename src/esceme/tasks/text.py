@@ -25,15 +25,11 @@ PAD_ID = 0
 
 
 class Tokenizer(Protocol):
-    """Encodes text as token ids below `size`."""
+    """Encodes text as token ids below `size`; id 0 is padding."""
 
     @property
     def size(self) -> int:
         """Number of ids."""
-
-    @property
-    def pad_id(self) -> int:
-        """The padding id."""
 
     def encode(self, text: str) -> list[int]:
         """Encode a text, untruncated."""
@@ -69,11 +65,6 @@ class WordPiece:
     def size(self) -> int:
         """Number of pieces."""
         return self._tokenizer.get_vocab_size()
-
-    @property
-    def pad_id(self) -> int:
-        """The id of [PAD]."""
-        return PAD_ID
 
     def encode(self, text: str) -> list[int]:
         """Encode a text as [CLS], its pieces, [SEP]."""
@@ -184,11 +175,6 @@ class Vocabulary:
     def size(self) -> int:
         """Number of entries, special ones included."""
         return len(self.entries)
-
-    @property
-    def pad_id(self) -> int:
-        """The id of <PAD>."""
-        return PAD_ID
 
     def encode(self, text: str) -> list[int]:
         """Encode a text as <BOS> (if the vocabulary has it), its words, <EOS>."""
