@@ -248,27 +248,11 @@ def test_invalid_options_are_refused(
     assert re.search(message, error_of(command(toy_root, "--per-episode", "values.csv", *more, task=task)))
 
 
-@pytest.mark.parametrize(
-    ("records", "message"),
-    [
-        ({"1_0": ["a"]}, "p.json: expected array, got object"),
-        ([], "p.json: holds no records"),
-        (
-            [{"instr_id": "9999_0", "trajectory": ["a"]}],
-            "p.json: episode 9999_0 is not among the 42 annotated",
-        ),
-    ],
-)
-def test_predictions_of_another_form_are_refused(
-    toy_root: Path, error_of: ErrorOf, records: object, message: str
-) -> None:
-    write(records)
-    assert error_of(command(toy_root)).startswith(message)
-
-
 def test_predictions_of_other_episodes_are_refused(
     toy_root: Path, episodes: Sequence[Episode], error_of: ErrorOf
 ) -> None:
+    write([{"instr_id": "9999_0", "trajectory": ["a"]}])
+    assert error_of(command(toy_root)).startswith("p.json: episode 9999_0 is not among the 42 annotated")
     write(follow(episodes)[1:])
     message = error_of(command(toy_root))
     assert message.startswith(f"p.json: no prediction for episode {episodes[0].episode_id} of 42")

@@ -16,9 +16,9 @@ from esceme.evaluation.journal import (
     finished_in_lanes,
     read_journal,
 )
-from esceme.tasks.episode import Episode
 from esceme.trajectory import Trajectory
 from esceme.world import Atlas, SceneGraph
+from fixtures.toy_atlas import toy_episode
 
 ATLAS = Atlas(
     [
@@ -26,17 +26,6 @@ ATLAS = Atlas(
         SceneGraph.build("house", {"a": (0, 0, 0), "b": (0, 3, 0), "c": (3, 3, 0)}, [("a", "b"), ("b", "c")]),
     ]
 )
-
-
-def make_episode(name: str) -> Episode:
-    return Episode(
-        episode_id=name,
-        scene_id="house",
-        path_id=name,
-        reference_path=("a",),
-        heading=0.0,
-        instruction="",
-    )
 
 
 def make_entry(name: str, *, pass_number: int = 1, batch: int = 0) -> JournalEntry:
@@ -51,7 +40,7 @@ def write(path: Path, *entries: JournalEntry, fingerprint: str = "this one") -> 
 
 def test_entry_restores_a_trajectory_whichever_scenes_are_loaded(tmp_path: Path) -> None:
     trajectory = Trajectory(
-        make_episode("7_1"), [(2, 12), (3, 13), (4, 24)], num_decisions=3, stopped=True, visit=5
+        toy_episode("7_1", "house", "a"), [(2, 12), (3, 13), (4, 24)], num_decisions=3, stopped=True, visit=5
     )
     path = write(tmp_path / "journal.jsonl", JournalEntry.of(trajectory, ATLAS, pass_number=2, batch=3))
     ((entry,), _) = read_journal(path, "this one")
@@ -130,13 +119,13 @@ def test_entry_that_no_agent_can_have_made_is_refused(change: dict[str, Any]) ->
 
 def test_finished_in_lanes_selects_the_pass_and_known_episodes() -> None:
     entries = [make_entry("0_0"), make_entry("0_1", pass_number=2), make_entry("elsewhere")]
-    episodes = {name: make_episode(name) for name in ("0_0", "0_1")}
+    episodes = {name: toy_episode(name, "house", "a") for name in ("0_0", "0_1")}
     assert list(finished_in_lanes(entries, 1, ATLAS, episodes)) == ["0_0"]
     assert list(finished_in_lanes(entries, 2, ATLAS, episodes)) == ["0_1"]
 
 
 def test_batch_counts_only_if_complete_and_after_complete_ones() -> None:
-    batches = [[make_episode(name) for name in names] for names in ("ab", "ca", "bb")]
+    batches = [[toy_episode(name, "house", "a") for name in names] for names in ("ab", "ca", "bb")]
     first = [make_entry("b"), make_entry("a")]
     second = [make_entry("c", batch=1), make_entry("a", batch=1)]
     third = [make_entry("b", batch=2)]

@@ -19,21 +19,12 @@ from esceme.memory import MemoryBank
 from esceme.rollout import RolloutStep, roll_out
 from esceme.tasks.episode import Episode
 from esceme.trajectory import EpisodeSource, Trajectory, greedy
+from fixtures.toy_atlas import toy_episode
 from fixtures.toy_dataset import ToyDataset
 
 
 def make_episodes(count: int) -> list[Episode]:
-    return [
-        Episode(
-            episode_id=f"{number}_0",
-            scene_id=f"scene-{number % 3}",
-            path_id=f"{number}",
-            reference_path=("v",),
-            heading=0.0,
-            instruction="",
-        )
-        for number in range(count)
-    ]
+    return [toy_episode(f"{number}_0", f"scene-{number % 3}", "v") for number in range(count)]
 
 
 def ids(batch: Iterable[Episode]) -> list[str]:
@@ -211,7 +202,7 @@ def test_last_batch_is_filled_up_after_another_shuffle() -> None:
     assert ids(next(order.batches())) == ids(data[:8])
 
 
-def test_where_the_size_divides_evenly_a_whole_batch_is_lived_too_many() -> None:
+def test_split_of_whole_batches_runs_one_batch_too_many() -> None:
     generator, data = random.Random(3), make_episodes(16)
     generator.shuffle(data)
     once = ids(data)

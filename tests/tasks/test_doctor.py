@@ -463,11 +463,6 @@ def test_tours_of_a_missing_split_are_not_checked(small_root: Path) -> None:
     assert text.endswith("prevalent: 1 tours (no R2R to check them with)")
 
 
-def test_vocabulary_without_its_special_pieces_is_a_fault(small_root: Path) -> None:
-    replace(small_root / VOCABULARY, (small_root / VOCABULARY).read_bytes().replace(b"[SEP]\n", b""))
-    assert "none is [SEP]" in only_fault(examine(small_root), VOCABULARY)
-
-
 # -- selected tasks --------------------------------------------------------------------------------------
 
 
