@@ -413,7 +413,7 @@ def test_every_step_of_a_bf16_evaluation_uses_bf16(dataset: ToyDataset) -> None:
 def test_more_steps_than_embeddings_are_refused(dataset: ToyDataset) -> None:
     rows = dataset.context().run.navigator.agent.config.max_steps  # the last step needs none
     assert dataset.context(max_steps=rows + 1).limits.max_steps == rows + 1
-    with pytest.raises(ConfigError, match=f"max_steps {rows + 2}: .* {rows} rows"):
+    with pytest.raises(ConfigError, match=f"max_steps {rows + 2}: .* embeddings for {rows} only"):
         dataset.context(max_steps=rows + 2)
 
 

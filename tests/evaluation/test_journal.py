@@ -114,7 +114,7 @@ def test_entries_before_a_damaged_line_are_kept(tmp_path: Path, line: int) -> No
 def test_entry_that_no_agent_can_have_made_is_refused(change: dict[str, Any]) -> None:
     entry = msgspec.structs.replace(make_entry("7_1"), **change)
     with pytest.raises(DataError, match="the journal of this evaluation: episode 7_1: "):
-        entry.trajectory(ATLAS, make_episode("7_1"))
+        entry.trajectory(ATLAS, toy_episode("7_1", "house", "a"))
 
 
 def test_finished_in_lanes_selects_the_pass_and_known_episodes() -> None:

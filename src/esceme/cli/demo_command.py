@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -158,11 +159,7 @@ def _as_json(result: DemoResult) -> dict[str, Any]:
 def _scores_as_json(scores: SplitScores) -> dict[str, Any]:
     rows = {}
     for row in scores.rows:
-        gain = row.gain and {
-            "mean": row.gain.mean,
-            "over_paths": row.gain.over_paths and row.gain.over_paths._asdict(),
-            "over_scenes": row.gain.over_scenes and row.gain.over_scenes._asdict(),
-        }
+        gain = row.gain and asdict(row.gain)
         visits = [group._asdict() for group in row.visits]
         rows[row.memory] = {"means": row.means, "ci95": row.intervals, "spl_gain": gain, "by_visit": visits}
     return {"episodes": scores.episodes, "paths": scores.paths, "scenes": scores.scenes, "rows": rows}

@@ -134,7 +134,7 @@ def default_folder(config: EvaluationConfig) -> Path:
 
 
 def _noting_resume(progress: ProgressCallback) -> ProgressCallback:
-    """Forward progress; print a note first where trajectories were finished before."""
+    """Wrap a progress callback: the first call prints a note if trajectories were finished before."""
     is_first = True
 
     def on_progress(finished: int, total: int) -> None:

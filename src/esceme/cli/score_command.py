@@ -97,7 +97,7 @@ def score(
 
 
 def _load_tours(tours: Path, split: str | None, episodes: Sequence[Episode]) -> list[Tour]:
-    """The tours of a split, by default of the split of the episodes."""
+    """Read the tours of `split`, or by default of the split that contains the episodes."""
     found = read_tours(tours, split or _find_split(tours, episodes))
     check_tours(found, episodes, tours)
     return found

@@ -32,9 +32,10 @@ class Interval:
     low: float
     high: float
     p: float
-    """Two-sided p: twice the share of samples on the other side of zero, with one added to both counts.
+    """Two-sided p-value: twice the share of bootstrap samples on the less frequent side of zero.
 
-    For n paths or scenes it is at least 2^(1 - n), the p of a sign test in which all n agree.
+    One is added to the number of these samples and to that of all samples. For n paths or scenes, p is at
+    least 2^(1 - n), the p-value of a sign test in which all n agree.
     """
 
 
@@ -44,10 +45,11 @@ class Difference:
 
     mean: float
     over_paths: Interval | None
-    """Interval over resampled paths, with all instructions of a path; None where there is only one path, and
-    for tour metrics, because episodes of a tour are not independent."""
+    """Interval over resampled paths; all instructions of a path are resampled together.
+
+    None if there is only one path, and for tour metrics, because episodes of a tour are not independent."""
     over_scenes: Interval | None
-    """Interval over resampled scenes: what to expect in other buildings; None where there is only one."""
+    """Interval over resampled scenes, an estimate for other buildings; None if there is only one scene."""
 
 
 @dataclass(frozen=True)

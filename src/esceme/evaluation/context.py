@@ -41,7 +41,7 @@ SCRIPTED = tuple(name for name, kind in AGENTS.items() if kind.is_scripted)
 """Agents that need no run folder."""
 Precision = Literal["fp32", "bf16"]
 FILE_FIELDS = ("run", "data", "bank", "tours", "features")
-"""Fields of `EvaluationConfig` that name files; the files' hashes determine the result, not their names."""
+"""Fields of `EvaluationConfig` that name files. Results depend on the content of a file, not on its name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +152,7 @@ class EvaluationContext:
 
     @cached_property
     def visits(self) -> dict[str, int] | None:
-        """The number of each episode in its tour, from 1; None without tours."""
+        """Position of each episode in its tour, counted from 1, by episode id; None without tours."""
         return {name: position.number + 1 for name, position in self.tour_positions.items()} or None
 
     def lifetime(self) -> MemoryLifetime:
@@ -201,10 +201,10 @@ def load_context(
     scenes: Collection[str] | None = None,
     hashes: Mapping[str, str] | None = None,
 ) -> EvaluationContext:
-    """Load everything that `config` names, with the episodes of `scenes` only, if given.
+    """Load everything that `config` names. If `scenes` are given, keep only the episodes of these scenes.
 
-    `hashes` are those of another context of the same config; by default they are computed. Raises an error
-    for missing or contradictory data and for settings that the agent does not support.
+    `hashes` saves time: pass the hashes of another context of the same config. By default the files are
+    hashed. Raises an error for missing or contradictory data and for settings that do not suit the agent.
     """
     run = open_run(config)
     check_protocol(
@@ -278,10 +278,10 @@ def open_run(config: EvaluationConfig) -> Run:
 
 
 def get_limits(config: EvaluationConfig, run: Run) -> EvaluationLimits:
-    """Return the limits of the config. Limits that it does not state are those of the run.
+    """Return the limits of an evaluation.
 
-    If the config names another task than the run's, they are those of that task. Raises `ConfigError` where
-    limits exceed the embedding tables of the network.
+    A limit that `config` leaves open is that of the run, or that of the task if `config` names another task
+    than the run was trained for. Raises `ConfigError` if the network has too few embeddings for a limit.
     """
     default = run.config if config.task in (None, run.config.task) else get_task(config.task or "")
     limits = EvaluationLimits(
@@ -292,14 +292,16 @@ def get_limits(config: EvaluationConfig, run: Run) -> EvaluationLimits:
         ("max_tokens", run.config.agent.limits.max_tokens, limits.max_tokens),
     ):
         if size is not None and needed > size:
-            raise ConfigError(f"{name} {getattr(limits, name)}: this network has no more than {size} rows")
+            raise ConfigError(
+                f"{name} {getattr(limits, name)}: this network has embeddings for {size} only; give fewer"
+            )
     return limits
 
 
 def order_episodes(
     episodes: Sequence[Episode], config: EvaluationConfig, tours: Sequence[Tour] | None
 ) -> list[Episode]:
-    """Episodes in the order they are run: that of the tours, of the file, or a random one by the seed."""
+    """Return the episodes in the order of the tours, of the file, or of a random permutation by the seed."""
     if tours is not None:
         return tour_episodes(tours, episodes)
     if config.order == "file":

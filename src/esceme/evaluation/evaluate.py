@@ -49,8 +49,9 @@ def evaluate(
 ) -> Result:
     """Run and score a split; the folder `out` then holds the result, the predictions and the memory bank.
 
-    Finished trajectories are kept in a journal in `out`. Where an evaluation with the same facts was
-    interrupted there, it continues, with any number of processes. `note` receives messages for the user.
+    Finished trajectories are kept in a journal in `out`. If an earlier evaluation with the same facts was
+    interrupted, this function continues it. The number of processes may differ. `note`
+    receives messages for the user.
     """
     _check_processes(config, processes)
     context, folder = load_context(config), Path(out)
@@ -128,7 +129,10 @@ def run_episodes(
 def _run_lanes(
     context: EvaluationContext, lifetime: MemoryLifetime, finished: Mapping[str, Trajectory], number: int
 ) -> Iterator[tuple[int, list[Trajectory]]]:
-    """Run one pass with one episode per scene at a time; yield (0, trajectories that ended with a step)."""
+    """Run one pass with one episode per scene at a time.
+
+    Yield the trajectories that ended at a step as (0, trajectories): without batches, the batch number is 0.
+    """
     source = Lanes(
         context.atlas,
         context.episodes,
@@ -184,9 +188,9 @@ def evaluation_steps(
     max_steps: int,
     precision: Precision = "fp32",
 ) -> Iterator[RolloutStep]:
-    """Yield the steps of a greedy rollout in inference mode; the caller puts the navigator into eval mode."""
+    """Yield the steps of a greedy rollout in inference mode. Call `navigator.eval()` before."""
     steps = roll_out(navigator, atlas, source, memory, greedy, encode=encode, max_steps=max_steps)
-    while True:  # step by step: neither mode is active while the caller handles a step
+    while True:  # inference mode and autocast are off while the caller handles a step
         autocast = torch.autocast(navigator.device.type, torch.bfloat16)
         with torch.inference_mode(), autocast if precision == "bf16" else nullcontext():
             step = next(steps, None)

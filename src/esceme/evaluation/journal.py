@@ -25,7 +25,7 @@ class JournalHeader(msgspec.Struct, frozen=True):
 
 
 class JournalEntry(msgspec.Struct, frozen=True):
-    """A finished trajectory; viewpoints by name, because integers depend on the loaded scenes."""
+    """A finished trajectory. Viewpoints are stored by name, because their indices depend on the atlas."""
 
     pass_: int = msgspec.field(name="pass")
     batch: int
@@ -77,7 +77,7 @@ class JournalEntry(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """The journal file of an evaluation, open for writing; hold the folder's lock meanwhile.
+    """The journal file of an evaluation, open for writing. The caller must hold the lock of its folder.
 
     Every line has a checksum of itself and of the evaluation's fingerprint.
     """
@@ -101,7 +101,7 @@ class Journal:
         self._writer = JsonLinesWriter(path, keep=num_lines, checksum_key=fingerprint)
 
     def write(self, entries: Sequence[JournalEntry]) -> None:
-        """Append entries; they have reached the operating system when this returns."""
+        """Append entries and flush them, so that they survive a kill of this process."""
         self._writer.write(*self._header, *entries)
         self._header = []
 
@@ -113,7 +113,7 @@ class Journal:
 
 
 def read_journal(path: Path, fingerprint: str) -> tuple[list[JournalEntry], str]:
-    """Read the entries of a journal up to a damaged line; none where the file does not exist.
+    """Read the entries of a journal up to a damaged line. A missing file has no entries.
 
     Returns the entries and a message about the damaged line, which is empty if no line is damaged.
     """
@@ -134,7 +134,7 @@ def read_journal(path: Path, fingerprint: str) -> tuple[list[JournalEntry], str]
 def finished_in_lanes(
     entries: Sequence[JournalEntry], pass_number: int, atlas: Atlas, episodes: Mapping[str, Episode]
 ) -> dict[str, Trajectory]:
-    """Finished trajectories of a pass in lanes, by episode id; entries of other episodes are ignored."""
+    """Return the finished trajectories of a pass by episode id. Entries of other episodes are ignored."""
     return {
         entry.id: entry.trajectory(atlas, episodes[entry.id])
         for entry in entries
@@ -145,7 +145,7 @@ def finished_in_lanes(
 def finished_batches(
     entries: Sequence[JournalEntry], pass_number: int, atlas: Atlas, batches: Sequence[Sequence[Episode]]
 ) -> list[list[Trajectory]]:
-    """Trajectories of the leading `batches` of an interleaved pass that are complete."""
+    """Return the trajectories of the complete batches before the first incomplete batch of a pass."""
     by_key = {(entry.batch, entry.id): entry for entry in entries if entry.pass_ == pass_number}
     finished = []
     for number, batch in enumerate(batches):

@@ -64,11 +64,11 @@ class MemoryLifetime:
 
     @property
     def memory(self) -> Memory | None:
-        """The memory that agents recall from and are remembered in; None without a bank."""
+        """The memory that agents read and that stores what they see; None without a bank."""
         return MaskedMemory(self.bank) if self.bank is not None and self.protocol == "masked" else self.bank
 
     def begin(self, trajectory: Trajectory) -> None:
-        """Clear the scene's memory where the protocol says so; call this before an episode starts."""
+        """Clear the memory of the episode's scene if the protocol requires it; call this before the start."""
         episode = trajectory.episode
         first_of_tour = self.protocol == "tour" and self._tours[episode.episode_id].number == 0
         if self.bank is not None and (self.protocol == "episodic" or first_of_tour):

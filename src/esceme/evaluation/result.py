@@ -58,7 +58,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_result(context: EvaluationContext, trajectories: Sequence[Trajectory]) -> Result:
-    """Score trajectories, one per episode; without scores where a goal is withheld."""
+    """Make the result of one trajectory per episode. If a goal is withheld, no episode is scored."""
     values: dict[str, Any] = {}
     means: dict[str, float] = {}
     if not any(trajectory.episode.goal_withheld for trajectory in trajectories):
@@ -113,7 +113,7 @@ def score_trajectories(
 
 
 def load_objects(data: DataFolder, task: Task) -> Mapping[str, frozenset[str]] | None:
-    """Objects visible from each viewpoint, for tasks scored by objects (REVERIE); None for other tasks."""
+    """Read the objects visible from each viewpoint if the task is scored by objects (REVERIE), else None."""
     if not task.scores_objects:
         return None
     if data.objects is None:
@@ -155,7 +155,7 @@ def read_result(path: str | Path) -> Result:
 
 
 def scores_of(result: Result) -> Scores:
-    """The scores of a result as arrays; empty where goals are withheld."""
+    """Convert the scores of a result to arrays. If goals are withheld, there are none."""
     values = {
         name: np.array([episode.scores[name] for episode in result.episodes])
         for name in result.episodes[0].scores

@@ -59,7 +59,10 @@ class Lanes:
         self._lanes: dict[str, deque[Episode]] = {}
 
     def next(self, finished: Sequence[Trajectory], active: Sequence[Trajectory]) -> Sequence[Trajectory]:
-        """Start the next episode of scenes whose episode has finished, and the first of waiting scenes."""
+        """Start an episode in every free batch slot.
+
+        A scene whose episode has finished continues with its next episode. Then waiting scenes start.
+        """
         started = []
         for trajectory in finished:
             self._lifetime.finish(trajectory)
@@ -71,7 +74,7 @@ class Lanes:
         return started
 
     def _start_next(self, lane: deque[Episode]) -> list[Trajectory]:
-        """Start the next unfinished episode of a scene: a list of one trajectory, or empty."""
+        """Start the next unfinished episode of a scene; return its trajectory in a list, or an empty list."""
         while lane:
             episode = lane.popleft()
             if (trajectory := self._finished.get(episode.episode_id)) is None:
@@ -120,8 +123,8 @@ class Interleaved:
 class ReleasedOrder:
     """The batches of the released code, pass after pass (docs/spec.md A.10).
 
-    Episodes are shuffled across scenes by a seed. Where fewer than a batch remain, all are shuffled again and
-    the batch is filled up from the front. A pass ends with the first batch in which an episode is repeated.
+    Episodes of all scenes are shuffled by a seed. If the last batch is not full, all episodes are shuffled
+    again and the first of them fill the batch. A pass ends with the first batch that repeats an episode.
 
     >>> episodes = [Episode(episode_id=name, scene_id="s", path_id=name, reference_path=("v",), heading=0.0,
     ...                     instruction="") for name in "abcde"]

@@ -58,7 +58,10 @@ class StepResult(NamedTuple):
 
 
 class BatchSimulator:
-    """Simulates B episodes in parallel, one per slot; a call observes or moves all agents at once."""
+    """Simulates B episodes in parallel. Each has a slot, its index in the batch.
+
+    One call observes or moves the agents of all slots.
+    """
 
     def __init__(
         self,
@@ -279,7 +282,7 @@ class BatchSimulator:
         ]
 
     def describe(self, slot: int) -> str:
-        """Describe the current viewpoint and the possible actions of a slot (one episode) as text."""
+        """Describe the current viewpoint and the possible actions of one slot as text."""
         self.require_reset(running=False)
         episode, view = self.episodes[self.episode[slot]], self.pose.view[slot]
         viewpoint = self._viewpoint_names[self.pose.viewpoint[slot]]

@@ -74,14 +74,12 @@ def read_cvdn(
 ) -> list[DialogEpisode]:
     """Read one episode per NDH instance of a raw or pre-encoded file; goals are the end panoramas.
 
-    The instruction of a raw instance is `dialog_text(...)`. Its reference path is the human's
-    (`player`), that shown to the oracle (`planner`), or the human's where it passes the planner's goal
-    after its start and the planner's otherwise (`trusted`).
+    The instruction of a raw instance is `dialog_text(...)`. `supervision` selects its reference path: the
+    path of the human (`player`), the path shown to the oracle (`planner`), or `trusted_path` of the two.
 
-    A pre-encoded instance has token ids only and no planner path: `history` and `supervision="planner"` raise
-    `ConfigError`. Its human path is the rest of the whole game. If that path does not begin at the start,
-    the reference path is the start alone; use the shortest path to a goal instead, as the original training
-    does half of the time.
+    A pre-encoded instance has token ids but neither text nor a planner path, so `history` and
+    `supervision="planner"` raise `ConfigError`. Its reference path is the rest of the human's path in the
+    game. If this rest does not begin at the start of the instance, the reference path is only the start.
 
     Instances without end panoramas (test) have only a start. Instances of one game share a `path_id`.
     """
@@ -120,7 +118,7 @@ def dialog_text(turns: list[DialogTurn], target: str, history: History = "all") 
 
 
 def trusted_path(player: list[str], planner: list[str]) -> list[str]:
-    """The player path if it passes the planner's goal after its start, else the planner path.
+    """Return the player path if it reaches the planner's goal after its start, otherwise the planner path.
 
     >>> trusted_path(["a", "b", "c"], ["a", "b"]), trusted_path(["a", "c"], ["a", "b"])
     (['a', 'b', 'c'], ['a', 'b'])

@@ -58,7 +58,7 @@ class Episode:
         return self.reference_path[min(step + 1, len(self.reference_path) - 1)]
 
     def expert_from(self, viewpoint: str) -> str:
-        """The viewpoint after `viewpoint` on the reference path; raises `WorldError` if it is not on it."""
+        """The viewpoint after `viewpoint` on the reference path; raises `WorldError` for one off the path."""
         if viewpoint not in self.reference_path:
             raise WorldError(
                 f"viewpoint '{viewpoint}' is not on the reference path of episode {self.episode_id}"
@@ -111,7 +111,7 @@ def scenes_of(episodes: Iterable[Episode], connectivity: str | Path, file: objec
 
 
 def first_episode_per_path(episodes: Iterable[Episode]) -> Iterable[Episode]:
-    """Leave out episodes with the same reference path and goals as an earlier episode."""
+    """Return the first of the episodes that share a reference path and goals, for every such group."""
     first: dict[tuple[object, ...], Episode] = {}
     for episode in episodes:
         first.setdefault((episode.scene_id, episode.reference_path, episode.goals), episode)

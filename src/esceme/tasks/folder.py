@@ -58,7 +58,7 @@ class DataFolder:
         return self._first_existing(pattern.format(split=split) for pattern in TASKS[task].files)
 
     def require(self, task: str, split: str) -> Path:
-        """Path of the annotation file of a split; without one, `DataError` lists the splits."""
+        """Path of the annotation file of a split; if it is missing, `DataError` lists the existing splits."""
         if (path := self.annotations(task, split)) is None:
             here = ", ".join(self.splits(task)) or "none"
             files = " or ".join(pattern.format(split=split) for pattern in TASKS[task].files)
@@ -85,7 +85,10 @@ class DataFolder:
         return sorted(path for path in found if path.suffix in FEATURE_SUFFIXES and os.path.isfile(path))
 
     def find_features(self, name: str = "", *, option: str) -> Path:
-        """Path of the feature file `name`; if empty, of the only feature file. Errors refer to `option`."""
+        """Path of the feature file called `name`, or of the only feature file. Errors refer to `option`.
+
+        Raises `DataError` if no file has this name and there is not exactly one feature file.
+        """
         found = [path for path in self.features if path.name == name] or self.features
         if len(found) != 1:
             names = ", ".join(file.name for file in found) or "none"

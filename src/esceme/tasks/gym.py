@@ -116,8 +116,9 @@ class NavigationVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
     """A batch of `NavigationEnv`, simulated together.
 
     An ended environment starts its next episode at the following step, which ignores its action (`NEXT_STEP`,
-    the default), or at `reset(options={"reset_mask": mask})` (`DISABLED`). Both return the last observation
-    of an episode, which a memory has to write. With order `lanes`, no two environments are in the same scene.
+    the default), or at `reset(options={"reset_mask": mask})` (`DISABLED`). In either mode, the last
+    observation of an episode is returned: a memory has to store it. With order `lanes`, no two environments
+    are in the same scene.
 
     `options` of `reset` may also have `episodes`, one id per environment that is reset. A seed restarts the
     order of episodes, so it requires a reset of all environments.

@@ -135,7 +135,7 @@ def blank_features(graphs: Mapping[str, SceneGraph]) -> FeatureStore:
 
 
 def load_wordpiece(data: DataFolder) -> WordPiece | None:
-    """The WordPiece tokenizer of a data folder; None where it has none."""
+    """Read the WordPiece tokenizer of a data folder; None if the folder has none."""
     path = next(iter(data.tokenizers), None)
     return None if path is None else WordPiece.read(path)
 

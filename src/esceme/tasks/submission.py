@@ -209,9 +209,9 @@ def _integer_id(text: str, key: str) -> int:
 def _complete_poses(
     episode: Episode, prediction: Prediction, graph: SceneGraph
 ) -> list[tuple[str, float, float]]:
-    """The trajectory with all headings and elevations; missing ones follow from the moves (docs/spec.md A.4).
+    """Return the trajectory with a heading and an elevation at every point (docs/spec.md A.4).
 
-    After a move the agent faces the view of the candidate; without a move the pose does not change.
+    Missing angles follow from the moves. After a move the agent faces the view of the viewpoint it moved to.
     """
     view = int(nearest_view(episode.heading))
     heading, elevation = float(VIEW_HEADINGS[view]), float(VIEW_ELEVATIONS[view])
