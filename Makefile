@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
+SEED   ?= 0
 
-.PHONY: help install demo test test-fast test-slow test-floors test-python bench docs lint format clean
+.PHONY: help install demo test test-fast test-slow test-floors test-python fuzz bench docs lint format clean
 
 help:
 	@echo "make demo       train an agent without memory and one with it on the embedded world"
@@ -13,6 +14,7 @@ help:
 	@echo "make test-slow  the heavy tests"
 	@echo "make test-floors  the tests with the lowest supported version of every dependency, in .venv-floors"
 	@echo "make test-python  the tests with Python 3.12 and 3.13 where present, in .venv-3.12 and .venv-3.13"
+	@echo "make fuzz       N=10000 SEED=0: damaged files of every kind"
 	@echo "make bench      speed and memory as ratios, written to benchmarks/results.md"
 	@echo "make docs       the documentation as a site in build/site, with an API reference"
 	@echo "make lint       ruff, codespell and mypy;  make format  lets ruff rewrite"
@@ -55,6 +57,9 @@ test_in_venv = $(1) -m venv $(2) \
 	&& sed '$(TORCH:%=s/^torch==.*/torch==%/)' $(3) > $(2)/constraints.txt \
 	&& $(2)/bin/python -m pip install --quiet --constraint $(2)/constraints.txt --editable '.[test]' \
 	&& $(2)/bin/pytest -m "not slow" -n 2
+
+fuzz: install
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz.fuzzer --cases $(or $(N),10000) --seed $(SEED)
 
 bench: install
 	$(BIN)/python -m benchmarks
