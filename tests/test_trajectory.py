@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from esceme.agents.base import BacktrackRoutes, Decision
-from esceme.errors import WorldError
+from esceme.errors import EvaluationError, WorldError
 from esceme.observation import Observation
 from esceme.trajectory import (
     SingleBatch,
@@ -160,6 +160,14 @@ def test_greedy_selects_the_first_of_the_highest_logits() -> None:
     trajectories = begin("hall", "garden", "door")
     scores = decision([1.0, 4.0, 4.0], [0.5, -torch.inf, -torch.inf], [-3.0, -2.0, -torch.inf])
     assert greedy(scores, observe(trajectories), trajectories).tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("row", [[0.0, torch.nan, 1.0], [0.0, torch.inf, 1.0], [-torch.inf] * 3])
+def test_greedy_names_the_episode_whose_logits_are_not_finite(row: list[float]) -> None:
+    trajectories = begin("hall", "garden")
+    trajectories[1].num_decisions = 2
+    with pytest.raises(EvaluationError, match="episode 1_0, decision 3: the scores .* are not finite"):
+        greedy(decision([1.0, 2.0, -torch.inf], row), observe(trajectories), trajectories)
 
 
 def test_samples_follow_the_probabilities() -> None:

@@ -47,6 +47,10 @@ class TrainingError(EscemeError):
     """Training has produced non-finite values."""
 
 
+class EvaluationError(EscemeError):
+    """A navigator has produced non-finite scores."""
+
+
 def check_choices(config: object) -> None:
     """Raise `ConfigError` if a field annotated with `Literal` has a value that is not listed there."""
     for name, kind in get_type_hints(type(config)).items():

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esceme.agents.base import Decision
-from esceme.errors import WorldError
+from esceme.errors import EvaluationError, WorldError
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
 from esceme.world.atlas import Atlas, Pose
@@ -118,8 +118,19 @@ Teacher = Callable[[Trajectory], int]
 
 
 def greedy(decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]) -> Tensor:
-    """Select the action with the highest logit."""
-    return decision.logits.argmax(1)
+    """Select the action with the highest logit; raise `EvaluationError` if that is not finite.
+
+    NaN and infinity count as highest. Actions that do not exist have -inf, which is never selected.
+    """
+    actions = decision.logits.argmax(1)
+    is_finite = decision.logits.gather(1, actions[:, None])[:, 0].isfinite()
+    if not is_finite.all():
+        trajectory = trajectories[int(is_finite.long().argmin())]
+        raise EvaluationError(
+            f"episode {trajectory.episode.episode_id}, decision {trajectory.num_decisions + 1}: the scores "
+            "of the actions are not finite; the weights are damaged or training has diverged, use others"
+        )
+    return actions
 
 
 def sampling(seed: int | Sequence[int]) -> ActionSelector:

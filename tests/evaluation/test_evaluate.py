@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from esceme import __version__
-from esceme.errors import ConfigError, DataError, EscemeError
+from esceme.errors import ConfigError, DataError, EscemeError, EvaluationError
 from esceme.evaluation import EvaluationConfig, evaluate, read_result
 from esceme.evaluation.context import EvaluationContext
 from esceme.evaluation.evaluate import group_scenes, run_episodes
@@ -405,6 +405,15 @@ def test_every_step_of_a_bf16_evaluation_uses_bf16(dataset: ToyDataset) -> None:
     assert set(dtypes) == {torch.bfloat16}
     assert not torch.is_autocast_enabled("cpu")
     assert not torch.is_inference_mode_enabled()
+
+
+def test_evaluation_stops_at_non_finite_weights(dataset: ToyDataset) -> None:
+    context = dataset.context()
+    next(context.run.navigator.agent.parameters()).data.fill_(torch.nan)
+    entries: list[Any] = []
+    with pytest.raises(EvaluationError, match=r"episode \w+, decision 1: the scores .* are not finite"):
+        run_episodes(context, context.lifetime(), [], entries.extend)
+    assert entries == []
 
 
 # -- limits and locks ----------------------------------------------------------------------------------

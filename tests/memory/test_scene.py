@@ -56,6 +56,17 @@ def test_a_revisit_changes_nothing(visits: list[Visit], other: Tensor) -> None:
     assert content(memory) == before
 
 
+@pytest.mark.parametrize("pooling", ["max", "mean"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, 1e200])
+def test_non_finite_views_are_refused_and_change_nothing(pooling: Pooling, value: float) -> None:
+    memory = SceneMemory(WIDTH, pooling=pooling)
+    views = torch.ones(2, WIDTH, dtype=torch.float64)
+    views[1, 2] = value
+    with pytest.raises(MemoryMismatch, match="viewpoint 'a': expected finite features"):
+        memory.remember("a", views, ["b", "c"])
+    assert len(memory) == 0 and "a" not in memory
+
+
 def test_mean_pooling_counts_a_shared_view_twice() -> None:
     memory = SceneMemory(1, pooling="mean")
     memory.remember("a", torch.tensor([[3.0], [3.0], [0.0]]), ["b", "c", "d"])

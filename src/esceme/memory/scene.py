@@ -65,7 +65,8 @@ class SceneMemory:
         """Store the pooled views of a viewpoint; return True on the first visit.
 
         `views` (K, D) are raw features of the candidates' views, one per neighbour. A revisit changes
-        nothing. No gradient flows into the memory. Raises `MemoryMismatch` for another shape.
+        nothing. No gradient flows into the memory. Raises `MemoryMismatch` for another shape, NaN and
+        infinity.
         """
         if viewpoint in self:
             return False
@@ -74,7 +75,13 @@ class SceneMemory:
                 f"viewpoint '{viewpoint}': expected views of shape (K, {self.width}), one per candidate, "
                 f"found {tuple(views.shape)}; create the memory with the width of your features"
             )
-        self._insert([viewpoint], pool(views.detach(), self.pooling)[None], [tuple(neighbours)])
+        vector = pool(views.detach(), self.pooling).to(self._storage.matrix)
+        if not views.isfinite().all() or not vector.isfinite().all():
+            raise MemoryMismatch(
+                f"viewpoint '{viewpoint}': expected finite features, found NaN, infinity or overflow in "
+                "single precision; extract its features again"
+            )
+        self._insert([viewpoint], vector[None], [tuple(neighbours)])
         return True
 
     def recall(self, viewpoints: Iterable[str]) -> Tensor:
