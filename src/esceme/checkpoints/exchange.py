@@ -1,7 +1,8 @@
 """Import published weights as a navigator, and export a navigator in the published format.
 
-Sizes are read from the shapes of the tensors. Shapes do not determine the number of heads; the default is one
-head per 64 features, as in BERT. The task determines the settings of the original's scripts.
+Layer sizes are read from the shapes of the tensors. Shapes do not determine the number of attention heads;
+the default is one head per 64 features, as in BERT. The task determines the settings that the scripts of the
+original code would use.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ ReaderName = Literal["none", "candidate-enhancing"]
 AgentName = Literal["hamt", "tdstp"]
 CONFIGS: dict[AgentName, type[HamtConfig]] = {"hamt": HamtConfig, "tdstp": TdstpConfig}
 HEAD_WIDTH = 64
-"""Features per attention head in BERT."""
+"""Number of features per attention head in BERT."""
 
 
 class Switches(TypedDict, total=False):
-    """Settings of the agents that the original's scripts choose and that weights do not determine."""
+    """Agent settings that the original code reads from its command line and that weights do not determine."""
 
     language_cross_attention: bool
     freeze_text: bool
@@ -44,7 +45,7 @@ class Switches(TypedDict, total=False):
     action_input: ActionInput
     epsilon: float
     structured: bool
-    """Only TD-STP has this setting and all that follow."""
+    """This setting and all settings below exist only in TD-STP."""
     history_positions: bool
     history_mask: Literal["real", "as-released"]
     candidate_position_source: Literal["candidate", "agent"]
@@ -61,14 +62,14 @@ TDSTP_SWITCHES = frozenset(
 
 @dataclass(frozen=True)
 class TensorReport:
-    """How the tensors of an imported file were used."""
+    """What happened to each tensor when a file was imported: loaded, ignored or initialised."""
 
     mapped: dict[str, str]
-    """Names in the file -> our names."""
+    """Name of a loaded tensor in the file -> its name in our navigator."""
     ignored: tuple[str, ...]
-    """Names in the file of tensors that only pre-training uses."""
+    """Names in the file of tensors that only pre-training uses. They are not loaded."""
     initialised: tuple[str, ...]
-    """Our names of tensors that the file lacks; they are initialised at random."""
+    """Names in our navigator of tensors that the file lacks. They are initialised randomly."""
 
 
 def navigator_from(
@@ -83,11 +84,12 @@ def navigator_from(
     file: object = "the weights",
     **switches: Unpack[Switches],
 ) -> tuple[Navigator, TensorReport]:
-    """Build a navigator from the original's tensors, and report how each tensor was used.
+    """Build a navigator from tensors of the original code, and report what happened to each tensor.
 
-    `agent` and `reader` default to those that the tensors belong to; HAMT's pre-training can also initialise
-    TD-STP. Missing tensors of a reader, a critic or TD-STP are initialised with `seed`. Raises one
-    `CheckpointError` that lists all tensors that do not fit.
+    `network` and `critic` map the original names to tensors. `agent` and `reader` are detected from these
+    names by default; weights of HAMT's pre-training can also initialise TD-STP. If the reader, the critic or
+    the modules of TD-STP are missing, they are initialised randomly with `seed`. `file` appears in error
+    messages. Raises one `CheckpointError` that lists all tensors that do not fit.
     """
     stored = {**network, **(critic or {})}
     file_names = original.file_names_by_stripped_name(stored, file=file)
@@ -119,10 +121,10 @@ def import_weights(
     critic: str | Path | None = None,
     **options: Any,
 ) -> tuple[NavigatorConfig, TensorReport]:
-    """Convert a published file to a run folder; return the written config and the use of the tensors.
+    """Convert a published weights file to a run folder; return the config and the report of the tensors.
 
-    `task` sets the limits and the agent's settings. `options` are keywords of `navigator_from`; None stands
-    for the default. Nothing is written unless all tensors of the file fit.
+    `task` determines the maximum numbers of steps and tokens and the agent's settings. `options` are keywords
+    of `navigator_from`; None stands for the default. Nothing is written unless all tensors fit.
     """
     if task not in TASKS:
         raise ConfigError(f"no task '{task}'; expected one of {', '.join(TASKS)}")
@@ -144,9 +146,9 @@ def import_weights(
 
 
 def export_weights(navigator: Navigator, file: str | Path) -> dict[str, str]:
-    """Write a fine-tuned file in the original's format; return a map from our names to names in the file.
+    """Write weights as a fine-tuned file of the original code; return a dict from our to original names.
 
-    Raises `CheckpointError` for agents, readers and settings that the original does not have.
+    Raises `CheckpointError` if the original code does not support the agent, the reader or a setting.
     """
     names = original.fine_tuned_names(navigator)
     _require_released(navigator)
@@ -162,7 +164,7 @@ def export_weights(navigator: Navigator, file: str | Path) -> dict[str, str]:
 
 
 def _agent_of(tensors: Tensors, requested: AgentName | None, file: object) -> AgentName:
-    """Detect the agent of the weights; raise `CheckpointError` if another one was requested."""
+    """Return the agent to which the weights belong; raise `CheckpointError` if it is not `requested`."""
     found: AgentName = "tdstp" if original.has_part(tensors, original.TD_STP) else "hamt"
     fine_tuned = original.has_part(tensors, (original.CRITIC, original.FUSION, *original.TD_STP))
     if requested in (None, found) or (requested == "tdstp" and not fine_tuned):
@@ -176,7 +178,7 @@ def _agent_of(tensors: Tensors, requested: AgentName | None, file: object) -> Ag
 def _config(
     tensors: Tensors, heads: int | None, agent: AgentName, switches: Switches, file: object
 ) -> HamtConfig:
-    """Infer the agent's config from the shapes of its tensors."""
+    """Return the agent's config. Sizes come from the shapes of the tensors, settings from `switches`."""
     found = {field: _size(tensors, sources) for field, sources in original.SIZES.items()}
     sizes: dict[str, Any] = {field: size for field, size in found.items() if size is not None}
     hidden = sizes.get("hidden", HamtConfig.hidden)
@@ -212,7 +214,10 @@ def _config(
 def _reader_config(
     tensors: Tensors, reader: ReaderName | None, pooling: Pooling, config: HamtConfig, file: object
 ) -> CandidateEnhancingConfig | None:
-    """Return the settings of the reader that the weights belong to; None without a reader."""
+    """Return the config of the memory reader to which the weights belong; None without a reader.
+
+    If the weights have no reader, `reader` can add one, which is then initialised randomly.
+    """
     has_reader = original.has_part(tensors, original.FUSION)
     if has_reader and reader == "none":
         raise ConfigError(f"{file}: these weights include a reader and cannot be imported with reader 'none'")
@@ -225,9 +230,9 @@ def _reader_config(
 def _initialise_navigator(
     config: HamtConfig, reader_config: CandidateEnhancingConfig | None, seed: int
 ) -> Navigator:
-    """Build a navigator whose weights are to be loaded, so they are on the meta device.
+    """Build a navigator with weights on the meta device, to be replaced by loaded weights.
 
-    The critic, the reader and the modules that only TD-STP has are initialised from `seed` on the CPU.
+    The critic, the reader and the modules of TD-STP that HAMT lacks are initialised with `seed` on the CPU.
     """
     with torch.device("meta"):
         agent: HAMT | TDSTP = TDSTP(config) if isinstance(config, TdstpConfig) else HAMT(config)
@@ -244,7 +249,7 @@ def _initialise_navigator(
 
 
 def _size(tensors: Tensors, sources: original.SizeSource) -> int | None:
-    """Return the most frequent size among the tensors that `sources` names; None without such tensors."""
+    """Return the most frequent size of the tensors that `sources` selects; None if it selects no tensor."""
     found = [
         tensor.shape[axis]
         for pattern, axis in sources
@@ -255,7 +260,10 @@ def _size(tensors: Tensors, sources: original.SizeSource) -> int | None:
 
 
 def _require_fit(expected: Mapping[str, Size], tensors: Tensors, file: object) -> None:
-    """Raise one `CheckpointError` that lists all tensors that differ from `expected`."""
+    """Raise one `CheckpointError` that lists all missing, unknown, misshapen and non-finite tensors.
+
+    `expected` maps the original name of every tensor to its shape.
+    """
     both = [name for name in expected if name in tensors]
     misshapen = [name for name in both if tensors[name].shape != expected[name]]
     faults = {
@@ -279,7 +287,7 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 def _require_released(navigator: Navigator) -> None:
-    """Raise `CheckpointError` for settings that change outputs and that the original does not have."""
+    """Raise `CheckpointError` for a setting that changes outputs and that the original code lacks."""
     fixed: list[tuple[Any, Any, tuple[str, ...]]] = [
         (navigator.agent.config, HamtConfig(), ("context_views", "stop_features")),
     ]

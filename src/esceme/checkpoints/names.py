@@ -1,4 +1,4 @@
-"""Names of tensors in our networks and in the original's (docs/spec.md B.8).
+"""Names of tensors in our networks and in the networks of the original code (docs/spec.md B.8).
 
 All other modules use our names only.
 """
@@ -102,19 +102,19 @@ HEADS = {
 
 PANORAMA = "hist_embeddings.pano_"
 WRAPPER = re.compile(r"^(module\.)?(vln_bert\.|bert\.)?")
-"""Prefixes that data-parallel training, fine-tuning and pre-training add to names."""
+"""Matches the prefixes that data-parallel training, fine-tuning and pre-training add to tensor names."""
 PRE_TRAINING = (
     *("mlm_head.", "regress_action.", "sprel_head.", "image_classifier.", "itm_head."),
     "vision_backbone.",
 )
-"""Prefixes of tensors that only pre-training uses (spec E.10)."""
+"""Prefixes of the names of tensors that only pre-training uses (docs/spec.md E.10)."""
 TD_STP = ("position_encoder.", "history_mapper.", "target_predictor.")
-"""Prefixes of tensors that TD-STP adds to HAMT's; they have no wrapper prefix (spec D.1)."""
+"""Prefixes of the names of tensors that only TD-STP has. `WRAPPER` does not match them (docs/spec.md D.1)."""
 HISTORY_MAPPER = "history_mapper."
 HAMT_PARTS = ("embeddings.", "img_embeddings.", "hist_embeddings.", "encoder.", "next_action.")
 
 SizeSource = tuple[tuple[str, int], ...]
-"""Patterns of tensor names, with the axis whose length is the size."""
+"""(regular expression, axis) pairs: the size is the length of `axis` in tensors whose names match."""
 SIZES: dict[str, SizeSource] = {
     "vocabulary": ((r"embeddings\.word_embeddings\.weight", 0),),
     "positions": ((r"embeddings\.position_embeddings\.weight", 0),),
@@ -125,14 +125,14 @@ SIZES: dict[str, SizeSource] = {
     "max_steps": ((r"hist_embeddings\.position_embeddings\.weight", 0),),
     "critic_inner": ((r"state2value\.0\..*", 0), (r"state2value\.3\.weight", 1)),
 }
-"""Fields of `HamtConfig` -> tensors that determine them."""
+"""Field of `HamtConfig` -> where its value is found in the shapes of the tensors."""
 FUSION_SIZE: SizeSource = ((r"ob_node_fusion\.[02]\..*", 0), (r"ob_node_fusion\.3\.weight", 1))
 
 
 def names_of(navigator: Navigator) -> dict[str, str]:
-    """Map our name of every tensor to the original's, in the original's order.
+    """Return a dict from our name to the original name of every tensor, in the order of the original code.
 
-    Raises `CheckpointError` for an agent or reader that the original does not have.
+    Raises `CheckpointError` if the original code does not have the agent or the reader.
     """
     state = navigator.state_dict()
     layers = {
@@ -155,7 +155,7 @@ def names_of(navigator: Navigator) -> dict[str, str]:
 
 
 def fine_tuned_names(navigator: Navigator) -> dict[str, str]:
-    """Map our name of every tensor to its name in a fine-tuned file of the original."""
+    """Return a dict from our name of every tensor to its name in a fine-tuned file of the original code."""
     return {
         ours: name if name.startswith((CRITIC, *TD_STP)) else f"vln_bert.{name}"
         for ours, name in names_of(navigator).items()
@@ -163,7 +163,7 @@ def fine_tuned_names(navigator: Navigator) -> dict[str, str]:
 
 
 def count_layers(names: Iterable[str], stack: str) -> int:
-    """Count the layers of a stack.
+    """Return the number of layers of a layer stack, given tensor names and the name of the stack.
 
     >>> count_layers(["encoder.layer.0.output.dense", "encoder.layer.1.output.dense"], "encoder.layer")
     2
@@ -172,14 +172,14 @@ def count_layers(names: Iterable[str], stack: str) -> int:
 
 
 def has_part(names: Iterable[str], prefix: str | tuple[str, ...]) -> bool:
-    """Whether any name starts with a prefix."""
+    """Return whether any of the names starts with the prefix, or with one of several prefixes."""
     return any(name.startswith(prefix) for name in names)
 
 
 def file_names_by_stripped_name(names: Collection[str], *, file: object) -> dict[str, str]:
-    """Return a map from names without wrapper prefixes to the names in a file.
+    """Return a dict from names without `WRAPPER` prefixes to the names in the file.
 
-    Raises `CheckpointError` for files of other networks.
+    Raises `CheckpointError` if the names are not those of HAMT, TD-STP or ESceme.
     """
     file_names: dict[str, str] = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""Files of published weights: pre-training files, fine-tuned files and bare state dicts (spec E.9, E.10)."""
+"""Published weights files: pre-training, fine-tuned, or a bare state dict (docs/spec.md E.9, E.10)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Tensors = Mapping[str, Tensor]
 
 
 class PublishedWeights(NamedTuple):
-    """Tensors of a file, by their names in the file."""
+    """Content of a weights file: dicts from tensor name to tensor, and the kind of file."""
 
     network: Tensors
     critic: Tensors | None
@@ -26,10 +26,10 @@ class PublishedWeights(NamedTuple):
 
 
 def read_weights(path: str | Path, *, critic: str | Path | None = None) -> PublishedWeights:
-    """Read the network and the critic of a published file without running code from it.
+    """Read the tensors of the network and the critic from a published file; code in it is not executed.
 
-    `critic` is the file of a critic that is stored separately. Raises `CheckpointError` for a file
-    that holds no weights.
+    `critic` is the file of a critic that is stored separately. Raises `CheckpointError` if a file holds no
+    weights.
     """
     path = Path(path)
     # Fine-tuned files hold the optimiser's state, twice the weights: mmap leaves it on the disk.
@@ -42,7 +42,7 @@ def read_weights(path: str | Path, *, critic: str | Path | None = None) -> Publi
 
 
 def write_fine_tuned(path: Path, network: Tensors, critic: Tensors) -> None:
-    """Write a fine-tuned file atomically; the original code resumes from it at its first iteration."""
+    """Write a fine-tuned file atomically. The original code can resume training from it, at iteration 1."""
     content = {
         part: {"epoch": 1, "state_dict": dict(tensors), "optimizer": {}}
         for part, tensors in (("vln_bert", network), ("critic", critic))
@@ -66,7 +66,7 @@ def _split(content: object, path: Path) -> PublishedWeights:
 
 
 def _tensors(content: object, path: object, what: str) -> dict[str, Tensor]:
-    """Return `content` if it is a non-empty dict of tensors; raise `CheckpointError` otherwise."""
+    """Return `content` if it is a non-empty dict from name to tensor; otherwise raise `CheckpointError`."""
     if not isinstance(content, dict) or not content:
         found = "nothing" if content is None or content == {} else f"a {type(content).__name__}"
         raise CheckpointError(f"{path}: expected {what} to hold tensors by name, found {found}")

@@ -1,7 +1,8 @@
-"""Compare this implementation with a folder of reference numbers from the original one.
+"""Compare this implementation with a folder of reference numbers that the original code computed.
 
-For every recognised file, we compute our own values in the structure of the file. Numbers must then be equal
-within a tolerance, and all other values must be equal. The report lists everything that was not compared.
+The original code is the released PyTorch code of ESceme, HAMT or TD-STP. For every reference file whose name
+is recognised, our code computes the same values again. Numbers must be equal within a tolerance; ids, counts
+and other values must be equal exactly. The report lists everything that was not compared.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ CHECKS: dict[str, Callable[[Path, ReferenceData, FileComparison], None]] = {
     rollout_check.FILES: rollout_check.check_rollouts,
     training_check.FILES: training_check.check_training,
 }
-"""Pattern of a reference file's name -> function that compares such a file."""
+"""Regular expression for the name of a reference file -> function that compares such a file."""
 
 
 def verify(directory: str | Path, data: str | Path) -> VerificationReport:
-    """Compare every recognised file in `directory` and its sub-folders; return the report.
+    """Compare every recognised reference file in `directory` and its sub-folders; return the report.
 
-    `data` is the folder that holds connectivity, R2R and predictions. A file that cannot be compared is
-    listed in the report with the reason. Raises `DataError` if either folder cannot be read.
+    `data` is a data folder with navigation graphs, R2R annotations and predictions. A file that cannot be
+    compared is listed in the report with the reason. Raises `DataError` if `directory` or `data` cannot be
+    read.
     """
     directory, references, report = Path(directory), ReferenceData(Path(data)), VerificationReport()
     if why := unreadable_reason(directory):
@@ -55,7 +57,10 @@ def verify(directory: str | Path, data: str | Path) -> VerificationReport:
 
 
 def check_file(name: str, path: Path, references: ReferenceData, report: VerificationReport) -> None:
-    """Compare one file and add the result to a report; the report lists a failed comparison as skipped."""
+    """Compare one reference file and add the result to `report`.
+
+    If the file cannot be read or computed with, the report lists the file as skipped, with the reason.
+    """
     check = next((function for pattern, function in CHECKS.items() if re.fullmatch(pattern, name)), None)
     comparison, failures = FileComparison(name), list[Skipped]()
     try:

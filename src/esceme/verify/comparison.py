@@ -1,4 +1,8 @@
-"""Comparison of stored values with our own values, and the report of all comparisons."""
+"""Comparison of the values in reference files with the values that our code computes, and the report.
+
+The values in a reference file are called stored. A quantity is a named group of values, for example all
+rewards of a file. Each quantity is one row of the report.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +18,26 @@ from numpy.typing import ArrayLike
 from esceme.errors import EscemeError
 
 Json = Any
-"""A value of a JSON file."""
+"""Any value that a JSON file can hold."""
 T = TypeVar("T")
 MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
-"""Exceptions of computing with a record of the wrong structure."""
+"""Exceptions that computing with a record of the wrong structure raises."""
 
 
 class ComparedQuantity(NamedTuple):
-    """The comparison of one quantity of one file."""
+    """Result of comparing one quantity (a named group of values) of one reference file."""
 
     file: str
     quantity: str
     compared: int
     max_abs_diff: float
-    """The largest difference; 1 where ids, counts or orders differ, inf where a number is missing."""
+    """Largest absolute difference; 1 if ids, counts or orders differ, and inf if a number is missing."""
     tolerance: float
     ok: bool
 
 
 class Skipped(NamedTuple):
-    """A file that was not compared, or not completely, and the reason."""
+    """Reference file that was not compared, or not completely, and the reason."""
 
     file: str
     reason: str
@@ -41,18 +45,19 @@ class Skipped(NamedTuple):
 
 @dataclass
 class VerificationReport:
-    """The compared quantities of all files, and the files that were skipped."""
+    """Result of comparing a folder: one row per compared quantity, and the skipped files."""
 
     rows: list[ComparedQuantity] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
-    """Fixture files that a comparison read: weights, inputs, settings."""
+    """Names of the files whose content was needed to compute our values: weights, inputs and settings."""
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command.
+        """Exit code of the command `esceme verify`.
 
-        0: all values are equal; 1: a value is beyond tolerance; 3: a file was skipped, or none compared.
+        0: all values are equal; 1: a difference exceeds its tolerance; 3: a file was skipped or no file was
+        compared.
         """
         if not all(row.ok for row in self.rows):
             return 1
@@ -60,24 +65,24 @@ class VerificationReport:
 
 
 class FileComparison:
-    """Collects the differences between the stored values of one file and our values, by quantity."""
+    """Collects, for one reference file, the differences between stored values and our values, by quantity."""
 
     def __init__(self, file: str) -> None:
         self.file = file
         self.unknown: set[str] = set()
-        """Keys of the file that this version does not know."""
+        """Names of keys in the file that our code does not know and therefore did not compare."""
         self.skipped: list[str] = []
         """Reasons why parts of the file were not compared."""
         self.used: set[str] = set()
-        """Names of the files in the same folder that the comparison read: weights, inputs, settings."""
+        """Names of the files in the same folder that the comparison read: weights, inputs and settings."""
         self._found: dict[str, tuple[int, float, float]] = {}
         self._missing: list[str] = []
 
     def section(self, stored: Mapping[str, Json], key: str, kind: type[T]) -> T:
-        """Return `stored[key]` as a `kind`.
+        """Return `stored[key]`, converted to the type `kind` (a list or dict).
 
-        A missing or empty section is listed as missing. A section of another type counts as a difference.
-        In these two cases the returned value is an empty `kind`.
+        If the key is missing or its value is empty, the report lists the key as missing. A value of another
+        type counts as a difference. In both cases an empty `kind` is returned.
         """
         if not stored.get(key):
             self.add_missing(key)
@@ -89,13 +94,14 @@ class FileComparison:
             return kind()
 
     def add_distinct(self, quantity: str, values: Sequence[Json]) -> None:
-        """Check that no value occurs twice."""
+        """Record a difference if a value occurs twice in `values`."""
         self.add(f"{quantity} (distinct)", len({repr(value) for value in values}), len(values), 0.0)
 
     def add(self, quantity: str, stored: Json, ours: Json, tolerance: float) -> None:
-        """Compare two values of the same structure.
+        """Compare a stored value with our value, and record the difference under the name `quantity`.
 
-        Floats in `ours` are compared within the tolerance; other values must be equal and of the same type.
+        Dicts and lists are compared item by item. Floats in `ours` are compared within `tolerance`. All other
+        values must be equal and of the same type.
         """
         if isinstance(ours, Mapping):
             stored = stored if isinstance(stored, Mapping) else {}
@@ -114,7 +120,7 @@ class FileComparison:
             self._record(quantity, float(stored != ours or type(stored) is not type(ours)), 0.0)
 
     def add_array(self, quantity: str, stored: ArrayLike, ours: ArrayLike, tolerance: float) -> None:
-        """Compare two arrays elementwise; equal infinities do not differ, NaN always differs."""
+        """Compare two arrays elementwise. Equal infinities count as equal, NaN always as different."""
         theirs, own = np.asarray(stored, dtype=np.float64), np.asarray(ours, dtype=np.float64)
         if theirs.shape != own.shape:
             self._record(f"{quantity} (shape)", 1.0, 0.0)
@@ -128,7 +134,7 @@ class FileComparison:
     def add_relative(
         self, quantity: str, stored: Sequence[float], ours: Sequence[float], tolerance: float, *, floor: float
     ) -> None:
-        """Compare two lists of numbers; differences are divided by max(|stored|, floor)."""
+        """Compare two lists of numbers. The difference of two numbers is divided by max(|stored|, floor)."""
         theirs, own = np.asarray(stored, dtype=np.float64), np.asarray(ours, dtype=np.float64)
         if theirs.shape == own.shape:
             scale = np.maximum(np.abs(theirs), floor)
@@ -136,7 +142,7 @@ class FileComparison:
         self.add_array(f"{quantity} (relative)", theirs, own, tolerance)
 
     def add_missing(self, key: str) -> None:
-        """Report a key that the file should hold and does not hold."""
+        """Record that the file lacks a key that it should hold."""
         if key not in self._missing:
             self._missing.append(key)
 
@@ -146,7 +152,7 @@ class FileComparison:
         self._found[quantity] = (compared + count, largest, tolerance)
 
     def add_to(self, report: VerificationReport) -> None:
-        """Append the compared quantities to a report, and the reasons why other parts were not compared."""
+        """Append the compared quantities to `report`, and the reasons why parts were not compared."""
         for quantity, (compared, largest, tolerance) in self._found.items():
             report.rows.append(
                 ComparedQuantity(self.file, quantity, compared, largest, tolerance, largest <= tolerance)
@@ -171,7 +177,7 @@ def _absolute_difference(stored: Json, ours: float) -> float:
 def value_or_error(compute: Callable[..., Json], *arguments: Any) -> Json:
     """Return `compute(*arguments)`; if the computation fails, return an error message instead.
 
-    A stored value never equals such a message, so the failure counts as a difference.
+    A stored value never equals such a message, so that a failure counts as a difference.
     """
     try:
         return compute(*arguments)
@@ -182,5 +188,5 @@ def value_or_error(compute: Callable[..., Json], *arguments: Any) -> Json:
 
 
 def without(record: Json, inputs: Collection[str]) -> Json:
-    """Return a record without the keys `inputs`: these values are not compared, but computed with."""
+    """Return `record` without the keys in `inputs`, whose values our code reads instead of computing them."""
     return {key: value for key, value in record.items() if key not in inputs}

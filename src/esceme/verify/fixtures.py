@@ -1,4 +1,8 @@
-"""Inputs of the comparisons: the public datasets, and the weights and settings beside a reference file."""
+"""Inputs of the comparisons: the public datasets, and the weights and settings beside a reference file.
+
+A reference file holds numbers that the original code computed. The weights and settings with which the
+original code computed these numbers are files in the same folder.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +38,15 @@ from esceme.world.atlas import Atlas
 from esceme.world.graph import SceneGraph, read_scenes
 
 FIXTURE_FILES = r"(.*/)?((vln_bert|vln_bert_h_layers_extra|critic|case[^_/]+_inputs)\.safetensors|meta\.json)"
-"""Files that are not compared themselves: the numbers of other files are computed from them."""
+"""Regular expression for files that are not compared themselves. Numbers in other files depend on them."""
 NETWORK, CRITIC, META = "vln_bert.safetensors", "critic.safetensors", "meta.json"
 HISTORY_LAYERS = "vln_bert_h_layers_extra.safetensors"
 UPSTREAM = "_upstreamTDSTP"
-"""Suffix of configurations that TD-STP's own repository computed: the settings of the configuration before
-the suffix, with the structured mask that ESceme's release does not apply (docs/spec.md D.6)."""
+"""Suffix of the names of configurations that the code of TD-STP's own repository computed.
+
+Their settings are those of the configuration named before the suffix, plus the structured mask, which
+ESceme's release does not apply (docs/spec.md D.6).
+"""
 HISTORY_LAYER = re.compile(r"(?:vln_bert\.)?encoder\.h_layers\.(\d+)\.")
 NOT_COMPARED = "this version does not compare such files"
 Tensors = dict[str, Tensor]
@@ -47,30 +54,30 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class ReferenceData:
-    """The public datasets that the reference files are about; each is read when it is first used."""
+    """Public datasets from which the reference numbers were computed. Each is read at its first use."""
 
     root: Path
 
     @cached_property
     def graphs(self) -> dict[str, SceneGraph]:
-        """Every scene of the data folder by id."""
+        """Scene id -> navigation graph, for every scene of the data folder."""
         return read_scenes(DataFolder(self.root).connectivity)
 
     @cached_property
     def atlas(self) -> Atlas:
-        """All scenes of the data folder as one atlas, without features."""
+        """Atlas of all scenes of the data folder, without features."""
         return Atlas(self.graphs.values())
 
     @cached_property
     def episodes(self) -> Callable[[str], dict[str, Episode]]:
-        """A function that takes a split and returns the R2R episodes of this split by id."""
+        """Function that takes a split and returns a dict from episode id to R2R episode."""
         return cache(
             lambda split: {episode.episode_id: episode for episode in read_r2r(self._r2r_file(split))}
         )
 
     @cached_property
     def r4r_paths(self) -> Callable[[str], set[tuple[str, ...]]]:
-        """A function that takes a split and returns its R4R paths, joined from R2R."""
+        """Function that takes a split and returns the viewpoint ids of its R4R paths, made from R2R."""
         return cache(
             lambda split: {
                 tuple(record.path)
@@ -80,7 +87,7 @@ class ReferenceData:
 
     @cached_property
     def predictions(self) -> list[dict[str, Prediction]]:
-        """Every valid prediction file of the data folder."""
+        """One dict from episode id to prediction for every valid prediction file of the data folder."""
         found = []
         for path in sorted((self.root / "predictions").glob("*.json")):
             with suppress(EscemeError):
@@ -88,9 +95,10 @@ class ReferenceData:
         return found
 
     def episodes_with(self, episode_ids: set[str]) -> dict[str, Episode]:
-        """Return R2R episodes by id, at least those of `episode_ids` that R2R has.
+        """Return a dict from id to R2R episode with at least those of `episode_ids` that exist in R2R.
 
-        Splits are read one after the other until all ids are found. Without R2R, the result is empty.
+        Splits are read one after the other until all ids are found. The result is empty if the folder has no
+        R2R.
         """
         known: dict[str, Episode] = {}
         for split in ("val_unseen", "val_seen", "train"):
@@ -108,7 +116,7 @@ class ReferenceData:
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """Settings of a network that its tensors do not determine."""
+    """Settings of a network that cannot be inferred from the shapes of its weights."""
 
     switches: Switches
     history_layers: int
@@ -117,9 +125,10 @@ class NetworkOptions:
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Json], *, structured: bool = False) -> NetworkOptions:
-        """Read the options from the original's arguments, with its defaults where they are not given.
+        """Read the settings from the original code's arguments; missing arguments have its defaults.
 
-        Other arguments of TD-STP change training (`hist_envdrop`) or inputs, not the network.
+        `structured` turns on the structured mask of TD-STP. Arguments that change only training or inputs,
+        such as `hist_envdrop`, are ignored.
         """
         switches = {
             "language_cross_attention": not arguments.get("no_lang_ca", False),
@@ -141,16 +150,16 @@ class NetworkOptions:
             raise DataError(f"arguments that this version does not know: {error}") from None
 
     def switches_for(self, network: Tensors) -> Switches:
-        """Return the switches of the agent of these weights; HAMT has fewer switches than TD-STP."""
+        """Return the agent settings for the given weights; TD-STP has more settings than HAMT."""
         if any(WRAPPER.sub("", name).startswith(TD_STP) for name in network):
             return self.switches
         switches = {name: value for name, value in self.switches.items() if name not in TDSTP_SWITCHES}
         return cast(Switches, switches)
 
     def select_tensors(self, network: Tensors) -> Tensors:
-        """Return the tensors of the modules that the options switch on.
+        """Return the tensors of `network` except those of modules that the settings turn off.
 
-        The options can switch off history layers and the history mapper.
+        The settings can turn off history layers and the history mapper.
         """
         layer_of = {name: int(match[1]) for name in network if (match := HISTORY_LAYER.match(name))}
         excluded = () if self.map_history else (HISTORY_MAPPER,)
@@ -163,25 +172,25 @@ class NetworkOptions:
 
 @dataclass
 class NetworkFiles:
-    """The weights, inputs and settings in the folder of a reference file."""
+    """Weights, inputs and settings in the folder of one reference file."""
 
     path: Path
-    """The reference file."""
+    """Path of the reference file."""
     used: set[str] = field(default_factory=set)
-    """Names of the files that were read."""
+    """Names of the files that were read so far."""
     _cache: dict[str, Tensors] = field(default_factory=dict)
 
     def has(self, file: str) -> bool:
-        """Whether the reference file's folder holds `file`."""
+        """Return whether the folder of the reference file holds a file called `file`."""
         return self.path.with_name(file).is_file()
 
     def tensors(self, file: str) -> Tensors:
-        """Return the tensors of a file in the same folder; the file is read once."""
+        """Return a dict from name to tensor, read from `file` in the same folder. A file is read once."""
         path = self._path_of_used(file)
         return self._cache.get(file) or self._cache.setdefault(file, read_tensors(path))
 
     def options(self, config: str) -> NetworkOptions:
-        """Return the network options that `meta.json` states for a configuration."""
+        """Return the settings that `meta.json` in the same folder states for a configuration."""
         base = config.removesuffix(UPSTREAM)
         arguments = self._meta_value("configs", base, "args")
         if not isinstance(arguments, dict):
@@ -191,9 +200,9 @@ class NetworkFiles:
     def navigator(
         self, options: NetworkOptions, *, replaced: Mapping[str, Tensor] | None = None
     ) -> Navigator:
-        """Build the network of the folder in eval mode.
+        """Build a navigator with the weights in the folder of the reference file, in eval mode.
 
-        `replaced` maps names of tensors to tensors that are used instead of the folder's.
+        `replaced` maps names of tensors to values that are used instead of those in the folder.
         """
         network, replaced = self.tensors(NETWORK), replaced or {}
         if options.history_layers and self.has(HISTORY_LAYERS):
@@ -229,7 +238,7 @@ class NetworkFiles:
 
 
 def read_tensors(path: Path) -> Tensors:
-    """Read the tensors of a safetensors file; raises `DataError` for an invalid or incomplete file."""
+    """Read a dict from name to tensor from a safetensors file; raise `DataError` if the file is damaged."""
     try:
         return load_file(path)
     except (OSError, safetensors.SafetensorError) as error:
@@ -237,7 +246,7 @@ def read_tensors(path: Path) -> Tensors:
 
 
 def network_of(navigator: Navigator) -> HAMT | TDSTP:
-    """Return the navigator's agent; raises `DataError` if it is neither HAMT nor TD-STP."""
+    """Return the agent of a navigator; raise `DataError` if it is neither HAMT nor TD-STP."""
     if not isinstance(navigator.agent, HAMT | TDSTP):
         raise DataError(NOT_COMPARED)
     return navigator.agent

@@ -1,4 +1,4 @@
-"""A sampled rollout with the actions of a reference file: an action selector and a reward that record it."""
+"""Repetition of a sampled rollout: an action selector and a reward for the actions of a reference file."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from esceme.world.atlas import Atlas, Pose
 
 
 class ForcedActions:
-    """Action selector that takes the stored actions.
+    """Action selector that takes the actions stored in a reference file and records the critic's values.
 
-    As in the original, the network also computes decisions for episodes that have ended, without a move.
+    As in the original code, the network also computes decisions for episodes that have ended. These decisions
+    cause no moves.
     """
 
     def __init__(
@@ -32,12 +33,12 @@ class ForcedActions:
         trajectories: Sequence[Trajectory],
         actions: Sequence[Sequence[int]],
     ) -> None:
-        """Prepare to take `actions` (step, episode); an impossible action is replaced by STOP."""
+        """Prepare to take `actions[step][episode]`; an action that is not possible is replaced by STOP."""
         self.navigator = RecordingNavigator(navigator.agent, navigator.reader).eval()
         self.values: list[list[float]] = []
-        """Per step and at the end: the critic's value of every episode."""
+        """The critic's value of every episode, at every step and after the last step: (steps + 1, B)."""
         self.entropy: list[float] = []
-        """Per step: the sum over all episodes."""
+        """Entropy of the policy at every step, summed over all episodes."""
         self._atlas, self._trajectories, self._actions = atlas, trajectories, actions
         self._row_of = {trajectory: row for row, trajectory in enumerate(trajectories)}
         self._ended: list[Trajectory] = []
@@ -47,7 +48,7 @@ class ForcedActions:
     def choose(
         self, decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]
     ) -> Tensor:
-        """Return the stored actions of the active episodes, (B,); record values and entropy of the batch."""
+        """Return the stored actions (A,) of active episodes; record the values and entropy of a step."""
         state, seen = self.navigator.next_state, self.navigator.seen
         values = dict(zip(trajectories, _critic_values(decision), strict=True))
         entropy = policy_entropy(decision.logits).sum()
@@ -67,13 +68,14 @@ class ForcedActions:
 
     @torch.no_grad()
     def finish(self, final_values: Tensor) -> None:
-        """Append the values of the final states; `final_values` (B,) are those of unfinished episodes."""
+        """Record the critic's values after the last step; `final_values` (B,) has one value per episode."""
         self._record_values(dict(zip(self._trajectories, final_values.tolist(), strict=True)))
 
     def _record_values(self, values: dict[Trajectory, float]) -> Tensor | float:
-        """Append the values of all episodes, given those of active ones.
+        """Record the critic's values of all episodes at one step; `values` holds those of active episodes.
 
-        Returns the sum of the entropies of the ended episodes.
+        The values of ended episodes are computed here. Returns the sum of the policy entropies of ended
+        episodes.
         """
         entropy: Tensor | float = 0.0
         if self._ended:
@@ -84,9 +86,10 @@ class ForcedActions:
         return entropy
 
     def _stored_or_stop(self, trajectory: Trajectory, stop: int, first: int | None) -> int:
-        """Return the stored action in our numbering, or STOP if it is impossible.
+        """Return the action that the file stores for the next step of an episode; STOP if it is impossible.
 
-        In our numbering, the actions that go back to a history token begin at `first`.
+        The result is an index of our logits. There, the actions that return to an earlier viewpoint begin at
+        index `first`; `first` is None for HAMT. In files of TD-STP, these actions come before the candidates.
         """
         row, step = self._row_of[trajectory], trajectory.num_decisions
         line = self._actions[step] if step < len(self._actions) else []
@@ -99,7 +102,7 @@ class ForcedActions:
         return action if 0 <= action < stop else stop
 
     def _decide_ended(self) -> Decision:
-        """Return the next decision of the ended episodes, computed without recording it."""
+        """Return the decision of the network for all ended episodes at their last viewpoints."""
         poses = np.array([trajectory.poses[-1] for trajectory in self._ended], dtype=np.int64)
         observation = Observation.from_atlas(self._atlas, Pose(*poses.T))
         assert self._ended_state is not None
@@ -110,7 +113,7 @@ class ForcedActions:
 
 
 class RecordingReward(PathReward):
-    """The path reward; records rewards, distances and nDTW of every step in the structure of files."""
+    """Path reward that also records rewards, distances and nDTW of every step, structured as in files."""
 
     def __init__(self, atlas: Atlas, trajectories: Sequence[Trajectory]) -> None:
         super().__init__(atlas, trajectories)
@@ -119,7 +122,7 @@ class RecordingReward(PathReward):
         self._goals = locate_goals([trajectory.episode for trajectory in trajectories], atlas)[:, 0]
 
     def step(self, trajectories: Sequence[Trajectory]) -> NDArray[np.float64]:
-        """Return the reward of each trajectory's latest decision, (B,)."""
+        """Return the reward (A,) of the latest decision of each given trajectory, and record the step."""
         rewards = super().step(trajectories)
         reward_of = dict(zip(trajectories, rewards.tolist(), strict=True))
         positions = np.array([trajectory.viewpoint for trajectory in self._trajectories])

@@ -1,4 +1,4 @@
-"""Compare metrics of single episodes and of whole prediction files with the original evaluator's."""
+"""Compare our metrics with those of the original evaluator, for single episodes and prediction files."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ FILES = r"(.*/)?metrics_(?P<task>r2r|r4r)_(?P<split>train|val_seen|val_unseen)(_
 TOLERANCE = 1e-9
 INPUTS = ("instr_id", "scan", "gt_path", "pred_path")
 AGGREGATES = {"n", "n_scans", "aggregate", "extra"}
-"""Sections about all predictions together; a file holds all of them or none."""
+"""Keys of a file whose values summarise all predictions; a file holds all of these keys or none."""
 
 PERCENTAGES = {"success": "sr", "oracle_success": "oracle_sr"}
 PERCENTAGES |= {name: name for name in ("spl", "nDTW", "SDTW", "CLS")}
 MEANS = {"trajectory_steps": "steps", "trajectory_lengths": "lengths"}
 MEANS |= {name: name for name in ("nav_error", "oracle_error")}
-"""Names of metrics in rows -> in the aggregate."""
+"""Name of a metric in the records of single episodes -> its name in the summary of all episodes."""
 
 
 def check_metrics(path: Path, references: ReferenceData, comparison: FileComparison) -> None:
-    """Compare `metrics_<task>_<split>….json`."""
+    """Compare a reference file `metrics_<task>_<split>….json`."""
     stored, atlas = read_json(path, dict[str, Json]), references.atlas
     match = re.fullmatch(FILES, comparison.file)
     assert match is not None
@@ -57,7 +57,10 @@ def check_metrics(path: Path, references: ReferenceData, comparison: FileCompari
 
 
 def _predictions_of(rows: Sequence[Json], references: ReferenceData) -> Mapping[str, Prediction] | None:
-    """Return the prediction file of the data folder that most rows are from; None without such a file."""
+    """Return the prediction file of the data folder that contains most paths in `rows`.
+
+    `rows` are the records of single episodes. Returns None if no file contains more than half of the paths.
+    """
     best, most_equal = None, 0
     for predictions in references.predictions:
         pairs = [(predictions.get(f"{row.get('instr_id')}"), row.get("pred_path")) for row in rows]
@@ -70,7 +73,7 @@ def _predictions_of(rows: Sequence[Json], references: ReferenceData) -> Mapping[
 def _compare_r4r_inputs(
     rows: Sequence[Json], known: set[tuple[str, ...]], comparison: FileComparison
 ) -> None:
-    """Check that each reference path is one of R4R's; episode ids differ between R4R files."""
+    """Check that every reference path in `rows` is a path of R4R; ids cannot be used, since they vary."""
     for row in rows:
         is_known = value_or_error(lambda path: tuple(path) in known, row.get("gt_path"))
         comparison.add("rows.gt_path (is of R4R)", is_known, True, 0.0)
@@ -82,7 +85,7 @@ def _compare_r2r_inputs(
     predictions: Mapping[str, Prediction] | None,
     comparison: FileComparison,
 ) -> None:
-    """Compare the scene and the paths of each row with its R2R episode and, if known, its prediction."""
+    """Compare scene and paths of every record with its R2R episode and, if available, its prediction."""
     known = {"scan", "gt_path"} | ({"pred_path"} if predictions is not None else set())
     for row in rows:
         given = {key: value for key, value in row.items() if key in known}
@@ -110,7 +113,7 @@ def _row_metrics(row: Json, atlas: Atlas) -> Json:
 
 
 def _metrics_by_name(paths: PaddedPaths, references: PaddedPaths, atlas: Atlas) -> dict[str, Array]:
-    """Return the metrics of B episodes by the original's names, each (B,)."""
+    """Return a dict from the original code's name of a metric to its values (B,) for B episodes."""
     length, reference_length = path_length(paths, atlas), path_length(references, atlas)
     costs = atlas.distance(paths.viewpoints[:, None], references.viewpoints[None])
     warped = dtw(costs, paths.count, references.count)
@@ -136,7 +139,7 @@ def _metrics_by_name(paths: PaddedPaths, references: PaddedPaths, atlas: Atlas) 
 def _aggregate_metrics(
     predictions: Mapping[str, Prediction], episodes: Mapping[str, Episode], atlas: Atlas
 ) -> Json:
-    """Return the means of the metrics over a prediction file, and the counts that the original reports."""
+    """Return the mean of every metric over a prediction file, and the counts that reference files hold."""
     chosen = [episodes[name] for name in predictions]
     scenes = [episode.scene_id for episode in chosen]
     names = [[point.viewpoint for point in prediction.trajectory] for prediction in predictions.values()]

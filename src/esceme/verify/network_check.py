@@ -1,4 +1,4 @@
-"""Compare network outputs with the original's: text, history and observation tokens, scores and values."""
+"""Compare network outputs with those of the original code: text, history and observation tokens, scores."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from esceme.verify.fixtures import CRITIC, NetworkFiles, ReferenceData, Tensors,
 
 FILES = r"(.*/)?(?P<case>case[^_/]+)_(?P<config>[^/]+)_outputs\.safetensors"
 TOLERANCE = 1e-5
-"""Tolerance in single precision, in which the original differs from double precision by up to 4e-6."""
+"""Tolerance in single precision. The original code's own rounding error is up to 4e-6."""
 DOUBLE = "_f64"
-"""Suffix of quantities in double precision."""
+"""Suffix of the names of tensors that were computed in double precision."""
 DOUBLE_TOLERANCE = 1e-9
 Network = HAMT | TDSTP
 NetworkState = Any
-"""`HamtState` or `TdstpState`."""
+"""State of a network between two steps: `HamtState` or `TdstpState`."""
 
 
 def check_network(path: Path, references: ReferenceData, comparison: FileComparison) -> None:
-    """Compare `case…_<configuration>_outputs.safetensors`."""
+    """Compare a reference file `case…_<configuration>_outputs.safetensors`."""
     match = re.fullmatch(FILES, comparison.file)
     assert match is not None
     case, files, stored = match["case"], NetworkFiles(path, comparison.used), read_tensors(path)
@@ -64,9 +64,10 @@ def check_network(path: Path, references: ReferenceData, comparison: FileCompari
 
 
 def _compare_tensors(stored: Tensors, ours: Tensors, masks: Tensors, comparison: FileComparison) -> None:
-    """Compare each of our tensors with the stored one; the tensors of all steps are one quantity.
+    """Compare each tensor in `ours` with the stored tensor of the same name.
 
-    `masks` selects the elements to compare of some tensors.
+    Tensors of different steps, `s0.critic` and `s1.critic`, belong to one quantity of the report. `masks`
+    maps some names to boolean tensors that select the elements to compare.
     """
     for key, value in ours.items():
         quantity = re.sub(r"^s\d+\.", "", key)
@@ -83,11 +84,11 @@ def _compare_tensors(stored: Tensors, ours: Tensors, masks: Tensors, comparison:
 
 
 def _valid_tokens(navigator: Navigator, given: Tensors) -> Tensors:
-    """Return masks of valid tokens by output; only valid tokens of these outputs are compared.
+    """Return a dict from output name to the mask of its valid tokens, the only tokens that are compared.
 
-    Under the structured mask a padding token may attend to no token. The original adds -10000 to all of its
-    scores, so that it attends to every token, with what rounding leaves of them; ours attends to itself. No
-    valid token attends to padding.
+    The result is empty unless the agent is TD-STP with the structured mask. Under this mask a padding token
+    may have no token to attend to. It then attends to itself in our code, but to all tokens in the original
+    code, where rounding determines the weights. No valid token attends to padding.
     """
     agent = network_of(navigator)
     if not isinstance(agent, TDSTP) or not agent.config.structured:
@@ -111,10 +112,10 @@ def _to_double(tensors: Tensors) -> Tensors:
 
 @torch.inference_mode()
 def network_outputs(navigator: Navigator, given: Tensors) -> Tensors:
-    """Compute all tensors of a file of outputs, by their names, from the tensors of a file of inputs.
+    """Return a dict from name to tensor with all outputs, given the tensors of a file of inputs.
 
-    Scores, states and values are computed as in a rollout, without padding. Other outputs are computed with
-    padding, as in the original. Both computations run side by side, each with its own state.
+    Scores, states and critic values are computed without padding, as in our rollouts. All other outputs are
+    computed with padding, as in the original code. Each of the two computations has its own state.
     """
     agent = network_of(navigator)
     words = TokenBatch(given["txt_ids"], given["txt_masks"])
@@ -147,12 +148,12 @@ def _count_steps(given: Tensors) -> int:
 
 
 def _step_inputs(given: Tensors, step: int) -> Tensors:
-    """Return the inputs of one step, by their names without the prefix `s<step>.`."""
+    """Return the inputs of one step: a dict whose keys lack the prefix `s<step>.`."""
     return {key.removeprefix(f"s{step}."): given[key] for key in given if key.startswith(f"s{step}.")}
 
 
 def _text_outputs(agent: Network, encoded: Tensor, valid: Tensor) -> Tensors:
-    """Return the encoded text; without language cross-attention, the text that each cross layer reads."""
+    """Return a dict with the encoded text; without language cross-attention, with the text of every layer."""
     if agent.config.language_cross_attention:
         return {"language.txt_embeds": encoded}
     last = agent.cross_layers[-1]
@@ -163,7 +164,7 @@ def _text_outputs(agent: Network, encoded: Tensor, valid: Tensor) -> Tensors:
 
 
 def _set_step(state: NetworkState, agent: Network, inputs: Tensors) -> NetworkState:
-    """Return the state with a step's history lengths and, for TD-STP, edges between visited viewpoints."""
+    """Return `state` with the history lengths of a step and, for TD-STP, edges between visited viewpoints."""
     state = replace(state, history_length=inputs["hist_lens"])
     if isinstance(agent, TDSTP) and agent.config.structured and state.history.shape[1] > 1:
         linked = functional.pad(inputs["graph_mask"].long(), (1, 0, 1, 0))  # (B, S, S)
@@ -176,8 +177,9 @@ def _next_state(
 ) -> NetworkState:
     """Return the state after a step, with one more history token.
 
-    In TD-STP, the outputs of a step become the history of the next step (docs/spec.md D.4). Padding keeps the
-    original's values, since the original's history layers read it.
+    `short` and `whole` are the outputs computed without and with padding. In TD-STP, the outputs of a step
+    are the history of the next step (docs/spec.md D.4). Padding keeps the values of `whole`, because the
+    history layers of the original code read padding.
     """
     if isinstance(short, TdstpOutput):
         longest = short.history.shape[1]
@@ -195,7 +197,11 @@ def _step_outputs(
     num_history: int,
     width: int,
 ) -> Tensors:
-    """Return the outputs of a step, computed without padding (`short`) and with padding (`whole`)."""
+    """Return a dict from name to output of one step.
+
+    `short` and `whole` are the outputs computed without and with padding. The scores are padded to
+    `num_history` history tokens and `width` observation tokens.
+    """
     logits = _pad_logits(short.logits, width)  # (B, N)
     planned: Tensors = {}
     if isinstance(short, TdstpOutput) and isinstance(whole, TdstpOutput):
@@ -218,7 +224,7 @@ def _pad_logits(logits: Tensor, width: int) -> Tensor:
 
 
 def _history_token(agent: Network, inputs: Tensors, step: int) -> Tensor:
-    """Return the history token of a step, (B, H)."""
+    """Return the history token (B, H) that describes the step, computed from the stored inputs."""
     panorama = None
     if agent.config.encode_panorama:
         panorama = agent.history.encode_panorama(inputs["hist_pano_img_feats"], inputs["hist_pano_ang_feats"])
@@ -234,16 +240,15 @@ def _history_token(agent: Network, inputs: Tensors, step: int) -> Tensor:
 
 
 class _StoredMemory(NamedTuple):
-    """A memory that recalls the stored feature of every token."""
+    """Memory that recalls stored features (B, N, D), one vector per token of the observation."""
 
     features: Tensor
 
     def recall_at(self, viewpoints: Tensor) -> Tensor:
-        """The stored features, (B, N, D)."""
         return self.features
 
     def scene_subgraph(self, viewpoints: Tensor) -> MemorySubgraph:
-        """An empty graph: the inputs do not say which viewpoints the candidates are."""
+        """Return an empty graph, because the inputs do not identify the viewpoints of the candidates."""
         none = viewpoints[:0]
         empty = (self.features.new_zeros(0, self.features.shape[-1]), none.expand(2, 0))
         return MemorySubgraph(none, *empty, torch.zeros(len(viewpoints), 0, dtype=torch.bool))
@@ -253,14 +258,14 @@ class _StoredMemory(NamedTuple):
 
 
 def _read_observation(navigator: Navigator, inputs: Tensors) -> Observation:
-    """Return the observation of a step after the memory reader."""
+    """Return the observation of a step with the recalled features that the memory reader adds."""
     return replace(navigator.observe(*_observation(inputs)), valid=inputs["ob_masks"])
 
 
 def _observation(inputs: Tensors) -> tuple[Observation, _StoredMemory]:
-    """Return the observation of a step and its memory.
+    """Return the observation of a step before the memory reader, and a memory with the stored features.
 
-    Padding counts as valid, since the original's fusion layers read it.
+    Padding is marked as valid, because the fusion layers of the original code read padding.
     """
     features, kind = inputs["ob_img_feats"], inputs["ob_nav_types"]
     unknown = torch.full_like(kind, -1)
@@ -281,9 +286,9 @@ def _observation(inputs: Tensors) -> tuple[Observation, _StoredMemory]:
 
 
 def _recalled(navigator: Navigator, given: Tensors) -> Iterator[tuple[str, Tensor, Tensor, float]]:
-    """Yield the memory vectors of all tokens as a quantity: its name, stored, ours, tolerance.
+    """Yield (name, stored, ours, tolerance) for the memory vectors of all tokens, once per step.
 
-    Ours are computed from the stored vectors of the candidates (docs/spec.md C.4).
+    Our vectors are computed from the stored vectors of the candidates (docs/spec.md C.4).
     """
     if isinstance(navigator.reader, CandidateEnhancing):
         for step in range(_count_steps(given)):
@@ -293,7 +298,7 @@ def _recalled(navigator: Navigator, given: Tensors) -> Iterator[tuple[str, Tenso
 
 
 def _grid(navigator: Navigator, given: Tensors) -> Iterator[tuple[str, Tensor, Tensor, float]]:
-    """Yield the points of the target grid in order as a quantity, like `_recalled` (docs/spec.md D.3)."""
+    """Yield (name, stored, ours, tolerance) for the points of TD-STP's target grid (docs/spec.md D.3)."""
     if isinstance(navigator.agent, TDSTP):
         stored = given["global_pos"]  # (B, G, 3)
         spacing = float(stored[0, 1, 1] - stored[0, 0, 1])

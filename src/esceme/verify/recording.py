@@ -1,4 +1,4 @@
-"""Rollouts as reference files record them: reading, comparison of their episodes, and what a replay needs."""
+"""Structure of reference files with rollouts, and the navigator that repeats these rollouts."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from esceme.world.features import ArrayFeatures
 from esceme.world.geometry import VIEWS
 
 VARIANTS = ("hamt", "hamt_esceme", "tdstp", "tdstp_esceme")
-"""Networks whose rollouts can be compared."""
+"""Names of the networks whose rollouts can be compared."""
 ENCODER = attrgetter("tokens")
-"""The token ids of an episode's instruction."""
+"""Function that returns the token ids of an episode's instruction."""
 
 
 class RecordedItem(msgspec.Struct, kw_only=True):
-    """An episode as a reference file states it."""
+    """Record of one episode in a reference file: scene, reference path, heading and token ids."""
 
     scan: str
     reference_path: list[str] = msgspec.field(name="path")
@@ -47,17 +47,20 @@ class RecordedItem(msgspec.Struct, kw_only=True):
 
 
 class RecordedRollout(msgspec.Struct, kw_only=True):
-    """A batch of episodes that were rolled out together."""
+    """Batch of episodes that the original code ran together."""
 
     items: Sequence[RecordedItem]
 
     @property
     @abstractmethod
     def episode_ids(self) -> list[str]:
-        """The ids of the episodes in the order of `items`."""
+        """Episode ids, in the order of `items`."""
 
     def episodes(self, vocabulary: int) -> list[Episode]:
-        """Convert the items to episodes; raises `DataError` for an item with an invalid field."""
+        """Return the records as episodes; raise `DataError` if a field is invalid.
+
+        `vocabulary` is the number of token ids that the network knows.
+        """
         return [
             _episode(episode_id, item, vocabulary)
             for episode_id, item in zip(self.episode_ids, self.items, strict=False)
@@ -65,17 +68,17 @@ class RecordedRollout(msgspec.Struct, kw_only=True):
 
 
 class RecordedFile(msgspec.Struct, kw_only=True):
-    """A file of rollouts, with the network and the command line of the original."""
+    """Content of a reference file with rollouts, the name of the network and the original command line."""
 
     variant: str = ""
     flags: str = ""
-    """The original's command line."""
+    """Command line of the original code."""
 
     @classmethod
     def read(cls, path: Path, comparison: FileComparison) -> tuple[Self, dict[str, Json]]:
-        """Read a file; return it as a struct and as JSON. Unknown keys are added to the comparison.
+        """Read a file and return it as a struct and as JSON; add unknown keys to `comparison`.
 
-        Raises `DataError` if the file's network is not one of `VARIANTS`.
+        Raises `DataError` if the network of the file is not one of `VARIANTS`.
         """
         raw = read_json(path, dict[str, Json])
         if raw.get("variant") not in VARIANTS:
@@ -87,24 +90,24 @@ class RecordedFile(msgspec.Struct, kw_only=True):
     @property
     @abstractmethod
     def rollouts(self) -> list[tuple[str, RecordedRollout]]:
-        """All rollouts of the file, each with its name in the report."""
+        """All rollouts of the file, each after its name in the report."""
 
     @property
     def options(self) -> dict[str, Json]:
-        """The flags by name."""
+        """Name -> value of every option on the original command line."""
         return parse_flags(self.flags)
 
     def max_steps(self, recorded: int) -> int:
-        """Return the maximum number of decisions that the flags state; by default `recorded`."""
+        """Return the maximum number of decisions on the command line, or `recorded` if it states none."""
         with suppress(ValueError):
             recorded = int(str(self.options.get("max_action_len", recorded)))
         return max(recorded, 1)
 
     def navigator(self, files: NetworkFiles, *, replaced: Mapping[str, Tensor] | None = None) -> Navigator:
-        """Build the network beside the file, with the settings that the flags name.
+        """Build a navigator from the weights beside the file, with the settings on the original command line.
 
-        `replaced` maps names of tensors to tensors that are used instead of the folder's. Raises `DataError`
-        if the weights are not of the agent that the file names.
+        `replaced` maps names of tensors to values that are used instead of those in the folder. Raises
+        `DataError` if the weights belong to another agent than the one that the file names.
         """
         flags, options = self.options, NetworkOptions.from_arguments(self.options)
         try:
@@ -124,10 +127,10 @@ class RecordedFile(msgspec.Struct, kw_only=True):
         return navigator
 
     def atlas(self, navigator: Navigator, references: ReferenceData) -> Atlas:
-        """Build an atlas of the scenes of all rollouts, with the random features that the original used.
+        """Build an atlas of the scenes of all rollouts, with the random features that the original code used.
 
-        The features (36, D) of a viewpoint are noise, seeded by the viewpoint's name. Raises `WorldError`
-        for an unknown scene.
+        The features (36, D) of a viewpoint are Gaussian noise, seeded by scene and viewpoint id. Raises
+        `WorldError` if the data folder lacks a scene.
         """
         scenes = {item.scan for _, rollout in self.rollouts for item in rollout.items}
         if missing := sorted(scenes - set(references.graphs)):
@@ -142,7 +145,7 @@ class RecordedFile(msgspec.Struct, kw_only=True):
         return Atlas(graphs, ArrayFeatures.from_mapping(features, source="random"))
 
     def compare_items(self, references: ReferenceData, comparison: FileComparison) -> None:
-        """Compare scene, heading and reference path of each item with its R2R episode."""
+        """Compare scene, heading and reference path of every record with the R2R episode of the same id."""
         ids = {episode_id for _, rollout in self.rollouts for episode_id in rollout.episode_ids}
         known = references.episodes_with(ids)
         if not known:
@@ -174,7 +177,7 @@ def _episode(episode_id: str, item: RecordedItem, vocabulary: int) -> Episode:
 
 
 def _unknown_keys(raw: Json, known: Any, prefix: str = "") -> Iterator[str]:
-    """Yield the dotted names of the keys in `raw` that have no field in `known`, the struct read from it."""
+    """Yield the dotted names of keys in `raw` for which the struct `known`, read from `raw`, has no field."""
     if isinstance(raw, list) and isinstance(known, list):
         for raw_value, known_value in zip(raw, known, strict=False):
             yield from _unknown_keys(raw_value, known_value, prefix)
@@ -189,7 +192,7 @@ def _unknown_keys(raw: Json, known: Any, prefix: str = "") -> Iterator[str]:
 
 
 def parse_flags(text: str) -> dict[str, Json]:
-    """Parse the original's command line; a flag without a value is True.
+    """Return a dict from option to value, parsed from a command line; an option without a value is True.
 
     >>> parse_flags("--no_lang_ca --max_action_len 8")
     {'no_lang_ca': True, 'max_action_len': '8'}
@@ -213,7 +216,7 @@ def _expected_item(episode_id: str, keys: Iterable[str], known: Mapping[str, Epi
 
 
 class RecordingNavigator(Navigator):
-    """A navigator that stores memory, state and observation of its latest decision, and the next state."""
+    """Navigator that keeps memory, state and observation of its latest decision, and the next state."""
 
     memory: Memory | None = None
     state: State
@@ -221,12 +224,12 @@ class RecordingNavigator(Navigator):
     next_state: State
 
     def observe(self, observation: Observation, memory: Memory | None) -> Observation:
-        """Store the memory, then return the observation with what the reader recalls."""
+        """Keep the memory; return the observation with the recalled features that the memory reader adds."""
         self.memory = memory
         return super().observe(observation, memory)
 
     def decide(self, state: State, seen: Observation) -> Decision:
-        """Score the actions, and store state, observation and next state."""
+        """Return the decision; keep the state, the observation and the next state."""
         decision = super().decide(state, seen)
         self.state, self.seen, self.next_state = state, seen, decision.state or state
         return decision

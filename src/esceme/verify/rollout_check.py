@@ -1,4 +1,7 @@
-"""Compare whole greedy rollouts with the original's: paths, scores, recalled tokens, and the final memory."""
+"""Compare greedy rollouts with those of the original code: paths, scores, recalled tokens and memory.
+
+A file holds passes. A pass is a run over several batches of episodes; the next pass starts with its memory.
+"""
 
 from __future__ import annotations
 
@@ -32,27 +35,27 @@ from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS
 
 FILES = r"(.*/)?rollout_argmax[^/]*\.json\.gz"
 REPLACED = "replaced_"
-"""Prefix of a key that holds a tensor in place of the folder's tensor of that name."""
+"""Prefix of a key whose value replaces a tensor of the weights; the rest of the key names the tensor."""
 STEP_TOLERANCES = {"raw_logits": 1e-4, "nav_types": 0.0, "hist_lens": 0.0, "node_nonzero_per_item": 0.0}
 ANGLE_TOLERANCE, MEMORY_TOLERANCE = 1e-6, 1e-6
 POSE_KEYS = ("viewpoint", "heading", "elevation")
 TIE = 1e-4
-"""Scores nearer to each other than this may come in either order."""
+"""Two actions are tied if their scores differ by less than this; the original code may take either action."""
 NUM_FLAGS = 10
-"""Number of tokens whose recall flag a file holds."""
+"""Number of tokens for which a file stores whether the memory recalled a feature."""
 NUM_FEATURES = 4
-"""Number of values of each memory vector that a file holds."""
+"""Number of values that a file stores of each memory vector."""
 
 
 class RolloutItem(RecordedItem, kw_only=True):
-    """An episode of a greedy rollout as a file states it."""
+    """Record of one episode of a greedy rollout in a reference file."""
 
     start: str
     reference_path: list[str] = msgspec.field(name="gt_path")
 
 
 class RecordedStep(msgspec.Struct):
-    """One step of a batch; every list has one entry per episode, including episodes that have ended."""
+    """One step of a batch. Every list has one entry per episode, also for episodes that have ended."""
 
     raw_logits: list[list[float | None]]
     nav_types: list[list[int]]
@@ -61,7 +64,7 @@ class RecordedStep(msgspec.Struct):
 
 
 class GreedyRollout(RecordedRollout, kw_only=True):
-    """A batch of episodes with greedy actions."""
+    """Batch of episodes in which the agent takes the action with the best score."""
 
     instr_ids: list[str]
     items: list[RolloutItem]
@@ -70,7 +73,7 @@ class GreedyRollout(RecordedRollout, kw_only=True):
 
     @property
     def episode_ids(self) -> list[str]:
-        """The ids of the episodes in the order of `items`."""
+        """Episode ids, in the order of `items`."""
         return self.instr_ids
 
     @property
@@ -80,7 +83,7 @@ class GreedyRollout(RecordedRollout, kw_only=True):
 
 
 class RecordedPass(msgspec.Struct):
-    """Consecutive batches, and the memory after them."""
+    """Run over several batches, and the memory after the last batch."""
 
     batches: list[GreedyRollout]
     memory_first4_of_feat: dict[str, dict[str, list[float]]] | None = None
@@ -88,24 +91,24 @@ class RecordedPass(msgspec.Struct):
 
 
 class RolloutFile(RecordedFile, kw_only=True):
-    """A file of greedy rollouts; memory is kept from pass to pass."""
+    """Content of a file of greedy rollouts. The memory is kept from one pass to the next."""
 
     passes: list[RecordedPass]
     weights: str = ""
 
     @property
     def batches(self) -> list[GreedyRollout]:
-        """The batches of all passes."""
+        """Batches of all passes."""
         return [batch for recorded in self.passes for batch in recorded.batches]
 
     @property
     def rollouts(self) -> list[tuple[str, RecordedRollout]]:
-        """All batches, each with its name in the report."""
+        """All batches, each after its name in the report."""
         return [("passes.batches", batch) for batch in self.batches]
 
 
 def check_rollouts(path: Path, references: ReferenceData, comparison: FileComparison) -> None:
-    """Compare `rollout_argmax….json.gz`."""
+    """Compare a reference file `rollout_argmax….json.gz`."""
     stored, raw = RolloutFile.read(path, comparison)
     comparison.unknown -= {key for key in raw if key.startswith(REPLACED)}
     if not stored.passes or not all(recorded.batches for recorded in stored.passes):
@@ -120,7 +123,7 @@ def check_rollouts(path: Path, references: ReferenceData, comparison: FileCompar
 
 
 def rollout_navigator(stored: RolloutFile, files: NetworkFiles, raw: Mapping[str, Json]) -> Navigator:
-    """Build the network of a file of rollouts, with the tensors that the file replaces."""
+    """Build the navigator of a file of rollouts, with the tensors that the file stores as replacements."""
     values = {key.removeprefix(REPLACED): value for key, value in raw.items() if key.startswith(REPLACED)}
     try:
         replaced = {key: torch.tensor(value, dtype=torch.float32) for key, value in values.items()}
@@ -135,9 +138,10 @@ def rollout_navigator(stored: RolloutFile, files: NetworkFiles, raw: Mapping[str
 def replay_passes(
     stored: RolloutFile, navigator: Navigator, references: ReferenceData
 ) -> list[tuple[RecordedPass, RecordedPass, int]]:
-    """Roll the stored episodes out again.
+    """Run the stored episodes again with our code.
 
-    Returns, for every pass, the stored pass, our pass, and the number of ties that were settled as stored.
+    Returns, for every pass, the stored pass, our pass, and the number of tied decisions for which our code
+    took the stored action.
     """
     vocabulary, atlas = network_of(navigator).config.vocabulary, stored.atlas(navigator, references)
     max_steps = stored.max_steps(max(len(batch.steps) for batch in stored.batches))
@@ -159,7 +163,10 @@ def replay_passes(
 def _recorded_memory(
     bank: MemoryBank | None,
 ) -> tuple[dict[str, dict[str, list[float]]] | None, dict[str, list[tuple[str, str]]] | None]:
-    """Return the first values of each memory vector and the edges, each by scene; None without memory."""
+    """Return memory vectors and edges as a file stores them: two dicts keyed by scene; None without memory.
+
+    Only the first `NUM_FEATURES` values of a vector are returned.
+    """
     if bank is None:
         return None, None
     vectors, edges = {}, {}
@@ -172,26 +179,26 @@ def _recorded_memory(
 
 
 class GreedyReplay:
-    """Action selector that takes the best action and records every step in the structure of files.
+    """Action selector that takes the best action and records every step in the structure of the file.
 
-    If several actions have nearly the best score, the stored action is taken.
+    If several actions are tied for the best score, the stored action is taken.
     """
 
     def __init__(self, atlas: Atlas, navigator: RecordingNavigator, batches: Sequence[GreedyRollout]) -> None:
-        """Start before the first batch; batches without episodes are left out."""
+        """Prepare to run `batches`, except batches without episodes."""
         self.batches = [batch for batch in batches if batch.has_episodes]
         self.num_ties = 0
         self._atlas, self._navigator = atlas, navigator
         self._trajectories: list[list[Trajectory]] = []
-        """Per batch that has begun: its trajectories, ended or not."""
+        """Trajectories of every batch that has begun, including ended trajectories."""
         self._steps: list[list[RecordedStep]] = []
         self._views: dict[Trajectory, dict[int, int]] = {}
-        """Per pose that backtracking arrived at: the view that was faced before the final turn."""
+        """Trajectory -> pose index -> view faced before the turn, for poses at which backtracking ends."""
 
     def choose(
         self, decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]
     ) -> Tensor:
-        """Return the action of each active episode, (B,), and record the step."""
+        """Return the action of each active episode, (A,), and record the step."""
         if trajectories[0].num_decisions == 0:
             self._trajectories.append(list(trajectories))
             self._steps.append([])
@@ -208,7 +215,7 @@ class GreedyReplay:
         return chosen
 
     def recorded(self) -> list[GreedyRollout]:
-        """Return the replayed batches in the structure of the file."""
+        """Return the batches that were run, in the structure of the file."""
         return [
             GreedyRollout(
                 instr_ids=batch.instr_ids,
@@ -220,7 +227,10 @@ class GreedyReplay:
         ]
 
     def _recorded_path(self, trajectory: Trajectory) -> list[tuple[str, float, float]]:
-        """Return the poses as files record them: without the turn at the end of backtracking."""
+        """Return (viewpoint id, heading, elevation) of every pose, as a file stores them.
+
+        Files do not store the turn of the agent at the end of backtracking.
+        """
         views = self._views.get(trajectory, {})
         return [
             (
@@ -234,9 +244,9 @@ class GreedyReplay:
     def _record_step(
         self, decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]
     ) -> RecordedStep:
-        """Return a step in the structure of files.
+        """Return a step in the structure of the file.
 
-        The scores of all active episodes are padded to one length. Ended episodes have no scores.
+        The scores of all active episodes are padded to one length. The scores of an ended episode are empty.
         """
         batch, navigator = self._trajectories[-1], self._navigator
         ended = [trajectory for trajectory in batch if trajectory not in trajectories]
@@ -244,7 +254,7 @@ class GreedyReplay:
         width = max([observation.token_type.shape[1], *widths])
 
         def per_episode(values: Iterable[Any], if_ended: Any) -> list[Any]:
-            """Return one value per episode of the batch, `if_ended` for episodes that have ended."""
+            """Return one value per episode: an entry of `values` if it is active, else `if_ended`."""
             value_of = dict(zip(trajectories, values, strict=True))
             return [value_of.get(trajectory, if_ended) for trajectory in batch]
 
@@ -264,7 +274,10 @@ class GreedyReplay:
         )
 
     def _scores(self, decision: Decision) -> tuple[Tensor, Tensor | None]:
-        """Return scores of candidates and STOP (B, C) and of history tokens (B, S), before reweighting."""
+        """Return the scores of candidates and STOP (B, C), and of TD-STP's history tokens (B, S) or None.
+
+        TD-STP's penalty for reversed jumps is not applied yet, as in the files.
+        """
         agent, state = self._navigator.agent, self._navigator.state
         if not isinstance(agent, TDSTP) or not isinstance(state, TdstpState):
             return decision.logits, None
@@ -273,14 +286,17 @@ class GreedyReplay:
         return planned.logits, planned.node_logits
 
     def _tied_action(self, trajectory: Trajectory, row: int, decision: Decision) -> int | None:
-        """Return the stored action if it is one of several with nearly the best score, otherwise None."""
+        """Return the stored action if it and another action are tied for the best score, otherwise None.
+
+        `row` is the index of the trajectory in the decision.
+        """
         scores = decision.logits[row]
         near = (scores > scores.max() - TIE).nonzero().flatten().tolist()
         stored = [action for action in near if self._continues_as_stored(trajectory, row, action, decision)]
         return stored[0] if len(near) > 1 and stored else None
 
     def _continues_as_stored(self, trajectory: Trajectory, row: int, action: int, decision: Decision) -> bool:
-        """Whether an action continues the trajectory as the stored path does."""
+        """Return whether an action moves the agent along the stored path."""
         batch = len(self._trajectories) - 1
         row_in_batch = self._trajectories[batch].index(trajectory)
         (path,) = self.batches[batch].paths[row_in_batch : row_in_batch + 1] or [[]]
@@ -325,7 +341,7 @@ def _compare_pass(
 
 
 def _compare_step(stored: RecordedStep, ours: RecordedStep, comparison: FileComparison) -> None:
-    """Compare one step of all episodes that have not ended."""
+    """Compare one step for all episodes that have not ended."""
     for row, logits in enumerate(ours.raw_logits):
         for key, tolerance in STEP_TOLERANCES.items():
             if logits and getattr(ours, key) is not None:
@@ -334,7 +350,7 @@ def _compare_step(stored: RecordedStep, ours: RecordedStep, comparison: FileComp
 
 
 def _numbers(rows: Sequence[Any] | None, row: int) -> list[float]:
-    """Return the numbers of a row, -inf for None; the list is empty if there is no such row."""
+    """Return the numbers of one episode, with -inf for None; empty if the file has no such episode."""
     (numbers,) = (rows or [])[row : row + 1] or [[]]
     numbers = numbers if isinstance(numbers, list) else [numbers]
     return [-math.inf if number is None else number for number in numbers]

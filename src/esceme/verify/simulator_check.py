@@ -1,4 +1,4 @@
-"""Compare candidates, shortest paths, teacher actions and view angles with the original simulator's."""
+"""Compare candidates, shortest paths, teacher actions and view angles with the original simulator."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SECTIONS = {"source", "scans", "observations", "shortest_pairs", "teacher_path_a
 ANGLE_FEATURES = r"view_angle_feature_base([0-9]|[12][0-9]|3[0-5])"
 POSE_KEYS = ("scan", "viewpoint", "viewIndex")
 ANGLE_TOLERANCE = 1e-6
-"""Of angles (radians) and positions: the simulator computes them in single precision."""
+"""Tolerance of angles (radians) and positions (metres), which the simulator computes in single precision."""
 DISTANCE_TOLERANCE = 1e-9
 SUM_TOLERANCE = 1e-6
-"""Of a sum over all pairs of a scene, metres."""
+"""Tolerance in metres of the sum of the distances between all pairs of viewpoints of a scene."""
 
 
 def check_simulator(path: Path, references: ReferenceData, comparison: FileComparison) -> None:
-    """Compare `sim_candidates.json.gz`."""
+    """Compare a reference file `sim_candidates.json.gz`."""
     stored, atlas = read_json(path, dict[str, Json]), references.atlas
     statistics = comparison.section(stored, "graph_stats", dict[str, Json])
     scenes = comparison.section(stored, "scans", list[str])
@@ -104,7 +104,7 @@ def _candidate(graph: SceneGraph, viewpoint: str, view: int, candidate: Candidat
 
 
 def _shortest_pair(stored: Json, atlas: Atlas) -> Json:
-    """Return our shortest path, or the stored path if it is equally short."""
+    """Return the record of a shortest path; its path is the stored path if that path is equally short."""
     graph = atlas.graph(stored["scan"])
     distance, path = graph.distance(stored["from"], stored["to"]), stored["path"]
     if not _is_path_of_length(path, graph, stored["from"], stored["to"], distance):
@@ -128,7 +128,10 @@ def _is_path_of_length(path: list[str], graph: SceneGraph, start: str, goal: str
 
 
 def _compare_teacher(records: Sequence[Json], references: ReferenceData, comparison: FileComparison) -> None:
-    """Compare the teacher's action at each step of an R2R path: by time step and by viewpoint."""
+    """Compare the teacher's actions along R2R paths with the stored actions.
+
+    A teacher action is given by the time step (`Episode.expert_at`) or by the viewpoint (`expert_from`).
+    """
     if not records:
         return
     by_path = {episode.path_id: episode for episode in references.episodes("val_unseen").values()}

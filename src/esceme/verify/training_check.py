@@ -1,4 +1,7 @@
-"""Compare training steps with the original's: losses, values, rewards and gradients at the stored actions."""
+"""Compare training steps with those of the original code: losses, critic values, rewards and gradients.
+
+A training step is repeated with the actions that the reference file stores.
+"""
 
 from __future__ import annotations
 
@@ -44,83 +47,86 @@ from esceme.world.atlas import Atlas
 
 FILES = r"(.*/)?train_il_a2c[^/]*\.json\.gz"
 TOLERANCE = 1e-4
-"""Relative to the stored value."""
+"""Tolerance relative to the stored value."""
 MIN_SCALE, MIN_NORM_SCALE = 0.1, 0.01
-"""Smaller stored values count as these: a difference of 1e-5 in a loss or value, and of 1e-6 in the norm of a
-gradient, is noise in single precision. The gradients of key biases are only noise."""
+"""Lower bounds of the scale by which a difference is divided: for losses and values, and for gradient norms.
+
+In single precision, a difference of 1e-5 in a loss or value and of 1e-6 in a gradient norm is noise. The
+gradients of key biases consist of noise only.
+"""
 FORWARD_MODES = {"at once": False, "step by step": True}
-"""Ways to compute the decisions of a teacher-forced rollout; the value is the argument `stepwise`."""
+"""Name of a way to compute the decisions of a teacher-forced rollout -> its argument `stepwise`."""
 REWARD_ROWS = ("reward", "mask", "distance", "nDTW")
 STOPPED = -1
-"""The stored action of an episode that stops or has stopped."""
+"""Stored action of an episode that stops at this step or has stopped before."""
 GradientNorms = dict[str, float | None]
-"""The norm of each parameter's gradient, None without a gradient, by the original's names."""
+"""Original name of a parameter -> norm of its gradient, or None if the parameter has no gradient."""
 
 
 class TrainingItem(RecordedItem, kw_only=True):
-    """An episode of a training step as a file states it."""
+    """Record of one episode of a training step in a reference file."""
 
     instr_id: str
 
 
 class ImitationLogs(msgspec.Struct):
-    """Losses that the original logs for a teacher-forced rollout."""
+    """Losses that the original code logs for a teacher-forced rollout."""
 
     loss: list[float] = msgspec.field(name="IL_loss")
     target: list[float] | None = msgspec.field(name="GP_loss", default=None)
-    """The loss of TD-STP's target prediction."""
+    """Loss of TD-STP's target prediction."""
 
 
 class A2CLogs(msgspec.Struct):
-    """Losses and counts that the original logs for a sampled rollout."""
+    """Losses and counts that the original code logs for a sampled rollout."""
 
     entropy: list[float]
-    """Entropy of every step in order, summed over all episodes, ended ones included."""
+    """Policy entropy of every step, from first to last, summed over active and ended episodes."""
     critic_loss: list[float]
-    """Critic loss of every step, the last step first."""
+    """Critic loss of every step, from last to first."""
     policy_loss: list[float]
     total: list[float]
-    """Number of unmasked steps."""
+    """Number of decisions of all episodes, without those after the end of an episode."""
     loss: list[float] = msgspec.field(name="RL_loss")
     target: list[float] | None = msgspec.field(name="GP_loss", default=None)
 
 
 class TrainingRollout(RecordedRollout, kw_only=True):
-    """A rollout with its loss, and the gradients of the loss."""
+    """Rollout of a training step, with its loss and the norms of the gradients."""
 
     items: list[TrainingItem]
     actions: list[list[int]]
     loss: list[float] | float
-    """The loss per episode, whose sum is the loss; or the loss itself."""
+    """Loss of each episode, whose sum is the loss of the rollout; or the loss of the rollout."""
     grad_norms: GradientNorms
     paths: list[list[str]]
 
     @property
     def episode_ids(self) -> list[str]:
-        """The ids of the episodes in the order of `items`."""
+        """Episode ids, in the order of `items`."""
         return [item.instr_id for item in self.items]
 
 
 class ImitationRollout(TrainingRollout, kw_only=True):
-    """A teacher-forced rollout."""
+    """Rollout of imitation learning, in which the actions are the teacher's."""
 
     logs: ImitationLogs
 
 
 class A2CRollout(TrainingRollout, kw_only=True):
-    """A sampled rollout."""
+    """Rollout of reinforcement learning (A2C), in which the actions are sampled."""
 
     actions: list[list[int]] = msgspec.field(name="sampled_actions(-1=stop/ended)")
     rewards: list[list[list[float]]] = msgspec.field(name="reward_mask_dist_ndtw_per_step")
-    """Per step: rewards, 1 for active episodes, metres to the goal, nDTW; may be empty in a file."""
+    """For every step, four lists over episodes: reward, 1 if active, metres to goal, nDTW. May be empty."""
     values: list[list[float]] = msgspec.field(name="critic_calls(first=last state,then t=T-1..0)")
-    """Of the final state, then of every step, the last first; ended episodes included."""
+    """Critic values of active and ended episodes: of the final state, then from last to first step."""
     logs: A2CLogs = msgspec.field(name="logs(policy/critic in reverse time)")
     grad_norm: float = msgspec.field(name="total_grad_norm_before_clip_vln_bert")
 
 
 class TrainingFile(RecordedFile, kw_only=True):
-    """A file of training steps, without dropout; memory is empty at the start of each rollout."""
+    """Content of a file of training steps without dropout. Every rollout starts with an empty memory."""
 
     imitation: ImitationRollout | None = msgspec.field(name="IL", default=None)
     a2c: A2CRollout | None = msgspec.field(name="A2C", default=None)
@@ -128,13 +134,13 @@ class TrainingFile(RecordedFile, kw_only=True):
 
     @property
     def rollouts(self) -> list[tuple[str, RecordedRollout]]:
-        """The rollouts that the file holds, each with its key."""
+        """Rollouts that the file holds, each after its key."""
         rollouts = {"IL": self.imitation, "A2C": self.a2c}
         return [(key, rollout) for key, rollout in rollouts.items() if rollout is not None]
 
 
 def check_training(path: Path, references: ReferenceData, comparison: FileComparison) -> None:
-    """Compare `train_il_a2c….json.gz`."""
+    """Compare a reference file `train_il_a2c….json.gz`."""
     stored, _ = TrainingFile.read(path, comparison)
     files = NetworkFiles(path, comparison.used)
     stored.compare_items(references, comparison)
@@ -156,7 +162,7 @@ def check_training(path: Path, references: ReferenceData, comparison: FileCompar
 def reference_trainer(
     stored: TrainingFile, files: NetworkFiles, references: ReferenceData
 ) -> ReferenceTrainer:
-    """Build a trainer with the network beside a file, and the scenes and settings that the file names."""
+    """Build a trainer from the weights beside a file, and the scenes and settings that the file names."""
     navigator = stored.navigator(files)
     rollouts = [rollout for rollout in (stored.imitation, stored.a2c) if rollout is not None]
     max_steps = stored.max_steps(max((len(rollout.actions) for rollout in rollouts), default=0))
@@ -165,7 +171,7 @@ def reference_trainer(
 
 
 def _training_config(flags: Mapping[str, Json]) -> TrainingConfig:
-    """Return the training settings that the flags state, with the original's defaults for the others."""
+    """Return the training settings on the command line, with the original code's defaults for others."""
     normalise = {"total": "steps", "batch": "batch"}.get(str(flags.get("normalize", "total")), "unknown")
     try:
         return TrainingConfig(
@@ -185,7 +191,7 @@ def _training_config(flags: Mapping[str, Json]) -> TrainingConfig:
 
 @dataclass(frozen=True)
 class ReferenceTrainer:
-    """Repeats recorded training steps with our training code and the stored actions."""
+    """Repeats stored training steps with our training code and the stored actions."""
 
     navigator: Navigator
     atlas: Atlas
@@ -194,12 +200,16 @@ class ReferenceTrainer:
 
     @property
     def forward_modes(self) -> dict[str, bool]:
-        """The part of `FORWARD_MODES` that the agent supports."""
+        """Those items of `FORWARD_MODES` that the agent supports."""
         at_once = self.navigator.agent.supports_decide_all
         return {mode: stepwise for mode, stepwise in FORWARD_MODES.items() if at_once or stepwise}
 
     def imitate(self, rollout: TrainingRollout, *, stepwise: bool) -> ImitationRollout:
-        """Roll the items out with teacher forcing, at once or step by step, and compute gradients."""
+        """Run a rollout with teacher forcing, and compute its loss and gradients.
+
+        With `stepwise`, the network computes one step after another; otherwise it computes all steps in one
+        call.
+        """
         trainer, episodes = self._begin(rollout)
         teacher = TEACHERS[trainer.config.teacher](self.atlas)
         demonstrations = teacher_rollout(self.atlas, episodes, teacher, max_steps=self.max_steps)
@@ -227,7 +237,7 @@ class ReferenceTrainer:
         )
 
     def reinforce(self, rollout: TrainingRollout) -> A2CRollout:
-        """Repeat a rollout with its actions and compute A2C's gradients."""
+        """Repeat a sampled rollout with its stored actions, and compute the loss and gradients of A2C."""
         trainer, episodes = self._begin(rollout)
         source = SingleBatch(self.atlas, episodes)
         forced = ForcedActions(trainer.navigator, self.atlas, source.trajectories, rollout.actions)
@@ -265,10 +275,10 @@ class ReferenceTrainer:
     def _recorded_actions(
         self, trajectories: Sequence[Trajectory], steps: Sequence[DemonstrationStep | Transition]
     ) -> list[list[int]]:
-        """Return the actions as files number them: a list of steps, each with one action per episode.
+        """Return `actions[step][episode]` in the numbering of reference files.
 
-        In TD-STP's files, the numbers of history tokens come before those of candidates. A teacher never
-        chooses a history token.
+        In files of TD-STP, history tokens are numbered before candidates. A teacher never chooses a history
+        token.
         """
         table = []
         for number, step in enumerate(steps):
@@ -290,7 +300,7 @@ class ReferenceTrainer:
         ]
 
     def _begin(self, rollout: TrainingRollout) -> tuple[Trainer, list[Episode]]:
-        """Create a trainer with an empty memory and no gradients; return it with the rollout's episodes."""
+        """Return a trainer with an empty memory and without gradients, and the episodes of the rollout."""
         episodes = rollout.episodes(self.navigator.agent.config.vocabulary)
         self.navigator.zero_grad(set_to_none=True)
         trainer = Trainer(
@@ -308,7 +318,7 @@ class ReferenceTrainer:
     def _episode_losses(
         self, steps: Sequence[Transition], final_values: Tensor, training: TrainingConfig
     ) -> list[float]:
-        """Return the contribution of each episode to the A2C loss."""
+        """Return the part of the A2C loss that comes from each episode."""
         num_steps = sum(len(step.rows) for step in steps)
         divisor, losses = num_steps if training.normalise == "steps" else training.batch, []
         for row in range(len(final_values)):
@@ -373,7 +383,7 @@ def _compare_rollout(
 
 
 def _losses(rollout: ImitationRollout | A2CRollout) -> dict[str, list[float] | None]:
-    """Return the loss and the logged numbers of a rollout by quantity."""
+    """Return a dict from quantity to numbers: the loss of a rollout and everything that is logged."""
     loss = rollout.loss if isinstance(rollout.loss, list) else [rollout.loss]
     logs = msgspec.to_builtins(rollout.logs)
     return {"loss": loss, **{f"logs.{name}": values for name, values in logs.items()}}
@@ -397,7 +407,7 @@ def _compare_a2c(stored: A2CRollout, ours: A2CRollout, comparison: FileCompariso
 def _compare_norms(
     quantity: str, stored: GradientNorms, ours: GradientNorms, comparison: FileComparison
 ) -> None:
-    """Compare the names of parameters, the absence of gradients, and the norms of gradients."""
+    """Compare parameter names, which parameters have no gradient, and the norms of the gradients."""
     comparison.add(f"{quantity}, parameters", sorted(stored), sorted(ours), 0.0)
     for name, norm in ours.items():
         stored_norm = stored.get(name)

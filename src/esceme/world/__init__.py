@@ -1,4 +1,4 @@
-"""Scenes: graphs of viewpoints, features of their views, and the compiled atlas of all scenes."""
+"""Scenes: navigation graphs, image features of views, and the atlas, which holds all scenes as arrays."""
 
 from esceme.world.atlas import CANDIDATE, CONTEXT, STOP, Atlas, Panoramas, Pose
 from esceme.world.features import ArrayFeatures, FeatureStore, Hdf5Features, open_features, pack

@@ -1,6 +1,7 @@
-"""All scenes compiled into arrays: a few array operations observe or move a whole batch of agents.
+"""Atlas: all scenes as arrays, so that one call observes or moves a whole batch of agents.
 
-The viewpoints of all scenes are numbered from 0 to P - 1: the viewpoint index. Tables have P rows.
+The viewpoints of all scenes are numbered from 0 to P - 1. This number is the viewpoint index. The panorama at
+a viewpoint is a sequence of tokens, one per candidate, STOP or other view.
 """
 
 from __future__ import annotations
@@ -19,38 +20,38 @@ from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, nearest
 from esceme.world.graph import SceneGraph, read_scenes
 
 CONTEXT, CANDIDATE, STOP = 0, 1, 2
-"""Token types: a view without candidate (or padding), a candidate, STOP."""
+"""Token types: a view without a candidate (also padding), a candidate, STOP."""
 
 
 class Pose(NamedTuple):
-    """Viewpoint indices (B,) and faced views 0 to 35 (B,) of a batch of agents."""
+    """Poses of a batch of agents: viewpoint indices (B,), and views that the agents face (B,), 0 to 35."""
 
     viewpoint: NDArray[np.int64]
     view: NDArray[np.int64]
 
 
 class Panoramas(NamedTuple):
-    """A batch of panoramas as tokens: candidates, STOP, the other views in view order, padding.
+    """Batch of panoramas as tokens: candidates, then STOP, then all other views in view order, then padding.
 
-    STOP and padding have zero features and angles and view -1. Only candidates have a `neighbour`, others -1.
+    STOP and padding have features and angles of 0 and view -1.
     """
 
     features: NDArray[np.float32]
-    """(B, N, D)"""
+    """(B, N, D): image features of the tokens."""
     angles: NDArray[np.float32]
-    """(B, N, 4): sine and cosine of heading relative to the faced view, and of absolute elevation."""
+    """(B, N, 4): sine and cosine of the heading relative to the faced view, and of the absolute elevation."""
     token_type: NDArray[np.uint8]
     """(B, N): CANDIDATE, STOP, or CONTEXT."""
     view: NDArray[np.int8]
-    """(B, N)"""
+    """(B, N): view (0 to 35) that a token shows; -1 for STOP and padding."""
     neighbour: NDArray[np.int32]
-    """(B, N): the viewpoint index of a candidate."""
+    """(B, N): viewpoint index to which a candidate leads; -1 for all other tokens."""
     valid: NDArray[np.bool_]
     """(B, N): False for padding."""
 
 
 class Atlas:
-    """The graphs and features of several scenes as flat arrays, with one index for all viewpoints.
+    """Graphs and features of several scenes as arrays, which are indexed by viewpoint index.
 
     >>> graph = SceneGraph.build("toy", {"a": (0, 0, 0), "b": (0, 2, 0)}, [("a", "b")])
     >>> atlas = Atlas([graph])
@@ -61,7 +62,7 @@ class Atlas:
     """
 
     def __init__(self, graphs: Iterable[SceneGraph], features: FeatureStore | None = None) -> None:
-        """Compile `graphs`. Only `observe` needs `features`, which must have an entry for every viewpoint."""
+        """Compile `graphs` into arrays. `features` must hold every viewpoint; only `observe` needs it."""
         self.graphs: dict[str, SceneGraph] = {}
         for graph in graphs:
             if graph.scene_id in self.graphs:
@@ -71,7 +72,7 @@ class Atlas:
             raise WorldError("an atlas needs at least one scene")
         sizes = [len(graph) for graph in self.graphs.values()]
         self.first: NDArray[np.int64] = np.concatenate([[0], np.cumsum(sizes)])
-        """Index of the first viewpoint of each scene, then the number of all viewpoints, (S + 1,)."""
+        """(S + 1,): index of the first viewpoint of each of S scenes, then the number of all viewpoints."""
         self.scene_of: NDArray[np.int32] = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
         self._scene_order = {scene: index for index, scene in enumerate(self.graphs)}
 
@@ -85,7 +86,7 @@ class Atlas:
         self.positions: NDArray[np.float64] = np.concatenate(
             [graph.positions for graph in self.graphs.values()]
         )
-        """Positions of viewpoints in metres, (P, 3)."""
+        """(P, 3): position of every viewpoint in metres."""
         self._compile_tokens()
 
         self.features = features
@@ -101,14 +102,17 @@ class Atlas:
         scenes: Iterable[str] | None = None,
         width: int | None = None,
     ) -> Atlas:
-        """Read an atlas from a connectivity folder and, optionally, a feature file."""
+        """Read the graphs of a connectivity folder, by default of all scenes, and optionally a feature file.
+
+        `width` is the number of features per view to read from the file; by default all.
+        """
         store = (
             features if isinstance(features, FeatureStore | None) else open_features(features, width=width)
         )
         return cls(read_scenes(connectivity, scenes).values(), store)
 
     def _concatenate_tables(self, table: str, fill: float) -> NDArray[Any]:
-        """Concatenate the attribute `table` (P, K) of all graphs; missing candidates are `fill`."""
+        """Return the attribute `table` (P, K) of all graphs as one array; missing candidates are `fill`."""
         tables = [getattr(graph, table) for graph in self.graphs.values()]
         joined = np.full((len(self), max(part.shape[1] for part in tables)), fill, dtype=tables[0].dtype)
         for start, part in zip(self.first, tables, strict=False):
@@ -116,7 +120,7 @@ class Atlas:
         return joined
 
     def _compile_tokens(self) -> None:
-        """Compute view, type, neighbour and angles of the tokens of every viewpoint."""
+        """Compute the view, type, neighbour and angles of all tokens at every viewpoint."""
         size = len(self)
         is_candidate = self.neighbours >= 0
         has_candidate = np.zeros((size, VIEWS), dtype=bool)
@@ -124,13 +128,13 @@ class Atlas:
         has_candidate[rows, self.views[rows, slots]] = True
 
         self.token_count: NDArray[np.int64] = self.degrees + 1 + (~has_candidate).sum(axis=1)
-        """Number of tokens of each panorama, (P,)."""
+        """(P,): number of tokens of every panorama."""
         shape = (size, int(self.token_count.max()))
         self._token_view = np.full(shape, -1, dtype=np.int8)
         self._token_type = np.zeros(shape, dtype=np.uint8)
         self._token_neighbour = np.full(shape, -1, dtype=np.int32)
         self._token_angle = np.zeros((*shape, 4), dtype=np.float32)
-        """Sine and cosine of absolute heading and elevation, (P, N, 4); 0 for STOP and padding."""
+        """(P, N, 4): sine and cosine of absolute heading and elevation; 0 for STOP and padding."""
 
         self._token_view[rows, slots] = self.views[rows, slots]
         self._token_type[rows, slots] = CANDIDATE
@@ -155,7 +159,7 @@ class Atlas:
 
     @property
     def scenes(self) -> tuple[str, ...]:
-        """Scene ids in the order of the atlas."""
+        """Scene ids, in the order of the viewpoint indices."""
         return tuple(self.graphs)
 
     @cached_property
@@ -164,24 +168,27 @@ class Atlas:
         return tuple((scene, name) for scene, graph in self.graphs.items() for name in graph.viewpoints)
 
     def name(self, viewpoint: int | np.integer) -> tuple[str, str]:
-        """(scene id, viewpoint id) of a viewpoint index."""
+        """Return (scene id, viewpoint id) of a viewpoint index."""
         return self.names[viewpoint]
 
     def graph(self, scene: str) -> SceneGraph:
-        """The navigation graph of a scene; raises `WorldError` if the atlas does not have the scene."""
+        """Return the navigation graph of a scene; raise `WorldError` if the atlas does not have the scene."""
         try:
             return self.graphs[scene]
         except KeyError:
             raise WorldError(f"scene '{scene}' is not loaded ({len(self.graphs)} others are)") from None
 
     def locate(self, scene: str, viewpoints: Sequence[str]) -> NDArray[np.int64]:
-        """Viewpoint indices of viewpoint ids of one scene; raises `WorldError` for an unknown id."""
+        """Return the viewpoint indices of viewpoint ids in a scene; raise `WorldError` for an unknown id."""
         graph = self.graph(scene)
         start = int(self.first[self._scene_order[scene]])
         return np.array([start + graph.index(viewpoint) for viewpoint in viewpoints], dtype=np.int64)
 
     def locate_all(self, paths: Iterable[tuple[str, Sequence[str]]]) -> list[list[int]]:
-        """Viewpoint indices of many paths, given as (scene id, viewpoint ids); see `locate`."""
+        """Return the viewpoint indices of many paths, each given as (scene id, viewpoint ids).
+
+        Raises `WorldError` if an id is unknown.
+        """
         located: list[list[int]] = []
         previous: tuple[str, Sequence[str]] = ("", ())
         for scene, viewpoints in paths:
@@ -208,15 +215,18 @@ class Atlas:
     # -- simulation --------------------------------------------------------------------------------------
 
     def begin(self, viewpoints: ArrayLike, heading: ArrayLike, elevation: ArrayLike = 0.0) -> Pose:
-        """Poses at the start of episodes. Agents face the view nearest to the heading (docs/spec.md A.4)."""
+        """Return the poses (B,) of agents at the start of episodes; angles are in radians.
+
+        An agent faces the view nearest to its heading and elevation (docs/spec.md A.4).
+        """
         viewpoint = np.asarray(viewpoints, dtype=np.int64)
         return Pose(viewpoint, np.broadcast_to(nearest_view(heading, elevation), viewpoint.shape))
 
     def step(self, pose: Pose, choices: ArrayLike) -> Pose:
-        """Return the poses after every agent moves to the candidate that `choices` (B,) selects, or stops.
+        """Return the poses after every agent moves to a candidate or stops.
 
-        -1 and the number of candidates mean STOP: the pose does not change. After a move the agent faces the
-        view of the candidate.
+        `choices` (B,) are candidate numbers; -1 or the number of candidates means STOP, which keeps the pose.
+        After a move the agent faces the view in which the candidate was visible.
         """
         choice = np.asarray(choices, dtype=np.int64)
         degree = self.degrees[pose.viewpoint]
@@ -237,7 +247,8 @@ class Atlas:
     def observe(self, pose: Pose, *, out: NDArray[np.float32] | None = None) -> Panoramas:
         """Return the panoramas at a batch of poses, padded to the largest number of tokens in the batch.
 
-        With `out`, a buffer from `feature_buffer`, features are written there instead of to new memory.
+        `out` is a buffer from `feature_buffer`; if it is given, features are written to it, not to a new
+        array.
         """
         viewpoints = pose.viewpoint
         count = self.token_count[viewpoints]
@@ -253,18 +264,18 @@ class Atlas:
         )
 
     def feature_buffer(self, batch: int) -> NDArray[np.float32]:
-        """An empty array for `observe(out=...)` that is large enough for any `batch` panoramas."""
+        """Return an uninitialised array for `observe(out=...)` that is large enough for `batch` panoramas."""
         return np.empty(
             (batch, int(self.token_count.max()), self._require_features().width), dtype=np.float32
         )
 
     def panorama_features(self, viewpoints: NDArray[np.integer]) -> NDArray[np.float32]:
-        """Features of all 36 views at viewpoint indices: (B,) -> (B, 36, D)."""
+        """Return the features of all 36 views at viewpoint indices: (B,) -> (B, 36, D)."""
         store, rows = self._require_features(), self._feature_rows[viewpoints]
         return store.gather(rows, np.broadcast_to(np.arange(VIEWS), (len(rows), VIEWS)))
 
     def panorama_angles(self, views: NDArray[np.integer]) -> NDArray[np.float32]:
-        """Angle features of all 36 views relative to faced `views`: (B,) -> (B, 36, 4)."""
+        """Return the angle features of all 36 views for agents that face `views`: (B,) -> (B, 36, 4)."""
         return panorama_angles(views)
 
     def _require_features(self) -> FeatureStore:
@@ -280,7 +291,10 @@ class Atlas:
         return features
 
     def _token_angles(self, pose: Pose, longest: int) -> NDArray[np.float32]:
-        """Angles (B, N, 4) of tokens, with headings relative to the faced view; STOP and padding are 0."""
+        """Return the angles (B, N, 4) of tokens; headings are relative to the faced view.
+
+        STOP and padding have angles of 0.
+        """
         angles = self._token_angle.take(pose.viewpoint, axis=0)[:, :longest]  # (B, N, 4), a copy
         # sine + i cosine of the heading is a complex number, whose product with a phase is a rotation.
         rotated = angles.view(np.complex64)[..., 0]
@@ -291,14 +305,17 @@ class Atlas:
 
     @cached_property
     def _all_distances(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """The flattened distance matrices of all scenes in one array, and where each matrix begins."""
+        """Distance matrices of all scenes, flattened into one array, and the start index of each matrix."""
         matrices = [graph.distances.ravel() for graph in self.graphs.values()]
         return np.concatenate(matrices), np.concatenate(
             [[0], np.cumsum([len(matrix) for matrix in matrices])]
         )
 
     def distance(self, a: ArrayLike, b: ArrayLike) -> NDArray[np.float64]:
-        """Shortest path lengths in metres between viewpoint indices, broadcast; inf for different scenes."""
+        """Return shortest path lengths in metres between viewpoint indices; inf between different scenes.
+
+        `a` and `b` are broadcast against each other.
+        """
         a, b = np.asarray(a), np.asarray(b)
         flat, offset = self._all_distances
         scene = self.scene_of[a]

@@ -1,6 +1,7 @@
-"""Image features of views: published HDF5 files, memory-mapped half-precision files, or arrays.
+"""Image features of views, read from published HDF5 files, memory-mapped half-precision files or arrays.
 
-A viewpoint has the key of the published files, `<scene>_<viewpoint>`. Its row is its index in a store.
+The key of a viewpoint is `<scene>_<viewpoint>`, as in the published files. A feature store has one row per
+viewpoint; the row number is the index of the viewpoint in the store.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from esceme.world.geometry import VIEWS
 HDF5_SUFFIXES = (".hdf5", ".h5")
 FORMAT = "esceme-features-1"
 ROWS_AT_ONCE = 640
-"""Number of half-precision view features converted at once, about a megabyte."""
+"""Number of half-precision view features that are converted at a time; together about a megabyte."""
 HDF5_STORAGE = {"compression": "gzip", "compression_opts": 1, "shuffle": True, "track_times": False}
-"""HDF5 options of written files: compressed as the published ones, without time stamps."""
+"""HDF5 options of written files: compressed like the published files, without time stamps."""
 
 
 class FeatureStore(ABC):
-    """Features (R, 36, D) of the 36 views of R viewpoints. Subclasses may load them on demand."""
+    """Features (R, 36, D) of the 36 views of R viewpoints. Subclasses may load features on demand."""
 
     def __init__(self, keys: Iterable[str], values: NDArray[Any], *, source: str) -> None:
-        """Store `values` (R, 36, D), one row per key. `source` names the features in error messages."""
+        """Store `values` (R, 36, D), one row per key. Error messages call the features `source`."""
         self.keys = tuple(keys)
         self.source = source
         self._values = values
@@ -52,7 +53,7 @@ class FeatureStore(ABC):
         return len(self.keys)
 
     def locate(self, keys: Sequence[str]) -> NDArray[np.int64]:
-        """The rows of `keys` in this store; raises `DataError` for an unknown key."""
+        """Return the row numbers of `keys` in this store; raise `DataError` if a key is unknown."""
         missing = [key for key in keys if key not in self._row_of]
         if missing:
             raise DataError(
@@ -69,9 +70,9 @@ class FeatureStore(ABC):
         *,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """Return features (B, N, D) in single precision: `views` (B, N) of the viewpoints in `rows` (B,).
+        """Return features (B, N, D) in single precision: the `views` (B, N) of the viewpoints in `rows` (B,).
 
-        With `out`, the features are written to the first elements of that array, without an allocation.
+        With `out`, features are written to the first elements of that array, and no new array is allocated.
         """
         self._prepare(rows)
         flat = self._values.reshape(-1, self.width)
@@ -84,7 +85,7 @@ class FeatureStore(ABC):
         return target
 
     def panorama(self, key: str) -> NDArray[np.float32]:
-        """All 36 views of one viewpoint, (36, D)."""
+        """Return the features (36, D) of all views of one viewpoint."""
         return self.gather(self.locate([key]), np.arange(VIEWS)[None])[0]
 
     @abstractmethod
@@ -93,7 +94,7 @@ class FeatureStore(ABC):
 
 
 class ArrayFeatures(FeatureStore):
-    """Features in memory or in a mapped file, in half or single precision.
+    """Features in an array in memory or in a memory-mapped file, in half or single precision.
 
     >>> store = ArrayFeatures.from_mapping({"house_a": np.zeros((36, 8))}, source="zeros")
     >>> store.width, store.panorama("house_a").shape
@@ -112,7 +113,7 @@ class ArrayFeatures(FeatureStore):
 
     @classmethod
     def from_mapping(cls, panoramas: Mapping[str, NDArray[Any]], *, source: str) -> ArrayFeatures:
-        """Copy `{"<scene>_<viewpoint>": (36, D)}` to single precision."""
+        """Copy a dict from `<scene>_<viewpoint>` to features (36, D) into one single-precision array."""
         if not panoramas:
             raise DataError(f"{source}: no features given")
         width = np.shape(next(iter(panoramas.values())))[-1]
@@ -121,7 +122,7 @@ class ArrayFeatures(FeatureStore):
 
     @classmethod
     def open(cls, path: str | Path) -> ArrayFeatures:
-        """Map a file written by `pack` (`NAME.npy` and its index `NAME.json`) without reading it."""
+        """Map a file `NAME.npy` from `pack`, with its index `NAME.json`, into memory without reading it."""
         path = Path(path)
         index = read_json(path.with_suffix(".json"), _PackedIndex)
         if index.format != FORMAT:
@@ -145,14 +146,14 @@ class ArrayFeatures(FeatureStore):
 
 
 class Hdf5Features(FeatureStore):
-    """A published HDF5 feature file. The features of a viewpoint are read when needed, and cached.
+    """Published HDF5 feature file. The features of a viewpoint are read at their first use and then cached.
 
     `width` is the number of features per view to read; by default all. Published files append 1000 classifier
-    scores to the features, which a smaller `width` leaves out.
+    scores to the features; a smaller `width` leaves the scores out.
     """
 
     def __init__(self, path: str | Path, *, width: int | None = None) -> None:
-        """Open `path` and read its keys."""
+        """Open the file `path` and read its keys."""
         path = Path(path)
         self._file = _open_hdf5(path)
         keys = sorted(self._file)
@@ -167,7 +168,7 @@ class Hdf5Features(FeatureStore):
         self._loaded = np.zeros(len(keys), dtype=bool)
 
     def panorama(self, key: str) -> NDArray[np.float32]:
-        """All 36 views of one viewpoint, (36, D), without caching them."""
+        """Return the features (36, D) of all views of one viewpoint, without caching them."""
         row = int(self.locate([key])[0])
         return self._values[row].copy() if self._loaded[row] else self._read(row)
 
@@ -188,7 +189,10 @@ class Hdf5Features(FeatureStore):
 
 
 def open_features(path: str | Path, *, width: int | None = None) -> FeatureStore:
-    """Open a feature file by its suffix: `.hdf5` / `.h5` as published, `.npy` as packed."""
+    """Open a feature file: `.hdf5` or `.h5` as published, `.npy` as written by `pack`.
+
+    `width` is the number of features per view to read; by default all.
+    """
     path = Path(path)
     if path.suffix == ".npy":
         store = ArrayFeatures.open(path)
@@ -210,7 +214,7 @@ def pack(
 ) -> Path:
     """Write features as a half-precision array `out` (.npy) and its index (.json), atomically.
 
-    Processes can share the array by mapping it. Every value is checked.
+    Several processes can map the file and share its memory. `DataError` is raised for non-finite values.
     """
     out = Path(out).with_suffix(".npy")
     with atomic_open(out) as file:
@@ -225,9 +229,10 @@ def pack(
 
 
 def write_features(out: str | Path, panoramas: Iterable[tuple[str, NDArray[Any]]]) -> Path:
-    """Write `("<scene>_<viewpoint>", (36, D))` pairs as an HDF5 file of the published format, atomically.
+    """Write (`<scene>_<viewpoint>`, features (36, D)) pairs to an HDF5 file of the published format.
 
-    Every panorama is checked and must have the width of the first. Equal input gives equal bytes.
+    The file appears only when it is complete. All panoramas must have the same width and finite values. Equal
+    input gives equal bytes.
     """
     out, width = Path(out), None
     # HDF5 opens the file by name: with a Python file object, an interruption would crash it.
@@ -251,9 +256,9 @@ def write_features(out: str | Path, panoramas: Iterable[tuple[str, NDArray[Any]]
 def check_panorama(
     stored: NDArray[Any], key: str, source: str, *, width: int | None = None
 ) -> NDArray[np.float32]:
-    """Return the first `width` features per view as float32, (36, width); by default all features.
+    """Return the first `width` features of every view as float32, (36, width); by default all features.
 
-    Raises `DataError` for a wrong shape, values that are not numbers, NaN and infinity.
+    Raises `DataError` if the shape is wrong or a value is not a finite number.
     """
     stored = np.asarray(stored)
     if stored.ndim != 2 or stored.shape[0] != VIEWS or stored.shape[1] < (width or 1):
@@ -271,7 +276,7 @@ def check_panorama(
 
 
 class _PackedIndex(msgspec.Struct):
-    """Content of the index file (.json) of packed features."""
+    """Content of the index file (.json) beside a file that `pack` wrote."""
 
     format: str
     width: int
@@ -307,7 +312,7 @@ def _to_half_precision(features: NDArray[np.float32], key: str, source: str) -> 
 
 
 def _view_front(buffer: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Return the first elements of a buffer, reshaped to `shape`; raise `WorldError` for a small buffer."""
+    """Return the first elements of `buffer`, reshaped to `shape`; raise `WorldError` if it is too small."""
     size = int(np.prod(shape))
     if buffer.size < size or not buffer.flags.c_contiguous or buffer.dtype != np.float32:
         raise WorldError(f"out must be a contiguous float32 array of at least {size} numbers, for {shape}")
@@ -319,8 +324,8 @@ def _gather_half_precision(
 ) -> None:
     """Copy the rows `indices` of a half-precision table to `out`, in single precision.
 
-    torch converts thirty times faster than numpy; it is imported here, only when needed. Rows are copied in
-    blocks that fit the processor's cache.
+    torch converts thirty times faster than numpy, but is imported only when it is needed. Rows are copied in
+    blocks that fit into the processor cache.
     """
     import torch
 

@@ -1,8 +1,8 @@
 """The 36 views of a panorama: headings, elevations, nearest views and angle features.
 
-Angles are in radians. Heading 0 points along +y and grows clockwise, towards +x. Elevation is positive above
-the horizon.
-View `row * 12 + column` looks along heading `column * 30°` and elevation `(row - 1) * 30°`.
+Angles are in radians. Heading 0 points along +y; headings grow clockwise, towards +x. Elevation is positive
+above the horizon. View `row * 12 + column` looks along heading `column * 30°` and elevation `(row - 1) *
+30°`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 VIEWS = 36
 COLUMNS = 12
 TURN: float = np.pi / 6
-"""Angle between neighbouring views, 30°."""
+"""Angle between neighbouring views in radians (30°)."""
 HALF_FIELD = np.radians(40.0)
-"""Half of the horizontal field of view of a 640x480 picture with a vertical field of 60°."""
+"""Half of the horizontal field of view of an image of 640x480 pixels with a vertical field of view of 60°."""
 
 VIEW_HEADINGS: NDArray[np.float64] = np.float64(TURN) * (np.arange(VIEWS) % COLUMNS)
 VIEW_ELEVATIONS: NDArray[np.float64] = np.float64(TURN) * (np.arange(VIEWS) // COLUMNS - 1)
@@ -40,7 +40,7 @@ def wrap_angle(angle: ArrayLike) -> NDArray[np.float64]:
 
 
 def direction(offset: ArrayLike) -> Direction:
-    """Heading and elevation of the vector `offset` (..., 3) from one position to another."""
+    """Return heading and elevation of vectors `offset` (..., 3), which lead from one position to another."""
     x, y, z = np.moveaxis(np.asarray(offset, dtype=np.float64), -1, 0)
     return Direction(np.arctan2(x, y), np.arctan2(z, np.hypot(x, y)))
 
@@ -60,23 +60,23 @@ def nearest_view(heading: ArrayLike, elevation: ArrayLike = 0.0) -> NDArray[np.i
 
 
 def angle_feature(heading: ArrayLike, elevation: ArrayLike, *, size: int = 4) -> NDArray[np.float32]:
-    """Sine and cosine of heading and of elevation, repeated to `size` numbers: (...) -> (..., size)."""
+    """Return sine and cosine of heading and elevation, repeated to `size` numbers: (...) -> (..., size)."""
     heading, elevation = np.broadcast_arrays(heading, elevation)
     quartet = np.stack([np.sin(heading), np.cos(heading), np.sin(elevation), np.cos(elevation)], axis=-1)
     return np.tile(quartet.astype(np.float32), size // 4)
 
 
 def panorama_angles(view: ArrayLike, *, size: int = 4) -> NDArray[np.float32]:
-    """Angle features of all 36 views for an agent that faces `view`: (...) -> (..., 36, size).
+    """Return the angle features of all 36 views for agents that face `view`: (...) -> (..., 36, size).
 
-    Headings are relative to the faced column; elevations stay absolute.
+    Headings are relative to the heading of the faced view; elevations are absolute.
     """
     base = VIEW_HEADINGS[np.asarray(view)][..., None]
     return angle_feature(VIEW_HEADINGS - base, VIEW_ELEVATIONS, size=size)
 
 
 class ViewAngles(NamedTuple):
-    """Angles in radians between directions and the centres of all 36 views, (..., 36)."""
+    """Angles (..., 36) in radians between directions and the centres of all 36 views."""
 
     heading: NDArray[np.float64]
     elevation: NDArray[np.float64]
@@ -85,10 +85,10 @@ class ViewAngles(NamedTuple):
 
 
 def view_angles(target: Direction) -> ViewAngles:
-    """Compute angles of directions (...) relative to the 36 views, (..., 36).
+    """Return the angles (..., 36) of directions (...) relative to the 36 views, and where they are visible.
 
-    A direction is visible in a view if its relative heading is at most 40°, whatever its elevation: the rule
-    of the Matterport3D simulator with restricted navigation.
+    A direction is visible in a view if its relative heading is at most 40°, whatever its elevation. The
+    Matterport3D simulator with restricted navigation has the same rule.
     """
     heading = wrap_angle(target.heading[..., None] - VIEW_HEADINGS)
     elevation = target.elevation[..., None] - VIEW_ELEVATIONS

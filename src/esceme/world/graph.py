@@ -1,4 +1,4 @@
-"""Navigation graph of a scene: viewpoints, candidates and distances."""
+"""Navigation graph of a scene: viewpoints, their candidates (adjacent viewpoints) and distances."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from esceme.world.geometry import VIEW_HEADINGS, direction, view_angles
 
 SUFFIX = "_connectivity.json"
 FAR_AWAY = 1e6
-"""Coordinates must be below this many metres."""
+"""Upper bound for coordinates in metres; larger coordinates are an error in the file."""
 
 
 class Candidate(NamedTuple):
-    """An adjacent viewpoint and the view whose centre is nearest to it (docs/spec.md A.6)."""
+    """Adjacent viewpoint, and the view whose centre is nearest to it (docs/spec.md A.6)."""
 
     viewpoint: str
     view: int
@@ -32,13 +32,16 @@ class Candidate(NamedTuple):
     """Absolute heading as in the simulator: heading of the view plus relative heading, not wrapped."""
     elevation: float
     angular_distance: float
-    """Angle between the neighbour and the centre of its view in radians."""
+    """Angle between the adjacent viewpoint and the centre of its view in radians."""
     distance: float
     """Length of the edge in metres."""
 
 
 class NavigableLocation(NamedTuple):
-    """A neighbour visible in a view: angles in radians relative to the view, distance in metres."""
+    """Adjacent viewpoint that is visible in a view. Angles are in radians, relative to the view.
+
+    Distances are in metres.
+    """
 
     viewpoint: str
     heading: float
@@ -47,7 +50,7 @@ class NavigableLocation(NamedTuple):
 
 
 class ViewpointRecord(msgspec.Struct):
-    """A viewpoint of a connectivity file; other keys are ignored."""
+    """Record of one viewpoint in a connectivity file. Keys without a field here are ignored."""
 
     image_id: str
     pose: list[float]
@@ -57,11 +60,12 @@ class ViewpointRecord(msgspec.Struct):
 
 @dataclass(frozen=True, eq=False)
 class SceneGraph:
-    """The navigation graph of one scene, with the candidates of each viewpoint in the simulator's order.
+    """Navigation graph of one scene, with the candidates of each viewpoint in the simulator's order.
 
-    Arrays have shape (P, K): one row per viewpoint, one column per candidate. `neighbours` has the indices of
-    the candidates and `views` the views that show them; both are padded with -1. `headings`, `elevations` and
-    `angular_distances` are in radians, `lengths` of the edges in metres; they are padded with 0.
+    Arrays (P, K) have one row per viewpoint and one column per candidate. `neighbours` holds the viewpoint
+    indices of the candidates, and `views` the views that show them; missing candidates are -1. `headings`,
+    `elevations` and `angular_distances` are in radians, and `lengths` are the lengths of edges in metres;
+    missing candidates are 0.
 
     >>> square = {"a": (0, 0, 0), "b": (0, 2, 0), "c": (2, 2, 0), "d": (2, 0, 0)}
     >>> graph = SceneGraph.build("toy", square, [("a", "b"), ("b", "c"), ("c", "d")])
@@ -81,9 +85,9 @@ class SceneGraph:
     angular_distances: NDArray[np.float64]
     lengths: NDArray[np.float64]
     records: NDArray[np.int64]
-    """Index of each viewpoint in the connectivity file, (P,)."""
+    """(P,): index of every viewpoint among the records of the connectivity file."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Viewpoints of the file that are not in the graph -> 'excluded' or 'isolated'."""
+    """Id of a viewpoint that is in the file but not in the graph -> 'excluded' or 'isolated'."""
 
     # -- construction --------------------------------------------------------------------------------------
 
@@ -96,7 +100,10 @@ class SceneGraph:
         *,
         excluded: Iterable[str] = (),
     ) -> SceneGraph:
-        """Build a graph from positions in metres (z up) and undirected edges."""
+        """Build a graph from positions (x, y, z) in metres, with z up, and undirected edges.
+
+        Viewpoints that are `excluded` or have no edge are left out.
+        """
         names = list(positions)
         order = {name: index for index, name in enumerate(names)}
         adjacency = np.zeros((len(names), len(names)), dtype=bool)
@@ -111,7 +118,7 @@ class SceneGraph:
 
     @classmethod
     def read(cls, path: str | Path) -> SceneGraph:
-        """Read `<scene>_connectivity.json`; raises `DataError` if it is inconsistent."""
+        """Read a file `<scene>_connectivity.json`; raise `DataError` if the file contradicts itself."""
         path = Path(path)
         records = read_records(path, ViewpointRecord)
         names = [record.image_id for record in records]
@@ -151,7 +158,7 @@ class SceneGraph:
         adjacency: NDArray[np.bool_],
         included: NDArray[np.bool_],
     ) -> SceneGraph:
-        """Remove excluded and isolated viewpoints and compute the candidates of the others."""
+        """Remove excluded and isolated viewpoints, and compute the candidates of the remaining viewpoints."""
         adjacency = adjacency & included[:, None] & included[None, :] & ~np.eye(len(names), dtype=bool)
         connected = np.asarray(adjacency.any(axis=1))
         if not connected.any():
@@ -209,7 +216,7 @@ class SceneGraph:
         return {viewpoint: index for index, viewpoint in enumerate(self.viewpoints)}
 
     def index(self, viewpoint: str) -> int:
-        """Index of a viewpoint in this graph; raises `WorldError` if it is not in the graph."""
+        """Return the index of a viewpoint id in this graph; raise `WorldError` if the id is unknown."""
         try:
             return self._index_of[viewpoint]
         except KeyError:
@@ -227,7 +234,7 @@ class SceneGraph:
 
     @cached_property
     def degrees(self) -> NDArray[np.int64]:
-        """Number of candidates of each viewpoint, (P,)."""
+        """(P,): number of candidates of every viewpoint."""
         return (self.neighbours >= 0).sum(axis=1)
 
     @property
@@ -236,17 +243,17 @@ class SceneGraph:
         return int(self.degrees.sum()) // 2
 
     def edges(self) -> NDArray[np.int64]:
-        """Undirected edges as pairs of viewpoint indices (E, 2), the smaller index first."""
+        """Return the undirected edges (E, 2) as pairs of viewpoint indices, the smaller index first."""
         here, slot = np.nonzero(self.neighbours >= 0)
         there = self.neighbours[here, slot]
         return np.stack([here, there], axis=1)[here < there]
 
     def adjacent(self, a: str, b: str) -> bool:
-        """Whether an edge joins the viewpoints `a` and `b`."""
+        """Return whether an edge joins the viewpoints `a` and `b`."""
         return self.index(b) in self.neighbours[self.index(a)]
 
     def candidates(self, viewpoint: str) -> list[Candidate]:
-        """The candidates of a viewpoint in the simulator's order (docs/spec.md A.6)."""
+        """Return the candidates of a viewpoint in the simulator's order (docs/spec.md A.6)."""
         row = self.index(viewpoint)
         return [
             Candidate(
@@ -261,7 +268,10 @@ class SceneGraph:
         ]
 
     def navigable_locations(self, viewpoint: str, view: int) -> list[NavigableLocation]:
-        """The neighbours visible in one view, nearest to its centre first, as the simulator lists them."""
+        """Return the adjacent viewpoints that are visible in one view, the nearest to its centre first.
+
+        The simulator lists them in the same order.
+        """
         row = self.index(viewpoint)
         neighbours = self.neighbours[row, : self.degrees[row]]
         offsets = self.positions.astype(np.float32)[neighbours] - self.positions.astype(np.float32)[row]
@@ -293,20 +303,23 @@ class SceneGraph:
 
     @property
     def distances(self) -> NDArray[np.float64]:
-        """Shortest path lengths between all pairs in metres, (P, P); inf if there is no path."""
+        """(P, P): shortest path length between every two viewpoints in metres; inf if there is no path."""
         return self._distances_and_next_steps[0]
 
     @property
     def next_steps(self) -> NDArray[np.int32]:
-        """(P, P): entry [u, v] is the index after u on a shortest path to v; -9999 if none or u is v."""
+        """(P, P): entry [u, v] is the next viewpoint index on a shortest path from u to v.
+
+        It is -9999 if u is v or if there is no path.
+        """
         return self._distances_and_next_steps[1]
 
     def distance(self, a: str, b: str) -> float:
-        """Length of a shortest path from `a` to `b` in metres."""
+        """Return the length of a shortest path from `a` to `b` in metres."""
         return float(self.distances[self.index(a), self.index(b)])
 
     def shortest_path(self, a: str, b: str) -> list[str]:
-        """Viewpoint ids of a shortest path from `a` to `b`, including `a` and `b`.
+        """Return the viewpoint ids of a shortest path from `a` to `b`, including `a` and `b`.
 
         Raises `WorldError` if there is no path.
         """
@@ -320,12 +333,12 @@ class SceneGraph:
 
     @property
     def is_connected(self) -> bool:
-        """Whether all pairs of viewpoints are connected."""
+        """Whether there is a path between every two viewpoints."""
         return bool(np.isfinite(self.distances).all())
 
 
 def scene_ids(directory: str | Path) -> list[str]:
-    """The scene ids of the files of a connectivity folder, sorted."""
+    """Return the scene ids of all files in a connectivity folder, sorted."""
     directory = Path(directory)
     scenes = [name.removesuffix(SUFFIX) for name in _list_files(directory) if name.endswith(SUFFIX)]
     if not scenes:
@@ -334,7 +347,7 @@ def scene_ids(directory: str | Path) -> list[str]:
 
 
 def listed_scene_ids(directory: str | Path) -> list[str] | None:
-    """The scene ids in `scans.txt`, in its order; None if there is no such file."""
+    """Return the scene ids that the file `scans.txt` lists, in its order; None if there is no such file."""
     directory = Path(directory)
     return read_text(directory / "scans.txt").split() if "scans.txt" in _list_files(directory) else None
 
@@ -347,7 +360,7 @@ def _list_files(directory: Path) -> list[str]:
 
 
 def read_scenes(directory: str | Path, scenes: Iterable[str] | None = None) -> dict[str, SceneGraph]:
-    """Read the graphs of some scenes (default: all) of a connectivity folder, sorted by scene id."""
+    """Return a dict from scene id to graph, sorted by id, for some scenes of a folder (default: all)."""
     directory = Path(directory)
     present = scene_ids(directory)
     selected = present if scenes is None else sorted(set(scenes))
