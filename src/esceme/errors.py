@@ -10,17 +10,14 @@ from typing import Literal, get_args, get_origin, get_type_hints
 class EscemeError(Exception):
     r"""Base of all errors that are messages to the user, not bugs.
 
-    Control characters, which a quoted file may hold, are escaped in the message.
+    A message is one line. Control characters and line ends, which a quoted file may hold, are escaped.
 
-    >>> print(DataError("no scene '\x1b[2J'"))
-    no scene '\x1b[2J'
+    >>> print(DataError("no scene '\x1b[2J\n'"))
+    no scene '\x1b[2J\n'
     """
 
     def __str__(self) -> str:
-        return "".join(
-            character if character.isprintable() or character == "\n" else repr(character)[1:-1]
-            for character in super().__str__()
-        )
+        return escape_control_characters(super().__str__())
 
 
 class DataError(EscemeError):
@@ -49,6 +46,18 @@ class TrainingError(EscemeError):
 
 class EvaluationError(EscemeError):
     """A navigator has produced non-finite scores."""
+
+
+def escape_control_characters(text: str, *, keep: str = "") -> str:
+    r"""Write characters that do not print, except those in `keep`, as in a string literal.
+
+    >>> print(escape_control_characters("\x1b[2J, \u202e and\n", keep="\n").strip())
+    \x1b[2J, \u202e and
+    """
+    return "".join(
+        character if character.isprintable() or character in keep else repr(character)[1:-1]
+        for character in text
+    )
 
 
 def check_choices(config: object) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import tyro
 from rich.table import Table
 
-from esceme.cli.console import format_metric, metric_label, note, print_json, tables
+from esceme.cli.console import format_metric, metric_label, note, print_json, print_line, tables
 from esceme.evaluation import Comparison, read_result
 from esceme.evaluation import compare as compare_results
 from esceme.evaluation.compare import Interval
@@ -57,9 +57,9 @@ def compare(
         print_json(_to_json(comparison))
         return 0
     for number, name in enumerate(comparison.names, 1):
-        print(f"{number}: {name}")
+        print_line(f"{number}: {name}")
     for fact, values in comparison.differing.items():
-        print(f"   {fact}: " + ", ".join(_format_values(fact, values)))
+        print_line(f"   {fact}: " + ", ".join(_format_values(fact, values)))
     if not comparison.differing:
         note("note: the facts of all results are the same")
     tables().print(_comparison_table(comparison))

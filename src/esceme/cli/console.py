@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
-from esceme.errors import DataError
+from esceme.errors import DataError, escape_control_characters
 from esceme.tasks.catalogue import TASKS
 
 T = TypeVar("T")
@@ -25,8 +26,13 @@ else:
 
 
 def note(message: str) -> None:
-    """Print a message to standard error."""
-    print(message, file=sys.stderr)
+    """Print a message to standard error; control characters are escaped."""
+    print(escape_control_characters(message, keep="\n"), file=sys.stderr)
+
+
+def print_line(text: str) -> None:
+    """Print a line to standard output; control characters are escaped."""
+    print(escape_control_characters(text))
 
 
 def print_json(value: object) -> None:
@@ -38,9 +44,16 @@ def print_json(value: object) -> None:
     print(text)
 
 
+class _EscapingConsole(Console):
+    """A console that escapes control characters in text, which may come from files."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(escape_control_characters(text, keep="\n"), **options)
+
+
 def tables() -> Console:
     """The console of result tables: standard output, 120 columns wide if it is not a terminal."""
-    return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    return _EscapingConsole(width=None if sys.stdout.isatty() else 120, highlight=False)
 
 
 def progress(items: Iterable[T], label: str, *, total: int | None = None) -> Iterator[T]:

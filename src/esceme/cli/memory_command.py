@@ -8,7 +8,7 @@ import tyro
 from rich.markup import escape
 from rich.table import Table
 
-from esceme.cli.console import print_json, tables
+from esceme.cli.console import print_json, print_line, tables
 from esceme.memory.bank_file import BankHeader, StoredScene, read_header
 
 BYTES_PER_NUMBER = 4
@@ -39,7 +39,7 @@ def show(file: tyro.conf.Positional[Path], /, json: bool = False) -> int:
         print_json({"file": str(file), **facts, "scenes": scenes})
         return 0
     for name, value in facts.items():
-        print(f"{name:<12}{value:,}" if isinstance(value, int) else f"{name:<12}{value}")
+        print_line(f"{name:<12}{value:,}" if isinstance(value, int) else f"{name:<12}{value}")
     if header.scenes:
         tables().print(_bank_table(header))
     return 0

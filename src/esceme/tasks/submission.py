@@ -156,7 +156,7 @@ def find_prediction_fault(
 def check_predictions(
     pairs: Iterable[tuple[Episode, Prediction]], graphs: dict[str, SceneGraph], *, file: object
 ) -> None:
-    """Raise `DataError` that describes the faulty predictions, at most ten of them."""
+    """Raise `DataError` that describes the faulty predictions, at most three of them."""
     faults = [
         f"episode {episode.episode_id}: {fault}"
         for episode, prediction in pairs
@@ -165,8 +165,8 @@ def check_predictions(
     if len(faults) == 1:
         raise DataError(f"{file}: {faults[0]}")
     if faults:
-        rest = [f"... and {len(faults) - 10} more"] if len(faults) > 10 else []
-        raise DataError("\n  ".join([f"{file}: {len(faults)} faulty predictions", *faults[:10], *rest]))
+        rest = [f"and {len(faults) - 3} more"] if len(faults) > 3 else []
+        raise DataError(f"{file}: {len(faults)} faulty predictions: {'; '.join([*faults[:3], *rest])}")
 
 
 # -- writing ---------------------------------------------------------------------------------------------
