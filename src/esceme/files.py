@@ -315,6 +315,28 @@ def _add_checksum(line: bytes, key: str) -> bytes:
 
 
 @contextmanager
+def file_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, which need not exist, in the block; wait while another process holds it.
+
+    Raises `DataError` if the other process takes longer than two minutes.
+    """
+    lock = filelock.SoftFileLease(
+        path.with_name(f".{path.name}{LOCK_FILE}"), lease_duration=LEASE_SECONDS, timeout=2 * LEASE_SECONDS
+    )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except filelock.Timeout:
+        raise DataError(f"{path}: another process has been writing it for long; try again") from None
+    except (OSError, NotImplementedError) as error:
+        raise _write_error(path, error) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
 def folder_lock(folder: Path, activity: str) -> Iterator[None]:
     """Create a folder and hold its lock in the block; raises `DataError` if another process holds it.
 

@@ -26,7 +26,7 @@ def test_the_table_lists_every_scene(file: Path, capsys: pytest.CaptureFixture[s
     assert main(["memory", "show", str(file)]) == 0
     printed = capsys.readouterr()
     facts = dict(line.split() for line in printed.out.splitlines() if len(line.split()) == 2)
-    assert facts["format"] == "esceme-memory-1"
+    assert facts["format"] == "esceme-memory-2"
     assert (facts["width"], facts["pooling"], facts["source"]) == ("3", "mean", "seen.hdf5")
     assert (facts["viewpoints"], facts["bytes"]) == ("4", str(file.stat().st_size))
     rows = [line.replace("│", " ").split() for line in printed.out.splitlines() if "│" in line]
@@ -38,7 +38,7 @@ def test_json_output_has_the_same_values(file: Path, capsys: pytest.CaptureFixtu
     assert main(["memory", "show", str(file), "--json"]) == 0
     assert msgspec.json.decode(capsys.readouterr().out) == {
         "file": str(file),
-        "format": "esceme-memory-1",
+        "format": "esceme-memory-2",
         "width": 3,
         "pooling": "mean",
         "source": "seen.hdf5",

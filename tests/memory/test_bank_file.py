@@ -17,16 +17,18 @@ from torch import Tensor
 from esceme.errors import DataError, MemoryMismatch
 from esceme.memory import MemoryBank, load_bank, save_bank
 from esceme.memory.bank_file import read_header
+from fixtures.process_utils import CONTEXT, save_viewpoints
 
 WIDTH = 2
 VISITS = st.lists(
     st.tuples(st.sampled_from(["house", "barn"]), st.sampled_from("abcd"), st.integers(0, 9)), max_size=8
 )
 HEADER: dict[str, Any] = {
-    "format": "esceme-memory-1",
+    "format": "esceme-memory-2",
     "width": WIDTH,
     "pooling": "max",
     "source": "seen",
+    "sha256": "",
     "scenes": [{"scene_id": "house", "names": ["a", "b"], "neighbours": [[1]]}],
 }
 
@@ -144,8 +146,10 @@ def test_files_without_a_bank_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "esceme-memory-2", "scenes": 7}, "format 'esceme-memory-2'.*a newer esceme wrote it"),
-        ({"format": "recipes-1"}, "format 'recipes-1', expected 'esceme-memory-1'$"),
+        ({"format": "esceme-memory-3", "scenes": 7}, "format 'esceme-memory-3'.*a newer esceme wrote it"),
+        ({"format": "esceme-memory-1", "scenes": 7}, "expected 'esceme-memory-2'; an older esceme wrote it"),
+        ({"format": "recipes-1"}, "format 'recipes-1', expected 'esceme-memory-2'$"),
+        ({}, "bank: damaged: the content does not have the stored checksum; remove it and build it again"),
         ({"pooling": "sum"}, "the header is malformed"),
         ({"width": 3}, r"shape \(1, 3\), found \(1, 2\)"),
         ({"scenes": []}, r"shape \(0, 2\)"),
@@ -174,6 +178,100 @@ def test_an_inconsistent_header_is_refused(tmp_path: Path, change: dict[str, Any
 def test_rows_that_are_not_finite_float32_are_refused(tmp_path: Path, rows: Tensor) -> None:
     with pytest.raises(DataError, match="expected finite float32"):
         load_bank(write(tmp_path / "bank", HEADER, rows))
+
+
+def test_every_changed_byte_of_header_and_vectors_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "bank"
+    save_bank(bank_of([("house", "a", 1), ("house", "b", 2), ("barn", "c", 3)]), path)
+    data, loaded = path.read_bytes(), read_header(path)
+    for position in range(len(data)):
+        path.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
+        for read in (load_bank, read_header):
+            try:
+                read(path)
+            except DataError as error:
+                assert "bank: " in str(error) and "\n" not in str(error)
+            else:  # white space between values means nothing
+                assert data[position] == ord(" ")
+                assert read_header(path) == loaded
+
+
+# -- several writers -------------------------------------------------------------------------------------
+
+
+def places(path: Path) -> set[str]:
+    bank = load_bank(path)
+    return {f"{scene} {viewpoint}" for scene in bank.scenes for viewpoint in bank[scene].viewpoints}
+
+
+def extend(bank: MemoryBank, name: str) -> MemoryBank:
+    bank.remember("house", name, torch.ones(1, WIDTH), ["z"])
+    return bank
+
+
+def test_a_bank_that_was_loaded_elsewhere_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "bank"
+    save_bank(bank_of([("house", "a", 1)]), path)
+    other, before = bank_of([("house", "b", 1)]), path.read_bytes()
+    with pytest.raises(DataError, match="bank: holds another bank; load and extend it, remove it, or take"):
+        save_bank(other, path)
+    assert path.read_bytes() == before
+    save_bank(bank_of([("house", "a", 1)]), path)  # equal content
+    save_bank(other, path, overwrite=True)
+    assert places(path) == {"house b"}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_bank_replaces_its_own_file(tmp_path: Path) -> None:
+    path, link = tmp_path / "bank", tmp_path / "link"
+    link.symlink_to("bank")
+    bank = bank_of([("house", "a", 1), ("barn", "b", 1)])
+    save_bank(bank, path)
+    bank.forget("barn")
+    save_bank(bank, link)
+    assert places(path) == {"house a"}
+    loaded = load_bank(link)
+    loaded.forget()
+    save_bank(extend(loaded, "c"), path)
+    assert places(path) == {"house c"} and link.is_symlink()
+    path.unlink()
+    save_bank(loaded, path)
+    assert places(path) == {"house c"}
+
+
+def test_a_file_that_another_process_has_extended_is_merged(tmp_path: Path) -> None:
+    path = tmp_path / "bank"
+    save_bank(bank_of([("house", "a", 1)]), path)
+    first, second = load_bank(path), load_bank(path)
+    save_bank(extend(first, "b"), path)
+    save_bank(extend(second, "c"), path)
+    assert places(path) == {"house a", "house b", "house c"}
+    assert set(second["house"].viewpoints) == {"a", "c"}  # an agent's memory does not change by saving
+    save_bank(extend(second, "d"), path)
+    save_bank(extend(first, "e"), path)
+    assert places(path) == {f"house {name}" for name in "abcde"}
+
+
+def test_a_file_of_other_features_is_not_merged(tmp_path: Path) -> None:
+    path = tmp_path / "bank"
+    save_bank(bank_of([("house", "a", 1)]), path)
+    loaded = load_bank(path)
+    save_bank(MemoryBank(WIDTH, source="other"), path, overwrite=True)
+    with pytest.raises(DataError, match="bank: the bank holds features of width 2 from 'other'"):
+        save_bank(loaded, path)
+
+
+def test_two_processes_lose_no_viewpoint_of_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "bank"
+    save_bank(MemoryBank(WIDTH, source="seen"), path)
+    processes = [CONTEXT.Process(target=save_viewpoints, args=(path, name, 50)) for name in "ab"]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    assert places(path) == {f"house {name}{number}" for name in "ab" for number in range(50)}
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_saving_over_a_folder_leaves_it_alone(tmp_path: Path) -> None:

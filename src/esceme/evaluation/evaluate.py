@@ -76,7 +76,7 @@ def evaluate(
             entries += _run_in_workers(context, processes, entries, on_finished)
         trajectories = run_episodes(context, lifetime, entries, on_finished)
         if lifetime.bank is not None:
-            save_bank(lifetime.bank, folder / BANK)
+            save_bank(lifetime.bank, folder / BANK, overwrite=True)
         result = make_result(context, [trajectories[episode.episode_id] for episode in context.episodes])
         save_result(result, folder)
     return result

@@ -93,6 +93,8 @@ class MemoryBank:
         self._row_of: Tensor = torch.zeros(1, dtype=torch.int64)
         self._scene_of: Tensor = torch.zeros(0, dtype=torch.int64)
         self._neighbours: Tensor = torch.zeros(0, 0, dtype=torch.int64)
+        self.stored_checksums: dict[Path, str] = {}
+        """Files that this bank was loaded from or saved to -> their checksums then; see `save_bank`."""
 
     @classmethod
     def from_atlas(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import safetensors
@@ -10,13 +13,14 @@ import torch
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from esceme.errors import DataError, MemoryMismatch
-from esceme.files import atomic_open
+from esceme.errors import DataError, MemoryMismatch, prefix_errors
+from esceme.files import JSON_ERRORS, atomic_open, file_lock
 from esceme.memory.bank import MemoryBank
 from esceme.memory.scene import Pooling
 
 FORMAT = "esceme-memory-"
-VERSION = 1
+VERSION = 2
+ADVICE = "remove it and build it again"
 
 
 class StoredScene(msgspec.Struct, frozen=True):
@@ -46,23 +50,34 @@ class BankHeader(msgspec.Struct, frozen=True):
     width: int
     pooling: Pooling
     source: str
+    sha256: str
+    """Checksum of the vectors and of the other fields."""
     scenes: list[StoredScene]
 
 
-def save_bank(bank: MemoryBank, path: str | Path) -> None:
-    """Write a bank atomically; equal memories give equal bytes."""
-    header = BankHeader(
-        format=f"{FORMAT}{VERSION}",
-        width=bank.width,
-        pooling=bank.pooling,
-        source=bank.source,
-        scenes=[_stored(bank, scene_id) for scene_id in bank.scenes],
-    )
-    vectors = [bank[scene.scene_id].recall(scene.viewpoints) for scene in header.scenes]
-    rows = torch.cat([torch.empty(0, bank.width), *(scene_vectors.cpu() for scene_vectors in vectors)])
-    data = to_bytes({"rows": rows}, {"memory": msgspec.json.encode(header).decode()})
-    with atomic_open(Path(path)) as file:
-        file.write(data)
+def save_bank(bank: MemoryBank, path: str | Path, *, overwrite: bool = False) -> None:
+    """Write a bank atomically; equal memories give equal bytes.
+
+    A file that another process has changed since this bank was loaded from it, or saved there, gets the
+    memories of both; `bank` does not change. Raises `DataError` if the file exists and this bank was neither
+    loaded from it nor saved there, unless `overwrite`.
+    """
+    path, file = Path(path), Path(os.path.realpath(path))
+    with file_lock(file):
+        stored = _open(path) if file.is_file() and not overwrite else None
+        known, content = bank.stored_checksums.get(file), _encode(bank)
+        if stored is not None and stored.header.sha256 not in (known, content.header.sha256):
+            if known is None:
+                raise DataError(
+                    f"{path}: holds another bank; load and extend it, remove it, or take another name"
+                )
+            union = _build(stored)
+            with prefix_errors(file=path):
+                union.merge(bank)
+            _write(_encode(union), path)
+        elif stored is None or stored.header.sha256 != content.header.sha256:
+            _write(content, path)
+            bank.stored_checksums[file] = content.header.sha256
 
 
 def load_bank(
@@ -72,25 +87,70 @@ def load_bank(
     source: str | None = None,
     device: torch.device | str | None = None,
 ) -> MemoryBank:
-    """Read a bank; raise `MemoryMismatch` if its width or source differs from the expected one."""
-    header, rows = _open(Path(path), vectors=True)
+    """Read a bank; raise `MemoryMismatch` if its width or source differs from the expected one.
+
+    Raises `DataError` if the file is not a bank, or if a byte of it has changed.
+    """
+    content = _open(Path(path))
+    header = content.header
     for name, expected, found in (("width", width, header.width), ("source", source, header.source)):
         if expected is not None and expected != found:
             raise MemoryMismatch(
                 f"{path}: expected features of {name} {expected!r}, found {found!r}; "
                 "build the bank from the features it is used with"
             )
+    bank = _build(content, device=device)
+    bank.stored_checksums[Path(os.path.realpath(path))] = content.header.sha256
+    return bank
+
+
+def read_header(path: str | Path) -> BankHeader:
+    """Read and check a bank; return its header."""
+    return _open(Path(path)).header
+
+
+class _Content(NamedTuple):
+    """Content of a bank file."""
+
+    header: BankHeader
+    rows: Tensor
+    """(M, D) float32: the vectors of all scenes."""
+
+
+def _encode(bank: MemoryBank) -> _Content:
+    header = BankHeader(
+        format=f"{FORMAT}{VERSION}",
+        width=bank.width,
+        pooling=bank.pooling,
+        source=bank.source,
+        sha256="",
+        scenes=[_stored(bank, scene_id) for scene_id in bank.scenes],
+    )
+    vectors = [bank[scene.scene_id].recall(scene.viewpoints) for scene in header.scenes]
+    rows = torch.cat([torch.empty(0, bank.width), *(scene_vectors.cpu() for scene_vectors in vectors)])
+    return _Content(msgspec.structs.replace(header, sha256=_checksum(header, rows)), rows)
+
+
+def _checksum(header: BankHeader, rows: Tensor) -> str:
+    """Compute the sha256 of the header, without its own, and the vectors."""
+    digest = hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(header, sha256="")))
+    digest.update(rows.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _build(content: _Content, *, device: torch.device | str | None = None) -> MemoryBank:
+    header = content.header
     bank = MemoryBank(header.width, pooling=header.pooling, source=header.source, device=device)
     sizes = [len(scene.neighbours) for scene in header.scenes]
-    for scene, vectors in zip(header.scenes, torch.split(rows, sizes), strict=True):
+    for scene, vectors in zip(header.scenes, torch.split(content.rows, sizes), strict=True):
         neighbours = [tuple(scene.names[index] for index in indices) for indices in scene.neighbours]
         bank[scene.scene_id]._insert(scene.viewpoints, vectors, neighbours)
     return bank
 
 
-def read_header(path: str | Path) -> BankHeader:
-    """Read the header without the vectors."""
-    return _open(Path(path), vectors=False)[0]
+def _write(content: _Content, path: Path) -> None:
+    with atomic_open(path) as file:
+        file.write(to_bytes({"rows": content.rows}, {"memory": msgspec.json.encode(content.header).decode()}))
 
 
 def _stored(bank: MemoryBank, scene_id: str) -> StoredScene:
@@ -104,34 +164,39 @@ def _stored(bank: MemoryBank, scene_id: str) -> StoredScene:
     return StoredScene(scene_id=scene_id, names=list(index), neighbours=neighbours)
 
 
-def _open(path: Path, *, vectors: bool) -> tuple[BankHeader, Tensor]:
-    """Read the header and, if `vectors`, the rows; raise `DataError` if the file is not a bank."""
+def _open(path: Path) -> _Content:
+    """Read and check a file; raise `DataError` if it is not a bank or damaged."""
     try:
         with safetensors.safe_open(path, "pt") as file:
             if "memory" not in (file.metadata() or {}):
                 raise DataError(f"{path}: a safetensors file without a memory header; expected a bank")
             header = _decoded(file.metadata()["memory"], path)
             _check(header, tuple(file.get_slice("rows").get_shape()), path)
-            rows = file.get_tensor("rows") if vectors else torch.empty(0)
+            rows = file.get_tensor("rows")
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except (OSError, safetensors.SafetensorError) as error:
-        raise DataError(f"{path}: not a complete bank file ({error}); save it again") from None
+        raise DataError(f"{path}: not a complete bank file ({error}); {ADVICE}") from None
     if rows.dtype != torch.float32 or not rows.isfinite().all():
-        raise DataError(f"{path}: expected finite float32 numbers, found {rows.dtype} or NaN; save it again")
-    return header, rows
+        raise DataError(f"{path}: expected finite float32 numbers, found {rows.dtype} or NaN; {ADVICE}")
+    if _checksum(header, rows) != header.sha256:
+        raise DataError(f"{path}: damaged: the content does not have the stored checksum; {ADVICE}")
+    return _Content(header, rows)
 
 
 def _decoded(text: str, path: Path) -> BankHeader:
-    """Decode the header; check the format first, so that newer formats are reported as such."""
+    """Decode the header; check the format first, so that other formats are reported as such."""
     try:
         found = msgspec.json.decode(text, type=_Format).format
         if found != f"{FORMAT}{VERSION}":
-            newer = "; a newer esceme wrote it, update yours" if found.startswith(FORMAT) else ""
-            raise DataError(f"{path}: format '{found}', expected '{FORMAT}{VERSION}'{newer}")
+            version = found.removeprefix(FORMAT) if found.startswith(FORMAT) else ""
+            is_newer = version.isdecimal() and int(version) > VERSION
+            advice = "; a newer esceme wrote it, update yours" if is_newer else ""
+            advice = advice or (f"; an older esceme wrote it, {ADVICE}" if version else "")
+            raise DataError(f"{path}: format '{found}', expected '{FORMAT}{VERSION}'{advice}")
         return msgspec.json.decode(text, type=BankHeader)
-    except msgspec.DecodeError as error:
-        raise DataError(f"{path}: the header is malformed ({error}); save it again") from None
+    except JSON_ERRORS as error:
+        raise DataError(f"{path}: the header is malformed ({error}); {ADVICE}") from None
 
 
 class _Format(msgspec.Struct):
@@ -143,15 +208,13 @@ def _check(header: BankHeader, shape: tuple[int, ...], path: Path) -> None:
     visited = sum(len(scene.neighbours) for scene in header.scenes)
     if shape != (visited, header.width):
         raise DataError(
-            f"{path}: expected vectors of shape {(visited, header.width)}, found {shape}; save it again"
+            f"{path}: expected vectors of shape {(visited, header.width)}, found {shape}; {ADVICE}"
         )
     if len({scene.scene_id for scene in header.scenes}) < len(header.scenes):
-        raise DataError(f"{path}: a scene occurs twice; save it again")
+        raise DataError(f"{path}: a scene occurs twice; {ADVICE}")
     for scene in header.scenes:
         known = range(len(scene.names))
         if len(scene.neighbours) > len(known) or len(set(scene.names)) < len(known):
-            raise DataError(
-                f"{path}: scene '{scene.scene_id}': its viewpoints are inconsistent; save it again"
-            )
+            raise DataError(f"{path}: scene '{scene.scene_id}': its viewpoints are inconsistent; {ADVICE}")
         if any(index not in known for indices in scene.neighbours for index in indices):
-            raise DataError(f"{path}: scene '{scene.scene_id}': a neighbour has no name; save it again")
+            raise DataError(f"{path}: scene '{scene.scene_id}': a neighbour has no name; {ADVICE}")
