@@ -34,10 +34,10 @@ AGENTS: dict[str, type[Agent[Any]]] = {
     "shortest": ShortestPath,
     "stop": StopAtOnce,
 }
-"""Every agent by its name; each is built from its `Config`."""
+"""Agent classes by name. Each class is built from an instance of its `Config`."""
 
 AgentConfig = HamtConfig | TdstpConfig | Seq2SeqConfig | RandomConfig | ShortestPathConfig | StopConfig
-"""The `Config` of any agent in `AGENTS`."""
+"""Settings of any agent in `AGENTS`."""
 
 __all__ = [
     "AGENTS",

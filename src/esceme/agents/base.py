@@ -1,6 +1,6 @@
-"""Base class of agents: `begin` reads an instruction, `decide` scores actions, `advance` follows one.
+"""Base class of agents: `begin` reads an instruction, `decide` scores actions, `advance` takes an action.
 
-Agents never import memory. The observation that reaches them already holds what the reader recalled.
+Agents never import memory. The features that a memory adds are already part of the observation.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from esceme.world.atlas import CONTEXT, Atlas
 
 
 class TokenBatch(NamedTuple):
-    """A padded batch of instructions as token ids."""
+    """A batch of B instructions as token ids, padded to the length L of the longest instruction."""
 
     ids: Tensor
-    """(B, L) int64"""
+    """(B, L) int64: token ids."""
     valid: Tensor
-    """(B, L) bool: False for padding."""
+    """(B, L) bool: True for tokens of the instruction, False for padding."""
 
 
 class PrivilegedInfo(NamedTuple):
@@ -36,31 +36,37 @@ class PrivilegedInfo(NamedTuple):
 
     atlas: Atlas
     goals: NDArray[np.int64]
-    """(B, G): viewpoints at which stopping counts as success, padded by repeating the last viewpoint."""
+    """(B, G) int64: viewpoints at which stopping counts as success. Shorter lists repeat their last
+    viewpoint."""
 
 
 class BacktrackRoutes(NamedTuple):
-    """Actions beyond candidates and STOP: return to a node of the trajectory along known edges.
+    """Backtracking actions, which follow candidates and STOP: each returns to a node of the trajectory.
 
-    A node is one visit of a viewpoint. An agent has at most S nodes; several may be at the same viewpoint.
+    A node is one visit to a viewpoint. A batch of B agents has up to S nodes per agent. Several nodes may be
+    at the same viewpoint. A return follows edges that the agent has seen.
     """
 
     first_action: int
-    """Action that leads to node 0; action `first_action + s` leads to node s."""
+    """Index of the action that leads to node 0. Action `first_action + s` leads to node s."""
     viewpoints: Tensor
-    """(B, S) int64: viewpoint of each node, -1 for none."""
+    """(B, S) int64: viewpoint of each node; -1 for a node to which the agent cannot return."""
     views: Tensor
-    """(B, S) int64: view that was faced at the node and is faced again on return."""
+    """(B, S) int64: view (0 to 35) that the agent faced at the node. The agent faces this view again on
+    return."""
     current_edge_rank: Tensor
-    """(B, S) int64: search rank of the edge from the agent's viewpoint to each node, from 1; 0: no edge."""
+    """(B, S) int64: rank of the edge from the agent's viewpoint to each node; 0 means that there is no edge.
+    The breadth-first search in `shortest_path` tries edges in ascending rank, starting at 1."""
     edge_rank: Tensor
-    """(B, S, S) int64: search rank of the edge from each node to each node, from 1; 0: no edge."""
+    """(B, S, S) int64: rank of the edge from node `[:, i]` to node `[:, :, j]`, defined as in
+    `current_edge_rank`."""
 
     def shortest_path(self, row: int, action: int) -> list[tuple[int, int]]:
-        """Return the path with the fewest edges to the node of an action, as (viewpoint, view) poses.
+        """Return the path with the fewest edges to the node of `action`, as (viewpoint, view) poses.
 
-        `row` is the agent's row in the batch. The path ends with the node; the view of all poses before it
-        is -1. Among equally short paths the edge ranks decide. Raises `WorldError` if no known path exists.
+        `row` is the agent's index in the batch. The last pose is the node. All earlier poses have view -1.
+        Among equally short paths, the edge ranks decide. Raise `WorldError` if no known path leads to the
+        node.
         """
         viewpoints = self.viewpoints[row].tolist()
         target = viewpoints[action - self.first_action]
@@ -89,36 +95,38 @@ class BacktrackRoutes(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Output of `Agent.decide`."""
+    """Scores of the possible actions of B agents, as returned by `Agent.decide`."""
 
     logits: Tensor
-    """(B, C): scores of the candidates in order, then STOP; -inf for actions that do not exist."""
+    """(B, C): score of each action: the candidates in order, then STOP, then backtracking actions if `routes`
+    is set. The score of an action that does not exist is -inf."""
     value: Tensor | None = None
-    """(B,): expected return, if the agent has a critic."""
+    """(B,): expected return in the sense of reinforcement learning; None if the agent has no critic."""
     routes: BacktrackRoutes | None = None
-    """Meaning of the actions beyond STOP, if there are any."""
+    """Nodes to which the backtracking actions lead; None if the agent cannot backtrack."""
     state: State | None = None
-    """Updated state, for agents whose `decide` changes it; pass it to `advance` instead of the old state."""
+    """Updated agent state, for agents whose `decide` changes the state; otherwise None. If set, pass this
+    state to `advance` instead of the state that `decide` received."""
     goal_logits: Tensor | None = None
-    """(B, G): further scores for the agent's own `auxiliary_loss`."""
+    """(B, G): scores of G possible goal positions, which only the agent's `auxiliary_loss` reads."""
     auxiliary_loss: Tensor | None = None
-    """(B,): set by training from `Agent.auxiliary_loss`."""
+    """(B,): result of `Agent.auxiliary_loss`. Training sets this field; `decide` leaves it None."""
 
 
 class StepIndex(NamedTuple):
-    """Trajectory and step number of each of R observations; the steps of a trajectory are 0, 1, … ."""
+    """Index of R observations from several trajectories: trajectory and step number of each observation."""
 
     episode: Tensor
-    """(R,) int64: index of the trajectory in the batch."""
+    """(R,) int64: index of the observation's trajectory in the batch."""
     step: Tensor
-    """(R,) int64: step number within the trajectory."""
+    """(R,) int64: step number of the observation in its trajectory, starting at 0."""
 
 
 class InputLimits(NamedTuple):
-    """Input sizes that a network accepts; None: any."""
+    """Largest input sizes that a network accepts; None means that any size is accepted."""
 
     vocabulary: int | None = None
-    """Number of token ids."""
+    """Number of different token ids."""
     feature_width: int | None = None
     max_tokens: int | None = None
     max_steps: int | None = None
@@ -126,17 +134,18 @@ class InputLimits(NamedTuple):
 
 @dataclass(frozen=True)
 class State:
-    """Agent state between steps.
+    """State of B agents between two steps; subclasses add fields.
 
-    Tensors are batch-first; other axes are zero-padded. Other fields belong to the whole batch.
+    The first axis of every tensor is the batch. All other axes may be padded with zeros. A field that is not
+    a tensor applies to the whole batch.
     """
 
     def select(self, rows: Tensor) -> Self:
-        """Select the states of some agents by row index."""
+        """Return the states of the agents whose batch indices are in `rows` (int64)."""
         return replace(self, **{name: tensor[rows] for name, tensor in self._tensors().items()})
 
     def concat(self, other: Self) -> Self:
-        """Concatenate two batches of agents, padding their tensors to common sizes."""
+        """Return the states of `self`, then those of `other`, zero-padded to common tensor sizes."""
         tensors, others = self._tensors(), other._tensors()
         return replace(self, **{name: _concat(tensors[name], others[name]) for name in tensors})
 
@@ -150,93 +159,101 @@ S = TypeVar("S", bound=State)
 
 @dataclass(frozen=True, kw_only=True)
 class BaseAgentConfig:
-    """Base class of agent settings; used as it is by agents without settings."""
+    """Base class of agent settings. Agents without settings use this class directly."""
 
     @property
     def limits(self) -> InputLimits:
-        """Input sizes that the configured network accepts; by default any."""
+        """Largest input sizes that a network with these settings accepts. The default is no limit."""
         return InputLimits()
 
 
 class Agent(nn.Module, ABC, Generic[S]):
-    """Base class of agents: `begin`, `decide` and `advance`, and optional members with defaults.
+    """Base class of agents. Subclasses implement `begin`, `decide` and `advance`; the rest has defaults.
 
-    Decisions are deterministic given the seed, padding has no effect, and permuting candidates permutes their
-    logits; `tests/contracts` checks every agent.
+    Decisions must be deterministic given the seed. Padding must not change them. Permuting the candidates
+    must permute the logits in the same way. `tests/contracts` checks these rules for every agent.
     """
 
     Config: ClassVar[type] = BaseAgentConfig
-    """Frozen dataclass of settings, a subclass of `BaseAgentConfig`."""
+    """Class of the agent's settings: a frozen dataclass derived from `BaseAgentConfig`."""
     config: Any
     needs_goals: ClassVar[bool] = False
-    """Whether `begin` requires `PrivilegedInfo`."""
+    """Whether `begin` requires `privileged`, which contains the goal viewpoints."""
     is_scripted: ClassVar[bool] = False
-    """Whether the agent has no parameters; evaluation then needs only its name."""
+    """Whether the agent has no parameters. Evaluation can then build the agent from its name, without a saved
+    run."""
     supports_decide_all: ClassVar[bool] = False
-    """Whether `decide_all` is implemented."""
+    """Whether the agent implements `decide_all`."""
 
     def __init__(self, config: Any = None) -> None:
-        """Keep `config`, by default `Config()`."""
+        """Set `self.config` to `config`, or to `Config()` if `config` is None."""
         super().__init__()
         self.config = self.Config() if config is None else config
 
     @abstractmethod
     def begin(self, instructions: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None) -> S:
-        """Return the initial state for B instructions at viewpoints `start` (B,)."""
+        """Return the initial state of B agents, given their instructions and viewpoints (B,) `start`."""
 
     @abstractmethod
     def decide(self, state: S, observation: Observation) -> Decision:
-        """Score the possible actions of B agents, given their states and observations."""
+        """Return the scores of all possible actions of B agents, given their states and observations."""
 
     @abstractmethod
     def advance(self, state: S, observation: Observation, actions: Tensor) -> S:
-        """Return the state after `actions` (B,) at `observation`."""
+        """Return the state after the agents took `actions` (B,) int64 at `observation`."""
 
     def decide_all(self, state: S, observation: Observation, actions: Tensor, index: StepIndex) -> Decision:
-        """Compute the decisions of all R steps of known trajectories in one pass, logits (R, C).
+        """Return the decisions of all R steps of B known trajectories in one forward pass; logits are (R, C).
 
-        `observation` and `actions` have one row per step; `state` is the initial one, with a row per
-        trajectory. Only agents whose history is not recurrent can implement it.
+        `observation` and `actions` have R entries, one per step; `index` assigns each step to its trajectory.
+        `state` is the initial state of the B trajectories. Agents with recurrent states cannot implement this
+        method.
         """
         raise NotImplementedError(f"{type(self).__name__} decides step by step")
 
     def auxiliary_loss(self, decision: Decision, goals: Tensor) -> Tensor | None:
-        """Return an additional loss per decision, (B,), given goal positions (B, 3), or None."""
+        """Return an additional training loss per decision, (B,), or None if the agent has no such loss.
+
+        `goals` (B, 3) are the goal positions in metres.
+        """
         return None
 
     @property
     def uses_context_views(self) -> bool:
-        """Whether views without a candidate become tokens; otherwise they are removed from observations."""
+        """Whether the agent reads views without a candidate. If False, observations omit these views."""
         return True
 
     @property
     def no_weight_decay(self) -> list[nn.Parameter]:
-        """Parameters without weight decay."""
+        """Parameters that the optimizer must exclude from weight decay."""
         return []
 
     @property
     def critic_parameters(self) -> list[nn.Parameter]:
-        """Parameters of the critic, which is optimised and clipped on its own."""
+        """Parameters of the critic. Gradient clipping excludes them."""
         return []
 
     @property
     def grounding_head(self) -> Grounding | None:
-        """Head that can be initialised from word vectors, if there is one."""
+        """Module that relates words to image features and can be initialised from word vectors, or None."""
         return None
 
 
 def num_choices(observation: Observation) -> int:
-    """Return the number of actions C of a batch: its largest number of candidates, plus one for STOP."""
+    """Return the number of actions C in a batch: the largest number of candidates, plus one for STOP."""
     return int(observation.num_candidates.max()) + 1
 
 
 def choice_mask(observation: Observation, choices: int) -> Tensor:
-    """Return a mask (B, C) that is True for the candidates and STOP of each agent, False for padding."""
+    """Return a mask (B, C) that is True for the candidates and STOP of each agent and False for other tokens.
+
+    C is `choices`, the number of actions.
+    """
     return observation.token_type[:, :choices] != CONTEXT
 
 
 def _concat(above: Tensor, below: Tensor) -> Tensor:
-    """Concatenate along axis 0 after padding all other axes with zeros to the larger size."""
+    """Return both tensors concatenated along axis 0, with all other axes zero-padded to the larger size."""
     if not len(above):
         return below
     if above.shape[1:] != below.shape[1:]:

@@ -1,6 +1,7 @@
 """Base of HAMT and TD-STP: text, history and observation tokens, and the cross-modal encoder over them.
 
-A subclass chooses the vision tokens and computes action scores from the encoder's outputs.
+Vision tokens are the history and observation tokens. A subclass may add further vision tokens. It computes
+action scores from the encoder's outputs.
 """
 
 from __future__ import annotations
@@ -37,44 +38,44 @@ from esceme.world.atlas import STOP
 from esceme.world.geometry import COLUMNS, VIEWS
 
 TEXT_CACHE_SIZE = 20_000
-"""Number of encoded instructions that `read_once` keeps."""
+"""Maximum number of encoded instructions in the cache of `HamtConfig.read_once`."""
 
 
 @dataclass(frozen=True)
 class CrossModalState(State):
-    """State of HAMT and TD-STP between steps."""
+    """State of B agents between two steps, for HAMT and TD-STP."""
 
     text: Tensor
-    """(B, L, H): encoded instruction."""
+    """(B, L, H): encoded instruction, one vector per token."""
     text_mask: Tensor
-    """(B, L) bool: False for padding."""
+    """(B, L) bool: True for tokens of the instruction, False for padding."""
     word_grounding: Tensor
-    """(B, L, G): words in the grounding space; G is 0 without a grounding head."""
+    """(B, L, G): embedding of each word for the grounding head; G is 0 without a grounding head."""
     clause: Tensor
-    """(B, L) int64: number of clauses that ended before each word."""
+    """(B, L) int64: number of clauses of the instruction that ended before each word."""
     text_kv: Tensor
-    """(B, X, 2, L, H): keys and values of the text for the first X cross layers: 1 with language
-    cross-attention, which changes the text at every step; otherwise all."""
+    """(B, X, 2, L, H): precomputed keys and values of the text for the first X cross-modal layers. X is 1
+    with language cross-attention, because the first layer changes the text. Otherwise X is the number of
+    layers."""
     history: Tensor
-    """(B, S, H): global token, then one token per step."""
+    """(B, S, H): history tokens: one global token, then one token per step."""
     history_length: Tensor
-    """(B,) int64: number of valid history tokens, which is the step number + 1."""
+    """(B,) int64: number of valid history tokens, which is the step number plus 1."""
     groups: Groups | None = None
-    """Groups of agents that share an instruction; set in `decide_all` only."""
+    """Groups of steps that share an instruction. Set by `decide_all` only; otherwise None."""
     panorama_cache: dict[int, Tensor] = field(default_factory=dict, compare=False)
-    """Encoded panoramas by viewpoint and heading; used in evaluation."""
+    """Cache of encoded panoramas for evaluation. The key is `viewpoint * 36 + column of the faced view`."""
 
 
 S = TypeVar("S", bound=CrossModalState)
 
 
 class CrossModal(Agent[S]):
-    """HAMT's modules and the stages of its forward pass."""
+    """HAMT's modules and the parts of its forward pass that TD-STP shares."""
 
     config: HamtConfig
 
     def __init__(self, config: HamtConfig | None = None) -> None:
-        """Build the network with BERT's initialisation."""
         super().__init__(config)
         config = self.config
         self.text = TextEncoder(config)
@@ -115,30 +116,36 @@ class CrossModal(Agent[S]):
 
     @property
     def grounding_head(self) -> Grounding | None:
-        """The grounding head, if `config.grounding` is not 0."""
+        """The grounding head, which relates words to image features; None if `config.grounding` is 0."""
         return self.grounding if self.config.grounding else None
 
     @property
     def uses_context_views(self) -> bool:
-        """Whether views without a candidate become tokens, from the settings."""
+        """Whether the agent reads views without a candidate, as set in `config.context_views`."""
         return self.config.context_views
 
     @property
     def no_weight_decay(self) -> list[nn.Parameter]:
-        """Token type embeddings, if the text is cached: decay would change the cached text."""
+        """Token type embeddings if encoded text is cached: weight decay would make the cache outdated."""
         return list(self.text.kinds.parameters()) if self.config.read_once else []
 
     # -- text --------------------------------------------------------------------------------------------
 
     def encode_text(self, instructions: TokenBatch, *, compute_all: bool = False) -> Tensor:
-        """Encode the instructions, (B, L, H)."""
+        """Return the encoded instructions, (B, L, H).
+
+        With `compute_all` the cache is not used, and padding is encoded too.
+        """
         if self.config.read_once and not compute_all:
             return self._cached_text(instructions)
         encoded = self.text(instructions, compute_all=compute_all)
         return encoded.detach() if self.config.freeze_text else encoded
 
     def _cached_text(self, instructions: TokenBatch) -> Tensor:
-        """Encode instructions (B, L, H); each is encoded alone, independent of the batch, and then cached."""
+        """Return the encoded instructions, (B, L, H), from the cache, after encoding those that are missing.
+
+        Each instruction is encoded alone, so that its encoding does not depend on the batch.
+        """
         encoded = []
         for ids, valid in zip(instructions.ids, instructions.valid, strict=True):
             key = tuple(ids[valid].tolist())
@@ -150,7 +157,7 @@ class CrossModal(Agent[S]):
         return nn.utils.rnn.pad_sequence(encoded, batch_first=True)
 
     def _encode_single(self, ids: Tensor) -> Tensor:
-        """Encode one instruction without dropout, (L,) -> (L, H)."""
+        """Return one encoded instruction, (L,) -> (L, H), computed without dropout."""
         was_training = self.text.training
         self.text.eval()
         with torch.inference_mode(False), torch.no_grad():  # training may reuse what evaluation cached
@@ -159,21 +166,21 @@ class CrossModal(Agent[S]):
         return encoded
 
     def _load_from_state_dict(self, *args: Any) -> None:
-        """Load weights and clear the cache of texts that the old weights encoded."""
+        """Load weights and clear the text cache, which the old weights computed."""
         self._text_cache.clear()
         super()._load_from_state_dict(*args)
 
     def text_per_layer(self, encoded: Tensor, valid: Tensor, *, compute_all: bool = False) -> list[Tensor]:
-        """List the text that each cross-modal layer reads without language cross-attention: T, G0(T), G1(T).
+        """Return the text that each cross-modal layer reads if vision cannot change it: T, G0(T), G1(T), ….
 
-        T is the encoded text and Gi the text half of layer i. Every Gi is applied to T itself, not to the
-        output of another layer. The last layer's text half is not needed.
+        T is the encoded text, (B, L, H), and Gi the text half of layer i. Every Gi is applied to T itself,
+        not to the output of another layer. The text half of the last layer is not needed.
         """
         tokens = Tokens.pack(encoded, valid, compute_all=compute_all)
         return [encoded, *(layer.text(tokens).padded for layer in self._layers[:-1])]
 
     def _text_kv(self, encoded: Tensor, valid: Tensor) -> Tensor:
-        """Keys and values of the text for the layers that read it unchanged by vision, (B, X, 2, L, H)."""
+        """Return the text's keys and values, (B, X, 2, L, H), for `CrossModalState.text_kv`."""
         is_fixed = not self.config.language_cross_attention
         texts = self.text_per_layer(encoded, valid) if is_fixed else [encoded]
         pairs = [
@@ -183,7 +190,7 @@ class CrossModal(Agent[S]):
         return torch.stack(pairs, 1)
 
     def _initial_fields(self, instructions: TokenBatch) -> dict[str, Any]:
-        """Fields of `CrossModalState` at the start of an episode."""
+        """Return the fields of `CrossModalState` at the start of an episode, by name."""
         ids, valid = instructions
         encoded = self.encode_text(instructions)
         history = self.history.begin(len(encoded))
@@ -203,19 +210,19 @@ class CrossModal(Agent[S]):
     # -- vision ------------------------------------------------------------------------------------------
 
     def _valid_history(self, state: S) -> tuple[Tensor, Tensor]:
-        """History tokens without trailing padding, (B, S, H), and their mask, (B, S)."""
+        """Return the history tokens, (B, S, H), cut to the longest history, and a validity mask, (B, S)."""
         history = state.history[:, : int(state.history_length.max())]
         return history, torch.arange(history.shape[1], device=history.device) < state.history_length[:, None]
 
     def _encode_history(self, state: S, *, compute_all: bool) -> tuple[Tensor, Tensor]:
-        """History tokens after the history layers, (B, S, H), and their mask, (B, S)."""
+        """Return the outputs of the history layers, (B, S, H), and a mask of valid history tokens, (B, S)."""
         history, valid = self._valid_history(state)
         for layer in self.history_layers:
             history = layer(Tokens.pack(history, valid, compute_all=compute_all)).padded
         return history, valid
 
     def _prepare_observation(self, observation: Observation) -> Observation:
-        """Apply the settings `context_views` and `stop_features`."""
+        """Return the observation as the settings `context_views` and `stop_features` require it."""
         if not self.uses_context_views:
             observation = observation.without_context_views()
         if self.config.stop_features == "panorama-max":
@@ -225,7 +232,7 @@ class CrossModal(Agent[S]):
         return observation
 
     def _encode_observation(self, state: S, observation: Observation) -> Tensor:
-        """Observation tokens, (B, N, H)."""
+        """Return the observation tokens, (B, N, H)."""
         grounded = None
         if self.config.grounding:
             text = GroundedText(state.text, state.text_mask, state.word_grounding, state.clause, state.groups)
@@ -236,14 +243,14 @@ class CrossModal(Agent[S]):
     def _history_token(
         self, observation: Observation, actions: Tensor, step: Tensor, panorama: Tensor | None
     ) -> Tensor:
-        """History token of one step, (B, H)."""
+        """Return the history token of one step, (B, H)."""
         token = self.history(
             observation.facing_features(), observation.action_angles(actions), step, panorama
         )
         return token.detach() if self.config.freeze_history else token
 
     def _encode_panorama(self, state: S, observation: Observation) -> Tensor:
-        """Encoded panoramas, (B, H); without gradients they come from a cache by viewpoint and heading."""
+        """Return the encoded panoramas, (B, H), in evaluation from `state.panorama_cache`."""
         if self.training or torch.is_grad_enabled():
             return self.history.encode_panorama(
                 observation.panorama_features(), observation.panorama_angles()
@@ -275,8 +282,9 @@ class CrossModal(Agent[S]):
     ) -> tuple[Tokens, Tokens]:
         """Run all cross-modal layers and return the text tokens and the vision tokens.
 
-        The last layer computes the vision tokens at `outputs` only; None: all. `mask` (B, M, M) bool is for
-        vision's self-attention. Without language cross-attention the text stays as encoded.
+        The last layer computes only the vision tokens at `outputs`, or all of them if `outputs` is None.
+        `mask` (B, M, M) bool masks the self-attention of the M vision tokens. Without language
+        cross-attention, the returned text is the encoded instruction.
         """
         text = Tokens.pack(state.text, state.text_mask, compute_all=compute_all)
         first = None if outputs is None else OutputPositions(outputs.columns[:1], outputs.valid[:, :1])
@@ -292,7 +300,7 @@ class CrossModal(Agent[S]):
         return text, vision
 
     def _layer_text_kv(self, state: S, depth: int, mask: Tensor | None) -> KeyValue | None:
-        """Precomputed keys and values of the text for a layer, if there are any."""
+        """Return the precomputed keys and values of the text for layer `depth`, or None if there are none."""
         if depth >= state.text_kv.shape[1]:
             return None
         text_kv = state.text_kv[:, depth]  # (B, 2, L, H)
@@ -300,7 +308,7 @@ class CrossModal(Agent[S]):
         return KeyValue(keys, values, mask, state.groups)
 
     def _action_factor(self, text: Tensor, history: Tensor) -> Tensor:
-        """Factor (B, H) of every token before the action head scores it (docs/spec.md B.7)."""
+        """Return the vector (B, H) that multiplies every token before the action head (docs/spec.md B.7)."""
         ones = torch.ones_like(history)
         if not self.config.language_cross_attention:
             return ones
@@ -308,6 +316,6 @@ class CrossModal(Agent[S]):
         return factors[self.config.action_input]
 
     def _score(self, tokens: Tensor) -> Tensor:
-        """One score per token, (B, N, H) -> (B, N)."""
+        """Return the action head's score of every token, (B, N, H) -> (B, N)."""
         with torch.autocast(tokens.device.type, enabled=False):  # half precision would produce ties
             return cast(Tensor, self.action(tokens.to(self.text.kinds.weight.dtype))).squeeze(2)

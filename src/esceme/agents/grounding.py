@@ -1,7 +1,7 @@
-"""Grounding head: relates words to observed features. The published networks do not have it.
+"""Grounding head: relates words to image features. The published networks do not have this module.
 
-It helps small networks trained from scratch, which hardly learn from trajectories alone that a word and an
-image feature mean the same.
+The grounding head helps small networks that are trained from scratch. Trajectories alone hardly teach such a
+network which words and image features have the same meaning.
 """
 
 from __future__ import annotations
@@ -16,47 +16,49 @@ from esceme.agents.layers import Groups
 from esceme.observation import Observation
 
 NUM_CLAUSES = 32
-"""Clauses of an instruction that are distinguished; later ones count as the last."""
+"""Number of clauses of an instruction that are distinguished. Later clauses count as the last of them."""
 PACE_SCALE = 30.0
-"""Factor on `pace`, so that it learns faster than other weights."""
+"""Factor on the parameter `Grounding.pace`, so that it learns faster than other weights."""
 
 
 class GroundedText(NamedTuple):
-    """Instructions as the grounding head reads them: one per agent, or one per group of agents."""
+    """Inputs of the grounding head from B instructions, each read by one agent or by a group of agents.
+
+    L is the number of words, H the hidden size, G the size of the space shared by words and image features.
+    """
 
     encoded: Tensor
-    """(B, L, H): encoded words."""
+    """(B, L, H): output of the text encoder."""
     valid: Tensor
-    """(B, L) bool: False for padding."""
+    """(B, L) bool: True for words, False for padding."""
     word_grounding: Tensor
-    """(B, L, G): words in the grounding space."""
+    """(B, L, G): word embeddings in the space shared with image features."""
     clause: Tensor
     """(B, L) int64: number of clauses that ended before each word."""
     groups: Groups | None
 
     def matmul(self, per_agent: Tensor, per_text: Tensor) -> Tensor:
-        """Multiply (R, N, K) of each agent by (B, K, M) of its instruction: (R, N, M)."""
+        """Multiply each agent's matrix (R, N, K) by the matrix (B, K, M) of its instruction: (R, N, M)."""
         if self.groups is None:
             return per_agent @ per_text
         return self.groups.split(self.groups.join(per_agent) @ per_text)
 
     def expand(self, per_text: Tensor) -> Tensor:
-        """Repeat a tensor of the instructions, (B, …), for each agent, (R, …)."""
+        """Repeat a tensor with one entry per instruction, (B, …), for each agent that reads it: (R, …)."""
         return per_text if self.groups is None else per_text[self.groups.group]
 
 
 class Grounding(nn.Module):
-    """Add to each token what the instruction says, at this step, about its appearance and direction.
+    """Compute what the instruction says at this step about the appearance and direction of each token.
 
     Words, image features and directions are mapped to one space of width G. The latest history token and the
-    step number decide which words matter now. A token receives the words that are close to it in this space
-    and matter now, and a vector scaled by how well these words match it.
+    step number determine the importance of each word. The output for a token is the average of the encoded
+    words, weighted by importance and by similarity to the token, plus a vector scaled by the match score.
     """
 
     def __init__(
         self, vocabulary: int, features: int, angles: int, hidden: int, *, width: int, steps: int
     ) -> None:
-        """Build the word table and the projections into a space of `width`."""
         super().__init__()
         self.words = nn.Embedding(vocabulary, width, padding_idx=0)
         self.picture = nn.Linear(features, width, bias=False)
@@ -66,19 +68,23 @@ class Grounding(nn.Module):
         self.query = nn.Linear(hidden, hidden)
         self.out = nn.Linear(hidden, hidden)
         self.match = nn.Parameter(torch.zeros(hidden))
-        """(H,): direction of the match score."""
+        """(H,): vector that is scaled by the match score of a token and added to the output."""
         distance = torch.arange(steps + 1)[:, None] - torch.arange(NUM_CLAUSES)
         self.pace = nn.Parameter(-distance.abs() / PACE_SCALE)
-        """(steps + 1, clauses): importance of each clause at each step; initially one clause per step."""
+        """(steps + 1, clauses): importance of each clause at each step. Initially, clause i is most important
+        at step i."""
 
     def initialise(self) -> None:
-        """Draw the weights whose outputs should have unit scale."""
+        """Initialise the word table and the projections so that their outputs have unit scale."""
         for weight in (self.words.weight, self.picture.weight, self.direction.weight):
             nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
         nn.init.normal_(self.match, std=len(self.match) ** -0.5)
 
     def forward(self, observation: Observation, history: Tensor, step: Tensor, text: GroundedText) -> Tensor:
-        """Ground the tokens of agents at steps (R,) with histories (R, S, H): (R, N, H)."""
+        """Return vectors (R, N, H) to be added to the N observation tokens of R agents.
+
+        `step` (R,) are the step numbers, `history` (R, S, H) the history tokens.
+        """
         # Importance of each word now, (R, L): by the latest history token and by the pace of the clauses.
         latest = history[torch.arange(len(step), device=step.device), step]  # (R, H)
         query = self.query(latest)[:, None] * latest.shape[1] ** -0.5
@@ -96,7 +102,7 @@ class Grounding(nn.Module):
 
 
 def number_clauses(ids: Tensor, ends: Sequence[int]) -> Tensor:
-    """Count the clauses that ended before each word, given ids that end a clause: (B, L) -> (B, L).
+    """Return the number of clauses that ended before each word, (B, L) -> (B, L); an id in `ends` ends one.
 
     >>> number_clauses(torch.tensor([[7, 1, 8, 9, 1]]), ends=[1])
     tensor([[0, 0, 1, 1, 1]])

@@ -1,7 +1,7 @@
 """HAMT, the History Aware Multimodal Transformer (Chen et al. 2021; docs/spec.md B).
 
-Instruction, history and observation become tokens; a cross-modal encoder relates them; every candidate and
-STOP receives a score.
+Instruction, history and observation become tokens. A cross-modal encoder lets text and vision tokens attend
+to each other. An action head scores every candidate and STOP.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from esceme.observation import Observation
 
 @dataclass(frozen=True)
 class HamtState(CrossModalState):
-    """State of HAMT between steps."""
+    """State of B agents between two steps, for HAMT."""
 
 
 class HamtOutput(NamedTuple):
-    """Outputs of the cross-modal encoder and the action head."""
+    """Outputs of the cross-modal encoder and the action head for B agents; H is the hidden size."""
 
     logits: Tensor
-    """(B, C)"""
+    """(B, C): scores of candidates and STOP."""
     critic_input: Tensor
-    """(B, H)"""
+    """(B, H): vector from which the critic predicts the expected return."""
     text: Tensor
-    """(B, L, H), or only the first token (B, 1, H)"""
+    """(B, L, H): text tokens, or (B, 1, H): only the first text token."""
     history: Tensor
-    """(B, S, H), or only the global token (B, 1, H)"""
+    """(B, S, H): history tokens, or (B, 1, H): only the global token, which precedes the steps."""
     observation: Tensor
-    """(B, N, H), or only candidates and STOP (B, C, H)"""
+    """(B, N, H): observation tokens, or (B, C, H): only candidates and STOP."""
 
 
 class HAMT(CrossModal[HamtState]):
-    """The published network; `esceme.checkpoints` loads published weights into it."""
+    """The HAMT network. `esceme.checkpoints` loads the published weights into it."""
 
     Config = HamtConfig
     supports_decide_all = True
@@ -48,16 +48,16 @@ class HAMT(CrossModal[HamtState]):
     def begin(
         self, instructions: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None
     ) -> HamtState:
-        """Encode the instructions."""
+        """Return the initial state, which contains the encoded instructions."""
         return HamtState(**self._initial_fields(instructions))
 
     def decide(self, state: HamtState, observation: Observation) -> Decision:
-        """Score every candidate and STOP."""
+        """Return the scores of every candidate and STOP."""
         output = self.encode(state, observation)
         return Decision(output.logits, self.critic(output.critic_input).squeeze(1))
 
     def advance(self, state: HamtState, observation: Observation, actions: Tensor) -> HamtState:
-        """Append this step's token to the history."""
+        """Return the state with this step's token appended to the history."""
         panorama = self._encode_panorama(state, observation) if self.config.encode_panorama else None
         length = state.history_length
         token = self._history_token(observation, actions, length - 1, panorama)
@@ -68,7 +68,7 @@ class HAMT(CrossModal[HamtState]):
     def decide_all(
         self, state: HamtState, observation: Observation, actions: Tensor, index: StepIndex
     ) -> Decision:
-        """Compute the decisions of all R steps of known trajectories in one pass, logits (R, C)."""
+        """Return the decisions of all R steps of known trajectories in one pass, with logits (R, C)."""
         num_episodes, num_steps = len(state.history_length), int(index.step.max()) + 1
         # History tokens of all steps, then the prefix of each step.
         panorama = None
@@ -88,7 +88,11 @@ class HAMT(CrossModal[HamtState]):
         return self.decide(replace(state, history=history, history_length=length, groups=groups), observation)
 
     def encode(self, state: HamtState, observation: Observation, *, compute_all: bool = False) -> HamtOutput:
-        """Run the network; `compute_all` also computes padding and outputs that no head reads."""
+        """Run the network and return its outputs.
+
+        With `compute_all`, outputs are also computed for padding and for tokens that neither action head nor
+        critic reads.
+        """
         # Vision tokens: history and observation.
         observation = self._prepare_observation(observation)
         history, history_mask = self._encode_history(state, compute_all=compute_all)
@@ -116,9 +120,9 @@ class HAMT(CrossModal[HamtState]):
 
 
 def _head_positions(length: int, mask: Tensor) -> OutputPositions:
-    """Positions of the vision tokens that the heads read: the global token, candidates and STOP.
+    """Return the positions of the vision tokens that the heads read: the global token, candidates and STOP.
 
-    `length` is the number of history tokens; `mask` (B, C) is True for candidates and STOP.
+    `length` is the number of history tokens. `mask` (B, C) is True for candidates and STOP.
     """
     columns = torch.arange(length, length + mask.shape[1], device=mask.device)
     return OutputPositions(

@@ -1,7 +1,7 @@
-"""Transformer parts that agents share: BERT's layers, computed on valid tokens only.
+"""Transformer layers that agents share: BERT's layers, computed on valid tokens only.
 
-A batch of sequences is kept as packed rows (T, H), one per valid token; only attention sees it padded,
-(B, L, H). Linear layers, which are nearly all of the work, never touch padding.
+A batch of sequences is kept as one packed tensor (T, H) with the valid tokens of all sequences. Only
+attention pads the batch to (B, L, H). Linear layers, which take most of the time, never compute padding.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 EPSILON = 1e-12
-"""Epsilon of every layer normalisation, as in BERT."""
+"""Epsilon of layer normalisation, as in BERT."""
 
 
 class PackedLayout:
-    """Converts between a padded batch (B, L, H) and packed rows (T, H), one row per valid token.
+    """Converts between a padded batch (B, L, H) and a packed tensor (T, H) that contains only valid tokens.
 
     >>> layout = PackedLayout(torch.tensor([[True, True], [True, False]]))
     >>> rows = layout.pack(torch.arange(4.0).reshape(2, 2, 1))
@@ -26,7 +26,7 @@ class PackedLayout:
     """
 
     def __init__(self, valid: Tensor, *, compute_all: bool = False) -> None:
-        """Pack the tokens where `valid` (B, L) is True; `compute_all` also keeps rows for padding."""
+        """Store which tokens `valid` (B, L) marks as valid; with `compute_all`, `pack` also keeps padding."""
         self.valid = valid
         self.shape = valid.shape
         index = valid.flatten().nonzero().squeeze(1)
@@ -34,12 +34,12 @@ class PackedLayout:
         self._index = None if self.is_full or compute_all else index
 
     def pack(self, padded: Tensor) -> Tensor:
-        """Pack a padded batch: (B, L, H) -> (T, H)."""
+        """Return the packed tensor of a padded batch: (B, L, H) -> (T, H)."""
         flat = padded.flatten(0, 1)
         return flat if self._index is None else flat[self._index]
 
     def pad(self, rows: Tensor) -> Tensor:
-        """Pad packed rows with zeros: (T, H) -> (B, L, H)."""
+        """Return the padded batch of a packed tensor, with zeros as padding: (T, H) -> (B, L, H)."""
         if self._index is not None:
             flat = rows.new_zeros(self.valid.numel(), rows.shape[-1])
             rows = flat.index_copy(0, self._index, rows)
@@ -47,31 +47,32 @@ class PackedLayout:
 
     @property
     def mask(self) -> Tensor | None:
-        """(B, 1, 1, L) bool: True for keys that may be attended to; None if all may.
+        """(B, 1, 1, L) bool attention mask: True for valid keys; None if there is no padding.
 
-        The original adds -10000 to the scores of other keys, which also gives weight 0 in single precision.
+        HAMT's code adds -10000 to the scores of padding instead. In single precision this also gives weight
+        0.
         """
         return None if self.is_full else self.valid[:, None, None, :]
 
 
 class OutputPositions(NamedTuple):
-    """Positions whose outputs are needed from a last layer."""
+    """Token positions at which a layer computes outputs; other positions are skipped."""
 
     columns: Tensor
-    """(R,) int64: positions in the sequences."""
+    """(R,) int64: positions in the sequences of a batch."""
     valid: Tensor
-    """(B, R) bool: True for those that a sequence needs."""
+    """(B, R) bool: whether each of the B sequences needs the output at each of these positions."""
 
 
 class Tokens(NamedTuple):
-    """Sequences of tokens: packed rows (T, H) and their layout."""
+    """A batch of token sequences as a packed tensor `rows` (T, H), with the layout to unpack it."""
 
     rows: Tensor
     layout: PackedLayout
 
     @classmethod
     def pack(cls, padded: Tensor, valid: Tensor, *, compute_all: bool = False) -> Tokens:
-        """Pack a padded batch (B, L, H)."""
+        """Return the packed tokens of a padded batch (B, L, H); `valid` (B, L) marks the tokens to keep."""
         layout = PackedLayout(valid, compute_all=compute_all)
         return cls(layout.pack(padded), layout)
 
@@ -81,22 +82,22 @@ class Tokens(NamedTuple):
         return self.layout.pad(self.rows)
 
     def at(self, positions: OutputPositions) -> Tokens:
-        """Select tokens at some positions."""
+        """Return the tokens at the given positions only."""
         return Tokens.pack(self.padded[:, positions.columns], positions.valid)
 
 
 class Groups(NamedTuple):
-    """R query sequences in B groups that share keys and values, such as the steps of one trajectory."""
+    """Assignment of R query sequences to B groups, such as trajectories, that share keys and values."""
 
     group: Tensor
     """(R,) int64: group of each query sequence."""
     step: Tensor
-    """(R,) int64: position of each query sequence in its group; unique within the group."""
+    """(R,) int64: position of each query sequence in its group. Positions within a group differ."""
     size: tuple[int, int]
-    """Number of groups B, and the largest number of steps T of a group."""
+    """(B, T): number of groups, and size of the largest group."""
 
     def join(self, rows: Tensor) -> Tensor:
-        """Join the sequences of each group: (R, L, …) -> (B, T * L, …), zeros for missing steps."""
+        """Concatenate the sequences of each group: (R, L, …) -> (B, T * L, …), zeros for missing ones."""
         joined = rows.new_zeros(*self.size, *rows.shape[1:])
         return joined.index_put((self.group, self.step), rows).flatten(1, 2)
 
@@ -106,23 +107,23 @@ class Groups(NamedTuple):
 
 
 class KeyValue(NamedTuple):
-    """Keys and values of attention."""
+    """Keys and values of attention, for B sequences of L tokens."""
 
     keys: Tensor
     """(B, heads, L, H / heads)"""
     values: Tensor
     """(B, heads, L, H / heads)"""
     mask: Tensor | None
-    """(B, 1, 1, L) bool: True for keys that may be attended to; None if all may."""
+    """(B, 1, 1, L) bool: True for keys that may be attended to; None if all keys may."""
     groups: Groups | None = None
-    """Groups of queries that share these keys; None: each query has its own."""
+    """Groups of query sequences that share these keys; None if each query sequence has its own keys."""
 
 
 class Attention(nn.Module):
     """BERT's attention block: multi-head attention, projection, residual, layer normalisation."""
 
     def __init__(self, width: int, heads: int, *, dropout: float, epsilon: float = EPSILON) -> None:
-        """Build the projections; dropout applies to the attention weights and to the output."""
+        """Build the projections. `dropout` applies to the attention weights and to the output."""
         super().__init__()
         self.heads = heads
         self.query = nn.Linear(width, width)
@@ -134,13 +135,13 @@ class Attention(nn.Module):
         self.weight_dropout = dropout
 
     def project(self, tokens: Tokens) -> KeyValue:
-        """Project tokens to keys and values."""
+        """Return the keys and values of the tokens."""
         keys = self._split_heads(tokens.layout.pad(self.key(tokens.rows)))
         values = self._split_heads(tokens.layout.pad(self.value(tokens.rows)))
         return KeyValue(keys, values, tokens.layout.mask)
 
     def forward(self, tokens: Tokens, context: KeyValue) -> Tokens:
-        """Let `tokens` attend to `context`."""
+        """Return `tokens` after they have attended to `context`."""
         queries, groups = tokens.layout.pad(self.query(tokens.rows)), context.groups
         queries = self._split_heads(queries if groups is None else groups.join(queries))
         dropout = self.weight_dropout if self.training else 0.0
@@ -160,7 +161,6 @@ class FeedForward(nn.Module):
     """BERT's feed-forward block: two linear layers with an exact GELU, residual, layer normalisation."""
 
     def __init__(self, width: int, inner: int, *, dropout: float, epsilon: float = EPSILON) -> None:
-        """Map `width` to `inner` and back."""
         super().__init__()
         self.inner = nn.Linear(width, inner)
         self.out = nn.Linear(inner, width)
@@ -168,18 +168,17 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tokens) -> Tokens:
-        """Transform each token."""
+        """Return the transformed tokens."""
         output = self.out(functional.gelu(self.inner(tokens.rows)))
         return Tokens(self.norm(tokens.rows + self.dropout(output)), tokens.layout)
 
 
 class Layer(nn.Module):
-    """BERT layer: self-attention, then a feed-forward block."""
+    """Transformer layer as in BERT: self-attention, then a feed-forward block."""
 
     def __init__(
         self, width: int, heads: int, inner: int, *, dropout: float, epsilon: float = EPSILON
     ) -> None:
-        """Build the attention and the feed-forward block."""
         super().__init__()
         self.attention = Attention(width, heads, dropout=dropout, epsilon=epsilon)
         self.feed_forward = FeedForward(width, inner, dropout=dropout, epsilon=epsilon)
@@ -187,10 +186,10 @@ class Layer(nn.Module):
     def forward(
         self, tokens: Tokens, *, outputs: OutputPositions | None = None, mask: Tensor | None = None
     ) -> Tokens:
-        """Compute the tokens at `outputs`, by default at all positions.
+        """Return the output tokens at `outputs`, or at all positions if `outputs` is None.
 
-        `mask` (B, L, L) replaces the padding mask: True, or an additive score, where a query (axis 1) may
-        attend to a key (axis 2).
+        `mask` (B, L, L) replaces the padding mask. Axis 1 is the query, axis 2 the key. A bool mask is True
+        where attention is allowed; a float mask is added to the attention scores.
         """
         queries = tokens if outputs is None else tokens.at(outputs)
         context = self.attention.project(tokens)
@@ -202,13 +201,12 @@ class Layer(nn.Module):
 class CrossLayer(nn.Module):
     """Cross-modal layer: text and vision attend to each other, then each to itself (docs/spec.md B.6).
 
-    Both directions of cross-attention share weights and read the other stream's input to this layer.
+    Text-to-vision and vision-to-text attention have the same weights. Each reads the inputs of this layer.
     """
 
     def __init__(
         self, width: int, heads: int, inner: int, *, dropout: float, epsilon: float = EPSILON
     ) -> None:
-        """Build the shared cross-attention and one layer per stream."""
         super().__init__()
         self.across = Attention(width, heads, dropout=dropout, epsilon=epsilon)
         self.text = Layer(width, heads, inner, dropout=dropout, epsilon=epsilon)
@@ -227,7 +225,8 @@ class CrossLayer(nn.Module):
         """Return the updated text tokens and vision tokens.
 
         With `text_outputs` or `vision_outputs`, only the tokens at these positions are computed. `text_kv`
-        are precomputed keys and values of the text; `mask` is for vision's self-attention.
+        are precomputed keys and values of the text. `mask` (B, M, M) masks the self-attention of M vision
+        tokens.
         """
         new_text = self.across(text, self.across.project(vision))
         new_vision = self.across(vision, self.across.project(text) if text_kv is None else text_kv)
@@ -237,24 +236,22 @@ class CrossLayer(nn.Module):
 
 
 class LinearNorm(nn.Module):
-    """Linear layer and layer normalisation: embeds image and angle features."""
+    """Linear layer followed by layer normalisation, for embedding image and angle features."""
 
     def __init__(self, width: int, hidden: int) -> None:
-        """Map `width` to `hidden`."""
         super().__init__()
         self.linear = nn.Linear(width, hidden)
         self.norm = nn.LayerNorm(hidden, eps=EPSILON)
 
     def forward(self, values: Tensor) -> Tensor:
-        """(..., width) -> (..., hidden)."""
+        """Return the embedded features, (..., width) -> (..., hidden)."""
         return self.norm(self.linear(values))
 
 
 class ActionHead(nn.Sequential):
-    """One score per token (docs/spec.md B.7)."""
+    """Head that computes one score per token, (..., hidden) -> (..., 1) (docs/spec.md B.7)."""
 
     def __init__(self, hidden: int, *, dropout: float) -> None:
-        """Build two linear layers with ReLU and layer normalisation between."""
         super().__init__(
             nn.Linear(hidden, hidden),
             nn.ReLU(),
@@ -265,15 +262,14 @@ class ActionHead(nn.Sequential):
 
 
 class Critic(nn.Sequential):
-    """Expected return of a state (docs/spec.md B.7)."""
+    """Head that predicts the expected return of a state, (B, hidden) -> (B, 1) (docs/spec.md B.7)."""
 
     def __init__(self, hidden: int, inner: int, *, dropout: float) -> None:
-        """Build two linear layers with ReLU between."""
         super().__init__(nn.Linear(hidden, inner), nn.ReLU(), nn.Dropout(dropout), nn.Linear(inner, 1))
 
 
 def init_bert_weights(module: nn.Module, std: float) -> None:
-    """Initialise as BERT: normal for linear layers and embeddings, zeros for biases and padding rows."""
+    """Initialise a module as in BERT: normal weights with `std`, zeros for biases and padding embeddings."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=std)
     if isinstance(module, nn.Embedding) and module.padding_idx is not None:

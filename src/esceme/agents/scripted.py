@@ -1,4 +1,4 @@
-"""Scripted agents without parameters, as lower and upper bounds: stop at once, random, shortest path."""
+"""Scripted agents without parameters, for lower and upper bounds of metrics: stop, random, shortest path."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from esceme.observation import Observation
 from esceme.world.atlas import Atlas
 
 NEVER = -1e4
-"""Logit of a possible action that is never taken: its probability is exactly 0 in single precision."""
+"""Logit of an action that is possible but never taken. Its probability is exactly 0 in single precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopConfig(BaseAgentConfig):
-    """No settings."""
+    """Settings of `StopAtOnce`, which has none."""
 
 
 class StopAtOnce(Agent[State]):
-    """Stop at the first step."""
+    """Agent that stops at the first step."""
 
     Config = StopConfig
     is_scripted = True
@@ -45,12 +45,12 @@ class StopAtOnce(Agent[State]):
         return State()
 
     def decide(self, state: State, observation: Observation) -> Decision:
-        """Choose STOP."""
+        """Return the highest score for STOP."""
         is_stop = observation.neighbour[:, : num_choices(observation)] < 0
         return _decision(observation, torch.where(is_stop, 0.0, NEVER))
 
     def advance(self, state: State, observation: Observation, actions: Tensor) -> State:
-        """Return `state`."""
+        """Return `state` unchanged."""
         return state
 
 
@@ -59,7 +59,7 @@ class RandomConfig(BaseAgentConfig):
     """Settings of the random agent."""
 
     seed: int = 0
-    """Seed of the choices."""
+    """Seed of the random choices."""
 
     def __post_init__(self) -> None:
         if self.seed < 0:
@@ -68,19 +68,20 @@ class RandomConfig(BaseAgentConfig):
 
 @dataclass(frozen=True)
 class RandomState(State):
-    """State of the random agent between steps."""
+    """State of B random agents between two steps."""
 
     key: Tensor
-    """(B,) int64: hash of seed, instruction and start."""
+    """(B,) int64: hash of seed, instruction and start viewpoint."""
     step: Tensor
-    """(B,) int64"""
+    """(B,) int64: step number."""
 
 
 class RandomAgent(Agent[RandomState]):
-    """Choose uniformly among candidates and STOP.
+    """Agent that chooses uniformly among candidates and STOP.
 
-    Logits are Gumbel noise, a hash of seed, instruction, start, step and the candidate's viewpoint. The
-    argmax is therefore a uniform sample, and an episode has the same trajectory in any batch.
+    The logits are Gumbel noise, so that their argmax is a uniform sample. The noise is a hash of seed,
+    instruction, start, step and candidate viewpoint. An episode therefore has the same trajectory in any
+    batch.
     """
 
     Config = RandomConfig
@@ -89,7 +90,7 @@ class RandomAgent(Agent[RandomState]):
     def begin(
         self, instructions: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None
     ) -> RandomState:
-        """Hash seed, start and instruction."""
+        """Return the initial state: a hash of seed, start and instruction."""
         ids, valid = _as_uint64(instructions.ids), instructions.valid.cpu().numpy()
         seed = np.full(len(ids), self.config.seed, dtype=np.uint64)
         key = _hash(_hash(np.zeros_like(seed), seed), _as_uint64(start))
@@ -98,35 +99,35 @@ class RandomAgent(Agent[RandomState]):
         return RandomState(torch.from_numpy(key.view(np.int64)).to(start.device), torch.zeros_like(start))
 
     def decide(self, state: RandomState, observation: Observation) -> Decision:
-        """Return Gumbel noise."""
+        """Return Gumbel noise as scores of candidates and STOP."""
         neighbour = _as_uint64(observation.neighbour[:, : num_choices(observation)])
         bits = _hash(_hash(_as_uint64(state.key), _as_uint64(state.step))[:, None], neighbour)  # (B, C)
         uniform = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) / 2**52
         return _decision(observation, torch.from_numpy(-np.log(-np.log(uniform))))
 
     def advance(self, state: RandomState, observation: Observation, actions: Tensor) -> RandomState:
-        """Increment the step."""
+        """Return the state with the step number incremented."""
         return replace(state, step=state.step + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShortestPathConfig(BaseAgentConfig):
-    """No settings."""
+    """Settings of `ShortestPath`, which has none."""
 
 
 @dataclass(frozen=True)
 class ShortestPathState(State):
-    """Goals of the shortest-path agent."""
+    """Goals of B shortest-path agents."""
 
     goals: Tensor
-    """(B, G) int64: viewpoints."""
+    """(B, G) int64: viewpoints at which the agent may stop."""
     valid: Tensor
     """(B, G) bool: False for padding."""
     atlas: Atlas
 
 
 class ShortestPath(Agent[ShortestPathState]):
-    """Follow a shortest path to the nearest goal and stop there."""
+    """Agent that follows a shortest path to the nearest goal and stops there."""
 
     Config = ShortestPathConfig
     needs_goals = True
@@ -135,7 +136,7 @@ class ShortestPath(Agent[ShortestPathState]):
     def begin(
         self, instructions: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None
     ) -> ShortestPathState:
-        """Store the goals; raise `ConfigError` without `privileged`, as on test splits."""
+        """Return the state with the goals. Raise `ConfigError` if `privileged` is None, as on test splits."""
         if privileged is None:
             raise ConfigError(
                 "the shortest-path agent expects goals, and none came: pass PrivilegedInfo(atlas, goals) to "
@@ -145,7 +146,7 @@ class ShortestPath(Agent[ShortestPathState]):
         return ShortestPathState(goals, torch.ones_like(goals, dtype=torch.bool), privileged.atlas)
 
     def decide(self, state: ShortestPathState, observation: Observation) -> Decision:
-        """Score each action by its detour in metres, negated; the best action has 0."""
+        """Return the negated detour of each action in metres as its score; the best action has score 0."""
         goals = torch.where(state.valid, state.goals, state.goals[:, :1]).cpu().numpy()  # (B, G)
         here = observation.viewpoint.cpu().numpy()[:, None]
         neighbour = observation.neighbour[:, : num_choices(observation)].cpu().numpy()
@@ -159,12 +160,12 @@ class ShortestPath(Agent[ShortestPathState]):
     def advance(
         self, state: ShortestPathState, observation: Observation, actions: Tensor
     ) -> ShortestPathState:
-        """Return `state`."""
+        """Return `state` unchanged."""
         return state
 
 
 def _decision(observation: Observation, logits: Tensor) -> Decision:
-    """Build a decision from logits (B, C), with -inf for actions that do not exist."""
+    """Return a decision with `logits` (B, C), set to -inf for actions that do not exist."""
     is_impossible = ~choice_mask(observation, logits.shape[1])
     return Decision(logits.to(observation.angles).masked_fill(is_impossible, -torch.inf))
 
@@ -174,7 +175,7 @@ def _as_uint64(numbers: Tensor) -> NDArray[np.uint64]:
 
 
 def _hash(key: NDArray[np.uint64], number: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Mix a number into a key (finaliser of SplitMix64)."""
+    """Return hashes of `key` and `number`, computed with the finaliser of SplitMix64."""
     key = (key ^ number) + np.uint64(0x9E3779B97F4A7C15)
     key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,4 +1,4 @@
-"""The recurrent baseline (Anderson et al. 2018, with panoramas after Fried et al. 2018).
+"""Recurrent baseline of VLN (Anderson et al. 2018, with panoramas as in Fried et al. 2018).
 
 A bidirectional LSTM encodes the instruction. An LSTM decoder attends to words and views at every step.
 """
@@ -36,13 +36,13 @@ class Seq2SeqConfig(BaseAgentConfig):
     word_width: int = 256
     """Width of the word embeddings."""
     hidden: int = 512
-    """Width H of encoder and decoder states; even."""
+    """Hidden size H of encoder and decoder; must be even."""
     feature_width: int = 768
     """Width D of the image features."""
     angle_width: int = 4
     """Width A of the angle features: sine and cosine of heading and elevation."""
     dropout: float = 0.5
-    """Dropout of words and of scored vectors."""
+    """Dropout of word embeddings and of the vector that scores the actions."""
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "word_width", "hidden", "feature_width", "angle_width"):
@@ -55,37 +55,36 @@ class Seq2SeqConfig(BaseAgentConfig):
 
     @property
     def limits(self) -> InputLimits:
-        """Sizes of the word embedding and of the features."""
+        """Number of token ids and feature width that a network with these settings accepts."""
         return InputLimits(vocabulary=self.vocabulary, feature_width=self.feature_width)
 
 
 @dataclass(frozen=True)
 class Seq2SeqState(State):
-    """State of the decoder between steps."""
+    """State of B decoders between two steps; D is the feature width, A the angle width."""
 
     text: Tensor
     """(B, L, H): encoded instruction."""
     text_mask: Tensor
-    """(B, L) bool: False for padding."""
+    """(B, L) bool: True for tokens of the instruction, False for padding."""
     hidden: Tensor
-    """(B, H)"""
+    """(B, H): hidden state of the decoder."""
     cell: Tensor
-    """(B, H)"""
+    """(B, H): cell state of the decoder."""
     previous_action: Tensor
-    """(B, D + A): token chosen last; zeros at the start."""
+    """(B, D + A): image and angle features of the action chosen last; zeros at the start."""
 
 
 class Seq2Seq(Agent[Seq2SeqState]):
-    """Encoder, decoder, and attention between them.
+    """LSTM encoder of the instruction and LSTM decoder of the actions, with attention between them.
 
-    Dropout applies to words and scored vectors, never inside the recurrence: `decide` and `advance` must
-    compute the same hidden state.
+    Dropout is never applied inside the recurrence, because `decide` and `advance` must compute the same
+    hidden state.
     """
 
     Config = Seq2SeqConfig
 
     def __init__(self, config: Seq2SeqConfig | None = None) -> None:
-        """Build the network."""
         super().__init__(config)
         config = self.config
         hidden, token = config.hidden, config.feature_width + config.angle_width
@@ -98,7 +97,7 @@ class Seq2Seq(Agent[Seq2SeqState]):
         self.combine = nn.Linear(2 * hidden, hidden, bias=False)
         self.action_query = nn.Linear(hidden, token)
         self.stop = nn.Parameter(torch.randn(token) / token**0.5)
-        """(D + A): added to STOP's zeros."""
+        """(D + A): learned features of STOP, whose observed features are zero."""
         self.critic = nn.Linear(hidden, 1)
         self.dropout = nn.Dropout(config.dropout)
 
@@ -110,7 +109,7 @@ class Seq2Seq(Agent[Seq2SeqState]):
     def begin(
         self, instructions: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None
     ) -> Seq2SeqState:
-        """Encode the instructions without their padding."""
+        """Return the initial state, which contains the encoded instructions."""
         embedded = self.dropout(self.embedding(instructions.ids))
         lengths = instructions.valid.sum(1).cpu()
         packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
@@ -125,7 +124,7 @@ class Seq2Seq(Agent[Seq2SeqState]):
         )
 
     def decide(self, state: Seq2SeqState, observation: Observation) -> Decision:
-        """Score every candidate and STOP by the decoder state and the attended words."""
+        """Return the scores of every candidate and STOP, computed from decoder state and attended words."""
         tokens = self._tokens(observation)
         hidden = self.dropout(self._decoder_step(state, observation, tokens)[0])
         text = _attend(self.text_query(hidden), state.text, state.text_mask)
@@ -137,32 +136,32 @@ class Seq2Seq(Agent[Seq2SeqState]):
         return Decision(logits.masked_fill(is_impossible, -torch.inf), value)
 
     def advance(self, state: Seq2SeqState, observation: Observation, actions: Tensor) -> Seq2SeqState:
-        """Run the decoder and store the chosen token."""
+        """Return the decoder state after this step, with the features of the chosen action."""
         tokens = self._tokens(observation)
         hidden, cell = self._decoder_step(state, observation, tokens)
         rows = torch.arange(len(tokens), device=tokens.device)
         return replace(state, hidden=hidden, cell=cell, previous_action=tokens[rows, actions])
 
     def _tokens(self, observation: Observation) -> Tensor:
-        """Concatenated image and angle features, (B, N, D + A)."""
+        """Return the concatenated image and angle features of the observation, (B, N, D + A)."""
         tokens = torch.cat([observation.features, observation.angles], 2)
         return tokens + (observation.token_type == STOP)[..., None] * self.stop
 
     def _decoder_step(
         self, state: Seq2SeqState, observation: Observation, tokens: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Hidden and cell state after the previous action and the attended views."""
+        """Return the decoder's hidden and cell state after reading the previous action and the views."""
         is_view = observation.valid & (observation.token_type != STOP)
         views = _attend(self.view_query(state.hidden), tokens, is_view)
         return self.decoder(torch.cat([state.previous_action, views], 1), (state.hidden, state.cell))
 
 
 def _attend(query: Tensor, values: Tensor, valid: Tensor) -> Tensor:
-    """Dot-product attention of a query (B, W) over `values` (B, N, W), which are also the keys: (B, W)."""
+    """Return the dot-product attention (B, W) of `query` (B, W) over keys and values `values` (B, N, W)."""
     weights = _dot(query, values).masked_fill(~valid, -torch.inf).softmax(1)
     return (weights[:, None] @ values).squeeze(1)
 
 
 def _dot(query: Tensor, values: Tensor) -> Tensor:
-    """Dot products of a query (B, W) with (B, N, W): (B, N)."""
+    """Return the dot products (B, N) of `query` (B, W) with `values` (B, N, W)."""
     return (values @ query[..., None]).squeeze(2)

@@ -1,8 +1,8 @@
 """TD-STP, Target-Driven Structured Transformer Planner (Zhao et al. 2022; docs/spec.md D).
 
-TD-STP extends HAMT by positions of all tokens, target tokens on a coarse grid that predict the goal's
-position, actions that return to any visited node, and recurrence: history and target tokens of the next step
-start from this step's outputs.
+TD-STP extends HAMT in four ways. All tokens have positions. Target tokens on a coarse grid predict the goal's
+position. One action can return to any visited viewpoint. History and target tokens are recurrent: the outputs
+of a step are the inputs of the next.
 """
 
 from __future__ import annotations
@@ -22,40 +22,42 @@ from esceme.errors import ConfigError, check_choices
 from esceme.observation import Observation
 
 LATE_RANK, SELF_RANK = 1_000, 1_000_000
-"""Offsets of edge ranks: edges found after the first visit follow the candidates; the node itself is last."""
+"""Offsets of edge ranks, the order in which a path search tries edges. Edges found after the first visit of a
+viewpoint come after its candidates. The edge from a node to itself comes last."""
 REVERSED_JUMP_PENALTY = 100.0
-"""Logit penalty of an action for each earlier jump that it would reverse."""
+"""Amount subtracted from the logit of an action for each earlier jump that the action would reverse."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TdstpConfig(HamtConfig):
-    """Settings of TD-STP; defaults are those of the ESceme release."""
+    """Settings of TD-STP. The defaults are those of the code that the ESceme authors released."""
 
     freeze_history: bool = False
-    """Whether the encoder of history tokens is not trained."""
+    """Whether to exclude the encoder of history tokens from training."""
     grid: int = 5
-    """Points per side of the target grid; 0: no target tokens."""
+    """Number of points per side of the square target grid; 0 for no target tokens."""
     spacing: float = 6.0
-    """Metres between grid points."""
+    """Distance between neighbouring points of the target grid in metres."""
     target_weight: float = 0.1
-    """Weight of the goal prediction loss."""
+    """Weight of the loss that trains the prediction of the goal's position."""
     map_history: bool = True
-    """Whether a node's token passes through a two-layer MLP before it is scored."""
+    """Whether the token of a visited viewpoint passes through a two-layer MLP before the action head scores
+    it."""
     history_positions: bool = True
-    """Whether history tokens include their positions."""
+    """Whether history tokens include the position of their viewpoint."""
     candidate_position_source: Literal["candidate", "agent"] = "candidate"
-    """Position of a candidate token: the candidate's viewpoint, or the agent's."""
+    """Position of a candidate token: that of the candidate's viewpoint, or that of the agent."""
     allow_backtracking: bool = True
-    """Whether the agent can return to any visited viewpoint in one action, a jump."""
+    """Whether the agent can return to any visited viewpoint in one action, which is called a jump."""
     penalise_reversed_jumps: bool = True
-    """Whether an action is penalised for each earlier jump that it would reverse."""
+    """Whether the score of an action is reduced for each earlier jump that the action would reverse."""
     structured: bool = False
-    """Whether history tokens attend, among history tokens, only to adjacent nodes. The original does; the
-    ESceme release computes this mask and does not use it."""
+    """Whether a history token attends only to those history tokens whose viewpoints are adjacent. TD-STP's
+    own code does so. ESceme's released code computes this mask but does not use it."""
     history_mask: Literal["real", "as-released"] = "real"
-    """Tokens that history layers attend to: valid ones only, or also padding with a slightly lower score, as
-    released. With padding, decisions depend on the batch; for comparison only. The setting has no effect
-    without history layers, which the published network does not have."""
+    """Tokens that the history layers attend to. `real`: only valid tokens. `as-released`: also padding, with
+    a slightly lower score, as in the released code; decisions then depend on the batch. The setting has no
+    effect with 0 history layers, as published."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,62 +72,62 @@ class TdstpConfig(HamtConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TdstpState(CrossModalState):
-    """State of TD-STP between steps.
+    """State of B agents between two steps, for TD-STP.
 
-    Each history token but the first, the global one, is a node: the visit of a viewpoint. Viewpoints are
-    stored plus one, so that padding 0 means none.
+    The first history token is the global token. Every other history token is a node: one visit to a
+    viewpoint. Viewpoint indices are stored plus one, so that the padding value 0 means "no viewpoint".
     """
 
     summary: Tensor
-    """(B, H): text token that target tokens are multiplied by without language cross-attention."""
+    """(B, H): first text token as read by the last layer. Without language cross-attention, target outputs
+    are multiplied by this vector before they are scored."""
     target: Tensor
-    """(B, G, H): target tokens, one per grid point."""
+    """(B, G, H): target tokens, one per point of the target grid."""
     origin: Tensor
-    """(B, 3) metres: start of the episode; set at the first observation."""
+    """(B, 3): position of the start in metres; set at the first observation."""
     node_viewpoint: Tensor
-    """(B, S) int64: viewpoint of each history token, plus one."""
+    """(B, S) int64: viewpoint of each history token, plus one; 0 for the global token and padding."""
     node_view: Tensor
-    """(B, S) int64: view that was faced there."""
+    """(B, S) int64: view (0 to 35) that the agent faced at each history token."""
     edge_rank: Tensor
-    """(B, S, S) int64: search rank of the edge from a node to another, 0 for no edge: candidates of the first
-    visit in their order, then edges found later."""
+    """(B, S, S) int64: rank of the edge from node `[:, i]` to node `[:, :, j]`; 0 if there is no edge. Path
+    search tries lower ranks first: candidates of the first visit in their order, then edges found later."""
     jump_from: Tensor
-    """(B, S) int64: viewpoint plus one at which a jump was chosen; 0 if the action was no jump."""
+    """(B, S) int64: viewpoint at which a jump was chosen, plus one; 0 if the action was not a jump."""
     jump_to: Tensor
-    """(B, S) int64: viewpoint plus one that the jump led to; 0 if the action was no jump."""
+    """(B, S) int64: viewpoint to which the jump led, plus one; 0 if the action was not a jump."""
     is_decided: Tensor
     """(B,) bool: whether `decide` has updated this state for the current observation."""
 
 
 class TdstpOutput(NamedTuple):
-    """Outputs of the cross-modal encoder and the heads."""
+    """Outputs of the cross-modal encoder and of the heads for B agents; H is the hidden size."""
 
     logits: Tensor
-    """(B, N): scores of the observation tokens; -inf except for candidates and STOP."""
+    """(B, N): scores of the N observation tokens; -inf for all tokens except candidates and STOP."""
     node_logits: Tensor
-    """(B, S): scores of the history tokens; -inf except for nodes."""
+    """(B, S): scores of the history tokens as places to return to; -inf for the global token and padding."""
     critic_input: Tensor
-    """(B, H)"""
+    """(B, H): vector from which the critic predicts the expected return."""
     goal_logits: Tensor
-    """(B, G): scores of the grid points."""
+    """(B, G): scores of the points of the target grid as goal positions."""
     text: Tensor
-    """(B, L, H), or only the first token (B, 1, H)"""
+    """(B, L, H): text tokens, or (B, 1, H): only the first text token."""
     history: Tensor
-    """(B, S, H)"""
+    """(B, S, H): history tokens."""
     observation: Tensor
-    """(B, N, H), or only candidates and STOP (B, C, H)"""
+    """(B, N, H): observation tokens, or (B, C, H): only candidates and STOP."""
     target: Tensor
-    """(B, G, H)"""
+    """(B, G, H): target tokens."""
 
 
 class TDSTP(CrossModal[TdstpState]):
-    """The published network; `esceme.checkpoints` loads published weights into it."""
+    """The TD-STP network. `esceme.checkpoints` loads the published weights into it."""
 
     Config = TdstpConfig
     config: TdstpConfig
 
     def __init__(self, config: TdstpConfig | None = None) -> None:
-        """Build HAMT's modules and TD-STP's own."""
         super().__init__(config)
         config, hidden = self.config, self.config.hidden
         self.position_encoder = nn.Sequential(nn.Linear(3, hidden), nn.LayerNorm(hidden, eps=EPSILON))
@@ -137,7 +139,7 @@ class TDSTP(CrossModal[TdstpState]):
 
     @property
     def grid_points(self) -> Tensor:
-        """(G, 3) metres: target grid relative to the start."""
+        """(G, 3): points of the target grid in metres, relative to the start of the episode."""
         return grid_points(self.config.grid, self.config.spacing).to(next(self.position_encoder.parameters()))
 
     # -- agent contract ----------------------------------------------------------------------------------
@@ -145,7 +147,7 @@ class TDSTP(CrossModal[TdstpState]):
     def begin(
         self, instructions: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None
     ) -> TdstpState:
-        """Encode the instructions and the target grid."""
+        """Return the initial state, which contains the encoded instructions and the target tokens."""
         fields = self._initial_fields(instructions)
         text: Tensor = fields["text"]
         none = torch.zeros(len(text), 1, dtype=torch.int64, device=text.device)
@@ -165,7 +167,7 @@ class TDSTP(CrossModal[TdstpState]):
         )
 
     def decide(self, state: TdstpState, observation: Observation) -> Decision:
-        """Score every candidate, STOP and every node of the trajectory."""
+        """Return the scores of every candidate, STOP and every visited node."""
         # Positions are relative to the first observation.
         is_start = (state.history_length == 1)[:, None]
         position = observation.agent_positions().to(state.origin)
@@ -188,7 +190,10 @@ class TDSTP(CrossModal[TdstpState]):
         return Decision(logits, value, routes=routes, state=state, goal_logits=output.goal_logits)
 
     def advance(self, state: TdstpState, observation: Observation, actions: Tensor) -> TdstpState:
-        """Append this step's node to the history; run `decide` first if the caller has not."""
+        """Return the state with this step's node appended to the history.
+
+        If `decide` has not updated `state` for this observation, it is called first.
+        """
         if not state.is_decided.all():
             state = self.decide(state, observation).state  # type: ignore[assignment]
         token = self._step_token(state, observation, actions)
@@ -215,7 +220,7 @@ class TDSTP(CrossModal[TdstpState]):
         )
 
     def auxiliary_loss(self, decision: Decision, goals: Tensor) -> Tensor | None:
-        """Cross-entropy of the grid point nearest to the goal in the horizontal plane, (B,)."""
+        """Return the weighted cross-entropy (B,) of the grid point horizontally nearest to the goal."""
         logits, state = decision.goal_logits, decision.state
         if not self.config.grid or logits is None or not isinstance(state, TdstpState):
             return None
@@ -228,9 +233,9 @@ class TDSTP(CrossModal[TdstpState]):
     def encode(
         self, state: TdstpState, observation: Observation, *, compute_all: bool = False
     ) -> TdstpOutput:
-        """Run the network; `compute_all` also computes padding and outputs that no head reads.
+        """Run the network and return its outputs. Positions are taken relative to `state.origin`.
 
-        Positions are relative to `state.origin`.
+        With `compute_all`, outputs are also computed for padding and for tokens that no head reads.
         """
         # Vision tokens: history, observation with positions, target.
         num_tokens, observation = observation.token_type.shape[1], self._prepare_observation(observation)
@@ -274,7 +279,7 @@ class TDSTP(CrossModal[TdstpState]):
         )
 
     def _encode_history(self, state: TdstpState, *, compute_all: bool) -> tuple[Tensor, Tensor]:
-        """History tokens after the history layers, (B, S, H), and their mask, (B, S)."""
+        """Return the outputs of the history layers, (B, S, H), and a mask of valid history tokens, (B, S)."""
         if not len(self.history_layers) or self.config.history_mask == "real":
             return super()._encode_history(state, compute_all=compute_all)
         history, valid = self._valid_history(state)
@@ -286,14 +291,14 @@ class TDSTP(CrossModal[TdstpState]):
         return history, valid
 
     def _token_positions(self, observation: Observation) -> Tensor:
-        """Positions of the tokens, (B, N, 3), or the agent's for all of them, (B, 1, 3)."""
+        """Return the positions of the tokens, (B, N, 3), or one position for all tokens, (B, 1, 3)."""
         agent = observation.agent_positions()[:, None]
         if observation.positions is None or self.config.candidate_position_source == "agent":
             return agent
         return observation.positions
 
     def _step_token(self, state: TdstpState, observation: Observation, actions: Tensor) -> Tensor:
-        """History token of one step, (B, H), without feature dropout; a jump has a zero angle."""
+        """Return the history token of one step, (B, H), without feature dropout; a jump has angle 0."""
         observation = replace(observation, feature_dropout=0.0)
         panorama = self._encode_panorama(state, observation) if self.config.encode_panorama else None
         is_step = actions < observation.token_type.shape[1]
@@ -304,7 +309,10 @@ class TDSTP(CrossModal[TdstpState]):
         return token.detach() if self.config.freeze_history else token
 
     def _structured_mask(self, state: TdstpState, valid: Tensor, length: int) -> Tensor:
-        """(B, M, M) bool: self-attention mask of vision; nodes see only adjacent nodes (docs/spec.md D.6)."""
+        """Return the self-attention mask (B, M, M) of M vision tokens: a node sees only adjacent nodes.
+
+        See docs/spec.md D.6.
+        """
         mask = valid[:, None] & valid[:, :, None]
         mask[:, 1:length, 1:length] &= state.edge_rank[:, 1:length, 1:length] > 0
         diagonal = torch.eye(valid.shape[1], dtype=torch.bool, device=valid.device)
@@ -313,7 +321,7 @@ class TDSTP(CrossModal[TdstpState]):
     # -- graph of the trajectory -------------------------------------------------------------------------
 
     def _edge_ranks_from_agent(self, state: TdstpState, observation: Observation) -> Tensor:
-        """Ranks (B, S) of the edges from the agent's viewpoint to the nodes, with the meaning of `edge_rank`.
+        """Return ranks (B, S) of edges from the agent's viewpoint to the nodes, as in `TdstpState.edge_rank`.
 
         If the agent was at this viewpoint before, the ranks are those of that visit. Otherwise they follow
         the order of the candidates.
@@ -328,7 +336,7 @@ class TDSTP(CrossModal[TdstpState]):
         return ranks.masked_fill(is_here, SELF_RANK)
 
     def _append_edges(self, state: TdstpState, observation: Observation) -> Tensor:
-        """Edge ranks with the agent's viewpoint as a new node, (B, S + 1, S + 1)."""
+        """Return `state.edge_rank` with the agent's viewpoint added as a new node, (B, S + 1, S + 1)."""
         outgoing = self._edge_ranks_from_agent(state, observation)  # (B, S)
         is_here, width = outgoing == SELF_RANK, outgoing.shape[1]
         rows = torch.arange(len(outgoing), device=outgoing.device)
@@ -359,7 +367,10 @@ class TDSTP(CrossModal[TdstpState]):
     def _count_reversed_jumps(
         self, state: TdstpState, observation: Observation, routes: BacktrackRoutes
     ) -> Tensor:
-        """Count, for each action, earlier jumps from its viewpoint to the current viewpoint, (B, N + S)."""
+        """Return, for each action, how often it reverses an earlier jump, (B, N + S).
+
+        An action reverses a jump that led from the action's viewpoint to the agent's current viewpoint.
+        """
         leads_to = torch.cat([observation.neighbour, routes.viewpoints], 1) + 1
         came_from = torch.where(state.jump_to == observation.viewpoint[:, None] + 1, state.jump_from, -1)
         is_repeat = (leads_to[:, :, None] == came_from[:, None]) & (leads_to > 0)[..., None]  # (B, N + S, S)
@@ -367,7 +378,7 @@ class TDSTP(CrossModal[TdstpState]):
 
 
 def grid_points(size: int, spacing: float) -> Tensor:
-    """Points of a square grid around 0, (size², 3), row by row.
+    """Return the points (size², 3) of a horizontal square grid centred at 0; `spacing` is in metres.
 
     >>> grid_points(2, 6.0).tolist()
     [[-3.0, -3.0, 0.0], [-3.0, 3.0, 0.0], [3.0, -3.0, 0.0], [3.0, 3.0, 0.0]]
@@ -378,9 +389,10 @@ def grid_points(size: int, spacing: float) -> Tensor:
 
 
 def _head_positions(valid: Tensor, length: int, mask: Tensor, num_points: int) -> OutputPositions:
-    """Positions of the vision tokens that the heads read: history, candidates, STOP and target tokens.
+    """Return the positions of the vision tokens that the heads read: history, candidates, STOP and target.
 
-    `length` is the number of history tokens, `mask` (B, C) is True for candidates and STOP.
+    `length` is the number of history tokens. `mask` (B, C) is True for candidates and STOP. `num_points` is
+    the number of target tokens.
     """
     columns, end = torch.arange(valid.shape[1], device=valid.device), valid.shape[1] - num_points
     columns = torch.cat([columns[: length + mask.shape[1]], columns[end:]])

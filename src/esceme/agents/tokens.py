@@ -1,4 +1,4 @@
-"""HAMT's settings and its encoders of text, observations and history (docs/spec.md B.1, B.3 to B.5)."""
+"""HAMT's settings, and its encoders of text, observations and history (docs/spec.md B.1, B.3 to B.5)."""
 
 from __future__ import annotations
 
@@ -14,80 +14,84 @@ from esceme.errors import ConfigError
 from esceme.observation import Observation
 
 ActionInput = Literal["ob", "ob_txt", "ob_hist", "ob_txt_hist"]
-"""Factor of an observation token before scoring: none, the first text token, the first history token, or the
-sum of both."""
+"""Vector that multiplies an observation token before the action head: none (`ob`), the first text token
+(`ob_txt`), the first history token (`ob_hist`), or the sum of these two tokens (`ob_txt_hist`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HamtConfig(BaseAgentConfig):
-    """Settings of HAMT; defaults are those of the paper's R2R network."""
+    """Settings of HAMT. The defaults are those of the paper's R2R network."""
 
     vocabulary: int = 30522
-    """Number of token ids, as in BERT's vocabulary."""
+    """Number of different token ids; the default is that of BERT."""
     positions: int = 512
-    """Number of position embeddings: tokens of the longest instruction."""
+    """Number of position embeddings, which is the maximum number of tokens of an instruction."""
     hidden: int = 768
-    """Width H of all tokens."""
+    """Hidden size H of all tokens."""
     heads: int = 12
-    """Number of attention heads per layer; divides `hidden`."""
+    """Number of attention heads per layer; must divide `hidden`."""
     feed_forward: int = 3072
     """Inner width of the feed-forward blocks."""
     text_layers: int = 9
     """Number of transformer layers over the instruction."""
     cross_layers: int = 4
-    """Number of cross-modal layers over text and vision."""
+    """Number of layers in which text and vision tokens attend to each other."""
     history_layers: int = 0
     """Number of transformer layers over the history, before the cross-modal layers."""
     panorama_layers: int = 2
-    """Number of transformer layers over the 36 views of a panorama in the history."""
+    """Number of transformer layers over the 36 views of a panorama, whose mean output is part of a history
+    token."""
     encode_panorama: bool = True
-    """Whether history tokens include the mean output of a small transformer over the 36 views."""
+    """Whether history tokens include an encoding of all 36 views, computed by `panorama_layers`."""
     feature_width: int = 768
     """Width D of the image features."""
     angle_width: int = 4
     """Width of the angle features: sine and cosine of heading and elevation."""
     max_steps: int = 50
-    """Number of step embeddings: the longest trajectory in decisions."""
+    """Number of step embeddings, which is the maximum number of decisions per episode."""
     language_cross_attention: bool = True
     """Whether text attends to vision at every step (R2R). If not, the text is encoded once per episode
-    (`no_lang_ca`: R4R, CVDN, RxR)."""
+    (`no_lang_ca` in HAMT's code, for R4R, CVDN and RxR)."""
     action_input: ActionInput = "ob_txt"
-    """Product that is scored: the observation token alone (`ob`), or times the first text token (`txt`), the
-    first history token (`hist`) or their sum. Used only with language cross-attention."""
+    """Vector that the action head scores: the observation token alone (`ob`), or its product with the first
+    text token (`ob_txt`), the first history token (`ob_hist`) or their sum (`ob_txt_hist`). Used only with
+    language cross-attention."""
     freeze_text: bool = True
-    """Whether the text encoder is not trained."""
+    """Whether to exclude the text encoder from training."""
     read_once: bool = False
-    """Whether each instruction is encoded once, without dropout, and cached; requires `freeze_text`. The
-    released training encodes it in every batch, with dropout."""
+    """Whether to encode each instruction only once, without dropout, and cache the result. Requires
+    `freeze_text`. The released code encodes instructions in every batch, with dropout."""
     freeze_history: bool = True
-    """Whether the encoder of history tokens is not trained."""
+    """Whether to exclude the encoder of history tokens from training."""
     freeze_observation: bool = False
-    """Whether the encoder of observation tokens is not trained."""
+    """Whether to exclude the encoder of observation tokens from training."""
     dropout: float = 0.1
     """Dropout of the encoders and of all transformer layers."""
     attention_dropout: float | None = None
-    """Dropout of attention weights; None: `dropout`. With 0, training uses fused attention."""
+    """Dropout of attention weights; None for the value of `dropout`. With 0, training uses fused attention
+    kernels."""
     head_dropout: float = 0.1
-    """Dropout of the action head."""
+    """Dropout of the head that scores actions."""
     critic_inner: int = 512
-    """Inner width of the critic."""
+    """Hidden size of the critic."""
     critic_dropout: float = 0.5
     """Dropout of the critic."""
     epsilon: float = EPSILON
-    """LayerNorm epsilon of text and cross-modal layers; 1e-5 for XLM-R."""
+    """LayerNorm epsilon of text and cross-modal layers. XLM-R weights require 1e-5."""
     initial_std: float = 0.02
     """Standard deviation of the initial weights."""
     initial_bias_std: float = 0.0
-    """Standard deviation of the initial biases of the image and angle projections. 0 in the published
-    network, which starts from trained weights. From scratch, LayerNorm would amplify STOP's zeros."""
+    """Standard deviation of the initial biases of image and angle projections. The published network, which
+    starts from pretrained weights, has 0. In training from scratch, a positive value prevents LayerNorm from
+    amplifying the zero features of STOP."""
     context_views: bool = True
-    """Whether views without a candidate become tokens; without them a step takes a fifth of the time."""
+    """Whether the agent reads views without a candidate. Without them a step takes a fifth of the time."""
     stop_features: Literal["zeros", "panorama-max"] = "zeros"
-    """Features of STOP: zeros, as published, or the maximum over the panorama."""
+    """Features of the STOP token: zeros as published, or the maximum over the panorama."""
     grounding: int = 0
-    """Width of the grounding head's space; 0: no grounding head, as published."""
+    """Width of the grounding head, which relates words to image features; 0 for no head, as published."""
     clause_ends: tuple[int, ...] = ()
-    """Ids of tokens that end a clause, for the grounding head."""
+    """Ids of tokens that end a clause, such as punctuation; used by the grounding head only."""
 
     def __post_init__(self) -> None:
         counted = ("vocabulary", "positions", "hidden", "heads", "feed_forward", "feature_width")
@@ -108,21 +112,20 @@ class HamtConfig(BaseAgentConfig):
 
 
 class TextEncoder(nn.Module):
-    """BERT: word, position and token type embeddings, and its layers (docs/spec.md B.3)."""
+    """BERT text encoder: word, position and token type embeddings, then layers (docs/spec.md B.3)."""
 
     def __init__(self, config: HamtConfig) -> None:
-        """Build the embeddings and layers."""
         super().__init__()
         self.words = nn.Embedding(config.vocabulary, config.hidden, padding_idx=0)
         self.positions = nn.Embedding(config.positions, config.hidden)
         self.kinds = nn.Embedding(2, config.hidden)
-        """Row 0: text, row 1: vision."""
+        """Token type embeddings: index 0 is text, index 1 is vision."""
         self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon)
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(config_layer(config) for _ in range(config.text_layers))
 
     def forward(self, instructions: TokenBatch, *, compute_all: bool = False) -> Tensor:
-        """Encode token ids (B, L) as vectors (B, L, H); padding is zero unless `compute_all`."""
+        """Return the encoded tokens, (B, L) -> (B, L, H). Padding is zero unless `compute_all`."""
         longest = instructions.ids.shape[1]
         if longest > len(self.positions.weight):
             raise ConfigError(
@@ -137,10 +140,9 @@ class TextEncoder(nn.Module):
 
 
 class ObservationEncoder(nn.Module):
-    """Embed image features, angle features and token types of an observation (docs/spec.md B.5)."""
+    """Encoder of observation tokens from image features, angles and token types (docs/spec.md B.5)."""
 
     def __init__(self, config: HamtConfig) -> None:
-        """Build the projections."""
         super().__init__()
         self.picture = LinearNorm(config.feature_width, config.hidden)
         self.angle = LinearNorm(config.angle_width, config.hidden)
@@ -151,10 +153,10 @@ class ObservationEncoder(nn.Module):
     def forward(
         self, observation: Observation, vision_type: Tensor, grounded: Tensor | None = None
     ) -> Tensor:
-        """Embed the N tokens of each observation, (B, N, H).
+        """Return the embeddings of the N tokens of each observation, (B, N, H).
 
-        `vision_type` (H,) is the token type embedding of vision, `grounded` (B, N, H) the grounding head's
-        output.
+        `vision_type` (H,) is the token type embedding of vision. `grounded` (B, N, H) is the output of the
+        grounding head, or None.
         """
         embedded = self.picture(observation.features) + self.angle(observation.angles)
         embedded = embedded if grounded is None else embedded + grounded
@@ -162,10 +164,9 @@ class ObservationEncoder(nn.Module):
 
 
 class HistoryEncoder(nn.Module):
-    """Embed one step as a token: faced view, angle of the action, panorama (docs/spec.md B.4)."""
+    """Encoder of a step as a history token, from faced view, action angle, panorama (docs/spec.md B.4)."""
 
     def __init__(self, config: HamtConfig) -> None:
-        """Build the projections, embeddings and panorama layers."""
         super().__init__()
         self.start = nn.Parameter(torch.zeros(1, 1, config.hidden))
         self.picture = LinearNorm(config.feature_width, config.hidden)
@@ -182,11 +183,14 @@ class HistoryEncoder(nn.Module):
             )
 
     def begin(self, batch: int) -> Tensor:
-        """Global token, (B, 1, H), with one dropout mask for the whole batch, as in the original."""
+        """Return the global token, which starts every history, (B, 1, H).
+
+        As in HAMT's code, all agents of a batch share one dropout mask.
+        """
         return self.dropout(self.norm(self.start + self.kind.weight[0])).expand(batch, -1, -1)
 
     def encode_panorama(self, features: Tensor, angles: Tensor) -> Tensor:
-        """Encode 36 views (B, 36, D) and their angles (B, 36, 4) as one vector (B, H)."""
+        """Return a vector (B, H) per panorama from features (B, 36, D) and angles (B, 36, 4) of its views."""
         views = self.dropout(self.panorama_picture(features) + self.panorama_angle(angles))
         tokens = Tokens.pack(views, torch.ones_like(views[..., 0], dtype=torch.bool))
         for layer in self.panorama_layers:
@@ -194,7 +198,11 @@ class HistoryEncoder(nn.Module):
         return tokens.padded.mean(1)
 
     def forward(self, facing: Tensor, angles: Tensor, step: Tensor, panorama: Tensor | None) -> Tensor:
-        """Token (B, H) of faced view (B, D), action angles (B, 4), step (B,) and panorama (B, H)."""
+        """Return the history tokens (B, H) of one step.
+
+        `facing` (B, D) are the features of the faced view, `angles` (B, 4) those of the action's direction,
+        `step` (B,) the step numbers and `panorama` (B, H) the encoded panoramas.
+        """
         if int(step.max()) >= len(self.steps.weight):
             raise ConfigError(
                 f"step {int(step.max())} is beyond the {len(self.steps.weight)} steps of this network; "
@@ -205,7 +213,7 @@ class HistoryEncoder(nn.Module):
 
 
 def config_layer(config: HamtConfig) -> Layer:
-    """Build a BERT layer with the sizes of `config`."""
+    """Return a new transformer layer with the sizes given in `config`."""
     return Layer(
         config.hidden, config.heads, config.feed_forward, dropout=config.dropout, epsilon=config.epsilon
     )

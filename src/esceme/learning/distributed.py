@@ -1,7 +1,7 @@
 """Data-parallel training: several processes compute the same gradients as one process.
 
-Every rank rolls out its shard of each batch. Losses are divided by the counts of all ranks together, so the
-sum of the ranks' gradients is the gradient of the whole batch.
+Every rank rolls out its part of each batch. Losses are divided by counts over all ranks. The sum of the
+gradients of all ranks is therefore the gradient of the whole batch.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from esceme.errors import ConfigError, TrainingError
 
 T = TypeVar("T")
 TIMEOUT = timedelta(minutes=30)
-"""Time limit of a collective: other ranks may be writing a checkpoint or validating a large scene."""
+"""Time limit of a collective. It is long because other ranks may be writing a checkpoint or validating."""
 
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """The processes of a training run; by default there is one, and collectives are local."""
+    """The processes of a training run. A group of one process, the default, communicates with no other."""
 
     rank: int = 0
     size: int = 1
 
     @classmethod
     def from_environment(cls, device: torch.device | str = "cpu") -> ProcessGroup:
-        """Join the processes that `torchrun` started; return a group of one where it started none."""
+        """Return the group of processes that `torchrun` started; without `torchrun`, a group of one."""
         size = int(os.environ.get("WORLD_SIZE", "1"))
         if size == 1 and "RANK" not in os.environ:
             return cls()
@@ -57,11 +57,11 @@ class ProcessGroup:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes files and reports progress."""
+        """Whether this process is the main process, which writes files and reports progress."""
         return self.rank == 0
 
     def shard(self, batch: Sequence[T]) -> list[T]:
-        """Return the contiguous part of a batch that belongs to this rank."""
+        """Return this rank's contiguous part of `batch`. Raise `ConfigError` if parts are not equal."""
         if len(batch) % self.size:
             raise ConfigError(
                 f"batch {len(batch)} cannot be divided evenly among {self.size} processes; "
@@ -71,7 +71,7 @@ class ProcessGroup:
         return list(batch[self.rank * shard_size : (self.rank + 1) * shard_size])
 
     def all_reduce_sum(self, values: Sequence[float], device: torch.device | str = "cpu") -> list[float]:
-        """Sum each value over all ranks."""
+        """Return the sum of each value over all ranks."""
         if self.size == 1:
             return list(values)
         sums = torch.tensor(values, dtype=torch.float64, device=device)
@@ -80,7 +80,7 @@ class ProcessGroup:
         return sums.tolist()
 
     def all_gather(self, value: T) -> list[T]:
-        """Return the values of all ranks in the order of ranks."""
+        """Return the values of all ranks, ordered by rank."""
         if self.size == 1:
             return [value]
         gathered: list[Any] = [None] * self.size
@@ -89,7 +89,7 @@ class ProcessGroup:
         return gathered
 
     def assert_equal(self, value: T) -> T:
-        """Return the value; raise `TrainingError` if it differs between ranks."""
+        """Return `value`. Raise `TrainingError` if it differs between ranks."""
         gathered = self.all_gather(value)
         if any(other != value for other in gathered):
             values = ", ".join(f"process {rank} {other}" for rank, other in enumerate(gathered))
@@ -99,7 +99,7 @@ class ProcessGroup:
         return value
 
     def all_reduce_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Sum gradients over all ranks; a parameter without gradient on every rank keeps None."""
+        """Sum gradients over all ranks. A parameter that has no gradient on any rank keeps None."""
         if self.size == 1:
             return
         device = parameters[0].device
@@ -117,7 +117,7 @@ class ProcessGroup:
 
     @contextmanager
     def _collective_errors(self) -> Iterator[None]:
-        """Turn a failed collective into `TrainingError`."""
+        """Raise `TrainingError` if a collective fails inside this context."""
         try:
             yield
         except RuntimeError as error:
@@ -129,7 +129,7 @@ class ProcessGroup:
 
 
 def local_device(device: torch.device | str) -> torch.device:
-    """Return the device of this process: `cuda` is the GPU of its local rank where `torchrun` set one."""
+    """Return the device of this process: for `cuda` under `torchrun`, the GPU of its local rank."""
     if str(device) == "cuda" and "LOCAL_RANK" in os.environ:
         return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     return torch.device(device)

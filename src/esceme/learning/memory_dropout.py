@@ -1,7 +1,7 @@
-"""The scene memory during training, and memory dropout: which part of the memory the agent sees.
+"""The scene memory during training, and memory dropout, which hides a part of it from the agent.
 
-The released training never clears the memory. Its agents soon see an almost complete memory in every rollout
-and do not learn to act without one (docs/spec.md C.6). Memory dropout offers alternatives.
+The released training code never clears the memory. Its agents soon see an almost complete memory in every
+rollout and do not learn to act without memory (docs/spec.md C.6). Memory dropout offers alternatives.
 """
 
 from __future__ import annotations
@@ -37,21 +37,22 @@ MemoryDropoutMode = Literal["as-released", "reset", "forgetting", "sampled"]
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryDropout:
-    """Which part of a scene's memory is visible to an agent in training.
+    """Settings that determine which part of a scene's memory an agent sees in training.
 
-    Viewpoints that are remembered during a rollout are visible for the rest of it in every mode.
+    In every mode, viewpoints that are remembered during a rollout are visible until the rollout ends.
     """
 
     mode: MemoryDropoutMode = "as-released"
-    """How memory is dropped: never, by clearing scenes, by forgetting viewpoints, or by sampling a subset."""
+    """How memory is dropped: never (`as-released`), by clearing scenes (`reset`), by forgetting viewpoints
+    (`forgetting`), or by hiding a random subset (`sampled`)."""
     reset_after: int = 20
-    """Episodes in a scene after which its memory is cleared, in mode `reset`."""
+    """In mode `reset`: number of episodes in a scene after which the scene's memory is cleared."""
     forget_probability: float = 0.5
-    """Probability that a viewpoint is forgotten before a rollout, in mode `forgetting`."""
+    """In mode `forgetting`: probability that a remembered viewpoint is forgotten before a rollout."""
     full_probability: float = 0.3
-    """Probability that a rollout sees the whole memory of a scene, in mode `sampled`."""
+    """In mode `sampled`: probability that a rollout sees the whole memory of a scene."""
     empty_probability: float = 0.1
-    """Probability that a rollout sees no memory of a scene, in mode `sampled`."""
+    """In mode `sampled`: probability that a rollout sees no memory of a scene."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -71,7 +72,8 @@ class TrainingMemory:
     """The scene memory of a training run, filtered by memory dropout and equal on all ranks.
 
     Ranks exchange the viewpoints of their agents at every step. `remember_observation` and `end_rollout` are
-    collectives: every rank calls one of them equally often.
+    collectives. A rank whose rollout has ended calls `end_rollout`, while other ranks still call
+    `remember_observation`.
     """
 
     def __init__(
@@ -83,7 +85,6 @@ class TrainingMemory:
         process_group: ProcessGroup | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        """Start empty."""
         self.bank = MemoryBank.from_atlas(atlas, pooling=reader.pooling, device=device)
         self.memory_dropout = memory_dropout
         self._atlas, self._process_group = atlas, process_group or ProcessGroup()
@@ -93,7 +94,7 @@ class TrainingMemory:
         self._visible_at_start = self._visible.clone()
 
     def begin_rollout(self, episodes: Sequence[Episode], rng: np.random.Generator) -> None:
-        """Apply memory dropout before a rollout of `episodes`, which are the batch of all ranks together."""
+        """Apply memory dropout before a rollout of `episodes`, which is the whole batch of all ranks."""
         mode = self.memory_dropout.mode
         scenes = sorted({episode.scene_id for episode in episodes})
         if mode == "reset":
@@ -109,35 +110,35 @@ class TrainingMemory:
         self._visible_at_start = torch.cat([self.bank.visited, self._visible.new_zeros(1)]) & self._visible
 
     def recall_at(self, viewpoints: Tensor) -> Tensor:
-        """Recall visible memory at viewpoints of any shape, (..., D); zeros where there is none."""
+        """Return the visible memory of viewpoints, (...) -> (..., D); zeros if unvisited, hidden or -1."""
         return self.bank.recall_at(torch.where(self._visible[viewpoints], viewpoints, -1))
 
     def scene_subgraph(self, viewpoints: Tensor) -> MemorySubgraph:
-        """Return the visible memory of the scenes of viewpoints (B,)."""
+        """Return the visible part of the remembered graph of the scenes that contain `viewpoints` (B,)."""
         subgraph = self.bank.scene_subgraph(viewpoints)
         return subgraph.restrict(self._visible[subgraph.viewpoints])
 
     def remember_observation(self, observation: Observation) -> None:
-        """Remember the viewpoints of the agents of all ranks, and make them visible."""
+        """Store the viewpoints at which the agents of all ranks are, and make these viewpoints visible."""
         self.bank.remember_observation(observation)
         self._visible[observation.viewpoint] = True
         self._exchange(observation.viewpoint.tolist())
 
     def remember_at(self, viewpoints: Sequence[int]) -> None:
-        """Remember viewpoints that are not remembered yet, and make all of them visible."""
+        """Store those of `viewpoints` that are not remembered yet, and make all of `viewpoints` visible."""
         visited = self.bank.visited[torch.tensor(viewpoints, dtype=torch.int64)].tolist()
         self.bank.remember_at([v for v, is_known in zip(viewpoints, visited, strict=True) if not is_known])
         self._visible[viewpoints] = True
 
     def end_rollout(self) -> None:
-        """Remember the viewpoints of other ranks until the rollouts of all ranks have ended."""
+        """Store the viewpoints that other ranks visit, until the rollouts of all ranks have ended."""
         while self._exchange(None):
             pass
 
     def _exchange(self, viewpoints: list[int] | None) -> bool:
-        """Send this rank's viewpoints and remember those of other ranks; return whether any rank continues.
+        """Send this rank's viewpoints, store those of other ranks, and return whether any rank continues.
 
-        `viewpoints` is None once the rollout of this rank has ended.
+        `viewpoints` is None if the rollout of this rank has ended.
         """
         gathered = self._process_group.all_gather(viewpoints)
         for rank, others in enumerate(gathered):
@@ -148,10 +149,10 @@ class TrainingMemory:
     def remember_trajectories(
         self, viewpoints: Tensor, steps: Tensor, *, stepwise: bool = False
     ) -> TimeIndexedMemory:
-        """Remember known trajectories at once, and return a view of what the memory holds at each step.
+        """Store known trajectories; return a memory that recalls, at each step, what was stored before it.
 
-        Agent r of R is at `viewpoints[r]` at step `steps[r]`. The view is read for all R agents in one call,
-        or with `stepwise` for one step after the other.
+        `viewpoints` (R,) and `steps` (R,) are the viewpoint and step number of R agents. The returned memory
+        is read for all R agents in one call, or, with `stepwise`, for one step after another.
         """
         gathered = self._process_group.all_gather((viewpoints.cpu(), steps.cpu()))
         all_viewpoints, all_steps = (torch.cat(part).to(steps.device) for part in zip(*gathered, strict=True))
@@ -164,12 +165,12 @@ class TrainingMemory:
         return TimeIndexedMemory(self.bank, remembered_at, None if stepwise else steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the remembered viewpoints and the number of episodes per scene, for a resumed run."""
+        """Return the remembered viewpoints and the number of episodes per scene, for resuming a run."""
         visited = self.bank.visited.nonzero().flatten().cpu()
         return {"visited": visited, "num_episodes": dict(self._num_episodes)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace the content of the memory by a result of `state_dict`."""
+        """Replace the content of the memory by `state`, a result of `state_dict`."""
         self.bank.forget()
         self.bank.remember_at(state["visited"].tolist())
         self._num_episodes = Counter(state["num_episodes"])
@@ -200,28 +201,30 @@ class TrainingMemory:
 
 
 class TimeIndexedMemory:
-    """A view of a complete memory that returns what the memory held at an earlier step.
+    """Memory that recalls only what had been stored before the step at which each agent is.
 
-    Each agent of a batch is at a step of its own. Without `steps` all agents share one step, which every call
-    of `remember_observation` increments.
+    It allows all steps of known trajectories to be computed in one batch.
     """
 
     def __init__(self, bank: MemoryBank, remembered_at: Tensor, steps: Tensor | None) -> None:
-        """View `bank`: viewpoint v is available after step `remembered_at[v]`; agents are at `steps` (R,)."""
+        """Restrict `bank`: an agent at step t can recall viewpoint v if `remembered_at[v] < t`.
+
+        `steps` (R,) are the steps of R agents. If None, all agents share one step, starting at 0.
+        """
         self._bank, self._remembered_at, self._steps = bank, remembered_at, steps
         self._shared_step = 0
 
     def recall_at(self, viewpoints: Tensor) -> Tensor:
-        """Recall the memory of viewpoints (R, N) at the step of each agent, (R, N, D)."""
+        """Return the memory of viewpoints (R, N) that is available at the step of each agent, (R, N, D)."""
         return self._bank.recall_at(torch.where(self._is_available(viewpoints), viewpoints, -1))
 
     def scene_subgraph(self, viewpoints: Tensor) -> MemorySubgraph:
-        """Return the memory of the scenes of viewpoints (R,) at the step of each agent."""
+        """Return the graph of the scenes of `viewpoints` (R,) that is available at each agent's step."""
         subgraph = self._bank.scene_subgraph(viewpoints)
         return subgraph.restrict(self._is_available(subgraph.viewpoints))
 
     def remember_observation(self, observation: Observation) -> None:
-        """Advance the shared step; the observation is remembered already."""
+        """Increment the shared step. Nothing is stored: the memory already contains the observation."""
         self._shared_step += 1
 
     def _is_available(self, viewpoints: Tensor) -> Tensor:

@@ -17,9 +17,9 @@ from esceme.trajectory import Trajectory
 from esceme.world.atlas import Atlas
 
 STOP_REWARD = 2.0
-"""Reward of STOP at the goal; STOP elsewhere is rewarded with its negative."""
+"""Reward of STOP at the goal. STOP elsewhere has the reward `-STOP_REWARD`."""
 NEAR_MISS_RADIUS = 1.0
-"""Metres from the goal within which moving away is penalised (docs/spec.md E.3)."""
+"""Distance from the goal in metres within which a move away from the goal is penalised (docs/spec.md E.3)."""
 NEAR_MISS_PENALTY = 2.0
 
 Array = NDArray[np.float64]
@@ -29,13 +29,14 @@ Array = NDArray[np.float64]
 
 
 class Reward(Protocol):
-    """Reward function of the trajectories of one training batch."""
+    """Reward function for the trajectories of one training batch; it keeps state from step to step."""
 
     def step(self, trajectories: Sequence[Trajectory]) -> Array:
-        """Return the reward of the latest decision of each trajectory, (n,).
+        """Return the reward of the latest decision of each of n trajectories, (n,).
 
-        Call this once after every rollout step with the trajectories that took part in it, in any order.
-        Their poses already include the move; `stopped` is True if the decision was STOP.
+        Call this method once after every rollout step, with the trajectories that took part in the step, in
+        any order. Their poses must already include the move. `Trajectory.stopped` tells whether the decision
+        was STOP.
         """
 
 
@@ -44,15 +45,15 @@ class PathReward:
 
     A move gives 1 if the distance to the goal shrinks and -1 if it grows, plus the change in nDTW. A move
     away from a viewpoint within 1 m of the goal costs up to 2 more. STOP gives 2 + 2 nDTW within 3 m of the
-    goal and -2 elsewhere. The original fails on a move that leaves the distance unchanged, which backtracking
-    makes possible; here such a move counts as neither progress nor regress.
+    goal and -2 elsewhere. After backtracking, the distance may be unchanged. The released code fails on such
+    a move; here its progress is 0.
 
-    Only the last row of each dynamic time warping table is stored, so the cost of a step is proportional to
-    the length of the reference path, not of the trajectory.
+    Only the last row of each dynamic time warping table is stored. The cost of a step is therefore
+    proportional to the length of the reference path, not of the trajectory.
     """
 
     def __init__(self, atlas: Atlas, trajectories: Sequence[Trajectory]) -> None:
-        """Begin with the first pose of each trajectory, even if the trajectory already has more poses."""
+        """Initialise the state from the first pose of each trajectory; further poses are ignored."""
         episodes = [trajectory.episode for trajectory in trajectories]
         references = PaddedPaths.from_paths(
             atlas.locate_all((episode.scene_id, episode.reference_path) for episode in episodes)
@@ -80,12 +81,12 @@ class PathReward:
         return np.where(_has_stopped(trajectories), stop_reward, move_reward)
 
     def ndtw(self, trajectories: Sequence[Trajectory]) -> Array:
-        """Return the nDTW of each trajectory up to the latest `step`, (n,)."""
+        """Return the nDTW of each of n trajectories up to the latest call of `step`, (n,)."""
         rows = np.array([self._row_of[trajectory] for trajectory in trajectories])
         return ndtw(self._dtw[self._count[rows], rows], self._count[rows])
 
     def _append_new_poses(self, trajectories: Sequence[Trajectory], rows: NDArray[np.int64]) -> None:
-        """Process the poses since the last step: one after a move, several after backtracking."""
+        """Process all poses since the last step: one after a move, several after backtracking."""
         num_poses = np.array([len(trajectory.poses) for trajectory in trajectories])
         while (behind := np.flatnonzero(self._num_poses[rows] < num_poses)).size:
             late = rows[behind]
@@ -100,7 +101,7 @@ class PathReward:
             self._distance[late] = self._atlas.distance(viewpoints, self._references[-1, late])
 
     def _append_viewpoints(self, rows: NDArray[np.int64], viewpoints: NDArray[np.int64]) -> None:
-        """Compute the next row of the dynamic time warping tables of `rows` (n,) for `viewpoints` (n,)."""
+        """Append viewpoints (n,) to the trajectories with indices `rows` (n,) in dynamic time warping."""
         costs = self._atlas.distance(viewpoints, self._references[:, rows])  # (S, n)
         dtw = self._dtw[:, rows]
         dtw_step(dtw, costs)
@@ -110,11 +111,12 @@ class PathReward:
 class GoalReward:
     """Reward for progress towards the nearest goal, used for CVDN (docs/spec.md E.4).
 
-    A move gives 1, -1, or 0 where the distance is unchanged. STOP gives 2 at a goal and -2 elsewhere.
+    A move gives 1 if the distance to the goal shrinks, -1 if it grows, and 0 if it is unchanged. STOP gives 2
+    at a goal and -2 elsewhere.
     """
 
     def __init__(self, atlas: Atlas, trajectories: Sequence[Trajectory]) -> None:
-        """Begin with the first pose of each trajectory, even if the trajectory already has more poses."""
+        """Initialise the state from the first pose of each trajectory; further poses are ignored."""
         self._atlas = atlas
         self._row_of = {trajectory: row for row, trajectory in enumerate(trajectories)}
         self._goals = locate_goals([trajectory.episode for trajectory in trajectories], atlas)  # (B, G)
@@ -137,7 +139,7 @@ REWARDS: dict[RewardName, Callable[[Atlas, Sequence[Trajectory]], Reward]] = {
     "path": PathReward,
     "goal": GoalReward,
 }
-"""Name of a reward -> its class, which is built for one batch of trajectories."""
+"""Reward classes by name. An instance is built for one batch of trajectories."""
 
 
 def _has_stopped(trajectories: Sequence[Trajectory]) -> NDArray[np.bool_]:
@@ -145,7 +147,7 @@ def _has_stopped(trajectories: Sequence[Trajectory]) -> NDArray[np.bool_]:
 
 
 def _progress_sign(before: Array, after: Array) -> Array:
-    """Return 1 where a distance shrank, -1 where it grew, 0 where it is unchanged."""
+    """Return 1 for each distance in metres that shrank, -1 for one that grew, 0 for one that is unchanged."""
     return (after < before).astype(np.float64) - (after > before)
 
 
@@ -153,27 +155,28 @@ def _progress_sign(before: Array, after: Array) -> Array:
 
 
 class Transition(NamedTuple):
-    """One step of a sampled rollout, for the n trajectories of the batch that were still active."""
+    """One step of a sampled rollout, for the n trajectories of the batch that have not ended."""
 
     rows: Tensor
-    """(n,) int64: indices of the active trajectories in the batch."""
+    """(n,) int64: indices of these trajectories in the batch."""
     logits: Tensor
-    """(n, C): scores of the actions."""
+    """(n, C): scores of the C possible actions; -inf for actions that do not exist."""
     value: Tensor
-    """(n,): the critic's estimate of the return."""
+    """(n,): return expected by the critic."""
     action: Tensor
     """(n,) int64: the action that was taken."""
     reward: Tensor
     """(n,): reward of the action."""
     auxiliary_loss: Tensor | None = None
-    """(n,): the agent's auxiliary loss, if it has one."""
+    """(n,): the agent's auxiliary loss; None if the agent has no such loss."""
     oracle_action: Tensor | None = None
-    """(n,) int64: the oracle's action, `IGNORE_INDEX` where it has none; None without an oracle."""
+    """(n,) int64: action that the oracle prefers, or `IGNORE_INDEX` if it prefers none. None without an
+    oracle."""
 
 
 @dataclass(frozen=True)
 class ActorCriticLoss:
-    """Terms of the A2C loss, summed over the steps of a batch."""
+    """Terms of the A2C (advantage actor-critic) loss, summed over the steps of a batch."""
 
     policy: Tensor
     critic: Tensor
@@ -181,17 +184,18 @@ class ActorCriticLoss:
     num_steps: int
 
     def total(self, entropy_weight: float) -> Tensor:
-        """Return the weighted sum of the terms."""
+        """Return the loss to minimise: policy plus critic term, minus the weighted entropy."""
         return self.policy + self.critic - entropy_weight * self.entropy
 
 
 def actor_critic_loss(
     transitions: Sequence[Transition], bootstrap: Tensor, *, discount: float
 ) -> ActorCriticLoss:
-    """Compute the terms of the A2C loss, summed over all transitions of a batch (docs/spec.md E.5).
+    """Return the terms of the A2C loss, summed over all transitions of a batch (docs/spec.md E.5).
 
-    `bootstrap` (B,) is the value of the final state of truncated trajectories, zero for those that stopped.
-    Values are not detached: the critic's loss also trains the rest of the network.
+    `bootstrap` (B,) is the critic's value of the final state of truncated trajectories. It is zero for
+    trajectories that stopped. Values are not detached, so that the critic's loss also trains the rest of the
+    network.
     """
     returns = discounted_returns(transitions, bootstrap, discount=discount)
     losses = [transition_loss(*pair) for pair in zip(transitions, returns, strict=True)]
@@ -208,8 +212,8 @@ def discounted_returns(
 ) -> list[Tensor]:
     """Return the discounted returns of every transition, a list of (n,) tensors (docs/spec.md E.5).
 
-    The return is the reward plus `discount` times the return of the next step; after the last step it is
-    `bootstrap` (B,).
+    A return is the reward plus `discount` times the return of the next step. The return after the last step
+    is `bootstrap` (B,).
     """
     running, returns = bootstrap.detach().clone(), list[Tensor]()
     for transition in reversed(transitions):
@@ -219,7 +223,7 @@ def discounted_returns(
 
 
 def transition_loss(transition: Transition, returns: Tensor) -> ActorCriticLoss:
-    """Compute the terms of the A2C loss of one transition, given its discounted returns (n,)."""
+    """Return the terms of the A2C loss of one transition, given its discounted returns (n,)."""
     log_probability = transition.logits.log_softmax(1).gather(1, transition.action[:, None]).squeeze(1)
     advantage = returns - transition.value
     policy, critic = -(log_probability * advantage.detach()).sum(), 0.5 * advantage.square().sum()
@@ -227,7 +231,7 @@ def transition_loss(transition: Transition, returns: Tensor) -> ActorCriticLoss:
 
 
 def policy_entropy(logits: Tensor) -> Tensor:
-    """Return the entropy of softmax(logits), (n, C) -> (n,); logits of -inf contribute nothing."""
+    """Return the entropy of softmax(logits), (n, C) -> (n,). Logits of -inf contribute nothing."""
     log_probability = logits.log_softmax(1)
     finite = log_probability.masked_fill(~log_probability.isfinite(), 0.0)
     return -(log_probability.exp() * finite).sum(1)

@@ -1,7 +1,7 @@
 """Rollouts for training: demonstrations of a teacher, DAgger, and sampled rollouts with rewards.
 
-Trajectories that are known before the forward pass need no loop: all decisions are computed at once where the
-agent supports it.
+If trajectories are known before the forward pass, and the agent supports it, all decisions are computed in
+one pass instead of step by step.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from esceme.world.atlas import Atlas, Pose
 
 
 class DemonstrationStep(NamedTuple):
-    """One step of n trajectories of a batch; all arrays are (n,) int64."""
+    """One step of the n trajectories of a batch that have not ended; all arrays are (n,) int64."""
 
     rows: NDArray[np.int64]
-    """Indices of the trajectories in the batch."""
+    """Indices of these trajectories in the batch."""
     pose: Pose
     action: NDArray[np.int64]
-    """The action that was taken."""
+    """Action that was taken: index of a candidate, or the number of candidates for STOP."""
     label: NDArray[np.int64]
-    """The action of the teacher."""
+    """Action that the teacher prefers at this step, which is the training label."""
 
 
 @dataclass
 class Demonstrations:
-    """Finished trajectories, step by step, with the teacher's action at every step.
+    """Finished trajectories, step by step, with the teacher's action as label of every step.
 
-    The properties concatenate the steps of all trajectories into R rows, ordered by step.
+    The properties concatenate all steps of all trajectories into R entries, ordered by step number.
     """
 
     trajectories: list[Trajectory]
@@ -58,20 +58,20 @@ class Demonstrations:
 
     @property
     def step_index(self) -> StepIndex:
-        """Trajectory and step of every row."""
+        """Trajectory and step number of each of the R entries."""
         episode = np.concatenate([step.rows for step in self.steps])
         number = np.concatenate([np.full(len(step.rows), index) for index, step in enumerate(self.steps)])
         return StepIndex(torch.from_numpy(episode), torch.from_numpy(number))
 
     @property
     def pose(self) -> Pose:
-        """Pose of every row."""
+        """Viewpoint and view of the agent at each of the R entries."""
         viewpoints, views = zip(*(step.pose for step in self.steps), strict=True)
         return Pose(np.concatenate(viewpoints), np.concatenate(views))
 
     @property
     def previous_viewpoints(self) -> NDArray[np.int64]:
-        """Viewpoints of the earlier steps of every row's trajectory, (R, T); -1 for padding."""
+        """Viewpoints that the trajectory visited before each of the R entries, (R, T), padded with -1."""
         visited = np.full((len(self.trajectories), len(self.steps)), -1, dtype=np.int64)
         for index, step in enumerate(self.steps):
             visited[step.rows, index] = step.pose.viewpoint
@@ -81,19 +81,19 @@ class Demonstrations:
 
     @property
     def actions(self) -> Tensor:
-        """Actions that were taken, (R,)."""
+        """Actions that were taken, (R,) int64."""
         return torch.from_numpy(np.concatenate([step.action for step in self.steps]))
 
     @property
     def labels(self) -> Tensor:
-        """Actions of the teacher, (R,)."""
+        """Actions of the teacher, (R,) int64."""
         return torch.from_numpy(np.concatenate([step.label for step in self.steps]))
 
 
 def teacher_rollout(
     atlas: Atlas, episodes: Sequence[Episode], teacher: Teacher, *, max_steps: int
 ) -> Demonstrations:
-    """Follow a teacher through `episodes`, without an agent; return the trajectories with their labels."""
+    """Return demonstrations in which every action is that of the teacher. No agent is involved."""
     demonstrations = Demonstrations([Trajectory.begin(atlas, episode) for episode in episodes])
     rows = np.arange(len(demonstrations.trajectories))
     while len(rows):
@@ -123,7 +123,7 @@ def dagger_rollout(
     encode: InstructionEncoder,
     max_steps: int,
 ) -> Demonstrations:
-    """Roll out the agent without gradients, and label every step with the teacher's action (DAgger)."""
+    """Return a rollout of the agent without gradients, with the teacher's action at every step (DAgger)."""
     source = SingleBatch(atlas, episodes)
     demonstrations = Demonstrations(list(source.trajectories))
     row_of = {trajectory: row for row, trajectory in enumerate(demonstrations.trajectories)}
@@ -163,10 +163,10 @@ def forward_demonstrations(
     encode: InstructionEncoder,
     stepwise: bool | None = None,
 ) -> Decision:
-    """Compute the agent's decisions at all R steps of demonstrations: logits (R, C).
+    """Return the agent's decisions at all R steps of demonstrations, with logits (R, C).
 
-    Each decision sees the memory as it was at its step. With `stepwise`, steps are computed one after the
-    other, otherwise all at once by `Agent.decide_all`. The default is at once if the agent supports it.
+    Each decision sees the memory as it was at its step. With `stepwise`, steps are computed one after
+    another, otherwise in one pass by `Agent.decide_all`. The default is one pass if the agent supports it.
     """
     stepwise = not navigator.agent.supports_decide_all if stepwise is None else stepwise
     device, trajectories, pose = navigator.device, demonstrations.trajectories, demonstrations.pose
@@ -194,7 +194,7 @@ def _replay(
     memory: Memory | None,
     encode: InstructionEncoder,
 ) -> Decision:
-    """Roll out the agent with the actions of demonstrations, and concatenate the decisions of all steps."""
+    """Return the agent's decisions while it repeats demonstrated actions, concatenated over all steps."""
     actions = (torch.from_numpy(step.action) for step in demonstrations.steps)
 
     def next_action(decision: Decision, observation: Observation, active: Sequence[Trajectory]) -> Tensor:
@@ -218,12 +218,12 @@ def _replay(
 
 
 def with_auxiliary_loss(navigator: Navigator, decision: Decision, goals: Tensor) -> Decision:
-    """Add the agent's auxiliary loss to a decision, given goal positions (B, 3)."""
+    """Return the decision with the agent's auxiliary loss, given goal positions (B, 3) in metres."""
     return decision._replace(auxiliary_loss=navigator.agent.auxiliary_loss(decision, goals))
 
 
 def goal_positions(atlas: Atlas, trajectories: Sequence[Trajectory], device: torch.device) -> Tensor:
-    """Return the positions of the goals of trajectories in metres, (B, 3)."""
+    """Return the goal position of each trajectory in metres, (B, 3)."""
     episodes = (trajectory.episode for trajectory in trajectories)
     viewpoints = [int(atlas.locate(episode.scene_id, [episode.goal])[0]) for episode in episodes]
     return torch.from_numpy(atlas.positions[viewpoints].astype(np.float32)).to(device)
@@ -244,10 +244,11 @@ def sample_rollout(
     max_steps: int,
     oracle: Oracle | None = None,
 ) -> tuple[list[Transition], Tensor]:
-    """Roll out the agent with gradients and rewards, for A2C.
+    """Roll out the agent with gradients and rewards; return transitions and bootstrap values for A2C.
 
-    Returns one transition per step and the bootstrap values (B,): the value of the final state of truncated
-    trajectories, zero for those that stopped. Raises `ConfigError` for an agent without a critic.
+    There is one transition per step. The bootstrap values (B,) are the critic's values of the final states of
+    truncated trajectories; they are zero for trajectories that stopped. Raise `ConfigError` if the agent has
+    no critic.
     """
     row_of = {trajectory: row for row, trajectory in enumerate(source.trajectories)}
     device, transitions, last = navigator.device, list[Transition](), None
@@ -286,7 +287,7 @@ def _final_values(
 ) -> tuple[Tensor, Tensor]:
     """Return the indices (t,) of truncated trajectories in the last step, and their final values (t,).
 
-    The memory does not remember the viewpoint that a truncated episode reaches (docs/spec.md C.3).
+    The viewpoint that a truncated trajectory reaches last is not stored in the memory (docs/spec.md C.3).
     """
     device = navigator.device
     is_truncated = [not trajectory.stopped for trajectory in last.trajectories]

@@ -38,62 +38,62 @@ BEST_FOLDER = "best"
 STATES_FOLDER = "state"
 STATE_FORMAT = "esceme-state-2"
 NUM_STATES = 2
-"""How many checkpoints are kept: the latest, and the one before in case the latest is damaged."""
+"""Number of checkpoints that are kept: the latest, and one more in case the latest is damaged."""
 LOG_EVERY = 10
 """Number of iterations whose mean metrics form one line of the log."""
 
 
 class TrainingCallback:
-    """Receives the events of a training run; the base class ignores them.
+    """Base class of callbacks for the events of a training run. All methods do nothing by default.
 
-    Iterations are counted as completed ones: `iteration` is 1 after the first.
+    `iteration` is the number of completed iterations: 1 after the first iteration.
     """
 
     def on_train_begin(self, iteration: int, num_iterations: int) -> None:
-        """Training starts after `iteration` completed iterations of `num_iterations`."""
+        """Called when training starts or resumes after `iteration` of `num_iterations` iterations."""
 
     def on_iteration_end(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """An iteration is complete."""
+        """Called after every iteration with its metrics by name."""
 
     def on_validation_end(
         self, iteration: int, scores: Mapping[str, Mapping[str, float]], *, is_best: bool
     ) -> None:
-        """A validation is complete; `scores` by split and name."""
+        """Called after every validation with the scores by split and metric."""
 
     def on_note(self, message: str) -> None:
-        """A message for the user."""
+        """Called with a message for the user."""
 
 
 @dataclass
 class TrainingRun:
-    """A trainer with its validation, checkpoints and log."""
+    """A training run: a trainer with its validation, checkpoints and log."""
 
     trainer: Trainer
     folder: Path
     navigator_config: NavigatorConfig
     validation: ValidationConfig
     validation_sets: Mapping[str, Sequence[Episode]]
-    """Episodes by validation split."""
+    """Episodes of each validation split, by name of the split."""
     tours: Mapping[str, Sequence[Tour]]
-    """Tours by validation split; empty unless validation follows tours."""
+    """Tours of each validation split, by name of the split; empty unless validation follows tours."""
     atlas: Atlas
     objects: Mapping[str, frozenset[str]] | None
-    """Objects visible from each viewpoint, for tasks that are scored by objects."""
+    """Names of the objects visible from each viewpoint, for tasks whose metrics need them; otherwise None."""
     encode: InstructionEncoder
     write_experiment: Callable[[], None]
-    """Writes the experiment to the run folder; called once the folder is locked."""
+    """Function that writes the experiment's settings to the run folder; called after the folder is locked."""
     save_navigator: Callable[[Path], None]
-    """Writes the navigator to a run folder."""
+    """Function that writes the navigator to the given run folder."""
     callback: TrainingCallback
     _best: float | None = field(default=None, init=False)
-    """Validation score of the best weights so far."""
+    """Validation score of the best weights so far; None before the first validation."""
     _metrics: list[dict[str, float]] = field(default_factory=list, init=False)
-    """Metrics of the iterations since the last line of the log."""
+    """Metrics of each iteration since the last line of the log."""
     _log: TrainingLog | None = field(default=None, init=False)
-    """None on ranks other than the main one."""
+    """Log of the main process; None in other processes."""
 
     def run(self) -> None:
-        """Train to the end, from the last checkpoint if there is one."""
+        """Train until the last iteration, starting from the last checkpoint if there is one."""
         is_main = self.trainer.process_group.is_main
         with ExitStack() as stack:
             if is_main:
@@ -108,7 +108,7 @@ class TrainingRun:
                 self.save_navigator(self.folder)
 
     def _resume(self) -> int:
-        """Load the last good state, if there is one; return the number of completed iterations."""
+        """Load the last readable checkpoint, if any, and return the number of completed iterations."""
         state = load_state(self.folder, note=self.callback.on_note)
         iteration = 0 if state is None else int(state["iteration"])
         self.trainer.process_group.assert_equal(iteration)
@@ -127,7 +127,7 @@ class TrainingRun:
             self._after_step(iteration + 1, metrics, is_last=iteration + 1 == num_iterations)
 
     def _after_step(self, iteration: int, metrics: dict[str, float], *, is_last: bool) -> None:
-        """Log, validate and save a checkpoint if `iteration`, the number of completed ones, is due for it."""
+        """Log, validate and save a checkpoint, each if due after `iteration` completed iterations."""
         self._metrics.append(metrics)
         if iteration % LOG_EVERY == 0 or is_last:
             self._write_log("train", iteration, _mean_metrics(self._metrics))
@@ -192,7 +192,7 @@ def _mean_metrics(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def save_state(folder: Path, iteration: int, state: dict[str, Any]) -> None:
-    """Write the checkpoint of an iteration; delete the others except the last one of an earlier iteration."""
+    """Write a checkpoint. Keep the last checkpoint of an earlier iteration and delete all others."""
     path = folder / STATES_FOLDER / f"{iteration:08d}.pt"
     with atomic_open(path) as file:
         try:
@@ -205,9 +205,9 @@ def save_state(folder: Path, iteration: int, state: dict[str, Any]) -> None:
 
 
 def load_state(folder: Path, *, note: Callable[[str], None]) -> dict[str, Any] | None:
-    """Read the latest readable checkpoint of a run; None if the run has no checkpoints.
+    """Return the latest readable checkpoint of a run, or None if the run has no checkpoints.
 
-    `note` receives a message for every damaged checkpoint. Raises `CheckpointError` if all are damaged.
+    `note` receives a message for every damaged checkpoint. Raise `CheckpointError` if all are damaged.
     """
     for path in (paths := _state_files(folder)):
         try:
@@ -231,6 +231,6 @@ def _read_state(path: Path) -> dict[str, Any]:
 
 
 def _state_files(folder: Path) -> list[Path]:
-    """Return the checkpoints of a run, the latest first."""
+    """Return the paths of the checkpoints of a run, the latest first."""
     paths = (folder / STATES_FOLDER).glob("*.pt")
     return sorted((path for path in paths if path.stem.isdigit()), reverse=True)

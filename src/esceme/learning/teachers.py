@@ -1,4 +1,4 @@
-"""Sources of labels: teachers name the next viewpoint, oracles an action, supervisions the taught path."""
+"""Sources of training labels: teachers (next viewpoint), oracles (best action), supervisions (path)."""
 
 from __future__ import annotations
 
@@ -41,30 +41,32 @@ __all__ = [
 ]
 
 Supervision = Callable[[Episode, np.random.Generator], Episode]
-"""Returns the episode with the reference path to teach; called anew for every mini-batch."""
+"""Function that returns the episode with the reference path that imitation should teach. It is called each
+time an episode occurs in a batch, and may choose at random."""
 
 Oracle = Callable[[Decision, Observation, Sequence[Trajectory]], Tensor]
-"""Returns the best of all actions, backtracking included, (B,); `IGNORE_INDEX` where none is good."""
+"""Function that returns the best of all actions of B agents, including backtracking, (B,) int64. The entry is
+`IGNORE_INDEX` if no action is suitable."""
 IGNORE_INDEX = -100
-"""Label that `cross_entropy` ignores."""
+"""Label that `torch.nn.functional.cross_entropy` ignores."""
 
 TeacherName = Literal["time", "location", "shortest"]
 OracleName = Literal["path", "goal"]
 SupervisionName = Literal["annotated", "shortest", "player-or-shortest"]
 
 PLAYER_PATH_PROBABILITY = 0.5
-"""How often the player's path of a dialog is taught (docs/spec.md A.11)."""
+"""Probability that the player's path of a dialog is taught (docs/spec.md A.11)."""
 
 
 # -- teachers: the next viewpoint --------------------------------------------------------------------------
 
 
 def reference_path_teacher_by_location(atlas: Atlas) -> Teacher:
-    """Return a teacher that names the viewpoint after the current one on the reference path.
+    """Return a teacher that gives the viewpoint after the current viewpoint on the reference path.
 
-    It raises `WorldError` off the path. The path continues after the first occurrence of the current
-    viewpoint. On a path that visits a viewpoint twice, this teacher never leaves the loop; use
-    `reference_path_teacher_by_step` there.
+    The teacher raises `WorldError` at a viewpoint off the path. If the path visits a viewpoint twice, the
+    teacher always continues from the first visit and never leaves the loop. Use
+    `reference_path_teacher_by_step` for such paths.
     """
 
     def teach(trajectory: Trajectory) -> int:
@@ -77,8 +79,8 @@ def reference_path_teacher_by_location(atlas: Atlas) -> Teacher:
 def shortest_path_teacher(atlas: Atlas) -> Teacher:
     """Return a teacher that follows a shortest path to the nearest goal from any viewpoint.
 
-    At a goal it names the current viewpoint, which means STOP. It raises `WorldError` where no goal can be
-    reached.
+    At a goal, the teacher gives the current viewpoint, which means STOP. The teacher raises `WorldError` if
+    no goal can be reached.
     """
 
     def teach(trajectory: Trajectory) -> int:
@@ -110,7 +112,7 @@ TEACHERS: dict[TeacherName, Callable[[Atlas], Teacher]] = {
 def path_oracle(atlas: Atlas) -> Oracle:
     """Return an oracle that takes the action leading furthest along the reference path (docs/spec.md D.7).
 
-    STOP leads to the current viewpoint. Of actions with the same destination it prefers backtracking.
+    STOP leads to the current viewpoint. Among actions with the same destination, backtracking is preferred.
     """
 
     def cost(trajectory: Trajectory, destinations: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -123,7 +125,7 @@ def path_oracle(atlas: Atlas) -> Oracle:
 
 
 def goal_oracle(atlas: Atlas) -> Oracle:
-    """Return an oracle that takes the action leading nearest to the goal; in a tie, backtracking."""
+    """Return an oracle that takes the action leading nearest to the goal. Backtracking wins ties."""
 
     def cost(trajectory: Trajectory, destinations: NDArray[np.int64]) -> NDArray[np.float64]:
         goal = atlas.locate(trajectory.episode.scene_id, [trajectory.episode.goal])
@@ -137,9 +139,9 @@ ORACLES: dict[OracleName, Callable[[Atlas], Oracle]] = {"path": path_oracle, "go
 
 
 def _lowest_cost_oracle(cost: Callable[[Trajectory, NDArray[np.int64]], NDArray[np.float64]]) -> Oracle:
-    """Return an oracle that takes the possible action of lowest cost.
+    """Return an oracle that takes the possible action with the lowest cost.
 
-    `cost` returns the costs (C,) of a trajectory's actions, given the viewpoints (C,) that they lead to.
+    `cost` returns the costs (C,) of a trajectory's actions, given the viewpoints (C,) to which they lead.
     """
 
     def oracle(decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]) -> Tensor:
@@ -158,7 +160,7 @@ def _lowest_cost_oracle(cost: Callable[[Trajectory, NDArray[np.int64]], NDArray[
 
 
 def choice_viewpoints(decision: Decision, observation: Observation) -> Tensor:
-    """Return the viewpoint that each action leads to, (B, C); -1 for padding."""
+    """Return the viewpoint to which each action leads, (B, C); -1 for actions that do not exist."""
     rows = torch.arange(len(observation), device=observation.viewpoint.device)
     viewpoints = observation.neighbour.clone()
     viewpoints[rows, observation.num_candidates] = observation.viewpoint
@@ -171,9 +173,9 @@ def choice_viewpoints(decision: Decision, observation: Observation) -> Tensor:
 
 
 def shortest_path(atlas: Atlas) -> Supervision:
-    """Return a supervision that teaches the shortest path to a goal, drawn uniformly from all goals.
+    """Return a supervision that teaches the shortest path to one goal, drawn uniformly from all goals.
 
-    An episode whose goal is withheld keeps only its start.
+    If the goals of an episode are withheld, the taught path contains only the start.
     """
 
     def supervise(episode: Episode, rng: np.random.Generator) -> Episode:
@@ -188,8 +190,8 @@ def shortest_path(atlas: Atlas) -> Supervision:
 def player_or_shortest_path(atlas: Atlas) -> Supervision:
     """Return the supervision of CVDN: the player's path or the shortest path to a goal (docs/spec.md A.11).
 
-    Each is taught with probability 0.5. The shortest path is always taught if the player's path does not
-    continue from the start, or if the episode has no goals.
+    Each path is taught with probability 0.5. The shortest path is always taught if the player's path does not
+    lead away from the start, or if the episode has no goals.
     """
     to_goal = shortest_path(atlas)
 

@@ -32,22 +32,22 @@ from esceme.trajectory import SingleBatch, sampling
 from esceme.world.atlas import Atlas
 
 IMITATION, SAMPLING, DROPOUT = range(3)
-"""Keys of the random number streams of an iteration."""
+"""Keys that derive independent random seeds within an iteration, one per purpose."""
 MAX_NAMES = 3
-"""How many parameters an error message names."""
+"""Maximum number of parameters that an error message names."""
 ADVICE = (
     "All saved states are finite, but the same settings lead to the same error. Start another run with a "
     "smaller --learning-rate; --start begins it with existing weights, such as those of best/"
 )
 
 LossAndMetrics = tuple[Tensor, dict[str, float]]
-"""A loss to backpropagate, and metrics to log by name."""
+"""A loss to backpropagate, and metrics by name for the log."""
 
 
 class EpisodeStream:
-    """An endless sequence of batches: all episodes, reshuffled in every epoch (docs/spec.md A.10).
+    """Endless sequence of batches that contains all episodes, reshuffled in every epoch (docs/spec.md A.10).
 
-    A batch depends only on its index and the seed, so a run can resume anywhere.
+    A batch depends only on its index and the seed. A run can therefore resume at any iteration.
 
     >>> stream = EpisodeStream("abcde", seed=0)
     >>> sorted(stream.batch(0, 3) + stream.batch(1, 3)[:2])
@@ -55,12 +55,12 @@ class EpisodeStream:
     """
 
     def __init__(self, episodes: Sequence[Any], *, seed: int, key: int = 0) -> None:
-        """Shuffle `episodes` by `seed` and `key`; each dataset of a run has its own key."""
+        """Shuffle `episodes` by `seed` and `key`. `key` distinguishes several datasets of one run."""
         self._episodes, self._seed = episodes, (seed, key)
         self._permutations: dict[int, list[int]] = {}  # of the current and the previous epoch
 
     def batch(self, index: int, size: int) -> list[Any]:
-        """Return batch number `index` of batches of `size` episodes."""
+        """Return batch number `index`, counted from 0, if all batches have `size` episodes."""
         return [
             self._episodes[self._episode_index(position)]
             for position in range(index * size, (index + 1) * size)
@@ -76,9 +76,9 @@ class EpisodeStream:
 
 
 class Trainer:
-    """Trains a navigator; its state is the weights, the optimizer's state and the memory.
+    """Trains a navigator. The state to save consists of weights, optimizer state and memory.
 
-    All randomness follows from the seed and the iteration.
+    All random numbers derive from the seed and the iteration.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Trainer:
         seed: int = 0,
         process_group: ProcessGroup | None = None,
     ) -> None:
-        """Train on `datasets`, which alternate from iteration to iteration."""
+        """Train on `datasets`, lists of episodes that alternate from iteration to iteration."""
         self.navigator, self.config = navigator, config
         self.process_group = process_group or ProcessGroup()
         self._atlas, self._encode, self._max_steps, self._seed = atlas, encode, max_steps, seed
@@ -102,7 +102,7 @@ class Trainer:
         self._dagger_teacher = TEACHERS[config.dagger_teacher](atlas)
         self._supervise = SUPERVISIONS[config.supervision](atlas)
         self.oracle = ORACLES[config.oracle](atlas) if config.oracle_weight else None
-        """Labels the steps of sampled rollouts; None without an oracle loss."""
+        """Labels the steps of sampled rollouts; None if `config.oracle_weight` is 0."""
         self.memory: TrainingMemory | None = None
         if navigator.reader.uses_memory:
             self.memory = TrainingMemory(
@@ -129,9 +129,9 @@ class Trainer:
     # -- one iteration -----------------------------------------------------------------------------------
 
     def training_step(self, iteration: int) -> dict[str, float]:
-        """Train on the batches of one iteration, counted from 0; return metrics to log.
+        """Train on the batches of one iteration, counted from 0, and return metrics for the log by name.
 
-        Raises `TrainingError` where a loss or a gradient is not finite; weights are not updated then.
+        Raise `TrainingError`, without updating weights, if a loss or a gradient is not finite.
         """
         torch.manual_seed(self._derived_seed(iteration, DROPOUT, self.process_group.rank))
         self.navigator.train()
@@ -155,9 +155,9 @@ class Trainer:
         return {**metrics, "gradient_norm": gradient_norm, "learning_rate": learning_rate}
 
     def clip_gradients(self) -> float:
-        """Clip the gradient norm of the network without the critic; return the norm before clipping.
+        """Clip the gradient norm of all parameters except the critic's; return the norm before clipping.
 
-        Returns nan and clips nothing where a gradient is not finite.
+        If a gradient is not finite, return nan and clip nothing.
         """
         try:
             nn.utils.clip_grad_norm_(self._critic, math.inf, error_if_nonfinite=True)
@@ -168,7 +168,7 @@ class Trainer:
             return math.nan
 
     def _losses(self, iteration: int) -> Iterator[LossAndMetrics]:
-        """Yield the losses of an iteration; the caller backpropagates one before the next is computed."""
+        """Yield the losses of an iteration. The caller backpropagates each before the next is computed."""
         stream = self._streams[iteration % len(self._streams)]
         round_index = iteration // len(self._streams)
         batches_per_round = 2 if self.config.method == "imitation+a2c" else 1
@@ -229,9 +229,9 @@ class Trainer:
         )
 
     def _begin_rollout(self, episodes: list[Episode], iteration: int, key: int) -> np.random.Generator:
-        """Apply memory dropout for a rollout of `episodes`, the batch of all ranks.
+        """Apply memory dropout before a rollout of `episodes`, which is the whole batch of all ranks.
 
-        Returns a random generator, which is the same on all ranks.
+        Return a random generator, which is the same on all ranks.
         """
         rng = np.random.default_rng([self._seed, iteration, key])
         if self.memory is not None:
@@ -246,10 +246,10 @@ class Trainer:
     def imitation_loss(
         self, demonstrations: Demonstrations, decision: Decision, *, weight: float = 1.0
     ) -> LossAndMetrics:
-        """Return the imitation loss of the decisions of a batch, and metrics to log by name.
+        """Return the imitation loss of the decisions of a batch, and metrics by name for the log.
 
         The loss is the cross-entropy of the teacher's actions, summed over steps, divided by the batch size
-        and multiplied by `weight`, plus the agent's auxiliary loss.
+        and multiplied by `weight`. The agent's auxiliary loss is added.
         """
         labels = demonstrations.labels.to(decision.logits.device)
         loss = functional.cross_entropy(decision.logits, labels, reduction="sum") / self.config.batch
@@ -260,10 +260,10 @@ class Trainer:
         return weight * loss + auxiliary, metrics | auxiliary_metrics
 
     def a2c_loss(self, transitions: Sequence[Transition], bootstrap: Tensor) -> LossAndMetrics:
-        """Return the A2C loss of a batch, and metrics to log by name (docs/spec.md E.5, E.6).
+        """Return the A2C loss of a batch, and metrics by name for the log (docs/spec.md E.5, E.6).
 
-        The loss is divided by the number of steps or by the batch size. `bootstrap` (B,) is the value of the
-        final state of truncated trajectories, zero for those that stopped.
+        `config.normalise` selects the divisor: number of steps or batch size. `bootstrap` (B,) is the
+        critic's value of the final state of truncated trajectories, and zero for trajectories that stopped.
         """
         config = self.config
         terms = actor_critic_loss(transitions, bootstrap, discount=config.discount)
@@ -282,7 +282,7 @@ class Trainer:
         return loss, metrics | oracle_metrics | auxiliary_metrics
 
     def _oracle_loss(self, transitions: Sequence[Transition]) -> LossAndMetrics:
-        """Cross-entropy of the oracle's actions, summed over steps and divided by the batch size."""
+        """Return the cross-entropy of the oracle's actions: the sum over steps, divided by the batch size."""
         losses = [
             functional.cross_entropy(transition.logits, transition.oracle_action, reduction="sum")
             for transition in transitions
@@ -294,7 +294,7 @@ class Trainer:
         return self.config.oracle_weight * loss, {"oracle": float(loss.detach())}
 
     def _auxiliary_loss(self, parts: Sequence[Tensor | None]) -> LossAndMetrics:
-        """Sum of the agent's auxiliary losses, divided by the batch size; zero for an agent without one."""
+        """Return the sum of the agent's auxiliary losses, divided by the batch size; 0 if there are none."""
         losses = [part.sum() for part in parts if part is not None]
         if not losses:
             return torch.zeros((), device=self.navigator.device), {}
@@ -304,7 +304,7 @@ class Trainer:
     # -- checks for non-finite values --------------------------------------------------------------------
 
     def check_finite(self, iteration: int) -> None:
-        """Raise `TrainingError` if a weight or a value of the optimizer's state is not finite."""
+        """Raise `TrainingError` if any weight or any value of the optimizer state is not finite."""
         if found := self._find_non_finite():
             raise TrainingError(f"iteration {iteration}: not finite are {found}. {ADVICE}")
 
@@ -317,7 +317,7 @@ class Trainer:
                 )
 
     def _find_non_finite(self) -> str:
-        """List the parameters whose weights, gradients or optimizer averages are not finite."""
+        """Return the names of parameters with non-finite weights, gradients or optimizer state, as a text."""
         found: dict[str, list[str]] = {}
         for name, parameter in self.navigator.named_parameters():
             averages = self.optimizer.state.get(parameter, {}).values()
@@ -334,7 +334,7 @@ class Trainer:
     # -- state -------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything a resumed run needs besides the iteration."""
+        """Return all state that a resumed run needs, except the iteration."""
         return {
             "weights": self.navigator.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -342,7 +342,7 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load weights, optimizer state and memory from a result of `state_dict`."""
+        """Load weights, optimizer state and memory from `state`, a result of `state_dict`."""
         self.navigator.load_state_dict(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.memory is not None:

@@ -1,4 +1,4 @@
-"""Settings of training and validation; defaults are those of the released scripts."""
+"""Settings of training and validation. The defaults are those of the released training scripts."""
 
 from __future__ import annotations
 
@@ -11,72 +11,77 @@ from esceme.learning.reinforcement import RewardName
 from esceme.learning.teachers import OracleName, SupervisionName, TeacherName
 
 Method = Literal["imitation", "imitation+a2c", "dagger"]
-"""Rollouts and losses of an iteration.
+"""Rollouts and losses of one training iteration.
 
-- `imitation`: a batch of teacher rollouts.
-- `imitation+a2c`: a batch of teacher rollouts, and one of sampled rollouts for A2C (docs/spec.md E.1).
+- `imitation`: a batch of rollouts that follow the teacher.
+- `imitation+a2c`: a batch of rollouts that follow the teacher, and one of sampled rollouts for A2C
+  (docs/spec.md E.1).
 - `dagger`: a batch of sampled rollouts, every step labelled with the action of `dagger_teacher`.
 """
 Schedule = Literal["constant", "linear"]
 Normalise = Literal["steps", "batch"]
 Criterion = Literal["sr+spl", "spl", "gp", "t_sr+t_spl"]
 ValidationMemory = Literal["cold", "two-pass", "episodic", "tour", "masked", "oracle", "leaking"]
-"""Memory protocols of validation: those of evaluation (except `none` and `warm`), and `leaking`."""
+"""Memory protocols of validation: those of evaluation, without `none` and `warm`, and `leaking`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """Settings of the optimisation."""
+    """Settings of training: rollouts, losses and optimizer."""
 
     method: Method = "imitation+a2c"
-    """Rollouts and losses of an iteration: imitation of a teacher, imitation and A2C, or DAgger."""
+    """Rollouts and losses of an iteration: imitation of a teacher, imitation plus A2C, or DAgger."""
     iterations: int = 100_000
-    """Number of training iterations; each updates the weights once."""
+    """Number of training iterations. Each iteration updates the weights once."""
     imitation_warmup_iterations: int = 0
-    """Number of initial iterations that use imitation only, whatever the method."""
+    """Number of iterations at the start that use imitation only, whatever `method` is."""
     batch: int = 8
-    """Batch size in episodes, over all processes."""
+    """Number of episodes per batch, summed over all processes."""
     learning_rate: float = 1e-5
-    """Learning rate of AdamW, before the schedule and the warm-up apply."""
+    """Learning rate of AdamW, before schedule and warm-up are applied."""
     lr_schedule: Schedule = "constant"
-    """Schedule of the learning rate: constant, or linear to 0 at the last iteration."""
+    """Schedule of the learning rate: constant, or linear decay to 0 at the last iteration."""
     warmup_iterations: int = 0
-    """Number of iterations in which the learning rate rises linearly from 0."""
+    """Number of iterations at the start in which the learning rate rises linearly from 0."""
     weight_decay: float = 0.01
-    """Applies to every parameter with a gradient, biases and layer norms included (docs/spec.md E.7)."""
+    """Weight decay of AdamW; also applies to biases and layer norms (docs/spec.md E.7)."""
     max_grad_norm: float = 40.0
-    """Maximum gradient norm of the network; the critic's gradient is not clipped (docs/spec.md E.1)."""
+    """Norm to which gradients are clipped; those of the critic are not clipped (docs/spec.md E.1)."""
     imitation_weight: float = 0.2
-    """Weight of the imitation loss with method `imitation+a2c`; with other methods the weight is 1."""
+    """Weight of the imitation loss if `method` is `imitation+a2c`. Other methods use weight 1."""
     discount: float = 0.9
-    """Discount of later rewards in A2C, per step."""
+    """Discount factor per step of later rewards in A2C."""
     entropy_weight: float = 0.01
-    """Weight of the policy's entropy in the A2C loss; a larger weight gives more random actions."""
+    """Weight of the policy's entropy in the A2C loss. A larger weight favours more random actions."""
     oracle_weight: float = 0.0
-    """Weight of the cross-entropy of the oracle's actions, added to the A2C loss (docs/spec.md D.7)."""
+    """Weight of an additional loss of sampled rollouts: the cross-entropy of the oracle's actions
+    (docs/spec.md D.7). 0 for none."""
     oracle: OracleName = "path"
-    """Action that the oracle prefers: the one furthest along the reference path, or nearest to the goal."""
+    """Action that the oracle prefers: `path` the one leading furthest along the reference path, `goal` the
+    one leading nearest to the goal."""
     normalise: Normalise = "steps"
-    """Divisor of the summed A2C loss: number of steps or batch size."""
+    """Divisor of the A2C loss, which is summed over steps: number of steps or batch size."""
     scale_by_batch: bool = False
-    """Whether the A2C loss is multiplied by the batch size; the released CVDN code does this by accident
+    """Whether to multiply the A2C loss by the batch size. The released CVDN code does this by accident
     (docs/spec.md E.6)."""
     teacher: TeacherName = "time"
-    """Teacher of imitation: it follows the reference path by step number (`time`) or from the current
-    viewpoint (`location`), or takes the shortest path to a goal."""
+    """Teacher of imitation: follow the reference path by step number (`time`) or by current viewpoint
+    (`location`), or take the shortest path to a goal (`shortest`)."""
     dagger_teacher: TeacherName = "shortest"
-    """Teacher that labels the sampled rollouts of DAgger; only `shortest` has a label at every viewpoint."""
+    """Teacher that labels the sampled rollouts of DAgger. Only `shortest` has a label at every viewpoint."""
     supervision: SupervisionName = "annotated"
-    """Path that imitation teaches: the annotated one, the shortest one to a goal, or for dialogs the player's
-    or the shortest one at random."""
+    """Path that imitation teaches: the annotated path, the shortest path to a goal, or for dialogs (CVDN) at
+    random either the player's path or the shortest path."""
     reward: RewardName = "path"
-    """Reward of A2C: progress and fidelity to the reference path, or progress to the nearest goal (CVDN)."""
+    """Reward of A2C: `path` for progress and fidelity to the reference path, `goal` for progress towards the
+    nearest goal (CVDN)."""
     augmentation: str = ""
-    """A task whose train split is used in every other iteration; empty: none."""
+    """Task whose train split is used in every other iteration, in addition to the trained task; empty for
+    none."""
     memory_dropout: MemoryDropout = field(default_factory=MemoryDropout)
-    """Part of the scene memory that is visible in training."""
+    """Settings that determine which part of the scene memory an agent sees in training."""
     checkpoint_every: int = 500
-    """Number of iterations between checkpoints from which an interrupted run resumes."""
+    """Number of iterations between checkpoints. An interrupted run resumes from the last checkpoint."""
 
     def __post_init__(self) -> None:
         for name in ("iterations", "batch", "checkpoint_every"):
@@ -106,36 +111,37 @@ class TrainingConfig:
         return rate * min(1.0, (iteration + 1) / (self.warmup_iterations + 1))
 
     def method_at(self, iteration: int) -> Method:
-        """Return the method of an iteration, counted from 0."""
+        """Return the method of an iteration, counted from 0, considering `imitation_warmup_iterations`."""
         return "imitation" if iteration < self.imitation_warmup_iterations else self.method
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationConfig:
-    """Settings of validation and of the selection of the best weights."""
+    """Settings of validation during training and of the selection of the best weights."""
 
     every: int = 2000
     """Number of iterations between validations."""
     before_training: bool = False
-    """Whether to validate before training as well."""
+    """Whether to validate also before the first iteration."""
     splits: tuple[str, ...] = ("val_seen", "val_unseen")
-    """Splits to validate on; none: no validation."""
+    """Splits on which to validate; empty for no validation."""
     limit: int = 0
-    """Maximum number of episodes per split, spaced evenly; 0: all. With tours, about as many episodes, from
-    the beginning of each tour."""
+    """Maximum number of episodes per split, chosen at equal intervals; 0 for all. With tours, every tour is
+    cut after its first episodes, to about this number in total."""
     memory: ValidationMemory = "cold"
-    """Memory protocol; has no effect for an agent without memory. `leaking` is the behaviour of the released
-    code: validation reads the memory of training and adds to it (docs/spec.md C.6)."""
+    """Memory protocol of validation; without effect for an agent without memory. With `leaking`, as in the
+    released code, validation reads the memory of training and adds to it (docs/spec.md C.6)."""
     tours: str = ""
-    """File of tours whose order the episodes follow, also for agents without memory. Empty: the data folder's
-    tours with the protocol `tour`, no tours with other protocols."""
+    """File of tours, which give the order of the episodes, also for agents without memory. If empty, the
+    protocol `tour` uses the tours of the data folder, and other protocols use no tours."""
     oracle_phases: bool = False
-    """Whether memory includes the oracle's path to the goal and to the next start between episodes of a
-    tour."""
+    """Whether the memory also receives, between episodes of a tour, the path that an oracle would take to the
+    goal and to the next start."""
     best: Criterion = "sr+spl"
-    """Score, or sum of scores, that selects the best weights; the latest in a tie (docs/spec.md E.9)."""
+    """Metric, or sum of two metrics, that selects the best weights. In a tie the latest weights win
+    (docs/spec.md E.9)."""
     best_split: str = "val_unseen"
-    """Split whose score selects the best weights."""
+    """Split whose metrics select the best weights."""
 
     def __post_init__(self) -> None:
         if self.every < 1 or self.limit < 0:
@@ -154,5 +160,5 @@ class ValidationConfig:
 
     @property
     def follows_tours(self) -> bool:
-        """Whether episodes follow the order of tours."""
+        """Whether the order of episodes is that of tours."""
         return self.memory == "tour" or bool(self.tours)

@@ -1,4 +1,4 @@
-"""The log of a training run: JSON lines, and the same numbers as TensorBoard events."""
+"""The log of a training run: a file of JSON lines, and the same numbers as TensorBoard events."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ if TYPE_CHECKING:
 
 LineKind = Literal["train", "validation"]
 LogValues: TypeAlias = "Mapping[str, float | LogValues]"
-"""Numbers by name, or nested tables of numbers: the scores of each split."""
+"""Numbers by name. A value may also be a nested mapping, such as the scores of one split."""
 LOG_FILE, EVENTS_FOLDER = "log.jsonl", "tensorboard"
-"""Names in a run folder."""
+"""Names of the log file and of the folder of TensorBoard events in a run folder."""
 
 
 class TrainingLog:
-    """Appends one line per report to `log.jsonl`, and one event per number to TensorBoard.
+    """Writer of a training log: one line of `log.jsonl` per call, one TensorBoard event per number.
 
-    A line is a JSON object with `kind`, `iteration` and the values. Lines and events have reached the
-    operating system when `write` returns. A resumed run repeats the iterations after its checkpoint `after`:
-    their lines are removed, and TensorBoard hides their events. With `after=0` the log starts empty.
+    A line is a JSON object with `kind`, `iteration` and the values. When `write` returns, lines and events
+    have been passed to the operating system. A resumed run repeats the iterations after its checkpoint
+    `after`. The lines of these iterations are removed, and TensorBoard hides their events. With `after=0` the
+    log starts empty.
     """
 
     def __init__(
         self, folder: Path, *, after: int = 0, note: Callable[[str], None] = lambda message: None
     ) -> None:
-        """Open the log of a run folder whose lock is held; report a missing TensorBoard to `note`.
+        """Open the log of a run folder, whose lock must be held.
 
-        Raises `DataError` where the log cannot be written or a line has another structure.
+        `note` receives a message if TensorBoard is not installed. Raise `DataError` if the log cannot be
+        written or has lines of another structure.
         """
         path = folder / LOG_FILE
         heads = read_json_lines(path, _LineHead) if after and path.exists() else []
@@ -51,9 +53,9 @@ class TrainingLog:
             raise self._events_not_writable_error(error) from None
 
     def write(self, kind: LineKind, iteration: int, values: LogValues) -> None:
-        """Append values of an iteration; in the file, inf and nan are strings, which JSON numbers cannot be.
+        """Append the values of an iteration. In `log.jsonl`, inf and nan become strings, as JSON requires.
 
-        The TensorBoard tag of a number is `kind/name`, in a table `kind/table/name`.
+        The TensorBoard tag of a number is `kind/name`, or `kind/table/name` in a nested mapping.
         """
         self._lines.write({"kind": kind, "iteration": iteration, **_json_values(values)})
         if self._events is not None:
@@ -82,23 +84,23 @@ class TrainingLog:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """Read the complete lines of a log, each with its `kind` and `iteration`.
+    """Return the complete lines of a log as dicts, each with `kind` and `iteration`.
 
-    Raises `DataError` where there is no such file, or a line has another structure.
+    Raise `DataError` if there is no such file, or if a line has another structure.
     """
     read_json_lines(path, _LineHead)
     return read_json_lines(path, dict[str, Any])
 
 
 class _LineHead(msgspec.Struct):
-    """The fields that every line of a log has."""
+    """Fields that every line of a log has."""
 
     kind: str
     iteration: int
 
 
 def _open_events(folder: Path, after: int, note: Callable[[str], None]) -> SummaryWriter | None:
-    """Open a new event file that hides earlier events after an iteration; None without TensorBoard."""
+    """Open a new event file that hides events after iteration `after`; return None without TensorBoard."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
@@ -108,7 +110,7 @@ def _open_events(folder: Path, after: int, note: Callable[[str], None]) -> Summa
 
 
 def _json_values(values: LogValues) -> dict[str, Any]:
-    """Replace inf and nan by strings.
+    """Return the values with inf and nan replaced by strings.
 
     >>> _json_values({"loss": math.inf, "val_unseen": {"spl": 0.5, "gp": math.nan}})
     {'loss': 'inf', 'val_unseen': {'spl': 0.5, 'gp': 'nan'}}

@@ -1,4 +1,4 @@
-"""Validation during training: the mean scores of some episodes under a memory protocol."""
+"""Validation during training: the mean scores of episodes under a memory protocol."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from esceme.trajectory import Trajectory
 from esceme.world.atlas import Atlas
 
 NUM_SLOTS = 16
-"""Number of scenes that run side by side; the scores do not depend on it."""
+"""Number of scenes that are rolled out in parallel. The scores do not depend on it."""
 
 
 def validate(
@@ -46,11 +46,11 @@ def validate(
     tours: Sequence[Tour] | None = None,
     oracle_phases: bool = False,
 ) -> dict[str, float]:
-    """Return the mean scores of `episodes` by metric, as `esceme evaluate` computes them.
+    """Return the mean score of `episodes` for every metric, as `esceme evaluate` computes it.
 
-    Every rank runs some of the scenes. With `memory` 'leaking', validation reads the bank `leaking` of
-    training and adds to it. With `tours`, only the episodes of the tours run, in that order. `objects` are
-    the visible objects that `load_objects` returns.
+    The scenes are divided among the ranks. If `memory` is "leaking", validation reads `leaking`, the memory
+    bank of training, and adds to it. With `tours`, only the episodes of these tours run, in the order of the
+    tours. `objects` maps viewpoints to visible objects, as returned by `load_objects`.
     """
     process_group = process_group or ProcessGroup()
     episodes = episodes if tours is None else tour_episodes(tours, episodes)
@@ -82,19 +82,19 @@ def validate(
 
 
 def selection_score(scores: dict[str, float], validation: ValidationConfig) -> float:
-    """Return the score that selects the best weights: a metric, or the sum of two (docs/spec.md E.9)."""
+    """Return the score that selects the best weights: one metric or the sum of two (docs/spec.md E.9)."""
     return fsum(scores[name] for name in validation.best.split("+"))
 
 
 def subsample_episodes(episodes: Sequence[Episode], limit: int) -> list[Episode]:
-    """Return at most `limit` episodes at equal intervals; all episodes if `limit` is 0."""
+    """Return `limit` episodes at equal intervals, or all episodes if `limit` is 0 or not exceeded."""
     if not limit or len(episodes) <= limit:
         return list(episodes)
     return [episodes[number * len(episodes) // limit] for number in range(limit)]
 
 
 def subsample_tours(tours: Sequence[Tour], limit: int) -> list[Tour]:
-    """Return the beginning of each tour: about `limit` episodes in total, at least one of each tour.
+    """Return the first episodes of each tour: about `limit` in total, but at least one per tour.
 
     >>> tours = [Tour("attic", tuple("abcdef")), Tour("barn", tuple("ghi"))]
     >>> ["".join(tour.episode_ids) for tour in subsample_tours(tours, 3)]
@@ -117,7 +117,7 @@ def _open_validation_memory(
     *,
     oracle_phases: bool,
 ) -> tuple[MemoryLifetime, int]:
-    """Return the memory of a validation, and how often the episodes are run; the last pass is scored."""
+    """Return the memory of a validation, and how often to run all episodes; only the last run is scored."""
     if not navigator.reader.uses_memory:
         return MemoryLifetime("none", atlas, None), 1
     if memory == "leaking":

@@ -1,4 +1,4 @@
-"""Initialise an agent's grounding head from word vectors."""
+"""Initialise an agent's grounding head, which relates words to image features, from word vectors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from esceme.tasks.file_checks import Rooms
 from esceme.tasks.text import Vocabulary
 
 SCALE = 4.0
-"""Score of a word for features that are exactly its vector; an unrelated word scores 0."""
+"""Similarity of a word to features that equal its unit vector; unrelated words have similarity 0."""
 
 
 def init_grounding_head(
@@ -26,10 +26,10 @@ def init_grounding_head(
 ) -> None:
     """Set the word embeddings and the feature projection of a grounding head.
 
-    Word vectors come from PREFIX_vocab.txt and PREFIX_glove.npy, the first prefix that has the word. Semantic
-    features start with such vectors. If one number per label of `rooms` follows, its column is set to the
-    mean vector of the label's words. Raises `ConfigError` for an agent without a grounding head, or vectors
-    wider than the embeddings or features.
+    A word's vector comes from the first of `prefixes` whose files PREFIX_vocab.txt and PREFIX_glove.npy
+    contain it. Features are expected to start with such vectors. If one number per room label of the file
+    `rooms` follows, the projection of this number is set to the mean vector of the label's words. Raise
+    `ConfigError` if the agent has no grounding head, or if the vectors are wider than embeddings or features.
     """
     head = navigator.agent.grounding_head
     if head is None or vocabulary is None:
@@ -58,9 +58,9 @@ def _find(tables: Sequence[WordTable], word: str) -> NDArray[np.float32] | None:
 
 
 def _mean_vector(tables: Sequence[WordTable], description: str) -> NDArray[np.float32] | None:
-    """Return the normalised mean of the vectors of a room label's known words; None if there are none.
+    """Return the normalised mean vector of the words of a room label, or None if all words are unknown.
 
-    Labels join words (`familyroom`); text in parentheses is ignored.
+    Words may be joined, as in `familyroom`. Text in parentheses is ignored.
     """
     words = re.findall(r"[a-z]+", description.partition("(")[0])
     parts = (part for word in words for part in (word, word.removesuffix("room")))

@@ -1,4 +1,7 @@
-"""Scene memory: storage, files and readers. Memory and agents do not import each other."""
+"""Scene memory: storage, files, and readers, which fuse remembered features into observations.
+
+Memory and agents do not import each other.
+"""
 
 from esceme.memory.bank import MaskedMemory, Memory, MemoryBank, MemorySubgraph
 from esceme.memory.bank_file import load_bank, save_bank
@@ -26,12 +29,12 @@ READERS: dict[str, type[Reader]] = {
     "both": CombinedReader,
     "blind": NoVision,
 }
-"""Reader classes by the name that `--reader` takes."""
+"""Reader classes by name, as used by the option `--reader`."""
 
 ReaderConfig = (
     NoMemoryConfig | CandidateEnhancingConfig | GraphEncodingConfig | CombinedReaderConfig | NoVisionConfig
 )
-"""The `Config` of any reader in `READERS`."""
+"""Settings of any reader in `READERS`."""
 
 __all__ = [
     "READERS",

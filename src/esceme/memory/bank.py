@@ -1,7 +1,7 @@
-"""`MemoryBank`: the memories of all buildings, with batched recall in one gather.
+"""`MemoryBank`: the memories of all buildings, which recalls the vectors of a batch with one index operation.
 
 `remember` and `recall` take viewpoint names. `remember_observation`, `recall_at` and `scene_subgraph` take
-integer viewpoints of an atlas. Names and integers lead to the same vectors.
+viewpoint indices of an atlas. Names and indices refer to the same vectors.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from esceme.observation import Observation
 from esceme.world.atlas import Atlas
 
 PANORAMA_BATCH = 64
-"""Panoramas read at a time by `remember_at`."""
+"""Number of panoramas that `remember_at` reads from the feature file at a time."""
 
 
 class MemorySubgraph(NamedTuple):
-    """Remembered graph of the scenes of B agents; each agent knows a part of it."""
+    """Remembered graph of all scenes in which B agents are, with a mask of what each agent may recall."""
 
     viewpoints: Tensor
-    """(M,) int64: remembered viewpoints of all these scenes, without duplicates."""
+    """(M,) int64: remembered viewpoints of these scenes, as atlas indices without duplicates."""
     features: Tensor
-    """(M, D): their vectors."""
+    """(M, D): remembered feature of each viewpoint."""
     edges: Tensor
-    """(2, E) int64: rows of `viewpoints` that are neighbours, each pair once."""
+    """(2, E) int64: pairs of adjacent viewpoints, as indices into `viewpoints`; each pair occurs once."""
     known: Tensor
-    """(B, M) bool: True for viewpoints in the agent's scene that the agent may recall."""
+    """(B, M) bool: True for viewpoints that are in the agent's scene and that the agent may recall."""
 
     def restrict(self, mask: Tensor) -> MemorySubgraph:
-        """Keep only the viewpoints known where `mask`, (B, M) or (M,) bool, is True."""
+        """Return the graph with `known` set to False where `mask`, (B, M) or (M,) bool, is False."""
         return self._replace(known=self.known & mask)
 
     def contains(self, viewpoints: Tensor) -> Tensor:
-        """(B, M) bool: True for remembered viewpoints that are among `viewpoints` (B, S), padded with -1."""
+        """Return (B, M) bool: True for remembered viewpoints among `viewpoints` (B, S), padded with -1."""
         return (viewpoints[:, :, None] == self.viewpoints).any(1)
 
     def neighbours(self, mask: Tensor) -> Tensor:
-        """(B, M) bool: True for neighbours of the viewpoints where `mask` (B, M) is True."""
+        """Return (B, M) bool: True for viewpoints adjacent to a viewpoint where `mask` (B, M) is True."""
         source, target = self.edges
         reached = torch.zeros_like(mask, dtype=torch.float32)
         reached.index_add_(1, source, mask[:, target].float()).index_add_(1, target, mask[:, source].float())
@@ -51,20 +51,20 @@ class MemorySubgraph(NamedTuple):
 
 
 class Memory(Protocol):
-    """Memory interface of rollouts and readers."""
+    """Memory interface that rollouts and readers use. Viewpoints are indices of an atlas."""
 
     def recall_at(self, viewpoints: Tensor) -> Tensor:
-        """Return the vectors of viewpoints, any shape -> (..., D); zeros for -1 and unvisited ones."""
+        """Return the remembered features of viewpoints, (...) -> (..., D); zeros for -1 or unvisited ones."""
 
     def scene_subgraph(self, viewpoints: Tensor) -> MemorySubgraph:
-        """Return the remembered graph of the scenes that contain viewpoints (B,)."""
+        """Return the remembered graph of the scenes that contain `viewpoints` (B,)."""
 
     def remember_observation(self, observation: Observation) -> None:
-        """Remember the viewpoints of the agents."""
+        """Store the features of the viewpoints at which the observed agents are."""
 
 
 class MemoryBank:
-    """The memories of all buildings.
+    """The memories of all buildings, by scene id; each holds one vector per visited viewpoint.
 
     >>> bank = MemoryBank(width=2, source="my features")
     >>> bank.remember("house", "hall", torch.tensor([[1.0, 0.0], [0.0, 3.0]]), ["door", "stairs"])
@@ -84,7 +84,10 @@ class MemoryBank:
         source: str = "",
         device: torch.device | str | None = None,
     ) -> None:
-        """Create an empty bank for features of `width`; `source` names them to prevent mixing."""
+        """Create an empty bank for features of size `width`. `source` names the features' origin.
+
+        Banks with different sources cannot be merged.
+        """
         self.width, self.pooling, self.source = width, pooling, source
         self._storage = GrowingMatrix(width, device=device)
         self._scenes: dict[str, SceneMemory] = {}
@@ -100,7 +103,7 @@ class MemoryBank:
     def from_atlas(
         cls, atlas: Atlas, *, pooling: Pooling = "max", device: torch.device | str | None = None
     ) -> MemoryBank:
-        """Create an empty bank for the features of an atlas and bind it."""
+        """Return an empty bank for the features of `atlas`, bound to its viewpoint indices."""
         if atlas.features is None:
             raise MemoryMismatch("this atlas has no features to remember; give it a feature file")
         source = Path(atlas.features.source).name
@@ -117,7 +120,7 @@ class MemoryBank:
 
     @property
     def scenes(self) -> tuple[str, ...]:
-        """Ids of the scenes with at least one viewpoint, in alphabetical order."""
+        """Ids of the scenes with at least one remembered viewpoint, in alphabetical order."""
         return tuple(sorted(scene_id for scene_id, memory in self._scenes.items() if len(memory)))
 
     def __len__(self) -> int:
@@ -129,20 +132,23 @@ class MemoryBank:
         return self._storage.nbytes
 
     def remember(self, scene_id: str, viewpoint: str, views: Tensor, neighbours: Sequence[str]) -> bool:
-        """Store the pooled views (K, D) of a viewpoint; see `SceneMemory.remember`."""
+        """Store the pooled `views` (K, D) of a viewpoint; return whether it was new.
+
+        See `SceneMemory.remember`.
+        """
         return self[scene_id].remember(viewpoint, views, neighbours)
 
     def recall(self, scene_id: str, viewpoints: Sequence[str]) -> Tensor:
-        """Return the vectors of viewpoints of a scene, (n, D); zeros for unvisited ones."""
+        """Return the remembered features of viewpoints of a scene, (n, D); zeros for unvisited viewpoints."""
         return self[scene_id].recall(viewpoints)
 
     def forget(self, scene_id: str | None = None) -> None:
-        """Clear one scene, or all."""
+        """Clear the memory of one scene, or of all scenes if `scene_id` is None."""
         for scene in self.scenes if scene_id is None else (scene_id,):
             self[scene].forget()
 
     def merge(self, other: MemoryBank) -> None:
-        """Add the memories of `other`; see `SceneMemory.merge`."""
+        """Add the memories of `other` to this bank; see `SceneMemory.merge`."""
         self._check_features(other.width, other.source, "the other bank")
         if other.pooling != self.pooling:
             raise MemoryMismatch(
@@ -155,7 +161,7 @@ class MemoryBank:
     # -- by index of an atlas ------------------------------------------------------------------------------
 
     def bind(self, atlas: Atlas) -> None:
-        """Use the integer viewpoints of `atlas` from now on; raise `MemoryMismatch` for other features."""
+        """Use the viewpoint indices of `atlas` from now on; raise `MemoryMismatch` if its features differ."""
         if atlas.features is not None:
             self._check_features(atlas.features.width, Path(atlas.features.source).name, "the atlas")
         self._atlas = atlas
@@ -170,12 +176,12 @@ class MemoryBank:
             self._set_rows(scene_id, list(memory.viewpoints), list(memory._rows.values()))
 
     def recall_at(self, viewpoints: Tensor) -> Tensor:
-        """Return the vectors of viewpoints, any shape -> (..., D); zeros for -1 and unvisited ones."""
+        """Return the remembered features of viewpoints, (...) -> (..., D); zeros for -1 or unvisited ones."""
         self._bound_atlas()
         return self._storage.matrix[self._row_of[viewpoints]]
 
     def scene_subgraph(self, viewpoints: Tensor) -> MemorySubgraph:
-        """Return the remembered graph of the scenes that contain viewpoints (B,)."""
+        """Return the remembered graph of the scenes that contain `viewpoints` (B,)."""
         visited, scenes = self.visited.nonzero().flatten(), self._scene_of[viewpoints]
         nodes = visited[torch.isin(self._scene_of[visited], scenes)]  # (M,)
         order = torch.arange(len(nodes), device=nodes.device)
@@ -186,7 +192,10 @@ class MemoryBank:
         return MemorySubgraph(nodes, self.recall_at(nodes), edges, self._scene_of[nodes] == scenes[:, None])
 
     def remember_observation(self, observation: Observation) -> None:
-        """Remember the agents' viewpoints, pooled over the raw features of their candidates."""
+        """Store the viewpoints at which the agents are: the pooled features of the views with candidates.
+
+        Features are taken before dropout and before a reader changes them.
+        """
         names = self._bound_atlas().names
         for row in (self._row_of[observation.viewpoint] == 0).nonzero().flatten().tolist():
             scene_id, viewpoint = names[int(observation.viewpoint[row])]
@@ -195,7 +204,7 @@ class MemoryBank:
             self.remember(scene_id, viewpoint, observation.raw_features[row, is_candidate], neighbours)
 
     def remember_at(self, viewpoints: Sequence[int]) -> None:
-        """Remember viewpoints of the atlas without an observation, from its stored features."""
+        """Store viewpoints, given as atlas indices, with features read from the atlas' feature file."""
         atlas = self._bound_atlas()
         for batch in torch.split(torch.tensor(viewpoints, dtype=torch.int64), PANORAMA_BATCH):
             panoramas = torch.from_numpy(atlas.panorama_features(batch.numpy()))  # (B, 36, D)
@@ -207,12 +216,12 @@ class MemoryBank:
                 self.remember(scene_id, viewpoint, views, neighbours)
 
     def remember_all(self) -> None:
-        """Remember every viewpoint of the atlas (the oracle memory)."""
+        """Store every viewpoint of the atlas. This is the memory of the `oracle` protocol."""
         self.remember_at(range(len(self._bound_atlas())))
 
     @property
     def visited(self) -> Tensor:
-        """(P,) bool: True for remembered viewpoints of the atlas."""
+        """(P,) bool: whether each of the P viewpoints of the atlas is remembered."""
         self._bound_atlas()
         return self._row_of[:-1] > 0
 
@@ -229,7 +238,7 @@ class MemoryBank:
             )
 
     def _set_rows(self, scene_id: str, viewpoints: Sequence[str], rows: Sequence[int]) -> None:
-        """Record the storage rows of viewpoints in the atlas index; row 0 means forgotten."""
+        """Record in which storage rows viewpoints are, for lookup by atlas index; row 0 means forgotten."""
         indices = [self._viewpoint_index.get((scene_id, viewpoint)) for viewpoint in viewpoints]
         known = [(index, row) for index, row in zip(indices, rows, strict=True) if index is not None]
         if known:
@@ -238,27 +247,27 @@ class MemoryBank:
 
 
 class MaskedMemory:
-    """A memory that is written but recalls zeros: the control for the effect of the reader's weights."""
+    """A memory that stores observations but recalls zeros, to measure what the reader does without memory."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
 
     def recall_at(self, viewpoints: Tensor) -> Tensor:
-        """Return zeros, (..., D)."""
+        """Return zeros of shape (..., D)."""
         return torch.zeros_like(self.memory.recall_at(viewpoints))
 
     def scene_subgraph(self, viewpoints: Tensor) -> MemorySubgraph:
-        """Return the graph with no viewpoint known to any agent."""
+        """Return the remembered graph with all viewpoints marked as unknown."""
         graph = self.memory.scene_subgraph(viewpoints)
         return graph.restrict(torch.zeros_like(graph.known))
 
     def remember_observation(self, observation: Observation) -> None:
-        """Remember the viewpoints of the agents."""
+        """Store the features of the viewpoints at which the observed agents are."""
         self.memory.remember_observation(observation)
 
 
 class _BankScene(SceneMemory):
-    """A scene stored in a bank, whose atlas index it keeps up to date."""
+    """Scene of a bank. Changes also update the bank's lookup table by atlas index."""
 
     def __init__(self, scene_id: str, bank: MemoryBank) -> None:
         super().__init__(bank.width, pooling=bank.pooling, storage=bank._storage)

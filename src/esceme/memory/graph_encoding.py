@@ -1,9 +1,9 @@
-"""Graph Encoding: the remembered graph of a scene as one additional token (appendix A of the paper).
+"""Graph encoding: the remembered graph of a scene as one additional token (appendix A of the paper).
 
-The paper writes a memory of n viewpoints as a tensor G, n x n x (1 + D): [0; m_i] for i = j, [1; 0] for
-neighbours i and j, zeros elsewhere. G' = [MLP1(G) * MLP2(G); MLP3(G)] is summed over all n x n entries. Equal
-entries have equal outputs, so only n viewpoints, one edge and one gap are computed, and weighted by how often
-they occur.
+The paper writes a memory of n viewpoints as a tensor G of shape n x n x (1 + D). Entry (i, i) is [0; m_i]
+with the feature m_i of viewpoint i. Entry (i, j) is [1; 0] for adjacent viewpoints and zero otherwise. G' =
+[MLP1(G) * MLP2(G); MLP3(G)] is summed over all n x n entries. Equal entries have equal outputs. Therefore
+only the n viewpoints, one edge and one zero entry are computed, weighted by how often they occur.
 """
 
 from __future__ import annotations
@@ -23,30 +23,32 @@ from esceme.observation import Observation
 
 @dataclass(frozen=True, kw_only=True)
 class GraphEncodingConfig:
-    """Settings of graph encoding; docs/fidelity.md explains the defaults where the paper is silent."""
+    """Settings of graph encoding. docs/fidelity.md explains defaults that the paper does not specify."""
 
     width: int = 768
-    """Width of the features and of the token."""
+    """Width of the features and of the additional token."""
     hidden: int | None = None
-    """Width between the two layers of each MLP; None: half of `width`."""
+    """Hidden size of each two-layer MLP; None for half of `width`."""
     pooling: Pooling = "mean"
-    """Pooling of the candidate views at a viewpoint (Eq. 1); mean in the paper's table row."""
+    """Pooling over the views that lead to candidates (Eq. 1); `mean` as in the paper's results of graph
+    encoding."""
     window: Literal["path", "hops", "path+hops", "none"] = "path"
-    """Viewpoints left out of the graph: the agent's own and those of this episode, which the history holds
-    already; those within `hops`; both; or none, not even the agent's own."""
+    """Viewpoints that are left out of the graph. `path`: those of this episode, which the history already
+    contains. `hops`: those within `hops` edges of the agent. `path+hops`: both groups. `none`: no viewpoint
+    is left out."""
     hops: int = 1
-    """Radius of a window of hops: candidates first, then remembered edges."""
+    """Radius in edges for the window `hops`. The first edge leads to a candidate; others are remembered
+    edges."""
     divide_by: Literal["none", "viewpoints", "pairs"] = "viewpoints"
-    """Divisor of the sum: none, as the paper writes it; n; or n x n."""
+    """Divisor of the sum over all pairs: `none` as in the paper, n viewpoints, or n x n pairs."""
     bias: bool = False
-    """Whether the layers have biases; with them, every pair without an edge contributes as well."""
+    """Whether the linear layers have biases. With biases, pairs without an edge contribute to the sum too."""
     mark: bool = True
-    """Whether a learned vector is added to the token, which distinguishes it from views and an empty memory
-    from zeros."""
+    """Whether to add a learned vector to the token. It distinguishes the token from views, and the token of
+    an empty memory from zeros."""
     initial_std: float = 0.02
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` if a value is out of range."""
         check_choices(self)
         if self.width < 2 or (self.hidden is not None and self.hidden < 1):
             raise ConfigError(f"width {self.width}, hidden {self.hidden}: expected 2 and 1 or more")
@@ -55,9 +57,10 @@ class GraphEncodingConfig:
 
 
 class GraphEncoding(MemoryReader):
-    """Append one context token that encodes the remembered graph without the window around the agent.
+    """Reader that appends one context token, which encodes the remembered graph of the scene.
 
-    An empty memory also yields a token: the mark alone.
+    `config.window` selects viewpoints near the agent that are left out. With an empty memory, the token is
+    `mark` alone.
     """
 
     Config = GraphEncodingConfig
@@ -67,7 +70,7 @@ class GraphEncoding(MemoryReader):
         config = self.config
         half = config.width // 2
         self.mlps = nn.ModuleList(self._mlp(width) for width in (half, half, config.width - half))
-        """MLP1 to MLP3; the outputs of the first two are multiplied."""
+        """MLP1, MLP2 and MLP3 of the paper. The outputs of MLP1 and MLP2 are multiplied."""
         self.mark: Tensor | None = nn.Parameter(torch.empty(config.width)) if config.mark else None
         for parameter in self.parameters():
             nn.init.normal_(parameter, std=config.initial_std)
@@ -76,14 +79,14 @@ class GraphEncoding(MemoryReader):
                 nn.init.zeros_(module.bias)
 
     def forward(self, observation: Observation, memory: Memory | None) -> Observation:
-        """Append the token to the observation."""
+        """Return the observation with the graph token appended."""
         graph = self.require_memory(memory).scene_subgraph(observation.viewpoint)
         self.check_width(observation.features, "the observation")
         self.check_width(graph.features, "the memory")
         return observation.append_token(self.encode(graph.restrict(~self.in_window(observation, graph))))
 
     def in_window(self, observation: Observation, graph: MemorySubgraph) -> Tensor:
-        """(B, M) bool: True for remembered viewpoints inside the agent's window."""
+        """Return (B, M) bool: True for remembered viewpoints that `config.window` leaves out for an agent."""
         window, here = self.config.window, observation.viewpoint[:, None]
         if window == "none":
             return torch.zeros_like(graph.known)
@@ -98,7 +101,10 @@ class GraphEncoding(MemoryReader):
         return inside
 
     def encode(self, graph: MemorySubgraph) -> Tensor:
-        """Sum G' over all pairs of known viewpoints and add the mark, (B, D)."""
+        """Return the graph token of each agent, (B, D): the sum of G' over all pairs, plus `mark`.
+
+        G' is defined in the docstring of this module.
+        """
         is_used = graph.known.any(0)
         outputs = self.transform(self._entries(graph.features[is_used]))  # (M' + 2, D)
         source, target = graph.edges
@@ -118,12 +124,12 @@ class GraphEncoding(MemoryReader):
         return total if self.mark is None else total + self.mark
 
     def transform(self, entries: Tensor) -> Tensor:
-        """Map entries of G to G', (..., 1 + D) -> (..., D)."""
+        """Return the entries of G' for entries of G, (..., 1 + D) -> (..., D)."""
         first, second, third = (mlp(entries) for mlp in self.mlps)
         return torch.cat([first * second, third], -1)
 
     def _entries(self, memories: Tensor) -> Tensor:
-        """Distinct entries of G: M viewpoints, an edge and a gap, (M, D) -> (M + 2, 1 + D)."""
+        """Return the distinct entries of G: M viewpoints, an edge, a zero entry; (M, D) -> (M + 2, 1 + D)."""
         rows, width = memories.shape
         entries = memories.new_zeros(rows + 2, 1 + width)
         entries[:rows, 1:] = memories
@@ -138,16 +144,15 @@ class GraphEncoding(MemoryReader):
 
 @dataclass(frozen=True, kw_only=True)
 class CombinedReaderConfig(CandidateEnhancingConfig, GraphEncodingConfig):
-    """Settings of both readers; fields of the same name (width, hidden, pooling, initial_std) are shared."""
+    """Settings of candidate enhancing and of graph encoding. Fields with the same name have one value."""
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` if either reader would."""
         CandidateEnhancingConfig.__post_init__(self)
         GraphEncodingConfig.__post_init__(self)
 
 
 class CombinedReader(MemoryReader):
-    """Candidate enhancing, then graph encoding of the result, from one memory."""
+    """Reader that applies candidate enhancing, then graph encoding, with the same memory."""
 
     Config = CombinedReaderConfig
 
@@ -156,7 +161,7 @@ class CombinedReader(MemoryReader):
         self.readers = nn.ModuleList([CandidateEnhancing(self.config), GraphEncoding(self.config)])
 
     def forward(self, observation: Observation, memory: Memory | None) -> Observation:
-        """Fuse the tokens, then append the graph token."""
+        """Return the observation with enhanced features and the graph token appended."""
         for reader in self.readers:
             observation = reader(observation, memory)
         return observation

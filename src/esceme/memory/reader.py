@@ -1,4 +1,4 @@
-"""Readers: modules that combine an observation with scene memory and return an observation."""
+"""Readers: modules that fuse the memory of a scene into an observation."""
 
 from __future__ import annotations
 
@@ -19,77 +19,77 @@ from esceme.world.atlas import STOP
 
 @dataclass(frozen=True, kw_only=True)
 class NoMemoryConfig:
-    """No settings."""
+    """Settings of `NoMemory`, which has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoVisionConfig:
-    """No settings."""
+    """Settings of `NoVision`, which has none."""
 
 
 class Reader(nn.Module, ABC):
-    """Base class of readers: fuse an observation with memory before the agent sees it."""
+    """Base class of readers, which fuse memory into an observation before the agent receives it."""
 
     Config: ClassVar[type]
-    """Frozen dataclass of settings."""
+    """Class of the reader's settings, a frozen dataclass."""
     config: Any
     uses_memory: ClassVar[bool] = False
 
     def __init__(self, config: Any = None) -> None:
-        """Keep `config`, by default `Config()`."""
+        """Set `self.config` to `config`, or to `Config()` if `config` is None."""
         super().__init__()
         self.config = self.Config() if config is None else config
 
     @property
     def pooling(self) -> Pooling:
-        """Pooling of the memory that this reader expects."""
+        """Pooling that the memory must use for this reader."""
         return "max"
 
     @abstractmethod
     def forward(self, observation: Observation, memory: Memory | None) -> Observation:
-        """Return the observation that the agent sees."""
+        """Return the observation that the agent receives."""
 
 
 class NoMemory(Reader):
-    """Baseline: return the observation unchanged."""
+    """Reader without memory, for baselines: the observation stays unchanged."""
 
     Config = NoMemoryConfig
 
     def forward(self, observation: Observation, memory: Memory | None = None) -> Observation:
-        """Return `observation`."""
+        """Return `observation` unchanged."""
         return observation
 
 
 class NoVision(Reader):
-    """Control: replace all image features by zeros; only directions remain."""
+    """Reader that replaces all image features by zeros, as a control. Only directions remain."""
 
     Config = NoVisionConfig
 
     def forward(self, observation: Observation, memory: Memory | None = None) -> Observation:
-        """Zero the features of the tokens and of the panorama."""
+        """Return the observation with zeros as features of tokens and panorama."""
         zeros = torch.zeros_like(observation.raw_features)
         full = None if observation.full_observation is None else self(observation.full_observation)
         return replace(observation, features=zeros, raw_features=zeros, full_observation=full)
 
 
 class MemoryReader(Reader):
-    """Base class of readers that require a memory of features with the width of `config.width`."""
+    """Base class of readers that require a memory with features of size `config.width`."""
 
     uses_memory = True
 
     @property
     def pooling(self) -> Pooling:
-        """Pooling of the memory, from the settings."""
+        """Pooling that the memory must use, as set in `config.pooling`."""
         return self.config.pooling
 
     def require_memory(self, memory: Memory | None) -> Memory:
-        """Return `memory`; raise `ConfigError` for None."""
+        """Return `memory`. Raise `ConfigError` if it is None."""
         if memory is None:
             raise ConfigError("this reader needs a memory; to hide its contents, pass a MaskedMemory")
         return memory
 
     def check_width(self, features: Tensor, owner: str) -> None:
-        """Raise `MemoryMismatch` if the last axis of `features` is not `config.width`."""
+        """Raise `MemoryMismatch` if the last axis of `features` does not have size `config.width`."""
         if features.shape[-1] != self.config.width:
             raise MemoryMismatch(
                 f"{type(self).__name__} expects features of width {self.config.width}, {owner} has "
@@ -99,41 +99,41 @@ class MemoryReader(Reader):
 
 @dataclass(frozen=True, kw_only=True)
 class CandidateEnhancingConfig:
-    """Settings of candidate enhancing; defaults match the released weights, see docs/fidelity.md."""
+    """Settings of candidate enhancing. The defaults match the released weights; see docs/fidelity.md."""
 
     width: int = 768
-    """Width of input and output features."""
+    """Size of input and output features."""
     hidden: int | None = None
-    """Width between the two layers; None: `width`."""
+    """Hidden size of the two-layer MLP; None for `width`."""
     pooling: Pooling = "max"
-    """Pooling of the candidate views at a viewpoint (Eq. 1)."""
+    """Pooling over the views that lead to candidates, whose result is remembered (Eq. 1)."""
     order: Literal["feature-memory", "memory-feature"] = "feature-memory"
-    """Order of the concatenated input; Eq. 3 of the paper writes the memory first."""
+    """Order in which feature and memory are concatenated. Eq. 3 of the paper writes the memory first."""
     context: Literal["itself", "zero", "untouched"] = "itself"
-    """Memory of context views: their own feature, or zeros (Eq. 2); "untouched": they skip the MLP."""
+    """What views without a candidate use as their memory: `itself` for their own feature, `zero` for zeros
+    (Eq. 2). With `untouched`, these views do not pass through the MLP."""
     stop: Literal["fused", "zero"] = "fused"
-    """Whether STOP's zeros pass through the MLP, or stay zeros as in the paper."""
+    """Features of STOP: `fused` passes its zeros through the MLP, `zero` keeps zeros as in the paper."""
     norm: bool = True
-    """Whether a LayerNorm is between the layers; the paper mentions none."""
+    """Whether a LayerNorm is between the two linear layers. The paper does not mention one."""
     shortcut: Literal["none", "feature", "both"] = "none"
-    """Residual input that the MLP's output is added to: none, as in the paper; the feature; or the sum of
-    feature and memory. With a residual the last layer starts at zero, so an agent trained without memory
+    """Input that is added to the MLP's output: `none` as in the paper, the feature, or feature plus memory
+    (`both`). With an addition, the last layer is initialised to zero. An agent trained without memory then
     starts with unchanged inputs."""
     epsilon: float = 1e-12
     initial_std: float = 0.02
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` if a value is out of range."""
         check_choices(self)
         if self.width < 1 or (self.hidden is not None and self.hidden < 1):
             raise ConfigError(f"width {self.width}, hidden {self.hidden}: expected 1 or more")
 
 
 class CandidateEnhancing(MemoryReader):
-    """ESceme's reader: replace every token's feature by MLP([feature; memory]) (Eq. 3).
+    """ESceme's reader: replace the feature of every token by MLP([feature; memory]) (Eq. 3).
 
-    The memory of a candidate is the pooled feature of its viewpoint, zeros if that was never visited. It is
-    never dropped out and receives no gradient.
+    The memory of a candidate is the pooled feature of its viewpoint, or zeros if that viewpoint was never
+    visited. The memory has no dropout and receives no gradient.
     """
 
     Config = CandidateEnhancingConfig
@@ -152,15 +152,15 @@ class CandidateEnhancing(MemoryReader):
             nn.init.zeros_(self.second.weight)
 
     def forward(self, observation: Observation, memory: Memory | None) -> Observation:
-        """Fuse the features with what `memory` holds of the candidates."""
+        """Return the observation with features fused with the memory of the candidates."""
         recalled = self.require_memory(memory).recall_at(observation.neighbour)
         return observation.with_features(self.fuse(observation, recalled))
 
     def recall(self, observation: Observation, memory: Memory | None) -> Tensor:
         """Return the memory of every token, (B, N, D) (docs/spec.md C.4).
 
-        Zeros for STOP, padding and unvisited candidates; a context view's own feature unless `context` is
-        "zero".
+        The memory is zero for STOP, padding and unvisited candidates. The memory of a context view is its own
+        feature, unless `config.context` is "zero".
         """
         recalled = self.require_memory(memory).recall_at(observation.neighbour)
         if self.config.context == "zero":
@@ -168,9 +168,9 @@ class CandidateEnhancing(MemoryReader):
         return torch.where(observation.is_context[..., None], observation.raw_features, recalled)
 
     def fuse(self, observation: Observation, recalled: Tensor) -> Tensor:
-        """Fuse the features with `recalled` (B, N, D), of which only candidates are read; padding is zero.
+        """Return features (B, N, D) fused with the candidates' rows of `recalled` (B, N, D); padding is zero.
 
-        Candidates, context views and STOP pass the first layer separately, which avoids products with zeros.
+        Candidates, context views and STOP pass the first layer separately, to avoid multiplying by zeros.
         """
         self.check_width(observation.features, "the observation")
         self.check_width(recalled, "the memory")
@@ -197,7 +197,10 @@ class CandidateEnhancing(MemoryReader):
         return fused
 
     def _first_layer_candidates(self, features: Tensor, recalled: Tensor) -> Tensor:
-        """(T, D) features and memories -> (T, hidden); the memory half only where there is a memory."""
+        """Return the first layer's output for T candidates, from features and memories (T, D): (T, hidden).
+
+        Candidates without memory skip the half of the weights that multiplies the memory.
+        """
         feature_weight, memory_weight = self._split_weight()
         hidden = functional.linear(features, feature_weight, self.first.bias)
         visited = recalled.any(-1).nonzero().flatten()
@@ -206,7 +209,10 @@ class CandidateEnhancing(MemoryReader):
         return hidden.index_add(0, visited, functional.linear(recalled[visited], memory_weight).to(hidden))
 
     def _first_layer_context(self, observation: Observation, is_context: Tensor) -> Tensor:
-        """Context views -> (T, hidden); for [f; f] the two halves of the weight are added."""
+        """Return the first layer's output for T context views, (T, hidden).
+
+        If feature and memory are equal, one product with the sum of both weight halves suffices.
+        """
         feature_weight, memory_weight = self._split_weight()
         features = observation.features[is_context]
         if self.config.context == "zero":
@@ -217,6 +223,6 @@ class CandidateEnhancing(MemoryReader):
         return hidden + functional.linear(observation.raw_features[is_context], memory_weight)
 
     def _split_weight(self) -> tuple[Tensor, Tensor]:
-        """Halves of the first layer's weight for features and for memories, (hidden, D) each."""
+        """Return the halves of the first layer's weight for features and for memories, (hidden, D) each."""
         front, back = torch.split(self.first.weight, self.config.width, dim=1)
         return (front, back) if self.config.order == "feature-memory" else (back, front)

@@ -1,8 +1,8 @@
 """`SceneMemory`: one vector per visited viewpoint of a building, and the edges between them.
 
-This is ESceme. At every decision the agent pools the views towards its candidates (Eq. 1) and stores the
-vector. When that viewpoint is a candidate later, in this episode or any other in the building, the vector is
-recalled (Eq. 2); unvisited viewpoints recall zeros.
+This is the memory of the ESceme paper. At every decision, the features of the views that lead to candidates
+are pooled (Eq. 1) and stored for the agent's viewpoint. The stored vector is recalled whenever this viewpoint
+is a candidate, in the same or in another episode (Eq. 2). Unvisited viewpoints recall zeros.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Pooling = Literal["max", "mean"]
 
 
 def pool(views: Tensor, pooling: Pooling = "max") -> Tensor:
-    """Pool the views towards K candidates, (..., K, D) -> (..., D) (Eq. 1).
+    """Return the pooled features of the views that lead to K candidates, (..., K, D) -> (..., D) (Eq. 1).
 
     >>> pool(torch.tensor([[1.0, 0.0], [0.0, 3.0]]), "max")
     tensor([1., 3.])
@@ -32,7 +32,7 @@ def pool(views: Tensor, pooling: Pooling = "max") -> Tensor:
 class SceneMemory:
     """Episodic memory of one building: a graph that grows with every new viewpoint (Figure 3 of the paper).
 
-    The first trajectory leads from V1 to V5 and remembers each viewpoint:
+    The first trajectory leads from V1 to V5. Each viewpoint is remembered:
 
     >>> graph = {"V1": ["V2"], "V2": ["V1", "V3"], "V3": ["V2", "V4"], "V4": ["V3", "V5", "V6"]}
     >>> graph |= {"V5": ["V4"], "V6": ["V4", "V7"], "V7": ["V6"]}
@@ -43,7 +43,7 @@ class SceneMemory:
     >>> sorted(memory.edges)
     [('V1', 'V2'), ('V2', 'V3'), ('V3', 'V4'), ('V4', 'V5')]
 
-    The second one starts at V7. At V6 its next viewpoint V4 is known already, so visiting it adds nothing:
+    The second trajectory leads from V7 to V6 and V4. V4 is known already, so that visiting it adds nothing:
 
     >>> memory.remember("V7", views["V7"], graph["V7"]), memory.remember("V6", views["V6"], graph["V6"])
     (True, True)
@@ -55,18 +55,18 @@ class SceneMemory:
     """
 
     def __init__(self, width: int, *, pooling: Pooling = "max", storage: GrowingMatrix | None = None) -> None:
-        """Create an empty memory of features of `width`; scenes may share one `storage`."""
+        """Create an empty memory for features of size `width`. Scenes may share one `storage`."""
         self.width, self.pooling = width, pooling
         self._storage = GrowingMatrix(width) if storage is None else storage
         self._rows: dict[str, int] = {}
         self._neighbours: dict[str, tuple[str, ...]] = {}
 
     def remember(self, viewpoint: str, views: Tensor, neighbours: Sequence[str]) -> bool:
-        """Store the pooled views of a viewpoint; return True on the first visit.
+        """Store the pooled views of a viewpoint and return True, or return False if it was visited before.
 
-        `views` (K, D) are raw features of the candidates' views, one per neighbour. A revisit changes
-        nothing. No gradient flows into the memory. Raises `MemoryMismatch` for another shape, NaN and
-        infinity.
+        `views` (K, D) are the features of the views that lead to `neighbours`, in the same order. A second
+        visit changes nothing. No gradient flows into the memory. Raise `MemoryMismatch` if `views` has
+        another shape or contains NaN or infinity.
         """
         if viewpoint in self:
             return False
@@ -85,7 +85,7 @@ class SceneMemory:
         return True
 
     def recall(self, viewpoints: Iterable[str]) -> Tensor:
-        """Return the vectors of `viewpoints`, (n, D); zeros for unvisited ones (Eq. 2)."""
+        """Return the vectors of `viewpoints`, (n, D), with zeros for unvisited viewpoints (Eq. 2)."""
         rows = [self._rows.get(viewpoint, 0) for viewpoint in viewpoints]
         return self._storage.matrix[torch.tensor(rows, dtype=torch.int64)]
 
@@ -96,10 +96,11 @@ class SceneMemory:
         self._neighbours.clear()
 
     def merge(self, other: SceneMemory) -> None:
-        """Add the viewpoints of `other`, as if one memory had visited both.
+        """Add the viewpoints of `other`, as if this memory had visited them too.
 
-        Merging is commutative, associative and idempotent. If both hold a viewpoint with different vectors,
-        max pooling takes the elementwise maximum, mean pooling the lexicographically larger vector.
+        Merging is commutative, associative and idempotent. Two different vectors of one viewpoint are merged:
+        with max pooling into their elementwise maximum, with mean pooling into the lexicographically larger
+        vector.
         """
         if (other.width, other.pooling) != (self.width, self.pooling):
             raise MemoryMismatch(
@@ -118,17 +119,17 @@ class SceneMemory:
 
     @property
     def viewpoints(self) -> KeysView[str]:
-        """Visited viewpoints in order of the first visit; compares as a set."""
+        """Visited viewpoints, in order of their first visit; a view that compares like a set."""
         return self._rows.keys()
 
     @property
     def edges(self) -> set[tuple[str, str]]:
-        """Pairs of visited neighbours, each in alphabetical order."""
+        """Pairs of adjacent visited viewpoints; the names in a pair are in alphabetical order."""
         pairs = ((a, b) for a, neighbours in self._neighbours.items() for b in neighbours if b in self)
         return {(min(pair), max(pair)) for pair in pairs}
 
     def neighbours_of(self, viewpoint: str) -> tuple[str, ...]:
-        """Neighbours of a visited viewpoint, visited or not."""
+        """Return the neighbours of a visited viewpoint, including unvisited neighbours."""
         return self._neighbours[viewpoint]
 
     def __contains__(self, viewpoint: object) -> bool:
@@ -145,7 +146,7 @@ class SceneMemory:
     def _insert(
         self, viewpoints: Sequence[str], vectors: Tensor, neighbours: Sequence[tuple[str, ...]]
     ) -> list[int]:
-        """Store new viewpoints with vectors (n, D); return their rows."""
+        """Store new viewpoints with their vectors (n, D) and return their storage row numbers."""
         rows = self._storage.append(vectors)
         self._rows.update(zip(viewpoints, rows, strict=True))
         self._neighbours.update(zip(viewpoints, neighbours, strict=True))
@@ -153,7 +154,7 @@ class SceneMemory:
 
 
 class GrowingMatrix:
-    """A matrix whose capacity doubles as needed; row 0 is always zeros, and freed rows are reused."""
+    """Matrix that grows as needed by doubling its capacity. Row 0 is always zero; freed rows are reused."""
 
     def __init__(self, width: int, *, device: torch.device | str | None = None) -> None:
         self.width = width
@@ -177,7 +178,7 @@ class GrowingMatrix:
         return rows
 
     def free(self, rows: Iterable[int]) -> None:
-        """Release rows for later vectors."""
+        """Mark rows as free, so that `append` can reuse them."""
         self._freed += rows
 
     def __len__(self) -> int:
@@ -185,12 +186,12 @@ class GrowingMatrix:
 
     @property
     def nbytes(self) -> int:
-        """Size of the rows in use in bytes, without spare capacity and the zero row."""
+        """Size in bytes of the rows in use, without free rows and row 0."""
         return len(self) * self.width * self.matrix.element_size()
 
 
 def _merge_vectors(first: Tensor, second: Tensor, pooling: Pooling) -> Tensor:
-    """Merge two vectors per viewpoint, (n, D) each, independently of their order."""
+    """Return one merged vector per viewpoint, (n, D), which does not depend on the order of the arguments."""
     second = second.to(first)
     if pooling == "max":
         return torch.maximum(first, second)
