@@ -1,6 +1,7 @@
-"""Tasks: episodes from annotation files, predictions, tours, tokenizers.
+"""Tasks: episodes read from annotation files, predictions, tours and tokenizers.
 
-The gymnasium environments are in `esceme.tasks.gym`, the data doctor in `esceme.tasks.doctor`.
+The Gymnasium environments are in `esceme.tasks.gym`, and the checks of a data folder in
+`esceme.tasks.doctor`.
 """
 
 from esceme.tasks.catalogue import TASKS, SplitSize, Task

@@ -1,4 +1,4 @@
-"""Batched simulation of episodes: the core of the single and the vector gymnasium environment."""
+"""Batched simulation of episodes, on which the single and the vector Gymnasium environment are based."""
 
 from __future__ import annotations
 
@@ -18,39 +18,43 @@ from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS
 
 RewardName = Literal["progress", "success", "none"]
 Arrays = dict[str, NDArray[Any]]
-"""Arrays by name, with one entry per environment, (B, ...)."""
+"""Name -> array (B, ...) with one entry per environment."""
 Mask = NDArray[np.bool_]
 
 STOP_REWARD = 2.0
-"""Reward of a successful STOP; an unsuccessful one has the negative (docs/spec.md E.3)."""
+"""Reward of a successful STOP. The reward of a failed STOP is the negative of this (docs/spec.md E.3)."""
 
 
 class EnvOptions(TypedDict, total=False):
-    """Keyword options of the environments."""
+    """Keyword options of the Gymnasium environments."""
 
     max_steps: int
-    """Decisions per episode, STOP included (docs/spec.md A.13; default 15, as in R2R).
+    """Maximum number of decisions per episode, including STOP (docs/spec.md A.13; default 15, as in R2R).
 
-    An episode that has not stopped by then is truncated."""
+    An episode that has not stopped by then is truncated.
+    """
     order: EpisodeOrder
-    """Order of episodes (default `file`)."""
+    """Order in which episodes are started (default `file`)."""
     reward: RewardName
-    """Reward function.
+    """Name of the reward function.
 
-    `progress` (default): a move earns the decrease of the distance to the nearest goal in metres, STOP earns
+    `progress` (default): a move earns the decrease of the distance to the nearest goal in metres; STOP earns
     2 on success and -2 otherwise. `success`: a successful STOP earns 1. `none`: always 0. Invalid actions,
     truncation, and episodes with a withheld goal earn 0.
     """
     tokenizer: Tokenizer | None
-    """Adds `tokens` to the observation: ids of the instruction, or the stored ids if it has no text."""
+    """Tokenizer that adds `tokens`, the ids of the instruction, to observations; by default none.
+
+    If an episode has stored ids and no text, the stored ids are used.
+    """
     max_tokens: int
-    """Number of ids (default 60, as R2R). Shorter instructions are padded with 0."""
+    """Number of token ids per instruction (default 60, as in R2R). Shorter instructions are padded with 0."""
     keep: Literal["first", "last"]
-    """Which end of a longer instruction remains (default `first`; docs/spec.md A.9)."""
+    """Which end of an instruction longer than `max_tokens` is kept (default `first`; docs/spec.md A.9)."""
 
 
 class StepResult(NamedTuple):
-    """Rewards and end flags of all environments after a step, (B,)."""
+    """Arrays (B,) with the rewards and end flags of all environments after a step."""
 
     reward: NDArray[np.float64]
     terminated: Mask
@@ -58,7 +62,7 @@ class StepResult(NamedTuple):
 
 
 class BatchSimulator:
-    """Simulates B episodes in parallel. Each has a slot, its index in the batch.
+    """Simulates B episodes in parallel. The index of an episode in the batch is called its slot.
 
     One call observes or moves the agents of all slots.
     """
@@ -78,7 +82,8 @@ class BatchSimulator:
     ) -> None:
         """Prepare `num_slots` parallel episodes, taken from `episodes` in the given order.
 
-        Raises `ConfigError`, `DataError` or `WorldError` if an option or episode is invalid.
+        `EnvOptions` explains the options. Raises `ConfigError`, `DataError` or `WorldError` if an option or
+        episode is invalid.
         """
         counts = {"num_envs": num_slots, "max_steps": max_steps, "max_tokens": max_tokens}
         for name, count in (counts | {"episodes": len(episodes)}).items():
@@ -93,7 +98,7 @@ class BatchSimulator:
         self.feature_width = atlas.features.width
         self.max_candidates = int(atlas.degrees.max())
         self.max_panorama = int(atlas.token_count.max())
-        """Tokens of the longest panorama."""
+        """Number of tokens of the longest panorama in the atlas."""
         self.max_steps, self.reward = max_steps, reward
         self.tokenizer, self.max_tokens, self.keep = tokenizer, max_tokens, keep
         self.episodes = require_unique_ids(episodes, "the environment's episodes")
@@ -106,13 +111,13 @@ class BatchSimulator:
         self.steps = np.zeros(num_slots, dtype=np.int64)
         self.is_done = np.ones(num_slots, dtype=bool)
         self.is_invalid = np.zeros(num_slots, dtype=bool)
-        """Whether the latest action was invalid."""
+        """(B,): whether the latest action was invalid."""
         self.num_moves = np.zeros(num_slots, dtype=np.int64)
         self.poses = np.zeros((num_slots, max_steps + 1, 2), dtype=np.int64)  # viewpoint and view
         self.tokens = np.zeros((num_slots, max_tokens), dtype=np.int64)
 
     def _compile_episodes(self) -> None:
-        """Convert the starts, goals and ids of all episodes to arrays, (E, ...)."""
+        """Convert the starts, goals and ids of all episodes to arrays (E, ...)."""
         starts = []
         for episode in self.episodes:
             with prefix_errors(file=f"episode {episode.episode_id}"):
@@ -138,7 +143,7 @@ class BatchSimulator:
     def reset(self, slots: Mask, rng: np.random.Generator, episode_ids: Sequence[str] | None = None) -> None:
         """Start an episode in every slot where `slots` (B,) is True.
 
-        `episode_ids` has one id per such slot; by default the queue selects the episodes.
+        `episode_ids` holds one id for every such slot; by default the queue selects the episodes.
         """
         if (self.episode[~slots] < 0).any():
             raise ResetNeeded("every slot must be reset once before some can be reset alone")
@@ -168,7 +173,7 @@ class BatchSimulator:
         return np.array([self._index[name] for name in episode_ids])
 
     def _encode_instruction(self, episode: Episode, tokenizer: Tokenizer) -> list[int]:
-        """Encode the instruction as exactly `max_tokens` token ids, truncated or padded."""
+        """Return exactly `max_tokens` token ids of an instruction, truncated or padded."""
         stored = episode.tokens if episode.tokens and not episode.instruction else None
         ids = truncate(stored or tokenizer.encode(episode.instruction), self.max_tokens, keep=self.keep)
         return ids + [PAD_ID] * (self.max_tokens - len(ids))
@@ -182,7 +187,7 @@ class BatchSimulator:
             raise ResetNeeded(f"the episode has ended in slots {done}; call reset() before the next step()")
 
     def step(self, actions: ArrayLike, acting: Mask) -> StepResult:
-        """Apply `actions` (B,) in slots where `acting` (B,) is True; the other slots do not change."""
+        """Apply `actions` (B,) in the slots where `acting` (B,) is True; all other slots do not change."""
         action = self._check_actions(np.asarray(actions), acting)
         stop = self.atlas.degrees[self.pose.viewpoint]
         moves, stops = acting & (action < stop), acting & (action == stop)
@@ -220,18 +225,18 @@ class BatchSimulator:
     def _distances_to_goal(
         self, episode: NDArray[np.integer], viewpoint: NDArray[np.integer]
     ) -> NDArray[np.float64]:
-        """Shortest path lengths in metres to the nearest goal; nan where the goal is withheld."""
+        """Return shortest path lengths (B,) in metres to the nearest goal; NaN where the goal is withheld."""
         metres = self.atlas.distance(viewpoint[:, None], self._goals[episode]).min(axis=1)
         return np.where(self._is_withheld[episode], np.nan, metres)
 
     def _is_success(self) -> Mask:
-        """Whether ending at the current viewpoint is a success (B,)."""
+        """Return a mask (B,): True where an episode that ends at the current viewpoint is successful."""
         return (self.distance < self._radius[self.episode]) | (self.distance == 0)
 
     # -- observations ------------------------------------------------------------------------------------
 
     def observe(self) -> Arrays:
-        """Observations of all slots, padded to the longest panorama of the atlas."""
+        """Return the observations of all slots, padded to the longest panorama of the atlas."""
         panoramas = self.atlas.observe(self.pose)
         missing = self.max_panorama - panoramas.valid.shape[1]
         arrays: Arrays = {
@@ -247,9 +252,9 @@ class BatchSimulator:
         return padded if self.tokenizer is None else {**padded, "tokens": self.tokens.copy()}
 
     def infos(self, slots: Mask) -> dict[str, Any]:
-        """Infos of the slots where `slots` (B,) is True, as gymnasium's vector environments return them.
+        """Return the infos of slots where `slots` (B,) is True, as Gymnasium's vector environments do.
 
-        For every key `x` with values (B,), the key `_x` has the mask (B,) of slots with a value.
+        For every key `x` with values (B,), the key `_x` holds a mask (B,) of the slots that have a value.
         """
         candidates = self.atlas.degrees[self.pose.viewpoint]
         values = {
@@ -275,14 +280,14 @@ class BatchSimulator:
         return infos
 
     def _trajectory_of(self, slot: int) -> list[list[str | float]]:
-        """`[viewpoint, heading, elevation]` of every pose, as in prediction files (docs/spec.md A.14)."""
+        """Return `[viewpoint, heading, elevation]` of all poses, as predictions do (docs/spec.md A.14)."""
         return [
             [self._viewpoint_names[viewpoint], float(VIEW_HEADINGS[view]), float(VIEW_ELEVATIONS[view])]
             for viewpoint, view in self.poses[slot, : self.num_moves[slot] + 1]
         ]
 
     def describe(self, slot: int) -> str:
-        """Describe the current viewpoint and the possible actions of one slot as text."""
+        """Return a text that describes the current viewpoint and the possible actions of one slot."""
         self.require_reset(running=False)
         episode, view = self.episodes[self.episode[slot]], self.pose.view[slot]
         viewpoint = self._viewpoint_names[self.pose.viewpoint[slot]]
@@ -308,9 +313,9 @@ def _require_choice(name: str, value: str, choices: Sequence[str]) -> None:
 
 
 def _add_info(infos: dict[str, Any], key: str, values: NDArray[Any], slots: Mask) -> None:
-    """Add `values` (B,) as `key` and the mask `slots` (B,) as `_key`; values outside the mask are blank.
+    """Add `values` (B,) under `key`, and the mask `slots` (B,) under `_key`; clear values outside the mask.
 
-    Adds nothing if the mask is False everywhere.
+    Nothing is added if the mask is False everywhere.
     """
     if slots.any():
         infos[key], infos[f"_{key}"] = (
@@ -321,7 +326,7 @@ def _add_info(infos: dict[str, Any], key: str, values: NDArray[Any], slots: Mask
 
 
 def _format_heading(heading: float) -> str:
-    """A heading in whole degrees, clockwise from the scene's +y axis.
+    """Return a heading (radians) as text in whole degrees, clockwise from the +y axis of the scene.
 
     >>> _format_heading(-np.pi / 2)
     '270°'

@@ -1,4 +1,4 @@
-"""Task definitions: annotation files, published sizes, limits, success rules and submission formats."""
+"""Definitions of the tasks: annotation files, published sizes, limits, success rules, submission formats."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from esceme.tasks.reverie import read_reverie
 from esceme.tasks.rxr import read_rxr
 
 SuccessRule = Literal["trusted", "end-panos"]
-"""When stopping is a success.
+"""Rule that says when stopping is a success.
 
-- `trusted`: nearer than 3 m to the end of the reference path.
-- `end-panos`: at one of the end panoramas of a dialog (CVDN).
+- `trusted`: the agent is nearer than 3 m to the end of the reference path.
+- `end-panos`: the agent is at one of the end panoramas of a dialog (CVDN).
 """
 
 UNFROZEN = {"language_cross_attention": False, "freeze_text": False, "freeze_history": False}
-"""Agent settings of the original's scripts for R4R and CVDN."""
+"""Agent settings of the original code's scripts for R4R and CVDN."""
 
 
 class SplitSize(NamedTuple):
@@ -44,36 +44,36 @@ class SplitSize(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Properties of a dataset: how it is read, limited, scored and submitted."""
+    """Properties of a dataset: how its files are read, the limits of its episodes, scoring and submission."""
 
     name: str
     read: Callable[[Path], Sequence[Episode]]
-    """Read an annotation file."""
+    """Function that reads an annotation file."""
     files: tuple[str, ...]
-    """Paths of a split's annotations relative to the data folder, with a `{split}` field, best first."""
+    """Possible paths of a split's annotation file in the data folder, with a `{split}` field, best first."""
     source: str = "see docs/data.md"
-    """Where the annotation files come from."""
+    """Where the annotation files come from, as shown to the user if a file is missing."""
     split_sizes: Mapping[str, SplitSize | None]
-    """Published splits and their sizes; None where the size is unknown."""
+    """Published split -> its size, or None if the size is unknown."""
     sizes_note: str = "as published"
-    """What the data check reports about a split whose size equals that in `split_sizes`."""
+    """What the data check reports about a split whose size equals the size in `split_sizes`."""
     earlier_instructions: Mapping[str, int] = field(default_factory=dict)
-    """Split -> number of instructions in an earlier release, which is accepted as well."""
+    """Split -> number of instructions in an earlier release, which is also accepted."""
     max_steps: int
-    """Decisions per episode, STOP included (docs/spec.md A.13)."""
+    """Maximum number of decisions per episode, including STOP (docs/spec.md A.13)."""
     max_tokens: int
     keep: Literal["first", "last"] = "first"
-    """Which end of a long instruction remains after truncation (docs/spec.md A.9)."""
+    """Which end of a long instruction is kept by truncation (docs/spec.md A.9)."""
     agent_settings: Mapping[str, bool | float] = field(default_factory=dict)
-    """Fields of `HamtConfig` that the original's script for this task sets (docs/spec.md B.1, section G)."""
+    """Field of `HamtConfig` -> value in the original script for this task (docs/spec.md B.1, section G)."""
     success_rules: tuple[SuccessRule, ...] = ("trusted",)
-    """Supported success rules. Evaluation uses the first."""
+    """Supported success rules. Evaluation uses the first rule."""
     scores_objects: bool = False
     """Whether success means that the target object is visible from the last viewpoint (REVERIE)."""
     primary_metrics: tuple[str, ...] = ("tl", "ne", "sr", "spl")
-    """The metrics that papers report."""
+    """Metrics that papers report for this task."""
     leaderboard: str | None = None
-    """The server that accepts submissions; None where there is none."""
+    """Server that accepts submissions; None if there is no server."""
     id_key: str = "instr_id"
     """Key of the episode id in prediction files and submissions."""
     has_integer_ids: bool = False
@@ -83,26 +83,26 @@ class Task:
 
     @property
     def success_rule(self) -> SuccessRule:
-        """The success rule of evaluation."""
+        """Success rule that evaluation uses."""
         return self.success_rules[0]
 
     @property
     def submission_suffix(self) -> str:
-        """Suffix of a submission file."""
+        """Suffix of the name of a submission file."""
         return ".jsonl" if self.submits_paths else ".json"
 
     def submission_id(self, episode: Episode) -> str:
-        """The id of an episode in a submission; for RxR the instruction id without the path id."""
+        """Return the id of an episode in a submission; for RxR the instruction id without the path id."""
         prefix = f"{episode.path_id}_" if self.submits_paths else ""
         return episode.episode_id.removeprefix(prefix)
 
     def prediction_ids(self, episode: Episode) -> tuple[str, ...]:
-        """The ids that a prediction file may use for an episode."""
+        """Return the ids that a prediction file may use for an episode."""
         return episode.episode_id, self.submission_id(episode)
 
 
 def get_task(name: str) -> Task:
-    """Return the task of a name; raises `ConfigError` for an unknown name."""
+    """Return the task called `name`; raise `ConfigError` if there is no such task."""
     if name not in TASKS:
         raise ConfigError(f"task '{name}' is unknown; expected one of {', '.join(TASKS)}")
     return TASKS[name]
@@ -125,8 +125,8 @@ R2R = Task(
     leaderboard="R2R leaderboard (EvalAI challenge 97); declare the use of memory across episodes honestly",
 )
 
-# Sizes as made from the public R2R and graphs; the published 233,613 and 45,162 instructions of train and
-# val_unseen came from an earlier release. The limits are those in effect in ESceme's script (spec C.10-9).
+# Sizes are those of R4R made from the public R2R and graphs. The published 233,613 and 45,162 instructions of
+# train and val_unseen belong to an earlier release. The limits are ESceme's (docs/spec.md C.10-9).
 R4R = Task(
     name="r4r",
     read=read_r2r,
@@ -226,4 +226,4 @@ PREVALENT = Task(
 )
 
 TASKS: dict[str, Task] = {task.name: task for task in (R2R, R4R, RXR, CVDN, REVERIE, PREVALENT)}
-"""Tasks by their command-line names."""
+"""Name of a task on the command line -> the task."""

@@ -12,12 +12,12 @@ from esceme.files import read_records
 from esceme.tasks.episode import DialogEpisode, require_unique_ids
 
 History = Literal["target", "last-answer", "all"]
-"""Part of the dialog in the instruction, besides the target."""
+"""Part of the dialog that the instruction contains, in addition to the target object."""
 Supervision = Literal["trusted", "player", "planner"]
-"""Which path is the reference path."""
+"""Which path is the reference path; see `read_cvdn`."""
 
 MARKERS = {"navigator": "<NAV>", "oracle": "<ORA>", "target": "<TAR>"}
-"""Markers before questions, answers and the target in the instruction."""
+"""Kind of message -> marker before it in the instruction."""
 
 
 class DialogTurn(msgspec.Struct):
@@ -28,14 +28,14 @@ class DialogTurn(msgspec.Struct):
 
 
 class StartPose(msgspec.Struct):
-    """Viewpoint and heading of the navigator at the latest question."""
+    """Viewpoint and heading (radians) of the human navigator at the latest question."""
 
     pano: str
     heading: float
 
 
 class DialogRecord(msgspec.Struct, omit_defaults=True):
-    """An NDH instance as published; test instances lack the fields below `dialog_history`."""
+    """NDH instance as published. Instances of the test split lack the fields below `dialog_history`."""
 
     inst_idx: int
     scan: str
@@ -49,7 +49,10 @@ class DialogRecord(msgspec.Struct, omit_defaults=True):
 
 
 class EncodedDialogRecord(msgspec.Struct, omit_defaults=True):
-    """An instance as pre-encoded by HAMT (docs/spec.md A.12); test instances lack `end_panos`."""
+    """NDH instance with token ids, as released with HAMT (docs/spec.md A.12).
+
+    Instances of the test split lack `end_panos`.
+    """
 
     instr_id: str | int
     scan: str
@@ -64,7 +67,7 @@ class EncodedDialogRecord(msgspec.Struct, omit_defaults=True):
 
 
 class DialogFormat(msgspec.Struct):
-    """A record read only for `instr_encoding`, the key that pre-encoded but not raw instances have."""
+    """Record of which only `instr_encoding` is read. Only pre-encoded instances have this key."""
 
     instr_encoding: object = None
 
@@ -72,16 +75,18 @@ class DialogFormat(msgspec.Struct):
 def read_cvdn(
     path: str | Path, *, history: History = "all", supervision: Supervision = "trusted"
 ) -> list[DialogEpisode]:
-    """Read one episode per NDH instance of a raw or pre-encoded file; goals are the end panoramas.
+    """Read one episode per NDH instance of a published or pre-encoded file. Its goals are the end panoramas.
 
-    The instruction of a raw instance is `dialog_text(...)`. `supervision` selects its reference path: the
-    path of the human (`player`), the path shown to the oracle (`planner`), or `trusted_path` of the two.
+    The instruction of a published instance is `dialog_text(...)`. `supervision` selects its reference path:
+    the path of the human navigator (`player`), the path shown to the human oracle (`planner`), or the result
+    of `trusted_path` for these two paths (`trusted`).
 
-    A pre-encoded instance has token ids but neither text nor a planner path, so `history` and
-    `supervision="planner"` raise `ConfigError`. Its reference path is the rest of the human's path in the
-    game. If this rest does not begin at the start of the instance, the reference path is only the start.
+    A pre-encoded instance has token ids but neither text nor a planner path. `ConfigError` is raised if
+    `history` or `supervision` requires these. Its reference path is the remaining path of the human navigator
+    in the game. If this path does not begin at the start of the instance, the reference path is only the
+    start.
 
-    Instances without end panoramas (test) have only a start. Instances of one game share a `path_id`.
+    Instances without end panoramas (test split) have only a start. Instances of one game share a `path_id`.
     """
     path = Path(path)
     if read_records(path, DialogFormat)[0].instr_encoding is None:
@@ -100,10 +105,11 @@ def read_cvdn(
 
 
 def dialog_text(turns: list[DialogTurn], target: str, history: History = "all") -> str:
-    """Format a dialog as one text, oldest turn first and the target last, each after its marker.
+    """Return a dialog as one text: messages from old to new, then the target, each after its marker.
 
-    How the text of the released encodings was built is not public; this text follows the order that the
-    NDH task describes. Truncation on the left keeps the latest answer and the target (docs/spec.md A.12).
+    How the text of the released token ids was built is not public. The order here is the order in the
+    definition of the NDH task. Truncation at the beginning keeps the latest answer and the target
+    (docs/spec.md A.12).
 
     >>> turns = [DialogTurn("navigator", "Left or right?"), DialogTurn("oracle", "Left.")]
     >>> dialog_text(turns, "lamp")
@@ -118,7 +124,7 @@ def dialog_text(turns: list[DialogTurn], target: str, history: History = "all") 
 
 
 def trusted_path(player: list[str], planner: list[str]) -> list[str]:
-    """Return the player path if it reaches the planner's goal after its start, otherwise the planner path.
+    """Return `player` if it visits the end of `planner` after its own start, otherwise `planner`.
 
     >>> trusted_path(["a", "b", "c"], ["a", "b"]), trusted_path(["a", "c"], ["a", "b"])
     (['a', 'b', 'c'], ['a', 'b'])

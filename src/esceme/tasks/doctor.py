@@ -1,4 +1,4 @@
-"""The data doctor: checks the files of a data folder and compares them with the published datasets."""
+"""The data doctor: checks the files of a data folder and compares their sizes with the published ones."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from esceme.world.features import FeatureStore, check_panorama, open_features
 from esceme.world.graph import SUFFIX, SceneGraph, listed_scene_ids, scene_ids
 
 MATTERPORT = re.compile(r"[A-Za-z0-9]{11}")
-"""Scene ids of Matterport3D. Only these are compared with published sizes."""
+"""Matches scene ids of Matterport3D. Only data of these scenes is compared with published sizes."""
 MATTERPORT_SCENES, MATTERPORT_VIEWPOINTS, MATTERPORT_EDGES = 90, 10_567, 21_468
 EXTRA_SPLITS = {"val_train_seen", "val_unseen_sampled"}
-"""Splits of the HAMT data bundle, which the datasets themselves do not have."""
+"""Splits that the HAMT data bundle adds to the published splits."""
 SAMPLE = 64
-"""Number of viewpoints of a feature file that are checked, unless `deep`."""
+"""Number of viewpoints of a feature file that are checked, unless `deep` is True."""
 
 SOURCES = {
     "connectivity": "it comes with the Matterport3D simulator's repository, folder connectivity/",
     "features": "fetch the file again, or extract the features anew",
 }
-"""Remedies for missing or broken files. `Task.source` is the remedy for annotations."""
+"""Kind of file -> what to do if it is missing or broken. For annotations, `Task.source` is used instead."""
 
 Level = Literal["ok", "note", "fault"]
 
 
 class Finding(NamedTuple):
-    """A result of a check: a level, the file, what was found, and how to repair it."""
+    """Result of a check: level (ok, note or fault), file, what was found, and what to do."""
 
     level: Level
     file: str
@@ -55,7 +55,7 @@ class Finding(NamedTuple):
 
 
 NamesProgress = Callable[[Iterable[str], str], Iterable[str]]
-"""Iterates over names and shows progress with a label."""
+"""Takes names and a label; returns the same names and displays progress as they are consumed."""
 
 
 def examine(
@@ -65,11 +65,11 @@ def examine(
     deep: bool = False,
     progress: NamesProgress = lambda names, label: names,
 ) -> list[Finding]:
-    """Check all files below `root` and return the findings.
+    """Check all files in the folder `root` and return the findings.
 
-    With `tasks`, only the annotations of these tasks are checked, and a missing split is a fault; by default
-    all tasks are checked, and a missing split is a note. With `deep`, the features of all viewpoints are
-    checked instead of a sample.
+    By default the annotations of all tasks are checked, and a missing split is only a note. With `tasks`,
+    only these tasks are checked, and a missing split is a fault. With `deep`, the features of all viewpoints
+    are checked instead of a sample.
     """
     folder = DataFolder(root)
     if reason := unreadable_reason(folder.root):
@@ -86,7 +86,7 @@ def examine(
 
 
 class _Doctor:
-    """Checks one data folder. Graphs and episodes are kept for later checks."""
+    """Checks one data folder. Graphs and episodes are kept in memory, because later checks need them."""
 
     def __init__(self, folder: DataFolder, *, deep: bool, progress: NamesProgress) -> None:
         self.folder = folder
@@ -94,14 +94,14 @@ class _Doctor:
         self.progress = progress
         self.graphs: dict[str, SceneGraph] = {}
         self.missing: set[str] = set()
-        """Scenes whose graph is missing or broken; reported once, not for every file that uses them."""
+        """Scenes whose graph is missing or broken; each is reported once, not for every file that uses it."""
         self.episodes: dict[tuple[str, str], Sequence[Episode]] = {}
 
     def name(self, path: Path) -> str:
         return path.relative_to(self.folder.root).as_posix()
 
     def unreadable_folders(self) -> Iterator[Finding]:
-        """Folders without read permission; `connectivity` reports its own."""
+        """Yield a fault for every unreadable folder, except that of graphs, which `connectivity` checks."""
         for folder in self.folder.known_folders:
             name = self.name(folder)
             if name not in CONNECTIVITY and (reason := unreadable_reason(folder)):
@@ -122,7 +122,7 @@ class _Doctor:
         yield self._graph_counts(self.name(directory))
 
     def _check_scene_list(self, directory: Path, present: Sequence[str]) -> Iterator[Finding]:
-        """Differences between `scans.txt` and the files."""
+        """Yield a fault for every difference between the list `scans.txt` and the graph files."""
         file, remedy = directory / "scans.txt", SOURCES["connectivity"]
         try:
             listed = listed_scene_ids(directory)
@@ -255,7 +255,7 @@ class _Doctor:
     # -- the rest ----------------------------------------------------------------------------------------
 
     def auxiliary_files(self) -> Iterator[Finding]:
-        """Check objects, rooms, tours and tokenizer vocabularies."""
+        """Check the files of objects, rooms, tours and tokenizer vocabularies, and yield the findings."""
         if self.folder.objects is None:
             for task in dict.fromkeys(task for task, _ in self.episodes):
                 if TASKS[task].scores_objects:
@@ -277,7 +277,7 @@ class _Doctor:
                 yield Finding("fault", self.name(path), message_without_path(path, error), remedy)
 
     def manifest(self) -> Iterator[Finding]:
-        """Files that have changed since the folder's manifest, if any, was written."""
+        """Yield a fault for every file that has changed since the manifest, if any, was written."""
         path, remedy = self.folder.root / manifest.NAME, "make or fetch the folder again"
         if not path.exists():
             if (self.folder.root / manifest.COMPANION).exists():
@@ -322,7 +322,7 @@ class _Doctor:
             )
 
     def _unknown_keys(self, keys: Iterable[str]) -> list[str]:
-        """Keys `<scene>_<viewpoint>` that are in no graph, except those of scenes without a graph."""
+        """Return the keys `<scene>_<viewpoint>` that are in no graph; skip scenes whose graph is missing."""
         if not self.graphs:
             return []
         known = {

@@ -19,22 +19,22 @@ SUCCESS_WITHIN = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """An instruction with start, heading (radians) and reference path, in a scene; common to all tasks."""
+    """Instruction in a scene, with its start, heading (radians) and reference path; used by all tasks."""
 
     episode_id: str
-    """Unique within a split; the id in prediction files."""
+    """Id in prediction files, unique within a split."""
     scene_id: str
     path_id: str
-    """Shared by the instructions of one path."""
+    """Id of the path, which several instructions can share."""
     reference_path: tuple[str, ...]
-    """Viewpoints from start to goal; only the start if the goal is withheld (test splits)."""
+    """Viewpoint ids from start to goal; only the start if the goal is withheld (test splits)."""
     heading: float
     instruction: str
     tokens: tuple[int, ...] | None = None
-    """Token ids of a pre-encoded instruction, untruncated."""
+    """Token ids of the instruction in a pre-encoded file, not truncated."""
     language: str = "en"
     goals: tuple[str, ...] = ()
-    """End panoramas of a dialog; if empty, the goal is the end of the reference path."""
+    """End panoramas of a dialog, each of which is a goal. If empty, the reference path ends at the goal."""
     object_id: str | None = None
     """Id of the target object (REVERIE)."""
     goal_withheld: bool = False
@@ -42,23 +42,27 @@ class Episode:
 
     @property
     def start(self) -> str:
-        """The first viewpoint."""
+        """First viewpoint id of the reference path."""
         return self.reference_path[0]
 
     @property
     def goal(self) -> str:
-        """The last viewpoint of the reference path."""
+        """Last viewpoint id of the reference path."""
         return self.reference_path[-1]
 
     def expert_at(self, step: int) -> str:
-        """The next viewpoint of the reference path at decision `step` (from 0); the goal after its end.
+        """Return the viewpoint to which the expert moves at decision `step`, counted from 0.
 
-        An agent at the goal should stop (docs/spec.md A.11).
+        This is the next viewpoint of the reference path. After the end of the path it is the goal, where the
+        agent should stop (docs/spec.md A.11).
         """
         return self.reference_path[min(step + 1, len(self.reference_path) - 1)]
 
     def expert_from(self, viewpoint: str) -> str:
-        """The viewpoint after `viewpoint` on the reference path; raises `WorldError` for one off the path."""
+        """Return the viewpoint after `viewpoint` on the reference path; the goal is followed by itself.
+
+        Raises `WorldError` if `viewpoint` is not on the path.
+        """
         if viewpoint not in self.reference_path:
             raise WorldError(
                 f"viewpoint '{viewpoint}' is not on the reference path of episode {self.episode_id}"
@@ -68,17 +72,17 @@ class Episode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialogEpisode(Episode):
-    """An episode whose instruction is a dialog about a target object (CVDN)."""
+    """Episode whose instruction is a dialog about a target object (CVDN)."""
 
     target: str = ""
     player_path: tuple[str, ...] = ()
     """Path of the human navigator after the latest answer."""
     planner_path: tuple[str, ...] = ()
-    """Path shown to the human oracle."""
+    """Path that was shown to the human oracle."""
 
 
 def locate_goals(episodes: Sequence[Episode], atlas: Atlas) -> NDArray[np.int64]:
-    """Goals of episodes as viewpoint indices of the atlas, (E, G), padded by repeating the last goal."""
+    """Return the goals (E, G) of episodes as viewpoint indices; fewer goals are padded with the last goal."""
     goals = []
     for episode in episodes:
         with prefix_errors(file=f"episode {episode.episode_id}"):
@@ -98,7 +102,7 @@ def require_unique_ids(episodes: Sequence[Episode], file: object) -> list[Episod
 
 
 def scenes_of(episodes: Iterable[Episode], connectivity: str | Path, file: object) -> set[str]:
-    """The scene ids of episodes; raises `DataError` if a scene has no connectivity file."""
+    """Return the scene ids of episodes; raise `DataError` if a scene has no connectivity file."""
     present, needed = set(scene_ids(connectivity)), set()
     for episode in episodes:
         if episode.scene_id not in present:
@@ -111,7 +115,7 @@ def scenes_of(episodes: Iterable[Episode], connectivity: str | Path, file: objec
 
 
 def first_episode_per_path(episodes: Iterable[Episode]) -> Iterable[Episode]:
-    """Return the first of the episodes that share a reference path and goals, for every such group."""
+    """Return one episode, the first, for every different pair of reference path and goals."""
     first: dict[tuple[object, ...], Episode] = {}
     for episode in episodes:
         first.setdefault((episode.scene_id, episode.reference_path, episode.goals), episode)
@@ -119,7 +123,10 @@ def first_episode_per_path(episodes: Iterable[Episode]) -> Iterable[Episode]:
 
 
 def check_paths(episodes: Iterable[Episode], graphs: dict[str, SceneGraph], file: object) -> None:
-    """Raise `DataError` for the first episode whose path or goals are not in its graph."""
+    """Raise `DataError` for the first episode whose path or goals are not in the graph of its scene.
+
+    `file` is the annotation file that the error message names.
+    """
     for episode in episodes:
         with prefix_errors(file=file, record=f"episode {episode.episode_id}"):
             check_path(episode.scene_id, episode.reference_path, graphs)

@@ -1,4 +1,4 @@
-"""The order in which the slots of a batch (one parallel episode each) receive episodes."""
+"""Order in which episodes are distributed over the slots (parallel episodes) of a batch."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from esceme.errors import ConfigError
 from esceme.tasks.episode import Episode
 
 EpisodeOrder = Literal["file", "shuffled", "lanes"]
-"""Order of episodes over the slots of a batch.
+"""Order in which the slots (parallel episodes) of a batch receive episodes.
 
 - `file`: in file order, to the next free slot.
 - `shuffled`: in random order, drawn anew for every round.
 - `lanes`: a slot runs all episodes of a scene in file order before the next scene. No two slots are ever
   in the same scene, as memories of scenes require.
 
-After the last episode the order starts over, so that the last round may repeat episodes.
+After the last episode a new round begins. A batch may therefore repeat episodes in the last round.
 """
 
 
 class EpisodeQueue:
-    """Selects the next episode of a slot (one of several parallel environments)."""
+    """Selects the next episode of every slot, that is, of every parallel environment."""
 
     def __init__(self, episodes: Sequence[Episode], order: EpisodeOrder, num_slots: int) -> None:
-        """Raise `ConfigError` for order `lanes` if there are more slots than scenes."""
+        """Prepare the first round; raise `ConfigError` if the order is `lanes` and slots outnumber scenes."""
         self._order = order
         self._num_slots = num_slots
         self._num_episodes = len(episodes)
@@ -42,7 +42,7 @@ class EpisodeQueue:
         self.restart()
 
     def restart(self) -> None:
-        """Start over with the first episode."""
+        """Start again with the first episode."""
         self._round: deque[int] = deque()
         self._waiting = deque(self._scenes)
         self._scene: list[str | None] = [None] * self._num_slots
@@ -58,7 +58,7 @@ class EpisodeQueue:
         return self._round.popleft()
 
     def _next_in_lane(self, slot: int) -> int:
-        """Return the next episode of the slot's scene; after the last one, move to the next waiting scene."""
+        """Return the next episode index of the slot's scene; after the last one, take the next scene."""
         if not self._lane[slot]:
             if (finished := self._scene[slot]) is not None:
                 self._waiting.append(finished)

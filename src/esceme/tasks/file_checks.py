@@ -19,18 +19,18 @@ from esceme.world.graph import SceneGraph
 
 BERT_PIECES = 30_522
 LARGEST_HEADING = 4 * math.pi
-"""Largest accepted heading. Published headings lie within one turn."""
+"""Largest accepted heading in radians. Published headings lie within one turn."""
 
 
 class Rooms(msgspec.Struct):
-    """A room file: scene -> viewpoint -> (region, label, label of the region)."""
+    """Room file: scene id -> viewpoint id -> (region number, room label, label of the region)."""
 
     label_name: dict[str, str]
     panos: dict[str, dict[str, tuple[int, str, str]]]
 
 
 def unreadable_reason(folder: Path) -> str | None:
-    """The reason why a folder cannot be listed, or None."""
+    """Return the reason why a folder cannot be listed; None if it can be listed."""
     try:
         for entry in folder.iterdir():
             entry.lstat()
@@ -43,9 +43,9 @@ def unreadable_reason(folder: Path) -> str | None:
 def find_invalid_path(
     episodes: Iterable[Episode], graphs: dict[str, SceneGraph], file: Path, *, missing: Collection[str]
 ) -> str:
-    """Describe the first episode whose path is not in its graph, and count the others; empty if none.
+    """Describe the first episode whose path is not in its graph, and count all others; empty if none.
 
-    Episodes of `missing` scenes are skipped, and all episodes if there are no graphs.
+    Episodes in `missing` scenes are skipped. If there are no graphs, all episodes are skipped.
     """
     first, num_invalid = "", 0
     for group in _group_by_path(episodes):
@@ -59,9 +59,10 @@ def find_invalid_path(
 
 
 def find_invalid_episode(episodes: Sequence[Episode]) -> str:
-    """Describe the first episode without goal, instruction or valid heading, and count the others.
+    """Describe the first episode without goal, instruction or valid heading, and count all others.
 
-    A missing goal is a fault only if other episodes have goals. Empty if all are valid.
+    The result is empty if all episodes are valid. A missing goal is a fault only if other episodes have
+    goals.
     """
     withheld = [episode for episode in episodes if episode.goal_withheld]
     faults = {
@@ -81,7 +82,7 @@ def find_invalid_episode(episodes: Sequence[Episode]) -> str:
 
 
 def _group_by_path(episodes: Iterable[Episode]) -> Iterable[list[Episode]]:
-    """Group episodes that have the same paths and goals."""
+    """Return lists of episodes that have the same paths and goals."""
     groups: dict[tuple[object, ...], list[Episode]] = defaultdict(list)
     for episode in episodes:
         key = (episode.scene_id, episode.reference_path, episode.goals, *_dialog_paths(episode))
@@ -90,7 +91,10 @@ def _group_by_path(episodes: Iterable[Episode]) -> Iterable[list[Episode]]:
 
 
 def _dialog_paths(episode: Episode) -> tuple[tuple[str, ...], ...]:
-    """Player and planner path of a raw dialog, either of which may be the reference path."""
+    """Return the player path and the planner path of a dialog episode; empty for other episodes.
+
+    Each of the two paths may be the reference path.
+    """
     if isinstance(episode, DialogEpisode) and episode.planner_path:
         return episode.player_path, episode.planner_path
     return ()
@@ -104,7 +108,7 @@ def _check_episode(episode: Episode, graphs: dict[str, SceneGraph], file: Path) 
 
 
 def find_unusual_shapes(path: Path) -> Iterator[str]:
-    """Describe the entries of an HDF5 file whose shape differs from that of most entries."""
+    """Yield a description of every entry of an HDF5 file whose shape differs from that of most entries."""
     if path.suffix not in HDF5_SUFFIXES:
         return
     with h5py.File(path, "r") as file:
@@ -123,7 +127,7 @@ def _shape_of_entry(file: h5py.File, key: str) -> tuple[int, ...] | None:
 
 
 def room_labels(path: Path) -> dict[str, str]:
-    """Read the room label of each `<scene>_<viewpoint>`; raises `DataError` for an unknown label."""
+    """Return a dict from `<scene>_<viewpoint>` to room label; raise `DataError` for an unknown label."""
     rooms = read_json(path, Rooms)
     labels = {
         f"{scene}_{name}": label
@@ -139,7 +143,7 @@ def room_labels(path: Path) -> dict[str, str]:
 
 
 def describe_vocabulary(path: Path) -> str:
-    """Describe the size of a WordPiece vocabulary; raises `DataError` if its end is missing."""
+    """Return a text with the size of a WordPiece vocabulary; raise `DataError` if the file is cut off."""
     pieces = WordPiece.read(path).size
     if pieces == BERT_PIECES:
         return f"{pieces:,} word pieces: as published"
@@ -149,5 +153,5 @@ def describe_vocabulary(path: Path) -> str:
 
 
 def message_without_path(path: Path, error: EscemeError) -> str:
-    """The message of an error without the leading file path."""
+    """Return the message of an error without the file path at its beginning."""
     return str(error).removeprefix(f"{path}: ")

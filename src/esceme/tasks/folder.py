@@ -1,4 +1,4 @@
-"""Paths of the files in a data folder, in the two common layouts."""
+"""Paths of the files in a data folder, which can have one of two common layouts."""
 
 from __future__ import annotations
 
@@ -26,39 +26,42 @@ FEATURE_SUFFIXES = (".hdf5", ".h5", ".npy")
 
 
 def default_data() -> Path:
-    """The folder in the environment variable `ESCEME_DATA`; `datasets` if the variable is not set."""
+    """Return the folder in the environment variable `ESCEME_DATA`; by default `datasets`."""
     return Path(os.environ.get("ESCEME_DATA") or "datasets")
 
 
 @dataclass(frozen=True)
 class DataFolder:
-    """Finds connectivity, annotations, features and other files below a root.
+    """Finds connectivity, annotations, features and other files in a data folder.
 
-    Two layouts are supported: a folder per kind (`connectivity/`, `R2R/R2R_train.json`, `features/`), and
-    that of the HAMT family of code (`R2R/connectivity/`, `R2R/annotations/R2R_train_enc.json`,
-    `R2R/features/`).
+    Two layouts are supported. One has a folder per kind of file: `connectivity/`, `R2R/R2R_train.json`,
+    `features/`. The other is that of HAMT and related code: `R2R/connectivity/`,
+    `R2R/annotations/R2R_train_enc.json`, `R2R/features/`.
     """
 
     root: Path
 
     def __init__(self, root: str | Path) -> None:
-        """Use the files below `root`; nothing is read yet."""
+        """Use the data folder `root`. No file is read yet."""
         object.__setattr__(self, "root", Path(root))
 
     @property
     def connectivity(self) -> Path:
-        """The folder of navigation graphs."""
+        """Folder of the navigation graphs."""
         for path in CONNECTIVITY:
             if os.path.isdir(self.root / path):
                 return self.root / path
         raise DataError(f"{self.root}: no connectivity folder; looked for {' and '.join(CONNECTIVITY)}")
 
     def annotations(self, task: str, split: str) -> Path | None:
-        """Path of the annotation file of a split, or None if there is none."""
+        """Return the path of a split's annotation file, or None if there is no such file."""
         return self._first_existing(pattern.format(split=split) for pattern in TASKS[task].files)
 
     def require(self, task: str, split: str) -> Path:
-        """Path of the annotation file of a split; if it is missing, `DataError` lists the existing splits."""
+        """Return the path of a split's annotation file; if it is missing, raise `DataError`.
+
+        The error message lists the splits that exist.
+        """
         if (path := self.annotations(task, split)) is None:
             here = ", ".join(self.splits(task)) or "none"
             files = " or ".join(pattern.format(split=split) for pattern in TASKS[task].files)
@@ -68,7 +71,7 @@ class DataFolder:
         return path
 
     def splits(self, task: str) -> dict[str, Path]:
-        """Annotation files of a task by split, published splits first."""
+        """Return a dict from split to annotation file of a task, published splits first."""
         found = {split: self.annotations(task, split) for split in TASKS[task].split_sizes}
         for pattern in TASKS[task].files:
             before, _, after = pattern.partition("{split}")
@@ -85,9 +88,10 @@ class DataFolder:
         return sorted(path for path in found if path.suffix in FEATURE_SUFFIXES and os.path.isfile(path))
 
     def find_features(self, name: str = "", *, option: str) -> Path:
-        """Path of the feature file called `name`, or of the only feature file. Errors refer to `option`.
+        """Return the path of the feature file called `name`; if there is none, of the only feature file.
 
-        Raises `DataError` if no file has this name and there is not exactly one feature file.
+        Raises `DataError` if there is no or more than one such file. The message tells the user to set
+        `option`.
         """
         found = [path for path in self.features if path.name == name] or self.features
         if len(found) != 1:
@@ -97,17 +101,17 @@ class DataFolder:
 
     @property
     def objects(self) -> Path | None:
-        """File of the objects visible from each viewpoint (REVERIE)."""
+        """File of the objects visible from each viewpoint (REVERIE); None if there is no such file."""
         return self._first_existing(OBJECTS)
 
     @property
     def rooms(self) -> Path | None:
-        """File of room labels of viewpoints."""
+        """File of the room labels of viewpoints; None if there is no such file."""
         return self._first_existing(ROOMS)
 
     @property
     def tours(self) -> Path | None:
-        """File of IVLN tours."""
+        """File of IVLN tours; None if there is no such file."""
         return self._first_existing(TOURS)
 
     @property
@@ -117,7 +121,7 @@ class DataFolder:
 
     @property
     def known_folders(self) -> list[Path]:
-        """Existing folders that may hold files; unreadable ones are included."""
+        """Existing folders that may hold files of a dataset, including folders without read permission."""
         patterns = chain(
             (f"{folder}/*" for folder in (*CONNECTIVITY, *FEATURES)),
             *(task.files for task in TASKS.values()),

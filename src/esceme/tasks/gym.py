@@ -1,4 +1,4 @@
-"""Gymnasium environments of all tasks, single and vector."""
+"""Gymnasium environments for all tasks: a single environment and a vector environment."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ RENDER_MODES = ["ansi"]
 
 
 class NavigationEnv(gymnasium.Env[Arrays, int | np.integer[Any]]):
-    """An agent that follows the instructions of one episode after another.
+    """Environment in which an agent follows the instructions of one episode after another.
 
-    An observation is a panorama as tokens (`esceme.world.Panoramas`), padded to the longest of the atlas:
-    `features` (N, D), `angles` (N, 4), `kind` (N,), `valid` (N,) and, with a tokenizer, `tokens` (L,).
-    An action is the index of a token. Actions below the number k of candidates move to a candidate; k is STOP
-    and terminates the episode. Actions above k are invalid: the agent does not move, the step counts, and
-    `info["invalid_action"]` is True.
+    An observation is a panorama as tokens (`esceme.world.Panoramas`), padded to the longest panorama of the
+    atlas: `features` (N, D), `angles` (N, 4), `kind` (N,), `valid` (N,) and, with a tokenizer, `tokens` (L,).
+    An action is the index of a token. At a viewpoint with k candidates, actions below k move to a candidate,
+    and action k is STOP, which terminates the episode. Actions above k are invalid: the agent does not move,
+    the step counts, and `info["invalid_action"]` is True.
 
-    `info` has the episode (`episode_id`, `scene_id`, `instruction`), the snapped camera pose (`viewpoint`,
-    `view`, `heading`, `elevation`), the `step`, the `distance_to_goal` along the graph in metres (nan if the
-    goal is withheld) and the `action_mask` for `action_space.sample`. At the end of an episode it also has
-    the `trajectory` in the format of prediction files and, unless the goal is withheld, `success`: whether
-    the last viewpoint is one of the episode's `goals` or, if it has none, nearer than 3 m to the end of its
-    reference path. Truncated episodes are judged by their last viewpoint, too.
+    `info` has the episode (`episode_id`, `scene_id`, `instruction`), the camera pose at the nearest view
+    (`viewpoint`, `view`, `heading`, `elevation`), the `step`, the `distance_to_goal` along the graph in
+    metres (NaN if the goal is withheld) and the `action_mask` for `action_space.sample`. At the end of an
+    episode it also has the `trajectory` in the format of prediction files and, unless the goal is withheld,
+    `success`. A truncated episode is judged by its last viewpoint as well. If the episode has `goals`,
+    success means that the last viewpoint is one of them. Otherwise the last viewpoint must be nearer than 3 m
+    to the end of the reference path.
 
-    `reset` starts the next episode in order; a seed restarts the order, and
-    `reset(options={"episode": "12_0"})` starts a certain episode without changing the order.
+    `reset` starts the next episode in order. A seed restarts the order. `reset(options={"episode": "12_0"})`
+    starts a certain episode without changing the order.
 
     >>> from esceme.world import ArrayFeatures, SceneGraph
     >>> graph = SceneGraph.build("toy", {"a": (0, 0, 0), "b": (0, 4, 0)}, [("a", "b")])
@@ -72,7 +73,7 @@ class NavigationEnv(gymnasium.Env[Arrays, int | np.integer[Any]]):
         render_mode: str | None = None,
         **options: Unpack[EnvOptions],
     ) -> None:
-        """Create an environment; `atlas` must have features. See `EnvOptions` for other keywords."""
+        """Create an environment. `atlas` must have features; `EnvOptions` explains all other keywords."""
         self._simulator = BatchSimulator(atlas, episodes, 1, **options)
         self.atlas, self.episodes = atlas, self._simulator.episodes
         self._all = np.ones(1, dtype=bool)
@@ -84,7 +85,7 @@ class NavigationEnv(gymnasium.Env[Arrays, int | np.integer[Any]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Arrays, dict[str, Any]]:
-        """Start the next episode, or the one of id `options["episode"]`."""
+        """Start the next episode, or the episode with the id `options["episode"]`."""
         episode_id = _check_options(options, "episode").get("episode")
         super().reset(seed=seed)
         if seed is not None:
@@ -93,18 +94,18 @@ class NavigationEnv(gymnasium.Env[Arrays, int | np.integer[Any]]):
         return self._observe()
 
     def step(self, action: int | np.integer[Any]) -> tuple[Arrays, float, bool, bool, dict[str, Any]]:
-        """Move to a candidate, or stop."""
+        """Move to a candidate, or stop; the action is the index of a token."""
         self._simulator.require_reset(running=True)
         result = self._simulator.step(np.array([action]), self._all)
         observation, info = self._observe()
         return observation, result.reward.item(), result.terminated.item(), result.truncated.item(), info
 
     def render(self) -> str | None:
-        """Describe the state and the actions as text; None without a render mode."""
+        """Return a text that describes the state and the actions; None without a render mode."""
         return self._simulator.describe(0) if self.render_mode else None
 
     def _observe(self) -> tuple[Arrays, dict[str, Any]]:
-        """Observation and info of the single environment, without batch axis, with Python scalars."""
+        """Return observation and info of the single environment, without a batch axis."""
         observation = {key: values[0] for key, values in self._simulator.observe().items()}
         infos = {key: values[0] for key, values in self._simulator.infos(self._all).items() if key[0] != "_"}
         return observation, {
@@ -113,15 +114,15 @@ class NavigationEnv(gymnasium.Env[Arrays, int | np.integer[Any]]):
 
 
 class NavigationVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
-    """A batch of `NavigationEnv`, simulated together.
+    """Several `NavigationEnv` that are simulated as one batch.
 
-    An ended environment starts its next episode at the following step, which ignores its action (`NEXT_STEP`,
-    the default), or at `reset(options={"reset_mask": mask})` (`DISABLED`). In either mode, the last
-    observation of an episode is returned: a memory has to store it. With order `lanes`, no two environments
-    are in the same scene.
+    In mode `NEXT_STEP` (default), an environment whose episode has ended starts the next episode at the
+    following step, which ignores its action. In mode `DISABLED`, it does so at `reset(options={"reset_mask":
+    mask})`. In both modes, the last observation of an episode is returned, because a memory has to store it.
+    With order `lanes`, no two environments are in the same scene.
 
     `options` of `reset` may also have `episodes`, one id per environment that is reset. A seed restarts the
-    order of episodes, so it requires a reset of all environments.
+    order of episodes, so that it requires a reset of all environments.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class NavigationVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
         render_mode: str | None = None,
         **options: Unpack[EnvOptions],
     ) -> None:
-        """Create `num_envs` environments over `episodes`. See `EnvOptions` for other keywords."""
+        """Create `num_envs` environments for `episodes`. `EnvOptions` explains all other keywords."""
         self._autoreset = AutoresetMode(autoreset_mode)
         if self._autoreset is AutoresetMode.SAME_STEP:
             raise ConfigError(
@@ -157,7 +158,7 @@ class NavigationVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
     ) -> tuple[Arrays, dict[str, Any]]:
         """Start an episode in every environment, or where `options["reset_mask"]` (B,) is True.
 
-        Return the observations of all environments and the infos of those that were reset.
+        Returns the observations of all environments, and the infos of the environments that were reset.
         """
         options = _check_options(options, "reset_mask", "episodes")
         slots = self._reset_mask(options.get("reset_mask"))
@@ -172,7 +173,7 @@ class NavigationVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
     def step(
         self, actions: ArrayLike
     ) -> tuple[Arrays, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Apply actions (B,); with `NEXT_STEP`, ended environments start their next episode instead."""
+        """Apply actions (B,). With `NEXT_STEP`, ended environments start their next episode instead."""
         self._simulator.require_reset(running=self._autoreset is AutoresetMode.DISABLED)
         is_done = self._simulator.is_done
         result = self._simulator.step(actions, ~is_done)
@@ -181,7 +182,7 @@ class NavigationVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
         return self._simulator.observe(), *result, self._simulator.infos(self._all)
 
     def render(self) -> tuple[str, ...] | None:
-        """Describe the state and the actions of every environment as text; None without a render mode."""
+        """Return one text per environment about its state and actions; None without a render mode."""
         return tuple(map(self._simulator.describe, range(self.num_envs))) if self.render_mode else None
 
     def _reset_mask(self, mask: ArrayLike | None) -> NDArray[np.bool_]:
@@ -208,10 +209,11 @@ def make_env(
     render_mode: str | None = None,
     **options: Unpack[EnvOptions],
 ) -> NavigationEnv:
-    """Make an environment over a split of a data folder; `options` override the task's limits.
+    """Return an environment with the episodes of a split. `options` override the limits of the task.
 
-    `features` is a file, a store, or by default the only feature file of the folder. Spaces are padded to the
-    scenes of the split; for equal spaces over several splits, give `NavigationEnv` one `Atlas` of all scenes.
+    `features` is a file or a store; by default it is the only feature file of the folder. Observation and
+    action spaces depend on the scenes of the split. For equal spaces over several splits, construct
+    `NavigationEnv` with one `Atlas` of all scenes.
     """
     atlas, episodes, options = _load_episodes(folder, task, split, features, options)
     return NavigationEnv(atlas, episodes, render_mode=render_mode, **options)
@@ -228,7 +230,7 @@ def make_vector_env(
     render_mode: str | None = None,
     **options: Unpack[EnvOptions],
 ) -> NavigationVectorEnv:
-    """Make a vector environment of `num_envs` environments over a split; see `make_env`."""
+    """Return `num_envs` parallel environments with the episodes of a split; see `make_env`."""
     atlas, episodes, options = _load_episodes(folder, task, split, features, options)
     return NavigationVectorEnv(
         atlas, episodes, num_envs, autoreset_mode=autoreset_mode, render_mode=render_mode, **options
@@ -236,7 +238,7 @@ def make_vector_env(
 
 
 def register() -> None:
-    """Register `make_env` and `make_vector_env` for `gymnasium.make` and `gymnasium.make_vec`."""
+    """Register `make_env` for `gymnasium.make`, and `make_vector_env` for `gymnasium.make_vec`."""
     if ENV_ID not in gymnasium.registry:
         gymnasium.register(
             ENV_ID, entry_point=f"{__name__}:make_env", vector_entry_point=f"{__name__}:make_vector_env"
@@ -246,7 +248,7 @@ def register() -> None:
 def _load_episodes(
     folder: str | Path, task: str, split: str, features: str | Path | FeatureStore | None, options: EnvOptions
 ) -> tuple[Atlas, list[Episode], EnvOptions]:
-    """Return the atlas and the episodes of a split, and the task's limits updated by `options`."""
+    """Return the atlas and the episodes of a split, and the limits of the task, overridden by `options`."""
     dataset = load_dataset(DataFolder(folder), [(task, split)], features=features, option="`features`")
     limits = dataset.splits[0].task
     defaults: EnvOptions = {
@@ -261,12 +263,12 @@ def _load_episodes(
 
 
 def _action_space(simulator: BatchSimulator) -> spaces.Discrete[np.int64]:
-    """One action per candidate, and STOP."""
+    """Return a space with one action per candidate, and STOP."""
     return spaces.Discrete(simulator.max_candidates + 1)
 
 
 def _observation_space(simulator: BatchSimulator) -> spaces.Dict[NDArray[Any]]:
-    """Panoramas padded to the longest of the atlas, with any finite features."""
+    """Return a space of panoramas that are padded to the longest panorama of the atlas."""
     longest, largest = simulator.max_panorama, np.finfo(np.float32).max
     parts: dict[str, spaces.Space[NDArray[Any]]] = {
         "features": spaces.Box(-largest, largest, (longest, simulator.feature_width), np.float32),
@@ -280,7 +282,7 @@ def _observation_space(simulator: BatchSimulator) -> spaces.Dict[NDArray[Any]]:
 
 
 def _check_options(options: dict[str, Any] | None, *known: str) -> dict[str, Any]:
-    """The options of a reset; raises `ConfigError` for unknown ones."""
+    """Return the options of a reset; raise `ConfigError` if an option is not in `known`."""
     for name in options or {}:
         if name not in known:
             raise ConfigError(f"reset option '{name}' is unknown; expected {' or '.join(known)}")

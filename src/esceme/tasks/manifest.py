@@ -1,4 +1,4 @@
-"""Manifests: the files of a folder with their SHA-256 hashes, to detect missing and changed files."""
+"""Manifests: SHA-256 hashes of all files of a folder, to detect missing and changed files."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from esceme.files import read_json, write_json
 
 NAME = "manifest.json"
 COMPANION = "world.json"
-"""Describes how a folder was generated; such a folder must have a manifest."""
+"""File that describes how a folder was generated. A folder with this file must have a manifest."""
 FORMAT = "esceme-manifest-1"
 
 
 class Manifest(msgspec.Struct):
-    """Content of a manifest: path relative to the folder -> SHA-256."""
+    """Content of a manifest: path relative to the folder -> SHA-256 hash."""
 
     format: str
     files: dict[str, str]
 
 
 class ManifestMismatch(NamedTuple):
-    """A file that is missing or has another hash than in the manifest."""
+    """File that is missing, or whose hash differs from the hash in the manifest."""
 
     file: str
     text: str
 
 
 def write_manifest(root: Path) -> None:
-    """Write the manifest of all files below `root`."""
+    """Write a manifest of all files below the folder `root`."""
     files = sorted(path for path in root.rglob("*") if path.is_file() and path.name != NAME)
     hashes = {path.relative_to(root).as_posix(): _hash_file(path) for path in files}
     write_json(root / NAME, Manifest(FORMAT, hashes), indent=1)
 
 
 def check_manifest(root: Path) -> Iterator[ManifestMismatch]:
-    """Yield the files of the manifest that are missing or have changed; other files are ignored."""
+    """Yield the files of the manifest that are missing or have changed. Files without entry are ignored."""
     manifest = read_json(root / NAME, Manifest)
     if manifest.format != FORMAT:
         raise DataError(f"{root / NAME}: format '{manifest.format}', expected '{FORMAT}'")

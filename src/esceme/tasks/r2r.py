@@ -12,7 +12,7 @@ from esceme.tasks.episode import Episode, require_unique_ids
 
 
 class R2RRecord(msgspec.Struct, omit_defaults=True):
-    """A path with its instructions; other keys are ignored."""
+    """Record of an R2R file: one path with its instructions. Keys without a field here are ignored."""
 
     scan: str
     path_id: int | str
@@ -24,7 +24,10 @@ class R2RRecord(msgspec.Struct, omit_defaults=True):
 
 
 def read_r2r(path: str | Path) -> list[Episode]:
-    """Read one episode per instruction of a plain or pre-encoded file; ids are `<path_id>_<k>`."""
+    """Read one episode per instruction of a published or pre-encoded file.
+
+    Episode ids are `<path_id>_<k>` for instruction k of a path.
+    """
     path = Path(path)
     episodes = []
     for record in read_records(path, R2RRecord):

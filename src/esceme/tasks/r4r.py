@@ -1,4 +1,4 @@
-"""R4R from R2R: pairs of paths of a scene, joined if the second starts near the end of the first."""
+"""R4R, made from R2R: two paths of a scene are joined if the second starts near the end of the first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from esceme.tasks.r2r import R2RRecord
 from esceme.world.graph import SceneGraph
 
 JOIN_WITHIN = 3.0
-"""Maximum distance between joined paths in metres."""
+"""Maximum distance in metres from the end of the first path to the start of the second path."""
 
 
 def join_paths(
@@ -26,10 +26,11 @@ def join_paths(
     *,
     progress: Callable[[Sequence[R2RRecord]], Iterable[R2RRecord]] = iter,
 ) -> Iterator[R2RRecord]:
-    """Join all pairs of different paths of a scene, in file order of the first, then of the second.
+    """Yield a record for every pair of different paths of a scene that can be joined, in file order.
 
-    The path is the first path, the shortest path between, and the second path, without repeated viewpoints.
-    The instructions are all pairs of both paths' instructions. `progress` may show progress.
+    The joined path is the first path, then the shortest path to the start of the second path, then the second
+    path, without repeated viewpoints. Its instructions are all pairs of an instruction of the first path and
+    an instruction of the second path. `progress` may wrap the records in a progress bar.
     """
     by_scene: dict[str, list[R2RRecord]] = defaultdict(list)
     for record in records:
@@ -69,7 +70,7 @@ def _concatenate_instructions(a: str, b: str) -> str:
 
 
 def read_r2r_records(path: Path, graphs: dict[str, SceneGraph]) -> list[R2RRecord]:
-    """Read the records of an R2R file and check their paths."""
+    """Return the records of an R2R file; raise `DataError` if a path is not in the graph of its scene."""
     records = read_records(path, R2RRecord)
     for record in records:
         with prefix_errors(file=path, record=f"path {record.path_id}"):

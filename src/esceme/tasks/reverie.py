@@ -12,7 +12,10 @@ from esceme.tasks.episode import Episode, require_unique_ids
 
 
 class ReverieRecord(msgspec.Struct, omit_defaults=True):
-    """A path to an object with its instructions; test records have neither object nor path id."""
+    """Record of a REVERIE file: a path to an object, with instructions.
+
+    Test records have neither object nor path id.
+    """
 
     id: str | int
     scan: str
@@ -24,16 +27,16 @@ class ReverieRecord(msgspec.Struct, omit_defaults=True):
 
 
 class VisibleObject(msgspec.Struct):
-    """An object near a viewpoint; other keys are ignored."""
+    """Object near a viewpoint, as listed in an object file. Keys without a field here are ignored."""
 
     id: str | int
 
 
 def read_reverie(path: str | Path) -> list[Episode]:
-    """Read one episode per instruction of a REVERIE file (v2); ids are `<id>_<k>`.
+    """Read one episode per instruction of a REVERIE file (v2). Episode ids are `<id>_<k>`.
 
-    Records from the same R2R path share a `path_id`; some of them end at different viewpoints. Without an
-    object (test), the goal is withheld.
+    Episodes from the same R2R path share a `path_id`, although some end at different viewpoints. If a record
+    has no object (test split), the goal is withheld.
     """
     path = Path(path)
     episodes = []
@@ -57,7 +60,7 @@ def read_reverie(path: str | Path) -> list[Episode]:
 
 
 def read_objects(path: str | Path) -> dict[str, frozenset[str]]:
-    """Read the ids of the objects near each viewpoint, by `<scene>_<viewpoint>`."""
+    """Return a dict from `<scene>_<viewpoint>` to the ids of the objects near this viewpoint."""
     path = Path(path)
     objects = read_json(path, dict[str, list[VisibleObject]])
     if not objects:

@@ -13,7 +13,10 @@ from esceme.tasks.episode import Episode, require_unique_ids
 
 
 class RxRRecord(msgspec.Struct, omit_defaults=True):
-    """A guide annotation; other keys are ignored. Test records have no path id and only the start."""
+    """Record of a guide file: one instruction. Keys without a field here are ignored.
+
+    Test records have no path id, and their path is only the start.
+    """
 
     instruction_id: int
     language: str
@@ -26,11 +29,11 @@ class RxRRecord(msgspec.Struct, omit_defaults=True):
 
 
 def read_rxr(path: str | Path, *, languages: Collection[str] | None = None) -> list[Episode]:
-    """Read one episode per guide annotation of a `.jsonl` or `.jsonl.gz` file, plain or pre-encoded.
+    """Read one episode per record of a guide file (`.jsonl` or `.jsonl.gz`), published or pre-encoded.
 
-    Ids are `<path_id>_<instruction_id>`, or the instruction id alone where the path id is missing (test).
-    `languages` selects episodes by language tag (`hi-IN`) or its first part (`en` for en-IN and en-US).
-    A language that no record has raises `DataError`.
+    Episode ids are `<path_id>_<instruction_id>`, or the instruction id alone if there is no path id (test).
+    `languages` selects episodes by language tag (`hi-IN`) or by the first part of the tag (`en` for en-IN and
+    en-US). `DataError` is raised if no record has one of the languages.
     """
     path = Path(path)
     episodes = [_episode(record, path) for record in read_records(path, RxRRecord)]
@@ -58,7 +61,7 @@ def _episode(record: RxRRecord, file: Path) -> Episode:
 
 
 def _select_languages(episodes: Sequence[Episode], languages: Collection[str], file: Path) -> list[Episode]:
-    """The episodes in the given languages, in file order."""
+    """Return the episodes in the given languages, in file order."""
     requested = {languages} if isinstance(languages, str) else set(languages)
     if not requested:
         raise ConfigError("languages: expected at least one, found none; give None for all")

@@ -1,4 +1,4 @@
-"""Loading of splits: checked episodes with their scene graphs, features, and the instruction encoder."""
+"""Loading of splits: checked episodes, scene graphs, features, and the encoder of instructions."""
 
 from __future__ import annotations
 
@@ -21,33 +21,36 @@ from esceme.world.geometry import VIEWS
 from esceme.world.graph import SceneGraph, read_scenes
 
 CLASSIFIER_SCORES = 1000
-"""Number of ImageNet class scores that published feature files may append (docs/spec.md A.7)."""
+"""Number of ImageNet class scores that published feature files may append to the features of a view.
+
+See docs/spec.md A.7.
+"""
 
 InstructionEncoder = Callable[[Episode], Sequence[int]]
-"""Returns the token ids of an episode's instruction."""
+"""Function that returns the token ids of an episode's instruction."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """The episodes of an annotation file and the graphs of their scenes."""
+    """Episodes of an annotation file, and the graphs of their scenes."""
 
     task: Task
     annotations: Path
     episodes: list[Episode]
-    """In file order."""
+    """Episodes in file order."""
     graphs: dict[str, SceneGraph]
-    """Graphs by scene id, sorted."""
+    """Scene id -> graph, sorted by id."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Splits of a data folder, with an atlas of all their scenes."""
+    """Several splits of a data folder, and one atlas of all their scenes."""
 
     folder: DataFolder
     splits: list[Split]
     features: FeatureStore
     atlas: Atlas
-    """Scenes in the order of their ids."""
+    """Atlas of all scenes, in the order of their ids."""
 
 
 def load_dataset(
@@ -60,10 +63,10 @@ def load_dataset(
     needs_features: bool = True,
     option: str = "--features",
 ) -> Dataset:
-    """Load splits, given as (task, split), with the graphs and features of their scenes.
+    """Load several splits, given as (task, split) pairs, with the graphs and features of their scenes.
 
-    `features` is a store or a file; by default `name` and `width` select the file, see `load_features`.
-    Without `needs_features`, the default is features of zeros, for agents that read none.
+    `features` is a store or a file. By default, `load_features` selects the file by `name` and `width`. If
+    `needs_features` is False, the default is features of zeros, for agents that read no features.
     """
     loaded, graphs = [], dict[str, SceneGraph]()
     for task, split in splits:
@@ -80,7 +83,7 @@ def load_dataset(
 def load_split(
     data: DataFolder, task: str, split: str, *, graphs: Mapping[str, SceneGraph] | None = None
 ) -> Split:
-    """Load a split of a data folder; see `read_split`."""
+    """Load a split of a data folder. See `read_split` for `graphs` and errors."""
     if not data.root.is_dir():
         raise DataError(f"{data.root}: no such folder; say where the data is with --data or ESCEME_DATA")
     return read_split(
@@ -93,8 +96,8 @@ def read_split(
 ) -> Split:
     """Read an annotation file and the graphs of its scenes.
 
-    `graphs` holds graphs that were read before; they are not read again. Raises `DataError` if a scene has no
-    graph or a reference path or goal does not exist in its graph.
+    `graphs` holds graphs that are already in memory and are not read again. Raises `DataError` if a scene has
+    no graph, or if a reference path or goal is not in the graph.
     """
     episodes = list(task.read(annotations))
     scenes = scenes_of(episodes, connectivity, annotations)
@@ -112,10 +115,11 @@ def load_features(
     width: int | None = None,
     option: str = "--features",
 ) -> FeatureStore:
-    """Open a feature file: `path`, or the file called `name` in the data folder, or its only feature file.
+    """Open the feature file `path`; by default the file called `name` in the data folder, or its only file.
 
-    `width` is the number of features per view that the network reads; None accepts any. Appended classifier
-    scores are cut off; any other width raises `DataError`. Messages refer to the user's `option`.
+    `width` is the number of features per view that the network reads; None accepts any number. Classifier
+    scores at the end of the features are cut off. Any other width raises `DataError`. Error messages tell the
+    user to set `option`.
     """
     path = data.find_features(name, option=option) if path is None else Path(path)
     store = open_features(path)
@@ -129,13 +133,13 @@ def load_features(
 
 
 def blank_features(graphs: Mapping[str, SceneGraph]) -> FeatureStore:
-    """Make features of zeros, of width 1, for every viewpoint, for agents that read no features."""
+    """Return features of zeros, with width 1, for every viewpoint; for agents that read no features."""
     keys = [f"{scene}_{viewpoint}" for scene, graph in graphs.items() for viewpoint in graph.viewpoints]
     return ArrayFeatures(keys, np.zeros((len(keys), VIEWS, 1), np.float32), source="nothing")
 
 
 def load_wordpiece(data: DataFolder) -> WordPiece | None:
-    """Read the WordPiece tokenizer of a data folder; None if the folder has none."""
+    """Return the WordPiece tokenizer of a data folder, or None if the folder has no vocabulary."""
     path = next(iter(data.tokenizers), None)
     return None if path is None else WordPiece.read(path)
 
@@ -150,13 +154,13 @@ def make_instruction_encoder(
     vocabulary_size: int | None = None,
     needs_text: bool = True,
 ) -> InstructionEncoder:
-    """Make a function that returns the token ids of an episode's instruction, at most `max_tokens`.
+    """Return a function that returns the token ids of an episode's instruction, at most `max_tokens`.
 
-    With the `vocabulary` of a run, the function encodes the text by that vocabulary. Otherwise it returns the
-    token ids in the annotations or, if there are none, encodes the text by the data folder's WordPiece
-    tokenizer. A tokenizer of another size than `vocabulary_size`, the number of embeddings of the network, is
-    not used. If no ids can be made, agents that do not need text get the bytes of the text; for others the
-    encoder raises `DataError`.
+    If `vocabulary` is given, the function encodes the text with it. Otherwise the function returns the token
+    ids in the annotations. If there are none, it encodes the text with the WordPiece tokenizer of the data
+    folder. A tokenizer is not used if its size differs from `vocabulary_size`, the number of token embeddings
+    of the network. If there is no way to get token ids, the function returns the bytes of the text, or raises
+    `DataError` if `needs_text` is True. `keep` is the end of a long instruction that is kept.
     """
     tokenizer: Tokenizer | None = load_wordpiece(data) if vocabulary is None else vocabulary
     if tokenizer is not None and vocabulary_size not in (None, tokenizer.size):

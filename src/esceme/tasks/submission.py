@@ -1,4 +1,4 @@
-"""Prediction files: reading of all common formats, checks, and writing of leaderboard submissions."""
+"""Prediction files: reading in all common formats, checking, and writing of leaderboard submissions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from esceme.world.graph import SceneGraph
 
 
 class TrajectoryPoint(NamedTuple):
-    """A pose of a trajectory; angles in radians, None if the file has none."""
+    """Pose in a trajectory. Angles are in radians; they are None if the file has no angles."""
 
     viewpoint: str
     heading: float | None = None
@@ -29,7 +29,7 @@ class TrajectoryPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The trajectory of an agent in one episode."""
+    """Trajectory of an agent in one episode, as read from a prediction file."""
 
     episode_id: str
     trajectory: tuple[TrajectoryPoint, ...]
@@ -37,12 +37,12 @@ class Prediction:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The viewpoints in order, without consecutive repetitions."""
+        """Viewpoint ids in order, without consecutive repetitions."""
         return tuple(viewpoint for viewpoint, _ in groupby(point.viewpoint for point in self.trajectory))
 
 
 class PredictionRecord(msgspec.Struct):
-    """A record of a prediction file, with one of three id keys and a trajectory or path."""
+    """Record of a prediction file. It has one of three id keys, and either a trajectory or a path."""
 
     instr_id: str | int | None = None
     inst_idx: str | int | None = None
@@ -53,10 +53,10 @@ class PredictionRecord(msgspec.Struct):
 
 
 def read_predictions(path: str | Path) -> dict[str, Prediction]:
-    """Read a prediction file (JSON or JSON lines) as a dict of episode id -> prediction.
+    """Read a prediction file (JSON or JSON lines) as a dict from episode id to prediction.
 
-    A trajectory entry is `[viewpoint, heading, elevation]`, `[viewpoint]`, a viewpoint, or several viewpoints
-    of one step (`["b", "c", "d"]`, as agents with a global action space write them).
+    A trajectory entry is `[viewpoint, heading, elevation]`, `[viewpoint]` or a viewpoint id. Agents that move
+    over several edges in one step write several viewpoint ids (`["b", "c", "d"]`).
     """
     path = Path(path)
     predictions: dict[str, Prediction] = {}
@@ -108,10 +108,11 @@ def match_predictions(
     file: object,
     partial: bool = False,
 ) -> list[tuple[Episode, Prediction]]:
-    """Pair episodes with their predictions, in the order of the episodes.
+    """Return (episode, prediction) pairs in the order of the episodes.
 
-    RxR predictions may use the instruction id alone. Raises `DataError` for unknown episodes, for two
-    predictions of one episode and, unless `partial`, for episodes without a prediction.
+    RxR predictions may use the instruction id without the path id. Raises `DataError` for a prediction of an
+    unknown episode, for two predictions of one episode and, unless `partial`, for an episode without a
+    prediction. `file` is the file that the message names.
     """
     known = {task.submission_id(episode): episode for episode in episodes}
     known |= {episode.episode_id: episode for episode in episodes}
@@ -142,7 +143,7 @@ def _count_others(names: Sequence[str]) -> str:
 def find_prediction_fault(
     episode: Episode, prediction: Prediction, graphs: dict[str, SceneGraph]
 ) -> str | None:
-    """Describe why a prediction is invalid: wrong start or a step without an edge. None if it is valid."""
+    """Return why a prediction is invalid (wrong start, or a step without an edge); None if it is valid."""
     path = prediction.path
     if path[0] != episode.start:
         return f"starts at '{path[0]}', expected the episode's start '{episode.start}'"
@@ -156,7 +157,7 @@ def find_prediction_fault(
 def check_predictions(
     pairs: Iterable[tuple[Episode, Prediction]], graphs: dict[str, SceneGraph], *, file: object
 ) -> None:
-    """Raise `DataError` that describes the faulty predictions, at most three of them."""
+    """Raise a `DataError` that describes up to three invalid predictions, unless all predictions are valid."""
     faults = [
         f"episode {episode.episode_id}: {fault}"
         for episode, prediction in pairs
@@ -175,7 +176,7 @@ def check_predictions(
 def write_submission(
     path: Path, task: Task, pairs: Sequence[tuple[Episode, Prediction]], graphs: Mapping[str, SceneGraph]
 ) -> None:
-    """Write checked predictions in the format of the task's leaderboard, atomically."""
+    """Write valid predictions in the format of the task's leaderboard, atomically."""
     records = []
     for episode, prediction in pairs:
         with prefix_errors(file=path, record=f"episode {episode.episode_id}"):
@@ -211,7 +212,8 @@ def _complete_poses(
 ) -> list[tuple[str, float, float]]:
     """Return the trajectory with a heading and an elevation at every point (docs/spec.md A.4).
 
-    Missing angles follow from the moves. After a move the agent faces the view of the viewpoint it moved to.
+    Missing angles are computed from the moves: after a move, the agent faces the view in which the viewpoint
+    was visible before the move.
     """
     view = int(nearest_view(episode.heading))
     heading, elevation = float(VIEW_HEADINGS[view]), float(VIEW_ELEVATIONS[view])

@@ -1,4 +1,4 @@
-"""Tokenization of instructions: BERT's WordPiece, a word-level vocabulary, truncation, padding."""
+"""Tokenization of instructions: BERT's WordPiece, a vocabulary of whole words, truncation and padding."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     import tokenizers
 
 PAD_ID = 0
-"""Padding id of all vocabularies."""
+"""Id of padding in all vocabularies."""
 
 
 class Tokenizer(Protocol):
-    """Encodes text as token ids below `size`; id 0 is padding."""
+    """Interface of tokenizers, which encode text as token ids from 0 to `size` - 1. Id 0 is padding."""
 
     @property
     def size(self) -> int:
-        """Number of ids."""
+        """Number of token ids."""
 
     def encode(self, text: str) -> list[int]:
-        """Encode a text, untruncated."""
+        """Return the token ids of a text, not truncated."""
 
 
 class WordPiece:
-    """BERT's uncased WordPiece tokenizer: [CLS] pieces [SEP]."""
+    """BERT's uncased WordPiece tokenizer. A text is encoded as [CLS], its pieces, [SEP]."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
-        """Wrap a tokenizer of the `tokenizers` package; raises `DataError` unless it behaves like BERT's."""
+        """Wrap a tokenizer of the package `tokenizers`; raise `DataError` if it does not act like BERT's."""
         self._tokenizer = tokenizer
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -55,7 +55,7 @@ class WordPiece:
 
     @classmethod
     def read(cls, path: str | Path) -> WordPiece:
-        """Read a `vocab.txt` (one piece per line) or a `tokenizer.json`."""
+        """Read a file `vocab.txt` (one piece per line) or `tokenizer.json`."""
         path = Path(path)
         text = read_text(path)
         with prefix_errors(file=path):
@@ -63,11 +63,11 @@ class WordPiece:
 
     @property
     def size(self) -> int:
-        """Number of pieces."""
+        """Number of word pieces."""
         return self._tokenizer.get_vocab_size()
 
     def encode(self, text: str) -> list[int]:
-        """Encode a text as [CLS], its pieces, [SEP]."""
+        """Return the ids of [CLS], the pieces of the text, and [SEP]."""
         return list(self._tokenizer.encode(text).ids)
 
 
@@ -100,13 +100,16 @@ def _tokenizer_from_pieces(text: str) -> tokenizers.Tokenizer:
 
 
 SPECIAL = ("<PAD>", "<UNK>", "<BOS>", "<EOS>")
-"""Special entries of a word-level vocabulary: padding, unknown word, begin, end."""
+"""Special entries of a vocabulary of whole words: padding, unknown word, begin of text, end of text."""
 
 _WORD = re.compile(r"\w+|\.+|[^\w\s]")
 
 
 def build_wordpiece(texts: Iterable[str]) -> list[str]:
-    """Build a WordPiece vocabulary: special pieces, single characters (also as `##x`), and whole words."""
+    """Return the entries of a new WordPiece vocabulary: special pieces, characters, and whole words.
+
+    Every single character occurs twice, as `x` at the start of a word and as `##x` inside a word.
+    """
     from tokenizers.normalizers import BertNormalizer
     from tokenizers.pre_tokenizers import BertPreTokenizer
 
@@ -119,7 +122,7 @@ def build_wordpiece(texts: Iterable[str]) -> list[str]:
 
 
 def split_words(text: str) -> list[str]:
-    """Split a text into lower-case words and punctuation marks; consecutive dots are one mark.
+    """Return the lower-case words and punctuation marks of a text; consecutive dots are one mark.
 
     >>> split_words("Don't stop... Turn left, then wait.")
     ['don', "'", 't', 'stop', '...', 'turn', 'left', ',', 'then', 'wait', '.']
@@ -129,7 +132,7 @@ def split_words(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A word-level vocabulary; the id of an entry is its index.
+    """Vocabulary of whole words. The id of an entry is its index in `entries`.
 
     >>> vocabulary = Vocabulary.build(["turn left", "turn right"])
     >>> vocabulary.entries
@@ -151,7 +154,10 @@ class Vocabulary:
 
     @classmethod
     def build(cls, texts: Iterable[str], *, min_count: int = 1) -> Vocabulary:
-        """Collect words that occur at least `min_count` times (R2R's vocabulary: 5), frequent ones first."""
+        """Return a vocabulary of all words that occur at least `min_count` times, the most frequent first.
+
+        The published R2R vocabulary has a `min_count` of 5.
+        """
         counts = Counter(chain.from_iterable(split_words(text) for text in texts))
         frequent = sorted((-count, word) for word, count in counts.items() if count >= min_count)
         return cls((*SPECIAL, *(word for _, word in frequent)))
@@ -164,7 +170,7 @@ class Vocabulary:
             return cls(tuple(_split_lines(read_text(path))))
 
     def write(self, path: str | Path) -> None:
-        """Write one entry per line."""
+        """Write a file with one entry per line."""
         write_text(Path(path), "".join(f"{entry}\n" for entry in self.entries))
 
     @cached_property
@@ -173,17 +179,17 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """Number of entries, special ones included."""
+        """Number of entries, including the special entries."""
         return len(self.entries)
 
     def encode(self, text: str) -> list[int]:
-        """Encode a text as <BOS> (if the vocabulary has it), its words, <EOS>."""
+        """Return the ids of <BOS> (if the vocabulary has this entry), the words of the text, and <EOS>."""
         unknown = self._id_of["<UNK>"]
         begin = [self._id_of["<BOS>"]] if "<BOS>" in self._id_of else []
         return [*begin, *(self._id_of.get(word, unknown) for word in split_words(text)), self._id_of["<EOS>"]]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Decode ids to words joined by spaces, without padding, begin and end."""
+        """Return the words of ids, joined by spaces, without the entries for padding, begin and end."""
         found = []
         for token in ids:
             if not 0 <= token < self.size:
@@ -193,7 +199,7 @@ class Vocabulary:
 
 
 def _split_lines(text: str) -> list[str]:
-    """Split a vocabulary file into lines; raises `DataError` for an empty file or line."""
+    """Return the lines of a vocabulary file; raise `DataError` if the file or a line is empty."""
     lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
     for number, line in enumerate(lines, 1):
         if not line:
@@ -202,7 +208,7 @@ def _split_lines(text: str) -> list[str]:
 
 
 def _index_entries(entries: Sequence[str]) -> dict[str, int]:
-    """Entry -> index; raises `DataError` if an entry occurs twice."""
+    """Return a dict from entry to index; raise `DataError` if an entry occurs twice."""
     index: dict[str, int] = {}
     for number, entry in enumerate(entries):
         if index.setdefault(entry, number) != number:
@@ -211,9 +217,9 @@ def _index_entries(entries: Sequence[str]) -> dict[str, int]:
 
 
 def truncate(tokens: Sequence[int], max_tokens: int, keep: Literal["first", "last"]) -> list[int]:
-    """Truncate to the first (R2R, R4R, RxR) or last (CVDN) `max_tokens` ids, (docs/spec.md A.9).
+    """Return the first (R2R, R4R, RxR) or the last (CVDN) `max_tokens` token ids (docs/spec.md A.9).
 
-    A long R2R instruction loses its [SEP], a long dialog its [CLS].
+    A long R2R instruction loses its [SEP], and a long dialog its [CLS].
 
     >>> truncate([101, 7, 8, 102], 3, keep="first"), truncate([101, 7, 8, 102], 3, keep="last")
     ([101, 7, 8], [7, 8, 102])
@@ -227,13 +233,13 @@ class PaddedTokens(NamedTuple):
     """Token ids of a batch of instructions, padded to equal length."""
 
     ids: NDArray[np.int64]
-    """(B, L)"""
+    """(B, L): token ids."""
     valid: NDArray[np.bool_]
     """(B, L): False for padding."""
 
 
 def pad_tokens(batch: Sequence[Sequence[int]]) -> PaddedTokens:
-    """Pad the ids of a batch with `PAD_ID` to the longest instruction.
+    """Return the token ids of a batch, padded with `PAD_ID` to the longest instruction.
 
     >>> pad_tokens([[101, 7, 102], [101, 102]]).ids.tolist()
     [[101, 7, 102], [101, 102, 0]]

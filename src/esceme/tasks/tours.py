@@ -1,4 +1,4 @@
-"""Tours: sequences of episodes of one scene, between which memory is kept (IVLN)."""
+"""Tours (IVLN): sequences of episodes in one scene. The agent keeps its memory from episode to episode."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from esceme.tasks.episode import Episode, require_unique_ids
 
 @dataclass(frozen=True, slots=True)
 class Tour:
-    """An ordered sequence of episodes in one scene."""
+    """Ordered sequence of episodes in one scene."""
 
     scene_id: str
     episode_ids: tuple[str, ...]
@@ -29,7 +29,10 @@ class Tour:
 
 
 def read_all_tours(path: str | Path) -> dict[str, list[Tour]]:
-    """Read all splits of a published tour file: split -> scene -> lists of episode ids."""
+    """Return a dict from split to tours, read from a published tour file.
+
+    The file maps split -> scene -> lists of episode ids.
+    """
     path = Path(path)
     splits = {
         split: [Tour(scene, tuple(ids)) for scene, tours in scenes.items() for ids in tours]
@@ -42,7 +45,7 @@ def read_all_tours(path: str | Path) -> dict[str, list[Tour]]:
 
 
 def read_tours(path: str | Path, split: str) -> list[Tour]:
-    """Read the tours of one split of a published tour file."""
+    """Return the tours of one split of a published tour file."""
     splits = read_all_tours(path)
     if split not in splits:
         raise DataError(f"{path}: no split '{split}'; the file holds {', '.join(sorted(splits)) or 'none'}")
@@ -50,7 +53,7 @@ def read_tours(path: str | Path, split: str) -> list[Tour]:
 
 
 def write_tours(path: str | Path, splits: Mapping[str, Iterable[Tour]]) -> None:
-    """Write the tours of each split in the published format."""
+    """Write a dict from split to tours in the published format."""
     published: dict[str, dict[str, list[tuple[str, ...]]]] = {}
     for split, tours in splits.items():
         scenes = published.setdefault(split, {})
@@ -62,7 +65,7 @@ def write_tours(path: str | Path, splits: Mapping[str, Iterable[Tour]]) -> None:
 def make_tours(episodes: Sequence[Episode], *, longest: int = 100, seed: int = 0) -> list[Tour]:
     """Divide the episodes of each scene into tours of about equal length, at most `longest` episodes.
 
-    The order of a scene depends on `seed` and on its set of episode ids only.
+    The order of the episodes of a scene depends only on `seed` and on the set of their ids.
 
     >>> episodes = [
     ...     Episode(episode_id=f"{k}_0", scene_id=scene, path_id=f"{k}", reference_path=("a",),
@@ -91,7 +94,7 @@ def make_tours(episodes: Sequence[Episode], *, longest: int = 100, seed: int = 0
 
 
 def check_tours(tours: Iterable[Tour], episodes: Iterable[Episode], file: object) -> None:
-    """Raise `DataError` for an empty tour, or an episode that is unknown, repeated or of another scene."""
+    """Raise `DataError` if a tour is empty, or an episode is unknown, repeated or in another scene."""
     scene_of = {episode.episode_id: episode.scene_id for episode in episodes}
     toured: set[str] = set()
     num_tours: Counter[str] = Counter()
