@@ -157,7 +157,7 @@ def find_prediction_fault(
 def check_predictions(
     pairs: Iterable[tuple[Episode, Prediction]], graphs: dict[str, SceneGraph], *, file: object
 ) -> None:
-    """Raise a `DataError` that describes up to three invalid predictions, unless all predictions are valid."""
+    """Raise a `DataError` that describes up to three invalid predictions, unless all are valid."""
     faults = [
         f"episode {episode.episode_id}: {fault}"
         for episode, prediction in pairs
