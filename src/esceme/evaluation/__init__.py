@@ -1,4 +1,4 @@
-"""Evaluation of agents under named memory protocols; the scores do not depend on the batch size."""
+"""Evaluation of agents under named memory protocols. The scores do not depend on the batch size."""
 
 from esceme.evaluation.compare import Comparison, by_visit, compare
 from esceme.evaluation.context import EvaluationConfig

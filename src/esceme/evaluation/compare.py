@@ -18,53 +18,54 @@ from esceme.runs import flatten
 MEASURES = ("sr", "spl", "osr", "ne", "tl", "cls", "ndtw", "sdtw", "gp")
 LEVEL = 0.95
 MAX_CELLS = 2_000_000
-"""Maximum number of resampling counts in memory at a time: some megabytes."""
+"""Maximum number of resampling counts in memory at a time, which take some megabytes."""
 VISITS = (1, 2, 3, 6, 11, 21, 51, 101)
-"""First visit number of each group of `by_visit`."""
+"""First visit number of each group of `by_visit`. A visit is one episode in a scene or tour."""
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A 95 % bootstrap interval of a difference."""
+    """A 95 % bootstrap interval of a difference between two means."""
 
     low: float
     high: float
     p: float
     """Two-sided p-value: twice the share of bootstrap samples on the less frequent side of zero.
 
-    One is added to the number of these samples and to that of all samples. For n paths or scenes, p is at
-    least 2^(1 - n), the p-value of a sign test in which all n agree.
+    One is added to the number of these samples and to the number of all samples. With n resampled paths or
+    scenes, p is at least 2^(1 - n), the p-value of a sign test in which all n differences have one sign.
     """
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference between the mean of a result and that of the first result."""
+    """Difference between the mean of a result and the mean of the first result."""
 
     mean: float
     over_paths: Interval | None
-    """Interval over resampled paths; all instructions of a path are resampled together.
+    """Interval over resampled reference paths; all instructions of a path are resampled together.
 
-    None if there is only one path, and for tour metrics, because episodes of a tour are not independent."""
+    None if there is only one path, and for tour metrics, because episodes of a tour are not independent.
+    """
     over_scenes: Interval | None
     """Interval over resampled scenes, an estimate for other buildings; None if there is only one scene."""
 
 
 @dataclass(frozen=True)
 class MetricComparison:
-    """The means of one metric, and their differences."""
+    """Means of one metric in each result, and their differences."""
 
     measure: str
     means: tuple[float, ...]
     differences: tuple[Difference, ...]
-    """Every other result minus the first."""
+    """Difference of every other result to the first result."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison of results on the same episodes."""
+    """Comparison of several results on the same episodes."""
 
     names: tuple[str, ...]
     episodes: int
@@ -73,7 +74,8 @@ class Comparison:
     draws: int
     seed: int
     differing: Mapping[str, tuple[Any, ...]]
-    """Facts that differ between results -> the value in each result, None where a result lacks the fact."""
+    """Facts, such as settings and hashes, that differ between results: name -> value in each result. The
+    value is None if a result does not have the fact."""
     measures: tuple[MetricComparison, ...]
 
 
@@ -85,11 +87,11 @@ def compare(
     measures: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
 ) -> Comparison:
-    """Compare results with the first of them, episode by episode.
+    """Compare each result with the first result, episode by episode.
 
-    `measures` are the metrics to compare: by default the common ones, and the tour metrics where all results
-    have the same tours. `names` identify the results in messages. Raises `DataError` where the results are
-    not on the same episodes or have no scores.
+    `measures` are the metrics to compare. The default is the common metrics, and the tour metrics if all
+    results have the same tours. `draws` is the number of bootstrap samples. `names` identify the results in
+    messages. Raise `DataError` if the results are not on the same episodes or have no scores.
     """
     if draws < 1 or seed < 0:
         raise ConfigError(f"{draws} draws with seed {seed}: expected at least 1 draw and no negative seed")
@@ -133,7 +135,7 @@ def _default_metrics(results: Sequence[Result]) -> tuple[str, ...]:
 
 
 def differing_facts(results: Sequence[Result]) -> dict[str, tuple[Any, ...]]:
-    """Facts that differ between results, by dotted names: `memory`, `hashes.weights`."""
+    """Return the facts that differ between results, by dotted names such as `memory` or `hashes.weights`."""
     facts = [flatten(result.facts) for result in results]
     names = dict.fromkeys(name for flat in facts for name in flat)
     values = {name: tuple(flat.get(name) for flat in facts) for name in names}
@@ -146,7 +148,7 @@ def differing_facts(results: Sequence[Result]) -> dict[str, tuple[Any, ...]]:
 def _align_episodes(results: Sequence[Result], names: Sequence[str]) -> list[list[EpisodeResult]]:
     """Return the episodes of every result in the order of the first result.
 
-    Raises `DataError` where the results are not on the same episodes.
+    Raise `DataError` if the results are not on the same episodes.
     """
     if len(results) < 2:
         raise DataError(f"expected at least two results to compare, found {len(results)}")
@@ -173,7 +175,7 @@ def _align_episodes(results: Sequence[Result], names: Sequence[str]) -> list[lis
 
 
 def _require_same_data(first: Result, other: Result, first_name: str, name: str) -> None:
-    """Raise `DataError` where two results differ in task, split or data."""
+    """Raise `DataError` if two results differ in task, split or data."""
     expected, found = (flatten(result.facts) for result in (first, other))
     for fact, label in (("task", "task"), ("split", "split"), ("hashes.data", "data (sha256)")):
         if expected.get(fact) != found.get(fact):
@@ -207,7 +209,10 @@ def _score_array(
 def _bootstrap_intervals(
     gains: Array, cluster: NDArray[np.integer], *, draws: int, seed: int
 ) -> Sequence[Interval | None]:
-    """Bootstrap intervals of the mean of each row of `gains` (R, E), resampling whole clusters (E,)."""
+    """Return a bootstrap interval for the mean of each row of `gains` (R, E).
+
+    `cluster` (E,) is the path or scene of each episode. Whole clusters are resampled.
+    """
     size = np.bincount(cluster).astype(float)
     if len(size) < 2:
         return [None] * len(gains)
@@ -229,7 +234,7 @@ def _bootstrap_intervals(
 
 
 class VisitGroup(NamedTuple):
-    """The mean of a metric over the visits `first` to `last` of all scenes (or tours)."""
+    """Mean of a metric over the visits `first` to `last` to every scene (or in every tour)."""
 
     first: int
     last: int
@@ -238,9 +243,10 @@ class VisitGroup(NamedTuple):
 
 
 def by_visit(result: Result, measure: str = "spl", edges: Sequence[int] = VISITS) -> list[VisitGroup]:
-    """Group the mean of a metric by the number of the visit to the scene; groups start at `edges`.
+    """Return the mean of a metric in groups of visits, given the first visit of each group (`edges`).
 
-    Empty groups are omitted; a result without scores has no groups.
+    The visit number counts the episodes in a scene (or tour) from 1. Empty groups are omitted. A result
+    without scores has no groups.
     """
     if not edges or edges[0] != 1 or any(a >= b for a, b in pairwise(edges)):
         raise ConfigError(f"visits: expected increasing numbers from 1, found {list(edges)}")

@@ -1,4 +1,4 @@
-"""The settings of an evaluation, and everything loaded for it: navigator, world, episodes, hashes."""
+"""Settings of an evaluation, and everything that is loaded for it: navigator, world, episodes, hashes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from esceme.world import Atlas
 from esceme.world.geometry import VIEWS
 
 SCRIPTED = tuple(name for name, kind in AGENTS.items() if kind.is_scripted)
-"""Agents that need no run folder."""
+"""Names of scripted agents, which need no run folder."""
 Precision = Literal["fp32", "bf16"]
 FILE_FIELDS = ("run", "data", "bank", "tours", "features")
 """Fields of `EvaluationConfig` that name files. Results depend on the content of a file, not on its name."""
@@ -46,48 +46,49 @@ FILE_FIELDS = ("run", "data", "bank", "tours", "features")
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """The settings of an evaluation."""
+    """Settings of an evaluation."""
 
     run: str
-    """A run folder, or the name of a scripted agent."""
+    """Run folder with a trained agent, or the name of a scripted agent."""
     data: str
-    """The data folder."""
+    """Path of the data folder."""
     split: str
-    """The split to evaluate on, such as val_unseen."""
+    """Split to evaluate on, such as val_unseen."""
     memory: Protocol
-    """The memory protocol."""
+    """Memory protocol, which determines when the memory is filled and cleared."""
     task: str | None = None
-    """By default the task of the run."""
+    """Task to evaluate on; by default the task of the run."""
     schedule: ScheduleName = "lanes"
-    """`lanes` runs one episode per scene at a time; `interleaved` runs the batches of the released code."""
+    """Order of episodes: `lanes` runs one episode per scene at a time; `interleaved` runs batches from all
+    scenes, as the released code does."""
     batch: int = 8
-    """Number of episodes that run side by side."""
+    """Number of episodes that run in parallel."""
     seed: int = 0
-    """Seed of a shuffled order, and of the random agent."""
+    """Seed of a shuffled order and of the random agent."""
     order: Literal["file", "shuffled"] = "file"
-    """Order of a scene's episodes in lanes: that of the file, or a random one by the seed."""
+    """Order of a scene's episodes in the schedule `lanes`: that of the file, or shuffled by the seed."""
     bank: str | None = None
-    """The bank file that the protocol `warm` starts with."""
+    """Bank file with which the memory starts in the protocol `warm`."""
     tours: str | None = None
-    """A file of tours, which the episodes follow."""
+    """File of tours, which determine the order of the episodes."""
     oracle_phases: bool = False
-    """Whether the memory also holds the paths to an episode's goal and to the next start of its tour."""
+    """Whether the memory also receives, between episodes of a tour, the path that an oracle would take to the
+    goal and to the next start."""
     features: str | None = None
-    """The feature file; by default the only one of the data folder."""
+    """Feature file; by default the only feature file in the data folder."""
     max_steps: int | None = None
     """Maximum number of decisions per episode; by default that of the run."""
     max_tokens: int | None = None
     """Maximum number of tokens per instruction; by default that of the run."""
     precision: Precision = "fp32"
-    """Precision of the network: single, or bfloat16 autocast."""
+    """Precision of the network: single precision (`fp32`) or bfloat16 autocast (`bf16`)."""
 
     @property
     def num_passes(self) -> int:
-        """How often the split is run; the last pass is scored."""
+        """Number of times that the whole split is run. Only the last time is scored."""
         return 2 if self.memory == "two-pass" else 1
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for a value out of range and for settings that contradict each other."""
         for name in ("batch", "max_steps", "max_tokens"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ConfigError(f"{name}: expected at least 1, found {value}")
@@ -110,53 +111,53 @@ class EvaluationConfig:
 
 
 class EvaluationLimits(NamedTuple):
-    """Limits on trajectories and instructions."""
+    """Limits on trajectories and instructions: maximum numbers of decisions and of tokens."""
 
     max_steps: int
     max_tokens: int
     keep: Literal["first", "last"]
-    """Which end of a truncated instruction is kept."""
+    """Whether the first or the last tokens of a long instruction are kept."""
 
 
 @dataclass(frozen=True)
 class EvaluationContext:
-    """Everything loaded for an evaluation."""
+    """Everything that is loaded for an evaluation."""
 
     config: EvaluationConfig
     run: Run
     task: Task
     atlas: Atlas
     episodes: Sequence[Episode]
-    """The episodes in the order they are run."""
+    """Episodes in the order in which they are run."""
     annotations: Path
     tours: Sequence[Tour] | None
     encode: InstructionEncoder
     limits: EvaluationLimits
     num_episodes: int
-    """Number of episodes of the whole evaluation, of which a worker runs some."""
+    """Number of episodes of the whole evaluation. `episodes` of a worker process are a part of them."""
     num_left_out: int
-    """Number of episodes of the split that are on none of the tours; they are not run."""
+    """Number of episodes of the split that are in none of the tours and therefore are not run."""
     hashes: Mapping[str, str]
-    """sha256 of the weights, of the data (annotations and graphs), of the features, and of other files."""
+    """SHA-256 of the weights, the data (annotations and graphs), the features and other files, by name."""
 
     @cached_property
     def by_id(self) -> dict[str, Episode]:
-        """The episodes by their ids."""
+        """Episodes by episode id."""
         return {episode.episode_id: episode for episode in self.episodes}
 
     @cached_property
     def tour_positions(self) -> dict[str, TourPosition]:
-        """The position of each episode in its tour, by episode id; empty without tours."""
+        """Position of each episode in its tour, by episode id; empty without tours."""
         tours = [tour for tour in self.tours or () if tour.episode_ids[0] in self.by_id]
         return tour_positions(tours, self.episodes)
 
     @cached_property
     def visits(self) -> dict[str, int] | None:
-        """Position of each episode in its tour, counted from 1, by episode id; None without tours."""
+        """Number of each episode in its tour, counted from 1, by episode id; None without tours."""
         return {name: position.number + 1 for name, position in self.tour_positions.items()} or None
 
     def lifetime(self) -> MemoryLifetime:
-        """Create the memory of this evaluation, in its initial state."""
+        """Return a new memory for this evaluation, in its initial state."""
         return open_memory(
             self.config.memory,
             self.run.navigator.reader,
@@ -168,7 +169,7 @@ class EvaluationContext:
 
     @property
     def facts(self) -> dict[str, object]:
-        """Everything that determines the result: evaluations with equal facts have equal scores."""
+        """Everything that determines the result. Evaluations with equal facts have equal scores."""
         config, navigator = self.config, self.run.config
         settings = {name: value for name, value in asdict(config).items() if name not in FILE_FIELDS}
         if config.schedule == "lanes" and config.precision == "fp32":
@@ -191,7 +192,7 @@ class EvaluationContext:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the facts."""
+        """SHA-256 of `facts`."""
         return hashlib.sha256(msgspec.json.encode(self.facts, order="sorted")).hexdigest()
 
 
@@ -201,10 +202,10 @@ def load_context(
     scenes: Collection[str] | None = None,
     hashes: Mapping[str, str] | None = None,
 ) -> EvaluationContext:
-    """Load everything that `config` names. If `scenes` are given, keep only the episodes of these scenes.
+    """Load everything that `config` names. With `scenes`, keep only the episodes of these scenes.
 
-    `hashes` saves time: pass the hashes of another context of the same config. By default the files are
-    hashed. Raises an error for missing or contradictory data and for settings that do not suit the agent.
+    Pass the `hashes` of another context of the same config to save time; otherwise the files are hashed.
+    Raise an error if data are missing or contradictory, or if settings do not suit the agent.
     """
     run = open_run(config)
     check_protocol(
@@ -259,7 +260,7 @@ def load_context(
 
 
 def open_run(config: EvaluationConfig) -> Run:
-    """Load the run folder, or build a scripted agent as if it were one."""
+    """Return the loaded run folder, or a run with a scripted agent."""
     if config.run not in SCRIPTED:
         return load_run(config.run)
     task = get_task(config.task or "r2r")
@@ -280,8 +281,8 @@ def open_run(config: EvaluationConfig) -> Run:
 def get_limits(config: EvaluationConfig, run: Run) -> EvaluationLimits:
     """Return the limits of an evaluation.
 
-    A limit that `config` leaves open is that of the run, or that of the task if `config` names another task
-    than the run was trained for. Raises `ConfigError` if the network has too few embeddings for a limit.
+    A limit that is None in `config` is taken from the run, or from the task if this is not the task that the
+    run was trained for. Raise `ConfigError` if the network has too few embeddings for a limit.
     """
     default = run.config if config.task in (None, run.config.task) else get_task(config.task or "")
     limits = EvaluationLimits(
@@ -301,7 +302,7 @@ def get_limits(config: EvaluationConfig, run: Run) -> EvaluationLimits:
 def order_episodes(
     episodes: Sequence[Episode], config: EvaluationConfig, tours: Sequence[Tour] | None
 ) -> list[Episode]:
-    """Return the episodes in the order of the tours, of the file, or of a random permutation by the seed."""
+    """Return the episodes in the order of the tours, of the file, or of a permutation drawn by the seed."""
     if tours is not None:
         return tour_episodes(tours, episodes)
     if config.order == "file":
@@ -313,7 +314,7 @@ def order_episodes(
 
 
 def hash_inputs(config: EvaluationConfig, run: Run, dataset: Dataset) -> dict[str, str]:
-    """Compute the sha256 of each input of an evaluation on the only split of `dataset`."""
+    """Return the SHA-256 of each input of an evaluation, by name; `dataset` must have one split."""
     data, split = dataset.folder, dataset.splits[0]
     annotations_and_graphs, features = hashlib.sha256(read_bytes(split.annotations)), hashlib.sha256()
     for scene, graph in split.graphs.items():

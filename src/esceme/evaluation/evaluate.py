@@ -1,7 +1,7 @@
-"""Evaluation: run a split under a memory protocol, score it, and continue after a kill.
+"""Evaluation: run a split under a memory protocol, score it, and resume after an interruption.
 
-Several processes share the scenes, never the episodes of one scene. Memories of different scenes are
-independent, so the trajectories are those of one process.
+Several processes divide the scenes among them; all episodes of a scene run in one process. Memories of
+different scenes are independent. The trajectories are therefore the same as with one process.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from esceme.world.atlas import Atlas
 JOURNAL = "journal.jsonl"
 BANK = "bank.safetensors"
 ProgressCallback = Callable[[int, int], None]
-"""Called with the number of finished trajectories and their total."""
+"""Function that receives the number of finished trajectories and their total."""
 OnFinished = Callable[[list[JournalEntry]], None]
-"""Called with trajectories that have just finished."""
+"""Function that receives the journal entries of trajectories that have just finished."""
 
 
 def evaluate(
@@ -47,11 +47,10 @@ def evaluate(
     on_progress: ProgressCallback = lambda finished, total: None,
     note: Callable[[str], None] = lambda message: None,
 ) -> Result:
-    """Run and score a split; the folder `out` then holds the result, the predictions and the memory bank.
+    """Run and score a split; write result, predictions and memory bank to the folder `out`.
 
-    Finished trajectories are kept in a journal in `out`. If an earlier evaluation with the same facts was
-    interrupted, this function continues it. The number of processes may differ. `note`
-    receives messages for the user.
+    Finished trajectories are stored in a journal file in `out`. An interrupted evaluation with the same facts
+    is resumed, also with another number of processes. `note` receives messages for the user.
     """
     _check_processes(config, processes)
     context, folder = load_context(config), Path(out)
@@ -99,9 +98,10 @@ def run_episodes(
     entries: Sequence[JournalEntry],
     on_finished: OnFinished,
 ) -> dict[str, Trajectory]:
-    """Run the episodes of all passes; return the trajectories of the last pass by episode id.
+    """Run all passes over the episodes; return the trajectories of the last pass by episode id.
 
-    Episodes that finished before, according to `entries`, are not run again: only their memory is replayed.
+    `entries` are journal entries of episodes that have already finished. These episodes are not run again.
+    Only their effect on the memory is repeated.
     """
     config, atlas = context.config, context.atlas
     order, visits = ReleasedOrder(context.episodes, config.batch, seed=config.seed), Counter[str]()
@@ -129,9 +129,9 @@ def run_episodes(
 def _run_lanes(
     context: EvaluationContext, lifetime: MemoryLifetime, finished: Mapping[str, Trajectory], number: int
 ) -> Iterator[tuple[int, list[Trajectory]]]:
-    """Run one pass with one episode per scene at a time.
+    """Run pass `number` over the episodes with one episode per scene at a time.
 
-    Yield the trajectories that ended at a step as (0, trajectories): without batches, the batch number is 0.
+    After each step, yield (0, trajectories that ended). The 0 stands for the batch number.
     """
     source = Lanes(
         context.atlas,
@@ -154,7 +154,7 @@ def _run_interleaved(
     finished: Sequence[Sequence[Trajectory]],
     visits: Counter[str],
 ) -> Iterator[tuple[int, list[Trajectory]]]:
-    """Run the batches of one pass; yield the number and the trajectories of each batch when it has ended."""
+    """Run the batches of one pass; after each batch, yield its number and its trajectories."""
     batch, ended = len(finished), list[Trajectory]()
     source = Interleaved(context.atlas, planned, lifetime, finished=finished, visits=visits)
     for step in _context_steps(context, source, lifetime):
@@ -188,7 +188,7 @@ def evaluation_steps(
     max_steps: int,
     precision: Precision = "fp32",
 ) -> Iterator[RolloutStep]:
-    """Yield the steps of a greedy rollout in inference mode. Call `navigator.eval()` before."""
+    """Yield the steps of a greedy rollout in inference mode. Call `navigator.eval()` before this function."""
     steps = roll_out(navigator, atlas, source, memory, greedy, encode=encode, max_steps=max_steps)
     while True:  # inference mode and autocast are off while the caller handles a step
         autocast = torch.autocast(navigator.device.type, torch.bfloat16)
@@ -205,7 +205,7 @@ def evaluation_steps(
 def _run_in_workers(
     context: EvaluationContext, processes: int, entries: Sequence[JournalEntry], on_finished: OnFinished
 ) -> list[JournalEntry]:
-    """Run all episodes that have not finished in worker processes; return their entries."""
+    """Run all unfinished episodes in worker processes; return the new journal entries."""
     received: list[JournalEntry] = []
 
     def receive(name: str, new: list[JournalEntry]) -> None:
@@ -230,13 +230,13 @@ def _run_scenes(
     entries: Sequence[JournalEntry],
     send: OnFinished,
 ) -> None:
-    """Run the episodes of some scenes in a worker process, and send their journal entries to the parent."""
+    """Run the episodes of some scenes in a worker process; pass their journal entries to `send`."""
     context = load_context(config, scenes=scenes, hashes=hashes)
     run_episodes(context, context.lifetime(), entries, send)
 
 
 def group_scenes(episodes: Sequence[Episode], num_groups: int) -> list[set[str]]:
-    """Split the scenes into at most `num_groups` groups, none empty, with similar numbers of episodes."""
+    """Return at most `num_groups` non-empty groups of scenes with similar numbers of episodes."""
     counts = Counter(episode.scene_id for episode in episodes)
     groups: list[set[str]] = [set() for _ in range(min(num_groups, len(counts)))]
     for scene, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])):

@@ -1,4 +1,4 @@
-"""The journal of an evaluation: one line per finished trajectory. A killed evaluation continues from it."""
+"""Journal of an evaluation: one line per finished trajectory, from which an evaluation can resume."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from esceme.world.geometry import VIEWS
 
 
 class JournalHeader(msgspec.Struct, frozen=True):
-    """The first line of a journal."""
+    """First line of a journal."""
 
     evaluation: str
-    """Fingerprint of the evaluation, a hash of everything that determines its result."""
+    """Fingerprint of the evaluation: a hash of everything that determines its result."""
 
 
 class JournalEntry(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class JournalEntry(msgspec.Struct, frozen=True):
 
     pass_: int = msgspec.field(name="pass")
     batch: int
-    """Number of the batch in an interleaved pass; 0 in lanes."""
+    """Number of the batch in the schedule `interleaved`; 0 in the schedule `lanes`."""
     id: str
     visit: int
     decisions: int
@@ -38,7 +38,7 @@ class JournalEntry(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, trajectory: Trajectory, atlas: Atlas, *, pass_number: int, batch: int = 0) -> JournalEntry:
-        """Convert a trajectory to an entry."""
+        """Return the journal entry of a trajectory."""
         return cls(
             pass_=pass_number,
             batch=batch,
@@ -50,7 +50,7 @@ class JournalEntry(msgspec.Struct, frozen=True):
         )
 
     def trajectory(self, atlas: Atlas, episode: Episode) -> Trajectory:
-        """Convert the entry to a trajectory of `episode`; raises `DataError` for one that cannot be."""
+        """Return the entry as a trajectory of `episode`. Raise `DataError` if it does not fit the episode."""
         with prefix_errors(file="the journal of this evaluation", record=f"episode {self.id}"):
             viewpoints = atlas.locate(episode.scene_id, [name for name, _ in self.poses]).tolist()
             self._check(viewpoints, atlas, episode)
@@ -77,21 +77,21 @@ class JournalEntry(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """The journal file of an evaluation, open for writing. The caller must hold the lock of its folder.
+    """Journal file of an evaluation, open for writing. The caller must hold the lock of its folder.
 
-    Every line has a checksum of itself and of the evaluation's fingerprint.
+    Every line has a checksum, which depends on the line and on the evaluation's fingerprint.
     """
 
     def __init__(
         self, path: Path, fingerprint: str, *, note: Callable[[str], None] = lambda message: None
     ) -> None:
-        """Continue the journal of this evaluation, or start it.
+        """Open the journal of this evaluation, or create it.
 
-        Entries from a damaged line on are dropped, and `note` receives a message. Raises `DataError` where
-        the file belongs to another evaluation or is not a journal.
+        A damaged line and all entries after it are dropped, and `note` receives a message. Raise `DataError`
+        if the file belongs to another evaluation or is not a journal.
         """
         self.entries, fault = read_journal(path, fingerprint)
-        """Entries written before."""
+        """Entries that the file contained when it was opened."""
         if fault:
             note(
                 f"{fault}; the {len(self.entries)} trajectories before it are kept, later ones are run again"
@@ -101,7 +101,7 @@ class Journal:
         self._writer = JsonLinesWriter(path, keep=num_lines, checksum_key=fingerprint)
 
     def write(self, entries: Sequence[JournalEntry]) -> None:
-        """Append entries and flush them, so that they survive a kill of this process."""
+        """Append entries and flush them, so that they are not lost if this process is killed."""
         self._writer.write(*self._header, *entries)
         self._header = []
 
@@ -113,9 +113,9 @@ class Journal:
 
 
 def read_journal(path: Path, fingerprint: str) -> tuple[list[JournalEntry], str]:
-    """Read the entries of a journal up to a damaged line. A missing file has no entries.
+    """Return the entries of a journal before the first damaged line, and a message about this line.
 
-    Returns the entries and a message about the damaged line, which is empty if no line is damaged.
+    The message is empty if no line is damaged. A missing file has no entries.
     """
     lines = read_complete_lines(path) if path.is_file() else []
     if not lines:
@@ -134,7 +134,7 @@ def read_journal(path: Path, fingerprint: str) -> tuple[list[JournalEntry], str]
 def finished_in_lanes(
     entries: Sequence[JournalEntry], pass_number: int, atlas: Atlas, episodes: Mapping[str, Episode]
 ) -> dict[str, Trajectory]:
-    """Return the finished trajectories of a pass by episode id. Entries of other episodes are ignored."""
+    """Return the finished trajectories of a pass, by episode id, for entries whose id is in `episodes`."""
     return {
         entry.id: entry.trajectory(atlas, episodes[entry.id])
         for entry in entries
@@ -145,7 +145,7 @@ def finished_in_lanes(
 def finished_batches(
     entries: Sequence[JournalEntry], pass_number: int, atlas: Atlas, batches: Sequence[Sequence[Episode]]
 ) -> list[list[Trajectory]]:
-    """Return the trajectories of the complete batches before the first incomplete batch of a pass."""
+    """Return the trajectories of a pass for all batches before the first incomplete batch."""
     by_key = {(entry.batch, entry.id): entry for entry in entries if entry.pass_ == pass_number}
     finished = []
     for number, batch in enumerate(batches):

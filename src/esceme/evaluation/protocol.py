@@ -1,4 +1,4 @@
-"""Memory protocols of an evaluation, by name: when the memory starts, is cleared, and is written."""
+"""Memory protocols of an evaluation: when the memory is filled, cleared and written."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from esceme.trajectory import Trajectory
 from esceme.world.atlas import Atlas
 
 Protocol = Literal["none", "cold", "two-pass", "episodic", "tour", "warm", "masked", "oracle"]
-"""A memory protocol.
+"""Name of a memory protocol.
 
-- `none`: no memory; for agents without a reader.
-- `cold`: empty at the start of the split, never cleared: "ESceme".
-- `two-pass`: as `cold`, and the split is run twice; only the second pass is scored: "ESceme*".
-- `episodic`: cleared at the start of every episode: the re-initialisation row of the paper.
-- `tour`: cleared at the start of every tour (IVLN). Under other protocols, tours determine the order of
-  episodes only.
-- `warm`: as `cold`, but starts with a saved bank.
-- `masked` (a control): as `cold`, but everything recalled is zero.
+- `none`: no memory; for agents without a memory reader.
+- `cold`: empty at the start of the split and never cleared ("ESceme" in the paper).
+- `two-pass`: like `cold`, but the split is run twice and only the second run is scored ("ESceme*").
+- `episodic`: cleared at the start of every episode (the re-initialisation row of the paper).
+- `tour`: cleared at the start of every tour (IVLN). Under other protocols, tours only determine the order of
+  episodes.
+- `warm`: like `cold`, but the memory starts with a saved bank.
+- `masked` (a control): like `cold`, but every recalled feature is zero.
 - `oracle` (a control): all viewpoints are remembered before the start.
 """
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 
 
 class TourPosition(NamedTuple):
-    """The position of an episode in its tour."""
+    """Position of an episode in its tour."""
 
     number: int
-    """Number of the episode in its tour, from 0."""
+    """Number of the episode in its tour, counted from 0."""
     following: Episode | None
-    """The next episode of the tour; None for the last."""
+    """Next episode of the tour; None for the last episode."""
 
 
 class MemoryLifetime:
-    """A memory bank, and its updates at the start and end of episodes."""
+    """A memory bank with the updates that a protocol requires at the start and end of episodes."""
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class MemoryLifetime:
         tours: Mapping[str, TourPosition] | None = None,
         oracle_phases: bool = False,
     ) -> None:
-        """Manage `bank` by `protocol`; `tours` maps episode ids to their positions in tours.
+        """Manage `bank` as `protocol` requires. `tours` maps episode ids to positions in tours.
 
-        With `oracle_phases`, the bank also remembers the paths between the episodes of a tour.
+        With `oracle_phases`, the bank also stores the paths between the episodes of a tour.
         """
         self.protocol = protocol
         self.bank = bank
@@ -64,21 +64,20 @@ class MemoryLifetime:
 
     @property
     def memory(self) -> Memory | None:
-        """The memory that agents read and that stores what they see; None without a bank."""
+        """Memory that agents read and that stores their observations; None without a bank."""
         return MaskedMemory(self.bank) if self.bank is not None and self.protocol == "masked" else self.bank
 
     def begin(self, trajectory: Trajectory) -> None:
-        """Clear the memory of the episode's scene if the protocol requires it; call this before the start."""
+        """Clear the memory of the episode's scene if the protocol requires it; call before the episode."""
         episode = trajectory.episode
         first_of_tour = self.protocol == "tour" and self._tours[episode.episode_id].number == 0
         if self.bank is not None and (self.protocol == "episodic" or first_of_tour):
             self.bank.forget(episode.scene_id)
 
     def finish(self, trajectory: Trajectory) -> None:
-        """Remember the paths to the goal and to the tour's next start after an episode (docs/spec.md H.2).
+        """Store the paths from an episode's end to its goal and to the tour's next start (docs/spec.md H.2).
 
-        These paths are the oracle phases of iterative navigation (IVLN). Without `oracle_phases` this does
-        nothing.
+        These paths are the oracle phases of IVLN. Without `oracle_phases`, nothing is stored.
         """
         if self.bank is None or not self._oracle_phases:
             return
@@ -93,7 +92,7 @@ class MemoryLifetime:
             self.bank.remember_at(self._atlas.locate(episode.scene_id, path).tolist())
 
     def replay(self, trajectory: Trajectory) -> None:
-        """Update the memory as a finished trajectory did when it was run."""
+        """Update the memory as the given finished trajectory did when it was run."""
         self.begin(trajectory)
         if self.bank is not None:
             self.bank.remember_at(trajectory.decision_viewpoints)
@@ -110,7 +109,7 @@ def open_memory(
     oracle_phases: bool = False,
     device: torch.device | str | None = None,
 ) -> MemoryLifetime:
-    """Create the memory of an evaluation in its initial state; call `check_protocol` first."""
+    """Return the memory of an evaluation in its initial state. Call `check_protocol` first."""
     if not reader.uses_memory:
         return MemoryLifetime(protocol, atlas, None)
     memory = MemoryBank.from_atlas(atlas, pooling=reader.pooling, device=device)
@@ -127,7 +126,7 @@ def open_memory(
 def check_protocol(
     protocol: Protocol, reader: Reader, *, bank: object, tours: object, oracle_phases: bool, lanes: bool
 ) -> None:
-    """Raise `ConfigError` for a protocol that does not suit the agent, and for options without effect."""
+    """Raise `ConfigError` if a protocol does not suit the agent, or if an option has no effect."""
     if protocol not in PROTOCOLS:
         raise ConfigError(f"memory '{protocol}': expected one of {', '.join(PROTOCOLS)}")
     if protocol == "none" and reader.uses_memory:
@@ -157,13 +156,13 @@ def check_protocol(
 
 
 def tour_episodes(tours: Iterable[Tour], episodes: Iterable[Episode]) -> list[Episode]:
-    """The episodes that are on tours, in the order of the tours."""
+    """Return the episodes that are in tours, in the order of the tours."""
     by_id = {episode.episode_id: episode for episode in episodes}
     return [by_id[episode_id] for tour in tours for episode_id in tour.episode_ids]
 
 
 def check_tour_routes(tours: Iterable[Tour], episodes: Iterable[Episode], atlas: Atlas, file: object) -> None:
-    """Raise `DataError` where no path connects two successive episodes of a tour."""
+    """Raise `DataError` if no path connects two successive episodes of a tour."""
     by_id = {episode.episode_id: episode for episode in episodes}
     for tour in tours:
         starts = atlas.locate(tour.scene_id, [by_id[episode_id].start for episode_id in tour.episode_ids])
@@ -176,7 +175,7 @@ def check_tour_routes(tours: Iterable[Tour], episodes: Iterable[Episode], atlas:
 
 
 def tour_positions(tours: Sequence[Tour], episodes: Sequence[Episode]) -> dict[str, TourPosition]:
-    """Return a dict from the id of every episode on a tour to its position in the tour."""
+    """Return the position in its tour of every episode that is in a tour, by episode id."""
     by_id = {episode.episode_id: episode for episode in episodes}
     positions = {}
     for tour in tours:

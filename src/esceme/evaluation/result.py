@@ -1,4 +1,4 @@
-"""The result of an evaluation: every trajectory with its scores, and everything that determined them."""
+"""Result of an evaluation: every trajectory with its scores, and everything that determines them."""
 
 from __future__ import annotations
 
@@ -28,37 +28,38 @@ PREDICTIONS = "predictions.json"
 
 
 class EpisodeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The trajectory and the scores of one episode."""
+    """Trajectory and scores of one episode."""
 
     id: str
     scene: str
     path: str
-    """Id of the reference path; instructions of the same path share it."""
+    """Id of the reference path. Several instructions may describe the same path."""
     visit: int
-    """Number of the episode in its scene (or tour), from 1."""
+    """Number of the episode in its scene (or tour), counted from 1."""
     decisions: int
-    """Number of decisions, STOP included."""
+    """Number of decisions, including STOP."""
     stopped: bool
     trajectory: list[tuple[str, float, float]]
-    """[viewpoint, heading, elevation] of every pose, as in prediction files."""
+    """(viewpoint, heading, elevation) of every pose, with angles in radians, as in prediction files."""
     scores: dict[str, float]
-    """Metric -> value; empty where the goal is withheld. The value of a tour metric is the episode's
-    contribution to the mean (docs/spec.md H.4)."""
+    """Value of each metric, by name; empty if the goal is withheld. The value of a tour metric is the
+    episode's contribution to the mean (docs/spec.md H.4)."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of an evaluation, as stored in `result.json`."""
+    """Result of an evaluation, as stored in `result.json`."""
 
     format: str = FORMAT
     facts: dict[str, Any]
-    """Hashes of weights and data, protocol, schedule, order, seed, limits, version."""
+    """Everything that determines the result: hashes of weights and data, protocol, order, seed, limits,
+    version."""
     means: dict[str, float]
-    """Metric -> mean over the episodes; empty where goals are withheld."""
+    """Mean of each metric over the episodes, by name; empty if goals are withheld."""
     episodes: list[EpisodeResult]
 
 
 def make_result(context: EvaluationContext, trajectories: Sequence[Trajectory]) -> Result:
-    """Make the result of one trajectory per episode. If a goal is withheld, no episode is scored."""
+    """Return the result, given one trajectory per episode. If any goal is withheld, there are no scores."""
     values: dict[str, Any] = {}
     means: dict[str, float] = {}
     if not any(trajectory.episode.goal_withheld for trajectory in trajectories):
@@ -99,7 +100,10 @@ def score_trajectories(
     file: object = "trajectories",
     annotations: object = "annotations",
 ) -> Scores:
-    """Score trajectories by the rules of a task; see `score_paths`. `objects` are those of `load_objects`."""
+    """Return the scores of trajectories by the rules of `task`; see `score_paths`.
+
+    `objects` maps viewpoints to visible objects, as returned by `load_objects`.
+    """
     return score_paths(
         [trajectory.episode for trajectory in trajectories],
         [[viewpoint for viewpoint, _ in trajectory.poses] for trajectory in trajectories],
@@ -113,7 +117,7 @@ def score_trajectories(
 
 
 def load_objects(data: DataFolder, task: Task) -> Mapping[str, frozenset[str]] | None:
-    """Read the objects visible from each viewpoint if the task is scored by objects (REVERIE), else None."""
+    """Return the objects visible from each viewpoint if the task's metrics need them (REVERIE), else None."""
     if not task.scores_objects:
         return None
     if data.objects is None:
@@ -124,7 +128,7 @@ def load_objects(data: DataFolder, task: Task) -> Mapping[str, frozenset[str]] |
 
 
 def named_poses(trajectory: Trajectory, atlas: Atlas) -> list[tuple[str, float, float]]:
-    """[viewpoint, heading, elevation] of every pose, as in prediction files."""
+    """Return (viewpoint, heading, elevation) of every pose, in radians, as in prediction files."""
     return [
         (atlas.name(viewpoint)[1], float(VIEW_HEADINGS[view]), float(VIEW_ELEVATIONS[view]))
         for viewpoint, view in trajectory.poses
@@ -135,14 +139,14 @@ def named_poses(trajectory: Trajectory, atlas: Atlas) -> list[tuple[str, float, 
 
 
 def save_result(result: Result, folder: Path) -> None:
-    """Write `result.json` and `predictions.json`, the trajectories in the field's common format."""
+    """Write `result.json`, and the trajectories in VLN's common format to `predictions.json`."""
     predictions = [{"instr_id": episode.id, "trajectory": episode.trajectory} for episode in result.episodes]
     write_json(folder / PREDICTIONS, predictions)
     write_json(folder / RESULT, result)
 
 
 def read_result(path: str | Path) -> Result:
-    """Read a result file, given by its path or by the folder of the evaluation."""
+    """Return the result in a file, given the path of the file or of the evaluation's folder."""
     path = Path(path)
     path = path / RESULT if path.is_dir() else path
     result = read_json(path, Result)
@@ -155,7 +159,7 @@ def read_result(path: str | Path) -> Result:
 
 
 def scores_of(result: Result) -> Scores:
-    """Convert the scores of a result to arrays. If goals are withheld, there are none."""
+    """Return the scores of a result as arrays. Scores are absent if goals are withheld."""
     values = {
         name: np.array([episode.scores[name] for episode in result.episodes])
         for name in result.episodes[0].scores

@@ -1,8 +1,9 @@
-"""Schedules: the order of episodes in an evaluation, and which of them run side by side.
+"""Schedules: the order of episodes in an evaluation, and which episodes run in parallel.
 
-Memory is sequential within a scene and independent across scenes. `Lanes` runs the episodes of a scene in
-order, one at a time, and different scenes side by side: trajectories do not depend on the batch size.
-`Interleaved` follows the released code: batches of episodes from all scenes, which share their memory writes.
+Memory is sequential within a scene and independent across scenes. `Lanes` runs the episodes of a scene one
+after another, and different scenes in parallel. Trajectories then do not depend on the batch size.
+`Interleaved` follows the released code: the episodes of a batch may share scenes and read each other's
+memory.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ ScheduleName = Literal["lanes", "interleaved"]
 
 
 class Lanes:
-    """An episode source that runs one episode per scene at a time, and several scenes in parallel.
+    """Episode source that runs one episode per scene at a time, and several scenes in parallel.
 
-    A lane is the queue of one scene's episodes. A batch slot (one parallel episode) that becomes free is
-    refilled at once.
+    A lane is the queue of one scene's episodes. When an episode ends, another takes its place in the batch.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class Lanes:
         visits: Mapping[str, int] | None = None,
         previous_passes: int = 0,
     ) -> None:
-        """Start `episodes`, at most `num_slots` at a time.
+        """Run `episodes`, at most `num_slots` in parallel.
 
-        Trajectories in `finished`, by episode id, are not run again; their memory is replayed. `visits` is
-        the visit number by episode id; by default the number of the episode in its scene, after
-        `previous_passes` over the same episodes.
+        Episodes whose id is in `finished` are not run again; only their effect on the memory is repeated.
+        `visits` is the visit number by episode id. By default it counts the episodes in a scene from 1,
+        continuing after `previous_passes` passes over the same episodes.
         """
         self._atlas, self._lifetime, self._num_slots = atlas, lifetime, num_slots
         self._finished = finished or {}
@@ -59,7 +59,7 @@ class Lanes:
         self._lanes: dict[str, deque[Episode]] = {}
 
     def next(self, finished: Sequence[Trajectory], active: Sequence[Trajectory]) -> Sequence[Trajectory]:
-        """Start an episode in every free batch slot.
+        """Return new trajectories for the free places in the batch.
 
         A scene whose episode has finished continues with its next episode. Then waiting scenes start.
         """
@@ -74,7 +74,7 @@ class Lanes:
         return started
 
     def _start_next(self, lane: deque[Episode]) -> list[Trajectory]:
-        """Start the next unfinished episode of a scene; return its trajectory in a list, or an empty list."""
+        """Return a list with the trajectory of a scene's next unfinished episode; empty if there is none."""
         while lane:
             episode = lane.popleft()
             if (trajectory := self._finished.get(episode.episode_id)) is None:
@@ -86,7 +86,7 @@ class Lanes:
 
 
 class Interleaved:
-    """An episode source of whole batches: a batch starts when all episodes of the one before have ended."""
+    """Episode source of whole batches. A batch starts when all episodes of the previous batch have ended."""
 
     def __init__(
         self,
@@ -97,10 +97,10 @@ class Interleaved:
         finished: Sequence[Sequence[Trajectory]] = (),
         visits: Counter[str] | None = None,
     ) -> None:
-        """Start `batches` one after the other.
+        """Run `batches` one after another.
 
-        `finished` holds the trajectories of the first batches, which are not run again; their memory is
-        replayed. `visits` counts the episodes started in each scene; this object updates it.
+        `finished` are the trajectories of the first batches, which are not run again; only their effect on
+        the memory is repeated. `visits` counts the episodes started in each scene and is updated.
         """
         self._atlas, self._batches = atlas, iter(batches)
         self._visits = Counter[str]() if visits is None else visits
@@ -110,7 +110,7 @@ class Interleaved:
                 lifetime.replay(trajectory)
 
     def next(self, finished: Sequence[Trajectory], active: Sequence[Trajectory]) -> Sequence[Trajectory]:
-        """Start the next batch when no trajectory is active."""
+        """Return the trajectories of the next batch if no trajectory is active, otherwise none."""
         if active:
             return []
         return [self._start(episode) for episode in next(self._batches, ())]
@@ -121,7 +121,7 @@ class Interleaved:
 
 
 class ReleasedOrder:
-    """The batches of the released code, pass after pass (docs/spec.md A.10).
+    """The batches of the released code, for one pass over the episodes after another (docs/spec.md A.10).
 
     Episodes of all scenes are shuffled by a seed. If the last batch is not full, all episodes are shuffled
     again and the first of them fill the batch. A pass ends with the first batch that repeats an episode.
@@ -135,12 +135,11 @@ class ReleasedOrder:
     """
 
     def __init__(self, episodes: Sequence[Episode], batch: int, *, seed: int) -> None:
-        """Shuffle `episodes` for the first time."""
         self._episodes, self._batch, self._random = list(episodes), batch, random.Random(seed)
         self._random.shuffle(self._episodes)
 
     def batches(self) -> Iterator[list[Episode]]:
-        """Yield the batches of one pass."""
+        """Yield the batches of one pass over the episodes."""
         seen: set[str] = set()
         start = 0
         while True:

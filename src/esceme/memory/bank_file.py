@@ -1,4 +1,4 @@
-"""Memory banks as files: vectors in safetensors format, scenes and viewpoints as JSON in the header."""
+"""Memory banks as files in safetensors format: a tensor of vectors, and a JSON header with the scenes."""
 
 from __future__ import annotations
 
@@ -24,43 +24,43 @@ ADVICE = "remove it and build it again"
 
 
 class StoredScene(msgspec.Struct, frozen=True):
-    """One scene of a file; visited viewpoints come first in `names`."""
+    """One scene in the header of a bank file. In `names`, visited viewpoints precede unvisited ones."""
 
     scene_id: str
     names: list[str]
     neighbours: list[list[int]]
-    """Per visited viewpoint: indices of its neighbours in `names`."""
+    """For each visited viewpoint, the indices of its neighbours in `names`."""
 
     @property
     def viewpoints(self) -> list[str]:
-        """Visited viewpoints in alphabetical order."""
+        """Names of the visited viewpoints, in alphabetical order."""
         return self.names[: len(self.neighbours)]
 
     @property
     def edges(self) -> set[tuple[int, int]]:
-        """Pairs of visited neighbours as indices into `names`."""
+        """Pairs of adjacent visited viewpoints, as indices into `names`."""
         visited = range(len(self.neighbours))
         return {(min(a, b), max(a, b)) for a in visited for b in self.neighbours[a] if b in visited}
 
 
 class BankHeader(msgspec.Struct, frozen=True):
-    """Header of a bank file."""
+    """Header of a bank file: format, properties of the features, checksum, and scenes."""
 
     format: str
     width: int
     pooling: Pooling
     source: str
     sha256: str
-    """Checksum of the vectors and of the other fields."""
+    """SHA-256 of the vectors and of the other fields, in hexadecimal."""
     scenes: list[StoredScene]
 
 
 def save_bank(bank: MemoryBank, path: str | Path, *, overwrite: bool = False) -> None:
-    """Write a bank atomically; equal memories give equal bytes.
+    """Write a bank to a file atomically. Equal memories give equal bytes.
 
-    A file that another process has changed since this bank was loaded from it, or saved there, gets the
-    memories of both; `bank` does not change. Raises `DataError` if the file exists and this bank was neither
-    loaded from it nor saved there, unless `overwrite`.
+    If another process has changed the file since `bank` was loaded from it or saved to it, the file receives
+    the memories of both; `bank` does not change. If the file exists but `bank` was neither loaded from it nor
+    saved to it, raise `DataError`, or overwrite the file with `overwrite`.
     """
     path, file = Path(path), Path(os.path.realpath(path))
     with file_lock(file):
@@ -87,9 +87,9 @@ def load_bank(
     source: str | None = None,
     device: torch.device | str | None = None,
 ) -> MemoryBank:
-    """Read a bank; raise `MemoryMismatch` if its width or source differs from the expected one.
+    """Return the bank in a file; raise `MemoryMismatch` if it does not have the given `width` or `source`.
 
-    Raises `DataError` if the file is not a bank, or if a byte of it has changed.
+    Raise `DataError` if the file is not a bank, or if any byte of it has changed.
     """
     content = _open(Path(path))
     header = content.header
@@ -105,16 +105,14 @@ def load_bank(
 
 
 def read_header(path: str | Path) -> BankHeader:
-    """Read and check a bank; return its header."""
+    """Return the header of a bank file after checking the whole file."""
     return _open(Path(path)).header
 
 
 class _Content(NamedTuple):
-    """Content of a bank file."""
-
     header: BankHeader
     rows: Tensor
-    """(M, D) float32: the vectors of all scenes."""
+    """(M, D) float32: the vectors of all scenes, in the order of the header."""
 
 
 def _encode(bank: MemoryBank) -> _Content:
@@ -132,7 +130,7 @@ def _encode(bank: MemoryBank) -> _Content:
 
 
 def _checksum(header: BankHeader, rows: Tensor) -> str:
-    """Compute the sha256 of the header, without its own, and the vectors."""
+    """Return the SHA-256 of the vectors and the header, in which the field `sha256` counts as empty."""
     digest = hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(header, sha256="")))
     digest.update(rows.numpy().tobytes())
     return digest.hexdigest()
@@ -165,7 +163,7 @@ def _stored(bank: MemoryBank, scene_id: str) -> StoredScene:
 
 
 def _open(path: Path) -> _Content:
-    """Read and check a file; raise `DataError` if it is not a bank or damaged."""
+    """Return the content of a bank file. Raise `DataError` if the file is not a bank or is damaged."""
     try:
         with safetensors.safe_open(path, "pt") as file:
             if "memory" not in (file.metadata() or {}):
@@ -185,7 +183,7 @@ def _open(path: Path) -> _Content:
 
 
 def _decoded(text: str, path: Path) -> BankHeader:
-    """Decode the header; check the format first, so that other formats are reported as such."""
+    """Return the decoded header. Raise `DataError` for another format, before its fields are decoded."""
     try:
         found = msgspec.json.decode(text, type=_Format).format
         if found != f"{FORMAT}{VERSION}":
@@ -204,7 +202,7 @@ class _Format(msgspec.Struct):
 
 
 def _check(header: BankHeader, shape: tuple[int, ...], path: Path) -> None:
-    """Raise `DataError` if header and vectors contradict each other."""
+    """Raise `DataError` if the header contradicts itself or the shape of the vectors."""
     visited = sum(len(scene.neighbours) for scene in header.scenes)
     if shape != (visited, header.width):
         raise DataError(
