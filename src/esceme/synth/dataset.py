@@ -6,7 +6,6 @@ the cache or on the number of processes.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
 import shutil
@@ -23,7 +22,14 @@ import numpy as np
 
 from esceme import __version__
 from esceme.errors import ConfigError, DataError
-from esceme.files import atomic_open, partial_file_prefix, remove_partial_files, write_json, write_text
+from esceme.files import (
+    atomic_open,
+    compress_gzip,
+    partial_file_prefix,
+    remove_partial_files,
+    write_json,
+    write_text,
+)
 from esceme.perception.encoders import make_encoder
 from esceme.synth.annotated_paths import AnnotatedPath, fraction_needing_memory, sample_paths
 from esceme.synth.capture import ViewpointCapture, capture_viewpoint
@@ -244,7 +250,7 @@ def _generate_world(root: Path, config: WorldConfig, processes: int, progress: P
     label_names = {label: kind for kind, label in ROOM_LABELS.items()} | {"z": "other room"}
     write_json(root / "rooms/viewpoint_rooms.json", {"label_name": label_names, "panos": rooms})
     with atomic_open(root / "objects/reverie_objects.json.gz") as file:
-        file.write(gzip.compress(msgspec.json.encode(nearby), mtime=0))
+        file.write(compress_gzip(msgspec.json.encode(nearby)))
     paths, extra_paths = _sample_all_paths(config, visibility)
     _write_tasks(root, config, paths, nearby)
     instructions = (

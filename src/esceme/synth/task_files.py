@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from esceme.files import atomic_open, write_json
+from esceme.files import atomic_open, compress_gzip, write_json
 from esceme.synth.annotated_paths import AnnotatedPath
 from esceme.synth.hindi import clauses_to_hindi
 from esceme.synth.instructions import Clause, clauses_to_text
@@ -89,7 +88,7 @@ def write_rxr(root: Path, paths_by_split: PathsBySplit, generator: np.random.Gen
             for language, text in (("en-US", english), ("hi-IN", clauses_to_hindi(clauses))):
                 lines.append(msgspec.json.encode(_rxr_record(path, name, next(ids), language, text)) + b"\n")
         with atomic_open(root / f"RxR/rxr_{name}_guide.jsonl.gz") as file:
-            file.write(gzip.compress(b"".join(lines), mtime=0))
+            file.write(compress_gzip(b"".join(lines)))
 
 
 def _merge_cues(path: AnnotatedPath) -> list[Clause]:
