@@ -21,7 +21,7 @@ class EscemeError(Exception):
 
 
 class DataError(EscemeError):
-    """A file, or a record in it, is missing, malformed or contradicts another file."""
+    """A file or a record in a file is missing, malformed or in contradiction to another file."""
 
 
 class WorldError(EscemeError):
@@ -29,11 +29,11 @@ class WorldError(EscemeError):
 
 
 class ConfigError(EscemeError):
-    """Two settings contradict each other, or one is out of range."""
+    """A setting is out of range, or two settings contradict each other."""
 
 
 class MemoryMismatch(EscemeError):  # noqa: N818
-    """Features differ from those of a memory in width, source or pooling."""
+    """Features differ from the features in a memory, by width, source or pooling."""
 
 
 class CheckpointError(EscemeError):
@@ -61,7 +61,7 @@ def escape_control_characters(text: str, *, keep: str = "") -> str:
 
 
 def check_choices(config: object) -> None:
-    """Raise `ConfigError` if a field annotated with `Literal` has a value that is not listed there."""
+    """Raise `ConfigError` if a field has a type `Literal[...]` and its value is none of the listed values."""
     for name, kind in get_type_hints(type(config)).items():
         value = getattr(config, name)
         if get_origin(kind) is Literal and value not in (choices := get_args(kind)):
@@ -70,7 +70,7 @@ def check_choices(config: object) -> None:
 
 @contextmanager
 def prefix_errors(*, file: object, record: object = None) -> Iterator[None]:
-    """Convert errors raised inside to a `DataError` with the file and the record in front.
+    """Convert an `EscemeError` raised in the `with` block to a `DataError` that names file and record.
 
     >>> with prefix_errors(file="R2R_val.json", record="episode 12_0"):
     ...     raise WorldError("viewpoint 'ab' is not in scene 'house'")

@@ -1,4 +1,4 @@
-"""Files of tensors, read without running code from them: safetensors, and what `torch.save` writes."""
+"""Reading of tensor files without executing code: safetensors, and files that `torch.save` wrote."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from safetensors.torch import load_file
 from esceme.errors import CheckpointError
 
 ZIP_START = b"PK\x03\x04"
-"""First bytes of the files that `torch.load` reads as zip archives."""
+"""First bytes of files that `torch.load` reads as zip archives."""
 TORCHSCRIPT_MEMBER = re.compile(r"[^/]+/(constants\.pkl|code/.*)|.*\.py")
-"""Names in a zip archive that only TorchScript programs have."""
+"""Matches names of files in a zip archive that only TorchScript programs contain."""
 
 
 def load_tensors(path: Path, *, mmap: bool = False) -> Any:
-    """Load a file of tensors in plain containers, on the CPU; `.safetensors` or a file of `torch.save`.
+    """Load tensors, in dicts and lists, from a safetensors file or a file that `torch.save` wrote.
 
-    A zip archive is checked before torch reads it: its checksums, its sizes, and that it is no TorchScript
-    program. With `mmap`, tensors of an archive are read when they are used. Raises `CheckpointError` for
-    every other file.
+    Tensors are on the CPU. Before torch reads a zip archive, its checksums and sizes are checked, and that it
+    is no TorchScript program. With `mmap`, tensors of an archive are read from the disk when they are used.
+    Raises `CheckpointError` for any other file.
     """
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file")
@@ -53,7 +53,7 @@ def load_tensors(path: Path, *, mmap: bool = False) -> Any:
 
 
 def _check_zip(path: Path) -> None:
-    """Raise an error for damaged members, for compressed members and for a TorchScript program."""
+    """Raise an error if a file in the archive is damaged or compressed, or if it is a TorchScript program."""
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         if any(TORCHSCRIPT_MEMBER.fullmatch(member.filename) for member in members):

@@ -1,4 +1,4 @@
-"""The `esceme` command: finds the function of a sub-command and lets tyro parse its options."""
+"""The `esceme` command: imports the function of a sub-command and parses its options with tyro."""
 
 from __future__ import annotations
 
@@ -48,11 +48,14 @@ COMMANDS = {
         "Compare this implementation with reference numbers of the original.",
     ),
 }
-"""Command -> module and function in `esceme.cli`, and its line in the overview."""
+"""Command -> (module and function in `esceme.cli`, description in the list of commands)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code; errors are printed to standard error."""
+    """Run a command and return its exit code; print errors to standard error.
+
+    `argv` are the command-line arguments, by default those of the process.
+    """
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         with _terminate_as_interrupt():
@@ -76,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _terminate_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM raise `KeyboardInterrupt`, as Ctrl-C does, so that everything written so far is kept."""
+    """Let SIGTERM raise `KeyboardInterrupt`, as Ctrl-C does, so that commands can save their work."""
     if threading.current_thread() is not threading.main_thread():  # signal handlers belong to the main thread
         yield
         return
@@ -96,7 +99,7 @@ def _dispatch(args: list[str]) -> int:
 
 
 def _discard_output() -> None:
-    """Discard buffered output, which Python would try to write again at exit."""
+    """Discard buffered output; otherwise Python would try to write it again at exit, and fail again."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -116,7 +119,10 @@ def _run_command(name: str, args: list[str]) -> int:
 
 
 def _print_overview(args: Sequence[str]) -> int:
-    """Print the commands, of one group if it is given; unless help was requested, this is an error."""
+    """Print a list of all commands, or of one group such as `data`, and return the exit code.
+
+    The exit code is 0 if help was requested, and otherwise 2, because no known command was given.
+    """
     group = args[0] if args and any(name.startswith(f"{args[0]} ") for name in COMMANDS) else ""
     is_help = not args or (args[1:2] if group else args[:1]) in (["-h"], ["--help"], ["help"])
     stream = sys.stdout if is_help else sys.stderr

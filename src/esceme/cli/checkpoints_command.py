@@ -1,4 +1,4 @@
-"""`esceme import` and `esceme export`: published weights, in and out."""
+"""The commands `esceme import` and `esceme export`, which convert published weights."""
 
 from __future__ import annotations
 
@@ -120,5 +120,5 @@ def _report_table(report: TensorReport) -> Table:
 
 
 def _count_by_part(names: Iterable[str]) -> Counter[str]:
-    """Number of names per part of the network."""
+    """Return a dict from part of the network to its number of tensor names."""
     return Counter(".".join(name.split(".")[:2]) for name in names)

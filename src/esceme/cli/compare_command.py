@@ -1,4 +1,4 @@
-"""`esceme compare`."""
+"""The command `esceme compare`."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _format_values(fact: str, values: Sequence[Any]) -> list[str]:
 
 
 def _to_json(comparison: Comparison) -> dict[str, Any]:
-    """Convert a comparison to a JSON object, in which `measures` is an object by metric."""
+    """Return a comparison as a JSON object. Its key `measures` holds a dict from metric to differences."""
     values = asdict(comparison)
     values["measures"] = {row.pop("measure"): row for row in values["measures"]}
     return values

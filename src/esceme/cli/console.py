@@ -26,17 +26,17 @@ else:
 
 
 def note(message: str) -> None:
-    """Print a message to standard error; control characters are escaped."""
+    """Print a message to standard error. Control characters are escaped."""
     print(escape_control_characters(message, keep="\n"), file=sys.stderr)
 
 
 def print_line(text: str) -> None:
-    """Print a line to standard output; control characters are escaped."""
+    """Print a line to standard output. Control characters are escaped."""
     print(escape_control_characters(text))
 
 
 def print_json(value: object) -> None:
-    """Print one JSON object to standard output; inf and nan become null."""
+    """Print one JSON object to standard output. Infinity and NaN become null."""
     try:
         text = msgspec.json.encode(value).decode()
     except UnicodeEncodeError as error:
@@ -45,19 +45,19 @@ def print_json(value: object) -> None:
 
 
 class _EscapingConsole(Console):
-    """A console that escapes control characters in text, which may come from files."""
+    """Console that escapes control characters in printed text, because the text may come from files."""
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(escape_control_characters(text, keep="\n"), **options)
 
 
 def tables() -> Console:
-    """The console of result tables: standard output, 120 columns wide if it is not a terminal."""
+    """Return the console that prints tables to standard output, 120 columns wide if it is not a terminal."""
     return _EscapingConsole(width=None if sys.stdout.isatty() else 120, highlight=False)
 
 
 def progress(items: Iterable[T], label: str, *, total: int | None = None) -> Iterator[T]:
-    """Iterate with a progress bar on standard error."""
+    """Yield `items` and show a progress bar on standard error. `total` is the number of items, if known."""
     if isinstance(items, Sized) and not len(items):
         return
     with _bar() as bar:
@@ -66,10 +66,10 @@ def progress(items: Iterable[T], label: str, *, total: int | None = None) -> Ite
 
 @contextmanager
 def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar and yield its function `update(done, total)`, which takes two numbers of items.
+    """Show a progress bar; yield a function `update(done, total)` that sets its numbers of items.
 
-    The bar appears at the first call of `update`. Items that were done before that call do not count in the
-    estimate of the time left.
+    The bar appears at the first call of `update`. The estimate of the remaining time ignores items that were
+    done before that call.
     """
     bar = _bar()
     with ExitStack() as stack:
@@ -100,7 +100,7 @@ def _bar() -> Progress:
 def score_table(
     title: str, means: Mapping[str, float | int], intervals: Mapping[str, tuple[float, float]]
 ) -> Table:
-    """A table of metrics with their units, and of their intervals, if there are any."""
+    """Return a table of metrics with units, mean values and, if there are any, confidence intervals."""
     table = Table(title=title)
     for heading in ("metric", "value", *(["95 % interval"] if intervals else [])):
         table.add_column(heading, justify="left" if heading == "metric" else "right")
@@ -113,13 +113,13 @@ def score_table(
 
 
 def metric_label(metric: str) -> str:
-    """The name of a metric with its unit."""
+    """Return the name of a metric with its unit."""
     unit = " (m)" if metric in METRES else "" if metric in COUNTS else " (%)"
     return f"{metric}{unit}"
 
 
 def format_metric(metric: str, value: float) -> str:
-    """Format the value of a metric: per cent, metres or a count."""
+    """Return the value of a metric as text, in per cent, in metres or as a count."""
     if metric == "n":
         return f"{value:.0f}"
     return f"{value if metric in METRES | COUNTS else 100 * value:.2f}"

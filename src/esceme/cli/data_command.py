@@ -1,4 +1,4 @@
-"""`esceme data`: check a data folder, make R4R and tours."""
+"""The commands `esceme data`: check a data folder, make R4R, make tours."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def tours(
 
 
 def _split_from_file_name(path: Path, task: TaskName) -> str:
-    """The split in a file name, or its stem."""
+    """Return the split in the name of an annotation file; if none is found, the name without suffix."""
     splits, patterns = TASKS[task].split_sizes, TASKS[task].files
     split_of = {Path(pattern.format(split=split)).name: split for split in splits for pattern in patterns}
     stem = path.name.removesuffix(".gz").rsplit(".", 1)[0]

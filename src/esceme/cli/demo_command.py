@@ -1,4 +1,4 @@
-"""`esceme demo`."""
+"""The command `esceme demo`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from esceme.demo.run_demo import OnProgress
 from esceme.synth.dataset import WorldSize
 
 WIDTH = 78
-"""Letters per line of text."""
+"""Number of letters per line of text."""
 BAR_WIDTH = 20
 NEXT = "Next, evaluate the same weights with a masked memory, compare both agents in detail, or train longer:"
 
@@ -79,7 +79,10 @@ def demo(
 
 @contextmanager
 def _progress_bars() -> Iterator[OnProgress]:
-    """Show a bar per job on standard error, with its loss and remaining time, after the first message."""
+    """Show a progress bar per job on standard error; yield the callback that updates the bars.
+
+    A job is a training or an evaluation. Bars appear at the first call of the callback.
+    """
     tasks: dict[str, TaskID] = {}
     bars = Progress(
         TextColumn("{task.description}"),
@@ -110,7 +113,7 @@ def _progress_bars() -> Iterator[OnProgress]:
 
 
 def _score_table(result: DemoResult) -> Table:
-    """Scores of both splits, with an interval below every value."""
+    """Return a table of the scores of both splits, with a confidence interval below every value."""
     iterations, seed = result.config.num_iterations, result.config.seed
     title = f"{iterations:,} iterations each, seed {seed}; 95 % intervals over paths"
     table = Table("", *HEADINGS.values(), GAIN_HEADING, title=title, box=box.SIMPLE_HEAD, pad_edge=False)
@@ -125,7 +128,7 @@ def _score_table(result: DemoResult) -> Table:
 
 
 def _visit_table(scores: SplitScores) -> Table:
-    """SPL by visit without memory and with a cold memory, as bars."""
+    """Return a table of bars: SPL by number of the visit to a scene, without memory and with cold memory."""
     curves = visit_curves(scores, ("none", "cold"))
     highest = max(y for curve in curves for y in curve.ys) or 1.0
     table = Table.grid(padding=(0, 2))

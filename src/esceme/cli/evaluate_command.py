@@ -1,4 +1,4 @@
-"""`esceme evaluate`."""
+"""The command `esceme evaluate`."""
 
 from __future__ import annotations
 
@@ -67,20 +67,20 @@ def evaluate(
             the split), two-pass (ESceme*: the split is run twice), episodic, tour, warm (starts with --bank),
             or a control: masked (recalls zeros), oracle (everything remembered before the start).
         task: by default the task of the run.
-        bank: the bank file that `warm` starts with.
+        bank: file of stored memories with which the protocol `warm` starts.
         tours: a file of tours (IVLN), which the episodes follow under any protocol; adds t_ndtw, t_sr, t_spl.
         oracle_phases: on tours, also remember the paths to an episode's goal and to the next start.
-        schedule: lanes, or interleaved as in the released code (batches share memory writes; one process).
-        order: the order of a scene's episodes in lanes.
+        schedule: lanes, or interleaved: batches of mixed scenes as in the released code, in one process.
+        order: the order of the episodes of a scene, with the schedule lanes.
         batch: the number of episodes that run side by side.
         processes: the number of processes that share the scenes.
         seed: seed of shuffled orders, of the random agent and of the bootstrap.
         data: the data folder; by default ESCEME_DATA, else ./datasets.
         features: the feature file, where the data folder has several.
-        max_steps: decisions per episode; by default those of the run.
-        max_tokens: token ids per instruction; by default those of the run.
-        precision: with bf16, decisions may depend on --batch.
-        out: the folder of the journal, predictions, scores and memories; by default one in RUN/evaluations.
+        max_steps: maximum number of decisions per episode; by default that of the run.
+        max_tokens: maximum number of token ids per instruction; by default that of the run.
+        precision: number format of the network; with bf16, decisions may depend on --batch.
+        out: the folder of trajectories, predictions, scores and memories; by default in RUN/evaluations.
         bootstrap: number of bootstrap samples of 95 % confidence intervals (paths are resampled); 0 for none.
         json: print one JSON object of plain fractions instead of a table.
     """
@@ -113,7 +113,7 @@ def evaluate(
 
 
 def default_folder(config: EvaluationConfig) -> Path:
-    """The folder of an evaluation without --out: in the run's folder, named by the settings."""
+    """Return the output folder if --out is not given: inside the run folder, named after the settings."""
     parts = [f"{config.task}", config.split, config.memory]
     parts += [Path(file).stem for file in (config.bank, config.tours, config.features) if file is not None]
     depends_on_batch = config.schedule == "interleaved" or config.precision != "fp32"
@@ -134,7 +134,7 @@ def default_folder(config: EvaluationConfig) -> Path:
 
 
 def _noting_resume(progress: ProgressCallback) -> ProgressCallback:
-    """Wrap a progress callback: the first call prints a note if trajectories were finished before."""
+    """Return a progress callback that also prints a note if an earlier run has finished trajectories."""
     is_first = True
 
     def on_progress(finished: int, total: int) -> None:
@@ -205,7 +205,7 @@ def _format_visits(first: int, last: int, mean: float, episodes: int) -> str:
 
 
 def _submission_command(config: EvaluationConfig, folder: Path) -> str:
-    """The command that converts the predictions to a submission."""
+    """Return the command line that converts the predictions to a leaderboard submission."""
     data = DataFolder(config.data)
     options = {
         "task": config.task,

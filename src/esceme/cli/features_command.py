@@ -1,4 +1,4 @@
-"""`esceme features`."""
+"""The commands `esceme features`: pack, extract and semantic."""
 
 from __future__ import annotations
 

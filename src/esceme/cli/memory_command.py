@@ -1,4 +1,4 @@
-"""`esceme memory`: show the contents of bank files."""
+"""The command `esceme memory show`, which shows the content of a bank file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def show(file: tyro.conf.Positional[Path], /, json: bool = False) -> int:
         esceme memory show bank.safetensors --json
 
     Args:
-        file: a bank as `save_bank` or an evaluation wrote it.
+        file: bank file (memories of scenes) that an evaluation or `save_bank` wrote.
         json: print one json object instead of a table.
     """
     header = read_header(file)
@@ -57,7 +57,7 @@ def _bank_table(header: BankHeader) -> Table:
 
 
 def _scene_size(scene: StoredScene, header: BankHeader) -> dict[str, int]:
-    """Count the viewpoints and edges of a scene, and the bytes of its vectors."""
+    """Return the number of viewpoints and edges of a scene, and the bytes of its memory vectors."""
     viewpoints = len(scene.neighbours)
     return {
         "viewpoints": viewpoints,

@@ -1,4 +1,4 @@
-"""`esceme recipes`."""
+"""The command `esceme recipes`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from esceme.recipes import PAPER, RECIPES, find_recipe
 def recipes(name: tyro.conf.Positional[str] = "", /, json: bool = False) -> int:
     """List the recipes that can be trained, or describe one of them.
 
-    A recipe is a named experiment: a row of the paper's tables as in the released scripts, or a small one for
-    two processor cores. The description of a recipe has the differences between the paper and its script, the
-    values of all fields and the command that trains it.
+    A recipe is a named training experiment: either a row of the paper's tables with the settings of the
+    released scripts, or a small experiment for two processor cores. The description of a recipe lists the
+    differences between the paper and its script, the values of all fields and the command that trains it.
 
     Examples:
         esceme recipes
@@ -27,8 +27,8 @@ def recipes(name: tyro.conf.Positional[str] = "", /, json: bool = False) -> int:
         esceme recipes r2r-small --json
 
     Args:
-        name: the recipe to describe; by default all are listed.
-        json: print one JSON object instead of text; null is a size that is taken from the data.
+        name: the recipe to describe; by default all recipes are listed.
+        json: print one JSON object instead of text; null stands for a size that is taken from the data.
     """
     if not name and json:
         print_json({"recipes": [{"name": key, "about": recipe.about} for key, recipe in RECIPES.items()]})
@@ -47,7 +47,7 @@ def recipes(name: tyro.conf.Positional[str] = "", /, json: bool = False) -> int:
 
 
 def field_values(experiment: Experiment) -> dict[str, Any]:
-    """All values of an experiment by the names of their options."""
+    """Return a dict from option name to value, with all fields of an experiment."""
     values = flatten(as_json(experiment))
     sizes = ("agent.vocabulary", "agent.feature_width", "agent.clause_ends", "reader.width")
     hidden = ("about", "differences", "feature_source", "origin", *sizes)
@@ -68,7 +68,7 @@ def _print_recipe(name: str, recipe: Experiment) -> None:
 
 
 def _train_command(name: str) -> str:
-    """The command that trains a recipe; small recipes use the embedded world."""
+    """Return the command line that trains a recipe. Small recipes use the generated world as data."""
     if name in PAPER:
         return f"esceme train {name} --start PRETRAINED --data DATASETS --out runs/{name}"
     data = "DATA" if RECIPES[name].features else "embedded"

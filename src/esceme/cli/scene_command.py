@@ -1,4 +1,4 @@
-"""`esceme scene`."""
+"""The command `esceme scene`."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ def _read_overlays(
     episode_id: str | None,
     predictions: Sequence[Path],
 ) -> tuple[list[PathOverlay], str | None]:
-    """Read the reference path and the predicted paths of an episode, and its instruction.
+    """Return the reference path and the predicted paths of an episode, and its instruction.
 
-    Raises an error that names the file of a path that is not in `graph`.
+    Raises an error that names the file if one of its paths is not in `graph`.
     """
     overlays, caption = [], None
     ids: tuple[str, ...] = (episode_id or "",)
@@ -125,7 +125,7 @@ def _read_overlays(
 
 
 def _find_episode(annotations: Path, task: TaskName, scene: str, name: str) -> Episode:
-    """Find an episode by its id; for RxR also by the id of the instruction, as in prediction files."""
+    """Return the episode with an id; for RxR the instruction id alone is accepted, as in prediction files."""
     episodes = TASKS[task].read(annotations)
     found = next((episode for episode in episodes if name in TASKS[task].prediction_ids(episode)), None)
     if found is None:
@@ -149,7 +149,7 @@ def _predicted_path(file: Path, ids: Sequence[str]) -> tuple[str, ...]:
 
 
 def _path_labels(files: Sequence[Path]) -> list[str]:
-    """File names without suffix; equal names are preceded by their folders."""
+    """Return the file names without suffix. If two names are equal, their folders are added in front."""
     stems = [path.name.split(".json")[0] for path in files]
     return [
         stem if stems.count(stem) == 1 else f"{path.resolve().parent.name}/{stem}"

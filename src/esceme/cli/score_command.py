@@ -1,4 +1,4 @@
-"""`esceme score`."""
+"""The command `esceme score`."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def score(
 
 
 def _load_tours(tours: Path, split: str | None, episodes: Sequence[Episode]) -> list[Tour]:
-    """Read the tours of `split`, or by default of the split that contains the episodes."""
+    """Return the tours of `split`; by default those of the split that contains the episodes."""
     found = read_tours(tours, split or _find_split(tours, episodes))
     check_tours(found, episodes, tours)
     return found
@@ -114,7 +114,7 @@ def _report_omissions(num_scored: int, num_episodes: int, tours: Sequence[Tour] 
 def _check_options(
     task: TaskName, success: SuccessRule, objects: Path | None, tours: Path | None, split: str | None
 ) -> None:
-    """Raise `ConfigError` for options without effect and for missing options."""
+    """Raise `ConfigError` if an option has no effect for the task or a required option is missing."""
     if TASKS[task].scores_objects and objects is None:
         raise ConfigError("REVERIE counts success by the objects in sight: give --objects FILE")
     if not TASKS[task].scores_objects and objects is not None:
@@ -126,7 +126,7 @@ def _check_options(
 
 
 def _find_split(tours: Path, episodes: Sequence[Episode]) -> str:
-    """The split of a tour file that has these episodes."""
+    """Return the split of a tour file that contains these episodes."""
     episode_ids = {episode.episode_id for episode in episodes}
     splits = read_all_tours(tours)
     matching = [

@@ -1,4 +1,4 @@
-"""`esceme submit`."""
+"""The command `esceme submit`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def submit(
 ) -> int:
     """Check predictions and write a leaderboard submission.
 
-    Every episode needs one prediction, which begins at its start and follows edges. Several viewpoints of one
-    step become several entries; missing headings are computed. Nothing is written if a check fails.
+    Every episode needs one prediction, which begins at the start of the episode and follows edges. If a step
+    has several viewpoints, it becomes several entries. Missing headings are computed. Nothing is written if a
+    check fails.
 
     Examples:
         esceme submit --task r2r --predictions p.json --annotations R2R_test.json --connectivity graphs ...

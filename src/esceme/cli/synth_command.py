@@ -1,4 +1,4 @@
-"""`esceme synth`."""
+"""The command `esceme synth`."""
 
 from __future__ import annotations
 

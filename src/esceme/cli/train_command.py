@@ -1,4 +1,4 @@
-"""`esceme train`."""
+"""The command `esceme train`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ else:
     AgentName = Literal[tuple(name for name in AGENTS if name not in SCRIPTED)]
     ReaderName = Literal[tuple(READERS)]
 HIDDEN = {"about", "differences", "feature_source", "origin", "vocabulary", "clause_ends", "width"}
-"""Fields of an experiment without an option: texts, and sizes that are taken from the data."""
+"""Fields of an experiment that are not options: texts, and sizes that are taken from the data."""
 
 
 def train(
@@ -60,8 +60,8 @@ def train(
 ) -> int:
     """Train a navigator by a recipe, or resume an interrupted run of the same experiment.
 
-    `esceme recipes` lists the recipes. Every field of a recipe has an option. The first part of its name may
-    be left out where the rest is unique: --training.batch 16, --batch 16.
+    `esceme recipes` lists the recipes. Every field of a recipe can be set by an option. If the last part of
+    the option's name is unique, the parts before may be left out: --training.batch 16 or --batch 16.
 
     OUT becomes a run folder: the last weights, the best validated weights in OUT/best, states to resume from,
     and the log. Under torchrun every process trains on its share of a batch; the first one prints.
@@ -112,7 +112,7 @@ def train(
 
 
 def parser_options(args: Sequence[str]) -> dict[str, Any]:
-    """Arguments of `tyro.cli` that depend on the recipe: it provides the defaults of all options."""
+    """Return keyword arguments of `tyro.cli`. The recipe in `args` provides the defaults of all options."""
     if args and not args[0].startswith("-"):
         default = find_recipe(args[0])
     elif {"-h", "--help"} & {*args}:
@@ -138,7 +138,10 @@ def parser_options(args: Sequence[str]) -> dict[str, Any]:
 
 
 def _registry(experiment: Experiment) -> ConstructorRegistry:
-    """Options by tyro's own rules, but some hidden, and with short names where they are unique."""
+    """Return tyro's rules for the options of an experiment.
+
+    The fields in `HIDDEN` have no option. Options get a short name if the last part of their name is unique.
+    """
     counts, registry, nested = Counter(_field_names(experiment)), ConstructorRegistry(), list[object]()
 
     @registry.struct_rule
@@ -189,7 +192,7 @@ def _find_device(name: str) -> str:
 
 
 def _find_data(name: str | None, *, is_main: bool) -> Path:
-    """The data folder: a path, or the generated world."""
+    """Return the data folder: a path, or the folder of the generated world if `name` is `embedded`."""
     world, _, size = (name or "").partition(":")
     if world != EMBEDDED:
         return Path(name) if name else default_data()
@@ -198,9 +201,9 @@ def _find_data(name: str | None, *, is_main: bool) -> Path:
 
 
 def _print_warnings(recipe: str, experiment: Experiment, data: DataFolder) -> None:
-    """Print what is unexpected about a new run.
+    """Print warnings about a new run: random initial weights, or another feature file than the recipe's.
 
-    Raises `DataError` for features that do not exist: only the recipe's own may be replaced by another file.
+    Raises `DataError` if the user has chosen a feature file that does not exist.
     """
     if recipe in PAPER and not experiment.start:
         note(
@@ -218,18 +221,18 @@ def _print_warnings(recipe: str, experiment: Experiment, data: DataFolder) -> No
 
 
 def _num_done(out: Path) -> int:
-    """Number of iterations of the latest state of a run."""
+    """Return the number of iterations after which the latest training state of a run was saved."""
     names = (path.stem for path in (out / STATES_FOLDER).glob("*.pt"))
     return max((int(name) for name in names if name.isdigit()), default=0)
 
 
 def _is_finished(experiment: Experiment, out: Path) -> bool:
-    """Whether a run is complete: the navigator's config is written last."""
+    """Return whether a run is complete. The config of the navigator is the last file that training writes."""
     return _num_done(out) == experiment.training.iterations and (out / NAVIGATOR_FILE).is_file()
 
 
 def _print_result(experiment: Experiment, facts: dict[str, Any], data: str | None, *, json: bool) -> None:
-    """Print the last losses and scores of the log, and the command that evaluates the run."""
+    """Print the last losses and scores in the log, and the command line that evaluates the run."""
     out, validation = Path(facts["out"]), experiment.validation
     log = [
         (entry.pop("kind"), {"iteration": entry.pop("iteration"), "values": entry})

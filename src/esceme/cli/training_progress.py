@@ -1,4 +1,4 @@
-"""Progress of training on standard error: a bar, and lines above it."""
+"""Progress of training on standard error: a progress bar, with validation scores above it."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from esceme.metrics import TOUR_METRICS
 from esceme.tasks.catalogue import TASKS
 
 WINDOW = 20
-"""Number of iterations whose mean losses are shown."""
+"""Number of last iterations over which the displayed losses are averaged."""
 
 
 def reported_metrics(task: str, means: Mapping[str, float]) -> tuple[str, ...]:
-    """The metrics that papers report for a task, and those of tours if `means` has them."""
+    """Return the metrics that papers report for a task, and the metrics of tours if `means` has them."""
     return TASKS[task].primary_metrics + tuple(name for name in TOUR_METRICS if name in means)
 
 
 class SpeedColumn(ProgressColumn):
-    """Iterations per second."""
+    """Column of a progress bar that shows iterations per second."""
 
     def render(self, task: Task) -> Text:
-        """Render the speed; empty until it is known."""
+        """Return the speed as text; empty while the speed is unknown."""
         return Text("" if task.speed is None else f"{task.speed:.2f} it/s")
 
 
 class TrainingProgress(TrainingCallback):
-    """A progress bar with the mean losses, and a line for every validation."""
+    """Training callback that shows a progress bar with mean losses, and a line for every validation."""
 
     def __init__(self, label: str, task: str) -> None:
         """Show `label` beside the bar, and the metrics that papers report for `task`."""
@@ -72,14 +72,14 @@ class TrainingProgress(TrainingCallback):
             self._bar.stop()
 
     def on_train_begin(self, iteration: int, num_iterations: int) -> None:
-        """Start the bar."""
+        """Show the progress bar."""
         if iteration:
             self.on_note(f"resumes after iteration {iteration}")
         self._bar.start()
         self._bar.add_task(self._label, total=num_iterations, completed=iteration, metrics="")
 
     def on_iteration_end(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Advance the bar and show the mean losses of the last iterations."""
+        """Advance the progress bar, and show the mean losses of the last `WINDOW` iterations."""
         self._recent.append(metrics)
         means = {
             name: fmean(recent.get(name, value) for recent in self._recent) for name, value in metrics.items()
@@ -92,12 +92,12 @@ class TrainingProgress(TrainingCallback):
     def on_validation_end(
         self, iteration: int, scores: Mapping[str, Mapping[str, float]], *, is_best: bool
     ) -> None:
-        """Print the scores of a validation."""
+        """Print the scores of a validation above the progress bar."""
         parts = [f"{split} {_format_scores(means, self._task)}" for split, means in scores.items()]
         self.on_note(f"iteration {iteration}: {'; '.join(parts)}{' (best so far)' if is_best else ''}")
 
     def on_note(self, message: str) -> None:
-        """Print a line above the bar."""
+        """Print a line above the progress bar."""
         self._bar.console.print(message, markup=False, soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""`esceme verify`."""
+"""The command `esceme verify`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def verify(directory: tyro.conf.Positional[Path], /, data: Path | None = None, j
     """Compare this implementation with a folder of reference numbers from the original one.
 
     Prints a row per file and quantity. Exit code 0: every recognised file was compared completely and is
-    within tolerance; 1: something is beyond tolerance; 3: something was skipped, or nothing compared.
+    within tolerance; 1: a difference exceeds its tolerance; 3: a file was skipped, or no file was compared.
 
     Examples:
         esceme verify vectors
         esceme verify vectors --data datasets --json
 
     Args:
-        directory: the folder of reference vectors, searched with its sub-folders.
-        data: connectivity, R2R and predictions; by default ESCEME_DATA, else ./datasets.
+        directory: the folder of reference files, searched with its sub-folders.
+        data: data folder with connectivity, R2R and predictions; by default ESCEME_DATA, else ./datasets.
         json: print one json object instead of a table; max_abs_diff is null where a number is missing.
     """
     report = verify_folder(directory, data or default_data())
