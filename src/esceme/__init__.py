@@ -1,6 +1,6 @@
 """Vision-and-language navigation agents with a memory of the scenes that they have visited.
 
-The names below are the public interface. Each is imported when it is first used, so that `import esceme` and
+The names below are the public interface. Each name is imported at its first use, so that `import esceme` and
 the command line start quickly.
 """
 
@@ -76,7 +76,7 @@ _MODULES = {
         *("MemoryMismatch", "WorldError"),
     ),
 }
-"""Module -> the names of the public interface that it defines."""
+"""Names of the public interface, by the module that defines them."""
 
 __all__ = [
     # experiments

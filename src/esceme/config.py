@@ -1,4 +1,4 @@
-"""An experiment: a navigator, its data and its training as one tree of frozen dataclasses."""
+"""`Experiment`: a navigator, its data and its training as a tree of frozen dataclasses."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ __all__ = ["Experiment", "as_json", "flatten", "from_json"]
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Everything that determines the trained weights, except the data itself.
+    """Everything that determines the trained weights, except the data.
 
-    Change it with `dataclasses.replace`; write it with `as_json` and read it with `from_json`. The sizes of
-    `navigator` that depend on the data are set when the data is read: feature width and vocabulary.
+    Change an experiment with `dataclasses.replace`. Write it with `as_json` and read it with `from_json`.
+    Feature width and vocabulary size of `navigator` are set when the data are read.
     """
 
     about: str = ""
-    """One-line description."""
+    """Description in one line."""
     differences: tuple[str, ...] = ()
-    """Where the paper and the released script disagree, and which of them this experiment follows."""
+    """Differences between the paper and the released script, and which of the two this experiment follows."""
     navigator: NavigatorConfig = NavigatorConfig()
     training: TrainingConfig = TrainingConfig()
     validation: ValidationConfig = ValidationConfig()
     features: str = ""
-    """Name or path of the feature file; if empty, the data folder must have exactly one."""
+    """Name or path of the feature file. If empty, the data folder must contain exactly one feature file."""
     feature_width: int | None = None
-    """Features per view that the navigator reads; None for all features of the file."""
+    """Number of features per view that the navigator reads; None for all features in the file."""
     text: Literal["encoded", "words"] = "encoded"
-    """Token ids of instructions: stored in the annotations or made by the data folder's WordPiece vocabulary
-    (`encoded`), or made by a vocabulary built from the training split (`words`)."""
+    """Source of the token ids of instructions. `encoded`: stored in the annotations, or made by the data
+    folder's WordPiece vocabulary. `words`: made by a vocabulary built from the training split."""
     min_word_count: int = 3
-    """Occurrences that a word needs to enter a vocabulary built from the training split."""
+    """Minimum number of occurrences of a word in a vocabulary that is built from the training split."""
     vocabulary_size: int | None = None
-    """Token ids that the agent embeds; None: the size of the vocabulary in use."""
+    """Number of token ids that the agent embeds; None for the size of the vocabulary in use."""
     word_vectors: tuple[str, ...] = ()
-    """Prefixes of PREFIX_vocab.txt and PREFIX_glove.npy below the data folder that initialise a grounding
-    head; empty: random initialisation."""
+    """Path prefixes of word vector files (PREFIX_vocab.txt, PREFIX_glove.npy) in the data folder, which
+    initialise the grounding head; empty for random initialisation."""
     hold_out: int = 0
-    """Number of training scenes that are not trained on and become the validation split `held_out`."""
+    """Number of training scenes that are excluded from training and form the validation split `held_out`."""
     start: str = ""
-    """A run folder whose weights training starts from; parameters that it lacks are random."""
+    """Run folder with the weights from which training starts; empty for random weights. Parameters that the
+    run does not have are random."""
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for a value out of range or an agent that cannot be trained."""
         for name, least in (("min_word_count", 1), ("hold_out", 0), ("seed", 0)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name}: expected at least {least}, found {getattr(self, name)}")

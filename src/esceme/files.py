@@ -24,18 +24,21 @@ from esceme.errors import DataError
 
 T = TypeVar("T")
 JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Exceptions of decoding bytes that are not JSON."""
+"""Exceptions that decoding raises for bytes that are not JSON."""
 LOCK_FILE = ".lock"
 LEASE_SECONDS = 60
-"""A process on another machine may take a lock whose holder has not renewed it for this long."""
+"""Time in seconds after which a process on another machine may take a lock that was not renewed."""
 CHECKSUM_FIELD = b',"crc32":'
 MAX_GZIP_RATIO = 64
 MIN_GZIP_LIMIT = 1 << 24
-"""Bytes that a gzip file of any size may expand to."""
+"""Number of bytes to which a gzip file of any size may expand."""
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a file; decompress it if its name ends in `.gz`, up to `MAX_GZIP_RATIO` times its size."""
+    """Return the bytes of a file, decompressed if its name ends in `.gz`.
+
+    Raise `DataError` if decompression exceeds `MAX_GZIP_RATIO` times the size of the file.
+    """
     try:
         if path.suffix != ".gz":
             return path.read_bytes()
@@ -68,7 +71,7 @@ def compress_gzip(data: bytes) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Read a UTF-8 text file."""
+    """Return the content of a UTF-8 text file."""
     try:
         return read_bytes(path).decode()
     except UnicodeDecodeError as error:
@@ -76,7 +79,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path, kind: type[T]) -> T:
-    """Read a JSON file as type `kind`; raises `DataError` that names a record and field of another type."""
+    """Return a JSON file as type `kind`. Raise `DataError`, with record and field, if a type differs."""
     data = read_bytes(path)
     if not data.strip():
         raise DataError(f"{path}: the file is empty; expected json")
@@ -84,9 +87,9 @@ def read_json(path: Path, kind: type[T]) -> T:
 
 
 def read_records(path: Path, kind: type[T]) -> list[T]:
-    """Read the records of a JSON array (`.json`) or of JSON lines (`.jsonl`), optionally gzipped.
+    """Return the records of a JSON array (`.json`) or of JSON lines (`.jsonl`), optionally gzipped.
 
-    Raises `DataError` if there are no records, because no published split is empty.
+    Raise `DataError` if there are no records, because no published split is empty.
     """
     if path.name.removesuffix(".gz").endswith(".jsonl"):
         lines = enumerate(read_bytes(path).splitlines(), 1)
@@ -110,7 +113,7 @@ def _decode(data: bytes, kind: type[T], path: Path, *, line: int | None = None) 
 
 
 def _describe_validation_error(error: msgspec.ValidationError, data: bytes | msgspec.Raw, kind: Any) -> str:
-    """Describe a validation error with the names of dict entries, which msgspec omits."""
+    """Return a description of a validation error that includes dict keys, which msgspec omits."""
     if get_origin(kind) is dict:
         inner = get_args(kind)[1]
         with suppress(*JSON_ERRORS):
@@ -123,7 +126,7 @@ def _describe_validation_error(error: msgspec.ValidationError, data: bytes | msg
 
 
 def _rephrase_msgspec(message: str) -> str:
-    """Rephrase msgspec's `… - at `$[3].scan`` as `record 3: field 'scan': …`.
+    """Return msgspec's message `… - at `$[3].scan`` as `record 3: field 'scan': …`.
 
     >>> _rephrase_msgspec("Expected `str`, got `int` - at `$[3].scan`")
     "record 3: field 'scan': expected str, got int"
@@ -140,10 +143,10 @@ def _rephrase_msgspec(message: str) -> str:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that replaces `path` if the block succeeds; otherwise nothing changes.
+    """Yield a temporary path that replaces `path` if the context succeeds; otherwise nothing changes.
 
-    The new file is on the disk when this returns. Only regular files are replaced, never folders, pipes or
-    devices. Temporary files of `path` that killed processes have left are removed.
+    When the context ends, the new file is on the disk. Only regular files are replaced, never folders, pipes
+    or devices. Temporary files for `path` that killed processes have left are removed.
     """
     try:
         target = path.resolve()
@@ -175,18 +178,18 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_open(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
-    """Open a file that replaces `path` if the block succeeds; see `atomic_path`."""
+    """Yield an open file that replaces `path` if the context succeeds; see `atomic_path`."""
     with atomic_path(path) as part, part.open(mode) as file:
         yield file
 
 
 def partial_file_prefix(name: str) -> str:
-    """How the name of a temporary file of `name` begins; it holds the machine and the process."""
+    """Return the prefix of temporary file names for `name`, which contains the machine and the process id."""
     return f".{name}.{_host_name()}.{os.getpid()}."
 
 
 def remove_partial_files(folder: Path, name: str = "*") -> None:
-    """Remove temporary files and folders of `name` whose process on this machine has ended."""
+    """Remove temporary files and folders for `name` whose process on this machine has ended."""
     pattern = name if name == "*" else glob.escape(name)
     for part in folder.glob(f".{pattern}.{_host_name()}.*.*.part"):
         process = part.name.split(".")[-3]
@@ -198,7 +201,7 @@ def remove_partial_files(folder: Path, name: str = "*") -> None:
 
 
 def _host_name() -> str:
-    """The machine's name without dots and characters that have a meaning in file names or patterns."""
+    """Return the machine's name without dots and characters that have a meaning in file names or patterns."""
     return re.sub(r"[^\w-]", "_", socket.gethostname())
 
 
@@ -213,7 +216,7 @@ def _is_running(process: int) -> bool:
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file, or the entries of a folder, are on the disk."""
+    """Wait until a file, or the list of files in a folder, is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -240,15 +243,16 @@ def write_text(path: Path, text: str) -> None:
 
 
 class JsonLinesWriter:
-    """Append records to a JSON-lines file; a record has reached the operating system when `write` returns.
+    """Writer that appends records to a JSON-lines file.
 
-    Raises `DataError` where the file cannot be written. Hold `folder_lock` while a writer is open.
+    When `write` returns, the record has been passed to the operating system. Raise `DataError` if the file
+    cannot be written. Hold `folder_lock` while a writer is open.
     """
 
     def __init__(self, path: Path, *, keep: int | None = None, checksum_key: str | None = None) -> None:
-        """Open `path` for appending. Only its first `keep` complete lines remain; by default all of them.
+        """Open `path` for appending. Keep only its first `keep` complete lines, or all if `keep` is None.
 
-        With `checksum_key`, every line gets a checksum of itself and the key: see `read_checked_lines`.
+        With `checksum_key`, every line gets a checksum of the line and the key; see `read_checked_lines`.
         """
         self._path, self._checksum_key = path, checksum_key
         try:
@@ -283,15 +287,15 @@ class JsonLinesWriter:
 
 
 def read_complete_lines(path: Path) -> list[bytes]:
-    """Read the lines of a file. A last line without line end is left out: its writing was interrupted."""
+    """Return the lines of a file without an incomplete last line, whose writing was interrupted."""
     lines = read_bytes(path).splitlines(keepends=True)
     return lines if not lines or lines[-1].endswith(b"\n") else lines[:-1]
 
 
 def read_json_lines(path: Path, kind: type[T], *, start: int = 0, stop: int | None = None) -> list[T]:
-    """Decode the complete lines `start` to `stop` (exclusive) of a JSON-lines file as type `kind`.
+    """Return the complete lines `start` to `stop` (exclusive) of a JSON-lines file as type `kind`.
 
-    Raises `DataError` that names a line of another type.
+    Raise `DataError`, with the line number, if a line has another type.
     """
     lines = read_complete_lines(path)[start:stop]
     return [_decode(line, kind, path, line=number) for number, line in enumerate(lines, start + 1)]
@@ -300,9 +304,9 @@ def read_json_lines(path: Path, kind: type[T], *, start: int = 0, stop: int | No
 def read_checked_lines(
     path: Path, kind: type[T], checksum_key: str, *, start: int = 0
 ) -> tuple[list[T], str]:
-    """Decode the complete lines of a file written with `checksum_key`, from line `start` to a damaged one.
+    """Return the lines of a file written with `checksum_key`, from line `start` to the first damaged line.
 
-    Returns the records and a message about the damaged line, which is empty if no line is damaged.
+    Also return a message about the damaged line. The message is empty if no line is damaged.
     """
     records: list[T] = []
     for number, line in enumerate(read_complete_lines(path)[start:], start + 1):
@@ -317,7 +321,7 @@ def read_checked_lines(
 
 
 def _add_checksum(line: bytes, key: str) -> bytes:
-    """Append a field with the CRC-32 of the key and the line to a line that is a JSON object."""
+    """Return a JSON object line with an additional field: the CRC-32 of key and line."""
     checksum = zlib.crc32(line, zlib.crc32(key.encode()))
     return line[:-1] + CHECKSUM_FIELD + b'"%08x"}' % checksum
 
@@ -327,9 +331,9 @@ def _add_checksum(line: bytes, key: str) -> bytes:
 
 @contextmanager
 def file_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of a file, which need not exist, in the block; wait while another process holds it.
+    """Hold the lock of a file, which need not exist, in this context. Wait until other processes release it.
 
-    Raises `DataError` if the other process takes longer than two minutes.
+    Raise `DataError` if another process holds the lock for more than two minutes.
     """
     lock = filelock.SoftFileLease(
         path.with_name(f".{path.name}{LOCK_FILE}"), lease_duration=LEASE_SECONDS, timeout=2 * LEASE_SECONDS
@@ -349,12 +353,12 @@ def file_lock(path: Path) -> Iterator[None]:
 
 @contextmanager
 def folder_lock(folder: Path, activity: str) -> Iterator[None]:
-    """Create a folder and hold its lock in the block; raises `DataError` if another process holds it.
+    """Create a folder and hold its lock in this context. Raise `DataError` if another process holds it.
 
-    The lock is a file that names its holder and is renewed while it is held, so that it works on network file
-    systems; the lock of a killed process is taken over. Temporary files that killed processes have left in
-    the folder, or one level below, are removed. `activity` names the work that needs the lock in messages,
-    for example "training".
+    The lock is a file that names its holder and is renewed while it is held. Locks therefore work on network
+    file systems, and the lock of a killed process can be taken over. Temporary files that killed processes
+    have left in the folder, or one level below, are removed. `activity` is the work that needs the lock, for
+    messages, for example "training".
     """
     lock = filelock.SoftFileLease(
         folder / LOCK_FILE, lease_duration=LEASE_SECONDS, timeout=0, on_compromise=_interrupt_if_taken
@@ -384,13 +388,13 @@ def folder_lock(folder: Path, activity: str) -> Iterator[None]:
 
 
 def _interrupt_if_taken(event: filelock.LeaseCompromise) -> None:
-    """Interrupt this process if another one has taken its lock, which it had not renewed in time."""
+    """Interrupt this process if another process has taken its lock, because it was not renewed in time."""
     if event.reason in ("owner-changed", "evicted"):
         _thread.interrupt_main()
 
 
 def _refuse_links(folder: Path) -> None:
-    """Raise `DataError` for a link in the folder, or one level below, that leads out of it."""
+    """Raise `DataError` if a link in the folder, or one level below, leads out of the folder."""
     root = folder.resolve()
     for entry in (*folder.glob("*"), *folder.glob("*/*")):
         if entry.is_symlink() and not entry.resolve().is_relative_to(root):

@@ -21,11 +21,12 @@ from esceme.tasks.tours import Tour
 from esceme.world.atlas import Atlas
 
 METRICS = ("tl", "ne", "osr", "sr", "spl", "spl_shortest", "cls", "ndtw", "sdtw", "gp", "steps")
-"""Metrics of an episode."""
+"""Names of the metrics of an episode."""
 TOUR_METRICS = ("t_ndtw", "t_sr", "t_spl")
-"""Metrics of tours. Each is a mean over episodes, to which every episode contributes a number."""
+"""Names of the metrics of tours. Each metric is a mean over episodes, to which every episode contributes a
+number."""
 MAX_COSTS = 400_000
-"""Maximum number of distances computed at once: a few megabytes, which fit the processor's caches."""
+"""Maximum number of distances computed at once. They take a few megabytes, which fit into CPU caches."""
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.integer]
@@ -37,13 +38,13 @@ class PaddedPaths:
     """Paths of E episodes as viewpoint indices, padded to equal length."""
 
     viewpoints: NDArray[np.int64]
-    """(T, E), padded by repeating the last viewpoint."""
+    """(T, E): viewpoint indices, padded by repeating the last viewpoint of a path."""
     count: NDArray[np.int64]
-    """Number of viewpoints of each path, (E,)."""
+    """(E,): number of viewpoints of each path without padding."""
 
     @classmethod
     def from_paths(cls, paths: Sequence[Sequence[int]]) -> PaddedPaths:
-        """Pad non-empty paths of viewpoint indices; consecutive equal viewpoints are merged first."""
+        """Return the padded paths. Paths must not be empty; consecutive equal viewpoints are merged first."""
         count = np.array([len(path) for path in paths])
         flat = np.fromiter(chain.from_iterable(paths), dtype=np.int64, count=count.sum())
         first = np.cumsum(count) - count
@@ -55,13 +56,13 @@ class PaddedPaths:
         return cls(flat[steps + np.cumsum(count) - count], count)
 
     def select(self, episodes: Integers) -> PaddedPaths:
-        """The paths of some episodes, padded to the longest path among these."""
+        """Return the paths with indices `episodes`, padded to the longest path among them."""
         count = self.count[episodes]
         return PaddedPaths(self.viewpoints[: count.max(), episodes], count)
 
     @property
     def end(self) -> NDArray[np.int64]:
-        """The last viewpoint of each path, (E,)."""
+        """(E,): last viewpoint of each path."""
         return self.viewpoints[-1]
 
 
@@ -69,14 +70,14 @@ class PaddedPaths:
 
 
 def path_length(paths: PaddedPaths, atlas: Atlas) -> Array:
-    """Lengths of paths in metres, (E,). Steps between viewpoints without an edge follow a shortest path."""
+    """Return the lengths of paths in metres, (E,). A step without an edge counts as a shortest path."""
     return atlas.distance(paths.viewpoints[:-1], paths.viewpoints[1:]).sum(axis=0)
 
 
 def dtw(costs: Array, rows: Integers, columns: Integers) -> Array:
-    """Dynamic time warping distances of E pairs of paths, (E,).
+    """Return the dynamic time warping (DTW) distances of E pairs of paths, (E,).
 
-    `costs` (T, S, E) are the distances between the viewpoints of the first and the second path; `rows` and
+    `costs` (T, S, E) are the distances between the viewpoints of the first and the second path. `rows` and
     `columns` (E,) are the numbers of viewpoints of the first and the second path without padding. Infinite
     costs forbid a match.
 
@@ -97,10 +98,10 @@ def dtw(costs: Array, rows: Integers, columns: Integers) -> Array:
 
 
 def dtw_step(totals: Array, costs: Array) -> None:
-    """Replace a row of E dynamic time warping tables by the next row, in place.
+    """Replace one row of E dynamic time warping tables by the next row, in place.
 
-    `totals` (S + 1, E) starts as zeros in row 0 and infinity below; `costs` (S, E) are the distances between
-    the next viewpoint of the paths and the viewpoints of the references.
+    `totals` (S + 1, E) initially is 0 at index 0 and infinity elsewhere. `costs` (S, E) are the distances
+    from the next viewpoint of each path to the viewpoints of its reference path.
     """
     diagonal = totals[0].copy()
     totals[0] = np.inf
@@ -113,14 +114,14 @@ def dtw_step(totals: Array, costs: Array) -> None:
 
 
 def ndtw(dtw_distance: Array, reference_count: Integers) -> Array:
-    """Normalised DTW, 0 to 1: exp(-DTW / (3 m x number of reference viewpoints))."""
+    """Return nDTW, from 0 to 1: exp(-DTW / (3 m x number of reference viewpoints))."""
     return np.exp(-dtw_distance / (SUCCESS_WITHIN * reference_count))
 
 
 def cls(nearest: Array, reference_count: Integers, *, length: Array, reference_length: Array) -> Array:
-    """Coverage weighted by length score (CLS), 0 to 1, (E,).
+    """Return the coverage weighted by length score (CLS), from 0 to 1, (E,).
 
-    `nearest` (S, E) are the distances in metres from the reference viewpoints to the nearest path viewpoint.
+    `nearest` (S, E) are the distances in metres from each reference viewpoint to the nearest path viewpoint.
     """
     on_reference = np.arange(len(nearest))[:, None] < reference_count
     coverage = np.where(on_reference, np.exp(-nearest / SUCCESS_WITHIN), 0.0).sum(axis=0) / reference_count
@@ -131,14 +132,14 @@ def cls(nearest: Array, reference_count: Integers, *, length: Array, reference_l
 
 
 def spl(success: Array, *, length: Array, reference_length: Array) -> Array:
-    """Success weighted by path length, relative to the reference path's length (docs/spec.md F.1)."""
+    """Return SPL, success weighted by path length, relative to the reference path (docs/spec.md F.1)."""
     return success * reference_length / np.maximum(np.maximum(length, reference_length), 0.01)
 
 
 def spl_shortest(success: Array, *, length: Array, shortest: Array) -> Array:
-    """Success weighted by path length, relative to the shortest distance from start to goal.
+    """Return SPL, success weighted by path length, relative to the shortest distance from start to goal.
 
-    Where the shortest distance is 0, the weight is 1 for a path of length 0 and 0 for others.
+    If the shortest distance is 0, the weight is 1 for a path of length 0 and otherwise 0.
     """
     at_start = (length == 0.0).astype(float)
     return success * np.divide(shortest, np.maximum(length, shortest), out=at_start, where=shortest > 0)
@@ -149,29 +150,29 @@ def spl_shortest(success: Array, *, length: Array, shortest: Array) -> Array:
 
 @dataclass(frozen=True)
 class Scores:
-    """The metrics of E episodes: a value per episode, means and confidence intervals."""
+    """Metrics of E episodes: one value per episode, means and confidence intervals."""
 
     episode_ids: tuple[str, ...]
     path_ids: tuple[str, ...]
     values: Mapping[str, Array]
-    """Metric -> one number per episode (E,)."""
+    """Values of each metric, by name: one number per episode, (E,)."""
     tour_values: Mapping[str, Array] = field(default_factory=dict)
-    """Tour metric -> contribution of each episode to its mean (E,); empty without tours."""
+    """Contributions of the episodes to the mean of each tour metric, by name, (E,); empty without tours."""
 
     def __len__(self) -> int:
         return len(self.episode_ids)
 
     def means(self) -> dict[str, float | int]:
-        """Means over episodes as a dict by metric (fractions, metres), and `n`, the number of episodes."""
+        """Return the mean of each metric by name (fractions or metres), and as `n` the number of episodes."""
         means: dict[str, float | int] = {name: float(values.mean()) for name, values in self.values.items()}
         means["n"] = len(self)
         return means | {name: float(values.mean()) for name, values in self.tour_values.items()}
 
     def intervals(self, *, draws: int, seed: int = 0, level: float = 0.95) -> dict[str, tuple[float, float]]:
-        """Bootstrap confidence intervals of the means: a dict of metric -> (lower, upper).
+        """Return bootstrap confidence intervals of the means, by metric: (lower, upper).
 
-        Paths are resampled, because instructions of one path are not independent. Tour metrics have no
-        intervals, because episodes of a tour are not independent either.
+        Reference paths are resampled, because instructions of one path are not independent. Tour metrics have
+        no intervals, because episodes of a tour are not independent either.
         """
         if draws < 1 or seed < 0:
             raise ConfigError(
@@ -198,7 +199,7 @@ def score(
     file: object = "predictions",
     annotations: object = "annotations",
 ) -> Scores:
-    """Score pairs of an episode and its prediction; see `score_paths` for the options."""
+    """Return the scores of pairs of an episode and its prediction; see `score_paths` for the options."""
     episodes = [episode for episode, _ in pairs]
     names = [[viewpoint for viewpoint, _, _ in prediction.trajectory] for _, prediction in pairs]
     return score_paths(
@@ -224,11 +225,11 @@ def score_paths(
     file: object = "predictions",
     annotations: object = "annotations",
 ) -> Scores:
-    """Score one path per episode, given as viewpoint indices of `atlas`, against its reference path.
+    """Return the scores of one path per episode, given as viewpoint indices of `atlas`.
 
-    `success_rule` matters for dialogs only. With `objects` (`<scene>_<viewpoint>` -> object ids), an episode
-    succeeds if its target object is visible from the last viewpoint. `tours` adds the tour metrics. Error
-    messages name the sources of the paths (`file`) and of the episodes (`annotations`).
+    `success_rule` affects dialogs only. With `objects` (`<scene>_<viewpoint>` -> object ids), an episode
+    succeeds if its target object is visible from the last viewpoint. With `tours`, tour metrics are added.
+    Error messages name the sources of the paths (`file`) and of the episodes (`annotations`).
     """
     if not episodes:
         raise DataError(f"{file}: no episodes to score")
@@ -256,7 +257,7 @@ def score_paths(
 def _locate_paths(
     episodes: Sequence[Episode], paths: Sequence[Sequence[str]], atlas: Atlas, file: object
 ) -> list[list[int]]:
-    """Convert viewpoint ids to viewpoint indices; errors name the episode of an unknown viewpoint."""
+    """Return viewpoint indices for viewpoint ids. Errors name the episode of an unknown viewpoint."""
     try:
         scenes = (episode.scene_id for episode in episodes)
         return atlas.locate_all(zip(scenes, paths, strict=True))
@@ -326,7 +327,7 @@ def _metric_values(
 def _sees_object(
     episodes: Sequence[Episode], paths: PaddedPaths, atlas: Atlas, objects: Mapping[str, frozenset[str]]
 ) -> Mask:
-    """Mask (T, E) of path viewpoints from which the target object of the episode is visible."""
+    """Return a mask (T, E): whether the episode's target object is visible from each path viewpoint."""
     is_visible = [
         [episode.object_id in objects.get("_".join(atlas.name(viewpoint)), ()) for viewpoint in path]
         for episode, path in zip(episodes, paths.viewpoints.T, strict=True)
@@ -337,9 +338,9 @@ def _sees_object(
 def _chunk_episodes(
     predicted: PaddedPaths, references: PaddedPaths, atlas: Atlas
 ) -> Iterator[tuple[Integers, PaddedPaths, PaddedPaths, Array]]:
-    """Group episodes by path length, so that little padding is needed.
+    """Divide episodes into groups of similar path lengths, so that little padding is needed.
 
-    Yields episode indices (E,), predicted paths, reference paths, and the distances (T, S, E) between them.
+    Yield episode indices (E,), predicted paths, reference paths, and the distances (T, S, E) between them.
     """
     order = np.lexsort((-predicted.count, references.count))
     for group in np.split(order, np.flatnonzero(np.diff(references.count[order])) + 1):
@@ -358,13 +359,12 @@ def _tour_values(
     values: Mapping[str, Array],
     atlas: Atlas,
 ) -> dict[str, Array]:
-    """Contributions of the episodes to t-nDTW, t-SR and t-SPL, whose means are the metrics.
+    """Return the contribution of each episode to the means t-nDTW, t-SR and t-SPL (docs/spec.md H.4).
 
-    See docs/spec.md H.4. A tour has as much weight as it has episodes.
-
-    For t-nDTW all paths of a tour are compared as one path, and each of its episodes contributes the result.
-    For t-SR and t-SPL, the weight of an episode within its tour
-    is proportional to its path length over its reference length, at least 1. Other episodes contribute 0.
+    The weight of a tour is its number of episodes. For t-nDTW, all paths of a tour are compared as one path,
+    and each episode contributes the result. For t-SR and t-SPL, the weight of an episode within its tour is
+    proportional to its path length divided by its reference length, but at least 1. Episodes that are in no
+    tour contribute 0.
     """
     row_of = {episode.episode_id: row for row, episode in enumerate(episodes)}
     toured = [(tour, name) for tour in tours for name in tour.episode_ids]
@@ -394,10 +394,10 @@ def _tour_values(
 def _tour_dtw(
     predicted: PaddedPaths, references: PaddedPaths, atlas: Atlas, is_first: Mask, is_last: Mask
 ) -> Array:
-    """DTW distances of episodes; their sum is the DTW distance of the tour, warped within episodes only.
+    """Return the DTW distance of each episode, whose sum over a tour is the DTW distance of the tour.
 
-    The starts of path and reference match only each other, except in the first episode of a tour; the ends
-    match only each other, except in the last.
+    Only viewpoints of the same episode may match. The starts of path and reference match only each other,
+    except in the first episode of a tour. The ends match only each other, except in the last episode.
     """
     distances = np.empty(len(is_first))
     for rows, path, reference, costs in _chunk_episodes(predicted, references, atlas):

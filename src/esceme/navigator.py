@@ -1,4 +1,4 @@
-"""`Navigator`: an agent and a memory reader, trained and saved together."""
+"""`Navigator`: an agent and its memory reader, which are trained and saved together."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from esceme.observation import Observation
 class Navigator(nn.Module):
     """An agent and a reader of scene memory in one module.
 
-    One step is `observe`, `decide`, `advance`. The caller writes to the memory.
+    A step consists of `observe`, `decide` and `advance`. The caller writes to the memory.
     """
 
     def __init__(self, agent: Agent[Any], reader: Reader, *, feature_dropout: float = 0.4) -> None:
-        """Combine an agent and a reader; training drops `feature_dropout` of the image features."""
+        """Combine an agent and a reader. `feature_dropout` is the training dropout of image features."""
         super().__init__()
         if not 0 <= feature_dropout < 1:
             raise ConfigError(f"feature_dropout: expected a share from 0 to below 1, found {feature_dropout}")
@@ -39,14 +39,15 @@ class Navigator(nn.Module):
     def begin(
         self, instructions: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None
     ) -> State:
-        """Return the initial state for B instructions at viewpoints `start` (B,)."""
+        """Return the initial state for B instructions and start viewpoints `start` (B,)."""
         return self.agent.begin(instructions, start, privileged)
 
     def observe(self, observation: Observation, memory: Memory | None) -> Observation:
-        """Apply feature dropout (training only), then let the reader add what `memory` holds.
+        """Return the observation after feature dropout (in training only) and after the memory reader.
 
-        Dropout applies to observed features, never to remembered ones: the fusion input of a context view is
-        [drop(f); f] of its feature f, that of a candidate [drop(f); m] with its memory m (docs/spec.md C.5).
+        Dropout applies to observed features, never to remembered features. With feature f and dropout d, the
+        reader receives [d(f); f] for a context view, and [d(f); m] for a candidate with memory m
+        (docs/spec.md C.5).
         """
         if not self.agent.uses_context_views:
             observation = observation.without_context_views()
@@ -56,9 +57,9 @@ class Navigator(nn.Module):
         return self.reader(observation, memory)
 
     def decide(self, state: State, observation: Observation) -> Decision:
-        """Score the possible actions of B agents; `observation` is an output of `observe`."""
+        """Return the scores of the possible actions of B agents; `observation` is an output of `observe`."""
         return self.agent.decide(state, observation)
 
     def advance(self, state: State, observation: Observation, actions: Tensor) -> State:
-        """Return the agents' state after `actions` (B,)."""
+        """Return the state after the agents took `actions` (B,) at `observation`."""
         return self.agent.advance(state, observation, actions)

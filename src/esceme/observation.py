@@ -1,4 +1,4 @@
-"""`Observation`: the token batch that memory readers and agents share."""
+"""`Observation`: a batch of panoramas as tokens, which memory readers and agents read."""
 
 from __future__ import annotations
 
@@ -17,44 +17,46 @@ from esceme.world.atlas import CANDIDATE, CONTEXT, Atlas, Pose
 from esceme.world.geometry import VIEWS, panorama_angles
 
 TOKEN_FIELDS = ("raw_features", "angles", "token_type", "valid", "neighbour", "view", "positions")
-"""Fields of `Observation` with one entry per token, besides `features`."""
+"""Fields of `Observation` that have one entry per token, without `features`."""
 
 
 @dataclass(frozen=True)
 class Observation:
     """Panoramas of B agents as N tokens each (docs/spec.md B.5).
 
-    The tokens of an agent are its candidates, STOP, the views without a candidate in view order, and padding.
-    Agents read `features`: image features after training dropout and after the reader. `raw_features` are the
-    stored image features; both are the same tensor if there was neither dropout nor a reader.
+    The tokens of an agent are, in this order: its candidates, STOP, the views without a candidate (context
+    views), and padding. Agents read `features`, which training dropout and the memory reader may have
+    changed. `raw_features` are the unchanged image features. Without changes, both fields are the same
+    tensor.
     """
 
     features: Tensor
-    """(B, N, D); zeros for STOP and padding unless a reader changed them."""
+    """(B, N, D): image features; zeros for STOP and padding unless a reader changed them."""
     raw_features: Tensor
-    """(B, N, D)"""
+    """(B, N, D): image features as stored in the feature file; zeros for STOP and padding."""
     angles: Tensor
-    """(B, N, 4): angle features relative to the agent's heading."""
+    """(B, N, 4): sine and cosine of heading and elevation, relative to the agent's heading."""
     token_type: Tensor
-    """(B, N) int64: CANDIDATE, STOP or CONTEXT; padding is CONTEXT."""
+    """(B, N) int64: `CANDIDATE`, `STOP` or `CONTEXT` (a view without a candidate). Padding has type
+    `CONTEXT`."""
     valid: Tensor
-    """(B, N) bool: False for padding."""
+    """(B, N) bool: True for tokens, False for padding."""
     neighbour: Tensor
-    """(B, N) int64: viewpoint index of a candidate, -1 for all other tokens."""
+    """(B, N) int64: viewpoint index of a candidate; -1 for all other tokens."""
     view: Tensor
-    """(B, N) int64: index of the token's view among the 36, -1 for STOP and padding."""
+    """(B, N) int64: view that the token shows, from 0 to 35; -1 for STOP and padding."""
     viewpoint: Tensor
     """(B,) int64: viewpoint index of each agent."""
     facing_view: Tensor
-    """(B,) int64: index of the view that each agent faces."""
+    """(B,) int64: view that each agent faces, from 0 to 35."""
     feature_dropout: float = 0.0
-    """Dropout rate of `facing_features` and `panorama_features`; above 0 only in training."""
+    """Dropout rate of `facing_features` and `panorama_features`; positive only in training."""
     positions: Tensor | None = None
-    """(B, N, 3) metres: a candidate's viewpoint; the agent's own viewpoint for all other tokens."""
+    """(B, N, 3): position in metres of a candidate's viewpoint, or of the agent for all other tokens."""
     previous_viewpoints: Tensor | None = None
-    """(B, P) int64: viewpoints of earlier decisions in this episode, padded with -1."""
+    """(B, P) int64: viewpoints of earlier poses in this episode, padded with -1."""
     full_observation: Observation | None = None
-    """The observation with all views, if context views were removed from the tokens."""
+    """Observation with all views, if context views were removed from this observation; otherwise None."""
 
     @classmethod
     def from_atlas(
@@ -65,7 +67,7 @@ class Observation:
         previous_viewpoints: NDArray[np.int64] | None = None,
         device: torch.device | str | None = None,
     ) -> Observation:
-        """Observe the panoramas at B poses."""
+        """Return the observation of the panoramas at B poses."""
         seen = atlas.observe(pose)
         token_viewpoint = np.where(seen.neighbour >= 0, seen.neighbour, np.asarray(pose.viewpoint)[:, None])
         features = torch.from_numpy(seen.features).to(device)
@@ -100,24 +102,24 @@ class Observation:
 
     @property
     def num_candidates(self) -> Tensor:
-        """(B,) int64: number of candidates, which is also the column of STOP."""
+        """(B,) int64: number of candidates, which is also the token index of STOP."""
         return self.is_candidate.sum(1)
 
     def agent_positions(self) -> Tensor:
-        """Positions of the agents in metres, (B, 3); raises `ConfigError` if there are no positions."""
+        """Return the positions of the agents in metres, (B, 3). Raise `ConfigError` without `positions`."""
         if self.positions is None:
             raise ConfigError("this agent needs positions, and the observation has none")
         return self.positions[torch.arange(len(self), device=self.token_type.device), self.num_candidates]
 
     def with_features(self, features: Tensor) -> Observation:
-        """Replace `features` by (B, N, D'); `raw_features` stay."""
+        """Return the observation with other `features` (B, N, D'); `raw_features` do not change."""
         return replace(self, features=features)
 
     def append_token(self, features: Tensor) -> Observation:
-        """Append one context token with features (B, D') after all others.
+        """Return the observation with one more context token, with features (B, D'), after all other tokens.
 
-        The token cannot be chosen and shows none of the 36 views, so panoramas stay the same.
-        `without_context_views` would remove it: call that first.
+        The token cannot be chosen as an action. It shows none of the 36 views, so that panorama methods
+        return the same. Call `without_context_views` before this method, because it would remove the token.
         """
         token = {
             "features": features,
@@ -136,7 +138,7 @@ class Observation:
         return replace(self, **extended)
 
     def select(self, rows: Tensor) -> Observation:
-        """Select the observations of some agents by row index."""
+        """Return the observations of the agents whose batch indices are in `rows` (int64)."""
         names = ("viewpoint", "facing_view", "previous_viewpoints", *TOKEN_FIELDS)
         selected = {name: value[rows] for name in names if (value := getattr(self, name)) is not None}
         is_raw = self.features is self.raw_features
@@ -145,7 +147,7 @@ class Observation:
         return replace(self, **selected, full_observation=full)
 
     def without_context_views(self) -> Observation:
-        """Keep only candidates and STOP as tokens; panorama methods still use all views."""
+        """Return the observation with only candidates and STOP as tokens; panorama methods use all views."""
         if self.full_observation is not None:
             return self
         length = int(self.num_candidates.max()) + 1
@@ -157,7 +159,7 @@ class Observation:
         return replace(self, **kept, full_observation=self)
 
     def max_features(self) -> Tensor:
-        """Maximum of each raw feature over all views, (B, D)."""
+        """Return the maximum of each raw feature over all views, (B, D)."""
         return self._full.raw_features.amax(1)  # includes STOP's zeros, so padding's zeros change nothing
 
     @property
@@ -166,28 +168,28 @@ class Observation:
 
     @cached_property
     def _token_of_view(self) -> Tensor:
-        """(B, 36): column of a token that shows each view; every view has at least one."""
+        """(B, 36): index of a token that shows each view. Every view is shown by at least one token."""
         rows, tokens = (self.view >= 0).nonzero(as_tuple=True)
         columns = self.view.new_zeros(len(self), VIEWS)
         columns[rows, self.view[rows, tokens]] = tokens
         return columns
 
     def panorama_features(self) -> Tensor:
-        """Raw features of the 36 views in view order, (B, 36, D); training draws dropout on every call."""
+        """Return the raw features of the 36 views, (B, 36, D); with new dropout at each call in training."""
         rows, full = torch.arange(len(self), device=self.viewpoint.device)[:, None], self._full
         return self._dropout(full.raw_features[rows, full._token_of_view])
 
     def panorama_angles(self) -> Tensor:
-        """Angle features of the 36 views relative to `facing_view`, (B, 36, 4)."""
+        """Return the angle features of the 36 views relative to `facing_view`, (B, 36, 4)."""
         return torch.from_numpy(panorama_angles(self.facing_view.cpu().numpy())).to(self.angles)
 
     def facing_features(self) -> Tensor:
-        """Raw features of the faced view, (B, D); training draws dropout on every call."""
+        """Return the raw features of the faced view, (B, D); with new dropout at each call in training."""
         rows, full = torch.arange(len(self), device=self.viewpoint.device), self._full
         return self._dropout(full.raw_features[rows, full._token_of_view[rows, self.facing_view]])
 
     def action_angles(self, actions: Tensor) -> Tensor:
-        """Angle features of the chosen tokens, (B,) -> (B, 4); zeros for STOP."""
+        """Return the angle features of the chosen tokens, (B,) -> (B, 4); zeros for STOP."""
         return self.angles[torch.arange(len(self), device=actions.device), actions]
 
     def _dropout(self, features: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
 """Named experiments: the rows of the paper's tables, and small ones that train on two cores in minutes.
 
-The paper's rows have the values that are in effect in the released scripts (docs/spec.md G). They start from
-HAMT's pre-training: `--start RUN`, a folder that `esceme import` makes of the published file. Validation
-differs from the release. It uses the protocol `cold`; in the release, memory leaks from training to
-validation and from one validation to the next (`--validation.memory leaking`). It leaves out the release's
-first validation split, `val_train_seen`.
+The paper's rows use the values that are in effect in the released scripts (docs/spec.md G). They start from
+HAMT's pre-trained weights: `--start RUN` with a folder that `esceme import` makes from the published file.
+Validation differs from the released code in two ways. It uses the memory protocol `cold`; in the released
+code, memory leaks from training to validation and between validations (`--validation.memory leaking`). The
+split `val_train_seen` is left out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from esceme.tasks.catalogue import TASKS
 
 
 def find_recipe(name: str) -> Experiment:
-    """Look up a recipe; raises `ConfigError` that suggests similar names."""
+    """Return the recipe with the given name. Raise `ConfigError`, with similar names, if there is none."""
     if name not in RECIPES:
         similar = difflib.get_close_matches(name, RECIPES, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(similar)}?" if similar else "`esceme recipes` lists them"
@@ -124,7 +124,7 @@ SCRIPT = TrainingConfig(iterations=100_000, batch=8, learning_rate=1e-5)
 def _paper_row(
     task: str, about: str, differences: tuple[str, ...], *, agent: HamtConfig | None = None, **changes: Any
 ) -> Experiment:
-    """A row of the paper without memory: values common to all scripts, and the `changes` of one script."""
+    """Return a row of the paper without memory: values common to all scripts, and `changes` of one script."""
     shared = Experiment(
         about=about,
         differences=differences,
@@ -138,23 +138,23 @@ def _paper_row(
 
 
 def _hamt_config(task: str, **changes: Any) -> HamtConfig:
-    """HAMT with the settings of the original's script for a task."""
+    """Return HAMT's settings for a task as in the original script."""
     return HamtConfig(**{**TASKS[task].agent_settings, **changes})
 
 
 def _navigator_config(task: str, agent: HamtConfig, **changes: Any) -> NavigatorConfig:
-    """A navigator without memory and with the limits of a task."""
+    """Return the config of a navigator without memory and with the limits of a task."""
     limits = {"max_steps": TASKS[task].max_steps, "max_tokens": TASKS[task].max_tokens}
     return NavigatorConfig(**{"task": task, "agent": agent, "keep": TASKS[task].keep, **limits, **changes})
 
 
 def _with_reader(row: Experiment, reader: ReaderConfig, **changes: Any) -> Experiment:
-    """A copy of a row with another memory reader."""
+    """Return a copy of a row with another memory reader."""
     return replace(row, navigator=replace(row.navigator, reader=reader), **changes)
 
 
 def _with_memory(row: Experiment, about: str, *differences: str, **changes: Any) -> Experiment:
-    """A copy of a row with ESceme's memory."""
+    """Return a copy of a row with ESceme's memory."""
     changes |= {"about": about, "differences": (*row.differences, *READER, *differences)}
     return _with_reader(row, CandidateEnhancingConfig(), **changes)
 
@@ -248,7 +248,7 @@ PAPER: dict[str, Experiment] = {
         differences=(*IR2R.differences, READER[0], *UNSPECIFIED),
     ),
 }
-"""The rows of the paper's tables."""
+"""Experiments of the paper's tables, by name."""
 
 
 # -- small ones -------------------------------------------------------------------------------------------
@@ -287,10 +287,10 @@ SMALL_TRAINING = TrainingConfig(
     memory_dropout=MemoryDropout(mode="sampled"),
     checkpoint_every=100,
 )
-"""Training of all small recipes, with and without memory: the same budget. Imitation alone: with so few
-iterations, DAgger's rollouts seldom reach a goal, and agents learn not to stop."""
+"""Training settings of all small recipes, with and without memory. They use imitation only: within so few
+iterations, sampled rollouts of DAgger seldom reach a goal, and agents would learn not to stop."""
 SMALL_VALIDATION = ValidationConfig(every=350, limit=120, best_split="val_seen")
-"""Weights are not chosen on val_unseen."""
+"""Validation settings of all small recipes. The best weights are not selected on val_unseen."""
 
 
 def _small_recipe(
@@ -369,7 +369,7 @@ SMALL: dict[str, Experiment] = {
         about="R2R on two cores, with memory by candidate enhancing and graph encoding",
     ),
 }
-"""Small networks that start from random weights, each without and with memory."""
+"""Experiments with small networks that start from random weights, by name, each without and with memory."""
 
 RECIPES: dict[str, Experiment] = {**PAPER, **SMALL}
-"""All recipes by their names on the command line."""
+"""All experiments by their names on the command line."""

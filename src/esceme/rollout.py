@@ -1,7 +1,7 @@
 """The rollout loop of training and evaluation: observe, recall, read, decide, remember, move.
 
-The loop depends neither on the agent nor on the memory. Trajectories of a batch are independent: one that
-ends leaves the batch at once, and trajectories that the source starts join it.
+The loop works with any agent and any memory. Trajectories of a batch are independent. A trajectory that ends
+leaves the batch at once, and new trajectories join the batch.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class RolloutStep(NamedTuple):
     """One step of a batch of B trajectories."""
 
     trajectories: list[Trajectory]
-    """The trajectories of the batch; their poses already include the move of this step."""
+    """Trajectories of the batch. Their poses already include the move of this step."""
     state: State
-    """The agents' state after `decide`."""
+    """State of the agents after `decide`."""
     observation: Observation
-    """The observation before the move, as the agents received it from the reader."""
+    """Observation before the move, after the reader has added what it recalled from memory."""
     decision: Decision
     actions: Tensor
-    """Selected actions, (B,)."""
+    """(B,) int64: selected actions."""
     finished: list[Trajectory]
     """Trajectories that ended with this step."""
 
@@ -57,9 +57,9 @@ def roll_out(
     encode: InstructionEncoder,
     max_steps: int,
 ) -> Iterator[RolloutStep]:
-    """Run the episodes of `source`, at most `max_steps` decisions each, and yield every step.
+    """Run the episodes of `source`, with at most `max_steps` decisions each, and yield every step.
 
-    A step follows the paper (docs/spec.md C.3): decide with the memory so far, remember the current
+    Each step follows the paper (docs/spec.md C.3): decide with the memory so far, remember the current
     viewpoint, move. If the last allowed decision is a move, the viewpoint that it reaches is not remembered.
     """
     active, finished = list[Trajectory](), list[Trajectory]()
@@ -105,7 +105,7 @@ def roll_out(
 def begin_trajectories(
     navigator: Navigator, atlas: Atlas, trajectories: Sequence[Trajectory], encode: InstructionEncoder
 ) -> State:
-    """Encode the instructions of new trajectories and return the agents' initial state."""
+    """Return the agents' initial state, which contains the encoded instructions of new trajectories."""
     device, episodes = navigator.device, [trajectory.episode for trajectory in trajectories]
     ids, valid = pad_tokens([encode(episode) for episode in episodes])
     tokens = TokenBatch(torch.from_numpy(ids).to(device), torch.from_numpy(valid).to(device))
@@ -114,7 +114,7 @@ def begin_trajectories(
 
 
 def _privileged_info(atlas: Atlas, episodes: Sequence[Episode]) -> PrivilegedInfo | None:
-    """The goals of all episodes, for scripted agents; None if the goal of any episode is withheld."""
+    """Return the goals of all episodes, for scripted agents; None if any goal is withheld."""
     if any(episode.goal_withheld for episode in episodes):
         return None
     return PrivilegedInfo(atlas, locate_goals(episodes, atlas))

@@ -32,32 +32,31 @@ NAVIGATOR_FILE = "navigator.json"
 WEIGHTS_FILE = "weights.safetensors"
 VOCABULARY_FILE = "vocab.txt"
 PARTS: dict[str, Mapping[str, Any]] = {"agent": AGENTS, "reader": READERS}
-"""The parts of a navigator and the registered classes of each; a class is identified by its `Config`."""
+"""Registered classes of each part of a navigator, by name. A class is identified by its `Config`."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class NavigatorConfig:
-    """Everything needed to build a navigator and to run it on the task it was trained for."""
+    """Everything needed to build a navigator and to run it on the task for which it was trained."""
 
     agent: AgentConfig = HamtConfig()
     reader: ReaderConfig = NoMemoryConfig()
     feature_dropout: float = 0.4
-    """Dropout on the features of an observation, in training only."""
+    """Dropout rate of observed image features, in training only."""
     task: str = "r2r"
     max_steps: int = 15
-    """Decisions per episode."""
+    """Maximum number of decisions per episode."""
     max_tokens: int = 60
-    """Token ids per instruction; longer instructions are truncated."""
+    """Maximum number of tokens per instruction. Longer instructions are truncated."""
     keep: Literal["first", "last"] = "first"
-    """Which end of a longer instruction remains after truncation."""
+    """Whether the first or the last tokens of a longer instruction are kept."""
     feature_source: str = ""
     """Name of the feature file that the navigator was trained with; empty if unknown."""
     origin: str = ""
-    """Where the weights come from."""
+    """Description of where the weights come from."""
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for a value out of range."""
         for name in ("max_steps", "max_tokens"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
@@ -65,16 +64,16 @@ class NavigatorConfig:
 
     @property
     def agent_name(self) -> str:
-        """The agent's name in `AGENTS`."""
+        """Name of the agent in `AGENTS`."""
         return part_name("agent", self.agent)
 
     @property
     def reader_name(self) -> str:
-        """The reader's name in `READERS`."""
+        """Name of the reader in `READERS`."""
         return part_name("reader", self.reader)
 
     def build(self, *, seed: int = 0) -> Navigator:
-        """Build the navigator with random weights; torch's global generator is left untouched."""
+        """Return a navigator with random weights. The global random generator of torch does not change."""
         parts = []
         for offset, (part, classes) in enumerate(PARTS.items()):
             config = getattr(self, part)
@@ -91,17 +90,17 @@ class Run(NamedTuple):
     config: NavigatorConfig
     navigator: Navigator
     weights_hash: str
-    """sha256 of the weights file."""
+    """SHA-256 of the weights file."""
 
     @property
     def vocabulary(self) -> Path | None:
-        """The file of the run's own vocabulary, or None."""
+        """File of the run's own vocabulary; None if the run has none."""
         path = self.folder / VOCABULARY_FILE
         return path if path.is_file() else None
 
 
 def navigator_config(navigator: Navigator, **trained_for: Any) -> NavigatorConfig:
-    """The config of a navigator. `trained_for` gives the fields it does not know: task, limits, origin."""
+    """Return the config of a navigator. `trained_for` are fields that it does not contain, such as `task`."""
     for part, classes in PARTS.items():
         if (kind := type(getattr(navigator, part))) not in classes.values():
             raise ConfigError(f"{kind.__name__} is not one of {', '.join(classes)}; add it to that dict")
@@ -117,7 +116,7 @@ def navigator_config(navigator: Navigator, **trained_for: Any) -> NavigatorConfi
 
 
 def save_run(folder: str | Path, navigator: Navigator, config: NavigatorConfig) -> Path:
-    """Write a run folder. `navigator.json` is written last: a folder that has it is complete."""
+    """Write a run folder and return it. `navigator.json` is written last: it marks a complete folder."""
     folder = Path(folder)
     if not _has_config(folder, config):  # never leave new weights beside the config of the old ones
         with suppress(OSError):  # writing will report the reason
@@ -134,7 +133,7 @@ def save_run(folder: str | Path, navigator: Navigator, config: NavigatorConfig) 
 
 
 def load_run(folder: str | Path, *, device: torch.device | str = "cpu") -> Run:
-    """Load the navigator of a run folder, in evaluation mode."""
+    """Return the navigator of a run folder, in evaluation mode."""
     folder = Path(folder)
     config = read_navigator_config(folder)
     path = folder / WEIGHTS_FILE
@@ -156,7 +155,7 @@ def load_run(folder: str | Path, *, device: torch.device | str = "cpu") -> Run:
 
 
 def read_navigator_config(folder: Path) -> NavigatorConfig:
-    """Read the navigator's config of a run folder."""
+    """Return the navigator config in a run folder."""
     path = folder / NAVIGATOR_FILE
     if not path.is_file():
         what = "is not a folder" if not folder.is_dir() else f"has no {NAVIGATOR_FILE}"
@@ -178,8 +177,8 @@ def read_navigator_config(folder: Path) -> NavigatorConfig:
 def load_navigator_weights(navigator: Navigator, tensors: dict[str, torch.Tensor], *, file: object) -> None:
     """Copy tensors, by parameter name, into a navigator. `file` is their source in error messages.
 
-    Raises `CheckpointError` that names all missing and unknown tensors and those with a wrong shape or
-    non-finite values. In this case the navigator does not change.
+    Raise `CheckpointError` if tensors are missing or unknown, or have a wrong shape or non-finite values. The
+    message names all of these tensors, and the navigator does not change.
     """
     expected = navigator.state_dict()
     faults = {
@@ -212,7 +211,7 @@ def _has_config(folder: Path, config: NavigatorConfig) -> bool:
 
 
 def as_json(config: Any) -> dict[str, Any]:
-    """Convert a config dataclass to a JSON object. Agents and readers get a first key `name`, their type."""
+    """Return a config dataclass as a JSON object. Agents and readers get `name` as their first key."""
     stored = {}
     for field in fields(config):
         value = getattr(config, field.name)
@@ -224,9 +223,10 @@ def as_json(config: Any) -> dict[str, Any]:
 
 
 def from_json(stored: Mapping[str, Any], kind: type[T], path: str = "") -> T:
-    """Convert a JSON object to a config of type `kind`; missing fields take their defaults.
+    """Return the config of type `kind` in a JSON object. Missing fields have their default values.
 
-    Raises `ConfigError` for an unknown field, agent or reader and for a value of the wrong type.
+    `path` is the position in error messages. Raise `ConfigError` if a field, agent or reader is unknown or a
+    value has the wrong type.
     """
     types, values = get_type_hints(kind), {}
     for name, value in stored.items():
@@ -248,7 +248,7 @@ def from_json(stored: Mapping[str, Any], kind: type[T], path: str = "") -> T:
 
 
 def flatten(stored: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested dicts to one dict, whose keys are the nested keys joined by dots.
+    """Return nested dicts as one dict, whose keys are the nested keys joined by dots.
 
     >>> flatten({"training": {"batch": 8}, "seed": 0})
     {'training.batch': 8, 'seed': 0}
@@ -260,7 +260,7 @@ def flatten(stored: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def part_config_type(part: str, name: str) -> type[Any]:
-    """The config class of the agent or reader (`part`) that is registered as `name`."""
+    """Return the config class of the agent or reader (`part`) that is registered as `name`."""
     if name not in PARTS[part]:
         raise ConfigError(f"no {part} '{name}'; expected one of {', '.join(PARTS[part])}")
     config_type: type[Any] = PARTS[part][name].Config
@@ -268,7 +268,7 @@ def part_config_type(part: str, name: str) -> type[Any]:
 
 
 def part_name(part: str, config: object) -> str:
-    """The name under which the agent or reader (`part`) with this config is registered."""
+    """Return the name under which the agent or reader (`part`) with this config is registered."""
     names = [name for name, kind in PARTS[part].items() if kind.Config is type(config)]
     if len(names) != 1:
         found = " and ".join(names) or f"none of {', '.join(PARTS[part])}"

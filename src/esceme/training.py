@@ -1,4 +1,4 @@
-"""Training of an experiment: load its data, build its navigator, run it in a run folder."""
+"""Training of an experiment: load the data, build the navigator, train it in a run folder."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from esceme.tasks.tours import Tour, check_tours, read_tours
 from esceme.world import Atlas
 
 EXPERIMENT_FILE = "experiment.json"
-"""File of a run folder: the experiment, the version of this package and the sizes of the data."""
+"""File in a run folder with the experiment, the version of this package and the sizes of the data."""
 OUTPUTS = (
     NAVIGATOR_FILE,
     WEIGHTS_FILE,
@@ -51,10 +51,10 @@ OUTPUTS = (
     BEST_FOLDER,
     "result.json",
 )
-"""Training does not start in a folder with one of these files but without `EXPERIMENT_FILE`."""
+"""Files of a run folder. Training does not start if one of them exists without `EXPERIMENT_FILE`."""
 HELD_OUT = "held_out"
 CLAUSE_ENDS = (",", ".", ";")
-"""Words of a vocabulary that end a clause."""
+"""Words that end a clause of an instruction."""
 MAX_TENSOR_NAMES = 3
 """Maximum number of tensors that a message names."""
 T = TypeVar("T")
@@ -68,9 +68,9 @@ def train(
     callback: TrainingCallback | None = None,
     device: torch.device | str = "cpu",
 ) -> Path:
-    """Train a navigator, or resume an interrupted run of the same experiment; returns the run folder.
+    """Train a navigator, or resume an interrupted run of the same experiment; return the run folder.
 
-    Under `torchrun`, every process trains on its share of each batch, on its own GPU if `device` is cuda.
+    Under `torchrun`, every process trains on its part of each batch, on its own GPU if `device` is cuda.
     """
     folder, process_group = Path(out), ProcessGroup.from_environment(device)
     callback = callback if callback is not None and process_group.is_main else TrainingCallback()
@@ -98,9 +98,9 @@ def prepare(
     device: torch.device | str = "cpu",
     process_group: ProcessGroup | None = None,
 ) -> TrainingRun:
-    """Load the data and build the navigator of a training run; writes nothing.
+    """Load the data and build the navigator of a training run, without writing any file.
 
-    Raises `DataError` and `ConfigError` for data that is missing or does not fit the experiment.
+    Raise `DataError` or `ConfigError` if data are missing or do not fit the experiment.
     """
     process_group = process_group or ProcessGroup()
     require_same_experiment(experiment, folder)
@@ -158,7 +158,7 @@ def prepare(
 
 
 def require_same_experiment(experiment: Experiment, folder: Path, data: TrainingData | None = None) -> None:
-    """Raise `ConfigError` if a run folder has another experiment, or the same with other data than `data`."""
+    """Raise `ConfigError` if a run folder contains another experiment, or data of other sizes than `data`."""
     path = folder / EXPERIMENT_FILE
     if not path.is_file():
         if found := [name for name in OUTPUTS if (folder / name).exists()]:
@@ -191,19 +191,19 @@ def require_same_experiment(experiment: Experiment, folder: Path, data: Training
 
 
 class TrainingData(NamedTuple):
-    """The loaded data of an experiment."""
+    """Loaded data of an experiment."""
 
     dataset: Dataset
     train: list[list[Episode]]
-    """Episodes of the training split and, if there is one, of the augmentation split."""
+    """Episodes of the training split and, if there is one, of the augmentation task's training split."""
     validation: dict[str, list[Episode]]
-    """The validation splits by name."""
+    """Episodes of each validation split, by name of the split."""
     tours: dict[str, list[Tour]]
-    """The tours of each validation split; empty unless validation follows tours."""
+    """Tours of each validation split, by name of the split; empty unless validation follows tours."""
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Sizes of the data. A run is only resumed with data of the same sizes."""
+        """Sizes of the data, by name. A run can be resumed only with data of the same sizes."""
         tours = {split: [len(tour) for tour in tours] for split, tours in self.tours.items()}
         return {
             **({"tours": tours} if tours else {}),
@@ -216,7 +216,7 @@ class TrainingData(NamedTuple):
 
 
 def load_training_data(experiment: Experiment, data: DataFolder) -> TrainingData:
-    """Load the splits, scene graphs, features and tours of an experiment."""
+    """Return the splits, scene graphs, features and tours of an experiment."""
     tasks = [experiment.navigator.task, *filter(None, [experiment.training.augmentation])]
     validates_held_out = HELD_OUT in experiment.validation.splits
     if validates_held_out and not experiment.hold_out:
@@ -249,9 +249,9 @@ def load_training_data(experiment: Experiment, data: DataFolder) -> TrainingData
 def _load_tours(
     config: ValidationConfig, data: DataFolder, splits: Mapping[str, Sequence[Episode]], atlas: Atlas
 ) -> dict[str, list[Tour]]:
-    """The tours of every validation split; empty unless validation follows tours.
+    """Return the tours of every validation split, by name; empty unless validation follows tours.
 
-    The tours of the held-out scenes are those of the training split.
+    The split of held-out scenes uses the tours of the training split in these scenes.
     """
     if not config.follows_tours:
         return {}
@@ -277,7 +277,7 @@ def _hold_out_scenes(
 ) -> tuple[list[list[Episode]], list[Episode]]:
     """Hold out `num_scenes` scenes of the first training split. The choice is always the same.
 
-    Returns the training splits without episodes of these scenes, and the first split's episodes in them.
+    Return the training splits without episodes of these scenes, and the first split's episodes in them.
     """
     scenes = sorted({episode.scene_id for episode in train[0]})
     if num_scenes >= len(scenes):
@@ -291,17 +291,17 @@ def _hold_out_scenes(
 
 
 class BuiltNavigator(NamedTuple):
-    """A navigator with its initial weights, and what is saved with it."""
+    """A navigator with its initial weights, and the files saved with it."""
 
     navigator: Navigator
     config: NavigatorConfig
     vocabulary: Vocabulary | None
     message: str
-    """Which weights come from the run that the experiment starts from; empty if it starts from none."""
+    """Message about which weights come from `experiment.start`; empty if that is empty."""
 
 
 def build_navigator(experiment: Experiment, data: TrainingData) -> BuiltNavigator:
-    """Build the navigator of an experiment on the CPU, with the weights that training starts from."""
+    """Return the navigator of an experiment on the CPU, with the weights from which training starts."""
     folder = data.dataset.folder
     start = load_run(experiment.start) if experiment.start else None
     vocabulary = _own_vocabulary(experiment, data.train, start)
@@ -317,9 +317,9 @@ def build_navigator(experiment: Experiment, data: TrainingData) -> BuiltNavigato
 def _own_vocabulary(
     experiment: Experiment, train: Sequence[Sequence[Episode]], start: Run | None
 ) -> Vocabulary | None:
-    """Return the vocabulary of the run, or None if the experiment uses the data folder's tokens.
+    """Return the vocabulary of the run, or None if the experiment uses token ids of the data folder.
 
-    The vocabulary is that of the run that training starts from; without one it is built from `train`.
+    The vocabulary is that of the run from which training starts. Without such a run it is built from `train`.
     """
     if experiment.text == "encoded":
         return None
@@ -335,7 +335,7 @@ def _own_vocabulary(
 
 
 def fit_navigator(experiment: Experiment, dataset: Dataset, vocabulary: Vocabulary | None) -> NavigatorConfig:
-    """Return the navigator config of an experiment, with feature width and vocabulary size of the data."""
+    """Return the navigator config of an experiment, with the data's feature width and vocabulary size."""
     features = dataset.features
     sizes: dict[str, Any] = {"feature_width": features.width, "vocabulary": experiment.vocabulary_size}
     if vocabulary is not None:
@@ -354,16 +354,17 @@ def fit_navigator(experiment: Experiment, dataset: Dataset, vocabulary: Vocabula
 
 
 def _replace_existing_fields(config: T, values: Mapping[str, Any]) -> T:
-    """A copy of `config` with new values. None values and fields that `config` lacks are ignored."""
+    """Return a copy of `config` with new values, without those that are None or not fields of `config`."""
     names = {field.name for field in fields(config)}  # type: ignore[arg-type]
     known = {name: value for name, value in values.items() if name in names and value is not None}
     return replace(config, **known)  # type: ignore[type-var]
 
 
 def _load_matching_weights(navigator: Navigator, start: Run) -> str:
-    """Load the tensors of a run that the navigator also has; return a text that counts them.
+    """Load the tensors of a run that the navigator also has, and return a message that counts them.
 
-    The others keep their random values. Raises `CheckpointError` if a shape differs or no tensor matches.
+    Other parameters keep their random values. Raise `CheckpointError` if a shape differs or no tensor
+    matches.
     """
     own, theirs = navigator.state_dict(), start.navigator.state_dict()
     loaded = {name: tensor for name, tensor in theirs.items() if name in own}
@@ -385,7 +386,7 @@ def _load_matching_weights(navigator: Navigator, start: Run) -> str:
 
 
 def _format_names(names: Sequence[str]) -> str:
-    """Join the first `MAX_TENSOR_NAMES` names by commas.
+    """Return the first `MAX_TENSOR_NAMES` names, joined by commas.
 
     >>> _format_names(["a", "b", "c", "d"])
     'a, b, c, ...'

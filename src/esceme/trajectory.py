@@ -1,4 +1,4 @@
-"""Trajectories, sources that start them, and functions that select actions: the inputs of `roll_out`."""
+"""Inputs of `roll_out`: trajectories, sources that start trajectories, functions that select actions."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from esceme.world.atlas import Atlas, Pose
 
 @dataclass(eq=False)
 class Trajectory:
-    """The path of an agent through one episode, complete or not."""
+    """Path of an agent through one episode, finished or not."""
 
     episode: Episode
     poses: list[tuple[int, int]]
-    """(viewpoint index in the atlas, faced view 0 to 35) at the start and after every move."""
+    """(viewpoint index in the atlas, faced view from 0 to 35) at the start and after every move."""
     num_decisions: int = 0
-    """Number of decisions so far, STOP included."""
+    """Number of decisions so far, including STOP."""
     stopped: bool = False
     """Whether the agent chose STOP."""
     visit: int = 1
-    """Number of this episode among those in its scene (or tour), from 1."""
+    """Number of this episode among the episodes in its scene (or tour), counted from 1."""
 
     @classmethod
     def begin(cls, atlas: Atlas, episode: Episode, *, visit: int = 1) -> Trajectory:
-        """Create a trajectory at the start of its episode."""
+        """Return a new trajectory at the start of its episode."""
         pose = atlas.begin(atlas.locate(episode.scene_id, [episode.start]), [episode.heading])
         return cls(episode, [(int(pose.viewpoint[0]), int(pose.view[0]))], visit=visit)
 
     @property
     def viewpoint(self) -> int:
-        """The current viewpoint, an index in the atlas."""
+        """Viewpoint index of the agent's current position."""
         return self.poses[-1][0]
 
     @property
     def decision_viewpoints(self) -> list[int]:
-        """Viewpoints at which the agent decided, which are those that a memory remembers (docs/spec.md C.3).
+        """Viewpoints at which the agent decided, and which a memory therefore stores (docs/spec.md C.3).
 
         They include viewpoints that the agent passed while it returned to an earlier viewpoint.
         """
@@ -55,7 +55,7 @@ class Trajectory:
 
 
 class EpisodeSource(Protocol):
-    """Starts trajectories; `roll_out` calls `next` before every step."""
+    """Source of new trajectories for a rollout. `roll_out` calls `next` before every step."""
 
     def next(self, finished: Sequence[Trajectory], active: Sequence[Trajectory]) -> Sequence[Trajectory]:
         """Return the trajectories that start now, which may be none.
@@ -66,22 +66,21 @@ class EpisodeSource(Protocol):
 
 
 class SingleBatch:
-    """A source that starts all its episodes at once, as in a training batch."""
+    """Episode source that starts all episodes at once, as in a training batch."""
 
     def __init__(self, atlas: Atlas, episodes: Sequence[Episode]) -> None:
-        """Create the trajectories of `episodes`."""
         self.trajectories = [Trajectory.begin(atlas, episode) for episode in episodes]
         self._has_started = False
 
     def next(self, finished: Sequence[Trajectory], active: Sequence[Trajectory]) -> Sequence[Trajectory]:
-        """Return all trajectories at the first call, none later."""
+        """Return all trajectories at the first call and none at later calls."""
         started = [] if self._has_started else self.trajectories
         self._has_started = True
         return started
 
 
 def previous_viewpoints(trajectories: Sequence[Trajectory]) -> NDArray[np.int64]:
-    """Viewpoints of each trajectory before its current one, (B, P), padded with -1."""
+    """Return the viewpoints that each trajectory visited before its current one, (B, P), padded with -1."""
     longest = max(len(trajectory.poses) for trajectory in trajectories) - 1
     previous = np.full((len(trajectories), longest), -1, dtype=np.int64)
     for row, trajectory in zip(previous, trajectories, strict=True):
@@ -90,10 +89,10 @@ def previous_viewpoints(trajectories: Sequence[Trajectory]) -> NDArray[np.int64]
 
 
 def next_poses(atlas: Atlas, pose: Pose, decision: Decision, actions: Tensor) -> list[list[tuple[int, int]]]:
-    """Return, for each agent, the poses that its action (B,) leads through; an empty list for STOP.
+    """Return, for each agent, the poses to which its action leads; an empty list for STOP.
 
-    An action is the index of a candidate, the number of candidates (STOP), or an action of
-    `decision.routes`, which returns to an earlier viewpoint.
+    `actions` is (B,). An action is the index of a candidate, the number of candidates (STOP), or an action of
+    `decision.routes`, which returns to an earlier viewpoint and may lead through several poses.
     """
     choices, stops = actions.cpu().numpy(), atlas.degrees[pose.viewpoint]
     jumps = np.zeros_like(stops, dtype=bool)
@@ -112,15 +111,16 @@ def next_poses(atlas: Atlas, pose: Pose, decision: Decision, actions: Tensor) ->
 
 
 ActionSelector = Callable[[Decision, Observation, Sequence[Trajectory]], Tensor]
-"""Returns the action of each agent, (B,): a column of `decision.logits`."""
+"""Function that returns the action of each agent, (B,) int64: an index into axis 1 of the logits."""
 Teacher = Callable[[Trajectory], int]
-"""Returns the viewpoint (index in the atlas) to go to next; the current viewpoint means STOP."""
+"""Function that returns the index of the viewpoint to which the agent should go next. The current viewpoint
+means STOP."""
 
 
 def greedy(decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]) -> Tensor:
-    """Select the action with the highest logit; raise `EvaluationError` if that is not finite.
+    """Return the actions with the highest logits, (B,). Raise `EvaluationError` if one is not finite.
 
-    NaN and infinity count as highest. Actions that do not exist have -inf, which is never selected.
+    NaN and infinity count as highest. Actions that do not exist have logit -inf and are never selected.
     """
     actions = decision.logits.argmax(1)
     is_finite = decision.logits.gather(1, actions[:, None])[:, 0].isfinite()
@@ -134,9 +134,10 @@ def greedy(decision: Decision, observation: Observation, trajectories: Sequence[
 
 
 def sampling(seed: int | Sequence[int]) -> ActionSelector:
-    """Return a selector that samples actions by their probabilities.
+    """Return a function that samples actions from the softmax of the logits.
 
-    A sample depends on the seed, the episode and the step only, not on the rest of the batch.
+    A sample depends only on the seed, the episode and the step. It does not depend on other episodes in the
+    batch.
     """
     seeds = [seed] if isinstance(seed, int) else list(seed)
 
@@ -156,7 +157,7 @@ def sampling(seed: int | Sequence[int]) -> ActionSelector:
 
 
 def teacher_forcing(atlas: Atlas, teacher: Teacher) -> ActionSelector:
-    """Return a selector that follows a teacher; see `teacher_actions`."""
+    """Return a function that selects the teacher's actions; see `teacher_actions`."""
 
     def select(decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]) -> Tensor:
         return torch.from_numpy(teacher_actions(atlas, teacher, trajectories)).to(decision.logits.device)
@@ -165,9 +166,9 @@ def teacher_forcing(atlas: Atlas, teacher: Teacher) -> ActionSelector:
 
 
 def teacher_actions(atlas: Atlas, teacher: Teacher, trajectories: Sequence[Trajectory]) -> NDArray[np.int64]:
-    """Return the index of the candidate that the teacher names, (B,); the number of candidates means STOP.
+    """Return the teacher's actions, (B,): the index of a candidate, or the number of candidates for STOP.
 
-    Raises `WorldError` where the teacher's viewpoint is not adjacent.
+    Raise `WorldError` if the viewpoint that the teacher returns is not adjacent.
     """
     targets = np.array([teacher(trajectory) for trajectory in trajectories], dtype=np.int64)
     current = np.array([trajectory.viewpoint for trajectory in trajectories], dtype=np.int64)
@@ -186,8 +187,8 @@ def teacher_actions(atlas: Atlas, teacher: Teacher, trajectories: Sequence[Traje
 def reference_path_teacher_by_step(atlas: Atlas) -> Teacher:
     """Return a teacher that follows the reference path by the number of decisions (docs/spec.md A.11).
 
-    After n decisions it names viewpoint n + 1 of the path, wherever the agent is. After the end of the path
-    it names the current viewpoint, which means STOP.
+    After n decisions, the teacher returns viewpoint n + 1 of the path, wherever the agent is. After the end
+    of the path, it returns the current viewpoint, which means STOP.
     """
 
     def teach(trajectory: Trajectory) -> int:

@@ -22,13 +22,13 @@ from esceme.errors import EscemeError
 Message = TypeVar("Message")
 Result = TypeVar("Result")
 POLL_SECONDS = 0.1
-"""Interval at which the parent delivers messages."""
+"""Interval in seconds at which the parent process delivers messages."""
 _sender: tuple[Connection, Lock]
-"""In a worker process: the pipe to the parent and its lock, set by `_start_worker`."""
+"""In a worker process: the pipe to the parent process and the lock of the pipe, set by `_start_worker`."""
 
 
 class Job(NamedTuple, Generic[Message, Result]):
-    """One call of `function(send)` in a worker process; function, messages and result must pickle."""
+    """A call of `function(send)` in a worker process. Function, messages and result must be picklable."""
 
     name: str
     function: Callable[[Callable[[Message], None]], Result]
@@ -41,7 +41,7 @@ def run_jobs(
     threads: int = 1,
     on_message: Callable[[str, Message], None] = lambda name, message: None,
 ) -> list[Result]:
-    """Run jobs in worker processes and return their results in the order of the jobs; see `iterate_jobs`."""
+    """Run jobs in worker processes and return the results in the order of the jobs; see `iterate_jobs`."""
     return list(iterate_jobs(jobs, processes=processes, threads=threads, on_message=on_message))
 
 
@@ -52,12 +52,13 @@ def iterate_jobs(
     threads: int = 1,
     on_message: Callable[[str, Message], None] = lambda name, message: None,
 ) -> Iterator[Result]:
-    """Yield the results of jobs in order, as soon as they are available; jobs start with the first `next`.
+    """Yield the results of jobs in order, each as soon as it is available.
 
-    Jobs start in order, at most `processes` at a time, in spawned processes with `threads` threads for linear
-    algebra. `on_message(job name, message)` is called in this process for every message a job sends.
+    No job starts before the first `next`. Jobs start in order, at most `processes` at a time, in spawned
+    processes with `threads` threads for linear algebra. `on_message(job name, message)` is called in this
+    process for every message that a job sends.
 
-    An exception of a job is raised here as soon as it occurs. A worker that dies raises `EscemeError`. No
+    An exception in a job is raised here as soon as it occurs. If a worker dies, `EscemeError` is raised. No
     worker outlives the iteration, whether it ends by an error, by Ctrl-C, or because this process is killed.
     """
     context = get_context("spawn")
@@ -71,7 +72,7 @@ def iterate_jobs(
     complete: set[int] = set()  # jobs whose messages have all been delivered
 
     def deliver(job: int | None = None) -> None:
-        """Deliver the messages received so far and, if a finished job is given, all of its messages."""
+        """Deliver the messages received so far and, if a finished job is given, all messages of this job."""
         while not received.empty() or (job is not None and job not in complete):
             sent_by, is_end, message = pickle.loads(received.get())
             if is_end:
@@ -80,7 +81,7 @@ def iterate_jobs(
                 on_message(jobs[sent_by].name, message)
 
     def get_result(job: int, future: Future[Result]) -> Result:
-        """Return the result of a finished job, or raise its error, after delivery of its messages."""
+        """Deliver all messages of a finished job, then return its result or raise its error."""
         if not isinstance(future.exception(), BrokenProcessPool):
             deliver(job)
         return future.result()
@@ -115,7 +116,7 @@ def iterate_jobs(
 
 
 def _queue_messages(receiver: Connection, received: SimpleQueue[bytes]) -> None:
-    """Put the messages of all workers in a queue until every worker has closed its end of the pipe."""
+    """Put the messages of all workers into a queue until every worker has closed its end of the pipe."""
     with receiver, suppress(EOFError, OSError):
         while True:
             received.put(receiver.recv_bytes())
@@ -123,7 +124,7 @@ def _queue_messages(receiver: Connection, received: SimpleQueue[bytes]) -> None:
 
 @contextmanager
 def _environment_variables(**variables: str) -> Iterator[None]:
-    """Set environment variables for processes that are started inside the block."""
+    """Set environment variables for processes that are started inside this context."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -137,7 +138,7 @@ def _environment_variables(**variables: str) -> Iterator[None]:
 
 @contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    """Let processes started inside the block ignore Ctrl-C: the parent ends them."""
+    """Make processes that are started inside this context ignore Ctrl-C. The parent ends them."""
     if threading.current_thread() is not threading.main_thread():  # signal handlers belong to the main thread
         yield
         return
