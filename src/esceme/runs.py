@@ -50,7 +50,7 @@ class NavigatorConfig:
     max_tokens: int = 60
     """Maximum number of tokens per instruction. Longer instructions are truncated."""
     keep: Literal["first", "last"] = "first"
-    """Whether the first or the last tokens of a longer instruction are kept."""
+    """Which end of a longer instruction remains after truncation."""
     feature_source: str = ""
     """Name of the feature file that the navigator was trained with; empty if unknown."""
     origin: str = ""
