@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Self, TypeVar, get_args, get_origin
+from typing import IO, Annotated, Any, Self, TypeVar, get_args, get_origin
 
 import filelock
 import msgspec
@@ -23,6 +23,10 @@ import msgspec
 from esceme.errors import DataError
 
 T = TypeVar("T")
+PrintableText = Annotated[
+    str, msgspec.Meta(pattern=r"\A[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]*\Z")
+]
+"""An id or a name in a JSON file: text without control characters, line ends and marks of direction."""
 JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Exceptions that decoding raises for bytes that are not JSON."""
 LOCK_FILE = ".lock"
@@ -130,14 +134,19 @@ def _rephrase_msgspec(message: str) -> str:
 
     >>> _rephrase_msgspec("Expected `str`, got `int` - at `$[3].scan`")
     "record 3: field 'scan': expected str, got int"
+    >>> _rephrase_msgspec("Expected `str`, got `int` - at `key` in `$.files`")
+    "field 'files': a key: expected str, got int"
     """
-    text, _, location = message.partition(" - at `$")
-    text = text.replace("`", "")
+    text, _, location = message.partition(" - at `")
+    location, of_key, container = location.partition("key` in `")
+    location = (container if of_key else location).removeprefix("$")
+    text = re.sub(r"str matching regex .*", "text without control characters", text.replace("`", ""))
     record = re.match(r"\[(\d+)\]", location)
     field = location[record.end() :] if record else location
     field = field.rstrip("`").removeprefix(".")
     parts = [f"record {record[1]}"] if record else []
     parts += [f"field '{field}'"] if field else []
+    parts += ["a key"] if of_key else []
     return ": ".join([*parts, text[:1].lower() + text[1:]])
 
 

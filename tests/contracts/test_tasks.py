@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from esceme.errors import DataError
+from esceme.files import read_bytes
 from esceme.tasks import TASKS, Task
 from esceme.tasks.episode import Episode, check_paths
 from esceme.world import read_scenes
@@ -42,6 +44,25 @@ def test_missing_and_malformed_files_are_named(task: Task, tmp_path: Path, conte
             file.write_bytes(gzip.compress(content) if file.suffix == ".gz" else content)
         with pytest.raises(DataError, match=file.name):
             task.read(file)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("scan", "attic\\u001b[2J", "field 'scan': expected text without control characters"),
+        ("heading", "1e30", "heading': expected float <= 1000.0"),
+    ],
+)
+def test_damaged_ids_and_headings_are_refused(
+    task: Task, toy_root: Path, tmp_path: Path, key: str, value: str, message: str
+) -> None:
+    for file, _ in toy_episodes(task, toy_root)[:1]:
+        text = read_bytes(file).decode()
+        damaged = re.sub(rf'("{key}":\s*"?)[^",}}]+', lambda found: found[1] + value, text, count=1)
+        path = tmp_path / file.name.removesuffix(".gz")
+        path.write_text(damaged)
+        with pytest.raises(DataError, match=re.escape(message)):
+            task.read(path)
 
 
 def test_episodes_are_unique_valid_and_read_deterministically(task: Task, toy_root: Path) -> None:

@@ -76,6 +76,9 @@ def test_room_labels_are_keyed_like_features(tmp_path: Path) -> None:
     path = tmp_path / "rooms.json"
     path.write_text('{"label_name": {"k": "kitchen"}, "panos": {"house": {"a": [3, "k", "k"]}}}')
     assert room_labels(path) == {"house_a": "k"}
+    path.write_text('{"label_name": {}, "panos": {"house": {"a\\u009b": [3, "k", "k"]}}}')
+    with pytest.raises(DataError, match="a key: expected text without control characters"):
+        room_labels(path)
 
 
 def test_vocabulary_without_a_final_line_end_is_refused(tmp_path: Path) -> None:

@@ -79,6 +79,10 @@ def test_missing_manifest_is_an_error(tmp_path: Path) -> None:
         ('{"files": {}}', "format"),
         ('{"format": "esceme-manifest-1"}', "files"),
         ('{"format": "esceme-manifest-1", "files": {"a": 3}}', "expected str"),
+        (
+            '{"format": "esceme-manifest-1", "files": {"a\\r": "3"}}',
+            "'files': a key: expected text",
+        ),
         ('{"format": "esceme-manifest-9", "files": {}}', "format 'esceme-manifest-9', expected"),
     ],
 )

@@ -59,6 +59,19 @@ def test_path_may_have_any_number_of_instructions(tmp_path: Path, path_id: objec
     assert [episode.episode_id for episode in episodes] == [f"{path_id}_{k}" for k in range(count)]
 
 
+def test_ids_with_line_ends_or_marks_of_direction_are_refused(tmp_path: Path) -> None:
+    for name in ("4332\n", "\u202e4332", "43\x9b32"):
+        with pytest.raises(DataError, match="record 0: field 'path_id': expected text without control chara"):
+            read(tmp_path, record(name))
+    assert read(tmp_path, record("4332 ü"))[0].episode_id == "4332 ü_0"
+
+
+@pytest.mark.parametrize("token", [-1, 2**31, 2**64])
+def test_impossible_token_ids_are_refused(tmp_path: Path, token: int) -> None:
+    with pytest.raises(DataError, match="record 0: "):
+        read(tmp_path, encoded(instr_encodings=[[101], [101, 7, token], [102]]))
+
+
 def test_path_of_only_the_start_is_a_test_episode(tmp_path: Path) -> None:
     episodes = read(tmp_path, without(record(path=["a"]), "distance"), record(5))
     assert [episode.goal_withheld for episode in episodes] == [True] * 3 + [False] * 3

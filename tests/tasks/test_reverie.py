@@ -70,7 +70,13 @@ def test_objects_are_sets_of_ids_per_viewpoint(tmp_path: Path, name: str) -> Non
 
 @pytest.mark.parametrize(
     ("value", "message"),
-    [({}, "lists no viewpoints"), ({"attic_a": [{"name": "lamp"}]}, "id"), ([record()], "expected object")],
+    [
+        ({}, "lists no viewpoints"),
+        ({"attic_a": [{"name": "lamp"}]}, "id"),
+        ({"attic_a": [{"id": "7\x07"}]}, "field 'id': expected text without control characters"),
+        ({"attic_a\n": []}, "a key: expected text without control characters"),
+        ([record()], "expected object"),
+    ],
 )
 def test_malformed_object_file_is_refused(tmp_path: Path, value: object, message: str) -> None:
     with pytest.raises(DataError, match=message):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from esceme.errors import DataError
+from esceme.files import read_json
+from esceme.tasks.catalogue import TASKS
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.split import (
     blank_features,
@@ -16,10 +19,12 @@ from esceme.tasks.split import (
     load_split,
     load_wordpiece,
     make_instruction_encoder,
+    read_split,
 )
 from esceme.tasks.text import Vocabulary
 from esceme.world import ArrayFeatures
 from esceme.world.features import pack
+from fixtures.files import save_json
 from fixtures.toy_atlas import toy_episode
 
 EPISODE = toy_episode("1_0", "s", instruction="turn left")
@@ -57,6 +62,17 @@ def test_classifier_scores_after_the_features_are_cut_off(tmp_path: Path) -> Non
     assert load_features(data, name="g.npy").width == 2
     with pytest.raises(DataError, match="found f.hdf5, g.npy; say which with --features"):
         load_features(data)
+
+
+@pytest.mark.parametrize("key", ["player_path", "planner_path"])
+def test_every_path_of_a_dialog_is_checked(toy_root: Path, tmp_path: Path, key: str) -> None:
+    """Only one of the two paths is the reference path."""
+    records = read_json(toy_root / "CVDN/val_seen.json", list[dict[str, Any]])
+    for record in records:
+        damaged = record | {key: [record[key][0], "nowhere", *record[key][2:]]}
+        file = save_json(tmp_path / "val_seen.json", [damaged])
+        with pytest.raises(DataError, match="viewpoint 'nowhere' is not in scene"):
+            read_split(TASKS["cvdn"], file, toy_root / "connectivity")
 
 
 def test_blank_features_cover_every_viewpoint(toy_root: Path) -> None:

@@ -101,6 +101,11 @@ GOOD = {"instr_id": "1_0", "trajectory": ["a"]}
         ([GOOD | {"instr_id": None}], "record 0: 0 ids"),
         ([GOOD | {"instr_id": 1.5}], "record 0: field 'instr_id'"),
         ([GOOD | {"instr_id": True}], "record 0: field 'instr_id'"),
+        ([GOOD | {"instr_id": "1_0\x1b[2J"}], "record 0: field 'instr_id': expected text without control"),
+        (
+            [GOOD | {"trajectory": [["a", 1e30, 0.0]]}],
+            r"record 0: field 'trajectory\[0\]\[1\]': expected float",
+        ),
         ([GOOD, GOOD], "record 1: id '1_0' occurs twice"),
         ([GOOD | {"instr_id": 5}, GOOD | {"instr_id": "5"}], "record 1: id '5' occurs twice"),
         ([GOOD | {"trajectory": []}], "episode 1_0: no trajectory; expected at least the start"),

@@ -88,6 +88,8 @@ def test_written_tours_are_read_back_per_split(tmp_path: Path) -> None:
         ('{"val_unseen": {}}', "split 'val_unseen' holds no tours"),
         ('{"val_unseen": {"attic": ["1_0"]}}', "expected array, got str"),
         ('{"val_unseen": {"attic": [[1]]}}', "expected str, got int"),
+        ('{"val_unseen": {"attic": [["1_0\\r"]]}}', "expected text without control characters"),
+        ('{"val_unseen": {"att\\u001bic": [["1_0"]]}}', "a key: expected text without control characters"),
     ],
 )
 def test_malformed_tour_file_is_refused(tmp_path: Path, text: str, message: str) -> None:

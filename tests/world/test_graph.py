@@ -266,6 +266,7 @@ DAMAGE: dict[str, tuple[Callable[[], object], str]] = {
     "a string in a pose": (lambda: change(pose=["0"] * 16), "record 2: field 'pose"),
     "a missing key": (lambda: [{"image_id": "a"}], "record 0: .*pose"),
     "a number as id": (lambda: change(image_id=7), "record 2: field 'image_id'"),
+    "a control character in an id": (lambda: change(image_id="\x1b[2J"), "record 2: field 'image_id'"),
     "a viewpoint twice": (lambda: change(image_id="a"), "viewpoint 'a' occurs twice"),
     "one-way edge": (lambda: change(unobstructed=[True, True, False, True]), "not symmetric: 'c' sees 'a'"),
     "short adjacency": (
@@ -312,6 +313,12 @@ def test_folder_without_a_list_of_scenes_is_valid(tmp_path: Path) -> None:
     write(tmp_path, row_of_four())
     assert listed_scene_ids(tmp_path) is None
     assert scene_ids(tmp_path) == ["house"]
+
+
+def test_scene_with_control_characters_in_its_name_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, row_of_four()).rename(tmp_path / "\x1b[2J_connectivity.json")
+    with pytest.raises(DataError, match=r"scene '\\x1b\[2J' has control characters in its name; rename"):
+        scene_ids(tmp_path)
 
 
 def test_invalid_folders_are_named(toy_root: Path, tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from esceme.errors import ConfigError, DataError
-from esceme.files import read_records
-from esceme.tasks.episode import DialogEpisode, require_unique_ids
+from esceme.files import PrintableText, read_records
+from esceme.tasks.episode import Angle, DialogEpisode, TokenId, require_unique_ids
 
 History = Literal["target", "last-answer", "all"]
 """Part of the dialog that the instruction contains, in addition to the target object."""
@@ -31,14 +31,14 @@ class StartPose(msgspec.Struct):
     """Viewpoint and heading (radians) of the human navigator at the latest question."""
 
     pano: str
-    heading: float
+    heading: Angle
 
 
 class DialogRecord(msgspec.Struct, omit_defaults=True):
     """NDH instance as published. Instances of the test split lack the fields below `dialog_history`."""
 
     inst_idx: int
-    scan: str
+    scan: PrintableText
     target: str
     start_pano: StartPose
     dialog_history: list[DialogTurn]
@@ -54,11 +54,11 @@ class EncodedDialogRecord(msgspec.Struct, omit_defaults=True):
     Instances of the test split lack `end_panos`.
     """
 
-    instr_id: str | int
-    scan: str
-    instr_encoding: list[int]
+    instr_id: PrintableText | int
+    scan: PrintableText
+    instr_encoding: list[TokenId]
     start_pano: str
-    start_heading: float
+    start_heading: Angle
     end_panos: list[str] = []
     nav_steps: list[str] = []
     nav_idx: Annotated[int, msgspec.Meta(ge=0)] = 0

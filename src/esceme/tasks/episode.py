@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,6 +17,10 @@ from esceme.world.graph import SUFFIX, SceneGraph, scene_ids
 
 SUCCESS_WITHIN = 3.0
 """An episode succeeds if it ends at less than this distance from the goal, in metres."""
+Angle = Annotated[float, msgspec.Meta(ge=-1000, le=1000)]
+"""An angle in a file, in radians. Published ones lie within one turn; larger numbers are damage."""
+TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+"""A token id in a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +45,11 @@ class Episode:
     """Id of the target object (REVERIE)."""
     goal_withheld: bool = False
     """Whether this is a test episode, whose goal only the leaderboard has."""
+
+    @property
+    def annotated_paths(self) -> tuple[tuple[str, ...], ...]:
+        """All paths that the annotation gives, the reference path first."""
+        return (self.reference_path,)
 
     @property
     def start(self) -> str:
@@ -78,7 +89,13 @@ class DialogEpisode(Episode):
     player_path: tuple[str, ...] = ()
     """Path of the human navigator after the latest answer."""
     planner_path: tuple[str, ...] = ()
-    """Path that was shown to the human oracle."""
+    """Path that was shown to the human oracle; empty in pre-encoded files."""
+
+    @property
+    def annotated_paths(self) -> tuple[tuple[str, ...], ...]:
+        """The reference path and, in a raw dialog, the paths of the human navigator and of the oracle."""
+        both = (self.player_path, self.planner_path) if self.planner_path else ()
+        return (self.reference_path, *both)
 
 
 def locate_goals(episodes: Sequence[Episode], atlas: Atlas) -> NDArray[np.int64]:
@@ -115,21 +132,22 @@ def scenes_of(episodes: Iterable[Episode], connectivity: str | Path, file: objec
 
 
 def first_episode_per_path(episodes: Iterable[Episode]) -> Iterable[Episode]:
-    """Return one episode, the first, for every different pair of reference path and goals."""
+    """Return one episode, the first, for every different combination of paths and goals."""
     first: dict[tuple[object, ...], Episode] = {}
     for episode in episodes:
-        first.setdefault((episode.scene_id, episode.reference_path, episode.goals), episode)
+        first.setdefault((episode.scene_id, episode.annotated_paths, episode.goals), episode)
     return first.values()
 
 
 def check_paths(episodes: Iterable[Episode], graphs: dict[str, SceneGraph], file: object) -> None:
-    """Raise `DataError` for the first episode whose path or goals are not in the graph of its scene.
+    """Raise `DataError` for the first episode of which a path or goal is not in the graph of its scene.
 
     `file` is the annotation file that the error message names.
     """
     for episode in episodes:
         with prefix_errors(file=file, record=f"episode {episode.episode_id}"):
-            check_path(episode.scene_id, episode.reference_path, graphs)
+            for path in episode.annotated_paths:
+                check_path(episode.scene_id, path, graphs)
             for goal in episode.goals:
                 graphs[episode.scene_id].index(goal)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import h5py
 import msgspec
 
-from esceme.errors import DataError, EscemeError, prefix_errors
-from esceme.files import read_bytes, read_json
-from esceme.tasks.episode import DialogEpisode, Episode, check_path, check_paths
+from esceme.errors import DataError, EscemeError
+from esceme.files import PrintableText, read_bytes, read_json
+from esceme.tasks.episode import Episode, check_paths
 from esceme.tasks.text import WordPiece
 from esceme.world.features import HDF5_SUFFIXES
 from esceme.world.graph import SceneGraph
@@ -25,8 +25,8 @@ LARGEST_HEADING = 4 * math.pi
 class Rooms(msgspec.Struct):
     """Room file: scene id -> viewpoint id -> (region number, room label, label of the region)."""
 
-    label_name: dict[str, str]
-    panos: dict[str, dict[str, tuple[int, str, str]]]
+    label_name: dict[PrintableText, str]
+    panos: dict[PrintableText, dict[PrintableText, tuple[int, PrintableText, str]]]
 
 
 def unreadable_reason(folder: Path) -> str | None:
@@ -52,7 +52,7 @@ def find_invalid_path(
         if not graphs or group[0].scene_id in missing:
             continue
         try:
-            _check_episode(group[0], graphs, file)
+            check_paths(group[:1], graphs, file)
         except EscemeError as error:
             first, num_invalid = first or message_without_path(file, error), num_invalid + len(group)
     return f"{first}; and {num_invalid - 1:,} more episodes" if num_invalid > 1 else first
@@ -85,26 +85,8 @@ def _group_by_path(episodes: Iterable[Episode]) -> Iterable[list[Episode]]:
     """Return lists of episodes that have the same paths and goals."""
     groups: dict[tuple[object, ...], list[Episode]] = defaultdict(list)
     for episode in episodes:
-        key = (episode.scene_id, episode.reference_path, episode.goals, *_dialog_paths(episode))
-        groups[key].append(episode)
+        groups[episode.scene_id, episode.annotated_paths, episode.goals].append(episode)
     return groups.values()
-
-
-def _dialog_paths(episode: Episode) -> tuple[tuple[str, ...], ...]:
-    """Return the player path and the planner path of a dialog episode; empty for other episodes.
-
-    Each of the two paths may be the reference path.
-    """
-    if isinstance(episode, DialogEpisode) and episode.planner_path:
-        return episode.player_path, episode.planner_path
-    return ()
-
-
-def _check_episode(episode: Episode, graphs: dict[str, SceneGraph], file: Path) -> None:
-    check_paths([episode], graphs, file)
-    for path in _dialog_paths(episode):
-        with prefix_errors(file=file, record=f"episode {episode.episode_id}"):
-            check_path(episode.scene_id, path, graphs)
 
 
 def find_unusual_shapes(path: Path) -> Iterator[str]:

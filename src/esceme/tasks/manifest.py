@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from esceme.errors import DataError
-from esceme.files import read_json, write_json
+from esceme.files import PrintableText, read_json, write_json
 
 NAME = "manifest.json"
 COMPANION = "world.json"
@@ -22,7 +22,7 @@ class Manifest(msgspec.Struct):
     """Content of a manifest: path relative to the folder -> SHA-256 hash."""
 
     format: str
-    files: dict[str, str]
+    files: dict[PrintableText, str]
 
 
 class ManifestMismatch(NamedTuple):

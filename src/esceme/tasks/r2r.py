@@ -7,19 +7,19 @@ from pathlib import Path
 import msgspec
 
 from esceme.errors import DataError
-from esceme.files import read_records
-from esceme.tasks.episode import Episode, require_unique_ids
+from esceme.files import PrintableText, read_records
+from esceme.tasks.episode import Angle, Episode, TokenId, require_unique_ids
 
 
 class R2RRecord(msgspec.Struct, omit_defaults=True):
     """Record of an R2R file: one path with its instructions. Keys without a field here are ignored."""
 
-    scan: str
-    path_id: int | str
+    scan: PrintableText
+    path_id: int | PrintableText
     path: list[str]
-    heading: float
+    heading: Angle
     instructions: list[str]
-    instr_encodings: list[list[int]] | None = None
+    instr_encodings: list[list[TokenId]] | None = None
     distance: float | None = None
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from esceme.errors import DataError
-from esceme.files import read_json, read_records
-from esceme.tasks.episode import Episode, require_unique_ids
+from esceme.files import PrintableText, read_json, read_records
+from esceme.tasks.episode import Angle, Episode, require_unique_ids
 
 
 class ReverieRecord(msgspec.Struct, omit_defaults=True):
@@ -17,19 +17,19 @@ class ReverieRecord(msgspec.Struct, omit_defaults=True):
     Test records have neither object nor path id.
     """
 
-    id: str | int
-    scan: str
+    id: PrintableText | int
+    scan: PrintableText
     path: list[str]
-    heading: float
+    heading: Angle
     instructions: list[str]
-    path_id: int | str | None = None
-    objId: int | str | None = None  # noqa: N815 (the file's own key)
+    path_id: int | PrintableText | None = None
+    objId: int | PrintableText | None = None  # noqa: N815 (the file's own key)
 
 
 class VisibleObject(msgspec.Struct):
     """Object near a viewpoint, as listed in an object file. Keys without a field here are ignored."""
 
-    id: str | int
+    id: PrintableText | int
 
 
 def read_reverie(path: str | Path) -> list[Episode]:
@@ -62,7 +62,7 @@ def read_reverie(path: str | Path) -> list[Episode]:
 def read_objects(path: str | Path) -> dict[str, frozenset[str]]:
     """Return a dict from `<scene>_<viewpoint>` to the ids of the objects near this viewpoint."""
     path = Path(path)
-    objects = read_json(path, dict[str, list[VisibleObject]])
+    objects = read_json(path, dict[PrintableText, list[VisibleObject]])
     if not objects:
         raise DataError(f"{path}: lists no viewpoints")
     return {key: frozenset(str(item.id) for item in visible) for key, visible in objects.items()}

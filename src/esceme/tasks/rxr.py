@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from esceme.errors import ConfigError, DataError
-from esceme.files import read_records
-from esceme.tasks.episode import Episode, require_unique_ids
+from esceme.files import PrintableText, read_records
+from esceme.tasks.episode import Angle, Episode, TokenId, require_unique_ids
 
 
 class RxRRecord(msgspec.Struct, omit_defaults=True):
@@ -19,13 +19,13 @@ class RxRRecord(msgspec.Struct, omit_defaults=True):
     """
 
     instruction_id: int
-    language: str
-    scan: str
+    language: PrintableText
+    scan: PrintableText
     path: list[str]
-    heading: float
+    heading: Angle
     instruction: str
     path_id: int | None = None
-    instr_encoding: list[int] | None = None
+    instr_encoding: list[TokenId] | None = None
 
 
 def read_rxr(path: str | Path, *, languages: Collection[str] | None = None) -> list[Episode]:

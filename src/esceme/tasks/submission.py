@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 
 from esceme.errors import DataError, EscemeError, prefix_errors
-from esceme.files import atomic_open, read_records, write_json
+from esceme.files import PrintableText, atomic_open, read_records, write_json
 from esceme.tasks.catalogue import Task
-from esceme.tasks.episode import Episode, check_path
+from esceme.tasks.episode import Angle, Episode, check_path
 from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, nearest_view
 from esceme.world.graph import SceneGraph
 
@@ -44,12 +44,12 @@ class Prediction:
 class PredictionRecord(msgspec.Struct):
     """Record of a prediction file. It has one of three id keys, and either a trajectory or a path."""
 
-    instr_id: str | int | None = None
-    inst_idx: str | int | None = None
-    instruction_id: str | int | None = None
-    trajectory: list[str | list[str | float | None]] | None = None
+    instr_id: PrintableText | int | None = None
+    inst_idx: PrintableText | int | None = None
+    instruction_id: PrintableText | int | None = None
+    trajectory: list[str | list[str | Angle | None]] | None = None
     path: list[str] | None = None
-    predObjId: str | int | None = None  # noqa: N815 - the key of the REVERIE server
+    predObjId: PrintableText | int | None = None  # noqa: N815 - the key of the REVERIE server
 
 
 def read_predictions(path: str | Path) -> dict[str, Prediction]:

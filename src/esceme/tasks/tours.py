@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from esceme.errors import ConfigError, DataError
-from esceme.files import read_json, write_json
+from esceme.files import PrintableText, read_json, write_json
 from esceme.tasks.episode import Episode, require_unique_ids
 
 
@@ -34,9 +34,10 @@ def read_all_tours(path: str | Path) -> dict[str, list[Tour]]:
     The file maps split -> scene -> lists of episode ids.
     """
     path = Path(path)
+    found = read_json(path, dict[PrintableText, dict[PrintableText, list[list[PrintableText]]]])
     splits = {
         split: [Tour(scene, tuple(ids)) for scene, tours in scenes.items() for ids in tours]
-        for split, scenes in read_json(path, dict[str, dict[str, list[list[str]]]]).items()
+        for split, scenes in found.items()
     }
     for split, tours in splits.items():
         if not tours:

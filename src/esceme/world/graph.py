@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
 from esceme.errors import DataError, WorldError, prefix_errors
-from esceme.files import read_records, read_text
+from esceme.files import PrintableText, read_records, read_text
 from esceme.world.geometry import VIEW_HEADINGS, direction, view_angles
 
 SUFFIX = "_connectivity.json"
@@ -52,7 +52,7 @@ class NavigableLocation(NamedTuple):
 class ViewpointRecord(msgspec.Struct):
     """Record of one viewpoint in a connectivity file. Keys without a field here are ignored."""
 
-    image_id: str
+    image_id: PrintableText
     pose: list[float]
     included: bool
     unobstructed: list[bool]
@@ -343,6 +343,11 @@ def scene_ids(directory: str | Path) -> list[str]:
     scenes = [name.removesuffix(SUFFIX) for name in _list_files(directory) if name.endswith(SUFFIX)]
     if not scenes:
         raise DataError(f"{directory}: no file ends in {SUFFIX}; is this the connectivity folder?")
+    for scene in scenes:
+        if not scene.isprintable():
+            raise DataError(
+                f"{directory}: scene '{scene}' has control characters in its name; rename the file"
+            )
     return scenes
 
 
