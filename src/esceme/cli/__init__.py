@@ -52,10 +52,7 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code; print errors to standard error.
-
-    `argv` are the command-line arguments, by default those of the process.
-    """
+    """Run the command in `argv` (default: `sys.argv`), print errors to stderr, and return the exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         with _terminate_as_interrupt():

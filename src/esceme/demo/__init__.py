@@ -1,4 +1,4 @@
-"""The demo: train an agent without memory and one with memory, and compare them in unseen houses."""
+"""The demo: train an agent without memory and an agent with memory, and compare them in unseen houses."""
 
 from esceme.demo.demo_config import DemoConfig
 from esceme.demo.demo_report import DemoResult, SplitScores

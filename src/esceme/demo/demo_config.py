@@ -16,7 +16,7 @@ TASK = "r2r"
 AGENT_RECIPES = {"none": "r2r-small", "memory": "r2r-small-esceme"}
 """Name of an agent (and of its run folder) -> recipe of its training."""
 SPLITS = ("val_seen", "val_unseen")
-"""Splits on which both agents are evaluated."""
+"""Splits on which the two agents are evaluated."""
 UNSEEN = SPLITS[-1]
 PROTOCOL_RUNS: dict[Protocol, str] = {
     "none": "none",
@@ -37,7 +37,7 @@ class DemoConfig:
     size: WorldSize = "small"
     """Size of the generated world."""
     seed: int = 0
-    """Seed of both trainings. The world does not depend on this seed."""
+    """Seed of the two trainings. The world does not depend on this seed."""
     iterations: int | None = None
     """Number of iterations of each training; by default as in the recipes."""
 
@@ -46,7 +46,7 @@ class DemoConfig:
         return {agent: self._scaled(RECIPES[recipe]) for agent, recipe in AGENT_RECIPES.items()}
 
     def _scaled(self, experiment: Experiment) -> Experiment:
-        """Return a recipe with the seed and the number of iterations of the demo.
+        """Return `experiment` with the seed and the number of iterations of the demo.
 
         Warm-up, checkpoint and validation intervals are scaled in proportion to the number of iterations.
         """

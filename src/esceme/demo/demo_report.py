@@ -23,12 +23,12 @@ from esceme.world.graph import SceneGraph
 HEADINGS = {"tl": "TL (m)", "ne": "NE (m)", "sr": "SR (%)", "spl": "SPL (%)"}
 """Metric -> column heading in the score table."""
 GAIN_HEADING = "SPL - none"
-"""Column heading of the paired difference to the agent without memory."""
+"""Column heading of the difference in SPL to the agent without memory, paired by episode."""
 METRICS_IN_METRES = ("tl", "ne")
 BOOTSTRAP_DRAWS = 1000
-"""Number of bootstrap samples of an interval."""
+"""Number of bootstrap samples of a confidence interval."""
 NUM_EPISODES = 3
-"""Number of episodes that are drawn."""
+"""Number of episodes whose paths are drawn in the report."""
 AGENT_NAMES = {"none": "without memory", "memory": "with memory"}
 """Name of an agent's run folder -> name of the agent in reports."""
 PATH_LABELS = {"none": "without memory", "cold": "with memory (cold)"}
@@ -57,9 +57,9 @@ class ProtocolScores:
     means: Mapping[str, float]
     """Metric -> mean over episodes."""
     intervals: Mapping[str, tuple[float, float]]
-    """Metric -> bounds of the 95 % bootstrap interval over paths."""
+    """Metric -> (lower, upper) bound of the 95 % confidence interval, from a bootstrap over paths."""
     gain: Difference | None
-    """Paired difference of SPL to the protocol `none`; None for the protocol `none` itself."""
+    """Difference in SPL to the protocol `none`, paired by episode; None for the protocol `none`."""
     visits: Sequence[VisitGroup]
     """Mean SPL of first, second ... visits to a scene."""
 
@@ -81,7 +81,7 @@ class SplitScores:
 
     @classmethod
     def of(cls, split: str, results: Mapping[str, Result]) -> SplitScores:
-        """Compute scores from a dict from memory protocol to result; the first protocol must be `none`."""
+        """Compute scores from a dict from memory protocol to result. The first key must be `none`."""
         names = [f"{split}, {memory}" for memory in results]
         comparison = compare(list(results.values()), measures=["spl"], names=names)
         gains = (None, *comparison.measures[0].differences)
@@ -107,7 +107,7 @@ class DemoResult:
     scores: Mapping[str, SplitScores]
     """Split -> its scores."""
     episodes: tuple[str, ...]
-    """Ids of the episodes that are drawn."""
+    """Ids of the episodes whose paths are drawn."""
 
     @property
     def report(self) -> Path:
@@ -116,7 +116,7 @@ class DemoResult:
 
 
 def format_score(metric: str, value: float, *, sign: str = "") -> str:
-    """Return metres with two decimal digits, or a share as per cent with one decimal digit.
+    """Return a score as text: metres with two decimal digits, or a share as per cent with one digit.
 
     >>> format_score("ne", 3.14159), format_score("spl", 0.5), format_score("spl", 0.051, sign="+")
     ('3.14', '50.0', '+5.1')
@@ -142,9 +142,9 @@ def _format_interval(metric: str, low: float, high: float, *, sign: str = "") ->
 
 
 def visit_curves(scores: SplitScores, memories: Sequence[str]) -> list[Curve]:
-    """Return one curve per memory protocol: mean SPL in per cent of first, second ... visits to a scene.
+    """Return one curve per memory protocol: mean SPL, in per cent, of first, second ... visits to a scene.
 
-    The text of an x value holds the visit and its number of episodes.
+    The labels on the x axis hold the number of the visit and its number of episodes.
     """
 
     def label(group: VisitGroup) -> str:
@@ -174,7 +174,7 @@ def summary_sentence(scores: SplitScores) -> str:
 
 
 def _conclusion(scores: SplitScores) -> str:
-    """Return the part of the summary about the difference between the protocols `cold` and `none`."""
+    """Return the clause of the summary about the difference between the protocols `cold` and `none`."""
     gain = scores.row("cold").gain
     assert gain is not None
     change = f"a difference of {format_score('spl', gain.mean, sign='+')} points"
@@ -305,7 +305,7 @@ def _write_charts(result: DemoResult, folder: Path) -> dict[str, str]:
 
 
 def _log_curve(name: str, log: Sequence[Mapping[str, Any]], kind: str, key: str) -> Curve:
-    """Return a curve of log entries of a kind over iterations: losses, or SPL in per cent of validations."""
+    """Return a curve over iterations of the value `key` in all log entries of one kind (SPL in per cent)."""
     entries = [entry for entry in log if entry["kind"] == kind]
     values = [100 * entry[key]["spl"] if kind == "validation" else entry[key] for entry in entries]
     xs = [float(entry["iteration"]) for entry in entries]

@@ -1,4 +1,4 @@
-"""Features from panoramas (views and encoders) and from object annotations (semantic features)."""
+"""Features of views, computed from panoramas by an encoder or from object annotations (semantic features)."""
 
 from esceme.perception.encoders import ENCODERS, Encoder, encode_panorama, make_encoder
 from esceme.perception.views import cut_ids, cut_views

@@ -28,7 +28,7 @@ class Encoder(Protocol):
 
     @property
     def name(self) -> str:
-        """Name that a user gives on the command line to choose this encoder."""
+        """Name of this encoder on the command line."""
 
     @property
     def width(self) -> int:
@@ -43,7 +43,7 @@ class Encoder(Protocol):
 
 
 def make_encoder(name: str, weights: Path | None = None) -> Encoder:
-    """Return the encoder with a name in `ENCODERS`; `weights` is the file of its parameters.
+    """Return the encoder called `name`, a key of `ENCODERS`. `weights` is the file of its parameters.
 
     Raises `ConfigError` if the name is unknown, or if weights are missing or not needed.
     """
@@ -112,7 +112,7 @@ class NetworkEncoder:
 
 
 def load_vit(weights: Path | None) -> NetworkEncoder:
-    """Return timm's ViT-B/16 with weights from a file. The features of a view are its final CLS token (768,).
+    """Return timm's ViT-B/16 with weights from a file. The features of a view are its last CLS token (768,).
 
     The file is a `.safetensors` or torch file with timm's parameter names. Parameters of a classifier head
     are ignored.

@@ -36,26 +36,26 @@ from esceme.world.graph import SUFFIX, SceneGraph
 
 
 class NextHopAuc(NamedTuple):
-    """Probability that the next viewpoint has a higher score than another candidate, by source of words.
+    """AUC by source of words: probability that the next viewpoint has a higher score than another candidate.
 
-    Chance is 0.5; a tie counts one half. The sources with `near` use annotated boxes only. The others also
+    Chance is 0.5; a tie counts one half. Sources with `near` use annotated boxes only. All other sources also
     use objects that were annotated at another viewpoint and re-projected.
     """
 
     pairs: int
-    """Number of compared pairs of candidates."""
+    """Number of compared pairs of a next viewpoint and another candidate."""
     view_near: float
-    """Objects in the candidate's view, annotated boxes only."""
+    """AUC with the names of objects in the view that shows the candidate; annotated boxes only."""
     view: float
-    """Objects in the candidate's view."""
+    """AUC with the names of objects in the view that shows the candidate."""
     memory_near: float
-    """Maximum over the candidate views of the candidate itself, annotated boxes only."""
+    """AUC with max-pooled words of the candidate views at the candidate's viewpoint; annotated boxes only."""
     memory: float
-    """Maximum over the candidate views of the candidate itself."""
+    """AUC with max-pooled words of the candidate views at the candidate's viewpoint, as in a scene memory."""
     room: float
-    """Room label of the candidate."""
+    """AUC with the room label of the candidate's viewpoint."""
     memory_and_room: float
-    """Sum of the words of `memory` and `room`."""
+    """AUC with the words of `memory` and `room` together."""
 
 
 def match_next_hops(
@@ -106,7 +106,7 @@ def singular(word: str) -> str:
 
 
 class _Vocabulary:
-    """Words (W) of object names and room labels, and matrices with one column per word."""
+    """All words of object names and room labels, and matrices with one column per word (W)."""
 
     def __init__(self, annotations: DatasetAnnotations, episodes: Sequence[Episode]) -> None:
         names, rooms = (
@@ -142,10 +142,10 @@ def _word_tables(
     vocabulary: _Vocabulary,
     reach: float,
 ) -> dict[str, csr_array]:
-    """Return a dict from source of words (a field of `NextHopAuc`) to its word table.
+    """Return a dict from source of words (a field of `NextHopAuc`) to the weights of all words.
 
-    A word table holds the weight of every word (W). The tables of `view` and `view_near` have one row per
-    view, (P * 36, W). The other tables have one row per viewpoint, (P, W).
+    The weights of `view` and `view_near` are (P * 36, W), one row per view. The weights of all other sources
+    are (P, W), one row per viewpoint.
     """
     row_of = {viewpoint: row for row, viewpoint in enumerate(scene.viewpoints)}
     graph_rows = np.array([row_of[viewpoint] for viewpoint in graph.viewpoints])
@@ -175,9 +175,9 @@ def _word_tables(
 
 
 def _view_rows(graph: SceneGraph) -> NDArray[np.int64]:
-    """Return the row (P, K) of every candidate view in a table with 36 rows per viewpoint.
+    """Return the row number (P, K) of every candidate view in a table with 36 rows per viewpoint.
 
-    Viewpoints with fewer than K candidates repeat their first candidate view.
+    A viewpoint with fewer than K candidates repeats its first candidate view.
     """
     views = np.where(graph.views >= 0, graph.views, graph.views[:, :1])
     return np.arange(len(graph))[:, None] * VIEWS + views

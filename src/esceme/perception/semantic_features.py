@@ -41,7 +41,7 @@ ProgressBar = Callable[[Sequence[str], str], Iterable[str]]
 
 @dataclass(frozen=True)
 class WordTable:
-    """Word vectors of length 1: either GloVe vectors, or random vectors that depend only on the word."""
+    """Word vectors of length 1: GloVe vectors, or random vectors that are determined by the word."""
 
     width: int
     vectors: dict[str, NDArray[np.float32]] | None
@@ -106,7 +106,7 @@ class ViewStatistics(NamedTuple):
 
 
 class SemanticSummary(NamedTuple):
-    """Summary of a written feature file."""
+    """What a written feature file contains, for the report of the command."""
 
     scenes: int
     viewpoints: int
@@ -124,9 +124,9 @@ def view_features(
 ) -> NDArray[np.float32]:
     """Return the semantic features (P, 36, D + num_labels) of one scene.
 
-    `table` (names, D) holds the vector of every object name, and `rooms` (P,) the index of every viewpoint's
-    room label, or -1. The first D features of a view point in the direction of the mean vector of its
-    objects, weighted by area. Their norm is the square root of the covered share of the view, at most 1.
+    `table` (names, D) holds the vector of every object name. `rooms` (P,) holds the index of every
+    viewpoint's room label, or -1. The first D features of a view are the mean vector of its objects, weighted
+    by area and scaled to a norm equal to the square root of the covered share of the view (at most 1).
     """
     coverage = coverage_by_name(objects, len(rooms), len(table))
     words = coverage @ table  # (P * 36, D)
@@ -140,7 +140,7 @@ def view_features(
 
 
 def coverage_by_name(objects: VisibleObjects, num_viewpoints: int, num_names: int) -> csr_array:
-    """Return the share of every view that all objects with a name cover together, (P * 36, names)."""
+    """Return the share (P * 36, names) of every view that all objects of the same name cover together."""
     row = objects.viewpoint * VIEWS + objects.view
     return csr_array((objects.coverage, (row, objects.name)), shape=(num_viewpoints * VIEWS, num_names))
 
@@ -155,9 +155,9 @@ def write_semantic_features(
 ) -> SemanticSummary:
     """Write the semantic features of all scenes of a data folder to an HDF5 file.
 
-    The format is that of the published files: key `<scene>_<viewpoint>`, value (36, D), for every included
-    viewpoint. Values are rounded to half precision. Objects farther than `reach` metres are ignored. Equal
-    annotations give equal files.
+    The file has the format of the published files: the key `<scene>_<viewpoint>` of every included viewpoint
+    has features (36, D). Values are rounded to half precision. Objects farther than `reach` metres are
+    ignored. Equal annotations give equal files.
     """
     folder = DataFolder(root)
     annotations = DatasetAnnotations.read(folder)
@@ -190,7 +190,7 @@ def write_semantic_features(
 
 
 def unknown_words(annotations: DatasetAnnotations, words: WordTable) -> dict[str, int]:
-    """Return a dict from words without a vector to their number of annotations, the most frequent first."""
+    """Return a dict from word without a vector to its number of annotations, the most frequent word first."""
     counts = Counter(item.name for group in annotations.objects.values() for item in group)
     unknown: Counter[str] = Counter()
     for name, count in counts.items():

@@ -12,13 +12,13 @@ from scipy.sparse import csr_array
 from esceme.perception.views import WIDTH
 
 TONE_STEPS = 26
-"""Number of steps from pure red to green and blue. They give 378 tones on a regular triangular lattice."""
+"""Number of steps from one pure colour to another. All mixtures of red, green and blue give 378 tones."""
 TONE_CELLS = 104
-"""Cells per axis of the (red, green) histogram. The cells are then distributed over the tones."""
+"""Number of cells per axis of the (red, green) histogram, whose counts are then distributed over tones."""
 BRIGHTNESS_LEVELS, ROUGH_TONE_STEPS = 6, 2
-"""Number of brightness levels, and steps that give 6 rough tones: red, yellow, green, cyan, blue, magenta."""
+"""Number of brightness levels; steps of 6 rough tones: red, yellow, green, cyan, blue, magenta."""
 BRIGHTNESS_CELLS, ROUGH_CELLS = 24, 16
-"""Cells of the (brightness, red, green) histogram: along brightness, and along red and green."""
+"""Number of cells of the (brightness, red, green) histogram along brightness, and along red and green."""
 ROWS, COLUMNS = 3, 4
 """Rows and columns of the coarse grid in which colours and edges of a view are averaged."""
 HALF_SHARE = 0.003
@@ -26,7 +26,7 @@ HALF_SHARE = 0.003
 HALF_EDGE = 60.0
 """Difference between neighbouring pixels (sum over channels, 0 to 765) at which a feature is one half."""
 WEIGHT_SUM = 256
-"""Sum of the weights of a cell. Weights are integers, so that sums do not depend on the order of addition."""
+"""Sum of the weights of a cell. Weights are integers, so that results do not depend on the order of sums."""
 
 
 class SmallEncoder:

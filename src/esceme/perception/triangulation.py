@@ -20,7 +20,7 @@ IMAGE_SIZE = (640, 480)
 FOCAL_LENGTH: float = IMAGE_SIZE[1] / 2 / np.tan(TURN)
 """Focal length in pixels."""
 BORDER_PIXELS = 1
-"""A side of a box at most this many pixels from the image border was cut off by the border."""
+"""A box side at most this many pixels from the image border counts as cut off by the border."""
 PRIOR_DISTANCE = 1.55
 """Assumed distance in metres of an object that only one viewpoint sees.
 
@@ -39,7 +39,7 @@ Integers = NDArray[np.int64]
 
 
 class ImageBoxes(NamedTuple):
-    """Annotated boxes of a scene as arrays: indices of object, viewpoint and view (N,), and box (N, 4)."""
+    """Annotated boxes (N, 4) of a scene in pixels, with the indices (N,) of object, viewpoint and view."""
 
     object: Integers
     viewpoint: Integers
@@ -118,10 +118,10 @@ def merge_views(boxes: ImageBoxes) -> AngularBoxes:
 
 
 def _best_angles(angle: Floats, group: Integers, off: Floats, is_cut: NDArray[np.bool_], sign: int) -> Floats:
-    """Return the best angle of every group: among the angles that are not cut, that with the smallest `off`.
+    """Return one angle per group: of the angles that are not cut off, the angle with the smallest `off`.
 
-    If all angles of a group are cut, the result is the largest angle if `sign` is 1, else the smallest.
-    `group` (N,) holds the group index of every angle (N,).
+    If all angles of a group are cut off, the result is the largest angle if `sign` is 1, else the smallest.
+    `group` (N,) holds the group index of every angle (N,), and `off` its distance from the image centre.
     """
     order = np.lexsort((np.where(is_cut, -sign * angle, off), is_cut, group))
     first = np.searchsorted(group[order], np.arange(group.max(initial=-1) + 1))
@@ -182,7 +182,7 @@ def _mean_sizes(boxes: AngularBoxes, offset: Floats, count: int) -> Floats:
 def angular_box(offset: Floats, size: Floats) -> tuple[Floats, Floats, Floats, Floats]:
     """Return the angles of the left, right, bottom and top sides (M,) of objects, in radians.
 
-    `offset` (M, 3) is the position relative to the camera and `size` (M, 2) the width and height, in metres.
+    `offset` (M, 3) are positions relative to the camera and `size` (M, 2) widths and heights, in metres.
     """
     far = np.maximum(np.hypot(offset[:, 0], offset[:, 1]), MIN_DISTANCE)
     heading, half = np.arctan2(offset[:, 0], offset[:, 1]), np.arctan2(size[:, 0] / 2, far)

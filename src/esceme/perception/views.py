@@ -28,7 +28,7 @@ SUBPIXEL_STEPS = 8
 COLOUR_SHIFTS = (0, 16, 32)
 """Bit offsets of red, green and blue in one 64-bit word, so that one addition adds all three colours."""
 ROUNDING_TERM = np.uint64(sum(128 << shift for shift in COLOUR_SHIFTS))
-"""Word that is added before the lower bits are dropped, so that colours are rounded."""
+"""Word that is added before the lower bits are dropped, so that colours are rounded to the nearest value."""
 
 
 def find_panoramas(folder: Path) -> dict[str, Path]:
@@ -120,7 +120,7 @@ def view_directions(width: int = WIDTH) -> Direction:
 
 
 class _Interpolation(NamedTuple):
-    """Bilinear interpolation of every view pixel: a pixel of the panorama, and weights of four neighbours."""
+    """Bilinear interpolation of view pixels: the position in the panorama, and weights of 4 neighbours."""
 
     pixel: NDArray[np.int32]
     """(36, h * w): index of the upper left neighbour in the panorama."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # loading matplotlib takes longer than most commands
 WIDTH, HEIGHT = 6.8, 3.9
 """Size of a chart in inches."""
 MAX_MARKERS, MAX_POINTS = 24, 125
-"""A curve with more points than `MAX_MARKERS` has no markers; with more than `MAX_POINTS` it is averaged."""
+"""A curve with more points than `MAX_MARKERS` has no markers. With more than `MAX_POINTS` it is averaged."""
 FONT_SIZE, TITLE_SIZE = 9.0, 11.0
 """Font sizes in points, as in the style file."""
 TEXT_WIDTH = 72 * WIDTH - 50
@@ -47,9 +47,9 @@ STYLE_FILE = Path(__file__).with_name("charts.mplstyle")
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """Values `ys` over `xs`, which are non-decreasing numbers or names. Non-finite values leave a gap.
+    """Named curve with values `ys` at `xs`, which are non-decreasing numbers or names.
 
-    `low` and `high` are the bounds of a confidence interval for every value.
+    Non-finite values leave a gap. `low` and `high` are the bounds of a confidence interval for every value.
     """
 
     name: str

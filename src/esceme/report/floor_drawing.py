@@ -26,7 +26,7 @@ NUMBER_SPACING = 10.0
 
 
 def draw_floor(scene: SceneContent, panel: Panel, *, labels: bool) -> str:
-    """Draw one panel as SVG: its heading, the graph of its floor and the paths on this floor.
+    """Return one panel as SVG. A panel shows a floor: its heading, its graph and the paths on it.
 
     If the panel shows only a part of the floor, this part has a frame in the panel and in the thumbnail of
     the floor. With `labels`, the id of every viewpoint is written beside the viewpoint.
@@ -52,7 +52,7 @@ def draw_floor(scene: SceneContent, panel: Panel, *, labels: bool) -> str:
 
 
 def _draw_graph(scene: SceneContent, panel: Panel) -> str:
-    """Draw ground, edges, links to other floors, and viewpoints."""
+    """Return the graph of a floor as SVG: ground, edges, links to other floors, and viewpoints."""
     graph, pale = scene.graph, panel.is_thumbnail
     visible = [edge for edge in graph.edges() if panel.bounds.overlaps(graph.positions[edge, :2])]
     same_floor = [edge for edge in visible if (scene.floors[edge] == panel.floor).all()]
@@ -85,7 +85,7 @@ def _visible_viewpoints(scene: SceneContent, panel: Panel) -> dict[int, Point]:
 
 
 def _draw_viewpoints(scene: SceneContent, panel: Panel, colour: str) -> Iterator[str]:
-    """Draw discs around remembered viewpoints, then a dot for every viewpoint."""
+    """Yield a disc for every remembered viewpoint, then a dot for every viewpoint, as SVG."""
     points = _visible_viewpoints(scene, panel)
     size, radius = (0.35, 0.9) if panel.is_thumbnail else (1.0, 1.7)
     for viewpoint, point in points.items():
@@ -98,7 +98,7 @@ def _draw_viewpoints(scene: SceneContent, panel: Panel, colour: str) -> Iterator
 
 
 def _draw_labels(scene: SceneContent, panel: Panel) -> str:
-    """Write the beginnings of viewpoint ids, long enough to be unique."""
+    """Return the labels of viewpoints as SVG: the beginnings of their ids, long enough to be unique."""
     names = scene.graph.viewpoints
     longest = max(map(len, names))
     size = next(
@@ -115,7 +115,7 @@ def _draw_labels(scene: SceneContent, panel: Panel) -> str:
 
 
 def _draw_paths(scene: SceneContent, panel: Panel) -> list[str]:
-    """Draw success circles, lines, stairs on paths, step numbers, start and end markers, in this order."""
+    """Return SVG of success circles, lines, stairs, step numbers, start and end markers, in this order."""
 
     def is_on_floor(viewpoint: int) -> bool:
         return bool(scene.floors[viewpoint] == panel.floor)
@@ -180,7 +180,7 @@ def _end_marker_points(scene: SceneContent, panel: Panel) -> list[Point]:
 def _number_steps(
     path_parts: Iterable[tuple[FloorPathPart, LineStyle]], occupied: Iterable[Point]
 ) -> Iterator[str]:
-    """Draw the step numbers of paths.
+    """Yield the step numbers of paths as SVG.
 
     A number is moved aside if another marker is at its point, and omitted if there is no free point nearby.
     Paths that pass a viewpoint at the same step share one number. `occupied` are the points of other markers.

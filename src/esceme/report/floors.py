@@ -15,11 +15,11 @@ from esceme.world.graph import SceneGraph
 MIN_STOREY = 2.2
 """Minimum distance of two floors in metres; smaller differences are steps within a floor."""
 FLOOR_COST = 8.0
-"""Minimum reduction, in metres, of the sum of distances from viewpoints to floors that justifies a floor."""
+"""Cost of a floor in metres. A floor must reduce the sum of distances to the nearest floor by more."""
 WIDTH, HEIGHT = 720.0, 460.0
 """Pixels available to all panels. The height may be exceeded so that the scale is at least `MIN_SCALE`."""
 MAX_SCALE, MIN_SCALE = 22.0, 10.0
-"""Range of the scale in pixels per metre."""
+"""Minimum and maximum of the scale in pixels per metre."""
 THUMBNAIL_SCALE, THUMBNAIL_SIZE = 0.4, 130.0
 """Scale of thumbnails relative to panels, and their maximum size in pixels."""
 GAP, HEADING_HEIGHT, HEADING_SIZE = 16.0, 15.0, 9.0

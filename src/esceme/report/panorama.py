@@ -22,7 +22,7 @@ LEGEND_TEXTS = {
     True: "leads to a viewpoint that is remembered",
     False: "leads to a viewpoint that is not remembered",
 }
-"""Whether the memory holds the candidate -> text in the legend."""
+"""Whether the candidate's viewpoint is in memory -> text in the legend."""
 
 
 class CandidateMarker(NamedTuple):

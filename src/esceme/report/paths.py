@@ -22,9 +22,9 @@ from esceme.report.symbols import PREDICTED, REFERENCE, LineStyle
 from esceme.world.graph import SceneGraph
 
 LANE_WIDTH = 4.2
-"""Distance in pixels between neighbouring lanes of an edge."""
+"""Distance in pixels between the lines (lanes) of two paths that share an edge."""
 MAX_LANES = 6
-"""Maximum number of lanes of an edge at their full distance; more lanes are closer to each other."""
+"""Maximum number of lanes of an edge at their full distance. More lanes are drawn closer together."""
 CORNER_RADIUS = 7.0
 """Distance in pixels before and after a viewpoint at which the curve of a turn begins and ends."""
 
@@ -55,7 +55,7 @@ class PathSegment(NamedTuple):
     start: int
     end: int
     lane: float
-    """Offset from the edge in numbers of lanes; positive to the right in the direction of movement."""
+    """Distance of the line from the edge, in units of `LANE_WIDTH`; positive to the right of the movement."""
 
 
 class StyledPath(NamedTuple):
@@ -68,7 +68,7 @@ class StyledPath(NamedTuple):
 
     @property
     def goal(self) -> int | None:
-        """Viewpoint index of the goal; None for predictions and for unknown goals."""
+        """Viewpoint index of the goal; None for predictions and for withheld goals."""
         return self.viewpoints[-1] if self.overlay.kind == "reference" and self.segments else None
 
 
@@ -76,11 +76,11 @@ class FloorLink(NamedTuple):
     """An edge from one floor to another."""
 
     viewpoint: int
-    """Index of the viewpoint on this floor."""
+    """Index of the viewpoint on the floor that is drawn."""
     other_viewpoint: int
     """Index of the viewpoint on the other floor."""
     middle: Vector
-    """Midpoint in metres."""
+    """Midpoint of the edge, x and y in metres."""
     up: bool
     """Whether the other floor is higher."""
 
@@ -91,7 +91,7 @@ class SceneContent:
 
     graph: SceneGraph
     floors: NDArray[np.int64]
-    """Floor of every viewpoint, (P,)."""
+    """(P,): floor number of every viewpoint."""
     paths: list[StyledPath]
     remembered: frozenset[int]
     """Indices of the viewpoints in memory."""
@@ -161,9 +161,9 @@ def expand_path(graph: SceneGraph, overlay: PathOverlay) -> list[int]:
 
 
 def assign_lanes(paths: Sequence[Sequence[int]]) -> list[list[PathSegment]]:
-    """Return the segments of every path. Segments on the same edge of the graph have different lanes.
+    """Return the segments of every path, a sequence of viewpoint indices.
 
-    A path is a sequence of viewpoint indices.
+    Segments on the same edge of the graph get different lanes, so that they are drawn side by side.
 
     >>> there_and_back, across = assign_lanes([[0, 1, 0], [2, 1]])
     >>> [segment.lane for segment in there_and_back], [segment.lane for segment in across]
@@ -228,7 +228,7 @@ def path_parts_on_floor(
 
 
 def _in_lane(segment: PathSegment, to_pixels: Callable[[int], Point]) -> tuple[Vector, Vector, Vector]:
-    """Return the start and end of a segment in its lane, in pixels, and its direction as a unit vector."""
+    """Return start and end of the line of a segment, in pixels, and its direction as a unit vector."""
     a, b = np.array(to_pixels(segment.start)), np.array(to_pixels(segment.end))
     direction = (b - a) / (float(np.linalg.norm(b - a)) or 1.0)
     offset = segment.lane * LANE_WIDTH * np.array([-direction[1], direction[0]])
@@ -238,7 +238,7 @@ def _in_lane(segment: PathSegment, to_pixels: Callable[[int], Point]) -> tuple[V
 def _add_corner(
     line: FloorPathPart, step: int, leave: Vector, corner: Vector, next_corner: Vector, enter: Vector
 ) -> FloorPathPart:
-    """Return `line` with a curve at its end, from the lane of one segment to the lane of the next segment."""
+    """Return `line` with a curve at its end that leads from one segment to the line of the next segment."""
     control = (corner + next_corner) / 2
     x, y = (leave + 2 * control + enter).tolist()
     return FloorPathPart(

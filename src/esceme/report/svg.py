@@ -8,7 +8,7 @@ from html import escape
 from math import fsum
 
 LETTER_WIDTHS = {**dict.fromkeys("fijlrtI.,:;'|!()[]/ -", 0.31), **dict.fromkeys("mwMW%@", 0.9)}
-"""Estimated widths of narrow and wide letters, relative to the font size."""
+"""Letter -> estimated width relative to the font size, for narrow and wide letters."""
 Attributes = dict[str, str | float]
 """Attributes of an element; `_` in a name is written as `-`."""
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -66,12 +66,12 @@ def translated(x: float, y: float, content: str | Iterable[str]) -> str:
 
 
 def text_width(text: str, size: float) -> float:
-    """Return the estimated width of a line of sans-serif text; an upper bound for most texts."""
+    """Return the estimated width in pixels of a line of sans-serif text; an upper bound for most texts."""
     return size * fsum(LETTER_WIDTHS.get(letter, 0.71 if letter.isupper() else 0.57) for letter in text)
 
 
 def wrap_text(text: str, size: float, width: float) -> list[str]:
-    """Return the lines of a text, at most `width` wide at a font size; longer words are broken."""
+    """Return a text as lines that are at most `width` pixels wide at a font size; long words are broken."""
     lines, line = [], ""
     for word in text.split():
         while text_width(word, size) > width:
@@ -87,7 +87,7 @@ def wrap_text(text: str, size: float, width: float) -> list[str]:
 
 
 def shorten_text(text: str, size: float, width: float) -> str:
-    """Return a text with its middle replaced by an ellipsis if it is wider than `width` at a font size."""
+    """Return a text; if it is wider than `width` pixels, an ellipsis replaces its middle."""
     text = " ".join(text.split())
     if text_width(text, size) <= width:
         return text

@@ -25,7 +25,7 @@ MAX_CAPTION_LINES = 12
 
 
 class LineStyle(NamedTuple):
-    """Line and end marker of a path."""
+    """Line of a path, and the marker at its end."""
 
     colour: str
     dash: str
@@ -43,24 +43,24 @@ PREDICTED = (
     LineStyle("#aa4499", "2.6 1.6", 2.0, 6),
     LineStyle("#56b4e9", "12 3", 2.2, -3),
 )
-"""Colour-blind safe colours of Okabe and Ito, with a darker purple; used in turn."""
+"""Styles of predicted paths, used in turn: colour-blind safe colours of Okabe and Ito, a darker purple."""
 
 
 def path_line(data: str, style: LineStyle) -> str:
-    """Draw the line of a path, given its SVG path data."""
+    """Return the line of a path as SVG, given its SVG path data."""
     dash: Attributes = {"stroke_dasharray": style.dash, "stroke_linecap": style.cap}
     return element("path", d=data, stroke=style.colour, stroke_width=style.width, **dash)
 
 
 def path_line_border(data: str, style: LineStyle) -> str:
-    """Draw the white border of a path's line; it must precede the line."""
+    """Return the white border of a path's line as SVG. In the document it must precede the line."""
     return element("path", d=data, stroke="#fff", stroke_width=style.width + 2)
 
 
 def polygon(
     x: float, y: float, radii: tuple[float, ...], corners: int, angle: float, **attributes: str | float
 ) -> str:
-    """Draw a regular polygon around (x, y) with its first corner at `angle` radians.
+    """Return a regular polygon around (x, y) as SVG, with its first corner at `angle` radians.
 
     Two radii give a star.
     """
@@ -72,13 +72,13 @@ def polygon(
 
 
 def start_marker(x: float, y: float) -> str:
-    """Draw the marker at the start of a path: a ring with a dot."""
+    """Return the marker at the start of a path as SVG: a ring with a dot."""
     ring = element("circle", cx=x, cy=y, r=5.2, fill="#fff", stroke=INK, stroke_width=1.8)
     return element("g", ring + element("circle", cx=x, cy=y, r=2.1, fill=INK), class_="start")
 
 
 def end_marker(x: float, y: float, style: LineStyle) -> str:
-    """Draw the marker at the end of a path, in the shape of the path's style."""
+    """Return the marker at the end of a path as SVG, in the shape of the path's style."""
     fill: Attributes = {"fill": style.colour, "stroke": "#fff", "stroke_width": 1.1}
     if style.marker_corners == 0:
         return element("circle", cx=x, cy=y, r=4.6, class_="stop", **fill)
@@ -91,7 +91,7 @@ def end_marker(x: float, y: float, style: LineStyle) -> str:
 
 
 def step_number(x: float, y: float, step: int, style: LineStyle) -> str:
-    """Draw the number of a step on a disc; white on black for the reference path."""
+    """Return the number of a step on a disc as SVG; white on black for the reference path."""
     is_dark = style is REFERENCE
     fill, ink = (INK, "#fff") if is_dark else ("#fff", style.colour)
     disc = element("circle", cx=x, cy=y, r=4.8, fill=fill, stroke=style.colour, stroke_width=1)
@@ -102,19 +102,19 @@ def step_number(x: float, y: float, step: int, style: LineStyle) -> str:
 
 
 def stairs_marker(x: float, y: float, *, up: bool, colour: str = GREY, size: float = 1.0) -> str:
-    """Draw the marker of an edge to another floor: a triangle that points up or down."""
+    """Return the marker of an edge to another floor as SVG: a triangle that points up or down."""
     angle = -math.pi / 2 if up else math.pi / 2
     return polygon(x, y, (3.3 * size,), 3, angle, fill=colour, stroke="#fff", stroke_width=0.7)
 
 
 def remembered_marker(x: float, y: float, *, size: float = 1.0) -> str:
-    """Draw a disc around a viewpoint that a memory holds; it is wider than a step number."""
+    """Return a disc around a viewpoint in memory as SVG; it is wider than the disc of a step number."""
     attributes: Attributes = {"fill": REMEMBERED, "stroke": GREY, "stroke_width": 0.7 * size}
     return element("circle", cx=x, cy=y, r=6.6 * size, class_="remembered", **attributes)
 
 
 def success_circle(x: float, y: float, radius: float) -> str:
-    """Draw the circle around the goal within which stopping is a success."""
+    """Return the circle around the goal within which stopping is a success, as SVG."""
     dash = "4 3" if radius > 10 else "2.6 1.7"
     attributes: Attributes = {"fill": "none", "stroke": INK, "stroke_width": 0.9, "stroke_dasharray": dash}
     return element("circle", cx=x, cy=y, r=radius, class_="success", **attributes)
@@ -128,7 +128,7 @@ class LegendItem(NamedTuple):
 
 
 def icon_item(icon: str, label: str, *, width: float = 10.0) -> LegendItem:
-    """Return a legend item of a symbol with the given width, and its meaning."""
+    """Return a legend item with a symbol of the given width in pixels and the meaning of the symbol."""
     return LegendItem(icon + _legend_text(label, width + 4), width + 4 + text_width(label, LEGEND_FONT_SIZE))
 
 

@@ -1,4 +1,4 @@
-"""The embedded world: generated houses with panoramas, features and task files in the public formats."""
+"""The embedded world: generated houses with panoramas, features and task files in public formats."""
 
 from esceme.synth.dataset import WorldConfig, embedded_world, write_world
 from esceme.synth.house import build_graph, generate_house

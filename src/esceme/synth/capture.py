@@ -25,7 +25,7 @@ MAX_OBJECT_DISTANCE = 3.0
 
 @dataclass(frozen=True)
 class ViewpointCapture:
-    """Everything that the world's files store about one viewpoint."""
+    """Everything that the files of the generated world store about one viewpoint."""
 
     jpeg: bytes
     """Content of the panorama's image file."""
@@ -40,7 +40,7 @@ class ViewpointCapture:
 
 
 def capture_viewpoint(house: House, renderer: Renderer, viewpoint: int, encoder: Encoder) -> ViewpointCapture:
-    """Render the panorama of a viewpoint index and compute all that the files store about this viewpoint.
+    """Render the panorama of a viewpoint index, and compute its features, objects and visible viewpoints.
 
     Features come from the pixels of the compressed image, as if they were extracted from the image file.
     """

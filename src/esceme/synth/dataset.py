@@ -74,7 +74,7 @@ ROOM_LABELS = {
 
 
 class WorldPreset(NamedTuple):
-    """Numbers of houses and paths, and the image size, of a named world size."""
+    """Numbers of houses and paths, and the image size, for a world size such as `small`."""
 
     num_houses: dict[str, int]
     """Split -> number of houses. `val_seen` has no entry: it uses the houses of `train`."""
@@ -112,7 +112,7 @@ class WorldConfig:
     size: WorldSize = "small"
     seed: int = 0
     scenes: int | None = None
-    """Number of training houses; by default that of `size`. The other splits do not depend on it."""
+    """Number of training houses; by default that of `size`. It has no effect on other splits."""
 
     def __post_init__(self) -> None:
         if self.size not in WORLD_PRESETS:
@@ -267,7 +267,7 @@ def _generate_world(root: Path, config: WorldConfig, processes: int, progress: P
 def _capture_houses(
     scene_ids: Sequence[str], config: WorldConfig, processes: int, progress: ProgressBar
 ) -> Iterator[CapturedHouse]:
-    """Yield every house with its captures, in the order of `scene_ids`. Houses are rendered in parallel."""
+    """Yield every house and its captures, in the order of `scene_ids`. Houses are rendered in parallel."""
     functions = [partial(_capture_house, scene, config.seed, config.preset.height) for scene in scene_ids]
     captured: Iterator[CapturedHouse]
     if processes > 1:

@@ -20,7 +20,7 @@ Range = tuple[float, float]
 
 
 class Part(NamedTuple):
-    """Box as fractions of the furniture's size: x along the wall, y away from the wall, z up."""
+    """One box of a furniture shape. Bounds are fractions of its size: x along the wall, y away, z up."""
 
     x: Range
     y: Range
@@ -34,7 +34,7 @@ class FurnitureKind(msgspec.Struct, frozen=True):
 
     rule: PlacementRule
     size: tuple[Range, Range, Range]
-    """Ranges in metres: along the wall, away from the wall, up."""
+    """Ranges of the size in metres: along the wall, away from the wall, up."""
     model: str
     """Key of the shape in `FurnitureCatalogue.models`."""
     hindi: str
@@ -42,7 +42,7 @@ class FurnitureKind(msgspec.Struct, frozen=True):
     base: float = 0.0
     """Height of the lower edge above the floor, in metres."""
     partner: str = ""
-    """Kind of furniture that the placement rule refers to."""
+    """Kind of furniture that the placement rule refers to; empty if the rule needs no partner."""
     placed_last: bool = False
     """Whether the furniture is placed after the viewpoints are chosen. Large furniture is placed before."""
 

@@ -43,8 +43,8 @@ class FurnitureItem(NamedTuple):
 class Placement(NamedTuple):
     """Position of an item in a room.
 
-    `rect` is its outline from above, `wall` the wall behind it (0 south, 1 west, 2 north, 3 east), and
-    `bottom` the height of its lower edge. A mirrored item is reflected along the wall.
+    `rect` is the outline of the item from above, `wall` the wall behind it (0 south, 1 west, 2 north, 3
+    east), and `bottom` the height of its lower edge. A mirrored item is reflected along the wall.
     """
 
     rect: Rect
@@ -68,7 +68,7 @@ class RoomFurnisher:
     room: Room
     openings: list[Opening]
     outer_walls: list[tuple[int, float, float]]
-    """Parts of walls with no room behind: wall number, start and end along the wall in metres."""
+    """Parts of walls with no room behind: (wall number, start, end), along the wall in metres."""
     rng: np.random.Generator
     placed: list[PlacedItem] = field(default_factory=list)
     edge_points: Array = field(default_factory=lambda: np.zeros((0, 2)))
@@ -81,9 +81,10 @@ class RoomFurnisher:
         return find_free_floor(self.index, self.room, self.openings, obstacles)
 
     def furnish(self, items: Iterable[FurnitureItem], *, placed_last: bool) -> None:
-        """Place all items of the kinds with this value of `placed_last`; omit items that do not fit.
+        """Place all items whose kind has this value of `placed_last`; omit items that do not fit.
 
-        An item that is placed before the viewpoints is also omitted if it leaves too little free floor.
+        An item that is placed before the viewpoints are chosen is also omitted if it leaves too little free
+        floor.
         """
         num_points = len(self.free_floor().points)
         for item in items:

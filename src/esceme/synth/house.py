@@ -161,7 +161,7 @@ def _build_openings(layout: Layout, rooms: Sequence[Room], frame: Surface) -> li
 def _place_large_furniture(
     rooms: Sequence[Room], openings: Sequence[Opening], furniture_plans: Sequence[FurniturePlan]
 ) -> list[RoomFurnisher]:
-    """Place the furniture that is placed before the viewpoints; return one furnisher per room."""
+    """Place the furniture whose kind is not `placed_last`; return one furnisher per room."""
     furnishers = []
     for index, (room, (seed, items)) in enumerate(zip(rooms, furniture_plans, strict=True)):
         room_openings = [opening for opening in openings if index in opening.rooms]
@@ -178,7 +178,7 @@ def _sample_viewpoints_and_edges(
     furnishers: Sequence[RoomFurnisher],
     rng: np.random.Generator,
 ) -> tuple[list[FloorPoint], EdgeList] | None:
-    """Sample viewpoints and edges; return None if viewpoints are too few, disconnected or miss a room."""
+    """Return viewpoints and edges, or None if viewpoints are too few or disconnected, or a room has none."""
     stairs = [index for index, room in enumerate(rooms) if room.kind == "stairs"]
     landings = [FloorPoint(stairs[0], landing.centre, landing.height) for landing in layout.landings]
     empty = FreeFloor(np.zeros((0, 2)), np.zeros((0, 4)))

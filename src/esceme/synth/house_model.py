@@ -42,9 +42,9 @@ class Room:
     """Axis-aligned box of air with a floor, a ceiling and four walls; hallways and stairwells are rooms."""
 
     kind: str
-    """'kitchen', 'bedroom', 'hallway', 'stairs' ..."""
+    """Kind of room: 'kitchen', 'bedroom', 'hallway', 'stairs' ..."""
     storey: int
-    """0 is the ground floor."""
+    """Storey number; 0 is the ground floor."""
     low: Point
     high: Point
     floor: Surface
@@ -78,11 +78,11 @@ class Furniture:
     """Named object made of boxes."""
 
     object_id: str
-    """Unique within a house."""
+    """Id that is unique within a house."""
     name: str
-    """'sofa', 'bathtub', 'painting' ..."""
+    """Kind of furniture: 'sofa', 'bathtub', 'painting' ..."""
     room: int
-    """Index of its room."""
+    """Index of the room that contains the furniture."""
     surface: Surface
     """Main surface. Instructions mention its colour."""
     boxes: tuple[Box, ...]
@@ -93,9 +93,9 @@ class HouseViewpoint:
     """Viewpoint of a house: camera position and room."""
 
     viewpoint_id: str
-    """32 hexadecimal digits, as in Matterport3D."""
+    """Id of 32 hexadecimal digits, as in Matterport3D."""
     room: int
-    """Index of its room."""
+    """Index of the room that contains the viewpoint."""
     position: Point
     """Camera position, `CAMERA_HEIGHT` above the floor or the stairs."""
 

@@ -25,7 +25,7 @@ RelativeDirection = Literal[
 Side = Literal["left", "right"]
 
 SECTORS = ((18.0, "straight"), (55.0, "slight"), (115.0, ""), (160.0, "sharp"), (180.0, "back"))
-"""Largest angle in degrees, to the left or right, and name of every direction."""
+"""(angle, name) of every direction: the largest angle in degrees, to the left or to the right."""
 BEYOND_PROBABILITY = {"visible cue": 0.05, "no visible cue": 0.8}
 """Probability of a `beyond` cue, depending on whether a visible cue would suffice."""
 MIN_ANGLE = np.radians(5.0)
@@ -34,7 +34,7 @@ ORDINALS = ("first", "second", "third", "fourth")
 
 
 class NthCandidate(NamedTuple):
-    """The first, second ... candidate on the left or on the right, counted from straight ahead."""
+    """Position of a candidate on the left or on the right side, counted from straight ahead."""
 
     number: int
     side: Side
@@ -42,11 +42,11 @@ class NthCandidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """Content of the part of an instruction that describes one step, or the stop."""
+    """Content of one part of an instruction: the description of one step, or of the stop."""
 
     direction: RelativeDirection | None = None
     nth_candidate: NthCandidate | None = None
-    """Number of the next viewpoint among the candidates on one side."""
+    """Position of the next viewpoint among the candidates on one side."""
     landmark: Mention | None = None
     """Object in the candidate view that shows the next viewpoint."""
     beyond: Mention | None = None

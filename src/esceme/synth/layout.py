@@ -27,7 +27,7 @@ PassageKind = Literal["door", "arch", "open"]
 
 
 class RoomOutline(NamedTuple):
-    """Room of a floor plan, without surfaces. `bottom` and `top` are heights in metres."""
+    """Room of a floor plan, without surfaces. `bottom` and `top` are the heights of floor and ceiling."""
 
     kind: str
     storey: int
@@ -37,7 +37,7 @@ class RoomOutline(NamedTuple):
 
 
 class Passage(NamedTuple):
-    """Opening between two rooms of a floor plan, which are given by their indices."""
+    """Opening between two rooms of a floor plan; `rooms` are the indices of the two rooms."""
 
     rooms: tuple[int, int]
     kind: PassageKind

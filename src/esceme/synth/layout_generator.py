@@ -55,12 +55,12 @@ SECTION_SEQUENCES = (
     ("bedroom", "split", "bedroom", "split", "bedroom"),
     ("bedroom", "split", "bedroom", "office", "split", "bedroom"),
 )
-"""Section sequences that may fill the rest of a strip."""
+"""Sequences of section kinds that may fill the rest of a strip, the row of rooms along the hallway."""
 PUBLIC_ROOMS = ("entry", "living room", "dining room", "kitchen")
 
 
 class Section(NamedTuple):
-    """Section of a strip: its kind and its room indices, the room at the spine first."""
+    """Section (one or two rooms) of a strip: its kind and its room indices, the room at the hallway first."""
 
     kind: str
     rooms: list[int]
@@ -68,10 +68,10 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Spine:
-    """Dimensions in metres, which are the same on all storeys.
+    """Dimensions of the hallway (the spine) and of the strips of rooms along it, in metres.
 
-    `length` and `width` are those of the hallway. `above` and `below` are the depths of the strips with
-    larger and smaller v than the hallway.
+    All storeys have the same dimensions. `length` and `width` are those of the hallway. `above` and `below`
+    are the depths of the strips with larger and smaller v than the hallway.
     """
 
     rng: np.random.Generator

@@ -29,7 +29,7 @@ Integers = NDArray[np.int64]
 
 
 class Portal(NamedTuple):
-    """Open part of a cell's side: its bounds along the wall and in height, and the cell index behind it."""
+    """Open part of a side of a cell (a box of air): bounds along the wall and in height, and next cell."""
 
     low: float
     high: float
@@ -61,7 +61,7 @@ class SceneGeometry:
         self.low: Floats = extents[:, 0]
         self.high: Floats = extents[:, 1]
         self.object_index_of: NDArray[np.int16] = np.full(len(extents), -1, dtype=np.int16)
-        """Furniture index of every cell and box; -1 if it is not furniture."""
+        """Furniture index of every cell and box; -1 for cells, stairs and door frames."""
         self.object_index_of[self.num_cells : self.num_cells + len(object_indices)] = object_indices
 
     @cached_property
@@ -155,7 +155,7 @@ class PanoramaCamera:
 
 
 class ColumnSpans(NamedTuple):
-    """Vertical spans of pixels, as arrays with one entry per span. A span shows one face."""
+    """Vertical spans of pixels, as arrays with one entry per span. The pixels of a span show one face."""
 
     column: Integers
     first: Integers
@@ -164,7 +164,7 @@ class ColumnSpans(NamedTuple):
     is_level: NDArray[np.bool_]
     """Whether the face is horizontal: a floor, a ceiling, the top of a table."""
     value: Floats
-    """Height above the camera of a level face; horizontal distance of an upright one."""
+    """Height above the camera if the face is horizontal; otherwise horizontal distance. Both in metres."""
     face: Integers
 
 
@@ -260,10 +260,10 @@ def trace_room_surfaces(
 def trace_boxes(
     geometry: SceneGeometry, cells: set[int], position: Point, camera: PanoramaCamera, reach: Floats
 ) -> ColumnSpans:
-    """Return spans of the faces of boxes in the given cells that are visible if no other box is in front.
+    """Return the spans of all box faces in the given cells that no other face of the same box hides.
 
-    `reach` (width,) is the distance to the farthest wall of every column. A box that contains the camera is
-    not visible.
+    Boxes do not hide each other here. `reach` (width,) is the distance to the farthest wall of every column.
+    A box that contains the camera is not visible.
     """
     index = np.flatnonzero(np.isin(geometry.box_rooms, [-1, *cells])) + geometry.num_cells
     low = (geometry.low[index] - position).astype(np.float32)

@@ -12,22 +12,22 @@ from esceme.synth.ray_casting import Floats, PanoramaCamera, RayHits, SceneGeome
 from esceme.synth.texture import TEXTURES, sample_texture
 
 SKIRTING = 0.09
-"""Height of the skirting boards."""
+"""Height of the skirting boards in metres."""
 SKIRTING_RGB = (226, 222, 214)
 BOX_LIGHT = (0.84, 0.88, 0.94, 0.97, 0.78, 1.0)
 """Brightness of a box's faces: west, east, south, north, bottom, top."""
 ROOM_LIGHT = (0.89, 0.92, 0.96, 0.98, 1.0, 0.96)
 """Brightness of a room's sides: west, east, south, north, floor, ceiling."""
 SHADOW_STRENGTH, SHADOW_WIDTH, SHADOW_HEIGHT = 0.34, 0.30, 1.2
-"""Floor shadows: maximum darkening (0 to 1), width around a box, maximum height above the floor."""
+"""Floor shadows: maximum darkening (0 to 1), width around a box, maximum height of a box above the floor."""
 SHADOW_TEXEL = 0.02
 """Size of a light map's pixel, in metres."""
 HALF_LIGHT_DISTANCE = 40.0
 """Distance in metres at which brightness is halved."""
 ROOM_EDGE = (0.20, 0.22)
-"""Darkening towards the edges of rooms: amount, and width in metres."""
+"""Darkening of the sides of rooms towards their edges: amount (0 to 1), and width in metres."""
 BOX_EDGE = (0.10, 0.012)
-"""The same for the faces of boxes."""
+"""Darkening of the faces of boxes towards their edges: amount (0 to 1), and width in metres."""
 COLUMNS_PER_BLOCK = 64
 """Number of columns shaded at a time, so that the arrays fit into the processor cache."""
 
@@ -155,7 +155,7 @@ def shade_columns(
 def _edge_darkness(
     faces: FaceAppearance, face: NDArray[np.int32], u: Float32Array, v: Float32Array
 ) -> Float32Array:
-    """Return by how much (0 to 1) pixels at (u, v) on their faces are darkened because an edge is near."""
+    """Return the darkening (0 to 1) of pixels at coordinates (u, v) of their faces, due to nearby edges."""
     amount, width = faces.edge_shading[0][face], faces.edge_shading[1][face]
     from_sides = np.minimum(u, faces.size[0][face] - u)
     from_ends = np.minimum(v, faces.size[1][face] - v)

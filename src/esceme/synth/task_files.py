@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def write_r2r(root: Path, paths_by_split: PathsBySplit) -> None:
-    """Write the R2R files of all splits, and R4R files with pairs of joined R2R paths."""
+    """Write the R2R files of all splits, and R4R files, in which pairs of R2R paths are joined."""
     graphs = {path.scene_id: path.visibility.graph for paths in paths_by_split.values() for path in paths}
     for split, paths in paths_by_split.items():
         records = [
@@ -67,7 +67,7 @@ def write_augmentation(root: Path, paths: Sequence[AnnotatedPath], tokenizer: Wo
 
 
 def write_tour_file(root: Path, splits: Iterable[str], *, longest: int, seed: int) -> None:
-    """Write tours over the R2R episodes of all splits except `test`; `longest` is the maximum tour length."""
+    """Write tours of the R2R episodes of all splits except `test`. A tour has at most `longest` episodes."""
     episodes = {split: read_r2r(root / f"R2R/R2R_{split}.json") for split in splits if split != "test"}
     tours = {split: make_tours(group, longest=longest, seed=seed) for split, group in episodes.items()}
     write_tours(root / "tours/tours_iVLN.json", tours)
@@ -92,9 +92,10 @@ def write_rxr(root: Path, paths_by_split: PathsBySplit, generator: np.random.Gen
 
 
 def _merge_cues(path: AnnotatedPath) -> list[Clause]:
-    """Return one clause per step with the cues of all instructions of a path.
+    """Return one clause per step of a path, with the cues of all its instructions.
 
-    A `beyond` cue is used only if no instruction has a visible cue for the step.
+    A `beyond` cue (an object visible only from the next viewpoint) is used only if no instruction has a
+    visible cue.
     """
 
     def first(values: Iterable[T | None]) -> T | None:
@@ -176,7 +177,8 @@ def _reverie_record(path: AnnotatedPath, object_id: str, *, is_withheld: bool) -
 def write_cvdn(root: Path, paths_by_split: PathsBySplit, generator: np.random.Generator) -> None:
     """Write the NDH (CVDN) files of all splits, with two instances per path.
 
-    The first instance begins at the start of the path, the second half-way, after a question and its answer.
+    The first instance begins at the start of the path. The second instance begins half-way, after a question
+    and its answer.
     """
     numbers = count(0)
     for split, paths in paths_by_split.items():
@@ -199,7 +201,8 @@ def _ndh_record(
 ) -> Json:
     """Return the record of one NDH instance, in which the player moves from step `begin` to step `stop`.
 
-    `game` is the index of the path in its split; `number` is the instance's number in all files.
+    `game` is the index of the path in its split, and `number` the number of the instance, unique over all
+    files.
     """
     graph, names = path.visibility.graph, path.viewpoints
     start, player = names[begin], names[begin : stop + 1]
@@ -245,7 +248,7 @@ def _heading_at(path: AnnotatedPath, step: int) -> float:
 
 
 def _player_scores(player: Sequence[str], planner: Sequence[str], path: AnnotatedPath) -> Json:
-    """Return success and SPL of the player's path, with the end of the planner's path as goal.
+    """Return success and SPL of the player's path; the goal is the end of the planner's path.
 
     Oracle scores are those of a player that stops at the first viewpoint within 3 m of the goal.
     """

@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import connected_components
 from esceme.synth.house_model import Opening, Room
 
 VIEWPOINT_CLEARANCE = 0.45
-"""Minimum distance from a viewpoint to furniture, in metres."""
+"""Minimum distance from a viewpoint to furniture in metres."""
 EDGE_CLEARANCE = 0.4
 """Minimum distance from an edge of the graph to furniture, in metres."""
 OPENING_CLEARANCE = 0.17
@@ -30,7 +30,7 @@ Mask = NDArray[np.bool_]
 
 
 class FloorPoint(NamedTuple):
-    """Future viewpoint: room index, x and y, and height of the floor, in metres."""
+    """Future viewpoint: room index, x and y, and height of the floor, all lengths in metres."""
 
     room: int
     xy: tuple[float, float]

@@ -16,7 +16,7 @@ from esceme.world.geometry import VIEWS
 from esceme.world.graph import SceneGraph
 
 MIN_COVERAGE = 0.01
-"""An object is visible in a view if it covers at least this share of the view's pixels."""
+"""Share of the pixels of a view that an object must cover to be visible in the view."""
 
 
 @dataclass(frozen=True, order=True, slots=True)

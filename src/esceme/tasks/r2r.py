@@ -24,10 +24,7 @@ class R2RRecord(msgspec.Struct, omit_defaults=True):
 
 
 def read_r2r(path: str | Path) -> list[Episode]:
-    """Read one episode per instruction of a published or pre-encoded file.
-
-    Episode ids are `<path_id>_<k>` for instruction k of a path.
-    """
+    """Read one episode per instruction of a published or pre-encoded file; ids are `<path_id>_<k>`."""
     path = Path(path)
     episodes = []
     for record in read_records(path, R2RRecord):

@@ -21,10 +21,7 @@ from esceme.world.geometry import VIEWS
 from esceme.world.graph import SceneGraph, read_scenes
 
 CLASSIFIER_SCORES = 1000
-"""Number of ImageNet class scores that published feature files may append to the features of a view.
-
-See docs/spec.md A.7.
-"""
+"""Number of ImageNet scores that published files may append to the features of a view (docs/spec.md A.7)."""
 
 InstructionEncoder = Callable[[Episode], Sequence[int]]
 """Function that returns the token ids of an episode's instruction."""

@@ -286,10 +286,7 @@ class GreedyReplay:
         return planned.logits, planned.node_logits
 
     def _tied_action(self, trajectory: Trajectory, row: int, decision: Decision) -> int | None:
-        """Return the stored action if it and another action are tied for the best score, otherwise None.
-
-        `row` is the index of the trajectory in the decision.
-        """
+        """Return the stored action if it and another action are tied for the best score, otherwise None."""
         scores = decision.logits[row]
         near = (scores > scores.max() - TIE).nonzero().flatten().tolist()
         stored = [action for action in near if self._continues_as_stored(trajectory, row, action, decision)]

@@ -38,10 +38,7 @@ class Candidate(NamedTuple):
 
 
 class NavigableLocation(NamedTuple):
-    """Adjacent viewpoint that is visible in a view. Angles are in radians, relative to the view.
-
-    Distances are in metres.
-    """
+    """Adjacent viewpoint visible in a view: angles in radians relative to the view, distance in metres."""
 
     viewpoint: str
     heading: float
