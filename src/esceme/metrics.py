@@ -23,8 +23,7 @@ from esceme.world.atlas import Atlas
 METRICS = ("tl", "ne", "osr", "sr", "spl", "spl_shortest", "cls", "ndtw", "sdtw", "gp", "steps")
 """Names of the metrics of an episode."""
 TOUR_METRICS = ("t_ndtw", "t_sr", "t_spl")
-"""Names of the metrics of tours. Each metric is a mean over episodes, to which every episode contributes a
-number."""
+"""Names of tour metrics. Each is a mean over episodes, to which every episode contributes a number."""
 MAX_COSTS = 400_000
 """Maximum number of distances computed at once. They take a few megabytes, which fit into CPU caches."""
 

@@ -26,8 +26,7 @@ class Observation:
 
     The tokens of an agent are, in this order: its candidates, STOP, the views without a candidate (context
     views), and padding. Agents read `features`, which training dropout and the memory reader may have
-    changed. `raw_features` are the unchanged image features. Without changes, both fields are the same
-    tensor.
+    changed. `raw_features` are the unchanged image features. Without changes, both are the same tensor.
     """
 
     features: Tensor
@@ -37,8 +36,7 @@ class Observation:
     angles: Tensor
     """(B, N, 4): sine and cosine of heading and elevation, relative to the agent's heading."""
     token_type: Tensor
-    """(B, N) int64: `CANDIDATE`, `STOP` or `CONTEXT` (a view without a candidate). Padding has type
-    `CONTEXT`."""
+    """(B, N) int64: `CANDIDATE`, `STOP` or `CONTEXT` (a view without a candidate, or padding)."""
     valid: Tensor
     """(B, N) bool: True for tokens, False for padding."""
     neighbour: Tensor

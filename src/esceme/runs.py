@@ -225,8 +225,7 @@ def as_json(config: Any) -> dict[str, Any]:
 def from_json(stored: Mapping[str, Any], kind: type[T], path: str = "") -> T:
     """Return the config of type `kind` in a JSON object. Missing fields have their default values.
 
-    `path` is the position in error messages. Raise `ConfigError` if a field, agent or reader is unknown or a
-    value has the wrong type.
+    `path` is for messages. Raise `ConfigError` if a name is unknown or a value has the wrong type.
     """
     types, values = get_type_hints(kind), {}
     for name, value in stored.items():

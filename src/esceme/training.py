@@ -363,8 +363,7 @@ def _replace_existing_fields(config: T, values: Mapping[str, Any]) -> T:
 def _load_matching_weights(navigator: Navigator, start: Run) -> str:
     """Load the tensors of a run that the navigator also has, and return a message that counts them.
 
-    Other parameters keep their random values. Raise `CheckpointError` if a shape differs or no tensor
-    matches.
+    Other parameters stay random. Raise `CheckpointError` if a shape differs or no tensor matches.
     """
     own, theirs = navigator.state_dict(), start.navigator.state_dict()
     loaded = {name: tensor for name, tensor in theirs.items() if name in own}

@@ -113,8 +113,7 @@ def next_poses(atlas: Atlas, pose: Pose, decision: Decision, actions: Tensor) ->
 ActionSelector = Callable[[Decision, Observation, Sequence[Trajectory]], Tensor]
 """Function that returns the action of each agent, (B,) int64: an index into axis 1 of the logits."""
 Teacher = Callable[[Trajectory], int]
-"""Function that returns the index of the viewpoint to which the agent should go next. The current viewpoint
-means STOP."""
+"""Function that returns the index of the viewpoint to go to next. The current viewpoint means STOP."""
 
 
 def greedy(decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]) -> Tensor:
@@ -136,8 +135,7 @@ def greedy(decision: Decision, observation: Observation, trajectories: Sequence[
 def sampling(seed: int | Sequence[int]) -> ActionSelector:
     """Return a function that samples actions from the softmax of the logits.
 
-    A sample depends only on the seed, the episode and the step. It does not depend on other episodes in the
-    batch.
+    A sample depends only on the seed, the episode and the step, not on the rest of the batch.
     """
     seeds = [seed] if isinstance(seed, int) else list(seed)
 

@@ -36,8 +36,7 @@ class PrivilegedInfo(NamedTuple):
 
     atlas: Atlas
     goals: NDArray[np.int64]
-    """(B, G) int64: viewpoints at which stopping counts as success. Shorter lists repeat their last
-    viewpoint."""
+    """(B, G) int64: viewpoints at which stopping counts as success. Padding repeats a viewpoint."""
 
 
 class BacktrackRoutes(NamedTuple):
@@ -52,8 +51,7 @@ class BacktrackRoutes(NamedTuple):
     viewpoints: Tensor
     """(B, S) int64: viewpoint of each node; -1 for a node to which the agent cannot return."""
     views: Tensor
-    """(B, S) int64: view (0 to 35) that the agent faced at the node. The agent faces this view again on
-    return."""
+    """(B, S) int64: view (0 to 35) that the agent faced at the node and faces again on return."""
     current_edge_rank: Tensor
     """(B, S) int64: rank of the edge from the agent's viewpoint to each node; 0 means that there is no edge.
     The breadth-first search in `shortest_path` tries edges in ascending rank, starting at 1."""
@@ -65,8 +63,7 @@ class BacktrackRoutes(NamedTuple):
         """Return the path with the fewest edges to the node of `action`, as (viewpoint, view) poses.
 
         `row` is the agent's index in the batch. The last pose is the node. All earlier poses have view -1.
-        Among equally short paths, the edge ranks decide. Raise `WorldError` if no known path leads to the
-        node.
+        Among equally short paths, the edge ranks decide. Raise `WorldError` if there is no known path.
         """
         viewpoints = self.viewpoints[row].tolist()
         target = viewpoints[action - self.first_action]
@@ -180,8 +177,7 @@ class Agent(nn.Module, ABC, Generic[S]):
     needs_goals: ClassVar[bool] = False
     """Whether `begin` requires `privileged`, which contains the goal viewpoints."""
     is_scripted: ClassVar[bool] = False
-    """Whether the agent has no parameters. Evaluation can then build the agent from its name, without a saved
-    run."""
+    """Whether the agent has no parameters. Evaluation then needs only the agent's name, not a saved run."""
     supports_decide_all: ClassVar[bool] = False
     """Whether the agent implements `decide_all`."""
 
@@ -206,8 +202,7 @@ class Agent(nn.Module, ABC, Generic[S]):
         """Return the decisions of all R steps of B known trajectories in one forward pass; logits are (R, C).
 
         `observation` and `actions` have R entries, one per step; `index` assigns each step to its trajectory.
-        `state` is the initial state of the B trajectories. Agents with recurrent states cannot implement this
-        method.
+        `state` is the initial state of the B trajectories. Recurrent agents cannot implement this.
         """
         raise NotImplementedError(f"{type(self).__name__} decides step by step")
 

@@ -54,8 +54,8 @@ class CrossModalState(State):
     clause: Tensor
     """(B, L) int64: number of clauses of the instruction that ended before each word."""
     text_kv: Tensor
-    """(B, X, 2, L, H): precomputed keys and values of the text for the first X cross-modal layers. X is 1
-    with language cross-attention, because the first layer changes the text. Otherwise X is the number of
+    """(B, X, 2, L, H): precomputed keys and values of the text for the first X cross-modal layers. With
+    language cross-attention X is 1, because the first layer changes the text; otherwise it is the number of
     layers."""
     history: Tensor
     """(B, S, H): history tokens: one global token, then one token per step."""

@@ -71,8 +71,8 @@ class Grounding(nn.Module):
         """(H,): vector that is scaled by the match score of a token and added to the output."""
         distance = torch.arange(steps + 1)[:, None] - torch.arange(NUM_CLAUSES)
         self.pace = nn.Parameter(-distance.abs() / PACE_SCALE)
-        """(steps + 1, clauses): importance of each clause at each step. Initially, clause i is most important
-        at step i."""
+        """(steps + 1, clauses): importance of each clause at each step; initially highest for clause i at
+        step i."""
 
     def initialise(self) -> None:
         """Initialise the word table and the projections so that their outputs have unit scale."""

@@ -90,8 +90,7 @@ class HAMT(CrossModal[HamtState]):
     def encode(self, state: HamtState, observation: Observation, *, compute_all: bool = False) -> HamtOutput:
         """Run the network and return its outputs.
 
-        With `compute_all`, outputs are also computed for padding and for tokens that neither action head nor
-        critic reads.
+        With `compute_all`, outputs are also computed for padding and for tokens that no head reads.
         """
         # Vision tokens: history and observation.
         observation = self._prepare_observation(observation)

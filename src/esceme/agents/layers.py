@@ -49,8 +49,7 @@ class PackedLayout:
     def mask(self) -> Tensor | None:
         """(B, 1, 1, L) bool attention mask: True for valid keys; None if there is no padding.
 
-        HAMT's code adds -10000 to the scores of padding instead. In single precision this also gives weight
-        0.
+        HAMT's code adds -10000 to the scores of padding, which also gives weight 0 in single precision.
         """
         return None if self.is_full else self.valid[:, None, None, :]
 
@@ -225,7 +224,7 @@ class CrossLayer(nn.Module):
         """Return the updated text tokens and vision tokens.
 
         With `text_outputs` or `vision_outputs`, only the tokens at these positions are computed. `text_kv`
-        are precomputed keys and values of the text. `mask` (B, M, M) masks the self-attention of M vision
+        are precomputed keys and values of the text. `mask` (B, M, M) is for self-attention of M vision
         tokens.
         """
         new_text = self.across(text, self.across.project(vision))

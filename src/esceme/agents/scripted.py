@@ -80,8 +80,7 @@ class RandomAgent(Agent[RandomState]):
     """Agent that chooses uniformly among candidates and STOP.
 
     The logits are Gumbel noise, so that their argmax is a uniform sample. The noise is a hash of seed,
-    instruction, start, step and candidate viewpoint. An episode therefore has the same trajectory in any
-    batch.
+    instruction, start, step and candidate viewpoint. Trajectories therefore do not depend on the batch.
     """
 
     Config = RandomConfig

@@ -78,8 +78,7 @@ class Seq2SeqState(State):
 class Seq2Seq(Agent[Seq2SeqState]):
     """LSTM encoder of the instruction and LSTM decoder of the actions, with attention between them.
 
-    Dropout is never applied inside the recurrence, because `decide` and `advance` must compute the same
-    hidden state.
+    The recurrence has no dropout, because `decide` and `advance` must compute the same hidden state.
     """
 
     Config = Seq2SeqConfig

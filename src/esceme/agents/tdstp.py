@@ -41,8 +41,7 @@ class TdstpConfig(HamtConfig):
     target_weight: float = 0.1
     """Weight of the loss that trains the prediction of the goal's position."""
     map_history: bool = True
-    """Whether the token of a visited viewpoint passes through a two-layer MLP before the action head scores
-    it."""
+    """Whether the token of a visited viewpoint passes through a two-layer MLP before the action head."""
     history_positions: bool = True
     """Whether history tokens include the position of their viewpoint."""
     candidate_position_source: Literal["candidate", "agent"] = "candidate"

@@ -39,8 +39,7 @@ class HamtConfig(BaseAgentConfig):
     history_layers: int = 0
     """Number of transformer layers over the history, before the cross-modal layers."""
     panorama_layers: int = 2
-    """Number of transformer layers over the 36 views of a panorama, whose mean output is part of a history
-    token."""
+    """Number of transformer layers over the 36 views of a panorama, which is encoded for a history token."""
     encode_panorama: bool = True
     """Whether history tokens include an encoding of all 36 views, computed by `panorama_layers`."""
     feature_width: int = 768
@@ -68,8 +67,7 @@ class HamtConfig(BaseAgentConfig):
     dropout: float = 0.1
     """Dropout of the encoders and of all transformer layers."""
     attention_dropout: float | None = None
-    """Dropout of attention weights; None for the value of `dropout`. With 0, training uses fused attention
-    kernels."""
+    """Dropout of attention weights; None for `dropout`. With 0, training uses fused attention."""
     head_dropout: float = 0.1
     """Dropout of the head that scores actions."""
     critic_inner: int = 512
@@ -155,8 +153,8 @@ class ObservationEncoder(nn.Module):
     ) -> Tensor:
         """Return the embeddings of the N tokens of each observation, (B, N, H).
 
-        `vision_type` (H,) is the token type embedding of vision. `grounded` (B, N, H) is the output of the
-        grounding head, or None.
+        `vision_type` (H,) is the token type embedding of vision. `grounded` (B, N, H) is the grounding head's
+        output.
         """
         embedded = self.picture(observation.features) + self.angle(observation.angles)
         embedded = embedded if grounded is None else embedded + grounded

@@ -51,8 +51,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     format: str = FORMAT
     facts: dict[str, Any]
-    """Everything that determines the result: hashes of weights and data, protocol, order, seed, limits,
-    version."""
+    """Everything that determines the result: hashes of weights and data, protocol, seed, limits, version."""
     means: dict[str, float]
     """Mean of each metric over the episodes, by name; empty if goals are withheld."""
     episodes: list[EpisodeResult]

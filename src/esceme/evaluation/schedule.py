@@ -2,8 +2,7 @@
 
 Memory is sequential within a scene and independent across scenes. `Lanes` runs the episodes of a scene one
 after another, and different scenes in parallel. Trajectories then do not depend on the batch size.
-`Interleaved` follows the released code: the episodes of a batch may share scenes and read each other's
-memory.
+`Interleaved` follows the released code: episodes of a batch may share a scene and its memory.
 """
 
 from __future__ import annotations

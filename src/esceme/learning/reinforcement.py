@@ -35,8 +35,7 @@ class Reward(Protocol):
         """Return the reward of the latest decision of each of n trajectories, (n,).
 
         Call this method once after every rollout step, with the trajectories that took part in the step, in
-        any order. Their poses must already include the move. `Trajectory.stopped` tells whether the decision
-        was STOP.
+        any order. Their poses must already include the move. `Trajectory.stopped` is True after STOP.
         """
 
 
@@ -170,8 +169,7 @@ class Transition(NamedTuple):
     auxiliary_loss: Tensor | None = None
     """(n,): the agent's auxiliary loss; None if the agent has no such loss."""
     oracle_action: Tensor | None = None
-    """(n,) int64: action that the oracle prefers, or `IGNORE_INDEX` if it prefers none. None without an
-    oracle."""
+    """(n,) int64: action that the oracle prefers, or `IGNORE_INDEX` for none. None without an oracle."""
 
 
 @dataclass(frozen=True)
@@ -194,8 +192,7 @@ def actor_critic_loss(
     """Return the terms of the A2C loss, summed over all transitions of a batch (docs/spec.md E.5).
 
     `bootstrap` (B,) is the critic's value of the final state of truncated trajectories. It is zero for
-    trajectories that stopped. Values are not detached, so that the critic's loss also trains the rest of the
-    network.
+    trajectories that stopped. Values are not detached: the critic's loss also trains the rest of the network.
     """
     returns = discounted_returns(transitions, bootstrap, discount=discount)
     losses = [transition_loss(*pair) for pair in zip(transitions, returns, strict=True)]
@@ -212,8 +209,8 @@ def discounted_returns(
 ) -> list[Tensor]:
     """Return the discounted returns of every transition, a list of (n,) tensors (docs/spec.md E.5).
 
-    A return is the reward plus `discount` times the return of the next step. The return after the last step
-    is `bootstrap` (B,).
+    A return is the reward plus `discount` times the return of the next step. After the last step it is
+    `bootstrap` (B,).
     """
     running, returns = bootstrap.detach().clone(), list[Tensor]()
     for transition in reversed(transitions):

@@ -247,8 +247,7 @@ def sample_rollout(
     """Roll out the agent with gradients and rewards; return transitions and bootstrap values for A2C.
 
     There is one transition per step. The bootstrap values (B,) are the critic's values of the final states of
-    truncated trajectories; they are zero for trajectories that stopped. Raise `ConfigError` if the agent has
-    no critic.
+    truncated trajectories; they are zero for trajectories that stopped. Raise `ConfigError` without a critic.
     """
     row_of = {trajectory: row for row, trajectory in enumerate(source.trajectories)}
     device, transitions, last = navigator.device, list[Transition](), None

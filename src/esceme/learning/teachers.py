@@ -79,8 +79,8 @@ def reference_path_teacher_by_location(atlas: Atlas) -> Teacher:
 def shortest_path_teacher(atlas: Atlas) -> Teacher:
     """Return a teacher that follows a shortest path to the nearest goal from any viewpoint.
 
-    At a goal, the teacher gives the current viewpoint, which means STOP. The teacher raises `WorldError` if
-    no goal can be reached.
+    At a goal, the teacher gives the current viewpoint (STOP). It raises `WorldError` if no path leads to a
+    goal.
     """
 
     def teach(trajectory: Trajectory) -> int:

@@ -62,8 +62,7 @@ class TrainingConfig:
     normalise: Normalise = "steps"
     """Divisor of the A2C loss, which is summed over steps: number of steps or batch size."""
     scale_by_batch: bool = False
-    """Whether to multiply the A2C loss by the batch size. The released CVDN code does this by accident
-    (docs/spec.md E.6)."""
+    """Whether to multiply the A2C loss by the batch size, as released for CVDN (docs/spec.md E.6)."""
     teacher: TeacherName = "time"
     """Teacher of imitation: follow the reference path by step number (`time`) or by current viewpoint
     (`location`), or take the shortest path to a goal (`shortest`)."""
@@ -76,8 +75,7 @@ class TrainingConfig:
     """Reward of A2C: `path` for progress and fidelity to the reference path, `goal` for progress towards the
     nearest goal (CVDN)."""
     augmentation: str = ""
-    """Task whose train split is used in every other iteration, in addition to the trained task; empty for
-    none."""
+    """Second task, whose train split is used in every other iteration; empty for none."""
     memory_dropout: MemoryDropout = field(default_factory=MemoryDropout)
     """Settings that determine which part of the scene memory an agent sees in training."""
     checkpoint_every: int = 500
@@ -138,8 +136,8 @@ class ValidationConfig:
     """Whether the memory also receives, between episodes of a tour, the path that an oracle would take to the
     goal and to the next start."""
     best: Criterion = "sr+spl"
-    """Metric, or sum of two metrics, that selects the best weights. In a tie the latest weights win
-    (docs/spec.md E.9)."""
+    """Metric, or sum of two metrics, that selects the best weights (docs/spec.md E.9). In a tie, the latest
+    weights are selected."""
     best_split: str = "val_unseen"
     """Split whose metrics select the best weights."""
 

@@ -28,8 +28,8 @@ class TrainingLog:
 
     A line is a JSON object with `kind`, `iteration` and the values. When `write` returns, lines and events
     have been passed to the operating system. A resumed run repeats the iterations after its checkpoint
-    `after`. The lines of these iterations are removed, and TensorBoard hides their events. With `after=0` the
-    log starts empty.
+    `after`. The lines of these iterations are removed, and TensorBoard hides their events. `after=0` starts
+    an empty log.
     """
 
     def __init__(

@@ -30,15 +30,13 @@ class GraphEncodingConfig:
     hidden: int | None = None
     """Hidden size of each two-layer MLP; None for half of `width`."""
     pooling: Pooling = "mean"
-    """Pooling over the views that lead to candidates (Eq. 1); `mean` as in the paper's results of graph
-    encoding."""
+    """Pooling over the views that lead to candidates (Eq. 1); `mean` as in the paper's graph encoding."""
     window: Literal["path", "hops", "path+hops", "none"] = "path"
     """Viewpoints that are left out of the graph. `path`: those of this episode, which the history already
-    contains. `hops`: those within `hops` edges of the agent. `path+hops`: both groups. `none`: no viewpoint
-    is left out."""
+    contains. `hops`: those within `hops` edges of the agent. `path+hops`: both groups. `none`: no
+    viewpoints."""
     hops: int = 1
-    """Radius in edges for the window `hops`. The first edge leads to a candidate; others are remembered
-    edges."""
+    """Radius in edges for the window `hops`. The first edge leads to a candidate; others are remembered."""
     divide_by: Literal["none", "viewpoints", "pairs"] = "viewpoints"
     """Divisor of the sum over all pairs: `none` as in the paper, n viewpoints, or n x n pairs."""
     bias: bool = False
@@ -59,8 +57,8 @@ class GraphEncodingConfig:
 class GraphEncoding(MemoryReader):
     """Reader that appends one context token, which encodes the remembered graph of the scene.
 
-    `config.window` selects viewpoints near the agent that are left out. With an empty memory, the token is
-    `mark` alone.
+    `config.window` selects viewpoints near the agent that are left out. If the memory is empty, the token is
+    `mark`.
     """
 
     Config = GraphEncodingConfig

@@ -98,9 +98,8 @@ class SceneMemory:
     def merge(self, other: SceneMemory) -> None:
         """Add the viewpoints of `other`, as if this memory had visited them too.
 
-        Merging is commutative, associative and idempotent. Two different vectors of one viewpoint are merged:
-        with max pooling into their elementwise maximum, with mean pooling into the lexicographically larger
-        vector.
+        Merging is commutative, associative and idempotent. If a viewpoint has two different vectors, max
+        pooling keeps their elementwise maximum, mean pooling the lexicographically larger vector.
         """
         if (other.width, other.pooling) != (self.width, self.pooling):
             raise MemoryMismatch(
