@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from esceme.agents import HamtConfig, Seq2SeqConfig, StopConfig
+from esceme.agents import HamtConfig, RandomConfig, Seq2SeqConfig, StopConfig, TdstpConfig
 from esceme.config import Experiment, as_json, flatten, from_json
 from esceme.errors import ConfigError
 from esceme.learning import MemoryDropout, TrainingConfig, ValidationConfig
-from esceme.memory import CandidateEnhancingConfig
+from esceme.memory import CandidateEnhancingConfig, CombinedReaderConfig, GraphEncodingConfig
 from esceme.runs import NavigatorConfig
 
 WITH_MEMORY = Experiment(
@@ -32,61 +32,92 @@ def agent(**values: Any) -> Experiment:
 
 
 NAN, INF = float("nan"), float("inf")
-ABOVE_0, AT_LEAST_0, AT_LEAST_1 = "expected a number above 0", "expected 0 or more", "expected at least 1"
-FRACTION, PROBABILITY = "expected 0 <= value < 1", "expected a number from 0 to 1"
+AT_LEAST_0, AT_LEAST_1, AT_MOST_1 = "expected at least 0", "expected at least 1", "expected at most 1"
+ABOVE_0, BELOW_1, FINITE = "expected a number above 0", "expected a number below 1", "expected at most 1e+31"
 
 
 @pytest.mark.parametrize(
     ("make", "name", "value", "expected"),
     [
         (TrainingConfig, "batch", 0, AT_LEAST_1),
+        (TrainingConfig, "batch", 2**40, "expected at most 1000000"),
         (TrainingConfig, "iterations", 0, AT_LEAST_1),
+        (TrainingConfig, "warmup_iterations", -1, AT_LEAST_0),
         (TrainingConfig, "learning_rate", 0.0, ABOVE_0),
         (TrainingConfig, "learning_rate", NAN, ABOVE_0),
-        (TrainingConfig, "discount", 1.1, PROBABILITY),
-        (TrainingConfig, "weight_decay", INF, AT_LEAST_0),
-        (TrainingConfig, "entropy_weight", INF, AT_LEAST_0),
+        (TrainingConfig, "discount", 1.1, AT_MOST_1),
+        (TrainingConfig, "weight_decay", INF, FINITE),
+        (TrainingConfig, "entropy_weight", INF, FINITE),
         (TrainingConfig, "imitation_weight", NAN, AT_LEAST_0),
         (TrainingConfig, "oracle_weight", -0.1, AT_LEAST_0),
-        (MemoryDropout, "reset_after", 0, "expected at least 1 episode"),
-        (MemoryDropout, "forget_probability", 1.5, PROBABILITY),
-        (MemoryDropout, "full_probability", -0.1, PROBABILITY),
-        (MemoryDropout, "empty_probability", NAN, PROBABILITY),
-        (Experiment, "hold_out", -1, "expected at least 0"),
+        (TrainingConfig, "scale_by_batch", 1, "expected bool"),
+        (MemoryDropout, "reset_after", 0, AT_LEAST_1),
+        (MemoryDropout, "forget_probability", 1.5, AT_MOST_1),
+        (MemoryDropout, "full_probability", -0.1, AT_LEAST_0),
+        (MemoryDropout, "empty_probability", NAN, AT_LEAST_0),
+        (ValidationConfig, "every", 0, AT_LEAST_1),
+        (ValidationConfig, "limit", -1, AT_LEAST_0),
+        (Experiment, "hold_out", -1, AT_LEAST_0),
         (Experiment, "min_word_count", 0, AT_LEAST_1),
         (Experiment, "feature_width", 0, AT_LEAST_1),
         (Experiment, "vocabulary_size", 0, AT_LEAST_1),
-        (Experiment, "seed", -1, "expected at least 0"),
-        (Experiment, "seed", 2**63, "expected a number below 2 ** 63"),
-        (navigator, "feature_dropout", 1.0, FRACTION),
+        (Experiment, "seed", -1, AT_LEAST_0),
+        (Experiment, "seed", 2**63, f"expected at most {2**63 - 1}"),
+        (navigator, "feature_dropout", 1.0, BELOW_1),
         (navigator, "max_tokens", 0, AT_LEAST_1),
-        (agent, "dropout", 1.5, FRACTION),
-        (agent, "attention_dropout", -1.0, FRACTION),
-        (agent, "critic_dropout", NAN, FRACTION),
+        (NavigatorConfig, "max_steps", -3, AT_LEAST_1),
+        (NavigatorConfig, "max_steps", True, "expected int"),
+        (HamtConfig, "dropout", 7, BELOW_1),
+        (HamtConfig, "attention_dropout", -1.0, AT_LEAST_0),
+        (HamtConfig, "critic_dropout", NAN, AT_LEAST_0),
+        (HamtConfig, "initial_std", -1, ABOVE_0),
+        (HamtConfig, "initial_bias_std", INF, FINITE),
+        (HamtConfig, "epsilon", 0, ABOVE_0),
+        (HamtConfig, "history_layers", -1, AT_LEAST_0),
+        (HamtConfig, "critic_inner", 0, AT_LEAST_1),
+        (HamtConfig, "angle_width", -4, AT_LEAST_1),
+        (HamtConfig, "grounding", -1, AT_LEAST_0),
+        (HamtConfig, "clause_ends", (3, -1), AT_LEAST_0),
+        (HamtConfig, "hidden", 768.0, "expected int"),
+        (TdstpConfig, "grid", -1, AT_LEAST_0),
+        (TdstpConfig, "grid", 2**20, "expected at most 100"),
+        (TdstpConfig, "spacing", 0.0, ABOVE_0),
+        (TdstpConfig, "target_weight", NAN, AT_LEAST_0),
+        (Seq2SeqConfig, "dropout", 1.0, BELOW_1),
+        (Seq2SeqConfig, "word_width", 0, AT_LEAST_1),
+        (RandomConfig, "seed", -1, AT_LEAST_0),
+        (CandidateEnhancingConfig, "initial_std", -0.02, ABOVE_0),
+        (CandidateEnhancingConfig, "epsilon", NAN, ABOVE_0),
+        (CandidateEnhancingConfig, "hidden", 0, AT_LEAST_1),
+        (GraphEncodingConfig, "width", 1, "expected at least 2"),
+        (GraphEncodingConfig, "hops", 10**9, "expected at most 1000"),
+        (GraphEncodingConfig, "initial_std", 0, ABOVE_0),
+        (CombinedReaderConfig, "width", 1, "expected at least 2"),
+        (CombinedReaderConfig, "epsilon", 0.0, ABOVE_0),
+        (CombinedReaderConfig, "hops", 0, AT_LEAST_1),
     ],
 )
 def test_number_out_of_range_is_refused(
-    make: Callable[..., object], name: str, value: float, expected: str
+    make: Callable[..., object], name: str, value: object, expected: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
         make(**{name: value})
-    assert str(refused.value) == f"{name}: {expected}, found {value}"
+    assert str(refused.value) == f"{name}: {expected}, found {value!r}"
 
 
 @pytest.mark.parametrize(
     ("make", "values", "message"),
     [
-        (TrainingConfig, {"teacher": "x"}, "teacher 'x': expected one of time, location, shortest"),
-        (TrainingConfig, {"oracle": "x"}, "oracle 'x': expected one of path, goal"),
+        (TrainingConfig, {"teacher": "x"}, "teacher: expected one of time, location, shortest"),
+        (TrainingConfig, {"oracle": "x"}, "oracle: expected one of path, goal"),
         (TrainingConfig, {"method": "dagger", "dagger_teacher": "time"}, "dagger_teacher 'time': "),
-        (MemoryDropout, {"mode": "x"}, "mode 'x': expected one of as-released, reset, forgetting, sampled"),
+        (MemoryDropout, {"mode": "x"}, "mode: expected one of as-released, reset, forgetting, sampled"),
         (
             MemoryDropout,
             {"full_probability": 0.8, "empty_probability": 0.4},
             "full_probability 0.8 and empty_probability 0.4: expected a sum of at most 1",
         ),
-        (ValidationConfig, {"memory": "warm"}, "memory 'warm': expected one of cold, two-pass, "),
-        (ValidationConfig, {"every": 0}, "every 0, limit 0: expected at least 1, and 0 or more"),
+        (ValidationConfig, {"memory": "warm"}, "memory: expected one of cold, two-pass, "),
         (ValidationConfig, {"splits": ("val_seen",)}, "best_split 'val_unseen': expected one of the splits"),
         (navigator, {"max_steps": 51}, "max_steps 51: the agent has only 50 embeddings for them; "),
         (navigator, {"max_tokens": 600}, "max_tokens 600: the agent has only 512 embeddings for them; "),
@@ -97,7 +128,6 @@ def test_number_out_of_range_is_refused(
             "CandidateEnhancingConfig is the Config of none ",
         ),
         (agent, {"hidden": 100}, "hidden 100 "),
-        (agent, {"grounding": -1}, "grounding: "),
     ],
 )
 def test_invalid_settings_are_refused(

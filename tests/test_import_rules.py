@@ -15,6 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "esceme"
 
 LEVELS = [
     {"errors"},
+    {"settings"},
     {"files"},
     {"torch_files"},
     {"workers"},

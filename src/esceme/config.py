@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 from esceme.errors import ConfigError
 from esceme.evaluation.context import SCRIPTED
 from esceme.learning import TrainingConfig, ValidationConfig
-from esceme.runs import NavigatorConfig, as_json, flatten, from_json, require_fraction
+from esceme.runs import NavigatorConfig, as_json, flatten, from_json
+from esceme.settings import Count, Seed, Size, check_settings
 
 __all__ = ["Experiment", "as_json", "flatten", "from_json"]
 
@@ -30,41 +31,30 @@ class Experiment:
     validation: ValidationConfig = ValidationConfig()
     features: str = ""
     """Name or path of the feature file. If empty, the data folder must contain exactly one feature file."""
-    feature_width: int | None = None
+    feature_width: Size | None = None
     """Number of features per view that the navigator reads; None for all features in the file."""
     text: Literal["encoded", "words"] = "encoded"
     """Source of the token ids of instructions. `encoded`: stored in the annotations, or made by the data
     folder's WordPiece vocabulary. `words`: made by a vocabulary built from the training split."""
-    min_word_count: int = 3
+    min_word_count: Size = 3
     """Minimum number of occurrences of a word in a vocabulary that is built from the training split."""
-    vocabulary_size: int | None = None
+    vocabulary_size: Size | None = None
     """Number of token ids that the agent embeds; None for the size of the vocabulary in use."""
     word_vectors: tuple[str, ...] = ()
     """Path prefixes of word vector files (PREFIX_vocab.txt, PREFIX_glove.npy) in the data folder, which
     initialise the grounding head; empty for random initialisation."""
-    hold_out: int = 0
+    hold_out: Count = 0
     """Number of training scenes that are excluded from training and form the validation split `held_out`."""
     start: str = ""
     """Run folder with the weights from which training starts; empty for random weights. Parameters that the
     run does not have are random."""
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("min_word_count", 1), ("hold_out", 0), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name}: expected at least {least}, found {getattr(self, name)}")
-        for name in ("feature_width", "vocabulary_size"):
-            if (size := getattr(self, name)) is not None and size < 1:
-                raise ConfigError(f"{name}: expected at least 1, found {size}")
-        if self.seed >= 2**63:
-            raise ConfigError(f"seed: expected a number below 2 ** 63, found {self.seed}")
+        check_settings(self)
         navigator = self.navigator
         if navigator.agent_name in SCRIPTED:
             raise ConfigError(f"agent '{navigator.agent_name}' is scripted and cannot be trained")
-        for field in fields(navigator.agent):
-            value = getattr(navigator.agent, field.name)
-            if field.name.endswith("dropout") and value is not None:
-                require_fraction(field.name, value)
         limits = navigator.agent.limits
         for name, option, length, size in (
             ("max_steps", "max-steps", navigator.max_steps, limits.max_steps),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, get_args, get_origin, get_type_hints
 
 
 class EscemeError(Exception):
@@ -58,14 +57,6 @@ def escape_control_characters(text: str, *, keep: str = "") -> str:
         character if character.isprintable() or character in keep else repr(character)[1:-1]
         for character in text
     )
-
-
-def check_choices(config: object) -> None:
-    """Raise `ConfigError` if a field has a type `Literal[...]` and its value is none of the listed values."""
-    for name, kind in get_type_hints(type(config)).items():
-        value = getattr(config, name)
-        if get_origin(kind) is Literal and value not in (choices := get_args(kind)):
-            raise ConfigError(f"{name} '{value}': expected one of {', '.join(choices)}")
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from esceme.errors import CheckpointError, ConfigError, DataError, EscemeError
 from esceme.files import atomic_path, read_json, write_json
 from esceme.memory import READERS, NoMemoryConfig, ReaderConfig
 from esceme.navigator import Navigator
+from esceme.settings import DropoutRate, Size, check_settings
 
 FORMAT = "esceme-run-1"
 NAVIGATOR_FILE = "navigator.json"
@@ -42,12 +43,12 @@ class NavigatorConfig:
 
     agent: AgentConfig = HamtConfig()
     reader: ReaderConfig = NoMemoryConfig()
-    feature_dropout: float = 0.4
+    feature_dropout: DropoutRate = 0.4
     """Dropout rate of observed image features, in training only."""
     task: str = "r2r"
-    max_steps: int = 15
+    max_steps: Size = 15
     """Maximum number of decisions per episode."""
-    max_tokens: int = 60
+    max_tokens: Size = 60
     """Maximum number of tokens per instruction. Longer instructions are truncated."""
     keep: Literal["first", "last"] = "first"
     """Which end of a longer instruction remains after truncation."""
@@ -57,10 +58,7 @@ class NavigatorConfig:
     """Description of where the weights come from."""
 
     def __post_init__(self) -> None:
-        for name in ("max_steps", "max_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
-        require_fraction("feature_dropout", self.feature_dropout)
+        check_settings(self)
 
     @property
     def agent_name(self) -> str:
@@ -273,12 +271,6 @@ def part_name(part: str, config: object) -> str:
         found = " and ".join(names) or f"none of {', '.join(PARTS[part])}"
         raise ConfigError(f"{type(config).__name__} is the Config of {found}; expected exactly one {part}")
     return names[0]
-
-
-def require_fraction(name: str, value: float) -> None:
-    """Raise `ConfigError` unless 0 <= value < 1."""
-    if not 0 <= value < 1:
-        raise ConfigError(f"{name}: expected 0 <= value < 1, found {value}")
 
 
 def _as_object(value: object, where: str) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def test_logits_depend_on_the_neighbours_and_not_on_features() -> None:
 
 
 def test_a_negative_seed_is_refused() -> None:
-    with pytest.raises(ConfigError, match="seed: expected 0 or more, found -1"):
+    with pytest.raises(ConfigError, match="seed: expected at least 0, found -1"):
         RandomConfig(seed=-1)
 
 

@@ -125,7 +125,7 @@ def test_gradients_reach_every_parameter_and_training_lowers_the_loss(agent: Seq
     [
         ({"hidden": 15}, "hidden: expected an even number, half per direction, found 15"),
         ({"word_width": 0}, "word_width: expected at least 1, found 0"),
-        ({"dropout": 1.0}, "dropout: expected a share from 0 to below 1, found 1.0"),
+        ({"dropout": 1.0}, "dropout: expected a number below 1, found 1.0"),
     ],
 )
 def test_invalid_settings_are_refused(changes: dict[str, float], message: str) -> None:

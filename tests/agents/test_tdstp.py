@@ -270,14 +270,14 @@ def test_edges_matter_only_to_structured_agents() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"grid": -1}, "grid -1"),
-        ({"spacing": 0.0}, "spacing 0.0"),
-        ({"target_weight": -0.1}, "target_weight: expected 0 or more"),
+        ({"grid": -1}, "grid: expected at least 0"),
+        ({"spacing": 0.0}, "spacing: expected a number above 0"),
+        ({"target_weight": -0.1}, "target_weight: expected at least 0"),
         (
             {"candidate_position_source": "goal"},
-            "candidate_position_source 'goal': expected one of candidate",
+            "candidate_position_source: expected one of candidate",
         ),
-        ({"history_mask": "none"}, "history_mask 'none': expected one of real, as-released"),
+        ({"history_mask": "none"}, "history_mask: expected one of real, as-released"),
         ({"hidden": 25}, "25 is not divisible by 3 heads"),
     ],
 )

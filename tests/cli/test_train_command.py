@@ -304,7 +304,7 @@ def test_row_of_the_paper_without_pretraining_is_noted(world: Path, capsys: Capt
         ("r2r-small r4r-small", "Unrecognized options: r4r-small"),
         ("--seed 3", "expected a recipe first: esceme train RECIPE [OPTIONS]"),
         ("r2r-small --batch -3", "batch: expected at least 1, found -3"),
-        ("r2r-small --dropout 1.5", "dropout: expected 0 <= value < 1, found 1.5"),
+        ("r2r-small --dropout 1.5", "dropout: expected a number below 1, found 1.5"),
         ("r2r-small --hidden 130", "hidden 130 is not divisible by 4 heads"),
         ("r2r-small --threads 0", "--threads 0: expected at least 1"),
         ("r2r-small --oracle-phases", "oracle_phases: there are no tours; expected memory 'tour'"),

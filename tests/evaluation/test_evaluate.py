@@ -381,10 +381,10 @@ def test_half_precision_is_recorded_and_memory_stays_fp32(evaluated: Evaluate) -
         ({"run": "random", "task": "chess", "memory": "none"}, "task 'chess' is unknown"),
         ({"batch": 0}, "batch: expected at least 1"),
         ({"max_steps": 0}, "max_steps: expected at least 1"),
-        ({"seed": -1}, "seed: expected 0 or more"),
-        ({"order": "backwards"}, "order 'backwards': expected file or shuffled"),
+        ({"seed": -1}, "seed: expected at least 0"),
+        ({"order": "backwards"}, "order: expected one of file, shuffled"),
         ({"schedule": "interleaved", "order": "shuffled"}, "--order is for 'lanes'"),
-        ({"schedule": "both"}, "schedule 'both'"),
+        ({"schedule": "both"}, "schedule: expected one of lanes, interleaved"),
     ],
 )
 def test_invalid_configs_are_refused(dataset: ToyDataset, changes: dict[str, Any], message: str) -> None:

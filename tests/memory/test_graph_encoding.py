@@ -335,12 +335,12 @@ def test_features_of_another_width_are_refused(bank: MemoryBank, observation: Ob
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"window": "near"}, "window 'near': expected one of path, hops, path\\+hops, none"),
-        ({"divide_by": "n"}, "divide_by 'n': expected one of none, viewpoints, pairs"),
-        ({"pooling": "sum"}, "pooling 'sum'"),
-        ({"width": 1}, "expected 2 and 1 or more"),
-        ({"hidden": 0}, "1 or more"),
-        ({"hops": 0}, "hops: expected 1 or more, found 0"),
+        ({"window": "near"}, "window: expected one of path, hops, path\\+hops, none"),
+        ({"divide_by": "n"}, "divide_by: expected one of none, viewpoints, pairs"),
+        ({"pooling": "sum"}, "pooling: .*found 'sum'"),
+        ({"width": 1}, "width: expected at least 2"),
+        ({"hidden": 0}, "hidden: expected at least 1"),
+        ({"hops": 0}, "hops: expected at least 1, found 0"),
     ],
 )
 def test_settings_out_of_range_are_refused(config: type, option: dict[str, Any], message: str) -> None:
@@ -371,5 +371,5 @@ def test_combined_reader_shares_pooling_and_width() -> None:
     for reader in both.readers:
         assert (reader.config.pooling, reader.config.width) == ("mean", WIDTH)
     assert (both.readers[0].config.stop, both.readers[1].config.hops) == ("zero", 2)
-    with pytest.raises(ConfigError, match="stop 'fuse': expected one of fused, zero"):
+    with pytest.raises(ConfigError, match="stop: expected one of fused, zero"):
         CombinedReaderConfig(stop="fuse")

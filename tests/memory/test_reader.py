@@ -187,12 +187,12 @@ def test_features_of_another_width_are_refused(observation: Observation, bank: M
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"order": "both"}, "order 'both': expected one of feature-memory, memory-feature"),
-        ({"context": "own"}, "context 'own'"),
-        ({"stop": "none"}, "stop 'none'"),
-        ({"pooling": "sum"}, "pooling 'sum'"),
-        ({"width": 0}, "expected 1 or more"),
-        ({"hidden": 0}, "expected 1 or more"),
+        ({"order": "both"}, "order: expected one of feature-memory, memory-feature"),
+        ({"context": "own"}, "context: .*found 'own'"),
+        ({"stop": "none"}, "stop: .*found 'none'"),
+        ({"pooling": "sum"}, "pooling: .*found 'sum'"),
+        ({"width": 0}, "expected at least 1"),
+        ({"hidden": 0}, "expected at least 1"),
     ],
 )
 def test_settings_out_of_range_are_refused(option: dict[str, Any], message: str) -> None:

@@ -21,6 +21,7 @@ from esceme.agents.base import (
 )
 from esceme.errors import ConfigError
 from esceme.observation import Observation
+from esceme.settings import Seed, check_settings
 from esceme.world.atlas import Atlas
 
 NEVER = -1e4
@@ -58,12 +59,11 @@ class StopAtOnce(Agent[State]):
 class RandomConfig(BaseAgentConfig):
     """Settings of the random agent."""
 
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the random choices."""
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ConfigError(f"seed: expected 0 or more, found {self.seed}")
+        check_settings(self)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from esceme.agents.base import (
 )
 from esceme.errors import ConfigError
 from esceme.observation import Observation
+from esceme.settings import DropoutRate, Size, check_settings
 from esceme.world.atlas import STOP
 
 
@@ -31,27 +32,23 @@ from esceme.world.atlas import STOP
 class Seq2SeqConfig(BaseAgentConfig):
     """Settings of the recurrent baseline."""
 
-    vocabulary: int = 30522
+    vocabulary: Size = 30522
     """Number of token ids."""
-    word_width: int = 256
+    word_width: Size = 256
     """Width of the word embeddings."""
-    hidden: int = 512
+    hidden: Size = 512
     """Hidden size H of encoder and decoder; must be even."""
-    feature_width: int = 768
+    feature_width: Size = 768
     """Width D of the image features."""
-    angle_width: int = 4
+    angle_width: Size = 4
     """Width A of the angle features: sine and cosine of heading and elevation."""
-    dropout: float = 0.5
+    dropout: DropoutRate = 0.5
     """Dropout of word embeddings and of the vector that scores the actions."""
 
     def __post_init__(self) -> None:
-        for name in ("vocabulary", "word_width", "hidden", "feature_width", "angle_width"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
+        check_settings(self)
         if self.hidden % 2:
             raise ConfigError(f"hidden: expected an even number, half per direction, found {self.hidden}")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout: expected a share from 0 to below 1, found {self.dropout}")
 
     @property
     def limits(self) -> InputLimits:

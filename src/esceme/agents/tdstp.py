@@ -8,9 +8,10 @@ of a step are the inputs of the next.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
+from msgspec import Meta
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -18,8 +19,8 @@ from esceme.agents.base import BacktrackRoutes, Decision, PrivilegedInfo, TokenB
 from esceme.agents.crossmodal import CrossModal, CrossModalState
 from esceme.agents.layers import EPSILON, Layer, OutputPositions, Tokens
 from esceme.agents.tokens import HamtConfig
-from esceme.errors import ConfigError, check_choices
 from esceme.observation import Observation
+from esceme.settings import NonNegative, Positive
 
 LATE_RANK, SELF_RANK = 1_000, 1_000_000
 """Offsets of edge ranks, the order in which a path search tries edges. Edges found after the first visit of a
@@ -34,11 +35,11 @@ class TdstpConfig(HamtConfig):
 
     freeze_history: bool = False
     """Whether to exclude the encoder of history tokens from training."""
-    grid: int = 5
+    grid: Annotated[int, Meta(ge=0, le=100)] = 5
     """Number of points per side of the square target grid; 0 for no target tokens."""
-    spacing: float = 6.0
+    spacing: Positive = 6.0
     """Distance between neighbouring points of the target grid in metres."""
-    target_weight: float = 0.1
+    target_weight: NonNegative = 0.1
     """Weight of the loss that trains the prediction of the goal's position."""
     map_history: bool = True
     """Whether the token of a visited viewpoint passes through a two-layer MLP before the action head."""
@@ -57,16 +58,6 @@ class TdstpConfig(HamtConfig):
     """Tokens that the history layers attend to. `real`: only valid tokens. `as-released`: also padding, with
     a slightly lower score, as in the released code; decisions then depend on the batch. The setting has no
     effect with 0 history layers, as published."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.grid < 0 or self.spacing <= 0:
-            raise ConfigError(
-                f"grid {self.grid}, spacing {self.spacing}: expected 0 or more points, some metres apart"
-            )
-        if self.target_weight < 0:
-            raise ConfigError(f"target_weight: expected 0 or more, found {self.target_weight}")
-        check_choices(self)
 
 
 @dataclass(frozen=True, kw_only=True)

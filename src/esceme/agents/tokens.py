@@ -12,6 +12,7 @@ from esceme.agents.base import BaseAgentConfig, InputLimits, TokenBatch
 from esceme.agents.layers import EPSILON, Layer, LinearNorm, Tokens
 from esceme.errors import ConfigError
 from esceme.observation import Observation
+from esceme.settings import Count, DropoutRate, NonNegative, Positive, Size, check_settings
 
 ActionInput = Literal["ob", "ob_txt", "ob_hist", "ob_txt_hist"]
 """Vector that multiplies an observation token before the action head: none (`ob`), the first text token
@@ -22,31 +23,31 @@ ActionInput = Literal["ob", "ob_txt", "ob_hist", "ob_txt_hist"]
 class HamtConfig(BaseAgentConfig):
     """Settings of HAMT. The defaults are those of the paper's R2R network."""
 
-    vocabulary: int = 30522
+    vocabulary: Size = 30522
     """Number of different token ids; the default is that of BERT."""
-    positions: int = 512
+    positions: Size = 512
     """Number of position embeddings, which is the maximum number of tokens of an instruction."""
-    hidden: int = 768
+    hidden: Size = 768
     """Hidden size H of all tokens."""
-    heads: int = 12
+    heads: Size = 12
     """Number of attention heads per layer; must divide `hidden`."""
-    feed_forward: int = 3072
+    feed_forward: Size = 3072
     """Inner width of the feed-forward blocks."""
-    text_layers: int = 9
+    text_layers: Count = 9
     """Number of transformer layers over the instruction."""
-    cross_layers: int = 4
+    cross_layers: Size = 4
     """Number of layers in which text and vision tokens attend to each other."""
-    history_layers: int = 0
+    history_layers: Count = 0
     """Number of transformer layers over the history, before the cross-modal layers."""
-    panorama_layers: int = 2
+    panorama_layers: Count = 2
     """Number of transformer layers over the 36 views of a panorama, which is encoded for a history token."""
     encode_panorama: bool = True
     """Whether history tokens include an encoding of all 36 views, computed by `panorama_layers`."""
-    feature_width: int = 768
+    feature_width: Size = 768
     """Width D of the image features."""
-    angle_width: int = 4
+    angle_width: Size = 4
     """Width of the angle features: sine and cosine of heading and elevation."""
-    max_steps: int = 50
+    max_steps: Size = 50
     """Number of step embeddings, which is the maximum number of decisions per episode."""
     language_cross_attention: bool = True
     """Whether text attends to vision at every step (R2R). If not, the text is encoded once per episode
@@ -64,21 +65,21 @@ class HamtConfig(BaseAgentConfig):
     """Whether to exclude the encoder of history tokens from training."""
     freeze_observation: bool = False
     """Whether to exclude the encoder of observation tokens from training."""
-    dropout: float = 0.1
+    dropout: DropoutRate = 0.1
     """Dropout of the encoders and of all transformer layers."""
-    attention_dropout: float | None = None
+    attention_dropout: DropoutRate | None = None
     """Dropout of attention weights; None for `dropout`. With 0, training uses fused attention."""
-    head_dropout: float = 0.1
+    head_dropout: DropoutRate = 0.1
     """Dropout of the head that scores actions."""
-    critic_inner: int = 512
+    critic_inner: Size = 512
     """Hidden size of the critic."""
-    critic_dropout: float = 0.5
+    critic_dropout: DropoutRate = 0.5
     """Dropout of the critic."""
-    epsilon: float = EPSILON
+    epsilon: Positive = EPSILON
     """LayerNorm epsilon of text and cross-modal layers. XLM-R weights require 1e-5."""
-    initial_std: float = 0.02
+    initial_std: Positive = 0.02
     """Standard deviation of the initial weights."""
-    initial_bias_std: float = 0.0
+    initial_bias_std: NonNegative = 0.0
     """Standard deviation of the initial biases of image and angle projections. The published network, which
     starts from pretrained weights, has 0. In training from scratch, a positive value prevents LayerNorm from
     amplifying the zero features of STOP."""
@@ -86,22 +87,17 @@ class HamtConfig(BaseAgentConfig):
     """Whether the agent reads views without a candidate. Without them a step takes a fifth of the time."""
     stop_features: Literal["zeros", "panorama-max"] = "zeros"
     """Features of the STOP token: zeros as published, or the maximum over the panorama."""
-    grounding: int = 0
+    grounding: Count = 0
     """Width of the grounding head, which relates words to image features; 0 for no head, as published."""
-    clause_ends: tuple[int, ...] = ()
+    clause_ends: tuple[Count, ...] = ()
     """Ids of tokens that end a clause, such as punctuation; used by the grounding head only."""
 
     def __post_init__(self) -> None:
-        counted = ("vocabulary", "positions", "hidden", "heads", "feed_forward", "feature_width")
-        for name in (*counted, "max_steps", "cross_layers"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
+        check_settings(self)
         if self.hidden % self.heads:
             raise ConfigError(f"hidden {self.hidden} is not divisible by {self.heads} heads")
         if self.read_once and not self.freeze_text:
             raise ConfigError("read_once: only a frozen text encoder (freeze_text) can read once and for all")
-        if self.grounding < 0:
-            raise ConfigError(f"grounding: expected a width, or 0 for none, found {self.grounding}")
 
     @property
     def limits(self) -> InputLimits:

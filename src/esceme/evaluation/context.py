@@ -28,6 +28,7 @@ from esceme.evaluation.protocol import (
 from esceme.evaluation.schedule import ScheduleName
 from esceme.files import read_bytes
 from esceme.runs import NavigatorConfig, Run, load_run, part_config_type
+from esceme.settings import Seed, Size, check_settings
 from esceme.tasks.catalogue import Task, get_task
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
@@ -61,9 +62,9 @@ class EvaluationConfig:
     schedule: ScheduleName = "lanes"
     """Order of episodes: `lanes` runs one episode per scene at a time; `interleaved` runs batches from all
     scenes, as the released code does."""
-    batch: int = 8
+    batch: Size = 8
     """Number of episodes that run in parallel."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of a shuffled order and of the random agent."""
     order: Literal["file", "shuffled"] = "file"
     """Order of a scene's episodes in the schedule `lanes`: that of the file, or shuffled by the seed."""
@@ -76,9 +77,9 @@ class EvaluationConfig:
     goal and to the next start."""
     features: str | None = None
     """Feature file; by default the only feature file in the data folder."""
-    max_steps: int | None = None
+    max_steps: Size | None = None
     """Maximum number of decisions per episode; by default that of the run."""
-    max_tokens: int | None = None
+    max_tokens: Size | None = None
     """Maximum number of tokens per instruction; by default that of the run."""
     precision: Precision = "fp32"
     """Precision of the network: single precision (`fp32`) or bfloat16 autocast (`bf16`)."""
@@ -89,25 +90,13 @@ class EvaluationConfig:
         return 2 if self.memory == "two-pass" else 1
 
     def __post_init__(self) -> None:
-        for name in ("batch", "max_steps", "max_tokens"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ConfigError(f"{name}: expected at least 1, found {value}")
-        if self.seed < 0:
-            raise ConfigError(f"seed: expected 0 or more, found {self.seed}")
+        check_settings(self)
         if self.tours is not None and self.order != "file":
             raise ConfigError("tours have an order of their own; give either --tours or --order")
         if self.schedule == "interleaved" and self.order != "file":
             raise ConfigError(
                 "the schedule 'interleaved' always shuffles by the seed; --order is for 'lanes'"
             )
-        choices = {
-            "schedule": ("lanes", "interleaved"),
-            "order": ("file", "shuffled"),
-            "precision": ("fp32", "bf16"),
-        }
-        for name, expected in choices.items():
-            if getattr(self, name) not in expected:
-                raise ConfigError(f"{name} '{getattr(self, name)}': expected {' or '.join(expected)}")
 
 
 class EvaluationLimits(NamedTuple):

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from esceme.errors import ConfigError, check_choices
+from esceme.errors import ConfigError
 from esceme.learning.distributed import ProcessGroup
 from esceme.memory import MemoryBank, MemorySubgraph, Reader
 from esceme.observation import Observation
+from esceme.settings import Probability, Size, check_settings
 from esceme.tasks.episode import Episode
 from esceme.world.atlas import Atlas
 
@@ -45,22 +46,17 @@ class MemoryDropout:
     mode: MemoryDropoutMode = "as-released"
     """How memory is dropped: never (`as-released`), by clearing scenes (`reset`), by forgetting viewpoints
     (`forgetting`), or by hiding a random subset (`sampled`)."""
-    reset_after: int = 20
+    reset_after: Size = 20
     """In mode `reset`: number of episodes in a scene after which the scene's memory is cleared."""
-    forget_probability: float = 0.5
+    forget_probability: Probability = 0.5
     """In mode `forgetting`: probability that a remembered viewpoint is forgotten before a rollout."""
-    full_probability: float = 0.3
+    full_probability: Probability = 0.3
     """In mode `sampled`: probability that a rollout sees the whole memory of a scene."""
-    empty_probability: float = 0.1
+    empty_probability: Probability = 0.1
     """In mode `sampled`: probability that a rollout sees no memory of a scene."""
 
     def __post_init__(self) -> None:
-        check_choices(self)
-        if self.reset_after < 1:
-            raise ConfigError(f"reset_after: expected at least 1 episode, found {self.reset_after}")
-        for name in ("forget_probability", "full_probability", "empty_probability"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name}: expected a number from 0 to 1, found {getattr(self, name)}")
+        check_settings(self)
         if self.full_probability + self.empty_probability > 1:
             raise ConfigError(
                 f"full_probability {self.full_probability} and empty_probability {self.empty_probability}: "

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from esceme.errors import ConfigError, check_choices
+from msgspec import Meta
+
+from esceme.errors import ConfigError
 from esceme.learning.memory_dropout import MemoryDropout
 from esceme.learning.reinforcement import RewardName
 from esceme.learning.teachers import OracleName, SupervisionName, TeacherName
+from esceme.settings import Count, NonNegative, Positive, Probability, Size, check_settings
 
 Method = Literal["imitation", "imitation+a2c", "dagger"]
 """Rollouts and losses of one training iteration.
@@ -31,29 +34,29 @@ class TrainingConfig:
 
     method: Method = "imitation+a2c"
     """Rollouts and losses of an iteration: imitation of a teacher, imitation plus A2C, or DAgger."""
-    iterations: int = 100_000
+    iterations: Size = 100_000
     """Number of training iterations. Each iteration updates the weights once."""
-    imitation_warmup_iterations: int = 0
+    imitation_warmup_iterations: Count = 0
     """Number of iterations at the start that use imitation only, whatever `method` is."""
-    batch: int = 8
+    batch: Annotated[int, Meta(ge=1, le=1_000_000)] = 8
     """Number of episodes per batch, summed over all processes."""
-    learning_rate: float = 1e-5
+    learning_rate: Positive = 1e-5
     """Learning rate of AdamW, before schedule and warm-up are applied."""
     lr_schedule: Schedule = "constant"
     """Schedule of the learning rate: constant, or linear decay to 0 at the last iteration."""
-    warmup_iterations: int = 0
+    warmup_iterations: Count = 0
     """Number of iterations at the start in which the learning rate rises linearly from 0."""
-    weight_decay: float = 0.01
+    weight_decay: NonNegative = 0.01
     """Weight decay of AdamW; also applies to biases and layer norms (docs/spec.md E.7)."""
-    max_grad_norm: float = 40.0
+    max_grad_norm: Positive = 40.0
     """Norm to which gradients are clipped; those of the critic are not clipped (docs/spec.md E.1)."""
-    imitation_weight: float = 0.2
+    imitation_weight: NonNegative = 0.2
     """Weight of the imitation loss if `method` is `imitation+a2c`. Other methods use weight 1."""
-    discount: float = 0.9
+    discount: Probability = 0.9
     """Discount factor per step of later rewards in A2C."""
-    entropy_weight: float = 0.01
+    entropy_weight: NonNegative = 0.01
     """Weight of the policy's entropy in the A2C loss. A larger weight favours more random actions."""
-    oracle_weight: float = 0.0
+    oracle_weight: NonNegative = 0.0
     """Weight of an additional loss of sampled rollouts: the cross-entropy of the oracle's actions
     (docs/spec.md D.7). 0 for none."""
     oracle: OracleName = "path"
@@ -78,23 +81,11 @@ class TrainingConfig:
     """Second task, whose train split is used in every other iteration; empty for none."""
     memory_dropout: MemoryDropout = field(default_factory=MemoryDropout)
     """Settings that determine which part of the scene memory an agent sees in training."""
-    checkpoint_every: int = 500
+    checkpoint_every: Size = 500
     """Number of iterations between checkpoints. An interrupted run resumes from the last checkpoint."""
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "batch", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
-        weights = ("weight_decay", "imitation_weight", "entropy_weight", "oracle_weight")
-        for name in ("imitation_warmup_iterations", "warmup_iterations", *weights):
-            if not 0 <= getattr(self, name) < 1e31:
-                raise ConfigError(f"{name}: expected 0 or more, found {getattr(self, name)}")
-        for name in ("learning_rate", "max_grad_norm"):
-            if not 0 < getattr(self, name) < 1e31:
-                raise ConfigError(f"{name}: expected a number above 0, found {getattr(self, name)}")
-        if not 0 <= self.discount <= 1:
-            raise ConfigError(f"discount: expected a number from 0 to 1, found {self.discount}")
-        check_choices(self)
+        check_settings(self)
         if self.method == "dagger" and self.dagger_teacher != "shortest":
             raise ConfigError(
                 f"dagger_teacher '{self.dagger_teacher}': has no label off the reference path, which sampled "
@@ -117,13 +108,13 @@ class TrainingConfig:
 class ValidationConfig:
     """Settings of validation during training and of the selection of the best weights."""
 
-    every: int = 2000
+    every: Size = 2000
     """Number of iterations between validations."""
     before_training: bool = False
     """Whether to validate also before the first iteration."""
     splits: tuple[str, ...] = ("val_seen", "val_unseen")
     """Splits on which to validate; empty for no validation."""
-    limit: int = 0
+    limit: Count = 0
     """Maximum number of episodes per split, chosen at equal intervals; 0 for all. With tours, every tour is
     cut after its first episodes, to about this number in total."""
     memory: ValidationMemory = "cold"
@@ -142,9 +133,7 @@ class ValidationConfig:
     """Split whose metrics select the best weights."""
 
     def __post_init__(self) -> None:
-        if self.every < 1 or self.limit < 0:
-            raise ConfigError(f"every {self.every}, limit {self.limit}: expected at least 1, and 0 or more")
-        check_choices(self)
+        check_settings(self)
         if not self.follows_tours and (self.oracle_phases or self.best == "t_sr+t_spl"):
             option = "oracle_phases" if self.oracle_phases else f"best '{self.best}'"
             raise ConfigError(

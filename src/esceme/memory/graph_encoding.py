@@ -9,25 +9,26 @@ only the n viewpoints, one edge and one zero entry are computed, weighted by how
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from msgspec import Meta
 from torch import Tensor, nn
 
-from esceme.errors import ConfigError, check_choices
 from esceme.memory.bank import Memory, MemorySubgraph
 from esceme.memory.reader import CandidateEnhancing, CandidateEnhancingConfig, MemoryReader
 from esceme.memory.scene import Pooling
 from esceme.observation import Observation
+from esceme.settings import Positive, Size, check_settings
 
 
 @dataclass(frozen=True, kw_only=True)
 class GraphEncodingConfig:
     """Settings of graph encoding. docs/fidelity.md explains defaults that the paper does not specify."""
 
-    width: int = 768
+    width: Annotated[int, Meta(ge=2)] = 768
     """Width of the features and of the additional token."""
-    hidden: int | None = None
+    hidden: Size | None = None
     """Hidden size of each two-layer MLP; None for half of `width`."""
     pooling: Pooling = "mean"
     """Pooling over the views that lead to candidates (Eq. 1); `mean` as in the paper's graph encoding."""
@@ -35,7 +36,7 @@ class GraphEncodingConfig:
     """Viewpoints that are left out of the graph. `path`: those of this episode, which the history already
     contains. `hops`: those within `hops` edges of the agent. `path+hops`: both groups. `none`: no
     viewpoints."""
-    hops: int = 1
+    hops: Annotated[int, Meta(ge=1, le=1000)] = 1
     """Radius in edges for the window `hops`. The first edge leads to a candidate; others are remembered."""
     divide_by: Literal["none", "viewpoints", "pairs"] = "viewpoints"
     """Divisor of the sum over all pairs: `none` as in the paper, n viewpoints, or n x n pairs."""
@@ -44,14 +45,10 @@ class GraphEncodingConfig:
     mark: bool = True
     """Whether to add a learned vector to the token. It distinguishes the token from views, and the token of
     an empty memory from zeros."""
-    initial_std: float = 0.02
+    initial_std: Positive = 0.02
 
     def __post_init__(self) -> None:
-        check_choices(self)
-        if self.width < 2 or (self.hidden is not None and self.hidden < 1):
-            raise ConfigError(f"width {self.width}, hidden {self.hidden}: expected 2 and 1 or more")
-        if self.hops < 1:
-            raise ConfigError(f"hops: expected 1 or more, found {self.hops}; for no window: window none")
+        check_settings(self)
 
 
 class GraphEncoding(MemoryReader):
@@ -144,9 +141,8 @@ class GraphEncoding(MemoryReader):
 class CombinedReaderConfig(CandidateEnhancingConfig, GraphEncodingConfig):
     """Settings of candidate enhancing and of graph encoding. Fields with the same name have one value."""
 
-    def __post_init__(self) -> None:
-        CandidateEnhancingConfig.__post_init__(self)
-        GraphEncodingConfig.__post_init__(self)
+    width: Annotated[int, Meta(ge=2)] = 768
+    """Width of the features and of the token."""
 
 
 class CombinedReader(MemoryReader):

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from esceme.errors import ConfigError, MemoryMismatch, check_choices
+from esceme.errors import ConfigError, MemoryMismatch
 from esceme.memory.bank import Memory
 from esceme.memory.scene import Pooling
 from esceme.observation import Observation
+from esceme.settings import Positive, Size, check_settings
 from esceme.world.atlas import STOP
 
 
@@ -101,9 +102,9 @@ class MemoryReader(Reader):
 class CandidateEnhancingConfig:
     """Settings of candidate enhancing. The defaults match the released weights; see docs/fidelity.md."""
 
-    width: int = 768
+    width: Size = 768
     """Size of input and output features."""
-    hidden: int | None = None
+    hidden: Size | None = None
     """Hidden size of the two-layer MLP; None for `width`."""
     pooling: Pooling = "max"
     """Pooling over the views that lead to candidates, whose result is remembered (Eq. 1)."""
@@ -120,13 +121,11 @@ class CandidateEnhancingConfig:
     """Input that is added to the MLP's output: `none` as in the paper, the feature, or feature plus memory
     (`both`). With an addition, the last layer is initialised to zero. An agent trained without memory then
     starts with unchanged inputs."""
-    epsilon: float = 1e-12
-    initial_std: float = 0.02
+    epsilon: Positive = 1e-12
+    initial_std: Positive = 0.02
 
     def __post_init__(self) -> None:
-        check_choices(self)
-        if self.width < 1 or (self.hidden is not None and self.hidden < 1):
-            raise ConfigError(f"width {self.width}, hidden {self.hidden}: expected 1 or more")
+        check_settings(self)
 
 
 class CandidateEnhancing(MemoryReader):
