@@ -48,7 +48,7 @@ class EvaluationError(EscemeError):
 
 
 def escape_control_characters(text: str, *, keep: str = "") -> str:
-    r"""Write characters that do not print, except those in `keep`, as in a string literal.
+    r"""Return `text` with non-printing characters, except those in `keep`, written as escape sequences.
 
     >>> print(escape_control_characters("\x1b[2J, \u202e and\n", keep="\n").strip())
     \x1b[2J, \u202e and

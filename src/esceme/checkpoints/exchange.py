@@ -216,7 +216,7 @@ def _reader_config(
 ) -> CandidateEnhancingConfig | None:
     """Return the config of the memory reader to which the weights belong; None without a reader.
 
-    If the weights have no reader, `reader` can add one, which is then initialised randomly.
+    If the weights have no reader, `reader` can add a randomly initialised reader.
     """
     has_reader = original.has_part(tensors, original.FUSION)
     if has_reader and reader == "none":

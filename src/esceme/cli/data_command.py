@@ -30,7 +30,7 @@ def check(
 ) -> int:
     """Check the files of a data folder.
 
-    Reads all graphs and annotations, compares their sizes with the published ones, and checks features,
+    Reads all graphs and annotations, compares them with published sizes, and checks features,
     tours, objects, rooms and vocabularies. Exit code 0: no fault; 1: at least one fault.
 
     Examples:

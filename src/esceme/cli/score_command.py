@@ -59,7 +59,7 @@ def score(
         success: success rule of dialogs (cvdn): the end of the trusted path, or the end panoramas.
         objects: file of the objects visible from each viewpoint (required for reverie).
         tours: tour file; adds t_ndtw, t_sr and t_spl.
-        split: split of the tour file; by default the one of the annotations.
+        split: split of the tour file; by default the split of the annotations.
         partial: score the episodes that have a prediction, instead of requiring all.
         jumps: whether steps between viewpoints without an edge are errors or shortest paths.
         bootstrap: number of bootstrap samples of 95 % confidence intervals (paths are resampled); 0 for none.
@@ -97,7 +97,7 @@ def score(
 
 
 def _load_tours(tours: Path, split: str | None, episodes: Sequence[Episode]) -> list[Tour]:
-    """Return the tours of `split`; by default those of the split that contains the episodes."""
+    """Return the tours of `split`, by default of the split that contains the episodes."""
     found = read_tours(tours, split or _find_split(tours, episodes))
     check_tours(found, episodes, tours)
     return found

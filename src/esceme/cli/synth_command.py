@@ -24,7 +24,7 @@ def synth(
 
     The folder has the layout of the public datasets. A world is generated once per size, seed and version and
     cached in ESCEME_CACHE (default: the user's cache folder); the files are the same with and without the
-    cache. An interrupted run leaves nothing behind. A killed one leaves a hidden folder that ends in .part,
+    cache. An interrupted run leaves nothing behind. A killed run leaves a hidden folder that ends in .part,
     which the next run removes.
 
     Examples:

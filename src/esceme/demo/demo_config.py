@@ -24,7 +24,7 @@ PROTOCOL_RUNS: dict[Protocol, str] = {
     "two-pass": "memory",
     "episodic": "memory",
 }
-"""Memory protocol -> name of the evaluated agent, in the order of the rows of the score table."""
+"""Memory protocol (when memory is kept and cleared) -> name of the evaluated agent, in table order."""
 BATCH_SIZE = 16
 """Batch size of evaluations. Scores do not depend on it."""
 

@@ -53,7 +53,7 @@ class ProtocolScores:
     """Scores of one memory protocol on one split."""
 
     memory: str
-    """Name of the memory protocol."""
+    """Name of the memory protocol, which says when memory is kept and cleared: `none`, `cold` ..."""
     means: Mapping[str, float]
     """Metric -> mean over episodes."""
     intervals: Mapping[str, tuple[float, float]]
@@ -73,7 +73,7 @@ class SplitScores:
     paths: int
     scenes: int
     rows: Sequence[ProtocolScores]
-    """One entry per memory protocol, in the order of the score table."""
+    """One item per memory protocol, in the order of the score table."""
 
     def row(self, memory: str) -> ProtocolScores:
         """Return the scores of one memory protocol."""

@@ -16,7 +16,7 @@ TONE_STEPS = 26
 TONE_CELLS = 104
 """Number of cells per axis of the (red, green) histogram, whose counts are then distributed over tones."""
 BRIGHTNESS_LEVELS, ROUGH_TONE_STEPS = 6, 2
-"""Number of brightness levels; steps of 6 rough tones: red, yellow, green, cyan, blue, magenta."""
+"""Number of brightness levels, and of steps between pure colours, which give 6 rough tones."""
 BRIGHTNESS_CELLS, ROUGH_CELLS = 24, 16
 """Number of cells of the (brightness, red, green) histogram along brightness, and along red and green."""
 ROWS, COLUMNS = 3, 4

@@ -19,7 +19,7 @@ FLOOR_COST = 8.0
 WIDTH, HEIGHT = 720.0, 460.0
 """Pixels available to all panels. The height may be exceeded so that the scale is at least `MIN_SCALE`."""
 MAX_SCALE, MIN_SCALE = 22.0, 10.0
-"""Minimum and maximum of the scale in pixels per metre."""
+"""Maximum and minimum of the scale in pixels per metre."""
 THUMBNAIL_SCALE, THUMBNAIL_SIZE = 0.4, 130.0
 """Scale of thumbnails relative to panels, and their maximum size in pixels."""
 GAP, HEADING_HEIGHT, HEADING_SIZE = 16.0, 15.0, 9.0

@@ -24,7 +24,7 @@ from esceme.world.graph import SceneGraph
 LANE_WIDTH = 4.2
 """Distance in pixels between the lines (lanes) of two paths that share an edge."""
 MAX_LANES = 6
-"""Maximum number of lanes of an edge at their full distance. More lanes are drawn closer together."""
+"""Maximum number of paths on an edge that are drawn at this distance. More paths are drawn closer."""
 CORNER_RADIUS = 7.0
 """Distance in pixels before and after a viewpoint at which the curve of a turn begins and ends."""
 

@@ -145,7 +145,7 @@ def path_item(
 
 
 def scale_item(pixels_per_metre: float) -> LegendItem:
-    """Return a legend item with a bar of two metres."""
+    """Return a legend item with a scale bar that stands for two metres."""
     length = 2 * pixels_per_metre
     end = format_number(length)
     bar = element("path", d=f"M0,-3 V3 M0,0 H{end} M{end},-3 V3", stroke=INK, stroke_width=1.2)

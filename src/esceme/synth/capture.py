@@ -89,7 +89,7 @@ def _bounding_box(mask: NDArray[np.bool_]) -> list[int]:
 
 
 def _visible_viewpoints(house: House, panorama: Panorama, viewpoint: int) -> NDArray[np.bool_]:
-    """Return a mask (P,) that is True for viewpoints that no surface hides, according to the depth."""
+    """Return a mask (P,): True for viewpoints that no surface hides, according to the panorama's depth."""
     positions = np.array([other.position for other in house.viewpoints])
     offsets = positions - positions[viewpoint]
     towards = direction(offsets)

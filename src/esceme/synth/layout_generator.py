@@ -81,7 +81,7 @@ class Spine:
     below: float
 
     def v_range(self, side: int, near: float = 0.0, far: float = 1.0) -> tuple[float, float]:
-        """Return the range of v of the strip on one side (1 above, -1 below).
+        """Return the range of v (across the hallway) of the rooms on one side: 1 above, -1 below.
 
         `near` and `far` restrict the range to fractions of the strip's depth, measured from the hallway.
         """
@@ -172,7 +172,7 @@ def _add_ground_floor(
 
 
 def _add_ground_halls(layout: Layout, spine: Spine, scheme: str) -> list[int]:
-    """Add the spine of the ground floor and return the indices of its rooms.
+    """Add the spine (hallway) of the ground floor and return the indices of its rooms.
 
     The spine consists of the entry and a hallway; in the scheme `great`, of a hallway only.
     """
@@ -214,7 +214,7 @@ def _consecutive_ranges(widths: Sequence[float], start: float) -> list[tuple[flo
 def _fill_strip(
     layout: Layout, spine: Spine, storey: int, side: int, start: float, end: float
 ) -> list[Section]:
-    """Add sections that fill the range of u from `start` to `end` of a strip, and return them.
+    """Add sections (one or two rooms) between `start` and `end` along the hallway, and return them.
 
     Returns an empty list if no sequence of sections has a suitable length.
     """
@@ -241,9 +241,9 @@ def _add_sections(
     kinds: Sequence[str],
     ranges: Sequence[tuple[float, float]],
 ) -> list[Section]:
-    """Add the rooms of consecutive sections of one strip and return the sections.
+    """Add the rooms of consecutive sections on one side of the hallway, and return the sections.
 
-    `ranges` are the sections' ranges of u.
+    `ranges` are (start, end) of the sections along the hallway, in metres.
     """
     rng, sections = spine.rng, []
     low, high = spine.v_range(side)

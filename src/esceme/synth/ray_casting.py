@@ -20,7 +20,7 @@ from esceme.errors import WorldError
 from esceme.synth.house_model import Box, House, Opening, Point
 
 FRAME_WIDTH, FRAME_DEPTH = 0.08, 0.015
-"""Width of the boards around a door, and their distance from the wall's surface, in metres."""
+"""Width of the boards around a door, and how far they stand out from the wall, in metres."""
 MIN_DISTANCE = 1e-4
 """Minimum horizontal distance in metres; a box that is closer is above or below the camera."""
 
@@ -78,7 +78,7 @@ class SceneGeometry:
         return {face: sorted(group, key=lambda portal: -portal.top) for face, group in portals.items()}
 
     def cell_at(self, position: Point) -> int:
-        """Return the index of the cell that contains a position; raise `WorldError` if there is none."""
+        """Return the index of the cell (room or opening) at a position; raise `WorldError` if none."""
         low, high = self.low[: self.num_cells], self.high[: self.num_cells]
         inside = ((low <= position) & (position <= high)).all(axis=1)
         if not inside.any():
@@ -175,7 +175,7 @@ def make_spans(
     value: NDArray[np.floating] | float,
     face: Integers | int,
 ) -> ColumnSpans:
-    """Build spans from their fields and omit empty spans (`first` >= `last`)."""
+    """Return spans (vertical runs of pixels) with these fields, without empty ones (`first` >= `last`)."""
     values, faces = np.broadcast_to(value, column.shape), np.broadcast_to(face, column.shape)
     rows = np.flatnonzero(first < last)
     faces = faces[rows]
@@ -215,7 +215,7 @@ def cast_rays(geometry: SceneGeometry, position: Point, camera: PanoramaCamera) 
 def trace_room_surfaces(
     geometry: SceneGeometry, cell: int, position: Point, camera: PanoramaCamera
 ) -> tuple[ColumnSpans, set[int]]:
-    """Return spans of floors, ceilings and walls, and the indices of all visible cells.
+    """Return pixel spans of floors, ceilings and walls, and indices of visible cells (rooms, openings).
 
     The spans cover every pixel exactly once. `cell` is the index of the cell that contains `position`.
     """

@@ -80,7 +80,7 @@ class Visibility:
     def seen_in_candidate_views(self, viewpoint: int) -> frozenset[Mention]:
         """Return the mentions of all objects visible in the candidate views of a viewpoint index.
 
-        These are the views that the scene memory pools.
+        A scene memory pools the features of the candidate views of a viewpoint.
         """
         views = self.graph.views[viewpoint, : self.graph.degrees[viewpoint]]
         return self._mentions_where(self._is_visible[viewpoint, views].any(axis=0))

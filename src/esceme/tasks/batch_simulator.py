@@ -236,7 +236,7 @@ class BatchSimulator:
     # -- observations ------------------------------------------------------------------------------------
 
     def observe(self) -> Arrays:
-        """Return the observations of all slots, padded to the longest panorama of the atlas."""
+        """Return the observations of all slots (parallel episodes), padded to the longest panorama."""
         panoramas = self.atlas.observe(self.pose)
         missing = self.max_panorama - panoramas.valid.shape[1]
         arrays: Arrays = {
@@ -287,7 +287,7 @@ class BatchSimulator:
         ]
 
     def describe(self, slot: int) -> str:
-        """Return a text that describes the current viewpoint and the possible actions of one slot."""
+        """Return a text about the viewpoint and the possible actions of one slot (parallel episode)."""
         self.require_reset(running=False)
         episode, view = self.episodes[self.episode[slot]], self.pose.view[slot]
         viewpoint = self._viewpoint_names[self.pose.viewpoint[slot]]

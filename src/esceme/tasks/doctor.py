@@ -46,7 +46,7 @@ Level = Literal["ok", "note", "fault"]
 
 
 class Finding(NamedTuple):
-    """Result of a check: level (ok, note or fault), file, what was found, and what to do."""
+    """Result of checking a file: level (ok, note or fault), file, what was found, and what to do."""
 
     level: Level
     file: str

@@ -18,9 +18,9 @@ from esceme.world.graph import SUFFIX, SceneGraph, scene_ids
 SUCCESS_WITHIN = 3.0
 """An episode succeeds if it ends at less than this distance from the goal, in metres."""
 Angle = Annotated[float, msgspec.Meta(ge=-1000, le=1000)]
-"""An angle in a file, in radians. Published ones lie within one turn; larger numbers are damage."""
+"""An angle in a file, in radians. Published angles lie within one turn; larger numbers are damage."""
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
-"""A token id in a file."""
+"""Token id in a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Episode:
 
     @property
     def annotated_paths(self) -> tuple[tuple[str, ...], ...]:
-        """All paths that the annotation gives, the reference path first."""
+        """All paths in the annotation of this episode, the reference path first."""
         return (self.reference_path,)
 
     @property

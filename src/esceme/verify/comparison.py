@@ -56,8 +56,8 @@ class VerificationReport:
     def exit_code(self) -> int:
         """Exit code of the command `esceme verify`.
 
-        0: all values are equal; 1: a difference exceeds its tolerance; 3: a file was skipped or no file was
-        compared.
+        0: all values are equal within tolerance; 1: a difference exceeds its tolerance; 3: a file was skipped
+        or no file was compared.
         """
         if not all(row.ok for row in self.rows):
             return 1

@@ -77,7 +77,7 @@ class ReferenceData:
 
     @cached_property
     def r4r_paths(self) -> Callable[[str], set[tuple[str, ...]]]:
-        """Function that takes a split and returns the viewpoint ids of its R4R paths, made from R2R."""
+        """Function that takes a split and returns its R4R paths (viewpoint ids), which are made from R2R."""
         return cache(
             lambda split: {
                 tuple(record.path)

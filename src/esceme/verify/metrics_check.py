@@ -29,7 +29,7 @@ MEANS |= {name: name for name in ("nav_error", "oracle_error")}
 
 
 def check_metrics(path: Path, references: ReferenceData, comparison: FileComparison) -> None:
-    """Compare a reference file `metrics_<task>_<split>….json`."""
+    """Compare the metrics in a reference file `metrics_<task>_<split>….json` with those of our code."""
     stored, atlas = read_json(path, dict[str, Json]), references.atlas
     match = re.fullmatch(FILES, comparison.file)
     assert match is not None
@@ -73,7 +73,7 @@ def _predictions_of(rows: Sequence[Json], references: ReferenceData) -> Mapping[
 def _compare_r4r_inputs(
     rows: Sequence[Json], known: set[tuple[str, ...]], comparison: FileComparison
 ) -> None:
-    """Check that every reference path in `rows` is a path of R4R; ids cannot be used, since they vary."""
+    """Check that every reference path in `rows` is a path of R4R; ids differ between R4R files."""
     for row in rows:
         is_known = value_or_error(lambda path: tuple(path) in known, row.get("gt_path"))
         comparison.add("rows.gt_path (is of R4R)", is_known, True, 0.0)

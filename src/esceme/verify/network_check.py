@@ -37,7 +37,7 @@ NetworkState = Any
 
 
 def check_network(path: Path, references: ReferenceData, comparison: FileComparison) -> None:
-    """Compare a reference file `case…_<configuration>_outputs.safetensors`."""
+    """Compare the tensors in a file `case…_<configuration>_outputs.safetensors` with those of our code."""
     match = re.fullmatch(FILES, comparison.file)
     assert match is not None
     case, files, stored = match["case"], NetworkFiles(path, comparison.used), read_tensors(path)
@@ -153,7 +153,7 @@ def _step_inputs(given: Tensors, step: int) -> Tensors:
 
 
 def _text_outputs(agent: Network, encoded: Tensor, valid: Tensor) -> Tensors:
-    """Return a dict with the encoded text; without language cross-attention, with the text of every layer."""
+    """Return a dict with the encoded text; without language cross-attention, for every layer."""
     if agent.config.language_cross_attention:
         return {"language.txt_embeds": encoded}
     last = agent.cross_layers[-1]

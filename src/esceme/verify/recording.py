@@ -90,7 +90,7 @@ class RecordedFile(msgspec.Struct, kw_only=True):
     @property
     @abstractmethod
     def rollouts(self) -> list[tuple[str, RecordedRollout]]:
-        """All rollouts of the file, each after its name in the report."""
+        """(name in the report, rollout) pairs of all rollouts in the file."""
 
     @property
     def options(self) -> dict[str, Json]:

@@ -91,24 +91,24 @@ class RecordedPass(msgspec.Struct):
 
 
 class RolloutFile(RecordedFile, kw_only=True):
-    """Content of a file of greedy rollouts. The memory is kept from one pass to the next."""
+    """Content of a file of greedy rollouts. Memory is kept from one pass (run over batches) to the next."""
 
     passes: list[RecordedPass]
     weights: str = ""
 
     @property
     def batches(self) -> list[GreedyRollout]:
-        """Batches of all passes."""
+        """All batches of the file, in the order in which they were run."""
         return [batch for recorded in self.passes for batch in recorded.batches]
 
     @property
     def rollouts(self) -> list[tuple[str, RecordedRollout]]:
-        """All batches, each after its name in the report."""
+        """(name in the report, batch) pairs of all batches in the file."""
         return [("passes.batches", batch) for batch in self.batches]
 
 
 def check_rollouts(path: Path, references: ReferenceData, comparison: FileComparison) -> None:
-    """Compare a reference file `rollout_argmax….json.gz`."""
+    """Compare the greedy rollouts in a reference file `rollout_argmax….json.gz` with those of our code."""
     stored, raw = RolloutFile.read(path, comparison)
     comparison.unknown -= {key for key in raw if key.startswith(REPLACED)}
     if not stored.passes or not all(recorded.batches for recorded in stored.passes):
@@ -140,8 +140,8 @@ def replay_passes(
 ) -> list[tuple[RecordedPass, RecordedPass, int]]:
     """Run the stored episodes again with our code.
 
-    Returns, for every pass, the stored pass, our pass, and the number of tied decisions for which our code
-    took the stored action.
+    Returns, for every pass (run over batches), the stored pass, our pass, and the number of tied decisions
+    for which our code took the stored action.
     """
     vocabulary, atlas = network_of(navigator).config.vocabulary, stored.atlas(navigator, references)
     max_steps = stored.max_steps(max(len(batch.steps) for batch in stored.batches))

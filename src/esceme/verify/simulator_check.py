@@ -31,7 +31,7 @@ SUM_TOLERANCE = 1e-6
 
 
 def check_simulator(path: Path, references: ReferenceData, comparison: FileComparison) -> None:
-    """Compare a reference file `sim_candidates.json.gz`."""
+    """Compare the simulator's values in a reference file `sim_candidates.json.gz` with those of our code."""
     stored, atlas = read_json(path, dict[str, Json]), references.atlas
     statistics = comparison.section(stored, "graph_stats", dict[str, Json])
     scenes = comparison.section(stored, "scans", list[str])

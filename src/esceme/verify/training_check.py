@@ -134,13 +134,13 @@ class TrainingFile(RecordedFile, kw_only=True):
 
     @property
     def rollouts(self) -> list[tuple[str, RecordedRollout]]:
-        """Rollouts that the file holds, each after its key."""
+        """(key in the file, rollout) pairs of all rollouts in the file."""
         rollouts = {"IL": self.imitation, "A2C": self.a2c}
         return [(key, rollout) for key, rollout in rollouts.items() if rollout is not None]
 
 
 def check_training(path: Path, references: ReferenceData, comparison: FileComparison) -> None:
-    """Compare a reference file `train_il_a2c….json.gz`."""
+    """Compare the training steps in a reference file `train_il_a2c….json.gz` with those of our code."""
     stored, _ = TrainingFile.read(path, comparison)
     files = NetworkFiles(path, comparison.used)
     stored.compare_items(references, comparison)
@@ -171,7 +171,7 @@ def reference_trainer(
 
 
 def _training_config(flags: Mapping[str, Json]) -> TrainingConfig:
-    """Return the training settings on the command line, with the original code's defaults for others."""
+    """Return the training settings on the command line, with the original defaults for all others."""
     normalise = {"total": "steps", "batch": "batch"}.get(str(flags.get("normalize", "total")), "unknown")
     try:
         return TrainingConfig(
@@ -200,7 +200,7 @@ class ReferenceTrainer:
 
     @property
     def forward_modes(self) -> dict[str, bool]:
-        """Those items of `FORWARD_MODES` that the agent supports."""
+        """Name of a way to compute decisions that the agent supports -> argument `stepwise` of `imitate`."""
         at_once = self.navigator.agent.supports_decide_all
         return {mode: stepwise for mode, stepwise in FORWARD_MODES.items() if at_once or stepwise}
 
