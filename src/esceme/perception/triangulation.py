@@ -53,7 +53,7 @@ class AngularBoxes(NamedTuple):
     object: Integers
     viewpoint: Integers
     left: Floats
-    """Heading of the left side. It is not wrapped and at most `right`."""
+    """Heading of the left side in radians. It is not wrapped, so that it is at most `right`."""
     right: Floats
     bottom: Floats
     top: Floats

@@ -163,7 +163,7 @@ def expand_path(graph: SceneGraph, overlay: PathOverlay) -> list[int]:
 def assign_lanes(paths: Sequence[Sequence[int]]) -> list[list[PathSegment]]:
     """Return the segments of every path, a sequence of viewpoint indices.
 
-    Segments on the same edge of the graph get different lanes, so that they are drawn side by side.
+    Segments on the same edge of the graph get different lanes (offsets), so that they are drawn side by side.
 
     >>> there_and_back, across = assign_lanes([[0, 1, 0], [2, 1]])
     >>> [segment.lane for segment in there_and_back], [segment.lane for segment in across]

@@ -27,7 +27,7 @@ Side = Literal["left", "right"]
 SECTORS = ((18.0, "straight"), (55.0, "slight"), (115.0, ""), (160.0, "sharp"), (180.0, "back"))
 """(angle, name) of every direction: the largest angle in degrees, to the left or to the right."""
 BEYOND_PROBABILITY = {"visible cue": 0.05, "no visible cue": 0.8}
-"""Probability of a `beyond` cue, depending on whether a visible cue would suffice."""
+"""Probability of naming an object that only the next viewpoint shows, with and without a visible cue."""
 MIN_ANGLE = np.radians(5.0)
 """Minimum angle in radians between counted candidates, and from a candidate to straight ahead or behind."""
 ORDINALS = ("first", "second", "third", "fourth")

@@ -65,7 +65,7 @@ class VerificationReport:
 
 
 class FileComparison:
-    """Collects, for one reference file, the differences between stored values and our values, by quantity."""
+    """Collects, for one reference file, the differences between its values and ours, by quantity."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -98,7 +98,7 @@ class FileComparison:
         self.add(f"{quantity} (distinct)", len({repr(value) for value in values}), len(values), 0.0)
 
     def add(self, quantity: str, stored: Json, ours: Json, tolerance: float) -> None:
-        """Compare a stored value with our value, and record the difference under the name `quantity`.
+        """Compare a value of the reference file with our value; record the difference as `quantity`.
 
         Dicts and lists are compared item by item. Floats in `ours` are compared within `tolerance`. All other
         values must be equal and of the same type.
@@ -177,7 +177,7 @@ def _absolute_difference(stored: Json, ours: float) -> float:
 def value_or_error(compute: Callable[..., Json], *arguments: Any) -> Json:
     """Return `compute(*arguments)`; if the computation fails, return an error message instead.
 
-    A stored value never equals such a message, so that a failure counts as a difference.
+    No value in a reference file equals such a message, so that a failure counts as a difference.
     """
     try:
         return compute(*arguments)
