@@ -95,7 +95,7 @@ class Observation:
 
     @property
     def is_context(self) -> Tensor:
-        """(B, N) bool: True for views without a candidate; False for padding."""
+        """(B, N) bool: True for context views, which have no candidate; False for padding."""
         return (self.token_type == CONTEXT) & self.valid
 
     @property
@@ -114,7 +114,7 @@ class Observation:
         return replace(self, features=features)
 
     def append_token(self, features: Tensor) -> Observation:
-        """Return the observation with one more context token, with features (B, D'), after all other tokens.
+        """Return the observation with one more token of type `CONTEXT`, with features (B, D'), at the end.
 
         The token cannot be chosen as an action. It shows none of the 36 views, so that panorama methods
         return the same. Call `without_context_views` before this method, because it would remove the token.

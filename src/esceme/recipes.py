@@ -124,7 +124,7 @@ SCRIPT = TrainingConfig(iterations=100_000, batch=8, learning_rate=1e-5)
 def _paper_row(
     task: str, about: str, differences: tuple[str, ...], *, agent: HamtConfig | None = None, **changes: Any
 ) -> Experiment:
-    """Return a row of the paper without memory: values common to all scripts, and `changes` of one script."""
+    """Return an experiment of the paper without memory: common values, with `changes` for one script."""
     shared = Experiment(
         about=about,
         differences=differences,
@@ -149,12 +149,12 @@ def _navigator_config(task: str, agent: HamtConfig, **changes: Any) -> Navigator
 
 
 def _with_reader(row: Experiment, reader: ReaderConfig, **changes: Any) -> Experiment:
-    """Return a copy of a row with another memory reader."""
+    """Return a copy of an experiment with another memory reader."""
     return replace(row, navigator=replace(row.navigator, reader=reader), **changes)
 
 
 def _with_memory(row: Experiment, about: str, *differences: str, **changes: Any) -> Experiment:
-    """Return a copy of a row with ESceme's memory."""
+    """Return a copy of an experiment with ESceme's memory."""
     changes |= {"about": about, "differences": (*row.differences, *READER, *differences)}
     return _with_reader(row, CandidateEnhancingConfig(), **changes)
 

@@ -56,14 +56,14 @@ class BacktrackRoutes(NamedTuple):
     """(B, S) int64: rank of the edge from the agent's viewpoint to each node; 0 means that there is no edge.
     The breadth-first search in `shortest_path` tries edges in ascending rank, starting at 1."""
     edge_rank: Tensor
-    """(B, S, S) int64: rank of the edge from node `[:, i]` to node `[:, :, j]`, defined as in
-    `current_edge_rank`."""
+    """(B, S, S) int64: rank of the edge from node (axis 1) to node (axis 2), as in `current_edge_rank`."""
 
     def shortest_path(self, row: int, action: int) -> list[tuple[int, int]]:
-        """Return the path with the fewest edges to the node of `action`, as (viewpoint, view) poses.
+        """Return the path with the fewest edges to which `action` leads, as (viewpoint, view) poses.
 
-        `row` is the agent's index in the batch. The last pose is the node. All earlier poses have view -1.
-        Among equally short paths, the edge ranks decide. Raise `WorldError` if there is no known path.
+        `row` is the agent's index in the batch. The last pose is the node (earlier visit) to which the agent
+        returns. All earlier poses have view -1. Among equally short paths, the edge ranks decide. Raise
+        `WorldError` if there is no known path.
         """
         viewpoints = self.viewpoints[row].tolist()
         target = viewpoints[action - self.first_action]

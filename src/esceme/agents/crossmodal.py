@@ -58,7 +58,7 @@ class CrossModalState(State):
     language cross-attention X is 1, because the first layer changes the text; otherwise it is the number of
     layers."""
     history: Tensor
-    """(B, S, H): history tokens: one global token, then one token per step."""
+    """(B, S, H): history tokens: one learned global token, then one token per step."""
     history_length: Tensor
     """(B,) int64: number of valid history tokens, which is the step number plus 1."""
     groups: Groups | None = None

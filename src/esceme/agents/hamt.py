@@ -90,7 +90,8 @@ class HAMT(CrossModal[HamtState]):
     def encode(self, state: HamtState, observation: Observation, *, compute_all: bool = False) -> HamtOutput:
         """Run the network and return its outputs.
 
-        With `compute_all`, outputs are also computed for padding and for tokens that no head reads.
+        With `compute_all`, outputs are also computed for padding and for tokens that neither action head nor
+        critic use.
         """
         # Vision tokens: history and observation.
         observation = self._prepare_observation(observation)
@@ -119,9 +120,10 @@ class HAMT(CrossModal[HamtState]):
 
 
 def _head_positions(length: int, mask: Tensor) -> OutputPositions:
-    """Return the positions of the vision tokens that the heads read: the global token, candidates and STOP.
+    """Return the positions of the vision tokens that action head and critic use.
 
-    `length` is the number of history tokens. `mask` (B, C) is True for candidates and STOP.
+    These are the first history token, the candidates and STOP. `length` is the number of history tokens.
+    `mask` (B, C) is True for candidates and STOP.
     """
     columns = torch.arange(length, length + mask.shape[1], device=mask.device)
     return OutputPositions(

@@ -26,7 +26,7 @@ LATE_RANK, SELF_RANK = 1_000, 1_000_000
 """Offsets of edge ranks, the order in which a path search tries edges. Edges found after the first visit of a
 viewpoint come after its candidates. The edge from a node to itself comes last."""
 REVERSED_JUMP_PENALTY = 100.0
-"""Amount subtracted from the logit of an action for each earlier jump that the action would reverse."""
+"""Amount subtracted from an action's logit for each earlier jump (return in one action) that it reverses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,9 @@ class TdstpConfig(HamtConfig):
     freeze_history: bool = False
     """Whether to exclude the encoder of history tokens from training."""
     grid: Annotated[int, Meta(ge=0, le=100)] = 5
-    """Number of points per side of the square target grid; 0 for no target tokens."""
+    """Number of points per side of a square grid, whose points are possible goal positions; 0 for no grid."""
     spacing: Positive = 6.0
-    """Distance between neighbouring points of the target grid in metres."""
+    """Distance between neighbouring points of the goal grid in metres."""
     target_weight: NonNegative = 0.1
     """Weight of the loss that trains the prediction of the goal's position."""
     map_history: bool = True
@@ -50,7 +50,8 @@ class TdstpConfig(HamtConfig):
     allow_backtracking: bool = True
     """Whether the agent can return to any visited viewpoint in one action, which is called a jump."""
     penalise_reversed_jumps: bool = True
-    """Whether the score of an action is reduced for each earlier jump that the action would reverse."""
+    """Whether an action's score is reduced for each earlier jump (return to a visited viewpoint) that it
+    reverses."""
     structured: bool = False
     """Whether a history token attends only to those history tokens whose viewpoints are adjacent. TD-STP's
     own code does so. ESceme's released code computes this mask but does not use it."""
@@ -80,12 +81,12 @@ class TdstpState(CrossModalState):
     node_view: Tensor
     """(B, S) int64: view (0 to 35) that the agent faced at each history token."""
     edge_rank: Tensor
-    """(B, S, S) int64: rank of the edge from node `[:, i]` to node `[:, :, j]`; 0 if there is no edge. Path
+    """(B, S, S) int64: rank of the edge from node i (axis 1) to node j (axis 2); 0 if there is no edge. Path
     search tries lower ranks first: candidates of the first visit in their order, then edges found later."""
     jump_from: Tensor
-    """(B, S) int64: viewpoint at which a jump was chosen, plus one; 0 if the action was not a jump."""
+    """(B, S) int64: viewpoint at which a return to a node (jump) was chosen, plus one; 0 for other steps."""
     jump_to: Tensor
-    """(B, S) int64: viewpoint to which the jump led, plus one; 0 if the action was not a jump."""
+    """(B, S) int64: viewpoint to which the jump led, plus one; 0 for other steps."""
     is_decided: Tensor
     """(B,) bool: whether `decide` has updated this state for the current observation."""
 
@@ -108,7 +109,7 @@ class TdstpOutput(NamedTuple):
     observation: Tensor
     """(B, N, H): observation tokens, or (B, C, H): only candidates and STOP."""
     target: Tensor
-    """(B, G, H): target tokens."""
+    """(B, G, H): target tokens, one per possible goal position."""
 
 
 class TDSTP(CrossModal[TdstpState]):
@@ -157,7 +158,7 @@ class TDSTP(CrossModal[TdstpState]):
         )
 
     def decide(self, state: TdstpState, observation: Observation) -> Decision:
-        """Return the scores of every candidate, STOP and every visited node."""
+        """Return the scores of every candidate, STOP and every return to an earlier visit (node)."""
         # Positions are relative to the first observation.
         is_start = (state.history_length == 1)[:, None]
         position = observation.agent_positions().to(state.origin)
@@ -180,7 +181,7 @@ class TDSTP(CrossModal[TdstpState]):
         return Decision(logits, value, routes=routes, state=state, goal_logits=output.goal_logits)
 
     def advance(self, state: TdstpState, observation: Observation, actions: Tensor) -> TdstpState:
-        """Return the state with this step's node appended to the history.
+        """Return the state with this step's history token, a new node, appended.
 
         If `decide` has not updated `state` for this observation, it is called first.
         """
@@ -299,9 +300,9 @@ class TDSTP(CrossModal[TdstpState]):
         return token.detach() if self.config.freeze_history else token
 
     def _structured_mask(self, state: TdstpState, valid: Tensor, length: int) -> Tensor:
-        """Return the self-attention mask (B, M, M) of M vision tokens: a node sees only adjacent nodes.
+        """Return the self-attention mask (B, M, M) of M vision tokens.
 
-        See docs/spec.md D.6.
+        Among history tokens, each visited viewpoint attends only to adjacent ones (docs/spec.md D.6).
         """
         mask = valid[:, None] & valid[:, :, None]
         mask[:, 1:length, 1:length] &= state.edge_rank[:, 1:length, 1:length] > 0

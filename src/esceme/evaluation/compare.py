@@ -135,7 +135,7 @@ def _default_metrics(results: Sequence[Result]) -> tuple[str, ...]:
 
 
 def differing_facts(results: Sequence[Result]) -> dict[str, tuple[Any, ...]]:
-    """Return the facts that differ between results, by dotted names such as `memory` or `hashes.weights`."""
+    """Return settings and hashes that differ between results, by name, such as `hashes.weights`."""
     facts = [flatten(result.facts) for result in results]
     names = dict.fromkeys(name for flat in facts for name in flat)
     values = {name: tuple(flat.get(name) for flat in facts) for name in names}

@@ -69,7 +69,7 @@ class EvaluationConfig:
     order: Literal["file", "shuffled"] = "file"
     """Order of a scene's episodes in the schedule `lanes`: that of the file, or shuffled by the seed."""
     bank: str | None = None
-    """Bank file with which the memory starts in the protocol `warm`."""
+    """File of a saved memory bank, with which the memory starts in the protocol `warm`."""
     tours: str | None = None
     """File of tours, which determine the order of the episodes."""
     oracle_phases: bool = False
@@ -158,7 +158,7 @@ class EvaluationContext:
 
     @property
     def facts(self) -> dict[str, object]:
-        """Everything that determines the result. Evaluations with equal facts have equal scores."""
+        """Settings and hashes that determine the result. Evaluations with equal facts have equal scores."""
         config, navigator = self.config, self.run.config
         settings = {name: value for name, value in asdict(config).items() if name not in FILE_FIELDS}
         if config.schedule == "lanes" and config.precision == "fp32":
@@ -181,7 +181,7 @@ class EvaluationContext:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of `facts`."""
+        """SHA-256 of `facts`, which identifies this evaluation."""
         return hashlib.sha256(msgspec.json.encode(self.facts, order="sorted")).hexdigest()
 
 

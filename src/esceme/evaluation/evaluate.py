@@ -49,8 +49,9 @@ def evaluate(
 ) -> Result:
     """Run and score a split; write result, predictions and memory bank to the folder `out`.
 
-    Finished trajectories are stored in a journal file in `out`. An interrupted evaluation with the same facts
-    is resumed, also with another number of processes. `note` receives messages for the user.
+    Finished trajectories are stored in a journal file in `out`. An interrupted evaluation with the same
+    settings and data is resumed, also with another number of processes. `note` receives messages for the
+    user.
     """
     _check_processes(config, processes)
     context, folder = load_context(config), Path(out)
@@ -98,7 +99,7 @@ def run_episodes(
     entries: Sequence[JournalEntry],
     on_finished: OnFinished,
 ) -> dict[str, Trajectory]:
-    """Run all passes over the episodes; return the trajectories of the last pass by episode id.
+    """Run the split once, or twice for protocol `two-pass`; return the last trajectories by episode id.
 
     `entries` are journal entries of episodes that have already finished. These episodes are not run again.
     Only their effect on the memory is repeated.
@@ -129,7 +130,7 @@ def run_episodes(
 def _run_lanes(
     context: EvaluationContext, lifetime: MemoryLifetime, finished: Mapping[str, Trajectory], number: int
 ) -> Iterator[tuple[int, list[Trajectory]]]:
-    """Run pass `number` over the episodes with one episode per scene at a time.
+    """Run all episodes once, with one episode per scene at a time; `number` counts the runs from 1.
 
     After each step, yield (0, trajectories that ended). The 0 stands for the batch number.
     """
@@ -154,7 +155,7 @@ def _run_interleaved(
     finished: Sequence[Sequence[Trajectory]],
     visits: Counter[str],
 ) -> Iterator[tuple[int, list[Trajectory]]]:
-    """Run the batches of one pass; after each batch, yield its number and its trajectories."""
+    """Run batches of episodes from all scenes; after each batch, yield its number and its trajectories."""
     batch, ended = len(finished), list[Trajectory]()
     source = Interleaved(context.atlas, planned, lifetime, finished=finished, visits=visits)
     for step in _context_steps(context, source, lifetime):
@@ -205,7 +206,7 @@ def evaluation_steps(
 def _run_in_workers(
     context: EvaluationContext, processes: int, entries: Sequence[JournalEntry], on_finished: OnFinished
 ) -> list[JournalEntry]:
-    """Run all unfinished episodes in worker processes; return the new journal entries."""
+    """Run all unfinished episodes in worker processes; return a journal entry for each of them."""
     received: list[JournalEntry] = []
 
     def receive(name: str, new: list[JournalEntry]) -> None:

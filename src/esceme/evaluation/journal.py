@@ -38,7 +38,7 @@ class JournalEntry(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, trajectory: Trajectory, atlas: Atlas, *, pass_number: int, batch: int = 0) -> JournalEntry:
-        """Return the journal entry of a trajectory."""
+        """Return the journal entry of a trajectory. `pass_number` counts runs over the split from 1."""
         return cls(
             pass_=pass_number,
             batch=batch,
@@ -79,7 +79,7 @@ class JournalEntry(msgspec.Struct, frozen=True):
 class Journal:
     """Journal file of an evaluation, open for writing. The caller must hold the lock of its folder.
 
-    Every line has a checksum, which depends on the line and on the evaluation's fingerprint.
+    Every line has a checksum of the line and the fingerprint, a hash that identifies the evaluation.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ def read_journal(path: Path, fingerprint: str) -> tuple[list[JournalEntry], str]
 def finished_in_lanes(
     entries: Sequence[JournalEntry], pass_number: int, atlas: Atlas, episodes: Mapping[str, Episode]
 ) -> dict[str, Trajectory]:
-    """Return the finished trajectories of a pass, by episode id, for entries whose id is in `episodes`."""
+    """Return the trajectories of one run over all episodes, by episode id; skip ids not in `episodes`."""
     return {
         entry.id: entry.trajectory(atlas, episodes[entry.id])
         for entry in entries
@@ -145,7 +145,7 @@ def finished_in_lanes(
 def finished_batches(
     entries: Sequence[JournalEntry], pass_number: int, atlas: Atlas, batches: Sequence[Sequence[Episode]]
 ) -> list[list[Trajectory]]:
-    """Return the trajectories of a pass for all batches before the first incomplete batch."""
+    """Return the trajectories of all batches before the first unfinished batch, of one run over the split."""
     by_key = {(entry.batch, entry.id): entry for entry in entries if entry.pass_ == pass_number}
     finished = []
     for number, batch in enumerate(batches):

@@ -41,7 +41,7 @@ class Lanes:
 
         Episodes whose id is in `finished` are not run again; only their effect on the memory is repeated.
         `visits` is the visit number by episode id. By default it counts the episodes in a scene from 1,
-        continuing after `previous_passes` passes over the same episodes.
+        continuing after `previous_passes` runs over the same episodes.
         """
         self._atlas, self._lifetime, self._num_slots = atlas, lifetime, num_slots
         self._finished = finished or {}
@@ -120,10 +120,10 @@ class Interleaved:
 
 
 class ReleasedOrder:
-    """The batches of the released code, for one pass over the episodes after another (docs/spec.md A.10).
+    """The batches of the released code, for repeated runs over all episodes (docs/spec.md A.10).
 
     Episodes of all scenes are shuffled by a seed. If the last batch is not full, all episodes are shuffled
-    again and the first of them fill the batch. A pass ends with the first batch that repeats an episode.
+    again and the first of them fill the batch. A run ends with the first batch that repeats an episode.
 
     >>> episodes = [Episode(episode_id=name, scene_id="s", path_id=name, reference_path=("v",), heading=0.0,
     ...                     instruction="") for name in "abcde"]
@@ -138,7 +138,7 @@ class ReleasedOrder:
         self._random.shuffle(self._episodes)
 
     def batches(self) -> Iterator[list[Episode]]:
-        """Yield the batches of one pass over the episodes."""
+        """Yield the batches of one run over all episodes."""
         seen: set[str] = set()
         start = 0
         while True:

@@ -220,7 +220,7 @@ class TimeIndexedMemory:
         return subgraph.restrict(self._is_available(subgraph.viewpoints))
 
     def remember_observation(self, observation: Observation) -> None:
-        """Increment the shared step. Nothing is stored: the memory already contains the observation."""
+        """Advance the step that all agents share. Nothing is stored: the memory contains all steps."""
         self._shared_step += 1
 
     def _is_available(self, viewpoints: Tensor) -> Tensor:

@@ -160,7 +160,7 @@ def _lowest_cost_oracle(cost: Callable[[Trajectory, NDArray[np.int64]], NDArray[
 
 
 def choice_viewpoints(decision: Decision, observation: Observation) -> Tensor:
-    """Return the viewpoint to which each action leads, (B, C); -1 for actions that do not exist."""
+    """Return the viewpoint index to which each action leads, (B, C); -1 for actions that do not exist."""
     rows = torch.arange(len(observation), device=observation.viewpoint.device)
     viewpoints = observation.neighbour.clone()
     viewpoints[rows, observation.num_candidates] = observation.viewpoint

@@ -1,4 +1,4 @@
-"""`MemoryBank`: the memories of all buildings, which recalls the vectors of a batch with one index operation.
+"""`MemoryBank`: the memories of all buildings, stored in one matrix for fast batched recall.
 
 `remember` and `recall` take viewpoint names. `remember_observation`, `recall_at` and `scene_subgraph` take
 viewpoint indices of an atlas. Names and indices refer to the same vectors.
@@ -97,7 +97,7 @@ class MemoryBank:
         self._scene_of: Tensor = torch.zeros(0, dtype=torch.int64)
         self._neighbours: Tensor = torch.zeros(0, 0, dtype=torch.int64)
         self.stored_checksums: dict[Path, str] = {}
-        """Files that this bank was loaded from or saved to -> their checksums then; see `save_bank`."""
+        """Checksum of each file when this bank was loaded from it or saved to it; see `save_bank`."""
 
     @classmethod
     def from_atlas(

@@ -119,12 +119,12 @@ class GraphEncoding(MemoryReader):
         return total if self.mark is None else total + self.mark
 
     def transform(self, entries: Tensor) -> Tensor:
-        """Return the entries of G' for entries of G, (..., 1 + D) -> (..., D)."""
+        """Return the outputs of the three MLPs for entries of the graph tensor, (..., 1 + D) -> (..., D)."""
         first, second, third = (mlp(entries) for mlp in self.mlps)
         return torch.cat([first * second, third], -1)
 
     def _entries(self, memories: Tensor) -> Tensor:
-        """Return the distinct entries of G: M viewpoints, an edge, a zero entry; (M, D) -> (M + 2, 1 + D)."""
+        """Return the MLP inputs of M viewpoints, an edge and a missing edge, (M, D) -> (M + 2, 1 + D)."""
         rows, width = memories.shape
         entries = memories.new_zeros(rows + 2, 1 + width)
         entries[:rows, 1:] = memories

@@ -167,7 +167,7 @@ class CandidateEnhancing(MemoryReader):
         return torch.where(observation.is_context[..., None], observation.raw_features, recalled)
 
     def fuse(self, observation: Observation, recalled: Tensor) -> Tensor:
-        """Return features (B, N, D) fused with the candidates' rows of `recalled` (B, N, D); padding is zero.
+        """Return features (B, N, D) fused with the memory of candidates in `recalled` (B, N, D).
 
         Candidates, context views and STOP pass the first layer separately, to avoid multiplying by zeros.
         """
