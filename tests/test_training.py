@@ -67,6 +67,22 @@ def test_augmentation_leaves_out_held_out_scenes(tmp_path: Path) -> None:
         load_training_data(experiment, DataFolder(root))
 
 
+def test_unknown_token_id_is_refused_before_the_first_iteration(tmp_path: Path) -> None:
+    root = write_training_data(tmp_path)
+    for split in ("train", SPLIT):
+        records = read_json(root / "R2R" / f"R2R_{split}.json", list[dict[str, Any]])
+        for record in records:
+            record["instr_encodings"] = [[2, 5, 3]] * len(record["instructions"])
+        write_json(root / "R2R" / f"R2R_{split}.json", records)
+    prepare(small_experiment(), root, tmp_path / "out", callback=TrainingCallback())
+    records[-1]["instr_encodings"][-1] = [2, 10**6, 3]
+    write_json(root / "R2R" / f"R2R_{SPLIT}.json", records)
+    with pytest.raises(
+        DataError, match=rf"episode {records[-1]['path_id']}_\d: token id 1000000 is not one of"
+    ):
+        prepare(small_experiment(), root, tmp_path / "out", callback=TrainingCallback())
+
+
 def test_unusable_validation_split_is_refused(training_data: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'held_out' is made by --hold-out"):
         load_training_data(replace(holding_out(("held_out",)), hold_out=0), DataFolder(training_data))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -130,6 +131,7 @@ def prepare(
         keep=config.keep,
         vocabulary=vocabulary,
         vocabulary_size=config.agent.limits.vocabulary,
+        episodes=chain(*loaded.train, *loaded.validation.values()),
     )
     trainer = Trainer(
         navigator,

@@ -14,7 +14,7 @@ import pytest
 from esceme.errors import ConfigError, DataError
 from esceme.evaluation import EvaluationConfig, evaluate
 from esceme.evaluation.context import load_context
-from esceme.files import read_json
+from esceme.files import read_json, write_json
 from esceme.metrics import score
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.submission import match_predictions, read_predictions
@@ -125,6 +125,23 @@ def test_instruction_without_token_ids_is_refused(dataset: ToyDataset) -> None:
     empty = replace(context.episodes[0], tokens=())
     with pytest.raises(DataError, match=f"episode {empty.episode_id} of r2r: its instruction holds no ids"):
         context.encode(empty)
+
+
+@pytest.mark.parametrize("token", [-1, 10**6])
+def test_unknown_token_id_is_refused_before_the_first_episode(
+    dataset: ToyDataset, tmp_path: Path, token: int
+) -> None:
+    data = copytree(dataset.root, tmp_path / "data")
+    file = data / "R2R" / "R2R_val_unseen.json"
+    records = read_json(file, list[dict[str, Any]])
+    for record in records:
+        record["instr_encodings"] = [[2, 5, 3]] * len(record["instructions"])
+    records[-1]["instr_encodings"] = [[2, 5, 3] * 40 + [token]] * len(records[-1]["instructions"])
+    write_json(file, records)
+    episode = f"episode {records[-1]['path_id']}_0: token id" if token > 0 else "record .*instr_encodings"
+    with pytest.raises(DataError, match=episode):
+        evaluate(dataset.config(data=str(data)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_changed_lines_of_a_journal_are_run_again(dataset: ToyDataset, tmp_path: Path) -> None:

@@ -226,6 +226,17 @@ def test_layout_of_hamt_is_recognised(hamt_root: Path, toy_root: Path) -> None:
     assert "viewpoint 'nowhere' is not in scene" in only_fault(examine(hamt_root), file)
 
 
+def test_token_ids_beyond_the_tokenizer_are_a_fault(hamt_root: Path, toy_root: Path) -> None:
+    file = "R2R/annotations/R2R_val_seen_enc.json"
+    change(hamt_root / file, lambda records: records[2]["instr_encodings"].__setitem__(1, [101, 10**6]))
+    rxr = hamt_root / "RxR/annotations/rxr_train_guide_enc_xlmr.jsonl"
+    change(rxr, lambda records: records[2].update(instr_encoding=[250_001]))  # XLM-RoBERTa has more ids
+    assert faults(examine(hamt_root)) == []  # there is no tokenizer
+    link_folders(toy_root, hamt_root, "tokenizer")
+    fault = only_fault(examine(hamt_root), file)
+    assert "has a token id beyond the" in fault and fault.startswith("episode ")
+
+
 # -- whole files -----------------------------------------------------------------------------------------
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {

@@ -108,7 +108,11 @@ def test_text_without_a_tokenizer_of_the_right_size_is_refused(
 
 @pytest.mark.parametrize(
     ("tokens", "message"),
-    [((), "episode 1_0 of r2r: its instruction holds no ids"), ((3, 9), "word id 9 is beyond the 9 words")],
+    [
+        ((), "episode 1_0 of r2r: its instruction holds no ids"),
+        ((3, 9), "episode 1_0: token id 9 is not one of the 9 that this network knows"),
+        ((3, -1), "episode 1_0: token id -1 is not one of the 9 that this network knows"),
+    ],
 )
 def test_unusable_ids_are_refused(tmp_path: Path, tokens: tuple[int, ...], message: str) -> None:
     encode = make_instruction_encoder(

@@ -224,12 +224,13 @@ def load_context(
             check_tour_routes(tours, split.episodes, dataset.atlas, config.tours)
     episodes = order_episodes(split.episodes, config, tours)
     limits = get_limits(config, run)
+    selected = [episode for episode in episodes if scenes is None or episode.scene_id in scenes]
     return EvaluationContext(
         config=config,
         run=run,
         task=task,
         atlas=dataset.atlas,
-        episodes=[episode for episode in episodes if scenes is None or episode.scene_id in scenes],
+        episodes=selected,
         annotations=split.annotations,
         tours=tours,
         encode=make_instruction_encoder(
@@ -240,6 +241,7 @@ def load_context(
             vocabulary=None if run.vocabulary is None else Vocabulary.read(run.vocabulary),
             vocabulary_size=run.config.agent.limits.vocabulary,
             needs_text=not is_scripted,
+            episodes=selected,
         ),
         limits=limits,
         num_episodes=len(episodes),

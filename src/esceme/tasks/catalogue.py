@@ -76,6 +76,8 @@ class Task:
     """Server that accepts submissions; None if there is no server."""
     id_key: str = "instr_id"
     """Key of the episode id in prediction files and submissions."""
+    has_bert_tokens: bool = True
+    """Whether stored token ids are those of BERT's WordPiece tokenizer."""
     has_integer_ids: bool = False
     """Whether submissions hold the episode id as an integer."""
     submits_paths: bool = False
@@ -165,6 +167,7 @@ RXR = Task(
     max_steps=20,
     max_tokens=250,
     agent_settings={"language_cross_attention": False, "epsilon": 1e-5},
+    has_bert_tokens=False,  # the pre-encoded files have token ids of XLM-RoBERTa
     id_key="instruction_id",
     has_integer_ids=True,
     submits_paths=True,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -24,6 +26,7 @@ from esceme.tasks.file_checks import (
 )
 from esceme.tasks.folder import CONNECTIVITY, FEATURE_SUFFIXES, FEATURES, OBJECTS, DataFolder
 from esceme.tasks.reverie import read_objects
+from esceme.tasks.split import load_wordpiece
 from esceme.tasks.tours import check_tours, read_all_tours
 from esceme.world.features import FeatureStore, check_panorama, open_features
 from esceme.world.graph import SUFFIX, SceneGraph, listed_scene_ids, scene_ids
@@ -181,6 +184,14 @@ class _Doctor:
         for split in self.progress(found, task):
             yield from self._check_split(task, split, found[split])
 
+    @cached_property
+    def vocabulary_size(self) -> int | None:
+        """Number of token ids of the tokenizer; None if there is none or it cannot be read."""
+        with suppress(EscemeError):
+            tokenizer = load_wordpiece(self.folder)
+            return None if tokenizer is None else tokenizer.size
+        return None
+
     def _check_split(self, task: str, split: str, path: Path) -> Iterator[Finding]:
         name, source = self.name(path), TASKS[task].source
         try:
@@ -189,7 +200,8 @@ class _Doctor:
             yield Finding("fault", name, message_without_path(path, error), source)
             return
         fault = find_invalid_path(episodes, self.graphs, path, missing=self.missing)
-        if fault := fault or find_invalid_episode(episodes):
+        size = self.vocabulary_size if TASKS[task].has_bert_tokens else None
+        if fault := fault or find_invalid_episode(episodes, vocabulary_size=size):
             yield Finding("fault", name, fault, source)
             return
         if not episodes:

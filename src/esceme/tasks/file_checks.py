@@ -58,11 +58,11 @@ def find_invalid_path(
     return f"{first}; and {num_invalid - 1:,} more episodes" if num_invalid > 1 else first
 
 
-def find_invalid_episode(episodes: Sequence[Episode]) -> str:
+def find_invalid_episode(episodes: Sequence[Episode], *, vocabulary_size: int | None = None) -> str:
     """Describe the first episode without goal, instruction or valid heading, and count all others.
 
     The result is empty if all episodes are valid. A missing goal is a fault only if other episodes have
-    goals.
+    goals. A stored token id that is not below `vocabulary_size` is a fault too.
     """
     withheld = [episode for episode in episodes if episode.goal_withheld]
     faults = {
@@ -72,6 +72,11 @@ def find_invalid_episode(episodes: Sequence[Episode]) -> str:
         ],
         "has a heading that is no angle in radians": [
             episode for episode in episodes if abs(episode.heading) > LARGEST_HEADING
+        ],
+        f"has a token id beyond the {vocabulary_size} of the tokenizer": [
+            episode
+            for episode in episodes
+            if vocabulary_size is not None and max(episode.tokens or (0,)) >= vocabulary_size
         ],
     }
     for fault, found in faults.items():

@@ -150,6 +150,7 @@ def make_instruction_encoder(
     vocabulary: Vocabulary | None = None,
     vocabulary_size: int | None = None,
     needs_text: bool = True,
+    episodes: Iterable[Episode] = (),
 ) -> InstructionEncoder:
     """Return a function that returns the token ids of an episode's instruction, at most `max_tokens`.
 
@@ -158,10 +159,16 @@ def make_instruction_encoder(
     folder. A tokenizer is not used if its size differs from `vocabulary_size`, the number of token embeddings
     of the network. If there is no way to get token ids, the function returns the bytes of the text, or raises
     `DataError` if `needs_text` is True. `keep` is the end of a long instruction that is kept.
+
+    The token ids in the annotations of `episodes` are checked at once: `DataError` names an episode with an
+    id that the network does not know.
     """
     tokenizer: Tokenizer | None = load_wordpiece(data) if vocabulary is None else vocabulary
     if tokenizer is not None and vocabulary_size not in (None, tokenizer.size):
         tokenizer = None
+    if vocabulary is None:
+        for episode in episodes:
+            _check_ids(episode, episode.tokens or (), vocabulary_size)
 
     @functools.cache
     def encode(episode: Episode) -> Sequence[int]:
@@ -180,11 +187,19 @@ def make_instruction_encoder(
         ids = truncate(ids, max_tokens, keep=keep)
         if not ids:
             raise DataError(f"episode {episode.episode_id} of {task}: its instruction holds no ids")
-        if vocabulary_size is not None and max(ids) >= vocabulary_size:
-            raise DataError(
-                f"episode {episode.episode_id}: word id {max(ids)} is beyond the {vocabulary_size} words "
-                "this network knows; are the annotations encoded with its vocabulary?"
-            )
+        _check_ids(episode, ids, vocabulary_size)
         return ids
 
     return encode
+
+
+def _check_ids(episode: Episode, ids: Sequence[int], vocabulary_size: int | None) -> None:
+    """Raise `DataError` if a token id is not below the number of embeddings; None accepts all ids."""
+    if vocabulary_size is None or not ids:
+        return
+    wrong = max(ids) if min(ids) >= 0 else min(ids)
+    if not 0 <= wrong < vocabulary_size:
+        raise DataError(
+            f"episode {episode.episode_id}: token id {wrong} is not one of the {vocabulary_size} that this "
+            "network knows; are the annotations encoded with its vocabulary?"
+        )
