@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +27,8 @@ def run(data: Path) -> Iterator[Amount]:
         ]
         # A sparse file of the true size: its pages are zeros and take no space until read.
         np.lib.format.open_memmap(path, mode="w+", dtype=np.float16, shape=(len(keys), 36, WIDTH)).flush()
-        index = {"format": "esceme-features-1", "width": WIDTH, "source": "zeros", "keys": keys}
+        index = {"format": "esceme-features-2", "width": WIDTH, "source": "zeros", "keys": keys}
+        index["crc32"] = [zlib.crc32(bytes(36 * WIDTH * 2))] * len(keys)
         write_json(path.with_suffix(".json"), index)
         program = [sys.executable, "-m", "benchmarks.atlas_memory", str(data), str(path)]
         added = float(subprocess.run(program, check=True, capture_output=True, text=True).stdout)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import _thread
 import codecs
+import errno
 import glob
 import gzip
 import os
 import re
+import resource
 import shutil
 import socket
 import tempfile
@@ -33,20 +35,20 @@ LOCK_FILE = ".lock"
 LEASE_SECONDS = 60
 """Time in seconds after which a process on another machine may take a lock that was not renewed."""
 CHECKSUM_FIELD = b',"crc32":'
-MAX_GZIP_RATIO = 64
-MIN_GZIP_LIMIT = 1 << 24
-"""Number of bytes to which a gzip file of any size may expand."""
+MAX_EXPANSION = 64
+MIN_EXPANSION_LIMIT = 1 << 24
+"""Number of bytes to which a compressed file of any size may expand."""
 
 
 def read_bytes(path: Path) -> bytes:
     """Return the bytes of a file, decompressed if its name ends in `.gz`.
 
-    Raise `DataError` if decompression exceeds `MAX_GZIP_RATIO` times the size of the file.
+    Raise `DataError` if decompression exceeds `expansion_limit`.
     """
     try:
         if path.suffix != ".gz":
             return path.read_bytes()
-        limit = max(MIN_GZIP_LIMIT, MAX_GZIP_RATIO * path.stat().st_size)
+        limit = expansion_limit(path)
         with gzip.open(path) as file:
             data = file.read(limit + 1)
     except FileNotFoundError:
@@ -57,7 +59,7 @@ def read_bytes(path: Path) -> bytes:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
     if len(data) > limit:
         raise DataError(
-            f"{path}: expands to more than {limit} bytes, {MAX_GZIP_RATIO} times its size; if you trust it, "
+            f"{path}: expands to more than {limit} bytes, {MAX_EXPANSION} times its size; if you trust it, "
             "decompress it"
         )
     return data
@@ -72,6 +74,11 @@ def compress_gzip(data: bytes) -> bytes:
     '1f 8b 08 00 00 00 00 00 02 03'
     """
     return zlib.compress(data, level=9, wbits=31)
+
+
+def expansion_limit(path: Path) -> int:
+    """Return how many bytes a compressed file may expand to: `MAX_EXPANSION` times its size, or a minimum."""
+    return max(MIN_EXPANSION_LIMIT, MAX_EXPANSION * path.stat().st_size)
 
 
 def read_text(path: Path) -> str:
@@ -190,6 +197,15 @@ def atomic_open(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     """Yield an open file that replaces `path` if the context succeeds; see `atomic_path`."""
     with atomic_path(path) as part, part.open(mode) as file:
         yield file
+
+
+def require_space(path: Path, size: int) -> None:
+    """Raise `OSError` if a file cannot grow to `size` bytes, by the free space or a limit of the process."""
+    if path.stat().st_blocks * 512 + shutil.disk_usage(path.parent).free < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit != resource.RLIM_INFINITY and limit < size:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
 
 def partial_file_prefix(name: str) -> str:

@@ -62,7 +62,7 @@ def test_packing_again_replaces_the_file(source: Path) -> None:
         (["text.hdf5"], "text.hdf5: not a complete HDF5 file"),
         (["."], "expected a feature file ending"),
         (["toy.hdf5", "--width", "37"], "has shape (36, 36), expected (36, at least 37)"),
-        (["toy.hdf5", "--width", "0"], "features of width 0 say nothing"),
+        (["toy.hdf5", "--width", "0"], "features of width 0; expected 1 to 65536"),
         (["toy.hdf5", "--out", "notes.txt/inside.npy"], "cannot be written"),
         (["toy.hdf5", "--out", "folder.npy"], "there is a folder of that name"),
     ],

@@ -174,3 +174,27 @@ def test_errors_name_the_faulty_file(tmp_path: Path) -> None:
     (tmp_path / "h_a.jpg").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"h_a\.jpg: not a whole picture"):
         read_panorama(tmp_path / "h_a.jpg")
+
+
+def test_size_of_a_picture_is_checked_before_decoding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Image.new("RGB", (9000, 4500)).save(tmp_path / "bomb.png")
+    Image.new("RGB", (9000, 10)).save(tmp_path / "wide.png")
+    monkeypatch.setattr(Image.Image, "convert", lambda *arguments: pytest.fail("decoded"))
+    with pytest.raises(DataError, match=r"bomb\.png: 9000 x 4500 pixels are more than 64 times its size"):
+        read_panorama(tmp_path / "bomb.png")
+    with pytest.raises(DataError, match=r"wide\.png: a picture of 9000 x 10 pixels"):
+        read_panorama(tmp_path / "wide.png")
+
+
+def test_plain_picture_of_usual_size_is_read(tmp_path: Path) -> None:
+    Image.new("RGB", (4096, 2048)).save(tmp_path / "plain.png")
+    assert read_panorama(tmp_path / "plain.png").shape == (2048, 4096, 3)
+
+
+@pytest.mark.parametrize("kind", ["TIFF", "EPS", "GIF"])
+def test_picture_of_another_format_is_refused(tmp_path: Path, kind: str) -> None:
+    Image.fromarray(compass(64)).save(tmp_path / "a.jpg", kind)
+    with pytest.raises(DataError, match=r"a\.jpg: not a whole picture"):
+        read_panorama(tmp_path / "a.jpg")

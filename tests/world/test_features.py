@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import h5py
 import numpy as np
@@ -16,7 +23,7 @@ from numpy.typing import NDArray
 
 from esceme.errors import DataError
 from esceme.world import ArrayFeatures, Atlas, SceneGraph, open_features, pack
-from esceme.world.features import write_features
+from esceme.world.features import FeatureStore, write_features
 from esceme.world.geometry import nearest_view
 from fixtures.files import file_contents, unprivileged
 
@@ -199,6 +206,66 @@ def test_wrong_panorama_is_named_with_its_file(tmp_path: Path, fault: str) -> No
         store.panorama("house_v1")
 
 
+ENTRIES: dict[str, tuple[Callable[[h5py.File, str], object], str]] = {
+    "external link": (
+        lambda file, key: file.__setitem__(key, h5py.ExternalLink("other.hdf5", "/house_v0")),
+        "is a link",
+    ),
+    "soft link": (lambda file, key: file.__setitem__(key, h5py.SoftLink("/house_v0")), "is a link"),
+    "circular link": (lambda file, key: file.__setitem__(key, h5py.SoftLink(f"/{key}")), "is a link"),
+    "external storage": (
+        lambda file, key: file.create_dataset(key, (36, 6), "f4", external=[("other", 0, 36 * 24)]),
+        "is stored in another file",
+    ),
+    "virtual": (
+        lambda file, key: file.create_virtual_dataset(key, h5py.VirtualLayout((36, 6), "f4")),
+        "is stored in another file",
+    ),
+    "huge width": (
+        lambda file, key: file.create_dataset(key, (36, 2**40), "f4", chunks=(36, 9)),
+        "has shape",
+    ),
+    "huge height": (lambda file, key: file.create_dataset(key, (2**40, 6), "f4", chunks=(9, 6)), "has shape"),
+    "empty": (lambda file, key: file.create_dataset(key, data=h5py.Empty("f4")), "has shape None"),
+    "type": (lambda file, key: file.__setitem__(key, np.dtype("f4")), "is a datatype"),
+}
+
+
+@pytest.mark.parametrize("position", [0, 1])
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_hdf5_entry_that_is_no_array_of_the_file_is_refused(
+    tmp_path: Path, entry: str, position: int
+) -> None:
+    write_hdf5(tmp_path / "other.hdf5", panoramas())
+    (tmp_path / "other").write_bytes(np.ones(36 * 6, "<f4").tobytes())
+    path, key = write_hdf5(tmp_path / "f.hdf5", panoramas()), f"house_v{position}"
+    add, message = ENTRIES[entry]
+    with h5py.File(path, "r+") as file:
+        del file[key]
+        add(file, key)
+    with pytest.raises(DataError, match=r"^[^\n]*f\.hdf5: [^\n]*$") as raised:
+        use_all(open_features(path), "panorama")
+    if position:
+        assert re.search(f"'{key}' {message}", str(raised.value))
+
+
+def test_compressed_features_beyond_the_size_of_the_file_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "f.hdf5"
+    with h5py.File(path, "w") as file:
+        for number in range(20):
+            file.create_dataset(f"house_v{number}", (36, 8192), "f4", compression="gzip", fillvalue=0)
+    with pytest.raises(DataError, match=r"f\.hdf5: declares 23592960 bytes of features, more than 64 times"):
+        open_features(path)
+
+
+def test_damaged_table_of_entries_is_named(tmp_path: Path) -> None:
+    path = write_hdf5(tmp_path / "f.hdf5", panoramas())
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"SNOD", b"SNOW"))
+    with pytest.raises(DataError, match=r"f\.hdf5: not a complete HDF5 file \([^\n]*\); fetch"):
+        open_features(path)
+
+
 def test_hdf5_file_grouped_by_scene_is_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.hdf5", "w") as file:
         file.create_dataset("house/v0", data=np.zeros((36, 6)))
@@ -212,7 +279,7 @@ def test_hdf5_file_grouped_by_scene_is_refused(tmp_path: Path) -> None:
         (lambda path: write_hdf5(path, {}), "holds no features"),
         (lambda path: path.write_text("<html>404</html>"), "not a complete HDF5 file"),
         (lambda path: os.truncate(write_hdf5(path, panoramas()), 2000), "not a complete HDF5 file"),
-        (lambda path: path.mkdir(), ""),
+        (lambda path: path.mkdir(), r"not a complete HDF5 file \([^\n]*\); fetch it again$"),
         (lambda path: None, "no such file"),
     ],
 )
@@ -275,9 +342,14 @@ def test_pickled_objects_are_never_loaded(packed: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "other-1"}, "format 'other-1', expected 'esceme-features-1'"),
+        ({"format": "other-1"}, "format 'other-1', expected 'esceme-features-2'; pack it again"),
+        ({"format": "esceme-features-1"}, "format 'esceme-features-1', expected .*; pack it again"),
+        ({"crc32": [0, 0]}, r"f\.json: 2 checksums for 3 keys; pack it again"),
         ({"keys": "all"}, "field 'keys'"),
-        ({"keys": ["house_v0", "house_v1"]}, r"f\.npy: shape \(3, 36, 6\) does not fit its index"),
+        (
+            {"keys": ["house_v0", "house_v1"], "crc32": [0, 0]},
+            r"f\.npy: shape \(3, 36, 6\) of float16 does not fit",
+        ),
         ({"keys": ["house_v0", "house_v1", "house_v0"]}, "key 'house_v0' occurs twice"),
     ],
 )
@@ -285,6 +357,83 @@ def test_wrong_index_is_named(packed: Path, change: dict[str, object], message: 
     index = packed.with_suffix(".json")
     index.write_text(json.dumps(json.loads(index.read_text()) | change))
     with pytest.raises(DataError, match=message):
+        open_features(packed)
+
+
+def use_all(store: FeatureStore, use: str) -> None:
+    for row, key in enumerate(store.keys):
+        if use == "gather":
+            store.gather(np.array([0, row]), np.zeros((2, 1), dtype=np.int64))
+        else:
+            store.panorama(key)
+
+
+USES = pytest.mark.parametrize("use", ["gather", "panorama"])
+
+
+@USES
+def test_every_changed_byte_of_a_packed_file_is_noticed(packed: Path, use: str) -> None:
+    data = packed.read_bytes()
+    for position in [*range(128), *range(128, len(data), 37), len(data) - 1]:
+        packed.write_bytes(data[:position] + bytes([data[position] ^ 4]) + data[position + 1 :])
+        if position < 128:  # the header: blanks are free to change
+            with suppress(DataError):
+                use_all(open_features(packed), use)
+        else:
+            viewpoint = (position - 128) // (36 * 6 * 2)
+            message = (
+                rf"f\.npy: 'house_v{viewpoint}' does not have the checksum in the index.*; pack it again"
+            )
+            with pytest.raises(DataError, match=message):
+                use_all(open_features(packed), use)
+
+
+def test_array_of_another_index_is_noticed(packed: Path, tmp_path: Path) -> None:
+    other = pack(store_of(panoramas(seed=1)), tmp_path / "other")
+    packed.write_bytes(other.read_bytes())  # a process may be killed between two files
+    with pytest.raises(DataError, match=r"f\.npy: 'house_v0' does not have .*index of another file"):
+        open_features(packed).panorama("house_v0")
+
+
+@USES
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_non_finite_array_is_named(use: str, dtype: type, value: float) -> None:
+    values = np.zeros((3, 36, 4), dtype=dtype)
+    values[2, 17, 3] = value
+    store = ArrayFeatures(panoramas(), values, source="test")
+    assert (store.panorama("house_v1") == 0).all()  # the others can still be read
+    for _ in range(2):
+        with pytest.raises(DataError, match="test: 'house_v2' holds NaN or infinity in view 17"):
+            use_all(store, use)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(2**40, 36, 6), (3, 36, 2**40), (2**62, 2**62), (2**63, 36, 6), (-3, 36, 6), (-1, 4), (0, 36, 6)],
+)
+def test_declared_size_is_never_allocated(packed: Path, shape: tuple[int, ...]) -> None:
+    data = packed.read_bytes()
+    with packed.open("wb") as file:
+        header = {"descr": "<f2", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.write(data[128:])
+    with pytest.raises(DataError, match=r"^[^\n]*f\.npy: [^\n]*pack it again$"):
+        open_features(packed)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (np.asfortranarray, "columns of float16"),
+        (lambda values: values.astype(np.int64), "rows of int64"),
+        (lambda values: values.astype("S3"), r"rows of \|S3"),
+        (lambda values: values.astype(np.complex64), "rows of complex64"),
+    ],
+)
+def test_array_of_another_kind_is_refused(packed: Path, change: Callable[..., Any], found: str) -> None:
+    np.save(packed, change(np.load(packed)))
+    with pytest.raises(DataError, match=rf"f\.npy: expected rows of floats, found {found}; pack it again"):
         open_features(packed)
 
 
@@ -374,4 +523,48 @@ def test_features_that_cannot_be_written_leave_no_file(
 ) -> None:
     with pytest.raises(DataError, match=message):
         write_features(tmp_path / "f.hdf5", items)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_written_features_have_checksums(tmp_path: Path) -> None:
+    path = write_features(tmp_path / "f.hdf5", panoramas(1, 64).items())
+    with h5py.File(path) as file:
+        assert file["house_v0"].fletcher32
+        chunk = file["house_v0"].id.get_chunk_info(0)
+    data = bytearray(path.read_bytes())
+    data[chunk.byte_offset + chunk.size - 1] ^= 1  # the checksum itself
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"f\.hdf5: 'house_v0' cannot be read .*filter returned failure"):
+        open_features(path).panorama("house_v0")
+
+
+FULL_DISK = """
+import resource, sys
+import numpy as np
+from esceme.errors import DataError
+from esceme.world.features import FeatureStore, write_features
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), -1))
+values = np.random.default_rng(0).normal(size=(36, 1024))
+try:
+    write_features(sys.argv[1], ((f"house_v{number}", values) for number in range(40)))
+except DataError as error:
+    sys.exit(str(error))
+"""
+"""Writes 6 MB; a child process, because HDF5 crashes when a write fails."""
+
+
+@pytest.mark.parametrize("limit", [20_000, 1_500_000, 3_000_000, 5_000_000])
+def test_features_on_a_full_disk_are_an_error(tmp_path: Path, limit: int) -> None:
+    out = tmp_path / "f.hdf5"
+    out.write_text("earlier")
+    command = [sys.executable, "-c", FULL_DISK, str(out), str(limit)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (1, f"{out}: cannot be written (File too large)\n")
+    assert file_contents(tmp_path) == {"f.hdf5": b"earlier"}
+
+
+def test_space_on_the_disk_is_checked_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 20))
+    with pytest.raises(DataError, match=r"f\.hdf5: cannot be written \(No space left on device\)"):
+        write_features(tmp_path / "f.hdf5", panoramas().items())
     assert list(tmp_path.iterdir()) == []

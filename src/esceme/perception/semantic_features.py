@@ -29,7 +29,7 @@ from esceme.perception.visible_objects import (
     split_into_words,
 )
 from esceme.tasks.folder import DataFolder
-from esceme.world.features import write_features
+from esceme.world.features import map_array, write_features
 from esceme.world.geometry import VIEWS
 from esceme.world.graph import SUFFIX, scene_ids
 
@@ -55,12 +55,7 @@ class WordTable:
         vocabulary, file = Path(f"{prefix}_vocab.txt"), Path(f"{prefix}_glove.npy")
         words = read_text(vocabulary).split("\n")
         words = words[:-1] if words[-1] == "" else words
-        try:
-            vectors = np.load(file, allow_pickle=False)
-        except FileNotFoundError:
-            raise DataError(f"{file}: no such file") from None
-        except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"{file}: not a complete .npy file ({error}); fetch it again") from None
+        vectors = map_array(file, advice="fetch it again")
         if vectors.ndim != 2 or len(vectors) != len(words):
             raise DataError(f"{file}: shape {vectors.shape}, but {vocabulary.name} has {len(words)} words")
         lengths = np.linalg.norm(vectors, axis=1)

@@ -15,10 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esceme.errors import ConfigError, DataError, prefix_errors
-from esceme.files import read_bytes
+from esceme.files import MAX_EXPANSION, expansion_limit, read_bytes
 from esceme.world.geometry import TURN, VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, Direction
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
+IMAGE_FORMATS = ("JPEG", "PNG")
+MAX_PLAIN_PIXELS = 4096 * 2048
+"""Number of pixels up to which a picture may be compressed without limit."""
 WIDTH = 112
 """Default width of a view in pixels."""
 MIN_HEIGHT = 32
@@ -61,13 +64,18 @@ def read_panorama(path: Path) -> NDArray[np.uint8]:
     from PIL import Image
 
     try:
-        with Image.open(io.BytesIO(read_bytes(path))) as image:
-            colours = np.asarray(image.convert("RGB"))
+        # Other formats are not opened: for some of them, PIL starts other programs.
+        with Image.open(io.BytesIO(read_bytes(path)), formats=IMAGE_FORMATS) as image:
+            with prefix_errors(file=path):
+                _check_panorama_shape((image.height, image.width))
+            if 3 * image.width * image.height > max(3 * MAX_PLAIN_PIXELS, expansion_limit(path)):
+                raise DataError(
+                    f"{path}: {image.width} x {image.height} pixels are more than {MAX_EXPANSION} times its "
+                    "size; if you trust it, save it smaller"
+                )
+            return np.asarray(image.convert("RGB"))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(f"{path}: not a whole picture ({error}); fetch it again") from None
-    with prefix_errors(file=path):
-        _check_panorama_shape(colours)
-    return colours
 
 
 def cut_views(panorama: NDArray[np.uint8], *, width: int = WIDTH) -> NDArray[np.uint8]:
@@ -76,7 +84,7 @@ def cut_views(panorama: NDArray[np.uint8], *, width: int = WIDTH) -> NDArray[np.
     Views are interpolated bilinearly. A panorama with a higher resolution than the views is averaged before,
     which avoids aliasing.
     """
-    _check_panorama_shape(panorama)
+    _check_panorama_shape(panorama.shape)
     if panorama.ndim != 3 or panorama.shape[2] != 3 or panorama.dtype != np.uint8:
         raise DataError(f"expected colours (H, 2H, 3) as uint8, found {panorama.shape} as {panorama.dtype}")
     shrink, blur = _choose_averaging(len(panorama), width)
@@ -100,7 +108,7 @@ def cut_ids(panorama: NDArray[Any], *, width: int = WIDTH) -> NDArray[Any]:
 
     Every pixel has the value of the nearest pixel of the panorama.
     """
-    _check_panorama_shape(panorama)
+    _check_panorama_shape(panorama.shape)
     return panorama.reshape(-1, *panorama.shape[2:])[_nearest_pixels(len(panorama), width)]
 
 
@@ -195,10 +203,10 @@ def _pack_colours(panorama: NDArray[np.integer], *, blur: bool) -> NDArray[np.ui
     return pairs[:-1] + pairs[1:]
 
 
-def _check_panorama_shape(panorama: NDArray[Any]) -> None:
-    if panorama.ndim < 2 or panorama.shape[1] != 2 * panorama.shape[0] or len(panorama) < MIN_HEIGHT:
-        shape = " x ".join(map(str, panorama.shape[:2][::-1]))
+def _check_panorama_shape(shape: tuple[int, ...]) -> None:
+    if len(shape) < 2 or shape[1] != 2 * shape[0] or shape[0] < MIN_HEIGHT:
+        size = " x ".join(map(str, shape[:2][::-1]))
         raise DataError(
-            f"a picture of {shape} pixels; an equirectangular panorama is twice as wide as high, "
+            f"a picture of {size} pixels; an equirectangular panorama is twice as wide as high, "
             f"at least {2 * MIN_HEIGHT} x {MIN_HEIGHT}"
         )

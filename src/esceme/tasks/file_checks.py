@@ -14,7 +14,7 @@ from esceme.errors import DataError, EscemeError
 from esceme.files import PrintableText, read_bytes, read_json
 from esceme.tasks.episode import Episode, check_paths
 from esceme.tasks.text import WordPiece
-from esceme.world.features import HDF5_SUFFIXES
+from esceme.world.features import HDF5_ERRORS, HDF5_SUFFIXES, get_dataset
 from esceme.world.graph import SceneGraph
 
 BERT_PIECES = 30_522
@@ -108,8 +108,8 @@ def find_unusual_shapes(path: Path) -> Iterator[str]:
 
 def _shape_of_entry(file: h5py.File, key: str) -> tuple[int, ...] | None:
     try:
-        return getattr(file[key], "shape", None)
-    except (KeyError, OSError, RuntimeError):
+        return get_dataset(file, key, file.filename).shape
+    except (DataError, *HDF5_ERRORS):
         return None
 
 

@@ -6,9 +6,12 @@ viewpoint; the row number is the index of the viewpoint in the store.
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import h5py
@@ -17,15 +20,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esceme.errors import DataError, WorldError
-from esceme.files import atomic_open, atomic_path, read_json, write_json
+from esceme.files import (
+    MAX_EXPANSION,
+    atomic_open,
+    atomic_path,
+    expansion_limit,
+    read_json,
+    require_space,
+    write_json,
+)
 from esceme.world.geometry import VIEWS
 
 HDF5_SUFFIXES = (".hdf5", ".h5")
-FORMAT = "esceme-features-1"
+FORMAT = "esceme-features-2"
+MAX_WIDTH = 65_536
+"""Largest accepted number of features per view; published files have at most 3,048."""
 ROWS_AT_ONCE = 640
 """Number of half-precision view features that are converted at a time; together about a megabyte."""
-HDF5_STORAGE = {"compression": "gzip", "compression_opts": 1, "shuffle": True, "track_times": False}
-"""HDF5 options of written files: compressed like the published files, without time stamps."""
+HDF5_STORAGE = {"compression": "gzip", "compression_opts": 1, "shuffle": True, "fletcher32": True}
+HDF5_STORAGE |= {"track_times": False}
+"""HDF5 options of written files: compressed like the published files, with checksums, without time stamps."""
+HDF5_MARGIN = 1 << 20
+"""Bytes of free space that are left for the structures of an HDF5 file."""
+HDF5_ERRORS = (OSError, KeyError, RuntimeError, TypeError, ValueError)
+"""Exceptions of h5py for damaged files."""
+NPY_ERRORS = (ArithmeticError, EOFError, OSError, SyntaxError, TokenError, TypeError, ValueError)
+"""Exceptions of numpy for damaged `.npy` files."""
+PACK_AGAIN = "pack it again"
 
 
 class FeatureStore(ABC):
@@ -36,6 +57,7 @@ class FeatureStore(ABC):
         self.keys = tuple(keys)
         self.source = source
         self._values = values
+        self._is_ready = np.zeros(len(self.keys), dtype=bool)
         self._row_of = {key: row for row, key in enumerate(self.keys)}
         if len(self._row_of) < len(self.keys):
             repeated = next(key for row, key in enumerate(self.keys) if self._row_of[key] != row)
@@ -88,13 +110,21 @@ class FeatureStore(ABC):
         """Return the features (36, D) of all views of one viewpoint."""
         return self.gather(self.locate([key]), np.arange(VIEWS)[None])[0]
 
-    @abstractmethod
     def _prepare(self, rows: NDArray[np.integer]) -> None:
-        """Load the features of `rows` if they are not in memory yet."""
+        """Prepare the rows that are used for the first time."""
+        is_ready = self._is_ready[rows]
+        if not is_ready.all():
+            for row in np.unique(rows[~is_ready]):
+                self._prepare_row(int(row))
+                self._is_ready[row] = True
+
+    @abstractmethod
+    def _prepare_row(self, row: int) -> None:
+        """Load or check the features of a row before their first use; raise `DataError` if they are wrong."""
 
 
 class ArrayFeatures(FeatureStore):
-    """Features in an array in memory or in a memory-mapped file, in half or single precision.
+    """Features in an array in memory, in half or single precision.
 
     >>> store = ArrayFeatures.from_mapping({"house_a": np.zeros((36, 8))}, source="zeros")
     >>> store.width, store.panorama("house_a").shape
@@ -102,7 +132,10 @@ class ArrayFeatures(FeatureStore):
     """
 
     def __init__(self, keys: Iterable[str], values: NDArray[Any], *, source: str) -> None:
-        """Store `values` (R, 36, D), float16 or float32, with one row per key."""
+        """Store `values` (R, 36, D), float16 or float32, with one row per key.
+
+        Values are checked at their first use; NaN and infinity raise `DataError` then.
+        """
         super().__init__(keys, values, source=source)
         if values.ndim != 3 or values.shape[:2] != (len(self.keys), VIEWS):
             raise DataError(
@@ -120,29 +153,42 @@ class ArrayFeatures(FeatureStore):
         checked = [check_panorama(value, key, source, width=width) for key, value in panoramas.items()]
         return cls(panoramas, np.stack(checked), source=source)
 
-    @classmethod
-    def open(cls, path: str | Path) -> ArrayFeatures:
-        """Map a file `NAME.npy` from `pack`, with its index `NAME.json`, into memory without reading it."""
-        path = Path(path)
-        index = read_json(path.with_suffix(".json"), _PackedIndex)
-        if index.format != FORMAT:
-            raise DataError(f"{path.with_suffix('.json')}: format '{index.format}', expected '{FORMAT}'")
-        try:
-            values = np.lib.format.open_memmap(path, mode="r")
-        except FileNotFoundError:
-            raise DataError(f"{path}: no such file") from None
-        except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"{path}: not a complete .npy file ({error}); pack it again") from None
-        if values.shape != (len(index.keys), VIEWS, index.width):
-            raise DataError(
-                f"{path}: shape {values.shape} does not fit its index, "
-                f"which names {len(index.keys)} viewpoints of width {index.width}; pack it again"
-            )
-        # A plain array of the map, because operations on the memmap subclass are slower.
-        return cls(index.keys, np.asarray(values), source=index.source)
+    def _prepare_row(self, row: int) -> None:
+        _check_finite(self._values[row], self.keys[row], self.source)
 
-    def _prepare(self, rows: NDArray[np.integer]) -> None:
-        return
+
+class PackedFeatures(FeatureStore):
+    """Features in a file `NAME.npy` from `pack`, with its index `NAME.json`, mapped into memory.
+
+    The checksum of a viewpoint is verified at its first use.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Map the file `path` without reading it, and read its index."""
+        self._path, index_path = Path(path), Path(path).with_suffix(".json")
+        index = read_json(index_path, _PackedIndex)
+        if index.format != FORMAT:
+            raise DataError(f"{index_path}: format '{index.format}', expected '{FORMAT}'; {PACK_AGAIN}")
+        if len(index.crc32) != len(index.keys):
+            raise DataError(
+                f"{index_path}: {len(index.crc32)} checksums for {len(index.keys)} keys; {PACK_AGAIN}"
+            )
+        values = map_array(self._path, advice=PACK_AGAIN)
+        if values.shape != (len(index.keys), VIEWS, index.width) or values.dtype != np.float16:
+            raise DataError(
+                f"{path}: shape {values.shape} of {values.dtype} does not fit its index, which names "
+                f"{len(index.keys)} viewpoints of width {index.width} in float16; {PACK_AGAIN}"
+            )
+        super().__init__(index.keys, values, source=index.source)
+        self._crc32 = index.crc32
+
+    def _prepare_row(self, row: int) -> None:
+        if zlib.crc32(self._values[row]) != self._crc32[row]:
+            raise DataError(
+                f"{self._path}: '{self.keys[row]}' does not have the checksum in the index; the file is "
+                f"damaged or has the index of another file; {PACK_AGAIN}"
+            )
+        _check_finite(self._values[row], self.keys[row], str(self._path))
 
 
 class Hdf5Features(FeatureStore):
@@ -156,36 +202,37 @@ class Hdf5Features(FeatureStore):
         """Open the file `path` and read its keys."""
         path = Path(path)
         self._file = _open_hdf5(path)
-        keys = sorted(self._file)
-        if not keys:
-            raise DataError(f"{path}: holds no features")
-        if width is None:
-            width = (_get_dataset(self._file, keys[0], path).shape or (1,))[-1]
-        if width < 1:
-            raise DataError(f"{path}: features of width {width} say nothing; expected at least 1")
+        with _hdf5_errors(f"{path}: not a complete HDF5 file"):
+            keys = sorted(self._file)
+            if not keys:
+                raise DataError(f"{path}: holds no features")
+            if width is None:
+                width = (get_dataset(self._file, keys[0], path).shape or (1,))[-1]
+        if not 1 <= width <= MAX_WIDTH:
+            raise DataError(f"{path}: features of width {width}; expected 1 to {MAX_WIDTH}")
+        if (size := len(keys) * VIEWS * width * 4) > expansion_limit(path):
+            raise DataError(
+                f"{path}: declares {size} bytes of features, more than {MAX_EXPANSION} times its size; "
+                "fetch it again"
+            )
         # zeros() allocates lazily: unread viewpoints take no memory.
         super().__init__(keys, np.zeros((len(keys), VIEWS, width), dtype=np.float32), source=str(path))
-        self._loaded = np.zeros(len(keys), dtype=bool)
 
     def panorama(self, key: str) -> NDArray[np.float32]:
         """Return the features (36, D) of all views of one viewpoint, without caching them."""
         row = int(self.locate([key])[0])
-        return self._values[row].copy() if self._loaded[row] else self._read(row)
+        return self._values[row].copy() if self._is_ready[row] else self._read(row)
 
-    def _prepare(self, rows: NDArray[np.integer]) -> None:
-        for row in np.unique(rows[~self._loaded[rows]]):
-            self._values[row] = self._read(int(row))
-            self._loaded[row] = True
+    def _prepare_row(self, row: int) -> None:
+        self._values[row] = self._read(row)
 
     def _read(self, row: int) -> NDArray[np.float32]:
         key = self.keys[row]
-        try:
-            stored = _get_dataset(self._file, key, self.source)[()]
-        except (OSError, KeyError, RuntimeError) as error:
-            raise DataError(
-                f"{self.source}: '{key}' cannot be read ({error}); fetch the file again"
-            ) from None
-        return check_panorama(stored, key, self.source, width=self.width)
+        with _hdf5_errors(f"{self.source}: '{key}' cannot be read"):
+            stored = get_dataset(self._file, key, self.source)
+            _check_layout(stored.shape, stored.dtype, key, self.source, width=self.width)
+            values = stored[:, : self.width]
+        return check_panorama(values, key, self.source, width=self.width)
 
 
 def open_features(path: str | Path, *, width: int | None = None) -> FeatureStore:
@@ -195,7 +242,7 @@ def open_features(path: str | Path, *, width: int | None = None) -> FeatureStore
     """
     path = Path(path)
     if path.suffix == ".npy":
-        store = ArrayFeatures.open(path)
+        store = PackedFeatures(path)
         if width not in (None, store.width):
             raise DataError(
                 f"{path}: holds features of width {store.width}, not {width}; pack them again with that width"
@@ -215,15 +262,18 @@ def pack(
     """Write features as a half-precision array `out` (.npy) and its index (.json), atomically.
 
     Several processes can map the file and share its memory. `DataError` is raised for non-finite values.
+    The index holds a checksum per viewpoint, which tells a damaged array, and an array of another index.
     """
-    out = Path(out).with_suffix(".npy")
+    out, checksums = Path(out).with_suffix(".npy"), list[int]()
     with atomic_open(out) as file:
         header = {"descr": "<f2", "fortran_order": False, "shape": (len(source), VIEWS, source.width)}
         np.lib.format.write_array_header_1_0(file, header)
         for key in progress(source.keys):
-            file.write(_to_half_precision(source.panorama(key), key, source.source).tobytes())
+            data = _to_half_precision(source.panorama(key), key, source.source).tobytes()
+            checksums.append(zlib.crc32(data))
+            file.write(data)
         name = Path(source.source).name
-        index = _PackedIndex(format=FORMAT, width=source.width, source=name, keys=list(source.keys))
+        index = _PackedIndex(FORMAT, source.width, name, list(source.keys), checksums)
         write_json(out.with_suffix(".json"), index)
     return out
 
@@ -246,6 +296,8 @@ def write_features(out: str | Path, panoramas: Iterable[tuple[str, NDArray[Any]]
             if checked.shape[1] != (width or checked.shape[1]):
                 raise DataError(f"{out}: '{key}' has {checked.shape[1]} numbers a view, others {width}")
             width = checked.shape[1]
+            # HDF5 crashes where a write fails. It writes late, so the space is checked beforehand.
+            require_space(part, file.id.get_filesize() + checked.nbytes + HDF5_MARGIN)
             stored = file.create_dataset(key, data=checked, **HDF5_STORAGE)
             stored.attrs.update(scanId=scene, viewpointId=viewpoint, image_w=640, image_h=480, vfov=60)
         if width is None:
@@ -261,18 +313,44 @@ def check_panorama(
     Raises `DataError` if the shape is wrong or a value is not a finite number.
     """
     stored = np.asarray(stored)
-    if stored.ndim != 2 or stored.shape[0] != VIEWS or stored.shape[1] < (width or 1):
-        raise DataError(
-            f"{source}: '{key}' has shape {stored.shape}, expected ({VIEWS}, at least {width or 1})"
-        )
-    if stored.dtype.kind not in "fiu":
-        raise DataError(f"{source}: '{key}' holds {stored.dtype}, expected numbers")
+    _check_layout(stored.shape, stored.dtype, key, source, width=width)
     with np.errstate(over="ignore"):  # values beyond single precision become infinite, an error below
         features = stored[:, :width].astype(np.float32)
-    if not np.isfinite(features).all():
-        view = int(np.argwhere(~np.isfinite(features))[0, 0])
-        raise DataError(f"{source}: '{key}' holds NaN or infinity in view {view}; extract it again")
+    _check_finite(features, key, source)
     return features
+
+
+def map_array(path: Path, *, advice: str) -> NDArray[Any]:
+    """Map a `.npy` file of floating-point numbers into memory without reading it.
+
+    Raises `DataError`, which ends with `advice`, if the file is incomplete, holds anything else, or is stored
+    by columns (Fortran order).
+    """
+    try:
+        with np.errstate(over="raise"):  # the size of a declared shape may overflow
+            values = np.lib.format.open_memmap(path, mode="r")
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except NPY_ERRORS as error:
+        raise DataError(f"{path}: not a complete .npy file ({_one_line(error)}); {advice}") from None
+    if values.dtype.kind != "f" or not values.flags.c_contiguous:
+        order = "rows" if values.flags.c_contiguous else "columns"
+        raise DataError(f"{path}: expected rows of floats, found {order} of {values.dtype}; {advice}")
+    # A plain array of the map, because operations on the memmap subclass are slower.
+    return np.asarray(values)
+
+
+def get_dataset(file: h5py.File, key: str, source: object) -> h5py.Dataset:
+    """Return an array of an HDF5 file; raise `DataError` for a group, a link and an array in another file."""
+    if not isinstance(file.get(key, getlink=True), h5py.HardLink):
+        raise DataError(f"{source}: '{key}' is a link; expected an array under '<scene>_<viewpoint>'")
+    stored = file[key]
+    if not isinstance(stored, h5py.Dataset):
+        kind = type(stored).__name__.lower()
+        raise DataError(f"{source}: '{key}' is a {kind}; expected an array under '<scene>_<viewpoint>'")
+    if stored.is_virtual or stored.external:
+        raise DataError(f"{source}: '{key}' is stored in another file; expected an array in this one")
+    return stored
 
 
 class _PackedIndex(msgspec.Struct):
@@ -282,13 +360,24 @@ class _PackedIndex(msgspec.Struct):
     width: int
     source: str
     keys: list[str]
+    crc32: list[int] = msgspec.field(default_factory=list)
+    """CRC-32 of the features of each viewpoint, as stored in the array."""
 
 
-def _get_dataset(file: h5py.File, key: str, source: object) -> h5py.Dataset:
-    stored = file[key]
-    if not isinstance(stored, h5py.Dataset):
-        raise DataError(f"{source}: '{key}' is a group; expected an array under '<scene>_<viewpoint>'")
-    return stored
+def _check_layout(
+    shape: tuple[int, ...] | None, dtype: np.dtype[Any], key: str, source: str, *, width: int | None
+) -> None:
+    """Raise `DataError` if shape and type are not those of a panorama with at least `width` features."""
+    if shape is None or len(shape) != 2 or shape[0] != VIEWS or not (width or 1) <= shape[1] <= MAX_WIDTH:
+        raise DataError(f"{source}: '{key}' has shape {shape}, expected ({VIEWS}, at least {width or 1})")
+    if dtype.kind not in "fiu":
+        raise DataError(f"{source}: '{key}' holds {dtype}, expected numbers")
+
+
+def _check_finite(features: NDArray[Any], key: str, source: str) -> None:
+    if not np.isfinite(features).all():
+        view = int(np.argwhere(~np.isfinite(features))[0, 0])
+        raise DataError(f"{source}: '{key}' holds NaN or infinity in view {view}; extract it again")
 
 
 def _open_hdf5(path: Path) -> h5py.File:
@@ -299,7 +388,20 @@ def _open_hdf5(path: Path) -> h5py.File:
     except PermissionError:
         raise DataError(f"{path}: cannot be read (Permission denied)") from None
     except OSError as error:
-        raise DataError(f"{path}: not a complete HDF5 file ({error}); fetch it again") from None
+        raise DataError(f"{path}: not a complete HDF5 file ({_one_line(error)}); fetch it again") from None
+
+
+@contextmanager
+def _hdf5_errors(message: str) -> Iterator[None]:
+    """Convert exceptions of h5py to a `DataError` that begins with `message`."""
+    try:
+        yield
+    except HDF5_ERRORS as error:
+        raise DataError(f"{message} ({_one_line(error)}); fetch the file again") from None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _to_half_precision(features: NDArray[np.float32], key: str, source: str) -> NDArray[np.float16]:
