@@ -66,7 +66,7 @@ class ProtocolScores:
 
 @dataclass(frozen=True)
 class SplitScores:
-    """Scores of all memory protocols on one split, and the numbers of its episodes, paths and scenes."""
+    """Scores of all memory protocols on one split, and how many episodes, paths and scenes it has."""
 
     split: str
     episodes: int

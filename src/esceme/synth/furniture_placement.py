@@ -108,7 +108,7 @@ class RoomFurnisher:
         partners = [placed for placed in self.placed if placed.item.name == kind.partner]
         if kind.rule == "around":
             return [placement for partner in partners for placement in _placements_around(item, partner)]
-        anywhere = (self._draw_placement(item, kind) for _ in range(NUM_TRIALS))
+        anywhere = (self._sample_placement(item, kind) for _ in range(NUM_TRIALS))
         if kind.rule in ("beside", "before", "on") and partners:
             partner = partners[int(self.rng.integers(len(partners)))]
             near = self._place_near(item, kind, partner)
@@ -117,12 +117,12 @@ class RoomFurnisher:
             return []
         return anywhere
 
-    def _draw_placement(self, item: FurnitureItem, kind: FurnitureKind) -> Placement:
-        """Draw a random placement that follows the placement rule of `kind`."""
+    def _sample_placement(self, item: FurnitureItem, kind: FurnitureKind) -> Placement:
+        """Sample a random placement that follows the placement rule of `kind`."""
         rng, wall = self.rng, int(self.rng.integers(4))
         low, high = self.room.low[wall % 2], self.room.high[wall % 2]
         if kind.rule in ("middle", "floor"):
-            return self._draw_placement_inside(item, margin=0.9 if kind.rule == "middle" else 0.15)
+            return self._sample_placement_inside(item, margin=0.9 if kind.rule == "middle" else 0.15)
         if kind.rule == "outside":
             if not self.outer_walls:
                 return self._place_at_wall(item, wall, high, kind.base)  # beyond the wall's end: never fits
@@ -146,8 +146,8 @@ class RoomFurnisher:
         }[wall]
         return Placement(rect, wall, z + base, is_mirrored)
 
-    def _draw_placement_inside(self, item: FurnitureItem, *, margin: float) -> Placement:
-        """Draw a placement at least `margin` metres from the walls, along the longer side of the room."""
+    def _sample_placement_inside(self, item: FurnitureItem, *, margin: float) -> Placement:
+        """Sample a placement at least `margin` metres from the walls, along the longer side of the room."""
         size = np.array(self.room.high[:2]) - np.array(self.room.low[:2])
         wall = int(size[1] > size[0])
         extent = np.array(item.size[:2] if wall % 2 == 0 else item.size[1::-1])
@@ -238,8 +238,8 @@ def _collides(rect: Rect, bottom: float, top: float, placed: PlacedItem) -> bool
     return not one_is_low and bottom < high and low < top and _overlap(rect, placed.placement.rect)
 
 
-def draw_furniture(room_kind: str, rng: np.random.Generator) -> list[FurnitureItem]:
-    """Draw the furniture of a room of the given kind, with random sizes and surfaces."""
+def sample_furniture(room_kind: str, rng: np.random.Generator) -> list[FurnitureItem]:
+    """Sample the furniture of a room of the given kind, with random sizes and surfaces."""
     items = []
     for name, probability in CATALOGUE.rooms[room_kind]:
         if rng.random() < probability:

@@ -12,8 +12,8 @@ from esceme.synth.furniture_placement import (
     FurnitureItem,
     RoomFurnisher,
     build_furniture,
-    draw_furniture,
     find_outer_walls,
+    sample_furniture,
 )
 from esceme.synth.house_model import CAMERA_HEIGHT, Box, House, HouseViewpoint, Opening, Room, Surface
 from esceme.synth.layout import Layout
@@ -53,7 +53,7 @@ def generate_house(scene_id: str, seed: int, *, storeys: int | None = None) -> H
     num_storeys = storeys or int(rng.integers(1, 3))
     while True:
         layout = generate_layout(rng, storeys=num_storeys)
-        rooms, furniture_plans = _draw_surfaces_and_furniture(layout, rng)
+        rooms, furniture_plans = _sample_surfaces_and_furniture(layout, rng)
         openings = _build_openings(layout, rooms, DOOR_FRAMES[int(rng.integers(len(DOOR_FRAMES)))])
         furnishers = _place_large_furniture(rooms, openings, furniture_plans)
         graph = _sample_viewpoints_and_edges(layout, rooms, openings, furnishers, rng)
@@ -91,10 +91,10 @@ def _build_viewpoint(scene_id: str, seed: int, index: int, point: FloorPoint) ->
     return HouseViewpoint(name, point.room, (round(x, 4), round(y, 4), round(point.floor + CAMERA_HEIGHT, 4)))
 
 
-def _draw_surfaces_and_furniture(
+def _sample_surfaces_and_furniture(
     layout: Layout, rng: np.random.Generator
 ) -> tuple[list[Room], list[FurniturePlan]]:
-    """Draw the surfaces and the furniture of every room.
+    """Sample the surfaces and the furniture of every room.
 
     In most houses the first two bedrooms, or the first two bathrooms, look alike.
     """
@@ -109,8 +109,8 @@ def _draw_surfaces_and_furniture(
             twin = same_kind[0]
             floor, walls, plan = rooms[twin].floor, rooms[twin].walls, furniture_plans[twin]
         else:
-            floor, walls = _draw_surfaces(outline.kind, wood, paint, rng)
-            plan = (int(rng.integers(2**31)), draw_furniture(outline.kind, rng))
+            floor, walls = _sample_surfaces(outline.kind, wood, paint, rng)
+            plan = (int(rng.integers(2**31)), sample_furniture(outline.kind, rng))
         x0, y0, x1, y1 = outline.rect
         low, high = (x0, y0, outline.bottom), (x1, y1, outline.top)
         rooms.append(Room(outline.kind, outline.storey, low, high, floor, walls, CEILING))
@@ -118,20 +118,20 @@ def _draw_surfaces_and_furniture(
     return rooms, furniture_plans
 
 
-def _draw_surfaces(
+def _sample_surfaces(
     kind: str, wood: Surface, paint: Surface, rng: np.random.Generator
 ) -> tuple[Surface, Surface]:
-    """Draw the floor and wall surfaces of a kind of room; the house's defaults are `wood` and `paint`."""
+    """Sample the floor and wall surfaces of a kind of room; the house's defaults are `wood` and `paint`."""
 
-    def draw(surfaces: Sequence[Surface]) -> Surface:
+    def sample(surfaces: Sequence[Surface]) -> Surface:
         return surfaces[int(rng.integers(len(surfaces)))]
 
     if kind in ("bathroom", "laundry"):
-        return draw(TILED_FLOORS), draw(WALL_TILES)
+        return sample(TILED_FLOORS), sample(WALL_TILES)
     if kind == "kitchen":
-        return (draw(TILED_FLOORS) if rng.random() < 0.7 else wood), draw(PAINTS)
+        return (sample(TILED_FLOORS) if rng.random() < 0.7 else wood), sample(PAINTS)
     if kind in ("bedroom", "closet", "office"):
-        return (draw(CARPETS) if rng.random() < 0.6 else wood), draw(PAINTS)
+        return (sample(CARPETS) if rng.random() < 0.6 else wood), sample(PAINTS)
     return wood, paint
 
 

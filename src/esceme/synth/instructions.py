@@ -143,13 +143,13 @@ def _plan_step_clause(
     if not same_direction:
         options.append(Clause(direction=direction, room=room))
     if landmarks:
-        options.append(Clause(landmark=_draw_mention(landmarks, generator), room=room))
+        options.append(Clause(landmark=_sample_mention(landmarks, generator), room=room))
     if with_direction and (same_direction or generator.random() < 0.3):
-        landmark = _draw_mention(with_direction, generator)
+        landmark = _sample_mention(with_direction, generator)
         options.append(Clause(direction=direction, landmark=landmark, room=room))
     probability = BEYOND_PROBABILITY["visible cue" if options else "no visible cue"]
     if hidden and len(neighbours) > 2 and generator.random() < probability:
-        return Clause(beyond=_draw_mention(hidden, generator)), next_view
+        return Clause(beyond=_sample_mention(hidden, generator)), next_view
     counted = number_candidates(headings.tolist(), view)[candidate]
     if not options and counted.number <= len(ORDINALS) and _is_countable(headings, candidate, view):
         options.append(Clause(nth_candidate=counted, room=room))
@@ -190,11 +190,11 @@ def _plan_stop_clause(
         if visibility.max_coverage(end, mention)
         > 1.2 * max(visibility.max_coverage(viewpoint, mention) for viewpoint in before)
     ]
-    return Clause(stop=_draw_mention(mentions, generator)) if mentions else None
+    return Clause(stop=_sample_mention(mentions, generator)) if mentions else None
 
 
-def _draw_mention(mentions: Iterable[Mention], generator: np.random.Generator) -> Mention:
-    """Draw a mention; a mention without a colour is more likely."""
+def _sample_mention(mentions: Iterable[Mention], generator: np.random.Generator) -> Mention:
+    """Sample a mention; a mention without a colour is more likely."""
     ordered = sorted(mentions)
     plain = [mention for mention in ordered if not mention.colour]
     options = plain if plain and generator.random() < 0.6 else ordered
@@ -245,21 +245,21 @@ def clauses_to_text(clauses: Sequence[Clause], generator: np.random.Generator) -
 
 
 def _clause_to_phrase(clause: Clause, generator: np.random.Generator) -> str:
-    def draw(options: Sequence[str]) -> str:
+    def sample(options: Sequence[str]) -> str:
         return options[int(generator.integers(len(options)))]
 
     if clause.stop is not None:
-        return draw(STOP_TEMPLATES).format(clause.stop)
+        return sample(STOP_TEMPLATES).format(clause.stop)
     if clause.beyond is not None:
-        phrase = draw(BEYOND_TEMPLATES).format(clause.beyond)
+        phrase = sample(BEYOND_TEMPLATES).format(clause.beyond)
     elif clause.nth_candidate is not None:
-        phrase = draw(COUNT_TEMPLATES).format(
+        phrase = sample(COUNT_TEMPLATES).format(
             ORDINALS[clause.nth_candidate.number - 1], clause.nth_candidate.side
         )
     elif clause.direction is None:
-        phrase = draw(LANDMARK_TEMPLATES).format(clause.landmark)
+        phrase = sample(LANDMARK_TEMPLATES).format(clause.landmark)
     else:
-        phrase = draw(TURN_PHRASES[clause.direction])
+        phrase = sample(TURN_PHRASES[clause.direction])
         if clause.landmark is not None:
-            phrase += " " + draw(TURN_LANDMARK_TEMPLATES).format(clause.landmark)
-    return f"{phrase} {draw(ROOM_TEMPLATES).format(clause.room)}" if clause.room else phrase
+            phrase += " " + sample(TURN_LANDMARK_TEMPLATES).format(clause.landmark)
+    return f"{phrase} {sample(ROOM_TEMPLATES).format(clause.room)}" if clause.room else phrase

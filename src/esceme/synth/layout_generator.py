@@ -92,18 +92,18 @@ class Spine:
 
 
 def generate_layout(rng: np.random.Generator, *, storeys: int) -> Layout:
-    """Draw a connected floor plan with all living areas, at least two bedrooms and a bathroom."""
+    """Sample a connected floor plan with all living areas, at least two bedrooms and a bathroom."""
     while True:
-        layout = _draw_layout(rng, storeys=storeys)
+        layout = _sample_layout(rng, storeys=storeys)
         kinds = layout.kinds()
         if kinds.count("bedroom") >= 2 and "bathroom" in kinds and is_connected_layout(layout):
             return orient_randomly(layout, rng)
 
 
-def _draw_layout(rng: np.random.Generator, *, storeys: int) -> Layout:
+def _sample_layout(rng: np.random.Generator, *, storeys: int) -> Layout:
     layout = Layout()
     scheme = str(rng.choice(["across", "across", "row", "great"]))
-    fronts = _draw_front_sections(rng, scheme, storeys=storeys)
+    fronts = _sample_front_sections(rng, scheme, storeys=storeys)
     length = rng.uniform(12.0, 15.5) if storeys == 1 else rng.uniform(10.0, 12.2)
     min_length = max(fsum(width + WALL_WIDTH for _, width in front) for front in fronts.values())
     depths = (4.05, 4.6) if storeys == 2 else (3.6, 4.5)
@@ -122,10 +122,10 @@ def _draw_layout(rng: np.random.Generator, *, storeys: int) -> Layout:
     return layout
 
 
-def _draw_front_sections(
+def _sample_front_sections(
     rng: np.random.Generator, scheme: str, *, storeys: int
 ) -> dict[int, list[tuple[str, float]]]:
-    """Draw the first sections of each strip: the public rooms and, in a house with two storeys, the stairs.
+    """Sample the first sections of each strip: the public rooms and, in a house with two storeys, the stairs.
 
     Returns a dict from the side of the strip (1 or -1) to (section kind, width in metres) pairs.
     """
@@ -253,7 +253,7 @@ def _add_sections(
             gap = WALL_WIDTH / (spine.above if side > 0 else spine.below)
             near, far = spine.v_range(side, 0, share), spine.v_range(side, share + gap, 1)
             rects = [(start, near[0], end, near[1]), (start, far[0], end, far[1])]
-            names = _draw_small_rooms(layout, kind, storey, rng)
+            names = _sample_small_rooms(layout, kind, storey, rng)
             rooms = [layout.add_room(name, storey, rect) for name, rect in zip(names, rects, strict=True)]
         else:
             if kind == "office" and "office" in layout.kinds():
@@ -265,8 +265,8 @@ def _add_sections(
     return sections
 
 
-def _draw_small_rooms(layout: Layout, kind: str, storey: int, rng: np.random.Generator) -> tuple[str, str]:
-    """Draw the kinds of the two rooms of a `split` or `service` section, the room at the hallway first.
+def _sample_small_rooms(layout: Layout, kind: str, storey: int, rng: np.random.Generator) -> tuple[str, str]:
+    """Sample the kinds of the two rooms of a `split` or `service` section, the room at the hallway first.
 
     A storey without a bathroom gets its bathroom at the hallway.
     """
@@ -310,10 +310,10 @@ def _add_great_room(layout: Layout, spine: Spine, dining: int, hall: int) -> Non
     width = spine.rng.uniform(4.3, 5.2)
     living = layout.add_room("living room", 0, (-WALL_WIDTH - width, low, -WALL_WIDTH, high))
     add_passage(layout, spine.rng, living, hall, "open" if spine.rng.random() < 0.5 else "arch")
-    add_passage(layout, spine.rng, living, dining, _draw_public_passage(spine.rng))
+    add_passage(layout, spine.rng, living, dining, _sample_public_passage(spine.rng))
 
 
-def _draw_public_passage(rng: np.random.Generator) -> PassageKind:
+def _sample_public_passage(rng: np.random.Generator) -> PassageKind:
     draw = rng.random()
     return "open" if draw < 0.4 else "arch" if draw < 0.8 else "door"
 
@@ -331,7 +331,7 @@ def _connect_strips(layout: Layout, spine: Spine, strips: dict[int, list[Section
                 and after.kind in PUBLIC_ROOMS
                 and "entry" not in (section.kind, after.kind)
             ):
-                add_passage(layout, rng, section.rooms[0], after.rooms[0], _draw_public_passage(rng))
+                add_passage(layout, rng, section.rooms[0], after.rooms[0], _sample_public_passage(rng))
         for index, section in enumerate(sections):
             if len(section.rooms) > 1:
                 host_kinds = ("kitchen",) if section.kind == "service" else ("bedroom", "office")
@@ -352,7 +352,7 @@ def _connect_to_hall(layout: Layout, rng: np.random.Generator, section: Section,
     shared = {hall: shared_range(layout.rooms[room].rect, layout.rooms[hall].rect, 0) for hall in halls}
     hall = max(shared, key=lambda index: shared[index][1] - shared[index][0])
     is_public = section.kind in PUBLIC_ROOMS
-    kind: PassageKind = _draw_public_passage(rng) if is_public and section.kind != "kitchen" else "door"
+    kind: PassageKind = _sample_public_passage(rng) if is_public and section.kind != "kitchen" else "door"
     add_passage(layout, rng, room, hall, "arch" if section.kind == "entry" else kind)
     others = [other for other in halls if other != hall]
     if is_public and others and rng.random() < 0.5:

@@ -179,7 +179,7 @@ def _recorded_memory(
 
 
 class GreedyReplay:
-    """Action selector that takes the best action and records every step in the structure of the file.
+    """Action selector that takes the best action and records each step as in a recorded rollout file.
 
     If several actions are tied for the best score, the stored action is taken.
     """
@@ -215,7 +215,7 @@ class GreedyReplay:
         return chosen
 
     def recorded(self) -> list[GreedyRollout]:
-        """Return the batches that were run, in the structure of the file."""
+        """Return all batches that this selector has seen, in the format of a recorded rollout file."""
         return [
             GreedyRollout(
                 instr_ids=batch.instr_ids,
@@ -244,7 +244,7 @@ class GreedyReplay:
     def _record_step(
         self, decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]
     ) -> RecordedStep:
-        """Return a step in the structure of the file.
+        """Return a step in the format of a recorded rollout file.
 
         The scores of all active episodes are padded to one length. The scores of an ended episode are empty.
         """
