@@ -22,6 +22,8 @@ from esceme.world.atlas import Atlas
 
 METRICS = ("tl", "ne", "osr", "sr", "spl", "spl_shortest", "cls", "ndtw", "sdtw", "gp", "steps")
 """Names of the metrics of an episode."""
+FRACTIONS = ("osr", "sr", "sr_end", "spl", "spl_shortest", "cls", "ndtw", "sdtw")
+"""Names of the metrics of an episode that lie between 0 and 1."""
 TOUR_METRICS = ("t_ndtw", "t_sr", "t_spl")
 """Names of tour metrics. Each is a mean over episodes, to which every episode contributes a number."""
 MAX_COSTS = 400_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,7 +13,8 @@ import pytest
 
 from esceme.errors import ConfigError, DataError, EscemeError
 from esceme.evaluation.compare import Interval, by_visit, compare
-from esceme.evaluation.result import EpisodeResult, Result, scores_of
+from esceme.evaluation.result import EpisodeResult, Result, read_result, scores_of
+from fixtures.files import save_json
 
 FACTS = {
     "task": "r2r",
@@ -49,6 +51,30 @@ def with_scores(result: Result, scores: Mapping[str, float]) -> Result:
     """Replace the scores of every episode."""
     episodes = [msgspec.structs.replace(episode, scores=dict(scores)) for episode in result.episodes]
     return msgspec.structs.replace(result, episodes=episodes)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("spl", 1.5, "episode 0_1: spl is 1.5, expected 0 to 1; evaluate again"),
+        ("spl", -1, "episode 0_1: spl is -1, expected 0 to 1"),
+        ("tl", -0.5, "episode 0_1: tl is -0.5, expected 0 to inf"),
+        ("visit", 0, r"field 'episodes\[1\].visit': expected int >= 1"),
+        ("decisions", -1, r"field 'episodes\[1\].decisions': expected int >= 1"),
+        ("id", "0_1\x1b[2J", r"field 'episodes\[1\].id': expected text without control characters"),
+        ("means", {"sr": 7.0}, "means: sr is 7, expected 0 to 1"),
+    ],
+)
+def test_result_with_impossible_values_is_refused(tmp_path: Path, key: str, value: Any, message: str) -> None:
+    stored = msgspec.to_builtins(make_result([0.0, 1.0, 0.25]))
+    scores = stored["episodes"][1]["scores"] | {"tl": 3.0, "gp": -2.0, "t_spl": 1.25}
+    stored["episodes"][1]["scores"] = scores
+    assert read_result(save_json(tmp_path / "result.json", stored)).episodes[1].scores == scores
+    for values in (stored, stored["episodes"][1], scores):
+        if key in values:
+            values[key] = value
+    with pytest.raises(DataError, match=f"result.json: {message}"):
+        read_result(save_json(tmp_path / "result.json", stored))
 
 
 SCORES = np.random.default_rng(3).random(60)

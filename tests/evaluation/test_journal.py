@@ -46,7 +46,7 @@ def test_entry_restores_a_trajectory_whichever_scenes_are_loaded(tmp_path: Path)
     ((entry,), _) = read_journal(path, "this one")
     assert (entry.pass_, entry.batch, entry.id) == (2, 3, "7_1")
     for atlas, shift in ((ATLAS, 0), (Atlas([ATLAS.graph("house")]), 2)):
-        restored = entry.trajectory(atlas, trajectory.episode)
+        restored = entry.trajectory(atlas, trajectory.episode, max_steps=15)
         assert restored.poses == [(viewpoint - shift, view) for viewpoint, view in trajectory.poses]
         assert (restored.num_decisions, restored.stopped, restored.visit) == (3, True, 5)
 
@@ -108,20 +108,21 @@ def test_entries_before_a_damaged_line_are_kept(tmp_path: Path, line: int) -> No
         {"poses": []},
         {"poses": [("nowhere", 0)]},
         {"decisions": 0},
+        {"decisions": 16},
         {"visit": 0},
     ],
 )
 def test_entry_that_no_agent_can_have_made_is_refused(change: dict[str, Any]) -> None:
     entry = msgspec.structs.replace(make_entry("7_1"), **change)
     with pytest.raises(DataError, match="the journal of this evaluation: episode 7_1: "):
-        entry.trajectory(ATLAS, toy_episode("7_1", "house", "a"))
+        entry.trajectory(ATLAS, toy_episode("7_1", "house", "a"), max_steps=15)
 
 
 def test_finished_in_lanes_selects_the_pass_and_known_episodes() -> None:
     entries = [make_entry("0_0"), make_entry("0_1", pass_number=2), make_entry("elsewhere")]
     episodes = {name: toy_episode(name, "house", "a") for name in ("0_0", "0_1")}
-    assert list(finished_in_lanes(entries, 1, ATLAS, episodes)) == ["0_0"]
-    assert list(finished_in_lanes(entries, 2, ATLAS, episodes)) == ["0_1"]
+    assert list(finished_in_lanes(entries, 1, ATLAS, episodes, max_steps=15)) == ["0_0"]
+    assert list(finished_in_lanes(entries, 2, ATLAS, episodes, max_steps=15)) == ["0_1"]
 
 
 def test_batch_counts_only_if_complete_and_after_complete_ones() -> None:
@@ -131,7 +132,7 @@ def test_batch_counts_only_if_complete_and_after_complete_ones() -> None:
     third = [make_entry("b", batch=2)]
 
     def finished(*entries: JournalEntry) -> list[list[str]]:
-        found = finished_batches(entries, 1, ATLAS, batches)
+        found = finished_batches(entries, 1, ATLAS, batches, max_steps=15)
         return [[trajectory.episode.episode_id for trajectory in batch] for batch in found]
 
     assert finished(*first, *second, *third) == [["a", "b"], ["c", "a"], ["b", "b"]]

@@ -136,7 +136,14 @@ def test_closed_log_closes_again_and_does_not_hide_an_error(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["not json\n", '{"loss": 3}\n', "[1, 2]\n", '{"kind": "train", "iteration": "1"}\n']
+    "text",
+    [
+        "not json\n",
+        '{"loss": 3}\n',
+        "[1, 2]\n",
+        '{"kind": "train", "iteration": "1"}\n',
+        '{"kind": "train", "iteration": -1}\n',
+    ],
 )
 def test_line_of_another_file_is_named_and_left_alone(tmp_path: Path, text: str) -> None:
     path = write_log(tmp_path, range(1, 2))

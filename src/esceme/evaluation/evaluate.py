@@ -104,16 +104,16 @@ def run_episodes(
     `entries` are journal entries of episodes that have already finished. These episodes are not run again.
     Only their effect on the memory is repeated.
     """
-    config, atlas = context.config, context.atlas
+    config, atlas, max_steps = context.config, context.atlas, context.limits.max_steps
     order, visits = ReleasedOrder(context.episodes, config.batch, seed=config.seed), Counter[str]()
     trajectories: dict[str, Trajectory] = {}
     for number in range(1, config.num_passes + 1):
         if config.schedule == "lanes":
-            trajectories = finished_in_lanes(entries, number, atlas, context.by_id)
+            trajectories = finished_in_lanes(entries, number, atlas, context.by_id, max_steps=max_steps)
             batches = _run_lanes(context, lifetime, dict(trajectories), number)
         else:
             planned = list(order.batches())
-            finished = finished_batches(entries, number, atlas, planned)
+            finished = finished_batches(entries, number, atlas, planned, max_steps=max_steps)
             trajectories = {}
             for trajectory in (trajectory for batch in finished for trajectory in batch):
                 trajectories.setdefault(trajectory.episode.episode_id, trajectory)

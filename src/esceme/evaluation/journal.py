@@ -49,15 +49,18 @@ class JournalEntry(msgspec.Struct, frozen=True):
             poses=[(atlas.name(viewpoint)[1], view) for viewpoint, view in trajectory.poses],
         )
 
-    def trajectory(self, atlas: Atlas, episode: Episode) -> Trajectory:
-        """Return the entry as a trajectory of `episode`. Raise `DataError` if it does not fit the episode."""
+    def trajectory(self, atlas: Atlas, episode: Episode, *, max_steps: int) -> Trajectory:
+        """Return the entry as a trajectory of `episode`.
+
+        Raise `DataError` if it does not fit the episode or has more than `max_steps` decisions.
+        """
         with prefix_errors(file="the journal of this evaluation", record=f"episode {self.id}"):
             viewpoints = atlas.locate(episode.scene_id, [name for name, _ in self.poses]).tolist()
-            self._check(viewpoints, atlas, episode)
+            self._check(viewpoints, atlas, episode, max_steps)
         poses = list(zip(viewpoints, (view for _, view in self.poses), strict=True))
         return Trajectory(episode, poses, self.decisions, self.stopped, self.visit)
 
-    def _check(self, viewpoints: Sequence[int], atlas: Atlas, episode: Episode) -> None:
+    def _check(self, viewpoints: Sequence[int], atlas: Atlas, episode: Episode, max_steps: int) -> None:
         start = atlas.locate(episode.scene_id, [episode.start]).tolist()
         follows_edges = all(
             after == here or after in atlas.neighbours[here] for here, after in pairwise(viewpoints)
@@ -66,13 +69,13 @@ class JournalEntry(msgspec.Struct, frozen=True):
             viewpoints[:1] == start
             and follows_edges
             and all(0 <= view < VIEWS for _, view in self.poses)
-            and self.decisions >= 1
+            and 1 <= self.decisions <= max_steps
             and self.visit >= 1
         )
         if not valid:
             raise DataError(
-                "expected a trajectory from the episode's start along edges of its scene; remove the journal "
-                "to run the episodes again"
+                f"expected at most {max_steps} decisions from the episode's start along edges of its scene; "
+                "remove the journal to run the episodes again"
             )
 
 
@@ -132,18 +135,28 @@ def read_journal(path: Path, fingerprint: str) -> tuple[list[JournalEntry], str]
 
 
 def finished_in_lanes(
-    entries: Sequence[JournalEntry], pass_number: int, atlas: Atlas, episodes: Mapping[str, Episode]
+    entries: Sequence[JournalEntry],
+    pass_number: int,
+    atlas: Atlas,
+    episodes: Mapping[str, Episode],
+    *,
+    max_steps: int,
 ) -> dict[str, Trajectory]:
     """Return the trajectories of one run over all episodes, by episode id; skip ids not in `episodes`."""
     return {
-        entry.id: entry.trajectory(atlas, episodes[entry.id])
+        entry.id: entry.trajectory(atlas, episodes[entry.id], max_steps=max_steps)
         for entry in entries
         if entry.pass_ == pass_number and entry.id in episodes
     }
 
 
 def finished_batches(
-    entries: Sequence[JournalEntry], pass_number: int, atlas: Atlas, batches: Sequence[Sequence[Episode]]
+    entries: Sequence[JournalEntry],
+    pass_number: int,
+    atlas: Atlas,
+    batches: Sequence[Sequence[Episode]],
+    *,
+    max_steps: int,
 ) -> list[list[Trajectory]]:
     """Return the trajectories of all batches before the first unfinished batch, of one run over the split."""
     by_key = {(entry.batch, entry.id): entry for entry in entries if entry.pass_ == pass_number}
@@ -151,5 +164,10 @@ def finished_batches(
     for number, batch in enumerate(batches):
         if any((number, episode.episode_id) not in by_key for episode in batch):
             break
-        finished.append([by_key[number, episode.episode_id].trajectory(atlas, episode) for episode in batch])
+        finished.append(
+            [
+                by_key[number, episode.episode_id].trajectory(atlas, episode, max_steps=max_steps)
+                for episode in batch
+            ]
+        )
     return finished

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 
 from esceme.errors import DataError
 from esceme.evaluation.context import EvaluationContext
-from esceme.files import read_json, write_json
-from esceme.metrics import TOUR_METRICS, Scores, score_paths
+from esceme.files import PrintableText, read_json, write_json
+from esceme.metrics import FRACTIONS, TOUR_METRICS, Scores, score_paths
 from esceme.tasks.catalogue import Task
+from esceme.tasks.episode import Angle
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.reverie import read_objects
 from esceme.tasks.tours import Tour
@@ -25,21 +26,24 @@ from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS
 FORMAT = "esceme-result-1"
 RESULT = "result.json"
 PREDICTIONS = "predictions.json"
+RANGES = {**dict.fromkeys(FRACTIONS, (0.0, 1.0)), **dict.fromkeys(("tl", "ne", "steps"), (0.0, math.inf))}
+"""Least and greatest value of metrics."""
+ROUNDING = 1e-9
 
 
 class EpisodeResult(msgspec.Struct, frozen=True, kw_only=True):
     """Trajectory and scores of one episode."""
 
-    id: str
-    scene: str
-    path: str
+    id: PrintableText
+    scene: PrintableText
+    path: PrintableText
     """Id of the reference path. Several instructions may describe the same path."""
-    visit: int
+    visit: Annotated[int, msgspec.Meta(ge=1)]
     """Number of the episode in its scene (or tour), counted from 1."""
-    decisions: int
+    decisions: Annotated[int, msgspec.Meta(ge=1)]
     """Number of decisions, including STOP."""
     stopped: bool
-    trajectory: list[tuple[str, float, float]]
+    trajectory: list[tuple[PrintableText, Angle, Angle]]
     """(viewpoint, heading, elevation) of every pose, with angles in radians, as in prediction files."""
     scores: dict[str, float]
     """Value of each metric, by name; empty if the goal is withheld. The value of a tour metric is the
@@ -151,10 +155,18 @@ def read_result(path: str | Path) -> Result:
     result = read_json(path, Result)
     if result.format != FORMAT:
         raise DataError(f"{path}: format '{result.format}', expected '{FORMAT}'")
+    _check_scores(result.means, f"{path}: means")
     for episode in result.episodes:
-        if not all(map(math.isfinite, episode.scores.values())):
-            raise DataError(f"{path}: episode {episode.id} has non-finite scores")
+        _check_scores(episode.scores, f"{path}: episode {episode.id}")
     return result
+
+
+def _check_scores(scores: Mapping[str, float], location: str) -> None:
+    """Raise `DataError` for a score that is not finite or that its metric cannot have."""
+    for name, value in scores.items():
+        low, high = RANGES.get(name, (-math.inf, math.inf))
+        if not math.isfinite(value) or not low - ROUNDING <= value <= high + ROUNDING:
+            raise DataError(f"{location}: {name} is {value:g}, expected {low:g} to {high:g}; evaluate again")
 
 
 def scores_of(result: Result) -> Scores:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 import msgspec
 
@@ -96,7 +96,7 @@ class _LineHead(msgspec.Struct):
     """Fields that every line of a log has."""
 
     kind: str
-    iteration: int
+    iteration: Annotated[int, msgspec.Meta(ge=0)]
 
 
 def _open_events(folder: Path, after: int, note: Callable[[str], None]) -> SummaryWriter | None:
