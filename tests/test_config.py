@@ -155,11 +155,15 @@ def test_experiment_survives_json() -> None:
     assert stored["navigator"]["reader"]["name"] == "candidate-enhancing"
 
 
-def test_missing_fields_take_their_defaults() -> None:
-    assert from_json({}, Experiment) == Experiment()
+def test_missing_fields_are_named() -> None:
     stored = as_json(WITH_MEMORY)
-    del stored["navigator"]["reader"]["order"], stored["training"]["batch"]
-    assert from_json(stored, Experiment) == WITH_MEMORY
+    del stored["seed"], stored["hold_out"]
+    with pytest.raises(ConfigError, match=r"missing: hold_out, seed$"):
+        from_json(stored, Experiment)
+    stored = as_json(WITH_MEMORY)
+    del stored["navigator"]["reader"]["order"]
+    with pytest.raises(ConfigError, match=r"missing: navigator.reader.order$"):
+        from_json(stored, Experiment)
 
 
 @pytest.mark.parametrize(

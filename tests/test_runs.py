@@ -40,6 +40,7 @@ from esceme.runs import (
     VOCABULARY_FILE,
     WEIGHTS_FILE,
     NavigatorConfig,
+    _write_navigator_file,
     as_json,
     from_json,
     load_navigator_weights,
@@ -78,6 +79,17 @@ def change(run: Path, **fields: Any) -> None:
     stored = {**json.loads((run / NAVIGATOR_FILE).read_text()), **fields}
     stored = {name: value for name, value in stored.items() if value is not None}
     (run / NAVIGATOR_FILE).write_text(json.dumps(stored))
+
+
+def change_part(run: Path, part: str, **settings: Any) -> None:
+    """Change settings of the agent or the reader in navigator.json."""
+    change(run, **{part: {**json.loads((run / NAVIGATOR_FILE).read_text())[part], **settings}})
+
+
+def replace_weights(run: Path, tensors: dict[str, Tensor]) -> None:
+    """Write other weights, and their digest to navigator.json."""
+    save_file(tensors, run / WEIGHTS_FILE)
+    change(run, weights_sha256=[hashlib.sha256((run / WEIGHTS_FILE).read_bytes()).hexdigest()])
 
 
 def assert_equal_weights(one: Navigator, other: Navigator) -> None:
@@ -196,7 +208,8 @@ def test_all_unfitting_tensors_are_named_at_once(run: Path) -> None:
     tensors["agent.extra"] = torch.zeros(1)
     tensors["agent.text.words.weight"] = torch.zeros(51, 24)
     tensors["agent.critic.3.bias"] = torch.zeros(2)
-    save_file(tensors, run / WEIGHTS_FILE)
+    tensors["agent.history.kind.weight"] = tensors["agent.history.kind.weight"].to(torch.float8_e4m3fn)
+    replace_weights(run, tensors)
     with pytest.raises(CheckpointError) as refused:
         load_run(run)
     message = str(refused.value)
@@ -206,6 +219,7 @@ def test_all_unfitting_tensors_are_named_at_once(run: Path) -> None:
         "1 unknown: agent.extra",
         "2 with a wrong shape: agent.critic.3.bias (expected (1,), found (2,)), "
         "agent.text.words.weight (expected (50, 24), found (51, 24))",
+        "1 of a wrong type: agent.history.kind.weight (torch.float8_e4m3fn)",
     ):
         assert part in message
 
@@ -230,23 +244,87 @@ def test_folder_without_a_file_is_refused(run: Path, tmp_path: Path) -> None:
         load_run(run)
 
 
-def test_truncated_files_are_refused(run: Path) -> None:
+def test_damaged_weights_are_refused(run: Path) -> None:
     data = (run / WEIGHTS_FILE).read_bytes()
-    for size in (0, 5, 200, len(data) // 2, len(data) - 1):
-        (run / WEIGHTS_FILE).write_bytes(data[:size])
-        with pytest.raises(CheckpointError, match=r"weights\.safetensors: not a complete safetensors file"):
+    changed = data[:-10] + bytes([data[-10] ^ 1]) + data[-9:]
+    for damaged in (b"", data[:200], data[:-1], changed, data + b" "):
+        (run / WEIGHTS_FILE).write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=r"weights\.safetensors: damaged or replaced, "):
             load_run(run)
+    change(run, weights_sha256=[hashlib.sha256(b"text").hexdigest()])
+    (run / WEIGHTS_FILE).write_bytes(b"text")
+    with pytest.raises(CheckpointError, match=r"weights\.safetensors: not a complete safetensors file"):
+        load_run(run)
+
+
+def test_truncated_navigator_json_is_refused(run: Path) -> None:
     text = (run / NAVIGATOR_FILE).read_text()
     (run / NAVIGATOR_FILE).write_text(text[: len(text) // 2])
     with pytest.raises(DataError, match=r"navigator\.json: not valid json"):
         load_run(run)
 
 
+@pytest.mark.parametrize("kill_at", [1, 2])
+def test_run_loads_after_a_kill_while_it_was_saved_again(
+    run: Path, monkeypatch: pytest.MonkeyPatch, kill_at: int
+) -> None:
+    config, calls = load_run(run).config, []
+
+    def write_and_kill(*arguments: Any) -> None:
+        calls.append(arguments)
+        if len(calls) == 1:
+            _write_navigator_file(*arguments)
+        if len(calls) == kill_at:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("esceme.runs._write_navigator_file", write_and_kill)
+    with pytest.raises(KeyboardInterrupt):
+        save_run(run, make_navigator(1), config)
+    monkeypatch.undo()
+    assert_equal_weights(load_run(run).navigator, make_navigator(kill_at - 1))
+    save_run(run, make_navigator(1), config)
+    assert len(json.loads((run / NAVIGATOR_FILE).read_text())["weights_sha256"]) == 1
+
+
+@pytest.mark.parametrize("part", ["agent", "reader"])
+def test_every_setting_of_navigator_json_is_required(run: Path, part: str) -> None:
+    complete = (run / NAVIGATOR_FILE).read_text()
+    for name in json.loads(complete)[part]:
+        if name != "name":
+            stored = json.loads(complete)
+            del stored[part][name]
+            (run / NAVIGATOR_FILE).write_text(json.dumps(stored))
+            with pytest.raises(CheckpointError, match=f"navigator.json: missing: {part}.{name}$"):
+                load_run(run)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"cross_layers": 3_000_000}, "navigator.json describes a network of more than "),
+        ({"text_layers": 2**40}, "navigator.json describes a network of more than "),
+        ({"hidden": 3 * 2**40}, "no network has the sizes in navigator.json"),
+        ({"vocabulary": 2**62}, "no network has the sizes in navigator.json"),
+        ({"feed_forward": 2**64}, "no network has the sizes in navigator.json"),
+        ({"positions": 2**40}, r"agent.text.positions.weight .expected .1099511627776, 24., found"),
+    ],
+)
+def test_sizes_beyond_the_weights_are_refused_at_once(
+    run: Path, settings: dict[str, int], message: str
+) -> None:
+    change_part(run, "agent", **settings)
+    with pytest.raises(CheckpointError, match=message):
+        load_run(run)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"format": "esceme-run-2"}, "format 'esceme-run-2', expected 'esceme-run-1'"),
-        ({"format": None}, "format 'None', expected 'esceme-run-1'"),
+        ({"format": "esceme-run-1"}, "format 'esceme-run-1', expected 'esceme-run-2'; load it with"),
+        ({"format": None}, "format None, expected 'esceme-run-2'"),
+        ({"weights_sha256": None}, "weights_sha256: Expected `array`, got `null`"),
+        ({"max_steps": -3}, "max_steps: expected at least 1, found -3"),
+        ({"task": None, "keep": None}, "missing: task, keep"),
         ({"keep": "middle"}, "keep"),
         ({"max_steps": "many"}, "max_steps"),
         ({"agent": None}, "agent"),
@@ -254,13 +332,6 @@ def test_truncated_files_are_refused(run: Path) -> None:
         ({"agent": {"name": "duet"}}, "no agent 'duet'; expected one of hamt, "),
         ({"agent": {"heads": 2}}, "no agent ''; expected one of hamt, "),
         ({"reader": {"name": "graph"}}, "no reader 'graph'; expected one of "),
-        ({"agent": {"name": "hamt", "heads": "two"}}, "agent.heads: Expected `int`, got `str`"),
-        (
-            {"agent": {"name": "hamt", "unknown": 1}},
-            "unknown field 'agent.unknown'; expected one of vocabulary, ",
-        ),
-        ({"agent": {"name": "hamt", "heads": 5}}, "768 is not divisible by 5 heads"),
-        ({"reader": {"name": "candidate-enhancing", "pooling": "min"}}, "pooling"),
         ({"max_stepz": 3}, "unknown field 'max_stepz'; expected one of agent, reader, "),
         ({"feature_dropout": 1.0}, "feature_dropout"),
     ],
@@ -271,11 +342,31 @@ def test_malformed_navigator_json_is_refused(run: Path, fields: dict[str, Any], 
         load_run(run)
 
 
+@pytest.mark.parametrize(
+    ("part", "settings", "message"),
+    [
+        ("agent", {"heads": "two"}, "agent.heads: Expected `int`, got `str`"),
+        ("agent", {"heads": 5}, "agent.hidden 24 is not divisible by 5 heads"),
+        ("agent", {"dropout": 7}, "agent.dropout: expected a number below 1, found 7.0"),
+        ("agent", {"initial_std": -1}, "agent.initial_std: expected a number above 0, found -1.0"),
+        ("agent", {"unknown": 1}, "unknown field 'agent.unknown'; expected one of vocabulary, "),
+        ("reader", {"pooling": "min"}, "reader.pooling: Invalid enum value 'min'"),
+        ("reader", {"norm": 1}, "reader.norm: Expected `bool`, got `int`"),
+    ],
+)
+def test_malformed_settings_of_a_part_are_named(
+    run: Path, part: str, settings: dict[str, Any], message: str
+) -> None:
+    change_part(run, part, **settings)
+    with pytest.raises(CheckpointError, match=message):
+        load_run(run)
+
+
 def test_non_finite_weights_are_named(run: Path) -> None:
     tensors = load_file(run / WEIGHTS_FILE)
     name = sorted(tensors)[3]
     tensors[name].flatten()[0] = torch.nan
-    save_file(tensors, run / WEIGHTS_FILE)
+    replace_weights(run, tensors)
     with pytest.raises(CheckpointError, match=f"1 not finite: {name}"):
         load_run(run)
 

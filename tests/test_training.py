@@ -169,21 +169,6 @@ def test_missing_or_unfitting_tours_are_named_and_nothing_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_run_of_a_version_without_a_field_resumes_with_its_default(
-    training_data: Path, tmp_path: Path
-) -> None:
-    train(small_experiment(iterations=1), training_data, tmp_path)
-    stored = read_json(tmp_path / "experiment.json", dict[str, Any])
-    del stored["experiment"]["validation"]["tours"]
-    del stored["experiment"]["training"]["memory_dropout"]["forget_probability"]
-    write_json(tmp_path / "experiment.json", stored)
-    require_same_experiment(small_experiment(iterations=1), tmp_path)
-    other = small_experiment(iterations=1)
-    other = replace(other, validation=replace(other.validation, tours="some.json"))
-    with pytest.raises(ConfigError, match=r"differs in validation.tours; give another"):
-        require_same_experiment(other, tmp_path)
-
-
 @pytest.mark.parametrize(
     ("stored", "message"),
     [

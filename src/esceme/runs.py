@@ -1,7 +1,7 @@
 """A run folder: the weights of a navigator (safetensors) and its config (JSON).
 
 RUN/
-  navigator.json        what the navigator is and what it was trained for
+  navigator.json        what the navigator is, what it was trained for, and the sha256 of its weights
   weights.safetensors   all parameters of the agent and the reader
   vocab.txt             its vocabulary, if it was trained with one of its own
 """
@@ -19,6 +19,7 @@ import msgspec
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from esceme import __version__
 from esceme.agents import AGENTS, AgentConfig, HamtConfig
@@ -28,10 +29,11 @@ from esceme.memory import READERS, NoMemoryConfig, ReaderConfig
 from esceme.navigator import Navigator
 from esceme.settings import DropoutRate, Size, check_settings
 
-FORMAT = "esceme-run-1"
+FORMAT = "esceme-run-2"
 NAVIGATOR_FILE = "navigator.json"
 WEIGHTS_FILE = "weights.safetensors"
 VOCABULARY_FILE = "vocab.txt"
+DIGESTS_KEY = "weights_sha256"
 PARTS: dict[str, Mapping[str, Any]] = {"agent": AGENTS, "reader": READERS}
 """Registered classes of each part of a navigator, by name. A class is identified by its `Config`."""
 T = TypeVar("T")
@@ -116,7 +118,8 @@ def navigator_config(navigator: Navigator, **trained_for: Any) -> NavigatorConfi
 def save_run(folder: str | Path, navigator: Navigator, config: NavigatorConfig) -> Path:
     """Write a run folder and return it. `navigator.json` is written last: it marks a complete folder."""
     folder = Path(folder)
-    if not _has_config(folder, config):  # never leave new weights beside the config of the old ones
+    digests = _digests_beside(folder, config)
+    if not digests:  # never leave new weights beside the config of the old ones
         with suppress(OSError):  # writing will report the reason
             (folder / NAVIGATOR_FILE).unlink()
     with atomic_path(folder / WEIGHTS_FILE) as part:
@@ -125,26 +128,36 @@ def save_run(folder: str | Path, navigator: Navigator, config: NavigatorConfig) 
             save_file(tensors, part, metadata={"format": FORMAT})
         except SafetensorError as error:  # raised for a full disk
             raise DataError(f"{folder / WEIGHTS_FILE}: cannot be written ({error})") from None
-    stored = {"format": FORMAT, "version": __version__, **as_json(config)}
-    write_json(folder / NAVIGATOR_FILE, stored, indent=2)
+        digest = _file_digest(part)
+        if digests:  # a killed process leaves either weights beside the digests of both
+            _write_navigator_file(folder, config, [digest, *digests])
+    _write_navigator_file(folder, config, [digest])
     return folder
 
 
 def load_run(folder: str | Path, *, device: torch.device | str = "cpu") -> Run:
-    """Return the navigator of a run folder, in evaluation mode."""
+    """Return the navigator of a run folder, in evaluation mode.
+
+    Raise `CheckpointError` if the weights are damaged or do not fit the config.
+    """
     folder = Path(folder)
-    config = read_navigator_config(folder)
+    config, digests = _read_navigator_file(folder)
     path = folder / WEIGHTS_FILE
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file; a run folder has its weights there")
     try:
+        digest = _file_digest(path)
+        if digest not in digests:  # the run may have been saved again meanwhile
+            config, digests = _read_navigator_file(folder)
+        if digest not in digests:
+            raise CheckpointError(
+                f"{path}: damaged or replaced, its sha256 is not the one in {NAVIGATOR_FILE}; restore both "
+                "files, or import or train the run again"
+            )
         tensors = load_file(path, device=str(device))
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: not a complete safetensors file ({error})") from None
-    with torch.device("meta"):  # no random weights that would only be overwritten
-        navigator = config.build()
+    navigator = _build_on_meta(config, len(tensors), file=path)
     load_navigator_weights(navigator, tensors, file=path)
     if any(buffer.is_meta for buffer in navigator.buffers()):  # computed by the constructor, not saved
         navigator = config.build()
@@ -154,6 +167,15 @@ def load_run(folder: str | Path, *, device: torch.device | str = "cpu") -> Run:
 
 def read_navigator_config(folder: Path) -> NavigatorConfig:
     """Return the navigator config in a run folder."""
+    config, _ = _read_navigator_file(folder)
+    return config
+
+
+def _read_navigator_file(folder: Path) -> tuple[NavigatorConfig, list[str]]:
+    """Return the navigator config in a run folder and the sha256 that the weights may have.
+
+    There are two while a run is saved again: those of the old and of the new weights.
+    """
     path = folder / NAVIGATOR_FILE
     if not path.is_file():
         what = "is not a folder" if not folder.is_dir() else f"has no {NAVIGATOR_FILE}"
@@ -161,15 +183,62 @@ def read_navigator_config(folder: Path) -> NavigatorConfig:
     stored = read_json(path, dict[str, Any])
     if stored.get("format") != FORMAT:
         raise CheckpointError(
-            f"{path}: format '{stored.get('format')}', expected '{FORMAT}'; did a newer version write it?"
+            f"{path}: format {stored.get('format')!r}, expected '{FORMAT}'; load it with the version that "
+            "wrote it, or import or train the run again"
         )
-    stored = {name: value for name, value in stored.items() if name not in ("format", "version")}
-    if missing := [field.name for field in fields(NavigatorConfig) if field.name not in stored]:
-        raise CheckpointError(f"{path}: missing: {', '.join(missing)}")
     try:
-        return from_json(stored, NavigatorConfig)
+        digests = msgspec.convert(stored.pop(DIGESTS_KEY, None), list[str])
+        settings = {name: value for name, value in stored.items() if name not in ("format", "version")}
+        return from_json(settings, NavigatorConfig), digests
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from None
+    except msgspec.ValidationError as error:
+        raise CheckpointError(f"{path}: {DIGESTS_KEY}: {error}") from None
+
+
+def _write_navigator_file(folder: Path, config: NavigatorConfig, digests: list[str]) -> None:
+    stored = {"format": FORMAT, "version": __version__, DIGESTS_KEY: digests, **as_json(config)}
+    write_json(folder / NAVIGATOR_FILE, stored, indent=2)
+
+
+def _digests_beside(folder: Path, config: NavigatorConfig) -> list[str]:
+    """Return the sha256 of the weights in a run folder if its config equals `config`, otherwise nothing."""
+    with suppress(EscemeError):
+        stored, digests = _read_navigator_file(folder)
+        return digests if stored == config else []
+    return []
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _build_on_meta(config: NavigatorConfig, num_tensors: int, *, file: object) -> Navigator:
+    """Build a navigator without weights, to which `num_tensors` tensors of `file` are to be assigned.
+
+    Raise `CheckpointError` early if the config has far more layers, or larger ones, than any such weights.
+    """
+    num_parameters = 0
+
+    def count_parameter(*parameter: object) -> None:
+        nonlocal num_parameters
+        num_parameters += 1
+        if num_parameters > 2 * num_tensors + 100:
+            raise CheckpointError(
+                f"{file}: holds {num_tensors} tensors, and {NAVIGATOR_FILE} describes a network of more than "
+                f"{num_parameters}; restore both files, or import or train the run again"
+            )
+
+    hook = register_module_parameter_registration_hook(count_parameter)
+    try:
+        with torch.device("meta"):  # no random weights that would only be overwritten
+            return config.build()
+    except (RuntimeError, OverflowError, TypeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise CheckpointError(f"{file}: no network has the sizes in {NAVIGATOR_FILE} ({reason})") from None
+    finally:
+        hook.remove()
 
 
 def load_navigator_weights(navigator: Navigator, tensors: dict[str, torch.Tensor], *, file: object) -> None:
@@ -179,15 +248,18 @@ def load_navigator_weights(navigator: Navigator, tensors: dict[str, torch.Tensor
     message names all of these tensors, and the navigator does not change.
     """
     expected = navigator.state_dict()
+    both = sorted(set(expected) & set(tensors))
+    typed = [name for name in both if tensors[name].dtype == expected[name].dtype]
     faults = {
         "missing": sorted(set(expected) - set(tensors)),
         "unknown": sorted(set(tensors) - set(expected)),
         "with a wrong shape": [
             f"{name} (expected {tuple(expected[name].shape)}, found {tuple(tensors[name].shape)})"
-            for name in sorted(set(expected) & set(tensors))
+            for name in both
             if tensors[name].shape != expected[name].shape
         ],
-        "not finite": sorted(name for name, tensor in tensors.items() if not tensor.isfinite().all()),
+        "of a wrong type": [f"{name} ({tensors[name].dtype})" for name in both if name not in typed],
+        "not finite": [name for name in typed if not tensors[name].isfinite().all()],
     }
     found = [f"{len(names)} {what}: {', '.join(names)}" for what, names in faults.items() if names]
     if found:
@@ -196,13 +268,6 @@ def load_navigator_weights(navigator: Navigator, tensors: dict[str, torch.Tensor
             "import or train the run again, or restore both files"
         )
     navigator.load_state_dict(tensors, assign=True)
-
-
-def _has_config(folder: Path, config: NavigatorConfig) -> bool:
-    try:
-        return read_navigator_config(folder) == config
-    except EscemeError:
-        return False
 
 
 # -- configs as JSON --------------------------------------------------------------------------------------
@@ -221,9 +286,10 @@ def as_json(config: Any) -> dict[str, Any]:
 
 
 def from_json(stored: Mapping[str, Any], kind: type[T], path: str = "") -> T:
-    """Return the config of type `kind` in a JSON object. Missing fields have their default values.
+    """Return the config of type `kind` in a JSON object that has every field.
 
-    `path` is for messages. Raise `ConfigError` if a name is unknown or a value has the wrong type.
+    `path` is for messages. Raise `ConfigError` if a name is unknown or missing, or a value has the wrong type
+    or is out of range.
     """
     types, values = get_type_hints(kind), {}
     for name, value in stored.items():
@@ -241,7 +307,12 @@ def from_json(stored: Mapping[str, Any], kind: type[T], path: str = "") -> T:
                 values[name] = msgspec.convert(value, types[name])
             except msgspec.ValidationError as error:
                 raise ConfigError(f"{where}: {error}") from None
-    return kind(**values)
+    if missing := [f"{path}{name}" for name in types if name not in stored]:
+        raise ConfigError(f"missing: {', '.join(missing)}")
+    try:
+        return kind(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{path}{error}") from None
 
 
 def flatten(stored: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

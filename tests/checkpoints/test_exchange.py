@@ -271,6 +271,13 @@ def test_all_tensors_that_do_not_fit_are_named() -> None:
     )
 
 
+def test_weights_in_eight_bits_become_single_precision() -> None:
+    network, name = network_of(), "vln_bert.embeddings.word_embeddings.weight"
+    network[name] = network[name].to(torch.float8_e4m3fn)
+    navigator, _ = navigator_from(network, critic_of(), heads=3)
+    assert torch.equal(navigator.agent.text.words.weight, network[name].float())
+
+
 def test_only_the_missing_tensor_is_named() -> None:
     network = network_of()
     for missing in list(network)[::18]:

@@ -283,7 +283,7 @@ def _require_fit(expected: Mapping[str, Size], tensors: Tensors, file: object) -
 
 def _is_finite(tensor: Tensor) -> bool:
     is_dense = tensor.is_floating_point() and tensor.layout is torch.strided and not tensor.is_meta
-    return is_dense and bool(tensor.isfinite().all())
+    return is_dense and bool(tensor.float().isfinite().all())
 
 
 def _require_released(navigator: Navigator) -> None:
