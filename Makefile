@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 SEED   ?= 0
 
-.PHONY: help install demo test test-fast test-slow test-floors test-python fuzz bench docs lint format clean
+.PHONY: help install demo test test-fast test-slow test-floors test-python fuzz kills full-disk bench docs lint format clean
 
 help:
 	@echo "make demo       train an agent without memory and one with it on the embedded world"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-floors  the tests with the lowest supported version of every dependency, in .venv-floors"
 	@echo "make test-python  the tests with Python 3.12 and 3.13 where present, in .venv-3.12 and .venv-3.13"
 	@echo "make fuzz       N=10000 SEED=0: damaged files of every kind"
+	@echo "make kills      N=300: commands that are stopped and run again;  make full-disk  N=50"
 	@echo "make bench      speed and memory as ratios, written to benchmarks/results.md"
 	@echo "make docs       the documentation as a site in build/site, with an API reference"
 	@echo "make lint       ruff, codespell and mypy;  make format  lets ruff rewrite"
@@ -60,6 +61,12 @@ test_in_venv = $(1) -m venv $(2) \
 
 fuzz: install
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz.fuzzer --cases $(or $(N),10000) --seed $(SEED)
+
+kills: install
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz.kills --kills $(or $(N),300) --seed $(SEED)
+
+full-disk: install
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz.kills --full-disks $(or $(N),50) --seed $(SEED)
 
 bench: install
 	$(BIN)/python -m benchmarks

@@ -98,7 +98,7 @@ def run_case(seed: int, case: int, *, verbose: bool = False) -> Outcome:
         return outcome
     if meaning == expected:
         return outcome._replace(name="same")
-    is_wrong = mutation.must_refuse or kind.has_checksum
+    is_wrong = mutation.must_refuse or kind.has_checksum or (kind.is_strict and "delete key" in mutation.name)
     return outcome._replace(name="silent" if is_wrong else "other", detail=meaning[:300])
 
 

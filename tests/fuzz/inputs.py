@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +48,7 @@ from esceme.tasks.tours import check_tours, read_all_tours, read_tours
 from esceme.training import prepare, require_same_experiment, train
 from esceme.world import Atlas, open_features, pack, read_scenes
 from esceme.world.features import write_features
+from fixtures.files import load_json, save_json
 from fixtures.original_checkpoints import fine_tuned
 from fixtures.toy_dataset import ToyDataset, small_experiment, write_toy_dataset, write_training_data
 from fixtures.toy_world import write_toy_world
@@ -73,18 +73,18 @@ def write_inputs() -> None:
     for memory, folder in (("cold", EVALUATION), ("masked", OTHER)):
         evaluate(DATASET.config(memory), folder)
     tokenizer = WordPiece.read(TOY / "tokenizer/vocab.txt")
-    records = json.loads((TOY / "R2R/R2R_val_seen.json").read_bytes())
+    records = load_json(TOY / "R2R/R2R_val_seen.json")
     for record in records:
         record["instr_encodings"] = [tokenizer.encode(text) for text in record["instructions"]]
-    (TOY / "R2R/prevalent_aug_train_enc.json").write_text(json.dumps(records))
+    save_json(TOY / "R2R/prevalent_aug_train_enc.json", records)
     (TOY / "tokenizer.json").write_text(tokenizer._tokenizer.to_str())
     for task, split in (("r2r", "val_unseen"), ("rxr", "val_unseen")):
         loaded = _split(TASKS[task], DataFolder(TOY).require(task, split))
-        lines = [
+        records = [
             {TASKS[task].id_key: TASKS[task].submission_id(episode), "path": list(episode.reference_path)}
             for episode in loaded.episodes
         ]
-        (TOY / f"{task}_predictions.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        save_json(TOY / f"{task}_predictions{TASKS[task].submission_suffix}", records)
     store = open_features(TOY / "features/toy.hdf5", width=16)
     pack(store, "packed/toy.npy")
     write_features(TOY / "other.hdf5", [("a_b", store.panorama(store.keys[0]))])
@@ -207,14 +207,13 @@ def _read_experiment(file: Path) -> Any:
 def _resume_training(file: Path) -> Any:
     state = load_state(TRAINED, note=note)
     _trainer().load_state_dict(state)
-    return "a state of this run" if _state_digest(state) in _known_states() else _state_digest(state)
+    return "a state of this run" if state_digest(state) in _known_states() else state_digest(state)
 
 
 @functools.cache
 def _known_states() -> set[str]:
     return {
-        _state_digest(torch.load(path, weights_only=True))
-        for path in sorted((TRAINED / "state").glob("*.pt"))
+        state_digest(torch.load(path, weights_only=True)) for path in sorted((TRAINED / "state").glob("*.pt"))
     }
 
 
@@ -224,11 +223,12 @@ def _trainer() -> Any:
     return prepare(EXPERIMENT, TRAINING, OUT, callback=TrainingCallback()).trainer
 
 
-def _state_digest(value: Any) -> str:
+def state_digest(value: Any) -> str:
+    """A hash of the content of a state; equal contents may be stored as different bytes."""
     if isinstance(value, Mapping):
-        return _digest(*(f"{key}{_state_digest(value[key])}" for key in sorted(value, key=str)))
+        return _digest(*(f"{key}{state_digest(value[key])}" for key in sorted(value, key=str)))
     if isinstance(value, list | tuple):
-        return _digest(*map(_state_digest, value))
+        return _digest(*map(state_digest, value))
     return _digest(value)
 
 
@@ -292,6 +292,8 @@ class InputKind:
     """Relative number of cases; smaller for slow calls."""
     has_checksum: bool = False
     """Whether every change of the content can be noticed."""
+    is_strict: bool = False
+    """Whether every key of the JSON has to be there."""
     ranges: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """JSON key -> values that have to be refused."""
     changes: Path | None = None
@@ -370,6 +372,7 @@ KINDS = (
         "run",
         ("trained/navigator.json", "trained/weights.safetensors", "trained/vocab.txt"),
         (_read_run,),
+        is_strict=True,
         ranges=NAVIGATOR_RANGES,
         weight=5,
     ),
@@ -378,6 +381,7 @@ KINDS = (
         ("dataset/run/navigator.json", "dataset/run/weights.safetensors"),
         (_evaluate_run,),
         weight=2,
+        is_strict=True,
         ranges=NAVIGATOR_RANGES,
     ),
     InputKind("experiment", ("trained/experiment.json",), (_read_experiment,)),
@@ -410,7 +414,7 @@ KINDS = (
     ),
     InputKind(
         "predictions",
-        ("toy/r2r_predictions.jsonl", "toy/rxr_predictions.jsonl"),
+        ("toy/r2r_predictions.json", "toy/rxr_predictions.jsonl"),
         (_score,),
         ranges=PATH_RANGES,
     ),

@@ -162,7 +162,7 @@ def _damage_node(rng: Random, node: Any, key: Any) -> tuple[str, str | None]:
             return "number", None
         case "delete" if key != "":
             del node[key]
-            return "delete", None
+            return "delete key" if isinstance(node, dict) else "delete entry", None
         case "copy" if isinstance(node, list):
             node.insert(rng.randrange(len(node) + 1), value)
             return "duplicate entry", None

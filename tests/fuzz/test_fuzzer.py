@@ -1,4 +1,4 @@
-"""Damaged files of every kind are refused in one line, or read with a valid meaning."""
+"""Short runs of the fuzzer, and of the harness that stops commands."""
 
 from __future__ import annotations
 
@@ -51,12 +51,16 @@ KNOWN_FAILURES: set[tuple[str, str]] = {
 """Pairs of kind and class that still have to be mended."""
 
 
+def environment() -> dict[str, str]:
+    """The environment of a process that imports from the folder of the tests."""
+    paths = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+    return os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+
+
 def run_fuzzer(*options: str) -> list[dict[str, str]]:
     """Run the fuzzer in a process of its own, because it forks; return the outcomes."""
-    paths = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
-    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "fuzz.fuzzer", "--json", *options]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr
     outcomes: list[dict[str, str]] = json.loads(done.stdout)
     return outcomes
@@ -67,3 +71,50 @@ def test_damaged_files_are_refused_in_one_line_or_read_with_a_valid_meaning() ->
     assert len(outcomes) == 300
     failed = [outcome for outcome in outcomes if outcome["name"] not in ("refused", "same", "other")]
     assert [outcome for outcome in failed if (outcome["kind"], outcome["name"]) not in KNOWN_FAILURES] == []
+
+
+def test_stopped_commands_and_full_disks_leave_whole_files_and_can_be_run_again() -> None:
+    scenarios = ("evaluate", "pack", "bank", "import")
+    command = [sys.executable, "-m", "fuzz.kills", "--kills", "16", "--full-disks", "8", "--only", *scenarios]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "24 runs of seed 0" in done.stdout
+
+
+SELF_CHECK = """
+import os, signal, time
+from pathlib import Path
+from unittest.mock import patch
+
+from esceme.cli.console import note
+from fuzz import fuzzer
+from fuzz.inputs import InputKind
+
+def react(function):
+    return lambda file: function() if file.read_bytes() != b"whole" else None
+
+FAULTS = {
+    "silent": lambda: "another meaning",
+    "message": lambda: print(chr(27)),
+    "traceback": lambda: [][0],
+    "hang": lambda: time.sleep(100),
+    "crash": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "memory": lambda: bytearray(100 << 20) and None,
+}
+kinds = [InputKind(name, ("file",), (react(fault),), has_checksum=True) for name, fault in FAULTS.items()]
+with (
+    patch.multiple(fuzzer, KINDS=kinds, TIMEOUT=2.0, write_inputs=lambda: Path("file").write_text("whole")),
+    patch("fuzz.fuzzer._place_specially", lambda *arguments: None),
+):
+    for outcome in fuzzer.run_cases(0, range(18)):
+        assert outcome.name in (outcome.kind, "same"), outcome
+        print(outcome.name)
+"""
+
+
+def test_every_class_of_failure_is_noticed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SELF_CHECK], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert {*done.stdout.split()} >= {"silent", "message", "traceback", "hang", "crash", "memory"}
