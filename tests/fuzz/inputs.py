@@ -366,6 +366,7 @@ KINDS = (
         "bank",
         ("evaluation/bank.safetensors",),
         (_read_bank, _read_bank, _read_bank, _command("memory", "show", "FILE")),
+        has_checksum=True,
         ranges={"width": NOT_COUNTS, "neighbours": (-1, 10**9, "x")},
     ),
     InputKind(

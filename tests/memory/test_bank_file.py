@@ -150,6 +150,7 @@ def test_files_without_a_bank_are_refused(tmp_path: Path) -> None:
         ({"format": "esceme-memory-1", "scenes": 7}, "expected 'esceme-memory-2'; an older esceme wrote it"),
         ({"format": "recipes-1"}, "format 'recipes-1', expected 'esceme-memory-2'$"),
         ({}, "bank: damaged: the content does not have the stored checksum; remove it and build it again"),
+        ({"source": "\x1b[31mred"}, "the header is malformed .*regex.*source"),
         ({"pooling": "sum"}, "the header is malformed"),
         ({"width": 3}, r"shape \(1, 3\), found \(1, 2\)"),
         ({"scenes": []}, r"shape \(0, 2\)"),

@@ -344,6 +344,7 @@ def test_pickled_objects_are_never_loaded(packed: Path) -> None:
     [
         ({"format": "other-1"}, "format 'other-1', expected 'esceme-features-2'; pack it again"),
         ({"format": "esceme-features-1"}, "format 'esceme-features-1', expected .*; pack it again"),
+        ({"keys": ["house_v0", "house_v1", "house_\x1b[2J"]}, r"'keys\[2\]': expected text without control"),
         ({"crc32": [0, 0]}, r"f\.json: 2 checksums for 3 keys; pack it again"),
         ({"keys": "all"}, "field 'keys'"),
         (

@@ -14,7 +14,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from esceme.errors import DataError, MemoryMismatch, prefix_errors
-from esceme.files import JSON_ERRORS, atomic_open, file_lock
+from esceme.files import JSON_ERRORS, PrintableText, atomic_open, file_lock
 from esceme.memory.bank import MemoryBank
 from esceme.memory.scene import Pooling
 
@@ -26,8 +26,8 @@ ADVICE = "remove it and build it again"
 class StoredScene(msgspec.Struct, frozen=True):
     """One scene in the header of a bank file. In `names`, visited viewpoints precede unvisited ones."""
 
-    scene_id: str
-    names: list[str]
+    scene_id: PrintableText
+    names: list[PrintableText]
     neighbours: list[list[int]]
     """For each visited viewpoint, the indices of its neighbours in `names`."""
 
@@ -49,7 +49,7 @@ class BankHeader(msgspec.Struct, frozen=True):
     format: str
     width: int
     pooling: Pooling
-    source: str
+    source: PrintableText
     sha256: str
     """SHA-256 of the vectors and of the other fields, in hexadecimal."""
     scenes: list[StoredScene]

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from esceme.errors import DataError, WorldError
 from esceme.files import (
     MAX_EXPANSION,
+    PrintableText,
     atomic_open,
     atomic_path,
     expansion_limit,
@@ -358,8 +359,8 @@ class _PackedIndex(msgspec.Struct):
 
     format: str
     width: int
-    source: str
-    keys: list[str]
+    source: PrintableText
+    keys: list[PrintableText]
     crc32: list[int] = msgspec.field(default_factory=list)
     """CRC-32 of the features of each viewpoint, as stored in the array."""
 
