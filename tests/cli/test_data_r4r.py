@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from esceme.cli import main
+from esceme.tasks.manifest import check_manifest
 from esceme.tasks.r2r import read_r2r
+from esceme.tasks.r4r import R4R_MANIFEST
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 Capture = pytest.CaptureFixture[str]
@@ -30,7 +32,8 @@ def test_r4r_is_built_from_every_split_with_goals(toy_root: Path, capsys: Captur
     sizes = json.loads(out)
     assert tuple(sizes) == SPLITS
     files = [Path("R4R") / f"R4R_{split}.json" for split in SPLITS]
-    assert sorted(Path("R4R").iterdir()) == files
+    assert sorted(Path("R4R").iterdir()) == [*files, Path("R4R") / R4R_MANIFEST]
+    assert list(check_manifest(Path("R4R"), R4R_MANIFEST)) == []
     for split, file in zip(SPLITS, files, strict=True):
         records = json.loads(file.read_text())
         count = sum(len(record["instructions"]) for record in records)
@@ -53,7 +56,27 @@ def test_missing_split_is_skipped_with_a_note(toy_root: Path, capsys: Capture) -
     out, err = capsys.readouterr()
     assert list(json.loads(out)) == ["val_seen"]
     assert "R2R/R2R_train.json: no such file, so no R4R_train.json" in err
-    assert [path.name for path in Path("R4R").iterdir()] == ["R4R_val_seen.json"]
+    assert sorted(path.name for path in Path("R4R").iterdir()) == ["R4R_val_seen.json", R4R_MANIFEST]
+
+
+def test_splits_that_were_not_written_together_are_noticed(toy_root: Path, capsys: Capture) -> None:
+    assert main(command(toy_root)) == 0
+    shutil.copytree(toy_root / "connectivity", "connectivity")
+    assert main(["data", "check", "."]) == 0
+    records = json.loads(Path("R4R/R4R_val_seen.json").read_text())
+    Path("R4R/R4R_val_seen.json").write_text(json.dumps(records[:-1]))
+    Path("R4R/R4R_train.json").unlink()
+    capsys.readouterr()
+    assert main(["data", "check", ".", "--json"]) == 1
+    found = {
+        (finding["file"], finding["text"])
+        for finding in json.loads(capsys.readouterr().out)["findings"]
+        if finding["level"] == "fault"
+    }
+    assert found == {
+        ("R4R/R4R_train.json", "listed in r4r_manifest.json, but missing"),
+        ("R4R/R4R_val_seen.json", "differs from the file that r4r_manifest.json lists"),
+    }
 
 
 @pytest.mark.parametrize("folder", ["none", "empty", "file"])

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from esceme.errors import DataError
 from esceme.files import read_json
-from esceme.tasks.manifest import FORMAT, NAME, ManifestMismatch, check_manifest, write_manifest
+from esceme.tasks.manifest import (
+    FORMAT,
+    NAME,
+    ManifestMismatch,
+    check_manifest,
+    write_json_set,
+    write_manifest,
+)
+from fixtures.files import file_contents
 
 FILES = ["deep/a.bin", "deep/er/ü ö.json", "empty.txt"]
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -41,10 +51,46 @@ def test_missing_or_changed_file_is_reported(folder: Path, name: str) -> None:
     with (folder / name).open("ab") as file:
         file.write(b" ")
     assert list(check_manifest(folder)) == [
-        ManifestMismatch(name, "has changed since manifest.json was written")
+        ManifestMismatch(name, "differs from the file that manifest.json lists")
     ]
     (folder / name).unlink()
     assert list(check_manifest(folder)) == [ManifestMismatch(name, "listed in manifest.json, but missing")]
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from esceme.tasks.manifest import write_json_set
+replace, count = os.replace, 0
+def replace_or_end(*paths):
+    global count
+    if count == int(sys.argv[2]):
+        os._exit(9)
+    count += 1
+    replace(*paths)
+os.replace = replace_or_end
+write_json_set(Path(sys.argv[1]), {"a.json": [2], "b.json": [2]}, manifest_name="set.json")
+"""
+
+
+@pytest.mark.parametrize("replaced", [0, 1, 2, 3])
+@pytest.mark.parametrize("has_old_files", [False, True])
+def test_set_of_files_is_written_whole_or_noticed(tmp_path: Path, replaced: int, has_old_files: bool) -> None:
+    """The process is killed after it has replaced some of the files."""
+    if has_old_files:
+        write_json_set(tmp_path, {"a.json": [1], "b.json": [1]}, manifest_name="set.json")
+    before = file_contents(tmp_path)
+    done = subprocess.run([sys.executable, "-c", KILLED, tmp_path, f"{replaced}"], check=False)
+    assert done.returncode == (9 if replaced < 3 else 0)
+    files = {name: data for name, data in file_contents(tmp_path).items() if not name.endswith(".part")}
+    if replaced == 0:
+        assert files == before
+    else:
+        damaged = [damage.file for damage in check_manifest(tmp_path, "set.json")]
+        assert damaged == ["a.json", "b.json"][: 3 - replaced]
+    write_json_set(tmp_path, {"a.json": [2], "b.json": [2]}, manifest_name="set.json")
+    assert list(check_manifest(tmp_path, "set.json")) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json", "set.json"]
 
 
 def test_one_changed_bit_is_reported(folder: Path) -> None:

@@ -11,10 +11,10 @@ from rich.table import Table
 
 from esceme.cli.console import TaskName, note, print_json, progress, tables
 from esceme.errors import ConfigError, DataError
-from esceme.files import write_json
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.doctor import Finding, examine
-from esceme.tasks.r4r import join_paths, read_r2r_records
+from esceme.tasks.manifest import write_json_set
+from esceme.tasks.r4r import R4R_MANIFEST, join_paths, read_r2r_records
 from esceme.tasks.tours import Tour, make_tours, write_tours
 from esceme.world import read_scenes
 
@@ -69,7 +69,8 @@ def r4r(r2r: Path, connectivity: Path, out: Path, json: bool = False) -> int:
     """Make R4R, the long-path dataset, from R2R.
 
     Two paths of a scene and split are joined if the second starts at most 3 metres from the end of the first.
-    Writes R4R_{split}.json for the available splits of train, val_seen and val_unseen.
+    Writes R4R_{split}.json for the available splits of train, val_seen and val_unseen, and r4r_manifest.json,
+    by which `esceme data check` notices that the files were not written together.
 
     Examples:
         esceme data r4r --r2r data/R2R --connectivity data/connectivity --out data/R4R
@@ -77,7 +78,7 @@ def r4r(r2r: Path, connectivity: Path, out: Path, json: bool = False) -> int:
     Args:
         r2r: the folder of R2R_{split}.json.
         connectivity: the folder of navigation graphs.
-        out: the output folder; existing files are replaced atomically.
+        out: the output folder; existing files are replaced once all new ones are complete.
         json: print the sizes as one json object.
     """
     if not r2r.is_dir():
@@ -96,9 +97,10 @@ def r4r(r2r: Path, connectivity: Path, out: Path, json: bool = False) -> int:
         joined[split] = list(join_paths(records, graphs, progress=partial(progress, label=label)))
     if not joined:
         raise DataError(f"{r2r}: no R2R_train.json, R2R_val_seen.json or R2R_val_unseen.json")
+    files = {f"R4R_{split}.json": records for split, records in joined.items()}
+    write_json_set(out, files, manifest_name=R4R_MANIFEST)
     sizes = {}
     for split, records in joined.items():
-        write_json(out / f"R4R_{split}.json", records)
         num_instructions = sum(len(record.instructions) for record in records)
         sizes[split] = {"paths": len(records), "instructions": num_instructions}
     if json:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from esceme.tasks.file_checks import (
     unreadable_reason,
 )
 from esceme.tasks.folder import CONNECTIVITY, FEATURE_SUFFIXES, FEATURES, OBJECTS, DataFolder
+from esceme.tasks.r4r import R4R_MANIFEST
 from esceme.tasks.reverie import read_objects
 from esceme.tasks.split import load_wordpiece
 from esceme.tasks.tours import check_tours, read_all_tours
@@ -289,20 +290,26 @@ class _Doctor:
                 yield Finding("fault", self.name(path), message_without_path(path, error), remedy)
 
     def manifest(self) -> Iterator[Finding]:
-        """Yield a fault for every file that has changed since the manifest, if any, was written."""
+        """Yield a fault for every file that differs from the manifest of the folder or of R4R, if any."""
         path, remedy = self.folder.root / manifest.NAME, "make or fetch the folder again"
-        if not path.exists():
-            if (self.folder.root / manifest.COMPANION).exists():
-                yield Finding("fault", manifest.NAME, f"missing beside {manifest.COMPANION}", remedy)
-            return
+        if path.exists():
+            yield from self._check_manifest(path, remedy)
+        elif (self.folder.root / manifest.COMPANION).exists():
+            yield Finding("fault", manifest.NAME, f"missing beside {manifest.COMPANION}", remedy)
+        for path in sorted(self.folder.root.glob(f"*/{R4R_MANIFEST}")):
+            yield from self._check_manifest(path, TASKS["r4r"].source)
+
+    def _check_manifest(self, path: Path, remedy: str) -> Iterator[Finding]:
         try:
-            damaged = [*manifest.check_manifest(self.folder.root)]
+            damaged = [*manifest.check_manifest(path.parent, path.name)]
         except EscemeError as error:
-            yield Finding("fault", manifest.NAME, message_without_path(path, error), remedy)
+            yield Finding("fault", self.name(path), message_without_path(path, error), remedy)
             return
-        yield from (Finding("fault", damage.file, damage.text, remedy) for damage in damaged)
+        for damage in damaged:
+            file = PurePosixPath(self.name(path)).parent / damage.file
+            yield Finding("fault", str(file), damage.text, remedy)
         if not damaged:
-            yield Finding("ok", manifest.NAME, "every file is as it was written")
+            yield Finding("ok", self.name(path), "every file is as it was written")
 
     def _describe_objects(self, path: Path) -> str:
         objects = read_objects(path)

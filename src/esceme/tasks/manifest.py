@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from esceme.errors import DataError
-from esceme.files import PrintableText, read_json, write_json
+from esceme.files import PrintableText, atomic_path, read_json, write_json
 
 NAME = "manifest.json"
 COMPANION = "world.json"
@@ -39,17 +41,40 @@ def write_manifest(root: Path) -> None:
     write_json(root / NAME, Manifest(FORMAT, hashes), indent=1)
 
 
-def check_manifest(root: Path) -> Iterator[ManifestMismatch]:
+def write_json_set(root: Path, values: Mapping[str, object], *, manifest_name: str) -> None:
+    """Write JSON files that belong together, by name, and a manifest of them.
+
+    All new files are on the disk before the first one replaces an old one. The manifest is replaced first, so
+    that `check_manifest` names the files that are missing or old if the process is killed in between.
+    """
+    hashes: dict[str, str] = {}
+    with ExitStack() as stack:  # ends in reverse order
+
+        def add(name: str, data: bytes) -> None:
+            with stack.enter_context(atomic_path(root / name)).open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+
+        for name, value in values.items():
+            data = msgspec.json.encode(value) + b"\n"
+            hashes[name] = hashlib.sha256(data).hexdigest()
+            add(name, data)
+        manifest = msgspec.json.encode(Manifest(FORMAT, hashes))
+        add(manifest_name, msgspec.json.format(manifest, indent=1) + b"\n")
+
+
+def check_manifest(root: Path, manifest_name: str = NAME) -> Iterator[ManifestMismatch]:
     """Yield the files of the manifest that are missing or have changed. Files without entry are ignored."""
-    manifest = read_json(root / NAME, Manifest)
+    manifest = read_json(root / manifest_name, Manifest)
     if manifest.format != FORMAT:
-        raise DataError(f"{root / NAME}: format '{manifest.format}', expected '{FORMAT}'")
+        raise DataError(f"{root / manifest_name}: format '{manifest.format}', expected '{FORMAT}'")
     for name, digest in manifest.files.items():
         path = root / name
         if not path.is_file():
-            yield ManifestMismatch(name, f"listed in {NAME}, but missing")
+            yield ManifestMismatch(name, f"listed in {manifest_name}, but missing")
         elif _hash_file(path) != digest:
-            yield ManifestMismatch(name, f"has changed since {NAME} was written")
+            yield ManifestMismatch(name, f"differs from the file that {manifest_name} lists")
 
 
 def _hash_file(path: Path) -> str:

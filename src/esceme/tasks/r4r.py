@@ -18,6 +18,8 @@ from esceme.world.graph import SceneGraph
 
 JOIN_WITHIN = 3.0
 """Maximum distance in metres from the end of the first path to the start of the second path."""
+R4R_MANIFEST = "r4r_manifest.json"
+"""Name of the manifest of the splits that were written together."""
 
 
 def join_paths(
