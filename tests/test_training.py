@@ -178,8 +178,26 @@ def test_missing_or_unfitting_tours_are_named_and_nothing_is_written(
 )
 def test_unreadable_experiment_is_refused(tmp_path: Path, stored: dict[str, Any], message: str) -> None:
     write_json(tmp_path / "experiment.json", stored)
+    write_json(tmp_path / "log.jsonl", {"kind": "train", "iteration": 10})
     with pytest.raises(CheckpointError, match=message):
         require_same_experiment(small_experiment(), tmp_path)
+
+
+class FailedStart(TrainingCallback):
+    """Ends training before its first iteration."""
+
+    def on_train_begin(self, iteration: int, num_iterations: int) -> None:
+        raise Interrupted
+
+
+def test_failed_start_does_not_block_the_folder(training_data: Path, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        train(small_experiment(iterations=2), training_data, tmp_path / "run", callback=FailedStart())
+    assert (tmp_path / "run" / "experiment.json").is_file()
+    experiment = small_experiment(iterations=1)
+    assert load_run(train(experiment, training_data, tmp_path / "run"))
+    stored = read_json(tmp_path / "run" / "experiment.json", dict[str, Any])
+    assert stored["experiment"]["training"]["iterations"] == 1
 
 
 def test_run_does_not_resume_with_other_data(training_data: Path, tmp_path: Path) -> None:

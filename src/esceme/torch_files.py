@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from esceme.errors import CheckpointError
@@ -46,7 +47,8 @@ def load_tensors(path: Path, *, mmap: bool = False) -> Any:
             "run code, so it was not read. If you trust it, load it and save its state dicts with torch.save"
         ) from None
     except Exception as error:  # damaged bytes cause many exception types
-        reason = str(error).partition("\n")[0] or type(error).__name__
+        is_described = isinstance(error, OSError | ValueError | zipfile.BadZipFile | SafetensorError)
+        reason = str(error).partition("\n")[0] if is_described else type(error).__name__  # torch gives advice
         raise CheckpointError(
             f"{path}: not a complete file of tensors ({reason}); replace it with an undamaged copy"
         ) from None

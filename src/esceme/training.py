@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 import torch
 
@@ -53,6 +55,8 @@ OUTPUTS = (
     "result.json",
 )
 """Files of a run folder. Training does not start if one of them exists without `EXPERIMENT_FILE`."""
+DESCRIPTIONS = {"about", "differences"}
+"""Fields of an experiment that do not change its results."""
 HELD_OUT = "held_out"
 CLAUSE_ENDS = (",", ".", ";")
 """Words that end a clause of an instruction."""
@@ -153,6 +157,7 @@ def prepare(
         atlas=atlas,
         objects=load_objects(data_folder, get_task(config.task)) if loaded.validation else None,
         encode=encode,
+        fingerprint=_fingerprint(experiment, loaded),
         write_experiment=begin,
         save_navigator=save,
         callback=callback,
@@ -169,6 +174,8 @@ def require_same_experiment(experiment: Experiment, folder: Path, data: Training
                 "give another --out"
             )
         return
+    if not any(_has_content(folder / name) for name in OUTPUTS if name != EVENTS_FOLDER):
+        return  # a start that failed before it had a result
     stored = read_json(path, dict[str, Any])
     if not isinstance(stored.get("experiment"), dict):
         raise CheckpointError(f"{path}: holds no experiment; give another --out")
@@ -182,11 +189,22 @@ def require_same_experiment(experiment: Experiment, folder: Path, data: Training
     if data is not None and "data" in stored:
         before, now = {**before, **flatten(stored["data"], "data.")}, {**now, **flatten(data.sizes, "data.")}
     differing = {name for name in {*before, *now} if before.get(name, ...) != now.get(name, ...)}
-    if differing := differing - {"about", "differences"}:
+    if differing := differing - DESCRIPTIONS:
         raise ConfigError(
             f"{folder}: holds a run of another experiment, which differs in {', '.join(sorted(differing))}; "
             "give another --out, or the same settings to resume it"
         )
+
+
+def _has_content(path: Path) -> bool:
+    return any(path.iterdir()) if path.is_dir() else path.is_file() and path.stat().st_size > 0
+
+
+def _fingerprint(experiment: Experiment, data: TrainingData) -> str:
+    """Return a digest of everything that must be equal to resume a run."""
+    facts = flatten({**as_json(experiment), "data": data.sizes})
+    facts = {name: value for name, value in facts.items() if name not in DESCRIPTIONS}
+    return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
 
 
 # -- data ------------------------------------------------------------------------------------------------

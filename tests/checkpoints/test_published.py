@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -54,6 +55,18 @@ def test_a_critic_can_be_read_from_its_own_file(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match="already holds a critic; leave out"):
         read_weights(original_checkpoints.save(content, tmp_path / "best"), critic=critic)
+
+
+def test_advice_of_torch_to_run_code_is_not_repeated(tmp_path: Path) -> None:
+    path = tmp_path / "weights.pt"
+    with tarfile.open(
+        path, "w"
+    ) as archive:  # the format of 2016, for which torch suggests weights_only=False
+        archive.add(__file__, "pickle")
+    with pytest.raises(CheckpointError) as refused:
+        read_weights(path)
+    assert "weights_only" not in str(refused.value)
+    assert "not a complete file of tensors" in str(refused.value)
 
 
 def test_the_legacy_torch_format_is_read(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from esceme.cli import main
 from esceme.cli.console import note
 from esceme.evaluation import compare, evaluate, read_result
 from esceme.evaluation.context import load_context
-from esceme.learning import TrainingCallback
+from esceme.learning import TrainingCallback, TrainingRun
 from esceme.learning.run import load_state
 from esceme.learning.training_log import TrainingLog, read_log
 from esceme.learning.word_vectors import WordTable
@@ -205,8 +205,10 @@ def _read_experiment(file: Path) -> Any:
 
 
 def _resume_training(file: Path) -> Any:
-    state = load_state(TRAINED, note=note)
-    _trainer().load_state_dict(state)
+    run: Any = _training_run()
+    fingerprint = [run.fingerprint] if hasattr(run, "fingerprint") else []  # older versions have none
+    state = load_state(TRAINED, *fingerprint, note=note)
+    run.trainer.load_state_dict(state)
     return "a state of this run" if state_digest(state) in _known_states() else state_digest(state)
 
 
@@ -218,9 +220,9 @@ def _known_states() -> set[str]:
 
 
 @functools.cache
-def _trainer() -> Any:
+def _training_run() -> TrainingRun:
     _known_states()
-    return prepare(EXPERIMENT, TRAINING, OUT, callback=TrainingCallback()).trainer
+    return prepare(EXPERIMENT, TRAINING, OUT, callback=TrainingCallback())
 
 
 def state_digest(value: Any) -> str:

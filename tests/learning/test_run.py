@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -133,7 +134,7 @@ def test_run_resumes_from_the_state_before_a_damaged_one(
     callback = Interrupt(0)
     train(experiment, training_data, tmp_path, callback=callback)
     assert callback.start == 3
-    assert len(callback.notes) == 1 and callback.notes[0].startswith(f"{latest}: damaged")
+    assert len(callback.notes) == 1 and callback.notes[0].startswith(f"{latest}: skipped (not a complete")
     assert run_files(tmp_path) == run_files(reference_run(experiment))
 
 
@@ -359,19 +360,20 @@ def test_non_finite_values_are_named_and_not_saved(
 
 # -- states on disk ----------------------------------------------------------------------------------------
 
+FINGERPRINT = "of this run"
 STATE = {"weights": {"a": torch.arange(300.0).reshape(20, 15)}, "metrics": [{"loss": 0.5}]}
 
 
 def save_states(folder: Path, *iterations: int) -> list[Path]:
     """Save states; return the files that exist, the latest first."""
     for iteration in iterations:
-        save_state(folder, iteration, {**STATE, "best": float(iteration)})
+        save_state(folder, iteration, {"experiment": FINGERPRINT, **STATE, "best": float(iteration)})
     return sorted((folder / "state").iterdir(), reverse=True)
 
 
 def load_iteration(folder: Path) -> tuple[int | None, list[str]]:
     notes: list[str] = []
-    state = load_state(folder, note=notes.append)
+    state = load_state(folder, FINGERPRINT, note=notes.append)
     return state and state["iteration"], notes
 
 
@@ -379,8 +381,9 @@ def test_latest_state_is_loaded_and_two_are_kept(tmp_path: Path) -> None:
     assert load_iteration(tmp_path) == (None, [])
     assert [path.name for path in save_states(tmp_path, 5)] == ["00000005.pt"]
     assert [path.name for path in save_states(tmp_path, 10, 15)] == ["00000015.pt", "00000010.pt"]
-    state = load_state(tmp_path, note=lambda message: None)
-    assert bit_equal(state, {"format": "esceme-state-2", "iteration": 15, **STATE, "best": 15.0})
+    state = load_state(tmp_path, FINGERPRINT)
+    facts = {"format": "esceme-state-3", "iteration": 15, "experiment": FINGERPRINT, "best": 15.0}
+    assert bit_equal(state, {**facts, **STATE})
     assert [path.name for path in save_states(tmp_path, 7)] == ["00000007.pt"]  # later ones are obsolete
 
 
@@ -397,7 +400,7 @@ def flip_bit(data: bytes) -> bytes:
         flip_bit,
         lambda data: b"",
         lambda data: b"not a state",
-        lambda data: data.replace(b"esceme-state-2", b"esceme-state-9"),
+        lambda data: data.replace(b"esceme-state-3", b"esceme-state-9"),
         lambda data: None,
     ],
     ids=["cut", "bit", "empty", "text", "version", "other iteration"],
@@ -408,7 +411,7 @@ def test_damaged_state_is_noted_and_the_one_before_is_loaded(tmp_path: Path, dam
     latest.write_bytes(before.read_bytes() if data is None else data)
     iteration, (note,) = load_iteration(tmp_path)
     assert iteration == 5
-    assert note.startswith(f"{latest}: damaged (") and note.endswith("; trying the one before")
+    assert note.startswith(f"{latest}: skipped (") and note.endswith("; trying the one before")
     assert [path.name for path in save_states(tmp_path, 10)] == ["00000010.pt", "00000005.pt"]
     assert load_iteration(tmp_path) == (10, [])
 
@@ -417,9 +420,67 @@ def test_run_with_only_damaged_states_does_not_start_over(tmp_path: Path) -> Non
     for path in save_states(tmp_path, 5, 10):
         path.write_bytes(path.read_bytes()[:100])
     notes: list[str] = []
-    with pytest.raises(CheckpointError, match="none of its 2 states can be read"):
-        load_state(tmp_path, note=notes.append)
+    with pytest.raises(CheckpointError, match="none of its 2 states can be resumed from; restore one"):
+        load_state(tmp_path, FINGERPRINT, note=notes.append)
     assert len(notes) == 2
+
+
+def test_state_of_another_run_is_named_and_the_one_before_is_loaded(tmp_path: Path) -> None:
+    save_states(tmp_path, 5)
+    save_state(tmp_path, 10, {"experiment": "of another run", **STATE})
+    assert load_iteration(tmp_path) == (
+        5,
+        [
+            f"{tmp_path / 'state' / '00000010.pt'}: skipped (a state of another run; it differs in "
+            "experiment); trying the one before"
+        ],
+    )
+    save_state(tmp_path, 5, {"experiment": "of another run", **STATE})
+    with pytest.raises(CheckpointError, match="none of its 1 states can be resumed from"):
+        load_iteration(tmp_path)
+
+
+@pytest.mark.long
+def test_states_of_two_seeds_are_not_mixed(training_data: Path, tmp_path: Path) -> None:
+    experiment = small_experiment(iterations=2)
+    train(replace(experiment, seed=1), training_data, tmp_path / "other")
+    train_until(experiment, training_data, tmp_path / "run", 2)
+    shutil.copytree(tmp_path / "other" / "state", tmp_path / "run" / "state", dirs_exist_ok=True)
+    with pytest.raises(CheckpointError, match="state: none of its . states can be resumed from"):
+        train(experiment, training_data, tmp_path / "run")
+
+
+@pytest.mark.long
+def test_run_whose_states_are_lost_does_not_start_over(training_data: Path, tmp_path: Path) -> None:
+    experiment = small_experiment()
+    train_until(experiment, training_data, tmp_path, 6, at_validation=True)
+    (tmp_path / "state").rename(tmp_path / "renamed")
+    before = file_contents(tmp_path)
+    message = (
+        r"holds results of training \(its log ends at iteration 6\), but no state to resume from; restore"
+    )
+    with pytest.raises(CheckpointError, match=message):
+        train(experiment, training_data, tmp_path)
+    assert file_contents(tmp_path) == before
+    (tmp_path / "log.jsonl").unlink()
+    with pytest.raises(CheckpointError, match="ends at iteration 0.*, but no state to resume from"):
+        train(experiment, training_data, tmp_path)
+    (tmp_path / "renamed").rename(tmp_path / "state")
+    train(experiment, training_data, tmp_path)
+    shutil.rmtree(tmp_path / "state")
+    with pytest.raises(CheckpointError, match="but no state to resume from"):
+        train(experiment, training_data, tmp_path)
+
+
+@pytest.mark.long
+def test_run_interrupted_before_its_first_state_starts_over_with_a_note(
+    training_data: Path, tmp_path: Path
+) -> None:
+    experiment = small_experiment(iterations=1)
+    train_until(experiment, training_data, tmp_path, 1, at_validation=True)
+    callback = Interrupt(0)
+    train(experiment, training_data, tmp_path, callback=callback)
+    assert callback.notes == [f"{tmp_path}: interrupted before its first state, so training starts over"]
 
 
 def test_state_that_does_not_fit_the_disk_leaves_the_others(tmp_path: Path) -> None:

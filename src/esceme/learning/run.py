@@ -25,9 +25,9 @@ from esceme.errors import CheckpointError
 from esceme.files import atomic_open, folder_lock
 from esceme.learning.trainer import Trainer
 from esceme.learning.training_config import ValidationConfig
-from esceme.learning.training_log import LineKind, LogValues, TrainingLog
+from esceme.learning.training_log import LOG_FILE, LineKind, LogValues, TrainingLog, read_log
 from esceme.learning.validation import selection_score, subsample_episodes, subsample_tours, validate
-from esceme.runs import NavigatorConfig
+from esceme.runs import NAVIGATOR_FILE, NavigatorConfig
 from esceme.tasks.episode import Episode
 from esceme.tasks.split import InstructionEncoder
 from esceme.tasks.tours import Tour
@@ -36,7 +36,7 @@ from esceme.world.atlas import Atlas
 
 BEST_FOLDER = "best"
 STATES_FOLDER = "state"
-STATE_FORMAT = "esceme-state-2"
+STATE_FORMAT = "esceme-state-3"
 NUM_STATES = 2
 """Number of checkpoints that are kept: the latest, and one more in case the latest is damaged."""
 LOG_EVERY = 10
@@ -80,6 +80,8 @@ class TrainingRun:
     objects: Mapping[str, frozenset[str]] | None
     """Names of the objects visible from each viewpoint, for tasks whose metrics need them; otherwise None."""
     encode: InstructionEncoder
+    fingerprint: str
+    """Digest of the experiment and of the sizes of its data; a state with another one is not loaded."""
     write_experiment: Callable[[], None]
     """Function that writes the experiment's settings to the run folder; called after the folder is locked."""
     save_navigator: Callable[[Path], None]
@@ -109,13 +111,37 @@ class TrainingRun:
 
     def _resume(self) -> int:
         """Load the last readable checkpoint, if any, and return the number of completed iterations."""
-        state = load_state(self.folder, note=self.callback.on_note)
+        state = load_state(self.folder, self.fingerprint, note=self.callback.on_note)
+        if state is None:
+            self._require_no_lost_states()
         iteration = 0 if state is None else int(state["iteration"])
         self.trainer.process_group.assert_equal(iteration)
         if state is not None:
             self.trainer.load_state_dict(state)
             self._best, self._metrics = state["best"], state["metrics"]
         return iteration
+
+    def _require_no_lost_states(self) -> None:
+        """Raise `CheckpointError` if files of a folder without states show that it had some.
+
+        A run that was interrupted before its first state starts over; the callback receives a note.
+        """
+        path = self.folder / LOG_FILE
+        iterations = [line["iteration"] for line in read_log(path)] if path.exists() else []
+        config = self.trainer.config
+        periods = [config.iterations, config.checkpoint_every]
+        first_state = min([*periods, self.validation.every] if self.validation_sets else periods)
+        last = max(iterations, default=0)
+        has_weights = (self.folder / BEST_FOLDER).exists() and not iterations
+        if last > first_state or has_weights or (self.folder / NAVIGATOR_FILE).exists():
+            raise CheckpointError(
+                f"{self.folder}: holds results of training (its log ends at iteration {last}), but no state "
+                f"to resume from; restore {STATES_FOLDER}/, or give another --out"
+            )
+        if iterations:
+            self.callback.on_note(
+                f"{self.folder}: interrupted before its first state, so training starts over"
+            )
 
     def _train(self, start: int) -> None:
         num_iterations = self.trainer.config.iterations
@@ -141,7 +167,7 @@ class TrainingRun:
             self._validate(iteration)
         if saves and self.trainer.process_group.is_main:
             state = {**self.trainer.state_dict(), "best": self._best, "metrics": self._metrics}
-            save_state(self.folder, iteration, state)
+            save_state(self.folder, iteration, {"experiment": self.fingerprint, **state})
 
     def _validate(self, iteration: int) -> None:
         config, memory = self.validation, self.trainer.memory
@@ -204,30 +230,36 @@ def save_state(folder: Path, iteration: int, state: dict[str, Any]) -> None:
         other.unlink(missing_ok=True)
 
 
-def load_state(folder: Path, *, note: Callable[[str], None]) -> dict[str, Any] | None:
-    """Return the latest readable checkpoint of a run, or None if the run has no checkpoints.
+def load_state(
+    folder: Path, fingerprint: str, *, note: Callable[[str], None] = lambda message: None
+) -> dict[str, Any] | None:
+    """Return the latest readable checkpoint of the run with this fingerprint, or None without checkpoints.
 
-    `note` receives a message for every damaged checkpoint. Raise `CheckpointError` if all are damaged.
+    `note` receives a message for every checkpoint that is damaged or of another run. Raise `CheckpointError`
+    if all are.
     """
     for path in (paths := _state_files(folder)):
         try:
-            return _read_state(path)
-        except Exception as error:  # the type depends on the damaged byte
-            reason = str(error).removeprefix(f"{path}: ").partition("\n")[0] or type(error).__name__
-            note(f"{path}: damaged ({reason}); trying the one before")
+            return _read_state(path, fingerprint)
+        except CheckpointError as error:
+            note(f"{path}: skipped ({str(error).removeprefix(f'{path}: ')}); trying the one before")
     if paths:
         raise CheckpointError(
-            f"{folder / STATES_FOLDER}: none of its {len(paths)} states can be read; remove the folder to "
-            "start over"
+            f"{folder / STATES_FOLDER}: none of its {len(paths)} states can be resumed from; restore one, or "
+            "give another --out"
         )
     return None
 
 
-def _read_state(path: Path) -> dict[str, Any]:
+def _read_state(path: Path, fingerprint: str) -> dict[str, Any]:
     state = load_tensors(path)
-    if state["format"] != STATE_FORMAT or state["iteration"] != int(path.stem):
-        raise ValueError("not a state of this version")
-    return state
+    facts = {"format": STATE_FORMAT, "iteration": int(path.stem), "experiment": fingerprint}
+    found = state if isinstance(state, dict) else {}
+    differing = [name for name, value in facts.items() if repr(found.get(name)) != repr(value)]
+    if differing:
+        what = "a state of another run" if differing == ["experiment"] else "not a state of this version"
+        raise CheckpointError(f"{path}: {what}; it differs in {', '.join(differing)}")
+    return found
 
 
 def _state_files(folder: Path) -> list[Path]:
