@@ -47,6 +47,8 @@ HDF5_ERRORS = (OSError, KeyError, RuntimeError, TypeError, ValueError)
 """Exceptions of h5py for damaged files."""
 NPY_ERRORS = (ArithmeticError, EOFError, OSError, SyntaxError, TokenError, TypeError, ValueError)
 """Exceptions of numpy for damaged `.npy` files."""
+HALF_EXPONENT = 0x7C00
+"""Exponent bits of a half-precision number; all of them are set in NaN and infinity."""
 PACK_AGAIN = "pack it again"
 
 
@@ -376,8 +378,12 @@ def _check_layout(
 
 
 def _check_finite(features: NDArray[Any], key: str, source: str) -> None:
-    if not np.isfinite(features).all():
-        view = int(np.argwhere(~np.isfinite(features))[0, 0])
+    if features.dtype == np.float16:  # numpy's isfinite is nine times slower for half precision
+        is_finite = (features.view(np.uint16) & HALF_EXPONENT) != HALF_EXPONENT
+    else:
+        is_finite = np.isfinite(features)
+    if not is_finite.all():
+        view = int(np.argwhere(~is_finite)[0, 0])
         raise DataError(f"{source}: '{key}' holds NaN or infinity in view {view}; extract it again")
 
 
