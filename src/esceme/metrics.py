@@ -26,6 +26,9 @@ FRACTIONS = ("osr", "sr", "sr_end", "spl", "spl_shortest", "cls", "ndtw", "sdtw"
 """Names of the metrics of an episode that lie between 0 and 1."""
 TOUR_METRICS = ("t_ndtw", "t_sr", "t_spl")
 """Names of tour metrics. Each is a mean over episodes, to which every episode contributes a number."""
+METRES = {"tl", "ne", "gp"}
+COUNTS = {"steps", "n"}
+"""Metrics in metres, and counts. All other metrics are fractions, which are printed in per cent."""
 MAX_COSTS = 400_000
 """Maximum number of distances computed at once. They take a few megabytes, which fit into CPU caches."""
 

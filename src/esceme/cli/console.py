@@ -14,11 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from esceme.errors import DataError, escape_control_characters
+from esceme.metrics import COUNTS, METRES
 from esceme.tasks.catalogue import TASKS
 
 T = TypeVar("T")
-METRES = {"tl", "ne", "gp"}
-COUNTS = {"steps", "n"}
 if TYPE_CHECKING:
     TaskName = str
 else:

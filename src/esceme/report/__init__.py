@@ -1,4 +1,4 @@
-"""Figures: charts of curves, scenes from above with paths, and panoramas with candidates."""
+"""Figures (charts of curves, scenes from above with paths, panoramas) and tables of the paper."""
 
 from esceme.report.charts import Curve, plot_curves
 from esceme.report.floors import floor_indices
