@@ -327,14 +327,15 @@ def read_json_lines(path: Path, kind: type[T], *, start: int = 0, stop: int | No
 
 
 def read_checked_lines(
-    path: Path, kind: type[T], checksum_key: str, *, start: int = 0
+    path: Path, kind: type[T], checksum_key: str, *, skip_lines: int = 0
 ) -> tuple[list[T], str]:
-    """Return the lines of a file written with `checksum_key`, from line `start` to the first damaged line.
+    """Return the records of a file written with `checksum_key`, up to the first damaged line.
 
-    Also return a message about the damaged line. The message is empty if no line is damaged.
+    The first `skip_lines` lines are left out. The second value is a message about the damaged line; it is
+    empty if no line is damaged.
     """
     records: list[T] = []
-    for number, line in enumerate(read_complete_lines(path)[start:], start + 1):
+    for number, line in enumerate(read_complete_lines(path)[skip_lines:], skip_lines + 1):
         content, separator, _ = line.rpartition(CHECKSUM_FIELD)
         if not separator or line != _add_checksum(content + b"}", checksum_key) + b"\n":
             return records, f"{path}: line {number} is damaged"

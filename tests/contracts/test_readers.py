@@ -17,7 +17,7 @@ from esceme.agents.base import Decision, num_choices
 from esceme.errors import ConfigError
 from esceme.learning.memory_dropout import MemoryDropout, TrainingMemory
 from esceme.learning.rollouts import Demonstrations, forward_demonstrations, teacher_rollout
-from esceme.memory import READERS, MaskedMemory, Memory, MemoryBank, Reader
+from esceme.memory import READERS, Memory, MemoryBank, Reader, ZeroRecallMemory
 from esceme.navigator import Navigator
 from esceme.observation import TOKEN_FIELDS, Observation
 from esceme.rollout import roll_out
@@ -162,7 +162,7 @@ def test_a_reader_uses_a_memory_or_needs_none(reader: Reader) -> None:
     features = reader(observation, bank).features
     assert torch.equal(bank.recall_at(torch.arange(len(ATLAS))), before)
     empty, masked = (
-        reader(observation, memory).features for memory in (bank_of(reader, []), MaskedMemory(bank))
+        reader(observation, memory).features for memory in (bank_of(reader, []), ZeroRecallMemory(bank))
     )
     assert torch.equal(empty, masked) and not torch.allclose(features, empty)
 
@@ -247,6 +247,6 @@ def test_the_memory_changes_decisions(reader: Reader, views: bool) -> None:
     )
     with torch.no_grad():
         logits, masked = (
-            logits_of_rollout(navigator, rollout, memory) for memory in (bank, MaskedMemory(bank))
+            logits_of_rollout(navigator, rollout, memory) for memory in (bank, ZeroRecallMemory(bank))
         )
     assert logits.isfinite().all() and not torch.allclose(logits, masked, atol=1e-4)

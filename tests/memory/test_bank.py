@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from esceme.errors import MemoryMismatch
-from esceme.memory import MaskedMemory, MemoryBank, Pooling, load_bank, save_bank
+from esceme.memory import MemoryBank, Pooling, ZeroRecallMemory, load_bank, save_bank
 from esceme.observation import Observation
 from esceme.world import ArrayFeatures, Atlas, SceneGraph
 
@@ -196,7 +196,7 @@ def test_viewpoint_indices_need_a_bound_atlas_with_features() -> None:
 
 def test_masked_memory_is_written_but_not_read() -> None:
     bank = MemoryBank.from_atlas(ATLAS)
-    masked = MaskedMemory(bank)
+    masked = ZeroRecallMemory(bank)
     masked.remember_observation(observe([3]))
     assert bank.recall_at(torch.tensor([3])).any()
     assert masked.recall_at(torch.tensor([[3]])).tolist() == [[[0.0] * WIDTH]]

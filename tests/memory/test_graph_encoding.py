@@ -19,8 +19,8 @@ from esceme.memory import (
     CombinedReaderConfig,
     GraphEncoding,
     GraphEncodingConfig,
-    MaskedMemory,
     MemoryBank,
+    ZeroRecallMemory,
 )
 from esceme.observation import Observation
 from esceme.world import ArrayFeatures, Atlas, SceneGraph
@@ -194,7 +194,7 @@ def test_an_empty_memory_gives_only_the_mark(
     divide_by: str, atlas: Atlas, bank: MemoryBank, observation: Observation
 ) -> None:
     reader = trained(divide_by=divide_by, bias=True)
-    for memory in (MemoryBank.from_atlas(atlas), MaskedMemory(bank)):
+    for memory in (MemoryBank.from_atlas(atlas), ZeroRecallMemory(bank)):
         token = reader(observation, memory).features[:, -1]
         assert reader.mark is not None and torch.equal(token, reader.mark.expand(len(observation), -1))
     unmarked = trained(divide_by=divide_by, bias=True, mark=False)

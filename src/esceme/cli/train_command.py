@@ -133,16 +133,16 @@ def parser_options(args: Sequence[str]) -> dict[str, Any]:
     return {
         "f": partial(train, experiment=default),
         "config": (tyro.conf.AvoidSubcommands,),
-        "registry": _registry(default),
+        "registry": _option_rules(default),
     }
 
 
-def _registry(experiment: Experiment) -> ConstructorRegistry:
-    """Return tyro's rules for the options of an experiment.
+def _option_rules(defaults: Experiment) -> ConstructorRegistry:
+    """Return tyro's rules for the command-line options of an experiment, given its default values.
 
     The fields in `HIDDEN` have no option. Options get a short name if the last part of their name is unique.
     """
-    counts, registry, nested = Counter(_field_names(experiment)), ConstructorRegistry(), list[object]()
+    counts, registry, nested = Counter(_field_names(defaults)), ConstructorRegistry(), list[object]()
 
     @registry.struct_rule
     def rule(info: StructTypeInfo) -> StructConstructorSpec | None:

@@ -123,7 +123,7 @@ def read_journal(path: Path, fingerprint: str) -> tuple[list[JournalEntry], str]
     lines = read_complete_lines(path) if path.is_file() else []
     if not lines:
         return [], ""
-    entries, fault = read_checked_lines(path, JournalEntry, fingerprint, start=1)
+    entries, fault = read_checked_lines(path, JournalEntry, fingerprint, skip_lines=1)
     try:
         found = msgspec.json.decode(lines[0], type=JournalHeader).evaluation
     except (*JSON_ERRORS, msgspec.ValidationError):

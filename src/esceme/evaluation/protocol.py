@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from esceme.errors import ConfigError, DataError, MemoryMismatch
-from esceme.memory import MaskedMemory, Memory, MemoryBank, Reader, load_bank
+from esceme.memory import Memory, MemoryBank, Reader, ZeroRecallMemory, load_bank
 from esceme.tasks.episode import Episode
 from esceme.tasks.tours import Tour
 from esceme.trajectory import Trajectory
@@ -65,7 +65,9 @@ class MemoryLifetime:
     @property
     def memory(self) -> Memory | None:
         """Memory that agents read and that stores their observations; None without a bank."""
-        return MaskedMemory(self.bank) if self.bank is not None and self.protocol == "masked" else self.bank
+        return (
+            ZeroRecallMemory(self.bank) if self.bank is not None and self.protocol == "masked" else self.bank
+        )
 
     def begin(self, trajectory: Trajectory) -> None:
         """Clear the memory of the episode's scene if the protocol requires it; call before the episode."""

@@ -57,9 +57,10 @@ def validate(
     scenes = sorted({episode.scene_id for episode in episodes})[process_group.rank :: process_group.size]
     own = [episode for episode in episodes if episode.scene_id in scenes]
     positions = tour_positions(tours or (), episodes)
-    lifetime, num_passes = _open_validation_memory(
+    lifetime = _open_validation_memory(
         navigator, atlas, memory, leaking, positions, oracle_phases=oracle_phases
     )
+    num_passes = 2 if lifetime.protocol == "two-pass" else 1  # only the last one is scored
     was_training = navigator.training
     navigator.eval()
     finished: list[Trajectory] = []
@@ -116,13 +117,13 @@ def _open_validation_memory(
     positions: Mapping[str, TourPosition],
     *,
     oracle_phases: bool,
-) -> tuple[MemoryLifetime, int]:
-    """Return the memory of a validation, and how often to run all episodes; only the last run is scored."""
+) -> MemoryLifetime:
+    """Return the memory of a validation, in its initial state."""
     if not navigator.reader.uses_memory:
-        return MemoryLifetime("none", atlas, None), 1
+        return MemoryLifetime("none", atlas, None)
     if memory == "leaking":
-        return MemoryLifetime("cold", atlas, leaking, tours=positions, oracle_phases=oracle_phases), 1
-    lifetime = open_memory(
+        return MemoryLifetime("cold", atlas, leaking, tours=positions, oracle_phases=oracle_phases)
+    return open_memory(
         memory,
         navigator.reader,
         atlas,
@@ -130,4 +131,3 @@ def _open_validation_memory(
         oracle_phases=oracle_phases,
         device=navigator.device,
     )
-    return lifetime, 2 if memory == "two-pass" else 1

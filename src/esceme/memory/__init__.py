@@ -3,7 +3,7 @@
 Memory and agents do not import each other.
 """
 
-from esceme.memory.bank import MaskedMemory, Memory, MemoryBank, MemorySubgraph
+from esceme.memory.bank import Memory, MemoryBank, MemorySubgraph, ZeroRecallMemory
 from esceme.memory.bank_file import load_bank, save_bank
 from esceme.memory.graph_encoding import (
     CombinedReader,
@@ -45,7 +45,7 @@ __all__ = [
     "GraphEncoding",
     "GraphEncodingConfig",
     "GrowingMatrix",
-    "MaskedMemory",
+    "ZeroRecallMemory",
     "Memory",
     "MemoryBank",
     "MemorySubgraph",

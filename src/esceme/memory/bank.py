@@ -246,7 +246,7 @@ class MemoryBank:
             self._row_of[list(index)] = torch.tensor(row).to(self._row_of)
 
 
-class MaskedMemory:
+class ZeroRecallMemory:
     """A memory that stores observations but recalls zeros, to measure what the reader does without memory."""
 
     def __init__(self, memory: Memory) -> None:

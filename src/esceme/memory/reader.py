@@ -86,7 +86,7 @@ class MemoryReader(Reader):
     def require_memory(self, memory: Memory | None) -> Memory:
         """Return `memory`. Raise `ConfigError` if it is None."""
         if memory is None:
-            raise ConfigError("this reader needs a memory; to hide its contents, pass a MaskedMemory")
+            raise ConfigError("this reader needs a memory; to hide its contents, pass a ZeroRecallMemory")
         return memory
 
     def check_width(self, features: Tensor, owner: str) -> None:

@@ -51,13 +51,13 @@ class EpisodeQueue:
     def next(self, slot: int, rng: np.random.Generator) -> int:
         """Return the index of the episode that `slot` runs next."""
         if self._order == "lanes":
-            return self._next_in_lane(slot)
+            return self._next_scene_by_scene(slot)
         if not self._round:
             shuffled, count = self._order == "shuffled", self._num_episodes
             self._round.extend(rng.permutation(count).tolist() if shuffled else range(count))
         return self._round.popleft()
 
-    def _next_in_lane(self, slot: int) -> int:
+    def _next_scene_by_scene(self, slot: int) -> int:
         """Return the next episode index of the slot's scene; after the last one, take the next scene."""
         if not self._lane[slot]:
             if (finished := self._scene[slot]) is not None:

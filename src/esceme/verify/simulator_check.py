@@ -78,7 +78,7 @@ def _position(graph: SceneGraph, viewpoint: str) -> list[float]:
 def _location(graph: SceneGraph, sighting: NavigableLocation) -> Json:
     return {
         "viewpointId": sighting.viewpoint,
-        "ix": int(graph.records[graph.index(sighting.viewpoint)]),
+        "ix": int(graph.record_indices[graph.index(sighting.viewpoint)]),
         "rel_heading": sighting.heading,
         "rel_elevation": sighting.elevation,
         "rel_distance": sighting.distance,

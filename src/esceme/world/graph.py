@@ -81,7 +81,7 @@ class SceneGraph:
     elevations: NDArray[np.float64]
     angular_distances: NDArray[np.float64]
     lengths: NDArray[np.float64]
-    records: NDArray[np.int64]
+    record_indices: NDArray[np.int64]
     """(P,): index of every viewpoint among the records of the connectivity file."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Id of a viewpoint that is in the file but not in the graph -> 'excluded' or 'isolated'."""
@@ -196,7 +196,7 @@ class SceneGraph:
             elevations=table(target.elevation, 0.0, np.float64),
             angular_distances=table(angles.angular_distance[edges, nearest], 0.0, np.float64),
             lengths=table(np.linalg.norm(positions[there] - positions[here], axis=1), 0.0, np.float64),
-            records=rows,
+            record_indices=rows,
             left_out=left_out,
         )
 
