@@ -423,6 +423,10 @@ def test_links_that_lead_out_of_a_locked_folder_are_refused(tmp_path: Path, link
     path.symlink_to(tmp_path / "run" / "elsewhere")
     with folder_lock(tmp_path / "run", "training"):
         pass
+    path.unlink()
+    path.symlink_to(path)  # writing there is an error of its own
+    with folder_lock(tmp_path / "run", "training"), pytest.raises(DataError, match="cannot be written"):
+        JsonLinesWriter(path)
 
 
 def test_gzip_bombs_are_refused(tmp_path: Path) -> None:

@@ -423,7 +423,8 @@ def _refuse_links(folder: Path) -> None:
     """Raise `DataError` if a link in the folder, or one level below, leads out of the folder."""
     root = folder.resolve()
     for entry in (*folder.glob("*"), *folder.glob("*/*")):
-        if entry.is_symlink() and not entry.resolve().is_relative_to(root):
+        # Unlike `Path.resolve`, `realpath` accepts circular links.
+        if entry.is_symlink() and not Path(os.path.realpath(entry)).is_relative_to(root):
             raise DataError(
                 f"{entry}: a link that leads out of {folder}, where it could overwrite files; remove the link"
             )

@@ -18,7 +18,7 @@ from esceme.tasks.manifest import (
     write_json_set,
     write_manifest,
 )
-from fixtures.files import file_contents
+from fixtures.files import file_contents, save_json
 
 FILES = ["deep/a.bin", "deep/er/ü ö.json", "empty.txt"]
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -104,6 +104,11 @@ def test_folder_instead_of_a_file_is_damage(folder: Path) -> None:
     (folder / "empty.txt").unlink()
     (folder / "empty.txt").mkdir()
     assert [damage.file for damage in check_manifest(folder)] == ["empty.txt"]
+
+
+def test_name_that_no_file_can_have_is_missing(tmp_path: Path) -> None:
+    save_json(tmp_path / NAME, {"format": FORMAT, "files": {"k" * 5000: EMPTY}})
+    assert [damage.text for damage in check_manifest(tmp_path)] == ["listed in manifest.json, but missing"]
 
 
 def test_new_files_are_ignored(folder: Path) -> None:
