@@ -14,12 +14,10 @@ pytestmark = pytest.mark.long
 
 TESTS = Path(__file__).parents[1]
 KNOWN_FAILURES: set[tuple[str, str]] = {
-    ("evaluated run", "hang"),
     ("hdf5 features", "memory"),
     ("hdf5 features", "traceback"),
     ("packed features", "silent"),
     ("panorama", "memory"),
-    ("run", "hang"),
     ("word vectors", "memory"),
     ("word vectors", "traceback"),
 }

@@ -440,6 +440,14 @@ def test_state_of_another_run_is_named_and_the_one_before_is_loaded(tmp_path: Pa
         load_iteration(tmp_path)
 
 
+def test_state_with_non_finite_weights_is_skipped(tmp_path: Path) -> None:
+    save_states(tmp_path, 5)
+    weights = {"weights": {"a": torch.tensor([0.5, torch.nan])}}
+    save_state(tmp_path, 10, {"experiment": FINGERPRINT, **STATE, **weights})
+    iteration, (note,) = load_iteration(tmp_path)
+    assert iteration == 5 and "skipped (non-finite weights" in note
+
+
 @pytest.mark.long
 def test_states_of_two_seeds_are_not_mixed(training_data: Path, tmp_path: Path) -> None:
     experiment = small_experiment(iterations=2)

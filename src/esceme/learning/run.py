@@ -259,7 +259,17 @@ def _read_state(path: Path, fingerprint: str) -> dict[str, Any]:
     if differing:
         what = "a state of another run" if differing == ["experiment"] else "not a state of this version"
         raise CheckpointError(f"{path}: {what}; it differs in {', '.join(differing)}")
+    if not _is_finite([found.get("weights"), found.get("optimizer")]):
+        raise CheckpointError(f"{path}: non-finite weights or optimizer averages, which are never saved")
     return found
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether all tensors in nested dicts and lists are finite."""
+    if isinstance(value, torch.Tensor):
+        return bool(value.float().isfinite().all())
+    values = list(value.values()) if isinstance(value, dict) else value
+    return not isinstance(values, list | tuple) or all(map(_is_finite, values))
 
 
 def _state_files(folder: Path) -> list[Path]:
