@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from fuzz.inputs import KINDS, OUT, InputKind, write_inputs
-from fuzz.mutations import gzip_bomb, mutate, picture_bomb
+from fuzz.mutations import Mutation, gzip_bomb, mutate, picture_bomb
 
 CLASSES = ("refused", "same", "other", "silent", "message", "traceback", "hang", "crash", "memory")
 FAILURES = CLASSES[3:]
@@ -76,8 +76,9 @@ def run_case(seed: int, case: int, *, verbose: bool = False) -> Outcome:
     path = Path(file)
     with _restored(path, kind):
         mutation = mutate(rng, file, path.read_bytes(), kind.ranges)
-        name, detail = _place_specially(rng, path) or (mutation.name, "")
-        if not detail:
+        if rng.random() < 0.02:
+            mutation = _replace_file(rng, path)
+        else:
             path.write_bytes(mutation.data)
         _reset_peak()
         before = _memory("VmRSS")
@@ -85,10 +86,10 @@ def run_case(seed: int, case: int, *, verbose: bool = False) -> Outcome:
         growth = _memory("VmHWM") - before
         is_changed = code and path.is_file() and path.read_bytes() != mutation.data
     if verbose:
-        print(f"{kind.name}: {file}: {name}\ncode {code}, {growth >> 20} MB more\n{output}")
+        print(f"{kind.name}: {file}: {mutation.name}\ncode {code}, {growth >> 20} MB more\n{output}")
         if error is not None:
             traceback.print_exception(error)
-    outcome = Outcome(case, kind.name, f"{Path(file).name}: {name}", *_classify(code, output, error))
+    outcome = Outcome(case, kind.name, f"{Path(file).name}: {mutation.name}", *_classify(code, output, error))
     if is_changed:
         return outcome._replace(name="silent", detail=f"the refused file was changed; {outcome.detail}")
     size = len(mutation.data)
@@ -102,22 +103,17 @@ def run_case(seed: int, case: int, *, verbose: bool = False) -> Outcome:
     return outcome._replace(name="silent" if is_wrong else "other", detail=meaning[:300])
 
 
-def _place_specially(rng: Random, path: Path) -> tuple[str, str] | None:
-    """Sometimes put something else than a file at a path."""
-    if rng.random() > 0.02:
-        return None
+def _replace_file(rng: Random, path: Path) -> Mutation:
+    """Put something else than a file at a path."""
     path.unlink()
-    match rng.choice(["missing", "folder", "dangling link", "circular link"]):
-        case "missing":
-            return "missing", "."
+    match name := rng.choice(["missing", "folder", "dangling link", "circular link"]):
         case "folder":
             path.mkdir()
-            return "a folder", "."
         case "dangling link":
             path.symlink_to("nowhere")
-            return "dangling link", "."
-    path.symlink_to(path.name)
-    return "circular link", "."
+        case "circular link":
+            path.symlink_to(path.name)
+    return Mutation(name, b"")
 
 
 def run_call(call: Callable[[Path], Any], path: Path) -> tuple[int, str, str, BaseException | None]:

@@ -238,7 +238,7 @@ class Ended(NamedTuple):
     output: str
 
     def __str__(self) -> str:
-        return f"exit code {self.code}: {' / '.join(self.output.strip().splitlines()[-2:])[-300:]}"
+        return f"exit code {self.code}: {' / '.join(self.output.strip().splitlines()[-4:])[-600:]}"
 
 
 def start(run: Callable[[], int], folder: Path, before: Callable[[], Any] = lambda: None) -> Running:
@@ -446,7 +446,12 @@ def case_folder(root: Path, scenario: Scenario) -> Iterator[Path]:
 
 
 def run_all(
-    num_kills: int, num_full_disks: int, seed: int, scenarios: Sequence[str], *, processes: int = 2
+    kills: Sequence[int],
+    full_disks: Sequence[int],
+    seed: int,
+    scenarios: Sequence[str],
+    *,
+    processes: int = 2,
 ) -> Iterator[Case]:
     """Run the cases in some processes; yields them as they end."""
     context = multiprocessing.get_context("fork")
@@ -464,10 +469,9 @@ def run_all(
         evaluate(DATASET.config(), root / "warmed-up")  # in this process: commands that it forks start faster
         references = {item.name: measure(item, root) for item in SCENARIOS if item.name in scenarios}
         jobs, cases = context.Queue(), context.Queue()
-        for number in range(num_kills):
-            jobs.put((run_kill, number))
-        for number in range(num_full_disks):
-            jobs.put((run_full_disk, number))
+        for function, numbers in ((run_kill, kills), (run_full_disk, full_disks)):
+            for number in numbers:
+                jobs.put((function, number))
         workers = [
             context.Process(target=_work, args=(jobs, cases, seed, references, root))
             for _ in range(processes)
@@ -475,7 +479,7 @@ def run_all(
         for worker in workers:
             jobs.put(None)  # the end, once per worker
             worker.start()
-        yield from (cases.get() for _ in range(num_kills + num_full_disks))
+        yield from (cases.get() for _ in range(len(kills) + len(full_disks)))
         for worker in workers:
             worker.join()
 
@@ -495,13 +499,13 @@ def main() -> int:
     parser.add_argument("--full-disks", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
     names = [scenario.name for scenario in SCENARIOS]
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="stop only these commands")
     options = parser.parse_args()
     begin, totals, faults = time.monotonic(), Counter[str](), Counter[str]()
-    cases = run_all(
-        options.kills, options.full_disks, options.seed, options.only, processes=options.processes
-    )
+    kills, full_disks = (range(options.first, options.first + n) for n in (options.kills, options.full_disks))
+    cases = run_all(kills, full_disks, options.seed, options.only, processes=options.processes)
     for case in cases:
         totals[case.scenario] += 1
         faults[case.scenario] += bool(case.fault)
