@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import Future, ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,6 +107,26 @@ def test_abandoned_iteration_ends_its_workers(tmp_path: Path) -> None:
     pid = wait_for_pid(tmp_path / "pid")
     results.close()  # type: ignore[attr-defined]
     assert not is_alive(pid)
+
+
+def test_termination_waits_until_the_workers_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception between the start of a process and its first message would make it print a traceback."""
+    started = []
+
+    def submit(pool: ProcessPoolExecutor, *arguments: Any) -> Future[Any]:
+        signal.raise_signal(signal.SIGTERM)
+        started.append(arguments)
+        return original(pool, *arguments)
+
+    original = ProcessPoolExecutor.submit
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", submit)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_jobs([Job("a", partial(count_to, 1)), Job("b", partial(count_to, 1))], processes=2)
+        assert len(started) == 3 and signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 PARENT = """

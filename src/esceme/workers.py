@@ -138,15 +138,23 @@ def _environment_variables(**variables: str) -> Iterator[None]:
 
 @contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    """Make processes that are started inside this context ignore Ctrl-C. The parent ends them."""
+    """Make processes that are started inside this context ignore Ctrl-C. The parent ends them.
+
+    SIGTERM takes effect at the end of the context, because it would leave half-started processes.
+    """
     if threading.current_thread() is not threading.main_thread():  # signal handlers belong to the main thread
         yield
         return
+    received: list[int] = []
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    terminate = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGTERM, terminate)
+        if received:
+            signal.raise_signal(signal.SIGTERM)
 
 
 # -- in a worker process ---------------------------------------------------------------------------------
