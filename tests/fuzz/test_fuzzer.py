@@ -13,15 +13,6 @@ import pytest
 pytestmark = pytest.mark.long
 
 TESTS = Path(__file__).parents[1]
-KNOWN_FAILURES: set[tuple[str, str]] = {
-    ("hdf5 features", "memory"),
-    ("hdf5 features", "traceback"),
-    ("packed features", "silent"),
-    ("panorama", "memory"),
-    ("word vectors", "memory"),
-    ("word vectors", "traceback"),
-}
-"""Pairs of kind and class that still have to be mended."""
 
 
 def environment() -> dict[str, str]:
@@ -42,8 +33,7 @@ def run_fuzzer(*options: str) -> list[dict[str, str]]:
 def test_damaged_files_are_refused_in_one_line_or_read_with_a_valid_meaning() -> None:
     outcomes = run_fuzzer("--cases", "300")
     assert len(outcomes) == 300
-    failed = [outcome for outcome in outcomes if outcome["name"] not in ("refused", "same", "other")]
-    assert [outcome for outcome in failed if (outcome["kind"], outcome["name"]) not in KNOWN_FAILURES] == []
+    assert [outcome for outcome in outcomes if outcome["name"] not in ("refused", "same", "other")] == []
 
 
 def test_stopped_commands_and_full_disks_leave_whole_files_and_can_be_run_again() -> None:
