@@ -21,6 +21,7 @@ from esceme.errors import DataError
 from esceme.files import (
     JsonLinesWriter,
     atomic_open,
+    file_lock,
     folder_lock,
     read_bytes,
     read_checked_lines,
@@ -408,6 +409,14 @@ def test_writing_a_file_removes_its_partial_files(tmp_path: Path) -> None:
     left.write_text("")
     write_json(tmp_path / "a[1].json", 1)
     assert [path.name for path in tmp_path.iterdir()] == ["a[1].json"]
+
+
+def test_lock_without_holder_does_not_block(tmp_path: Path) -> None:
+    """A process that is stopped while it takes the lock leaves an empty file."""
+    for path in (tmp_path / ".lock", tmp_path / ".bank.lock"):
+        path.write_text("")
+    with folder_lock(tmp_path, "training"), file_lock(tmp_path / "bank"):
+        pass
 
 
 @pytest.mark.parametrize("link", ["result.json", "best", "best/weights"])

@@ -13,6 +13,7 @@ import resource
 import shutil
 import socket
 import tempfile
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -366,6 +367,7 @@ def file_lock(path: Path) -> Iterator[None]:
     )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_empty_lock(Path(lock.lock_file))
         lock.acquire()
     except filelock.Timeout:
         raise DataError(f"{path}: another process has been writing it for long; try again") from None
@@ -392,6 +394,7 @@ def folder_lock(folder: Path, activity: str) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _refuse_links(folder)
+        _remove_empty_lock(folder / LOCK_FILE)
         try:
             lock.acquire()
         except filelock.Timeout:
@@ -411,6 +414,18 @@ def folder_lock(folder: Path, activity: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _remove_empty_lock(path: Path) -> None:
+    """Remove a lock file that names no holder and stays empty for a second.
+
+    A process that is stopped while it takes the lock leaves such a file, and `filelock` would wait forever.
+    """
+    for _ in range(20):
+        if not path.is_file() or path.stat().st_size:
+            return
+        time.sleep(0.05)
+    path.unlink(missing_ok=True)
 
 
 def _interrupt_if_taken(event: filelock.LeaseCompromise) -> None:
