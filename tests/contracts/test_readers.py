@@ -155,7 +155,7 @@ def test_a_reader_uses_a_memory_or_needs_none(reader: Reader) -> None:
     if not reader.uses_memory:
         assert len(reader(observation, None)) == len(observation)
         return
-    with pytest.raises(ConfigError, match="Masked"):
+    with pytest.raises(ConfigError, match="pass a ZeroRecallMemory"):
         reader(observation, None)
     bank = bank_of(reader)
     before = bank.recall_at(torch.arange(len(ATLAS)))

@@ -278,7 +278,7 @@ def test_an_unknown_key_is_named_and_the_rest_compared(stored: Any, judge: Judge
     [
         (("flags",), lambda flags: "--gamma much", "flags that this version does not know"),
         (("flags",), lambda flags: "--normalize none", "flags that this version does not know"),
-        (("flags",), lambda flags: "--gamma 7", "discount: expected a number from 0 to 1"),
+        (("flags",), lambda flags: "--gamma 7", "discount: expected at most 1, found 7.0"),
         (("IL", "items", 0, "scan"), lambda scan: "nowhere", "no scene nowhere"),
         (("IL", "items", 0, "path"), lambda path: [], "has no path"),
         (("IL", "items", 0, "instr_encoding"), lambda ids: [1000], "expected ids from 0 to 999"),
