@@ -279,3 +279,30 @@ def test_saving_over_a_folder_leaves_it_alone(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be written"):
         save_bank(MemoryBank(WIDTH), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_bank_that_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
+    bank = MemoryBank(2)
+    bank.remember("house\x1b[2J", "hall", torch.ones(1, 2), ["door"])
+    with pytest.raises(DataError, match="bank: not written .*rename the scene or viewpoint"):
+        save_bank(bank, tmp_path / "bank")
+    assert not (tmp_path / "bank").exists()
+
+
+def test_bank_that_is_replaced_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = MemoryBank(2), MemoryBank(2)
+    first.remember("house", "hall", torch.ones(1, 2), [])
+    second.remember("house", "hall", torch.zeros(1, 2), [])
+    save_bank(first, tmp_path / "bank")
+    save_bank(second, tmp_path / "other")
+    map_file = torch.UntypedStorage.from_file
+
+    def replace_and_map(path: str, *rest: Any, **options: Any) -> torch.UntypedStorage:
+        if (tmp_path / "other").exists():
+            (tmp_path / "other").replace(path)
+        return map_file(path, *rest, **options)
+
+    monkeypatch.setattr(torch.UntypedStorage, "from_file", replace_and_map)
+    assert load_bank(tmp_path / "bank").recall("house", ["hall"]).tolist() == [[0, 0]]

@@ -147,8 +147,14 @@ def _build(content: _Content, *, device: torch.device | str | None = None) -> Me
 
 
 def _write(content: _Content, path: Path) -> None:
+    """Write a bank file. Raise `DataError` if a name in the bank could not be read again."""
+    header = msgspec.json.encode(content.header)
+    try:
+        msgspec.json.decode(header, type=BankHeader)
+    except msgspec.ValidationError as error:
+        raise DataError(f"{path}: not written ({error}); rename the scene or viewpoint") from None
     with atomic_open(path) as file:
-        file.write(to_bytes({"rows": content.rows}, {"memory": msgspec.json.encode(content.header).decode()}))
+        file.write(to_bytes({"rows": content.rows}, {"memory": header.decode()}))
 
 
 def _stored(bank: MemoryBank, scene_id: str) -> StoredScene:
@@ -163,7 +169,29 @@ def _stored(bank: MemoryBank, scene_id: str) -> StoredScene:
 
 
 def _open(path: Path) -> _Content:
-    """Return the content of a bank file. Raise `DataError` if the file is not a bank or is damaged."""
+    """Return the content of a bank file. Raise `DataError` if the file is not a bank or is damaged.
+
+    safetensors opens a file twice. If another process replaces the file in between, it is read again.
+    """
+    while True:
+        version = _file_version(path)
+        try:
+            return _read(path)
+        except DataError:
+            if _file_version(path) == version:
+                raise
+
+
+def _file_version(path: Path) -> tuple[int, int]:
+    """Return two numbers that change when the file is replaced; zeros if there is no file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0
+    return status.st_ino, status.st_mtime_ns
+
+
+def _read(path: Path) -> _Content:
     try:
         with safetensors.safe_open(path, "pt") as file:
             if "memory" not in (file.metadata() or {}):
