@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -473,3 +474,28 @@ def test_checked_line_of_another_type_is_damaged(tmp_path: Path) -> None:
         writer.write(Record("house", ["a"]), {"scan": 3, "path": []})
     records, fault = read_checked_lines(path, Record, "a")
     assert records == [Record("house", ["a"])] and "line 2: field 'scan': expected str, got int" in fault
+
+
+def test_folder_that_cannot_be_synchronised_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = os.fsync
+
+    def fail_for_folders(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(22, "Invalid argument")
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", fail_for_folders)
+    write_text(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "new"
+
+
+def test_process_that_loses_its_lock_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("esceme.files.LEASE_SECONDS", 0.3)
+    with pytest.raises(KeyboardInterrupt), folder_lock(tmp_path, "training"):
+        (tmp_path / ".lock").unlink()
+        time.sleep(30)
+    assert "the lock was lost (marker-missing)" in capsys.readouterr().err

@@ -12,6 +12,7 @@ import re
 import resource
 import shutil
 import socket
+import sys
 import tempfile
 import time
 import zlib
@@ -246,6 +247,9 @@ def _sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError:
+        if not path.is_dir():  # some file systems cannot synchronise folders
+            raise
     finally:
         os.close(handle)
 
@@ -389,7 +393,7 @@ def folder_lock(folder: Path, activity: str) -> Iterator[None]:
     messages, for example "training".
     """
     lock = filelock.SoftFileLease(
-        folder / LOCK_FILE, lease_duration=LEASE_SECONDS, timeout=0, on_compromise=_interrupt_if_taken
+        folder / LOCK_FILE, lease_duration=LEASE_SECONDS, timeout=0, on_compromise=_interrupt_without_lock
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -428,10 +432,10 @@ def _remove_empty_lock(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def _interrupt_if_taken(event: filelock.LeaseCompromise) -> None:
-    """Interrupt this process if another process has taken its lock, because it was not renewed in time."""
-    if event.reason in ("owner-changed", "evicted"):
-        _thread.interrupt_main()
+def _interrupt_without_lock(event: filelock.LeaseCompromise) -> None:
+    """Interrupt this process when it has lost its lock: another process may write the folder from now on."""
+    print(f"{event.lock_file}: the lock was lost ({event.reason})", file=sys.stderr)
+    _thread.interrupt_main()
 
 
 def _refuse_links(folder: Path) -> None:

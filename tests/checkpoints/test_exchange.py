@@ -482,3 +482,13 @@ def test_reference_weights_with_a_history_layer_are_imported(vectors_root: Path)
     parts = [read_weights(vectors_root / "hamt" / file).network for file in files]
     navigator, report = navigator_from({**parts[0], **parts[1]}, heads=4)
     assert navigator.agent.config.history_layers == 1 and set(report.initialised) == CRITIC
+
+
+def test_import_does_not_write_through_a_link(tmp_path: Path) -> None:
+    file = original_checkpoints.save(original_checkpoints.fine_tuned(), tmp_path / "best")
+    (tmp_path / "precious").write_text("old")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/weights.safetensors").symlink_to(tmp_path / "precious")
+    with pytest.raises(EscemeError, match="a link that leads out of"):
+        import_weights(file, tmp_path / "run", heads=3)
+    assert (tmp_path / "precious").read_text() == "old"

@@ -49,6 +49,14 @@ def test_r4r_is_built_from_every_split_with_goals(toy_root: Path, capsys: Captur
     assert capsys.readouterr().out.splitlines() == lines
 
 
+def test_link_out_of_the_folder_is_refused(toy_root: Path, error_of: ErrorOf) -> None:
+    Path("R4R").mkdir()
+    Path("precious").write_text("old")
+    Path("R4R/R4R_train.json").symlink_to(Path("precious").resolve())
+    assert "R4R/R4R_train.json: a link that leads out of R4R" in error_of(command(toy_root))
+    assert Path("precious").read_text() == "old"
+
+
 def test_missing_split_is_skipped_with_a_note(toy_root: Path, capsys: Capture) -> None:
     Path("R2R").mkdir()
     shutil.copy(toy_root / "R2R" / "R2R_val_seen.json", "R2R")

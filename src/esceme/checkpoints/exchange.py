@@ -24,6 +24,7 @@ from esceme.checkpoints import names as original
 from esceme.checkpoints.names import names_of
 from esceme.checkpoints.published import Tensors, read_weights, write_fine_tuned
 from esceme.errors import CheckpointError, ConfigError
+from esceme.files import folder_lock
 from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, NoMemory, Pooling, Reader
 from esceme.navigator import Navigator
 from esceme.runs import NavigatorConfig, navigator_config, save_run
@@ -141,7 +142,8 @@ def import_weights(
         keep=limits.keep,
         origin=f"{Path(file).name} ({weights.kind})",
     )
-    save_run(folder, navigator, run_config)
+    with folder_lock(Path(folder), "import"):
+        save_run(folder, navigator, run_config)
     return run_config, report
 
 

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from esceme.cli.console import TaskName, note, print_json, progress, tables
 from esceme.errors import ConfigError, DataError
+from esceme.files import folder_lock
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.doctor import Finding, examine
 from esceme.tasks.manifest import write_json_set
@@ -98,7 +99,8 @@ def r4r(r2r: Path, connectivity: Path, out: Path, json: bool = False) -> int:
     if not joined:
         raise DataError(f"{r2r}: no R2R_train.json, R2R_val_seen.json or R2R_val_unseen.json")
     files = {f"R4R_{split}.json": records for split, records in joined.items()}
-    write_json_set(out, files, manifest_name=R4R_MANIFEST)
+    with folder_lock(out, "data r4r"):
+        write_json_set(out, files, manifest_name=R4R_MANIFEST)
     sizes = {}
     for split, records in joined.items():
         num_instructions = sum(len(record.instructions) for record in records)
