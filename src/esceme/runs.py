@@ -235,6 +235,8 @@ def _build_on_meta(config: NavigatorConfig, num_tensors: int, *, file: object) -
         with torch.device("meta"):  # no random weights that would only be overwritten
             return config.build()
     except (RuntimeError, OverflowError, TypeError, ValueError) as error:
+        if isinstance(error.__context__, KeyboardInterrupt):  # torch fails when it is interrupted here
+            raise KeyboardInterrupt from None
         reason = str(error).partition("\n")[0]
         raise CheckpointError(f"{file}: no network has the sizes in {NAVIGATOR_FILE} ({reason})") from None
     finally:

@@ -202,6 +202,7 @@ def _has_content(path: Path) -> bool:
 
 def _fingerprint(experiment: Experiment, data: TrainingData) -> str:
     """Return a digest of everything that must be equal to resume a run."""
+    experiment = from_json(as_json(experiment), Experiment)  # 0 and 0.0 become equal
     facts = flatten({**as_json(experiment), "data": data.sizes})
     facts = {name: value for name, value in facts.items() if name not in DESCRIPTIONS}
     return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()

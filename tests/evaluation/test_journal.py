@@ -93,7 +93,9 @@ def test_entries_before_a_damaged_line_are_kept(tmp_path: Path, line: int) -> No
     with Journal(path, "this one", note=notes.append) as journal:
         kept = [entry.id for entry in journal.entries]
         assert kept == (["0_0", "0_1", "0_2"] if line == 0 else ["0_0", "0_1", "0_2"][: line - 1])
-        assert len(notes) == 1 and f"line {line + 1} is damaged; the {len(kept)} trajectories" in notes[0]
+        assert (
+            len(notes) == 1 and f"line {line + 1} is damaged; {len(kept)} undamaged trajectories" in notes[0]
+        )
         journal.write([make_entry("9_9")])
     assert [entry.id for entry in read_journal(path, "this one")[0]] == [*kept, "9_9"]
 

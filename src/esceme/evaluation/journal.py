@@ -96,9 +96,7 @@ class Journal:
         self.entries, fault = read_journal(path, fingerprint)
         """Entries that the file contained when it was opened."""
         if fault:
-            note(
-                f"{fault}; the {len(self.entries)} trajectories before it are kept, later ones are run again"
-            )
+            note(f"{fault}; {len(self.entries)} undamaged trajectories are kept, the others are run again")
         self._header = [] if self.entries else [JournalHeader(fingerprint)]  # written with the first entry
         num_lines = 1 + len(self.entries) if self.entries else 0
         self._writer = JsonLinesWriter(path, keep=num_lines, checksum_key=fingerprint)

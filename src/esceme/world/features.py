@@ -6,6 +6,7 @@ viewpoint; the row number is the index of the viewpoint in the store.
 
 from __future__ import annotations
 
+import os
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -277,6 +278,8 @@ def pack(
             file.write(data)
         name = Path(source.source).name
         index = _PackedIndex(FORMAT, source.width, name, list(source.keys), checksums)
+        file.flush()
+        os.fsync(file.fileno())  # then the index and the array are replaced in one go
         write_json(out.with_suffix(".json"), index)
     return out
 
