@@ -21,12 +21,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-import msgspec
 import numpy as np
 import torch
 
 from esceme.config import Experiment
-from esceme.evaluation import EvaluationConfig, Result, compare, evaluate, read_result
+from esceme.evaluation import EvaluationConfig, Result, average_results, compare, evaluate, read_result
 from esceme.learning import MemoryDropout
 from esceme.learning.memory_dropout import MemoryDropoutMode
 from esceme.metrics import TOUR_METRICS
@@ -246,14 +245,14 @@ def table(study: Study, folder: Path, seeds: int) -> str:
         for protocol in agent.protocols
     }
     tour_metrics = TOUR_METRICS if any(agent.uses_tours for agent in study.agents) else ()
-    base = average(rows[study.baseline])
+    base = average_results(rows[study.baseline])
     lines = [
         f"| agent, memory | TL | NE | SR | {''.join(f'{metric} | ' for metric in tour_metrics)}"
         "SPL (± over seeds) | difference of SPL [95 %] |",
         "|---" * (6 + len(tour_metrics)) + "|",
     ]
     for name, results in rows.items():
-        mean = average(results)
+        mean = average_results(results)
         spl = [100 * result.means["spl"] for result in results]
         scores = mean.means
         lines.append(
@@ -262,7 +261,7 @@ def table(study: Study, folder: Path, seeds: int) -> str:
             f"{np.mean(spl):.1f} ± {np.std(spl, ddof=min(1, len(spl) - 1)):.1f} | "
             f"{'' if name == study.baseline else difference(base, mean)} |"
         )
-    means = {name: average(results) for name, results in rows.items()}
+    means = {name: average_results(results) for name, results in rows.items()}
     pairs = [(f"{agent.name} {a}", f"{agent.name} {b}") for agent in study.agents for a, b in PROTOCOL_PAIRS]
     pairs += study.pairs
     comparisons = [
@@ -277,18 +276,6 @@ def difference(base: Result, other: Result) -> str:
     interval = result.over_paths
     assert interval is not None
     return f"{100 * result.mean:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
-
-
-def average(results: Sequence[Result]) -> Result:
-    """Return a result whose scores are means over seeds, per episode."""
-    seeds = [{episode.id: episode for episode in result.episodes} for result in results]
-    episodes = []
-    for episode in results[0].episodes:
-        scores = [seed[episode.id].scores for seed in seeds]
-        means = {name: float(np.mean([score[name] for score in scores])) for name in episode.scores}
-        episodes.append(msgspec.structs.replace(episode, scores=means))
-    means = {name: float(np.mean([result.means[name] for result in results])) for name in results[0].means}
-    return Result(facts=results[0].facts, means=means, episodes=episodes)
 
 
 if __name__ == "__main__":

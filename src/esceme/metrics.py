@@ -6,7 +6,7 @@ episode: predicted paths have shape (T, E), reference paths (S, E).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -172,6 +172,19 @@ class Scores:
         means["n"] = len(self)
         return means | {name: float(values.mean()) for name, values in self.tour_values.items()}
 
+    def first_told(self, order: Sequence[int] | None = None) -> Scores:
+        """Return the scores of the first instruction of every path, without tour metrics.
+
+        Several instructions describe each path. Only for the first of them the path is new to a memory.
+        `order` are the episode indices in the order in which the episodes were run, by default 0 to E - 1.
+        """
+        rows = first_told_rows(self.path_ids, order)
+        return Scores(
+            episode_ids=tuple(self.episode_ids[row] for row in rows),
+            path_ids=tuple(self.path_ids[row] for row in rows),
+            values={name: values[rows] for name, values in self.values.items()},
+        )
+
     def intervals(self, *, draws: int, seed: int = 0, level: float = 0.95) -> dict[str, tuple[float, float]]:
         """Return bootstrap confidence intervals of the means, by metric: (lower, upper).
 
@@ -191,6 +204,18 @@ class Scores:
         means = np.stack([times @ sums / (times @ size) for times in samples])  # (draws, metrics)
         edges = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
         return {name: (float(low), float(high)) for name, low, high in zip(self.values, *edges, strict=True)}
+
+
+def first_told_rows(path_ids: Sequence[Hashable], order: Sequence[int] | None = None) -> list[int]:
+    """Return the index of the first episode of each path, ascending; `order` as in `Scores.first_told`.
+
+    >>> first_told_rows(["a", "a", "b"]), first_told_rows(["a", "a", "b"], order=[2, 1, 0])
+    ([0, 2], [1, 2])
+    """
+    first: dict[Hashable, int] = {}
+    for row in range(len(path_ids)) if order is None else order:
+        first.setdefault(path_ids[row], row)
+    return sorted(first.values())
 
 
 def score(

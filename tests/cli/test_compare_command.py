@@ -103,3 +103,25 @@ def test_path_that_is_no_result_is_refused(
         assert main(["compare", results["cold"], path]) == 2
         out, err = capsys.readouterr()
         assert out == "" and err.startswith(f"error: {path}")
+
+
+# -- groups ----------------------------------------------------------------------------------------------
+
+
+def test_results_of_different_seeds_form_groups(toy_root: Path, tmp_path: Path, capsys: Capture) -> None:
+    for seed, agent in ((0, "random"), (1, "random"), (0, "stop"), (1, "stop")):
+        config = EvaluationConfig(
+            run=agent, data=str(toy_root), split="val_seen", memory="none", max_steps=5, seed=seed
+        )
+        evaluate(config, tmp_path / f"{agent}{seed}")
+    paths = [str(tmp_path / name) for name in ("random0", "stop0", "random1", "stop1")]
+    command = ["compare", *paths, "--group-seeds", "--measures", "tl", "--draws", "50"]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"1: {paths[0]}, {paths[2]}\n2: {paths[1]}, {paths[3]}\n")
+    lengths = [read_result(path).means["tl"] for path in paths]
+    assert f"{(lengths[0] + lengths[2]) / 2:.2f} ± {abs(lengths[0] - lengths[2]) / 2**0.5:.2f}" in out
+    assert "0.00 ± 0.00" in out
+    assert main([*command, "--first-told", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["runs"] == [2, 2] and printed["episodes"] == 12 and printed["first_told"] is True

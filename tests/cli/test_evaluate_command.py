@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from esceme.cli import main
@@ -255,13 +257,71 @@ def test_unknown_protocol_is_refused_with_the_known_ones(run: Path, capsys: Capt
             {"schedule": "interleaved", "batch": 4, "seed": 1},
             "r/evaluations/r2r-val_seen-cold-interleaved-batch4-seed1",
         ),
-        ({"memory": "warm", "bank": "b/bank.st"}, "r/evaluations/r2r-val_seen-warm-bank"),
         ({"order": "shuffled", "precision": "bf16"}, "r/evaluations/r2r-val_seen-cold-batch8-shuffled-bf16"),
     ],
 )
 def test_default_folder_is_named_after_the_config(changes: dict[str, Any], folder: str) -> None:
     defaults: dict[str, Any] = {"run": "r", "data": "d", "split": "val_seen", "memory": "cold", "task": "r2r"}
     assert default_folder(EvaluationConfig(**{**defaults, **changes})) == Path(folder)
+
+
+def test_folders_of_different_banks_and_lists_differ(tmp_path: Path) -> None:
+    """Most banks are called bank.safetensors, and lists of episodes are edited."""
+    names = set()
+    for number, content in enumerate(("1", "2", "1")):
+        path = tmp_path / f"{number}" / "file.x"
+        path.parent.mkdir()
+        path.write_text(content)
+        for memory, option in (("warm", "bank"), ("cold", "episode_file")):
+            settings: dict[str, Any] = {"run": "r", "data": "d", "split": "val_seen", "memory": memory}
+            names.add(default_folder(EvaluationConfig(**settings, task="r2r", **{option: str(path)})).name)
+    assert len(names) == 4
+    assert {name.rpartition("-")[0] for name in names} == {"r2r-val_seen-warm-file", "r2r-val_seen-cold-file"}
+
+
+# -- orders and selected episodes ------------------------------------------------------------------------
+
+
+def test_orders_are_printed_with_mean_and_deviation(run: Path, capsys: Capture) -> None:
+    options = ["--orders", "2", "--seed", "1", "--limit", "9", "--first-told", "--out", "orders"]
+    assert main(command(run, "cold", *options)) == 0
+    out = capsys.readouterr().out
+    lengths = [read_result(f"orders/seed{seed}").means["tl"] for seed in (1, 2)]
+    lines = [line for line in out.splitlines() if "tl (m)" in line]
+    shown = [f"{value:.2f}" for value in (np.mean(lengths), np.std(lengths, ddof=1), *lengths)]
+    assert [cell.strip() for cell in lines[0].split("│")[2:5]] == [f"{shown[0]} ± {shown[1]}", *shown[2:]]
+    assert (
+        len(lines) == 2 and "first told only" in " ".join(out.split()) and "orders: orders/orders.json" in out
+    )
+    assert main(command(run, "cold", *options, "--json")) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["means"]["tl"] == pytest.approx(np.mean(lengths)) and printed["means"]["n"] == 9
+    assert [order["seed"] for order in printed["orders"]] == [1, 2] and printed["folder"] == "orders"
+    assert printed["first_told"]["means"]["n"] == 3 and "spl" in printed["first_told"]["stds"]
+
+
+def test_orders_have_a_folder_of_their_own(toy_root: Path) -> None:
+    run = random_run(Path("run"), toy_root)
+    assert main(command(run, "cold", "--orders", "1", "--limit", "3", "--json")) == 0
+    assert read_result("run/evaluations/r2r-val_seen-cold-limit3-steps3-orders/seed0").means["n"] == 3
+
+
+def test_selected_episodes_are_run_and_the_others_counted(run: Path, capsys: Capture) -> None:
+    ids = [
+        episode.episode_id for episode in read_r2r(Path(os.environ["ESCEME_DATA"]) / "R2R/R2R_val_seen.json")
+    ]
+    Path("ids.txt").write_text("\n".join(ids[5:2:-1]))
+    assert main(command(run, "cold", "--episodes", "ids.txt", "--first-told", "--out", "o")) == 0
+    out, err = capsys.readouterr()
+    assert [episode.id for episode in read_result("o").episodes] == ids[5:2:-1]
+    assert "note: 33 episodes of val_seen are not selected and were not run" in err
+    (header,) = (line for line in out.splitlines() if "metric" in line)
+    assert "first told" in header
+
+
+def test_part_of_a_test_split_cannot_be_submitted(run: Path, capsys: Capture) -> None:
+    assert main(command(run, "cold", "--limit", "2", "--out", "test", "--json", split="test")) == 0
+    assert "submit" not in json.loads(capsys.readouterr().out)
 
 
 # -- tours -----------------------------------------------------------------------------------------------

@@ -66,6 +66,25 @@ def command(
 # -- output ----------------------------------------------------------------------------------------------
 
 
+def test_first_told_scores_follow_the_order_of_the_predictions(
+    toy_root: Path, episodes: Sequence[Episode], json_of: JsonOf, capsys: Capture
+) -> None:
+    """Only the last instruction of each path is followed to the end."""
+    last = {episode.path_id: episode.episode_id for episode in episodes}
+    records = [
+        record if record["instr_id"] in last.values() else {**record, "trajectory": record["trajectory"][:1]}
+        for record in follow(episodes)
+    ]
+    for order, success in ((records, 0.0), (records[::-1], 1.0)):
+        write(order)
+        printed = json_of(command(toy_root, "--first-told"))
+        assert printed["first_told"]["n"] == len(last) < printed["n"]
+        assert printed["first_told"]["sr"] == success and 0 < printed["sr"] < 1
+    assert main(command(toy_root, "--first-told")) == 0
+    assert "first told" in capsys.readouterr().out
+    assert "first_told" not in json_of(command(toy_root))
+
+
 @pytest.mark.parametrize(
     ("task", "more", "added"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,44 +13,9 @@ import pytest
 
 from esceme.errors import ConfigError, DataError, EscemeError
 from esceme.evaluation.compare import Interval, by_visit, compare
-from esceme.evaluation.result import EpisodeResult, Result, read_result, scores_of
+from esceme.evaluation.result import Result, read_result, scores_of
 from fixtures.files import save_json
-
-FACTS = {
-    "task": "r2r",
-    "split": "val_unseen",
-    "memory": "cold",
-    "hashes": {"weights": "a" * 64, "data": "d" * 64},
-}
-
-
-def make_episode(number: int, score: float, *, scenes: int = 4, per_path: int = 3) -> EpisodeResult:
-    """Result of episode `number`; a path has three instructions, and paths alternate between scenes."""
-    path = number // per_path
-    return EpisodeResult(
-        id=f"{path}_{number % per_path}",
-        scene=f"house{path % scenes}",
-        path=f"{path}",
-        visit=1 + path // scenes * per_path + number % per_path,
-        decisions=1,
-        stopped=True,
-        trajectory=[("v", 0.0, 0.0)],
-        scores={"spl": score, "sr": 1.0},
-    )
-
-
-def make_result(scores: Sequence[float], *, scenes: int = 4, **facts: Any) -> Result:
-    return Result(
-        facts={**FACTS, **facts},
-        means={"spl": float(np.mean(scores)), "sr": 1.0},
-        episodes=[make_episode(number, score, scenes=scenes) for number, score in enumerate(scores)],
-    )
-
-
-def with_scores(result: Result, scores: Mapping[str, float]) -> Result:
-    """Replace the scores of every episode."""
-    episodes = [msgspec.structs.replace(episode, scores=dict(scores)) for episode in result.episodes]
-    return msgspec.structs.replace(result, episodes=episodes)
+from fixtures.toy_results import FACTS, SCORES, make_result, with_scores
 
 
 @pytest.mark.parametrize(
@@ -75,9 +40,6 @@ def test_result_with_impossible_values_is_refused(tmp_path: Path, key: str, valu
             values[key] = value
     with pytest.raises(DataError, match=f"result.json: {message}"):
         read_result(save_json(tmp_path / "result.json", stored))
-
-
-SCORES = np.random.default_rng(3).random(60)
 
 
 def test_constant_difference_has_an_interval_of_zero_width() -> None:
@@ -163,6 +125,50 @@ def test_differing_facts_are_reported() -> None:
         "hashes.weights": ("a" * 64, "b" * 64),
         "hashes.bank": (None, "c"),
     }
+
+
+# -- groups of results with different seeds --------------------------------------------------------------
+
+
+def test_groups_are_compared_by_their_mean_per_episode() -> None:
+    """One seed of the second agent is far better, the other a little worse: the mean difference counts."""
+    none = [make_result(SCORES), make_result(SCORES + 0.1)]
+    memory = [make_result(SCORES[::-1] + 0.5), make_result(SCORES - 0.1)]
+    (spl,) = compare([none, memory], measures=["spl"], draws=300).measures
+    averages = [
+        [sum(pair) / 2 for pair in zip(*scores, strict=True)]
+        for scores in ((SCORES, SCORES + 0.1), (SCORES[::-1] + 0.5, SCORES - 0.1))
+    ]
+    (expected,) = compare(
+        [make_result(average) for average in averages], measures=["spl"], draws=300
+    ).measures
+    assert spl.means == pytest.approx(expected.means)
+    assert spl.differences[0].mean == pytest.approx(expected.differences[0].mean)
+    for name in ("over_paths", "over_scenes"):
+        intervals = [asdict(getattr(row.differences[0], name)) for row in (spl, expected)]
+        assert intervals[0] == pytest.approx(intervals[1])
+    assert spl.stds == pytest.approx((np.std([0, 0.1], ddof=1), np.std([0.5, -0.1], ddof=1)))
+    assert expected.stds == (None, None)
+
+
+def test_group_and_single_result_can_be_compared() -> None:
+    found = compare(
+        [make_result(SCORES), [make_result(SCORES), make_result(SCORES + 0.5)]], draws=10, measures=["spl"]
+    )
+    assert found.runs == (1, 2) and found.measures[0].differences[0].mean == pytest.approx(0.25)
+    assert found.measures[0].stds[0] is None
+
+
+def test_groups_with_other_episodes_are_refused() -> None:
+    with pytest.raises(DataError, match="second: other episodes than in first: 57 and 60"):
+        compare(
+            [[make_result(SCORES)], [make_result(SCORES), make_result(SCORES[:57])]],
+            names=["first", "second"],
+        )
+    with pytest.raises(DataError, match="at least two results to compare, found 1"):
+        compare([[make_result(SCORES), make_result(SCORES)]])
+    with pytest.raises(ConfigError, match="a group of results is empty"):
+        compare([[make_result(SCORES)], []])
 
 
 # -- refusals --------------------------------------------------------------------------------------------

@@ -97,16 +97,28 @@ def _bar() -> Progress:
 
 
 def score_table(
-    title: str, means: Mapping[str, float | int], intervals: Mapping[str, tuple[float, float]]
+    title: str,
+    means: Mapping[str, float | int],
+    intervals: Mapping[str, tuple[float, float]],
+    columns: Mapping[str, Mapping[str, float | int]] | None = None,
+    *,
+    stds: Mapping[str, float] | None = None,
 ) -> Table:
-    """Return a table of metrics with units, mean values and, if there are any, confidence intervals."""
-    table = Table(title=title)
-    for heading in ("metric", "value", *(["95 % interval"] if intervals else [])):
+    """Return a table of metrics with units, mean values and, if there are any, confidence intervals.
+
+    `stds` are standard deviations of the means. `columns` maps the headings of further columns to values by
+    metric.
+    """
+    table, columns, stds = Table(title=title), columns or {}, stds or {}
+    for heading in ("metric", "value", *(["95 % interval"] if intervals else []), *columns):
         table.add_column(heading, justify="left" if heading == "metric" else "right")
     for name, value in means.items():
         row = [metric_label(name), format_metric(name, value)]
-        if name in intervals:
-            row.append(" .. ".join(format_metric(name, edge) for edge in intervals[name]))
+        if name in stds and name != "n":
+            row[1] += f" ± {format_metric(name, stds[name])}"
+        if intervals:
+            row.append(" .. ".join(format_metric(name, edge) for edge in intervals.get(name, ())))
+        row += [format_metric(name, values[name]) if name in values else "-" for values in columns.values()]
         table.add_row(*row)
     return table
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import shlex
+import hashlib
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import tyro
-from rich.markup import escape
 
-from esceme.cli.console import TaskName, note, print_json, progress_bar, score_table, tables
+from esceme.cli.console import TaskName, note, progress_bar
+from esceme.cli.evaluation_summary import print_orders, print_result
 from esceme.errors import ConfigError
-from esceme.evaluation import EvaluationConfig, Protocol, Result, by_visit
+from esceme.evaluation import EvaluationConfig, Protocol, evaluate_orders
 from esceme.evaluation import evaluate as run_evaluation
 from esceme.evaluation.context import SCRIPTED, Precision
-from esceme.evaluation.evaluate import BANK, ProgressCallback
-from esceme.evaluation.result import PREDICTIONS, RESULT, scores_of
+from esceme.evaluation.evaluate import ProgressCallback
 from esceme.evaluation.schedule import ScheduleName
+from esceme.files import read_bytes
 from esceme.runs import read_navigator_config
-from esceme.tasks.catalogue import TASKS
-from esceme.tasks.folder import DataFolder, default_data
+from esceme.tasks.folder import default_data
 
 DRAWS = 1000
 
@@ -35,6 +36,9 @@ def evaluate(
     oracle_phases: bool = False,
     schedule: ScheduleName = "lanes",
     order: Literal["file", "shuffled"] = "file",
+    orders: int | None = None,
+    episodes: Path | None = None,
+    limit: int | None = None,
     batch: int = 8,
     processes: int = 1,
     seed: int = 0,
@@ -44,6 +48,7 @@ def evaluate(
     max_tokens: int | None = None,
     precision: Precision = "fp32",
     out: Path | None = None,
+    first_told: bool = False,
     bootstrap: int = DRAWS,
     json: bool = False,
 ) -> int:
@@ -58,6 +63,7 @@ def evaluate(
         esceme evaluate runs/esceme-r2r --split val_unseen --memory tour --tours tours_iVLN.json
         esceme evaluate runs/hamt-r2r --split val_unseen --memory none --tours tours_iVLN.json
         esceme evaluate runs/esceme-r2r --split val_seen --memory warm --bank bank.safetensors --processes 4
+        esceme evaluate runs/esceme-r2r --split val_unseen --memory cold --orders 5 --first-told
         esceme evaluate random --split val_unseen --memory none --data datasets --json
 
     Args:
@@ -72,6 +78,10 @@ def evaluate(
         oracle_phases: on tours, also remember the paths to an episode's goal and to the next start.
         schedule: lanes, or interleaved: batches of mixed scenes as in the released code, in one process.
         order: the order of the episodes of a scene, with the schedule lanes.
+        orders: evaluate in this many shuffled orders, with the seeds --seed, --seed + 1 and so on; report
+            mean and standard deviation over them.
+        episodes: file of the episode ids to run, in this order: text with an id per line, or a JSON array.
+        limit: run only the first episodes of the split or of --episodes (selected before they are shuffled).
         batch: the number of episodes that run side by side.
         processes: the number of processes that share the scenes.
         seed: seed of shuffled orders, of the random agent and of the bootstrap.
@@ -81,6 +91,8 @@ def evaluate(
         max_tokens: maximum number of token ids per instruction; by default that of the run.
         precision: number format of the network; with bf16, decisions may depend on --batch.
         out: the folder of trajectories, predictions, scores and memories; by default in RUN/evaluations.
+        first_told: also score only the first instruction of each path, in the order in which the episodes are
+            run. Later instructions repeat a path that a memory may know.
         bootstrap: number of bootstrap samples of 95 % confidence intervals (paths are resampled); 0 for none.
         json: print one JSON object of plain fractions instead of a table.
     """
@@ -96,6 +108,8 @@ def evaluate(
         batch=batch,
         seed=seed,
         order=order,
+        episode_file=_as_text(episodes),
+        limit=limit,
         bank=_as_text(bank),
         tours=_as_text(tours),
         oracle_phases=oracle_phases,
@@ -104,18 +118,43 @@ def evaluate(
         max_tokens=max_tokens,
         precision=precision,
     )
+    if orders is not None:
+        return _evaluate_orders(config, out, orders, processes, first_told=first_told, json=json)
     folder = out or default_folder(config)
     with progress_bar(f"{config.task} {split}, {memory}") as progress:
         on_progress = _noting_resume(progress)
         result = run_evaluation(config, folder, processes=processes, on_progress=on_progress, note=note)
-    _print_result(config, folder, result, bootstrap, json=json)
+    print_result(config, folder, result, bootstrap, first_told=first_told, json=json)
+    return 0
+
+
+def _evaluate_orders(
+    config: EvaluationConfig, out: Path | None, orders: int, processes: int, *, first_told: bool, json: bool
+) -> int:
+    """Evaluate in several shuffled orders, and print the scores of each order, mean and deviation."""
+    shared = default_folder(replace(config, seed=0))  # each order has its seed in the name of a subfolder
+    folder = out or shared.with_name(f"{shared.name}-orders")
+    with ExitStack() as bars:
+
+        def on_progress(seed: int) -> ProgressCallback:
+            bars.close()
+            label = f"{config.task} {config.split}, {config.memory}, order of seed {seed}"
+            return _noting_resume(bars.enter_context(progress_bar(label)))
+
+        results = evaluate_orders(
+            config, folder, num_orders=orders, processes=processes, on_progress=on_progress, note=note
+        )
+    print_orders(config, folder, results, first_told=first_told, json=json)
     return 0
 
 
 def default_folder(config: EvaluationConfig) -> Path:
     """Return the output folder if --out is not given: inside the run folder, named after the settings."""
     parts = [f"{config.task}", config.split, config.memory]
-    parts += [Path(file).stem for file in (config.bank, config.tours, config.features) if file is not None]
+    parts += [
+        _name_with_digest(Path(file)) for file in (config.bank, config.episode_file) if file is not None
+    ]
+    parts += [Path(file).stem for file in (config.tours, config.features) if file is not None]
     depends_on_batch = config.schedule == "interleaved" or config.precision != "fp32"
     for part, applies in (
         ("interleaved", config.schedule == "interleaved"),
@@ -123,6 +162,7 @@ def default_folder(config: EvaluationConfig) -> Path:
         ("shuffled", config.order == "shuffled"),
         (f"seed{config.seed}", config.seed > 0),
         ("phases", config.oracle_phases),
+        (f"limit{config.limit}", config.limit is not None),
         (f"steps{config.max_steps}", config.max_steps is not None),
         (f"tokens{config.max_tokens}", config.max_tokens is not None),
         (config.precision, config.precision != "fp32"),
@@ -131,6 +171,11 @@ def default_folder(config: EvaluationConfig) -> Path:
     if config.run in SCRIPTED:
         return Path("evaluations") / "-".join([config.run, *parts])
     return Path(config.run) / "evaluations" / "-".join(parts)
+
+
+def _name_with_digest(path: Path) -> str:
+    """Return the name of a file with a digest of its content: many banks are called `bank.safetensors`."""
+    return f"{path.stem}-{hashlib.sha256(read_bytes(path)).hexdigest()[:8]}"
 
 
 def _noting_resume(progress: ProgressCallback) -> ProgressCallback:
@@ -147,75 +192,6 @@ def _noting_resume(progress: ProgressCallback) -> ProgressCallback:
         progress(finished, total)
 
     return on_progress
-
-
-def _print_result(config: EvaluationConfig, folder: Path, result: Result, draws: int, *, json: bool) -> None:
-    scored = bool(result.means)
-    intervals = scores_of(result).intervals(draws=draws, seed=config.seed) if scored and draws else {}
-    visits = by_visit(result)
-    files = {
-        name: folder / file
-        for name, file in (("result", RESULT), ("predictions", PREDICTIONS), ("bank", BANK))
-        if (folder / file).is_file()
-    }
-    submit = (
-        None if scored or TASKS[str(config.task)].leaderboard is None else _submission_command(config, folder)
-    )
-    if json:
-        print_json(
-            {
-                "run": config.run,
-                **{name: str(path) for name, path in files.items()},
-                "facts": result.facts,
-                "means": result.means,
-                **({"ci95": intervals, "draws": draws} if intervals else {}),
-                "by_visit": [group._asdict() for group in visits],
-                **({} if submit is None else {"submit": submit}),
-            }
-        )
-    else:
-        if scored:
-            title = f"{config.task} {config.split}, memory {config.memory}: {escape(config.run)}"
-            tables().print(score_table(title, result.means, intervals))
-        print(_format_facts(result))
-        if visits:
-            print("spl by visit: " + ", ".join(_format_visits(*group) for group in visits))
-        for name, path in files.items():
-            print(f"{name}: {path}")
-    if not scored:
-        note(f"the goals of '{config.split}' are withheld, so nothing is scored; the predictions are ready")
-        if submit is not None:
-            note(f"to submit them: {submit}")
-    if left_out := result.facts.get("left_out"):
-        which = f"{left_out} episodes of {config.split}"
-        note(f"note: {which} are on no tour and were not run: n counts the others")
-
-
-def _format_facts(result: Result) -> str:
-    facts = result.facts
-    named = ("agent", "reader", "memory", "schedule", "batch", "order", "seed", "precision", "max_steps")
-    shown = [f"{name} {facts[name]}" for name in named if name in facts]
-    shown += ["with oracle phases"] if facts.get("oracle_phases") else []
-    return ", ".join(shown + [f"{name} {digest[:8]}" for name, digest in facts["hashes"].items()])
-
-
-def _format_visits(first: int, last: int, mean: float, episodes: int) -> str:
-    visits = f"{first}" if first == last else f"{first}-{last}"
-    return f"{visits}: {100 * mean:.1f} (n {episodes})"
-
-
-def _submission_command(config: EvaluationConfig, folder: Path) -> str:
-    """Return the command line that converts the predictions to a leaderboard submission."""
-    data = DataFolder(config.data)
-    options = {
-        "task": config.task,
-        "predictions": folder / PREDICTIONS,
-        "annotations": data.annotations(str(config.task), config.split),
-        "connectivity": data.connectivity,
-        "out": folder / f"submission{TASKS[str(config.task)].submission_suffix}",
-    }
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return shlex.join(["esceme", "submit", *words])
 
 
 def _as_text(path: Path | None) -> str | None:

@@ -36,6 +36,7 @@ def score(
     split: str | None = None,
     partial: bool = False,
     jumps: Literal["refuse", "shortest"] = "refuse",
+    first_told: bool = False,
     bootstrap: int = 0,
     seed: int = 0,
     per_episode: Path | None = None,
@@ -62,6 +63,8 @@ def score(
         split: split of the tour file; by default the split of the annotations.
         partial: score the episodes that have a prediction, instead of requiring all.
         jumps: whether steps between viewpoints without an edge are errors or shortest paths.
+        first_told: also score only the first instruction of each path, in the order of the predictions. Later
+            instructions repeat a path that an agent with memory may know.
         bootstrap: number of bootstrap samples of 95 % confidence intervals (paths are resampled); 0 for none.
         seed: seed of the bootstrap.
         per_episode: also write the values of every episode, as .csv, .jsonl, or else json.
@@ -87,12 +90,19 @@ def score(
     intervals = scores.intervals(draws=bootstrap, seed=seed) if bootstrap else {}
     if per_episode is not None:
         _write_episode_values(per_episode, scores)
+    first = {}
+    if first_told:
+        rank = {name: number for number, name in enumerate(found)}
+        order = sorted(range(len(pairs)), key=lambda row: rank[pairs[row][1].episode_id])
+        first = {"first told": scores.first_told(order).means()}
     if json:
         print_json(
-            scores.means() | ({"ci95": intervals, "draws": bootstrap, "seed": seed} if bootstrap else {})
+            scores.means()
+            | ({"ci95": intervals, "draws": bootstrap, "seed": seed} if bootstrap else {})
+            | ({"first_told": first["first told"]} if first else {})
         )
     else:
-        tables().print(score_table(f"{task}: {escape(predictions.name)}", scores.means(), intervals))
+        tables().print(score_table(f"{task}: {escape(predictions.name)}", scores.means(), intervals, first))
     return 0
 
 

@@ -1,4 +1,7 @@
-"""Comparison of results on the same episodes: paired differences with intervals, and scores by visit."""
+"""Comparison of results on the same episodes: paired differences with intervals, and scores by visit.
+
+A result may be a group of results with different seeds, which are averaged episode by episode.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from esceme.errors import ConfigError, DataError
+from esceme.evaluation.aggregate import average_results, means_over_seeds
+from esceme.evaluation.aggregate import first_told as restrict_to_first_told
 from esceme.evaluation.result import EpisodeResult, Result
 from esceme.metrics import TOUR_METRICS
 from esceme.runs import flatten
@@ -59,15 +65,19 @@ class MetricComparison:
 
     measure: str
     means: tuple[float, ...]
+    stds: tuple[float | None, ...]
+    """Standard deviation over the seeds of each group (of a sample, n - 1); None for a single result."""
     differences: tuple[Difference, ...]
     """Difference of every other result to the first result."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Comparison of several results on the same episodes."""
+    """Comparison of several results, or groups of results, on the same episodes."""
 
     names: tuple[str, ...]
+    runs: tuple[int, ...]
+    """Number of results of each group; 1 for a single result."""
     episodes: int
     paths: int
     scenes: int
@@ -75,29 +85,44 @@ class Comparison:
     seed: int
     differing: Mapping[str, tuple[Any, ...]]
     """Facts, such as settings and hashes, that differ between results: name -> value in each result. The
-    value is None if a result does not have the fact."""
+    value is None if a result does not have the fact. Of a group, the facts of its first result count."""
+    first_told: bool
+    """Whether only the first instruction of each path counts. Episodes are then paired by their path."""
     measures: tuple[MetricComparison, ...]
 
 
 def compare(
-    results: Sequence[Result],
+    results: Sequence[Result | Sequence[Result]],
     *,
     draws: int = 10_000,
     seed: int = 0,
     measures: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
+    first_told: bool = False,
 ) -> Comparison:
     """Compare each result with the first result, episode by episode.
 
-    `measures` are the metrics to compare. The default is the common metrics, and the tour metrics if all
-    results have the same tours. `draws` is the number of bootstrap samples. `names` identify the results in
-    messages. Raise `DataError` if the results are not on the same episodes or have no scores.
+    A group of results that differ in their seeds or orders counts as one result: its scores are means over
+    the group, per episode. `measures` are the metrics to compare. The default is the common metrics, and the
+    tour metrics if all results have the same tours. `draws` is the number of bootstrap samples. `names`
+    identify results or groups in messages. With `first_told`, only the first instruction of each path counts,
+    see `aggregate.first_told`. Raise `DataError` if the results are not on the same episodes or have no
+    scores.
     """
     if draws < 1 or seed < 0:
         raise ConfigError(f"{draws} draws with seed {seed}: expected at least 1 draw and no negative seed")
-    names = list(names or (f"result {number}" for number in range(1, len(results) + 1)))
-    rows = _align_episodes(results, names)
-    measures = _default_metrics(results) if measures is None else measures
+    groups = [[group] if isinstance(group, Result) else list(group) for group in results]
+    if not all(groups):
+        raise ConfigError("a group of results is empty; give at least one result per group")
+    names = list(names or (f"result {number}" for number in range(1, len(groups) + 1)))
+    if first_told:
+        groups = [[_named_by_path(restrict_to_first_told(result)) for result in group] for group in groups]
+    members = [result for group in groups for result in group]
+    of_group = [name for name, group in zip(names, groups, strict=True) for _ in group]
+    _align_episodes(members, of_group)
+    averages = [average_results(group) for group in groups]
+    rows = _align_episodes(averages, names)
+    measures = _default_metrics(averages) if measures is None else measures
     values = _score_array(rows, measures, names)  # (results, measures, E)
     gains = (values[1:] - values[0]).reshape(-1, values.shape[2])  # (others x measures, E)
     paths = np.unique([episode.path for episode in rows[0]], return_inverse=True)[1]
@@ -105,24 +130,33 @@ def compare(
     over_paths, over_scenes = (
         _bootstrap_intervals(gains, cluster, draws=draws, seed=seed) for cluster in (paths, scenes)
     )
-    is_tour_metric = np.tile([measure in TOUR_METRICS for measure in measures], len(results) - 1)
+    is_tour_metric = np.tile([measure in TOUR_METRICS for measure in measures], len(averages) - 1)
     differences = [
         Difference(mean, None if of_tours else by_path, by_scene)
         for mean, by_path, by_scene, of_tours in zip(
             gains.mean(axis=1).tolist(), over_paths, over_scenes, is_tour_metric, strict=True
         )
     ]
+    stds = [
+        [over.std if (over := means_over_seeds(group).get(measure)) else None for group in groups]
+        for measure in measures
+    ]
     return Comparison(
         names=tuple(names),
+        runs=tuple(map(len, groups)),
         episodes=len(rows[0]),
         paths=int(paths.max()) + 1,
         scenes=int(scenes.max()) + 1,
         draws=draws,
         seed=seed,
-        differing=differing_facts(results),
+        differing=differing_facts(averages),
+        first_told=first_told,
         measures=tuple(
             MetricComparison(
-                measure, tuple(values[:, row].mean(axis=1).tolist()), tuple(differences[row :: len(measures)])
+                measure,
+                tuple(values[:, row].mean(axis=1).tolist()),
+                tuple(stds[row]),
+                tuple(differences[row :: len(measures)]),
             )
             for row, measure in enumerate(measures)
         ),
@@ -131,7 +165,17 @@ def compare(
 
 def _default_metrics(results: Sequence[Result]) -> tuple[str, ...]:
     tours = {str(result.facts.get("hashes", {}).get("tours")) for result in results}
-    return MEASURES + (TOUR_METRICS if len(tours) == 1 and tours != {"None"} else ())
+    have_tour_metrics = all(TOUR_METRICS[0] in result.means for result in results)
+    return MEASURES + (TOUR_METRICS if len(tours) == 1 and have_tour_metrics else ())
+
+
+def _named_by_path(result: Result) -> Result:
+    """Return a result of first-told instructions with paths as episode ids.
+
+    In another order, another instruction of a path may be the first.
+    """
+    episodes = [msgspec.structs.replace(episode, id=episode.path) for episode in result.episodes]
+    return msgspec.structs.replace(result, episodes=episodes)
 
 
 def differing_facts(results: Sequence[Result]) -> dict[str, tuple[Any, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -14,7 +15,7 @@ import numpy as np
 
 from esceme import __version__
 from esceme.agents import AGENTS
-from esceme.errors import ConfigError
+from esceme.errors import ConfigError, DataError
 from esceme.evaluation.protocol import (
     MemoryLifetime,
     Protocol,
@@ -26,7 +27,7 @@ from esceme.evaluation.protocol import (
     tour_positions,
 )
 from esceme.evaluation.schedule import ScheduleName
-from esceme.files import read_bytes
+from esceme.files import PrintableText, read_bytes, read_json, read_text
 from esceme.runs import NavigatorConfig, Run, load_run, part_config_type
 from esceme.settings import Seed, Size, check_settings
 from esceme.tasks.catalogue import Task, get_task
@@ -41,7 +42,7 @@ from esceme.world.geometry import VIEWS
 SCRIPTED = tuple(name for name, kind in AGENTS.items() if kind.is_scripted)
 """Names of scripted agents, which need no run folder."""
 Precision = Literal["fp32", "bf16"]
-FILE_FIELDS = ("run", "data", "bank", "tours", "features")
+FILE_FIELDS = ("run", "data", "bank", "tours", "features", "episode_file")
 """Fields of `EvaluationConfig` that name files. Results depend on the content of a file, not on its name."""
 
 
@@ -68,6 +69,11 @@ class EvaluationConfig:
     """Seed of a shuffled order and of the random agent."""
     order: Literal["file", "shuffled"] = "file"
     """Order of a scene's episodes in the schedule `lanes`: that of the file, or shuffled by the seed."""
+    episode_file: str | None = None
+    """File of the episode ids to run; see `read_episode_ids`. Its order replaces that of the annotations."""
+    limit: Size | None = None
+    """Maximum number of episodes: only the first of the annotations (or of `episode_file`) are run. They are
+    selected before they are shuffled."""
     bank: str | None = None
     """File of a saved memory bank, with which the memory starts in the protocol `warm`."""
     tours: str | None = None
@@ -89,10 +95,19 @@ class EvaluationConfig:
         """Number of times that the whole split is run. Only the last time is scored."""
         return 2 if self.memory == "two-pass" else 1
 
+    @property
+    def selects_episodes(self) -> bool:
+        """Whether a list of episodes or a limit restricts the split."""
+        return self.episode_file is not None or self.limit is not None
+
     def __post_init__(self) -> None:
         check_settings(self)
         if self.tours is not None and self.order != "file":
             raise ConfigError("tours have an order of their own; give either --tours or --order")
+        if self.tours is not None and self.selects_episodes:
+            raise ConfigError(
+                "tours name the episodes to run; give either --tours, or --episodes and --limit"
+            )
         if self.schedule == "interleaved" and self.order != "file":
             raise ConfigError(
                 "the schedule 'interleaved' always shuffles by the seed; --order is for 'lanes'"
@@ -125,7 +140,7 @@ class EvaluationContext:
     num_episodes: int
     """Number of episodes of the whole evaluation. `episodes` of a worker process are a part of them."""
     num_left_out: int
-    """Number of episodes of the split that are in none of the tours and therefore are not run."""
+    """Number of episodes of the split that the tours, the list of episodes or the limit leave out."""
     hashes: Mapping[str, str]
     """SHA-256 of the weights, the data (annotations and graphs), the features and other files, by name."""
 
@@ -163,6 +178,8 @@ class EvaluationContext:
         settings = {name: value for name, value in asdict(config).items() if name not in FILE_FIELDS}
         if config.schedule == "lanes" and config.precision == "fp32":
             settings.pop("batch")  # trajectories in lanes depend on the batch size by bf16's rounding only
+        if config.limit is None:
+            settings.pop("limit")
         order = "tours" if config.tours else config.order
         return {
             **settings,
@@ -174,7 +191,7 @@ class EvaluationContext:
             "settings": {"agent": asdict(navigator.agent), "reader": asdict(navigator.reader)},
             "origin": navigator.origin,
             "episodes": self.num_episodes,
-            **({} if self.tours is None else {"left_out": self.num_left_out}),
+            **({"left_out": self.num_left_out} if config.tours or config.selects_episodes else {}),
             "hashes": dict(self.hashes),
             "version": __version__,
         }
@@ -222,7 +239,7 @@ def load_context(
         check_tours(tours, split.episodes, config.tours)
         if config.oracle_phases:
             check_tour_routes(tours, split.episodes, dataset.atlas, config.tours)
-    episodes = order_episodes(split.episodes, config, tours)
+    episodes = order_episodes(select_episodes(split.episodes, config), config, tours)
     limits = get_limits(config, run)
     selected = [episode for episode in episodes if scenes is None or episode.scene_id in scenes]
     return EvaluationContext(
@@ -290,6 +307,36 @@ def get_limits(config: EvaluationConfig, run: Run) -> EvaluationLimits:
     return limits
 
 
+def select_episodes(episodes: Sequence[Episode], config: EvaluationConfig) -> Sequence[Episode]:
+    """Return the episodes that `config.episode_file` names, in its order, or all; at most `config.limit`."""
+    if config.episode_file is not None:
+        by_id = {episode.episode_id: episode for episode in episodes}
+        ids = read_episode_ids(Path(config.episode_file))
+        if unknown := [name for name in ids if name not in by_id]:
+            raise DataError(
+                f"{config.episode_file}: {len(unknown)} of {len(ids)} ids, such as '{unknown[0]}', are not "
+                f"among the {len(episodes)} episodes of {config.split}; is this the right split?"
+            )
+        episodes = [by_id[name] for name in ids]
+    return episodes[: config.limit]
+
+
+def read_episode_ids(path: Path) -> list[str]:
+    """Return the episode ids in a file: a JSON array (`.json`), or text with one id per line.
+
+    Raise `DataError` if the file has no ids or has an id twice.
+    """
+    if path.suffix == ".json":
+        ids = [str(name) for name in read_json(path, list[PrintableText | int])]
+    else:
+        ids = [line.strip() for line in read_text(path).splitlines() if line.strip()]
+    if not ids:
+        raise DataError(f"{path}: no ids; expected a JSON array, or text with one episode id per line")
+    if repeated := [name for name, count in Counter(ids).items() if count > 1]:
+        raise DataError(f"{path}: the id '{repeated[0]}' occurs twice; an episode is run once")
+    return ids
+
+
 def order_episodes(
     episodes: Sequence[Episode], config: EvaluationConfig, tours: Sequence[Tour] | None
 ) -> list[Episode]:
@@ -328,4 +375,7 @@ def hash_inputs(config: EvaluationConfig, run: Run, dataset: Dataset) -> dict[st
     for name, path in files.items():
         if path is not None:
             hashes[name] = hashlib.sha256(read_bytes(Path(path))).hexdigest()
+    if config.episode_file is not None:
+        ids = "\n".join(read_episode_ids(Path(config.episode_file)))
+        hashes["episode_ids"] = hashlib.sha256(ids.encode()).hexdigest()
     return hashes

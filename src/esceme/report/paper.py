@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
 from esceme.errors import ConfigError, DataError, escape_control_characters
-from esceme.evaluation import read_result
 from esceme.files import read_json
-from esceme.learning.run import BEST_FOLDER
 from esceme.metrics import COUNTS, METRES
-from esceme.runs import flatten
+from esceme.report.seeded_results import (
+    SeededResult,
+    check_seeds_and_data,
+    group_by_settings,
+    is_training_unknown,
+    read_seeded_result,
+)
 from esceme.training import EXPERIMENT_FILE
 
 DATA_FILE = Path(__file__).with_name("paper.json")
@@ -29,10 +33,6 @@ LABELS = {
     "ms_per_step": "time (ms)",
 }
 """Measure -> its heading, if that is not the name in capitals."""
-PER_EVALUATION = ("split", "episodes", "left_out", "hashes", "version")
-"""Facts that may differ between the results of one row."""
-SEARCHED_FOLDERS = 4
-"""Number of folders, from the folder of a result upwards, in which the experiment file is looked for."""
 
 
 class TableRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,22 +81,6 @@ def find_table(target: str) -> PaperTable:
 # -- rows of results --------------------------------------------------------------------------------------
 
 
-class _Evaluation(NamedTuple):
-    path: Path
-    facts: dict[str, Any]
-    """Facts of the result by dotted names."""
-    means: dict[str, float]
-    settings: bytes
-    """Settings of evaluation and training without seeds. Results with equal settings share a row."""
-    seeds: tuple[object, object]
-    """Seeds of training and evaluation. If the training is unknown, its weights stand for its seed."""
-    training_known: bool
-
-    @property
-    def split(self) -> str:
-        return str(self.facts["split"])
-
-
 def add_results(target: str, paths: Sequence[Path]) -> tuple[PaperTable, list[str]]:
     """Return a table of the paper with the rows of results, and notes for the user.
 
@@ -105,13 +89,10 @@ def add_results(target: str, paths: Sequence[Path]) -> tuple[PaperTable, list[st
     have the same seed or different data.
     """
     table = find_table(target)
-    groups: dict[bytes, list[_Evaluation]] = {}
-    for path in paths:
-        evaluation = _read_evaluation(path, table, target)
-        groups.setdefault(evaluation.settings, []).append(evaluation)
+    groups = group_by_settings([_read_evaluation(path, table, target) for path in paths])
     rows, notes = list(table.rows), []
-    names = [_system_name(group, table) for group in groups.values()]
-    for name, group in zip(names, groups.values(), strict=True):
+    names = [_system_name(group, table) for group in groups]
+    for name, group in zip(names, groups, strict=True):
         system = name if names.count(name) == 1 else f"{name} [{group[0].path}]"
         system = escape_control_characters(system)
         rows.append(_make_row(system, group, table))
@@ -120,14 +101,19 @@ def add_results(target: str, paths: Sequence[Path]) -> tuple[PaperTable, list[st
             for evaluation in group
             if not evaluation.means
         ]
-        if len({evaluation.seeds[0] for evaluation in group if not evaluation.training_known}) > 1:
+        notes += [
+            f"{evaluation.path}: {evaluation.facts['episodes']} episodes only, a part of {evaluation.split}"
+            for evaluation in group
+            if evaluation.facts.get("left_out") and "hashes.tours" not in evaluation.facts
+        ]
+        if is_training_unknown(group):
             notes.append(f"{system}: averaged over results of unknown training (no {EXPERIMENT_FILE} found)")
     return msgspec.structs.replace(table, rows=rows), notes
 
 
-def _read_evaluation(path: Path, table: PaperTable, target: str) -> _Evaluation:
-    result = read_result(path)
-    facts = flatten(result.facts)
+def _read_evaluation(path: Path, table: PaperTable, target: str) -> SeededResult:
+    result = read_seeded_result(path)
+    facts = result.facts
     task, split = str(facts.get("task")), str(facts.get("split"))
     if task not in table.columns:
         raise DataError(
@@ -138,41 +124,10 @@ def _read_evaluation(path: Path, table: PaperTable, target: str) -> _Evaluation:
         raise DataError(
             f"{path}: a result of split '{split}', and {target} has {task} on {', '.join(splits)}"
         )
-    training, seed = _read_training(path if path.is_dir() else path.parent)
-    own = {name: value for name, value in facts.items() if name.partition(".")[0] not in PER_EVALUATION}
-    return _Evaluation(
-        path,
-        facts,
-        result.means,
-        settings=msgspec.json.encode([_without_seeds(own), training], order="sorted"),
-        seeds=(facts.get("hashes.weights") if training is None else seed, facts.get("seed")),
-        training_known=training is not None,
-    )
+    return result
 
 
-def _read_training(folder: Path) -> tuple[dict[str, Any] | None, object]:
-    """Return settings and seed of the training whose run folder holds `folder`; (None, None) if unknown."""
-    folder = folder.absolute()
-    for run in (folder, *folder.parents)[:SEARCHED_FOLDERS]:
-        path = run / EXPERIMENT_FILE
-        experiment = flatten(read_json(path, dict[str, Any])) if path.is_file() else {}
-        if "experiment.seed" not in experiment:
-            continue
-        if start := experiment.get("experiment.start"):  # seeds may start from runs of different seeds
-            experiment["experiment.start"] = _read_training(Path(start))[0] or start
-        experiment["best"] = folder.relative_to(run).parts[:1] == (BEST_FOLDER,)
-        return _without_seeds(experiment), experiment["experiment.seed"]
-    return None, None
-
-
-def _without_seeds(settings: Mapping[str, Any]) -> dict[str, Any]:
-    ignored = ("seed", "about", "differences", "version")
-    return {
-        name: value for name, value in flatten(settings).items() if name.rpartition(".")[2] not in ignored
-    }
-
-
-def _system_name(group: Sequence[_Evaluation], table: PaperTable) -> str:
+def _system_name(group: Sequence[SeededResult], table: PaperTable) -> str:
     """Return a name such as `hamt + candidate-enhancing, cold, 3 seeds`, with the task if needed."""
     facts = group[0].facts
     reader, memory, order = (str(facts.get(name, "none")) for name in ("reader", "memory", "order"))
@@ -186,11 +141,11 @@ def _system_name(group: Sequence[_Evaluation], table: PaperTable) -> str:
     return ", ".join(parts) + (f" ({str(facts['task']).upper()})" if len(table.columns) > 1 else "")
 
 
-def _make_row(system: str, group: Sequence[_Evaluation], table: PaperTable) -> TableRow:
+def _make_row(system: str, group: Sequence[SeededResult], table: PaperTable) -> TableRow:
     values, spread = {}, {}
     for split in dict.fromkeys(evaluation.split for evaluation in group):
         evaluations = [evaluation for evaluation in group if evaluation.split == split]
-        _check_seeds_and_data(evaluations)
+        check_seeds_and_data(evaluations)
         for column in table.columns[group[0].facts["task"]]:
             of_split, _, measure = column.partition(".")
             means = [evaluation.means for evaluation in evaluations]
@@ -202,22 +157,6 @@ def _make_row(system: str, group: Sequence[_Evaluation], table: PaperTable) -> T
             if len(scaled) > 1:
                 spread[column] = Decimal(str(stdev(scaled)))
     return TableRow(system=system, source="ours", values=values, spread=spread)
-
-
-def _check_seeds_and_data(evaluations: Sequence[_Evaluation]) -> None:
-    """Raise `DataError` if two results of one row and split have the same seed or different data."""
-    first = evaluations[0]
-    by_seed: dict[tuple[object, object], _Evaluation] = {}
-    for evaluation in evaluations:
-        if (other := by_seed.setdefault(evaluation.seeds, evaluation)) is not evaluation:
-            raise DataError(
-                f"{evaluation.path}: same settings, split and seed as {other.path}; give one of them"
-            )
-        for name in ("data", "features"):
-            if evaluation.facts.get(f"hashes.{name}") != first.facts.get(f"hashes.{name}"):
-                raise DataError(
-                    f"{evaluation.path}: other {name} than {first.path}; print them in separate tables"
-                )
 
 
 # -- formats ----------------------------------------------------------------------------------------------
