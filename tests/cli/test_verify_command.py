@@ -63,7 +63,9 @@ def test_an_infinite_difference_is_null_in_json(
     (row,) = [row for row in report["rows"] if not row["ok"]]
     assert (row["quantity"], row["max_abs_diff"]) == ("graph_stats.sum_all_pairs_distance", None)
     assert main(words) == 1
-    assert "inf" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "inf" in printed.out and "NO" in printed.out
+    assert "5 quantities compared, 1 beyond tolerance, 1 skipped" in printed.err
 
 
 def test_the_table_is_printed_and_notes_go_to_standard_error(
@@ -87,7 +89,7 @@ def test_a_missing_data_folder_is_one_error_line(
     assert "nowhere" in printed.err and "ESCEME_DATA" in printed.err
 
 
-def test_data_is_the_option_else_the_variable_else_beside_the_repository(
+def test_data_is_the_option_else_the_variable_else_the_folder_datasets(
     vectors: Path,
     toy_root: Path,
     tmp_path: Path,

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of `verify`: reference data read once, and functions that judge a single file."""
+"""Fixtures of the tests of `verify`: reference data, and functions that compare a single file."""
 
 from __future__ import annotations
 
@@ -17,12 +17,8 @@ from esceme.verify.fixtures import ReferenceData
 from fixtures.corrupted_files import write_stored
 from reference.make import WORLD, unpack
 
-Judge = Callable[[Any], VerificationReport]
-
-
-@pytest.fixture(scope="session")
-def real(data_root: Path) -> ReferenceData:
-    return ReferenceData(data_root)
+Check = Callable[[Any], VerificationReport]
+"""Takes the content of a reference file; returns the report."""
 
 
 @pytest.fixture(scope="session")
@@ -50,30 +46,25 @@ def toy(toy_root: Path, tmp_path_factory: pytest.TempPathFactory) -> ReferenceDa
 
 
 @pytest.fixture
-def judged(tmp_path: Path) -> Callable[[str, Any, ReferenceData], VerificationReport]:
-    """The report on one file of a name with this content."""
+def report_on(tmp_path: Path, toy: ReferenceData) -> Callable[..., VerificationReport]:
+    """Compare one file, given by its name and content, with the toy world or other data."""
 
-    def judge(name: str, value: Any, references: ReferenceData) -> VerificationReport:
+    def report_on(name: str, value: Any, references: ReferenceData = toy) -> VerificationReport:
         report = VerificationReport()
         check_file(name, write_stored(tmp_path / name, value), references, report)
         return report
 
-    return judge
+    return report_on
 
 
 @pytest.fixture
-def judge_beside(tmp_path: Path) -> Callable[..., Judge]:
-    """A function from a file's content to its report, beside copies of a folder's weights."""
+def checker(reference: Path, tmp_path: Path) -> Callable[..., Check]:
+    """Make functions that compare a file with the numbers of a reference network."""
 
-    def make(folder: Path, name: str, data: Path = WORLD) -> Judge:
+    def make(variant: str, name: str, data: Path = WORLD) -> Check:
         for fixture in ("vln_bert.safetensors", "critic.safetensors", "meta.json"):
             if "rollout" not in name or "critic" not in fixture:
-                shutil.copyfile(folder / fixture, tmp_path / fixture)
-
-        def judge(stored: Any) -> VerificationReport:
-            write_stored(tmp_path / name, stored)
-            return verify(tmp_path, data)
-
-        return judge
+                shutil.copyfile(reference / variant / fixture, tmp_path / fixture)
+        return lambda stored: verify(write_stored(tmp_path / name, stored).parent, data)
 
     return make

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import shutil
 import tempfile
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from esceme.cli import main
 from esceme.errors import DataError
 from esceme.verify import verify
 from esceme.verify.fixtures import ReferenceData
@@ -123,49 +121,3 @@ def test_an_unreadable_sub_folder_is_skipped_by_name(toy: ReferenceData, toy_roo
                 os.seteuid(0)
             (folder / "vectors" / "locked").chmod(0o755)
     assert [tuple(skip) for skip in report.skipped] == [("locked", "cannot be read (Permission denied)")]
-
-
-# -- the originals ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def comparable(vectors_root: Path, tmp_path: Path) -> Path:
-    """The three files about world and measures, in a folder of their own."""
-    for name in (SIMULATOR, R2R, "metrics_r4r_val_seen_synthetic.json"):
-        shutil.copy(vectors_root / name, tmp_path)
-    return tmp_path
-
-
-@pytest.mark.real
-def test_world_and_metrics_equal_the_originals(comparable: Path, data_root: Path) -> None:
-    report = verify(comparable, data_root)
-    assert report.exit_code == 0 and report.skipped == []
-    assert len({row.file for row in report.rows}) == 3 and len(report.rows) == 80
-
-
-@pytest.mark.real
-def test_one_changed_number_among_thousands_ends_with_code_1(
-    comparable: Path, data_root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stored = json.loads(gzip.decompress((comparable / SIMULATOR).read_bytes()))
-    stored["observations"][117]["candidates"][1]["angle_feat"][2] += 1e-4
-    (comparable / SIMULATOR).chmod(0o644)
-    write_stored(comparable / SIMULATOR, stored)
-    assert main(["verify", str(comparable), "--data", str(data_root)]) == 1
-    printed = capsys.readouterr()
-    assert [line for line in printed.out.splitlines() if line.rstrip(" │").endswith("NO")]
-    assert "80 quantities compared, 1 beyond tolerance, 0 skipped" in printed.err
-
-
-@pytest.mark.real
-def test_the_whole_folder_lists_what_is_not_compared(vectors_root: Path, data_root: Path) -> None:
-    report = verify(vectors_root, data_root)
-    assert all(row.ok for row in report.rows)
-    compared = {row.file for row in report.rows}
-    skipped = {skip.file for skip in report.skipped}
-    assert not report.used & (compared | skipped)
-    every = {path.relative_to(vectors_root).as_posix() for path in vectors_root.rglob("*") if path.is_file()}
-    assert compared | skipped | report.used == {name for name in every if not name.endswith(".md")}
-    assert report.exit_code == (3 if skipped else 0)
-    hosts = {name for name in every if name.startswith(("hamt/", "hamt_esceme/"))}
-    assert not hosts & skipped

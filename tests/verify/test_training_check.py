@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,22 +10,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from esceme.verify import VerificationReport, verify
+from esceme.verify import VerificationReport
 from esceme.verify.fixtures import NetworkFiles, ReferenceData
-from esceme.verify.training_check import FORWARD_MODES, TrainingFile, reference_trainer
+from esceme.verify.training_check import TrainingFile, reference_trainer
 from fixtures.corrupted_files import changed, faults, junk_values, read_stored, slight_changes
 from reference.make import WORLD
 
 pytestmark = pytest.mark.long
 
 NAME = "train_il_a2c.json.gz"
-NEEDED = ("vln_bert.safetensors", "critic.safetensors", "meta.json")
 ACTIONS = "sampled_actions(-1=stop/ended)"
 REWARDS = "reward_mask_dist_ndtw_per_step"
 VALUES = "critic_calls(first=last state,then t=T-1..0)"
 LOGS = "logs(policy/critic in reverse time)"
 NORM = "total_grad_norm_before_clip_vln_bert"
-Judge = Callable[[Any], VerificationReport]
+Check = Callable[[Any], VerificationReport]
 
 
 @pytest.fixture(scope="module")
@@ -39,64 +37,8 @@ def stored(reference: Path) -> Any:
 
 
 @pytest.fixture
-def judge(reference: Path, judge_beside: Callable[..., Judge]) -> Judge:
-    return judge_beside(reference / "hamt_esceme", NAME)
-
-
-# -- the original's training -----------------------------------------------------------------------------
-
-
-@pytest.mark.real
-@pytest.mark.parametrize(
-    ("kind", "parameters", "modes", "frozen", "frozen_in_a2c"),
-    [
-        ("hamt", 179, ["at once", "step by step"], 77, 73),
-        ("hamt_esceme", 185, ["at once", "step by step"], 77, 73),
-        ("tdstp", 191, ["step by step"], 40, 36),  # its history is recurrent
-        ("tdstp_esceme", 197, ["step by step"], 40, 36),
-    ],
-)
-def test_training_steps_equal_the_originals(
-    vectors_root: Path,
-    real: ReferenceData,
-    tmp_path: Path,
-    kind: str,
-    parameters: int,
-    modes: list[str],
-    frozen: int,
-    frozen_in_a2c: int,
-) -> None:
-    is_hamt = kind.startswith("hamt")
-    for name in (*NEEDED, NAME):
-        shutil.copyfile(vectors_root / kind / name, tmp_path / name)
-    report = verify(tmp_path, real.root)
-    assert report.exit_code == 0 and not report.skipped
-    compared = {row.quantity: row.compared for row in report.rows}
-    assert [mode for mode in FORWARD_MODES if f"IL.actions ({mode})" in compared] == modes
-    expected = {}
-    for mode in modes:
-        losses = ["loss"] if is_hamt else ["loss", "logs.IL_loss", "logs.GP_loss"]
-        expected |= {f"IL.{name} ({mode}) (relative)": 4 if is_hamt else 1 for name in losses}
-        expected[f"IL.actions ({mode})"] = 28
-    for rollout, none in [
-        *((f"IL.grad_norms ({mode})", frozen) for mode in modes),
-        ("A2C.grad_norms", frozen_in_a2c),
-    ]:
-        expected |= {f"{rollout}, parameters": parameters, f"{rollout}, none": none}
-        expected[f"{rollout} (relative)"] = parameters - none
-    expected["A2C.critic_calls (relative)"] = 9 * 4
-    expected |= {f"A2C.logs.{name} (relative)": 8 for name in ("entropy", "critic_loss", "policy_loss")}
-    if not is_hamt:
-        totals = ("loss", "logs.RL_loss", "logs.GP_loss", "total_grad_norm_before_clip")
-        expected |= {f"A2C.{name} (relative)": 1 for name in totals}
-    assert {name: compared.get(name) for name in expected} == expected
-    if is_hamt:
-        assert ("A2C.rewards.nDTW (relative)" in compared) == (kind == "hamt_esceme")
-    else:
-        actions = read_stored(tmp_path / NAME)["A2C"][ACTIONS]
-        back = [1 <= action <= step for step, line in enumerate(actions) for action in line]
-        assert sum(back) > 2  # history tokens come first, the global one before all
-    assert all(row.max_abs_diff < (1e-5 if is_hamt else 2e-5) for row in report.rows)  # asked for: 1e-4
+def check(checker: Callable[..., Check]) -> Check:
+    return checker("hamt_esceme", NAME)
 
 
 TD_STP_CHANGES = [
@@ -115,12 +57,10 @@ TD_STP_CHANGES = [
 
 @pytest.mark.parametrize(("place", "quantity"), TD_STP_CHANGES)
 def test_one_change_in_td_stps_training_is_noticed(
-    reference: Path, judge_beside: Callable[..., Judge], place: tuple[Any, ...], quantity: str
+    reference: Path, checker: Callable[..., Check], place: tuple[Any, ...], quantity: str
 ) -> None:
     stored = read_stored(reference / "tdstp_esceme" / NAME)
-    report = judge_beside(reference / "tdstp_esceme", NAME)(
-        changed(stored, *place, to=lambda value: value * (1 + 5e-4))
-    )
+    report = checker("tdstp_esceme", NAME)(changed(stored, *place, to=lambda value: value * (1 + 5e-4)))
     assert report.exit_code == 1 and quantity in faults(report)
 
 
@@ -134,12 +74,12 @@ def test_one_change_in_td_stps_training_is_noticed(
     ],
 )
 def test_flags_of_td_stp_change_its_training(
-    reference: Path, judge_beside: Callable[..., Judge], flag: str, quantity: str
+    reference: Path, checker: Callable[..., Check], flag: str, quantity: str
 ) -> None:
     stored = read_stored(reference / "tdstp_esceme" / NAME)
     before, _, after = stored["flags"].partition(flag)
     flags = f"{before} --no_such_flag {after}" if flag in stored["flags"] else f"{before} {flag}"
-    report = judge_beside(reference / "tdstp_esceme", NAME)(stored | {"flags": flags})
+    report = checker("tdstp_esceme", NAME)(stored | {"flags": flags})
     assert report.exit_code == 1 and quantity in faults(report)
 
 
@@ -155,7 +95,7 @@ def test_flags_of_td_stp_change_its_training(
     ],
 )
 def test_training_flags_count(
-    reference: Path, judge_beside: Callable[..., Judge], variant: str, flags: str
+    reference: Path, checker: Callable[..., Check], variant: str, flags: str
 ) -> None:
     recorded = msgspec.convert(read_stored(reference / variant / NAME) | {"flags": flags}, TrainingFile)
     assert recorded.imitation is not None and recorded.a2c is not None
@@ -163,24 +103,24 @@ def test_training_flags_count(
     trainer = reference_trainer(recorded, files, references)
     recorded.imitation = trainer.imitate(recorded.imitation, stepwise=True)
     recorded.a2c = trainer.reinforce(recorded.a2c)
-    stored, judge = json.loads(msgspec.json.encode(recorded)), judge_beside(reference / variant, NAME)
-    report = judge(stored)
+    stored, check = json.loads(msgspec.json.encode(recorded)), checker(variant, NAME)
+    report = check(stored)
     assert report.exit_code == 0 and not report.skipped, report
     for flag in flags.split("--")[1:]:
         if flag.split()[0] not in ("ml_weight", "max_action_len") and (
             variant == "hamt_esceme" or "pooling" not in flag
         ):
-            assert judge(stored | {"flags": flags.replace(f"--{flag.strip()}", "")}).exit_code == 1, flag
+            assert check(stored | {"flags": flags.replace(f"--{flag.strip()}", "")}).exit_code == 1, flag
 
 
-def test_both_forward_modes_are_compared(stored: Any, judge: Judge) -> None:
-    rows = {row.quantity: row for row in judge(stored).rows}
+def test_both_forward_modes_are_compared(stored: Any, check: Check) -> None:
+    rows = {row.quantity: row for row in check(stored).rows}
     once, steps = (rows[f"IL.grad_norms ({mode}) (relative)"] for mode in ("at once", "step by step"))
-    assert steps.max_abs_diff == 0.0 < once.max_abs_diff  # the file was recorded step by step
+    assert once.ok and steps.ok and once.max_abs_diff != steps.max_abs_diff
 
 
-def test_rewards_need_not_be_stored(stored: Any, judge: Judge) -> None:
-    report = judge(changed(stored, "A2C", REWARDS, to=lambda rewards: []))
+def test_rewards_need_not_be_stored(stored: Any, check: Check) -> None:
+    report = check(changed(stored, "A2C", REWARDS, to=lambda rewards: []))
     assert report.exit_code == 0
     assert not any("rewards" in row.quantity for row in report.rows)
 
@@ -190,16 +130,19 @@ FREE = {"mode: another"}  # a remark on how the numbers were computed
 SKIPPED = {
     "variant: another",
     "flags: another",
-    *(f"{each}.grad_norms.vln_bert.embeddings.word_embeddings.weight: negated" for each in ("IL", "A2C")),
+    *(
+        f"{section}.grad_norms.vln_bert.embeddings.word_embeddings.weight: negated"
+        for section in ("IL", "A2C")
+    ),
 }
 
 
-def test_no_value_can_be_changed_unnoticed(stored: Any, judge: Judge) -> None:
+def test_no_value_can_be_changed_unnoticed(stored: Any, check: Check) -> None:
     codes: dict[str, int] = {}
     for what, corrupted in slight_changes(stored):
         some = ".grad_norms." not in what or "next_action.net.0.bias" in what or "word_embeddings" in what
         if some and what not in codes:
-            codes[what] = judge(corrupted).exit_code
+            codes[what] = check(corrupted).exit_code
     assert {what for what, code in codes.items() if code == 0} == FREE
     assert {what for what, code in codes.items() if code == 3} == SKIPPED
     assert len(codes) > 50
@@ -231,9 +174,9 @@ def test_no_value_can_be_changed_unnoticed(stored: Any, judge: Judge) -> None:
     ],
 )
 def test_impossible_values_are_noticed(
-    stored: Any, judge: Judge, place: tuple[Any, ...], to: Callable[[Any], Any], quantity: str
+    stored: Any, check: Check, place: tuple[Any, ...], to: Callable[[Any], Any], quantity: str
 ) -> None:
-    report = judge(changed(stored, *place, to=to))
+    report = check(changed(stored, *place, to=to))
     assert report.exit_code == 1 and quantity in faults(report)
 
 
@@ -248,27 +191,27 @@ def reason(report: VerificationReport) -> str:
 @pytest.mark.parametrize("section", ["IL", "A2C"])
 @pytest.mark.parametrize("emptied", [True, False])
 def test_a_missing_rollout_is_named_and_the_other_compared(
-    stored: Any, judge: Judge, section: str, emptied: bool
+    stored: Any, check: Check, section: str, emptied: bool
 ) -> None:
     rest = {key: value for key, value in stored.items() if key != section}
     if emptied:
         rest = changed(stored, section, "items", to=lambda items: [])
-    report = judge(rest)
+    report = check(rest)
     assert report.exit_code == 3 and not faults(report) and report.rows
     assert reason(report) == f"the file holds no {section}"
 
 
-def test_without_a_critic_only_imitation_is_compared(stored: Any, judge: Judge, tmp_path: Path) -> None:
+def test_without_a_critic_only_imitation_is_compared(stored: Any, check: Check, tmp_path: Path) -> None:
     (tmp_path / "critic.safetensors").unlink()
-    report = judge(stored)
+    report = check(stored)
     assert report.exit_code == 3 and not faults(report)
     assert reason(report) == "A2C: there is no critic.safetensors beside it"
     assert {row.quantity[:2] for row in report.rows if "items" not in row.quantity} == {"IL"}
 
 
-def test_an_unknown_key_is_named_and_the_rest_compared(stored: Any, judge: Judge) -> None:
+def test_an_unknown_key_is_named_and_the_rest_compared(stored: Any, check: Check) -> None:
     stored = changed(stored, "A2C", to=lambda rollout: {**rollout, "novel": 1})
-    report = judge(changed(stored, "IL", "logs", to=lambda logs: {**logs, "other": []}))
+    report = check(changed(stored, "IL", "logs", to=lambda logs: {**logs, "other": []}))
     assert report.exit_code == 3 and not faults(report)
     assert reason(report) == "unknown to this version, not compared: A2C.novel, IL.logs.other"
 
@@ -286,17 +229,17 @@ def test_an_unknown_key_is_named_and_the_rest_compared(stored: Any, judge: Judge
         (("A2C", VALUES), lambda values: [["x"]], VALUES),
     ],
 )
-def test_why_training_cannot_be_repeated_is_said(
-    stored: Any, judge: Judge, place: tuple[Any, ...], to: Callable[[Any], Any], expected: str
+def test_reason_why_training_cannot_be_repeated_is_given(
+    stored: Any, check: Check, place: tuple[Any, ...], to: Callable[[Any], Any], expected: str
 ) -> None:
-    report = judge(changed(stored, *place, to=to))
+    report = check(changed(stored, *place, to=to))
     assert report.exit_code in (1, 3)
     assert expected in " ".join(skip.reason for skip in report.skipped)
 
 
-def test_invalid_values_are_reported_and_raise_nothing_else(stored: Any, judge: Judge) -> None:
+def test_invalid_values_are_reported_and_raise_nothing_else(stored: Any, check: Check) -> None:
     some = [corrupted for corrupted in junk_values(stored) if ".grad_norms." not in corrupted[0]][::4]
-    codes = [(kind, judge(corrupted).exit_code) for kind, corrupted in some]
+    codes = [(kind, check(corrupted).exit_code) for kind, corrupted in some]
     assert len({kind for kind, _ in codes}) > 40
     # Text that may be any, and what need not be there.
     assert {kind for kind, code in codes if code == 0} <= {"flags", "mode", f"A2C.{REWARDS}"}

@@ -194,7 +194,7 @@ class NetworkFiles:
         base = config.removesuffix(UPSTREAM)
         arguments = self._meta_value("configs", base, "args")
         if not isinstance(arguments, dict):
-            raise DataError(f"{META} says nothing of a configuration '{base}'")
+            raise DataError(f"{META} has no configuration '{base}'")
         return NetworkOptions.from_arguments(arguments, structured=base != config)
 
     def navigator(
@@ -211,7 +211,7 @@ class NetworkFiles:
             raise DataError(f"replaces {', '.join(unknown)}, which the network has not got")
         heads = self._meta_value("small_bert_config", "num_attention_heads")
         if not isinstance(heads, int) or heads < 1:
-            raise DataError(f"{META} does not say how many attention heads there are")
+            raise DataError(f"{META} has no number of attention heads")
         navigator, _ = navigator_from(
             options.select_tensors({**network, **replaced}),
             self.tensors(CRITIC) if self.has(CRITIC) else None,
