@@ -44,6 +44,12 @@ COMMANDS = {
     "score": ("score_command:score", "Score a prediction file with all metrics of the field."),
     "submit": ("submit_command:submit", "Check predictions and write the file that a leaderboard accepts."),
     "scene": ("scene_command:scene", "Draw a scene from above, with paths on it, as SVG."),
+    "figure memory": ("figure_command:memory", "Draw how the memory of a scene grew in an evaluation."),
+    "figure episode": (
+        "figure_command:episode",
+        "Draw an episode: paths from above, panorama of every step.",
+    ),
+    "figure curves": ("figure_command:curves", "Draw a measure over the progress of evaluations."),
     "verify": (
         "verify_command:verify",
         "Compare this implementation with reference numbers of the original.",

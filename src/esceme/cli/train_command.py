@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 import tyro
@@ -19,7 +19,8 @@ from rich.table import Table
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
 
 from esceme.agents import AGENTS
-from esceme.cli.console import format_metric, metric_label, note, print_json, progress, tables
+from esceme.cli.console import format_metric, metric_label, note, print_json, tables
+from esceme.cli.data_option import find_data
 from esceme.cli.training_progress import TrainingProgress, reported_metrics
 from esceme.config import Experiment
 from esceme.errors import ConfigError, DataError
@@ -30,12 +31,10 @@ from esceme.learning.validation import selection_score
 from esceme.memory import READERS
 from esceme.recipes import PAPER, find_recipe
 from esceme.runs import NAVIGATOR_FILE, NavigatorConfig, part_config_type
-from esceme.synth.dataset import WorldConfig, WorldSize, embedded_world
-from esceme.tasks.folder import DataFolder, default_data
+from esceme.tasks.folder import DataFolder
 from esceme.training import require_same_experiment
 from esceme.training import train as run_training
 
-EMBEDDED = "embedded"
 if TYPE_CHECKING:
     AgentName = str
     ReaderName = str
@@ -92,7 +91,7 @@ def train(
         if is_main:
             note(f"{out}: all {num_done:,} iterations are done already, so nothing is trained")
     else:
-        folder = _find_data(data, is_main=is_main)
+        folder = find_data(data, is_main=is_main)
         if is_main and not num_done:
             _print_warnings(recipe, experiment, DataFolder(folder))
         try:
@@ -191,15 +190,6 @@ def _find_device(name: str) -> str:
     return "cuda" if has_gpu and name == "auto" else "cpu" if name == "auto" else name
 
 
-def _find_data(name: str | None, *, is_main: bool) -> Path:
-    """Return the data folder: a path, or the folder of the generated world if `name` is `embedded`."""
-    world, _, size = (name or "").partition(":")
-    if world != EMBEDDED:
-        return Path(name) if name else default_data()
-    config = WorldConfig(cast(WorldSize, size or "small"))
-    return embedded_world(config, progress=progress if is_main else lambda items, label: items)
-
-
 def _print_warnings(recipe: str, experiment: Experiment, data: DataFolder) -> None:
     """Print warnings about a new run: random initial weights, or another feature file than the recipe's.
 
@@ -253,7 +243,7 @@ def _print_result(experiment: Experiment, facts: dict[str, Any], data: str | Non
     if best is not None:
         tables().print(_table(scores, task, f"{facts['recipe']}, trained in {out}"))
     memory = validation.memory if READERS[experiment.navigator.reader_name].uses_memory else "none"
-    folder = _find_data(data, is_main=True)
+    folder = find_data(data, is_main=True)
     words = [str(out if best is None else out / BEST_FOLDER), "--split", "val_unseen", "--memory", memory]
     words += ["--data", str(folder)]
     if validation.follows_tours:

@@ -199,7 +199,7 @@ def _align_episodes(results: Sequence[Result], names: Sequence[str]) -> list[lis
     first = {episode.id for episode in results[0].episodes}
     rows = []
     for name, result in zip(names, results, strict=True):
-        _require_same_data(results[0], result, names[0], name)
+        require_same_data(results[0], result, names[0], name)
         by_id = {episode.id: episode for episode in result.episodes}
         if len(by_id) < len(result.episodes):
             raise DataError(f"{name}: an episode occurs twice; evaluate again")
@@ -218,7 +218,7 @@ def _align_episodes(results: Sequence[Result], names: Sequence[str]) -> list[lis
     return rows
 
 
-def _require_same_data(first: Result, other: Result, first_name: str, name: str) -> None:
+def require_same_data(first: Result, other: Result, first_name: str, name: str) -> None:
     """Raise `DataError` if two results differ in task, split or data."""
     expected, found = (flatten(result.facts) for result in (first, other))
     for fact, label in (("task", "task"), ("split", "split"), ("hashes.data", "data (sha256)")):

@@ -33,7 +33,7 @@ from esceme.settings import Seed, Size, check_settings
 from esceme.tasks.catalogue import Task, get_task
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
-from esceme.tasks.split import Dataset, InstructionEncoder, load_dataset, make_instruction_encoder
+from esceme.tasks.split import Dataset, InstructionEncoder, Split, load_dataset, make_instruction_encoder
 from esceme.tasks.text import Vocabulary
 from esceme.tasks.tours import Tour, check_tours, read_tours
 from esceme.world import Atlas
@@ -199,7 +199,12 @@ class EvaluationContext:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of `facts`, which identifies this evaluation."""
-        return hashlib.sha256(msgspec.json.encode(self.facts, order="sorted")).hexdigest()
+        return hash_facts(self.facts)
+
+
+def hash_facts(facts: Mapping[str, object]) -> str:
+    """Return the SHA-256 of the facts of an evaluation, which identifies the evaluation."""
+    return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
 
 
 def load_context(
@@ -351,21 +356,22 @@ def order_episodes(
 # -- hashes ----------------------------------------------------------------------------------------------
 
 
+def hash_data(split: Split) -> str:
+    """Return the SHA-256 of the annotations and the graphs of a split."""
+    digest = hashlib.sha256(read_bytes(split.annotations))
+    for scene, graph in split.graphs.items():
+        digest.update("\n".join((scene, *graph.viewpoints)).encode())
+        digest.update(graph.neighbours.tobytes() + graph.views.tobytes() + graph.positions.tobytes())
+    return digest.hexdigest()
+
+
 def hash_inputs(config: EvaluationConfig, run: Run, dataset: Dataset) -> dict[str, str]:
     """Return the SHA-256 of each input of an evaluation, by name; `dataset` must have one split."""
-    data, split = dataset.folder, dataset.splits[0]
-    annotations_and_graphs, features = hashlib.sha256(read_bytes(split.annotations)), hashlib.sha256()
+    data, split, features = dataset.folder, dataset.splits[0], hashlib.sha256()
     for scene, graph in split.graphs.items():
-        annotations_and_graphs.update("\n".join((scene, *graph.viewpoints)).encode())
-        arrays = graph.neighbours.tobytes() + graph.views.tobytes() + graph.positions.tobytes()
-        annotations_and_graphs.update(arrays)
         for row in dataset.features.locate([f"{scene}_{name}" for name in graph.viewpoints])[:, None]:
             features.update(dataset.features.gather(row, np.arange(VIEWS)[None]).tobytes())
-    hashes = {
-        "weights": run.weights_hash,
-        "data": annotations_and_graphs.hexdigest(),
-        "features": features.hexdigest(),
-    }
+    hashes = {"weights": run.weights_hash, "data": hash_data(split), "features": features.hexdigest()}
     files = {
         "vocabulary": run.vocabulary or next(iter(data.tokenizers), None),
         "bank": config.bank,

@@ -1,4 +1,4 @@
-"""Figures (charts of curves, scenes from above with paths, panoramas) and tables of the paper."""
+"""Figures, and tables of the paper. This module exports figures that need no torch: charts and scenes."""
 
 from esceme.report.charts import Curve, plot_curves
 from esceme.report.floors import floor_indices

@@ -44,7 +44,10 @@ def draw_panorama(
     increase to the right.
     """
     return symbols.compose_figure(
-        [_embed_image(image), *(_draw_marker(*placed) for placed in _place_without_overlap(markers))],
+        [
+            embed_image(image, WIDTH, HEIGHT),
+            *(_draw_marker(*placed) for placed in _place_without_overlap(markers)),
+        ],
         _legend_items(markers),
         width=WIDTH,
         height=HEIGHT,
@@ -76,10 +79,11 @@ def _place_without_overlap(markers: Sequence[CandidateMarker]) -> list[tuple[Can
     return placed
 
 
-def _embed_image(image: bytes) -> str:
+def embed_image(image: bytes, width: float, height: float) -> str:
+    """Return the content of a JPEG or PNG file as an SVG element of the given size in pixels."""
     mime_type = MIME_TYPES.get(image[:2], "application/octet-stream")
     data = f"data:{mime_type};base64,{base64.b64encode(image).decode()}"
-    return element("image", href=data, width=WIDTH, height=HEIGHT, preserveAspectRatio="none")
+    return element("image", href=data, width=width, height=height, preserveAspectRatio="none")
 
 
 def _fill_colour(is_remembered: bool) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import fsum
 from typing import Literal, NamedTuple
@@ -111,6 +111,18 @@ class SceneContent:
             for parts in zip(overlays, viewpoints, assign_lanes(viewpoints), styles, strict=True)
         ]
         return cls(graph, floor_indices(graph), paths, frozenset(map(graph.index, remembered)))
+
+    def up_to_step(self, num_steps: int) -> SceneContent:
+        """Return this content with predicted paths that end after `num_steps` steps."""
+        paths = [
+            path
+            if path.overlay.kind == "reference"
+            else path._replace(
+                viewpoints=path.viewpoints[: num_steps + 1], segments=path.segments[:num_steps]
+            )
+            for path in self.paths
+        ]
+        return replace(self, paths=paths)
 
     def floor_links(self, floor: int) -> Iterator[FloorLink]:
         """Yield all edges that lead from a floor to another floor."""

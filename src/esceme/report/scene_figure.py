@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -51,20 +52,54 @@ def draw_scene(
     Raises:
         WorldError: a viewpoint is not in the scene or cannot be reached.
     """
-    scene = SceneContent.of(graph, paths, remembered)
-    panels = arrange_panels(_list_panels(scene, whole=whole))
-    width, height = total_size(panels)
-    width = max(MIN_WIDTH_WITH_TEXT if paths or caption else MIN_WIDTH, width)
+    drawing = scene_drawing(
+        graph, paths, labels=labels, whole=whole, remembered=remembered, has_text=bool(caption)
+    )
     return symbols.compose_figure(
-        [draw_floor(scene, panel, labels=labels) for panel in panels],
-        _legend_items(scene, panels[0].scale, width),
-        width=width,
-        height=height,
+        [drawing.content],
+        drawing.legend,
+        width=drawing.width,
+        height=drawing.height,
         title=title or f"Scene {graph.scene_id} from above",
-        description=scene.describe(),
+        description=drawing.description,
         heading=title or "",
         caption=caption or "",
     )
+
+
+class SceneDrawing(NamedTuple):
+    """A scene from above as a part of a figure: SVG with its size in pixels, legend and description."""
+
+    content: str
+    legend: list[LegendItem]
+    width: float
+    height: float
+    description: str
+
+
+def scene_drawing(
+    graph: SceneGraph,
+    paths: Sequence[PathOverlay] = (),
+    *,
+    labels: bool = False,
+    whole: bool = False,
+    remembered: Collection[str] = (),
+    has_text: bool = True,
+    num_steps: int | None = None,
+) -> SceneDrawing:
+    """Return the drawing of a scene for a figure that has further parts; see `draw_scene`.
+
+    With `num_steps`, predicted paths are drawn up to this step. The layout is that of the whole paths.
+    """
+    scene = SceneContent.of(graph, paths, remembered)
+    panels = arrange_panels(_list_panels(scene, whole=whole))
+    width, height = total_size(panels)
+    width = max(MIN_WIDTH_WITH_TEXT if paths or has_text else MIN_WIDTH, width)
+    legend = _legend_items(scene, panels[0].scale, width)
+    if num_steps is not None:
+        scene = scene.up_to_step(num_steps)
+    content = "\n".join(draw_floor(scene, panel, labels=labels) for panel in panels)
+    return SceneDrawing(content, legend, width, height, scene.describe())
 
 
 def _list_panels(scene: SceneContent, *, whole: bool) -> list[Panel]:

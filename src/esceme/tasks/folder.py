@@ -22,6 +22,7 @@ TOURS = (
     "R2R/annotations/tours_iVLN.json",
     "IVLN/tours_iVLN.json",
 )
+PANORAMA_SUFFIXES = ("jpg", "png")
 FEATURE_SUFFIXES = (".hdf5", ".h5", ".npy")
 
 
@@ -108,6 +109,10 @@ class DataFolder:
     def rooms(self) -> Path | None:
         """File of the room labels of viewpoints; None if there is no such file."""
         return self._first_existing(ROOMS)
+
+    def panorama(self, scene: str, viewpoint: str) -> Path | None:
+        """Return the file of a viewpoint's equirectangular panorama; None if there is no such file."""
+        return self._first_existing(f"panoramas/{scene}/{viewpoint}.{suffix}" for suffix in PANORAMA_SUFFIXES)
 
     @property
     def tours(self) -> Path | None:

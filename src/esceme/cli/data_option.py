@@ -1,0 +1,24 @@
+"""The option `--data` of the commands: a data folder, or the generated world."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from esceme.cli.console import progress
+from esceme.synth.dataset import WorldConfig, WorldSize, embedded_world
+from esceme.tasks.folder import default_data
+
+EMBEDDED = "embedded"
+
+
+def find_data(name: str | None, *, is_main: bool = True) -> Path:
+    """Return the data folder: a path, or the folder of the generated world if `name` is `embedded`.
+
+    `embedded:tiny` names a world of another size. If `name` is None, the folder is that of `default_data`.
+    """
+    world, _, size = (name or "").partition(":")
+    if world != EMBEDDED:
+        return Path(name) if name else default_data()
+    config = WorldConfig(cast(WorldSize, size or "small"))
+    return embedded_world(config, progress=progress if is_main else lambda items, label: items)
