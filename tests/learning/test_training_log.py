@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import resource
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,7 +67,11 @@ def test_lines_and_events_can_be_read_before_the_log_is_closed(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("after", [1, 2, 5, 9])
-def test_resumed_log_equals_the_log_of_an_uninterrupted_run(tmp_path: Path, after: int) -> None:
+def test_resumed_log_equals_the_log_of_an_uninterrupted_run(
+    tmp_path: Path, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = itertools.count(1_000_000_000)  # TensorBoard sorts files by the second in which they began
+    monkeypatch.setattr(time, "time", lambda: next(seconds))
     whole = write_log(tmp_path / "whole", range(1, 11)).read_bytes()
     write_log(tmp_path / "killed", range(1, 10))
     assert write_log(tmp_path / "killed", range(after + 1, 11), after=after).read_bytes() == whole
