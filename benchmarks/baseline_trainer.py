@@ -54,7 +54,7 @@ class Item:
         return self.episode.scene_id, self.viewpoint
 
 
-class Sight(NamedTuple):
+class ItemObservation(NamedTuple):
     """The observation of one item: a row per candidate, then STOP."""
 
     candidates: list[Candidate]
@@ -140,7 +140,7 @@ class BaselineTrainer:
             seen = [self.observe(item) for item in items]
             logits, _ = self.network.decide(text, self.collate(items, seen))
             pairs = zip(items, seen, strict=True)
-            targets = [IGNORED if item.ended else teach(item, sight) for item, sight in pairs]
+            targets = [IGNORED if item.ended else teach(item, observation) for item, observation in pairs]
             target = torch.tensor(targets)
             loss = loss + functional.cross_entropy(logits, target, ignore_index=IGNORED, reduction="sum")
             self.move(items, seen, targets)
@@ -216,7 +216,7 @@ class BaselineTrainer:
             return 1.0
         return 0.0 if which < dropout.full_probability + dropout.empty_probability else float(share)
 
-    def observe(self, item: Item) -> Sight:
+    def observe(self, item: Item) -> ItemObservation:
         """Observe one item: its candidates, and STOP with the maximum over all views."""
         scene, viewpoint = item.key
         if item.key not in self.candidates:
@@ -230,48 +230,51 @@ class BaselineTrainer:
             angles.append(np.array(angle, np.float32))
         pictures.append(np.maximum(panorama.max(0), 0.0))
         angles.append(np.zeros(4, np.float32))
-        return Sight(self.candidates[item.key], np.stack(pictures), np.stack(angles), panorama[item.view])
+        return ItemObservation(
+            self.candidates[item.key], np.stack(pictures), np.stack(angles), panorama[item.view]
+        )
 
-    def collate(self, items: Sequence[Item], seen: Sequence[Sight]) -> PaddedObservation:
+    def collate(self, items: Sequence[Item], seen: Sequence[ItemObservation]) -> PaddedObservation:
         """Batch the observations and recalled memories, padded to the largest number of candidates."""
-        longest = max(len(sight.angles) for sight in seen)
+        longest = max(len(observation.angles) for observation in seen)
         pictures, recalled, angles, kinds, valid = [], [], [], [], []
-        for item, sight in zip(items, seen, strict=True):
-            known = torch.zeros(sight.pictures.shape)
-            for index, candidate in enumerate(sight.candidates):
+        for item, observation in zip(items, seen, strict=True):
+            known = torch.zeros(observation.pictures.shape)
+            for index, candidate in enumerate(observation.candidates):
                 key = (item.episode.scene_id, candidate.viewpoint)
                 if key in self.memory and key not in self.hidden:
                     known[index] = self.memory[key]
-            missing = longest - len(sight.angles)
-            pictures.append(functional.pad(torch.from_numpy(sight.pictures), (0, 0, 0, missing)))
+            missing = longest - len(observation.angles)
+            pictures.append(functional.pad(torch.from_numpy(observation.pictures), (0, 0, 0, missing)))
             recalled.append(functional.pad(known, (0, 0, 0, missing)))
-            angles.append(functional.pad(torch.from_numpy(sight.angles), (0, 0, 0, missing)))
-            kinds.append([CANDIDATE] * len(sight.candidates) + [STOP] + [0] * missing)
-            valid.append([True] * len(sight.angles) + [False] * missing)
+            angles.append(functional.pad(torch.from_numpy(observation.angles), (0, 0, 0, missing)))
+            kinds.append([CANDIDATE] * len(observation.candidates) + [STOP] + [0] * missing)
+            valid.append([True] * len(observation.angles) + [False] * missing)
         tensors = (torch.stack(rows) for rows in (pictures, recalled, angles))
         return PaddedObservation(*tensors, torch.tensor(kinds), torch.tensor(valid))
 
-    def move(self, items: Sequence[Item], seen: Sequence[Sight], choices: Sequence[int]) -> None:
+    def move(self, items: Sequence[Item], seen: Sequence[ItemObservation], choices: Sequence[int]) -> None:
         """Write the current viewpoints to memory, then move the items that have not ended."""
-        for item, sight in zip(items, seen, strict=True):
+        for item, observation in zip(items, seen, strict=True):
             self.hidden.discard(item.key)
             if item.key not in self.memory:
-                self.memory[item.key] = torch.from_numpy(sight.pictures[:-1].max(0))
-        for item, sight, choice in zip(items, seen, choices, strict=True):
+                self.memory[item.key] = torch.from_numpy(observation.pictures[:-1].max(0))
+        for item, observation, choice in zip(items, seen, choices, strict=True):
             if item.ended:
                 continue
             item.num_decisions += 1
-            if choice == len(sight.candidates):
+            if choice == len(observation.candidates):
                 item.ended = True
                 continue
-            item.viewpoint, item.view = sight.candidates[choice].viewpoint, sight.candidates[choice].view
+            candidate = observation.candidates[choice]
+            item.viewpoint, item.view = candidate.viewpoint, candidate.view
             item.path.append(item.viewpoint)
 
-    def history_token(self, seen: Sequence[Sight], choices: Sequence[int], step: int) -> Tensor:
+    def history_token(self, seen: Sequence[ItemObservation], choices: Sequence[int], step: int) -> Tensor:
         """History tokens of all items, (B, H); those of ended items are ignored."""
         pairs = zip(seen, choices, strict=True)
-        angles = [torch.from_numpy(sight.angles[max(choice, 0)]) for sight, choice in pairs]
-        faced = [torch.from_numpy(sight.faced) for sight in seen]
+        angles = [torch.from_numpy(observation.angles[max(choice, 0)]) for observation, choice in pairs]
+        faced = [torch.from_numpy(observation.faced) for observation in seen]
         return self.network.history_token(torch.stack(faced), torch.stack(angles), step)
 
     def progress(self, item: Item) -> tuple[float, float]:
@@ -291,12 +294,12 @@ class BaselineTrainer:
         return worth
 
 
-def teach(item: Item, sight: Sight) -> int:
+def teach(item: Item, observation: ItemObservation) -> int:
     """Index of the candidate on the reference path at this step; STOP at its end."""
     path = item.episode.reference_path
     if item.num_decisions >= len(path) - 1:
-        return len(sight.candidates)
-    for index, candidate in enumerate(sight.candidates):
+        return len(observation.candidates)
+    for index, candidate in enumerate(observation.candidates):
         if candidate.viewpoint == path[item.num_decisions + 1]:
             return index
     raise AssertionError(f"{item.episode.episode_id}: no candidate is on the reference path")

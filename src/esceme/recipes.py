@@ -97,8 +97,8 @@ NO_SCRIPT = (
     "of width 768, not CLIP's 512. Here it is HAMT's script with a reader as wide as the features."
 )
 TOURS = (
-    "Neither the paper nor its release says how this row was trained. IVLN's HAMT learns by imitation alone, "
-    "for 100,000 iterations, on R2R's train split; followed here. The rest is HAMT's script for R2R.",
+    "Neither the paper nor its release states how this row was trained. IVLN's HAMT learns by imitation "
+    "alone, for 100,000 iterations, on R2R's train split; followed here. The rest is HAMT's script for R2R.",
     "Best weights: IVLN chooses them by t-SR and t-SPL, followed here, without and with memory. As in R2R: "
     "--best sr+spl.",
     "Tours: IVLN's published ones, expected as tours_iVLN.json. Without them, `esceme data tours` makes "

@@ -55,10 +55,6 @@ def test_report_as_json_is_alone_on_standard_output(root: Path, capsys: Capture)
     assert json.loads(capsys.readouterr().out)["faults"] == 2
 
 
-def test_missing_folder_is_refused(error_of: ErrorOf) -> None:
-    assert "nowhere: cannot be read as a data folder" in error_of(["data", "check", "nowhere"])
-
-
 def test_empty_folder_ends_with_code_1_and_is_named_literally(tmp_path: Path, capsys: Capture) -> None:
     folder = tmp_path / "[red]x" / "[bold]"  # must not be read as markup
     folder.mkdir(parents=True)
@@ -124,12 +120,10 @@ def test_split_is_named_after_its_file(toy_root: Path, task: str, file: str, nam
     ("words", "message"),
     [
         ([], "no annotation file was given"),
-        (["nowhere.json"], "nowhere.json: no such file"),
         (["R2R_train.json", "R2R_train.json"], "there is a split 'train' already"),
         (["R2R_train.json", "--longest", "0"], "a tour needs at least one episode"),
         (["R2R_train.json", "--seed", "-1"], "the seed is -1"),
         (["R2R_train.json", "--task", "cvdn"], "record 0"),
-        (["R2R_train.json", "."], "cannot be read"),
     ],
 )
 def test_invalid_tour_options_write_no_file(

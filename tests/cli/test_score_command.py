@@ -246,15 +246,9 @@ def test_values_of_every_episode_are_written(
         ("r2r", ["--split", "val_seen"], "--split val_seen chooses among tours: give --tours FILE"),
         ("r2r", ["--bootstrap", "-5"], "-5 draws with seed 0: expected at least 1 draw"),
         ("r2r", ["--bootstrap", "5", "--seed", "-1"], "5 draws with seed -1: .* no negative seed"),
-        ("r2r", ["--tours", "none.json"], "none.json: no such file"),
-        ("r2r", ["--tours", "p.json"], "p.json: expected object, got array"),
         ("r2r", ["--per-episode", "."], "cannot be written"),
         ("r2r", ["--per-episode", "p.json/values.csv"], "p.json/values.csv: cannot be written"),
         ("r2r", ["--predictions", "none.json"], "none.json: no such file"),
-        ("r2r", ["--predictions", "."], r"cannot be read \(Is a directory\)"),
-        ("r2r", ["--annotations", "p.json"], "p.json: record 0: object missing required field"),
-        ("cvdn", ["--annotations", "p.json"], "p.json: record 0: object missing required field"),
-        ("r2r", ["--connectivity", "p.json"], "p.json: cannot be read as a connectivity folder"),
         ("r2r", ["--connectivity", "."], "no file ends in _connectivity.json"),
     ],
 )
@@ -285,27 +279,6 @@ def test_predictions_of_other_episodes_are_refused(
     assert message in error_of(command(toy_root, split="test"))
 
 
-@pytest.mark.parametrize("jumps", ["refuse", "shortest"])
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda path: [*path, "nowhere"], "viewpoint 'nowhere' is not in scene 'toy-house'"),
-        (lambda path: ["nowhere", *path], "'nowhere'"),
-        (lambda path: path[1:], "starts at '{1}'"),
-    ],
-)
-def test_faulty_path_names_its_episode(
-    toy_root: Path, episodes: Sequence[Episode], error_of: ErrorOf, jumps: str, change: Any, message: str
-) -> None:
-    records = follow(episodes)
-    path = list(episodes[3].reference_path)
-    records[3]["trajectory"] = change(path)
-    write(records)
-    error = error_of(command(toy_root, "--jumps", jumps))
-    assert error.startswith(f"p.json: episode {episodes[3].episode_id}: ")
-    assert message.format(*path) in error
-
-
 @pytest.mark.parametrize(
     ("tours", "more", "message"),
     [
@@ -329,23 +302,14 @@ def test_tours_that_do_not_fit_are_refused(
     assert error.startswith("t.json: ") and message in error
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda path: {"scan": "Atlantis"}, "scene 'Atlantis' has no Atlantis_connectivity.json"),
-        (lambda path: {"path": [path[0], "nope"]}, "viewpoint 'nope' is not in scene"),
-        (lambda path: {"path": [path[0], path[-1]]}, "no edge leads from"),
-        (lambda path: {"path": path[:1]}, "is a test episode"),
-    ],
-)
-def test_faulty_annotations_are_named_with_their_episode(
-    toy_root: Path, episodes: Sequence[Episode], error_of: ErrorOf, change: Any, message: str
+def test_scene_without_a_graph_is_named(
+    toy_root: Path, episodes: Sequence[Episode], error_of: ErrorOf
 ) -> None:
     records = json.loads((toy_root / "R2R" / "R2R_val_unseen.json").read_text())
-    records[1] |= change(records[1]["path"])
-    write([{"instr_id": episode.episode_id, "trajectory": [episode.start]} for episode in episodes])
+    records[1]["scan"] = "Atlantis"
+    write(follow(episodes))
     error = error_of(command(toy_root, "--annotations", write(records, "a.json")))
-    assert "a.json" in error and f"episode {records[1]['path_id']}_0" in error and message in error
+    assert "scene 'Atlantis' has no Atlantis_connectivity.json" in error
 
 
 # -- real predictions ------------------------------------------------------------------------------------
@@ -382,7 +346,7 @@ def real_command(root: Path, task: str, predictions: str | Path, annotations: st
             CVDN_AGENT,
             "CVDN/val_seen.json",
             382,
-            "tl 8.949167 ne 10.459741 sr 0.159686 spl 0.144817 gp 0.663645",
+            "tl 8.949167 ne 10.459741 sr 0.159686 sr_end 0.034031 spl 0.144817 gp 0.663645",
         ),
     ],
 )
@@ -400,15 +364,6 @@ def test_published_values_are_reproduced_to_every_digit(
     words = published.split()
     for name, text in zip(words[::2], words[1::2], strict=True):
         assert f"{found[name]:.{len(text.split('.')[1])}f}" == text, name
-
-
-@pytest.mark.real
-def test_success_rule_changes_neither_progress_nor_length(data_root: Path, json_of: JsonOf) -> None:
-    words = real_command(data_root, "cvdn", f"{CVDN_AGENT}.json", "CVDN/val_seen.json")
-    trusted, strict = json_of(words), json_of([*words, "--success", "end-panos"])
-    changed = {name for name in trusted if trusted[name] != strict[name]}
-    assert changed <= {"ne", "osr", "sr", "spl", "spl_shortest", "sdtw"}
-    assert trusted["sr_end"] == strict["sr"] == 13 / 382
 
 
 @pytest.mark.real

@@ -62,7 +62,7 @@ def assert_refused(capsys: pytest.CaptureFixture[str], message: str) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("--scenes", "0", "0 scenes were asked for"),
+        ("--scenes", "0", "0 scenes; expected 1 to 1000"),
         ("--processes", "0", "--processes 0"),
     ],
 )

@@ -4,7 +4,7 @@ Case N of a seed is always the same: `--case N` runs it alone and prints its tra
 which version of the package is tested. Classes of outcomes:
 
 - refused: an error message of one line; same: read with the same meaning; other: read with another meaning.
-- silent: read, although a checksum or a range tells that the content is wrong.
+- silent: read, although a checksum or a range shows that the content is wrong.
 - message: a message of several lines, or with control characters; traceback; hang; crash: ended by a signal.
 - memory: the peak grew by more than ten times the size of the file, beyond a constant.
 """

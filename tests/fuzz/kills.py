@@ -92,7 +92,7 @@ def _no_mixture(*names: str) -> Check:
 
 
 def _check_r4r(earlier: Files, stopped: Files, final: Files, output: str) -> str:
-    """Check that the splits are of one run, or that their manifest tells which are not."""
+    """Check that the splits are of one run, or that their manifest shows which are not."""
     names = [f"out/R4R_{split}.json" for split in ("train", "val_seen", "val_unseen")]
     fault = _no_mixture(*names)(earlier, stopped, final, output)
     manifest = json.loads(stopped.get("out/r4r_manifest.json", b"{}")).get("files", {})

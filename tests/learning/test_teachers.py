@@ -236,9 +236,9 @@ def test_every_dialog_has_a_path_of_edges(data_root: Path, real_graphs: dict[str
     supervise, rng = player_or_shortest_path(atlas), np.random.default_rng(0)
     num_player_paths = 0
     for episode in episodes:
-        taught = supervise(episode, rng)
-        check_path(taught.scene_id, taught.reference_path, real_graphs)
-        assert taught.start == episode.start
-        assert taught.goal in episode.goals or taught.reference_path == episode.player_path
-        num_player_paths += taught.reference_path == episode.player_path
+        supervised = supervise(episode, rng)
+        check_path(supervised.scene_id, supervised.reference_path, real_graphs)
+        assert supervised.start == episode.start
+        assert supervised.goal in episode.goals or supervised.reference_path == episode.player_path
+        num_player_paths += supervised.reference_path == episode.player_path
     assert num_player_paths > 0.5 * len(episodes)  # some shortest paths equal the player's

@@ -115,24 +115,24 @@ def test_pitfall_11_path_of_a_dialog_is_drawn_for_every_batch() -> None:
         **{name: getattr(EPISODES[1], name) for name in Episode.__slots__} | {"goals": ("garden", "pantry")},
         player_path=("hall", "kitchen", "pantry"),
     )
-    taught: list[tuple[str, ...]] = []
+    paths: list[tuple[str, ...]] = []
 
     def record(episode: Episode) -> Sequence[int]:
-        taught.append(episode.reference_path)
+        paths.append(episode.reference_path)
         return encode(episode)
 
     training = TrainingConfig(method="imitation", supervision="player-or-shortest", batch=4)
     trainer = Trainer(small_navigator(), ATLAS, [[dialog]], training, encode=record, max_steps=5)
     for iteration in range(10):
         trainer.training_step(iteration)
-    assert len(taught) == 40
-    shares = {path: taught.count(path) / 40 for path in set(taught)}
+    assert len(paths) == 40
+    shares = {path: paths.count(path) / 40 for path in set(paths)}
     assert shares == {
         ("hall", "kitchen", "pantry"): pytest.approx(0.5, abs=0.2),
         ("hall", "pantry"): pytest.approx(0.25, abs=0.2),
         ("hall", "door", "garden"): pytest.approx(0.25, abs=0.2),
     }
-    assert len({tuple(taught[start : start + 4]) for start in range(0, 40, 4)}) > 5
+    assert len({tuple(paths[start : start + 4]) for start in range(0, 40, 4)}) > 5
 
 
 def test_learning_rate_warms_up_and_decays() -> None:

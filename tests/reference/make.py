@@ -1,4 +1,4 @@
-"""Pack and unpack the reference files in this folder; README.md says what they are.
+"""Pack and unpack the reference files in this folder; README.md describes them.
 
 `python tests/reference/make.py VECTORS`, with `src` and `tests` on PYTHONPATH, writes them again from a
 folder of the original's vectors. `unpack` restores the layout that `esceme verify` reads.
@@ -152,9 +152,11 @@ def record(variant: str, folder: Path, references: ReferenceData) -> None:
     navigator = rollout_navigator(rollouts, files, {})
     rollouts.passes = [ours for _, ours, _ in replay_passes(rollouts, navigator, references)]
     _write(HERE / variant / "rollout_argmax.json.gz", rollouts)
-    taught = [TrainingItem(instr_id=key, **fields) for key, fields in zip(ids[:4], common, strict=False)]
+    training_items = [
+        TrainingItem(instr_id=key, **fields) for key, fields in zip(ids[:4], common, strict=False)
+    ]
     empty = ImitationRollout(
-        items=taught, actions=[], loss=[], logs=ImitationLogs([]), grad_norms={}, paths=[]
+        items=training_items, actions=[], loss=[], logs=ImitationLogs([]), grad_norms={}, paths=[]
     )
     trainer = reference_trainer(
         TrainingFile(variant=variant, flags=flags, imitation=empty), files, references

@@ -49,7 +49,7 @@ class GroundedText(NamedTuple):
 
 
 class Grounding(nn.Module):
-    """Compute, for each observation token, what the instruction says at this step about its view.
+    """Compute, for each observation token, an encoding of the words that match its view at this step.
 
     Words, image features and directions are mapped to one space of width G. The latest history token and the
     step number determine the importance of each word. The output for a token is the average of the encoded

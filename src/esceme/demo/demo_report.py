@@ -53,7 +53,7 @@ class ProtocolScores:
     """Scores of one memory protocol on one split."""
 
     memory: str
-    """Name of the memory protocol, which says when memory is kept and cleared: `none`, `cold` ..."""
+    """Name of the memory protocol, which determines when memory is cleared: `none`, `cold` ..."""
     means: Mapping[str, float]
     """Metric -> mean over episodes."""
     intervals: Mapping[str, tuple[float, float]]
@@ -159,7 +159,7 @@ def visit_curves(scores: SplitScores, memories: Sequence[str]) -> list[Curve]:
 
 
 def summary_sentence(scores: SplitScores) -> str:
-    """Return one sentence that compares all protocols on a split and says whether memory helped."""
+    """Return one sentence that compares all protocols on a split and states whether memory helped."""
     none, cold, two_pass, episodic = (
         format_score("spl", scores.row(memory).means["spl"])
         for memory in ("none", "cold", "two-pass", "episodic")

@@ -123,8 +123,8 @@ class ProcessGroup:
         except RuntimeError as error:
             raise TrainingError(
                 f"process {self.rank} of {self.size} lost the connection ({_first_line(error)}): another "
-                "process ended, and its output says why, or it does not answer; start all processes again to "
-                "resume from the last checkpoint"
+                "process ended, and its output has the reason, or it does not answer; start all processes "
+                "again to resume from the last checkpoint"
             ) from None
 
 

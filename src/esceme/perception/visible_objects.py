@@ -74,7 +74,7 @@ class DatasetAnnotations:
         """Read the annotations of a data folder; raise `DataError` if a file is missing or malformed."""
         if folder.objects is None or folder.rooms is None:
             missing = OBJECTS[0] if folder.objects is None else ROOMS[0]
-            raise DataError(f"{folder.root}: no {missing}, which says what is seen; see docs/data.md")
+            raise DataError(f"{folder.root}: no {missing}, which lists what is visible; see docs/data.md")
         objects = read_json(folder.objects, dict[str, list[ObjectAnnotation]])
         for key, group in objects.items():
             for annotation in group:

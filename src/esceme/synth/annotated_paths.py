@@ -43,6 +43,11 @@ class AnnotatedPath:
         return [self.visibility.graph.viewpoints[index] for index in self.path]
 
     @property
+    def length(self) -> float:
+        """Length in metres."""
+        return float(self.visibility.graph.distances[self.path[0], self.path[-1]])
+
+    @property
     def target(self) -> Mention:
         """The object at which the first instruction says to stop."""
         stop = self.clauses[0][-1].stop

@@ -120,7 +120,7 @@ class WorldConfig:
         if self.seed < 0:
             raise ConfigError(f"the seed is {self.seed}; give 0 or more")
         if self.scenes is not None and not 1 <= self.scenes <= 1000:
-            raise ConfigError(f"{self.scenes} scenes were asked for; give 1 to 1000")
+            raise ConfigError(f"{self.scenes} scenes; expected 1 to 1000")
 
     @property
     def preset(self) -> WorldPreset:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -60,7 +61,7 @@ def generate_house(scene_id: str, seed: int, *, storeys: int | None = None) -> H
         if graph is not None:
             break
     points, edges = graph
-    _reserve_edge_points(furnishers, points, edges)
+    furnishers = _with_edge_points(furnishers, points, edges)
     for furnisher, (_, items) in zip(furnishers, furniture_plans, strict=True):
         furnisher.furnish(items, placed_last=True)
     placed = [(item, furnisher.index) for furnisher in furnishers for item in furnisher.placed]
@@ -194,17 +195,18 @@ def _sample_viewpoints_and_edges(
     return points, select_edges(walkable, positions, degree=rng.normal(MEAN_DEGREE, 0.2))
 
 
-def _reserve_edge_points(
+def _with_edge_points(
     furnishers: Sequence[RoomFurnisher], viewpoints: Sequence[FloorPoint], edges: EdgeList
-) -> None:
-    """Give the furnisher of every room the points on edges that furniture placed later must keep clear."""
+) -> list[RoomFurnisher]:
+    """Return the furnishers with the points on edges that furniture placed later must keep clear."""
     xy = np.array([point.xy for point in viewpoints])
     floors = np.array([point.floor for point in viewpoints])
     a, b = np.array(edges).T
-    points = points_along(xy[a], xy[b], 41)
+    points, results = points_along(xy[a], xy[b], 41), []
     for furnisher in furnishers:
         low, high = furnisher.room.low, furnisher.room.high
         on_level = (np.minimum(floors[a], floors[b]) < high[2]) & (np.maximum(floors[a], floors[b]) >= low[2])
         near = points[on_level].reshape(-1, 2)
         inside = (near > np.array(low[:2]) - 0.5) & (near < np.array(high[:2]) + 0.5)
-        furnisher.edge_points = near[inside.all(axis=1)]
+        results.append(replace(furnisher, edge_points=near[inside.all(axis=1)]))
+    return results

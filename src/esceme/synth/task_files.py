@@ -30,21 +30,19 @@ def write_r2r(root: Path, paths_by_split: PathsBySplit) -> None:
     """Write the R2R files of all splits, and R4R files, in which pairs of R2R paths are joined."""
     graphs = {path.scene_id: path.visibility.graph for paths in paths_by_split.values() for path in paths}
     for split, paths in paths_by_split.items():
+        is_test = split == "test"
         records = [
             R2RRecord(
                 scan=path.scene_id,
                 path_id=path.path_id,
-                path=path.viewpoints,
+                path=path.viewpoints[:1] if is_test else path.viewpoints,
                 heading=path.heading,
                 instructions=list(path.instructions),
-                distance=round(path.visibility.graph.distance(path.viewpoints[0], path.viewpoints[-1]), 2),
+                distance=None if is_test else round(path.length, 2),
             )
             for path in paths
         ]
-        if split == "test":
-            for record in records:
-                record.path, record.distance = record.path[:1], None
-        else:
+        if not is_test:
             write_json(root / f"R4R/R4R_{split}.json", list(join_paths(records, graphs)))
         write_json(root / f"R2R/R2R_{split}.json", records)
 

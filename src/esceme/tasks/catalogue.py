@@ -15,7 +15,7 @@ from esceme.tasks.reverie import read_reverie
 from esceme.tasks.rxr import read_rxr
 
 SuccessRule = Literal["trusted", "end-panos"]
-"""Rule that says when stopping is a success.
+"""Rule by which stopping is a success.
 
 - `trusted`: the agent is nearer than 3 m to the end of the reference path.
 - `end-panos`: the agent is at one of the end panoramas of a dialog (CVDN).

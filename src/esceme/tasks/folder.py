@@ -91,8 +91,8 @@ class DataFolder:
     def find_features(self, name: str = "", *, option: str) -> Path:
         """Return the path of the feature file called `name`; if there is none, of the only feature file.
 
-        Raises `DataError` if there is no or more than one such file. The message tells the user to set
-        `option`.
+        Raises `DataError`, whose message names `option` as the remedy, if there is no or more than one such
+        file.
         """
         found = [path for path in self.features if path.name == name] or self.features
         if len(found) != 1:

@@ -115,8 +115,8 @@ def load_features(
     """Open the feature file `path`; by default the file called `name` in the data folder, or its only file.
 
     `width` is the number of features per view that the network reads; None accepts any number. Classifier
-    scores at the end of the features are cut off. Any other width raises `DataError`. Error messages tell the
-    user to set `option`.
+    scores at the end of the features are cut off. Any other width raises `DataError`. Error messages name
+    `option` as the remedy.
     """
     path = data.find_features(name, option=option) if path is None else Path(path)
     store = open_features(path)

@@ -266,7 +266,7 @@ def pack(
     """Write features as a half-precision array `out` (.npy) and its index (.json), atomically.
 
     Several processes can map the file and share its memory. `DataError` is raised for non-finite values.
-    The index holds a checksum per viewpoint, which tells a damaged array, and an array of another index.
+    The index holds a checksum per viewpoint, which reveals a damaged array and an array of another index.
     """
     out, checksums = Path(out).with_suffix(".npy"), list[int]()
     with atomic_open(out) as file:
