@@ -114,7 +114,7 @@ def test_neighbours_of_a_view_are_sorted_by_angular_distance(case: Case, view: i
         sightings = graph.navigable_locations(viewpoint, view)
         assert [sighting.viewpoint for sighting in sightings] == [name for _, name, _, _ in expected]
         for sighting, (_, _, heading, elevation) in zip(sightings, expected, strict=True):
-            assert (sighting.heading, sighting.elevation) == pytest.approx((heading, elevation), abs=1e-9)
+            assert (sighting.heading, sighting.elevation) == pytest.approx((heading, elevation), abs=1e-6)
 
 
 @pytest.mark.parametrize(

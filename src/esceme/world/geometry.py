@@ -53,7 +53,8 @@ def nearest_view(heading: ArrayLike, elevation: ArrayLike = 0.0) -> NDArray[np.i
     >>> nearest_view([0.0, 6.2, 3.751]).tolist()
     [12, 12, 19]
     """
-    column = np.floor(np.asarray(heading, dtype=np.float64) % (2 * np.pi) / TURN + 0.5).astype(np.int64)
+    turns = np.asarray(heading, dtype=np.float64) % (2 * np.pi) / TURN
+    column = np.floor(turns).astype(np.int64) + (turns % 1 >= 0.5)  # adding 0.5 would round twice
     elevation = np.asarray(elevation, dtype=np.float64)
     row = 1 + (elevation > TURN / 2).astype(np.int64) - (elevation < -TURN / 2).astype(np.int64)
     return row * COLUMNS + column % COLUMNS

@@ -16,11 +16,14 @@ from scipy.sparse.csgraph import dijkstra
 
 from esceme.errors import DataError, WorldError, prefix_errors
 from esceme.files import PrintableText, read_records, read_text
-from esceme.world.geometry import VIEW_HEADINGS, direction, view_angles
+from esceme.world.camera import Camera, find_navigable
+from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, direction, view_angles
 
 SUFFIX = "_connectivity.json"
 FAR_AWAY = 1e6
 """Upper bound for coordinates in metres; larger coordinates are an error in the file."""
+UPRIGHT = np.array([[1.0, 0, 0, 0], [0, 0, 1, 0], [0, -1, 0, 0], [0, 0, 0, 1]])
+"""Pose of an upright camera at the origin: right, down and forward of its images are +x, -z and +y."""
 
 
 class Candidate(NamedTuple):
@@ -83,6 +86,8 @@ class SceneGraph:
     lengths: NDArray[np.float64]
     record_indices: NDArray[np.int64]
     """(P,): index of every viewpoint among the records of the connectivity file."""
+    poses: NDArray[np.float64]
+    """(R, 4, 4): camera poses of all records of the file, including those that are not in the graph."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Id of a viewpoint that is in the file but not in the graph -> 'excluded' or 'isolated'."""
 
@@ -109,9 +114,10 @@ class SceneGraph:
                 if name not in order:
                     raise DataError(f"scene '{scene_id}': edge {a} - {b}: viewpoint '{name}' has no position")
             adjacency[order[a], order[b]] = adjacency[order[b], order[a]] = True
-        coordinates = np.array([positions[name] for name in names], dtype=np.float64).reshape(len(names), 3)
+        poses = np.tile(UPRIGHT, (len(names), 1, 1))
+        poses[:, :3, 3] = np.array([positions[name] for name in names], dtype=np.float64).reshape(-1, 3)
         included = ~np.isin(names, list(excluded))
-        return cls._compile(scene_id, names, coordinates, adjacency, included)
+        return cls._compile(scene_id, names, poses, adjacency, included)
 
     @classmethod
     def read(cls, path: str | Path) -> SceneGraph:
@@ -144,14 +150,14 @@ class SceneGraph:
             )
         scene = path.name.removesuffix(SUFFIX)
         with prefix_errors(file=path):
-            return cls._compile(scene, names, poses[:, [3, 7, 11]], adjacency, included)
+            return cls._compile(scene, names, poses.reshape(-1, 4, 4), adjacency, included)
 
     @classmethod
     def _compile(
         cls,
         scene_id: str,
         names: Sequence[str],
-        positions: NDArray[np.float64],
+        poses: NDArray[np.float64],
         adjacency: NDArray[np.bool_],
         included: NDArray[np.bool_],
     ) -> SceneGraph:
@@ -166,7 +172,7 @@ class SceneGraph:
             if not connected[index]
         }
         rows = np.flatnonzero(connected)
-        positions = positions[rows]
+        positions = poses[rows, :3, 3]
         here, there = np.nonzero(adjacency[np.ix_(rows, rows)])
 
         # The simulator computes angles from positions in single precision.
@@ -197,6 +203,7 @@ class SceneGraph:
             angular_distances=table(angles.angular_distance[edges, nearest], 0.0, np.float64),
             lengths=table(np.linalg.norm(positions[there] - positions[here], axis=1), 0.0, np.float64),
             record_indices=rows,
+            poses=poses,
             left_out=left_out,
         )
 
@@ -264,25 +271,42 @@ class SceneGraph:
             for slot in range(self.degrees[row])
         ]
 
+    @cached_property
+    def record_names(self) -> tuple[str, ...]:
+        """Viewpoint ids of all records of the connectivity file (R,), in its order."""
+        names = np.empty(len(self.poses), dtype=object)
+        names[self.record_indices] = self.viewpoints
+        names[np.isin(np.arange(len(names)), self.record_indices, invert=True)] = list(self.left_out)
+        return tuple(names.tolist())
+
+    @cached_property
+    def adjacent_records(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+        """Directed edges between records, sorted: here (E,), there (E,), and offsets (E, 3) in metres.
+
+        The simulator computes offsets from positions in single precision.
+        """
+        row, slot = np.nonzero(self.neighbours >= 0)
+        here = self.record_indices[row]
+        there = self.record_indices[self.neighbours[row, slot]]
+        order = np.lexsort((there, here))
+        here, there = here[order], there[order]
+        positions = self.poses[:, :3, 3].astype(np.float32)
+        return here, there, positions[there] - positions[here]
+
     def navigable_locations(self, viewpoint: str, view: int) -> list[NavigableLocation]:
         """Return the adjacent viewpoints that are visible in one view, the nearest to its centre first.
 
         The simulator lists them in the same order.
         """
-        row = self.index(viewpoint)
-        neighbours = self.neighbours[row, : self.degrees[row]]
-        offsets = self.positions.astype(np.float32)[neighbours] - self.positions.astype(np.float32)[row]
-        angles = view_angles(direction(offsets))
-        order = np.lexsort((neighbours, angles.angular_distance[:, view]))
+        here, there, offset = self.adjacent_records
+        rows = np.flatnonzero(here == self.record_indices[self.index(viewpoint)])
+        heading, elevation = VIEW_HEADINGS[view : view + 1], VIEW_ELEVATIONS[view : view + 1]
+        found = find_navigable(
+            offset[rows], there[rows], np.zeros_like(rows), heading, elevation, Camera().min_cosine
+        )
         return [
-            NavigableLocation(
-                viewpoint=self.viewpoints[neighbours[slot]],
-                heading=float(angles.heading[slot, view]),
-                elevation=float(angles.elevation[slot, view]),
-                distance=float(np.linalg.norm(offsets[slot].astype(np.float64))),
-            )
-            for slot in order
-            if angles.visible[slot, view]
+            NavigableLocation(self.record_names[record], *angles)
+            for record, *angles in zip(*(array.tolist() for array in found[1:]), strict=True)
         ]
 
     # -- distances ---------------------------------------------------------------------------------------
