@@ -23,6 +23,7 @@ LEVELS = [
     {"tasks"},
     {"metrics"},
     {"perception"},
+    {"mattersim"},
     {"synth"},
     {"observation"},
     {"memory", "agents"},

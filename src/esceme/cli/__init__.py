@@ -43,6 +43,10 @@ COMMANDS = {
     "memory show": ("memory_command:show", "Describe a memory file."),
     "score": ("score_command:score", "Score a prediction file with all metrics of the field."),
     "submit": ("submit_command:submit", "Check predictions and write the file that a leaderboard accepts."),
+    "mattersim run": (
+        "mattersim_command:run",
+        "Run a program that imports MatterSim, the module of the Matterport3D simulator.",
+    ),
     "scene": ("scene_command:scene", "Draw a scene from above, with paths on it, as SVG."),
     "figure memory": ("figure_command:memory", "Draw how the memory of a scene grew in an evaluation."),
     "figure episode": (
@@ -114,11 +118,11 @@ def _run_command(name: str, args: list[str]) -> int:
     module_name, _, function = COMMANDS[name][0].partition(":")
     module = import_module(f"{__name__}.{module_name}")
     command = getattr(module, function)
-    options: dict[str, Any] = {"f": command, "config": (tyro.conf.FlagCreatePairsOff,)}
+    options: dict[str, Any] = {"f": command, "args": args, "config": (tyro.conf.FlagCreatePairsOff,)}
     if parser_options := getattr(module, "parser_options", None):  # of options that depend on the arguments
         options |= parser_options(args)
     description = inspect.cleandoc(command.__doc__).partition("\nArgs:")[0]
-    result: int = tyro.cli(**options, prog=f"esceme {name}", description=description, args=args)
+    result: int = tyro.cli(**options, prog=f"esceme {name}", description=description)
     return result
 
 

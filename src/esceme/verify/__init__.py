@@ -13,7 +13,14 @@ from pathlib import Path, PurePosixPath
 
 from esceme.errors import DataError, EscemeError
 from esceme.tasks.file_checks import unreadable_reason
-from esceme.verify import metrics_check, network_check, rollout_check, simulator_check, training_check
+from esceme.verify import (
+    mattersim_check,
+    metrics_check,
+    network_check,
+    rollout_check,
+    simulator_check,
+    training_check,
+)
 from esceme.verify.comparison import ComparedQuantity, FileComparison, Skipped, VerificationReport
 from esceme.verify.fixtures import FIXTURE_FILES, NOT_COMPARED, ReferenceData
 
@@ -21,6 +28,7 @@ __all__ = ["VerificationReport", "ComparedQuantity", "Skipped", "verify"]
 
 CHECKS: dict[str, Callable[[Path, ReferenceData, FileComparison], None]] = {
     simulator_check.FILES: simulator_check.check_simulator,
+    mattersim_check.FILES: mattersim_check.check_mattersim,
     metrics_check.FILES: metrics_check.check_metrics,
     network_check.FILES: network_check.check_network,
     rollout_check.FILES: rollout_check.check_rollouts,
@@ -49,7 +57,7 @@ def verify(directory: str | Path, data: str | Path) -> VerificationReport:
                 report.skipped.append(Skipped(name, f"cannot be read ({why})"))
         elif re.fullmatch(FIXTURE_FILES, name):
             fixtures.append(name)
-        elif path.suffix != ".md":
+        elif path.suffix not in (".md", ".py"):  # descriptions and tools
             check_file(name, path, references, report)
     unused = [name for name in fixtures if name not in report.used]
     report.skipped += [Skipped(name, "nothing that was compared uses it") for name in unused]
