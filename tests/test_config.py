@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
-from esceme.agents import HamtConfig, RandomConfig, Seq2SeqConfig, StopConfig, TdstpConfig
+from esceme.agents import AGENTS, HamtConfig, Seq2SeqConfig, StopConfig, TdstpConfig
 from esceme.config import Experiment, as_json, flatten, from_json
 from esceme.errors import ConfigError
 from esceme.learning import MemoryDropout, TrainingConfig, ValidationConfig
-from esceme.memory import CandidateEnhancingConfig, CombinedReaderConfig, GraphEncodingConfig
+from esceme.memory import READERS, CandidateEnhancingConfig, CombinedReaderConfig, GraphEncodingConfig
 from esceme.runs import NavigatorConfig
 
 WITH_MEMORY = Experiment(
@@ -31,78 +31,54 @@ def agent(**values: Any) -> Experiment:
     return navigator(agent=HamtConfig(**values))
 
 
-NAN, INF = float("nan"), float("inf")
-AT_LEAST_0, AT_LEAST_1, AT_MOST_1 = "expected at least 0", "expected at least 1", "expected at most 1"
-ABOVE_0, BELOW_1, FINITE = "expected a number above 0", "expected a number below 1", "expected at most 1e+31"
+PART_CONFIGS = [part.Config for parts in (AGENTS, READERS) for part in parts.values()]
+CONFIGS = [TrainingConfig, MemoryDropout, ValidationConfig, Experiment, NavigatorConfig, *PART_CONFIGS]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_every_number_has_a_type_and_bounds(config: type[Any]) -> None:
+    for field in fields(config):
+        value = field.default
+        if isinstance(value, bool):
+            wrong: list[object] = [1, "yes"]
+        elif isinstance(value, int):
+            wrong = [-(2**62), 1.5, True]
+        elif isinstance(value, float):
+            wrong = [float("nan"), float("inf"), -5.0, True]
+        else:
+            continue
+        for other in wrong:
+            with pytest.raises(ConfigError, match=f"^{field.name}: expected .*, found {other!r}$"):
+                config(**{field.name: other})
 
 
 @pytest.mark.parametrize(
-    ("make", "name", "value", "expected"),
+    ("config", "name", "value", "expected"),
     [
-        (TrainingConfig, "batch", 0, AT_LEAST_1),
-        (TrainingConfig, "batch", 2**40, "expected at most 1000000"),
-        (TrainingConfig, "iterations", 0, AT_LEAST_1),
-        (TrainingConfig, "warmup_iterations", -1, AT_LEAST_0),
-        (TrainingConfig, "learning_rate", 0.0, ABOVE_0),
-        (TrainingConfig, "learning_rate", NAN, ABOVE_0),
-        (TrainingConfig, "discount", 1.1, AT_MOST_1),
-        (TrainingConfig, "weight_decay", INF, FINITE),
-        (TrainingConfig, "entropy_weight", INF, FINITE),
-        (TrainingConfig, "imitation_weight", NAN, AT_LEAST_0),
-        (TrainingConfig, "oracle_weight", -0.1, AT_LEAST_0),
-        (TrainingConfig, "scale_by_batch", 1, "expected bool"),
-        (MemoryDropout, "reset_after", 0, AT_LEAST_1),
-        (MemoryDropout, "forget_probability", 1.5, AT_MOST_1),
-        (MemoryDropout, "full_probability", -0.1, AT_LEAST_0),
-        (MemoryDropout, "empty_probability", NAN, AT_LEAST_0),
-        (ValidationConfig, "every", 0, AT_LEAST_1),
-        (ValidationConfig, "limit", -1, AT_LEAST_0),
-        (Experiment, "hold_out", -1, AT_LEAST_0),
-        (Experiment, "min_word_count", 0, AT_LEAST_1),
-        (Experiment, "feature_width", 0, AT_LEAST_1),
-        (Experiment, "vocabulary_size", 0, AT_LEAST_1),
-        (Experiment, "seed", -1, AT_LEAST_0),
-        (Experiment, "seed", 2**63, f"expected at most {2**63 - 1}"),
-        (navigator, "feature_dropout", 1.0, BELOW_1),
-        (navigator, "max_tokens", 0, AT_LEAST_1),
-        (NavigatorConfig, "max_steps", -3, AT_LEAST_1),
-        (NavigatorConfig, "max_steps", True, "expected int"),
-        (HamtConfig, "dropout", 7, BELOW_1),
-        (HamtConfig, "attention_dropout", -1.0, AT_LEAST_0),
-        (HamtConfig, "critic_dropout", NAN, AT_LEAST_0),
-        (HamtConfig, "initial_std", -1, ABOVE_0),
-        (HamtConfig, "initial_bias_std", INF, FINITE),
-        (HamtConfig, "epsilon", 0, ABOVE_0),
-        (HamtConfig, "history_layers", -1, AT_LEAST_0),
-        (HamtConfig, "critic_inner", 0, AT_LEAST_1),
-        (HamtConfig, "angle_width", -4, AT_LEAST_1),
-        (HamtConfig, "grounding", -1, AT_LEAST_0),
-        (HamtConfig, "clause_ends", (3, -1), AT_LEAST_0),
-        (HamtConfig, "hidden", 768.0, "expected int"),
-        (TdstpConfig, "grid", -1, AT_LEAST_0),
-        (TdstpConfig, "grid", 2**20, "expected at most 100"),
-        (TdstpConfig, "spacing", 0.0, ABOVE_0),
-        (TdstpConfig, "target_weight", NAN, AT_LEAST_0),
-        (Seq2SeqConfig, "dropout", 1.0, BELOW_1),
-        (Seq2SeqConfig, "word_width", 0, AT_LEAST_1),
-        (RandomConfig, "seed", -1, AT_LEAST_0),
-        (CandidateEnhancingConfig, "initial_std", -0.02, ABOVE_0),
-        (CandidateEnhancingConfig, "epsilon", NAN, ABOVE_0),
-        (CandidateEnhancingConfig, "hidden", 0, AT_LEAST_1),
-        (GraphEncodingConfig, "width", 1, "expected at least 2"),
-        (GraphEncodingConfig, "hops", 10**9, "expected at most 1000"),
-        (GraphEncodingConfig, "initial_std", 0, ABOVE_0),
-        (CombinedReaderConfig, "width", 1, "expected at least 2"),
-        (CombinedReaderConfig, "epsilon", 0.0, ABOVE_0),
-        (CombinedReaderConfig, "hops", 0, AT_LEAST_1),
+        (TrainingConfig, "batch", 0, "at least 1"),
+        (TrainingConfig, "batch", 2**40, "at most 1000000"),
+        (TrainingConfig, "warmup_iterations", -1, "at least 0"),
+        (TrainingConfig, "learning_rate", 0.0, "a number above 0"),
+        (TrainingConfig, "discount", 1.1, "at most 1"),
+        (TrainingConfig, "entropy_weight", float("inf"), "at most 1e+31"),
+        (MemoryDropout, "full_probability", -0.1, "at least 0"),
+        (Experiment, "feature_width", 0, "at least 1"),
+        (Experiment, "vocabulary_size", 0, "at least 1"),
+        (Experiment, "seed", 2**63, f"at most {2**63 - 1}"),
+        (HamtConfig, "dropout", 7, "a number below 1"),
+        (HamtConfig, "attention_dropout", -1.0, "at least 0"),
+        (HamtConfig, "clause_ends", (3, -1), "at least 0"),
+        (TdstpConfig, "grid", 2**20, "at most 100"),
+        (CandidateEnhancingConfig, "hidden", 0, "at least 1"),
+        (GraphEncodingConfig, "width", 1, "at least 2"),
+        (GraphEncodingConfig, "hops", 10**9, "at most 1000"),
+        (CombinedReaderConfig, "width", 1, "at least 2"),
     ],
 )
-def test_number_out_of_range_is_refused(
-    make: Callable[..., object], name: str, value: object, expected: str
-) -> None:
+def test_number_out_of_range_is_refused(config: type[Any], name: str, value: object, expected: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        make(**{name: value})
-    assert str(refused.value) == f"{name}: {expected}, found {value!r}"
+        config(**{name: value})
+    assert str(refused.value) == f"{name}: expected {expected}, found {value!r}"
 
 
 @pytest.mark.parametrize(
