@@ -106,11 +106,6 @@ def test_logits_depend_on_the_neighbours_and_not_on_features() -> None:
     assert torch.equal(random_logits(0, words, replace(other, neighbour=neighbour)), expected)
 
 
-def test_a_negative_seed_is_refused() -> None:
-    with pytest.raises(ConfigError, match="seed: expected at least 0, found -1"):
-        RandomConfig(seed=-1)
-
-
 # -- ShortestPath ----------------------------------------------------------------------------------------
 
 

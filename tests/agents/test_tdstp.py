@@ -265,22 +265,3 @@ def test_edges_matter_only_to_structured_agents() -> None:
 
 
 # -- settings ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"grid": -1}, "grid: expected at least 0"),
-        ({"spacing": 0.0}, "spacing: expected a number above 0"),
-        ({"target_weight": -0.1}, "target_weight: expected at least 0"),
-        (
-            {"candidate_position_source": "goal"},
-            "candidate_position_source: expected one of candidate",
-        ),
-        ({"history_mask": "none"}, "history_mask: expected one of real, as-released"),
-        ({"hidden": 25}, "25 is not divisible by 3 heads"),
-    ],
-)
-def test_invalid_settings_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        small(**changes)

@@ -128,8 +128,6 @@ def test_objects_of_some_predictions_only_are_refused(toy_root: Path, error_of: 
         (["--out", "."], ".: cannot be written"),
         (["--out", "p.json/out.json"], "p.json/out.json: cannot be written"),
         (["--predictions", "none.json"], "none.json: no such file"),
-        (["--annotations", "none.json"], "none.json: no such file"),
-        (["--connectivity", "none"], "none: cannot be read as a connectivity folder"),
     ],
 )
 def test_invalid_options_are_refused(

@@ -8,7 +8,6 @@ from pathlib import Path
 from shutil import copytree
 from typing import Any
 
-import numpy as np
 import pytest
 
 from esceme.errors import ConfigError, DataError
@@ -18,8 +17,6 @@ from esceme.files import read_json, write_json
 from esceme.metrics import score
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.submission import match_predictions, read_predictions
-from esceme.world import open_features
-from esceme.world.features import write_features
 from fixtures.random_runs import random_run
 from fixtures.toy_dataset import ToyDataset
 
@@ -100,31 +97,6 @@ def test_vocabulary_of_another_size_is_refused(dataset: ToyDataset, tmp_path: Pa
         vocabulary.write("another\n")
     with pytest.raises(DataError, match="no vocabulary of this network's"):
         evaluate(dataset.config(data=str(data)), tmp_path / "out")
-
-
-@pytest.mark.parametrize(("more", "fits"), [(1000, True), (300, False), (-1, False)])
-def test_features_of_another_width_are_refused_unless_scores_are_appended(
-    dataset: ToyDataset, tmp_path: Path, more: int, fits: bool
-) -> None:
-    store = open_features(next((dataset.root / "features").iterdir()))
-    wide = {
-        key: np.pad(store.panorama(key), [(0, 0), (0, max(more, 0))])[:, : store.width + more]
-        for key in store.keys
-    }
-    path = write_features(tmp_path / "wide.hdf5", wide.items())
-    if fits:
-        context = dataset.context(features=str(path))
-        assert context.atlas.features is not None and context.atlas.features.width == store.width
-        return
-    with pytest.raises(DataError, match=f"features of width {store.width + more}, and this network reads"):
-        dataset.context(features=str(path))
-
-
-def test_instruction_without_token_ids_is_refused(dataset: ToyDataset) -> None:
-    context = dataset.context()
-    empty = replace(context.episodes[0], tokens=())
-    with pytest.raises(DataError, match=f"episode {empty.episode_id} of r2r: its instruction holds no ids"):
-        context.encode(empty)
 
 
 @pytest.mark.parametrize("token", [-1, 10**6])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from esceme.errors import ConfigError, MemoryMismatch
+from esceme.errors import MemoryMismatch
 from esceme.memory import (
     CandidateEnhancing,
     CandidateEnhancingConfig,
@@ -182,19 +182,3 @@ def test_features_of_another_width_are_refused(observation: Observation, bank: M
         CandidateEnhancing()(observation, bank)
     with pytest.raises(MemoryMismatch, match="width 24, the memory has 3"):
         trained().fuse(observation, torch.zeros(*observation.token_type.shape, 3))
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ({"order": "both"}, "order: expected one of feature-memory, memory-feature"),
-        ({"context": "own"}, "context: .*found 'own'"),
-        ({"stop": "none"}, "stop: .*found 'none'"),
-        ({"pooling": "sum"}, "pooling: .*found 'sum'"),
-        ({"width": 0}, "expected at least 1"),
-        ({"hidden": 0}, "expected at least 1"),
-    ],
-)
-def test_settings_out_of_range_are_refused(option: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        CandidateEnhancingConfig(**option)
