@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from esceme.errors import ConfigError
@@ -11,7 +11,7 @@ from esceme.learning import TrainingConfig, ValidationConfig
 from esceme.runs import NavigatorConfig, as_json, flatten, from_json
 from esceme.settings import Count, Seed, Size, check_settings
 
-__all__ = ["Experiment", "as_json", "flatten", "from_json"]
+__all__ = ["Experiment", "as_json", "flatten", "from_json", "with_iterations"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,3 +65,24 @@ class Experiment:
                     f"{name} {length}: the agent has only {size} embeddings for them; "
                     f"give --agent.{option} {length}"
                 )
+
+
+def with_iterations(experiment: Experiment, iterations: int) -> Experiment:
+    """Return a copy of an experiment with another number of iterations.
+
+    Warm-up, checkpoint and validation intervals are scaled in proportion.
+    """
+    training, validation = experiment.training, experiment.validation
+
+    def scale(count: int, *, minimum: int = 0) -> int:
+        return max(minimum, round(count * iterations / training.iterations))
+
+    scaled = replace(
+        training,
+        iterations=iterations,
+        imitation_warmup_iterations=scale(training.imitation_warmup_iterations),
+        warmup_iterations=scale(training.warmup_iterations),
+        checkpoint_every=scale(training.checkpoint_every, minimum=1),
+    )
+    validation = replace(validation, every=scale(validation.every, minimum=1))
+    return replace(experiment, training=scaled, validation=validation)

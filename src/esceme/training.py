@@ -34,6 +34,7 @@ from esceme.runs import (
     load_run,
     save_run,
 )
+from esceme.source_digest import source_digest
 from esceme.tasks.catalogue import get_task
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
@@ -120,7 +121,12 @@ def prepare(
     def begin() -> None:
         # Another process may have started a run in this folder meanwhile.
         require_same_experiment(experiment, folder, loaded)
-        stored = {"version": __version__, "experiment": as_json(experiment), "data": loaded.sizes}
+        stored = {
+            "version": __version__,
+            "code": source_digest(),
+            "experiment": as_json(experiment),
+            "data": loaded.sizes,
+        }
         write_json(folder / EXPERIMENT_FILE, stored, indent=2)
 
     def save(where: Path) -> None:

@@ -40,6 +40,10 @@ COMMANDS = {
     ),
     "compare": ("compare_command:compare", "Compare results of the same episodes, with paired intervals."),
     "table": ("table_command:table", "Print a table of the paper, with your results as further rows."),
+    "reproduce": (
+        "reproduce_command:reproduce",
+        "Train, evaluate and report what a table of the paper or a study needs.",
+    ),
     "memory show": ("memory_command:show", "Describe a memory file."),
     "score": ("score_command:score", "Score a prediction file with all metrics of the field."),
     "submit": ("submit_command:submit", "Check predictions and write the file that a leaderboard accepts."),

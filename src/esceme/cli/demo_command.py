@@ -17,10 +17,10 @@ from rich.table import Table
 
 from esceme import __version__
 from esceme.cli.console import note, print_json, progress, tables
-from esceme.demo import DemoConfig, DemoResult, JobProgress, SplitScores, run_demo
+from esceme.demo import DemoConfig, DemoResult, SplitScores, run_demo
 from esceme.demo.demo_config import UNSEEN
 from esceme.demo.demo_report import GAIN_HEADING, HEADINGS, format_cells, summary_sentence, visit_curves
-from esceme.demo.run_demo import OnProgress
+from esceme.jobs import JobProgress, OnProgress
 from esceme.synth.dataset import WorldSize
 
 WIDTH = 78

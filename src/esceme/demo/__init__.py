@@ -2,6 +2,6 @@
 
 from esceme.demo.demo_config import DemoConfig
 from esceme.demo.demo_report import DemoResult, SplitScores
-from esceme.demo.run_demo import JobProgress, run_demo
+from esceme.demo.run_demo import run_demo
 
-__all__ = ["DemoConfig", "DemoResult", "JobProgress", "SplitScores", "run_demo"]
+__all__ = ["DemoConfig", "DemoResult", "SplitScores", "run_demo"]

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from esceme.config import Experiment
+from esceme.config import Experiment, with_iterations
 from esceme.evaluation.context import EvaluationConfig
 from esceme.evaluation.protocol import Protocol
 from esceme.recipes import RECIPES
@@ -46,25 +46,9 @@ class DemoConfig:
         return {agent: self._scaled(RECIPES[recipe]) for agent, recipe in AGENT_RECIPES.items()}
 
     def _scaled(self, experiment: Experiment) -> Experiment:
-        """Return `experiment` with the seed and the number of iterations of the demo.
-
-        Warm-up, checkpoint and validation intervals are scaled in proportion to the number of iterations.
-        """
-        training, validation = experiment.training, experiment.validation
-        iterations = training.iterations if self.iterations is None else self.iterations
-
-        def scale(count: int, *, minimum: int = 0) -> int:
-            return max(minimum, round(count * iterations / training.iterations))
-
-        scaled = replace(
-            training,
-            iterations=iterations,
-            imitation_warmup_iterations=scale(training.imitation_warmup_iterations),
-            warmup_iterations=scale(training.warmup_iterations),
-            checkpoint_every=scale(training.checkpoint_every, minimum=1),
-        )
-        validation = replace(validation, every=scale(validation.every, minimum=1))
-        return replace(experiment, seed=self.seed, training=scaled, validation=validation)
+        """Return `experiment` with the seed and the number of iterations of the demo."""
+        iterations = experiment.training.iterations if self.iterations is None else self.iterations
+        return replace(with_iterations(experiment, iterations), seed=self.seed)
 
     @property
     def num_iterations(self) -> int:

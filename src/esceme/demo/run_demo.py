@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from statistics import fmean
-from typing import NamedTuple
 
 from esceme.config import Experiment
 from esceme.demo.demo_config import SPLITS, UNSEEN, DemoConfig, result_folder
@@ -17,37 +14,18 @@ from esceme.demo.demo_report import (
     AGENT_NAMES,
     DemoResult,
     SplitScores,
-    format_score,
     select_trajectories,
     write_report,
 )
-from esceme.errors import DataError, EscemeError
-from esceme.evaluation import EvaluationConfig, Result, evaluate, read_result
-from esceme.learning import TrainingCallback
+from esceme.errors import DataError
+from esceme.evaluation import EvaluationConfig, Result, read_result
+from esceme.jobs import JobProgress, OnProgress, run_evaluation_job, run_training_job
 from esceme.synth.dataset import ProgressBar, WorldConfig, embedded_world
-from esceme.training import require_same_experiment, train
+from esceme.training import require_same_experiment
 from esceme.workers import Job, run_jobs
 
 PROCESSES = 2
 """Number of trainings or evaluations that run in parallel."""
-LOSS_WINDOW = 20
-"""Number of last iterations whose mean loss is reported."""
-
-
-class JobProgress(NamedTuple):
-    """Progress of a training or evaluation: number of completed units, total and loss; or a note."""
-
-    done: int = 0
-    total: int = 0
-    loss: float | None = None
-    note: str = ""
-    """A line of text. If it is not empty, the other fields have no meaning."""
-
-
-SendProgress = Callable[[JobProgress], None]
-"""Sends progress from a worker process to the parent process."""
-OnProgress = Callable[[str, JobProgress], None]
-"""Callback that gets the name of a job and its progress."""
 
 
 def run_demo(
@@ -108,7 +86,7 @@ def _train_agents(
     agents = {AGENT_NAMES[agent]: agent for agent in experiments}
     resumed_after: dict[str, int] = {}
     jobs = [
-        Job(name, partial(_run_training_job, name, experiments[agent], world, config.run_folder(agent)))
+        Job(name, partial(run_training_job, name, experiments[agent], world, config.run_folder(agent)))
         for name, agent in agents.items()
     ]
 
@@ -121,46 +99,6 @@ def _train_agents(
     return {agent: resumed_after[agent] for agent in experiments}
 
 
-@contextmanager
-def _prefix_errors_with_job(name: str) -> Iterator[None]:
-    try:
-        yield
-    except EscemeError as error:
-        raise EscemeError(f"{name}: {error}") from None
-
-
-def _run_training_job(
-    name: str, experiment: Experiment, world: Path, folder: Path, send: SendProgress
-) -> None:
-    with _prefix_errors_with_job(name):
-        train(experiment, world, folder, callback=_ProgressSender(send))
-
-
-class _ProgressSender(TrainingCallback):
-    """Training callback that sends progress to the parent process."""
-
-    def __init__(self, send: SendProgress) -> None:
-        self._send, self._total = send, 0
-        self._losses: deque[float] = deque(maxlen=LOSS_WINDOW)
-
-    def on_train_begin(self, iteration: int, num_iterations: int) -> None:
-        self._total = num_iterations
-        self._send(JobProgress(iteration, num_iterations))
-
-    def on_iteration_end(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        self._losses.append(metrics["imitation"])
-        self._send(JobProgress(iteration, self._total, fmean(self._losses)))
-
-    def on_validation_end(
-        self, iteration: int, scores: Mapping[str, Mapping[str, float]], *, is_best: bool
-    ) -> None:
-        values = ", ".join(f"{split} {format_score('spl', means['spl'])}" for split, means in scores.items())
-        self.on_note(f"iteration {iteration}: SPL {values}")
-
-    def on_note(self, message: str) -> None:
-        self._send(JobProgress(note=message))
-
-
 def _evaluate_agents(
     evaluations: Sequence[EvaluationConfig], on_progress: OnProgress
 ) -> dict[str, dict[str, Result]]:
@@ -168,7 +106,7 @@ def _evaluate_agents(
     longest_first = sorted(evaluations, key=lambda config: config.num_passes, reverse=True)
     names = [f"{config.split}, {config.memory}" for config in longest_first]
     jobs = [
-        Job(name, partial(_run_evaluation_job, name, config))
+        Job(name, partial(run_evaluation_job, name, config, result_folder(config)))
         for name, config in zip(names, longest_first, strict=True)
     ]
     run_jobs(jobs, processes=PROCESSES, on_message=on_progress)
@@ -176,12 +114,3 @@ def _evaluate_agents(
     for config in evaluations:
         results[config.split][config.memory] = read_result(result_folder(config))
     return results
-
-
-def _run_evaluation_job(name: str, config: EvaluationConfig, send: SendProgress) -> None:
-    with _prefix_errors_with_job(name):
-        evaluate(
-            config,
-            result_folder(config),
-            on_progress=lambda done, total: send(JobProgress(done, total)),
-        )

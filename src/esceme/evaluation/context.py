@@ -30,6 +30,7 @@ from esceme.evaluation.schedule import ScheduleName
 from esceme.files import PrintableText, read_bytes, read_json, read_text
 from esceme.runs import NavigatorConfig, Run, load_run, part_config_type
 from esceme.settings import Seed, Size, check_settings
+from esceme.source_digest import source_digest
 from esceme.tasks.catalogue import Task, get_task
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
@@ -194,17 +195,22 @@ class EvaluationContext:
             **({"left_out": self.num_left_out} if config.tours or config.selects_episodes else {}),
             "hashes": dict(self.hashes),
             "version": __version__,
+            "code": source_digest(),
         }
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of `facts`, which identifies this evaluation."""
+        """SHA-256 of `facts` without the digest of the code, which identifies this evaluation."""
         return hash_facts(self.facts)
 
 
 def hash_facts(facts: Mapping[str, object]) -> str:
-    """Return the SHA-256 of the facts of an evaluation, which identifies the evaluation."""
-    return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
+    """Return the SHA-256 of the facts of an evaluation, which identifies the evaluation.
+
+    The digest of the code is left out: an evaluation can be resumed by another version of the code.
+    """
+    identifying = {name: value for name, value in facts.items() if name != "code"}
+    return hashlib.sha256(msgspec.json.encode(identifying, order="sorted")).hexdigest()
 
 
 def load_context(

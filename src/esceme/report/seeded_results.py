@@ -15,7 +15,7 @@ from esceme.learning.run import BEST_FOLDER
 from esceme.runs import flatten
 from esceme.training import EXPERIMENT_FILE
 
-PER_EVALUATION = ("split", "episodes", "left_out", "hashes", "version")
+PER_EVALUATION = ("split", "episodes", "left_out", "hashes", "version", "code")
 """Facts that may differ between the results of one group."""
 SEARCHED_FOLDERS = 5
 """Number of folders, from the folder of a result upwards, in which the experiment file is looked for."""
@@ -104,7 +104,7 @@ def _read_training(folder: Path) -> tuple[dict[str, Any] | None, object]:
 
 
 def _without_seeds(settings: Mapping[str, Any]) -> dict[str, Any]:
-    ignored = ("seed", "about", "differences", "version")
+    ignored = ("seed", "about", "differences", "version", "code")
     return {
         name: value for name, value in flatten(settings).items() if name.rpartition(".")[2] not in ignored
     }

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, NamedTuple
@@ -31,6 +31,7 @@ from esceme.files import (
     write_text,
 )
 from esceme.perception.encoders import make_encoder
+from esceme.source_digest import source_digest
 from esceme.synth.annotated_paths import AnnotatedPath, fraction_needing_memory, sample_paths
 from esceme.synth.capture import ViewpointCapture, capture_viewpoint
 from esceme.synth.house import build_graph, generate_house
@@ -102,6 +103,8 @@ WORLD_PRESETS: dict[WorldSize, WorldPreset] = {
 }
 SPLITS = ("train", "val_seen", "val_unseen", "test")
 ENCODER = "small"
+GENERATING_CODE = (("world", "tasks", "perception", "synth"), (".py", ".toml"))
+"""Modules, and suffixes of their files, that determine the content of a world."""
 LONGEST_TOUR = 100
 
 
@@ -130,7 +133,7 @@ class WorldConfig:
     @property
     def key(self) -> str:
         """Folder name in the cache: a digest of the options, the package version and the generating code."""
-        text = f"{__version__} {self.size} {self.seed} {self.scenes} {_code_digest()}"
+        text = f"{__version__} {self.size} {self.seed} {self.scenes} {source_digest(*GENERATING_CODE)}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def scene_ids(self) -> dict[str, list[str]]:
@@ -139,15 +142,6 @@ class WorldConfig:
         numbers = iter(range(sum(num_houses.values())))
         scenes = {split: [f"home-{next(numbers):04d}" for _ in range(n)] for split, n in num_houses.items()}
         return {**scenes, "val_seen": scenes["train"]}
-
-
-@lru_cache
-def _code_digest() -> str:
-    """Return a digest of the source and data files that determine the content of a world."""
-    package = Path(__file__).parents[1]
-    rooms = ("world", "tasks", "perception", "synth")
-    files = sorted(f for room in rooms for f in (package / room).iterdir() if f.suffix in (".py", ".toml"))
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def cache_folder() -> Path:

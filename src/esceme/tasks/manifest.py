@@ -37,7 +37,7 @@ class ManifestMismatch(NamedTuple):
 def write_manifest(root: Path) -> None:
     """Write a manifest of all files below the folder `root`."""
     files = sorted(path for path in root.rglob("*") if path.is_file() and path.name != NAME)
-    hashes = {path.relative_to(root).as_posix(): _hash_file(path) for path in files}
+    hashes = {path.relative_to(root).as_posix(): hash_file(path) for path in files}
     write_json(root / NAME, Manifest(FORMAT, hashes), indent=1)
 
 
@@ -73,11 +73,12 @@ def check_manifest(root: Path, manifest_name: str = NAME) -> Iterator[ManifestMi
         path = root / name
         if not os.path.isfile(path):  # also accepts names that are too long for a file
             yield ManifestMismatch(name, f"listed in {manifest_name}, but missing")
-        elif _hash_file(path) != digest:
+        elif hash_file(path) != digest:
             yield ManifestMismatch(name, f"differs from the file that {manifest_name} lists")
 
 
-def _hash_file(path: Path) -> str:
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file. Raise `DataError` if it cannot be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

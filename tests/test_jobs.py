@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from esceme.demo import JobProgress
-from esceme.demo.run_demo import _ProgressSender
+from esceme.jobs import JobProgress, ProgressSender
 
 
 def test_every_event_of_a_training_is_sent() -> None:
     sent: list[JobProgress] = []
-    callback = _ProgressSender(sent.append)
+    callback = ProgressSender(sent.append)
     callback.on_train_begin(3, 9)
     callback.on_iteration_end(4, {"imitation": 2.0})
     callback.on_iteration_end(5, {"imitation": 1.0})

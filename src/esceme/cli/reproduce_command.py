@@ -1,0 +1,132 @@
+"""The command `esceme reproduce`."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.table import Table
+
+from esceme.cli.console import note, print_json, tables
+from esceme.cli.data_option import find_data
+from esceme.errors import ConfigError
+from esceme.files import folder_lock
+from esceme.reproduction import (
+    TARGETS,
+    ReproductionConfig,
+    find_targets,
+    make_plan,
+    run_plan,
+    write_target_report,
+)
+from esceme.reproduction.manager import JobEvent
+from esceme.reproduction.planned_runs import missing_data
+from esceme.reproduction.target_list import ALL
+
+LIST = "list"
+
+
+def reproduce(
+    targets: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TARGET")],
+    /,
+    data: str = "embedded",
+    seeds: int = 3,
+    out: Path = Path("reproduction"),
+    features: Path | None = None,
+    processes: int | None = None,
+    json: bool = False,
+) -> int:
+    """Train and evaluate what a table of the paper, or a study, needs, and report it.
+
+    `esceme reproduce list` lists the targets, what they need, and whether the data can serve them; `all`
+    stands for those that can run. Every training has a folder named by a digest of code, settings, data and
+    seed: what is finished is not repeated, targets share trainings, and an interrupted command resumes.
+
+    Examples:
+        esceme reproduce list
+        esceme reproduce headline --seeds 4
+        esceme reproduce headline-r2r --data datasets --features semantic.hdf5 --seeds 4 --out studies
+
+    Args:
+        targets: names of targets, `all`, or `list`.
+        data: the data folder, or `embedded`, the generated world, or `embedded:tiny`.
+        seeds: number of seeds of every training.
+        out: folder of all runs and reports.
+        features: the feature file, if the data folder has none or several.
+        processes: number of trainings and evaluations that run in parallel; by default one per core.
+        json: print one JSON object.
+    """
+    if not targets:
+        raise ConfigError("expected a target; `esceme reproduce list` lists them")
+    if LIST in targets and len(targets) > 1:
+        raise ConfigError("`list` stands alone: esceme reproduce list")
+    chosen = [] if LIST in targets else find_targets(targets)
+    config = ReproductionConfig(
+        data=find_data(data).absolute(),
+        out=out,
+        seeds=seeds,
+        features="" if features is None else str(features.absolute()),
+    )
+    if LIST in targets:
+        return _list_targets(config, json=json)
+    if ALL in targets:
+        skipped = {target.name: missing_data(target, config) for target in chosen}
+        for name, missing in skipped.items():
+            if missing:
+                note(f"{name}: skipped ({missing[0]})")
+        chosen = [target for target in chosen if not skipped[target.name]]
+    with folder_lock(out, "reproduction"):
+        plan = make_plan(chosen, config)
+        note(f"{out}: {len(plan.trainings)} trainings and {len(plan.evaluations)} evaluations in all")
+        try:
+            run_plan(plan, processes=processes or _num_cores(), on_job_end=_print_event, note=note)
+        except KeyboardInterrupt:
+            note("interrupted; the same command resumes")
+            return 130
+        folders = {target.name: write_target_report(plan, target) for target in chosen}
+    if json:
+        print_json({name: str(folder) for name, folder in folders.items()})
+        return 0
+    for folder in folders.values():
+        print((folder / "report.md").read_text())
+        print(f"report: {folder / 'report.md'}")
+    return 0
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _print_event(event: JobEvent) -> None:
+    minutes = event.seconds_left / 60
+    left = f"{minutes / 60:.1f} h" if minutes > 90 else f"{minutes:.0f} min"
+    clock = time.strftime("%H:%M")
+    note(f"{clock} {event.done} of {event.total}: {event.name}; about {left} left")
+
+
+def _list_targets(config: ReproductionConfig, *, json: bool) -> int:
+    missing = {name: missing_data(target, config) for name, target in TARGETS.items()}
+    if json:
+        entries = [
+            {
+                "target": target.name,
+                "kind": target.kind,
+                "title": target.title,
+                "needs": target.needs(config.data_kind),
+                "missing": missing[target.name],
+                "runnable": not missing[target.name],
+            }
+            for target in TARGETS.values()
+        ]
+        print_json(entries)
+        return 0
+    table = Table("target", "kind", "title", "needs", "can run")
+    for target in TARGETS.values():
+        can_run = f"no: {missing[target.name][0]}" if missing[target.name] else "yes"
+        needs = ", ".join(target.needs(config.data_kind))
+        table.add_row(target.name, target.kind, target.title, needs, can_run)
+    tables().print(table)
+    return 0

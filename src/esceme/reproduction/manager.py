@@ -1,0 +1,208 @@
+"""Run manager: carries out a plan in worker processes, reuses what is finished, and resumes the rest."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from esceme import __version__
+from esceme.errors import CheckpointError, EscemeError
+from esceme.evaluation import evaluate, read_result
+from esceme.evaluation.evaluate import JOURNAL
+from esceme.files import read_json, write_json
+from esceme.jobs import JobProgress, OnProgress, ProgressSender, SendProgress, prefix_errors_with_job
+from esceme.reproduction.planned_runs import Plan, PlannedEvaluation, PlannedTraining
+from esceme.runs import load_run
+from esceme.training import require_same_experiment, train
+from esceme.workers import Job, iterate_jobs
+
+FINISHED_FILE = "finished.json"
+SECONDS_PER_EPISODE = 0.008
+"""Rough duration of training on one episode; only ratios between jobs matter."""
+A2C_FACTOR = 4.0
+EVALUATION_SECONDS = 30.0
+"""Rough duration of one pass of an evaluation."""
+
+
+class FinishedTraining(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of `finished.json`: what determined the weights, and how long the training took."""
+
+    key: str
+    weights: str
+    """SHA-256 of the weights."""
+    facts: dict[str, Any]
+    """Digests of code and data, and the seed."""
+    version: str
+    seconds: float
+
+
+class JobEvent(NamedTuple):
+    """A job that has ended: its name, how many have ended, how many there are, and the time left."""
+
+    name: str
+    done: int
+    total: int
+    seconds_left: float
+
+
+PlannedJob = PlannedTraining | PlannedEvaluation
+
+
+def run_plan(
+    plan: Plan,
+    *,
+    processes: int,
+    on_progress: OnProgress = lambda name, progress: None,
+    on_job_end: Callable[[JobEvent], None] = lambda event: None,
+    note: Callable[[str], None] = lambda message: None,
+) -> None:
+    """Carry out all trainings and evaluations of a plan that are not finished.
+
+    The caller must hold the lock of the output folder. A damaged run or evaluation is removed and made again,
+    and `note` receives a message.
+    """
+    finished = {key for key, training in plan.trainings.items() if _is_trained(training, note)}
+    trainings = [training for key, training in plan.trainings.items() if key not in finished]
+    evaluations = [
+        evaluation
+        for evaluation in plan.evaluations.values()
+        if evaluation.training.key not in finished or not _is_evaluated(evaluation, note)
+    ]
+    clock = _Clock([*trainings, *evaluations], processes, on_job_end)
+    for jobs in _waves(trainings, evaluations):
+        work = [Job(job.name, partial(_run_planned_job, plan.config.data, job)) for job in jobs]
+        results = iterate_jobs(work, processes=processes, on_message=on_progress)
+        for job, _ in zip(jobs, results, strict=True):
+            clock.end(job)
+
+
+def _waves(
+    trainings: Sequence[PlannedTraining], evaluations: Sequence[PlannedEvaluation]
+) -> Iterable[list[PlannedJob]]:
+    """Yield lists of jobs. A job needs no job of its own list, only of the lists before.
+
+    Trainings, which take longer, come before the evaluations of the previous list.
+    """
+    new = {training.key for training in trainings}
+    depths = sorted({training.depth for training in trainings})
+    waiting = [job for job in evaluations if job.training.key not in new]
+    for depth in depths:
+        yield [*(job for job in trainings if job.depth == depth), *waiting]
+        waiting = [job for job in evaluations if job.training.key in new and job.training.depth == depth]
+    if waiting:
+        yield list(waiting)
+
+
+class _Clock:
+    """Counts jobs and estimates the time left from the durations of the jobs that have ended."""
+
+    def __init__(
+        self, jobs: Sequence[PlannedJob], processes: int, on_job_end: Callable[[JobEvent], None]
+    ) -> None:
+        self._total, self._done, self._start = len(jobs), 0, time.monotonic()
+        self._left, self._ended, self._processes = sum(map(_rough_seconds, jobs)), 0.0, processes
+        self._on_job_end = on_job_end
+
+    def end(self, job: PlannedJob) -> None:
+        rough = _rough_seconds(job)
+        self._done, self._left, self._ended = self._done + 1, self._left - rough, self._ended + rough
+        seconds = (time.monotonic() - self._start) * self._left / self._ended
+        self._on_job_end(JobEvent(job.name, self._done, self._total, seconds))
+
+
+def _rough_seconds(job: PlannedJob) -> float:
+    if isinstance(job, PlannedEvaluation):
+        return EVALUATION_SECONDS * job.config.num_passes
+    training = job.experiment.training
+    factor = A2C_FACTOR if training.method == "imitation+a2c" else 1.0
+    return SECONDS_PER_EPISODE * training.iterations * training.batch * factor
+
+
+# -- finished work ----------------------------------------------------------------------------------------
+
+
+def _is_trained(training: PlannedTraining, note: Callable[[str], None]) -> bool:
+    """Return whether a training is finished. Remove its folder if it is damaged."""
+    path = training.folder / FINISHED_FILE
+    try:
+        if not path.exists():
+            require_same_experiment(training.experiment, training.folder)
+            return False
+        stored = read_json(path, FinishedTraining)
+        if stored.weights == load_run(training.folder).weights_hash and stored.key == training.key:
+            return True
+        _remove_damaged(training.folder, "its weights are not those that were trained", note)
+    except EscemeError as error:
+        _remove_damaged(training.folder, str(error), note)
+    return False
+
+
+def _is_evaluated(evaluation: PlannedEvaluation, note: Callable[[str], None]) -> bool:
+    """Return whether an evaluation is finished. Remove its folder if it is damaged."""
+    if not (evaluation.folder / "result.json").exists():
+        return False
+    try:
+        weights = read_json(evaluation.training.folder / FINISHED_FILE, FinishedTraining).weights
+        if read_result(evaluation.folder).facts.get("hashes", {}).get("weights") == weights:
+            return True
+        _remove_damaged(evaluation.folder, "a result of other weights", note)
+    except EscemeError as error:
+        _remove_damaged(evaluation.folder, str(error), note)
+    return False
+
+
+def _remove_damaged(folder: Path, reason: str, note: Callable[[str], None]) -> None:
+    note(f"{folder}: damaged, and made again ({reason})")
+    shutil.rmtree(folder)
+
+
+# -- in a worker process ----------------------------------------------------------------------------------
+
+
+def _run_planned_job(data: Path, job: PlannedJob, send: SendProgress) -> None:
+    with prefix_errors_with_job(job.name):
+        if isinstance(job, PlannedTraining):
+            _train_planned(data, job, send)
+        else:
+            _evaluate_planned(job, send)
+
+
+def _train_planned(data: Path, job: PlannedTraining, send: SendProgress) -> None:
+    start = time.monotonic()
+    try:
+        train(job.experiment, data, job.folder, callback=ProgressSender(send))
+    except CheckpointError as error:  # no state can be resumed from
+        if not (job.folder / "state").exists():
+            raise
+        _remove_damaged(job.folder, str(error), lambda message: send(JobProgress(note=message)))
+        train(job.experiment, data, job.folder, callback=ProgressSender(send))
+    finished = FinishedTraining(
+        key=job.key,
+        weights=load_run(job.folder).weights_hash,
+        facts=dict(job.facts),
+        version=__version__,
+        seconds=time.monotonic() - start,
+    )
+    write_json(job.folder / FINISHED_FILE, finished)
+
+
+def _evaluate_planned(job: PlannedEvaluation, send: SendProgress) -> None:
+    def note(message: str) -> None:
+        send(JobProgress(note=message))
+
+    def on_progress(done: int, total: int) -> None:
+        send(JobProgress(done, total))
+
+    try:
+        evaluate(job.config, job.folder, on_progress=on_progress, note=note)
+    except EscemeError as error:  # a journal of other weights or data, or no journal at all
+        if not (job.folder / JOURNAL).exists():
+            raise
+        _remove_damaged(job.folder, str(error), note)
+        evaluate(job.config, job.folder, on_progress=on_progress, note=note)

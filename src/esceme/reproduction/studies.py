@@ -1,0 +1,166 @@
+"""Studies of this project, with several seeds and paired intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import get_args
+
+from esceme.evaluation import Protocol
+from esceme.learning import MemoryDropout
+from esceme.learning.memory_dropout import MemoryDropoutMode
+from esceme.memory import NoVisionConfig
+from esceme.recipes import SMALL_READER
+from esceme.reproduction.small_agents import (
+    AS_RELEASED,
+    PAPER_READER,
+    PLAIN_HAMT,
+    RELEASED_READER,
+    DataKind,
+    TrainedAgent,
+    small_agent,
+)
+from esceme.reproduction.targets import Row, Target
+
+HEADLINE_PROTOCOLS: tuple[Protocol, ...] = ("cold", "two-pass", "episodic", "masked", "oracle")
+MECHANISM_PROTOCOLS: tuple[Protocol, ...] = ("cold", "two-pass", "episodic", "masked")
+
+
+def _protocol_rows(name: str, agent: TrainedAgent, against: str, protocols: Sequence[Protocol]) -> list[Row]:
+    return [
+        Row(name=f"{name}, {protocol}", agent=agent, memory=protocol, against=against)
+        for protocol in protocols
+    ]
+
+
+def _headline_rows(kind: DataKind) -> list[Row]:
+    none = small_agent(kind)
+    return [
+        Row(name="none", agent=none),
+        *_protocol_rows("memory", small_agent(kind, SMALL_READER), "none", HEADLINE_PROTOCOLS),
+        Row(name="blind", agent=_blind(kind), against="none"),
+    ]
+
+
+def _blind(kind: DataKind) -> TrainedAgent:
+    """Return an agent that sees no image features, in any phase of its training."""
+    agent = small_agent(kind, NoVisionConfig())
+    return agent if agent.start is None else replace(agent, start=agent.start.with_reader(NoVisionConfig()))
+
+
+def _memory_dropout_rows(kind: DataKind) -> list[Row]:
+    agent = small_agent(kind, SMALL_READER)
+    rows = [Row(name="none", agent=small_agent(kind))]
+    for mode in get_args(MemoryDropoutMode):
+        variant = agent.with_training(memory_dropout=MemoryDropout(mode=mode))
+        rows += _protocol_rows(mode, variant, "none", ("cold", "two-pass", "episodic"))
+    return rows
+
+
+A2C = {"method": "imitation+a2c"}
+"""Eq. 5: imitation and A2C."""
+CONTINUED = {"learning_rate": 5e-4}
+PUBLISHED_READERS = {"Eq. 3 as released": RELEASED_READER, "Eq. 3 as written": PAPER_READER}
+
+
+def _mechanism_rows(kind: DataKind) -> list[Row]:
+    """Return the published mechanism, our reader, and our reader without each of our changes."""
+    ours, none = small_agent(kind, SMALL_READER), small_agent(kind)
+    rows = [Row(name="none", agent=none), *_protocol_rows("ours", ours, "none", MECHANISM_PROTOCOLS)]
+    changes = {
+        "ours without shortcut": (
+            ours.with_reader(replace(SMALL_READER, shortcut="none")),
+            "none",
+        ),
+        "ours without completeness": (ours.with_training(memory_dropout=AS_RELEASED), "none"),
+    }
+    for name, network in (
+        ("grounding head", {"grounding": 0}),
+        ("untouched context", {"context_views": True}),
+    ):
+        baseline = f"none without {name}"
+        rows.append(Row(name=baseline, agent=none.with_agent(**network)))
+        reader = replace(SMALL_READER, context="itself") if "context_views" in network else SMALL_READER
+        changes[f"ours without {name}"] = (ours.with_agent(**network).with_reader(reader), baseline)
+    for name, (agent, baseline) in changes.items():
+        rows += _protocol_rows(name, agent, baseline, MECHANISM_PROTOCOLS)
+    return rows + _published_rows(kind)
+
+
+def _published_rows(kind: DataKind) -> list[Row]:
+    """Return Eq. 3 with a small HAMT without our changes: both forms, both losses, both initialisations."""
+    drawn = small_agent("embedded") if kind == "embedded" else small_agent(kind).lineage[0]
+    drawn = drawn.with_agent(**PLAIN_HAMT).with_training(memory_dropout=AS_RELEASED)
+    starts = {"random weights": drawn, "a trained HAMT": drawn.continued(**CONTINUED)}
+    rows = []
+    for start, agent in starts.items():
+        for loss, training in {"imitation": {}, "imitation + A2C": A2C}.items():
+            baseline = f"HAMT from {start}, {loss}"
+            trained = agent.with_training(**training)
+            rows.append(Row(name=baseline, agent=trained))
+            for equation, reader in PUBLISHED_READERS.items():
+                name = f"{equation} from {start}, {loss}"
+                rows += _protocol_rows(name, trained.with_reader(reader), baseline, MECHANISM_PROTOCOLS)
+    return rows
+
+
+def _mechanism_r2r_rows(kind: DataKind) -> list[Row]:
+    """Return Eq. 3 as released from a trained agent, and our reader, on real R2R."""
+    none = small_agent(kind)
+    released = small_agent(kind, RELEASED_READER).with_training(memory_dropout=AS_RELEASED)
+    plain = replace(none.with_agent(**PLAIN_HAMT), start=none.lineage[0].with_agent(**PLAIN_HAMT))
+    published = plain.with_reader(RELEASED_READER).with_training(memory_dropout=AS_RELEASED)
+    return [
+        Row(name="none", agent=none),
+        *_protocol_rows("ours", small_agent(kind, SMALL_READER), "none", MECHANISM_PROTOCOLS),
+        *_protocol_rows("Eq. 3 as released in our agent", released, "none", MECHANISM_PROTOCOLS),
+        Row(name="HAMT", agent=plain),
+        *_protocol_rows("Eq. 3 as released", published, "HAMT", MECHANISM_PROTOCOLS),
+    ]
+
+
+def _of_kind(
+    kind: DataKind, rows: Callable[[DataKind], Sequence[Row]]
+) -> Callable[[DataKind], Sequence[Row]]:
+    """Return `rows` for one kind of data, whatever the data are."""
+    return lambda _: rows(kind)
+
+
+STUDIES = (
+    Target(
+        name="headline",
+        kind="study",
+        title="Memory of earlier episodes, embedded world",
+        rows=_of_kind("embedded", _headline_rows),
+    ),
+    Target(
+        name="headline-r2r",
+        kind="study",
+        title="Memory of earlier episodes, real R2R by objects and rooms",
+        rows=_of_kind("semantic", _headline_rows),
+    ),
+    Target(
+        name="mechanism",
+        kind="study",
+        title="The published mechanism and ours, embedded world",
+        rows=_of_kind("embedded", _mechanism_rows),
+    ),
+    Target(
+        name="mechanism-r2r",
+        kind="study",
+        title="The published mechanism and ours, real R2R by objects and rooms",
+        rows=_of_kind("semantic", _mechanism_r2r_rows),
+    ),
+    Target(
+        name="memory-dropout",
+        kind="study",
+        title="Memory dropout in training, embedded world",
+        rows=_of_kind("embedded", _memory_dropout_rows),
+    ),
+    Target(
+        name="memory-dropout-r2r",
+        kind="study",
+        title="Memory dropout in training, real R2R by objects and rooms",
+        rows=_of_kind("semantic", _memory_dropout_rows),
+    ),
+)

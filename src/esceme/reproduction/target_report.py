@@ -1,0 +1,176 @@
+"""Reports of targets: our rows beside the rows of the paper, in Markdown and LaTeX."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import msgspec
+
+from esceme.files import write_json, write_text
+from esceme.metrics import METRES, TOUR_METRICS
+from esceme.report.paper import PaperTable, TableRow, format_latex, format_markdown, read_paper_tables
+from esceme.reproduction.planned_runs import Plan
+from esceme.reproduction.target_results import (
+    RESULTS_FILE,
+    ReportRow,
+    RowDifference,
+    TargetResults,
+    collect_results,
+)
+from esceme.reproduction.targets import Target
+
+REPORT_FILE = "report.md"
+LATEX_FILE = "table.tex"
+MEASURES = ("tl", "ne", "sr", "spl")
+"""Measures of studies."""
+SHOWN_DIGITS = 12
+
+
+def write_target_report(plan: Plan, target: Target) -> Path:
+    """Write `results.json`, `report.md` and `table.tex` of a target, and return the folder."""
+    folder = plan.config.out / target.name.replace(":", "-")
+    results = collect_results(plan, target)
+    write_json(folder / RESULTS_FILE, results, indent=1)
+    write_text(folder / REPORT_FILE, format_report(results, target.about))
+    write_text(folder / LATEX_FILE, format_latex(results.target, as_table(results)) + "\n")
+    return folder
+
+
+def format_report(results: TargetResults, about: str) -> str:
+    """Return a report in Markdown."""
+    parts = [f"# {results.title} ({results.target})", about, describe(results)]
+    if results.target in read_paper_tables():
+        parts += [format_markdown(results.target, as_table(results)), format_directions(results)]
+    parts += [format_differences(results), format_differences(results, first_told=True)]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def describe(results: TargetResults) -> str:
+    """Return a paragraph about seeds, data, code and budget."""
+    code = ", ".join(digest[:SHOWN_DIGITS] for digest in results.code)
+    sizes = ", ".join(f"{split} {count:,}" for split, count in results.episodes.items())
+    text = (
+        f"{results.seeds} seed{'s' if results.seeds > 1 else ''}. Episodes: {sizes}. esceme "
+        f"{results.version}, code {code}, data {results.data[:SHOWN_DIGITS]}. Values are means over seeds ± "
+        "standard deviation. Differences are paired by episode, with 95 % intervals over paths."
+    )
+    if results.scale != 1 or results.limit is not None:
+        text += (
+            f" **Shortened for a budget: {results.scale:.3f} times the iterations of the recipes"
+            f"{'' if results.limit is None else f', at most {results.limit} episodes per split'}.** Such "
+            "numbers show that the target runs, not what its agents reach."
+        )
+    return text
+
+
+def as_table(results: TargetResults) -> PaperTable:
+    """Return the table of the paper, if the target is one, with our rows below."""
+    paper = read_paper_tables().get(results.target)
+    columns = paper.columns if paper is not None else {"": _study_columns(results)}
+    rows = [
+        TableRow(
+            system=row.name,
+            source="ours",
+            values={name: Decimal(str(row.values[name])) for name in row.values if name in shown},
+            spread={name: Decimal(str(row.spread[name])) for name in row.spread if name in shown},
+        )
+        for row in results.rows
+        for shown in [columns.get(row.task, columns.get("", []))]
+    ]
+    if paper is None:
+        return PaperTable(title=results.title, columns=columns, rows=rows)
+    return msgspec.structs.replace(paper, rows=[*paper.rows, *rows])
+
+
+def _study_columns(results: TargetResults) -> list[str]:
+    names = [name for row in results.rows for name in row.values]
+    return [name for name in dict.fromkeys(names) if name.partition(".")[2] in (*MEASURES, *TOUR_METRICS)]
+
+
+# -- differences -------------------------------------------------------------------------------------------
+
+
+def format_differences(results: TargetResults, *, first_told: bool = False) -> str:
+    """Return a Markdown table of all rows on each split with the difference of the main measure.
+
+    With `first_told`, only the first instruction of every path counts.
+    """
+    parts = []
+    for task_and_split in results.episodes:
+        task, split = task_and_split.split(" ")
+        rows = [row for row in results.rows if row.task == task and f"{split}.sr" in row.values]
+        main = "gp" if task == "cvdn" else "spl"
+        measures = [
+            name
+            for name in dict.fromkeys((*MEASURES, main, *TOUR_METRICS))
+            if f"{split}.{name}" in (rows[0].first_told if first_told else rows[0].values)
+        ]
+        heading = f"{task} {split}{', first-told instructions only' if first_told else ''}"
+        lines = [
+            [heading, "runs", *map(str.upper, measures), f"difference of {main.upper()}"],
+            ["---", *["---:"] * (len(measures) + 1), "---"],
+        ]
+        for row in rows:
+            cells = [_format_cell(row, f"{split}.{name}", first_told=first_told) for name in measures]
+            differences = row.first_told_differences if first_told else row.differences
+            difference = differences.get(f"{split}.{main}")
+            shown = "" if difference is None else format_difference(difference)
+            lines.append([row.name, f"{row.evaluations}", *cells, shown])
+        parts.append("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
+    return "\n\n".join(parts)
+
+
+def _format_cell(row: ReportRow, column: str, *, first_told: bool) -> str:
+    digits = 2 if column.rpartition(".")[2] in METRES else 1
+    if first_told:
+        return f"{row.first_told[column]:.{digits}f}"
+    text = f"{row.values[column]:.{digits}f}"
+    return f"{text} ± {row.spread[column]:.{digits}f}" if column in row.spread else text
+
+
+def format_difference(difference: RowDifference) -> str:
+    """Return a difference with its interval, such as `+10.5 [+6.8, +14.2] to HAMT`."""
+    text = f"{difference.mean:+.1f}"
+    if difference.over_paths is not None:
+        low, high = difference.over_paths
+        text += f" [{low:+.1f}, {high:+.1f}]"
+    return text if difference.against == "none" else f"{text} to {difference.against}"
+
+
+# -- directions --------------------------------------------------------------------------------------------
+
+
+def direction(paper: float, ours: RowDifference) -> str:
+    """Return whether our difference has the sign of the paper's: `yes`, `no`, or `within noise`.
+
+    The answer is `within noise` if our interval contains 0.
+    """
+    if not ours.excludes_zero:
+        return "within noise"
+    return "yes" if paper * ours.mean > 0 else "no"
+
+
+def format_directions(results: TargetResults) -> str:
+    """Return a Markdown table of the differences that the paper and we have; empty if there are none."""
+    table = read_paper_tables()[results.target]
+    published = {row.system: row.values for row in table.rows}
+    names = {row.name: row.paper for row in results.rows}
+    lines = [
+        ["row", "against", "column", "paper", "ours", "same direction?"],
+        ["---", "---", "---", "---:", "---:", "---"],
+    ]
+    for row in results.rows:
+        for column, difference in row.differences.items():
+            values = [
+                published.get(name, {}).get(column) for name in (row.paper, names.get(difference.against, ""))
+            ]
+            if values[0] is None or values[1] is None:
+                continue
+            change = float(values[0] - values[1])
+            ours = format_difference(difference).partition(" to ")[0]
+            answer = direction(change, difference)
+            lines.append([row.name, difference.against, column, f"{change:+.4g}", ours, answer])
+    if len(lines) == 2:
+        return ""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -1,0 +1,39 @@
+"""The command `esceme reproduce`: the list of targets and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from esceme.cli import main
+from esceme.report.paper import read_paper_tables
+from esceme.reproduction import TARGETS
+
+Refused = Callable[[Sequence[str]], str]
+
+
+def test_the_list_says_what_each_target_needs_and_whether_it_can_run(
+    training_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", "list", "--data", str(training_data), "--json"]) == 0
+    entries = {entry["target"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert [*entries] == [*TARGETS] and set(read_paper_tables()) < set(entries)
+    dialogs, headline = entries["tab:cvdn"], entries["headline"]
+    assert dialogs["kind"] == "table" and "cvdn train, val_seen, val_unseen" in dialogs["needs"]
+    assert not headline["runnable"] and "R2R/prevalent_aug_train_enc.json" in headline["missing"][0]
+    assert main(["reproduce", "list", "--data", str(training_data)]) == 0
+    assert "tab:r2r_abl_supp" in capsys.readouterr().out
+
+
+def test_unknown_targets_and_unsuitable_data_are_refused(
+    training_data: Path, empty_folder: Path, error_of: Refused
+) -> None:
+    data = ["--data", str(training_data)]
+    assert error_of(["reproduce", "tab:r2", *data]).startswith("no target 'tab:r2'; did you mean tab:r2r")
+    assert "expected a target" in error_of(["reproduce", *data])
+    assert "stands alone" in error_of(["reproduce", "list", "all", *data])
+    assert "--seeds 0: expected at least 1" in error_of(["reproduce", "tab:r2r", "--seeds", "0", *data])
+    assert "cannot serve tab:rxr: no RxR/rxr_train_guide.jsonl" in error_of(["reproduce", "tab:rxr", *data])
