@@ -63,3 +63,10 @@ class Navigator(nn.Module):
     def advance(self, state: State, observation: Observation, actions: Tensor) -> State:
         """Return the state after the agents took `actions` (B,) at `observation`."""
         return self.agent.advance(state, observation, actions)
+
+    def decision_details(self, row: int) -> dict[str, Any]:
+        """Return JSON values that describe the latest decision of the agent with batch index `row`.
+
+        Traces of evaluations store them. The default is none.
+        """
+        return {}

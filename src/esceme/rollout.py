@@ -25,6 +25,7 @@ from esceme.trajectory import (
     ActionSelector,
     EpisodeSource,
     Trajectory,
+    action_numbers,
     next_poses,
     previous_viewpoints,
 )
@@ -83,7 +84,10 @@ def roll_out(
         if memory is not None:
             memory.remember_observation(plain)
         # Move.
-        for trajectory, moves in zip(active, next_poses(atlas, pose, decision, actions), strict=True):
+        numbers = action_numbers(decision, atlas.degrees[pose.viewpoint], actions)
+        paths = next_poses(atlas, pose, decision, actions)
+        for trajectory, number, moves in zip(active, numbers, paths, strict=True):
+            trajectory.actions.append(number)
             trajectory.num_decisions += 1
             trajectory.stopped = not moves
             trajectory.poses += moves

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -32,6 +32,8 @@ class Trajectory:
     """Whether the agent chose STOP."""
     visit: int = 1
     """Number of this episode among the episodes in its scene (or tour), counted from 1."""
+    actions: list[int] = field(default_factory=list)
+    """Number of each selected action among those that exist; see `action_numbers`."""
 
     @classmethod
     def begin(cls, atlas: Atlas, episode: Episode, *, visit: int = 1) -> Trajectory:
@@ -77,6 +79,19 @@ class SingleBatch:
         started = [] if self._has_started else self.trajectories
         self._has_started = True
         return started
+
+
+def action_numbers(decision: Decision, stops: NDArray[np.integer], actions: Tensor) -> list[int]:
+    """Return the number of each action among those that exist: candidates, STOP, then `decision.routes`.
+
+    `stops` (B,) are the numbers of candidates. Unlike the index of an action, its number does not depend on
+    the padding of a batch.
+    """
+    choices = actions.cpu().numpy()
+    if decision.routes is not None:
+        first = decision.routes.first_action
+        choices = np.where(choices >= first, choices - first + stops + 1, choices)
+    return [int(number) for number in choices]
 
 
 def previous_viewpoints(trajectories: Sequence[Trajectory]) -> NDArray[np.int64]:
@@ -130,6 +145,27 @@ def greedy(decision: Decision, observation: Observation, trajectories: Sequence[
             "of the actions are not finite; the weights are damaged or training has diverged, use others"
         )
     return actions
+
+
+def replaying(recorded: Callable[[Trajectory], Sequence[int]]) -> ActionSelector:
+    """Return a function that selects recorded actions, given a function from a trajectory to their numbers.
+
+    Where nothing is recorded for a step, the action with the highest logit is selected.
+    """
+
+    def select(decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]) -> Tensor:
+        actions = decision.logits.argmax(1)
+        stops = observation.num_candidates.tolist()
+        for row, (trajectory, stop) in enumerate(zip(trajectories, stops, strict=True)):
+            numbers = recorded(trajectory)
+            if trajectory.num_decisions < len(numbers):
+                number = numbers[trajectory.num_decisions]
+                if number > stop and decision.routes is not None:
+                    number += decision.routes.first_action - stop - 1
+                actions[row] = number
+        return actions
+
+    return select
 
 
 def sampling(seed: int | Sequence[int]) -> ActionSelector:

@@ -14,7 +14,7 @@ import pytest
 
 from esceme.cli import main
 from esceme.cli.evaluate_command import default_folder
-from esceme.evaluation import EvaluationConfig, read_result
+from esceme.evaluation import EvaluationConfig, read_result, read_trace
 from esceme.memory import MemoryBank, save_bank
 from esceme.memory.bank_file import read_header
 from esceme.metrics import TOUR_METRICS
@@ -127,6 +127,14 @@ def test_interrupted_evaluation_continues_to_the_same_result(cold: Path, run: Pa
     assert "continuing an interrupted evaluation: 10 of 36 trajectories" in capsys.readouterr().err
     for name in ("result.json", "predictions.json"):
         assert (folder / name).read_bytes() == (cold / name).read_bytes()
+
+
+def test_trace_of_a_finished_evaluation_is_added(cold: Path, run: Path, capsys: Capture) -> None:
+    folder = copy_folder(cold, "again")
+    assert main(command(run, "cold", "--out", "again", "--trace")) == 0
+    assert f"trace: {folder / 'trace.jsonl'}" in capsys.readouterr().out
+    trace = read_trace(folder)
+    assert [episode.id for episode in trace.episodes] == [e.id for e in read_result(cold).episodes]
 
 
 def test_scripted_agents_need_no_run_folder(capsys: Capture) -> None:

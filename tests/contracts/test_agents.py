@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from esceme.agents import AGENTS
+from esceme.agents import AGENTS, HAMT
 from esceme.agents.base import Agent, Decision, PrivilegedInfo, State, TokenBatch, num_choices
 from esceme.agents.seq2seq import Seq2SeqConfig
 from esceme.agents.tdstp import TdstpConfig
@@ -169,6 +169,33 @@ def test_routes_end_only_at_viewpoints_of_previous_decisions(agent: Agent[Any]) 
             assert {index for index in viewpoints if index >= 0} <= previous - {
                 int(seen[step].viewpoint[row])
             }
+
+
+def test_text_attention_is_a_distribution_over_the_words(agent: Agent[Any]) -> None:
+    words, seen = random_words(), observations()
+    state, _ = roll_out(agent, begin(agent, words, seen[0]), seen[:2], actions_of(seen)[:2])
+    before = agent.decide(state, seen[2]).logits
+    attention = agent.text_attention(state, seen[2])
+    assert torch.equal(agent.decide(state, seen[2]).logits, before)
+    if attention is not None:
+        assert attention.shape == words.ids.shape and (attention >= 0).all()
+        assert not attention[~words.valid].any()
+        torch.testing.assert_close(attention.sum(1), torch.ones(len(attention)))
+
+
+def test_grounding_head_points_to_a_clause_per_step() -> None:
+    """Its initial pace gives clause i most weight at step i."""
+    torch.manual_seed(0)
+    agent = HAMT(HamtConfig(**HAMT_SIZES, grounding=8, clause_ends=(7,))).eval()
+    torch.nn.init.zeros_(agent.grounding.query.weight)
+    torch.nn.init.zeros_(agent.grounding.query.bias)
+    ids = torch.tensor([[3, 4, 7, 5, 6, 7, 8, 9]])
+    seen = [random_observation((3,), seed=step) for step in range(3)]
+    state = agent.begin(TokenBatch(ids, torch.ones_like(ids, dtype=torch.bool)), seen[0].viewpoint)
+    for expected, observation in zip(([0, 1, 2], [3, 4, 5], [6, 7]), seen, strict=True):
+        (attention,) = agent.text_attention(state, observation)
+        assert set(attention.topk(len(expected)).indices.tolist()) == set(expected)
+        state = agent.advance(state, observation, torch.zeros(1, dtype=torch.int64))
 
 
 def test_advance_works_without_a_previous_decide(agent: Agent[Any]) -> None:

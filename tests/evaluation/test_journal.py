@@ -33,7 +33,7 @@ def make_entry(name: str, *, pass_number: int = 1, batch: int = 0) -> JournalEnt
 
 
 def write(path: Path, *entries: JournalEntry, fingerprint: str = "this one") -> Path:
-    with Journal(path, fingerprint) as journal:
+    with Journal(path, fingerprint, JournalEntry) as journal:
         journal.write(entries)
     return path
 
@@ -43,7 +43,7 @@ def test_entry_restores_a_trajectory_whichever_scenes_are_loaded(tmp_path: Path)
         toy_episode("7_1", "house", "a"), [(2, 12), (3, 13), (4, 24)], num_decisions=3, stopped=True, visit=5
     )
     path = write(tmp_path / "journal.jsonl", JournalEntry.of(trajectory, ATLAS, pass_number=2, batch=3))
-    ((entry,), _) = read_journal(path, "this one")
+    ((entry,), _) = read_journal(path, "this one", JournalEntry)
     assert (entry.pass_, entry.batch, entry.id) == (2, 3, "7_1")
     for atlas, shift in ((ATLAS, 0), (Atlas([ATLAS.graph("house")]), 2)):
         restored = entry.trajectory(atlas, trajectory.episode, max_steps=15)
@@ -57,16 +57,16 @@ def test_journal_cut_off_anywhere_continues_with_its_complete_entries(tmp_path: 
     for end in range(len(data) + 1):
         path.write_bytes(data[:end])
         complete = names[: max(0, data[:end].count(b"\n") - 1)]
-        assert [entry.id for entry in read_journal(path, "this one")[0]] == complete
+        assert [entry.id for entry in read_journal(path, "this one", JournalEntry)[0]] == complete
         write(path, make_entry("9_9"))
-        assert [entry.id for entry in read_journal(path, "this one")[0]] == [*complete, "9_9"]
+        assert [entry.id for entry in read_journal(path, "this one", JournalEntry)[0]] == [*complete, "9_9"]
 
 
 def test_journal_of_another_evaluation_is_refused_and_left_unchanged(tmp_path: Path) -> None:
     path = write(tmp_path / "journal.jsonl", make_entry("0_0"), fingerprint="another")
     before = path.read_bytes()
     with pytest.raises(DataError, match="holds another evaluation.*--out"):
-        Journal(path, "this one")
+        Journal(path, "this one", JournalEntry)
     assert path.read_bytes() == before
 
 
@@ -74,14 +74,14 @@ def test_journal_of_another_evaluation_is_refused_and_left_unchanged(tmp_path: P
 def test_file_that_is_no_journal_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "journal.jsonl").write_text(text)
     with pytest.raises(DataError, match="journal.jsonl: holds no journal; give another --out"):
-        Journal(tmp_path / "journal.jsonl", "this one")
+        Journal(tmp_path / "journal.jsonl", "this one", JournalEntry)
     assert (tmp_path / "journal.jsonl").read_text() == text
 
 
 def test_evaluation_that_fails_at_its_start_does_not_block_the_folder(tmp_path: Path) -> None:
-    Journal(tmp_path / "journal.jsonl", "first").__exit__()
+    Journal(tmp_path / "journal.jsonl", "first", JournalEntry).__exit__()
     write(tmp_path / "journal.jsonl", make_entry("0_0"), fingerprint="second")
-    assert len(read_journal(tmp_path / "journal.jsonl", "second")[0]) == 1
+    assert len(read_journal(tmp_path / "journal.jsonl", "second", JournalEntry)[0]) == 1
 
 
 @pytest.mark.parametrize("line", [0, 1, 2, 3])
@@ -90,14 +90,14 @@ def test_entries_before_a_damaged_line_are_kept(tmp_path: Path, line: int) -> No
     lines, notes = path.read_bytes().splitlines(keepends=True), list[str]()
     lines[line] = lines[line].replace(b'"a"', b'"c"').replace(b"evaluation", b"evulation")
     path.write_bytes(b"".join(lines))
-    with Journal(path, "this one", note=notes.append) as journal:
+    with Journal(path, "this one", JournalEntry, note=notes.append) as journal:
         kept = [entry.id for entry in journal.entries]
         assert kept == (["0_0", "0_1", "0_2"] if line == 0 else ["0_0", "0_1", "0_2"][: line - 1])
         assert (
             len(notes) == 1 and f"line {line + 1} is damaged; {len(kept)} undamaged trajectories" in notes[0]
         )
         journal.write([make_entry("9_9")])
-    assert [entry.id for entry in read_journal(path, "this one")[0]] == [*kept, "9_9"]
+    assert [entry.id for entry in read_journal(path, "this one", JournalEntry)[0]] == [*kept, "9_9"]
 
 
 @pytest.mark.parametrize(

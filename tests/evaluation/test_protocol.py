@@ -14,7 +14,7 @@ from torch import Tensor
 from esceme.errors import ConfigError
 from esceme.evaluation import MemoryLifetime, Result
 from esceme.evaluation.context import EvaluationContext
-from esceme.evaluation.journal import read_journal
+from esceme.evaluation.journal import JournalEntry, read_journal
 from esceme.evaluation.protocol import TourPosition, check_protocol
 from esceme.evaluation.schedule import Lanes
 from esceme.memory import (
@@ -99,7 +99,9 @@ def test_two_pass_coverage_is_at_least_that_of_cold(dataset: ToyDataset, evaluat
     once, twice = evaluated("cold"), evaluated("two-pass")
     assert nodes(once.bank) < nodes(twice.bank)
     # The first pass is that of the cold memory; the result is that of the second.
-    lines, _ = read_journal(twice.folder / "journal.jsonl", dataset.context("two-pass").fingerprint)
+    lines, _ = read_journal(
+        twice.folder / "journal.jsonl", dataset.context("two-pass").fingerprint, JournalEntry
+    )
     first, second = (
         {line.id: [name for name, _ in line.poses] for line in lines if line.pass_ == number}
         for number in (1, 2)

@@ -213,6 +213,14 @@ class Agent(nn.Module, ABC, Generic[S]):
         """
         return None
 
+    def text_attention(self, state: S, observation: Observation) -> Tensor | None:
+        """Return how much each token of the instruction counts in the decision of `decide`, (B, L).
+
+        Rows sum to 1; padding has 0. None, the default, means that the agent has no attention over its
+        instruction. Traces of evaluations store this; it does not affect decisions.
+        """
+        return None
+
     @property
     def uses_context_views(self) -> bool:
         """Whether the agent reads views without a candidate. If False, observations omit these views."""

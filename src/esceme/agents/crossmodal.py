@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from esceme.agents.base import Agent, State, TokenBatch
+from esceme.agents.base import Agent, State, TokenBatch, num_choices
 from esceme.agents.grounding import GroundedText, Grounding, number_clauses
 from esceme.agents.layers import (
     ActionHead,
@@ -235,8 +235,9 @@ class CrossModal(Agent[S]):
         """Return the observation tokens, (B, N, H)."""
         grounded = None
         if self.config.grounding:
-            text = GroundedText(state.text, state.text_mask, state.word_grounding, state.clause, state.groups)
-            grounded = self.grounding(observation, state.history, state.history_length - 1, text)
+            grounded = self.grounding(
+                observation, state.history, state.history_length - 1, _grounded_text(state)
+            )
         tokens = self.sight(observation, self.text.kinds.weight[1], grounded)
         return tokens.detach() if self.config.freeze_observation else tokens
 
@@ -264,6 +265,28 @@ class CrossModal(Agent[S]):
             encoded = self.history.encode_panorama(new.panorama_features(), new.panorama_angles())
             cache.update(zip(missing, encoded, strict=True))
         return torch.stack([cache[key] for key in keys])
+
+    def text_attention(self, state: S, observation: Observation) -> Tensor:
+        """Return the attention to the words, (B, L).
+
+        With a grounding head, this is the importance that it gives to each word. Otherwise it is the
+        attention of candidates and STOP in the last cross-modal layer, averaged over heads and weighted with
+        the probability of each action.
+        """
+        if self.config.grounding:
+            text = _grounded_text(state)
+            return self.grounding.importance(state.history, state.history_length - 1, text).softmax(1)
+        across, calls = self._layers[-1].across, list[tuple[Tokens, KeyValue]]()
+        hook = across.register_forward_pre_hook(lambda module, arguments: calls.append(arguments))
+        try:
+            decision = self.decide(state, observation)
+        finally:
+            hook.remove()
+        weights = across.weights(*calls[-1])  # (B, M, L): the last call is that of the vision tokens
+        choices = num_choices(observation)
+        first = int(state.history_length.max())  # history tokens precede those of the observation
+        probability = decision.logits[:, :choices].softmax(1)
+        return (probability[:, None] @ weights[:, first : first + choices]).squeeze(1)
 
     # -- text and vision ---------------------------------------------------------------------------------
 
@@ -319,3 +342,8 @@ class CrossModal(Agent[S]):
         """Return the action head's score of every token, (B, N, H) -> (B, N)."""
         with torch.autocast(tokens.device.type, enabled=False):  # half precision would produce ties
             return cast(Tensor, self.action(tokens.to(self.text.kinds.weight.dtype))).squeeze(2)
+
+
+def _grounded_text(state: CrossModalState) -> GroundedText:
+    """Return the inputs of the grounding head from the instructions."""
+    return GroundedText(state.text, state.text_mask, state.word_grounding, state.clause, state.groups)

@@ -85,12 +85,7 @@ class Grounding(nn.Module):
 
         `step` (R,) are the step numbers, `history` (R, S, H) the history tokens.
         """
-        # Importance of each word now, (R, L): by the latest history token and by the pace of the clauses.
-        latest = history[torch.arange(len(step), device=step.device), step]  # (R, H)
-        query = self.query(latest)[:, None] * latest.shape[1] ** -0.5
-        importance = text.matmul(query, self.key(text.encoded).transpose(1, 2)).squeeze(1)
-        importance = importance + PACE_SCALE * self.pace[step[:, None], text.expand(text.clause)]
-        importance = importance.masked_fill(~text.expand(text.valid), -torch.inf)
+        importance = self.importance(history, step, text)
         # Similarity of each token and word, (R, N, L).
         tokens = self.picture(observation.features) + self.direction(observation.angles)  # (R, N, G)
         tokens = tokens + self.kinds(observation.token_type)
@@ -99,6 +94,17 @@ class Grounding(nn.Module):
         match_score = joint.logsumexp(2) - importance.logsumexp(1)[:, None]  # (R, N)
         matched_words = text.matmul(joint.softmax(2), text.encoded)  # (R, N, H)
         return self.out(matched_words) + match_score[..., None] * self.match
+
+    def importance(self, history: Tensor, step: Tensor, text: GroundedText) -> Tensor:
+        """Return the importance of each word at this step as logits, (R, L); -inf for padding.
+
+        It depends on the latest history token and on the pace of the clauses.
+        """
+        latest = history[torch.arange(len(step), device=step.device), step]  # (R, H)
+        query = self.query(latest)[:, None] * latest.shape[1] ** -0.5
+        importance = text.matmul(query, self.key(text.encoded).transpose(1, 2)).squeeze(1)
+        importance = importance + PACE_SCALE * self.pace[step[:, None], text.expand(text.clause)]
+        return importance.masked_fill(~text.expand(text.valid), -torch.inf)
 
 
 def number_clauses(ids: Tensor, ends: Sequence[int]) -> Tensor:

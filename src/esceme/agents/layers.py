@@ -152,6 +152,17 @@ class Attention(nn.Module):
         output = self.out(tokens.layout.pack(merged))
         return Tokens(self.norm(tokens.rows + self.dropout(output)), tokens.layout)
 
+    def weights(self, tokens: Tokens, context: KeyValue) -> Tensor:
+        """Return the attention weights of `forward` without dropout, averaged over heads, (B, L', L).
+
+        `context` must have no groups.
+        """
+        queries = self._split_heads(tokens.layout.pad(self.query(tokens.rows)))
+        scores = queries @ context.keys.transpose(2, 3) * queries.shape[-1] ** -0.5
+        if context.mask is not None:
+            scores = scores.masked_fill(~context.mask, -torch.inf)
+        return scores.softmax(3).mean(1)
+
     def _split_heads(self, padded: Tensor) -> Tensor:
         return padded.view(*padded.shape[:2], self.heads, -1).transpose(1, 2)
 

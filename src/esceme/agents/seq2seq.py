@@ -138,6 +138,11 @@ class Seq2Seq(Agent[Seq2SeqState]):
         rows = torch.arange(len(tokens), device=tokens.device)
         return replace(state, hidden=hidden, cell=cell, previous_action=tokens[rows, actions])
 
+    def text_attention(self, state: Seq2SeqState, observation: Observation) -> Tensor:
+        """Return the attention of the decoder to the words, (B, L)."""
+        hidden, _ = self._decoder_step(state, observation, self._tokens(observation))
+        return _attention_weights(self.text_query(hidden), state.text, state.text_mask)
+
     def _tokens(self, observation: Observation) -> Tensor:
         """Return the concatenated image and angle features of the observation, (B, N, D + A)."""
         tokens = torch.cat([observation.features, observation.angles], 2)
@@ -154,8 +159,12 @@ class Seq2Seq(Agent[Seq2SeqState]):
 
 def _attend(query: Tensor, values: Tensor, valid: Tensor) -> Tensor:
     """Return the dot-product attention (B, W) of `query` (B, W) over keys and values `values` (B, N, W)."""
-    weights = _dot(query, values).masked_fill(~valid, -torch.inf).softmax(1)
-    return (weights[:, None] @ values).squeeze(1)
+    return (_attention_weights(query, values, valid)[:, None] @ values).squeeze(1)
+
+
+def _attention_weights(query: Tensor, keys: Tensor, valid: Tensor) -> Tensor:
+    """Return the weights (B, N) of dot-product attention of `query` (B, W) to the valid `keys` (B, N, W)."""
+    return _dot(query, keys).masked_fill(~valid, -torch.inf).softmax(1)
 
 
 def _dot(query: Tensor, values: Tensor) -> Tensor:

@@ -47,6 +47,7 @@ def evaluate(
     max_steps: int | None = None,
     max_tokens: int | None = None,
     precision: Precision = "fp32",
+    trace: bool = False,
     out: Path | None = None,
     first_told: bool = False,
     bootstrap: int = DRAWS,
@@ -90,6 +91,8 @@ def evaluate(
         max_steps: maximum number of decisions per episode; by default that of the run.
         max_tokens: maximum number of token ids per instruction; by default that of the run.
         precision: number format of the network; with bf16, decisions may depend on --batch.
+        trace: also write trace.jsonl, which describes every decision: probabilities with and without memory,
+            recalled viewpoints, attention to the words (docs/traces.md).
         out: the folder of trajectories, predictions, scores and memories; by default in RUN/evaluations.
         first_told: also score only the first instruction of each path, in the order in which the episodes are
             run. Later instructions repeat a path that a memory may know.
@@ -119,17 +122,32 @@ def evaluate(
         precision=precision,
     )
     if orders is not None:
-        return _evaluate_orders(config, out, orders, processes, first_told=first_told, json=json)
+        return _evaluate_orders(config, out, orders, processes, trace=trace, first_told=first_told, json=json)
     folder = out or default_folder(config)
-    with progress_bar(f"{config.task} {split}, {memory}") as progress:
-        on_progress = _noting_resume(progress)
-        result = run_evaluation(config, folder, processes=processes, on_progress=on_progress, note=note)
+    label = f"{config.task} {split}, {memory}"
+    with progress_bar(label) as progress, progress_bar(f"{label}, trace") as trace_progress:
+        result = run_evaluation(
+            config,
+            folder,
+            processes=processes,
+            trace=trace,
+            on_progress=_noting_resume(progress),
+            on_trace_progress=trace_progress,
+            note=note,
+        )
     print_result(config, folder, result, bootstrap, first_told=first_told, json=json)
     return 0
 
 
 def _evaluate_orders(
-    config: EvaluationConfig, out: Path | None, orders: int, processes: int, *, first_told: bool, json: bool
+    config: EvaluationConfig,
+    out: Path | None,
+    orders: int,
+    processes: int,
+    *,
+    trace: bool,
+    first_told: bool,
+    json: bool,
 ) -> int:
     """Evaluate in several shuffled orders, and print the scores of each order, mean and deviation."""
     shared = default_folder(replace(config, seed=0))  # each order has its seed in the name of a subfolder
@@ -142,7 +160,13 @@ def _evaluate_orders(
             return _noting_resume(bars.enter_context(progress_bar(label)))
 
         results = evaluate_orders(
-            config, folder, num_orders=orders, processes=processes, on_progress=on_progress, note=note
+            config,
+            folder,
+            num_orders=orders,
+            processes=processes,
+            trace=trace,
+            on_progress=on_progress,
+            note=note,
         )
     print_orders(config, folder, results, first_told=first_told, json=json)
     return 0

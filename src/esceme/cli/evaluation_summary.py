@@ -15,6 +15,7 @@ from esceme.evaluation.aggregate import first_told as restrict_to_first_told
 from esceme.evaluation.evaluate import BANK
 from esceme.evaluation.orders import ORDERS_FILE, summarise_orders
 from esceme.evaluation.result import PREDICTIONS, RESULT, scores_of
+from esceme.evaluation.trace import TRACE
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.folder import DataFolder
 
@@ -29,7 +30,7 @@ def print_result(
     visits = by_visit(result)
     files = {
         name: folder / file
-        for name, file in (("result", RESULT), ("predictions", PREDICTIONS), ("bank", BANK))
+        for name, file in (("result", RESULT), ("predictions", PREDICTIONS), ("bank", BANK), ("trace", TRACE))
         if (folder / file).is_file()
     }
     is_submittable = not scored and TASKS[str(config.task)].leaderboard and not config.selects_episodes

@@ -7,17 +7,21 @@ from esceme.evaluation.evaluate import evaluate
 from esceme.evaluation.orders import OrdersSummary, evaluate_orders, read_orders
 from esceme.evaluation.protocol import PROTOCOLS, MemoryLifetime, Protocol
 from esceme.evaluation.result import EpisodeResult, Result, read_result
+from esceme.evaluation.trace import EpisodeTrace, Trace, TraceStep, read_trace
 
 __all__ = [
     "PROTOCOLS",
     "Comparison",
     "EpisodeResult",
+    "EpisodeTrace",
     "EvaluationConfig",
     "MeanOverSeeds",
     "MemoryLifetime",
     "OrdersSummary",
     "Protocol",
     "Result",
+    "Trace",
+    "TraceStep",
     "average_results",
     "by_visit",
     "compare",
@@ -27,4 +31,5 @@ __all__ = [
     "means_over_seeds",
     "read_orders",
     "read_result",
+    "read_trace",
 ]

@@ -8,31 +8,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 from esceme.errors import ConfigError
-from esceme.evaluation.context import EvaluationConfig, EvaluationContext, Precision, load_context
+from esceme.evaluation.context import EvaluationConfig, EvaluationContext, load_context
+from esceme.evaluation.inference import evaluation_steps
 from esceme.evaluation.journal import Journal, JournalEntry, finished_batches, finished_in_lanes
 from esceme.evaluation.protocol import MemoryLifetime
 from esceme.evaluation.result import Result, make_result, save_result
 from esceme.evaluation.schedule import Interleaved, Lanes, ReleasedOrder
+from esceme.evaluation.trace import FORMAT, TRACE, EpisodeTrace, write_trace
+from esceme.evaluation.tracing import OnTraced, trace_episodes
 from esceme.files import folder_lock
 from esceme.memory import save_bank
-from esceme.memory.bank import Memory
-from esceme.navigator import Navigator
-from esceme.rollout import RolloutStep, roll_out
+from esceme.rollout import RolloutStep
 from esceme.tasks.episode import Episode
-from esceme.tasks.split import InstructionEncoder
-from esceme.trajectory import EpisodeSource, Trajectory, greedy
+from esceme.trajectory import EpisodeSource, Trajectory
 from esceme.workers import Job, run_jobs
-from esceme.world.atlas import Atlas
 
 JOURNAL = "journal.jsonl"
 BANK = "bank.safetensors"
+Message = TypeVar("Message")
 ProgressCallback = Callable[[int, int], None]
 """Function that receives the number of finished trajectories and their total."""
 OnFinished = Callable[[list[JournalEntry]], None]
@@ -44,14 +44,17 @@ def evaluate(
     out: str | Path,
     *,
     processes: int = 1,
+    trace: bool = False,
     on_progress: ProgressCallback = lambda finished, total: None,
+    on_trace_progress: ProgressCallback = lambda finished, total: None,
     note: Callable[[str], None] = lambda message: None,
 ) -> Result:
     """Run and score a split; write result, predictions and memory bank to the folder `out`.
 
     Finished trajectories are stored in a journal file in `out`. An interrupted evaluation with the same
-    settings and data is resumed, also with another number of processes. `note` receives messages for the
-    user.
+    settings and data is resumed, also with another number of processes. With `trace`, every decision is
+    described in `trace.jsonl` as well, also for an evaluation that is finished already; see
+    `esceme.evaluation.trace`. `note` receives messages for the user.
     """
     _check_processes(config, processes)
     context, folder = load_context(config), Path(out)
@@ -60,26 +63,61 @@ def evaluate(
     lifetime = context.lifetime()  # raises an error for an unsuitable bank before anything is written
     with (
         folder_lock(folder, "evaluation"),
-        Journal(folder / JOURNAL, context.fingerprint, note=note) as journal,
+        Journal(folder / JOURNAL, context.fingerprint, JournalEntry, note=note) as journal,
     ):
         entries, total = list(journal.entries), len(context.episodes) * config.num_passes
+        recorded = list(entries)
         finished = len({(entry.pass_, entry.id) for entry in entries})
 
         def on_finished(new: list[JournalEntry]) -> None:
             nonlocal finished
             journal.write(new)
+            recorded.extend(new)
             finished = min(finished + len(new), total)
             on_progress(finished, total)
 
         on_progress(finished, total)
         if processes > 1 and finished < total:
-            entries += _run_in_workers(context, processes, entries, on_finished)
+            run_in_workers(context, processes, partial(_run_scenes, list(entries)), on_finished)
+            entries = recorded
         trajectories = run_episodes(context, lifetime, entries, on_finished)
         if lifetime.bank is not None:
             save_bank(lifetime.bank, folder / BANK, overwrite=True)
         result = make_result(context, [trajectories[episode.episode_id] for episode in context.episodes])
         save_result(result, folder)
+        if trace:
+            _write_trace(context, folder, recorded, processes, on_trace_progress, note)
     return result
+
+
+def _write_trace(
+    context: EvaluationContext,
+    folder: Path,
+    entries: Sequence[JournalEntry],
+    processes: int,
+    on_progress: ProgressCallback,
+    note: Callable[[str], None],
+) -> None:
+    """Trace the finished episodes that are not traced yet; then sort the file by the episodes' order."""
+    path, total = folder / TRACE, len(context.episodes)
+    with Journal(path, context.fingerprint, EpisodeTrace, format=FORMAT, note=note) as journal:
+        traces = {trace.id: trace for trace in journal.entries}
+
+        def on_traced(new: list[EpisodeTrace]) -> None:
+            journal.write(new)
+            traces.update((trace.id, trace) for trace in new)
+            on_progress(len(traces), total)
+
+        on_progress(len(traces), total)
+        if len(traces) < total:
+            job = partial(_trace_scenes, list(entries), list(traces))
+            if processes > 1:
+                run_in_workers(context, processes, job, on_traced)
+            else:
+                trace_episodes(context, context.lifetime(), entries, list(traces), on_traced)
+    order = [episode.episode_id for episode in context.episodes]
+    if list(traces) != order:
+        write_trace(path, context.fingerprint, [traces[name] for name in order])
 
 
 def _check_processes(config: EvaluationConfig, processes: int) -> None:
@@ -179,61 +217,47 @@ def _context_steps(
     )
 
 
-def evaluation_steps(
-    navigator: Navigator,
-    atlas: Atlas,
-    source: EpisodeSource,
-    memory: Memory | None,
-    *,
-    encode: InstructionEncoder,
-    max_steps: int,
-    precision: Precision = "fp32",
-) -> Iterator[RolloutStep]:
-    """Yield the steps of a greedy rollout in inference mode. Call `navigator.eval()` before this function."""
-    steps = roll_out(navigator, atlas, source, memory, greedy, encode=encode, max_steps=max_steps)
-    while True:  # inference mode and autocast are off while the caller handles a step
-        autocast = torch.autocast(navigator.device.type, torch.bfloat16)
-        with torch.inference_mode(), autocast if precision == "bf16" else nullcontext():
-            step = next(steps, None)
-        if step is None:
-            return
-        yield step
-
-
 # -- worker processes ------------------------------------------------------------------------------------
 
 
-def _run_in_workers(
-    context: EvaluationContext, processes: int, entries: Sequence[JournalEntry], on_finished: OnFinished
-) -> list[JournalEntry]:
-    """Run all unfinished episodes in worker processes; return a journal entry for each of them."""
-    received: list[JournalEntry] = []
-
-    def receive(name: str, new: list[JournalEntry]) -> None:
-        received.extend(new)
-        on_finished(new)
-
-    groups = group_scenes(context.episodes, processes)
-    hashes = dict(context.hashes)
-    jobs = [
-        Job(", ".join(sorted(scenes)), partial(_run_scenes, context.config, scenes, hashes, entries))
-        for scenes in groups
-    ]
+def run_in_workers(
+    context: EvaluationContext,
+    processes: int,
+    run: Callable[[EvaluationConfig, Collection[str], Mapping[str, str], Callable[[Message], None]], None],
+    on_message: Callable[[Message], None],
+) -> None:
+    """Call `run(config, scenes, hashes, send)` in worker processes that divide the scenes among them."""
+    groups, hashes = group_scenes(context.episodes, processes), dict(context.hashes)
+    jobs = [Job(", ".join(sorted(scenes)), partial(run, context.config, scenes, hashes)) for scenes in groups]
     threads = max(1, torch.get_num_threads() // len(groups))
-    run_jobs(jobs, processes=len(groups), threads=threads, on_message=receive)
-    return received
+    run_jobs(
+        jobs, processes=len(groups), threads=threads, on_message=lambda name, message: on_message(message)
+    )
 
 
 def _run_scenes(
+    entries: Sequence[JournalEntry],
     config: EvaluationConfig,
     scenes: Collection[str],
     hashes: Mapping[str, str],
-    entries: Sequence[JournalEntry],
     send: OnFinished,
 ) -> None:
     """Run the episodes of some scenes in a worker process; pass their journal entries to `send`."""
     context = load_context(config, scenes=scenes, hashes=hashes)
     run_episodes(context, context.lifetime(), entries, send)
+
+
+def _trace_scenes(
+    entries: Sequence[JournalEntry],
+    traced: Collection[str],
+    config: EvaluationConfig,
+    scenes: Collection[str],
+    hashes: Mapping[str, str],
+    send: OnTraced,
+) -> None:
+    """Trace the episodes of some scenes in a worker process; pass their traces to `send`."""
+    context = load_context(config, scenes=scenes, hashes=hashes)
+    trace_episodes(context, context.lifetime(), entries, traced, send)
 
 
 def group_scenes(episodes: Sequence[Episode], num_groups: int) -> list[set[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import msgspec
 
@@ -16,12 +16,16 @@ from esceme.trajectory import Trajectory
 from esceme.world.atlas import Atlas
 from esceme.world.geometry import VIEWS
 
+Entry = TypeVar("Entry")
 
-class JournalHeader(msgspec.Struct, frozen=True):
+
+class JournalHeader(msgspec.Struct, frozen=True, omit_defaults=True):
     """First line of a journal."""
 
     evaluation: str
     """Fingerprint of the evaluation: a hash of everything that determines its result."""
+    format: str = ""
+    """Name of the format of the other lines; empty for trajectories."""
 
 
 class JournalEntry(msgspec.Struct, frozen=True):
@@ -35,6 +39,8 @@ class JournalEntry(msgspec.Struct, frozen=True):
     decisions: int
     stopped: bool
     poses: list[tuple[str, int]]
+    actions: list[int] = []
+    """Number of each action, see `trajectory.action_numbers`; older journals have none."""
 
     @classmethod
     def of(cls, trajectory: Trajectory, atlas: Atlas, *, pass_number: int, batch: int = 0) -> JournalEntry:
@@ -47,6 +53,7 @@ class JournalEntry(msgspec.Struct, frozen=True):
             decisions=trajectory.num_decisions,
             stopped=trajectory.stopped,
             poses=[(atlas.name(viewpoint)[1], view) for viewpoint, view in trajectory.poses],
+            actions=trajectory.actions,
         )
 
     def trajectory(self, atlas: Atlas, episode: Episode, *, max_steps: int) -> Trajectory:
@@ -58,7 +65,7 @@ class JournalEntry(msgspec.Struct, frozen=True):
             viewpoints = atlas.locate(episode.scene_id, [name for name, _ in self.poses]).tolist()
             self._check(viewpoints, atlas, episode, max_steps)
         poses = list(zip(viewpoints, (view for _, view in self.poses), strict=True))
-        return Trajectory(episode, poses, self.decisions, self.stopped, self.visit)
+        return Trajectory(episode, poses, self.decisions, self.stopped, self.visit, self.actions)
 
     def _check(self, viewpoints: Sequence[int], atlas: Atlas, episode: Episode, max_steps: int) -> None:
         start = atlas.locate(episode.scene_id, [episode.start]).tolist()
@@ -79,29 +86,36 @@ class JournalEntry(msgspec.Struct, frozen=True):
             )
 
 
-class Journal:
+class Journal(Generic[Entry]):
     """Journal file of an evaluation, open for writing. The caller must hold the lock of its folder.
 
     Every line has a checksum of the line and the fingerprint, a hash that identifies the evaluation.
     """
 
     def __init__(
-        self, path: Path, fingerprint: str, *, note: Callable[[str], None] = lambda message: None
+        self,
+        path: Path,
+        fingerprint: str,
+        kind: type[Entry],
+        *,
+        format: str = "",
+        note: Callable[[str], None] = lambda message: None,
     ) -> None:
-        """Open the journal of this evaluation, or create it.
+        """Open the journal of this evaluation, or create it. `kind` is the type of its entries.
 
         A damaged line and all entries after it are dropped, and `note` receives a message. Raise `DataError`
         if the file belongs to another evaluation or is not a journal.
         """
-        self.entries, fault = read_journal(path, fingerprint)
+        self.entries, fault = read_journal(path, fingerprint, kind)
         """Entries that the file contained when it was opened."""
         if fault:
             note(f"{fault}; {len(self.entries)} undamaged trajectories are kept, the others are run again")
-        self._header = [] if self.entries else [JournalHeader(fingerprint)]  # written with the first entry
+        header = JournalHeader(fingerprint, format)
+        self._header = [] if self.entries else [header]  # written with the first entry
         num_lines = 1 + len(self.entries) if self.entries else 0
         self._writer = JsonLinesWriter(path, keep=num_lines, checksum_key=fingerprint)
 
-    def write(self, entries: Sequence[JournalEntry]) -> None:
+    def write(self, entries: Sequence[Entry]) -> None:
         """Append entries and flush them, so that they are not lost if this process is killed."""
         self._writer.write(*self._header, *entries)
         self._header = []
@@ -113,7 +127,7 @@ class Journal:
         self._writer.close()
 
 
-def read_journal(path: Path, fingerprint: str) -> tuple[list[JournalEntry], str]:
+def read_journal(path: Path, fingerprint: str, kind: type[Entry]) -> tuple[list[Entry], str]:
     """Return the entries of a journal before the first damaged line, and a message about this line.
 
     The message is empty if no line is damaged. A missing file has no entries.
@@ -121,7 +135,7 @@ def read_journal(path: Path, fingerprint: str) -> tuple[list[JournalEntry], str]
     lines = read_complete_lines(path) if path.is_file() else []
     if not lines:
         return [], ""
-    entries, fault = read_checked_lines(path, JournalEntry, fingerprint, skip_lines=1)
+    entries, fault = read_checked_lines(path, kind, fingerprint, skip_lines=1)
     try:
         found = msgspec.json.decode(lines[0], type=JournalHeader).evaluation
     except (*JSON_ERRORS, msgspec.ValidationError):

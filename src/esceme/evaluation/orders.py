@@ -46,14 +46,15 @@ def evaluate_orders(
     *,
     num_orders: int,
     processes: int = 1,
+    trace: bool = False,
     on_progress: Callable[[int], ProgressCallback] = lambda seed: lambda finished, total: None,
     note: Callable[[str], None] = lambda message: None,
 ) -> list[Result]:
     """Evaluate in orders that the seeds `config.seed`, `config.seed` + 1, … shuffle; return their results.
 
     The evaluation with seed n is in the folder `out/seedn`, and `out/orders.json` has an `OrdersSummary`.
-    Finished evaluations in `out` are not repeated, also if there were fewer orders. `on_progress(seed)`
-    returns the progress callback of an order.
+    Finished evaluations in `out` are not repeated, also if there were fewer orders. `trace` as in
+    `evaluate`. `on_progress(seed)` returns the progress callback of an order.
     """
     if num_orders < 1:
         raise ConfigError(f"orders: expected at least 1, found {num_orders}")
@@ -65,6 +66,7 @@ def evaluate_orders(
             replace(config, seed=seed),
             Path(out) / f"seed{seed}",
             processes=processes,
+            trace=trace,
             on_progress=on_progress(seed),
             note=note,
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import fsum
 
-from esceme.evaluation.evaluate import evaluation_steps
+from esceme.evaluation.inference import evaluation_steps
 from esceme.evaluation.protocol import (
     MemoryLifetime,
     TourPosition,

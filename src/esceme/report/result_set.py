@@ -13,7 +13,7 @@ from esceme.evaluation.compare import require_same_data
 from esceme.evaluation.context import hash_data, hash_facts
 from esceme.evaluation.evaluate import BANK, JOURNAL
 from esceme.evaluation.history import MemoryHistory, decision_viewpoints, memory_histories
-from esceme.evaluation.journal import read_journal
+from esceme.evaluation.journal import JournalEntry, read_journal
 from esceme.evaluation.result import RESULT, EpisodeResult, Result, read_result
 from esceme.memory import load_bank
 from esceme.tasks.episode import Episode
@@ -167,7 +167,7 @@ def _initial_memory(
     if protocol == "oracle":
         return {scene: graphs[scene].viewpoints for scene in scenes.values()}
     if protocol == "two-pass" and (folder / JOURNAL).is_file():
-        for entry in read_journal(folder / JOURNAL, hash_facts(result.facts))[0]:
+        for entry in read_journal(folder / JOURNAL, hash_facts(result.facts), JournalEntry)[0]:
             if entry.pass_ == 1 and entry.id in scenes:
                 poses = entry.poses if entry.stopped else entry.poses[:-1]
                 initial[scenes[entry.id]] |= {viewpoint for viewpoint, _ in poses}

@@ -141,6 +141,17 @@ def load_wordpiece(data: DataFolder) -> WordPiece | None:
     return None if path is None else WordPiece.read(path)
 
 
+def find_tokenizer(
+    data: DataFolder, vocabulary: Vocabulary | None, vocabulary_size: int | None
+) -> Tokenizer | None:
+    """Return `vocabulary`, or else the WordPiece tokenizer of the data folder.
+
+    Return None if there is no tokenizer of `vocabulary_size` tokens; None accepts any size.
+    """
+    tokenizer: Tokenizer | None = load_wordpiece(data) if vocabulary is None else vocabulary
+    return None if tokenizer is None or vocabulary_size not in (None, tokenizer.size) else tokenizer
+
+
 def make_instruction_encoder(
     data: DataFolder,
     task: str,
@@ -163,9 +174,7 @@ def make_instruction_encoder(
     The token ids in the annotations of `episodes` are checked at once: `DataError` names an episode with an
     id that the network does not know.
     """
-    tokenizer: Tokenizer | None = load_wordpiece(data) if vocabulary is None else vocabulary
-    if tokenizer is not None and vocabulary_size not in (None, tokenizer.size):
-        tokenizer = None
+    tokenizer = find_tokenizer(data, vocabulary, vocabulary_size)
     if vocabulary is None:
         for episode in episodes:
             _check_ids(episode, episode.tokens or (), vocabulary_size)

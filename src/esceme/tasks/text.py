@@ -34,6 +34,9 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text, not truncated."""
 
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """Return the token of each id, special tokens included."""
+
 
 class WordPiece:
     """BERT's uncased WordPiece tokenizer. A text is encoded as [CLS], its pieces, [SEP]."""
@@ -69,6 +72,10 @@ class WordPiece:
     def encode(self, text: str) -> list[int]:
         """Return the ids of [CLS], the pieces of the text, and [SEP]."""
         return list(self._tokenizer.encode(text).ids)
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """Return the piece of each id; inside a word, pieces begin with `##`."""
+        return [self._tokenizer.id_to_token(token) or "" for token in ids]
 
 
 def _tokenizer_from_json(text: str) -> tokenizers.Tokenizer:
@@ -188,14 +195,18 @@ class Vocabulary:
         begin = [self._id_of["<BOS>"]] if "<BOS>" in self._id_of else []
         return [*begin, *(self._id_of.get(word, unknown) for word in split_words(text)), self._id_of["<EOS>"]]
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the words of ids, joined by spaces, without the entries for padding, begin and end."""
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """Return the entry of each id."""
         found = []
         for token in ids:
             if not 0 <= token < self.size:
                 raise DataError(f"id {token} is outside a vocabulary of {self.size} entries")
             found.append(self.entries[token])
-        return " ".join(word for word in found if word not in ("<PAD>", "<BOS>", "<EOS>"))
+        return found
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the words of ids, joined by spaces, without the entries for padding, begin and end."""
+        return " ".join(word for word in self.tokens(ids) if word not in ("<PAD>", "<BOS>", "<EOS>"))
 
 
 def _split_lines(text: str) -> list[str]:
