@@ -15,11 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import filelock
 import msgspec
 import pytest
 
 from esceme.errors import DataError
 from esceme.files import (
+    LEASE_SECONDS,
     JsonLinesWriter,
     atomic_open,
     file_lock,
@@ -420,6 +422,20 @@ def test_lock_without_holder_does_not_block(tmp_path: Path) -> None:
         pass
 
 
+def test_damaged_lock_does_not_block(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_bytes(bytes(100))
+    with folder_lock(tmp_path, "training"):
+        pass
+
+
+def test_lock_of_another_lease_is_an_error(tmp_path: Path) -> None:
+    for name in (".lock", ".bank.lock"):
+        other = filelock.SoftFileLease(tmp_path / name, lease_duration=LEASE_SECONDS + 1)
+        lock = folder_lock(tmp_path, "training") if name == ".lock" else file_lock(tmp_path / "bank")
+        with other, pytest.raises(DataError, match="cannot be written .* holds a lease of"), lock:
+            pass
+
+
 @pytest.mark.parametrize("link", ["result.json", "best", "best/weights"])
 def test_links_that_lead_out_of_a_locked_folder_are_refused(tmp_path: Path, link: str) -> None:
     (tmp_path / "precious").write_text("mine")
@@ -491,11 +507,23 @@ def test_folder_that_cannot_be_synchronised_is_written(
     assert (tmp_path / "file").read_text() == "new"
 
 
+@pytest.mark.parametrize("is_background", [False, True])
 def test_process_that_loses_its_lock_is_interrupted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_background: bool,
 ) -> None:
     monkeypatch.setattr("esceme.files.LEASE_SECONDS", 0.3)
-    with pytest.raises(KeyboardInterrupt), folder_lock(tmp_path, "training"):
-        (tmp_path / ".lock").unlink()
-        time.sleep(30)
+    handlers = {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.default_int_handler}
+    before = {number: signal.getsignal(number) for number in handlers}
+    try:
+        for number, handler in handlers.items() if is_background else ():
+            signal.signal(number, handler)
+        with pytest.raises(KeyboardInterrupt), folder_lock(tmp_path, "training"):
+            (tmp_path / ".lock").unlink()
+            time.sleep(30)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     assert "the lock was lost (marker-missing)" in capsys.readouterr().err

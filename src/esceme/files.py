@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import codecs
 import errno
 import glob
@@ -11,6 +10,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -36,6 +36,8 @@ JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 LOCK_FILE = ".lock"
 LEASE_SECONDS = 60
 """Time in seconds after which a process on another machine may take a lock that was not renewed."""
+LOCK_ERRORS = (OSError, NotImplementedError, filelock.LeaseSettingsMismatch)
+"""Exceptions of `filelock` where a lock cannot be taken, other than `filelock.Timeout`."""
 CHECKSUM_FIELD = b',"crc32":'
 MAX_EXPANSION = 64
 MIN_EXPANSION_LIMIT = 1 << 24
@@ -375,7 +377,7 @@ def file_lock(path: Path) -> Iterator[None]:
         lock.acquire()
     except filelock.Timeout:
         raise DataError(f"{path}: another process has been writing it for long; try again") from None
-    except (OSError, NotImplementedError) as error:
+    except LOCK_ERRORS as error:
         raise _write_error(path, error) from None
     try:
         yield
@@ -402,17 +404,18 @@ def folder_lock(folder: Path, activity: str) -> Iterator[None]:
         try:
             lock.acquire()
         except filelock.Timeout:
-            if lock.owner is None or lock.owner.hostname == socket.gethostname():
+            if (owner := lock.owner) is not None and owner.hostname == socket.gethostname():
                 raise
-            lock.acquire(timeout=LEASE_SECONDS + 1)  # a process on another machine may have been killed
+            # A damaged lock is taken over soon, that of a killed process on another machine after its lease.
+            lock.acquire(timeout=LEASE_SECONDS + 1)
         for part in (folder, *(entry for entry in folder.iterdir() if entry.is_dir())):
             remove_partial_files(part)
     except filelock.Timeout:
-        owner = f" (process {lock.owner.pid} on {lock.owner.hostname})" if lock.owner else ""
+        holder = f" (process {owner.pid} on {owner.hostname})" if (owner := lock.owner) else ""
         raise DataError(
-            f"{folder}: another {activity} is running there{owner}; wait until it has ended"
+            f"{folder}: another {activity} is running there{holder}; wait until it has ended"
         ) from None
-    except (OSError, NotImplementedError) as error:
+    except LOCK_ERRORS as error:
         raise _write_error(folder, error) from None
     try:
         yield
@@ -435,7 +438,8 @@ def _remove_empty_lock(path: Path) -> None:
 def _interrupt_without_lock(event: filelock.LeaseCompromise) -> None:
     """Interrupt this process when it has lost its lock: another process may write the folder from now on."""
     print(f"{event.lock_file}: the lock was lost ({event.reason})", file=sys.stderr)
-    _thread.interrupt_main()
+    is_background = signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # shells let such jobs ignore SIGINT
+    os.kill(os.getpid(), signal.SIGTERM if is_background else signal.SIGINT)
 
 
 def _refuse_links(folder: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -337,6 +338,14 @@ def test_pickled_objects_are_never_loaded(packed: Path) -> None:
     np.save(packed, np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(DataError, match=r"f\.npy"):
         open_features(packed)
+
+
+def test_advice_of_numpy_to_run_code_is_not_repeated(packed: Path) -> None:
+    header = b"{" + b"[" * 12_000
+    packed.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
+    with pytest.raises(DataError, match="Header info length") as refused:
+        open_features(packed)
+    assert "pickle" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

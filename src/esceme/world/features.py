@@ -338,7 +338,8 @@ def map_array(path: Path, *, advice: str) -> NDArray[Any]:
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except NPY_ERRORS as error:
-        raise DataError(f"{path}: not a complete .npy file ({_one_line(error)}); {advice}") from None
+        reason = _one_line(error).partition(". ")[0]  # then numpy suggests to trust the file
+        raise DataError(f"{path}: not a complete .npy file ({reason}); {advice}") from None
     if values.dtype.kind != "f" or not values.flags.c_contiguous:
         order = "rows" if values.flags.c_contiguous else "columns"
         raise DataError(f"{path}: expected rows of floats, found {order} of {values.dtype}; {advice}")
