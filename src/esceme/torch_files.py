@@ -1,4 +1,4 @@
-"""Reading of tensor files without executing code: safetensors, and files that `torch.save` wrote."""
+"""Tensor files: safetensors and `torch.save`; reading executes no code, writing is atomic."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import warnings
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from esceme.errors import CheckpointError
+from esceme.files import atomic_open
 
 ZIP_START = b"PK\x03\x04"
 """First bytes of files that `torch.load` reads as zip archives."""
@@ -52,6 +54,23 @@ def load_tensors(path: Path, *, mmap: bool = False) -> Any:
         raise CheckpointError(
             f"{path}: not a complete file of tensors ({reason}); replace it with an undamaged copy"
         ) from None
+
+
+def save_tensors(value: object, path: Path) -> None:
+    """Write tensors, in dicts and lists, to a file atomically with `torch.save`.
+
+    Raises `DataError` if the file cannot be written.
+    """
+    with atomic_open(path) as file:
+
+        def write(data: memoryview) -> int:
+            """Write to the open file. An interrupted archive is ended after that, which must not fail."""
+            return len(data) if file.closed else file.write(data)
+
+        try:
+            torch.save(value, SimpleNamespace(write=write, flush=file.flush))
+        except RuntimeError as error:  # torch wraps errors of the disk
+            raise error.__context__ if isinstance(error.__context__, OSError) else error from None
 
 
 def _check_zip(path: Path) -> None:

@@ -213,6 +213,7 @@ SCENARIOS = (
     Scenario(
         "import", _command("import", "../inputs/checkpoints/new.pt", "--heads", "3", "--out", "out"), weight=2
     ),
+    Scenario("export", _command("export", "../inputs/trained", "--out", "out/best.pt"), weight=2),
 )
 
 

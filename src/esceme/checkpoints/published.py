@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
 from esceme.checkpoints.names import PRE_TRAINING
 from esceme.errors import CheckpointError, ConfigError
-from esceme.files import atomic_open
-from esceme.torch_files import load_tensors
+from esceme.torch_files import load_tensors, save_tensors
 
 Tensors = Mapping[str, Tensor]
 
@@ -47,8 +45,7 @@ def write_fine_tuned(path: Path, network: Tensors, critic: Tensors) -> None:
         part: {"epoch": 1, "state_dict": dict(tensors), "optimizer": {}}
         for part, tensors in (("vln_bert", network), ("critic", critic))
     }
-    with atomic_open(path) as file:
-        torch.save(content, file)
+    save_tensors(content, path)
 
 
 def _split(content: object, path: Path) -> PublishedWeights:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from esceme.errors import CheckpointError
-from esceme.files import atomic_open, folder_lock
+from esceme.files import folder_lock
 from esceme.learning.trainer import Trainer
 from esceme.learning.training_config import ValidationConfig
 from esceme.learning.training_log import LOG_FILE, LineKind, LogValues, TrainingLog, read_log
@@ -31,7 +31,7 @@ from esceme.runs import NAVIGATOR_FILE, NavigatorConfig
 from esceme.tasks.episode import Episode
 from esceme.tasks.split import InstructionEncoder
 from esceme.tasks.tours import Tour
-from esceme.torch_files import load_tensors
+from esceme.torch_files import load_tensors, save_tensors
 from esceme.world.atlas import Atlas
 
 BEST_FOLDER = "best"
@@ -220,11 +220,7 @@ def _mean_metrics(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def save_state(folder: Path, iteration: int, state: dict[str, Any]) -> None:
     """Write a checkpoint. Keep the last checkpoint of an earlier iteration and delete all others."""
     path = folder / STATES_FOLDER / f"{iteration:08d}.pt"
-    with atomic_open(path) as file:
-        try:
-            torch.save({"format": STATE_FORMAT, "iteration": iteration, **state}, file)
-        except RuntimeError as error:  # torch wraps errors of the disk
-            raise error.__context__ if isinstance(error.__context__, OSError) else error from None
+    save_tensors({"format": STATE_FORMAT, "iteration": iteration, **state}, path)
     earlier = [other for other in _state_files(folder) if int(other.stem) < iteration]
     for other in {*_state_files(folder)} - {path, *earlier[: NUM_STATES - 1]}:
         other.unlink(missing_ok=True)
