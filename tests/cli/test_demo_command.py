@@ -209,3 +209,11 @@ def test_settings_out_of_range_are_refused_before_anything_is_written(
     assert code == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_link_out_of_the_folder_is_refused(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo/report.md").symlink_to(tmp_path / "precious")
+    assert main(["demo", "--out", str(tmp_path / "demo"), "--iterations", "1"]) == 2
+    assert "report.md: a link that leads out of" in capsys.readouterr().err
+    assert not (tmp_path / "precious").exists()

@@ -17,8 +17,8 @@ from esceme.demo.demo_report import (
     select_trajectories,
     write_report,
 )
-from esceme.errors import DataError
 from esceme.evaluation import EvaluationConfig, Result, read_result
+from esceme.files import folder_lock
 from esceme.jobs import JobProgress, OnProgress, run_evaluation_job, run_training_job
 from esceme.synth.dataset import ProgressBar, WorldConfig, embedded_world
 from esceme.training import require_same_experiment
@@ -39,8 +39,20 @@ def run_demo(
     The result does not depend on interruptions. Raises `ConfigError` before anything is written if the folder
     holds a demo with other settings.
     """
-    experiments, seconds = config.experiments(), dict[str, float]()
-    _check_folders(config, experiments)
+    experiments = config.experiments()
+    for agent, experiment in experiments.items():
+        require_same_experiment(experiment, config.run_folder(agent))
+    with folder_lock(config.out, "demo"):
+        return _run_steps(config, experiments, world_progress, on_progress)
+
+
+def _run_steps(
+    config: DemoConfig,
+    experiments: Mapping[str, Experiment],
+    world_progress: ProgressBar,
+    on_progress: OnProgress,
+) -> DemoResult:
+    seconds: dict[str, float] = {}
     with _record_duration("world", seconds):
         world = embedded_world(WorldConfig(config.size), progress=world_progress)
     with _record_duration("training", seconds):
@@ -57,16 +69,6 @@ def run_demo(
     )
     write_report(result, results[UNSEEN])
     return result
-
-
-def _check_folders(config: DemoConfig, experiments: Mapping[str, Experiment]) -> None:
-    """Raise an error if a run folder holds another experiment or the folder of the demo cannot be created."""
-    for agent, experiment in experiments.items():
-        require_same_experiment(experiment, config.run_folder(agent))
-    try:
-        config.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{config.out}: cannot be written ({error.strerror or error})") from None
 
 
 @contextmanager
