@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -143,6 +145,24 @@ def test_errors_are_messages_and_defects_are_raised(
     else:
         assert main(["demo"]) == code
     assert capsys.readouterr() == ("", message)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interruption_that_becomes_another_error_is_an_interruption(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A list of torch that is interrupted in `__len__` ends in a ValueError."""
+
+    def fail(name: str, words: list[str]) -> int:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(number)
+        raise ValueError("could not determine the shape")
+
+    monkeypatch.setattr("esceme.cli._run_command", fail)
+    before = signal.getsignal(number)
+    assert main(["demo"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+    assert signal.getsignal(number) == before
 
 
 # -- in a separate process -----------------------------------------------------------------------------

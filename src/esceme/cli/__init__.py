@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from types import FrameType
 from typing import Any
 
 from esceme import __version__
@@ -70,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in `argv` (default: `sys.argv`), print errors to stderr, and return the exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
     try:
-        with _terminate_as_interrupt():
+        with _handle_signals():
             code = _dispatch(args)
         sys.stdout.flush()
         return code
@@ -90,16 +91,33 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM raise `KeyboardInterrupt`, as Ctrl-C does, so that commands can save their work."""
+def _handle_signals() -> Iterator[None]:
+    """Let SIGTERM raise `KeyboardInterrupt`, as Ctrl-C does, so that commands can save their work.
+
+    C code may replace the interruption by an error of its own; then `KeyboardInterrupt` is raised at the end.
+    """
     if threading.current_thread() is not threading.main_thread():  # signal handlers belong to the main thread
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    received: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: old for number, old in handlers.items() if old not in (None, signal.SIG_IGN)}
     try:
+        for number in before:
+            signal.signal(number, interrupt)
         yield
+    except Exception as error:
+        if received and not isinstance(error, EscemeError):
+            raise KeyboardInterrupt from None
+        raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _dispatch(args: list[str]) -> int:
