@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,11 +53,17 @@ from fixtures.files import load_json, save_json
 from fixtures.original_checkpoints import fine_tuned
 from fixtures.toy_dataset import ToyDataset, small_experiment, write_toy_dataset, write_training_data
 from fixtures.toy_world import write_toy_world
+from reference.make import WORLD, unpack
 
 TOY, DATASET = Path("toy"), ToyDataset(Path("dataset/data"), Path("dataset/run"))
 TRAINING, TRAINED = Path("training/data"), Path("trained")
 EVALUATION, OTHER = Path("evaluation"), Path("other")
 CONNECTIVITY = TOY / "connectivity"
+REFERENCE = Path("reference")
+REFERENCE_FILES = (
+    *("rollout_argmax.json.gz", "train_il_a2c.json.gz", "meta.json"),
+    *("vln_bert.safetensors", "critic.safetensors"),
+)
 EXPERIMENT = small_experiment()
 OUT = Path("out")
 """Folder for what a call writes; it is removed after every call."""
@@ -99,6 +106,11 @@ def write_inputs() -> None:
     torch.save(fine_tuned(), "checkpoints/legacy.pt", _use_new_zipfile_serialization=False)
     state = fine_tuned()["vln_bert"]["state_dict"]
     save_file(state, "checkpoints/plain.safetensors")
+    unpack(Path("unpacked"))
+    REFERENCE.mkdir()
+    for file in REFERENCE_FILES:
+        shutil.copy(Path("unpacked/hamt_esceme", file), REFERENCE)
+    shutil.rmtree("unpacked")
     write_manifest(DATASET.root)
 
 
@@ -437,5 +449,11 @@ KINDS = (
         has_checksum=True,
     ),
     InputKind("panorama", ("panoramas/house/a.jpg",), (_read_panoramas,), weight=4),
+    InputKind(
+        "reference",
+        tuple(f"{REFERENCE}/{file}" for file in REFERENCE_FILES),
+        (_command("verify", str(REFERENCE), "--data", str(WORLD)),),
+        weight=1,
+    ),
 )
 """All kinds; the order and the weights determine which case is which."""
