@@ -46,7 +46,7 @@ from esceme.world.features import ArrayFeatures
 from fuzz.inputs import DATASET, EXPERIMENT, TOY, state_digest, write_inputs
 
 SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "INT": signal.SIGINT}
-TIMEOUT, HANGS = 120.0, -999
+TIMEOUT, HANGS = 600.0, -999
 """Seconds until a command counts as hanging, and the code that it then gets."""
 VOLATILE = re.compile(r"(^|/)(\.lock|tensorboard(/.*)?|journal\.jsonl)$")
 """Files that depend on times or on the order of processes."""
