@@ -93,16 +93,16 @@ def all_pairs(reader: GraphEncoding, bank: MemoryBank, observation: Observation)
     for current, previous in zip(observation.viewpoint, observation.previous_viewpoints, strict=True):
         subgraph = bank.scene_subgraph(current[None])
         masked = torch.isin(subgraph.viewpoints, torch.cat([current[None], previous]))
-        kept = (~masked).nonzero().flatten()
+        visible = (~masked).nonzero().flatten()
         tensor = torch.zeros(len(masked), len(masked), 1 + WIDTH)
         start, end = subgraph.edges
         tensor[start, end, 0] = tensor[end, start, 0] = 1
         diagonal = torch.arange(len(masked))
         tensor[diagonal, diagonal, 1:] = subgraph.features
-        tensor = tensor[kept][:, kept]  # (n, n, 1 + D)
+        tensor = tensor[visible][:, visible]  # (n, n, 1 + D)
         first, second, third = (mlp(tensor) for mlp in reader.mlps)
         encoded = torch.cat([first * second, third], -1)  # (n, n, D)
-        tokens.append(encoded.sum((0, 1)) / len(kept) + reader.mark)
+        tokens.append(encoded.sum((0, 1)) / len(visible) + reader.mark)
     return torch.stack(tokens)
 
 

@@ -1,8 +1,9 @@
-"""Import order of the package (docs/architecture.md) and unique names of files and classes."""
+"""Structure of the package: import order (docs/architecture.md), unique names, and plain words."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -113,6 +114,23 @@ def test_class_names_are_unique() -> None:
     assert [name for name, count in counts.items() if count > 1] == []
 
 
+def test_variables_are_nouns() -> None:
+    verbs = {"each", "told", "said", "lived", "made", "asked", "mine", "kept", "wanted"}
+    for file in FILES:
+        for node in ast.walk(ast.parse((SOURCE / file).read_text())):
+            name = node.arg if isinstance(node, ast.arg) else node.id if isinstance(node, ast.Name) else ""
+            assert name not in verbs, f"{file}, line {node.lineno}: name '{name}' by what it holds"
+
+
+def test_no_file_or_tensor_is_a_person() -> None:
+    persons = re.compile(r"\b(whoever|nobody|everybody|tells?|hears?|thinks?)\b", re.I)
+    for file in FILES:
+        found = persons.search((SOURCE / file).read_text())
+        assert found is None, f"{file}: '{found and found[0]}'; state what the code does"
+
+
 def test_scoring_and_data_checks_do_not_import_torch() -> None:
-    program = "import sys, esceme.cli.score_command, esceme.tasks.doctor; sys.exit('torch' in sys.modules)"
+    program = (
+        "import sys, esceme.cli.score_command, esceme.tasks.folder_check; sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

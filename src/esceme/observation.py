@@ -150,11 +150,11 @@ class Observation:
             return self
         length = int(self.num_candidates.max()) + 1
         names = [name for name in TOKEN_FIELDS if getattr(self, name) is not None]
-        kept = {name: getattr(self, name)[:, :length] for name in names}
+        shorter = {name: getattr(self, name)[:, :length] for name in names}
         is_raw = self.features is self.raw_features
-        kept["features"] = kept["raw_features"] if is_raw else self.features[:, :length]
-        kept["valid"] = kept["token_type"] != CONTEXT
-        return replace(self, **kept, full_observation=self)
+        shorter["features"] = shorter["raw_features"] if is_raw else self.features[:, :length]
+        shorter["valid"] = shorter["token_type"] != CONTEXT
+        return replace(self, **shorter, full_observation=self)
 
     def max_features(self) -> Tensor:
         """Return the maximum of each raw feature over all views, (B, D)."""

@@ -73,8 +73,8 @@ def test_first_told_result_of_tours_has_no_tour_metrics(dataset: ToyDataset, eva
     assert len(first.episodes) == len({episode.path for episode in result.episodes}) == EPISODES // 2
     assert not any(name in first.means or name in first.episodes[0].scores for name in TOUR_METRICS)
     order = [name for tour in read_tours(Path(dataset.tours), SPLIT) for name in tour.episode_ids]
-    told = {episode.id: episode.path for episode in result.episodes}
-    expected = {told[name]: name for name in reversed(order)}
+    path_of = {episode.id: episode.path for episode in result.episodes}
+    expected = {path_of[name]: name for name in reversed(order)}
     assert {episode.path: episode.id for episode in first.episodes} == expected
     compared = compare([result, result], draws=10, first_told=True)
     assert "t_spl" not in {row.measure for row in compared.measures} and compared.episodes == EPISODES // 2

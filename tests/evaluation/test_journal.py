@@ -91,13 +91,13 @@ def test_entries_before_a_damaged_line_are_kept(tmp_path: Path, line: int) -> No
     lines[line] = lines[line].replace(b'"a"', b'"c"').replace(b"evaluation", b"evulation")
     path.write_bytes(b"".join(lines))
     with Journal(path, "this one", JournalEntry, note=notes.append) as journal:
-        kept = [entry.id for entry in journal.entries]
-        assert kept == (["0_0", "0_1", "0_2"] if line == 0 else ["0_0", "0_1", "0_2"][: line - 1])
+        ids = [entry.id for entry in journal.entries]
+        assert ids == (["0_0", "0_1", "0_2"] if line == 0 else ["0_0", "0_1", "0_2"][: line - 1])
         assert (
-            len(notes) == 1 and f"line {line + 1} is damaged; {len(kept)} undamaged trajectories" in notes[0]
+            len(notes) == 1 and f"line {line + 1} is damaged; {len(ids)} undamaged trajectories" in notes[0]
         )
         journal.write([make_entry("9_9")])
-    assert [entry.id for entry in read_journal(path, "this one", JournalEntry)[0]] == [*kept, "9_9"]
+    assert [entry.id for entry in read_journal(path, "this one", JournalEntry)[0]] == [*ids, "9_9"]
 
 
 @pytest.mark.parametrize(

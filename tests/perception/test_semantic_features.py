@@ -18,8 +18,8 @@ from esceme.perception.semantic_features import (
     write_semantic_features,
 )
 from esceme.perception.visible_objects import DatasetAnnotations, VisibleObjects
-from esceme.tasks.doctor import examine
 from esceme.tasks.folder import DataFolder
+from esceme.tasks.folder_check import check_folder
 from esceme.world import Atlas, open_features
 
 
@@ -114,7 +114,7 @@ def test_toy_features_are_valid_and_observable(toy_root: Path, tmp_path: Path) -
     summary = write_semantic_features(root, root / "features/semantic.hdf5", words=WordTable.random(16))
     assert summary.reprojected.names_per_viewpoint > 2 * summary.near.names_per_viewpoint
     assert summary.reprojected.empty_views < summary.near.empty_views
-    assert [finding for finding in examine(root, deep=True) if finding.level == "fault"] == []
+    assert [finding for finding in check_folder(root, deep=True) if finding.level == "fault"] == []
 
     atlas = Atlas.read(root / "connectivity", features=root / "features/semantic.hdf5")
     features = atlas.observe(atlas.begin(np.arange(4), heading=np.zeros(4))).features
@@ -143,5 +143,5 @@ def test_matterport_features_are_valid(data_root: Path, tmp_path: Path) -> None:
     assert summary.reprojected.names_per_viewpoint > 3 * summary.near.names_per_viewpoint
     for name in ("objects", "rooms"):
         (tmp_path / name).unlink()  # they describe other scenes too
-    assert [finding for finding in examine(tmp_path, deep=True) if finding.level == "fault"] == []
+    assert [finding for finding in check_folder(tmp_path, deep=True) if finding.level == "fault"] == []
     assert len(open_features(out)) == summary.viewpoints

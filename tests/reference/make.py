@@ -96,8 +96,8 @@ def pack_networks(vectors: Path) -> None:
                 keys[name] = unique[content]
         meta = json.loads((vectors / variant / "meta.json").read_text())
         configs = {name: {"args": config["args"]} for name, config in meta["configs"].items()}
-        kept = {"small_bert_config": meta["small_bert_config"], "configs": configs}
-        write_json(HERE / variant / "meta.json", kept)
+        settings = {"small_bert_config": meta["small_bert_config"], "configs": configs}
+        write_json(HERE / variant / "meta.json", settings)
     with tempfile.NamedTemporaryFile(suffix=".safetensors") as packed:
         save_file(tensors, packed.name, metadata={"index": json.dumps(index)})
         NETWORKS.write_bytes(lzma.compress(Path(packed.name).read_bytes(), preset=9 | lzma.PRESET_EXTREME))

@@ -29,8 +29,8 @@ from esceme.synth.dataset import (
 )
 from esceme.synth.house import build_graph, generate_house
 from esceme.tasks.catalogue import TASKS
-from esceme.tasks.doctor import examine
 from esceme.tasks.folder import DataFolder
+from esceme.tasks.folder_check import check_folder
 from esceme.tasks.manifest import check_manifest
 from esceme.tasks.text import WordPiece
 from esceme.world import Atlas, open_features, read_scenes
@@ -77,9 +77,9 @@ def entries(folder: Path) -> list[str]:
 # -- content ---------------------------------------------------------------------------------------------
 
 
-def test_doctor_and_manifest_accept_every_file(world: Path) -> None:
+def test_check_and_manifest_accept_every_file(world: Path) -> None:
     assert manifest(world)
-    findings = examine(world, deep=True)
+    findings = check_folder(world, deep=True)
     assert [finding for finding in findings if finding.level == "fault"] == []
     accepted = {finding.file for finding in findings if finding.level == "ok"}
     expected = {"connectivity", "features/small.hdf5", "tours/tours_iVLN.json", "tokenizer/vocab.txt"}

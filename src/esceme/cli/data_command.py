@@ -13,7 +13,7 @@ from esceme.cli.console import TaskName, note, print_json, progress, tables
 from esceme.errors import ConfigError, DataError
 from esceme.files import folder_lock
 from esceme.tasks.catalogue import TASKS
-from esceme.tasks.doctor import Finding, examine
+from esceme.tasks.folder_check import Finding, check_folder
 from esceme.tasks.manifest import write_json_set
 from esceme.tasks.r4r import R4R_MANIFEST, join_paths, read_r2r_records
 from esceme.tasks.tours import Tour, make_tours, write_tours
@@ -45,7 +45,7 @@ def check(
         deep: check every feature instead of a sample.
         json: print one json object instead of a table.
     """
-    findings = examine(directory, tasks=task or None, deep=deep, progress=progress)
+    findings = check_folder(directory, tasks=task or None, deep=deep, progress=progress)
     faults = sum(finding.level == "fault" for finding in findings)
     if json:
         rows = [finding._asdict() for finding in findings]

@@ -139,15 +139,15 @@ def _episode_files(ids: Sequence[str], out: Path | None) -> list[Path]:
 
 
 def _note_missing_panoramas(loaded: ResultSet, ids: Sequence[str]) -> None:
-    wanted = {
+    requested = {
         (loaded.find(name).scene_id, viewpoint)
         for name in ids
         for number in range(len(loaded.names))
         for viewpoint in loaded.viewpoints(number, name)
     }
-    missing = sum(loaded.folder.panorama(*key) is None for key in wanted)
+    missing = sum(loaded.folder.panorama(*key) is None for key in requested)
     if missing:
-        note(f"note: {missing} of {len(wanted)} panoramas are not in {loaded.folder.root / 'panoramas'}")
+        note(f"note: {missing} of {len(requested)} panoramas are not in {loaded.folder.root / 'panoramas'}")
 
 
 def curves(

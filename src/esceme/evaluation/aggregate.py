@@ -61,7 +61,7 @@ def first_told(result: Result) -> Result:
 
     Several instructions describe each path. After the first of them, a memory may know the path. Tour metrics
     are left out. In the schedule `lanes`, the episodes of a result are in the order of the run; in
-    `interleaved`, visit numbers tell it.
+    `interleaved`, it follows from the visit numbers.
     """
     order = sorted(range(len(result.episodes)), key=lambda row: result.episodes[row].visit)
     is_interleaved = result.facts.get("schedule") == "interleaved"

@@ -61,7 +61,7 @@ class PictureFolder:
 
         `key` is the scan and viewpoint; `pose` is the camera's pose in the scene (4, 4), its heading and its
         elevation in radians. Without a picture, or with a pose that is not finite, the image is black and a
-        warning tells it once. Raises `ValueError` if a picture is damaged.
+        warning is shown once. Raises `ValueError` if a picture is damaged.
         """
         stance, heading, elevation = pose
         camera = Camera(out.shape[1], out.shape[0], vfov)

@@ -1,7 +1,7 @@
 """Tasks: episodes read from annotation files, predictions, tours and tokenizers.
 
 The Gymnasium environments are in `esceme.tasks.gym`, and the checks of a data folder in
-`esceme.tasks.doctor`.
+`esceme.tasks.folder_check`.
 """
 
 from esceme.tasks.catalogue import TASKS, SplitSize, Task

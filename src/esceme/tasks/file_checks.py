@@ -1,4 +1,4 @@
-"""Checks of single files for the data doctor: paths, episodes, feature shapes, rooms, vocabularies."""
+"""Checks of single files of a data folder: paths, episodes, feature shapes, rooms, vocabularies."""
 
 from __future__ import annotations
 

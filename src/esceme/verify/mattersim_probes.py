@@ -37,7 +37,7 @@ def _probe_simulator(
     """Return the findings of `probe_interface`, and a state of the simulator."""
     simulator = module.Simulator()
 
-    def each(value: object) -> object:
+    def repeat(value: object) -> object:
         return [value] if batched else value
 
     def state() -> Any:
@@ -66,18 +66,19 @@ def _probe_simulator(
             ("setCacheSize", 10),
         )
     found["init_returns"] = repr(simulator.initialize() if batched else simulator.init())
-    found["newEpisode_returns"] = repr(simulator.newEpisode(each(scan), each(viewpoint), each(0), each(0)))
+    returned = simulator.newEpisode(repeat(scan), repeat(viewpoint), repeat(0), repeat(0))
+    found["newEpisode_returns"] = repr(returned)
     held = state()
     if batched:
         found["getState_type"] = type(simulator.getState()).__name__
         found["getState_new_list_each_call"] = simulator.getState() is not simulator.getState()
     found["state_identity_kept"] = state() is held
     while len(state().navigableLocations) < 2 and state().step < 12:
-        simulator.makeAction(each(0), each(1), each(0))
+        simulator.makeAction(repeat(0), repeat(1), repeat(0))
     held = state()
     found |= _probe_state(held, batched)
-    found |= _probe_move(simulator, held, each, state, viewpoint)
-    simulator.newEpisode(each(scan), each(viewpoint), each(1.0), each(0.4))
+    found |= _probe_move(simulator, held, repeat, state, viewpoint)
+    simulator.newEpisode(repeat(scan), repeat(viewpoint), repeat(1.0), repeat(0.4))
     found["held_state_follows_newEpisode"] = [held.step == 0, held.location.viewpointId == viewpoint]
     found |= _probe_protection(module, simulator, held)
     if batched:
@@ -129,12 +130,12 @@ def _probe_state(state: Any, batched: bool) -> dict[str, Json]:
 
 
 def _probe_move(
-    simulator: Any, held: Any, each: Callable[[object], object], state: Callable[[], Any], start: str
+    simulator: Any, held: Any, repeat: Callable[[object], object], state: Callable[[], Any], start: str
 ) -> dict[str, Json]:
     """Move to the first navigable location, and look at objects that were read before."""
     target, origin, step = held.navigableLocations[1], held.location, held.step
     before = target.rel_distance > 0
-    returned = simulator.makeAction(each(1), each(0), each(0))
+    returned = simulator.makeAction(repeat(1), repeat(0), repeat(0))
     relative = (target.rel_heading, target.rel_elevation, target.rel_distance)
     return {
         "target_rel_nonzero_before": before,

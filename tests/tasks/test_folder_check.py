@@ -1,4 +1,4 @@
-"""The data doctor reports every damage to a valid data folder, and no fault in a valid one."""
+"""The check of a data folder reports every damage to a valid folder, and no fault in a valid one."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import pytest
 from esceme.errors import DataError
 from esceme.files import read_records, write_json
 from esceme.synth import WorldConfig, embedded_world
-from esceme.tasks import doctor
-from esceme.tasks.doctor import Finding, examine
+from esceme.tasks import folder_check
+from esceme.tasks.folder_check import Finding, check_folder
 from esceme.tasks.r2r import R2RRecord
 from esceme.tasks.r4r import join_paths
 from esceme.world import open_features, pack, read_scenes
@@ -120,7 +120,7 @@ def only_fault(findings: list[Finding], file: str) -> str:
 
 def test_toy_world_has_no_fault_and_is_not_changed(root: Path) -> None:
     before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in root.rglob("*")}
-    findings = examine(root, deep=True)
+    findings = check_folder(root, deep=True)
     assert faults(findings) == []
     valid = {finding.file for finding in findings if finding.level == "ok"}
     graphs = {name for name in LEVEL_IF_MISSING if name.startswith("connectivity/")}
@@ -130,40 +130,40 @@ def test_toy_world_has_no_fault_and_is_not_changed(root: Path) -> None:
     assert {path.relative_to(root).as_posix() for path in before if path.is_file()} == set(LEVEL_IF_MISSING)
 
 
-def test_user_defined_task_is_examined(small_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_defined_task_is_checked(small_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = dataclasses.replace(
-        doctor.TASKS["r2r"],
+        folder_check.TASKS["r2r"],
         name="own",
         source="see docs/data.md",
         files=("own/{split}.json",),
         split_sizes={"train": None},
     )
-    monkeypatch.setitem(doctor.TASKS, "own", task)
+    monkeypatch.setitem(folder_check.TASKS, "own", task)
     save_json(small_root / "own/train.json", [{}])
-    (finding,) = [finding for finding in examine(small_root) if finding.file == "own/train.json"]
+    (finding,) = [finding for finding in check_folder(small_root) if finding.file == "own/train.json"]
     assert finding.level == "fault" and "docs/data.md" in str(finding)
 
 
 def test_folder_with_graphs_only_is_valid(toy_root: Path, tmp_path: Path) -> None:
-    findings = examine(link_folders(toy_root, tmp_path, "connectivity"))
+    findings = check_folder(link_folders(toy_root, tmp_path, "connectivity"))
     assert [finding.level for finding in findings] == ["ok", "note"]
     assert findings[1].file == "features"
 
 
-def test_packed_features_are_examined(feature_root: Path) -> None:
+def test_packed_features_are_checked(feature_root: Path) -> None:
     path = pack(open_features(feature_root / FEATURES, width=32), feature_root / "features/fast.npy")
-    findings = examine(feature_root, deep=True)
+    findings = check_folder(feature_root, deep=True)
     assert faults(findings) == []
     assert Finding("ok", "features/fast.npy", "66 viewpoints, 32 numbers a view") in findings
 
     values = np.lib.format.open_memmap(path, mode="r+")
     values[3, 7, 0] = np.nan
     values.flush()
-    fault = only_fault(examine(feature_root, deep=True), "features/fast.npy")
+    fault = only_fault(check_folder(feature_root, deep=True), "features/fast.npy")
     assert "does not have the checksum in the index" in fault
 
     path.with_suffix(".json").unlink()
-    assert "fast.json: no such file" in only_fault(examine(feature_root), "features/fast.npy")
+    assert "fast.json: no such file" in only_fault(check_folder(feature_root), "features/fast.npy")
 
 
 @pytest.fixture
@@ -204,10 +204,10 @@ def hamt_root(toy_root: Path, tmp_path: Path) -> Path:
 
 
 def test_layout_of_hamt_is_recognised(hamt_root: Path, toy_root: Path) -> None:
-    findings = examine(hamt_root, deep=True)
+    findings = check_folder(hamt_root, deep=True)
     assert faults(findings) == []
     found = {finding.file: finding.text for finding in findings if finding.level == "ok"}
-    ours = {finding.file: finding.text for finding in examine(toy_root) if finding.level == "ok"}
+    ours = {finding.file: finding.text for finding in check_folder(toy_root) if finding.level == "ok"}
     same = {
         "R2R/connectivity": "connectivity",
         "R2R/features/toy.hdf5": FEATURES,
@@ -223,7 +223,7 @@ def test_layout_of_hamt_is_recognised(hamt_root: Path, toy_root: Path) -> None:
 
     file = "CVDN/annotations/ndh/val_seen_enc.json"
     change(hamt_root / file, lambda records: records[2].update(end_panos=["nowhere"]))
-    assert "viewpoint 'nowhere' is not in scene" in only_fault(examine(hamt_root), file)
+    assert "viewpoint 'nowhere' is not in scene" in only_fault(check_folder(hamt_root), file)
 
 
 def test_token_ids_beyond_the_tokenizer_are_a_fault(hamt_root: Path, toy_root: Path) -> None:
@@ -231,9 +231,9 @@ def test_token_ids_beyond_the_tokenizer_are_a_fault(hamt_root: Path, toy_root: P
     change(hamt_root / file, lambda records: records[2]["instr_encodings"].__setitem__(1, [101, 10**6]))
     rxr = hamt_root / "RxR/annotations/rxr_train_guide_enc_xlmr.jsonl"
     change(rxr, lambda records: records[2].update(instr_encoding=[250_001]))  # XLM-RoBERTa has more ids
-    assert faults(examine(hamt_root)) == []  # there is no tokenizer
+    assert faults(check_folder(hamt_root)) == []  # there is no tokenizer
     link_folders(toy_root, hamt_root, "tokenizer")
-    fault = only_fault(examine(hamt_root), file)
+    fault = only_fault(check_folder(hamt_root), file)
     assert "has a token id beyond the" in fault and fault.startswith("episode ")
 
 
@@ -253,13 +253,13 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.fixture(scope="module")
 def findings_before(toy_root: Path) -> set[tuple[str, str]]:
-    return {(finding.level, finding.file) for finding in examine(toy_root)}
+    return {(finding.level, finding.file) for finding in check_folder(toy_root)}
 
 
 @pytest.mark.parametrize("file", LEVEL_IF_MISSING)
 def test_missing_file_is_reported(root: Path, findings_before: set[tuple[str, str]], file: str) -> None:
     (root / file).unlink()
-    findings = examine(root)
+    findings = check_folder(root)
     assert not [finding for finding in findings if finding.file == file and finding.level == "ok"]
     levels = {
         finding.level
@@ -283,13 +283,13 @@ def test_missing_file_is_reported(root: Path, findings_before: set[tuple[str, st
 def test_damaged_file_is_a_fault_of_that_file(toy_root: Path, tmp_path: Path, file: str, damage: str) -> None:
     root = link_folders(toy_root, tmp_path, "connectivity", "R2R", file.split("/")[0])
     replace(root / file, DAMAGES[damage]((root / file).read_bytes()))
-    assert faults(examine(root), file)
+    assert faults(check_folder(root), file)
 
 
 @pytest.mark.parametrize("file", [name for name in LEVEL_IF_MISSING if not name.startswith("connectivity/")])
 def test_damage_is_reported_for_the_damaged_file_only(root: Path, file: str) -> None:
     replace(root / file, b"damaged")
-    only_fault(examine(root), file)
+    only_fault(check_folder(root), file)
 
 
 def test_folder_or_broken_link_instead_of_a_file_counts_as_missing(small_root: Path) -> None:
@@ -298,7 +298,7 @@ def test_folder_or_broken_link_instead_of_a_file_counts_as_missing(small_root: P
     (small_root / ROOMS).symlink_to(small_root / ROOMS)
     (small_root / VOCABULARY).mkdir()
     (small_root / R2R).mkdir()
-    findings = examine(small_root)
+    findings = check_folder(small_root)
     assert faults(findings) == []
     notes = [finding.text for finding in findings if finding.level == "note"]
     assert any(text.startswith("r2r train: no file") for text in notes)
@@ -316,12 +316,12 @@ def test_disconnected_scene_is_a_fault(small_root: Path) -> None:
                     record["unobstructed"][column] = False
 
     change(small_root / VILLA, edit)
-    assert "not every viewpoint can be reached from every other" in faults(examine(small_root), VILLA)
+    assert "not every viewpoint can be reached from every other" in faults(check_folder(small_root), VILLA)
 
 
 def test_broken_graph_is_reported_once_and_its_episodes_are_not_checked(small_root: Path) -> None:
     replace(small_root / VILLA, b"[")
-    findings = examine(small_root)
+    findings = check_folder(small_root)
     only_fault(findings, VILLA)
     train = next(finding for finding in findings if finding.file == R2R)
     assert train.level == "note" and "scenes without a graph: paths not checked" in train.text
@@ -331,12 +331,12 @@ def test_broken_graph_is_reported_once_and_its_episodes_are_not_checked(small_ro
         next(record for record in records if record["scan"] != "toy-villa")["path"][1] = "nowhere"
 
     change(small_root / R2R, edit)  # paths of the other scenes are still checked
-    assert "'nowhere' is not in scene" in faults(examine(small_root), R2R)[0]
+    assert "'nowhere' is not in scene" in faults(check_folder(small_root), R2R)[0]
 
 
 def test_missing_graphs_are_reported_once(small_root: Path) -> None:
     shutil.rmtree(small_root / "connectivity")
-    findings = examine(small_root)
+    findings = check_folder(small_root)
     assert "no connectivity folder" in only_fault(findings, "connectivity")
     assert any("paths not checked" in finding.text for finding in findings)
 
@@ -354,7 +354,7 @@ def test_scene_list_that_differs_from_the_files_is_a_fault(
     small_root: Path, content: bytes, file: str, message: str
 ) -> None:
     replace(small_root / SCANS, content)
-    findings = examine(small_root)
+    findings = check_folder(small_root)
     assert message in only_fault(findings, file)
     assert Finding("ok", "connectivity", "3 scenes, 66 viewpoints, 135 edges") in findings
 
@@ -424,7 +424,7 @@ def test_inconsistent_record_is_the_only_fault(
 ) -> None:
     root = link_folders(toy_root, tmp_path, "connectivity", "R2R", "tours", file.split("/")[0])
     change(root / file, edit)
-    assert message in only_fault(examine(root), file)
+    assert message in only_fault(check_folder(root), file)
 
 
 @pytest.mark.parametrize("file", TRAIN)
@@ -447,7 +447,7 @@ def test_excluded_viewpoint_in_a_path_is_a_fault(
         record["path"][1] = unusable[record["scan"]]
 
     change(small_root / file, edit)
-    assert message in only_fault(examine(small_root), file)
+    assert message in only_fault(check_folder(small_root), file)
 
 
 def test_matterport_split_of_another_size_is_a_fault(small_root: Path) -> None:
@@ -459,7 +459,7 @@ def test_matterport_split_of_another_size_is_a_fault(small_root: Path) -> None:
             text, name = text.replace(old, new), name.replace(old, new)
         path.unlink()
         path.with_name(name).write_text(text)
-    findings = examine(small_root, tasks=["r2r"])
+    findings = check_folder(small_root, tasks=["r2r"])
     graphs = next(finding for finding in findings if finding.file == "connectivity")
     assert graphs.level == "note" and "published: 90 scenes" in graphs.text
     fault = faults(findings, "R2R/R2R_val_seen.json")[0]
@@ -468,7 +468,7 @@ def test_matterport_split_of_another_size_is_a_fault(small_root: Path) -> None:
 
 def test_tours_of_a_missing_split_are_not_checked(small_root: Path) -> None:
     change(small_root / TOURS, lambda splits: splits.update(prevalent={"toy-villa": [["1_0"]]}))
-    findings = examine(small_root)
+    findings = check_folder(small_root)
     assert faults(findings) == []
     text = next(finding.text for finding in findings if finding.file == TOURS)
     assert text.endswith("prevalent: 1 tours (no R2R to check them with)")
@@ -479,16 +479,16 @@ def test_tours_of_a_missing_split_are_not_checked(small_root: Path) -> None:
 
 def test_missing_split_of_a_required_task_is_a_fault(small_root: Path) -> None:
     replace(small_root / RXR, b"damaged")  # a file of another task
-    assert faults(examine(small_root, tasks=["r2r"])) == []
+    assert faults(check_folder(small_root, tasks=["r2r"])) == []
     (small_root / "R2R/R2R_test.json").unlink()
-    (fault,) = faults(examine(small_root, tasks=["r2r"]), "r2r")
+    (fault,) = faults(check_folder(small_root, tasks=["r2r"]), "r2r")
     files = "R2R/R2R_test.json or R2R/annotations/R2R_test_enc.json"
     assert fault.startswith(f"r2r test: no file; looked for {files}")
 
 
 @pytest.mark.parametrize(("task", "split"), [("r2r", "val_train_seen"), ("r4r", "val_unseen_sampled")])
 def test_splits_that_only_hamt_has_are_never_required(root: Path, task: str, split: str) -> None:
-    findings = examine(root, tasks=[task])
+    findings = check_folder(root, tasks=[task])
     assert faults(findings) == []
     note = next(finding for finding in findings if finding.file == task)
     assert note.level == "note" and note.text.startswith(f"{task} {split}: no file")
@@ -497,7 +497,7 @@ def test_splits_that_only_hamt_has_are_never_required(root: Path, task: str, spl
 
 @pytest.mark.parametrize(("task", "missing"), [("rxr", 1), ("cvdn", 2), ("prevalent", 1), ("reverie", 0)])
 def test_missing_splits_of_required_tasks_are_counted(small_root: Path, task: str, missing: int) -> None:
-    assert len(faults(examine(small_root, tasks=[task]), task)) == missing
+    assert len(faults(check_folder(small_root, tasks=[task]), task)) == missing
 
 
 # -- features --------------------------------------------------------------------------------------------
@@ -537,7 +537,7 @@ def test_faulty_features_of_a_viewpoint_are_reported(
         del file[key]
         if panorama is not None:
             file[key] = panorama
-    findings = examine(feature_root)
+    findings = check_folder(feature_root)
     assert {finding.file for finding in findings if finding.level == "fault"} == {FEATURES}
     assert faults(findings)[0].endswith(message.format(key=key))
 
@@ -548,56 +548,56 @@ def test_faulty_and_missing_keys_are_counted(feature_root: Path) -> None:
         for key in keys[5:8]:
             file[key][0, 0] = np.nan
         del file[keys[20]]
-    first, second = faults(examine(feature_root), FEATURES)
+    first, second = faults(check_folder(feature_root), FEATURES)
     assert first.endswith("and 2 more such faults") and keys[20] in second
 
 
 def test_keys_of_unknown_viewpoints_are_a_note(feature_root: Path) -> None:
     with writable_features(feature_root) as file:
         file["castle_a"] = file["castle_b"] = np.zeros((36, 36))
-    findings = examine(feature_root)
+    findings = check_folder(feature_root)
     assert faults(findings) == []
     note = next(finding for finding in findings if finding.file == FEATURES and finding.level == "note")
     assert note.text == "2 keys belong to no viewpoint, such as 'castle_a'"
 
 
-def test_deep_examination_also_checks_features_outside_the_sample(
+def test_deep_check_includes_features_outside_the_sample(
     feature_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "SAMPLE", 4)
+    monkeypatch.setattr(folder_check, "SAMPLE", 4)
     keys = feature_keys(feature_root)
     with writable_features(feature_root) as file:
         file[keys[1]][0, 0] = np.nan
-    assert faults(examine(feature_root)) == []
-    assert keys[1] in only_fault(examine(feature_root, deep=True), FEATURES)
+    assert faults(check_folder(feature_root)) == []
+    assert keys[1] in only_fault(check_folder(feature_root, deep=True), FEATURES)
     with writable_features(feature_root) as file:
         file[keys[-1]][0, 0] = np.nan
-    assert keys[-1] in only_fault(examine(feature_root), FEATURES)
+    assert keys[-1] in only_fault(check_folder(feature_root), FEATURES)
 
 
 # -- folders ---------------------------------------------------------------------------------------------
 
 
 def test_empty_folder_has_no_known_files(tmp_path: Path) -> None:
-    findings = examine(tmp_path)
+    findings = check_folder(tmp_path)
     assert [finding.level for finding in findings] == ["fault", "fault"]
     assert "no connectivity folder" in findings[0].text
     assert findings[1].text == "holds nothing else that ESceme knows"
 
 
 def test_unknown_files_are_ignored(small_root: Path) -> None:
-    before = examine(small_root)
+    before = check_folder(small_root)
     for name in ("README.md", "R2R/notes.txt", "features/notes.md", "connectivity/README.md", "x/y/z.json"):
         (small_root / name).parent.mkdir(parents=True, exist_ok=True)
         (small_root / name).write_bytes(b"\xff")
-    assert examine(small_root) == before
+    assert check_folder(small_root) == before
 
 
 @pytest.mark.parametrize("name", ["nowhere", "file", "file/inside"])
 def test_missing_data_folder_is_an_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("text")
     with pytest.raises(DataError, match=f"{name}: cannot be read as a data folder"):
-        examine(tmp_path / name)
+        check_folder(tmp_path / name)
 
 
 @pytest.fixture
@@ -610,13 +610,13 @@ def public_root(toy_root: Path) -> Iterator[Path]:
         yield data
 
 
-def examine_with_mode(root: Path, folder: str, mode: int) -> list[Finding]:
-    """Examine `root` as an unprivileged user while `folder` has permissions `mode`."""
-    examine(root)  # imports modules that the unprivileged user may not be able to read
+def check_with_mode(root: Path, folder: str, mode: int) -> list[Finding]:
+    """Check `root` as an unprivileged user while `folder` has permissions `mode`."""
+    check_folder(root)  # imports modules that the unprivileged user may not be able to read
     (root / folder).chmod(mode)
     try:
         with unprivileged():
-            return examine(root)
+            return check_folder(root)
     finally:
         (root / folder).chmod(0o755)
 
@@ -624,7 +624,7 @@ def examine_with_mode(root: Path, folder: str, mode: int) -> list[Finding]:
 @pytest.mark.parametrize("mode", [0o000, 0o444])
 def test_unreadable_data_folder_is_an_error(public_root: Path, mode: int) -> None:
     with pytest.raises(DataError, match="data folder .Permission denied"):
-        examine_with_mode(public_root, ".", mode)
+        check_with_mode(public_root, ".", mode)
 
 
 @pytest.mark.parametrize(
@@ -639,7 +639,7 @@ def test_unreadable_data_folder_is_an_error(public_root: Path, mode: int) -> Non
     ],
 )
 def test_unreadable_folder_is_one_fault(public_root: Path, folder: str, mode: int) -> None:
-    assert "Permission denied" in only_fault(examine_with_mode(public_root, folder, mode), folder)
+    assert "Permission denied" in only_fault(check_with_mode(public_root, folder, mode), folder)
 
 
 # -- manifest -------------------------------------------------------------------------------------------
@@ -653,7 +653,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def faulty_files(root: Path) -> list[str]:
-    return [finding.file for finding in examine(root) if finding.level == "fault"]
+    return [finding.file for finding in check_folder(root) if finding.level == "fault"]
 
 
 def test_embedded_world_has_no_fault(world: Path) -> None:
@@ -681,7 +681,7 @@ def test_manifest_reveals_every_missing_or_damaged_file(world: Path) -> None:
 
 @pytest.mark.real
 def test_public_data_has_no_fault(data_root: Path) -> None:
-    findings = examine(data_root)
+    findings = check_folder(data_root)
     assert faults(findings) == []
     suffixes = ("as published", "as in the public v2 files")
     published = {finding.file for finding in findings if finding.text.endswith(suffixes)}
@@ -702,7 +702,7 @@ def test_public_data_has_no_fault(data_root: Path) -> None:
 def test_public_vocabulary_cut_in_half_is_a_fault(data_root: Path, small_root: Path) -> None:
     text = (data_root / VOCABULARY).read_bytes()
     replace(small_root / VOCABULARY, text[: len(text) // 2])
-    assert "the last one cut off; BERT has 30,522" in only_fault(examine(small_root), VOCABULARY)
+    assert "the last one cut off; BERT has 30,522" in only_fault(check_folder(small_root), VOCABULARY)
 
 
 @pytest.mark.real
@@ -718,5 +718,7 @@ def test_only_the_sizes_of_two_releases_of_r4r_are_accepted(data_root: Path, tmp
         for record in joined[:num_shortened]:
             record.instructions = record.instructions[:8]
         write_json(tmp_path / "R4R/R4R_val_unseen.json", joined)
-        (finding,) = (finding for finding in examine(tmp_path) if finding.file == "R4R/R4R_val_unseen.json")
+        (finding,) = (
+            finding for finding in check_folder(tmp_path) if finding.file == "R4R/R4R_val_unseen.json"
+        )
         assert finding.text.endswith(ending) and finding.level == level

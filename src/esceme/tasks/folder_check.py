@@ -1,4 +1,4 @@
-"""The data doctor: checks the files of a data folder and compares their sizes with the published ones."""
+"""Check of a data folder: every file is read, and sizes are compared with the published ones."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ NamesProgress = Callable[[Iterable[str], str], Iterable[str]]
 """Takes names and a label; returns the same names and displays progress as they are consumed."""
 
 
-def examine(
+def check_folder(
     root: str | Path,
     *,
     tasks: Sequence[str] | None = None,
@@ -78,18 +78,18 @@ def examine(
     folder = DataFolder(root)
     if reason := unreadable_reason(folder.root):
         raise DataError(f"{folder.root}: cannot be read as a data folder ({reason})")
-    doctor = _Doctor(folder, deep=deep, progress=progress)
-    findings = [*doctor.unreadable_folders(), *doctor.connectivity()]
+    check = _FolderCheck(folder, deep=deep, progress=progress)
+    findings = [*check.unreadable_folders(), *check.connectivity()]
     for task in TASKS if tasks is None else tasks:
-        findings += doctor.annotations(task, required=tasks is not None)
-    findings += [*doctor.features(), *doctor.auxiliary_files(), *doctor.manifest()]
+        findings += check.annotations(task, required=tasks is not None)
+    findings += [*check.features(), *check.auxiliary_files(), *check.manifest()]
     if len(findings) == 1 and findings[0].level == "fault":
         text = "holds nothing else that ESceme knows"
         findings.append(Finding("fault", str(folder.root), text, "see docs/data.md"))
     return findings
 
 
-class _Doctor:
+class _FolderCheck:
     """Checks one data folder. Graphs and episodes are kept in memory, because later checks need them."""
 
     def __init__(self, folder: DataFolder, *, deep: bool, progress: NamesProgress) -> None:
