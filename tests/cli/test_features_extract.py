@@ -13,8 +13,9 @@ from PIL import Image
 from esceme.cli.features_command import extract, semantic
 from esceme.errors import ConfigError, DataError
 from esceme.perception.encoders import encode_panorama, make_encoder
-from esceme.perception.views import read_panorama
+from esceme.perception.views import ViewGrid, read_panorama
 from esceme.world import open_features
+from esceme.world.camera import Camera
 
 
 @pytest.fixture
@@ -48,6 +49,44 @@ def test_extracted_file_has_the_published_format_and_the_encoders_features(
     assert store.keys == ("cabin_00aa", "house_00aa", "house_00bb")
     expected = encode_panorama(make_encoder("small"), read_panorama(panoramas / "house/00bb.jpg"))
     assert (store.panorama("house_00bb") == expected).all()
+
+
+def test_other_cameras_and_grids(panoramas: Path, tmp_path: Path) -> None:
+    out = tmp_path / "wide.hdf5"
+    camera = {"width": 64, "height": 40, "vfov": 75.5}
+    assert extract(panoramas, out=out, **camera, headings=5, elevations=(-20.0, 10.0)) == 0
+    panorama = read_panorama(panoramas / "house/00bb.jpg")
+    views = [
+        (2 * np.pi / 5 * number, np.radians(elevation)) for elevation in (-20, 10) for number in range(5)
+    ]
+    images = ViewGrid(Camera(64, 40, np.radians(75.5)), tuple(views)).cut(panorama)
+    assert images.shape == (10, 40, 64, 3)
+    with h5py.File(out) as file:
+        attributes = file["house_00bb"].attrs
+        assert [attributes[key] for key in ("image_w", "image_h", "vfov")] == [64, 40, 75.5]
+        assert (file["house_00bb"][:] == make_encoder("small").encode(images)).all()
+    with pytest.raises(DataError, match=r"shape \(10, 498\), expected \(36"):
+        open_features(out).panorama("house_00bb")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"width": 4}, "width: expected 8 to 8192, found 4"),
+        ({"height": 10**6}, "height: expected 8"),
+        ({"vfov": 180.0}, "vfov: expected 1 to 170, found 180"),
+        ({"vfov": float("nan")}, "vfov: expected"),
+        ({"headings": 0}, "headings: expected 1"),
+        ({"elevations": ()}, "elevations: expected 1"),
+        ({"elevations": (0.0, 91.0)}, "elevations: expected -90 to 90, found 91"),
+    ],
+)
+def test_impossible_cameras_are_refused(
+    options: dict[str, float], message: str, panoramas: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        extract(panoramas, out=tmp_path / "f.hdf5", **options)
+    assert not (tmp_path / "f.hdf5").exists()
 
 
 def test_extract_prints_one_json_object(

@@ -13,8 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esceme.mattersim import SimState, Simulator
+from esceme.mattersim.simulator import _snap
+from esceme.world.geometry import nearest_view
 from esceme.world.graph import SceneGraph, read_scenes
 from fixtures.simulators import MakeSimulator
+
+angles = st.floats(-10, 10) | st.sampled_from([0.0, math.pi, 2 * math.pi, math.radians(15), -1e-17])
 
 
 @pytest.fixture(scope="module")
@@ -367,9 +371,12 @@ def test_simulators_have_their_own_random_numbers(make_simulator: MakeSimulator,
         assert summary(first.getState()[0]) == summary(second.getState()[0])
 
 
-# -- both generations ------------------------------------------------------------------------------------
+@given(angles, angles)
+def test_discretised_angles_are_the_nearest_view(heading: float, elevation: float) -> None:
+    assert _snap(heading, elevation) == nearest_view(heading, elevation)
 
-angles = st.floats(-10, 10) | st.sampled_from([0.0, math.pi, 2 * math.pi, math.radians(15), -1e-17])
+
+# -- both generations ------------------------------------------------------------------------------------
 
 
 @settings(max_examples=60)

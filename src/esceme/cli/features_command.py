@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import radians
 from pathlib import Path
 from typing import Literal
 
@@ -13,12 +14,13 @@ from esceme.errors import ConfigError
 from esceme.perception.encoders import encode_panorama, make_encoder
 from esceme.perception.next_hop_matching import NextHopAuc, match_next_hops
 from esceme.perception.semantic_features import SemanticSummary, WordTable, write_semantic_features
-from esceme.perception.views import find_panoramas, read_panorama
+from esceme.perception.views import ViewGrid, find_panoramas, read_panorama
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
 from esceme.world import open_features
 from esceme.world import pack as pack_features
+from esceme.world.camera import Camera
 from esceme.world.features import HDF5_SUFFIXES, write_features
 
 
@@ -62,6 +64,11 @@ def extract(
     out: Path,
     encoder: Literal["small", "vit-b-16"] = "small",
     weights: Path | None = None,
+    width: int | None = None,
+    height: int | None = None,
+    vfov: float = 60.0,
+    headings: int = 12,
+    elevations: tuple[float, ...] = (-30.0, 0.0, 30.0),
     json: bool = False,
 ) -> int:
     """Extract features of the 36 views of panoramas, as HDF5 in the published format.
@@ -70,8 +77,12 @@ def extract(
     from its pixels only. `small` is fixed and needs no weights; `vit-b-16` needs timm
     (pip install 'esceme[timm]') and a local file of weights.
 
+    Other cameras and grids of views are possible, for other programs: the agents of this package need the 36
+    views of 60 degrees.
+
     Examples:
         esceme features extract panoramas --out features/small.hdf5
+        esceme features extract panoramas --out wide.hdf5 --width 320 --vfov 75 --headings 8
         esceme features extract panoramas --out vit.hdf5 --encoder vit-b-16 --weights vit_b_16.safetensors
 
     Args:
@@ -79,17 +90,28 @@ def extract(
         out: HDF5 file to write; it appears when it is complete.
         encoder: encoder of the views.
         weights: parameters of the encoder, .safetensors or a torch file (.pth), if it has any.
+        width: width of the images in pixels; by default that of the encoder.
+        height: height of the images in pixels; by default three quarters of the width.
+        vfov: vertical field of view in degrees.
+        headings: number of headings, from 0 (+y) clockwise at equal distances.
+        elevations: elevations of the rows of views in degrees, from the first row to the last.
         json: print a summary as one JSON object.
     """
     _check_suffix(out)
     view_encoder = make_encoder(encoder, weights)
+    columns = width or view_encoder.view_width
+    camera = Camera(columns, height or columns * 3 // 4, radians(vfov))
+    grid = ViewGrid.regular(camera, headings, elevations)
     paths = find_panoramas(panoramas)
     write_features(
         out,
         (
-            (key, encode_panorama(view_encoder, read_panorama(path)))
+            (key, encode_panorama(view_encoder, read_panorama(path), grid))
             for key, path in progress(paths.items(), "encoding", total=len(paths))
         ),
+        # By default, the file names the camera of the published files, whose directions are the same.
+        camera=camera if (width, height, vfov) != (None, None, 60.0) else None,
+        num_views=len(grid.views),
     )
     _print_summary(out, len(paths), view_encoder.width, json=json, encoder=encoder)
     return 0

@@ -34,8 +34,8 @@ ADVICE = (
     "give setDatasetPath a folder of panoramas <scan>/<viewpoint>.jpg (esceme synth writes them) or of "
     f"skyboxes <scan>/{SKYBOX_FOLDER}/<viewpoint>_skybox_small.jpg"
 )
-_FRAME_WARNING = 4
-"""Number of calls between a program's `state.rgb` and the warning."""
+CALL_DEPTH = 5
+"""Number of calls from a program's `state.rgb` to the warning, which names the program's line."""
 
 
 class PictureFolder:
@@ -131,4 +131,4 @@ class PictureFolder:
     def _warn(self, kind: str, message: str) -> None:
         if kind not in self._warned:
             self._warned.add(kind)
-            warnings.warn(message, stacklevel=_FRAME_WARNING)
+            warnings.warn(message, stacklevel=CALL_DEPTH)

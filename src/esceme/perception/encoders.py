@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from esceme.errors import ConfigError, DataError
 from esceme.perception.small_encoder import SmallEncoder
-from esceme.perception.views import cut_views
+from esceme.perception.views import ViewGrid, standard_camera
 
 if TYPE_CHECKING:
     import torch
@@ -52,9 +52,12 @@ def make_encoder(name: str, weights: Path | None = None) -> Encoder:
     return ENCODERS[name](weights)
 
 
-def encode_panorama(encoder: Encoder, panorama: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return the features (36, width) of the 36 views of a panorama (H, 2H, 3)."""
-    return encoder.encode(cut_views(panorama, width=encoder.view_width))
+def encode_panorama(
+    encoder: Encoder, panorama: NDArray[np.uint8], grid: ViewGrid | None = None
+) -> NDArray[np.float32]:
+    """Return the features (N, width) of the views of a panorama (H, 2H, 3); by default of the 36 views."""
+    grid = grid or ViewGrid(standard_camera(encoder.view_width))
+    return encoder.encode(grid.cut(panorama))
 
 
 class NetworkEncoder:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -139,10 +140,43 @@ def skybox_panorama(faces: NDArray[np.uint8], pose: NDArray[np.float64]) -> NDAr
     return faces[face, row, column]
 
 
+@dataclass(frozen=True)
+class ViewGrid:
+    """Camera and directions (heading, elevation) in radians of the views of every panorama."""
+
+    camera: Camera
+    views: tuple[tuple[float, float], ...] = STANDARD_VIEWS
+
+    @classmethod
+    def regular(
+        cls, camera: Camera, num_headings: int = 12, elevations: Sequence[float] = (-30.0, 0.0, 30.0)
+    ) -> ViewGrid:
+        """Return rows of views at `elevations` in degrees, with headings from 0 at equal distances.
+
+        Raises `ConfigError` if a number is out of range.
+        """
+        degrees = float(np.degrees(camera.vfov))
+        for name, value, low, high in (
+            ("width", camera.width, 8, 8192),
+            ("height", camera.height, 8, 8192),
+            ("vfov", degrees, 1, 170),
+            ("headings", num_headings, 1, 360),
+            ("elevations", len(elevations), 1, 180),
+            *(("elevations", elevation, -90, 90) for elevation in elevations),
+        ):
+            if not low <= value <= high:
+                raise ConfigError(f"{name}: expected {low} to {high}, found {value:g}")
+        turns = [2 * np.pi / num_headings * number for number in range(num_headings)]
+        return cls(camera, tuple((turn, float(np.radians(row))) for row in elevations for turn in turns))
+
+    def cut(self, panorama: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Cut the views of a colour panorama: (H, 2H, 3) -> (N, camera height, camera width, 3)."""
+        return cut_packed(pack_panorama(panorama, self.camera), self.camera, self.views)
+
+
 def cut_views(panorama: NDArray[np.uint8], *, width: int = WIDTH) -> NDArray[np.uint8]:
     """Cut the 36 views of a colour panorama: (H, 2H, 3) -> (36, 3/4 width, width, 3)."""
-    camera = standard_camera(width)
-    return cut_packed(pack_panorama(panorama, camera), camera, STANDARD_VIEWS)
+    return ViewGrid(standard_camera(width)).cut(panorama)
 
 
 def cut_ids(panorama: NDArray[Any], *, width: int = WIDTH) -> NDArray[Any]:

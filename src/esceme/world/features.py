@@ -6,6 +6,7 @@ viewpoint; the row number is the index of the viewpoint in the store.
 
 from __future__ import annotations
 
+import math
 import os
 import zlib
 from abc import ABC, abstractmethod
@@ -31,6 +32,7 @@ from esceme.files import (
     require_space,
     write_json,
 )
+from esceme.world.camera import Camera
 from esceme.world.geometry import VIEWS
 
 HDF5_SUFFIXES = (".hdf5", ".h5")
@@ -284,12 +286,25 @@ def pack(
     return out
 
 
-def write_features(out: str | Path, panoramas: Iterable[tuple[str, NDArray[Any]]]) -> Path:
+def write_features(
+    out: str | Path,
+    panoramas: Iterable[tuple[str, NDArray[Any]]],
+    *,
+    camera: Camera | None = None,
+    num_views: int = VIEWS,
+) -> Path:
     """Write (`<scene>_<viewpoint>`, features (36, D)) pairs to an HDF5 file of the published format.
 
     The file appears only when it is complete. All panoramas must have the same width and finite values. Equal
-    input gives equal bytes.
+    input gives equal bytes. The file names `camera`, by default that of the published files. Files with
+    another number of views than 36 are for other programs; `open_features` refuses them.
     """
+    camera = camera or Camera()
+    image = {
+        "image_w": camera.width,
+        "image_h": camera.height,
+        "vfov": int(degrees) if (degrees := round(math.degrees(camera.vfov), 9)).is_integer() else degrees,
+    }
     out, width = Path(out), None
     # HDF5 opens the file by name: with a Python file object, an interruption would crash it.
     with atomic_path(out) as part, h5py.File(part, "w") as file:
@@ -298,28 +313,28 @@ def write_features(out: str | Path, panoramas: Iterable[tuple[str, NDArray[Any]]
             if not scene or not viewpoint or key in file:
                 fault = "occurs twice" if key in file else "is not '<scene>_<viewpoint>'"
                 raise DataError(f"{out}: key '{key}' {fault}")
-            checked = check_panorama(features, key, str(out))
+            checked = check_panorama(features, key, str(out), num_views=num_views)
             if checked.shape[1] != (width or checked.shape[1]):
                 raise DataError(f"{out}: '{key}' has {checked.shape[1]} numbers a view, others {width}")
             width = checked.shape[1]
             # HDF5 crashes where a write fails. It writes late, so the space is checked beforehand.
             require_space(part, file.id.get_filesize() + checked.nbytes + HDF5_MARGIN)
             stored = file.create_dataset(key, data=checked, **HDF5_STORAGE)
-            stored.attrs.update(scanId=scene, viewpointId=viewpoint, image_w=640, image_h=480, vfov=60)
+            stored.attrs.update(scanId=scene, viewpointId=viewpoint, **image)
         if width is None:
             raise DataError(f"{out}: no features to write")
     return out
 
 
 def check_panorama(
-    stored: NDArray[Any], key: str, source: str, *, width: int | None = None
+    stored: NDArray[Any], key: str, source: str, *, width: int | None = None, num_views: int = VIEWS
 ) -> NDArray[np.float32]:
     """Return the first `width` features of every view as float32, (36, width); by default all features.
 
     Raises `DataError` if the shape is wrong or a value is not a finite number.
     """
     stored = np.asarray(stored)
-    _check_layout(stored.shape, stored.dtype, key, source, width=width)
+    _check_layout(stored.shape, stored.dtype, key, source, width=width, num_views=num_views)
     with np.errstate(over="ignore"):  # values beyond single precision become infinite, an error below
         features = stored[:, :width].astype(np.float32)
     _check_finite(features, key, source)
@@ -372,11 +387,17 @@ class _PackedIndex(msgspec.Struct):
 
 
 def _check_layout(
-    shape: tuple[int, ...] | None, dtype: np.dtype[Any], key: str, source: str, *, width: int | None
+    shape: tuple[int, ...] | None,
+    dtype: np.dtype[Any],
+    key: str,
+    source: str,
+    *,
+    width: int | None,
+    num_views: int = VIEWS,
 ) -> None:
     """Raise `DataError` if shape and type are not those of a panorama with at least `width` features."""
-    if shape is None or len(shape) != 2 or shape[0] != VIEWS or not (width or 1) <= shape[1] <= MAX_WIDTH:
-        raise DataError(f"{source}: '{key}' has shape {shape}, expected ({VIEWS}, at least {width or 1})")
+    if shape is None or len(shape) != 2 or shape[0] != num_views or not (width or 1) <= shape[1] <= MAX_WIDTH:
+        raise DataError(f"{source}: '{key}' has shape {shape}, expected ({num_views}, at least {width or 1})")
     if dtype.kind not in "fiu":
         raise DataError(f"{source}: '{key}' holds {dtype}, expected numbers")
 
