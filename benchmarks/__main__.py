@@ -19,6 +19,7 @@ from benchmarks.measure import THREADS, Result, data_root, line
 RESULTS = Path(__file__).parent / "results.md"
 ON_REAL_DATA = (
     "scene-loading",
+    "mattersim",
     "scoring",
     "observation",
     "atlas-memory",

@@ -39,7 +39,7 @@ def test_benchmark_can_be_imported(file: Path) -> None:
     assert import_module(f"benchmarks.{file.stem}")
 
 
-@pytest.mark.parametrize("name", ["scene_loading", "scoring", "observation"])
+@pytest.mark.parametrize("name", ["scene_loading", "mattersim", "scoring", "observation"])
 def test_results_equal_those_of_the_baseline(
     name: str, toy_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
