@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.measure import Quality, line
+from benchmarks.measure import Quality, print_results
 from esceme.perception.encoders import Encoder, make_encoder
 from esceme.synth.capture import capture_viewpoint
 from esceme.synth.furniture import CATALOGUE
@@ -94,12 +94,5 @@ def mean_average_precision(
     return float(precisions.mean()), float(right.mean()), len(scored)
 
 
-def main() -> int:
-    results = list(run())
-    for result in results:
-        print(line(result.row()))
-    return 0 if all(result.met for result in results) else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(print_results(run()))

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.measure import REPEATS, Measurement, Ratio, both_sides, line, seconds
+from benchmarks.measure import REPEATS, Measurement, Ratio, both_sides, print_results, seconds
 from esceme.memory import GraphEncoding, GraphEncodingConfig, MemoryBank
 from esceme.observation import Observation
 from esceme.world import ArrayFeatures, Atlas, SceneGraph
@@ -112,6 +112,4 @@ def pair_bytes(size: int) -> float:
 
 
 if __name__ == "__main__":
-    results = list(run())
-    print("\n".join(line(result.row()) for result in results))
-    sys.exit(not all(result.met for result in results))
+    sys.exit(print_results(run()))

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.instruction_follower import FollowerMemory, InstructionFollower, world_visibility
-from benchmarks.measure import AgentScores, line
+from benchmarks.measure import AgentScores, print_results
 from esceme.metrics import Scores, score
 from esceme.synth.dataset import WorldConfig, embedded_world
 from esceme.synth.visibility import Visibility
@@ -151,12 +151,5 @@ AGENTS: Mapping[str, AgentFunction] = {
 }
 
 
-def main() -> int:
-    results = list(run())
-    for agent in results:
-        print(line(agent.row()))
-    return 0 if all(agent.met for agent in results) else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(print_results(run()))

@@ -6,7 +6,7 @@ Times are process time of one thread. Both sides run alternately; the best of se
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -193,6 +193,15 @@ def yes_or_no(met: bool) -> str:
 def line(cells: Sequence[str]) -> str:
     """Format a row of a markdown table."""
     return f"| {' | '.join(cells)} |"
+
+
+def print_results(results: Iterable[Result]) -> int:
+    """Print a row per result; return the exit code: 0 if all targets are met, else 1."""
+    are_met = []
+    for result in results:
+        print(line(result.row()))
+        are_met.append(result.met)
+    return 0 if all(are_met) else 1
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from benchmarks.instruction_follower import SEPARATOR_PATTERN
-from benchmarks.measure import Quality, line
+from benchmarks.measure import Quality, print_results
 from esceme.synth.dataset import WorldConfig, embedded_world
 from esceme.synth.instructions import BEYOND_TEMPLATES
 from esceme.tasks.episode import Episode
@@ -200,12 +200,5 @@ def is_right(probe: Probe, steps: Steps, words: str, parts: Sequence[str]) -> ND
     return (scores.argmax(1) == steps.right).numpy()
 
 
-def main() -> int:
-    results = list(run())
-    for result in results:
-        print(line(result.row()))
-    return 0 if all(result.met for result in results) else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(print_results(run()))

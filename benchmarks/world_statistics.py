@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from benchmarks.measure import WorldStatistic, data_root, line
+from benchmarks.measure import WorldStatistic, data_root, print_results
 from esceme.synth.dataset import WorldConfig, embedded_world
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.r2r import read_r2r
@@ -67,11 +67,5 @@ def _spread(values: ArrayLike, digits: int) -> str:
     return f"{np.mean(values):.{digits}f} ± {np.std(values):.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def main() -> int:
-    for result in run(data_root()):
-        print(line(result.row()))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(print_results(run(data_root())))
