@@ -22,6 +22,7 @@ from esceme.reproduction import (
     run_plan,
     write_target_report,
 )
+from esceme.reproduction.budget import plan_within_budget
 from esceme.reproduction.manager import JobEvent
 from esceme.reproduction.planned_runs import missing_data
 from esceme.reproduction.target_list import ALL
@@ -33,7 +34,8 @@ def reproduce(
     targets: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TARGET")],
     /,
     data: str = "embedded",
-    seeds: int = 3,
+    seeds: int | None = None,
+    budget: float | None = None,
     out: Path = Path("reproduction"),
     features: Path | None = None,
     processes: int | None = None,
@@ -48,12 +50,15 @@ def reproduce(
     Examples:
         esceme reproduce list
         esceme reproduce headline --seeds 4
+        esceme reproduce all --budget 60
         esceme reproduce headline-r2r --data datasets --features semantic.hdf5 --seeds 4 --out studies
 
     Args:
         targets: names of targets, `all`, or `list`.
         data: the data folder, or `embedded`, the generated world, or `embedded:tiny`.
-        seeds: number of seeds of every training.
+        seeds: number of seeds of every training; by default 3, with a budget 2.
+        budget: minutes that the command may take, about. Speeds are measured first; trainings, and if
+            necessary evaluations, are shortened to fit, which the reports say.
         out: folder of all runs and reports.
         features: the feature file, if the data folder has none or several.
         processes: number of trainings and evaluations that run in parallel; by default one per core.
@@ -67,7 +72,7 @@ def reproduce(
     config = ReproductionConfig(
         data=find_data(data).absolute(),
         out=out,
-        seeds=seeds,
+        seeds=seeds if seeds is not None else 3 if budget is None else 2,
         features="" if features is None else str(features.absolute()),
     )
     if LIST in targets:
@@ -78,11 +83,17 @@ def reproduce(
             if missing:
                 note(f"{name}: skipped ({missing[0]})")
         chosen = [target for target in chosen if not skipped[target.name]]
+    num_processes = _num_cores() if processes is None else processes
+    if num_processes < 1:
+        raise ConfigError(f"--processes {num_processes}: expected at least 1")
     with folder_lock(out, "reproduction"):
-        plan = make_plan(chosen, config)
+        if budget is None:
+            plan = make_plan(chosen, config)
+        else:
+            plan = plan_within_budget(chosen, config, budget, processes=num_processes, note=note)
         note(f"{out}: {len(plan.trainings)} trainings and {len(plan.evaluations)} evaluations in all")
         try:
-            run_plan(plan, processes=processes or _num_cores(), on_job_end=_print_event, note=note)
+            run_plan(plan, processes=num_processes, on_job_end=_print_event, note=note)
         except KeyboardInterrupt:
             note("interrupted; the same command resumes")
             return 130

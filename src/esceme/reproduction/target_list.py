@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from esceme.errors import ConfigError
+from esceme.reproduction.paper_figures import PAPER_FIGURES
 from esceme.reproduction.paper_tables import PAPER_TABLES
 from esceme.reproduction.studies import STUDIES
 from esceme.reproduction.targets import Target
 
 ALL = "all"
-TARGETS: dict[str, Target] = {target.name: target for target in (*PAPER_TABLES, *STUDIES)}
+TARGETS: dict[str, Target] = {target.name: target for target in (*PAPER_TABLES, *PAPER_FIGURES, *STUDIES)}
 """Name -> target."""
 
 

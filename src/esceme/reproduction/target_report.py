@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import msgspec
 from esceme.files import write_json, write_text
 from esceme.metrics import METRES, TOUR_METRICS
 from esceme.report.paper import PaperTable, TableRow, format_latex, format_markdown, read_paper_tables
+from esceme.reproduction.costs import added_costs, format_costs
 from esceme.reproduction.planned_runs import Plan
 from esceme.reproduction.target_results import (
     RESULTS_FILE,
@@ -28,11 +30,19 @@ SHOWN_DIGITS = 12
 
 
 def write_target_report(plan: Plan, target: Target) -> Path:
-    """Write `results.json`, `report.md` and `table.tex` of a target, and return the folder."""
+    """Write `results.json`, `report.md`, `table.tex` and the figures of a target, and return the folder."""
     folder = plan.config.out / target.name.replace(":", "-")
     results = collect_results(plan, target)
     write_json(folder / RESULTS_FILE, results, indent=1)
-    write_text(folder / REPORT_FILE, format_report(results, target.about))
+    report = format_report(results, target.about)
+    if target.draw is not None:
+        folders = {
+            row.name: [evaluation.folder for evaluation in plan.rows[target.name, row.name, row.splits[0]]]
+            for row in target.rows(plan.config.data_kind)
+        }
+        titles = target.draw(folders, plan.config.data, folder)
+        report += "".join(f"\n![{title}]({name}.svg)\n\n{title}\n" for name, title in titles.items())
+    write_text(folder / REPORT_FILE, report)
     write_text(folder / LATEX_FILE, format_latex(results.target, as_table(results)) + "\n")
     return folder
 
@@ -42,6 +52,8 @@ def format_report(results: TargetResults, about: str) -> str:
     parts = [f"# {results.title} ({results.target})", about, describe(results)]
     if results.target in read_paper_tables():
         parts += [format_markdown(results.target, as_table(results)), format_directions(results)]
+    if results.costs:
+        parts.append(format_costs(results.costs))
     parts += [format_differences(results), format_differences(results, first_told=True)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -68,19 +80,19 @@ def as_table(results: TargetResults) -> PaperTable:
     """Return the table of the paper, if the target is one, with our rows below."""
     paper = read_paper_tables().get(results.target)
     columns = paper.columns if paper is not None else {"": _study_columns(results)}
-    rows = [
-        TableRow(
-            system=row.name,
-            source="ours",
-            values={name: Decimal(str(row.values[name])) for name in row.values if name in shown},
-            spread={name: Decimal(str(row.spread[name])) for name in row.spread if name in shown},
-        )
-        for row in results.rows
-        for shown in [columns.get(row.task, columns.get("", []))]
-    ]
+    rows = [_table_row(row, results, columns.get(row.task, columns.get("", []))) for row in results.rows]
     if paper is None:
         return PaperTable(title=results.title, columns=columns, rows=rows)
     return msgspec.structs.replace(paper, rows=[*paper.rows, *rows])
+
+
+def _table_row(row: ReportRow, results: TargetResults, columns: Sequence[str]) -> TableRow:
+    costs = added_costs(results.costs, row.paper) if row.paper in results.costs else {}
+    values, spread = (
+        {name: Decimal(str(value)) for name, value in numbers.items() if name in columns}
+        for numbers in ({**row.values, **costs}, row.spread)
+    )
+    return TableRow(system=row.name, source="ours", values=values, spread=spread)
 
 
 def _study_columns(results: TargetResults) -> list[str]:

@@ -10,10 +10,12 @@ import msgspec
 from esceme.errors import DataError
 from esceme.evaluation import Result, compare, first_told, means_over_seeds, read_result
 from esceme.evaluation.compare import Interval
-from esceme.files import read_json
+from esceme.files import read_json, write_json
 from esceme.metrics import COUNTS, METRES, TOUR_METRICS
-from esceme.reproduction.planned_runs import Plan
+from esceme.reproduction.costs import SystemCosts, measure_costs
+from esceme.reproduction.planned_runs import KEY_LENGTH, Plan
 from esceme.reproduction.targets import Row, Target
+from esceme.source_digest import source_digest
 
 RESULTS_FILE = "results.json"
 FORMAT = "esceme-reproduction-1"
@@ -78,6 +80,8 @@ class TargetResults(msgspec.Struct, frozen=True, kw_only=True):
     episodes: dict[str, int]
     """Task and split, such as `r2r val_unseen`, -> number of episodes."""
     rows: list[ReportRow]
+    costs: dict[str, SystemCosts] = {}
+    """System -> its costs at the paper's size, if the target has them."""
 
 
 def read_target_results(path: Path) -> TargetResults:
@@ -114,7 +118,19 @@ def collect_results(plan: Plan, target: Target) -> TargetResults:
             for split in row.splits
         },
         rows=[_make_row(plan, target, row, found) for row in rows],
+        costs=_find_costs(plan) if target.has_costs else {},
     )
+
+
+def _find_costs(plan: Plan) -> dict[str, SystemCosts]:
+    """Return the costs at the paper's size. They are measured once per output folder and code."""
+    path = plan.config.out / f"costs-{source_digest()[:KEY_LENGTH]}.json"
+    try:
+        return read_json(path, dict[str, SystemCosts])
+    except DataError:  # none yet, or damaged
+        costs = measure_costs(plan.config.data)
+        write_json(path, costs, indent=1)
+        return costs
 
 
 def _make_row(plan: Plan, target: Target, row: Row, found: Found) -> ReportRow:

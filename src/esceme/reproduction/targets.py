@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Literal
 
 from esceme.evaluation import Protocol
@@ -47,6 +48,11 @@ class Target:
     """Function from the kind of data to the rows."""
     about: str = ""
     """What the rows are, for the report."""
+    draw: Callable[[Mapping[str, Sequence[Path]], Path, Path], dict[str, str]] | None = None
+    """Function that draws figures, given the evaluation folders of each row, the data folder and the folder
+    to write to. It returns a dict from file name without suffix to title."""
+    has_costs: bool = False
+    """Whether the costs of inference are measured as well."""
 
     def needs(self, kind: DataKind) -> list[str]:
         """Return descriptions of the data that the rows need."""
