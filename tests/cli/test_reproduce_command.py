@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from esceme.cli import main
+from esceme.files import folder_lock
 from esceme.report.paper import read_paper_tables
 from esceme.reproduction import TARGETS
 
@@ -37,3 +38,9 @@ def test_unknown_targets_and_unsuitable_data_are_refused(
     assert "stands alone" in error_of(["reproduce", "list", "all", *data])
     assert "--seeds 0: expected at least 1" in error_of(["reproduce", "tab:r2r", "--seeds", "0", *data])
     assert "cannot serve tab:rxr: no RxR/rxr_train_guide.jsonl" in error_of(["reproduce", "tab:rxr", *data])
+
+
+def test_one_manager_works_in_a_folder(training_data: Path, empty_folder: Path, error_of: Refused) -> None:
+    with folder_lock(Path("busy"), "reproduction"):
+        message = error_of(["reproduce", "fig:memory", "--data", str(training_data), "--out", "busy"])
+    assert message.startswith("busy: another reproduction is running there (process")

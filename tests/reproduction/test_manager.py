@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from esceme.errors import DataError
+from esceme.errors import DataError, EscemeError
 from esceme.evaluation import read_result
 from esceme.files import read_json, write_text
+from esceme.jobs import JobProgress
 from esceme.reproduction import ReproductionConfig, Target, make_plan, run_plan, write_target_report
 from esceme.reproduction.manager import FINISHED_FILE, FinishedTraining, JobEvent
 from esceme.reproduction.target_results import read_target_results
 from esceme.source_digest import TRAINING_MODULES, source_digest
+from esceme.training import train
 from fixtures.files import file_contents
+from fixtures.toy_dataset import Interrupt, Interrupted
 
 pytestmark = pytest.mark.long
 
@@ -120,3 +123,39 @@ def test_data_without_a_needed_file_is_refused(target: Target, config: Reproduct
     on_val_seen = replace(target, rows=lambda kind: rows)
     with pytest.raises(DataError, match=r"cannot serve small: no R2R/R2R_val_seen.json"):
         make_plan([on_val_seen], config)
+
+
+def test_an_interrupted_training_resumes(
+    target: Target, config: ReproductionConfig, started_jobs: list[str]
+) -> None:
+    config = replace(config, seeds=1)
+    complete = make_plan([target], config)
+    run_plan(complete, processes=1)
+    interrupted = make_plan([target], replace(config, out=config.out.with_name("interrupted")))
+    training = next(iter(interrupted.trainings.values()))
+    with pytest.raises(Interrupted):
+        train(training.experiment, config.data, training.folder, callback=Interrupt(after=3))
+    assert (training.folder / "state" / "00000002.pt").is_file()
+    progress = list[JobProgress]()
+    run_plan(interrupted, processes=1, on_progress=lambda name, state: progress.append(state))
+    assert progress[0] == JobProgress(2, 4)
+    for one, other in zip(complete.trainings.values(), interrupted.trainings.values(), strict=True):
+        weights = [(folder / "weights.safetensors").read_bytes() for folder in (one.folder, other.folder)]
+        assert weights[0] == weights[1]
+
+
+def test_a_disk_error_removes_nothing(
+    target: Target, config: ReproductionConfig, started_jobs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plan([target], replace(config, seeds=1))
+    training = next(iter(plan.trainings.values()))
+    with pytest.raises(Interrupted):
+        train(training.experiment, config.data, training.folder, callback=Interrupt(after=3))
+
+    def full_disk(folder: Path, iteration: int, state: object) -> None:
+        raise DataError(f"{folder}: cannot be written (No space left on device)")
+
+    monkeypatch.setattr("esceme.learning.run.save_state", full_disk)
+    with pytest.raises(EscemeError, match=f"{training.name}: .*No space left on device"):
+        run_plan(plan, processes=1)
+    assert (training.folder / "state" / "00000002.pt").is_file()

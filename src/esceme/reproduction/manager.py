@@ -26,8 +26,8 @@ FINISHED_FILE = "finished.json"
 SECONDS_PER_EPISODE = 0.008
 """Rough duration of training on one episode; only ratios between jobs matter."""
 A2C_FACTOR = 4.0
-EVALUATION_SECONDS = 30.0
-"""Rough duration of one pass of an evaluation."""
+EVALUATION_SECONDS, EPISODES = 30.0, 720
+"""Rough duration of one pass of an evaluation, and its number of episodes."""
 
 
 class FinishedTraining(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +118,8 @@ class _Clock:
 
 def _rough_seconds(job: PlannedJob) -> float:
     if isinstance(job, PlannedEvaluation):
-        return EVALUATION_SECONDS * job.config.num_passes
+        share = 1.0 if job.config.limit is None else min(1.0, 0.05 + job.config.limit / EPISODES)
+        return EVALUATION_SECONDS * job.config.num_passes * share
     training = job.experiment.training
     factor = A2C_FACTOR if training.method == "imitation+a2c" else 1.0
     return SECONDS_PER_EPISODE * training.iterations * training.batch * factor
