@@ -195,7 +195,7 @@ def _measure_speeds(plan: Plan, processes: int) -> dict[str, Speed]:
 
 def _measure_speed(experiment: Experiment, data: Path, send: SendProgress) -> Speed:
     """Train for a few iterations and evaluate a few episodes in a worker process, without writing a run."""
-    split, memory = "val_unseen", "cold"
+    split = "val_unseen"
     start = time.monotonic()
     experiment = replace(experiment, validation=ValidationConfig(splits=(split,), best_split=split))
     with TemporaryDirectory() as folder:
@@ -210,7 +210,7 @@ def _measure_speed(experiment: Experiment, data: Path, send: SendProgress) -> Sp
         run.trainer.navigator,
         run.atlas,
         episodes := subsample_episodes(run.validation_sets[split], MEASURED_EPISODES),
-        memory,
+        "cold",
         task=run.navigator_config.task,
         encode=run.encode,
         max_steps=run.navigator_config.max_steps,
