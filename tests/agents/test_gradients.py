@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from esceme.agents import HAMT, TDSTP, HamtConfig, TdstpConfig
-from esceme.checkpoints import names_of, navigator_from, read_weights
 from esceme.memory import CandidateEnhancing, CandidateEnhancingConfig, MemoryBank
 from esceme.navigator import Navigator
-from fixtures.original_checkpoints import gradient_norms
 from fixtures.random_observations import (
     SMALL_NETWORK,
     WIDTH,
@@ -128,16 +125,3 @@ def test_gradients_of_td_stp_flow_through_time() -> None:
         state = agent.advance(decision.state, observation, torch.zeros(4, dtype=torch.int64))
     decision.goal_logits[:, 0].sum().backward()
     assert first.grad is not None and first.grad.abs().sum() > 0
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("folder", ["hamt", "hamt_esceme", "tdstp", "tdstp_esceme"])
-def test_the_same_parameters_get_gradients_as_in_the_original(vectors_root: Path, folder: str) -> None:
-    root = vectors_root / folder
-    weights = read_weights(root / "vln_bert.safetensors", critic=root / "critic.safetensors")
-    navigator, _ = navigator_from(weights.network, weights.critic, heads=4)
-    backward(navigator, width=navigator.agent.config.feature_width)
-    norms, theirs = gradient_norms(root, "A2C"), names_of(navigator)
-    assert set(theirs.values()) == set(norms)
-    for name, parameter in navigator.named_parameters():
-        assert (parameter.grad is not None) == (norms[theirs[name]] is not None), name

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from math import exp
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -239,33 +236,3 @@ def test_rewards_do_not_depend_on_the_rest_of_the_batch(name: str) -> None:
 
 
 # -- real data ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.real
-def test_rewards_equal_those_of_the_original(vectors_root: Path, real_graphs: dict[str, SceneGraph]) -> None:
-    file = vectors_root / "hamt_esceme" / "train_il_a2c.json.gz"
-    stored = json.loads(gzip.decompress(file.read_bytes()))["A2C"]
-    items, steps = stored["items"], stored["reward_mask_dist_ndtw_per_step"]
-    atlas = Atlas([real_graphs[scene] for scene in sorted({item["scan"] for item in items})])
-    trajectories = [
-        Trajectory.begin(atlas, make_episode(*item["path"], scene=item["scan"])) for item in items
-    ]
-    goals = [at(t.episode.goal, atlas, t.episode.scene_id) for t in trajectories]
-    reward, num_steps = PathReward(atlas, trajectories), 0
-    for actions, step in zip(stored["sampled_actions(-1=stop/ended)"], steps, strict=True):
-        rewards, mask, metres, fidelity = np.array(step)
-        rows = [row for row, trajectory in enumerate(trajectories) if not trajectory.stopped]
-        assert np.flatnonzero(mask).tolist() == rows
-        active = [trajectories[row] for row in rows]
-        for trajectory, row in zip(active, rows, strict=True):
-            trajectory.stopped = actions[row] < 0
-            if not trajectory.stopped:
-                trajectory.poses.append((int(atlas.neighbours[trajectory.viewpoint, actions[row]]), 12))
-        np.testing.assert_allclose(reward.step(active), rewards[rows], atol=1e-6)
-        np.testing.assert_allclose(reward.ndtw(active), fidelity[rows], atol=1e-6)
-        distances = atlas.distance([trajectory.viewpoint for trajectory in trajectories], goals)
-        np.testing.assert_allclose(distances, metres, atol=1e-5)
-        num_steps += len(rows)
-    assert num_steps == stored["logs(policy/critic in reverse time)"]["total"][0]
-    paths = [[atlas.name(viewpoint)[1] for viewpoint, _ in t.poses] for t in trajectories]
-    assert paths == stored["paths"]

@@ -15,7 +15,6 @@ from esceme.learning.teachers import (
     SUPERVISIONS,
     TEACHERS,
     player_or_shortest_path,
-    reference_path_teacher_by_step,
     shortest_path_teacher,
     teacher_actions,
 )
@@ -206,27 +205,6 @@ def test_teachers_equal_the_originals(
         viewpoint = int(atlas.locate(row["scan"], [row["at"]])[0])
         trajectory = Trajectory(episodes[str(row["path_id"])], [(viewpoint, 12)], num_decisions=row["t"])
         assert atlas.name(teacher(trajectory)) == (row["scan"], row[key])
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("folder", ["hamt", "hamt_esceme"])
-def test_labels_equal_those_of_the_original(
-    vectors_root: Path, real_graphs: dict[str, SceneGraph], folder: str
-) -> None:
-    stored = json.loads(gzip.decompress((vectors_root / folder / "train_il_a2c.json.gz").read_bytes()))["IL"]
-    items = stored["items"]
-    atlas = Atlas([real_graphs[scene] for scene in sorted({item["scan"] for item in items})])
-    trajectories = [
-        Trajectory.begin(atlas, make_episode(*item["path"], scene=item["scan"])) for item in items
-    ]
-    for actions in stored["actions"]:
-        viewpoints = np.array([trajectory.viewpoint for trajectory in trajectories])
-        labels = teacher_actions(atlas, reference_path_teacher_by_step(atlas), trajectories)
-        assert np.where(labels == atlas.degrees[viewpoints], -1, labels).tolist() == actions
-        for trajectory, action in zip(trajectories, actions, strict=True):
-            trajectory.num_decisions += 1
-            if action >= 0:
-                trajectory.poses.append((int(atlas.neighbours[trajectory.viewpoint, action]), 12))
 
 
 @pytest.mark.real

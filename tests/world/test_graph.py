@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 from collections import Counter
@@ -371,19 +370,3 @@ def test_real_graphs_have_the_published_sizes(data_root: Path, real_graphs: dict
     assert Counter((views // 12).tolist()) == {0: 1128, 1: 40_680, 2: 1128}
     folder = data_root / "connectivity"
     assert sorted(listed_scene_ids(folder) or []) == scene_ids(folder)
-
-
-@pytest.mark.real
-def test_real_candidates_equal_those_of_the_simulator(
-    real_graphs: dict[str, SceneGraph], vectors_root: Path
-) -> None:
-    stored = json.loads(gzip.decompress((vectors_root / "sim_candidates.json.gz").read_bytes()))
-    for observation in stored["observations"]:
-        graph, viewpoint = real_graphs[observation["scan"]], observation["viewpoint"]
-        for ours, theirs in zip(graph.candidates(viewpoint), observation["candidates"], strict=True):
-            assert (ours.viewpoint, ours.view) == (theirs["viewpointId"], theirs["pointId"])
-            assert ours.heading == pytest.approx(theirs["normalized_heading"], abs=1e-6)
-            assert ours.elevation == pytest.approx(theirs["elevation"], abs=1e-6)
-        navigable = graph.navigable_locations(viewpoint, observation["viewIndex"])
-        expected = [record["viewpointId"] for record in observation["navigableLocations"][1:]]
-        assert [location.viewpoint for location in navigable] == expected
