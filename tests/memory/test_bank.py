@@ -53,18 +53,6 @@ def recall_by_name(bank: MemoryBank) -> Tensor:
     return torch.cat([bank.recall(scene, [name]) for scene, name in ATLAS.names])
 
 
-def test_memory_holds_the_pooled_raw_features_exactly(toy_root: Path) -> None:
-    atlas = Atlas.read(toy_root / "connectivity", features=toy_root / "features" / "toy.hdf5")
-    bank = MemoryBank.from_atlas(atlas)
-    viewpoints = np.arange(len(atlas))
-    observation = Observation.from_atlas(atlas, atlas.begin(viewpoints, np.zeros(len(viewpoints))))
-    dropped = torch.nn.functional.dropout(observation.raw_features, 0.4)
-    bank.remember_observation(observation.with_features(dropped))  # the raw features are stored
-    for index, panorama in enumerate(atlas.panorama_features(viewpoints)):
-        pooled = panorama[atlas.views[index, : atlas.degrees[index]]].max(0)
-        assert np.array_equal(bank.recall_at(torch.tensor(index)).numpy(), pooled)
-
-
 @pytest.mark.parametrize("pooling", ["max", "mean"])
 @given(batches=st.lists(st.lists(st.integers(0, len(ATLAS) - 1), min_size=1, max_size=4), max_size=4))
 def test_batches_and_names_write_and_read_the_same_memory(pooling: Pooling, batches: list[list[int]]) -> None:

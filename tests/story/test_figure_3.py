@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -89,21 +88,6 @@ def test_the_memory_grows_as_in_the_figure(pooling: Pooling) -> None:
             assert viewpoints == {"V1", "V2", "V3", "V4", "V5"}
             assert edges == {("V1", "V2"), ("V2", "V3"), ("V3", "V4"), ("V4", "V5")}
     assert bank.scenes == ("Y",)
-
-
-def test_the_memory_of_v1_pools_its_four_candidate_views() -> None:
-    """Eq. 1: pooling of the raw features of the views that contain candidates."""
-    atlas = build(POSITIONS, EDGES)
-    candidates = atlas.graph("Y").candidates("V1")
-    assert {candidate.viewpoint for candidate in candidates} == {"V2", "a", "b", "c"}
-    panorama = atlas.panorama_features(atlas.locate("Y", ["V1"]))[0]
-    views = panorama[[candidate.view for candidate in candidates]]
-    expected: dict[Pooling, np.ndarray] = {"max": views.max(0), "mean": views.mean(0)}
-    for pooling, vector in expected.items():
-        bank = MemoryBank.from_atlas(atlas, pooling=pooling)
-        next(run_batch(small_navigator(), atlas, [FIRST], bank))
-        assert bank["Y"].viewpoints == {"V1"} and bank["Y"].edges == set()
-        np.testing.assert_allclose(bank.recall("Y", ["V1"])[0].numpy(), vector, rtol=1e-6)
 
 
 def test_scenes_have_separate_memories() -> None:

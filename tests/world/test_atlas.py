@@ -103,12 +103,6 @@ def test_token_count_is_the_length_of_an_observation(atlas: Atlas) -> None:
     assert (seen.token_type.argmax(axis=1) == atlas.degrees).all()  # STOP is the largest kind
 
 
-def test_neighbours_in_one_view_are_separate_tokens() -> None:
-    positions = {"a": (0, 0, 0), "b": (0, 2, 0), "c": (0.1, 4, 0), "d": (3, 0, 0)}
-    atlas = Atlas([SceneGraph.build("toy", positions, [("a", "b"), ("a", "c"), ("a", "d")])])
-    assert atlas.token_count.tolist() == [38, 37, 37, 37]
-
-
 # -- steps -----------------------------------------------------------------------------------------------
 
 
