@@ -84,6 +84,7 @@ EFFECTIVE: dict[str, dict[str, Any]] = {
 COMMON: dict[str, Any] = {
     "training.method": "imitation+a2c",
     "training.imitation_warmup_iterations": 0,
+    "training.reader_warmup_iterations": 0,
     "training.imitation_weight": 0.2,
     "training.discount": 0.9,
     "training.entropy_weight": 0.01,

@@ -81,6 +81,7 @@ def with_iterations(experiment: Experiment, iterations: int) -> Experiment:
         training,
         iterations=iterations,
         imitation_warmup_iterations=scale(training.imitation_warmup_iterations),
+        reader_warmup_iterations=scale(training.reader_warmup_iterations),
         warmup_iterations=scale(training.warmup_iterations),
         checkpoint_every=scale(training.checkpoint_every, minimum=1),
     )

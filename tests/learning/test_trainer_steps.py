@@ -153,3 +153,12 @@ def test_resumed_trainer_with_dropout_continues_identically() -> None:
         resumed.training_step(iteration)
     expected = weights(whole)
     assert all(torch.equal(weight, expected[name]) for name, weight in weights(resumed).items())
+
+
+def test_the_agent_does_not_change_while_the_reader_is_warmed_up() -> None:
+    trainer = make_trainer(reader_warmup_iterations=1, method="imitation+a2c", weight_decay=DECAY)
+    before, after, trained = train(trainer)
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == trained and changed and all(name.startswith("reader.") for name in changed)
+    _, later, _ = train(trainer, iterations=2)
+    assert any(name.startswith("agent.") and not torch.equal(after[name], later[name]) for name in after)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from textwrap import fill
@@ -11,16 +9,14 @@ from typing import Any
 
 from rich import box
 from rich.bar import Bar
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from esceme import __version__
 from esceme.cli.console import note, print_json, progress, tables
+from esceme.cli.job_bars import job_bars
 from esceme.demo import DemoConfig, DemoResult, SplitScores, run_demo
 from esceme.demo.demo_config import UNSEEN
 from esceme.demo.demo_report import GAIN_HEADING, HEADINGS, format_cells, summary_sentence, visit_curves
-from esceme.jobs import JobProgress, OnProgress
 from esceme.synth.dataset import WorldSize
 
 WIDTH = 78
@@ -57,7 +53,7 @@ def demo(
     """
     config = DemoConfig(out=out, size=size, seed=seed, iterations=iterations)
     try:
-        with _progress_bars() as on_progress:
+        with job_bars() as on_progress:
             result = run_demo(config, world_progress=progress, on_progress=on_progress)
     except KeyboardInterrupt:
         note(f"interrupted; the same command continues the demo:\n{config.command}")
@@ -75,41 +71,6 @@ def demo(
     for command in config.next_commands(result.world):
         print(f"  {command}")
     return 0
-
-
-@contextmanager
-def _progress_bars() -> Iterator[OnProgress]:
-    """Show a progress bar per job on standard error; yield the callback that updates the bars.
-
-    A job is a training or an evaluation. Bars appear at the first call of the callback.
-    """
-    tasks: dict[str, TaskID] = {}
-    bars = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("left {task.fields[loss]}"),
-        console=Console(stderr=True, highlight=False),
-        speed_estimate_period=60,
-        refresh_per_second=2,
-    )
-
-    def on_progress(name: str, job: JobProgress) -> None:
-        bars.start()
-        if job.note:
-            bars.console.print(f"{name}, {job.note}", markup=False, soft_wrap=True)
-            return
-        if name not in tasks:
-            tasks[name] = bars.add_task(name, completed=job.done, total=job.total, loss="")
-        loss = "" if job.loss is None else f"loss {job.loss:.3g}"
-        bars.update(tasks[name], completed=job.done, total=job.total, loss=loss)
-
-    try:
-        yield on_progress
-    finally:
-        if bars.live.is_started:
-            bars.stop()
 
 
 def _score_table(result: DemoResult) -> Table:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from esceme.cli.console import note, print_json, tables
 from esceme.cli.data_option import find_data
+from esceme.cli.job_bars import job_bars
 from esceme.errors import ConfigError
 from esceme.files import folder_lock
 from esceme.reproduction import (
@@ -93,7 +94,14 @@ def reproduce(
             plan = plan_within_budget(chosen, config, budget, processes=num_processes, note=note)
         note(f"{out}: {len(plan.trainings)} trainings and {len(plan.evaluations)} evaluations in all")
         try:
-            run_plan(plan, processes=num_processes, on_job_end=_print_event, note=note)
+            with job_bars(hide_finished=True) as on_progress:
+                run_plan(
+                    plan,
+                    processes=num_processes,
+                    on_progress=on_progress,
+                    on_job_end=_print_event,
+                    note=note,
+                )
         except KeyboardInterrupt:
             note("interrupted; the same command resumes")
             return 130

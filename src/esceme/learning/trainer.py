@@ -145,6 +145,8 @@ class Trainer:
         sums = self.process_group.all_reduce_sum(list(metrics.values()), self.navigator.device)
         metrics = dict(zip(metrics, sums, strict=True))
         self._check_metrics(iteration, metrics)
+        if iteration < self.config.reader_warmup_iterations:
+            self.navigator.agent.zero_grad(set_to_none=True)
         self.process_group.all_reduce_gradients([*self._network, *self._critic])
         gradient_norm = self.clip_gradients()
         self._check_metrics(iteration, {"gradient_norm": gradient_norm})

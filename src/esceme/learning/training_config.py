@@ -38,6 +38,8 @@ class TrainingConfig:
     """Number of training iterations. Each iteration updates the weights once."""
     imitation_warmup_iterations: Count = 0
     """Number of iterations at the start that use imitation only, whatever `method` is."""
+    reader_warmup_iterations: Count = 0
+    """Number of iterations at the start that train only the reader; the agent's weights do not change."""
     batch: Annotated[int, Meta(ge=1, le=1_000_000)] = 8
     """Number of episodes per batch, summed over all processes."""
     learning_rate: Positive = 1e-5

@@ -10,7 +10,7 @@ from esceme.evaluation import Protocol
 from esceme.learning import MemoryDropout
 from esceme.learning.memory_dropout import MemoryDropoutMode
 from esceme.memory import NoVisionConfig
-from esceme.recipes import SMALL_READER
+from esceme.recipes import SMALL_READER, SMALL_TRAINING
 from esceme.reproduction.small_agents import (
     AS_RELEASED,
     PAPER_READER,
@@ -84,13 +84,17 @@ def _mechanism_rows(kind: DataKind) -> list[Row]:
         changes[f"ours without {name}"] = (ours.with_agent(**network).with_reader(reader), baseline)
     for name, (agent, baseline) in changes.items():
         rows += _protocol_rows(name, agent, baseline, MECHANISM_PROTOCOLS)
-    return rows + _published_rows(kind)
+    return [*rows, *_published_rows(kind), *_explaining_rows(kind)]
+
+
+def _plain_hamt(kind: DataKind) -> TrainedAgent:
+    """Return a small HAMT without our changes that starts from random weights."""
+    return small_agent(kind).lineage[0].with_agent(**PLAIN_HAMT).with_training(memory_dropout=AS_RELEASED)
 
 
 def _published_rows(kind: DataKind) -> list[Row]:
     """Return Eq. 3 with a small HAMT without our changes: both forms, both losses, both initialisations."""
-    drawn = small_agent("embedded") if kind == "embedded" else small_agent(kind).lineage[0]
-    drawn = drawn.with_agent(**PLAIN_HAMT).with_training(memory_dropout=AS_RELEASED)
+    drawn = _plain_hamt(kind)
     starts = {"random weights": drawn, "a trained HAMT": drawn.continued(**CONTINUED)}
     rows = []
     for start, agent in starts.items():
@@ -101,6 +105,32 @@ def _published_rows(kind: DataKind) -> list[Row]:
             for equation, reader in PUBLISHED_READERS.items():
                 name = f"{equation} from {start}, {loss}"
                 rows += _protocol_rows(name, trained.with_reader(reader), baseline, MECHANISM_PROTOCOLS)
+    return rows
+
+
+def _explaining_rows(kind: DataKind) -> list[Row]:
+    """Return variants of Eq. 3 from a trained HAMT: longer, with the agent frozen first, memory dropout."""
+    trained = _plain_hamt(kind).continued(**CONTINUED)
+    iterations = trained.experiment.training.iterations
+    released = trained.with_reader(RELEASED_READER)
+    start, longer = "from a trained HAMT, imitation", {"iterations": 2 * iterations}
+    variants = {
+        f"Eq. 3 as released {start}, twice as long": (
+            released.with_training(**longer),
+            f"HAMT {start}, twice as long",
+        ),
+        f"Eq. 3 as released {start}, agent frozen for the first half": (
+            released.with_training(reader_warmup_iterations=iterations // 2),
+            f"HAMT {start}",
+        ),
+        f"Eq. 3 as released {start}, memory dropout": (
+            released.with_training(memory_dropout=SMALL_TRAINING.memory_dropout),
+            f"HAMT {start}",
+        ),
+    }
+    rows = [Row(name=f"HAMT {start}, twice as long", agent=trained.with_training(**longer))]
+    for name, (agent, baseline) in variants.items():
+        rows += _protocol_rows(name, agent, baseline, MECHANISM_PROTOCOLS)
     return rows
 
 
