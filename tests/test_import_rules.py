@@ -15,6 +15,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "esceme"
 
 LEVELS = [
+    {"gym_registration"},
     {"errors"},
     {"settings"},
     {"files"},

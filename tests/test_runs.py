@@ -48,6 +48,9 @@ from esceme.runs import (
     navigator_config,
     save_run,
 )
+from esceme.tasks.folder import DataFolder
+from esceme.tasks.split import load_split
+from esceme.tasks.text import Vocabulary
 from fixtures.random_observations import (
     SMALL_NETWORK,
     WIDTH,
@@ -55,6 +58,7 @@ from fixtures.random_observations import (
     random_observation,
     random_words,
 )
+from fixtures.random_runs import random_run
 
 CONFIG = HamtConfig(**SMALL_NETWORK, critic_inner=4, epsilon=1e-5)
 READER = CandidateEnhancingConfig(width=WIDTH, pooling="mean", stop="zero")
@@ -406,3 +410,29 @@ def test_file_at_the_path_of_the_folder_is_unchanged(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be written"):
         save_run(tmp_path / "run", navigator, navigator_config(navigator))
     assert (tmp_path / "run").read_text() == "text"
+
+
+# -- text ------------------------------------------------------------------------------------------------
+
+
+def test_run_encodes_text_with_its_own_vocabulary(tmp_path: Path) -> None:
+    vocabulary = Vocabulary.build(["turn left at the lamp"])
+    config = NavigatorConfig(
+        agent=Seq2SeqConfig(vocabulary=vocabulary.size, hidden=4, word_width=4), max_tokens=4
+    )
+    run = load_run(save_run(tmp_path, config.build(), config))
+    with pytest.raises(ConfigError, match="no vocabulary of its own, and none was given"):
+        run.encode("turn left")
+    vocabulary.write(tmp_path / VOCABULARY_FILE)
+    assert run.tokenizer() == vocabulary
+    assert run.encode("Turn left at the lamp") == vocabulary.encode("turn left at")[:4]
+
+
+def test_run_without_vocabulary_encodes_text_with_that_of_the_data(toy_root: Path, tmp_path: Path) -> None:
+    run, data = load_run(random_run(tmp_path / "run", toy_root)), DataFolder(toy_root)
+    (episode, *_) = load_split(data, "r2r", "val_seen").episodes
+    assert run.encode(episode.instruction, data) == list(run.instruction_encoder(data)(episode))
+    config = NavigatorConfig(agent=Seq2SeqConfig(vocabulary=3, hidden=4, word_width=4))
+    other = load_run(save_run(tmp_path / "other", config.build(), config))
+    with pytest.raises(ConfigError, match="has none of its size"):
+        other.encode("turn left", data)

@@ -108,6 +108,32 @@ def test_run_with_its_own_vocabulary_resumes_and_saves_it_with_the_weights(
     assert len({path.read_bytes() for path in words if path}) == 1
 
 
+# -- longer training ----------------------------------------------------------------------
+
+
+def test_finished_run_with_more_iterations_goes_on_as_if_it_had_them_from_the_start(
+    training_data: Path, tmp_path: Path
+) -> None:
+    train(small_experiment(iterations=3), training_data, tmp_path / "longer")
+    with pytest.raises(Interrupted):  # killed after the experiment was written, before the first new state
+        train(small_experiment(iterations=6), training_data, tmp_path / "longer", callback=Interrupt(4))
+    progress = Interrupt(100)
+    train(small_experiment(iterations=6), training_data, tmp_path / "longer", callback=progress)
+    assert progress.start == 3
+    train(small_experiment(iterations=6), training_data, tmp_path / "whole")
+    for name in ("weights.safetensors", "navigator.json"):
+        assert (tmp_path / "longer" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    with pytest.raises(ConfigError, match="differs in training.iterations"):
+        train(small_experiment(iterations=5), training_data, tmp_path / "longer")
+
+
+def test_longer_training_with_a_falling_learning_rate_says_so(training_data: Path, tmp_path: Path) -> None:
+    train(small_experiment(iterations=1, lr_schedule="linear"), training_data, tmp_path)
+    notes = Interrupt(100)
+    train(small_experiment(iterations=2, lr_schedule="linear"), training_data, tmp_path, callback=notes)
+    assert any("trained for 1 iterations with a learning rate that fell to 0" in note for note in notes.notes)
+
+
 # -- resuming ---------------------------------------------------------------------------
 
 
@@ -116,7 +142,7 @@ def test_folder_of_another_experiment_is_refused_with_the_differences(
 ) -> None:
     train(small_experiment(iterations=1), training_data, tmp_path)
     before = file_contents(tmp_path)
-    with pytest.raises(ConfigError, match=r"differs in training.batch, training.iterations; give another"):
+    with pytest.raises(ConfigError, match=r"differs in training.batch; give another"):
         train(small_experiment(iterations=2, batch=2), training_data, tmp_path)
     assert file_contents(tmp_path) == before
     reworded = replace(

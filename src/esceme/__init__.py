@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from esceme.gym_registration import register_with_gymnasium
+
 if TYPE_CHECKING:
     from esceme.agents import HAMT, TDSTP, HamtConfig, Seq2Seq, Seq2SeqConfig, TdstpConfig
     from esceme.config import Experiment
@@ -137,6 +139,9 @@ __all__ = [
     "MemoryMismatch",
     "WorldError",
 ]
+
+
+register_with_gymnasium()
 
 
 def __getattr__(name: str) -> Any:

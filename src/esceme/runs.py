@@ -9,7 +9,7 @@ RUN/
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -28,6 +28,10 @@ from esceme.files import atomic_path, read_json, write_json
 from esceme.memory import READERS, NoMemoryConfig, ReaderConfig
 from esceme.navigator import Navigator
 from esceme.settings import DropoutRate, Size, check_settings
+from esceme.tasks.episode import Episode
+from esceme.tasks.folder import DataFolder
+from esceme.tasks.split import InstructionEncoder, find_tokenizer, make_instruction_encoder
+from esceme.tasks.text import Tokenizer, Vocabulary, truncate
 
 FORMAT = "esceme-run-2"
 NAVIGATOR_FILE = "navigator.json"
@@ -97,6 +101,53 @@ class Run(NamedTuple):
         """File of the run's own vocabulary; None if the run has none."""
         path = self.folder / VOCABULARY_FILE
         return path if path.is_file() else None
+
+    def tokenizer(self, data: DataFolder | None = None) -> Tokenizer | None:
+        """Return the tokenizer of the run's own vocabulary, or else the WordPiece tokenizer of `data`.
+
+        Return None if neither has as many tokens as the network has embeddings.
+        """
+        size = self.config.agent.limits.vocabulary
+        if self.vocabulary is not None:
+            return Vocabulary.read(self.vocabulary)
+        return None if data is None else find_tokenizer(data, None, size)
+
+    def encode(self, text: str, data: DataFolder | None = None) -> list[int]:
+        """Return the token ids of an instruction as this run reads it, truncated to its limit.
+
+        Raise `ConfigError` if the run has no vocabulary of its own and `data` has none that fits.
+        """
+        if (tokenizer := self.tokenizer(data)) is None:
+            where = "none was given" if data is None else f"{data.root} has none of its size"
+            raise ConfigError(
+                f"{self.folder}: the run has no vocabulary of its own, and {where}; pass "
+                "DataFolder(...) with tokenizer/vocab.txt"
+            )
+        return truncate(tokenizer.encode(text), self.config.max_tokens, keep=self.config.keep)
+
+    def instruction_encoder(
+        self,
+        data: DataFolder,
+        *,
+        task: str | None = None,
+        max_tokens: int | None = None,
+        keep: Literal["first", "last"] | None = None,
+        episodes: Iterable[Episode] = (),
+    ) -> InstructionEncoder:
+        """Return the function from an episode to token ids that rollouts of this run need.
+
+        See `make_instruction_encoder`. Settings that are None are those of the run.
+        """
+        return make_instruction_encoder(
+            data,
+            task or self.config.task,
+            max_tokens=max_tokens or self.config.max_tokens,
+            keep=keep or self.config.keep,
+            vocabulary=None if self.vocabulary is None else Vocabulary.read(self.vocabulary),
+            vocabulary_size=self.config.agent.limits.vocabulary,
+            needs_text=not self.navigator.agent.is_scripted,
+            episodes=episodes,
+        )
 
 
 def navigator_config(navigator: Navigator, **trained_for: Any) -> NavigatorConfig:

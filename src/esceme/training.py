@@ -58,6 +58,8 @@ OUTPUTS = (
 """Files of a run folder. Training does not start if one of them exists without `EXPERIMENT_FILE`."""
 DESCRIPTIONS = {"about", "differences"}
 """Fields of an experiment that do not change its results."""
+ITERATIONS = "training.iterations"
+"""Field of an experiment that may be raised when a run is resumed."""
 HELD_OUT = "held_out"
 CLAUSE_ENDS = (",", ".", ";")
 """Words that end a clause of an instruction."""
@@ -117,6 +119,12 @@ def prepare(
     if message and not any((folder / STATES_FOLDER).glob("*.pt")):  # a resumed run has weights of its own
         callback.on_note(message)
     navigator.to(device)
+    shorter_runs = _shorter_runs(experiment, folder)
+    if shorter_runs and experiment.training.lr_schedule == "linear":
+        callback.on_note(
+            f"{folder}: trained for {shorter_runs[-1]:,} iterations with a learning rate that fell to 0; the "
+            f"further ones use the learning rate of a run of {experiment.training.iterations:,}"
+        )
 
     def begin() -> None:
         # Another process may have started a run in this folder meanwhile.
@@ -126,6 +134,7 @@ def prepare(
             "code": source_digest(),
             "experiment": as_json(experiment),
             "data": loaded.sizes,
+            **({"shorter_runs": shorter_runs} if shorter_runs else {}),
         }
         write_json(folder / EXPERIMENT_FILE, stored, indent=2)
 
@@ -164,6 +173,12 @@ def prepare(
         objects=load_objects(data_folder, get_task(config.task)) if loaded.validation else None,
         encode=encode,
         fingerprint=_fingerprint(experiment, loaded),
+        resumable_fingerprints=[
+            _fingerprint(
+                replace(experiment, training=replace(experiment.training, iterations=iterations)), loaded
+            )
+            for iterations in shorter_runs
+        ],
         write_experiment=begin,
         save_navigator=save,
         callback=callback,
@@ -195,11 +210,25 @@ def require_same_experiment(experiment: Experiment, folder: Path, data: Training
     if data is not None and "data" in stored:
         before, now = {**before, **flatten(stored["data"], "data.")}, {**now, **flatten(data.sizes, "data.")}
     differing = {name for name in {*before, *now} if before.get(name, ...) != now.get(name, ...)}
-    if differing := differing - DESCRIPTIONS:
+    is_longer = before[ITERATIONS] <= now[ITERATIONS]
+    if differing := differing - DESCRIPTIONS - ({ITERATIONS} if is_longer else set()):
         raise ConfigError(
             f"{folder}: holds a run of another experiment, which differs in {', '.join(sorted(differing))}; "
             "give another --out, or the same settings to resume it"
         )
+
+
+def _shorter_runs(experiment: Experiment, folder: Path) -> list[int]:
+    """Return the smaller numbers of iterations for which the run in `folder` was trained, ascending.
+
+    A killed process may leave states of any of them.
+    """
+    path = folder / EXPERIMENT_FILE
+    if not path.is_file():
+        return []
+    stored = read_json(path, dict[str, Any])
+    numbers = [*stored.get("shorter_runs", ()), flatten(stored.get("experiment", {})).get(ITERATIONS, 0)]
+    return sorted({number for number in numbers if 0 < number < experiment.training.iterations})
 
 
 def _has_content(path: Path) -> bool:

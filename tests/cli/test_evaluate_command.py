@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from esceme.cli import main
 from esceme.cli.evaluate_command import default_folder
@@ -244,6 +245,29 @@ def test_bank_that_does_not_fit_is_refused(cold: Path, run: Path, error_of: Erro
     }
     assert message.startswith(expected[fault])
     assert fault != "pooling" or ("mean" in message and "max" in message)
+
+
+def test_bank_of_other_scenes_is_refused_unless_allowed(
+    cold: Path, run: Path, capsys: Capture, error_of: ErrorOf
+) -> None:
+    header = read_header(cold / "bank.safetensors")
+    bank = MemoryBank(header.width, source=header.source)
+    bank.remember("elsewhere", "hall", torch.ones(1, header.width), ["door"])
+    save_bank(bank, "other")
+    warm = command(run, "warm", "--bank", "other", "--out", "warm", "--limit", "2")
+    message = error_of(warm)
+    assert message.startswith("other: holds 1 other scenes, such as 'elsewhere', and none of the ")
+    assert message.endswith("give a bank of these scenes, or --allow-other-scenes")
+    assert main([*warm, "--allow-other-scenes", "--json"]) == 0
+    assert "allow_other_scenes" not in json.loads(capsys.readouterr().out)["facts"]
+
+
+def test_generated_world_is_a_data_folder(monkeypatch: pytest.MonkeyPatch, toy_root: Path) -> None:
+    monkeypatch.setattr("esceme.cli.data_option.embedded_world", lambda config, **_: toy_root / config.size)
+    (toy_root / "tiny").exists() or (toy_root / "tiny").symlink_to(toy_root)
+    options = ["--memory", "none", "--data", "embedded:tiny", "--limit", "2", "--out", "o", "--json"]
+    assert main(["evaluate", "stop", "--split", "val_seen", *options]) == 0
+    assert read_result("o").means["n"] == 2
 
 
 def test_unknown_protocol_is_refused_with_the_known_ones(run: Path, capsys: Capture) -> None:

@@ -1,15 +1,16 @@
-"""`esceme memory show`: table, JSON, errors."""
+"""`esceme memory show` and `esceme memory merge`: table, JSON, errors."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import torch
 
 from esceme.cli import main
-from esceme.memory import MemoryBank, save_bank
+from esceme.memory import MemoryBank, load_bank, save_bank
 
 
 @pytest.fixture
@@ -63,3 +64,25 @@ def test_damaged_and_missing_files_are_refused(file: Path, capsys: pytest.Captur
         assert main(["memory", "show", str(path), "--json"]) == 2
         printed = capsys.readouterr()
         assert printed.out == "" and printed.err.startswith(f"error: {path}: ")
+
+
+def test_merged_banks_hold_the_viewpoints_of_all(empty_folder: Path, json_of: Any, error_of: Any) -> None:
+    for number, (scene, pooling) in enumerate([("a", "max"), ("b", "max"), ("a", "max"), ("a", "mean")]):
+        bank = MemoryBank(2, source="f", pooling=pooling)  # type: ignore[arg-type]
+        bank.remember(scene, f"v{number}", torch.full((1, 2), float(number)), [f"v{number + 1}"])
+        save_bank(bank, f"{number}.bank")
+    merge = ["memory", "merge"]
+    found = json_of([*merge, "0.bank", "1.bank", "2.bank", "--out", "all.bank"])
+    assert found == {"out": "all.bank", "files": 3, "scenes": 2, "viewpoints": 3}
+    merged = load_bank("all.bank")
+    viewpoints = {scene: set(merged[scene].viewpoints) for scene in merged.scenes}
+    assert viewpoints == {"a": {"v0", "v2"}, "b": {"v1"}}
+    json_of([*merge, "2.bank", "1.bank", "0.bank", "--out", "again.bank"])
+    assert load_bank("again.bank").recall("a", ["v2"]).tolist() == [[2.0, 2.0]]
+    for files, out, message in (
+        (["0.bank", "3.bank"], "x", "3.bank: a bank of max "),
+        (["0.bank"], "x", "expected at least two bank files"),
+        (["0.bank", "gone"], "x", "gone: no such file"),
+        (["0.bank", "2.bank"], "1.bank", "1.bank: holds another bank"),
+    ):
+        assert error_of([*merge, *files, "--out", out]).startswith(message)

@@ -104,6 +104,24 @@ def test_run_on_tours_is_validated_on_them_and_prints_the_next_command(
     assert "t_ndtw (%)" in capsys.readouterr().out
 
 
+def test_printed_command_works_with_features_elsewhere_and_a_leaking_memory(
+    world: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for folder in world.iterdir():
+        if folder.name != "features":
+            (data / folder.name).symlink_to(folder)
+    (features,) = (world / "features").iterdir()
+    (tmp_path / "my features.hdf5").symlink_to(features)
+    options = ["--features", "my features.hdf5", "--validation.memory", "leaking", "--iterations", "1"]
+    options += ["--method", "imitation", "--imitation-warmup-iterations", "0"]
+    assert main(train_command("r2r-small-esceme", "run", *options, data=str(data))) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("  esceme evaluate "))
+    assert "--features 'my features.hdf5'" in line and "--memory cold" in line
+    assert main([*shlex.split(line)[1:], "--max-steps", "1", "--limit", "2"]) == 0
+
+
 def test_json_is_the_only_output(finished_run: Path, capsys: Capture) -> None:
     assert main(train_command("cvdn-small", "run", "--json")) == 0
     output = json.loads(capsys.readouterr().out)

@@ -15,6 +15,7 @@ from esceme.demo.demo_report import (
     format_cells,
     remembered_viewpoints,
     select_trajectories,
+    selection_sentence,
     summary_sentence,
     visit_curves,
 )
@@ -144,6 +145,24 @@ def test_episode_that_succeeds_without_earlier_episodes_is_not_selected() -> Non
 
     by_memory = results(none=group("c"), cold=group("abc"), episodic=group("ac"))
     assert select_trajectories(by_memory, 1) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("cold", "words"),
+    [
+        ((0.9, 0.8), "selected, not typical: in them memory helped most."),
+        ((0.9, 0.1), "the agent with memory is ahead in 1 of 2."),
+        ((0.5, 0.1), "it is ahead in none of them."),
+    ],
+)
+def test_selection_claims_only_what_the_scores_show(cold: tuple[float, float], words: str) -> None:
+    by_memory = results(
+        none=[episode_result(name, "hall", spl=0.5, scene=name) for name in "ab"],
+        cold=[
+            episode_result(name, "hall", spl=spl, scene=name) for name, spl in zip("ab", cold, strict=True)
+        ],
+    )
+    assert selection_sentence(by_memory, 2).endswith(words)
 
 
 def test_remembered_viewpoints_are_those_of_decisions_in_earlier_episodes() -> None:

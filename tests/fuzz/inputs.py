@@ -218,8 +218,7 @@ def _read_experiment(file: Path) -> Any:
 
 def _resume_training(file: Path) -> Any:
     run: Any = _training_run()
-    fingerprint = [run.fingerprint] if hasattr(run, "fingerprint") else []  # older versions have none
-    state = load_state(TRAINED, *fingerprint, note=note)
+    state = load_state(TRAINED, [run.fingerprint], note=note)
     run.trainer.load_state_dict(state)
     return "a state of this run" if state_digest(state) in _known_states() else state_digest(state)
 

@@ -373,7 +373,7 @@ def save_states(folder: Path, *iterations: int) -> list[Path]:
 
 def load_iteration(folder: Path) -> tuple[int | None, list[str]]:
     notes: list[str] = []
-    state = load_state(folder, FINGERPRINT, note=notes.append)
+    state = load_state(folder, (FINGERPRINT,), note=notes.append)
     return state and state["iteration"], notes
 
 
@@ -381,7 +381,7 @@ def test_latest_state_is_loaded_and_two_are_kept(tmp_path: Path) -> None:
     assert load_iteration(tmp_path) == (None, [])
     assert [path.name for path in save_states(tmp_path, 5)] == ["00000005.pt"]
     assert [path.name for path in save_states(tmp_path, 10, 15)] == ["00000015.pt", "00000010.pt"]
-    state = load_state(tmp_path, FINGERPRINT)
+    state = load_state(tmp_path, (FINGERPRINT,))
     facts = {"format": "esceme-state-3", "iteration": 15, "experiment": FINGERPRINT, "best": 15.0}
     assert bit_equal(state, {**facts, **STATE})
     assert [path.name for path in save_states(tmp_path, 7)] == ["00000007.pt"]  # later ones are obsolete
@@ -421,7 +421,7 @@ def test_run_with_only_damaged_states_does_not_start_over(tmp_path: Path) -> Non
         path.write_bytes(path.read_bytes()[:100])
     notes: list[str] = []
     with pytest.raises(CheckpointError, match="none of its 2 states can be resumed from; restore one"):
-        load_state(tmp_path, FINGERPRINT, note=notes.append)
+        load_state(tmp_path, (FINGERPRINT,), note=notes.append)
     assert len(notes) == 2
 
 

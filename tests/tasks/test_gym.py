@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +14,17 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import InvalidAction, ResetNeeded
 from gymnasium.utils.env_checker import check_env, data_equivalence
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from PIL import Image
 
 from esceme.errors import ConfigError, DataError, WorldError
+from esceme.gym_registration import ENV_ID
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.gym import (
-    ENV_ID,
     NavigationEnv,
     NavigationVectorEnv,
     make_env,
     make_vector_env,
-    register,
 )
 from esceme.tasks.r2r import read_r2r
 from esceme.tasks.split import blank_features, load_split
@@ -550,14 +552,6 @@ def test_rendering_a_batch_gives_a_text_per_slot(atlas: Atlas) -> None:
 # -- from files ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def registered() -> Iterator[None]:
-    register()
-    register()  # a second call changes nothing
-    yield
-    del gymnasium.registry[ENV_ID]
-
-
 def test_data_folder_makes_an_environment(toy_root: Path) -> None:
     tokenizer = WordPiece.read(toy_root / "tokenizer" / "vocab.txt")
     env = make_env(toy_root, task="cvdn", split="val_unseen", tokenizer=tokenizer)
@@ -577,12 +571,56 @@ def test_environment_uses_the_given_feature_store(toy_root: Path) -> None:
     assert not observation["features"].any()
 
 
-def test_gymnasium_make_finds_the_registered_environments(toy_root: Path, registered: None) -> None:
+def test_gymnasium_make_finds_the_registered_environments(toy_root: Path) -> None:
     env = gymnasium.make(ENV_ID, folder=toy_root, task="r2r", split="val_seen", render_mode="ansi")
     check_env(env.unwrapped)
     envs = gymnasium.make_vec(ENV_ID, num_envs=2, folder=toy_root, split="val_seen", order="lanes")
     assert isinstance(envs, NavigationVectorEnv)
     assert envs.reset(seed=0)[0] in envs.observation_space
+
+
+@pytest.mark.parametrize("first", ["esceme", "gymnasium"])
+def test_environments_are_registered_by_importing_esceme(first: str, tmp_path: Path) -> None:
+    """In either order of imports, and without loading Gymnasium or torch before they are needed."""
+    second = "gymnasium" if first == "esceme" else "esceme"
+    program = f"""
+import sys, {first}
+assert {first!r} == "gymnasium" or not {{"gymnasium", "numpy", "torch"}} & sys.modules.keys()
+import {second}, gymnasium
+assert {ENV_ID!r} in gymnasium.registry and "esceme.tasks.gym" not in sys.modules
+try:
+    gymnasium.make({ENV_ID!r}, folder={str(tmp_path)!r})
+except Exception as error:
+    print(type(error).__name__, error)
+assert "torch" not in sys.modules
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.startswith("DataError") and "no split 'val_unseen' of r2r" in result.stdout
+
+
+def test_panorama_is_rendered_with_the_heading_in_the_middle(toy_root: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for folder in toy_root.iterdir():
+        (data / folder.name).symlink_to(folder)
+    with pytest.raises(ConfigError, match="render_mode 'rgb_array': there are no panoramas"):
+        make_env(data, split="val_seen", render_mode="rgb_array")
+    columns = np.arange(48, dtype=np.uint8)
+    panorama = np.broadcast_to(columns[None, :, None], (24, 48, 3))
+    for scene, graph in load_split(DataFolder(toy_root), "r2r", "val_seen").graphs.items():
+        (data / "panoramas" / scene).mkdir(parents=True)
+        for viewpoint in graph.viewpoints:
+            Image.fromarray(panorama).save(data / "panoramas" / scene / f"{viewpoint}.png")
+    env = gymnasium.make(ENV_ID, folder=data, split="val_seen", render_mode="rgb_array")
+    check_env(env.unwrapped)
+    _, info = env.reset(seed=0)
+    image: Any = env.render()
+    assert image.shape == (24, 48, 3) and image.dtype == np.uint8
+    assert image[0, 24, 0] == (24 + round(info["heading"] / (2 * np.pi) * 48)) % 48
+    envs = make_vector_env(data, 2, split="val_seen", render_mode="rgb_array")
+    envs.reset(seed=0)
+    frames = envs.render()
+    assert frames is not None and [frame.shape for frame in frames] == [(24, 48, 3)] * 2
 
 
 def test_missing_task_split_and_features_are_reported(toy_root: Path, tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ COMMANDS = {
         "Train, evaluate and report what a table of the paper or a study needs.",
     ),
     "memory show": ("memory_command:show", "Describe a memory file."),
+    "memory merge": ("memory_command:merge", "Merge memory files into one."),
     "score": ("score_command:score", "Score a prediction file with all metrics of the field."),
     "submit": ("submit_command:submit", "Check predictions and write the file that a leaderboard accepts."),
     "mattersim run": (

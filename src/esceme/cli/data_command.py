@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from esceme.cli.console import TaskName, note, print_json, progress, tables
+from esceme.cli.data_option import find_data
 from esceme.errors import ConfigError, DataError
 from esceme.files import folder_lock
 from esceme.tasks.catalogue import TASKS
@@ -23,7 +24,7 @@ MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "fault": "[bold red]FA
 
 
 def check(
-    directory: tyro.conf.Positional[Path],
+    directory: tyro.conf.Positional[str],
     /,
     task: tuple[TaskName, ...] = (),
     deep: bool = False,
@@ -40,12 +41,13 @@ def check(
         esceme data check datasets --json > report.json
 
     Args:
-        directory: the data folder, with a folder per kind of file or in the layout of HAMT.
+        directory: the data folder, with a folder per kind of file or in the layout of HAMT; or `embedded`,
+            the generated world.
         task: check these tasks only; a missing split is a fault.
         deep: check every feature instead of a sample.
         json: print one json object instead of a table.
     """
-    findings = check_folder(directory, tasks=task or None, deep=deep, progress=progress)
+    findings = check_folder(find_data(directory), tasks=task or None, deep=deep, progress=progress)
     faults = sum(finding.level == "fault" for finding in findings)
     if json:
         rows = [finding._asdict() for finding in findings]

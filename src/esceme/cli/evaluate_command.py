@@ -11,6 +11,7 @@ from typing import Literal
 import tyro
 
 from esceme.cli.console import TaskName, note, progress_bar
+from esceme.cli.data_option import find_data
 from esceme.cli.evaluation_summary import print_orders, print_result
 from esceme.errors import ConfigError
 from esceme.evaluation import EvaluationConfig, Protocol, evaluate_orders
@@ -20,7 +21,6 @@ from esceme.evaluation.evaluate import ProgressCallback
 from esceme.evaluation.schedule import ScheduleName
 from esceme.files import read_bytes
 from esceme.runs import read_navigator_config
-from esceme.tasks.folder import default_data
 
 DRAWS = 1000
 
@@ -33,6 +33,7 @@ def evaluate(
     task: TaskName | None = None,
     bank: Path | None = None,
     tours: Path | None = None,
+    allow_other_scenes: bool = False,
     oracle_phases: bool = False,
     schedule: ScheduleName = "lanes",
     order: Literal["file", "shuffled"] = "file",
@@ -42,7 +43,7 @@ def evaluate(
     batch: int = 8,
     processes: int = 1,
     seed: int = 0,
-    data: Path | None = None,
+    data: str | None = None,
     features: Path | None = None,
     max_steps: int | None = None,
     max_tokens: int | None = None,
@@ -75,6 +76,7 @@ def evaluate(
             or a control: masked (recalls zeros), oracle (everything remembered before the start).
         task: by default the task of the run.
         bank: file of stored memories with which the protocol `warm` starts.
+        allow_other_scenes: accept a bank that holds none of the scenes of the split, and so has no effect.
         tours: a file of tours (IVLN), which the episodes follow under any protocol; adds t_ndtw, t_sr, t_spl.
         oracle_phases: on tours, also remember the paths to an episode's goal and to the next start.
         schedule: lanes, or interleaved: batches of mixed scenes as in the released code, in one process.
@@ -86,7 +88,8 @@ def evaluate(
         batch: the number of episodes that run side by side.
         processes: the number of processes that share the scenes.
         seed: seed of shuffled orders, of the random agent and of the bootstrap.
-        data: the data folder; by default ESCEME_DATA, else ./datasets.
+        data: the data folder, by default ESCEME_DATA, else ./datasets; or `embedded`, the generated world
+            of size small, or `embedded:tiny`.
         features: the feature file, where the data folder has several.
         max_steps: maximum number of decisions per episode; by default that of the run.
         max_tokens: maximum number of token ids per instruction; by default that of the run.
@@ -103,7 +106,7 @@ def evaluate(
         raise ConfigError(f"--bootstrap {bootstrap}: expected the number of samples, 0 for none")
     config = EvaluationConfig(
         run=run,
-        data=str(data or default_data()),
+        data=str(find_data(data)),
         split=split,
         memory=memory,
         task=task or ("r2r" if run in SCRIPTED else read_navigator_config(Path(run)).task),
@@ -114,6 +117,7 @@ def evaluate(
         episode_file=_as_text(episodes),
         limit=limit,
         bank=_as_text(bank),
+        allow_other_scenes=allow_other_scenes,
         tours=_as_text(tours),
         oracle_phases=oracle_phases,
         features=_as_text(features),

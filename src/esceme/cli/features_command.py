@@ -10,6 +10,7 @@ import tyro
 from rich.table import Table
 
 from esceme.cli.console import note, print_json, progress, tables
+from esceme.cli.data_option import find_data
 from esceme.errors import ConfigError
 from esceme.perception.encoders import encode_panorama, make_encoder
 from esceme.perception.next_hop_matching import NextHopAuc, match_next_hops
@@ -118,7 +119,7 @@ def extract(
 
 
 def semantic(
-    data: Path,
+    data: str,
     out: Path,
     glove: str | None = None,
     reach: float = 7.0,
@@ -139,7 +140,7 @@ def semantic(
         esceme features semantic --data datasets --out semantic.hdf5 --glove none --reach 5 --json
 
     Args:
-        data: data folder with connectivity, objects and rooms.
+        data: data folder with connectivity, objects and rooms; or `embedded`, the generated world.
         out: HDF5 file to write; it appears when it is complete.
         glove: PREFIX of PREFIX_glove.npy and PREFIX_vocab.txt, or none for random word vectors; by default
             glove/REVERIE_train below the data folder, if it exists.
@@ -148,9 +149,10 @@ def semantic(
         json: print one JSON object instead of tables.
     """
     _check_suffix(out)
-    words, episodes = _read_words(data, glove), _read_episodes(data, split)
-    summary = write_semantic_features(data, out, words=words, reach=reach, progress=progress)
-    auc = match_next_hops(data, episodes, reach=reach, progress=progress) if episodes else None
+    folder = find_data(data)
+    words, episodes = _read_words(folder, glove), _read_episodes(folder, split)
+    summary = write_semantic_features(folder, out, words=words, reach=reach, progress=progress)
+    auc = match_next_hops(folder, episodes, reach=reach, progress=progress) if episodes else None
     if json:
         report = {"out": str(out), "words": words.source, "reach": reach, "bytes": out.stat().st_size}
         statistics = {"near": summary.near._asdict(), "reprojected": summary.reprojected._asdict()}

@@ -14,6 +14,7 @@ from typing import Any
 import tyro
 
 from esceme.cli.console import note
+from esceme.cli.data_option import find_data
 from esceme.errors import ConfigError
 from esceme.mattersim import install
 from esceme.tasks.folder import DataFolder
@@ -22,7 +23,7 @@ OPTIONS_WITH_VALUE = ("--data", "--connectivity", "--panoramas")
 
 
 def run(
-    data: Path | None = None,
+    data: str | None = None,
     connectivity: Path | None = None,
     panoramas: Path | None = None,
     replace: bool = False,
@@ -40,7 +41,8 @@ def run(
         esceme mattersim run --data world -m tasks.R2R.train
 
     Args:
-        data: data folder whose graphs and panoramas replace those that the program asks for.
+        data: data folder whose graphs and panoramas replace those that the program asks for; or `embedded`,
+            the generated world.
         connectivity: folder of navigation graphs, instead of that of --data.
         panoramas: folder of panoramas or skyboxes, instead of that of --data.
         replace: import esceme.mattersim even if the compiled module is on the path.
@@ -49,8 +51,9 @@ def run(
     if not program or program == ("-m",):
         raise ConfigError("expected a program: esceme mattersim run SCRIPT [ARGS...], or -m MODULE [ARGS...]")
     if data is not None:
-        connectivity = connectivity or DataFolder(data).connectivity
-        pictures = data / "panoramas"
+        folder = find_data(data)
+        connectivity = connectivity or DataFolder(folder).connectivity
+        pictures = folder / "panoramas"
         panoramas = panoramas or (pictures if pictures.is_dir() else None)
     if program[0] != "-m" and not Path(program[0]).is_file():
         raise ConfigError(f"{program[0]}: no such script")

@@ -1,4 +1,4 @@
-"""The command `esceme memory show`, which shows the content of a bank file."""
+"""The commands `esceme memory show` and `esceme memory merge`, for bank files."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from esceme.cli.console import print_json, print_line, tables
+from esceme.errors import ConfigError, prefix_errors
+from esceme.memory import load_bank, save_bank
 from esceme.memory.bank_file import BankHeader, StoredScene, read_header
 
 BYTES_PER_NUMBER = 4
@@ -42,6 +44,36 @@ def show(file: tyro.conf.Positional[Path], /, json: bool = False) -> int:
         print_line(f"{name:<12}{value:,}" if isinstance(value, int) else f"{name:<12}{value}")
     if header.scenes:
         tables().print(_bank_table(header))
+    return 0
+
+
+def merge(files: tyro.conf.Positional[tuple[Path, ...]], /, out: Path, json: bool = False) -> int:
+    """Merge bank files into one, as if one memory had visited all viewpoints.
+
+    All banks must have the same features and pooling. The order does not matter. If banks have different
+    vectors of a viewpoint, max pooling keeps their maximum.
+
+    Examples:
+        esceme memory merge monday/bank.safetensors tuesday/bank.safetensors --out bank.safetensors
+
+    Args:
+        files: bank files, at least two.
+        out: the bank file to write; the first of `files`, or a new file.
+        json: print one json object instead of text.
+    """
+    if len(files) < 2:
+        raise ConfigError(f"expected at least two bank files to merge, found {len(files)}")
+    bank = load_bank(files[0])
+    for file in files[1:]:
+        other = load_bank(file)
+        with prefix_errors(file=file):
+            bank.merge(other)
+    save_bank(bank, out)
+    facts = {"out": str(out), "files": len(files), "scenes": len(bank.scenes), "viewpoints": len(bank)}
+    if json:
+        print_json(facts)
+    else:
+        print_line(f"{out}: {len(bank):,} viewpoints of {len(bank.scenes)} scenes, from {len(files)} files")
     return 0
 
 

@@ -32,7 +32,7 @@ from esceme.memory import READERS
 from esceme.recipes import PAPER, find_recipe
 from esceme.runs import NAVIGATOR_FILE, NavigatorConfig, part_config_type
 from esceme.tasks.folder import DataFolder
-from esceme.training import require_same_experiment
+from esceme.training import HELD_OUT, require_same_experiment
 from esceme.training import train as run_training
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 else:
     AgentName = Literal[tuple(name for name in AGENTS if name not in SCRIPTED)]
     ReaderName = Literal[tuple(READERS)]
+UNSEEN = "val_unseen"
 HIDDEN = {"about", "differences", "feature_source", "origin", "vocabulary", "clause_ends", "width"}
 """Fields of an experiment that are not options: texts, and sizes that are taken from the data."""
 
@@ -242,14 +243,26 @@ def _print_result(experiment: Experiment, facts: dict[str, Any], data: str | Non
     task = experiment.navigator.task
     if best is not None:
         tables().print(_table(scores, task, f"{facts['recipe']}, trained in {out}"))
-    memory = validation.memory if READERS[experiment.navigator.reader_name].uses_memory else "none"
-    folder = find_data(data, is_main=True)
-    words = [str(out if best is None else out / BEST_FOLDER), "--split", "val_unseen", "--memory", memory]
-    words += ["--data", str(folder)]
-    if validation.follows_tours:
-        words += ["--tours", str(validation.tours or DataFolder(folder).tours or "tours_iVLN.json")]
     print(f"{out}: {experiment.training.iterations:,} iterations; to score it on a whole split:")
-    print(f"  {shlex.join(['esceme', 'evaluate', *words])}")
+    folder = out if best is None else out / BEST_FOLDER
+    print(f"  {_evaluate_command(experiment, folder, DataFolder(find_data(data)))}")
+
+
+def _evaluate_command(experiment: Experiment, run: Path, data: DataFolder) -> str:
+    """Return the command line that evaluates a run as its validation did, on a whole split."""
+    validation, task = experiment.validation, experiment.navigator.task
+    memory = "cold" if validation.memory == "leaking" else str(validation.memory)
+    if not READERS[experiment.navigator.reader_name].uses_memory:
+        memory = "none"
+    splits = [UNSEEN, *(split for split in validation.splits if split != HELD_OUT)]
+    split = next((split for split in splits if data.annotations(task, split) is not None), UNSEEN)
+    words = [str(run), "--split", split, "--memory", memory, "--data", str(data.root)]
+    if Path(experiment.features).is_file():
+        words += ["--features", experiment.features]
+    if validation.follows_tours:
+        words += ["--tours", str(validation.tours or data.tours or "tours_iVLN.json")]
+        words += ["--oracle-phases"] if validation.oracle_phases and memory != "none" else []
+    return shlex.join(["esceme", "evaluate", *words])
 
 
 def _table(scores: Mapping[str, Any], task: str, title: str) -> Table:

@@ -8,12 +8,12 @@ import tyro
 from rich.table import Table
 
 from esceme.cli.console import note, print_json, tables
-from esceme.tasks.folder import default_data
+from esceme.cli.data_option import find_data
 from esceme.verify import VerificationReport
 from esceme.verify import verify as verify_folder
 
 
-def verify(directory: tyro.conf.Positional[Path], /, data: Path | None = None, json: bool = False) -> int:
+def verify(directory: tyro.conf.Positional[Path], /, data: str | None = None, json: bool = False) -> int:
     """Compare this implementation with a folder of reference numbers from the original one.
 
     Prints a row per file and quantity. Exit code 0: every recognised file was compared completely and is
@@ -25,10 +25,11 @@ def verify(directory: tyro.conf.Positional[Path], /, data: Path | None = None, j
 
     Args:
         directory: the folder of reference files, searched with its sub-folders.
-        data: data folder with connectivity, R2R and predictions; by default ESCEME_DATA, else ./datasets.
+        data: data folder with connectivity, R2R and predictions; by default ESCEME_DATA, else ./datasets; or
+            `embedded`, the generated world.
         json: print one json object instead of a table; max_abs_diff is null where a number is missing.
     """
-    report = verify_folder(directory, data or default_data())
+    report = verify_folder(directory, find_data(data))
     if json:
         print_json(
             {

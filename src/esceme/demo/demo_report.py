@@ -40,9 +40,7 @@ PROTOCOLS_TEXT = """\
 number of iterations on the same episodes. Its memory is empty at the start of a split and kept between
 episodes (`cold`), filled by a first pass over the split (`two-pass`), or cleared after every episode
 (`episodic`)."""
-SELECTION_TEXT = """\
-These episodes are selected, not typical: in these episodes in unseen houses memory helped most. Viewpoints
-that were in memory at the start of the episode are yellow."""
+REMEMBERED_TEXT = "Viewpoints that were in memory at the start of the episode are yellow."
 
 
 # -- scores ----------------------------------------------------------------------------------------------
@@ -215,6 +213,22 @@ def select_trajectories(results: Mapping[str, Result], count: int = NUM_EPISODES
     return [episode.id for episode in ranked[:count]]
 
 
+def selection_sentence(results: Mapping[str, Result], count: int = NUM_EPISODES) -> str:
+    """Return a sentence about the selected episodes that claims only what their scores show."""
+    none, cold = (
+        {episode.id: episode.scores["spl"] for episode in results[memory].episodes}
+        for memory in ("none", "cold")
+    )
+    gains = [cold[name] - none[name] for name in select_trajectories(results, count)]
+    num_ahead = sum(gain > 0 for gain in gains)
+    selected = "These episodes in unseen houses are selected, not typical"
+    if num_ahead == len(gains):
+        return f"{selected}: in them memory helped most."
+    if num_ahead:
+        return f"{selected}: the agent with memory is ahead in {num_ahead} of {len(gains)}."
+    return f"{selected}: by their scores memory should have helped most, and it is ahead in none of them."
+
+
 def remembered_viewpoints(result: Result, episode_id: str) -> list[str]:
     """Return the ids of the viewpoints in memory at the start of an episode (protocol `cold`), sorted.
 
@@ -350,7 +364,7 @@ def write_report(result: DemoResult, results: Mapping[str, Result]) -> None:
         "## Scores by visit",
         images["visits"],
         "## Episodes",
-        SELECTION_TEXT,
+        f"{selection_sentence(results)} {REMEMBERED_TEXT}",
         *(image for name, image in images.items() if name.startswith("episode-")),
         "The panorama shows where the agents' paths diverge in the first of these episodes:",
         images["panorama"],

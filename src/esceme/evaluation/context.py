@@ -28,14 +28,14 @@ from esceme.evaluation.protocol import (
 )
 from esceme.evaluation.schedule import ScheduleName
 from esceme.files import PrintableText, read_bytes, read_json, read_text
+from esceme.memory.bank_file import read_header
 from esceme.runs import NavigatorConfig, Run, load_run, part_config_type
 from esceme.settings import Seed, Size, check_settings
 from esceme.source_digest import source_digest
 from esceme.tasks.catalogue import Task, get_task
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
-from esceme.tasks.split import Dataset, InstructionEncoder, Split, load_dataset, make_instruction_encoder
-from esceme.tasks.text import Vocabulary
+from esceme.tasks.split import Dataset, InstructionEncoder, Split, load_dataset
 from esceme.tasks.tours import Tour, check_tours, read_tours
 from esceme.world import Atlas
 from esceme.world.geometry import VIEWS
@@ -77,6 +77,8 @@ class EvaluationConfig:
     selected before they are shuffled."""
     bank: str | None = None
     """File of a saved memory bank, with which the memory starts in the protocol `warm`."""
+    allow_other_scenes: bool = False
+    """Whether a bank is accepted that holds none of the scenes to run. The memory then starts empty."""
     tours: str | None = None
     """File of tours, which determine the order of the episodes."""
     oracle_phases: bool = False
@@ -179,6 +181,7 @@ class EvaluationContext:
         settings = {name: value for name, value in asdict(config).items() if name not in FILE_FIELDS}
         if config.schedule == "lanes" and config.precision == "fp32":
             settings.pop("batch")  # trajectories in lanes depend on the batch size by bf16's rounding only
+        settings.pop("allow_other_scenes")
         if config.limit is None:
             settings.pop("limit")
         order = "tours" if config.tours else config.order
@@ -251,6 +254,8 @@ def load_context(
         if config.oracle_phases:
             check_tour_routes(tours, split.episodes, dataset.atlas, config.tours)
     episodes = order_episodes(select_episodes(split.episodes, config), config, tours)
+    if config.bank is not None and not config.allow_other_scenes:
+        check_bank_scenes(config.bank, episodes)
     limits = get_limits(config, run)
     selected = [episode for episode in episodes if scenes is None or episode.scene_id in scenes]
     return EvaluationContext(
@@ -261,14 +266,11 @@ def load_context(
         episodes=selected,
         annotations=split.annotations,
         tours=tours,
-        encode=make_instruction_encoder(
+        encode=run.instruction_encoder(
             dataset.folder,
-            task.name,
+            task=task.name,
             max_tokens=limits.max_tokens,
             keep=limits.keep,
-            vocabulary=None if run.vocabulary is None else Vocabulary.read(run.vocabulary),
-            vocabulary_size=run.config.agent.limits.vocabulary,
-            needs_text=not is_scripted,
             episodes=selected,
         ),
         limits=limits,
@@ -276,6 +278,18 @@ def load_context(
         num_left_out=len(split.episodes) - len(episodes),
         hashes=hashes or hash_inputs(config, run, dataset),
     )
+
+
+def check_bank_scenes(bank: str, episodes: Sequence[Episode]) -> None:
+    """Raise `ConfigError` if a bank holds none of the scenes of `episodes`."""
+    stored = {scene.scene_id for scene in read_header(Path(bank)).scenes if scene.neighbours}
+    scenes = {episode.scene_id for episode in episodes}
+    if not stored & scenes:
+        held = f"{len(stored)} other scenes, such as '{min(stored)}'" if stored else "no scenes"
+        raise ConfigError(
+            f"{bank}: holds {held}, and none of the {len(scenes)} scenes to run: the memory would start "
+            "empty; give a bank of these scenes, or --allow-other-scenes"
+        )
 
 
 def open_run(config: EvaluationConfig) -> Run:

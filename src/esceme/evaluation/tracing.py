@@ -27,8 +27,7 @@ from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.rollout import RolloutStep
 from esceme.tasks.folder import DataFolder
-from esceme.tasks.split import find_tokenizer
-from esceme.tasks.text import Tokenizer, Vocabulary
+from esceme.tasks.text import Tokenizer
 from esceme.trajectory import EpisodeSource, Trajectory, replaying
 from esceme.world.atlas import Atlas
 
@@ -170,11 +169,7 @@ def trace_episodes(
     `entries` are the journal entries of all episodes of `context`. `lifetime` is a memory in its initial
     state. The computation uses one thread, because numbers may depend on the number of threads.
     """
-    tokenizer = find_tokenizer(
-        DataFolder(context.config.data),
-        None if context.run.vocabulary is None else Vocabulary.read(context.run.vocabulary),
-        context.run.config.agent.limits.vocabulary,
-    )
+    tokenizer = context.run.tokenizer(DataFolder(context.config.data))
     recorded = {(entry.id, entry.visit): entry for entry in entries}
     navigator = TracingNavigator(context.run.navigator, context.atlas, lifetime.bank).eval()
     steps: dict[int, list[TraceStep]] = {}

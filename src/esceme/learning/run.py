@@ -82,6 +82,8 @@ class TrainingRun:
     encode: InstructionEncoder
     fingerprint: str
     """Digest of the experiment and of the sizes of its data; a state with another one is not loaded."""
+    resumable_fingerprints: Sequence[str]
+    """Digests of the same experiment with fewer iterations, whose states are loaded as well."""
     write_experiment: Callable[[], None]
     """Function that writes the experiment's settings to the run folder; called after the folder is locked."""
     save_navigator: Callable[[Path], None]
@@ -111,7 +113,8 @@ class TrainingRun:
 
     def _resume(self) -> int:
         """Load the last readable checkpoint, if any, and return the number of completed iterations."""
-        state = load_state(self.folder, self.fingerprint, note=self.callback.on_note)
+        fingerprints = (self.fingerprint, *self.resumable_fingerprints)
+        state = load_state(self.folder, fingerprints, note=self.callback.on_note)
         if state is None:
             self._require_no_lost_states()
         iteration = 0 if state is None else int(state["iteration"])
@@ -227,16 +230,16 @@ def save_state(folder: Path, iteration: int, state: dict[str, Any]) -> None:
 
 
 def load_state(
-    folder: Path, fingerprint: str, *, note: Callable[[str], None] = lambda message: None
+    folder: Path, fingerprints: Sequence[str], *, note: Callable[[str], None] = lambda message: None
 ) -> dict[str, Any] | None:
-    """Return the latest readable checkpoint of the run with this fingerprint, or None without checkpoints.
+    """Return the latest readable checkpoint with one of these fingerprints, or None without checkpoints.
 
     `note` receives a message for every checkpoint that is damaged or of another run. Raise `CheckpointError`
     if all are.
     """
     for path in (paths := _state_files(folder)):
         try:
-            return _read_state(path, fingerprint)
+            return _read_state(path, fingerprints)
         except CheckpointError as error:
             note(f"{path}: skipped ({str(error).removeprefix(f'{path}: ')}); trying the one before")
     if paths:
@@ -247,10 +250,11 @@ def load_state(
     return None
 
 
-def _read_state(path: Path, fingerprint: str) -> dict[str, Any]:
+def _read_state(path: Path, fingerprints: Sequence[str]) -> dict[str, Any]:
     state = load_tensors(path)
-    facts = {"format": STATE_FORMAT, "iteration": int(path.stem), "experiment": fingerprint}
     found = state if isinstance(state, dict) else {}
+    fingerprint = next((known for known in fingerprints if known == found.get("experiment")), fingerprints[0])
+    facts = {"format": STATE_FORMAT, "iteration": int(path.stem), "experiment": fingerprint}
     differing = [name for name, value in facts.items() if repr(found.get(name)) != repr(value)]
     if differing:
         what = "a state of another run" if differing == ["experiment"] else "not a state of this version"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -13,16 +13,18 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
-from esceme.errors import ConfigError
+from esceme.errors import ConfigError, DataError
 from esceme.tasks.batch_simulator import Arrays, BatchSimulator, EnvOptions
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.split import load_dataset
 from esceme.world.atlas import STOP, Atlas
 from esceme.world.features import FeatureStore
+from esceme.world.geometry import VIEW_HEADINGS
 
-ENV_ID = "esceme/Navigation-v0"
-RENDER_MODES = ["ansi"]
+RENDER_MODES = ["ansi", "rgb_array"]
+Panoramas = Callable[[str, str], Path | None]
+"""Function from scene and viewpoint to the file of the equirectangular panorama, or None if there is none."""
 
 
 class NavigationEnv(gymnasium.Env[Arrays, int | np.integer[Any]]):
@@ -41,6 +43,9 @@ class NavigationEnv(gymnasium.Env[Arrays, int | np.integer[Any]]):
     `success`. A truncated episode is judged by its last viewpoint as well. If the episode has `goals`,
     success means that the last viewpoint is one of them. Otherwise the last viewpoint must be nearer than 3 m
     to the end of the reference path.
+
+    `render` returns a text about the state and the actions (`ansi`), or the panorama as an array (H, 2H, 3)
+    with the agent's heading in the middle (`rgb_array`; requires `panoramas`).
 
     `reset` starts the next episode in order. A seed restarts the order. `reset(options={"episode": "12_0"})`
     starts a certain episode without changing the order.
@@ -71,16 +76,23 @@ class NavigationEnv(gymnasium.Env[Arrays, int | np.integer[Any]]):
         episodes: Sequence[Episode],
         *,
         render_mode: str | None = None,
+        panoramas: Panoramas | None = None,
         **options: Unpack[EnvOptions],
     ) -> None:
-        """Create an environment. `atlas` must have features; `EnvOptions` explains all other keywords."""
+        """Create an environment. `atlas` must have features; `EnvOptions` explains all other keywords.
+
+        `panoramas` finds the images of the render mode `rgb_array`, such as `DataFolder.panorama`.
+        """
         self._simulator = BatchSimulator(atlas, episodes, 1, **options)
         self.atlas, self.episodes = atlas, self._simulator.episodes
         self._all = np.ones(1, dtype=bool)
         # gymnasium declares the samples of a Dict as spaces, not as arrays.
         self.observation_space = _observation_space(self._simulator)  # type: ignore[assignment]
         self.action_space = _action_space(self._simulator)
-        self.render_mode = _check_render_mode(render_mode)
+        modes = _render_modes(panoramas, self.episodes)
+        self.metadata = {**self.metadata, "render_modes": modes}
+        self.render_mode = _check_render_mode(render_mode, modes)
+        self._panoramas = panoramas
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -100,9 +112,9 @@ class NavigationEnv(gymnasium.Env[Arrays, int | np.integer[Any]]):
         observation, info = self._observe()
         return observation, result.reward.item(), result.terminated.item(), result.truncated.item(), info
 
-    def render(self) -> str | None:
-        """Return a text that describes the state and the actions; None without a render mode."""
-        return self._simulator.describe(0) if self.render_mode else None
+    def render(self) -> Any:  # a text or an array, by the render mode
+        """Return a text or an image of the state; None without a render mode."""
+        return _render(self._simulator, 0, self.render_mode, self._panoramas)
 
     def _observe(self) -> tuple[Arrays, dict[str, Any]]:
         """Return observation and info of the single environment, without a batch axis."""
@@ -133,9 +145,10 @@ class NavigationVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
         *,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         render_mode: str | None = None,
+        panoramas: Panoramas | None = None,
         **options: Unpack[EnvOptions],
     ) -> None:
-        """Create `num_envs` environments for `episodes`. `EnvOptions` explains all other keywords."""
+        """Create `num_envs` environments for `episodes`; see `NavigationEnv` for the other keywords."""
         self._autoreset = AutoresetMode(autoreset_mode)
         if self._autoreset is AutoresetMode.SAME_STEP:
             raise ConfigError(
@@ -146,8 +159,14 @@ class NavigationVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
         self.atlas, self.episodes = atlas, self._simulator.episodes
         self._all = np.ones(num_envs, dtype=bool)
         self.num_envs = num_envs
-        self.metadata = {**NavigationEnv.metadata, "autoreset_mode": self._autoreset}
-        self.render_mode = _check_render_mode(render_mode)
+        modes = _render_modes(panoramas, self.episodes)
+        self.metadata = {
+            **NavigationEnv.metadata,
+            "render_modes": modes,
+            "autoreset_mode": self._autoreset,
+        }
+        self.render_mode = _check_render_mode(render_mode, modes)
+        self._panoramas = panoramas
         self.single_observation_space = _observation_space(self._simulator)
         self.single_action_space = _action_space(self._simulator)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -181,9 +200,13 @@ class NavigationVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
             self._simulator.reset(is_done, self.np_random)
         return self._simulator.observe(), *result, self._simulator.infos(self._all)
 
-    def render(self) -> tuple[str, ...] | None:
-        """Return one text per environment about its state and actions; None without a render mode."""
-        return tuple(map(self._simulator.describe, range(self.num_envs))) if self.render_mode else None
+    def render(self) -> tuple[Any, ...] | None:
+        """Return one text or image per environment; None without a render mode."""
+        if self.render_mode is None:
+            return None
+        return tuple(
+            _render(self._simulator, slot, self.render_mode, self._panoramas) for slot in range(self.num_envs)
+        )
 
     def _reset_mask(self, mask: ArrayLike | None) -> NDArray[np.bool_]:
         if mask is None:
@@ -216,7 +239,8 @@ def make_env(
     `NavigationEnv` with one `Atlas` of all scenes.
     """
     atlas, episodes, options = _load_episodes(folder, task, split, features, options)
-    return NavigationEnv(atlas, episodes, render_mode=render_mode, **options)
+    panoramas = DataFolder(folder).panorama
+    return NavigationEnv(atlas, episodes, render_mode=render_mode, panoramas=panoramas, **options)
 
 
 def make_vector_env(
@@ -233,16 +257,14 @@ def make_vector_env(
     """Return `num_envs` parallel environments with the episodes of a split; see `make_env`."""
     atlas, episodes, options = _load_episodes(folder, task, split, features, options)
     return NavigationVectorEnv(
-        atlas, episodes, num_envs, autoreset_mode=autoreset_mode, render_mode=render_mode, **options
+        atlas,
+        episodes,
+        num_envs,
+        autoreset_mode=autoreset_mode,
+        render_mode=render_mode,
+        panoramas=DataFolder(folder).panorama,
+        **options,
     )
-
-
-def register() -> None:
-    """Register `make_env` for `gymnasium.make`, and `make_vector_env` for `gymnasium.make_vec`."""
-    if ENV_ID not in gymnasium.registry:
-        gymnasium.register(
-            ENV_ID, entry_point=f"{__name__}:make_env", vector_entry_point=f"{__name__}:make_vector_env"
-        )
 
 
 def _load_episodes(
@@ -289,7 +311,45 @@ def _check_options(options: dict[str, Any] | None, *known: str) -> dict[str, Any
     return options or {}
 
 
-def _check_render_mode(render_mode: str | None) -> str | None:
-    if render_mode not in (None, *RENDER_MODES):
+# -- rendering -------------------------------------------------------------------------------------------
+
+
+def _render_modes(panoramas: Panoramas | None, episodes: Sequence[Episode]) -> list[str]:
+    """Return the render modes of an environment: images require a panorama of the first start."""
+    first = episodes[0]
+    has_images = panoramas is not None and panoramas(first.scene_id, first.start) is not None
+    return RENDER_MODES if has_images else ["ansi"]
+
+
+def _check_render_mode(render_mode: str | None, modes: Sequence[str]) -> str | None:
+    """Return the render mode. Raise `ConfigError` if it is not one of `modes`."""
+    if render_mode == "rgb_array" and render_mode not in modes:
+        raise ConfigError(
+            "render_mode 'rgb_array': there are no panoramas; expected panoramas/SCENE/VIEWPOINT.jpg in the "
+            "data folder, or use 'ansi'"
+        )
+    if render_mode not in (None, *modes):
         raise ConfigError(f"render_mode '{render_mode}': expected {' or '.join(RENDER_MODES)} or None")
     return render_mode
+
+
+def _render(
+    simulator: BatchSimulator, slot: int, render_mode: str | None, panoramas: Panoramas | None
+) -> str | NDArray[np.uint8] | None:
+    """Return a text about one environment, or its panorama (H, 2H, 3) centred at the agent's heading."""
+    if render_mode != "rgb_array" or panoramas is None:
+        return simulator.describe(slot) if render_mode else None
+    simulator.require_reset(running=False)
+    scene, viewpoint = simulator.atlas.name(int(simulator.pose.viewpoint[slot]))
+    path = panoramas(scene, viewpoint)
+    if path is None:
+        raise DataError(f"scene '{scene}': no panorama of viewpoint '{viewpoint}'")
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            panorama = np.asarray(image.convert("RGB"))
+    except OSError as error:
+        raise DataError(f"{path}: not a readable image ({error})") from None
+    turn = float(VIEW_HEADINGS[simulator.pose.view[slot]]) / (2 * np.pi)
+    return np.roll(panorama, -round(turn * panorama.shape[1]), axis=1)  # the centre had heading 0
