@@ -130,7 +130,14 @@ def test_every_difference_is_found(
     ("edit", "reason"),
     [
         (lambda trace: trace.update(format="other"), "expected the format"),
-        (lambda trace: trace["sessions"][0].pop("ops"), "a session is malformed"),
+        (lambda trace: trace["sessions"][0].pop("ops"), "not a trace of this format"),
+        (lambda trace: trace.update(format="mattersim-contract/1"), "not a trace of this format"),
+        (lambda trace: trace["sessions"][0]["ops"][4].__setitem__(0, "__init__"), "not part of sessions"),
+        (
+            lambda trace: trace["sessions"][0]["ops"].insert(0, ["setBatchSize", 2**31]),
+            "not part of sessions",
+        ),
+        (lambda trace: last_state(trace).update(nav=3), "not a trace of this format"),
         (lambda trace: trace.update(sessions=[]), "holds no sessions"),
     ],
 )
@@ -193,6 +200,18 @@ def test_bulk_traces_are_replayed(fault: float, connectivity: Path, toy_root: Pa
     report = verify(tmp_path, toy_root)
     differing = {row.quantity for row in report.rows if not row.ok}
     assert (report.exit_code, differing) == ((1, {"bulk relative headings"}) if fault else (0, set()))
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"no archive"])
+def test_damaged_bulk_traces_are_skipped(content: bytes, toy_root: Path, tmp_path: Path) -> None:
+    (tmp_path / "v2_bulk.npz").write_bytes(content)
+    report = verify(tmp_path, toy_root)
+    assert report.exit_code == 3 and "not a trace of this format" in report.skipped[0].reason
+
+
+def test_bulk_traces_that_expand_enormously_are_refused(toy_root: Path, tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "v2_bulk.npz", meta=np.zeros(1 << 25, np.uint8))
+    assert "expands to more than" in verify(tmp_path, toy_root).skipped[0].reason
 
 
 @pytest.mark.real

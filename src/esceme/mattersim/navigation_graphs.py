@@ -7,11 +7,10 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
 from esceme.errors import DataError
 from esceme.files import read_text
-from esceme.world.camera import find_navigable
+from esceme.world.camera import NavigableTable, find_navigable
 from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS
 from esceme.world.graph import SUFFIX, SceneGraph
 
@@ -90,22 +89,15 @@ class ScanGraph:
             rows = np.repeat(np.arange(len(self._here)), VIEWS)[order]
             count = len(self.places)
             headings, elevations = np.tile(VIEW_HEADINGS, count), np.tile(VIEW_ELEVATIONS, count)
-            table = self._tables[min_cosine] = list_entries(
+            found = find_navigable(
                 self.offsets[rows], self.there[rows], pose[order], headings, elevations, min_cosine
             )
+            table = self._tables[min_cosine] = as_entries(found)
         return table
 
 
-def list_entries(
-    offset: NDArray[np.float32],
-    neighbour: NDArray[np.int64],
-    pose: NDArray[np.int64],
-    heading: NDArray[np.float64],
-    elevation: NDArray[np.float64],
-    min_cosine: float | None,
-) -> NavigableEntries:
-    """Return the result of `find_navigable` as buffers."""
-    table = find_navigable(offset, neighbour, pose, heading, elevation, min_cosine)
+def as_entries(table: NavigableTable) -> NavigableEntries:
+    """Return a table as buffers."""
     return NavigableEntries(*(np.ascontiguousarray(array).data for array in table))
 
 

@@ -30,11 +30,11 @@ from esceme.mattersim.arguments import (
     as_texts,
     is_sequence,
 )
-from esceme.mattersim.navigation_graphs import GraphFolder, ScanGraph, ViewpointPlace, list_entries
+from esceme.mattersim.navigation_graphs import GraphFolder, ScanGraph, ViewpointPlace, as_entries
 from esceme.mattersim.pictures import PictureFolder
 from esceme.mattersim.random_starts import draw_viewpoint, draws, random_headings
 from esceme.mattersim.states import Environment, SimState, make_state, make_viewpoint
-from esceme.world.camera import Camera
+from esceme.world.camera import Camera, find_navigable
 from esceme.world.geometry import COLUMNS, TURN, VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS
 
 HEADINGS: list[float] = VIEW_HEADINGS.tolist()
@@ -405,7 +405,7 @@ class Simulator:
         for environment in environments:
             graph, ix = environment.graph, environment.location._place.ix  # type: ignore[union-attr]
             edges.append((graph, graph.first_edge[ix], graph.first_edge[ix + 1]))
-        table = list_entries(
+        found = find_navigable(
             np.concatenate([graph.offsets[first:stop] for graph, first, stop in edges]),
             np.concatenate([graph.there[first:stop] for graph, first, stop in edges]),
             np.repeat(np.arange(len(edges)), [stop - first for _, first, stop in edges]),
@@ -413,6 +413,7 @@ class Simulator:
             np.array([environment.elevation for environment in environments]),
             self._min_cosine,
         )
+        table = as_entries(found)
         for slot, environment in enumerate(environments):
             environment.table, environment.entries, environment.is_rendered = table, None, False
             environment.first, environment.stop = table.start[slot], table.start[slot + 1]

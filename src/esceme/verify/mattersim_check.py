@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import math
 import warnings
+import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from esceme import mattersim
 from esceme.errors import DataError
-from esceme.files import read_json
+from esceme.files import expansion_limit, read_json
 from esceme.mattersim import SimState, Simulator, ViewPoint
 from esceme.tasks.folder import DataFolder
 from esceme.verify.comparison import MALFORMED, FileComparison, Json
@@ -38,6 +41,10 @@ PLACE_PARTS = {
 """Parts of a location, as `_split_places` returns them -> tolerance."""
 SPECIAL = {"@nan": math.nan, "@inf": math.inf, "@-inf": -math.inf, "@EMPTYDIR": "/nonexistent-mattersim-dir"}
 """Texts in traces -> the values for which they stand."""
+OPERATIONS = {"Simulator", "use", *(name for name in dir(Simulator) if name[0] != "_")}
+MAX_BATCH = 1024
+NPZ_ERRORS = (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+"""Exceptions that reading a damaged file of arrays raises."""
 ACCIDENTS = {
     "second initialize appends another batch",
     "unknown ids: partial state after the failure",
@@ -55,22 +62,26 @@ DIFFERING_PROBES = {"has", "module_names", "rgb_access"}
 def check_mattersim(path: Path, references: ReferenceData, comparison: FileComparison) -> None:
     """Replay one trace on `esceme.mattersim`."""
     connectivity = str(DataFolder(references.root).connectivity)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # traces hold angles that are not finite
-        if path.suffix == ".npz":
-            _check_bulk(path, connectivity, comparison)
-            return
-        stored = read_json(path, dict[str, Json])
-        if stored.get("format") == PROBES:
-            _check_probes(stored, connectivity, comparison)
-        elif stored.get("format") == SESSIONS:
-            for session in comparison.section(stored, "sessions", list[dict[str, Json]]):
-                try:
-                    _check_session(session, connectivity, stored["scans"], comparison)
-                except MALFORMED as error:
-                    raise DataError(f"{path}: a session is malformed ({error!r})") from None
-        else:
-            raise DataError(f"{path}: expected the format {SESSIONS} or {PROBES}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # traces hold angles that are not finite
+            if path.suffix == ".npz":
+                _check_bulk(path, connectivity, comparison)
+            else:
+                _check_json(path, connectivity, comparison)
+    except (*MALFORMED, *NPZ_ERRORS, RecursionError, msgspec.DecodeError) as error:
+        raise DataError(f"{path}: not a trace of this format ({error!r})") from None
+
+
+def _check_json(path: Path, connectivity: str, comparison: FileComparison) -> None:
+    stored = read_json(path, dict[str, Json])
+    if stored.get("format") == PROBES:
+        _check_probes(stored, connectivity, comparison)
+    elif stored.get("format") == SESSIONS:
+        for session in comparison.section(stored, "sessions", list[dict[str, Json]]):
+            _check_session(session, connectivity, stored["scans"], comparison)
+    else:
+        raise DataError(f"{path}: expected the format {SESSIONS} or {PROBES}")
 
 
 # -- sessions --------------------------------------------------------------------------------------------
@@ -87,6 +98,8 @@ def _check_session(
     is_spoilt = False  # a failed call of the original changes some environments, until the next episode
     for operation, expected in zip(session["ops"], session["out"], strict=True):
         name, arguments = operation[0], [_decode(argument, connectivity) for argument in operation[1:]]
+        if name not in OPERATIONS or (name == "setBatchSize" and max(arguments) > MAX_BATCH):
+            raise DataError(f"an operation {operation} is not part of sessions")
         error: Exception | None = None
         returned: object = None
         try:
@@ -199,8 +212,9 @@ def _items(value: Json) -> Json:
 
 def _check_bulk(path: Path, connectivity: str, comparison: FileComparison) -> None:
     """Replay a trace of arrays: blocks of E episodes x T actions x B environments."""
-    import msgspec
-
+    with zipfile.ZipFile(path) as members:
+        if sum(member.file_size for member in members.infolist()) > expansion_limit(path):
+            raise DataError(f"{path}: expands to more than {expansion_limit(path)} bytes")
     with np.load(path, allow_pickle=False) as arrays:
         meta = msgspec.json.decode(bytes(arrays["meta"]))
         for number, block in enumerate(meta["blocks"]):
