@@ -44,3 +44,39 @@ def test_one_manager_works_in_a_folder(training_data: Path, empty_folder: Path, 
     with folder_lock(Path("busy"), "reproduction"):
         message = error_of(["reproduce", "fig:memory", "--data", str(training_data), "--out", "busy"])
     assert message.startswith("busy: another reproduction is running there (process")
+
+
+def test_the_list_does_not_generate_the_world(
+    empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ESCEME_CACHE", "cache")
+    assert main(["reproduce", "list", "--json"]) == 0
+    runnable = {entry["target"]: entry["runnable"] for entry in json.loads(capsys.readouterr().out)}
+    assert all(runnable[name] != name.endswith("-r2r") for name in TARGETS)
+    assert not Path("cache").exists()
+
+
+@pytest.mark.slow
+def test_a_target_is_reproduced_within_a_budget_and_not_repeated(
+    empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["reproduce", "fig:memory", "--data", "embedded:tiny", "--seeds", "1", "--budget", "0.5"]
+    assert main(command) == 0
+    out, err = capsys.readouterr()
+    assert "Shortened for a budget" in out and "2 trainings and 2 evaluations in all" in err
+    assert err.count("about 0 min left") >= 1
+    folder = Path("reproduction", "fig-memory")
+    files = {
+        "report.md",
+        "results.json",
+        "table.tex",
+        "steps.svg",
+        "steps.pdf",
+        "episodes.svg",
+        "episodes.pdf",
+    }
+    assert {path.name for path in folder.iterdir()} == files
+    assert main([*command, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"fig:memory": str(folder)}
+    assert "min left" not in err and "measuring" not in err

@@ -17,8 +17,13 @@ def find_data(name: str | None, *, is_main: bool = True) -> Path:
 
     `embedded:tiny` names a world of another size. If `name` is None, the folder is that of `default_data`.
     """
-    world, _, size = (name or "").partition(":")
-    if world != EMBEDDED:
+    config = world_config(name)
+    if config is None:
         return Path(name) if name else default_data()
-    config = WorldConfig(cast(WorldSize, size or "small"))
     return embedded_world(config, progress=progress if is_main else lambda items, label: items)
+
+
+def world_config(name: str | None) -> WorldConfig | None:
+    """Return the config of the generated world that `name` stands for; None if `name` is a data folder."""
+    world, _, size = (name or "").partition(":")
+    return WorldConfig(cast(WorldSize, size or "small")) if world == EMBEDDED else None

@@ -11,7 +11,7 @@ import tyro
 from rich.table import Table
 
 from esceme.cli.console import note, print_json, tables
-from esceme.cli.data_option import find_data
+from esceme.cli.data_option import find_data, world_config
 from esceme.cli.job_bars import job_bars
 from esceme.errors import ConfigError
 from esceme.files import folder_lock
@@ -25,8 +25,9 @@ from esceme.reproduction import (
 )
 from esceme.reproduction.budget import plan_within_budget
 from esceme.reproduction.manager import JobEvent
-from esceme.reproduction.planned_runs import missing_data
+from esceme.reproduction.planned_runs import missing_data, missing_in_world
 from esceme.reproduction.target_list import ALL
+from esceme.reproduction.target_report import REPORT_FILE
 
 LIST = "list"
 
@@ -69,15 +70,15 @@ def reproduce(
         raise ConfigError("expected a target; `esceme reproduce list` lists them")
     if LIST in targets and len(targets) > 1:
         raise ConfigError("`list` stands alone: esceme reproduce list")
-    chosen = [] if LIST in targets else find_targets(targets)
+    if LIST in targets:
+        return _list_targets(data, features, json=json)
+    chosen = find_targets(targets)
     config = ReproductionConfig(
         data=find_data(data).absolute(),
         out=out,
         seeds=seeds if seeds is not None else 3 if budget is None else 2,
         features="" if features is None else str(features.absolute()),
     )
-    if LIST in targets:
-        return _list_targets(config, json=json)
     if ALL in targets:
         skipped = {target.name: missing_data(target, config) for target in chosen}
         for name, missing in skipped.items():
@@ -109,9 +110,11 @@ def reproduce(
     if json:
         print_json({name: str(folder) for name, folder in folders.items()})
         return 0
-    for folder in folders.values():
-        print((folder / "report.md").read_text())
-        print(f"report: {folder / 'report.md'}")
+    reports = [folder / REPORT_FILE for folder in folders.values()]
+    if len(reports) == 1:
+        print(reports[0].read_text())
+    for report in reports:
+        print(f"report: {report}")
     return 0
 
 
@@ -126,15 +129,23 @@ def _print_event(event: JobEvent) -> None:
     note(f"{clock} {event.done} of {event.total}: {event.name}; about {left} left")
 
 
-def _list_targets(config: ReproductionConfig, *, json: bool) -> int:
-    missing = {name: missing_data(target, config) for name, target in TARGETS.items()}
+def _list_targets(data: str, features: Path | None, *, json: bool) -> int:
+    """Print all targets. A world that has not been generated yet counts as complete."""
+    world = world_config(data)
+    folder = find_data(data) if world is None or world.folder.is_dir() else world.folder
+    config = ReproductionConfig(data=folder, out=Path(), features="" if features is None else str(features))
+    kind = config.data_kind if folder.is_dir() else "embedded"
+    missing = {
+        name: missing_data(target, config) if folder.is_dir() else missing_in_world(target)
+        for name, target in TARGETS.items()
+    }
     if json:
         entries = [
             {
                 "target": target.name,
                 "kind": target.kind,
                 "title": target.title,
-                "needs": target.needs(config.data_kind),
+                "needs": target.needs(kind),
                 "missing": missing[target.name],
                 "runnable": not missing[target.name],
             }
@@ -145,7 +156,7 @@ def _list_targets(config: ReproductionConfig, *, json: bool) -> int:
     table = Table("target", "kind", "title", "needs", "can run")
     for target in TARGETS.values():
         can_run = f"no: {missing[target.name][0]}" if missing[target.name] else "yes"
-        needs = ", ".join(target.needs(config.data_kind))
+        needs = ", ".join(target.needs(kind))
         table.add_row(target.name, target.kind, target.title, needs, can_run)
     tables().print(table)
     return 0

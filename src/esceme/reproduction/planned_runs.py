@@ -265,6 +265,13 @@ def missing_data(target: Target, config: ReproductionConfig) -> list[str]:
     return found
 
 
+def missing_in_world(target: Target) -> list[str]:
+    """Return a message for each file that a target needs and that no generated world has."""
+    experiments = [agent.experiment for row in target.rows("embedded") for agent in row.agent.lineage]
+    prefixes = dict.fromkeys(prefix for experiment in experiments for prefix in experiment.word_vectors)
+    return [f"no {prefix}_vocab.txt" for prefix in prefixes]
+
+
 def _training_key(experiment: Experiment, parent: PlannedTraining | None, facts: Mapping[str, Any]) -> str:
     settings = as_json(experiment)
     for name in (*DESCRIPTIONS, "start", "features", "validation"):

@@ -12,7 +12,7 @@ from esceme.files import write_json, write_text
 from esceme.metrics import METRES, TOUR_METRICS
 from esceme.report.paper import PaperTable, TableRow, format_latex, format_markdown, read_paper_tables
 from esceme.reproduction.costs import added_costs, format_costs
-from esceme.reproduction.planned_runs import Plan
+from esceme.reproduction.planned_runs import MIN_ITERATIONS, Plan
 from esceme.reproduction.target_results import (
     RESULTS_FILE,
     ReportRow,
@@ -69,7 +69,8 @@ def describe(results: TargetResults) -> str:
     )
     if results.scale != 1 or results.limit is not None:
         text += (
-            f" **Shortened for a budget: {results.scale:.3f} times the iterations of the recipes"
+            f" **Shortened for a budget: {results.scale:.3f} times the iterations of the recipes (at least "
+            f"{MIN_ITERATIONS})"
             f"{'' if results.limit is None else f', at most {results.limit} episodes per split'}.** Such "
             "numbers show that the target runs, not what its agents reach."
         )

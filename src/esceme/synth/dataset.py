@@ -131,6 +131,11 @@ class WorldConfig:
         return WORLD_PRESETS[self.size]
 
     @property
+    def folder(self) -> Path:
+        """Folder of the world in the cache, which may not exist yet."""
+        return cache_folder() / "worlds" / self.key
+
+    @property
     def key(self) -> str:
         """Folder name in the cache: a digest of the options, the package version and the generating code."""
         text = f"{__version__} {self.size} {self.seed} {self.scenes} {source_digest(*GENERATING_CODE)}"
@@ -156,7 +161,7 @@ def embedded_world(
     config: WorldConfig, *, processes: int = 2, progress: ProgressBar = lambda items, label: items
 ) -> Path:
     """Return the folder of a world in the cache. If the folder does not exist, generate the world first."""
-    folder = cache_folder() / "worlds" / config.key
+    folder = config.folder
     if folder.is_dir():
         return folder
     try:
