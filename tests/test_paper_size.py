@@ -17,30 +17,26 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
 
-from esceme.files import read_json, write_json, write_text
 from esceme.learning import TrainingCallback
 from esceme.recipes import CLIP, PAPER, VIT
 from esceme.synth import WorldConfig, embedded_world
-from esceme.tasks.catalogue import TASKS
 from esceme.tasks.folder import DataFolder
 from esceme.training import prepare
 from esceme.world import read_scenes
 from esceme.world.features import write_features
 from esceme.world.geometry import VIEWS
+from fixtures.hamt_layout import write_hamt_annotations
 
 pytestmark = pytest.mark.slow
 
 BERT, XLM_R = 30_522, 250_002
 SCORES = 1000
 """Number of classifier scores that published feature files append to the features (spec A.7)."""
-Record = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -57,70 +53,17 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, width in ((VIT, 768 + SCORES), (CLIP, 512)):
         panoramas = ((key, rng.normal(size=(VIEWS, width)).astype(np.float32)) for key in keys)
         write_features(root / "R2R/features" / name, panoramas)
-    write_annotations(world, root, rng)
-    assert world.tours is not None
-    shutil.copy(world.tours, root / "R2R/annotations/tours_iVLN.json")
+    write_hamt_annotations(world.root, root, lambda task: random_ids(XLM_R if task == "rxr" else BERT, rng))
+    annotations = root / "R2R/annotations"
+    (annotations / "R4R_val_unseen_enc.json").rename(annotations / "R4R_val_unseen_sampled_enc.json")
     return root
 
 
-def write_annotations(world: DataFolder, root: Path, rng: np.random.Generator) -> None:
-    """Write the embedded world's annotations with ids, under the file names of HAMT."""
-    for task, split, name in (
-        ("r2r", "train", "R2R_train"),
-        ("r2r", "train", "prevalent_aug_train"),
-        ("r2r", "val_seen", "R2R_val_seen"),
-        ("r2r", "val_unseen", "R2R_val_unseen"),
-        ("r4r", "train", "R4R_train"),
-        ("r4r", "val_seen", "R4R_val_seen"),
-        ("r4r", "val_unseen", "R4R_val_unseen_sampled"),
-    ):
-        records = read_json(world.require(task, split), list[Record])
-        for record in records:
-            record["instr_encodings"] = [ids(BERT, rng) for _ in record["instructions"]]
-            if name.startswith("prevalent"):
-                record["path_id"] = f"aug-{record['path_id']}"
-        write_json(root / "R2R/annotations" / f"{name}_enc.json", records)
-    for split in ("train", "val_seen", "val_unseen"):
-        dialogs = [dialog(record, rng) for record in read_json(world.require("cvdn", split), list[Record])]
-        write_json(root / f"CVDN/annotations/ndh/{split}_enc.json", dialogs)
-        lines = [
-            msgspec.json.encode(
-                {
-                    "instruction_id": number,
-                    "language": episode.language,
-                    "path_id": int(episode.path_id),
-                    "scan": episode.scene_id,
-                    "path": episode.reference_path,
-                    "heading": episode.heading,
-                    "instruction": episode.instruction,
-                    "instr_encoding": ids(XLM_R, rng),
-                }
-            ).decode()
-            for number, episode in enumerate(TASKS["rxr"].read(world.require("rxr", split)))
-        ]
-        write_text(root / f"RxR/annotations/rxr_{split}_guide_enc_xlmr.jsonl", "\n".join(lines) + "\n")
-
-
-def ids(vocabulary: int, rng: np.random.Generator) -> list[int]:
+def random_ids(vocabulary: int, rng: np.random.Generator) -> list[int]:
     """Fifty random ids that include the largest of the vocabulary."""
     encoding = rng.integers(1, vocabulary, 50)
     encoding[[1, -2]] = vocabulary - 1
     return encoding.tolist()
-
-
-def dialog(record: Record, rng: np.random.Generator) -> Record:
-    """An NDH record in the encoded format of HAMT (spec A.12)."""
-    before = record["nav_history"][:-1]
-    return {
-        "instr_id": str(record["inst_idx"]),
-        "scan": record["scan"],
-        "instr_encoding": ids(BERT, rng),
-        "start_pano": record["start_pano"]["pano"],
-        "start_heading": record["start_pano"]["heading"],
-        "end_panos": record["end_panos"],
-        "nav_steps": [*before, *record["player_path"]],
-        "nav_idx": len(before),
-    }
 
 
 @pytest.fixture(autouse=True)
