@@ -229,13 +229,6 @@ def test_rows_of_td_stp_follow_its_script() -> None:
     assert replace(row.training, oracle_weight=0.0) == hamt.training
 
 
-def test_paper_size_networks_have_the_published_numbers_of_parameters() -> None:
-    network = build(PAPER["r2r-hamt-esceme"])
-    critic = size(network.agent.critic)
-    assert (size(network.agent) - critic, critic, size(network.reader)) == (170_393_089, 394_241, 1_772_544)
-    assert [size(build(PAPER[f"{task}-hamt"]).agent) for task in ("r4r", "cvdn")] == [size(network.agent)] * 2
-
-
 def test_rows_name_their_table_and_what_they_follow() -> None:
     for name, row in PAPER.items():
         assert re.match(r"Table \d+, (I?R2R|R4R|CVDN|RxR): (HAMT|TD-STP|ESceme)", row.about), name
