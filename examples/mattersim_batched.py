@@ -74,10 +74,25 @@ class BatchEnv:
         self.sim.makeAction(indices, [0] * count, [0] * count)
 
 
+def view_angles(sim):
+    """Return heading and elevation of the 36 views, read at a well-known viewpoint as many projects do."""
+    count = len(sim.getState())
+    scan, viewpoint = "ZMojNkEp431", "2f4d90acd4024c269fb0efe49a8ac540"
+    sim.newEpisode([scan] * count, [viewpoint] * count, [0] * count, [math.radians(-30)] * count)
+    angles = []
+    for view in range(36):
+        state = sim.getState()[0]
+        assert state.viewIndex == view
+        angles.append((state.heading, state.elevation))
+        sim.makeAction([0] * count, [1] * count, [int(view % 12 == 11)] * count)
+    return angles
+
+
 def main(data):
     """Follow the paths of the first episodes; print how many ended at their goals."""
     items = json.loads((data / "R2R" / "R2R_val_unseen.json").read_text())[:BATCH]
     env = BatchEnv(len(items))
+    assert len(set(view_angles(env.sim))) == 36
     env.reset(items)
     for step in range(1, max(len(item["path"]) for item in items)):
         targets = [item["path"][step] if step < len(item["path"]) else None for item in items]

@@ -85,6 +85,25 @@ def test_folders_replace_those_that_programs_set(connectivity: Path, tmp_path: P
     assert Simulator.connectivity is None
 
 
+@pytest.mark.parametrize("scalar", [True, False])
+def test_scan_at_which_programs_read_angles_is_there(scalar: bool, connectivity: Path) -> None:
+    scan, viewpoint = "ZMojNkEp431", "2f4d90acd4024c269fb0efe49a8ac540"
+    install(connectivity=connectivity)
+    simulator = import_module("MatterSim").Simulator()
+    simulator.setDiscretizedViewingAngles(True)
+    episode = (scan, viewpoint, 0, -0.6) if scalar else ([scan], [viewpoint], [0], [-0.6])
+    with pytest.warns(UserWarning, match="one viewpoint without neighbours") as caught:
+        simulator.newEpisode(*episode)
+    assert caught[0].filename == __file__
+    simulator.newEpisode(*episode)  # no second warning
+    state = simulator.getState() if scalar else simulator.getState()[0]
+    assert (state.viewIndex, len(state.navigableLocations)) == (0, 1)
+    with pytest.raises(ValueError if scalar else IndexError):
+        own = Simulator()
+        own.setNavGraphPath(str(connectivity))
+        own.newEpisode(*episode)
+
+
 def test_missing_folders_are_refused(tmp_path: Path) -> None:
     before = sys.meta_path[:]
     with pytest.raises(ConfigError, match="connectivity: .*nowhere is no folder"):

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from esceme.errors import DataError
 from esceme.files import read_text
 from esceme.world.camera import NavigableTable, find_navigable
 from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS
-from esceme.world.graph import SUFFIX, SceneGraph
+from esceme.world.graph import SUFFIX, UPRIGHT, SceneGraph
 
+ANGLE_PROBE = ("ZMojNkEp431", "2f4d90acd4024c269fb0efe49a8ac540")
+"""Scan and viewpoint of Matterport3D at which many programs read the angles of the 36 views."""
 MAX_TABLES = 4
 """Number of cameras whose tables of navigable locations a scan keeps."""
 
@@ -41,20 +45,38 @@ class NavigableEntries(NamedTuple):
 class ScanGraph:
     """Graph of one scan: viewpoints by record index, and the navigable locations of every pose."""
 
-    def __init__(self, graph: SceneGraph) -> None:
-        """Prepare the viewpoints and edges of `graph`."""
-        self.scan_id, self.poses = graph.scene_id, graph.poses
-        positions = graph.poses[:, :3, 3].astype(np.float32).tolist()
+    def __init__(
+        self,
+        scan_id: str,
+        names: Sequence[str],
+        poses: NDArray[np.float64],
+        excluded: Collection[str],
+        edges: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]],
+    ) -> None:
+        """Prepare the viewpoints `names` with `poses` (R, 4, 4), and edges as `adjacent_records` has them."""
+        self.scan_id, self.poses, self._excluded = scan_id, poses, excluded
+        positions = poses[:, :3, 3].astype(np.float32).tolist()
         self.places = [
             ViewpointPlace(name, ix, *position)
-            for ix, (name, position) in enumerate(zip(graph.record_names, positions, strict=True))
+            for ix, (name, position) in enumerate(zip(names, positions, strict=True))
         ]
         self._index = {place.viewpoint_id: place.ix for place in self.places}
-        self._excluded = {name for name, reason in graph.left_out.items() if reason == "excluded"}
-        here, self.there, self.offsets = graph.adjacent_records
-        self.first_edge = np.searchsorted(here, np.arange(len(self.places) + 1)).tolist()
-        self._here = here
+        self._here, self.there, self.offsets = edges
+        self.first_edge = np.searchsorted(self._here, np.arange(len(self.places) + 1)).tolist()
         self._tables: dict[float | None, NavigableEntries] = {}
+
+    @classmethod
+    def from_scene(cls, graph: SceneGraph) -> ScanGraph:
+        """Return the graph of a scene, by record index."""
+        excluded = {name for name, reason in graph.left_out.items() if reason == "excluded"}
+        return cls(graph.scene_id, graph.record_names, graph.poses, excluded, graph.adjacent_records)
+
+    @classmethod
+    def isolated(cls, scan_id: str, viewpoint_id: str) -> ScanGraph:
+        """Return a graph of one viewpoint without neighbours, at the origin."""
+        nothing = np.zeros(0, dtype=np.int64)
+        edges = (nothing, nothing, np.zeros((0, 3), dtype=np.float32))
+        return cls(scan_id, [viewpoint_id], UPRIGHT[None], set(), edges)
 
     def find(self, viewpoint_id: str) -> ViewpointPlace:
         """Return a viewpoint; raise `ValueError` if it is unknown or excluded."""
@@ -121,6 +143,10 @@ class GraphFolder:
             folder = cls._open[resolved] = cls(resolved)
         return folder
 
+    def holds(self, scan_id: str) -> bool:
+        """Return whether the folder has a file of a scan."""
+        return (self.path / f"{scan_id}{SUFFIX}").is_file()
+
     def listed(self, scan_id: str) -> ScanGraph:
         """Return the graph of a scan in `scans.txt`.
 
@@ -147,5 +173,5 @@ class GraphFolder:
                 raise ValueError(
                     f"could not read the navigation graph of scan '{scan_id}': {error}"
                 ) from None
-            self._graphs[scan_id] = ScanGraph(graph)
+            self._graphs[scan_id] = ScanGraph.from_scene(graph)
         return self._graphs[scan_id]

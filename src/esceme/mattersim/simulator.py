@@ -30,7 +30,13 @@ from esceme.mattersim.arguments import (
     as_texts,
     is_sequence,
 )
-from esceme.mattersim.navigation_graphs import GraphFolder, ScanGraph, ViewpointPlace, as_entries
+from esceme.mattersim.navigation_graphs import (
+    ANGLE_PROBE,
+    GraphFolder,
+    ScanGraph,
+    ViewpointPlace,
+    as_entries,
+)
 from esceme.mattersim.pictures import PictureFolder
 from esceme.mattersim.random_starts import draw_viewpoint, draws, random_headings
 from esceme.mattersim.states import Environment, SimState, make_state, make_viewpoint
@@ -52,7 +58,10 @@ class Simulator:
     """
 
     connectivity: ClassVar[str | None] = None
-    """Connectivity folder that replaces the argument of `setNavGraphPath`."""
+    """Connectivity folder that replaces the argument of `setNavGraphPath`.
+
+    If it lacks the scan at which many programs read the angles of the 36 views, episodes there see nothing.
+    """
     panoramas: ClassVar[str | None] = None
     """Folder of pictures that replaces the argument of `setDatasetPath`."""
 
@@ -219,7 +228,7 @@ class Simulator:
             heading, elevation = as_float(headings), as_float(elevations)
             if not self._is_initialized:
                 self.init()
-            graph = self._read_graph(scan)
+            graph = self._find_graph(scan)
             place = graph.find(viewpoint) if viewpoint else draw_viewpoint(self._stream, graph)
             self._begin([(graph, place)], [heading], [elevation])
             return
@@ -229,9 +238,9 @@ class Simulator:
             self.initialize()
         count = len(self._environments)
         _require_length(count, scans, viewpoints, turns, tilts)
+        graphs = list(map(self._find_graph, scans[:count]))
         starts = [
-            (graph := self._listed_graph(scan), graph.find(viewpoint))
-            for scan, viewpoint in zip(scans[:count], viewpoints[:count], strict=True)
+            (graph, graph.find(viewpoint)) for graph, viewpoint in zip(graphs, viewpoints, strict=False)
         ]
         self._begin(starts, turns[:count], tilts[:count])
 
@@ -243,7 +252,7 @@ class Simulator:
         scans = as_texts(scan_ids)
         if not self._is_initialized:
             self.initialize()
-        graphs = [self._listed_graph(scan) for scan in scans]
+        graphs = list(map(self._find_graph, scans))
         starts = [(graph, draw_viewpoint(self._stream, graph)) for graph in graphs]
         count = len(self._environments)
         _require_length(count, starts)
@@ -331,16 +340,23 @@ class Simulator:
             self._folder = GraphFolder.open(path)
         return self._folder
 
-    def _listed_graph(self, scan_id: str) -> ScanGraph:
+    def _find_graph(self, scan_id: str) -> ScanGraph:
+        """Return the graph of a scan, read at its first episode."""
         graph = self._graphs.get(scan_id)
         if graph is None:
-            graph = self._graphs[scan_id] = self._open_folder().listed(scan_id)
-        return graph
-
-    def _read_graph(self, scan_id: str) -> ScanGraph:
-        graph = self._graphs.get(scan_id)
-        if graph is None:
-            graph = self._graphs[scan_id] = self._open_folder().read(scan_id)
+            folder = self._open_folder()
+            if self.connectivity is not None and scan_id == ANGLE_PROBE[0] and not folder.holds(scan_id):
+                warnings.warn(
+                    f"scan {scan_id} is not in {folder.path}; programs read the angles of views there: it "
+                    "has one viewpoint without neighbours",
+                    stacklevel=3,
+                )
+                graph = ScanGraph.isolated(*ANGLE_PROBE)
+            elif self._interface == "scalar":
+                graph = folder.read(scan_id)
+            else:
+                graph = folder.listed(scan_id)
+            self._graphs[scan_id] = graph
         return graph
 
     def _begin(self, starts: Sequence[Start], headings: Sequence[float], elevations: Sequence[float]) -> None:
