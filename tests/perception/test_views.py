@@ -10,7 +10,17 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from esceme.errors import ConfigError, DataError
-from esceme.perception.views import cut_ids, cut_views, find_panoramas, read_panorama, view_directions
+from esceme.perception.views import (
+    ViewGrid,
+    cut_ids,
+    cut_views,
+    find_panoramas,
+    pixel_directions,
+    read_panorama,
+    read_skybox,
+    view_directions,
+)
+from esceme.world.camera import Camera
 from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, wrap_angle
 
 HEIGHT = 256
@@ -66,6 +76,41 @@ def test_field_of_view_is_the_simulators() -> None:
     assert np.degrees(np.ptp(elevation)) == pytest.approx(60, abs=0.15)
     assert (np.diff(heading) > 0).all()  # clockwise to the right
     assert (np.diff(elevation) < 0).all()  # down to the bottom
+
+
+@pytest.mark.parametrize("camera", [Camera(96, 32, 0.6), Camera(64, 64, 1.9), Camera(50, 81, 1.2)])
+@pytest.mark.parametrize("view", [(0.3, 0.0), (3.1, 0.7), (-2.0, -1.2), (1.0, np.pi / 2)])
+def test_any_camera_sees_the_computed_directions(camera: Camera, view: tuple[float, float]) -> None:
+    seen = pixel_directions(camera, *view)
+    (image,) = ViewGrid(camera, (view,)).cut(compass(512))
+    heading, elevation = decoded(image)
+    assert np.abs(elevation - seen.elevation).max() < np.radians(1.5)
+    away = np.abs(seen.elevation) < np.radians(80)  # near the poles, a pixel has many headings
+    assert np.abs(wrap_angle(heading - seen.heading))[away].max(initial=0) < np.radians(3)
+    assert np.isfinite(seen.heading).all() and away.any()
+
+
+def test_impossible_field_of_view_is_refused() -> None:
+    for vfov in (0.0, -1.0, np.pi, np.nan):
+        with pytest.raises(ConfigError, match="field of view"):
+            pixel_directions(Camera(8, 6, vfov), 0.0, 0.0)
+
+
+@pytest.mark.parametrize(("size", "faces"), [((64, 32), 1), ((64, 32), 6), ((8, 8), 1)])
+def test_skybox_of_wrong_size_is_refused(size: tuple[int, int], faces: int, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.png" for number in range(6 if faces == 1 else 1)]
+    for path in paths:
+        Image.new("RGB", size).save(path)
+    with pytest.raises(DataError, match="squares side by side"):
+        read_skybox(paths)
+
+
+def test_faces_of_different_sizes_are_refused(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.png" for number in range(6)]
+    for number, path in enumerate(paths):
+        Image.new("RGB", (32 + number // 5, 32 + number // 5)).save(path)
+    with pytest.raises(DataError, match="differs"):
+        read_skybox(paths)
 
 
 def test_left_is_left_and_up_is_up() -> None:
