@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from esceme.errors import DataError
+from esceme.perception.views import read_panorama
 from esceme.report import symbols
 from esceme.report.panorama import embed_image
 from esceme.report.paths import PathOverlay
@@ -158,12 +158,7 @@ def _candidate_items(*, has_memory: bool) -> list[LegendItem]:
 def _turned_thumbnail(file: Path, heading: float) -> bytes:
     """Return a small JPEG of a panorama, turned so that `heading` is in the centre, and cropped."""
     width, height = round(PIXEL_RATIO * THUMBNAIL_WIDTH), round(PIXEL_RATIO * THUMBNAIL_HEIGHT)
-    try:
-        with Image.open(file) as image:
-            image.draft("RGB", (width, width // 2))
-            full = image.convert("RGB").resize((width, round(width / 2)))
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"{file}: expected a JPEG or PNG panorama ({error})") from None
+    full = Image.fromarray(read_panorama(file)).resize((width, round(width / 2)))
     shift = round(width * float(wrap_angle(heading)) / (2 * math.pi)) % width
     turned = Image.new("RGB", full.size)
     turned.paste(full, (-shift, 0))
