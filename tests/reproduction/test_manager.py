@@ -9,10 +9,11 @@ import pytest
 
 from esceme.errors import DataError, EscemeError
 from esceme.evaluation import read_result
+from esceme.evaluation.journal import OtherJournalError
 from esceme.files import read_json, write_text
 from esceme.jobs import JobProgress
 from esceme.reproduction import ReproductionConfig, Target, make_plan, run_plan, write_target_report
-from esceme.reproduction.manager import FINISHED_FILE, FinishedTraining, JobEvent
+from esceme.reproduction.manager import FINISHED_FILE, FinishedTraining, JobEvent, _evaluate_planned
 from esceme.reproduction.target_results import read_target_results
 from esceme.source_digest import TRAINING_MODULES, source_digest
 from esceme.training import train
@@ -101,6 +102,28 @@ def test_damaged_folders_are_made_again(
     assert after["weights.safetensors"] == before["weights.safetensors"]
     result = f"evaluations/{cold.folder.name}/result.json"
     assert after[result] == before[result]
+
+
+def test_an_evaluation_keeps_its_journal_unless_it_is_of_another_one(
+    target: Target, config: ReproductionConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of the disk must not cost the finished trajectories."""
+    job = next(iter(make_plan([target], config).evaluations.values()))
+    write_text(job.folder / "journal.jsonl", "finished")
+    errors: list[Exception] = [DataError("No space left"), OtherJournalError("of other weights")]
+
+    def fail(*arguments: object, **options: object) -> None:
+        if errors:
+            raise errors.pop(0)
+
+    monkeypatch.setattr("esceme.reproduction.manager.evaluate", fail)
+    with pytest.raises(DataError, match="No space left"):
+        _evaluate_planned(job, lambda progress: None)
+    assert file_contents(job.folder) == {"journal.jsonl": b"finished"}
+    notes = list[str]()
+    _evaluate_planned(job, lambda progress: notes.append(progress.note))
+    assert not job.folder.exists() and len(notes) == 1
+    assert file_contents(job.folder.with_name(f"{job.folder.name}.damaged")) == {"journal.jsonl": b"finished"}
 
 
 def test_a_training_whose_states_are_damaged_starts_over(

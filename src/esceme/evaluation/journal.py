@@ -19,6 +19,10 @@ from esceme.world.geometry import VIEWS
 Entry = TypeVar("Entry")
 
 
+class OtherJournalError(DataError):
+    """The file at the place of a journal belongs to another evaluation, or is not a journal."""
+
+
 class JournalHeader(msgspec.Struct, frozen=True, omit_defaults=True):
     """First line of a journal."""
 
@@ -103,8 +107,8 @@ class Journal(Generic[Entry]):
     ) -> None:
         """Open the journal of this evaluation, or create it. `kind` is the type of its entries.
 
-        A damaged line and all entries after it are dropped, and `note` receives a message. Raise `DataError`
-        if the file belongs to another evaluation or is not a journal.
+        A damaged line and all entries after it are dropped, and `note` receives a message. Raise
+        `OtherJournalError` if the file belongs to another evaluation or is not a journal.
         """
         self.entries, fault = read_journal(path, fingerprint, kind)
         """Entries that the file contained when it was opened."""
@@ -142,7 +146,7 @@ def read_journal(path: Path, fingerprint: str, kind: type[Entry]) -> tuple[list[
         found, fault = "", fault or f"{path}: line 1 is damaged"
     if found != fingerprint and not entries:
         what = "another evaluation, with other weights, data or settings" if found else "no journal"
-        raise DataError(f"{path}: holds {what}; give another --out, or remove the folder")
+        raise OtherJournalError(f"{path}: holds {what}; give another --out, or remove the folder")
     return entries, fault
 
 

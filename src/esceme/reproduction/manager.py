@@ -14,7 +14,7 @@ import msgspec
 from esceme import __version__
 from esceme.errors import CheckpointError, EscemeError
 from esceme.evaluation import evaluate, read_result
-from esceme.evaluation.evaluate import JOURNAL
+from esceme.evaluation.journal import OtherJournalError
 from esceme.files import read_json, write_json
 from esceme.jobs import JobProgress, OnProgress, ProgressSender, SendProgress, prefix_errors_with_job
 from esceme.reproduction.planned_runs import Plan, PlannedEvaluation, PlannedTraining
@@ -64,8 +64,8 @@ def run_plan(
 ) -> None:
     """Carry out all trainings and evaluations of a plan that are not finished.
 
-    The caller must hold the lock of the output folder. A damaged run or evaluation is removed and made again,
-    and `note` receives a message.
+    The caller must hold the lock of the output folder. A damaged run or evaluation is set aside and made
+    again, and `note` receives a message.
     """
     finished = {key for key, training in plan.trainings.items() if _is_trained(training, note)}
     trainings = [training for key, training in plan.trainings.items() if key not in finished]
@@ -129,7 +129,7 @@ def _rough_seconds(job: PlannedJob) -> float:
 
 
 def _is_trained(training: PlannedTraining, note: Callable[[str], None]) -> bool:
-    """Return whether a training is finished. Remove its folder if it is damaged."""
+    """Return whether a training is finished. Set its folder aside if it is damaged."""
     path = training.folder / FINISHED_FILE
     try:
         if not path.exists():
@@ -138,29 +138,33 @@ def _is_trained(training: PlannedTraining, note: Callable[[str], None]) -> bool:
         stored = read_json(path, FinishedTraining)
         if stored.weights == load_run(training.folder).weights_hash and stored.key == training.key:
             return True
-        _remove_damaged(training.folder, "its weights are not those that were trained", note)
+        _set_aside(training.folder, "its weights are not those that were trained", note)
     except EscemeError as error:
-        _remove_damaged(training.folder, str(error), note)
+        _set_aside(training.folder, str(error), note)
     return False
 
 
 def _is_evaluated(evaluation: PlannedEvaluation, note: Callable[[str], None]) -> bool:
-    """Return whether an evaluation is finished. Remove its folder if it is damaged."""
+    """Return whether an evaluation is finished. Set its folder aside if it is damaged."""
     if not (evaluation.folder / "result.json").exists():
         return False
     try:
         weights = read_json(evaluation.training.folder / FINISHED_FILE, FinishedTraining).weights
         if read_result(evaluation.folder).facts.get("hashes", {}).get("weights") == weights:
             return True
-        _remove_damaged(evaluation.folder, "a result of other weights", note)
+        _set_aside(evaluation.folder, "a result of other weights", note)
     except EscemeError as error:
-        _remove_damaged(evaluation.folder, str(error), note)
+        _set_aside(evaluation.folder, str(error), note)
     return False
 
 
-def _remove_damaged(folder: Path, reason: str, note: Callable[[str], None]) -> None:
-    note(f"{folder}: damaged, and made again ({reason})")
-    shutil.rmtree(folder)
+def _set_aside(folder: Path, reason: str, note: Callable[[str], None]) -> None:
+    """Rename a damaged folder; only an earlier folder of the new name is deleted."""
+    aside = folder.with_name(f"{folder.name}.damaged")
+    note(f"{folder}: damaged, and made again ({reason}); the old files are in {aside.name}")
+    if aside.exists():
+        shutil.rmtree(aside)
+    folder.rename(aside)
 
 
 # -- in a worker process ----------------------------------------------------------------------------------
@@ -181,7 +185,7 @@ def _train_planned(data: Path, job: PlannedTraining, send: SendProgress) -> None
     except CheckpointError as error:  # no state can be resumed from
         if not (job.folder / "state").exists():
             raise
-        _remove_damaged(job.folder, str(error), lambda message: send(JobProgress(note=message)))
+        _set_aside(job.folder, str(error), lambda message: send(JobProgress(note=message)))
         train(job.experiment, data, job.folder, callback=ProgressSender(send))
     finished = FinishedTraining(
         key=job.key,
@@ -202,8 +206,6 @@ def _evaluate_planned(job: PlannedEvaluation, send: SendProgress) -> None:
 
     try:
         evaluate(job.config, job.folder, on_progress=on_progress, note=note)
-    except EscemeError as error:  # a journal of other weights or data, or no journal at all
-        if not (job.folder / JOURNAL).exists():
-            raise
-        _remove_damaged(job.folder, str(error), note)
+    except OtherJournalError as error:
+        _set_aside(job.folder, str(error), note)
         evaluate(job.config, job.folder, on_progress=on_progress, note=note)
