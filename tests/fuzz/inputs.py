@@ -26,6 +26,7 @@ from esceme.cli import main
 from esceme.cli.console import note
 from esceme.evaluation import compare, evaluate, read_result
 from esceme.evaluation.context import load_context
+from esceme.evaluation.trace import read_trace
 from esceme.learning import TrainingCallback, TrainingRun
 from esceme.learning.run import load_state
 from esceme.learning.training_log import TrainingLog, read_log
@@ -78,7 +79,7 @@ def write_inputs() -> None:
     train(EXPERIMENT, TRAINING, TRAINED)
     Vocabulary.build(["turn left at the sofa", "go on"]).write(TRAINED / "vocab.txt")
     for memory, folder in (("cold", EVALUATION), ("masked", OTHER)):
-        evaluate(DATASET.config(memory), folder)
+        evaluate(DATASET.config(memory), folder, trace=folder == EVALUATION)
     tokenizer = WordPiece.read(TOY / "tokenizer/vocab.txt")
     records = load_json(TOY / "R2R/R2R_val_seen.json")
     for record in records:
@@ -420,6 +421,7 @@ KINDS = (
         },
         changes=EVALUATION,
     ),
+    InputKind("trace", ("evaluation/trace.jsonl",), (read_trace,), weight=6, has_checksum=True),
     InputKind(
         "result",
         ("evaluation/result.json",),
