@@ -42,6 +42,7 @@ LEVELS = [
     {"jobs"},
     {"recipes"},
     {"report"},
+    {"viewer"},
     {"verify", "demo", "reproduction"},
     {"cli"},
     {"__main__"},

@@ -54,6 +54,8 @@ COMMANDS = {
         "Run a program that imports MatterSim, the module of the Matterport3D simulator.",
     ),
     "scene": ("scene_command:scene", "Draw a scene from above, with paths on it, as SVG."),
+    "view": ("view_command:view", "Write one HTML page that shows what agents saw, did and remembered."),
+    "walk": ("walk_command:walk", "Serve a live page: an agent walks your instructions, or you walk."),
     "figure memory": ("figure_command:memory", "Draw how the memory of a scene grew in an evaluation."),
     "figure episode": (
         "figure_command:episode",

@@ -1,0 +1,127 @@
+// List of episodes: filters and orders.
+
+/** @typedef {import("./types.js").Data} Data */
+/** @typedef {import("./types.js").Step} Step */
+/** @typedef {import("./types.js").Trajectory} Trajectory */
+/** @typedef {import("./state.js").State} State */
+
+/**
+ * Return a measure of an episode in a result; null if it is not known.
+ * @param {Data} data
+ * @param {number} result
+ * @param {number} episode
+ * @param {string} measure
+ */
+export function scoreOf(data, result, episode, measure) {
+  const column = data.measures.indexOf(measure);
+  const trajectory = data.results[result]?.trajectories[episode];
+  return column < 0 || !trajectory ? null : (trajectory.scores[column] ?? null);
+}
+
+/**
+ * Return the difference in SPL between the last and the first result.
+ * @param {Data} data
+ * @param {number} episode
+ */
+export function gainOf(data, episode) {
+  const last = scoreOf(data, data.results.length - 1, episode, "spl");
+  return (last ?? 0) - (scoreOf(data, 0, episode, "spl") ?? 0);
+}
+
+/**
+ * Return the index of the largest number.
+ * @param {number[]} values
+ */
+export function argmax(values) {
+  return values.reduce((best, value, index) => (value > values[best] ? index : best), 0);
+}
+
+/**
+ * Return whether the most probable action of a step differs if the memory recalls zeros.
+ * @param {Step | null | undefined} step
+ */
+export function memoryChangedChoice(step) {
+  return !!step && step[1] !== null && argmax(step[0]) !== argmax(step[1]);
+}
+
+/**
+ * @param {Data} data
+ * @param {number} episode
+ * @param {(steps: (Step | null)[]) => boolean} test
+ */
+function someTrace(data, episode, test) {
+  return data.results.some((result) => test(result.trajectories[episode]?.steps ?? []));
+}
+
+/**
+ * @param {Data} data
+ * @param {number} episode
+ */
+function successes(data, episode) {
+  return data.results.map((_, result) => scoreOf(data, result, episode, "sr"));
+}
+
+/** @type {Record<string, {label: string, test: (data: Data, episode: number) => boolean}>} */
+export const FILTERS = {
+  all: { label: "all episodes", test: () => true },
+  success: { label: "the last result succeeds", test: (data, episode) => !!successes(data, episode).at(-1) },
+  failure: { label: "the last result fails", test: (data, episode) => successes(data, episode).at(-1) === 0 },
+  helped: {
+    label: "only the last result succeeds",
+    test: (data, episode) => {
+      const values = successes(data, episode);
+      return !!values.at(-1) && values.slice(0, -1).some((value) => value === 0);
+    },
+  },
+  hurt: {
+    label: "the last result fails, another succeeds",
+    test: (data, episode) => {
+      const values = successes(data, episode);
+      return values.at(-1) === 0 && values.slice(0, -1).some((value) => !!value);
+    },
+  },
+  changed: {
+    label: "results differ in success",
+    test: (data, episode) => new Set(successes(data, episode)).size > 1,
+  },
+  choice: {
+    label: "memory changed a choice",
+    test: (data, episode) => someTrace(data, episode, (steps) => steps.some(memoryChangedChoice)),
+  },
+  first: { label: "first instruction of a path", test: (data, episode) => data.episodes[episode].instruction_number === 1 },
+};
+
+/** @type {Record<string, {label: string, key: (data: Data, episode: number) => number}>} */
+export const SORTS = {
+  run: { label: "order of the evaluation", key: (_, episode) => episode },
+  gain: { label: "largest gain in SPL (last − first)", key: (data, episode) => -gainOf(data, episode) },
+  loss: { label: "largest loss in SPL (last − first)", key: (data, episode) => gainOf(data, episode) },
+  visit: {
+    label: "visit to the scene",
+    key: (data, episode) => data.results.at(-1)?.trajectories[episode]?.visit ?? episode,
+  },
+  steps: {
+    label: "longest trajectory",
+    key: (data, episode) => -(data.results.at(-1)?.trajectories[episode]?.poses.length ?? 0),
+  },
+};
+
+/**
+ * Return the numbers of the episodes in the list, in its order.
+ * @param {Data} data
+ * @param {State} state
+ */
+export function listEpisodes(data, state) {
+  const words = state.text.toLowerCase().split(/\s+/).filter(Boolean);
+  const { test } = FILTERS[state.show] ?? FILTERS.all;
+  const { key } = SORTS[state.sort] ?? SORTS.run;
+  /** @type {number[]} */
+  const found = [];
+  data.episodes.forEach((episode, number) => {
+    if (state.scene && data.scenes[episode.scene].id !== state.scene) return;
+    const text = `${episode.id} ${episode.instruction}`.toLowerCase();
+    if (words.every((word) => text.includes(word)) && test(data, number)) found.push(number);
+  });
+  const keys = new Map(found.map((number) => [number, key(data, number)]));
+  return found.sort((a, b) => /** @type {number} */ (keys.get(a)) - /** @type {number} */ (keys.get(b)) || a - b);
+}

@@ -1,0 +1,90 @@
+// Types of the page's data, as `page_data.py` writes it. Viewpoints are numbers in their scene.
+
+/**
+ * @typedef {object} Scene
+ * @property {string} id
+ * @property {string[]} viewpoints
+ * @property {number[]} positions x, y and z of every viewpoint in centimetres, one after the other
+ * @property {number[]} floors
+ * @property {number[]} heights height of every floor in centimetres
+ * @property {number[][]} neighbours candidates of every viewpoint, in the order of the actions
+ * @property {number[] | null} rooms index into `Data.rooms`, or -1
+ */
+
+/**
+ * @typedef {object} Episode
+ * @property {string} id
+ * @property {number} scene
+ * @property {string} path
+ * @property {string} instruction
+ * @property {number[]} reference
+ * @property {number[]} goals
+ * @property {number} instruction_number number of this instruction among those of its path, from 1
+ */
+
+/**
+ * One decision: probabilities, probabilities with zero recall, action, recalled viewpoints, attention, viewpoints of
+ * the actions after STOP, further details. Probabilities and attention are in units of 1/10000.
+ * @typedef {[number[], number[] | null, number, number[], number[] | null, number[], Details | null]} Step
+ */
+
+/** @typedef {{routes?: PlannedRoute[], [key: string]: unknown}} Details */
+/** @typedef {{viewpoints: number[], score?: number, [key: string]: unknown}} PlannedRoute */
+
+/**
+ * @typedef {object} Trajectory
+ * @property {number} visit
+ * @property {number} order number of the episode in its scene, in the order of the evaluation
+ * @property {number[]} poses viewpoint and view of every pose, one after the other
+ * @property {boolean} stopped
+ * @property {(number | null)[]} scores in the order of `Data.measures`
+ * @property {number[] | null} spans begin and end of every token in the instruction, one after the other
+ * @property {(Step | null)[] | null} steps decision at every pose
+ */
+
+/**
+ * @typedef {object} History
+ * @property {number[]} episodes in the order of the evaluation
+ * @property {number[][]} stored viewpoints that each episode stores, in the order of its steps
+ * @property {number[]} cleared numbers of the episodes before which the memory was cleared
+ * @property {number[]} initial viewpoints in memory before the first episode
+ */
+
+/**
+ * @typedef {object} Result
+ * @property {string} name
+ * @property {boolean} has_memory
+ * @property {Record<string, unknown>} facts
+ * @property {Record<string, number>} means
+ * @property {Trajectory[]} trajectories by episode
+ * @property {History[]} histories by scene
+ */
+
+/**
+ * @typedef {object} Curve
+ * @property {string} measure
+ * @property {string} axis
+ * @property {string} x_label
+ * @property {string} y_label
+ * @property {{x: number[], y: number[], low: number[], high: number[]}[]} lines one per result
+ */
+
+/** @typedef {{token: string, agent: string, memory: boolean, saveable: boolean}} Live */
+
+/**
+ * @typedef {object} Data
+ * @property {string} version
+ * @property {string} task
+ * @property {string} split
+ * @property {string[]} measures
+ * @property {string[]} rooms
+ * @property {Scene[]} scenes
+ * @property {Episode[]} episodes
+ * @property {Result[]} results
+ * @property {Curve[]} curves
+ * @property {number} left_out
+ * @property {Record<string, string>} pictures
+ * @property {Live | null} live
+ */
+
+export {};
