@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from esceme.agents import DuetConfig
 from esceme.cli import main
 from esceme.config import Experiment, as_json, flatten, from_json
 from esceme.errors import ConfigError
@@ -20,7 +21,7 @@ from esceme.memory import (
     NoVisionConfig,
 )
 from esceme.navigator import Navigator
-from esceme.recipes import PAPER, RECIPES, SMALL, find_recipe
+from esceme.recipes import DUET_ROWS, PAPER, RECIPES, SMALL, find_recipe
 from esceme.tasks.catalogue import TASKS
 
 # The columns of the specification's table G, "eff." where that differs from what is intended, and for RxR,
@@ -271,8 +272,19 @@ READER_ONLY = [
 
 
 def test_every_task_has_a_small_recipe_without_and_with_memory() -> None:
-    tasks = ("r2r", "r2r-tdstp", "ir2r", "r4r", "cvdn", "rxr", "r2r-semantic")
+    tasks = (
+        "r2r",
+        "r2r-tdstp",
+        "r2r-duet",
+        "ir2r",
+        "r4r",
+        "cvdn",
+        "rxr",
+        "r2r-semantic",
+        "r2r-duet-semantic",
+    )
     pairs = {f"{task}-small{memory}" for task in tasks for memory in ("", "-esceme")}
+    pairs |= {"r2r-duet-small-map", "r2r-duet-semantic-small-map"}
     assert set(SMALL) == pairs | {f"r2r-small-{name}" for name in ("blind", "esceme-mean", "ge", "both")}
 
 
@@ -296,8 +308,12 @@ def test_readers_of_small_recipes() -> None:
 
 
 def test_small_networks_are_equal_for_all_tasks() -> None:
-    agent = vars(SMALL["r2r-small"].navigator.agent)
-    for recipe in SMALL.values():
+    agents = {
+        kind: vars(SMALL[name].navigator.agent)
+        for kind, name in ((False, "r2r-small"), (True, "r2r-duet-small"))
+    }
+    for name, recipe in SMALL.items():
+        agent = agents["duet" in name]
         assert agent.items() <= {**vars(recipe.navigator.agent), "grounding": agent["grounding"]}.items()
         assert recipe.training.memory_dropout.mode == "sampled"
         assert recipe.validation.best_split == "val_seen"  # no selection on unseen scenes
@@ -311,14 +327,30 @@ def test_small_networks_are_equal_for_all_tasks() -> None:
 def test_recipe_builds_survives_json_and_has_the_limits_of_its_task(name: str) -> None:
     experiment = RECIPES[name]
     navigator, config = build(experiment), experiment.navigator
-    has_memory = name.removesuffix("-mean").endswith(("esceme", "-ge", "-both"))
+    has_memory = name.removesuffix("-mean").endswith(("esceme", "-ge", "-both", "-map"))
     assert size(navigator.agent) > 0 and navigator.reader.uses_memory == has_memory
     assert from_json(as_json(experiment), Experiment) == experiment
     assert experiment.about and "\n" not in experiment.about
     task = TASKS[config.task]
     assert config.max_steps == task.max_steps and config.keep == task.keep
     uses_task_limit = name in PAPER or "semantic" in name
-    assert config.max_tokens == (task.max_tokens if uses_task_limit else max(80, task.max_tokens))
+    limit = task.max_tokens if uses_task_limit else max(80, task.max_tokens)
+    assert config.max_tokens == (200 if name in DUET_ROWS else limit)
+
+
+def test_duet_trains_as_in_its_script() -> None:
+    """Spec I.9."""
+    training, navigator = DUET_ROWS["r2r-duet"].training, DUET_ROWS["r2r-duet"].navigator
+    assert (training.method, training.oracle) == ("imitation+dagger", "shortest")
+    assert (training.imitation_weight, training.oracle_weight, training.max_grad_norm) == (0.2, 1.0, 40.0)
+    assert (training.iterations, training.batch, training.learning_rate) == (200_000, 8, 1e-5)
+    assert (training.lr_schedule, training.weight_decay, training.augmentation) == ("constant", 0.01, "")
+    assert (navigator.max_steps, navigator.max_tokens, navigator.feature_dropout) == (15, 200, 0.4)
+    assert navigator.agent == DuetConfig() and not navigator.agent.freeze_text
+    assert DUET_ROWS["r2r-duet"].validation.best == "spl"
+    reverie = DUET_ROWS["reverie-duet"]
+    assert reverie.navigator.task == "reverie" and reverie.training.supervision == "shortest"
+    assert replace(reverie.training, supervision="annotated") == training
 
 
 @pytest.mark.parametrize(

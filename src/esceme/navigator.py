@@ -27,6 +27,11 @@ class Navigator(nn.Module):
         super().__init__()
         if not 0 <= feature_dropout < 1:
             raise ConfigError(f"feature_dropout: expected a share from 0 to below 1, found {feature_dropout}")
+        if reader.needs_map and not agent.keeps_map:
+            raise ConfigError(
+                f"{type(reader).__name__} gives agents a remembered map, and {type(agent).__name__} keeps "
+                "none; expected an agent with a map, such as duet"
+            )
         self.agent = agent
         self.reader = reader
         self.feature_dropout = feature_dropout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,15 @@ from esceme.world.geometry import VIEWS, panorama_angles
 
 TOKEN_FIELDS = ("raw_features", "angles", "token_type", "valid", "neighbour", "view", "positions")
 """Fields of `Observation` that have one entry per token, without `features`."""
+
+
+class RememberedPanoramas(NamedTuple):
+    """Panoramas at M remembered viewpoints, and which of them each of B agents remembers."""
+
+    panoramas: Observation
+    """Observations (M) at the remembered viewpoints; all agents face the same view."""
+    known: Tensor
+    """(B, M) bool: True for viewpoints that the agent remembers."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,8 @@ class Observation:
     """(B, P) int64: viewpoints of earlier poses in this episode, padded with -1."""
     full_observation: Observation | None = None
     """Observation with all views, if context views were removed from this observation; otherwise None."""
+    remembered: RememberedPanoramas | None = None
+    """Remembered panoramas of the scene, for agents that keep a map; set by a reader when episodes begin."""
 
     @classmethod
     def from_atlas(
@@ -142,7 +153,10 @@ class Observation:
         is_raw = self.features is self.raw_features
         selected["features"] = selected["raw_features"] if is_raw else self.features[rows]
         full = None if self.full_observation is None else self.full_observation.select(rows)
-        return replace(self, **selected, full_observation=full)
+        remembered = self.remembered
+        if remembered is not None:
+            remembered = remembered._replace(known=remembered.known[rows])
+        return replace(self, **selected, full_observation=full, remembered=remembered)
 
     def without_context_views(self) -> Observation:
         """Return the observation with only candidates and STOP as tokens; panorama methods use all views."""

@@ -13,7 +13,8 @@ import difflib
 from dataclasses import replace
 from typing import Any
 
-from esceme.agents import HamtConfig, TdstpConfig
+from esceme.agents import DuetConfig, HamtConfig, TdstpConfig
+from esceme.agents.tokens import TransformerConfig
 from esceme.config import Experiment
 from esceme.errors import ConfigError
 from esceme.learning import MemoryDropout, TrainingConfig, ValidationConfig
@@ -21,6 +22,7 @@ from esceme.memory import (
     CandidateEnhancingConfig,
     CombinedReaderConfig,
     GraphEncodingConfig,
+    MapReaderConfig,
     NoVisionConfig,
     ReaderConfig,
 )
@@ -41,7 +43,8 @@ def find_recipe(name: str) -> Experiment:
 
 VIT = "pth_vit_base_patch16_224_imagenet_r2r.e2e.ft.22k.hdf5"
 CLIP = "pth_vit_base_patch32_224_clip.hdf5"
-"""Names of the published feature files (docs/spec.md A.7)."""
+VIT_IMAGENET = "pth_vit_base_patch16_224_imagenet.hdf5"
+"""Names of the published feature files (docs/spec.md A.7, I.9)."""
 
 LOSS = (
     "The paper writes imitation and A2C as sums. The code, followed here, divides imitation by the batch "
@@ -119,10 +122,38 @@ TARGETS = (
     "TD-STP's script has seed 1; ESceme's, followed here, 0.",
 )
 SCRIPT = TrainingConfig(iterations=100_000, batch=8, learning_rate=1e-5)
+DUET_SCRIPT = TrainingConfig(
+    method="imitation+dagger",
+    iterations=200_000,
+    batch=8,
+    learning_rate=1e-5,
+    imitation_weight=0.2,
+    oracle="shortest",
+    oracle_weight=1.0,
+)
+"""Training settings of DUET's R2R script (docs/spec.md I.9)."""
+DUET_NOTES = (
+    "The paper returns to the node with the best STOP probability at the step limit only. The code, followed "
+    "here, does so whenever an episode ends.",
+    "The paper's expert plans on the map. The code's, followed here, plans on the whole graph.",
+    "Where the reference path returns to a visited viewpoint (R4R), the code's loss is infinite. Here such a "
+    "step has no label.",
+)
+OBJECTS = (
+    "The script's panoramas contain object features, and a head selects the object. Neither is here: this "
+    "recipe trains navigation only. The goal is the end of the annotated path; the script draws a viewpoint "
+    "from which the object is visible."
+)
+NOT_PUBLISHED = "ESceme has not been published on DUET. Reader and training are ours (docs/spec.md I.10)."
 
 
 def _paper_row(
-    task: str, about: str, differences: tuple[str, ...], *, agent: HamtConfig | None = None, **changes: Any
+    task: str,
+    about: str,
+    differences: tuple[str, ...],
+    *,
+    agent: TransformerConfig | None = None,
+    **changes: Any,
 ) -> Experiment:
     """Return an experiment of the paper without memory: common values, with `changes` for one script."""
     shared = Experiment(
@@ -142,7 +173,7 @@ def _hamt_config(task: str, **changes: Any) -> HamtConfig:
     return HamtConfig(**{**TASKS[task].agent_settings, **changes})
 
 
-def _navigator_config(task: str, agent: HamtConfig, **changes: Any) -> NavigatorConfig:
+def _navigator_config(task: str, agent: TransformerConfig, **changes: Any) -> NavigatorConfig:
     """Return the config of a navigator without memory and with the limits of a task."""
     limits = {"max_steps": TASKS[task].max_steps, "max_tokens": TASKS[task].max_tokens}
     return NavigatorConfig(**{"task": task, "agent": agent, "keep": TASKS[task].keep, **limits, **changes})
@@ -216,6 +247,24 @@ IR2R = _paper_row(
     validation=ValidationConfig(every=2000, before_training=True, memory="tour", best="t_sr+t_spl"),
 )
 
+DUET = _paper_row(
+    "r2r",
+    "R2R: DUET, as in its own script",
+    DUET_NOTES,
+    agent=DuetConfig(),
+    navigator=_navigator_config("r2r", DuetConfig(), max_tokens=200),
+    features=VIT_IMAGENET,
+    training=DUET_SCRIPT,
+    validation=ValidationConfig(every=1000, before_training=True, best="spl"),
+)
+REVERIE_DUET = replace(
+    DUET,
+    about="REVERIE: DUET, navigation only, as in its own script",
+    differences=(*DUET_NOTES, OBJECTS),
+    navigator=replace(DUET.navigator, task="reverie"),
+    training=replace(DUET_SCRIPT, supervision="shortest"),
+)
+
 PAPER: dict[str, Experiment] = {
     "r2r-hamt": R2R,
     "r2r-hamt-esceme": R2R_ESCEME,
@@ -250,6 +299,24 @@ PAPER: dict[str, Experiment] = {
 }
 """Experiments of the paper's tables, by name."""
 
+DUET_ROWS: dict[str, Experiment] = {
+    "r2r-duet": DUET,
+    "r2r-duet-esceme": _with_reader(
+        DUET,
+        CandidateEnhancingConfig(),
+        about="R2R: DUET with ESceme's memory",
+        differences=(*DUET_NOTES, NOT_PUBLISHED),
+    ),
+    "r2r-duet-map": _with_reader(
+        DUET,
+        MapReaderConfig(),
+        about="R2R: DUET whose map begins with the remembered graph",
+        differences=(*DUET_NOTES, NOT_PUBLISHED),
+    ),
+    "reverie-duet": REVERIE_DUET,
+}
+"""Experiments with the settings of DUET's scripts, by name. The paper has no row of DUET."""
+
 
 # -- small ones -------------------------------------------------------------------------------------------
 
@@ -275,6 +342,21 @@ SMALL_AGENT = HamtConfig(
     stop_features="panorama-max",
     grounding=64,
 )
+SMALL_DUET = DuetConfig(
+    positions=250,
+    max_steps=31,
+    hidden=128,
+    heads=4,
+    feed_forward=256,
+    text_layers=1,
+    cross_layers=2,
+    panorama_layers=1,
+    dropout=0.1,
+    attention_dropout=0.0,
+    initial_bias_std=0.02,
+    context_views=False,
+    grounding=64,
+)
 SMALL_READER = CandidateEnhancingConfig(hidden=128, shortcut="both", context="untouched", stop="zero")
 SMALL_TRAINING = TrainingConfig(
     method="imitation",
@@ -294,7 +376,12 @@ SMALL_VALIDATION = ValidationConfig(every=350, limit=120, best_split="val_seen")
 
 
 def _small_recipe(
-    task: str, about: str, *, agent: HamtConfig = SMALL_AGENT, max_tokens: int | None = None, **changes: Any
+    task: str,
+    about: str,
+    *,
+    agent: TransformerConfig = SMALL_AGENT,
+    max_tokens: int | None = None,
+    **changes: Any,
 ) -> Experiment:
     max_tokens = max_tokens or max(80, TASKS[task].max_tokens)
     shared = Experiment(
@@ -319,6 +406,12 @@ SEMANTIC = _small_recipe(
     word_vectors=("glove/R2R_trainval", "glove/REVERIE_train"),
     training=replace(SMALL_TRAINING, batch=64),
 )
+DUET_SMALL = _small_recipe("r2r", "R2R by DUET on two cores", agent=SMALL_DUET, training=R2R_SMALL.training)
+DUET_SEMANTIC = replace(
+    SEMANTIC,
+    about="R2R of real scenes by DUET on two cores, by annotated objects and rooms",
+    navigator=replace(SEMANTIC.navigator, agent=replace(SMALL_DUET, grounding=300)),
+)
 WITHOUT_MEMORY: dict[str, Experiment] = {
     "r2r-small": R2R_SMALL,
     "r2r-tdstp-small": _small_recipe(
@@ -327,6 +420,7 @@ WITHOUT_MEMORY: dict[str, Experiment] = {
         agent=TdstpConfig(**vars(SMALL_AGENT)),
         training=R2R_SMALL.training,
     ),
+    "r2r-duet-small": DUET_SMALL,
     "ir2r-small": replace(
         R2R_SMALL,
         about="IR2R on two cores: r2r-small, validated on tours",
@@ -341,35 +435,45 @@ WITHOUT_MEMORY: dict[str, Experiment] = {
     ),
     "rxr-small": _small_recipe("rxr", "RxR on two cores"),
     "r2r-semantic-small": SEMANTIC,
+    "r2r-duet-semantic-small": DUET_SEMANTIC,
 }
-SMALL: dict[str, Experiment] = {
-    recipe: experiment
-    for name, row in WITHOUT_MEMORY.items()
-    for recipe, experiment in (
-        (name, row),
-        (f"{name}-esceme", _with_reader(row, SMALL_READER, about=f"{row.about}, with memory")),
-    )
-} | {
-    "r2r-small-blind": _with_reader(
-        R2R_SMALL, NoVisionConfig(), about="R2R on two cores, a control: an agent that sees no pictures"
-    ),
-    "r2r-small-esceme-mean": _with_reader(
-        R2R_SMALL,
-        replace(SMALL_READER, pooling="mean"),
-        about="R2R on two cores, with memory of mean pooling",
-    ),
-    "r2r-small-ge": _with_reader(
-        R2R_SMALL,
-        GraphEncodingConfig(hidden=128, initial_std=0.1),
-        about="R2R on two cores, with memory by graph encoding of mean pooling",
-    ),
-    "r2r-small-both": _with_reader(
-        R2R_SMALL,
-        CombinedReaderConfig(**vars(replace(SMALL_READER, initial_std=0.1))),
-        about="R2R on two cores, with memory by candidate enhancing and graph encoding",
-    ),
-}
+SMALL: dict[str, Experiment] = (
+    {
+        recipe: experiment
+        for name, row in WITHOUT_MEMORY.items()
+        for recipe, experiment in (
+            (name, row),
+            (f"{name}-esceme", _with_reader(row, SMALL_READER, about=f"{row.about}, with memory")),
+        )
+    }
+    | {
+        f"{name}-map": _with_reader(row, MapReaderConfig(), about=f"{row.about}, with the remembered map")
+        for name, row in (("r2r-duet-small", DUET_SMALL), ("r2r-duet-semantic-small", DUET_SEMANTIC))
+    }
+    | {
+        "r2r-small-blind": _with_reader(
+            R2R_SMALL, NoVisionConfig(), about="R2R on two cores, a control: an agent that sees no pictures"
+        ),
+        "r2r-small-esceme-mean": _with_reader(
+            R2R_SMALL,
+            replace(SMALL_READER, pooling="mean"),
+            about="R2R on two cores, with memory of mean pooling",
+        ),
+        "r2r-small-ge": _with_reader(
+            R2R_SMALL,
+            GraphEncodingConfig(hidden=128, initial_std=0.1),
+            about="R2R on two cores, with memory by graph encoding of mean pooling",
+        ),
+        "r2r-small-both": _with_reader(
+            R2R_SMALL,
+            CombinedReaderConfig(**vars(replace(SMALL_READER, initial_std=0.1))),
+            about="R2R on two cores, with memory by candidate enhancing and graph encoding",
+        ),
+    }
+)
 """Experiments with small networks that start from random weights, by name, each without and with memory."""
 
-RECIPES: dict[str, Experiment] = {**PAPER, **SMALL}
+PUBLISHED: dict[str, Experiment] = {**PAPER, **DUET_ROWS}
+"""Experiments of published size, which start from pre-trained weights."""
+RECIPES: dict[str, Experiment] = {**PUBLISHED, **SMALL}
 """All experiments by their names on the command line."""

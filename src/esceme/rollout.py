@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esceme.agents.base import Decision, PrivilegedInfo, State, TokenBatch
+from esceme.agents.base import FACE_FORWARD, Decision, PrivilegedInfo, State, TokenBatch
 from esceme.memory.bank import Memory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
@@ -28,6 +28,7 @@ from esceme.trajectory import (
     action_numbers,
     next_poses,
     previous_viewpoints,
+    resolve_views,
 )
 from esceme.world.atlas import Atlas, Pose
 
@@ -62,6 +63,8 @@ def roll_out(
 
     Each step follows the paper (docs/spec.md C.3): decide with the memory so far, remember the current
     viewpoint, move. If the last allowed decision is a move, the viewpoint that it reaches is not remembered.
+    For agents with `stops_at_limit`, the last allowed decision is STOP. When an episode has ended, the path
+    of `Agent.final_paths` is appended to its trajectory.
     """
     active, finished = list[Trajectory](), list[Trajectory]()
     state: State | None = None
@@ -81,6 +84,9 @@ def roll_out(
         observation = navigator.observe(plain, memory)
         decision = navigator.decide(state, observation)
         actions = select(decision, plain, active)
+        if navigator.agent.stops_at_limit:
+            is_last = [trajectory.num_decisions + 1 >= max_steps for trajectory in active]
+            actions = torch.where(torch.tensor(is_last, device=device), plain.num_candidates, actions)
         if memory is not None:
             memory.remember_observation(plain)
         # Move.
@@ -94,13 +100,17 @@ def roll_out(
         ended = [trajectory.stopped or trajectory.num_decisions >= max_steps for trajectory in active]
         finished = [trajectory for trajectory, over in zip(active, ended, strict=True) if over]
         state = state if decision.state is None else decision.state
+        if finished:
+            rows = torch.tensor(ended).nonzero().flatten().to(device)
+            final_paths = navigator.agent.final_paths(state.select(rows)) or []
+            for trajectory, viewpoints in zip(finished, final_paths, strict=False):
+                route = [(viewpoint, FACE_FORWARD) for viewpoint in viewpoints]
+                trajectory.poses += resolve_views(atlas, trajectory.poses[-1], route)
         yield RolloutStep(list(active), state, observation, decision, actions, finished)
         # Keep the trajectories that continue, and update their state by the move.
         remaining = [row for row, over in enumerate(ended) if not over]
-        active, rows = (
-            [active[row] for row in remaining],
-            torch.tensor(remaining, dtype=torch.int64).to(device),
-        )
+        active = [active[row] for row in remaining]
+        rows = torch.tensor(remaining, dtype=torch.int64).to(device)
         state = state.select(rows)
         if active:
             state = navigator.advance(state, observation.select(rows), actions[rows])

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esceme.agents.base import Decision
+from esceme.agents.base import FACE_FORWARD, KEEP_VIEW, Decision
 from esceme.errors import EvaluationError, WorldError
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
@@ -50,7 +50,8 @@ class Trajectory:
     def decision_viewpoints(self) -> list[int]:
         """Viewpoints at which the agent decided, and which a memory therefore stores (docs/spec.md C.3).
 
-        They include viewpoints that the agent passed while it returned to an earlier viewpoint.
+        They include viewpoints that the agent passed on a route or after its last decision. It knew them
+        before, so that they do not change a memory.
         """
         poses = self.poses if self.stopped else self.poses[:-1]
         return [viewpoint for viewpoint, _ in poses]
@@ -107,7 +108,7 @@ def next_poses(atlas: Atlas, pose: Pose, decision: Decision, actions: Tensor) ->
     """Return, for each agent, the poses to which its action leads; an empty list for STOP.
 
     `actions` is (B,). An action is the index of a candidate, the number of candidates (STOP), or an action of
-    `decision.routes`, which returns to an earlier viewpoint and may lead through several poses.
+    `decision.routes`, which may lead through several poses.
     """
     choices, stops = actions.cpu().numpy(), atlas.degrees[pose.viewpoint]
     jumps = np.zeros_like(stops, dtype=bool)
@@ -120,9 +121,28 @@ def next_poses(atlas: Atlas, pose: Pose, decision: Decision, actions: Tensor) ->
     ]
     for row in np.flatnonzero(jumps).tolist():
         assert decision.routes is not None
-        route, faced = decision.routes.shortest_path(row, int(choices[row])), int(pose.view[row])
-        paths[row] = [(viewpoint, faced if view < 0 else view) for viewpoint, view in route]
+        route = decision.routes.shortest_path(row, int(choices[row]))
+        paths[row] = resolve_views(atlas, (int(pose.viewpoint[row]), int(pose.view[row])), route)
     return paths
+
+
+def resolve_views(
+    atlas: Atlas, start: tuple[int, int], route: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Return the poses of a route from the pose `start`, with a view of 0 to 35 for `KEEP_VIEW` and others.
+
+    Raise `WorldError` if a view is `FACE_FORWARD` and the pose is not adjacent to the one before.
+    """
+    poses = [start]
+    for viewpoint, view in route:
+        if view == FACE_FORWARD:
+            slots = np.flatnonzero(atlas.neighbours[poses[-1][0]] == viewpoint)
+            if not slots.size:
+                names = (atlas.name(poses[-1][0])[1], atlas.name(viewpoint)[1])
+                raise WorldError(f"the route from '{names[0]}' to '{names[1]}' is not an edge of the graph")
+            view = int(atlas.views[poses[-1][0], slots[0]])
+        poses.append((viewpoint, start[1] if view == KEEP_VIEW else view))
+    return poses[1:]
 
 
 ActionSelector = Callable[[Decision, Observation, Sequence[Trajectory]], Tensor]

@@ -260,7 +260,7 @@ def test_all_tensors_that_do_not_fit_are_named() -> None:
     with pytest.raises(CheckpointError) as refused:
         navigator_from(network, critic, heads=3, file="best")
     assert str(refused.value) == (
-        "best: the weights fit no network of HAMT, TD-STP or ESceme; "
+        "best: the weights fit no network of HAMT, TD-STP, DUET or ESceme; "
         "2 missing: hist_embeddings.cls_token, ob_node_fusion.2.bias; "
         "1 unknown: encoder.pooler.weight; "
         "3 of the wrong shape: img_embeddings.img_linear.weight (24, 17), expected (24, 16), "
@@ -324,7 +324,10 @@ def test_a_missing_layer_is_named() -> None:
     ("corrupt", "message"),
     [
         (lambda state: state | {"bert.next_action.net.0.bias": torch.zeros(24)}, "are the same tensor"),
-        (lambda state: {"weight": torch.zeros(3)}, "holds no network of HAMT, TD-STP or ESceme.*'weight'"),
+        (
+            lambda state: {"weight": torch.zeros(3)},
+            "holds no network of HAMT, TD-STP, DUET or ESceme.*'weight'",
+        ),
         (lambda state: {name: torch.tensor(1.0) for name in state}, "of the wrong shape"),
         (lambda state: {name: tensor[:0] for name, tensor in state.items()}, "expected at least 1, found 0"),
     ],

@@ -163,7 +163,7 @@ def test_an_older_run_survives_a_refused_import(capsys: Capture, error_of: Error
     assert main(IMPORT) == 0
     capsys.readouterr()
     original_checkpoints.save({"weight": torch.zeros(3)}, Path("best"))
-    assert "holds no network of HAMT, TD-STP or ESceme" in error_of(IMPORT)
+    assert "holds no network of HAMT, TD-STP, DUET or ESceme" in error_of(IMPORT)
     load_run("run")
 
 

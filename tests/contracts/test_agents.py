@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from esceme.agents import AGENTS, HAMT
 from esceme.agents.base import Agent, Decision, PrivilegedInfo, State, TokenBatch, num_choices
+from esceme.agents.duet import DuetConfig
 from esceme.agents.seq2seq import Seq2SeqConfig
 from esceme.agents.tdstp import TdstpConfig
 from esceme.agents.tokens import HamtConfig
@@ -44,6 +45,11 @@ SMALL: dict[str, tuple[Any, ...]] = {
             **HAMT_SIZES, history_layers=1, map_history=False, candidate_position_source="agent", grid=2
         ),
         TdstpConfig(**HAMT_SIZES, allow_backtracking=False, grid=0, context_views=False),
+    ),
+    "duet": (
+        DuetConfig(**HAMT_SIZES),
+        DuetConfig(**HAMT_SIZES, fusion="avg", graph_bias=False, revisit=True, context_views=False),
+        DuetConfig(**HAMT_SIZES, grounding=8, clause_ends=(3,)),
     ),
     "seq2seq": (Seq2SeqConfig(vocabulary=VOCABULARY, word_width=8, hidden=16, feature_width=WIDTH),),
 }
@@ -110,14 +116,19 @@ def decisions_of(agent: Agent[Any]) -> list[Decision]:
 
 
 def assert_close(some: Decision, others: Decision) -> None:
-    """Compare decisions up to the padding of their choices."""
-    for one, other in zip(split_logits(some), split_logits(others), strict=True):
-        longest = max(one.shape[1], other.shape[1])
-        padded = (
-            functional.pad(logits, (0, longest - logits.shape[1]), value=-torch.inf)
-            for logits in (one, other)
+    """Compare decisions up to the padding of their choices and the order of their routes."""
+    pair = [split_logits(decision)[0] for decision in (some, others)]
+    longest = max(logits.shape[1] for logits in pair)
+    padded = [functional.pad(logits, (0, longest - logits.shape[1]), value=-torch.inf) for logits in pair]
+    torch.testing.assert_close(*padded, atol=1e-5, rtol=0)
+    for one, other in zip(route_scores(some), route_scores(others), strict=True):
+        assert [viewpoint for viewpoint, _ in one] == [viewpoint for viewpoint, _ in other]
+        torch.testing.assert_close(
+            torch.tensor([score for _, score in one]),
+            torch.tensor([score for _, score in other]),
+            atol=1e-5,
+            rtol=0,
         )
-        torch.testing.assert_close(*padded, atol=1e-5, rtol=0)
     for one, other in ((some.value, others.value), (some.goal_logits, others.goal_logits)):
         assert (one is None) == (other is None)
         if one is not None:
@@ -130,12 +141,33 @@ def split_logits(decision: Decision) -> tuple[Tensor, Tensor]:
     return decision.logits[:, :first], decision.logits[:, first:]
 
 
+def route_scores(decision: Decision) -> list[list[tuple[int, float]]]:
+    """Viewpoints of a decision's routes with their scores, sorted, for each row."""
+    if decision.routes is None:
+        return [[] for _ in decision.logits]
+    pairs = zip(decision.routes.viewpoints.tolist(), split_logits(decision)[1].tolist(), strict=True)
+    return [sorted((v, s) for v, s in zip(*row, strict=True) if v >= 0) for row in pairs]
+
+
+class RouteEnds(NamedTuple):
+    """Destinations of some rows of a decision's routes."""
+
+    first_action: int
+    viewpoints: Tensor
+
+    def shortest_path(self, row: int, action: int) -> list[tuple[int, int]]:
+        raise NotImplementedError
+
+
 def select(decision: Decision, rows: Sequence[int]) -> Decision:
     """Some rows of a decision."""
     value, goal_logits = (
         None if tensor is None else tensor[list(rows)] for tensor in (decision.value, decision.goal_logits)
     )
-    return Decision(decision.logits[list(rows)], value, decision.routes, goal_logits=goal_logits)
+    routes = decision.routes
+    if routes is not None:
+        routes = RouteEnds(routes.first_action, routes.viewpoints[list(rows)])
+    return Decision(decision.logits[list(rows)], value, routes, goal_logits=goal_logits)
 
 
 def test_the_same_seed_gives_the_same_decisions(case: tuple[str, int]) -> None:
@@ -144,7 +176,9 @@ def test_the_same_seed_gives_the_same_decisions(case: tuple[str, int]) -> None:
 
 
 def test_exactly_candidates_stop_and_routes_have_finite_logits(agent: Agent[Any]) -> None:
-    for decision, observation in zip(decisions_of(agent), observations(), strict=True):
+    """A candidate that was visited before may be closed."""
+    seen = observations()
+    for step, (decision, observation) in enumerate(zip(decisions_of(agent), seen, strict=True)):
         assert decision.logits.dtype == observation.features.dtype
         assert decision.value is None or decision.value.shape == (len(observation),)
         forward, back = split_logits(decision)
@@ -155,17 +189,25 @@ def test_exactly_candidates_stop_and_routes_have_finite_logits(agent: Agent[Any]
             assert forward.shape == observation.token_type.shape
             assert back.shape == decision.routes.viewpoints.shape
             possible = torch.cat([possible, decision.routes.viewpoints >= 0], 1)
+            earlier = torch.stack([-2 - observation.viewpoint, *(o.viewpoint for o in seen[:step])], 1)
+            was_visited = (observation.neighbour[:, :, None] == earlier[:, None]).any(2)
+            optional = functional.pad(was_visited, (0, back.shape[1]))
+            possible = possible & (decision.logits.isfinite() | ~optional)
         assert torch.equal(decision.logits.isfinite(), possible)
         assert (decision.logits[~possible] == -torch.inf).all()
 
 
-def test_routes_end_only_at_viewpoints_of_previous_decisions(agent: Agent[Any]) -> None:
+def test_routes_end_only_at_viewpoints_seen_before(agent: Agent[Any]) -> None:
     seen = observations()
     for step, decision in enumerate(decisions_of(agent)):
         if decision.routes is None:
             continue
         for row, viewpoints in enumerate(decision.routes.viewpoints.tolist()):
-            previous = {int(observation.viewpoint[row]) for observation in seen[:step]}
+            previous = {
+                viewpoint
+                for observation in seen[:step]
+                for viewpoint in (int(observation.viewpoint[row]), *observation.neighbour[row].tolist())
+            }
             assert {index for index in viewpoints if index >= 0} <= previous - {
                 int(seen[step].viewpoint[row])
             }

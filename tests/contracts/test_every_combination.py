@@ -93,6 +93,8 @@ def episodes_of(data: EmbeddedData, task: str) -> list[Episode]:
 def navigator_of(data: EmbeddedData, agent: str, reader: str) -> Navigator:
     torch.manual_seed(0)
     settings = SIZES | {"vocabulary": data.words.size, "feature_width": data.width, "width": data.width}
+    if READERS[reader].needs_map and not AGENTS[agent].keeps_map:
+        pytest.skip(f"{agent} keeps no map")
     parts: list[Any] = []
     for kind in (AGENTS[agent], READERS[reader]):
         names = {field.name for field in fields(kind.Config)} & settings.keys()
@@ -130,7 +132,7 @@ def test_every_combination_rolls_out(data: EmbeddedData, agent: str, reader: str
         }
 
 
-@pytest.mark.parametrize("method", ["imitation", "imitation+a2c", "dagger"])
+@pytest.mark.parametrize("method", ["imitation", "imitation+a2c", "imitation+dagger", "dagger"])
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("agent", TRAINABLE)
@@ -144,6 +146,7 @@ def test_every_trainable_combination_trains(
         batch=BATCH,
         learning_rate=1e-3,
         oracle_weight=0.4,
+        oracle="shortest" if method == "imitation+dagger" else "path",
         **goal_settings,  # type: ignore[arg-type]
     )
     trainer = Trainer(navigator, data.atlas, [episodes], training, encode=data.encode, max_steps=STEPS)

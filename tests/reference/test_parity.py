@@ -5,10 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from esceme.verify import VerificationReport, verify
 from esceme.verify.recording import VARIANTS
@@ -105,6 +108,102 @@ def test_a_changed_logit_is_noticed(vectors: Path, tmp_path: Path, variant: str)
     assert [row.quantity for row in report.rows if not row.ok] == ["passes.batches.steps.raw_logits"]
 
 
+# -- DUET ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def duet_report() -> VerificationReport:
+    return verify(HERE / "duet", WORLD)
+
+
+def test_every_stored_number_of_duet_is_ours(duet_report: VerificationReport) -> None:
+    assert not [row for row in duet_report.rows if not row.ok] and not duet_report.skipped
+    rows = {(row.file, row.quantity): row for row in duet_report.rows}
+    for config in ("r2r", "avg", "nosprels"):
+        assert rows[f"case0_{config}_outputs.safetensors", "fused_logits_f64"].max_abs_diff < 1e-12
+    assert rows["rollout_argmax.json.gz", "passes.batches.steps.fused_logits"].compared > 100
+    assert rows["train_il_dagger.json.gz", "DAGGER_ndtw.targets"].compared > 10
+    assert rows["train_il_dagger.json.gz", "iteration.update_norms (relative)"].compared > 60
+
+
+def test_rollouts_of_duet_jump_and_go_back() -> None:
+    (batch,) = read("duet", "rollout_argmax.json.gz")["passes"][0]["batches"]
+    assert any(len(segment) > 1 for path in batch["trajectories"] for segment in path)
+    moves = [
+        sum(step is not None and step["action"] is not None for step in line)
+        for line in zip(*batch["steps"], strict=True)
+    ]
+    assert any(len(path) - 1 > count for path, count in zip(batch["trajectories"], moves, strict=True))
+    draws = read("duet", "train_il_dagger.json.gz")["DAGGER"]
+    assert any(label not in (0, -100) for line in draws["targets"] for label in line)
+
+
+def change_json(folder: Path, name: str, change: Callable[[Any], None]) -> None:
+    stored = read("duet", name)
+    change(stored)
+    (folder / name).unlink()
+    (folder / name).write_bytes(gzip.compress(json.dumps(stored).encode()))
+
+
+def change_target(stored: Any) -> None:
+    stored["DAGGER"]["targets"][0][0] += 1
+
+
+def change_stop_score(stored: Any) -> None:
+    scores = stored["passes"][0]["batches"][0]["stop_scores"][0]
+    scores[next(iter(scores))] += 1e-3
+
+
+def change_segment(stored: Any) -> None:
+    max(stored["passes"][0]["batches"][0]["trajectories"], key=len)[-1].append("x")
+
+
+def change_update(stored: Any) -> None:
+    norms = stored["iteration"]["update_norms"]
+    norms["vln_bert.global_sap_head.net.0.weight"] *= 1.01
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "quantity"),
+    [
+        ("train_il_dagger.json.gz", change_target, "DAGGER.targets"),
+        ("train_il_dagger.json.gz", change_update, "iteration.update_norms (relative)"),
+        ("rollout_argmax.json.gz", change_stop_score, "passes.batches.stop_scores"),
+        ("rollout_argmax.json.gz", change_segment, "passes.batches.trajectories (how many)"),
+    ],
+)
+def test_changed_numbers_of_duet_are_noticed(
+    tmp_path: Path, name: str, change: Callable[[Any], None], quantity: str
+) -> None:
+    for file in ("vln_bert.safetensors", "meta.json", name):
+        shutil.copyfile(HERE / "duet" / file, tmp_path / file)
+    change_json(tmp_path, name, change)
+    assert [row.quantity for row in verify(tmp_path, WORLD).rows if not row.ok] == [quantity]
+
+
+@pytest.mark.parametrize("key", ["s1.gmap_pos_fts", "s1.gmap_step_ids", "s1.gmap_pair_dists"])
+def test_changed_inputs_of_duet_are_noticed(tmp_path: Path, key: str) -> None:
+    names = ("vln_bert.safetensors", "meta.json", "case0_inputs.safetensors", "case0_r2r_outputs.safetensors")
+    for name in names:
+        shutil.copyfile(HERE / "duet" / name, tmp_path / name)
+    tensors = load_file(tmp_path / names[2])
+    tensors[key][0, 1] += 1
+    save_file(tensors, tmp_path / names[2])
+    assert f"inputs.{key[3:]}" in [row.quantity for row in verify(tmp_path, WORLD).rows if not row.ok]
+
+
+def test_files_of_duet_that_do_not_fit_are_reported(tmp_path: Path) -> None:
+    """Weights of DUET beside rollouts of HAMT, and the other way round; damaged files."""
+    shutil.copyfile(HERE / "duet/vln_bert.safetensors", tmp_path / "vln_bert.safetensors")
+    shutil.copyfile(HERE / "duet/meta.json", tmp_path / "meta.json")
+    shutil.copyfile(HERE / "hamt/rollout_argmax.json.gz", tmp_path / "rollout_argmax.json.gz")
+    (tmp_path / "train_il_dagger.json.gz").write_bytes(b"no gzip")
+    report = verify(tmp_path, WORLD)
+    assert report.exit_code == 3 and not [row for row in report.rows if not row.ok]
+    skipped = {skip.file for skip in report.skipped}
+    assert {"rollout_argmax.json.gz", "train_il_dagger.json.gz"} <= skipped
+
+
 def test_the_folder_is_small_and_holds_nothing_of_matterport() -> None:
     files = [path for path in HERE.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     assert sum(path.stat().st_size for path in files) < SIZE_LIMIT
@@ -112,4 +211,6 @@ def test_the_folder_is_small_and_holds_nothing_of_matterport() -> None:
     for variant in VARIANTS:
         stored = read(variant, "train_il_a2c.json.gz")
         scans |= {item["scan"] for key in ("IL", "A2C") for item in stored[key]["items"]}
+    duet = read("duet", "train_il_dagger.json.gz")
+    scans |= {item["scan"] for key in ("IL", "DAGGER") for item in duet[key]["items"]}
     assert scans == {"toy-house"}

@@ -9,10 +9,12 @@ from esceme.agents.base import (
     Decision,
     InputLimits,
     PrivilegedInfo,
+    Routes,
     State,
     StepIndex,
     TokenBatch,
 )
+from esceme.agents.duet import DUET, DuetConfig
 from esceme.agents.hamt import HAMT
 from esceme.agents.scripted import (
     RandomAgent,
@@ -29,6 +31,7 @@ from esceme.agents.tokens import HamtConfig
 AGENTS: dict[str, type[Agent[Any]]] = {
     "hamt": HAMT,
     "tdstp": TDSTP,
+    "duet": DUET,
     "seq2seq": Seq2Seq,
     "random": RandomAgent,
     "shortest": ShortestPath,
@@ -36,22 +39,27 @@ AGENTS: dict[str, type[Agent[Any]]] = {
 }
 """Agent classes by name. Each class is built from an instance of its `Config`."""
 
-AgentConfig = HamtConfig | TdstpConfig | Seq2SeqConfig | RandomConfig | ShortestPathConfig | StopConfig
+AgentConfig = (
+    HamtConfig | TdstpConfig | DuetConfig | Seq2SeqConfig | RandomConfig | ShortestPathConfig | StopConfig
+)
 """Settings of any agent in `AGENTS`."""
 
 __all__ = [
     "AGENTS",
+    "DUET",
     "HAMT",
     "TDSTP",
     "Agent",
     "AgentConfig",
     "BaseAgentConfig",
     "Decision",
+    "DuetConfig",
     "HamtConfig",
     "InputLimits",
     "PrivilegedInfo",
     "RandomAgent",
     "BacktrackRoutes",
+    "Routes",
     "Seq2Seq",
     "Seq2SeqConfig",
     "ShortestPath",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -39,6 +39,28 @@ class PrivilegedInfo(NamedTuple):
     """(B, G) int64: viewpoints at which stopping counts as success. Padding repeats a viewpoint."""
 
 
+KEEP_VIEW, FACE_FORWARD = -1, -2
+"""Views of poses on a route: the view faced before the move, or the view that leads to this pose."""
+
+
+class Routes(Protocol):
+    """Actions that follow candidates and STOP: each leads to a viewpoint along edges that the agent knows."""
+
+    @property
+    def first_action(self) -> int:
+        """Index of the first of these actions."""
+
+    @property
+    def viewpoints(self) -> Tensor:
+        """(B, S) int64: viewpoint to which each action leads; -1 if the action does not exist."""
+
+    def shortest_path(self, row: int, action: int) -> list[tuple[int, int]]:
+        """Return the poses (viewpoint, view) to which `action` of the agent in `row` leads, in order.
+
+        A view is 0 to 35, `KEEP_VIEW` or `FACE_FORWARD`.
+        """
+
+
 class BacktrackRoutes(NamedTuple):
     """Backtracking actions, which follow candidates and STOP: each returns to a node of the trajectory.
 
@@ -62,8 +84,8 @@ class BacktrackRoutes(NamedTuple):
         """Return the path with the fewest edges to which `action` leads, as (viewpoint, view) poses.
 
         `row` is the agent's index in the batch. The last pose is the node (earlier visit) to which the agent
-        returns. All earlier poses have view -1. Among equally short paths, the edge ranks decide. Raise
-        `WorldError` if there is no known path.
+        returns. All earlier poses have view `KEEP_VIEW`. Among equally short paths, the edge ranks decide.
+        Raise `WorldError` if there is no known path.
         """
         viewpoints = self.viewpoints[row].tolist()
         target = viewpoints[action - self.first_action]
@@ -85,7 +107,7 @@ class BacktrackRoutes(NamedTuple):
                 path = [(target, int(self.views[row, action - self.first_action]))]
                 while (node_before := previous[node]) is not None:
                     node = node_before
-                    path.append((viewpoints[node], -1))
+                    path.append((viewpoints[node], KEEP_VIEW))
                 return path[::-1]
             expand(self.edge_rank[row, node].tolist(), node)
         raise WorldError(f"no known path leads back to viewpoint {target}")
@@ -95,12 +117,12 @@ class Decision(NamedTuple):
     """Scores of the possible actions of B agents, as returned by `Agent.decide`."""
 
     logits: Tensor
-    """(B, C): score of each action: the candidates in order, then STOP, then backtracking actions if `routes`
-    is set. The score of an action that does not exist is -inf."""
+    """(B, C): score of each action: the candidates in order, then STOP, then the actions of `routes` if it is
+    set. The score of an action that does not exist is -inf."""
     value: Tensor | None = None
     """(B,): expected return in the sense of reinforcement learning; None if the agent has no critic."""
-    routes: BacktrackRoutes | None = None
-    """Nodes to which the backtracking actions lead; None if the agent cannot backtrack."""
+    routes: Routes | None = None
+    """Actions beyond candidates and STOP, such as backtracking; None if there are none."""
     state: State | None = None
     """Updated agent state, for agents whose `decide` changes the state; otherwise None. If set, pass this
     state to `advance` instead of the state that `decide` received."""
@@ -180,6 +202,10 @@ class Agent(nn.Module, ABC, Generic[S]):
     """Whether the agent has no parameters. Evaluation then needs only the agent's name, not a saved run."""
     supports_decide_all: ClassVar[bool] = False
     """Whether the agent implements `decide_all`."""
+    keeps_map: ClassVar[bool] = False
+    """Whether the agent adds `Observation.remembered` to a map of its episode."""
+    stops_at_limit: ClassVar[bool] = False
+    """Whether the last decision that an episode allows is always STOP. If False, it may be a move."""
 
     def __init__(self, config: Any = None) -> None:
         """Set `self.config` to `config`, or to `Config()` if `config` is None."""
@@ -218,6 +244,14 @@ class Agent(nn.Module, ABC, Generic[S]):
 
         Rows sum to 1; padding has 0. None, the default, means that the agent has no attention over its
         instruction. Traces of evaluations store this; it does not affect decisions.
+        """
+        return None
+
+    def final_paths(self, state: S) -> list[list[int]] | None:
+        """Return the viewpoints through which each agent goes after its episode has ended, without decisions.
+
+        The last of them is where the agent ends; an agent with an empty list stays. `state` is the state
+        after the last `decide`. None, the default, means that all agents stay.
         """
         return None
 

@@ -183,10 +183,7 @@ class CrossModal(Agent[S]):
         """Return the text's keys and values, (B, X, 2, L, H), for `CrossModalState.text_kv`."""
         is_fixed = not self.config.language_cross_attention
         texts = self.text_per_layer(encoded, valid) if is_fixed else [encoded]
-        pairs = [
-            torch.stack([layer.across.key(text), layer.across.value(text)], 1)
-            for layer, text in zip(self._layers, texts, strict=is_fixed)
-        ]
+        pairs = [layer.across.stack(text) for layer, text in zip(self._layers, texts, strict=is_fixed)]
         return torch.stack(pairs, 1)
 
     def _initial_fields(self, instructions: TokenBatch) -> dict[str, Any]:
@@ -326,9 +323,7 @@ class CrossModal(Agent[S]):
         """Return the precomputed keys and values of the text for layer `depth`, or None if there are none."""
         if depth >= state.text_kv.shape[1]:
             return None
-        text_kv = state.text_kv[:, depth]  # (B, 2, L, H)
-        keys, values = text_kv.view(*text_kv.shape[:3], self.config.heads, -1).transpose(2, 3).unbind(1)
-        return KeyValue(keys, values, mask, state.groups)
+        return KeyValue.unstack(state.text_kv[:, depth], self.config.heads, mask, state.groups)
 
     def _action_factor(self, text: Tensor, history: Tensor) -> Tensor:
         """Return the vector (B, H) that multiplies every token before the action head (docs/spec.md B.7)."""

@@ -117,6 +117,14 @@ class KeyValue(NamedTuple):
     groups: Groups | None = None
     """Groups of query sequences that share these keys; None if each query sequence has its own keys."""
 
+    @classmethod
+    def unstack(
+        cls, stacked: Tensor, heads: int, mask: Tensor | None, groups: Groups | None = None
+    ) -> KeyValue:
+        """Return keys and values that `Attention.stack` computed, (B, 2, L, H)."""
+        keys, values = stacked.view(*stacked.shape[:3], heads, -1).transpose(2, 3).unbind(1)
+        return cls(keys, values, mask, groups)
+
 
 class Attention(nn.Module):
     """BERT's attention block: multi-head attention, projection, residual, layer normalisation."""
@@ -138,6 +146,10 @@ class Attention(nn.Module):
         keys = self._split_heads(tokens.layout.pad(self.key(tokens.rows)))
         values = self._split_heads(tokens.layout.pad(self.value(tokens.rows)))
         return KeyValue(keys, values, tokens.layout.mask)
+
+    def stack(self, tokens: Tensor) -> Tensor:
+        """Return keys and values of a padded batch (B, L, H) in one tensor (B, 2, L, H), to be kept."""
+        return torch.stack([self.key(tokens), self.value(tokens)], 1)
 
     def forward(self, tokens: Tokens, context: KeyValue) -> Tokens:
         """Return `tokens` after they have attended to `context`."""

@@ -1,4 +1,4 @@
-"""HAMT's settings, and its encoders of text, observations and history (docs/spec.md B.1, B.3 to B.5)."""
+"""Settings of transformer agents; encoders of text, observations and history (docs/spec.md B.1 to B.5)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ActionInput = Literal["ob", "ob_txt", "ob_hist", "ob_txt_hist"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HamtConfig(BaseAgentConfig):
-    """Settings of HAMT. The defaults are those of the paper's R2R network."""
+class TransformerConfig(BaseAgentConfig):
+    """Settings that all transformer agents share. The defaults are those of the papers' R2R networks."""
 
     vocabulary: Size = 30522
     """Number of different token ids; the default is that of BERT."""
@@ -36,57 +36,31 @@ class HamtConfig(BaseAgentConfig):
     text_layers: Count = 9
     """Number of transformer layers over the instruction."""
     cross_layers: Size = 4
-    """Number of layers in which text and vision tokens attend to each other."""
-    history_layers: Count = 0
-    """Number of transformer layers over the history, before the cross-modal layers."""
+    """Number of layers in which vision tokens attend to text and to each other."""
     panorama_layers: Count = 2
-    """Number of transformer layers over the 36 views of a panorama, which is encoded for a history token."""
-    encode_panorama: bool = True
-    """Whether history tokens include an encoding of all 36 views, computed by `panorama_layers`."""
+    """Number of transformer layers over the views of a panorama."""
     feature_width: Size = 768
     """Width D of the image features."""
     angle_width: Size = 4
     """Width of the angle features: sine and cosine of heading and elevation."""
     max_steps: Size = 50
     """Number of step embeddings, which is the maximum number of decisions per episode."""
-    language_cross_attention: bool = True
-    """Whether text attends to vision at every step (R2R). If not, the text is encoded once per episode
-    (`no_lang_ca` in HAMT's code, for R4R, CVDN and RxR)."""
-    action_input: ActionInput = "ob_txt"
-    """Vector that the action head scores: the observation token alone (`ob`), or its product with the first
-    text token (`ob_txt`), the first history token (`ob_hist`) or their sum (`ob_txt_hist`). Used only with
-    language cross-attention."""
     freeze_text: bool = True
     """Whether to exclude the text encoder from training."""
-    read_once: bool = False
-    """Whether to encode each instruction only once, without dropout, and cache the result. Requires
-    `freeze_text`. The released code encodes instructions in every batch, with dropout."""
-    freeze_history: bool = True
-    """Whether to exclude the encoder of history tokens from training."""
-    freeze_observation: bool = False
-    """Whether to exclude the encoder of observation tokens from training."""
     dropout: DropoutRate = 0.1
     """Dropout of the encoders and of all transformer layers."""
     attention_dropout: DropoutRate | None = None
     """Dropout of attention weights; None for `dropout`. With 0, training uses fused attention."""
-    head_dropout: DropoutRate = 0.1
-    """Dropout of the head that scores actions."""
-    critic_inner: Size = 512
-    """Hidden size of the critic."""
-    critic_dropout: DropoutRate = 0.5
-    """Dropout of the critic."""
     epsilon: Positive = EPSILON
     """LayerNorm epsilon of text and cross-modal layers. XLM-R weights require 1e-5."""
     initial_std: Positive = 0.02
     """Standard deviation of the initial weights."""
     initial_bias_std: NonNegative = 0.0
-    """Standard deviation of the initial biases of image and angle projections. The published network, which
-    starts from pretrained weights, has 0. In training from scratch, a positive value prevents LayerNorm from
+    """Standard deviation of the initial biases of image and angle projections. The published networks, which
+    start from pretrained weights, have 0. In training from scratch, a positive value prevents LayerNorm from
     amplifying the zero features of STOP."""
     context_views: bool = True
     """Whether the agent reads views without a candidate. Without them a step takes a fifth of the time."""
-    stop_features: Literal["zeros", "panorama-max"] = "zeros"
-    """Features of the STOP token: zeros as published, or the maximum over the panorama."""
     grounding: Count = 0
     """Width of the grounding head, which relates words to image features; 0 for no head, as published."""
     clause_ends: tuple[Count, ...] = ()
@@ -96,8 +70,6 @@ class HamtConfig(BaseAgentConfig):
         check_settings(self)
         if self.hidden % self.heads:
             raise ConfigError(f"hidden {self.hidden} is not divisible by {self.heads} heads")
-        if self.read_once and not self.freeze_text:
-            raise ConfigError("read_once: only a frozen text encoder (freeze_text) can read once and for all")
 
     @property
     def limits(self) -> InputLimits:
@@ -105,10 +77,47 @@ class HamtConfig(BaseAgentConfig):
         return InputLimits(self.vocabulary, self.feature_width, self.positions, self.max_steps)
 
 
+@dataclass(frozen=True, kw_only=True)
+class HamtConfig(TransformerConfig):
+    """Settings of HAMT. The defaults are those of the paper's R2R network."""
+
+    history_layers: Count = 0
+    """Number of transformer layers over the history, before the cross-modal layers."""
+    encode_panorama: bool = True
+    """Whether history tokens include an encoding of all 36 views, computed by `panorama_layers`."""
+    language_cross_attention: bool = True
+    """Whether text attends to vision at every step (R2R). If not, the text is encoded once per episode
+    (`no_lang_ca` in HAMT's code, for R4R, CVDN and RxR)."""
+    action_input: ActionInput = "ob_txt"
+    """Vector that the action head scores: the observation token alone (`ob`), or its product with the first
+    text token (`ob_txt`), the first history token (`ob_hist`) or their sum (`ob_txt_hist`). Used only with
+    language cross-attention."""
+    read_once: bool = False
+    """Whether to encode each instruction only once, without dropout, and cache the result. Requires
+    `freeze_text`. The released code encodes instructions in every batch, with dropout."""
+    freeze_history: bool = True
+    """Whether to exclude the encoder of history tokens from training."""
+    freeze_observation: bool = False
+    """Whether to exclude the encoder of observation tokens from training."""
+    head_dropout: DropoutRate = 0.1
+    """Dropout of the head that scores actions."""
+    critic_inner: Size = 512
+    """Hidden size of the critic."""
+    critic_dropout: DropoutRate = 0.5
+    """Dropout of the critic."""
+    stop_features: Literal["zeros", "panorama-max"] = "zeros"
+    """Features of the STOP token: zeros as published, or the maximum over the panorama."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.read_once and not self.freeze_text:
+            raise ConfigError("read_once: only a frozen text encoder (freeze_text) can read once and for all")
+
+
 class TextEncoder(nn.Module):
     """BERT text encoder: word, position and token type embeddings, then layers (docs/spec.md B.3)."""
 
-    def __init__(self, config: HamtConfig) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.words = nn.Embedding(config.vocabulary, config.hidden, padding_idx=0)
         self.positions = nn.Embedding(config.positions, config.hidden)
@@ -206,7 +215,7 @@ class HistoryEncoder(nn.Module):
         return self.dropout(self.norm(token if panorama is None else token + panorama))
 
 
-def config_layer(config: HamtConfig) -> Layer:
+def config_layer(config: TransformerConfig) -> Layer:
     """Return a new transformer layer with the sizes given in `config`."""
     return Layer(
         config.hidden, config.heads, config.feed_forward, dropout=config.dropout, epsilon=config.epsilon

@@ -17,9 +17,11 @@ from typing import Any, Literal, TypedDict, Unpack, cast
 import torch
 from torch import Size, Tensor, nn
 
+from esceme.agents.base import Agent
+from esceme.agents.duet import DUET, DuetConfig
 from esceme.agents.hamt import HAMT
 from esceme.agents.tdstp import TDSTP, TdstpConfig
-from esceme.agents.tokens import ActionInput, HamtConfig
+from esceme.agents.tokens import ActionInput, HamtConfig, TransformerConfig
 from esceme.checkpoints import names as original
 from esceme.checkpoints.names import names_of
 from esceme.checkpoints.published import Tensors, read_weights, write_fine_tuned
@@ -31,8 +33,15 @@ from esceme.runs import NavigatorConfig, navigator_config, save_run
 from esceme.tasks import TASKS
 
 ReaderName = Literal["none", "candidate-enhancing"]
-AgentName = Literal["hamt", "tdstp"]
-CONFIGS: dict[AgentName, type[HamtConfig]] = {"hamt": HamtConfig, "tdstp": TdstpConfig}
+AgentName = Literal["hamt", "tdstp", "duet"]
+CONFIGS: dict[AgentName, type[TransformerConfig]] = {
+    "hamt": HamtConfig,
+    "tdstp": TdstpConfig,
+    "duet": DuetConfig,
+}
+TITLES: dict[AgentName, str] = {"hamt": "HAMT", "tdstp": "TD-STP", "duet": "DUET"}
+DUET_TOKENS = 200
+"""Maximum number of tokens of an instruction in DUET's scripts."""
 HEAD_WIDTH = 64
 """Number of features per attention head in BERT."""
 
@@ -53,6 +62,8 @@ class Switches(TypedDict, total=False):
     allow_backtracking: bool
     penalise_reversed_jumps: bool
     target_weight: float
+    revisit: bool
+    """Only in DUET."""
 
 
 TDSTP_SWITCHES = frozenset(
@@ -94,7 +105,12 @@ def navigator_from(
     """
     stored = {**network, **(critic or {})}
     file_names = original.file_names_by_stripped_name(stored, file=file)
-    ignored = [name for name in file_names if name.startswith(original.PRE_TRAINING)]
+    is_duet = original.has_part(file_names, original.DUET_PARTS)
+    ignored = {
+        name
+        for name in file_names
+        if name.startswith(original.PRE_TRAINING) or (is_duet and original.DUET_UNUSED.fullmatch(name))
+    }
     tensors = {name: stored[file_name] for name, file_name in file_names.items() if name not in ignored}
     config = _config(tensors, heads, _agent_of(tensors, agent, file), switches, file)
     navigator = _initialise_navigator(config, _reader_config(tensors, reader, pooling, config, file), seed)
@@ -109,7 +125,7 @@ def navigator_from(
     navigator.load_state_dict(loaded, strict=False, assign=True)
     return navigator, TensorReport(
         mapped={file_names[theirs]: ours for theirs, ours in expected.items()},
-        ignored=tuple(file_names[name] for name in ignored),
+        ignored=tuple(file_name for name, file_name in file_names.items() if name in ignored),
         initialised=tuple(ours for ours in names if ours not in loaded),
     )
 
@@ -131,14 +147,16 @@ def import_weights(
         raise ConfigError(f"no task '{task}'; expected one of {', '.join(TASKS)}")
     weights, limits = read_weights(file, critic=critic), TASKS[task]
     given = {name: value for name, value in options.items() if value is not None}
-    settings = {**limits.agent_settings, **given}
+    names = original.file_names_by_stripped_name(weights.network, file=file)
+    is_duet = original.has_part(names, original.DUET_PARTS)  # its scripts have one network for all tasks
+    settings = given if is_duet else {**limits.agent_settings, **given}
     navigator, report = navigator_from(weights.network, weights.critic, file=file, **settings)
-    config = cast(HamtConfig, navigator.agent.config)
+    config = cast(TransformerConfig, navigator.agent.config)
     run_config = navigator_config(
         navigator,
         task=task,
-        max_steps=min(limits.max_steps, config.max_steps),
-        max_tokens=min(limits.max_tokens, config.positions),
+        max_steps=min(limits.max_steps, config.limits.max_steps or limits.max_steps),
+        max_tokens=min(DUET_TOKENS if is_duet else limits.max_tokens, config.positions),
         keep=limits.keep,
         origin=f"{Path(file).name} ({weights.kind})",
     )
@@ -168,18 +186,19 @@ def export_weights(navigator: Navigator, file: str | Path) -> dict[str, str]:
 def _agent_of(tensors: Tensors, requested: AgentName | None, file: object) -> AgentName:
     """Return the agent to which the weights belong; raise `CheckpointError` if it is not `requested`."""
     found: AgentName = "tdstp" if original.has_part(tensors, original.TD_STP) else "hamt"
+    if original.has_part(tensors, original.DUET_PARTS):
+        found = "duet"
     fine_tuned = original.has_part(tensors, (original.CRITIC, original.FUSION, *original.TD_STP))
-    if requested in (None, found) or (requested == "tdstp" and not fine_tuned):
+    if requested in (None, found) or (requested == "tdstp" and found == "hamt" and not fine_tuned):
         return requested or found
-    titles = {"hamt": "HAMT", "tdstp": "TD-STP"}
     raise CheckpointError(
-        f"{file}: these are weights of {titles[found]}, not of {titles[requested]}; import them as '{found}'"
+        f"{file}: these are weights of {TITLES[found]}, not of {TITLES[requested]}; import them as '{found}'"
     )
 
 
 def _config(
     tensors: Tensors, heads: int | None, agent: AgentName, switches: Switches, file: object
-) -> HamtConfig:
+) -> TransformerConfig:
     """Return the agent's config. Sizes come from the shapes of the tensors, settings from `switches`."""
     found = {field: _size(tensors, sources) for field, sources in original.SIZES.items()}
     sizes: dict[str, Any] = {field: size for field, size in found.items() if size is not None}
@@ -189,32 +208,55 @@ def _config(
             f"{file}: the number of heads cannot be read off the weights, "
             f"and hidden size {hidden} is not divisible by {HEAD_WIDTH}; give the number of heads"
         )
-    config_class, fields = CONFIGS[agent], dict[str, Any](switches)
-    if config_class is TdstpConfig:
-        fields["map_history"] = original.has_part(tensors, original.HISTORY_MAPPER) or not original.has_part(
-            tensors, original.TD_STP
-        )
-    elif foreign := sorted(TDSTP_SWITCHES & set(fields)):
+    config_class = CONFIGS[agent]
+    if foreign := sorted(set(switches) - {field.name for field in fields(config_class)}):
+        owners = [
+            TITLES[name] for name, kind in CONFIGS.items() if set(foreign) <= {f.name for f in fields(kind)}
+        ]
         raise ConfigError(
-            f"{file}: {', '.join(foreign)}: only TD-STP has this setting, found weights of HAMT"
+            f"{file}: {', '.join(foreign)}: only {' and '.join(owners)} has this setting, found weights of "
+            f"{TITLES[agent]}"
         )
+    structure = _duet_structure(tensors) if agent == "duet" else _hamt_structure(tensors, agent)
     try:
         return config_class(
             **sizes,
             heads=hidden // HEAD_WIDTH if heads is None else heads,
-            text_layers=original.count_layers(tensors, original.TEXT_LAYERS),
-            cross_layers=max(1, original.count_layers(tensors, original.CROSS_LAYERS)),
-            history_layers=original.count_layers(tensors, original.HISTORY_LAYERS),
-            panorama_layers=original.count_layers(tensors, original.PANORAMA_LAYERS),
-            encode_panorama=original.has_part(tensors, original.PANORAMA),
-            **fields,
+            **structure,
+            **cast(dict[str, Any], switches),  # checked above
         )
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
 
 
+def _hamt_structure(tensors: Tensors, agent: AgentName) -> dict[str, Any]:
+    """Return the settings of HAMT or TD-STP that follow from the modules in the file, by field."""
+    structure: dict[str, Any] = {
+        "text_layers": original.count_layers(tensors, original.TEXT_LAYERS),
+        "cross_layers": max(1, original.count_layers(tensors, original.CROSS_LAYERS)),
+        "history_layers": original.count_layers(tensors, original.HISTORY_LAYERS),
+        "panorama_layers": original.count_layers(tensors, original.PANORAMA_LAYERS),
+        "encode_panorama": original.has_part(tensors, original.PANORAMA),
+    }
+    if agent == "tdstp":
+        has_mapper = original.has_part(tensors, original.HISTORY_MAPPER)
+        structure["map_history"] = has_mapper or not original.has_part(tensors, original.TD_STP)
+    return structure
+
+
+def _duet_structure(tensors: Tensors) -> dict[str, Any]:
+    """Return the settings of DUET that follow from the modules in the file, by field."""
+    return {
+        "text_layers": original.count_layers(tensors, original.DUET_TEXT_LAYERS),
+        "cross_layers": max(1, original.count_layers(tensors, original.DUET_VIEW_LAYERS)),
+        "panorama_layers": original.count_layers(tensors, original.DUET_PANORAMA_LAYERS),
+        "fusion": "dynamic" if original.has_part(tensors, original.DUET_GATE) else "avg",
+        "graph_bias": original.has_part(tensors, original.DUET_BIAS),
+    }
+
+
 def _reader_config(
-    tensors: Tensors, reader: ReaderName | None, pooling: Pooling, config: HamtConfig, file: object
+    tensors: Tensors, reader: ReaderName | None, pooling: Pooling, config: TransformerConfig, file: object
 ) -> CandidateEnhancingConfig | None:
     """Return the config of the memory reader to which the weights belong; None without a reader.
 
@@ -230,14 +272,15 @@ def _reader_config(
 
 
 def _initialise_navigator(
-    config: HamtConfig, reader_config: CandidateEnhancingConfig | None, seed: int
+    config: TransformerConfig, reader_config: CandidateEnhancingConfig | None, seed: int
 ) -> Navigator:
     """Build a navigator with weights on the meta device, to be replaced by loaded weights.
 
     The critic, the reader and the modules of TD-STP that HAMT lacks are initialised with `seed` on the CPU.
     """
     with torch.device("meta"):
-        agent: HAMT | TDSTP = TDSTP(config) if isinstance(config, TdstpConfig) else HAMT(config)
+        kinds: dict[type, type[Agent[Any]]] = {kind.Config: kind for kind in (HAMT, TDSTP, DUET)}
+        agent = kinds[type(config)](config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         modules = dict(agent.named_children())
@@ -279,7 +322,7 @@ def _require_fit(expected: Mapping[str, Size], tensors: Tensors, file: object) -
     found = [f"{len(names)} {fault}: {', '.join(names)}" for fault, names in faults.items() if names]
     if found:
         raise CheckpointError(
-            f"{file}: the weights fit no network of HAMT, TD-STP or ESceme; {'; '.join(found)}"
+            f"{file}: the weights fit no network of HAMT, TD-STP, DUET or ESceme; {'; '.join(found)}"
         )
 
 
@@ -290,9 +333,8 @@ def _is_finite(tensor: Tensor) -> bool:
 
 def _require_released(navigator: Navigator) -> None:
     """Raise `CheckpointError` for a setting that changes outputs and that the original code lacks."""
-    fixed: list[tuple[Any, Any, tuple[str, ...]]] = [
-        (navigator.agent.config, HamtConfig(), ("context_views", "stop_features")),
-    ]
+    own = ("context_views",) if isinstance(navigator.agent, DUET) else ("context_views", "stop_features")
+    fixed: list[tuple[Any, Any, tuple[str, ...]]] = [(navigator.agent.config, HamtConfig(), own)]
     if isinstance(navigator.reader, CandidateEnhancing):
         fields = ("order", "context", "stop", "norm", "epsilon", "shortcut")
         fixed.append((navigator.reader.config, CandidateEnhancingConfig(), fields))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
+from esceme.agents.duet import DUET
 from esceme.agents.hamt import HAMT
 from esceme.agents.tdstp import TDSTP
 from esceme.errors import CheckpointError
@@ -98,6 +99,50 @@ HEADS = {
     "agent.critic.3": f"{CRITIC}3",
 }
 
+# -- DUET (docs/spec.md I.8) -------------------------------------------------------------------------------
+
+DUET_EMBEDDINGS = {
+    **{ours: theirs for ours, theirs in EMBEDDINGS.items() if ours.startswith("agent.text.")},
+    "agent.panorama.picture.linear": "img_embeddings.img_linear",
+    "agent.panorama.picture.norm": "img_embeddings.img_layer_norm",
+    "agent.panorama.location.linear": "img_embeddings.loc_linear",
+    "agent.panorama.location.norm": "img_embeddings.loc_layer_norm",
+    "agent.panorama.kinds": "img_embeddings.nav_type_embedding",
+    "agent.panorama.norm": "img_embeddings.layer_norm",
+    "agent.panorama.final_norm": "img_embeddings.pano_encoder.norm",
+    "agent.view_positions.linear": "local_encoder.vp_pos_embeddings.0",
+    "agent.view_positions.norm": "local_encoder.vp_pos_embeddings.1",
+    "agent.map_positions.linear": "global_encoder.gmap_pos_embeddings.0",
+    "agent.map_positions.norm": "global_encoder.gmap_pos_embeddings.1",
+    "agent.steps": "global_encoder.gmap_step_embeddings",
+    "agent.distance_bias": "global_encoder.sprel_linear",
+}
+DUET_PANORAMA_LAYER = {
+    "self_attn.in_proj_weight": "self_attn.in_proj_weight",
+    "self_attn.in_proj_bias": "self_attn.in_proj_bias",
+    **{part: part for part in ("self_attn.out_proj", "linear1", "linear2", "norm1", "norm2")},
+}
+DUET_TEXT_LAYERS = "lang_encoder.layer"
+DUET_PANORAMA_LAYERS = "img_embeddings.pano_encoder.layers"
+DUET_VIEW_LAYERS = "local_encoder.encoder.x_layers"
+GRAPH_LAYER = {ours: theirs for ours, theirs in CROSS_LAYER.items() if not ours.startswith("text.")}
+DUET_STACKS = {
+    "agent.text.layers": (DUET_TEXT_LAYERS, LAYER),
+    "agent.panorama.layers": (DUET_PANORAMA_LAYERS, DUET_PANORAMA_LAYER),
+    "agent.view_layers": (DUET_VIEW_LAYERS, GRAPH_LAYER),
+    "agent.map_layers": ("global_encoder.encoder.x_layers", GRAPH_LAYER),
+}
+DUET_GATE, DUET_BIAS = "sap_fuse_linear.", "global_encoder.sprel_linear."
+DUET_HEADS = {
+    f"agent.{ours}.{index}": f"{theirs}.net.{index}"
+    for ours, theirs in (
+        ("map_head", "global_sap_head"),
+        ("view_head", "local_sap_head"),
+        ("gate", DUET_GATE.rstrip(".")),
+    )
+    for index in (0, 2, 3)
+} | {ours: theirs for ours, theirs in HEADS.items() if ours.startswith("reader.")}
+
 # -- prefixes in files and tensors that determine sizes ----------------------------------------------------
 
 PANORAMA = "hist_embeddings.pano_"
@@ -111,6 +156,12 @@ PRE_TRAINING = (
 TD_STP = ("position_encoder.", "history_mapper.", "target_predictor.")
 """Prefixes of the names of tensors that only TD-STP has. `WRAPPER` does not match them (docs/spec.md D.1)."""
 HISTORY_MAPPER = "history_mapper."
+DUET_PARTS = ("global_encoder.", "local_encoder.", "lang_encoder.")
+"""Prefixes of the names of tensors that only DUET has."""
+DUET_UNUSED = re.compile(
+    r"(global|local)_encoder\.encoder\.(x_layers\.\d+\.)lang_.*|img_embeddings\.obj_.*|og_head\..*|state2value\..*"
+)
+"""Tensors of DUET's files that navigation does not read: language layers of pre-training, objects, critic."""
 HAMT_PARTS = ("embeddings.", "img_embeddings.", "hist_embeddings.", "encoder.", "next_action.")
 
 SizeSource = tuple[tuple[str, int], ...]
@@ -122,7 +173,7 @@ SIZES: dict[str, SizeSource] = {
     "feed_forward": ((r".*(intermediate|_inter)\.dense\.bias", 0),),
     "feature_width": ((r".*\.(pano_)?img_linear\.weight", 1),),
     "angle_width": ((r".*\.(pano_)?ang_linear\.weight", 1),),
-    "max_steps": ((r"hist_embeddings\.position_embeddings\.weight", 0),),
+    "max_steps": ((r"(hist_embeddings\.position|global_encoder\.gmap_step)_embeddings\.weight", 0),),
     "critic_inner": ((r"state2value\.0\..*", 0), (r"state2value\.3\.weight", 1)),
 }
 """Field of `HamtConfig` -> where its value is found in the shapes of the tensors."""
@@ -135,22 +186,27 @@ def names_of(navigator: Navigator) -> dict[str, str]:
     Raises `CheckpointError` if the original code does not have the agent or the reader.
     """
     state = navigator.state_dict()
+    is_duet = isinstance(navigator.agent, DUET)
+    embeddings, stacks, heads = (
+        (DUET_EMBEDDINGS, DUET_STACKS, DUET_HEADS) if is_duet else (EMBEDDINGS, STACKS, HEADS)
+    )
     layers = {
         f"{stack}.{depth}.{part}": f"{original_stack}.{depth}.{original_part}"
-        for stack, (original_stack, layer) in STACKS.items()
+        for stack, (original_stack, layer) in stacks.items()
         for depth in range(count_layers(state, stack))
         for part, original_part in layer.items()
     }
     names = {
         module + suffix: original + suffix
-        for module, original in {**EMBEDDINGS, **layers, **HEADS}.items()
+        for module, original in {**embeddings, **layers, **heads}.items()
         for suffix in ("", ".weight", ".bias")
         if module + suffix in state
     }
     is_released_reader = type(navigator.reader) in (NoMemory, CandidateEnhancing)
-    if not isinstance(navigator.agent, HAMT | TDSTP) or not is_released_reader or len(names) != len(state):
+    is_released_agent = isinstance(navigator.agent, HAMT | TDSTP | DUET)
+    if not is_released_agent or not is_released_reader or len(names) != len(state):
         found = f"{type(navigator.agent).__name__} with {type(navigator.reader).__name__}"
-        raise CheckpointError(f"expected HAMT or TD-STP, with or without ESceme, found {found}")
+        raise CheckpointError(f"expected HAMT, TD-STP or DUET, with or without ESceme, found {found}")
     return names
 
 
@@ -179,7 +235,7 @@ def has_part(names: Iterable[str], prefix: str | tuple[str, ...]) -> bool:
 def file_names_by_stripped_name(names: Collection[str], *, file: object) -> dict[str, str]:
     """Return a dict from names without `WRAPPER` prefixes to the names in the file.
 
-    Raises `CheckpointError` if the names are not those of HAMT, TD-STP or ESceme.
+    Raises `CheckpointError` if the names are not those of HAMT, TD-STP, DUET or ESceme.
     """
     file_names: dict[str, str] = {}
     for name in names:
@@ -191,7 +247,7 @@ def file_names_by_stripped_name(names: Collection[str], *, file: object) -> dict
         file_names[stripped] = name
     if not any(stripped.startswith(HAMT_PARTS) for stripped in file_names):
         raise CheckpointError(
-            f"{file}: holds no network of HAMT, TD-STP or ESceme; expected names like "
+            f"{file}: holds no network of HAMT, TD-STP, DUET or ESceme; expected names like "
             f"'vln_bert.{EMBEDDINGS['agent.text.words']}.weight', found '{next(iter(names), 'none')}'"
         )
     return file_names

@@ -54,7 +54,7 @@ def _split(content: object, path: Path) -> PublishedWeights:
         critic_content = content.get("critic")
         if critic_content is not None:
             state = critic_content.get("state_dict") if isinstance(critic_content, dict) else critic_content
-            critic_content = _tensors(state, path, "the state_dict of critic")
+            critic_content = _tensors(state, path, "the state_dict of critic") if state != {} else None
         return PublishedWeights(network, critic_content, "fine-tuned")
     network = _tensors(content, path, "the file")
     bare = [name.removeprefix("module.") for name in network]

@@ -35,7 +35,8 @@ def import_(
 ) -> int:
     """Convert published weights to a run folder; the original code is not needed.
 
-    Accepts pre-training files of HAMT, fine-tuned files of HAMT, TD-STP and ESceme, and plain state dicts.
+    Accepts pre-training files of HAMT and DUET, fine-tuned files of HAMT, TD-STP, DUET and ESceme, and plain
+    state dicts.
     Layer sizes follow from the tensor shapes. The output lists mapped, ignored and randomly initialised
     tensors.
     Only tensors are loaded: code in the file is never executed. Nothing is written unless all tensors fit.
@@ -92,7 +93,7 @@ def export(run: tyro.conf.Positional[Path], /, out: Path, json: bool = False) ->
         esceme export runs/esceme-r2r --out ckpts/best_val_unseen
 
     Args:
-        run: run folder of a HAMT or TD-STP agent.
+        run: run folder of a HAMT, TD-STP or DUET agent.
         out: file to write.
         json: print one JSON object with the tensor names in both layouts.
     """
@@ -111,7 +112,7 @@ def _report_table(report: TensorReport) -> Table:
     table.columns[2].overflow = "fold"
     for group, names in (
         ("mapped", _count_by_part(report.mapped.values())),
-        ("ignored (pre-training only)", _count_by_part(report.ignored)),
+        ("ignored (navigation does not use them)", _count_by_part(report.ignored)),
         ("randomly initialised", Counter(report.initialised)),
     ):
         listed = ", ".join(name if count == 1 else f"{name}.* ({count})" for name, count in names.items())

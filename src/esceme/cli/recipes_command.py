@@ -11,7 +11,7 @@ from rich.table import Table
 
 from esceme.cli.console import print_json, tables
 from esceme.config import Experiment, as_json, flatten
-from esceme.recipes import PAPER, RECIPES, find_recipe
+from esceme.recipes import PUBLISHED, RECIPES, find_recipe
 
 
 def recipes(name: tyro.conf.Positional[str] = "", /, json: bool = False) -> int:
@@ -35,7 +35,7 @@ def recipes(name: tyro.conf.Positional[str] = "", /, json: bool = False) -> int:
     elif not name:
         table = Table("recipe", "description")
         for key, recipe in RECIPES.items():
-            table.add_row(key, escape(recipe.about), end_section=key == list(PAPER)[-1])
+            table.add_row(key, escape(recipe.about), end_section=key == list(PUBLISHED)[-1])
         tables().print(table)
     elif json:
         recipe = find_recipe(name)
@@ -69,7 +69,7 @@ def _print_recipe(name: str, recipe: Experiment) -> None:
 
 def _train_command(name: str) -> str:
     """Return the command line that trains a recipe. Small recipes use the generated world as data."""
-    if name in PAPER:
+    if name in PUBLISHED:
         return f"esceme train {name} --start PRETRAINED --data DATASETS --out runs/{name}"
     data = "DATA" if RECIPES[name].features else "embedded"
     return f"esceme train {name} --data {data} --out runs/{name}"

@@ -29,7 +29,7 @@ from esceme.learning.run import BEST_FOLDER, STATES_FOLDER
 from esceme.learning.training_log import LOG_FILE, read_log
 from esceme.learning.validation import selection_score
 from esceme.memory import READERS
-from esceme.recipes import PAPER, find_recipe
+from esceme.recipes import DUET_ROWS, PUBLISHED, find_recipe
 from esceme.runs import NAVIGATOR_FILE, NavigatorConfig, part_config_type
 from esceme.tasks.folder import DataFolder
 from esceme.training import HELD_OUT, require_same_experiment
@@ -196,9 +196,10 @@ def _print_warnings(recipe: str, experiment: Experiment, data: DataFolder) -> No
 
     Raises `DataError` if the user has chosen a feature file that does not exist.
     """
-    if recipe in PAPER and not experiment.start:
+    if recipe in PUBLISHED and not experiment.start:
+        owner = "DUET" if recipe in DUET_ROWS else "HAMT"
         note(
-            "this run starts from random weights; the paper's start from HAMT's pre-training: "
+            f"this run starts from random weights; the paper's start from {owner}'s pre-training: "
             "--start RUN, made by `esceme import FILE --out RUN`"
         )
     name, names = experiment.features, [path.name for path in data.features]

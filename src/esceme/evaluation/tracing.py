@@ -58,6 +58,10 @@ class RecordingMemory:
             recalled.update(graph.viewpoints[known].tolist())
         return graph
 
+    def observe(self, viewpoints: Tensor) -> Observation:
+        """Return the panoramas at remembered viewpoints (M,)."""
+        return self._memory.observe(viewpoints)
+
     def remember_observation(self, observation: Observation) -> None:
         """Store the features of the viewpoints at which the observed agents are."""
         self._memory.remember_observation(observation)

@@ -114,6 +114,10 @@ class TrainingMemory:
         subgraph = self.bank.scene_subgraph(viewpoints)
         return subgraph.restrict(self._visible[subgraph.viewpoints])
 
+    def observe(self, viewpoints: Tensor) -> Observation:
+        """Return the panoramas at remembered viewpoints (M,)."""
+        return self.bank.observe(viewpoints)
+
     def remember_observation(self, observation: Observation) -> None:
         """Store the viewpoints at which the agents of all ranks are, and make these viewpoints visible."""
         self.bank.remember_observation(observation)
@@ -218,6 +222,10 @@ class TimeIndexedMemory:
         """Return the graph of the scenes of `viewpoints` (R,) that is available at each agent's step."""
         subgraph = self._bank.scene_subgraph(viewpoints)
         return subgraph.restrict(self._is_available(subgraph.viewpoints))
+
+    def observe(self, viewpoints: Tensor) -> Observation:
+        """Return the panoramas at remembered viewpoints (M,)."""
+        return self._bank.observe(viewpoints)
 
     def remember_observation(self, observation: Observation) -> None:
         """Advance the step that all agents share. Nothing is stored: the memory contains all steps."""

@@ -232,6 +232,51 @@ def goal_positions(atlas: Atlas, trajectories: Sequence[Trajectory], device: tor
 # -- sampled rollouts --------------------------------------------------------------------------------------
 
 
+class LabelledStep(NamedTuple):
+    """One step of a sampled rollout, for the n trajectories of the batch that have not ended."""
+
+    logits: Tensor
+    """(n, C): scores of the C possible actions; -inf for actions that do not exist."""
+    label: Tensor
+    """(n,) int64: action that the oracle prefers, or `IGNORE_INDEX` for none."""
+    auxiliary_loss: Tensor | None
+    """(n,): the agent's auxiliary loss; None if the agent has no such loss."""
+
+
+def oracle_rollout(
+    navigator: Navigator,
+    atlas: Atlas,
+    source: SingleBatch,
+    memory: TrainingMemory | None,
+    oracle: Oracle,
+    select_action: ActionSelector,
+    *,
+    encode: InstructionEncoder,
+    max_steps: int,
+) -> list[LabelledStep]:
+    """Roll out the agent with gradients; return every step with the action of an oracle as its label."""
+    row_of = {trajectory: row for row, trajectory in enumerate(source.trajectories)}
+    goals = goal_positions(atlas, source.trajectories, navigator.device)
+    labels: list[Tensor] = []
+
+    def label_and_select(
+        decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]
+    ) -> Tensor:
+        labels.append(oracle(decision, observation, trajectories).to(decision.logits.device))
+        return select_action(decision, observation, trajectories)
+
+    steps = []
+    for step in roll_out(
+        navigator, atlas, source, memory, label_and_select, encode=encode, max_steps=max_steps
+    ):
+        rows = [row_of[trajectory] for trajectory in step.trajectories]
+        decision = with_auxiliary_loss(navigator, step.decision, goals[rows])
+        steps.append(LabelledStep(decision.logits, labels[-1], decision.auxiliary_loss))
+    if memory is not None:
+        memory.end_rollout()
+    return steps
+
+
 def sample_rollout(
     navigator: Navigator,
     atlas: Atlas,

@@ -10,12 +10,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from esceme.agents.base import Decision
 from esceme.errors import WorldError
+from esceme.metrics import PaddedPaths, dtw, ndtw
 from esceme.observation import Observation
 from esceme.tasks.episode import DialogEpisode, Episode
-from esceme.trajectory import Teacher, Trajectory, reference_path_teacher_by_step, teacher_actions
+from esceme.trajectory import (
+    ActionSelector,
+    Teacher,
+    Trajectory,
+    reference_path_teacher_by_step,
+    teacher_actions,
+)
 from esceme.world.atlas import Atlas
 
 __all__ = [
@@ -31,10 +39,13 @@ __all__ = [
     "TeacherName",
     "choice_viewpoints",
     "goal_oracle",
+    "ndtw_oracle",
     "path_oracle",
     "player_or_shortest_path",
     "shortest_path",
+    "shortest_path_oracle",
     "shortest_path_teacher",
+    "stopping_at_goal",
     "teacher_actions",
     "reference_path_teacher_by_location",
     "reference_path_teacher_by_step",
@@ -51,7 +62,7 @@ IGNORE_INDEX = -100
 """Label that `torch.nn.functional.cross_entropy` ignores."""
 
 TeacherName = Literal["time", "location", "shortest"]
-OracleName = Literal["path", "goal"]
+OracleName = Literal["path", "goal", "shortest", "ndtw"]
 SupervisionName = Literal["annotated", "shortest", "player-or-shortest"]
 
 PLAYER_PATH_PROBABILITY = 0.5
@@ -135,13 +146,77 @@ def goal_oracle(atlas: Atlas) -> Oracle:
     return _lowest_cost_oracle(cost)
 
 
-ORACLES: dict[OracleName, Callable[[Atlas], Oracle]] = {"path": path_oracle, "goal": goal_oracle}
+def shortest_path_oracle(atlas: Atlas) -> Oracle:
+    """Return an oracle that takes the action on the shortest way from here to the goal; STOP at the goal.
+
+    The way leads from the current viewpoint to the action's viewpoint and on to the goal, on the whole graph.
+    """
+
+    def cost(trajectory: Trajectory, destinations: NDArray[np.int64]) -> NDArray[np.float64]:
+        here, goal = trajectory.viewpoint, _goal(atlas, trajectory)
+        viewpoints = np.maximum(destinations, 0)
+        lengths = atlas.distance(here, viewpoints) + atlas.distance(viewpoints, goal)
+        return _stop_only_at(goal, here, destinations, lengths)
+
+    return _lowest_cost_oracle(cost, seen_in=atlas)
 
 
-def _lowest_cost_oracle(cost: Callable[[Trajectory, NDArray[np.int64]], NDArray[np.float64]]) -> Oracle:
+def ndtw_oracle(atlas: Atlas) -> Oracle:
+    """Return an oracle that takes the action after which the path has the highest nDTW; STOP at the goal.
+
+    The path continues on a shortest way to the action's viewpoint.
+    """
+
+    def cost(trajectory: Trajectory, destinations: NDArray[np.int64]) -> NDArray[np.float64]:
+        episode, here = trajectory.episode, trajectory.viewpoint
+        graph, first = atlas.graph(episode.scene_id), int(atlas.first[atlas.scene_of[here]])
+        walked = [viewpoint for viewpoint, _ in trajectory.poses]
+        is_known = destinations >= 0
+        paths = [
+            walked + [first + row for row in graph.shortest_rows(here - first, viewpoint - first)[1:]]
+            for viewpoint in np.where(is_known, destinations, here).tolist()
+        ]
+        reference = atlas.locate(episode.scene_id, episode.reference_path)
+        padded = PaddedPaths.from_paths(paths)
+        costs = atlas.distance(padded.viewpoints[:, None], reference[None, :, None])  # (T, S, C)
+        count = np.full(len(paths), len(reference))
+        fidelity = ndtw(dtw(costs, padded.count, count), count)
+        return _stop_only_at(_goal(atlas, trajectory), here, destinations, -fidelity)
+
+    return _lowest_cost_oracle(cost, seen_in=atlas)
+
+
+def _goal(atlas: Atlas, trajectory: Trajectory) -> int:
+    return int(atlas.locate(trajectory.episode.scene_id, [trajectory.episode.goal])[0])
+
+
+def _stop_only_at(
+    goal: int, here: int, destinations: NDArray[np.int64], costs: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return `costs` (C,) with STOP, the action that leads to `here`, as the best action at the goal only.
+
+    Actions without a viewpoint (-1) have cost inf.
+    """
+    costs = np.where((destinations >= 0) & (destinations != here), costs, np.inf)
+    return np.where((destinations == here) & (here == goal), -np.inf, costs)
+
+
+ORACLES: dict[OracleName, Callable[[Atlas], Oracle]] = {
+    "path": path_oracle,
+    "goal": goal_oracle,
+    "shortest": shortest_path_oracle,
+    "ndtw": ndtw_oracle,
+}
+
+
+def _lowest_cost_oracle(
+    cost: Callable[[Trajectory, NDArray[np.int64]], NDArray[np.float64]], seen_in: Atlas | None = None
+) -> Oracle:
     """Return an oracle that takes the possible action with the lowest cost.
 
     `cost` returns the costs (C,) of a trajectory's actions, given the viewpoints (C,) to which they lead.
+    Among equal costs, actions of routes are preferred, or with `seen_in` the viewpoint that was seen first in
+    the episode, in the graph of this atlas.
     """
 
     def oracle(decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]) -> Tensor:
@@ -149,14 +224,25 @@ def _lowest_cost_oracle(cost: Callable[[Trajectory, NDArray[np.int64]], NDArray[
         valid = decision.logits.detach().isfinite().cpu().numpy()
         num_choices = destinations.shape[1]
         first = num_choices if decision.routes is None else decision.routes.first_action
-        order = np.concatenate([np.arange(first, num_choices), np.arange(first)])  # backtracking first
+        routes_first = (np.arange(num_choices) - first) % num_choices
         actions = []
         for trajectory, row, is_valid in zip(trajectories, destinations, valid, strict=True):
-            costs = np.where(is_valid, cost(trajectory, row), np.inf)[order]
-            actions.append(int(order[costs.argmin()]) if np.isfinite(costs.min()) else IGNORE_INDEX)
+            costs = np.where(is_valid, cost(trajectory, row), np.inf)
+            ranks = routes_first if seen_in is None else _order_of_sight(seen_in, trajectory, row)
+            best = int(np.lexsort((ranks, costs))[0])
+            actions.append(best if costs[best] < np.inf else IGNORE_INDEX)
         return torch.tensor(actions)
 
     return oracle
+
+
+def _order_of_sight(atlas: Atlas, trajectory: Trajectory, viewpoints: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rank (C,) in which viewpoints (C,) were seen first; those never seen come last."""
+    order: dict[int, int] = {}
+    for viewpoint, _ in trajectory.poses:
+        for seen in (viewpoint, *atlas.neighbours[viewpoint, : atlas.degrees[viewpoint]].tolist()):
+            order.setdefault(seen, len(order))
+    return np.array([order.get(viewpoint, len(order)) for viewpoint in viewpoints.tolist()])
 
 
 def choice_viewpoints(decision: Decision, observation: Observation) -> Tensor:
@@ -164,9 +250,24 @@ def choice_viewpoints(decision: Decision, observation: Observation) -> Tensor:
     rows = torch.arange(len(observation), device=observation.viewpoint.device)
     viewpoints = observation.neighbour.clone()
     viewpoints[rows, observation.num_candidates] = observation.viewpoint
-    if decision.routes is not None:
-        return torch.cat([viewpoints, decision.routes.viewpoints], 1)
-    return viewpoints[:, : decision.logits.shape[1]]
+    if decision.routes is None:
+        return viewpoints[:, : decision.logits.shape[1]]
+    # A reader may have appended tokens to the observation that the agent saw.
+    missing = decision.routes.first_action - viewpoints.shape[1]
+    return torch.cat([functional.pad(viewpoints, (0, missing), value=-1), decision.routes.viewpoints], 1)
+
+
+def stopping_at_goal(atlas: Atlas, select: ActionSelector) -> ActionSelector:
+    """Return a function that selects STOP at the goal, and the action of `select` elsewhere."""
+
+    def select_or_stop(
+        decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]
+    ) -> Tensor:
+        actions = select(decision, observation, trajectories)
+        arrived = [trajectory.viewpoint == _goal(atlas, trajectory) for trajectory in trajectories]
+        return torch.where(torch.tensor(arrived).to(actions.device), observation.num_candidates, actions)
+
+    return select_or_stop
 
 
 # -- supervision: the path that is taught ------------------------------------------------------------------

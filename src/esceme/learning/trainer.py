@@ -18,12 +18,14 @@ from esceme.learning.memory_dropout import TrainingMemory
 from esceme.learning.reinforcement import REWARDS, Transition, actor_critic_loss
 from esceme.learning.rollouts import (
     Demonstrations,
+    LabelledStep,
     dagger_rollout,
     forward_demonstrations,
+    oracle_rollout,
     sample_rollout,
     teacher_rollout,
 )
-from esceme.learning.teachers import ORACLES, SUPERVISIONS, TEACHERS
+from esceme.learning.teachers import IGNORE_INDEX, ORACLES, SUPERVISIONS, TEACHERS, stopping_at_goal
 from esceme.learning.training_config import TrainingConfig
 from esceme.navigator import Navigator
 from esceme.tasks.episode import Episode
@@ -173,7 +175,8 @@ class Trainer:
         """Yield the losses of an iteration. The caller backpropagates each before the next is computed."""
         stream = self._streams[iteration % len(self._streams)]
         round_index = iteration // len(self._streams)
-        batches_per_round = 2 if self.config.method == "imitation+a2c" else 1
+        has_samples = self.config.method.startswith("imitation+")
+        batches_per_round = 2 if has_samples else 1
         method = self.config.method_at(iteration)
 
         def batch(offset: int) -> list[Episode]:
@@ -182,11 +185,13 @@ class Trainer:
         if method == "dagger":
             yield self._dagger(batch(0), iteration)
             return
-        weight = self.config.imitation_weight if method == "imitation+a2c" else 1.0
+        weight = self.config.imitation_weight if method != "imitation" else 1.0
         if weight:
             yield self._imitation(batch(0), iteration, weight)
         if method == "imitation+a2c":
             yield self._a2c(batch(1), iteration)
+        if method == "imitation+dagger":
+            yield self._oracle_dagger(batch(1), iteration)
 
     def _imitation(self, episodes: list[Episode], iteration: int, weight: float) -> LossAndMetrics:
         rng = self._begin_rollout(episodes, iteration, IMITATION)
@@ -208,6 +213,22 @@ class Trainer:
             max_steps=self._max_steps,
         )
         return self.imitation_loss(demonstrations, self._forward(demonstrations))
+
+    def _oracle_dagger(self, episodes: list[Episode], iteration: int) -> LossAndMetrics:
+        rng = self._begin_rollout(episodes, iteration, SAMPLING)
+        supervised = [self._supervise(episode, rng) for episode in episodes]
+        assert self.oracle is not None  # by TrainingConfig
+        steps = oracle_rollout(
+            self.navigator,
+            self._atlas,
+            SingleBatch(self._atlas, self.process_group.shard(supervised)),
+            self.memory,
+            self.oracle,
+            stopping_at_goal(self._atlas, sampling([self._seed, iteration])),
+            encode=self._encode,
+            max_steps=self._max_steps,
+        )
+        return self.oracle_loss(steps)
 
     def _a2c(self, episodes: list[Episode], iteration: int) -> LossAndMetrics:
         self._begin_rollout(episodes, iteration, SAMPLING)
@@ -251,9 +272,12 @@ class Trainer:
         """Return the imitation loss of the decisions of a batch, and metrics by name for the log.
 
         The loss is the cross-entropy of the teacher's actions, summed over steps, divided by the batch size
-        and multiplied by `weight`. The agent's auxiliary loss is added.
+        and multiplied by `weight`. Steps at which the agent cannot take the teacher's action are left out.
+        The agent's auxiliary loss is added.
         """
         labels = demonstrations.labels.to(decision.logits.device)
+        is_impossible = decision.logits.detach().gather(1, labels[:, None]).squeeze(1) == -torch.inf
+        labels = labels.masked_fill(is_impossible, IGNORE_INDEX)
         loss = functional.cross_entropy(decision.logits, labels, reduction="sum") / self.config.batch
         num_correct = (decision.logits.argmax(1) == labels).sum()
         num_steps = self.process_group.all_reduce_sum([len(labels)], self.navigator.device)[0]
@@ -278,17 +302,28 @@ class Trainer:
             "entropy": float(terms.entropy.detach()) / divisor,
             "reward": float(sum(transition.reward.sum() for transition in transitions)) / config.batch,
         }
-        oracle, oracle_metrics = self._oracle_loss(transitions)
+        oracle, oracle_metrics = self._oracle_loss(
+            [(step.logits, step.oracle_action) for step in transitions]
+        )
         auxiliary, auxiliary_metrics = self._auxiliary_loss([step.auxiliary_loss for step in transitions])
         loss = scale * terms.total(config.entropy_weight) + oracle + auxiliary
         return loss, metrics | oracle_metrics | auxiliary_metrics
 
-    def _oracle_loss(self, transitions: Sequence[Transition]) -> LossAndMetrics:
-        """Return the cross-entropy of the oracle's actions: the sum over steps, divided by the batch size."""
+    def oracle_loss(self, steps: Sequence[LabelledStep]) -> LossAndMetrics:
+        """Return the loss of sampled rollouts with the oracle's labels, and metrics by name for the log."""
+        loss, metrics = self._oracle_loss([(step.logits, step.label) for step in steps])
+        auxiliary, auxiliary_metrics = self._auxiliary_loss([step.auxiliary_loss for step in steps])
+        return loss + auxiliary, metrics | auxiliary_metrics
+
+    def _oracle_loss(self, steps: Sequence[tuple[Tensor, Tensor | None]]) -> LossAndMetrics:
+        """Return the cross-entropy of the oracle's actions: the sum over steps, divided by the batch size.
+
+        `steps` are logits (n, C) and the oracle's actions (n,).
+        """
         losses = [
-            functional.cross_entropy(transition.logits, transition.oracle_action, reduction="sum")
-            for transition in transitions
-            if transition.oracle_action is not None
+            functional.cross_entropy(logits, label, reduction="sum")
+            for logits, label in steps
+            if label is not None
         ]
         if not losses:
             return torch.zeros((), device=self.navigator.device), {}

@@ -13,12 +13,15 @@ from esceme.learning.reinforcement import RewardName
 from esceme.learning.teachers import OracleName, SupervisionName, TeacherName
 from esceme.settings import Count, NonNegative, Positive, Probability, Size, check_settings
 
-Method = Literal["imitation", "imitation+a2c", "dagger"]
+Method = Literal["imitation", "imitation+a2c", "imitation+dagger", "dagger"]
 """Rollouts and losses of one training iteration.
 
 - `imitation`: a batch of rollouts that follow the teacher.
 - `imitation+a2c`: a batch of rollouts that follow the teacher, and one of sampled rollouts for A2C
   (docs/spec.md E.1).
+- `imitation+dagger`: a batch of rollouts that follow the teacher, and one of sampled rollouts, every step
+  labelled with the action of `oracle` among all actions (docs/spec.md I.7). Sampled rollouts end at the
+  goal.
 - `dagger`: a batch of sampled rollouts, every step labelled with the action of `dagger_teacher`.
 """
 Schedule = Literal["constant", "linear"]
@@ -33,7 +36,8 @@ class TrainingConfig:
     """Settings of training: rollouts, losses and optimizer."""
 
     method: Method = "imitation+a2c"
-    """Rollouts and losses of an iteration: imitation of a teacher, imitation plus A2C, or DAgger."""
+    """Rollouts and losses of an iteration: imitation of a teacher, alone or with sampled rollouts that learn
+    by A2C or from an oracle (DAgger), or DAgger with a teacher."""
     iterations: Size = 100_000
     """Number of training iterations. Each iteration updates the weights once."""
     imitation_warmup_iterations: Count = 0
@@ -53,17 +57,18 @@ class TrainingConfig:
     max_grad_norm: Positive = 40.0
     """Norm to which gradients are clipped; those of the critic are not clipped (docs/spec.md E.1)."""
     imitation_weight: NonNegative = 0.2
-    """Weight of the imitation loss if `method` is `imitation+a2c`. Other methods use weight 1."""
+    """Weight of the imitation loss if `method` adds sampled rollouts. Other methods use weight 1."""
     discount: Probability = 0.9
     """Discount factor per step of later rewards in A2C."""
     entropy_weight: NonNegative = 0.01
     """Weight of the policy's entropy in the A2C loss. A larger weight favours more random actions."""
     oracle_weight: NonNegative = 0.0
-    """Weight of an additional loss of sampled rollouts: the cross-entropy of the oracle's actions
-    (docs/spec.md D.7). 0 for none."""
+    """Weight of the cross-entropy of the oracle's actions in sampled rollouts: an additional loss of A2C
+    (docs/spec.md D.7), 0 for none, and the only loss of `imitation+dagger`."""
     oracle: OracleName = "path"
     """Action that the oracle prefers: `path` the one leading furthest along the reference path, `goal` the
-    one leading nearest to the goal."""
+    one leading nearest to the goal, `shortest` the one on the shortest way to the goal, `ndtw` the one after
+    which the path has the highest nDTW."""
     normalise: Normalise = "steps"
     """Divisor of the A2C loss, which is summed over steps: number of steps or batch size."""
     scale_by_batch: bool = False
@@ -92,6 +97,12 @@ class TrainingConfig:
             raise ConfigError(
                 f"dagger_teacher '{self.dagger_teacher}': has no label off the reference path, which sampled "
                 "rollouts leave; expected shortest"
+            )
+
+        if self.method == "imitation+dagger" and not self.oracle_weight:
+            raise ConfigError(
+                "oracle_weight 0: sampled rollouts of 'imitation+dagger' learn from the oracle only; "
+                "expected a positive weight, such as 1"
             )
 
     def learning_rate_at(self, iteration: int) -> float:

@@ -11,6 +11,7 @@ from esceme.memory.graph_encoding import (
     GraphEncoding,
     GraphEncodingConfig,
 )
+from esceme.memory.map_reader import MapReader, MapReaderConfig
 from esceme.memory.reader import (
     CandidateEnhancing,
     CandidateEnhancingConfig,
@@ -27,12 +28,18 @@ READERS: dict[str, type[Reader]] = {
     "candidate-enhancing": CandidateEnhancing,
     "graph-encoding": GraphEncoding,
     "both": CombinedReader,
+    "map": MapReader,
     "blind": NoVision,
 }
 """Reader classes by name, as used by the option `--reader`."""
 
 ReaderConfig = (
-    NoMemoryConfig | CandidateEnhancingConfig | GraphEncodingConfig | CombinedReaderConfig | NoVisionConfig
+    NoMemoryConfig
+    | CandidateEnhancingConfig
+    | GraphEncodingConfig
+    | CombinedReaderConfig
+    | MapReaderConfig
+    | NoVisionConfig
 )
 """Settings of any reader in `READERS`."""
 
@@ -45,6 +52,8 @@ __all__ = [
     "GraphEncoding",
     "GraphEncodingConfig",
     "GrowingMatrix",
+    "MapReader",
+    "MapReaderConfig",
     "ZeroRecallMemory",
     "Memory",
     "MemoryBank",

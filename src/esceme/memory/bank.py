@@ -10,14 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from esceme.errors import MemoryMismatch
 from esceme.memory.scene import GrowingMatrix, Pooling, SceneMemory
 from esceme.observation import Observation
-from esceme.world.atlas import Atlas
+from esceme.world.atlas import Atlas, Pose
 
+CANONICAL_VIEW = 12
+"""View that an agent faces in remembered panoramas: heading 0, level."""
 PANORAMA_BATCH = 64
 """Number of panoramas that `remember_at` reads from the feature file at a time."""
 
@@ -58,6 +61,9 @@ class Memory(Protocol):
 
     def scene_subgraph(self, viewpoints: Tensor) -> MemorySubgraph:
         """Return the remembered graph of the scenes that contain `viewpoints` (B,)."""
+
+    def observe(self, viewpoints: Tensor) -> Observation:
+        """Return the panoramas at remembered viewpoints (M,), as seen by agents that face view 12."""
 
     def remember_observation(self, observation: Observation) -> None:
         """Store the features of the viewpoints at which the observed agents are."""
@@ -191,6 +197,15 @@ class MemoryBank:
         edges = torch.stack([source, neighbours[source, slot]])
         return MemorySubgraph(nodes, self.recall_at(nodes), edges, self._scene_of[nodes] == scenes[:, None])
 
+    def observe(self, viewpoints: Tensor) -> Observation:
+        """Return the panoramas at viewpoints (M,), read from the atlas, for agents that face view 12.
+
+        The bank stores one vector per viewpoint. Panoramas come from the feature file of the atlas.
+        """
+        indices = viewpoints.cpu().numpy()
+        pose = Pose(indices, np.full_like(indices, CANONICAL_VIEW))
+        return Observation.from_atlas(self._bound_atlas(), pose, device=viewpoints.device)
+
     def remember_observation(self, observation: Observation) -> None:
         """Store the viewpoints at which the agents are: the pooled features of the views with candidates.
 
@@ -260,6 +275,10 @@ class ZeroRecallMemory:
         """Return the remembered graph with all viewpoints marked as unknown."""
         graph = self.memory.scene_subgraph(viewpoints)
         return graph.restrict(torch.zeros_like(graph.known))
+
+    def observe(self, viewpoints: Tensor) -> Observation:
+        """Return the panoramas at remembered viewpoints (M,)."""
+        return self.memory.observe(viewpoints)
 
     def remember_observation(self, observation: Observation) -> None:
         """Store the features of the viewpoints at which the observed agents are."""

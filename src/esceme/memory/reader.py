@@ -35,6 +35,8 @@ class Reader(nn.Module, ABC):
     """Class of the reader's settings, a frozen dataclass."""
     config: Any
     uses_memory: ClassVar[bool] = False
+    needs_map: ClassVar[bool] = False
+    """Whether only agents with `keeps_map` can use what this reader adds."""
 
     def __init__(self, config: Any = None) -> None:
         """Set `self.config` to `config`, or to `Config()` if `config` is None."""

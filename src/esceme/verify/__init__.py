@@ -1,8 +1,8 @@
 """Compare this implementation with a folder of reference numbers that the original code computed.
 
-The original code is the released PyTorch code of ESceme, HAMT or TD-STP. For every reference file whose name
-is recognised, our code computes the same values again. Numbers must be equal within a tolerance; ids, counts
-and other values must be equal exactly. The report lists everything that was not compared.
+The original code is the released PyTorch code of ESceme, HAMT, TD-STP or DUET. For every reference file whose
+name is recognised, our code computes the same values again. Numbers must be equal within a tolerance; ids,
+counts and other values must be equal exactly. The report lists everything that was not compared.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from pathlib import Path, PurePosixPath
 from esceme.errors import DataError, EscemeError
 from esceme.tasks.file_checks import unreadable_reason
 from esceme.verify import (
+    duet_network_check,
+    duet_rollout_check,
+    duet_training_check,
     mattersim_check,
     metrics_check,
     network_check,
@@ -22,11 +25,12 @@ from esceme.verify import (
     training_check,
 )
 from esceme.verify.comparison import ComparedQuantity, FileComparison, Skipped, VerificationReport
-from esceme.verify.fixtures import FIXTURE_FILES, NOT_COMPARED, ReferenceData
+from esceme.verify.fixtures import FIXTURE_FILES, NOT_COMPARED, ReferenceData, is_duet
 
 __all__ = ["VerificationReport", "ComparedQuantity", "Skipped", "verify"]
 
-CHECKS: dict[str, Callable[[Path, ReferenceData, FileComparison], None]] = {
+Check = Callable[[Path, ReferenceData, FileComparison], None]
+CHECKS: dict[str, Check] = {
     simulator_check.FILES: simulator_check.check_simulator,
     mattersim_check.FILES: mattersim_check.check_mattersim,
     metrics_check.FILES: metrics_check.check_metrics,
@@ -35,6 +39,12 @@ CHECKS: dict[str, Callable[[Path, ReferenceData, FileComparison], None]] = {
     training_check.FILES: training_check.check_training,
 }
 """Regular expression for the name of a reference file -> function that compares such a file."""
+DUET_CHECKS: dict[str, Check] = {
+    network_check.FILES: duet_network_check.check_duet_network,
+    rollout_check.FILES: duet_rollout_check.check_duet_rollouts,
+    duet_training_check.FILES: duet_training_check.check_duet_training,
+}
+"""The same for files beside weights of DUET, whose files have another structure."""
 
 
 def verify(directory: str | Path, data: str | Path) -> VerificationReport:
@@ -69,7 +79,8 @@ def check_file(name: str, path: Path, references: ReferenceData, report: Verific
 
     If the file cannot be read or computed with, the report lists the file as skipped, with the reason.
     """
-    check = next((function for pattern, function in CHECKS.items() if re.fullmatch(pattern, name)), None)
+    checks = CHECKS | DUET_CHECKS if is_duet(path) else CHECKS
+    check = next((function for pattern, function in checks.items() if re.fullmatch(pattern, name)), None)
     comparison, failures = FileComparison(name), list[Skipped]()
     try:
         if check is None:

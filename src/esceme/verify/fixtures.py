@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from pathlib import Path
 from typing import cast
@@ -19,11 +19,20 @@ import safetensors
 from safetensors.torch import load_file
 from torch import Tensor
 
+from esceme.agents.duet import DUET, DuetConfig
 from esceme.agents.hamt import HAMT
-from esceme.agents.tdstp import TDSTP
+from esceme.agents.tdstp import TDSTP, TdstpConfig
+from esceme.agents.tokens import HamtConfig
 from esceme.checkpoints import Switches, navigator_from
-from esceme.checkpoints.exchange import TDSTP_SWITCHES
-from esceme.checkpoints.names import HISTORY_MAPPER, TD_STP, WRAPPER
+from esceme.checkpoints.names import (
+    DUET_BIAS,
+    DUET_GATE,
+    DUET_PARTS,
+    HISTORY_MAPPER,
+    TD_STP,
+    WRAPPER,
+    has_part,
+)
 from esceme.errors import DataError, EscemeError
 from esceme.files import read_json
 from esceme.memory import Pooling
@@ -122,6 +131,8 @@ class NetworkOptions:
     history_layers: int
     map_history: bool
     pooling: Pooling
+    excluded: tuple[str, ...] = ()
+    """Prefixes of the names of DUET's tensors that the settings turn off."""
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Json], *, structured: bool = False) -> NetworkOptions:
@@ -138,6 +149,11 @@ class NetworkOptions:
             "history_positions": not arguments.get("no_pos_emb", False),
             "structured": structured,
             "history_mask": "as-released",
+            "revisit": arguments.get("act_visited_nodes", False),
+        }
+        is_off = {
+            DUET_BIAS: not arguments.get("graph_sprels", True),
+            DUET_GATE: arguments.get("fusion", "dynamic") != "dynamic",
         }
         try:
             return cls(
@@ -145,24 +161,26 @@ class NetworkOptions:
                 msgspec.convert(arguments.get("num_h_layers", 0), int, strict=False),
                 not arguments.get("no_hist_mapping", False),
                 msgspec.convert(arguments.get("pooling", "max"), Pooling),
+                tuple(prefix for prefix, off in is_off.items() if off),
             )
         except msgspec.ValidationError as error:
             raise DataError(f"arguments that this version does not know: {error}") from None
 
     def switches_for(self, network: Tensors) -> Switches:
-        """Return the agent settings for the given weights; TD-STP has more settings than HAMT."""
-        if any(WRAPPER.sub("", name).startswith(TD_STP) for name in network):
-            return self.switches
-        switches = {name: value for name, value in self.switches.items() if name not in TDSTP_SWITCHES}
-        return cast(Switches, switches)
+        """Return the settings that the agent of the given weights has."""
+        names = [WRAPPER.sub("", name) for name in network]
+        kind = TdstpConfig if has_part(names, TD_STP) else HamtConfig
+        known = fields(DuetConfig if has_part(names, DUET_PARTS) else kind)
+        settings = {field.name for field in known}
+        return cast(Switches, {name: value for name, value in self.switches.items() if name in settings})
 
     def select_tensors(self, network: Tensors) -> Tensors:
         """Return the tensors of `network` except those of modules that the settings turn off.
 
-        The settings can turn off history layers and the history mapper.
+        The settings can turn off history layers and the history mapper, and DUET's gate and distances.
         """
         layer_of = {name: int(match[1]) for name in network if (match := HISTORY_LAYER.match(name))}
-        excluded = () if self.map_history else (HISTORY_MAPPER,)
+        excluded = self.excluded if self.map_history else (*self.excluded, HISTORY_MAPPER)
         return {
             name: tensor
             for name, tensor in network.items()
@@ -220,7 +238,8 @@ class NetworkFiles:
             file=NETWORK,
             **options.switches_for(network),
         )
-        if len(network_of(navigator).history_layers) != options.history_layers:
+        agent = navigator.agent
+        if isinstance(agent, HAMT | TDSTP) and len(agent.history_layers) != options.history_layers:
             raise DataError(f"{options.history_layers} history layers configured, but no weights of them")
         return navigator.eval()
 
@@ -243,6 +262,23 @@ def read_tensors(path: Path) -> Tensors:
         return load_file(path)
     except (OSError, safetensors.SafetensorError) as error:
         raise DataError(f"{path}: not a complete safetensors file ({error})") from None
+
+
+def is_duet(path: Path) -> bool:
+    """Return whether the weights beside a reference file are those of DUET; False if they cannot be read."""
+    try:
+        with safetensors.safe_open(path.with_name(NETWORK), "pt") as weights:
+            names = list(weights.keys())
+    except (OSError, safetensors.SafetensorError):
+        return False
+    return has_part([WRAPPER.sub("", name) for name in names], DUET_PARTS)
+
+
+def duet_of(navigator: Navigator) -> DUET:
+    """Return the agent of a navigator; raise `DataError` if it is not DUET."""
+    if not isinstance(navigator.agent, DUET):
+        raise DataError(NOT_COMPARED)
+    return navigator.agent
 
 
 def network_of(navigator: Navigator) -> HAMT | TDSTP:

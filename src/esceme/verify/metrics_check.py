@@ -105,14 +105,22 @@ def _row_inputs(
 
 
 def _row_metrics(row: Json, atlas: Atlas) -> Json:
-    paths, references = (
-        PaddedPaths.from_paths(atlas.locate_all([(row["scan"], row[key])]))
-        for key in ("pred_path", "gt_path")
+    values = metrics_of_paths([row["scan"]], [row["pred_path"]], [row["gt_path"]], atlas)
+    return {key: float(value[0]) for key, value in values.items()}
+
+
+def metrics_of_paths(
+    scenes: Sequence[str], paths: Sequence[Sequence[str]], references: Sequence[Sequence[str]], atlas: Atlas
+) -> dict[str, Array]:
+    """Return a dict from the original code's name of a metric to its values (B,), for paths of ids."""
+    located = (
+        PaddedPaths.from_paths(atlas.locate_all(zip(scenes, names, strict=True)))
+        for names in (paths, references)
     )
-    return {key: float(value[0]) for key, value in _metrics_by_name(paths, references, atlas).items()}
+    return _metrics_by_name(*located, atlas=atlas)
 
 
-def _metrics_by_name(paths: PaddedPaths, references: PaddedPaths, atlas: Atlas) -> dict[str, Array]:
+def _metrics_by_name(paths: PaddedPaths, references: PaddedPaths, *, atlas: Atlas) -> dict[str, Array]:
     """Return a dict from the original code's name of a metric to its values (B,) for B episodes."""
     length, reference_length = path_length(paths, atlas), path_length(references, atlas)
     costs = atlas.distance(paths.viewpoints[:, None], references.viewpoints[None])
@@ -143,11 +151,8 @@ def _aggregate_metrics(
     chosen = [episodes[name] for name in predictions]
     scenes = [episode.scene_id for episode in chosen]
     names = [[point.viewpoint for point in prediction.trajectory] for prediction in predictions.values()]
-    paths = PaddedPaths.from_paths(atlas.locate_all(zip(scenes, names, strict=True)))
-    references = PaddedPaths.from_paths(
-        atlas.locate_all((episode.scene_id, episode.reference_path) for episode in chosen)
-    )
-    means = {key: float(value.mean()) for key, value in _metrics_by_name(paths, references, atlas).items()}
+    values = metrics_of_paths(scenes, names, [episode.reference_path for episode in chosen], atlas)
+    means = {key: float(value.mean()) for key, value in values.items()}
     return {
         "n": len(chosen),
         "n_scans": len(set(scenes)),

@@ -38,14 +38,13 @@ NetworkState = Any
 
 def check_network(path: Path, references: ReferenceData, comparison: FileComparison) -> None:
     """Compare the tensors in a file `case…_<configuration>_outputs.safetensors` with those of our code."""
-    match = re.fullmatch(FILES, comparison.file)
-    assert match is not None
-    case, files, stored = match["case"], NetworkFiles(path, comparison.used), read_tensors(path)
-    navigator = files.navigator(files.options(match["config"]))
+    case, config = match_case(comparison.file)
+    files, stored = NetworkFiles(path, comparison.used), read_tensors(path)
+    navigator = files.navigator(files.options(config))
     inputs = files.tensors(f"{case}_inputs.safetensors")
     try:
         ours = network_outputs(navigator, inputs)
-        doubled = network_outputs(copy.deepcopy(navigator).double(), _to_double(inputs))
+        doubled = network_outputs(copy.deepcopy(navigator).double(), to_double(inputs))
         pairs = [*_recalled(navigator, inputs), *_grid(navigator, inputs)]
         masks = _valid_tokens(navigator, inputs)
     except (*MALFORMED, RuntimeError, ConfigError) as error:
@@ -94,14 +93,15 @@ def _valid_tokens(navigator: Navigator, given: Tensors) -> Tensors:
     if not isinstance(agent, TDSTP) or not agent.config.structured:
         return {}
     masks: Tensors = {}
-    for step in range(_count_steps(given)):
-        inputs = _step_inputs(given, step)
+    for step in range(count_steps(given)):
+        inputs = step_inputs(given, step)
         valid = torch.arange(int(inputs["hist_lens"].max())) < inputs["hist_lens"][:, None]
         masks |= {f"s{step}.hist_embeds_out": valid, f"s{step}.ob_embeds_out": inputs["ob_masks"]}
     return masks
 
 
-def _to_double(tensors: Tensors) -> Tensors:
+def to_double(tensors: Tensors) -> Tensors:
+    """Return the tensors with those of floating point in double precision."""
     return {
         name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()
     }
@@ -127,8 +127,8 @@ def network_outputs(navigator: Navigator, given: Tensors) -> Tensors:
         packed = replace(packed, target=agent.position_encoder(given["global_pos"]) * packed.text[:, :1])
         outputs["global_pos.feat"] = packed.target
     padded = replace(packed, text=encoded)
-    for step in range(_count_steps(given)):
-        inputs = _step_inputs(given, step)
+    for step in range(count_steps(given)):
+        inputs = step_inputs(given, step)
         seen, token = _read_observation(navigator, inputs), _history_token(agent, inputs, step)
         packed, padded = _set_step(packed, agent, inputs), _set_step(padded, agent, inputs)
         short, whole = agent.encode(packed, seen), agent.encode(padded, seen, compute_all=True)
@@ -143,11 +143,19 @@ def network_outputs(navigator: Navigator, given: Tensors) -> Tensors:
     return outputs
 
 
-def _count_steps(given: Tensors) -> int:
+def match_case(file: str) -> tuple[str, str]:
+    """Return the case and the configuration that the name of a file of outputs states."""
+    match = re.fullmatch(FILES, file)
+    assert match is not None
+    return match["case"], match["config"]
+
+
+def count_steps(given: Tensors) -> int:
+    """Return the number of steps of the tensors of a file of inputs."""
     return len({match[0] for key in given if (match := re.match(r"s\d+\.", key))})
 
 
-def _step_inputs(given: Tensors, step: int) -> Tensors:
+def step_inputs(given: Tensors, step: int) -> Tensors:
     """Return the inputs of one step: a dict whose keys lack the prefix `s<step>.`."""
     return {key.removeprefix(f"s{step}."): given[key] for key in given if key.startswith(f"s{step}.")}
 
@@ -253,6 +261,10 @@ class _StoredMemory(NamedTuple):
         empty = (self.features.new_zeros(0, self.features.shape[-1]), none.expand(2, 0))
         return MemorySubgraph(none, *empty, torch.zeros(len(viewpoints), 0, dtype=torch.bool))
 
+    def observe(self, viewpoints: Tensor) -> Observation:
+        """Raise `NotImplementedError`: the inputs hold no panoramas of other viewpoints."""
+        raise NotImplementedError
+
     def remember_observation(self, observation: Observation) -> None:
         """Do nothing."""
 
@@ -291,8 +303,8 @@ def _recalled(navigator: Navigator, given: Tensors) -> Iterator[tuple[str, Tenso
     Our vectors are computed from the stored vectors of the candidates (docs/spec.md C.4).
     """
     if isinstance(navigator.reader, CandidateEnhancing):
-        for step in range(_count_steps(given)):
-            inputs = _step_inputs(given, step)
+        for step in range(count_steps(given)):
+            inputs = step_inputs(given, step)
             ours = navigator.reader.recall(*_observation(inputs))
             yield "ob_node_feats", inputs["ob_node_feats"], ours, 0.0
 

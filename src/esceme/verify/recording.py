@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 from torch import Tensor
 
+from esceme.agents import AGENTS
 from esceme.agents.base import Decision, State
-from esceme.agents.tdstp import TDSTP
 from esceme.checkpoints import Switches
 from esceme.errors import DataError, WorldError
 from esceme.files import read_json
@@ -26,12 +26,13 @@ from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.tasks.episode import Episode
 from esceme.verify.comparison import FileComparison, Json, value_or_error
-from esceme.verify.fixtures import NOT_COMPARED, NetworkFiles, NetworkOptions, ReferenceData, network_of
+from esceme.verify.fixtures import NOT_COMPARED, NetworkFiles, NetworkOptions, ReferenceData
 from esceme.world.atlas import Atlas
 from esceme.world.features import ArrayFeatures
 from esceme.world.geometry import VIEWS
 
 VARIANTS = ("hamt", "hamt_esceme", "tdstp", "tdstp_esceme")
+DUET_VARIANT = "duet"
 """Names of the networks whose rollouts can be compared."""
 ENCODER = attrgetter("tokens")
 """Function that returns the token ids of an episode's instruction."""
@@ -78,10 +79,10 @@ class RecordedFile(msgspec.Struct, kw_only=True):
     def read(cls, path: Path, comparison: FileComparison) -> tuple[Self, dict[str, Json]]:
         """Read a file and return it as a struct and as JSON; add unknown keys to `comparison`.
 
-        Raises `DataError` if the network of the file is not one of `VARIANTS`.
+        Raises `DataError` if the network of the file is not known.
         """
         raw = read_json(path, dict[str, Json])
-        if raw.get("variant") not in VARIANTS:
+        if raw.get("variant") not in (*VARIANTS, DUET_VARIANT):
             raise DataError(NOT_COMPARED)
         stored = read_json(path, cls)
         comparison.unknown |= set(_unknown_keys(raw, stored))
@@ -121,7 +122,7 @@ class RecordedFile(msgspec.Struct, kw_only=True):
             raise DataError(f"flags that this version does not know: {error}") from None
         options = replace(options, switches=options.switches | tdstp_switches)
         navigator = files.navigator(options, replaced=replaced)
-        if self.variant.startswith("tdstp") != isinstance(navigator.agent, TDSTP):
+        if AGENTS[self.variant.split("_")[0]] is not type(navigator.agent):
             agent_name = type(navigator.agent).__name__
             raise DataError(f"of '{self.variant}', and the weights beside it are of {agent_name}")
         return navigator
@@ -137,7 +138,7 @@ class RecordedFile(msgspec.Struct, kw_only=True):
             raise WorldError(f"no scene {', '.join(missing)} in the data folder")
         graphs = [references.graphs[scene] for scene in sorted(scenes)]
         names = [f"{graph.scene_id}_{viewpoint}" for graph in graphs for viewpoint in graph.viewpoints]
-        shape = VIEWS, network_of(navigator).config.feature_width
+        shape = VIEWS, navigator.agent.config.feature_width
         features = {
             name: np.random.RandomState(zlib.crc32(name.encode())).randn(*shape).astype(np.float32)
             for name in names

@@ -122,7 +122,7 @@ def check_rollouts(path: Path, references: ReferenceData, comparison: FileCompar
             _compare_pass(recorded, ours, num_ties, comparison)
 
 
-def rollout_navigator(stored: RolloutFile, files: NetworkFiles, raw: Mapping[str, Json]) -> Navigator:
+def rollout_navigator(stored: RecordedFile, files: NetworkFiles, raw: Mapping[str, Json]) -> Navigator:
     """Build the navigator of a file of rollouts, with the tensors that the file stores as replacements."""
     values = {key.removeprefix(REPLACED): value for key, value in raw.items() if key.startswith(REPLACED)}
     try:
@@ -299,7 +299,7 @@ class GreedyReplay:
         (path,) = self.batches[batch].paths[row_in_batch : row_in_batch + 1] or [[]]
         pose = Pose(*(np.array([value]) for value in trajectory.poses[-1]))
         routes = decision.routes
-        if routes is not None:
+        if isinstance(routes, BacktrackRoutes):
             routes = BacktrackRoutes(routes.first_action, *(tensor[row : row + 1] for tensor in routes[1:]))
         single = Decision(decision.logits[row : row + 1], routes=routes)
         (poses,) = next_poses(self._atlas, pose, single, torch.tensor([action]))

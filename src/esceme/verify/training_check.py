@@ -210,7 +210,7 @@ class ReferenceTrainer:
         With `stepwise`, the network computes one step after another; otherwise it computes all steps in one
         call.
         """
-        trainer, episodes = self._begin(rollout)
+        trainer, episodes = self.begin(rollout)
         teacher = TEACHERS[trainer.config.teacher](self.atlas)
         demonstrations = teacher_rollout(self.atlas, episodes, teacher, max_steps=self.max_steps)
         weight = trainer.config.imitation_weight
@@ -232,13 +232,13 @@ class ReferenceTrainer:
             actions=self._recorded_actions(demonstrations.trajectories, demonstrations.steps),
             loss=losses if target is None else float(loss.detach()),
             logs=ImitationLogs([fsum(losses)], target_losses),
-            grad_norms=_gradient_norms(trainer.navigator),
+            grad_norms=gradient_norms(trainer.navigator),
             paths=self._viewpoint_names(demonstrations.trajectories),
         )
 
     def reinforce(self, rollout: TrainingRollout) -> A2CRollout:
         """Repeat a sampled rollout with its stored actions, and compute the loss and gradients of A2C."""
-        trainer, episodes = self._begin(rollout)
+        trainer, episodes = self.begin(rollout)
         source = SingleBatch(self.atlas, episodes)
         forced = ForcedActions(trainer.navigator, self.atlas, source.trajectories, rollout.actions)
         reward = RecordingReward(self.atlas, source.trajectories)
@@ -263,7 +263,7 @@ class ReferenceTrainer:
         return A2CRollout(
             items=rollout.items,
             loss=total if targets else self._episode_losses(steps, final_values, trainer.config),
-            grad_norms=_gradient_norms(trainer.navigator),
+            grad_norms=gradient_norms(trainer.navigator),
             paths=self._viewpoint_names(source.trajectories),
             actions=self._recorded_actions(source.trajectories, steps),
             rewards=reward.steps,
@@ -299,7 +299,7 @@ class ReferenceTrainer:
             for trajectory in trajectories
         ]
 
-    def _begin(self, rollout: TrainingRollout) -> tuple[Trainer, list[Episode]]:
+    def begin(self, rollout: RecordedRollout) -> tuple[Trainer, list[Episode]]:
         """Return a trainer with an empty memory and without gradients, and the episodes of the rollout."""
         episodes = rollout.episodes(self.navigator.agent.config.vocabulary)
         self.navigator.zero_grad(set_to_none=True)
@@ -351,7 +351,8 @@ class ReferenceTrainer:
         )
 
 
-def _gradient_norms(navigator: Navigator) -> GradientNorms:
+def gradient_norms(navigator: Navigator) -> GradientNorms:
+    """Return the norm of every parameter's gradient, by the original name of the parameter."""
     names = {
         ours: f"critic.{name}" if name.startswith(CRITIC_PREFIX) else name
         for ours, name in fine_tuned_names(navigator).items()
@@ -378,8 +379,8 @@ def _compare_rollout(
     stored_losses, own_losses = _losses(stored), _losses(ours)
     for name, values in own_losses.items():
         if values or stored_losses[name]:
-            _compare_relative(f"{key}.{name}{mode}", stored_losses[name] or [], values or [], comparison)
-    _compare_norms(f"{key}.grad_norms{mode}", stored.grad_norms, ours.grad_norms, comparison)
+            compare_losses(f"{key}.{name}{mode}", stored_losses[name] or [], values or [], comparison)
+    compare_norms(f"{key}.grad_norms{mode}", stored.grad_norms, ours.grad_norms, comparison)
 
 
 def _losses(rollout: ImitationRollout | A2CRollout) -> dict[str, list[float] | None]:
@@ -391,20 +392,20 @@ def _losses(rollout: ImitationRollout | A2CRollout) -> dict[str, list[float] | N
 
 def _compare_a2c(stored: A2CRollout, ours: A2CRollout, comparison: FileComparison) -> None:
     _compare_rollout("A2C", stored, ours, comparison)
-    _compare_relative("A2C.total_grad_norm_before_clip", [stored.grad_norm], [ours.grad_norm], comparison)
+    compare_losses("A2C.total_grad_norm_before_clip", [stored.grad_norm], [ours.grad_norm], comparison)
     comparison.add("A2C.critic_calls (how many)", len(stored.values), len(ours.values), 0.0)
     for values, own_values in zip(stored.values, ours.values, strict=False):
-        _compare_relative("A2C.critic_calls", values, own_values, comparison)
+        compare_losses("A2C.critic_calls", values, own_values, comparison)
     if not stored.rewards:
         return
     comparison.add("A2C.rewards (how many)", len(stored.rewards), len(ours.rewards), 0.0)
     for step, own_step in zip(stored.rewards, ours.rewards, strict=False):
         comparison.add("A2C.rewards (kinds)", len(step), len(own_step), 0.0)
         for kind, row, own_row in zip(REWARD_ROWS, step, own_step, strict=False):
-            _compare_relative(f"A2C.rewards.{kind}", row, own_row, comparison)
+            compare_losses(f"A2C.rewards.{kind}", row, own_row, comparison)
 
 
-def _compare_norms(
+def compare_norms(
     quantity: str, stored: GradientNorms, ours: GradientNorms, comparison: FileComparison
 ) -> None:
     """Compare parameter names, which parameters have no gradient, and the norms of the gradients."""
@@ -417,7 +418,8 @@ def _compare_norms(
             comparison.add_relative(quantity, [stored_norm], [norm], TOLERANCE, floor=MIN_NORM_SCALE)
 
 
-def _compare_relative(
+def compare_losses(
     quantity: str, stored: Sequence[float], ours: Sequence[float], comparison: FileComparison
 ) -> None:
+    """Compare losses or values, relative to the stored ones."""
     comparison.add_relative(quantity, stored, ours, TOLERANCE, floor=MIN_SCALE)

@@ -344,13 +344,17 @@ class SceneGraph:
 
         Raises `WorldError` if there is no path.
         """
-        start, goal = self.index(a), self.index(b)
+        return [self.viewpoints[row] for row in self.shortest_rows(self.index(a), self.index(b))]
+
+    def shortest_rows(self, start: int, goal: int) -> list[int]:
+        """Return the path of `shortest_path` as rows of `viewpoints`, from the row `start` to `goal`."""
         if not np.isfinite(self.distances[start, goal]):
+            a, b = self.viewpoints[start], self.viewpoints[goal]
             raise WorldError(f"scene '{self.scene_id}': there is no path from '{a}' to '{b}'")
         path = [start]
         while path[-1] != goal:
             path.append(int(self.next_steps[path[-1], goal]))
-        return [self.viewpoints[row] for row in path]
+        return path
 
     @property
     def is_connected(self) -> bool:
