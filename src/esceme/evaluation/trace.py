@@ -30,7 +30,7 @@ class TraceStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     candidates: list[PrintableText]
     """Viewpoints of the candidates."""
     routes: list[PrintableText] = []
-    """Viewpoints of the actions after STOP, such as returns to earlier viewpoints (TD-STP); an empty string
+    """Viewpoints of the actions after STOP, such as returns to earlier viewpoints; an empty string
     for an action that does not exist."""
     probabilities: Probabilities
     """Probabilities with memory, from which the evaluation took the action."""
