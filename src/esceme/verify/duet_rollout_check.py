@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import msgspec
 import numpy as np
@@ -90,6 +90,7 @@ class DuetPass(msgspec.Struct):
 class DuetRolloutFile(RecordedFile, kw_only=True):
     """Content of a file of DUET's greedy rollouts, and the original evaluator's metrics of them."""
 
+    variants: ClassVar[tuple[str, ...]] = ("duet",)
     passes: list[DuetPass]
     weights: str = ""
     feature_width: int = 0

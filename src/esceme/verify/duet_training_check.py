@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import fsum
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 import torch
@@ -107,6 +108,7 @@ class DuetIteration(msgspec.Struct, kw_only=True):
 class DuetTrainingFile(RecordedFile, kw_only=True):
     """Content of a file of DUET's training steps without dropout."""
 
+    variants: ClassVar[tuple[str, ...]] = ("duet",)
     imitation: DuetTrainingRollout = msgspec.field(name="IL")
     dagger: DuetTrainingRollout = msgspec.field(name="DAGGER")
     dagger_ndtw: OtherOracle | None = msgspec.field(name="DAGGER_ndtw", default=None)

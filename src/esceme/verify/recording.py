@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import msgspec
 import numpy as np
@@ -32,7 +32,6 @@ from esceme.world.features import ArrayFeatures
 from esceme.world.geometry import VIEWS
 
 VARIANTS = ("hamt", "hamt_esceme", "tdstp", "tdstp_esceme")
-DUET_VARIANT = "duet"
 """Names of the networks whose rollouts can be compared."""
 ENCODER = attrgetter("tokens")
 """Function that returns the token ids of an episode's instruction."""
@@ -71,6 +70,8 @@ class RecordedRollout(msgspec.Struct, kw_only=True):
 class RecordedFile(msgspec.Struct, kw_only=True):
     """Content of a reference file with rollouts, the name of the network and the original command line."""
 
+    variants: ClassVar[tuple[str, ...]] = VARIANTS
+    """Values of `variant` in files of this structure."""
     variant: str = ""
     flags: str = ""
     """Command line of the original code."""
@@ -79,10 +80,10 @@ class RecordedFile(msgspec.Struct, kw_only=True):
     def read(cls, path: Path, comparison: FileComparison) -> tuple[Self, dict[str, Json]]:
         """Read a file and return it as a struct and as JSON; add unknown keys to `comparison`.
 
-        Raises `DataError` if the network of the file is not known.
+        Raises `DataError` if the network of the file is not one of `variants`.
         """
         raw = read_json(path, dict[str, Json])
-        if raw.get("variant") not in (*VARIANTS, DUET_VARIANT):
+        if raw.get("variant") not in cls.variants:
             raise DataError(NOT_COMPARED)
         stored = read_json(path, cls)
         comparison.unknown |= set(_unknown_keys(raw, stored))
