@@ -112,7 +112,7 @@ def _report_table(report: TensorReport) -> Table:
     table.columns[2].overflow = "fold"
     for group, names in (
         ("mapped", _count_by_part(report.mapped.values())),
-        ("ignored (navigation does not use them)", _count_by_part(report.ignored)),
+        ("ignored (unused)", _count_by_part(report.ignored)),
         ("randomly initialised", Counter(report.initialised)),
     ):
         listed = ", ".join(name if count == 1 else f"{name}.* ({count})" for name, count in names.items())
