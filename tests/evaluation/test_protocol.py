@@ -124,7 +124,9 @@ def test_warm_memory_keeps_scenes_that_the_split_lacks(
     bank = MemoryBank.from_atlas(dataset.context().atlas)
     bank.remember("elsewhere", "hall", torch.ones(1, bank.width), ["door"])
     save_bank(bank, tmp_path / "other.safetensors")
-    warm = evaluated("warm", bank=str(tmp_path / "other.safetensors"))
+    with pytest.raises(ConfigError, match="holds 1 other scenes, such as 'elsewhere', and none of the 5"):
+        evaluated("warm", bank=str(tmp_path / "other.safetensors"))
+    warm = evaluated("warm", bank=str(tmp_path / "other.safetensors"), allow_other_scenes=True)
     assert paths_of(warm.result) == paths_of(evaluated("cold").result)
     assert nodes(warm.bank) == nodes(evaluated("cold").bank) | {("elsewhere", "hall")}
 

@@ -254,8 +254,6 @@ def load_context(
         if config.oracle_phases:
             check_tour_routes(tours, split.episodes, dataset.atlas, config.tours)
     episodes = order_episodes(select_episodes(split.episodes, config), config, tours)
-    if config.bank is not None and not config.allow_other_scenes:
-        check_bank_scenes(config.bank, episodes)
     limits = get_limits(config, run)
     selected = [episode for episode in episodes if scenes is None or episode.scene_id in scenes]
     return EvaluationContext(

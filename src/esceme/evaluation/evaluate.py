@@ -15,7 +15,12 @@ from typing import TypeVar
 import torch
 
 from esceme.errors import ConfigError
-from esceme.evaluation.context import EvaluationConfig, EvaluationContext, load_context
+from esceme.evaluation.context import (
+    EvaluationConfig,
+    EvaluationContext,
+    check_bank_scenes,
+    load_context,
+)
 from esceme.evaluation.inference import evaluation_steps
 from esceme.evaluation.journal import Journal, JournalEntry, finished_batches, finished_in_lanes
 from esceme.evaluation.protocol import MemoryLifetime
@@ -61,6 +66,8 @@ def evaluate(
     if config.bank is not None and Path(config.bank).resolve() == (folder / BANK).resolve():
         raise ConfigError(f"{config.bank}: would be overwritten by the new bank; give another --out")
     lifetime = context.lifetime()  # raises an error for an unsuitable bank before anything is written
+    if config.bank is not None and not config.allow_other_scenes:
+        check_bank_scenes(config.bank, context.episodes)
     with (
         folder_lock(folder, "evaluation"),
         Journal(folder / JOURNAL, context.fingerprint, JournalEntry, note=note) as journal,
