@@ -230,9 +230,18 @@ def test_rows_of_td_stp_follow_its_script() -> None:
     assert replace(row.training, oracle_weight=0.0) == hamt.training
 
 
+def test_td_stp_on_r4r_has_the_agent_of_r2r_and_the_limits_of_r4r() -> None:
+    row, r2r, hamt = PAPER["r4r-tdstp"], PAPER["r2r-tdstp"], PAPER["r4r-hamt"]
+    assert row.navigator == replace(hamt.navigator, agent=r2r.navigator.agent)
+    assert row.training == replace(r2r.training, augmentation="") and row.validation == hamt.validation
+    assert any("Neither the paper nor its release" in text for text in row.differences)
+
+
 def test_rows_name_their_table_and_what_they_follow() -> None:
     for name, row in PAPER.items():
-        assert re.match(r"Table \d+, (I?R2R|R4R|CVDN|RxR): (HAMT|TD-STP|ESceme)", row.about), name
+        assert re.match(
+            r"Table \d+( has no such row)?, (I?R2R|R4R|CVDN|RxR): (HAMT|TD-STP|ESceme)", row.about
+        ), name
         assert ("esceme" in name) == ("ESceme" in row.about)
         assert all(re.search("follow|Here|Without", text) for text in row.differences), name
         has_memory = READERS[row.navigator.reader_name].uses_memory and row.validation.memory == "cold"
@@ -262,6 +271,7 @@ PAIRS = {
     **{name: f"{name}-esceme" for name in SMALL if f"{name}-esceme" in SMALL},
     "ir2r": "ir2r-esceme",
     "r2r-tdstp": "r2r-tdstp-esceme",
+    "r4r-tdstp": "r4r-tdstp-esceme",
 }
 READER_ONLY = [
     *PAIRS.items(),
@@ -278,6 +288,7 @@ def test_every_task_has_a_small_recipe_without_and_with_memory() -> None:
         "r2r-duet",
         "ir2r",
         "r4r",
+        "r4r-tdstp",
         "cvdn",
         "rxr",
         "r2r-semantic",

@@ -99,6 +99,10 @@ NO_SCRIPT = (
     "The paper has this row, but the release cannot run it: it has no script, and its reader takes features "
     "of width 768, not CLIP's 512. Here it is HAMT's script with a reader as wide as the features."
 )
+NO_ROW = (
+    "Neither the paper nor its release has TD-STP on R4R. Here it is TD-STP's script for R2R with the data, "
+    "the limits and the validation of the script for R4R, without augmentation."
+)
 TOURS = (
     "Neither the paper nor its release states how this row was trained. IVLN's HAMT learns by imitation "
     "alone, for 100,000 iterations, on R2R's train split; followed here. The rest is HAMT's script for R2R.",
@@ -221,6 +225,14 @@ R4R = _paper_row(
         best_split="val_unseen_sampled",
     ),
 )
+R4R_TDSTP = _paper_row(
+    "r4r",
+    "Table 2 has no such row, R4R: TD-STP",
+    (LOSS, EXPERT, *TARGETS, *LIMITS, NO_ROW),
+    agent=TdstpConfig(),
+    training=replace(SCRIPT, oracle_weight=0.4),
+    validation=R4R.validation,
+)
 CVDN = _paper_row(
     "cvdn",
     "Table 3, CVDN: HAMT",
@@ -285,6 +297,10 @@ PAPER: dict[str, Experiment] = {
     ),
     "r4r-hamt": R4R,
     "r4r-hamt-esceme": _with_memory(R4R, "Table 2, R4R: ESceme; ESceme* with --memory two-pass"),
+    "r4r-tdstp": R4R_TDSTP,
+    "r4r-tdstp-esceme": _with_memory(
+        R4R_TDSTP, "Table 2 has no such row, R4R: ESceme on TD-STP; ESceme* with --memory two-pass"
+    ),
     "cvdn-hamt": CVDN,
     "cvdn-hamt-esceme": _with_memory(CVDN, "Table 3, CVDN: ESceme; ESceme* with --memory two-pass"),
     "rxr-hamt": RXR,
@@ -427,6 +443,9 @@ WITHOUT_MEMORY: dict[str, Experiment] = {
         validation=replace(SMALL_VALIDATION, memory="tour", best="t_sr+t_spl"),
     ),
     "r4r-small": _small_recipe("r4r", "R4R on two cores"),
+    "r4r-tdstp-small": _small_recipe(
+        "r4r", "R4R by TD-STP on two cores", agent=TdstpConfig(**vars(SMALL_AGENT))
+    ),
     "cvdn-small": _small_recipe(
         "cvdn",
         "CVDN on two cores",

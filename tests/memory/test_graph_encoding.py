@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from esceme.world import ArrayFeatures, Atlas, SceneGraph
 WIDTH = 10
 WINDOWS = ("path", "hops", "path+hops", "none")
 DIVISORS = ("none", "viewpoints", "pairs")
+PRODUCTS = ("element-wise", "matrix")
 
 
 def random_graph(scene: str, size: int, generator: np.random.Generator) -> SceneGraph:
@@ -103,8 +104,12 @@ def dense(reader: GraphEncoding, memories: Tensor, edges: set[tuple[int, int]]) 
     for i, j in edges:
         pairs[i, j, 0] = pairs[j, i, 0] = 1
     pairs[range(size), range(size), 1:] = memories
-    first, second, third = reader.mlps
-    encoded = torch.cat([first(pairs) * second(pairs), third(pairs)], -1)  # (n, n, D)
+    first, second, third = (mlp(pairs) for mlp in reader.mlps)
+    if reader.config.product == "matrix":
+        product = torch.einsum("ikc,kjc->ijc", first, second)  # a matrix product per channel
+    else:
+        product = first * second
+    encoded = torch.cat([product, third], -1)  # (n, n, D)
     divisor = {"none": 1, "viewpoints": max(1, size), "pairs": max(1, size**2)}[reader.config.divide_by]
     token = encoded.sum((0, 1)) / divisor
     return token if reader.mark is None else token + reader.mark
@@ -146,25 +151,29 @@ def by_formula(reader: GraphEncoding, atlas: Atlas, bank: MemoryBank, observatio
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
-    ("window", "divide_by", "bias", "mark"), list(product(WINDOWS, DIVISORS, [True, False], [True, False]))
+    ("window", "divide_by", "bias", "mark"),
+    list(itertools.product(WINDOWS, DIVISORS, [True, False], [True, False])),
 )
 def test_token_equals_the_dense_sum(window: str, divide_by: str, bias: bool, mark: bool, seed: int) -> None:
     atlas = noise_atlas(seed)
     bank, observation = bank_of(atlas, seed=seed), observe(atlas, seed)
     for hops in (1, 2, 3) if "hops" in window else (1,):
-        reader = trained(window=window, divide_by=divide_by, bias=bias, mark=mark, hops=hops, hidden=7)
-        with torch.no_grad():
-            expected = by_formula(reader, atlas, bank, observation)
-            found = reader(observation, bank).features[:, -1]
-        assert float((found - expected).abs().max()) < 1e-5 * max(1, float(expected.abs().max()))
+        for product in PRODUCTS:
+            options = {"window": window, "divide_by": divide_by, "bias": bias, "mark": mark, "hops": hops}
+            reader = trained(**options, product=product, hidden=7)
+            with torch.no_grad():
+                expected = by_formula(reader, atlas, bank, observation)
+                found = reader(observation, bank).features[:, -1]
+            assert float((found - expected).abs().max()) < 1e-5 * max(1, float(expected.abs().max()))
 
 
+@pytest.mark.parametrize("product", PRODUCTS)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("divide_by", DIVISORS)
 def test_gradients_equal_those_of_the_dense_sum(
-    bias: bool, divide_by: str, atlas: Atlas, bank: MemoryBank, observation: Observation
+    product: str, bias: bool, divide_by: str, atlas: Atlas, bank: MemoryBank, observation: Observation
 ) -> None:
-    counted, literal = (trained(bias=bias, divide_by=divide_by) for _ in range(2))
+    counted, literal = (trained(bias=bias, divide_by=divide_by, product=product) for _ in range(2))
     counted(observation, bank).features[:, -1].pow(2).sum().backward()
     by_formula(literal, atlas, bank, observation).pow(2).sum().backward()
     for ours, theirs in zip(counted.parameters(), literal.parameters(), strict=True):

@@ -4,6 +4,10 @@ The paper writes a memory of n viewpoints as a tensor G of shape n x n x (1 + D)
 with the feature m_i of viewpoint i. Entry (i, j) is [1; 0] for adjacent viewpoints and zero otherwise. G' =
 [MLP1(G) * MLP2(G); MLP3(G)] is summed over all n x n entries. Equal entries have equal outputs. Therefore
 only the n viewpoints, one edge and one zero entry are computed, weighted by how often they occur.
+
+The block of Maron et al. (2019), which the paper cites, multiplies matrices instead: for every channel,
+MLP1(G) MLP2(G) is a product of n x n matrices. The sum over all entries of a product is the product of column
+sums and row sums, so that this is linear in viewpoints and edges too.
 """
 
 from __future__ import annotations
@@ -38,6 +42,9 @@ class GraphEncodingConfig:
     viewpoints."""
     hops: Annotated[int, Meta(ge=1, le=1000)] = 1
     """Radius in edges for the window `hops`. The first edge leads to a candidate; others are remembered."""
+    product: Literal["element-wise", "matrix"] = "element-wise"
+    """How MLP1(G) and MLP2(G) are multiplied: `element-wise` as the paper writes it, or as `matrix` products
+    per channel, as in the 3-WL block that the paper cites."""
     divide_by: Literal["none", "viewpoints", "pairs"] = "viewpoints"
     """Divisor of the sum over all pairs: `none` as in the paper, n viewpoints, or n x n pairs."""
     bias: bool = False
@@ -100,16 +107,25 @@ class GraphEncoding(MemoryReader):
 
         G' is defined in the docstring of this module.
         """
-        is_used = graph.known.any(0)
-        outputs = self.transform(self._entries(graph.features[is_used]))  # (M' + 2, D)
+        is_used, weight = graph.known.any(0), next(self.parameters())
+        entries = self._entries(graph.features[is_used])  # (M' + 2, 1 + D)
         source, target = graph.edges
         num_viewpoints = graph.known.sum(1, keepdim=True)  # (B, 1)
-        num_edges = 2 * (graph.known[:, source] & graph.known[:, target]).sum(1, keepdim=True)
+        is_edge = graph.known[:, source] & graph.known[:, target]  # (B, E)
+        num_edges = 2 * is_edge.sum(1, keepdim=True)
         num_gaps = num_viewpoints**2 - num_viewpoints - num_edges
-        weight = next(self.parameters())
         counts = torch.cat([graph.known[:, is_used], num_edges, num_gaps], 1).to(weight.dtype)  # (B, M' + 2)
         with torch.autocast(weight.device.type, enabled=False):  # half precision cannot represent the counts
-            total = counts @ outputs.to(weight.dtype)
+            if self.config.product == "element-wise":
+                total = counts @ self.transform(entries).to(weight.dtype)
+            else:
+                ones = is_edge.to(weight.dtype)
+                degrees = torch.zeros_like(graph.known, dtype=weight.dtype)
+                degrees = degrees.index_add(1, source, ones).index_add(1, target, ones)[:, is_used]  # (B, M')
+                known = graph.known[:, is_used].to(weight.dtype)
+                first, second, third = (mlp(entries.to(weight.dtype)) for mlp in self.mlps)
+                sums = [_line_sums(outputs, known, degrees) for outputs in (first, second)]
+                total = torch.cat([(known[..., None] * sums[0] * sums[1]).sum(1), counts @ third], 1)
         divisors = {
             "none": torch.ones_like(num_viewpoints),
             "viewpoints": num_viewpoints,
@@ -135,6 +151,18 @@ class GraphEncoding(MemoryReader):
         hidden = self.config.hidden or self.config.width // 2
         first = nn.Linear(1 + self.config.width, hidden, bias=self.config.bias)
         return nn.Sequential(first, nn.ReLU(), nn.Linear(hidden, out, bias=self.config.bias))
+
+
+def _line_sums(outputs: Tensor, known: Tensor, degrees: Tensor) -> Tensor:
+    """Return the sum of an encoded n x n matrix along the line of each viewpoint, (B, M, D).
+
+    `outputs` (M + 2, D) are the encoded entries of M viewpoints, of an edge and of a gap. `known` (B, M) is 1
+    for the n viewpoints of an agent's graph; `degrees` (B, M) are their numbers of edges in it. G is
+    symmetric, so that sums of columns and of rows are equal.
+    """
+    viewpoints, edge, gap = outputs[:-2], outputs[-2], outputs[-1]
+    gaps = known.sum(1, keepdim=True) - 1 - degrees
+    return viewpoints + degrees[..., None] * edge + gaps[..., None] * gap
 
 
 @dataclass(frozen=True, kw_only=True)
