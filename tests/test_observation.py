@@ -47,7 +47,7 @@ def test_masks_partition_the_valid_tokens() -> None:
     observation = observe()
     assert len(observation) == len(ATLAS)
     assert observation.num_candidates.tolist() == ATLAS.degrees.tolist()
-    masks = (observation.is_candidate, observation.is_context, observation.token_type == STOP)
+    masks = (observation.is_candidate, observation.is_context_view, observation.token_type == STOP)
     assert torch.equal(sum(mask.int() for mask in masks), observation.valid.int())
 
 

@@ -175,7 +175,7 @@ class Scores:
     def first_told(self, order: Sequence[int] | None = None) -> Scores:
         """Return the scores of the first instruction of every path, without tour metrics.
 
-        Several instructions describe each path. Only for the first of them the path is new to a memory.
+        Several instructions describe each path. The path is new to a memory only at the first of them.
         `order` are the episode indices in the order in which the episodes were run, by default 0 to E - 1.
         """
         rows = first_told_rows(self.path_ids, order)
@@ -188,8 +188,9 @@ class Scores:
     def intervals(self, *, draws: int, seed: int = 0, level: float = 0.95) -> dict[str, tuple[float, float]]:
         """Return bootstrap confidence intervals of the means, by metric: (lower, upper).
 
-        Reference paths are resampled, because instructions of one path are not independent. Tour metrics have
-        no intervals, because episodes of a tour are not independent either.
+        `draws` is the number of bootstrap samples, and `level` the confidence level. Reference paths are
+        resampled, because instructions of one path are not independent. Tour metrics have no intervals,
+        because episodes of a tour are not independent either.
         """
         if draws < 1 or seed < 0:
             raise ConfigError(
@@ -207,7 +208,7 @@ class Scores:
 
 
 def first_told_rows(path_ids: Sequence[Hashable], order: Sequence[int] | None = None) -> list[int]:
-    """Return the index of the first episode of each path, ascending; `order` as in `Scores.first_told`.
+    """Return the index of the first episode of each path, ascending; `Scores.first_told` explains `order`.
 
     >>> first_told_rows(["a", "a", "b"]), first_told_rows(["a", "a", "b"], order=[2, 1, 0])
     ([0, 2], [1, 2])

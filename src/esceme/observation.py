@@ -105,7 +105,7 @@ class Observation:
         return self.token_type == CANDIDATE
 
     @property
-    def is_context(self) -> Tensor:
+    def is_context_view(self) -> Tensor:
         """(B, N) bool: True for context views, which have no candidate; False for padding."""
         return (self.token_type == CONTEXT) & self.valid
 
@@ -159,7 +159,10 @@ class Observation:
         return replace(self, **selected, full_observation=full, remembered=remembered)
 
     def without_context_views(self) -> Observation:
-        """Return the observation with only candidates and STOP as tokens; panorama methods use all views."""
+        """Return the observation with only candidates and STOP as tokens.
+
+        Panorama methods of the result still use all views.
+        """
         if self.full_observation is not None:
             return self
         length = int(self.num_candidates.max()) + 1

@@ -151,7 +151,7 @@ class Run(NamedTuple):
 
 
 def navigator_config(navigator: Navigator, **trained_for: Any) -> NavigatorConfig:
-    """Return the config of a navigator. `trained_for` are fields that it does not contain, such as `task`."""
+    """Return the config of a navigator, with `trained_for`: fields that a navigator lacks, such as `task`."""
     for part, classes in PARTS.items():
         if (kind := type(getattr(navigator, part))) not in classes.values():
             raise ConfigError(f"{kind.__name__} is not one of {', '.join(classes)}; add it to that dict")
@@ -223,9 +223,9 @@ def read_navigator_config(folder: Path) -> NavigatorConfig:
 
 
 def _read_navigator_file(folder: Path) -> tuple[NavigatorConfig, list[str]]:
-    """Return the navigator config in a run folder and the sha256 that the weights may have.
+    """Return the navigator config in a run folder, and the SHA-256 digests that the weights may have.
 
-    There are two while a run is saved again: those of the old and of the new weights.
+    There are two digests, of the old and of the new weights, while a run is saved again.
     """
     path = folder / NAVIGATOR_FILE
     if not path.is_file():
@@ -253,7 +253,10 @@ def _write_navigator_file(folder: Path, config: NavigatorConfig, digests: list[s
 
 
 def _digests_beside(folder: Path, config: NavigatorConfig) -> list[str]:
-    """Return the sha256 of the weights in a run folder if its config equals `config`, otherwise nothing."""
+    """Return a list of the SHA-256 digest of a run folder's weights if its config equals `config`.
+
+    The list is empty if the config differs.
+    """
     with suppress(EscemeError):
         stored, digests = _read_navigator_file(folder)
         return digests if stored == config else []
@@ -268,7 +271,7 @@ def _file_digest(path: Path) -> str:
 def _build_on_meta(config: NavigatorConfig, num_tensors: int, *, file: object) -> Navigator:
     """Build a navigator without weights, to which `num_tensors` tensors of `file` are to be assigned.
 
-    Raise `CheckpointError` early if the config has far more layers, or larger ones, than any such weights.
+    Raise `CheckpointError` early if `config` describes far more or far larger layers than the file can hold.
     """
     num_parameters = 0
 
@@ -341,8 +344,8 @@ def as_json(config: Any) -> dict[str, Any]:
 def from_json(stored: Mapping[str, Any], kind: type[T], path: str = "") -> T:
     """Return the config of type `kind` in a JSON object that has every field.
 
-    `path` is for messages. Raise `ConfigError` if a name is unknown or missing, or a value has the wrong type
-    or is out of range.
+    Messages name `path`, the position of this object in its file. Raise `ConfigError` if a name is unknown or
+    missing, or a value has the wrong type or is out of range.
     """
     types, values = get_type_hints(kind), {}
     for name, value in stored.items():

@@ -33,7 +33,7 @@ class Trajectory:
     visit: int = 1
     """Number of this episode among the episodes in its scene (or tour), counted from 1."""
     actions: list[int] = field(default_factory=list)
-    """Number of each selected action among those that exist; see `action_numbers`."""
+    """Number of each selected action among the actions that existed at its step; see `action_numbers`."""
 
     @classmethod
     def begin(cls, atlas: Atlas, episode: Episode, *, visit: int = 1) -> Trajectory:
@@ -82,16 +82,17 @@ class SingleBatch:
         return started
 
 
-def action_numbers(decision: Decision, stops: NDArray[np.integer], actions: Tensor) -> list[int]:
-    """Return the number of each action among those that exist: candidates, STOP, then `decision.routes`.
+def action_numbers(decision: Decision, num_candidates: NDArray[np.integer], actions: Tensor) -> list[int]:
+    """Return the number of each action among the actions that exist for its agent, counted from 0.
 
-    `stops` (B,) are the numbers of candidates. Unlike the index of an action, its number does not depend on
-    the padding of a batch.
+    The actions of an agent are its candidates, STOP, then the actions of `decision.routes`. `num_candidates`
+    (B,) are the agents' numbers of candidates. Unlike the index of an action in the logits, its number does
+    not depend on the padding of a batch.
     """
     choices = actions.cpu().numpy()
     if decision.routes is not None:
         first = decision.routes.first_action
-        choices = np.where(choices >= first, choices - first + stops + 1, choices)
+        choices = np.where(choices >= first, choices - first + num_candidates + 1, choices)
     return [int(number) for number in choices]
 
 
@@ -168,9 +169,10 @@ def greedy(decision: Decision, observation: Observation, trajectories: Sequence[
 
 
 def replaying(recorded: Callable[[Trajectory], Sequence[int]]) -> ActionSelector:
-    """Return a function that selects recorded actions, given a function from a trajectory to their numbers.
+    """Return a function that selects recorded actions.
 
-    Where nothing is recorded for a step, the action with the highest logit is selected.
+    `recorded` returns the numbers of a trajectory's recorded actions; see `action_numbers`. Where nothing is
+    recorded for a step, the action with the highest logit is selected.
     """
 
     def select(decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]) -> Tensor:

@@ -129,8 +129,10 @@ def test_memory_vectors_by_token_type(observation: Observation, bank: MemoryBank
     recalled = trained().recall(observation, bank)
     known = torch.isin(observation.neighbour, torch.tensor([0, 3]))
     assert torch.equal(recalled[known], bank.recall_at(observation.neighbour[known]))
-    assert torch.equal(recalled[observation.is_context], observation.raw_features[observation.is_context])
-    assert not recalled[~known & ~observation.is_context].any()
+    assert torch.equal(
+        recalled[observation.is_context_view], observation.raw_features[observation.is_context_view]
+    )
+    assert not recalled[~known & ~observation.is_context_view].any()
     assert known.any() and (observation.is_candidate & ~known).any()
     assert not trained(context="zero").recall(observation, bank)[~known].any()
 

@@ -145,7 +145,9 @@ def test_pitfall_3_in_training_a_context_view_is_fused_with_its_raw_feature() ->
     fused = literal_fusion(reader_of(navigator), dropped, memory)
     valid = observation.valid
     torch.testing.assert_close(seen.features[valid], fused[valid], atol=1e-5, rtol=0)
-    assert torch.equal(memory[observation.is_context], observation.raw_features[observation.is_context])
+    assert torch.equal(
+        memory[observation.is_context_view], observation.raw_features[observation.is_context_view]
+    )
     known = [
         ATLAS.name(index)[1] for index in observation.neighbour[memory.any(-1) & observation.is_candidate]
     ]
@@ -153,14 +155,16 @@ def test_pitfall_3_in_training_a_context_view_is_fused_with_its_raw_feature() ->
     # Zeros or dropped features of context views would give other results.
     for wrong in (torch.zeros_like(dropped), dropped):
         other = literal_fusion(reader_of(navigator), dropped, wrong)
-        assert not torch.allclose(seen.features[seen.is_context], other[seen.is_context], atol=1e-2)
+        assert not torch.allclose(seen.features[seen.is_context_view], other[seen.is_context_view], atol=1e-2)
 
 
 def test_pitfall_3_with_an_empty_memory_candidates_get_zeros_and_context_views_their_features() -> None:
     navigator, bank, observation = small_navigator(), MemoryBank.from_atlas(ATLAS), observe("hall", "attic")
     recalled = reader_of(navigator).recall(observation, bank)
-    assert torch.equal(recalled[observation.is_context], observation.raw_features[observation.is_context])
-    assert not recalled[~observation.is_context].any()
+    assert torch.equal(
+        recalled[observation.is_context_view], observation.raw_features[observation.is_context_view]
+    )
+    assert not recalled[~observation.is_context_view].any()
 
 
 # -- 4: the order of the input and what follows ------------------------------------------------------------
@@ -265,7 +269,7 @@ def test_pitfall_7_headings_are_relative_to_the_snapped_view_and_elevations_abso
         np.testing.assert_allclose(observation.angles[0, token].numpy(), expected, atol=1e-6)
     up = [candidate.viewpoint for candidate in ATLAS.graph("cottage").candidates("hall")].index("landing")
     assert observation.angles[0, up, 2] == pytest.approx(math.sin(math.atan2(2, 2.5)), abs=1e-6)
-    context = observation.is_context[0]
+    context = observation.is_context_view[0]
     table = panorama_angles(np.array([13]))[0]
     np.testing.assert_allclose(
         observation.angles[0, context].numpy(), table[observation.view[0, context].numpy()], atol=1e-6
@@ -289,7 +293,7 @@ def test_pitfall_7_candidates_that_share_a_view_are_separate_tokens() -> None:
     assert observation.num_candidates.tolist() == [4, 1]
     views = observation.view[0, :4].tolist()
     assert len(set(views)) == 3
-    assert set(observation.view[0, observation.is_context[0]].tolist()) == set(range(36)) - set(views)
+    assert set(observation.view[0, observation.is_context_view[0]].tolist()) == set(range(36)) - set(views)
     padding = ~observation.valid
     assert padding.tolist()[1][-1] and observation.token_type[padding].eq(CONTEXT).all()
     assert not observation.features[padding].any() and observation.neighbour[padding].eq(-1).all()

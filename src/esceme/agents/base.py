@@ -81,7 +81,7 @@ class BacktrackRoutes(NamedTuple):
     """(B, S, S) int64: rank of the edge from node (axis 1) to node (axis 2), as in `current_edge_rank`."""
 
     def shortest_path(self, row: int, action: int) -> list[tuple[int, int]]:
-        """Return the path with the fewest edges to which `action` leads, as (viewpoint, view) poses.
+        """Return the shortest path of a backtracking `action`, in edges, as (viewpoint, view) poses.
 
         `row` is the agent's index in the batch. The last pose is the node (earlier visit) to which the agent
         returns. All earlier poses have view `KEEP_VIEW`. Among equally short paths, the edge ranks decide.
@@ -282,7 +282,7 @@ def num_choices(observation: Observation) -> int:
 
 
 def choice_mask(observation: Observation, choices: int) -> Tensor:
-    """Return a mask (B, C) that is True for the candidates and STOP of each agent and False for other tokens.
+    """Return a mask (B, C) that is True for the candidates and STOP of each agent and False elsewhere.
 
     C is `choices`, the number of actions.
     """

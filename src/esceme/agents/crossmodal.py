@@ -126,7 +126,10 @@ class CrossModal(Agent[S]):
 
     @property
     def no_weight_decay(self) -> list[nn.Parameter]:
-        """Token type embeddings if encoded text is cached: weight decay would make the cache outdated."""
+        """The token type embeddings if encoded text is cached, otherwise none.
+
+        Weight decay would change these embeddings and so make the cache outdated.
+        """
         return list(self.text.kinds.parameters()) if self.config.read_once else []
 
     # -- text --------------------------------------------------------------------------------------------
@@ -152,12 +155,12 @@ class CrossModal(Agent[S]):
             if key not in self._text_cache:
                 if len(self._text_cache) >= TEXT_CACHE_SIZE:
                     self._text_cache.pop(next(iter(self._text_cache)))
-                self._text_cache[key] = self._encode_single(ids[valid])
+                self._text_cache[key] = self._encode_instruction(ids[valid])
             encoded.append(self._text_cache[key])
         return nn.utils.rnn.pad_sequence(encoded, batch_first=True)
 
-    def _encode_single(self, ids: Tensor) -> Tensor:
-        """Return one encoded instruction, (L,) -> (L, H), computed without dropout."""
+    def _encode_instruction(self, ids: Tensor) -> Tensor:
+        """Return the encoding of one instruction, given its token ids, without dropout: (L,) -> (L, H)."""
         was_training = self.text.training
         self.text.eval()
         with torch.inference_mode(False), torch.no_grad():  # training may reuse what evaluation cached
@@ -166,7 +169,7 @@ class CrossModal(Agent[S]):
         return encoded
 
     def _load_from_state_dict(self, *args: Any) -> None:
-        """Load weights and clear the text cache, which the old weights computed."""
+        """Load weights and clear the text cache, whose content was computed with the old weights."""
         self._text_cache.clear()
         super()._load_from_state_dict(*args)
 
@@ -241,14 +244,17 @@ class CrossModal(Agent[S]):
     def _history_token(
         self, observation: Observation, actions: Tensor, step: Tensor, panorama: Tensor | None
     ) -> Tensor:
-        """Return the history token of one step, (B, H)."""
+        """Return the history token of one step, (B, H).
+
+        `step` (B,) are the step numbers, and `panorama` (B, H) the encoded panoramas, or None without them.
+        """
         token = self.history(
             observation.facing_features(), observation.action_angles(actions), step, panorama
         )
         return token.detach() if self.config.freeze_history else token
 
     def _encode_panorama(self, state: S, observation: Observation) -> Tensor:
-        """Return the encoded panoramas, (B, H), in evaluation from `state.panorama_cache`."""
+        """Return the encoded panoramas, (B, H). In evaluation, they are cached in `state.panorama_cache`."""
         if self.training or torch.is_grad_enabled():
             return self.history.encode_panorama(
                 observation.panorama_features(), observation.panorama_angles()

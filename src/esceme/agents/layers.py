@@ -115,7 +115,7 @@ class KeyValue(NamedTuple):
     mask: Tensor | None
     """(B, 1, 1, L) bool: True for keys that may be attended to; None if all keys may."""
     groups: Groups | None = None
-    """Groups of query sequences that share these keys; None if each query sequence has its own keys."""
+    """Groups of query sequences that share these keys; None if every query sequence has keys of its own."""
 
     @classmethod
     def unstack(

@@ -253,7 +253,7 @@ class MemoryBank:
             )
 
     def _set_rows(self, scene_id: str, viewpoints: Sequence[str], rows: Sequence[int]) -> None:
-        """Record in which storage rows viewpoints are, for lookup by atlas index; row 0 means forgotten."""
+        """Record the storage row of each viewpoint, for lookup by atlas index; row 0 means forgotten."""
         indices = [self._viewpoint_index.get((scene_id, viewpoint)) for viewpoint in viewpoints]
         known = [(index, row) for index, row in zip(indices, rows, strict=True) if index is not None]
         if known:

@@ -171,7 +171,7 @@ def _stored(bank: MemoryBank, scene_id: str) -> StoredScene:
 def _open(path: Path) -> _Content:
     """Return the content of a bank file. Raise `DataError` if the file is not a bank or is damaged.
 
-    safetensors opens a file twice. If another process replaces the file in between, it is read again.
+    safetensors opens a file twice. If another process replaces the file in between, the file is read again.
     """
     while True:
         version = _file_version(path)
@@ -211,7 +211,10 @@ def _read(path: Path) -> _Content:
 
 
 def _decoded(text: str, path: Path) -> BankHeader:
-    """Return the decoded header. Raise `DataError` for another format, before its fields are decoded."""
+    """Return the decoded header. Raise `DataError` if it has another format or is malformed.
+
+    The format is checked before the other fields, because other formats may have other fields.
+    """
     try:
         found = msgspec.json.decode(text, type=_Format).format
         if found != f"{FORMAT}{VERSION}":

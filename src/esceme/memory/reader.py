@@ -166,7 +166,7 @@ class CandidateEnhancing(MemoryReader):
         recalled = self.require_memory(memory).recall_at(observation.neighbour)
         if self.config.context == "zero":
             return recalled
-        return torch.where(observation.is_context[..., None], observation.raw_features, recalled)
+        return torch.where(observation.is_context_view[..., None], observation.raw_features, recalled)
 
     def fuse(self, observation: Observation, recalled: Tensor) -> Tensor:
         """Return features (B, N, D) fused with the memory of candidates in `recalled` (B, N, D).
@@ -175,13 +175,13 @@ class CandidateEnhancing(MemoryReader):
         """
         self.check_width(observation.features, "the observation")
         self.check_width(recalled, "the memory")
-        is_candidate, is_context = observation.is_candidate, observation.is_context
+        is_candidate, is_context_view = observation.is_candidate, observation.is_context_view
         is_stop = observation.token_type == STOP
         groups = [self._first_layer_candidates(observation.features[is_candidate], recalled[is_candidate])]
         masks = [is_candidate]
         if self.config.context != "untouched":
-            groups.append(self._first_layer_context(observation, is_context))
-            masks.append(is_context)
+            groups.append(self._first_layer_context(observation, is_context_view))
+            masks.append(is_context_view)
         if self.config.stop == "fused":
             groups.append(self.first.bias.to(groups[0]).expand(int(is_stop.sum()), -1))
             masks.append(is_stop)
@@ -194,7 +194,7 @@ class CandidateEnhancing(MemoryReader):
             memory = recalled * is_candidate[..., None] if self.config.shortcut == "both" else 0.0
             return observation.features + memory + fused
         if self.config.context == "untouched":
-            return torch.where(is_context[..., None], observation.features, fused)
+            return torch.where(is_context_view[..., None], observation.features, fused)
         return fused
 
     def _first_layer_candidates(self, features: Tensor, recalled: Tensor) -> Tensor:
@@ -209,19 +209,19 @@ class CandidateEnhancing(MemoryReader):
             return hidden
         return hidden.index_add(0, visited, functional.linear(recalled[visited], memory_weight).to(hidden))
 
-    def _first_layer_context(self, observation: Observation, is_context: Tensor) -> Tensor:
+    def _first_layer_context(self, observation: Observation, is_context_view: Tensor) -> Tensor:
         """Return the first layer's output for T context views, (T, hidden).
 
         If feature and memory are equal, one product with the sum of both weight halves suffices.
         """
         feature_weight, memory_weight = self._split_weight()
-        features = observation.features[is_context]
+        features = observation.features[is_context_view]
         if self.config.context == "zero":
             return functional.linear(features, feature_weight, self.first.bias)
         if observation.features is observation.raw_features:
             return functional.linear(features, feature_weight + memory_weight, self.first.bias)
         hidden = functional.linear(features, feature_weight, self.first.bias)
-        return hidden + functional.linear(observation.raw_features[is_context], memory_weight)
+        return hidden + functional.linear(observation.raw_features[is_context_view], memory_weight)
 
     def _split_weight(self) -> tuple[Tensor, Tensor]:
         """Return the halves of the first layer's weight for features and for memories, (hidden, D) each."""

@@ -35,7 +35,10 @@ class StartPose(msgspec.Struct):
 
 
 class DialogRecord(msgspec.Struct, omit_defaults=True):
-    """NDH instance as published. Instances of the test split lack the fields below `dialog_history`."""
+    """Instance of Navigation from Dialog History (NDH) as published.
+
+    Instances of the test split lack the fields below `dialog_history`.
+    """
 
     inst_idx: int
     scan: PrintableText
@@ -75,16 +78,17 @@ class DialogFormat(msgspec.Struct):
 def read_cvdn(
     path: str | Path, *, history: History = "all", supervision: Supervision = "trusted"
 ) -> list[DialogEpisode]:
-    """Read one episode per NDH instance of a published or pre-encoded file. Its goals are the end panoramas.
+    """Read one episode per instance of Navigation from Dialog History, published or pre-encoded.
 
-    The instruction of a published instance is `dialog_text(...)`. `supervision` selects its reference path:
+    The goals of an episode are the end panoramas of its instance.
+
+    The instruction of a published instance is `dialog_text(...)`. `supervision` selects the reference path:
     the path of the human navigator (`player`), the path shown to the human oracle (`planner`), or the result
     of `trusted_path` for these two paths (`trusted`).
 
     A pre-encoded instance has token ids but neither text nor a planner path. `ConfigError` is raised if
-    `history` or `supervision` requires these. Its reference path is the remaining path of the human navigator
-    in the game. If this path does not begin at the start of the instance, the reference path is only the
-    start.
+    `history` or `supervision` requires these. The reference path is the remaining path of the human navigator
+    in the game, or only the start if the remaining path begins elsewhere.
 
     Instances without end panoramas (test split) have only a start. Instances of one game share a `path_id`.
     """
@@ -124,7 +128,7 @@ def dialog_text(turns: list[DialogTurn], target: str, history: History = "all") 
 
 
 def trusted_path(player: list[str], planner: list[str]) -> list[str]:
-    """Return `player` if it visits the end of `planner` after its own start, otherwise `planner`.
+    """Return `player` if, after its start, it visits the last viewpoint of `planner`; otherwise `planner`.
 
     >>> trusted_path(["a", "b", "c"], ["a", "b"]), trusted_path(["a", "c"], ["a", "b"])
     (['a', 'b', 'c'], ['a', 'b'])

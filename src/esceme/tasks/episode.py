@@ -18,7 +18,8 @@ from esceme.world.graph import SUFFIX, SceneGraph, scene_ids
 SUCCESS_WITHIN = 3.0
 """An episode succeeds if it ends at less than this distance from the goal, in metres."""
 Angle = Annotated[float, msgspec.Meta(ge=-1000, le=1000)]
-"""An angle in a file, in radians. Published angles lie within one turn; larger numbers are damage."""
+"""An angle in a file, in radians. Published angles lie within one turn; a larger number means that the file
+is damaged."""
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 """Token id in a file."""
 
@@ -99,7 +100,7 @@ class DialogEpisode(Episode):
 
 
 def locate_goals(episodes: Sequence[Episode], atlas: Atlas) -> NDArray[np.int64]:
-    """Return the goals (E, G) of episodes as viewpoint indices; fewer goals are padded with the last goal."""
+    """Return the goals (E, G) of episodes as viewpoint indices; padding repeats an episode's last goal."""
     goals = []
     for episode in episodes:
         with prefix_errors(file=f"episode {episode.episode_id}"):
@@ -109,7 +110,7 @@ def locate_goals(episodes: Sequence[Episode], atlas: Atlas) -> NDArray[np.int64]
 
 
 def require_unique_ids(episodes: Sequence[Episode], file: object) -> list[Episode]:
-    """Return `episodes` as a list; raise `DataError` if an episode id occurs twice."""
+    """Return `episodes` as a list; raise `DataError`, which names `file`, if an episode id occurs twice."""
     seen: set[str] = set()
     for episode in episodes:
         if episode.episode_id in seen:
@@ -119,7 +120,10 @@ def require_unique_ids(episodes: Sequence[Episode], file: object) -> list[Episod
 
 
 def scenes_of(episodes: Iterable[Episode], connectivity: str | Path, file: object) -> set[str]:
-    """Return the scene ids of episodes; raise `DataError` if a scene has no connectivity file."""
+    """Return the scene ids of episodes; raise `DataError` if a scene has no connectivity file.
+
+    `connectivity` is the folder of these files. The message names `file`, the source of the episodes.
+    """
     present, needed = set(scene_ids(connectivity)), set()
     for episode in episodes:
         if episode.scene_id not in present:

@@ -43,9 +43,10 @@ def unreadable_reason(folder: Path) -> str | None:
 def find_invalid_path(
     episodes: Iterable[Episode], graphs: dict[str, SceneGraph], file: Path, *, missing: Collection[str]
 ) -> str:
-    """Describe the first episode whose path is not in its graph, and count all others; empty if none.
+    """Return a text about the first episode whose path is not in its graph, with the number of others.
 
-    Episodes in `missing` scenes are skipped. If there are no graphs, all episodes are skipped.
+    The text is empty if there is no such episode. Episodes in `missing` scenes are skipped. If there are no
+    graphs, all episodes are skipped.
     """
     first, num_invalid = "", 0
     for group in _group_by_path(episodes):
@@ -59,10 +60,11 @@ def find_invalid_path(
 
 
 def find_invalid_episode(episodes: Sequence[Episode], *, vocabulary_size: int | None = None) -> str:
-    """Describe the first episode without goal, instruction or valid heading, and count all others.
+    """Return a text about the first episode without goal, instruction or valid heading.
 
-    The result is empty if all episodes are valid. A missing goal is a fault only if other episodes have
-    goals. A stored token id that is not below `vocabulary_size` is a fault too.
+    The text also has the number of other such episodes; it is empty if all episodes are valid. A missing goal
+    is a fault only if other episodes have goals. A stored token id that is not below `vocabulary_size` is a
+    fault too.
     """
     withheld = [episode for episode in episodes if episode.goal_withheld]
     faults = {

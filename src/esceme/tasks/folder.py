@@ -89,10 +89,10 @@ class DataFolder:
         return sorted(path for path in found if path.suffix in FEATURE_SUFFIXES and os.path.isfile(path))
 
     def find_features(self, name: str = "", *, option: str) -> Path:
-        """Return the path of the feature file called `name`; if there is none, of the only feature file.
+        """Return the path of the feature file called `name`; if there is none, that of the only feature file.
 
-        Raises `DataError`, whose message names `option` as the remedy, if there is no or more than one such
-        file.
+        Raises `DataError` if there are no feature files, or several of which none or more than one has the
+        name. The message tells the user to select a file with `option`.
         """
         found = [path for path in self.features if path.name == name] or self.features
         if len(found) != 1:

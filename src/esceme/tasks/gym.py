@@ -315,7 +315,7 @@ def _check_options(options: dict[str, Any] | None, *known: str) -> dict[str, Any
 
 
 def _render_modes(panoramas: Panoramas | None, episodes: Sequence[Episode]) -> list[str]:
-    """Return the render modes of an environment: images require a panorama of the first start."""
+    """Return the render modes; `rgb_array` is one of them if there is a panorama of the first start."""
     first = episodes[0]
     has_images = panoramas is not None and panoramas(first.scene_id, first.start) is not None
     return RENDER_MODES if has_images else ["ansi"]

@@ -42,10 +42,10 @@ def write_manifest(root: Path) -> None:
 
 
 def write_json_set(root: Path, values: Mapping[str, object], *, manifest_name: str) -> None:
-    """Write JSON files that belong together, by name, and a manifest of them.
+    """Write `values`, a dict from file name to JSON value, to files of the folder `root`, with a manifest.
 
-    All new files are on the disk before the first one replaces an old one. The manifest is replaced first, so
-    that `check_manifest` names the files that are missing or old if the process is killed in between.
+    All new files are on the disk before the first old file is replaced. The manifest is replaced first. If
+    the process is killed before the last file is replaced, `check_manifest` therefore reports the others.
     """
     hashes: dict[str, str] = {}
     with ExitStack() as stack:  # ends in reverse order

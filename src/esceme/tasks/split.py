@@ -63,7 +63,8 @@ def load_dataset(
     """Load several splits, given as (task, split) pairs, with the graphs and features of their scenes.
 
     `features` is a store or a file. By default, `load_features` selects the file by `name` and `width`. If
-    `needs_features` is False, the default is features of zeros, for agents that read no features.
+    `needs_features` is False, the default is features of zeros, for agents that read no features. Error
+    messages tell the user to select a feature file with `option`.
     """
     loaded, graphs = [], dict[str, SceneGraph]()
     for task, split in splits:
@@ -115,8 +116,8 @@ def load_features(
     """Open the feature file `path`; by default the file called `name` in the data folder, or its only file.
 
     `width` is the number of features per view that the network reads; None accepts any number. Classifier
-    scores at the end of the features are cut off. Any other width raises `DataError`. Error messages name
-    `option` as the remedy.
+    scores at the end of the features are cut off. Any other width raises `DataError`. Error messages tell the
+    user to select a file with `option`.
     """
     path = data.find_features(name, option=option) if path is None else Path(path)
     store = open_features(path)
@@ -146,7 +147,8 @@ def find_tokenizer(
 ) -> Tokenizer | None:
     """Return `vocabulary`, or else the WordPiece tokenizer of the data folder.
 
-    Return None if there is no tokenizer of `vocabulary_size` tokens; None accepts any size.
+    Return None if no tokenizer has `vocabulary_size` tokens. If `vocabulary_size` is None, any size is
+    accepted.
     """
     tokenizer: Tokenizer | None = load_wordpiece(data) if vocabulary is None else vocabulary
     return None if tokenizer is None or vocabulary_size not in (None, tokenizer.size) else tokenizer
@@ -203,7 +205,10 @@ def make_instruction_encoder(
 
 
 def _check_ids(episode: Episode, ids: Sequence[int], vocabulary_size: int | None) -> None:
-    """Raise `DataError` if a token id is not below the number of embeddings; None accepts all ids."""
+    """Raise `DataError` if a token id is not below `vocabulary_size`, the number of embeddings.
+
+    If `vocabulary_size` is None, all ids are accepted.
+    """
     if vocabulary_size is None or not ids:
         return
     wrong = max(ids) if min(ids) >= 0 else min(ids)

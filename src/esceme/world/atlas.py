@@ -112,7 +112,7 @@ class Atlas:
         return cls(read_scenes(connectivity, scenes).values(), store)
 
     def _concatenate_tables(self, table: str, fill: float) -> NDArray[Any]:
-        """Return the attribute `table` (P, K) of all graphs as one array; missing candidates are `fill`."""
+        """Return the attribute `table` (P, K) of all graphs as one array; `fill` pads missing candidates."""
         tables = [getattr(graph, table) for graph in self.graphs.values()]
         joined = np.full((len(self), max(part.shape[1] for part in tables)), fill, dtype=tables[0].dtype)
         for start, part in zip(self.first, tables, strict=False):

@@ -22,7 +22,8 @@ class Camera:
         """Cosine of the largest relative heading at which an adjacent viewpoint is navigable.
 
         The simulator's half angle is `vfov * width / height / 2`, not half of the horizontal field of view of
-        a perspective image. The value is infinite, so that nothing is navigable, if there is no such angle.
+        a perspective image. If this angle is not finite, as for an image height of 0, the value is infinite,
+        and nothing is navigable.
 
         >>> round(float(np.degrees(np.arccos(Camera().min_cosine))), 6)
         40.0
@@ -69,10 +70,11 @@ def relative_directions(
 
 
 class NavigableTable(NamedTuple):
-    """Navigable locations of several poses, without the current viewpoints.
+    """Navigable locations of several poses: adjacent viewpoints, without the viewpoints of the poses.
 
     The locations of pose `p` are the entries `start[p]` to `start[p + 1]` of the other arrays, from the
-    centre of the image outwards.
+    centre of the image outwards. Headings and elevations are in radians, relative to the pose; distances are
+    in metres.
     """
 
     start: NDArray[np.int64]
@@ -93,8 +95,8 @@ def find_navigable(
     """Return the navigable locations of poses, in the simulator's order.
 
     `heading` and `elevation` (Q,) are the poses in radians. Row m of `offset` (M, 3), `neighbour` and `pose`
-    (M,) is an adjacent viewpoint of pose `pose[m]`; rows are sorted by pose, then by neighbour. Without
-    `min_cosine` (`Camera.min_cosine`), all neighbours are navigable, whatever the camera shows.
+    (M,) is an adjacent viewpoint of pose `pose[m]`; rows are sorted by pose, then by neighbour. `min_cosine`
+    is `Camera.min_cosine`. If it is None, all neighbours are navigable, whatever the camera shows.
     """
     angles = relative_directions(offset, heading[pose], elevation[pose])
     # numpy would round a Python float to single precision before it compares.

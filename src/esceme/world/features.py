@@ -40,7 +40,7 @@ FORMAT = "esceme-features-2"
 MAX_WIDTH = 65_536
 """Largest accepted number of features per view; published files have at most 3,048."""
 ROWS_AT_ONCE = 640
-"""Number of half-precision view features that are converted at a time; together about a megabyte."""
+"""Number of half-precision features that are converted at a time. They take about a megabyte."""
 HDF5_STORAGE = {"compression": "gzip", "compression_opts": 1, "shuffle": True, "fletcher32": True}
 HDF5_STORAGE |= {"track_times": False}
 """HDF5 options of written files: compressed like the published files, with checksums, without time stamps."""
@@ -267,8 +267,9 @@ def pack(
 ) -> Path:
     """Write features as a half-precision array `out` (.npy) and its index (.json), atomically.
 
-    Several processes can map the file and share its memory. `DataError` is raised for non-finite values.
-    The index holds a checksum per viewpoint, which reveals a damaged array and an array of another index.
+    Several processes can map the file and share its memory. `DataError` is raised for non-finite values. The
+    index holds a checksum per viewpoint, by which a damaged array, or an array that belongs to another index,
+    is detected.
     """
     out, checksums = Path(out).with_suffix(".npy"), list[int]()
     with atomic_open(out) as file:
@@ -296,8 +297,9 @@ def write_features(
     """Write (`<scene>_<viewpoint>`, features (36, D)) pairs to an HDF5 file of the published format.
 
     The file appears only when it is complete. All panoramas must have the same width and finite values. Equal
-    input gives equal bytes. The file names `camera`, by default that of the published files. Files with
-    another number of views than 36 are for other programs; `open_features` refuses them.
+    input gives equal bytes. The attributes of every panorama describe `camera`, by default the camera of the
+    published files. Files with another number of views than 36 are for other programs; `open_features`
+    refuses them.
     """
     camera = camera or Camera()
     image = {
@@ -363,7 +365,7 @@ def map_array(path: Path, *, advice: str) -> NDArray[Any]:
 
 
 def get_dataset(file: h5py.File, key: str, source: object) -> h5py.Dataset:
-    """Return an array of an HDF5 file; raise `DataError` for a group, a link and an array in another file."""
+    """Return the array `key` of an HDF5 file; raise `DataError` if it is a group, a link or external."""
     if not isinstance(file.get(key, getlink=True), h5py.HardLink):
         raise DataError(f"{source}: '{key}' is a link; expected an array under '<scene>_<viewpoint>'")
     stored = file[key]

@@ -281,9 +281,10 @@ class SceneGraph:
 
     @cached_property
     def adjacent_records(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-        """Directed edges between records, sorted: here (E,), there (E,), and offsets (E, 3) in metres.
+        """Directed edges between records: sources (E,), targets (E,), and offsets (E, 3) in metres.
 
-        The simulator computes offsets from positions in single precision.
+        Sources and targets are record indices; edges are sorted by source, then by target. Like the
+        simulator, offsets are computed from positions in single precision.
         """
         row, slot = np.nonzero(self.neighbours >= 0)
         here = self.record_indices[row]
@@ -390,7 +391,7 @@ def _list_files(directory: Path) -> list[str]:
 
 
 def read_scenes(directory: str | Path, scenes: Iterable[str] | None = None) -> dict[str, SceneGraph]:
-    """Return a dict from scene id to graph, sorted by id, for some scenes of a folder (default: all)."""
+    """Return a dict from scene id to graph, sorted by id, for `scenes`, by default all scenes of a folder."""
     directory = Path(directory)
     present = scene_ids(directory)
     selected = present if scenes is None else sorted(set(scenes))
