@@ -436,7 +436,7 @@ def _remove_empty_lock(path: Path) -> None:
 
 
 def _interrupt_without_lock(event: filelock.LeaseCompromise) -> None:
-    """Interrupt this process when it has lost its lock: another process may write the folder from now on."""
+    """Interrupt this process, because it has lost its lock and another process may write to the folder."""
     print(f"{event.lock_file}: the lock was lost ({event.reason})", file=sys.stderr)
     is_background = signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # shells let such jobs ignore SIGINT
     os.kill(os.getpid(), signal.SIGTERM if is_background else signal.SIGINT)

@@ -25,9 +25,9 @@ DropoutRate: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
 
 
 def check_settings(config: Any) -> None:
-    """Raise `ConfigError` that names a field of a dataclass whose value its annotation does not admit.
+    """Raise `ConfigError` if a field of a dataclass has a value that its annotation does not admit.
 
-    Fields that are dataclasses themselves are left out: they have been checked.
+    Fields that are dataclasses are not checked again: they were checked when they were built.
     """
     types = get_type_hints(type(config), include_extras=True)
     for name in (field.name for field in fields(config)):
@@ -41,7 +41,7 @@ def check_settings(config: Any) -> None:
 
 
 def _expectation(kind: Any, error: msgspec.ValidationError) -> str:
-    """Describe what a type admits, from msgspec's message about another value."""
+    """Return a text about the values that a type admits, from msgspec's message about a wrong value."""
     if get_origin(kind) is Literal:
         return f"expected one of {', '.join(get_args(kind))}"
     text = str(error).partition(", got ")[0].partition(" - at ")[0].replace("`", "")

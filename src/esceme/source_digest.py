@@ -33,7 +33,7 @@ TRAINING_MODULES = tuple(module for module in RESULT_MODULES if module != "evalu
 def source_digest(modules: Sequence[str] = RESULT_MODULES, suffixes: Sequence[str] = (".py",)) -> str:
     """Return the SHA-256 of the source files of modules of this package; `modules` must be hashable.
 
-    Folders stand for the files directly in them that have one of the suffixes.
+    A folder in `modules` stands for the files directly in it that have one of the suffixes.
     """
     paths = [PACKAGE / module for module in modules]
     files = sorted(

@@ -26,9 +26,9 @@ TORCHSCRIPT_MEMBER = re.compile(r"[^/]+/(constants\.pkl|code/.*)|.*\.py")
 def load_tensors(path: Path, *, mmap: bool = False) -> Any:
     """Load tensors, in dicts and lists, from a safetensors file or a file that `torch.save` wrote.
 
-    Tensors are on the CPU. Before torch reads a zip archive, its checksums and sizes are checked, and that it
-    is no TorchScript program. With `mmap`, tensors of an archive are read from the disk when they are used.
-    Raises `CheckpointError` for any other file.
+    Tensors are on the CPU. A zip archive is checked before torch reads it: its checksums and sizes must be
+    correct, and it must not be a TorchScript program. With `mmap`, tensors of an archive are read from the
+    disk when they are used. Raises `CheckpointError` for any other file.
     """
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file")
@@ -64,7 +64,11 @@ def save_tensors(value: object, path: Path) -> None:
     with atomic_open(path) as file:
 
         def write(data: memoryview) -> int:
-            """Write to the open file. An interrupted archive is ended after that, which must not fail."""
+            """Write to the open file; ignore data after the file is closed.
+
+            If `torch.save` is interrupted, it ends the archive when the file is already closed. That must not
+            fail.
+            """
             return len(data) if file.closed else file.write(data)
 
         try:

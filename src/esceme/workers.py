@@ -140,7 +140,7 @@ def _environment_variables(**variables: str) -> Iterator[None]:
 def _ignoring_interrupts() -> Iterator[None]:
     """Make processes that are started inside this context ignore Ctrl-C. The parent ends them.
 
-    SIGTERM takes effect at the end of the context, because it would leave half-started processes.
+    SIGTERM takes effect at the end of the context, because inside it would leave half-started processes.
     """
     if threading.current_thread() is not threading.main_thread():  # signal handlers belong to the main thread
         yield

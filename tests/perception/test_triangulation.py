@@ -66,7 +66,7 @@ def annotate(viewpoints: NDArray[np.float64]) -> ImageBoxes:
 
 
 def locate(viewpoints: NDArray[np.float64]) -> ObjectGeometry:
-    return triangulate(merge_views(annotate(viewpoints)), viewpoints, count=len(OBJECTS))
+    return triangulate(merge_views(annotate(viewpoints)), viewpoints, num_objects=len(OBJECTS))
 
 
 def test_pixel_directions_agree_with_the_rotated_camera() -> None:
@@ -103,13 +103,13 @@ def test_object_seen_from_one_viewpoint_is_at_the_prior_distance() -> None:
 
 
 def test_object_without_a_box_has_no_position() -> None:
-    geometry = triangulate(merge_views(annotate(VIEWPOINTS)), VIEWPOINTS, count=len(OBJECTS) + 1)
+    geometry = triangulate(merge_views(annotate(VIEWPOINTS)), VIEWPOINTS, num_objects=len(OBJECTS) + 1)
     assert np.isnan(geometry.position[-1]).all()
     assert np.isfinite(geometry.position[:-1]).all()
     empty = np.zeros(0, dtype=np.int64)
     merged = merge_views(ImageBoxes(empty, empty, empty, np.zeros((0, 4))))
     assert len(merged.object) == 0
-    assert triangulate(merged, VIEWPOINTS, count=0).position.shape == (0, 3)
+    assert triangulate(merged, VIEWPOINTS, num_objects=0).position.shape == (0, 3)
 
 
 def test_object_is_reprojected_into_the_views_that_show_it() -> None:

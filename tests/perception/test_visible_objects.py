@@ -113,7 +113,7 @@ def test_matterport_objects_lie_in_front_and_in_their_annotated_views(data_root:
     """On all 90 scenes: 99.9 % in front, 95 % of annotated views hit, 99 % of the largest ones."""
     front, hit, largest = [], [], []
     for scene, objects, merged in real_objects(data_root, 6):
-        geometry = triangulate(merged, scene.positions, count=len(objects.names))
+        geometry = triangulate(merged, scene.positions, num_objects=len(objects.names))
         offset = geometry.position[merged.object] - scene.positions[merged.viewpoint]
         coverage = box_coverage(*angular_box(offset, geometry.size[merged.object]))
         front.append((offset * merged.rays).sum(axis=1) > 0)
@@ -138,7 +138,7 @@ def test_matterport_object_is_located_for_a_held_out_viewpoint(data_root: Path) 
         first = np.unique(merged.object, return_index=True)[1]
         held_out = first[np.bincount(merged.object)[merged.object[first]] >= 3]
         rest = type(merged)(*(np.delete(array, held_out) for array in merged))
-        geometry = triangulate(rest, scene.positions, count=len(objects.names))
+        geometry = triangulate(rest, scene.positions, num_objects=len(objects.names))
         offset = geometry.position[merged.object[held_out]] - scene.positions[merged.viewpoint[held_out]]
         cosine = (offset * merged.rays[held_out]).sum(axis=1) / np.linalg.norm(offset, axis=1)
         errors.append(np.degrees(np.arccos(np.clip(cosine, -1, 1))))

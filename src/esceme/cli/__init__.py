@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _handle_signals() -> Iterator[None]:
     """Let SIGTERM raise `KeyboardInterrupt`, as Ctrl-C does, so that commands can save their work.
 
-    C code may replace the interruption by an error of its own; then `KeyboardInterrupt` is raised at the end.
+    C code may replace the interruption by another error; `KeyboardInterrupt` is then raised at the end.
     """
     if threading.current_thread() is not threading.main_thread():  # signal handlers belong to the main thread
         yield

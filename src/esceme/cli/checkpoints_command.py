@@ -58,7 +58,7 @@ def import_(
         no_lang_ca: whether text is encoded once, without attention to vision; by-task: r4r, cvdn and rxr.
         structured: whether TD-STP's history tokens attend to adjacent nodes only. Use True for weights of
             TD-STP's own repository; ESceme's release does not use this mask.
-        pooling: pooling of the 36 view features of a viewpoint into its memory vector.
+        pooling: pooling of the features of candidate views into the memory vector of a viewpoint.
         seed: seed of random initialisation.
         json: print one JSON object instead of a table.
     """

@@ -65,7 +65,7 @@ def progress(items: Iterable[T], label: str, *, total: int | None = None) -> Ite
 
 @contextmanager
 def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar; yield a function `update(done, total)` that sets its numbers of items.
+    """Show a progress bar; yield a function `update(done, total)` that sets the bar's numbers of items.
 
     The bar appears at the first call of `update`. The estimate of the remaining time ignores items that were
     done before that call.

@@ -79,7 +79,7 @@ def train(
         data: the data folder, by default ESCEME_DATA, else ./datasets; or `embedded`, the generated world
             of size small, or `embedded:tiny`.
         agent: another agent than the recipe's, with its default settings.
-        reader: another reader than the recipe's, with its default settings.
+        reader: another memory reader than the recipe's, with its default settings.
         device: the device; by default a GPU if there is one.
         threads: threads per process, by default torch's own choice.
         json: print one JSON object instead of a table: losses and scores as fractions.

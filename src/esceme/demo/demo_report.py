@@ -214,7 +214,7 @@ def select_trajectories(results: Mapping[str, Result], count: int = NUM_EPISODES
 
 
 def selection_sentence(results: Mapping[str, Result], count: int = NUM_EPISODES) -> str:
-    """Return a sentence about the selected episodes that claims only what their scores show."""
+    """Return a sentence that states what the scores of the selected episodes show."""
     none, cold = (
         {episode.id: episode.scores["spl"] for episode in results[memory].episodes}
         for memory in ("none", "cold")

@@ -34,7 +34,7 @@ def means_over_seeds(results: Sequence[Result]) -> dict[str, MeanOverSeeds]:
 def average_results(results: Sequence[Result]) -> Result:
     """Return a result whose scores are means over `results`, episode by episode.
 
-    Everything else is that of the first result. Raise `DataError` if the results have other episodes.
+    Everything else is copied from the first result. Raise `DataError` if the results have different episodes.
     """
     if len(results) == 1:
         return results[0]
@@ -60,8 +60,8 @@ def first_told(result: Result) -> Result:
     """Return the result of the first instruction of every path, in the order in which the episodes were run.
 
     Several instructions describe each path. After the first of them, a memory may know the path. Tour metrics
-    are left out. In the schedule `lanes`, the episodes of a result are in the order of the run; in
-    `interleaved`, it follows from the visit numbers.
+    are left out. In the schedule `lanes`, the episodes of a result are in the order of the run. In the
+    schedule `interleaved`, the visit numbers give this order.
     """
     order = sorted(range(len(result.episodes)), key=lambda row: result.episodes[row].visit)
     is_interleaved = result.facts.get("schedule") == "interleaved"

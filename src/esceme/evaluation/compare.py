@@ -40,8 +40,9 @@ class Interval:
     p: float
     """Two-sided p-value: twice the share of bootstrap samples on the less frequent side of zero.
 
-    One is added to the number of these samples and to the number of all samples. With n resampled paths or
-    scenes, p is at least 2^(1 - n), the p-value of a sign test in which all n differences have one sign.
+    In this share, one is added to the number of samples on that side and to the number of all samples. With n
+    resampled paths or scenes, p is at least 2^(1 - n), the p-value of a sign test in which all n differences
+    have one sign.
     """
 
 
@@ -170,9 +171,9 @@ def _default_metrics(results: Sequence[Result]) -> tuple[str, ...]:
 
 
 def _named_by_path(result: Result) -> Result:
-    """Return a result of first-told instructions with paths as episode ids.
+    """Return a result of first-told instructions whose episode ids are replaced by path ids.
 
-    In another order, another instruction of a path may be the first.
+    Results of different orders can then be paired, although the first instruction of a path may differ.
     """
     episodes = [msgspec.structs.replace(episode, id=episode.path) for episode in result.episodes]
     return msgspec.structs.replace(result, episodes=episodes)

@@ -73,8 +73,8 @@ class EvaluationConfig:
     episode_file: str | None = None
     """File of the episode ids to run; see `read_episode_ids`. Its order replaces that of the annotations."""
     limit: Size | None = None
-    """Maximum number of episodes: only the first of the annotations (or of `episode_file`) are run. They are
-    selected before they are shuffled."""
+    """Maximum number of episodes: only the first episodes of the annotations (or of `episode_file`) are run.
+    Episodes are selected before they are shuffled."""
     bank: str | None = None
     """File of a saved memory bank, with which the memory starts in the protocol `warm`."""
     allow_other_scenes: bool = False

@@ -38,7 +38,8 @@ class MemoryHistory:
     def remembered(self, episode: int, step: int = 0) -> dict[str, Moment]:
         """Return the viewpoints in memory before a step of an episode, each with the moment of its storage.
 
-        `episode` is the number of the episode in `episode_ids`; their number stands for the end.
+        `episode` is an index into `episode_ids`; `len(episode_ids)` stands for the time after the last
+        episode.
 
         >>> history = MemoryHistory(("a", "b"), (("hall", "den"), ("hall", "attic")))
         >>> history.remembered(1, 2)

@@ -52,9 +52,9 @@ def evaluate_orders(
 ) -> list[Result]:
     """Evaluate in orders that the seeds `config.seed`, `config.seed` + 1, … shuffle; return their results.
 
-    The evaluation with seed n is in the folder `out/seedn`, and `out/orders.json` has an `OrdersSummary`.
-    Finished evaluations in `out` are not repeated, also if there were fewer orders. `trace` as in
-    `evaluate`. `on_progress(seed)` returns the progress callback of an order.
+    The evaluation with seed 3 is in the folder `out/seed3`, and `out/orders.json` has an `OrdersSummary`.
+    Evaluations in `out` that have finished are not repeated, also if `num_orders` was smaller then.
+    `evaluate` explains `trace`. `on_progress(seed)` returns the progress callback of an order.
     """
     if num_orders < 1:
         raise ConfigError(f"orders: expected at least 1, found {num_orders}")

@@ -128,7 +128,10 @@ def open_memory(
 def check_protocol(
     protocol: Protocol, reader: Reader, *, bank: object, tours: object, oracle_phases: bool, lanes: bool
 ) -> None:
-    """Raise `ConfigError` if a protocol does not suit the agent, or if an option has no effect."""
+    """Raise `ConfigError` if a protocol does not suit the agent, or if an option has no effect.
+
+    `bank` and `tours` are None if they are not given. `lanes` is True for the schedule `lanes`.
+    """
     if protocol not in PROTOCOLS:
         raise ConfigError(f"memory '{protocol}': expected one of {', '.join(PROTOCOLS)}")
     if protocol == "none" and reader.uses_memory:

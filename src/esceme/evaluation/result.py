@@ -162,7 +162,7 @@ def read_result(path: str | Path) -> Result:
 
 
 def _check_scores(scores: Mapping[str, float], location: str) -> None:
-    """Raise `DataError` for a score that is not finite or that its metric cannot have."""
+    """Raise `DataError` if a score is not finite, or out of the range of its metric."""
     for name, value in scores.items():
         low, high = RANGES.get(name, (-math.inf, math.inf))
         if not math.isfinite(value) or not low - ROUNDING <= value <= high + ROUNDING:

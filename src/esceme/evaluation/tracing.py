@@ -68,7 +68,7 @@ class RecordingMemory:
 
 
 class TracingNavigator(Navigator):
-    """Navigator that decides as another one, and describes every decision of the latest step."""
+    """Navigator that makes the decisions of another navigator and describes those of the latest step."""
 
     def __init__(self, navigator: Navigator, atlas: Atlas, bank: MemoryBank | None) -> None:
         """Trace `navigator`. `bank` is the memory to which observations are stored, if there is one."""
@@ -87,7 +87,7 @@ class TracingNavigator(Navigator):
         return self._traced.begin(instructions, start, privileged)
 
     def observe(self, observation: Observation, memory: Memory | None) -> Observation:
-        """Return what the traced navigator observes; keep what it would observe if it recalled zeros."""
+        """Return the traced navigator's observation; store that with zeros as recalled features as well."""
         batch = len(observation)
         recording = None if memory is None else RecordingMemory(memory, batch)
         observed = self._traced.observe(observation, recording)
@@ -198,7 +198,7 @@ def _sources(
     entries: Sequence[JournalEntry],
     traced: Collection[str],
 ) -> Iterator[EpisodeSource]:
-    """Yield a source per pass. Of the first pass of `two-pass`, only the effect on memory is repeated."""
+    """Yield one source per pass. In the first pass of `two-pass`, only the effect on memory is repeated."""
     config, atlas, max_steps = context.config, context.atlas, context.limits.max_steps
     order, visits = ReleasedOrder(context.episodes, config.batch, seed=config.seed), Counter[str]()
     for number in range(1, config.num_passes + 1):

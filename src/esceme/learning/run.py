@@ -81,9 +81,9 @@ class TrainingRun:
     """Names of the objects visible from each viewpoint, for tasks whose metrics need them; otherwise None."""
     encode: InstructionEncoder
     fingerprint: str
-    """Digest of the experiment and of the sizes of its data; a state with another one is not loaded."""
+    """Digest of the experiment and of the sizes of its data. Checkpoints with another one are not loaded."""
     resumable_fingerprints: Sequence[str]
-    """Digests of the same experiment with fewer iterations, whose states are loaded as well."""
+    """Digests of the same experiment with fewer iterations, whose checkpoints are loaded as well."""
     write_experiment: Callable[[], None]
     """Function that writes the experiment's settings to the run folder; called after the folder is locked."""
     save_navigator: Callable[[Path], None]
@@ -125,9 +125,9 @@ class TrainingRun:
         return iteration
 
     def _require_no_lost_states(self) -> None:
-        """Raise `CheckpointError` if files of a folder without states show that it had some.
+        """Raise `CheckpointError` if the folder has no checkpoints, but other files show that it had some.
 
-        A run that was interrupted before its first state starts over; the callback receives a note.
+        A run that was interrupted before its first checkpoint starts again; the callback receives a note.
         """
         path = self.folder / LOG_FILE
         iterations = [line["iteration"] for line in read_log(path)] if path.exists() else []
@@ -235,7 +235,7 @@ def load_state(
     """Return the latest readable checkpoint with one of these fingerprints, or None without checkpoints.
 
     `note` receives a message for every checkpoint that is damaged or of another run. Raise `CheckpointError`
-    if all are.
+    if no checkpoint remains.
     """
     for path in (paths := _state_files(folder)):
         try:

@@ -27,9 +27,9 @@ class TrainingLog:
     """Writer of a training log: one line of `log.jsonl` per call, one TensorBoard event per number.
 
     A line is a JSON object with `kind`, `iteration` and the values. When `write` returns, lines and events
-    have been passed to the operating system. A resumed run repeats the iterations after its checkpoint
-    `after`. The lines of these iterations are removed, and TensorBoard hides their events. `after=0` starts
-    an empty log.
+    have been passed to the operating system. `after` is the iteration of the checkpoint from which a run
+    resumes; 0 starts an empty log. The run repeats later iterations. Their lines are therefore removed, and
+    TensorBoard hides their events.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Conversion of arguments, with `TypeError` where the simulator's compiled interface refuses them."""
+"""Conversion of arguments. `TypeError` is raised for values that the compiled simulator refuses as well."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ UNSIGNED_LIMIT = 2**32
 
 
 def is_sequence(value: Any) -> bool:
-    """Return whether `value` is a list, a tuple, an array or alike; texts, sets and generators are not."""
+    """Return whether `value` is a list, a tuple, an array or a similar type; texts and sets are not."""
     return hasattr(type(value), "__getitem__") and not isinstance(value, str | bytes | dict)
 
 
 def as_flag(value: Any) -> bool:
-    """Return a flag; None is False."""
+    """Convert an argument to a bool; None is False."""
     if value is not None and not hasattr(type(value), "__bool__"):
         raise TypeError(f"expected True or False, found {value!r}")
     return bool(value)
 
 
 def as_int(value: Any, *, unsigned: bool = False) -> int:
-    """Return an integer of 32 bits; with `unsigned`, a number that is not negative."""
+    """Convert an argument to an integer of 32 bits; with `unsigned`, it must not be negative."""
     low, high = (0, UNSIGNED_LIMIT) if unsigned else (-INT_LIMIT, INT_LIMIT)
     if not low <= index(value) < high:
         raise TypeError(f"expected an integer from {low} to {high - 1}, found {value}")
@@ -32,12 +32,12 @@ def as_int(value: Any, *, unsigned: bool = False) -> int:
 
 
 def as_float(value: Any) -> float:
-    """Return a number; texts are refused."""
+    """Convert an argument to a float; texts are refused."""
     return array("d", [value])[0]
 
 
 def as_text(value: Any) -> str:
-    """Return a text; bytes are decoded."""
+    """Convert an argument to a text; bytes are decoded."""
     if isinstance(value, bytes):
         return value.decode()
     if not isinstance(value, str):
@@ -46,12 +46,12 @@ def as_text(value: Any) -> str:
 
 
 def as_floats(values: Any) -> Sequence[float]:
-    """Return a sequence of numbers."""
+    """Convert an argument to a sequence of floats."""
     return array("d", _require_sequence(values))
 
 
 def as_indices(values: Any) -> Sequence[int]:
-    """Return a sequence of indices that are not negative."""
+    """Convert an argument to a sequence of indices, which must not be negative."""
     try:
         return array("I", _require_sequence(values))
     except OverflowError:
@@ -59,7 +59,7 @@ def as_indices(values: Any) -> Sequence[int]:
 
 
 def as_texts(values: Any) -> list[str]:
-    """Return a sequence of texts."""
+    """Convert an argument to a list of texts."""
     return [as_text(value) for value in _require_sequence(values)]
 
 

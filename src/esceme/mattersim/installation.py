@@ -26,10 +26,10 @@ def install(
 ) -> None:
     """Let `import MatterSim` import this implementation, unless the compiled module is on the path.
 
-    The path is searched when a program imports `MatterSim`, so that programs may extend it before. With
+    `sys.path` is searched when a program imports `MatterSim`, so that programs may extend it before. With
     `replace`, this implementation is imported in any case. `connectivity` and `panoramas` are folders that
-    replace the folders that programs set. `report` receives a message about which module is imported.
-    Raises `ConfigError` if a folder does not exist.
+    replace the folders that programs set. `report` receives a message about which module is imported. Raises
+    `ConfigError` if a folder does not exist.
     """
     folders = {"connectivity": connectivity, "panoramas": panoramas}
     for name, folder in folders.items():

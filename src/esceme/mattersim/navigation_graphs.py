@@ -19,7 +19,7 @@ from esceme.world.graph import SUFFIX, UPRIGHT, SceneGraph
 ANGLE_PROBE = ("ZMojNkEp431", "2f4d90acd4024c269fb0efe49a8ac540")
 """Scan and viewpoint of Matterport3D at which many programs read the angles of the 36 views."""
 MAX_TABLES = 4
-"""Number of cameras whose tables of navigable locations a scan keeps."""
+"""Number of cameras for which a scan keeps its table of navigable locations in memory."""
 
 
 class ViewpointPlace(NamedTuple):
@@ -53,7 +53,10 @@ class ScanGraph:
         excluded: Collection[str],
         edges: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]],
     ) -> None:
-        """Prepare the viewpoints `names` with `poses` (R, 4, 4), and edges as `adjacent_records` has them."""
+        """Prepare R viewpoints with ids `names` and camera `poses` (R, 4, 4).
+
+        `edges` has the format of `SceneGraph.adjacent_records`.
+        """
         self.scan_id, self.poses, self._excluded = scan_id, poses, excluded
         positions = poses[:, :3, 3].astype(np.float32).tolist()
         self.places = [
@@ -92,7 +95,7 @@ class ScanGraph:
         return self.places[self._index[viewpoint_id]]
 
     def next_included(self, ix: int) -> ViewpointPlace:
-        """Return the viewpoint at record `ix`, or the first one after it, cyclically, that is included."""
+        """Return the viewpoint of record `ix`, or of the next included record; record 0 follows the last."""
         while self.places[ix].viewpoint_id in self._excluded:
             ix = (ix + 1) % len(self.places)
         return self.places[ix]

@@ -60,7 +60,8 @@ class Simulator:
     connectivity: ClassVar[str | None] = None
     """Connectivity folder that replaces the argument of `setNavGraphPath`.
 
-    If it lacks the scan at which many programs read the angles of the 36 views, episodes there see nothing.
+    Many programs start an episode in one scan of Matterport3D to read the angles of the 36 views. If the
+    folder lacks this scan, such episodes have a graph of one viewpoint without neighbours.
     """
     panoramas: ClassVar[str | None] = None
     """Folder of pictures that replaces the argument of `setDatasetPath`."""
@@ -139,7 +140,7 @@ class Simulator:
         as_flag(value)
 
     def setSeed(self, seed: int, /) -> None:
-        """Set the seed of random viewpoints. In the scalar interface, it restarts them at any time."""
+        """Set the seed of random viewpoints. After `initialize`, it has no effect; after `init`, it has."""
         seed = as_int(seed)
         if not self._is_initialized or self._interface == "scalar":
             self._seed, self._stream = seed, draws(seed)
@@ -306,7 +307,7 @@ class Simulator:
         self._is_initialized = False
 
     def resetTimers(self) -> None:
-        """Restart the times of `timingInfo`."""
+        """Set the times of `timingInfo` to zero."""
         self._timer_start = (time.perf_counter(), time.process_time())
         if self._pictures is not None:
             self._pictures.load_seconds = self._pictures.cut_seconds = 0.0
@@ -360,7 +361,7 @@ class Simulator:
         return graph
 
     def _begin(self, starts: Sequence[Start], headings: Sequence[float], elevations: Sequence[float]) -> None:
-        """Set all environments to starts and poses. Nothing can fail from here on."""
+        """Set all environments to starting viewpoints and poses. The arguments have been checked."""
         self._warn_if_not_finite(headings, elevations)
         for environment, (graph, place), heading, elevation in zip(
             self._environments, starts, headings, elevations, strict=True
@@ -413,7 +414,7 @@ class Simulator:
         environment.entries, environment.is_rendered, environment.camera = None, False, self._camera
 
     def _find_navigable(self) -> None:
-        """Set the navigable locations of all environments, whose cameras look along any direction."""
+        """Set the navigable locations of all environments if camera angles are not discretised."""
         environments = self._environments
         if not environments:
             return

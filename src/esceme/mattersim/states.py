@@ -85,8 +85,8 @@ class Environment:
     ) -> None:
         """Prepare an environment without an episode; images have `size` (width, height).
 
-        `is_live`: states of this environment change with it. With `has_depth`, reading the depth warns that
-        there is none.
+        With `is_live`, states that programs hold change when this environment changes. With `has_depth`,
+        reading the depth image causes a warning that there is none.
         """
         self.size, self.pictures, self.has_depth, self.is_live = size, pictures, has_depth, is_live
         self.scan_id, self.step, self.view_index = "", 0, 0
@@ -197,7 +197,7 @@ class SimState(_ReadOnly):
 
 
 def make_state(environment: Environment) -> SimState:
-    """Return the state that shows `environment`."""
+    """Return a state whose attributes are read from `environment`."""
     state = object.__new__(SimState)
     state._environment = environment
     return state

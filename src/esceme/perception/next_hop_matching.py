@@ -59,7 +59,7 @@ class NextHopAuc(NamedTuple):
 
 
 def match_next_hops(
-    root: str | Path,
+    data_folder: str | Path,
     episodes: Sequence[Episode],
     *,
     reach: float = REACH,
@@ -67,10 +67,10 @@ def match_next_hops(
 ) -> NextHopAuc:
     """Compare the next viewpoint with all other candidates at every step of the episodes' reference paths.
 
-    `root` is a data folder with object and room annotations. Objects farther than `reach` metres are ignored.
+    `data_folder` must have object and room annotations. Objects farther than `reach` metres are ignored.
     Raises `DataError` if no step has another candidate.
     """
-    folder = DataFolder(root)
+    folder = DataFolder(data_folder)
     annotations = DatasetAnnotations.read(folder)
     vocabulary = _Vocabulary(annotations, episodes)
     by_scene: dict[str, list[int]] = defaultdict(list)
@@ -142,7 +142,7 @@ def _word_tables(
     vocabulary: _Vocabulary,
     reach: float,
 ) -> dict[str, csr_array]:
-    """Return a dict from source of words (a field of `NextHopAuc`) to the weights of all words.
+    """Return a dict from source of words (the name of a field of `NextHopAuc`) to weights of words.
 
     The weights of `view` and `view_near` are (P * 36, W), one row per view. The weights of all other sources
     are (P, W), one row per viewpoint.

@@ -141,20 +141,20 @@ def coverage_by_name(objects: VisibleObjects, num_viewpoints: int, num_names: in
 
 
 def write_semantic_features(
-    root: str | Path,
+    data_folder: str | Path,
     out: str | Path,
     *,
     words: WordTable,
     reach: float = REACH,
     progress: ProgressBar = lambda names, label: names,
 ) -> SemanticSummary:
-    """Write the semantic features of all scenes of a data folder to an HDF5 file.
+    """Write the semantic features of all scenes of a data folder to the HDF5 file `out`.
 
     The file has the format of the published files: the key `<scene>_<viewpoint>` of every included viewpoint
     has features (36, D). Values are rounded to half precision. Objects farther than `reach` metres are
     ignored. Equal annotations give equal files.
     """
-    folder = DataFolder(root)
+    folder = DataFolder(data_folder)
     annotations = DatasetAnnotations.read(folder)
     scenes = scene_ids(folder.connectivity)
     table, labels = words.embed(annotations.names), sorted(annotations.labels)

@@ -118,7 +118,7 @@ def merge_views(boxes: ImageBoxes) -> AngularBoxes:
 
 
 def _best_angles(angle: Floats, group: Integers, off: Floats, is_cut: NDArray[np.bool_], sign: int) -> Floats:
-    """Return one angle per group: of the angles that are not cut off, the angle with the smallest `off`.
+    """Return one angle per group: among the angles that are not cut off, the one with the smallest `off`.
 
     If all angles of a group are cut off, the result is the largest angle if `sign` is 1, else the smallest.
     `group` (N,) holds the group index of every angle (N,), and `off` its distance from the image centre.
@@ -129,52 +129,57 @@ def _best_angles(angle: Floats, group: Integers, off: Floats, is_cut: NDArray[np
 
 
 def triangulate(
-    boxes: AngularBoxes, viewpoints: Floats, *, count: int, prior: float = PRIOR_DISTANCE
+    boxes: AngularBoxes, viewpoints: Floats, *, num_objects: int, prior: float = PRIOR_DISTANCE
 ) -> ObjectGeometry:
-    """Return positions and sizes of `count` objects, given angular boxes and viewpoint positions (P, 3).
+    """Return positions and sizes of objects, given angular boxes and viewpoint positions (P, 3).
 
     A position minimises the sum of weighted squared distances to all rays of its object. The weight of a ray
     decreases with the angular size of the object, whose centre is then uncertain, and with the distance. The
     distance starts at `prior` metres and is estimated in three iterations.
     """
-    rays, origin = boxes.rays, viewpoints[boxes.viewpoint]
+    rays, origins = boxes.rays, viewpoints[boxes.viewpoint]
     angular_size = np.hypot(boxes.right - boxes.left, boxes.top - boxes.bottom)
     distance = np.full(len(rays), prior)
-    position = np.full((count, 3), np.nan)
+    position = np.full((num_objects, 3), np.nan)
     for _ in range(3):
-        weight = 1 / (np.hypot(0.02, 0.15 * angular_size) * np.maximum(distance, MIN_DISTANCE)) ** 2
-        position = _nearest_points_to_rays(origin, rays, weight, boxes.object, count, prior)
-        distance = np.linalg.norm(position[boxes.object] - origin, axis=1)
-    return ObjectGeometry(position, _mean_sizes(boxes, position[boxes.object] - origin, count))
+        weights = 1 / (np.hypot(0.02, 0.15 * angular_size) * np.maximum(distance, MIN_DISTANCE)) ** 2
+        position = _nearest_points_to_rays(origins, rays, weights, boxes.object, num_objects, prior)
+        distance = np.linalg.norm(position[boxes.object] - origins, axis=1)
+    return ObjectGeometry(position, _mean_sizes(boxes, position[boxes.object] - origins, num_objects))
 
 
 def _nearest_points_to_rays(
-    origin: Floats, rays: Floats, weight: Floats, index: Integers, count: int, prior: float
+    origins: Floats, rays: Floats, weights: Floats, object_index: Integers, num_objects: int, prior: float
 ) -> Floats:
-    """Return the weighted least-squares intersection (count, 3) of the rays of every object.
+    """Return the point (O, 3) nearest to the rays of each of O objects, by weighted least squares.
 
-    `index` (N,) is the object of every ray. The point `prior` metres along every ray has a small weight.
+    `origins` (N, 3) are the starts of N unit vectors `rays` (N, 3), and `weights` (N,) their weights.
+    `object_index` (N,) is the object of every ray. To fix the distance if all rays are parallel, the point
+    `prior` metres along every ray is also fitted, with a small weight.
     """
     across = np.eye(3) - (1 - PRIOR_WEIGHT) * rays[:, :, None] * rays[:, None, :]
-    across *= weight[:, None, None]
-    towards = np.einsum("nij,nj->ni", across, origin) + (PRIOR_WEIGHT * prior * weight)[:, None] * rays
-    left, right = np.zeros((count, 3, 3)), np.zeros((count, 3))
-    np.add.at(left, index, across)
-    np.add.at(right, index, towards)
-    position = np.full((count, 3), np.nan)
-    known = np.unique(index)
+    across *= weights[:, None, None]
+    towards = np.einsum("nij,nj->ni", across, origins) + (PRIOR_WEIGHT * prior * weights)[:, None] * rays
+    left, right = np.zeros((num_objects, 3, 3)), np.zeros((num_objects, 3))
+    np.add.at(left, object_index, across)
+    np.add.at(right, object_index, towards)
+    position = np.full((num_objects, 3), np.nan)
+    known = np.unique(object_index)
     position[known] = np.linalg.solve(left[known], right[known, :, None])[..., 0]
     return position
 
 
-def _mean_sizes(boxes: AngularBoxes, offset: Floats, count: int) -> Floats:
-    """Return width and height (count, 2) of every object in metres, as means over its angular boxes."""
-    far = np.maximum(np.hypot(offset[:, 0], offset[:, 1]), MIN_DISTANCE)
+def _mean_sizes(boxes: AngularBoxes, offsets: Floats, num_objects: int) -> Floats:
+    """Return width and height (O, 2) of O objects in metres, as means over the boxes of each object.
+
+    `offsets` (N, 3) lead from the camera of each box to the position of the box's object, in metres.
+    """
+    far = np.maximum(np.hypot(offsets[:, 0], offsets[:, 1]), MIN_DISTANCE)
     half = np.minimum((boxes.right - boxes.left) / 2, np.radians(70))
     width = 2 * far * np.tan(half)
     height = far * (np.tan(boxes.top) - np.tan(boxes.bottom))
-    num_boxes = np.bincount(boxes.object, minlength=count)
-    sums = [np.bincount(boxes.object, values, minlength=count) for values in (width, height)]
+    num_boxes = np.bincount(boxes.object, minlength=num_objects)
+    sums = [np.bincount(boxes.object, values, minlength=num_objects) for values in (width, height)]
     with np.errstate(invalid="ignore"):
         return np.stack(sums, axis=1) / num_boxes[:, None]
 

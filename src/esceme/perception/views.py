@@ -52,7 +52,7 @@ SKYBOX_AXES = np.array(
 Coordinates are right, down and forward of the camera.
 """
 ROUNDING_TERM = np.uint64(sum(128 << shift for shift in COLOUR_SHIFTS))
-"""Word that is added before the lower bits are dropped, so that colours are rounded to the nearest value."""
+"""64-bit word that is added before the lower bits are dropped, so that colours are rounded, not cut off."""
 
 
 def find_panoramas(folder: Path) -> dict[str, Path]:
@@ -88,8 +88,8 @@ def read_panorama(path: Path) -> NDArray[np.uint8]:
 def read_skybox(paths: Sequence[Path]) -> NDArray[np.uint8]:
     """Read the faces (6, S, S, 3) of a skybox: one image of six squares side by side, or six images.
 
-    The order is that of Matterport3D: up, back, left, forward, right, down, as the camera's pose defines
-    them.
+    The order of the faces is that of Matterport3D: up, back, left, forward, right, down. These directions are
+    relative to the camera's pose.
     """
     if len(paths) == 1:
         strip = _read_colours(paths[0], lambda shape: _check_skybox_shape(shape, faces=6))
@@ -215,7 +215,7 @@ def pixel_directions(camera: Camera, heading: float, elevation: float) -> Direct
 
 
 def _focal_length(camera: Camera) -> float:
-    """Return the number of pixels that an image has per unit of the tangent of an angle."""
+    """Return the focal length in pixels: the image is 2 * focal length * tan(vfov / 2) pixels high."""
     return float(camera.height / 2 / np.tan(camera.vfov / 2))
 
 
@@ -304,7 +304,7 @@ def _panorama_positions(height: int, seen: Direction) -> tuple[NDArray[np.float6
 
 
 def _choose_averaging(height: int, focal: float) -> tuple[int, bool]:
-    """Return the integer factor by which to shrink a panorama, and whether to average 2 x 2 pixels then.
+    """Return the factor by which to shrink a panorama, and whether to average 2 x 2 pixels of the result.
 
     `height` is the height of the panorama in pixels, and `focal` the focal length of the camera.
 

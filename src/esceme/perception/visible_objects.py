@@ -212,7 +212,7 @@ def find_visible_objects(
     boxes = objects.boxes
     areas = (boxes.box[:, 2] * boxes.box[:, 3] / (IMAGE_SIZE[0] * IMAGE_SIZE[1])).astype(np.float32)
     merged = merge_views(boxes)
-    geometry = triangulate(merged, scene.positions, count=len(objects.names))
+    geometry = triangulate(merged, scene.positions, num_objects=len(objects.names))
     in_sight = _find_objects_in_sight(scene, merged, geometry, reach) & ~objects.is_listed
     viewpoint, index = np.nonzero(in_sight)
     offset = geometry.position[index] - scene.positions[viewpoint]

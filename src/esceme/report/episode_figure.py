@@ -33,11 +33,11 @@ JPEG_QUALITY = 80
 
 
 def draw_episode(results: ResultSet, episode_id: str, *, title: str | None = None) -> str:
-    """Return a complete SVG document of an episode: scene from above, and panoramas where there are any.
+    """Return a complete SVG document of an episode: the scene from above, and the available panoramas.
 
     Every agent has its rows of panoramas, one per step. The centre of a panorama is the direction that the
-    agent faces. A ring marks the candidate that it takes, a disc every other candidate; discs of remembered
-    viewpoints are yellow. Remembered viewpoints are those of the last result.
+    agent faces. A ring marks the candidate that the agent takes, a disc every other candidate; discs of
+    remembered viewpoints are yellow. Remembered viewpoints are those in the memory of the last result.
     """
     return _compose(results, episode_id, title, num_steps=None)
 
@@ -83,7 +83,7 @@ def _compose(results: ResultSet, episode_id: str, title: str | None, *, num_step
 
 
 def _panorama_rows(results: ResultSet, episode_id: str, num_steps: int | None) -> tuple[str, float]:
-    """Return the panoramas of all agents as SVG, and their height; both are empty without panoramas.
+    """Return the panoramas of all agents as SVG, and their height; "" and 0 without panoramas.
 
     With `num_steps`, only the panorama of this step is drawn, one per agent.
     """

@@ -44,7 +44,7 @@ class MemoryMoment:
 
 
 def moments_after(history: MemoryHistory, num_episodes: Sequence[int]) -> list[MemoryMoment]:
-    """Return the memory after each of the given numbers of episodes. Larger numbers mean all episodes."""
+    """Return the memory after each of the given numbers of episodes; too large numbers mean all episodes."""
     if not num_episodes or min(num_episodes) < 0:
         raise ConfigError(f"numbers of episodes {list(num_episodes)}: expected at least one, none negative")
     counts = sorted({min(number, len(history.stored)) for number in num_episodes})
@@ -66,7 +66,7 @@ def moments_of_steps(
 ) -> list[MemoryMoment]:
     """Return the memory before steps of the first episodes, as in the paper: first, second and last steps.
 
-    Of the later episodes, these are the steps at which the trajectory meets the memory, where it does.
+    Of later episodes, the last of the `per_episode` steps is the first one at a viewpoint in memory, if any.
     """
     moments = list[MemoryMoment]()
     for number in range(min(num_episodes, len(history.stored))):

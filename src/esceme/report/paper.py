@@ -41,7 +41,8 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     system: str
     source: Literal["paper", "ours"] = "paper"
     values: dict[str, Decimal]
-    """Column, such as `val_unseen.spl`, -> value in metres or per cent; in the paper's rows as printed."""
+    """Column, such as `val_unseen.spl`, -> value in metres or per cent; in the paper's rows, the value as
+    printed."""
     spread: dict[str, Decimal] = {}
     """Column -> standard deviation over seeds."""
 

@@ -160,7 +160,7 @@ class SceneContent:
 
 
 def expand_path(graph: SceneGraph, overlay: PathOverlay) -> list[int]:
-    """Return the viewpoint indices of a path, as all scores use them.
+    """Return the viewpoint indices of a path, prepared as for the computation of scores.
 
     Repeated viewpoints are merged. A step between viewpoints without an edge is replaced by the shortest
     path. Raises `WorldError` for a viewpoint that does not exist or cannot be reached.
@@ -250,7 +250,12 @@ def _in_lane(segment: PathSegment, to_pixels: Callable[[int], Point]) -> tuple[V
 def _add_corner(
     line: FloorPathPart, step: int, leave: Vector, corner: Vector, next_corner: Vector, enter: Vector
 ) -> FloorPathPart:
-    """Return `line` with a curve at its end that leads from one segment to the line of the next segment."""
+    """Return `line` with a curve at its end, from one segment of a path to the next.
+
+    The curve begins at `leave` on the first segment and ends at `enter` on the second, points in pixels. Its
+    control point is midway between `corner`, the end of the first segment, and `next_corner`, the start of
+    the second. `step` is the number that marks the curve.
+    """
     control = (corner + next_corner) / 2
     x, y = (leave + 2 * control + enter).tolist()
     return FloorPathPart(

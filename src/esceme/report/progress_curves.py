@@ -45,10 +45,10 @@ def progress_curve(
 ) -> Curve:
     """Return the smoothed mean of a measure over the progress of an evaluation, with a 95 % interval.
 
-    `share` is the position of an episode in its scene, from 0 to 100 %: after this share of the scene's
-    episodes it was run. `visit` is its number in the scene or tour. Every point of the curve is a mean over
-    all episodes with Gaussian weights by distance on the axis (of logarithms for `visit`). The interval is a
-    bootstrap over paths. Fractions become per cent.
+    On the axis `share`, the position of an episode is the share of the scene's episodes that were run before
+    it, from 0 to 100 %. On the axis `visit`, it is the episode's number in the scene or tour. Every point of
+    the curve is a mean over all episodes with Gaussian weights by distance on the axis (of logarithms for
+    `visit`). The interval is a bootstrap over paths. Fractions become per cent.
     """
     if axis not in AXIS_LABELS:
         raise ConfigError(f"axis '{axis}': expected one of {', '.join(AXIS_LABELS)}")
@@ -68,7 +68,7 @@ def progress_curve(
 
 
 def _positions(result: Result, axis: ProgressAxis) -> tuple[Array, Array, Array]:
-    """Return the positions of all episodes, those of the points of a curve, and the latter as shown."""
+    """Return positions on the axis: of all episodes, of the points of a curve, and these as displayed."""
     visits = np.array([episode.visit for episode in result.episodes], dtype=np.float64)
     if axis == "visit":
         shown: Array = np.unique(np.round(np.geomspace(1, visits.max(), POINTS))).astype(np.float64)

@@ -104,7 +104,7 @@ def result_file(path: Path) -> Path:
 
 
 def _check_data(split: Split, results: Sequence[Result], files: Sequence[Path], data: str | Path) -> None:
-    """Raise `DataError` if the split is not the one that the results are of."""
+    """Raise `DataError` if the results were computed on another split or other data."""
     expected = results[0].facts.get("hashes", {}).get("data")
     if expected != hash_data(split):
         raise DataError(
@@ -156,10 +156,11 @@ def result_names(
 def _initial_memory(
     file: Path, result: Result, graphs: Mapping[str, SceneGraph]
 ) -> dict[str, Collection[str]]:
-    """Return the viewpoints in memory before the scored pass, by scene, as far as files beside it hold them.
+    """Return the viewpoints in memory before the scored pass, by scene, as far as they are known.
 
-    Protocol `two-pass`: those of the first pass, from the journal. Protocol `warm`: those in the final bank
-    that no episode stored. Protocol `oracle`: all viewpoints.
+    With the protocol `two-pass`, the viewpoints of the first pass are read from the journal beside `file`.
+    With `warm`, the viewpoints are those in the final bank that no episode stored. With `oracle`, they are
+    all viewpoints.
     """
     protocol, folder = result.facts.get("memory"), file.parent
     scenes = {episode.id: episode.scene for episode in result.episodes}

@@ -70,7 +70,7 @@ def group_by_settings(results: Iterable[SeededResult]) -> list[list[SeededResult
 
 
 def is_training_unknown(group: Sequence[SeededResult]) -> bool:
-    """Whether a group has several weights of which it is unknown how they were trained."""
+    """Whether the results of a group have different weights, and it is unknown how these were trained."""
     return len({result.seeds[0] for result in group if not result.training_known}) > 1
 
 

@@ -54,7 +54,7 @@ class Speed(msgspec.Struct, frozen=True):
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of `budget.json`: what was asked for, what was measured, and what follows."""
+    """Content of `budget.json`: the request, the measured speeds, and the resulting scale and limit."""
 
     request: str
     """Digest of the targets, the data, the code and the settings."""

@@ -58,7 +58,7 @@ class SystemCosts(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int
     """Size of the vectors in the scene memory after the episodes; 0 without memory."""
     memory_formula_bytes: float
-    """The same by the paper's formula, 3.81e-6 D K N megabytes: 4 bytes per number."""
+    """Size of the scene memory by the paper's formula, 3.81e-6 D K N megabytes: 4 bytes per number."""
     reader_mb: float
     reader_formula_mb: float
     """Parameters of the reader by the paper's formula, 1.14e-5 D^2 megabytes: three D x D matrices."""
@@ -129,7 +129,10 @@ def _random_tokens(vocabulary: int, episode: Episode) -> list[int]:
 
 
 def added_costs(costs: Mapping[str, SystemCosts], system: str) -> dict[str, float]:
-    """Return the columns of the paper's table; of systems with memory, what they add to the agent."""
+    """Return the costs of a system by column of the paper's table.
+
+    For a system with memory, these are the differences from the system without memory.
+    """
     base, own = costs[system.partition(" + ")[0]], costs[system]
     values = {"parameters_mb": own.parameters_mb, "ms_per_step": own.ms_per_step}
     if own is not base:

@@ -43,7 +43,7 @@ class FinishedTraining(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobEvent(NamedTuple):
-    """A job that has ended: its name, how many have ended, how many there are, and the time left."""
+    """A job that has ended: its name, the numbers of ended and of all jobs, and the time left."""
 
     name: str
     done: int
@@ -85,7 +85,7 @@ def run_plan(
 def _waves(
     trainings: Sequence[PlannedTraining], evaluations: Sequence[PlannedEvaluation]
 ) -> Iterable[list[PlannedJob]]:
-    """Yield lists of jobs. A job needs no job of its own list, only of the lists before.
+    """Yield lists of jobs that can run in parallel: a job depends only on jobs of earlier lists.
 
     Trainings, which take longer, come before the evaluations of the previous list.
     """

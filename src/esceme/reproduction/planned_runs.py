@@ -75,14 +75,15 @@ class ReproductionConfig:
 
 @dataclass(frozen=True)
 class PlannedTraining:
-    """A training in its folder."""
+    """A training and its run folder."""
 
     folder: Path
     key: str
     experiment: Experiment
     parent: PlannedTraining | None
     facts: Mapping[str, Any]
-    """Digests of code and data, which are recorded when the training has finished."""
+    """Digests of the code and the data, and the seed: with the experiment, they determine the weights. They
+    are stored in `finished.json`."""
 
     @property
     def name(self) -> str:
@@ -97,7 +98,7 @@ class PlannedTraining:
 
 @dataclass(frozen=True)
 class PlannedEvaluation:
-    """An evaluation of a training in its folder."""
+    """An evaluation of the weights of a training, and its folder."""
 
     folder: Path
     training: PlannedTraining

@@ -152,7 +152,7 @@ def _mechanism_r2r_rows(kind: DataKind) -> list[Row]:
 def _of_kind(
     kind: DataKind, rows: Callable[[DataKind], Sequence[Row]]
 ) -> Callable[[DataKind], Sequence[Row]]:
-    """Return `rows` for one kind of data, whatever the data are."""
+    """Return a function that returns the rows for `kind`, whatever kind of data it is called with."""
     return lambda _: rows(kind)
 
 

@@ -17,7 +17,7 @@ TARGETS: dict[str, Target] = {target.name: target for target in (*PAPER_TABLES, 
 
 
 def find_targets(names: Sequence[str]) -> list[Target]:
-    """Return the targets with the given names, or all. Raise `ConfigError`, with similar names, if not."""
+    """Return the targets with the given names, or all. Raise `ConfigError` if a name is unknown."""
     for name in names:
         if name != ALL and name not in TARGETS:
             similar = get_close_matches(name.lower(), TARGETS, n=3, cutoff=0.5)

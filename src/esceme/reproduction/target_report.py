@@ -155,7 +155,7 @@ def format_difference(difference: RowDifference) -> str:
 
 
 def direction(paper: float, ours: RowDifference) -> str:
-    """Return whether our difference has the sign of the paper's: `yes`, `no`, or `within noise`.
+    """Return whether our difference and the paper's have the same sign: `yes`, `no`, or `within noise`.
 
     The answer is `within noise` if our interval contains 0.
     """
@@ -165,7 +165,7 @@ def direction(paper: float, ours: RowDifference) -> str:
 
 
 def format_directions(results: TargetResults) -> str:
-    """Return a Markdown table of the differences that the paper and we have; empty if there are none."""
+    """Return a Markdown table that compares our differences with the paper's; empty if there are none."""
     table = read_paper_tables()[results.target]
     published = {row.system: row.values for row in table.rows}
     names = {row.name: row.paper for row in results.rows}

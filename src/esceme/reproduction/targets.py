@@ -39,7 +39,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Something to reproduce: its rows are trained, evaluated and reported."""
+    """A table, figure or study to reproduce. The agents of its rows are trained, evaluated and reported."""
 
     name: str
     kind: Literal["table", "figure", "study"]

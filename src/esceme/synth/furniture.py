@@ -20,7 +20,10 @@ Range = tuple[float, float]
 
 
 class Part(NamedTuple):
-    """One box of a furniture shape. Bounds are fractions of its size: x along the wall, y away, z up."""
+    """One box of a furniture shape.
+
+    Bounds are fractions of the furniture's size: x along the wall, y away from the wall, z up.
+    """
 
     x: Range
     y: Range

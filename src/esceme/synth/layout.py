@@ -92,7 +92,7 @@ def is_connected_layout(layout: Layout) -> bool:
 
 
 def shared_range(a: Rect, b: Rect, axis: int) -> tuple[float, float]:
-    """Return start and end of the range along an axis (0 or 1) that two rectangles share.
+    """Return start and end, in metres, of the range along an axis (0 or 1) that two rectangles share.
 
     If the rectangles share no range, the end is smaller than the start.
     """

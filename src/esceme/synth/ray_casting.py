@@ -213,15 +213,15 @@ def cast_rays(geometry: SceneGeometry, position: Point, camera: PanoramaCamera) 
 
 
 def trace_room_surfaces(
-    geometry: SceneGeometry, cell: int, position: Point, camera: PanoramaCamera
+    geometry: SceneGeometry, start_cell: int, position: Point, camera: PanoramaCamera
 ) -> tuple[ColumnSpans, set[int]]:
     """Return pixel spans of floors, ceilings and walls, and indices of visible cells (rooms, openings).
 
-    The spans cover every pixel exactly once. `cell` is the index of the cell that contains `position`.
+    The spans cover every pixel exactly once. `start_cell` is the index of the cell that contains `position`.
     """
     parts = []
     columns = np.arange(camera.width)
-    pending = [(cell, columns, np.zeros_like(columns), np.full_like(columns, camera.height))]
+    pending = [(start_cell, columns, np.zeros_like(columns), np.full_like(columns, camera.height))]
     reached = set()
     while pending:
         cell, column, first, last = pending.pop()
@@ -262,8 +262,8 @@ def trace_boxes(
 ) -> ColumnSpans:
     """Return the spans of all box faces in the given cells that no other face of the same box hides.
 
-    Boxes do not hide each other here. `reach` (width,) is the distance to the farthest wall of every column.
-    A box that contains the camera is not visible.
+    Boxes may hide each other; their spans then overlap. `reach` (width,) is the distance to the farthest wall
+    of every column. A box that contains the camera is not visible.
     """
     index = np.flatnonzero(np.isin(geometry.box_rooms, [-1, *cells])) + geometry.num_cells
     low = (geometry.low[index] - position).astype(np.float32)

@@ -155,7 +155,7 @@ def shade_columns(
 def _edge_darkness(
     faces: FaceAppearance, face: NDArray[np.int32], u: Float32Array, v: Float32Array
 ) -> Float32Array:
-    """Return the darkening (0 to 1) of pixels at coordinates (u, v) of their faces, due to nearby edges."""
+    """Return how much edges darken pixels at coordinates (u, v) of their faces, from 0 to 1."""
     amount, width = faces.edge_shading[0][face], faces.edge_shading[1][face]
     from_sides = np.minimum(u, faces.size[0][face] - u)
     from_ends = np.minimum(v, faces.size[1][face] - v)

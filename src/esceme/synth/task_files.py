@@ -238,7 +238,7 @@ def _ndh_record(
 
 
 def _heading_at(path: AnnotatedPath, step: int) -> float:
-    """Return the heading in radians with which an agent on the path arrives at a step."""
+    """Return the heading in radians of an agent that has taken `step` steps of the path."""
     if step == 0:
         return path.heading
     before, after = path.visibility.graph.positions[[path.path[step - 1], path.path[step]]]

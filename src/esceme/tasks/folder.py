@@ -92,7 +92,7 @@ class DataFolder:
         """Return the path of the feature file called `name`; if there is none, that of the only feature file.
 
         Raises `DataError` if there are no feature files, or several of which none or more than one has the
-        name. The message tells the user to select a file with `option`.
+        name. The message names `option`, the command-line option that selects a file.
         """
         found = [path for path in self.features if path.name == name] or self.features
         if len(found) != 1:

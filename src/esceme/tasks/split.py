@@ -64,7 +64,7 @@ def load_dataset(
 
     `features` is a store or a file. By default, `load_features` selects the file by `name` and `width`. If
     `needs_features` is False, the default is features of zeros, for agents that read no features. Error
-    messages tell the user to select a feature file with `option`.
+    messages name `option`, the command-line option that selects a feature file.
     """
     loaded, graphs = [], dict[str, SceneGraph]()
     for task, split in splits:
@@ -116,8 +116,8 @@ def load_features(
     """Open the feature file `path`; by default the file called `name` in the data folder, or its only file.
 
     `width` is the number of features per view that the network reads; None accepts any number. Classifier
-    scores at the end of the features are cut off. Any other width raises `DataError`. Error messages tell the
-    user to select a file with `option`.
+    scores at the end of the features are cut off. Any other width raises `DataError`. Error messages name
+    `option`, the command-line option that selects a file.
     """
     path = data.find_features(name, option=option) if path is None else Path(path)
     store = open_features(path)

@@ -187,6 +187,9 @@ def value_or_error(compute: Callable[..., Json], *arguments: Any) -> Json:
         return f"no value: the record is malformed ({error!r})"
 
 
-def without(record: Json, inputs: Collection[str]) -> Json:
-    """Return `record` without the keys in `inputs`, whose values our code reads instead of computing them."""
-    return {key: value for key, value in record.items() if key not in inputs}
+def without(record: Json, names: Collection[str]) -> Json:
+    """Return a copy of the JSON object `record` without the fields in `names`.
+
+    The fields that are left out are inputs: our code reads them and does not compute them.
+    """
+    return {key: value for key, value in record.items() if key not in names}

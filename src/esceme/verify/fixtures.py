@@ -47,7 +47,7 @@ from esceme.world.atlas import Atlas
 from esceme.world.graph import SceneGraph, read_scenes
 
 FIXTURE_FILES = r"(.*/)?((vln_bert|vln_bert_h_layers_extra|critic|case[^_/]+_inputs)\.safetensors|meta\.json)"
-"""Regular expression for files that are not compared themselves. Numbers in other files depend on them."""
+"""Regular expression for the names of files that are not compared. Numbers in other files depend on them."""
 NETWORK, CRITIC, META = "vln_bert.safetensors", "critic.safetensors", "meta.json"
 HISTORY_LAYERS = "vln_bert_h_layers_extra.safetensors"
 UPSTREAM = "_upstreamTDSTP"
@@ -104,7 +104,7 @@ class ReferenceData:
         return found
 
     def episodes_with(self, episode_ids: set[str]) -> dict[str, Episode]:
-        """Return a dict from id to R2R episode with at least those of `episode_ids` that exist in R2R.
+        """Return a dict from id to R2R episode that contains all of `episode_ids` that exist in R2R.
 
         Splits are read one after the other until all ids are found. The result is empty if the folder has no
         R2R.
@@ -136,7 +136,7 @@ class NetworkOptions:
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Json], *, structured: bool = False) -> NetworkOptions:
-        """Read the settings from the original code's arguments; missing arguments have its defaults.
+        """Read the settings from the arguments of the original code; its defaults replace missing arguments.
 
         `structured` turns on the structured mask of TD-STP. Arguments that change only training or inputs,
         such as `hist_envdrop`, are ignored.

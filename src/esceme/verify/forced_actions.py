@@ -86,10 +86,11 @@ class ForcedActions:
         return entropy
 
     def _stored_or_stop(self, trajectory: Trajectory, stop: int, first: int | None) -> int:
-        """Return the action that the file stores for the next step of an episode; STOP if it is impossible.
+        """Return the stored action of the next step of an episode; STOP if this action is impossible.
 
-        The result is an index of our logits. There, the actions that return to an earlier viewpoint begin at
-        index `first`; `first` is None for HAMT. In files of TD-STP, these actions come before the candidates.
+        The result is an index of our logits. `stop` is the index of STOP, and `first` the index of the first
+        action that returns to an earlier viewpoint; `first` is None for HAMT. In files of TD-STP, these
+        actions come before the candidates.
         """
         row, step = self._row_of[trajectory], trajectory.num_decisions
         line = self._actions[step] if step < len(self._actions) else []
@@ -113,7 +114,7 @@ class ForcedActions:
 
 
 class RecordingReward(PathReward):
-    """Path reward that also records rewards, distances and nDTW of every step, structured as in files."""
+    """Path reward that also records rewards, distances and nDTW of every step, as reference files do."""
 
     def __init__(self, atlas: Atlas, trajectories: Sequence[Trajectory]) -> None:
         super().__init__(atlas, trajectories)

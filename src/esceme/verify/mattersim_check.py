@@ -38,7 +38,7 @@ PLACE_PARTS = {
     "relative angles": ANGLE_TOLERANCE,
     "distances (relative)": DISTANCE_TOLERANCE,
 }
-"""Parts of a location, as `_split_places` returns them -> tolerance."""
+"""Part of a location, in the order of `_split_places` -> its tolerance."""
 SPECIAL = {"@nan": math.nan, "@inf": math.inf, "@-inf": -math.inf, "@EMPTYDIR": "/nonexistent-mattersim-dir"}
 """Texts in traces -> the values for which they stand."""
 OPERATIONS = {"Simulator", "use", *(name for name in dir(Simulator) if name[0] != "_")}
@@ -155,7 +155,7 @@ def _compare_states(
 
 
 def _split_places(places: list[Json]) -> tuple[list[Json], list[Json], list[Json]]:
-    """Split locations into identities, relative angles, and distances divided by max(1, distance)."""
+    """Split locations into three lists: identities, relative angles, and distances / max(1, distance)."""
     present = [place for place in places if place is not None]
     return (
         [place and place[:-3] for place in places],
@@ -168,7 +168,7 @@ def _split_places(places: list[Json]) -> tuple[list[Json], list[Json], list[Json
 
 
 def _state_record(state: SimState, table: Json) -> dict[str, Json]:
-    """Return a state as traces hold it."""
+    """Return a state in the format of traces; `table` holds the id and position of every record index."""
     return {
         "scan": state.scanId,
         "step": state.step,
@@ -181,7 +181,11 @@ def _state_record(state: SimState, table: Json) -> dict[str, Json]:
 
 
 def _place_record(place: ViewPoint | None, table: Json) -> list[Json] | None:
-    """Return [ix, three relative values]; with id and position if `table`, by ix, holds other ones."""
+    """Return a location as traces hold it: [ix, relative heading, relative elevation, distance].
+
+    `ix` is the record index of the location. Its id and position are added if they differ from those that
+    `table` has for this index.
+    """
     if place is None:
         return None
     relative = [_encode(value) for value in (place.rel_heading, place.rel_elevation, place.rel_distance)]
@@ -193,7 +197,7 @@ def _place_record(place: ViewPoint | None, table: Json) -> list[Json] | None:
 
 
 def _encode(value: float) -> Json:
-    """Return a number; one that is not finite as the text that traces hold."""
+    """Return a finite number unchanged, and any other number as the text that stands for it in traces."""
     if math.isfinite(value):
         return value
     return "@nan" if math.isnan(value) else "@inf" if value > 0 else "@-inf"

@@ -22,7 +22,7 @@ LIMITS = (
 
 
 def probe_interface(module: ModuleType, batched: bool, connectivity: str, scan: str, viewpoint: str) -> Json:
-    """Use a simulator of `module` in all ways that a list of states does not show; return what was found.
+    """Return properties of a simulator of `module` that recorded sessions do not show, by name.
 
     `batched` selects the generation of the interface. The episodes start at `viewpoint` of `scan`, a scan of
     the folder `connectivity`.
@@ -34,7 +34,7 @@ def probe_interface(module: ModuleType, batched: bool, connectivity: str, scan: 
 def _probe_simulator(
     module: ModuleType, batched: bool, connectivity: str, scan: str, viewpoint: str
 ) -> tuple[dict[str, Json], Any]:
-    """Return the findings of `probe_interface`, and a state of the simulator."""
+    """Return the properties of the simulator and its last state (a `SimState`); see `probe_interface`."""
     simulator = module.Simulator()
 
     def repeat(value: object) -> object:
@@ -132,7 +132,7 @@ def _probe_state(state: Any, batched: bool) -> dict[str, Json]:
 def _probe_move(
     simulator: Any, held: Any, repeat: Callable[[object], object], state: Callable[[], Any], start: str
 ) -> dict[str, Json]:
-    """Move to the first navigable location, and look at objects that were read before."""
+    """Move to the first navigable location, and return how objects that were read before have changed."""
     target, origin, step = held.navigableLocations[1], held.location, held.step
     before = target.rel_distance > 0
     returned = simulator.makeAction(repeat(1), repeat(0), repeat(0))
@@ -166,7 +166,7 @@ def _probe_protection(module: ModuleType, simulator: Any, state: Any) -> dict[st
 
 
 def _probe_images(simulator: Any, state: Any) -> dict[str, Json]:
-    """Look at image buffers without pictures; a value that is written stays."""
+    """Return properties of the image buffers without pictures, such as whether a written value is kept."""
     found: dict[str, Json] = {}
     for key in ("rgb", "depth"):
         image = np.array(getattr(state, key))

@@ -73,7 +73,10 @@ def _predictions_of(rows: Sequence[Json], references: ReferenceData) -> Mapping[
 def _compare_r4r_inputs(
     rows: Sequence[Json], known: set[tuple[str, ...]], comparison: FileComparison
 ) -> None:
-    """Check that every reference path in `rows` is a path of R4R; ids differ between R4R files."""
+    """Check that every reference path in `rows` is in `known`, the paths of R4R.
+
+    Paths are compared instead of ids, because ids differ between R4R files.
+    """
     for row in rows:
         is_known = value_or_error(lambda path: tuple(path) in known, row.get("gt_path"))
         comparison.add("rows.gt_path (is of R4R)", is_known, True, 0.0)

@@ -112,7 +112,7 @@ def to_double(tensors: Tensors) -> Tensors:
 
 @torch.inference_mode()
 def network_outputs(navigator: Navigator, given: Tensors) -> Tensors:
-    """Return a dict from name to tensor with all outputs, given the tensors of a file of inputs.
+    """Return a dict from name to output tensor; `given` are the tensors of a file of inputs.
 
     Scores, states and critic values are computed without padding, as in our rollouts. All other outputs are
     computed with padding, as in the original code. Each of the two computations has its own state.
@@ -161,7 +161,11 @@ def step_inputs(given: Tensors, step: int) -> Tensors:
 
 
 def _text_outputs(agent: Network, encoded: Tensor, valid: Tensor) -> Tensors:
-    """Return a dict with the encoded text; without language cross-attention, for every layer."""
+    """Return a dict from name to encoded text.
+
+    With language cross-attention, the dict has one entry. Otherwise it has one entry for the input of the
+    cross-modal layers and one for the text output of every layer.
+    """
     if agent.config.language_cross_attention:
         return {"language.txt_embeds": encoded}
     last = agent.cross_layers[-1]

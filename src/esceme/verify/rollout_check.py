@@ -1,6 +1,7 @@
 """Compare greedy rollouts with those of the original code: paths, scores, recalled tokens and memory.
 
-A file holds passes. A pass is a run over several batches of episodes; the next pass starts with its memory.
+A file holds passes. A pass is a run over several batches of episodes. Each pass starts with the memory at the
+end of the pass before.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class RecordedPass(msgspec.Struct):
 
 
 class RolloutFile(RecordedFile, kw_only=True):
-    """Content of a file of greedy rollouts. Memory is kept from one pass (run over batches) to the next."""
+    """Content of a file of greedy rollouts. Each pass starts with the memory of the pass before."""
 
     passes: list[RecordedPass]
     weights: str = ""

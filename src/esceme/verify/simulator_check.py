@@ -104,7 +104,7 @@ def _candidate(graph: SceneGraph, viewpoint: str, view: int, candidate: Candidat
 
 
 def _shortest_pair(stored: Json, atlas: Atlas) -> Json:
-    """Return the record of a shortest path; its path is the stored path if that path is equally short."""
+    """Return the record of a shortest path. If the stored path is equally short, it is used as the path."""
     graph = atlas.graph(stored["scan"])
     distance, path = graph.distance(stored["from"], stored["to"]), stored["path"]
     if not _is_path_of_length(path, graph, stored["from"], stored["to"], distance):

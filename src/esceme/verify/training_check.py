@@ -49,7 +49,7 @@ FILES = r"(.*/)?train_il_a2c[^/]*\.json\.gz"
 TOLERANCE = 1e-4
 """Tolerance relative to the stored value."""
 MIN_SCALE, MIN_NORM_SCALE = 0.1, 0.01
-"""Lower bounds of the scale by which a difference is divided: for losses and values, and for gradient norms.
+"""Smallest numbers by which a difference is divided: for losses and values, and for gradient norms.
 
 In single precision, a difference of 1e-5 in a loss or value and of 1e-6 in a gradient norm is noise. The
 gradients of key biases consist of noise only.
@@ -384,7 +384,7 @@ def _compare_rollout(
 
 
 def _losses(rollout: ImitationRollout | A2CRollout) -> dict[str, list[float] | None]:
-    """Return a dict from quantity to numbers: the loss of a rollout and everything that is logged."""
+    """Return a dict from name to numbers: the loss of a rollout and all logged losses and counts."""
     loss = rollout.loss if isinstance(rollout.loss, list) else [rollout.loss]
     logs = msgspec.to_builtins(rollout.logs)
     return {"loss": loss, **{f"logs.{name}": values for name, values in logs.items()}}
