@@ -20,7 +20,10 @@ LOSS_WINDOW = 20
 
 
 class JobProgress(NamedTuple):
-    """Progress of a training or evaluation: number of completed units, total and loss; or a note."""
+    """Progress of a training or evaluation, or a note.
+
+    `done` and `total` are numbers of iterations or episodes; `loss` is the mean loss of the last iterations.
+    """
 
     done: int = 0
     total: int = 0

@@ -299,6 +299,7 @@ def _locate_paths(
 
 
 def _check_finite(metres: Array, episodes: Sequence[Episode], file: object, fault: str) -> None:
+    """Raise `DataError`, which states `fault`, if a distance in metres (E,) is infinite."""
     for row in np.flatnonzero(np.isinf(metres))[:1]:
         raise DataError(f"{file}: episode {episodes[row].episode_id}: {fault}")
 
@@ -312,6 +313,7 @@ def _metric_values(
     objects: Mapping[str, frozenset[str]] | None,
     annotations: object,
 ) -> dict[str, Array]:
+    """Return the values (E,) of every metric of E episodes, by name."""
     length, reference_length = path_length(predicted, atlas), path_length(references, atlas)
     to_goal = atlas.distance(predicted.viewpoints, references.end)  # (T, E)
     is_goal = to_goal < SUCCESS_WITHIN  # (T, E), whether a stop there is a success

@@ -24,7 +24,7 @@ class RememberedPanoramas(NamedTuple):
     """Panoramas at M remembered viewpoints, and which of them each of B agents remembers."""
 
     panoramas: Observation
-    """Observations (M) at the remembered viewpoints; all agents face the same view."""
+    """Batch of M observations, one at each remembered viewpoint, all with the same faced view."""
     known: Tensor
     """(B, M) bool: True for viewpoints that the agent remembers."""
 
@@ -43,7 +43,7 @@ class Observation:
     raw_features: Tensor
     """(B, N, D): image features as stored in the feature file; zeros for STOP and padding."""
     angles: Tensor
-    """(B, N, 4): sine and cosine of heading and elevation, relative to the agent's heading."""
+    """(B, N, 4): sine and cosine of the heading relative to `facing_view`, and of the absolute elevation."""
     token_type: Tensor
     """(B, N) int64: `CANDIDATE`, `STOP` or `CONTEXT` (a view without a candidate, or padding)."""
     valid: Tensor
@@ -190,7 +190,7 @@ class Observation:
         return columns
 
     def panorama_features(self) -> Tensor:
-        """Return the raw features of the 36 views, (B, 36, D); with new dropout at each call in training."""
+        """Return the raw features of the 36 views, (B, 36, D). In training, each call applies new dropout."""
         rows, full = torch.arange(len(self), device=self.viewpoint.device)[:, None], self._full
         return self._dropout(full.raw_features[rows, full._token_of_view])
 
@@ -199,7 +199,7 @@ class Observation:
         return torch.from_numpy(panorama_angles(self.facing_view.cpu().numpy())).to(self.angles)
 
     def facing_features(self) -> Tensor:
-        """Return the raw features of the faced view, (B, D); with new dropout at each call in training."""
+        """Return the raw features of the faced view, (B, D). In training, each call applies new dropout."""
         rows, full = torch.arange(len(self), device=self.viewpoint.device), self._full
         return self._dropout(full.raw_features[rows, full._token_of_view[rows, self.facing_view]])
 

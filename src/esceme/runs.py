@@ -401,6 +401,7 @@ def part_name(part: str, config: object) -> str:
 
 
 def _as_object(value: object, where: str) -> dict[str, Any]:
+    """Return a JSON object as a dict. Raise `ConfigError`, which names `where`, for another value."""
     if not isinstance(value, dict):
         raise ConfigError(f"{where}: expected an object, found {value!r}")
     return dict(value)

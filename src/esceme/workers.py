@@ -161,17 +161,20 @@ def _ignoring_interrupts() -> Iterator[None]:
 
 
 def _start_worker(connection: Connection, lock: Lock, ended: Connection) -> None:
+    """Initialise a worker; `connection` sends messages, `ended` is closed when the parent ends."""
     global _sender
     _sender = connection, lock
     threading.Thread(target=_exit_with_parent, args=(ended,), daemon=True).start()
 
 
 def _exit_with_parent(ended: Connection) -> None:
+    """End this process when the parent closes the other end of `ended`, or dies."""
     ended.poll(None)  # returns at end of file: the parent has closed its end, or is dead
     os._exit(1)
 
 
 def _run_job(number: int, function: bytes) -> Any:
+    """Call the pickled `function` with a function that sends messages of job `number`."""
     try:
         return pickle.loads(function)(lambda message: _send_to_parent(number, False, message))
     finally:
@@ -179,6 +182,7 @@ def _run_job(number: int, function: bytes) -> Any:
 
 
 def _send_to_parent(job: int, is_end: bool, message: Any) -> None:
+    """Send a message of a job, or with `is_end` the mark that its messages are complete."""
     data = pickle.dumps((job, is_end, message))
     connection, lock = _sender
     with lock:

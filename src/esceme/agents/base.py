@@ -300,5 +300,6 @@ def _concat(above: Tensor, below: Tensor) -> Tensor:
 
 
 def _pad(tensor: Tensor, sizes: list[int]) -> Tensor:
+    """Return a tensor padded with zeros at the end of its axes to `sizes`, without axis 0."""
     missing = [size - current for size, current in zip(sizes, tensor.shape[1:], strict=True)]
     return functional.pad(tensor, [n for width in reversed(missing) for n in (0, width)])

@@ -1,9 +1,9 @@
 """DUET, Dual-scale Graph Transformer (Chen et al. 2022; docs/spec.md I).
 
 Every episode grows a map of visited viewpoints and those seen from them. The coarse branch scores all nodes
-of the map, the fine branch the candidates of the current panorama. A learned gate weighs both. An action
-leads to any node that is not visited yet. The agent ends at the visited viewpoint at which STOP was most
-probable.
+of the map, the fine branch the candidates of the current panorama. A learned gate determines the weights of
+both. An action leads to any node that is not visited yet. The agent ends at the visited viewpoint at which
+STOP was most probable.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class DuetConfig(TransformerConfig):
     """Settings of DUET. The defaults are those of the published R2R script."""
 
     max_steps: Size = 100
-    """Number of step embeddings. Nodes that were not visited have the first of them, so that an episode may
-    have one decision less."""
+    """Number of step embeddings. The first one is for nodes that were not visited. An episode may therefore
+    have at most `max_steps` - 1 decisions."""
     freeze_text: bool = False
     """Whether to exclude the text encoder and its embeddings from training (`fix_lang_embedding`)."""
     fusion: Literal["dynamic", "avg"] = "dynamic"
@@ -248,7 +248,7 @@ class DUET(Agent[DuetState]):
         return Decision(logits, routes=routes, state=state)
 
     def advance(self, state: DuetState, observation: Observation, actions: Tensor) -> DuetState:
-        """Return the state after a move. If `decide` has not seen this observation, it is called first."""
+        """Return the state after a move. If the map lacks this observation, `decide` is called first."""
         if not state.is_decided.all():
             state = self.decide(state, observation).state  # type: ignore[assignment]
         return replace(
@@ -264,7 +264,7 @@ class DUET(Agent[DuetState]):
         return self.grounding.importance(*self._grounding_inputs(state)).softmax(1)
 
     def final_paths(self, state: DuetState) -> list[list[int]]:
-        """Return the ways to the visited viewpoints at which STOP was most probable."""
+        """Return each agent's way to the visited viewpoint at which STOP was most probable, as viewpoints."""
         return state.way_to_best_stop(state.current)
 
     # -- encoders ----------------------------------------------------------------------------------------
@@ -347,7 +347,7 @@ class DUET(Agent[DuetState]):
         )
 
     def _ground(self, state: DuetState, observation: Observation) -> Tensor:
-        """Return what the instruction says about each token, (B, N, H); STOP shows the panorama's maximum."""
+        """Return the grounding head's vector for each token, (B, N, H). STOP has the panorama's maximum."""
         is_stop = (observation.token_type == STOP)[..., None]
         shown = observation.with_features(
             torch.where(is_stop, observation.max_features()[:, None], observation.features)
@@ -368,7 +368,7 @@ class DUET(Agent[DuetState]):
     # -- map ---------------------------------------------------------------------------------------------
 
     def _remember(self, state: DuetState, remembered: RememberedPanoramas) -> DuetState:
-        """Return the state in which maps of episodes that begin contain the remembered panoramas.
+        """Return the state with the remembered panoramas added to the maps of episodes that begin.
 
         Panoramas are encoded anew, without dropout, grounding and gradients.
         """
@@ -390,7 +390,8 @@ class DUET(Agent[DuetState]):
     ) -> DuetState:
         """Return the state with the current viewpoint and its candidates (B, C) in the map.
 
-        The current node gets the mean of `tokens` (B, N, H), an unvisited candidate adds its token.
+        The mean of `tokens` (B, N, H) becomes the embedding of the current node. The token of an unvisited
+        candidate is added to the embedding of its node.
         """
         if int(state.num_decisions.max()) + 1 >= self.config.max_steps:
             raise ConfigError(
@@ -522,8 +523,9 @@ class DUET(Agent[DuetState]):
     def fuse(self, inputs: DuetInputs, output: BranchOutput) -> Tensor:
         """Return the fused scores of STOP and of the nodes, (B, 1 + K); -inf for nodes that are not open.
 
-        A candidate adds its score in the fine branch. Any other open node adds the sum of the scores of those
-        candidates that are closed, through which the agent would go back.
+        The score of an open candidate is the sum of its scores in both branches. To reach any other open
+        node, the agent goes back through closed candidates. The sum of their scores in the fine branch is
+        added to the score of the node in the coarse branch.
         """
         candidate_node, is_open = inputs.candidate_node, inputs.is_open
         scores, nodes = output.view_scores[:, : candidate_node.shape[1]], candidate_node.clamp(min=0)
@@ -634,7 +636,7 @@ def _run(
 
 
 def _outputs(valid: Tensor) -> OutputPositions:
-    """Return the positions of a prefix of the tokens of which only those in `valid` (B, R) are computed."""
+    """Return the first R token positions, with outputs computed where `valid` (B, R) is True."""
     return OutputPositions(torch.arange(valid.shape[1], device=valid.device), valid)
 
 

@@ -37,7 +37,7 @@ class MapRoutes(NamedTuple):
     """(B, K, K) int64: `GraphMap.middle`."""
 
     def shortest_path(self, row: int, action: int) -> list[tuple[int, int]]:
-        """Return the poses on the way to which `action` leads; each faces the direction of the last edge."""
+        """Return the (viewpoint, view) poses on the way of an `action`; the view is `FACE_FORWARD`."""
         nodes = way(self.middle[row], int(self.current[row]), action - self.first_action)
         return [(int(self.node[row, node]) - 1, FACE_FORWARD) for node in nodes]
 
@@ -60,7 +60,8 @@ class GraphMap(State):
     num_sightings: Tensor
     """(B, K) int64"""
     is_observed: Tensor
-    """(B, K) bool: whether the embedding is that of the node's own panorama. Later sightings leave it."""
+    """(B, K) bool: whether the embedding is that of the node's own panorama. Later sightings do not change
+    it."""
     distance: Tensor
     """(B, K, K) float64: length of the shortest known way in metres; inf if there is none."""
     middle: Tensor
@@ -98,7 +99,7 @@ class GraphMap(State):
         return self.embedding / self.num_sightings.clamp(min=1)[..., None]
 
     def add_disjoint(self, other: Mapping[str, Tensor]) -> Self:
-        """Return the maps of this batch joined with those of `other`, fields by name.
+        """Return the maps of this batch joined with those of `other`, a dict from field name to tensor.
 
         In every row, one of the two maps is empty.
         """
@@ -138,7 +139,7 @@ class GraphMap(State):
     def connect(self, source: Tensor, targets: Tensor) -> Self:
         """Return the map with edges between the nodes `source` (B,) and `targets` (B, M); -1 for none.
 
-        The length of an edge is the Euclidean distance. A way that is as short stays.
+        The length of an edge is the Euclidean distance. A known way of the same length is kept.
         """
         rows = torch.arange(len(source), device=source.device)[:, None]
         ends = self.position.double()
@@ -156,7 +157,8 @@ class GraphMap(State):
     def begin_ways(self, source: Tensor, through: Tensor) -> Self:
         """Return the map with the ways from `source` (B,) that become shorter if they begin at `through`.
 
-        `through` (B, M) are nodes with an edge to `source`, or -1, that were passable before `source`.
+        `through` (B, M) are nodes with an edge to `source` that were visited or remembered before it; -1 for
+        none.
         """
         rows = torch.arange(len(source), device=source.device)[:, None]
         nodes = through.clamp(min=0)
@@ -210,7 +212,7 @@ class GraphMap(State):
     def way_to_best_stop(self, current: Tensor) -> list[list[int]]:
         """Return the viewpoints on the way from `current` (B,) to the node with the best STOP probability.
 
-        The list of an agent is empty if it is there.
+        The list is empty if the agent is already at this node.
         """
         best = self.stop_probability.masked_fill(~self.is_visited, -torch.inf).argmax(1).tolist()
         return [

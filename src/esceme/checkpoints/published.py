@@ -49,6 +49,7 @@ def write_fine_tuned(path: Path, network: Tensors, critic: Tensors) -> None:
 
 
 def _split(content: object, path: Path) -> PublishedWeights:
+    """Return the network and critic tensors in the content of a weights file, and the kind of file."""
     if isinstance(content, dict) and isinstance(fine_tuned := content.get("vln_bert"), dict):
         network = _tensors(fine_tuned.get("state_dict"), path, "the state_dict of vln_bert")
         critic_content = content.get("critic")

@@ -331,7 +331,7 @@ def get_limits(config: EvaluationConfig, run: Run) -> EvaluationLimits:
 
 
 def select_episodes(episodes: Sequence[Episode], config: EvaluationConfig) -> Sequence[Episode]:
-    """Return the episodes that `config.episode_file` names, in its order, or all; at most `config.limit`."""
+    """Return the first `config.limit` episodes, in the order of `config.episode_file` or of `episodes`."""
     if config.episode_file is not None:
         by_id = {episode.episode_id: episode for episode in episodes}
         ids = read_episode_ids(Path(config.episode_file))

@@ -33,7 +33,7 @@ class ProcessGroup:
 
     @classmethod
     def from_environment(cls, device: torch.device | str = "cpu") -> ProcessGroup:
-        """Return the group of processes that `torchrun` started; without `torchrun`, a group of one."""
+        """Return the group of processes that `torchrun` started, or a group of one without `torchrun`."""
         size = int(os.environ.get("WORLD_SIZE", "1"))
         if size == 1 and "RANK" not in os.environ:
             return cls()

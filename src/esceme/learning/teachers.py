@@ -147,7 +147,7 @@ def goal_oracle(atlas: Atlas) -> Oracle:
 
 
 def shortest_path_oracle(atlas: Atlas) -> Oracle:
-    """Return an oracle that takes the action on the shortest way from here to the goal; STOP at the goal.
+    """Return an oracle that takes STOP at the goal, and elsewhere the action on the shortest way to it.
 
     The way leads from the current viewpoint to the action's viewpoint and on to the goal, on the whole graph.
     """
@@ -162,9 +162,9 @@ def shortest_path_oracle(atlas: Atlas) -> Oracle:
 
 
 def ndtw_oracle(atlas: Atlas) -> Oracle:
-    """Return an oracle that takes the action after which the path has the highest nDTW; STOP at the goal.
+    """Return an oracle that takes STOP at the goal, and elsewhere the action with the highest nDTW.
 
-    The path continues on a shortest way to the action's viewpoint.
+    This is the nDTW of the path so far, continued on a shortest way to the action's viewpoint.
     """
 
     def cost(trajectory: Trajectory, destinations: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -193,9 +193,9 @@ def _goal(atlas: Atlas, trajectory: Trajectory) -> int:
 def _stop_only_at(
     goal: int, here: int, destinations: NDArray[np.int64], costs: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return `costs` (C,) with STOP, the action that leads to `here`, as the best action at the goal only.
+    """Return `costs` (C,) with -inf for STOP if `here` is the goal, and otherwise inf for STOP.
 
-    Actions without a viewpoint (-1) have cost inf.
+    STOP is the action that leads to `here`. Actions without a viewpoint (-1) have cost inf.
     """
     costs = np.where((destinations >= 0) & (destinations != here), costs, np.inf)
     return np.where((destinations == here) & (here == goal), -np.inf, costs)
@@ -215,8 +215,8 @@ def _lowest_cost_oracle(
     """Return an oracle that takes the possible action with the lowest cost.
 
     `cost` returns the costs (C,) of a trajectory's actions, given the viewpoints (C,) to which they lead.
-    Among equal costs, actions of routes are preferred, or with `seen_in` the viewpoint that was seen first in
-    the episode, in the graph of this atlas.
+    Among equal costs, actions of routes are preferred. With `seen_in`, the viewpoint that the episode saw
+    first, in the graph of this atlas, is preferred instead.
     """
 
     def oracle(decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]) -> Tensor:

@@ -194,6 +194,7 @@ class Trainer:
             yield self._oracle_dagger(batch(1), iteration)
 
     def _imitation(self, episodes: list[Episode], iteration: int, weight: float) -> LossAndMetrics:
+        """Return the imitation loss of a batch that follows the teacher, multiplied by `weight`."""
         rng = self._begin_rollout(episodes, iteration, IMITATION)
         supervised = [self._supervise(episode, rng) for episode in episodes]
         shard = self.process_group.shard(supervised)
@@ -201,6 +202,7 @@ class Trainer:
         return self.imitation_loss(demonstrations, self._forward(demonstrations), weight=weight)
 
     def _dagger(self, episodes: list[Episode], iteration: int) -> LossAndMetrics:
+        """Return the imitation loss of a sampled batch, labelled by the DAgger teacher."""
         self._begin_rollout(episodes, iteration, SAMPLING)
         demonstrations = dagger_rollout(
             self.navigator,
@@ -231,6 +233,7 @@ class Trainer:
         return self.oracle_loss(steps)
 
     def _a2c(self, episodes: list[Episode], iteration: int) -> LossAndMetrics:
+        """Return the A2C loss of a sampled batch."""
         self._begin_rollout(episodes, iteration, SAMPLING)
         source = SingleBatch(self._atlas, self.process_group.shard(episodes))
         transitions, bootstrap = sample_rollout(

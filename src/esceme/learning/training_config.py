@@ -131,7 +131,7 @@ class ValidationConfig:
     """Maximum number of episodes per split, chosen at equal intervals; 0 for all. With tours, every tour is
     cut after its first episodes, to about this number in total."""
     memory: ValidationMemory = "cold"
-    """Memory protocol of validation; without effect for an agent without memory. With `leaking`, as in the
+    """Memory protocol of validation. It has no effect for an agent without memory. With `leaking`, as in the
     released code, validation reads the memory of training and adds to it (docs/spec.md C.6)."""
     tours: str = ""
     """File of tours, which give the order of the episodes, also for agents without memory. If empty, the

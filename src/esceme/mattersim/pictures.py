@@ -63,14 +63,14 @@ class PictureFolder:
         elevation in radians. Without a picture, or with a pose that is not finite, the image is black and a
         warning is shown once. Raises `ValueError` if a picture is damaged.
         """
-        stance, heading, elevation = pose
+        camera_pose, heading, elevation = pose
         camera = Camera(out.shape[1], out.shape[0], vfov)
         out[:] = 0
         if not out.size or not np.isfinite(heading + elevation):
             return
         begin = time.perf_counter()
         try:
-            panorama = self._load(key, stance, camera)
+            panorama = self._load(key, camera_pose, camera)
             loaded = time.perf_counter()
             self.load_seconds += loaded - begin
             if panorama is None:
@@ -89,13 +89,14 @@ class PictureFolder:
         self.cut_seconds += time.perf_counter() - loaded
 
     def _load(
-        self, key: tuple[str, str], stance: NDArray[np.float64], camera: Camera
+        self, key: tuple[str, str], camera_pose: NDArray[np.float64], camera: Camera
     ) -> PackedPanorama | None:
+        """Return the cached or newly read panorama of `key`, a (scan, viewpoint); None without a picture."""
         entry = (self.path, *key, camera)
         if entry in self._cache:
             self._cache.move_to_end(entry)
             return self._cache[entry]
-        colours = self._read(*key, stance)
+        colours = self._read(*key, camera_pose)
         panorama = None if colours is None else pack_panorama(colours, camera)
         if panorama is not None:
             self._cache[entry] = panorama
@@ -107,7 +108,7 @@ class PictureFolder:
             self._cached_bytes -= 0 if oldest is None else oldest.words.nbytes
         return panorama
 
-    def _read(self, scan: str, viewpoint: str, stance: NDArray[np.float64]) -> NDArray[np.uint8] | None:
+    def _read(self, scan: str, viewpoint: str, camera_pose: NDArray[np.float64]) -> NDArray[np.uint8] | None:
         """Return the panorama (H, 2H, 3) of a viewpoint; None if there is no picture."""
         root = Path(self.path)
         for folder in (root, root / "v1" / "scans"):
@@ -119,9 +120,9 @@ class PictureFolder:
             strip = sky / f"{viewpoint}_skybox_small.jpg"
             faces = [sky / f"{viewpoint}_skybox{number}_sami.jpg" for number in range(6)]
             if strip.is_file():
-                return skybox_panorama(read_skybox([strip]), stance)
+                return skybox_panorama(read_skybox([strip]), camera_pose)
             if faces[0].is_file():
-                return skybox_panorama(read_skybox(faces), stance)
+                return skybox_panorama(read_skybox(faces), camera_pose)
         return None
 
     def warn_about_depth(self) -> None:

@@ -110,12 +110,15 @@ def read_header(path: str | Path) -> BankHeader:
 
 
 class _Content(NamedTuple):
+    """Content of a bank file: the header, and the vectors that it describes."""
+
     header: BankHeader
     rows: Tensor
     """(M, D) float32: the vectors of all scenes, in the order of the header."""
 
 
 def _encode(bank: MemoryBank) -> _Content:
+    """Return the content of the file that stores a bank."""
     header = BankHeader(
         format=f"{FORMAT}{VERSION}",
         width=bank.width,
@@ -137,6 +140,7 @@ def _checksum(header: BankHeader, rows: Tensor) -> str:
 
 
 def _build(content: _Content, *, device: torch.device | str | None = None) -> MemoryBank:
+    """Return the bank that the content of a file describes."""
     header = content.header
     bank = MemoryBank(header.width, pooling=header.pooling, source=header.source, device=device)
     sizes = [len(scene.neighbours) for scene in header.scenes]
@@ -158,6 +162,7 @@ def _write(content: _Content, path: Path) -> None:
 
 
 def _stored(bank: MemoryBank, scene_id: str) -> StoredScene:
+    """Return one scene of a bank in the format of the header."""
     memory = bank[scene_id]
     visited = sorted(memory.viewpoints)
     index = {viewpoint: position for position, viewpoint in enumerate(visited)}
@@ -229,6 +234,8 @@ def _decoded(text: str, path: Path) -> BankHeader:
 
 
 class _Format(msgspec.Struct):
+    """The field of a header that names its format."""
+
     format: str
 
 

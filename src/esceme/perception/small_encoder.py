@@ -63,6 +63,7 @@ class SmallEncoder:
 
 
 def _cell_index(share: NDArray[np.float32], cells: int) -> NDArray[np.int32]:
+    """Return the index, from 0, of the cell of equal width that contains each share in [0, 1)."""
     return (share * np.float32(cells)).astype(np.int32)
 
 

@@ -274,6 +274,7 @@ class _Interpolation(NamedTuple):
 
 @lru_cache(maxsize=4 * VIEWS)
 def _interpolation(height: int, camera: Camera, view: tuple[float, float], blur: bool) -> _Interpolation:
+    """Return the interpolation of one view (heading, elevation) in a panorama `height` pixels high."""
     # The mean of two by two pixels is centred half a pixel further than the first of them.
     positions = (
         position - blur / 2 for position in _panorama_positions(height, pixel_directions(camera, *view))
@@ -290,6 +291,7 @@ def _interpolation(height: int, camera: Camera, view: tuple[float, float], blur:
 
 @lru_cache(maxsize=4)
 def _nearest_pixels(height: int, width: int) -> NDArray[np.int32]:
+    """Return the index of the panorama pixel nearest to every pixel of the 36 views."""
     positions = _panorama_positions(height, view_directions(width))
     row, column = (np.rint(position).astype(np.int32) for position in positions)
     return row * 2 * height + column % (2 * height)

@@ -37,7 +37,7 @@ STYLES: tuple[dict[str, Any], ...] = (
     {"color": "#56b4e9", "linestyle": (0, (3, 1.5)), "marker": "v"},
     {"color": "#1a1a1a", "linestyle": (0, (10, 3)), "marker": "D"},
 )
-"""Colour-blind safe colours of Okabe and Ito, with a darker purple; used in turn."""
+"""Colours of the curves in order: those of Okabe and Ito, safe for the colour-blind, with a darker purple."""
 METADATA = {".svg": ("Title", "Description"), ".pdf": ("Title", "Subject"), ".png": ("Title", "Description")}
 """File name suffix -> metadata keys of the title and the description."""
 NO_DATE: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}

@@ -138,7 +138,7 @@ class SceneContent:
         return next((path.goal for path in self.paths if path.goal is not None), None)
 
     def summarize(self, path: StyledPath) -> str:
-        """Return a text with length and number of steps; for a prediction also its distance to the goal."""
+        """Return a text with length and number of steps, and for a prediction its distance to the goal."""
         count = len(path.segments)
         metres = fsum(self.graph.distances[a, b] for a, b in pairwise(path.viewpoints))
         text = f"{metres:.1f} m, {count} step{'' if count == 1 else 's'}"

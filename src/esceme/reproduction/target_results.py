@@ -24,7 +24,7 @@ Found = Mapping[tuple[str, str], list[Result]]
 
 
 class RowDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """Difference of a measure to another row, with 95 % intervals; metres or per cent."""
+    """Difference of a measure to another row, with 95 % intervals, in metres or per cent."""
 
     against: str
     mean: float
@@ -68,7 +68,7 @@ class TargetResults(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     title: str
     code: list[str]
-    """Digests of the code of the evaluations; one unless the package changed in between."""
+    """Digests of the code of the evaluations. There is one, unless the package changed between them."""
     version: str
     data: str
     """Digest of the data."""

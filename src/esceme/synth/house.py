@@ -87,6 +87,7 @@ def build_graph(house: House) -> SceneGraph:
 
 
 def _build_viewpoint(scene_id: str, seed: int, index: int, point: FloorPoint) -> HouseViewpoint:
+    """Return a viewpoint at a floor point, with an id that is a hash of the other arguments."""
     name = hashlib.sha256(f"{scene_id}:{seed}:{index}".encode()).hexdigest()[:32]
     x, y = point.xy
     return HouseViewpoint(name, point.room, (round(x, 4), round(y, 4), round(point.floor + CAMERA_HEIGHT, 4)))

@@ -22,7 +22,7 @@ NUM_STEPS = 16
 """Number of steps from one storey to the next."""
 
 Rect = tuple[float, float, float, float]
-"""Lower u, lower v, higher u, higher v in metres; after `orient_randomly`, x and y instead of u and v."""
+"""Lower u, lower v, higher u and higher v in metres. After `orient_randomly`, u and v are x and y."""
 PassageKind = Literal["door", "arch", "open"]
 
 

@@ -215,6 +215,7 @@ class BatchSimulator:
     def _compute_rewards(
         self, previous_distance: NDArray[np.float64], moves: Mask, stops: Mask
     ) -> NDArray[np.float64]:
+        """Return the rewards (B,) of slots that moved or stopped; see `EnvOptions.reward`."""
         is_success = self._is_success()
         if self.reward == "progress":
             rewards = np.where(moves, previous_distance - self.distance, 0.0)

@@ -94,7 +94,7 @@ class Task:
         return ".jsonl" if self.submits_paths else ".json"
 
     def submission_id(self, episode: Episode) -> str:
-        """Return the id of an episode in a submission; for RxR the instruction id without the path id."""
+        """Return the id of an episode in a submission. For RxR, this is the id of the instruction alone."""
         prefix = f"{episode.path_id}_" if self.submits_paths else ""
         return episode.episode_id.removeprefix(prefix)
 

@@ -139,6 +139,7 @@ def trusted_path(player: list[str], planner: list[str]) -> list[str]:
 def _raw_episode(
     record: DialogRecord, file: Path, history: History, supervision: Supervision
 ) -> DialogEpisode:
+    """Return the episode of a published instance; see `read_cvdn`."""
     start = record.start_pano.pano
     reference = [start]
     if record.end_panos:
@@ -169,6 +170,7 @@ def _raw_episode(
 
 
 def _encoded_episode(record: EncodedDialogRecord, file: Path) -> DialogEpisode:
+    """Return the episode of a pre-encoded instance; see `read_cvdn`."""
     if not record.instr_encoding:
         raise DataError(f"{file}: instance {record.instr_id}: 'instr_encoding' is empty; expected token ids")
     player_path = tuple(record.nav_steps[record.nav_idx :])

@@ -53,6 +53,7 @@ def join_paths(
 
 
 def _join_records(first: R2RRecord, second: R2RRecord, graph: SceneGraph, path_id: int) -> R2RRecord:
+    """Return the record of the path that joins two paths, with all pairs of instructions."""
     between = graph.shortest_path(first.path[-1], second.path[0])
     path = [*first.path, *between[1:], *second.path[1:]]
     return R2RRecord(

@@ -82,6 +82,7 @@ def read_predictions(path: str | Path) -> dict[str, Prediction]:
 def _trajectory_points(
     entries: Iterable[str | list[str | float | None]], location: str
 ) -> Iterable[TrajectoryPoint]:
+    """Yield the poses of a trajectory in a file; errors name `location`."""
     for number, entry in enumerate(entries):
         match [entry] if isinstance(entry, str) else entry:
             case [str(viewpoint), *angles] if len(angles) <= 2 and not any(
@@ -202,6 +203,7 @@ def _submission_record(
 
 
 def _integer_id(text: str, key: str) -> int:
+    """Return an episode id as an integer; raise `DataError` if it is not one."""
     if not text.isdecimal():
         raise DataError(f"'{text}' cannot be written as {key}: the server expects an integer")
     return int(text)

@@ -82,14 +82,15 @@ def _valid(quantity: str, key: str, given: Tensors) -> Tensor | None:
 
 
 class TokenLayout(NamedTuple):
-    """Where the tokens of stored tensors are in ours."""
+    """Positions in our tensors of the tokens of stored tensors."""
 
     order: Tensor
-    """(B, G) int64: our map token of each stored map token: 0 for STOP, 1 + node; 0 for padding."""
+    """(B, G) int64: index of our map token for each stored map token: 1 + node, or 0 for STOP and padding."""
     is_token: Tensor
     """(B, G) bool: False for padding of the stored map."""
     views: Tensor
-    """(B, N) int64: our token of each stored panorama token, which lacks STOP; STOP's for padding."""
+    """(B, N) int64: index of our token for each stored panorama token. Stored panoramas have no STOP; the
+    index of our STOP stands for padding."""
     is_view: Tensor
     """(B, N) bool: False for padding of the stored panorama."""
 
@@ -179,7 +180,7 @@ def _single(inputs: Tensors, row: int) -> dict[str, np.ndarray]:
 
 
 def layout_of(state: DuetState, observation: Observation, inputs: Tensors) -> TokenLayout:
-    """Return where the tokens of stored tensors are in ours, by the ids and lengths in `inputs`."""
+    """Return the positions in our tensors of the tokens of stored tensors, by the ids in `inputs`."""
     ids = inputs["gmap_ids"]
     nodes = state.find(ids)
     is_token = (nodes >= 0) | (torch.arange(ids.shape[1]) == 0)

@@ -51,7 +51,7 @@ class DuetLogs(msgspec.Struct):
 
     losses: list[float] = msgspec.field(name="IL_loss")
     entropy: list[float] = msgspec.field(default_factory=list)
-    """Entropy per step, also of episodes that have ended; compared while none has."""
+    """Entropy of each step, summed also over ended episodes. It is compared until the first episode ends."""
 
 
 class LabelledRollout(RecordedRollout, kw_only=True):
@@ -199,7 +199,7 @@ class LabelRecording:
         return actions
 
     def trajectories(self) -> list[list[list[str]]]:
-        """Return the paths of all episodes; those in which STOP was drawn elsewhere have no way back."""
+        """Return the paths of all episodes, without a way back if STOP was drawn away from the goal."""
         return [
             self._segments.of(trajectory, with_way_back=trajectory not in self._gave_up)
             for trajectory in self._row_of

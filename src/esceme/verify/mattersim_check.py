@@ -74,6 +74,7 @@ def check_mattersim(path: Path, references: ReferenceData, comparison: FileCompa
 
 
 def _check_json(path: Path, connectivity: str, comparison: FileComparison) -> None:
+    """Compare a file of sessions or of probes."""
     stored = read_json(path, dict[str, Json])
     if stored.get("format") == PROBES:
         _check_probes(stored, connectivity, comparison)
@@ -90,6 +91,7 @@ def _check_json(path: Path, connectivity: str, comparison: FileComparison) -> No
 def _check_session(
     session: Mapping[str, Json], connectivity: str, scans: Json, comparison: FileComparison
 ) -> None:
+    """Repeat the calls of a session and compare states, errors and return values."""
     if session["name"] in ACCIDENTS:
         comparison.add_array(f"not followed: {session['name']}", [], [], 0.0)
         return
@@ -126,6 +128,7 @@ def _check_session(
 
 
 def _decode(value: Json, connectivity: str) -> Json:
+    """Return an argument of a stored call, with special texts replaced by the values they stand for."""
     if isinstance(value, list):
         return [_decode(item, connectivity) for item in value]
     if value == "@NAV":
@@ -134,7 +137,7 @@ def _decode(value: Json, connectivity: str) -> Json:
 
 
 def _states(simulator: Simulator) -> list[SimState]:
-    """Return the states of a simulator; none before the first episode of the scalar interface."""
+    """Return the states of a simulator as a list, which is empty before the first scalar episode."""
     try:
         found = simulator.getState()
     except RuntimeError:
@@ -145,6 +148,7 @@ def _states(simulator: Simulator) -> list[SimState]:
 def _compare_states(
     stored: list[Json], states: list[SimState], scans: Json, comparison: FileComparison
 ) -> None:
+    """Compare stored states with ours; `scans` holds the viewpoints of each scan."""
     comparison.add("states (how many)", len(stored), len(states), 0.0)
     for theirs, state in zip(stored, states, strict=False):
         ours = _state_record(state, scans.get(state.scanId, {"ids": [], "xyz": []}))

@@ -98,6 +98,7 @@ def _compare_r2r_inputs(
 def _row_inputs(
     row: Json, episodes: Mapping[str, Episode], predictions: Mapping[str, Prediction] | None
 ) -> Json:
+    """Return scene and paths that the record of an episode should have."""
     if row.get("instr_id") not in episodes:
         raise WorldError(f"R2R has no episode {row.get('instr_id')}")
     episode = episodes[row["instr_id"]]
@@ -108,6 +109,7 @@ def _row_inputs(
 
 
 def _row_metrics(row: Json, atlas: Atlas) -> Json:
+    """Return our metrics of the paths in the record of an episode."""
     values = metrics_of_paths([row["scan"]], [row["pred_path"]], [row["gt_path"]], atlas)
     return {key: float(value[0]) for key, value in values.items()}
 

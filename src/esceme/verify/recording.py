@@ -204,6 +204,7 @@ def parse_flags(text: str) -> dict[str, Json]:
 
 
 def _expected_item(episode_id: str, keys: Iterable[str], known: Mapping[str, Episode]) -> Json:
+    """Return the values that a stored record of an R2R episode should have for `keys`."""
     if episode_id not in known:
         raise WorldError(f"R2R has no episode {episode_id}")
     episode, path = known[episode_id], list(known[episode_id].reference_path)

@@ -56,6 +56,7 @@ def check_simulator(path: Path, references: ReferenceData, comparison: FileCompa
 
 
 def _observation(stored: Json, atlas: Atlas) -> Json:
+    """Return our record of the observation at the pose that the stored record names."""
     graph, viewpoint, view = atlas.graph(stored["scan"]), stored["viewpoint"], stored["viewIndex"]
     if not isinstance(view, int) or not 0 <= view < VIEWS:
         raise WorldError(f"there is no view {view}")
@@ -76,6 +77,7 @@ def _position(graph: SceneGraph, viewpoint: str) -> list[float]:
 
 
 def _location(graph: SceneGraph, sighting: NavigableLocation) -> Json:
+    """Return our record of a navigable location."""
     return {
         "viewpointId": sighting.viewpoint,
         "ix": int(graph.record_indices[graph.index(sighting.viewpoint)]),
@@ -87,6 +89,7 @@ def _location(graph: SceneGraph, sighting: NavigableLocation) -> Json:
 
 
 def _candidate(graph: SceneGraph, viewpoint: str, view: int, candidate: Candidate) -> Json:
+    """Return our record of a candidate, seen by an agent at `viewpoint` that faces `view`."""
     heading = candidate.heading - float(VIEW_HEADINGS[view])
     in_view = [sighting.viewpoint for sighting in graph.navigable_locations(viewpoint, candidate.view)]
     return {

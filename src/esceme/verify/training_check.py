@@ -97,7 +97,7 @@ class TrainingRollout(RecordedRollout, kw_only=True):
     items: list[TrainingItem]
     actions: list[list[int]]
     loss: list[float] | float
-    """Loss of each episode, whose sum is the loss of the rollout; or the loss of the rollout."""
+    """Either the loss of each episode, whose sum is the loss of the rollout, or the loss of the rollout."""
     grad_norms: GradientNorms
     paths: list[list[str]]
 

@@ -65,7 +65,7 @@ def render_page(page: PageData) -> str:
 
 
 def encode_data(page: PageData) -> str:
-    """Return the data as JSON that can stand inside a script element: it holds no `<`."""
+    """Return the data as JSON without the character `<`, so that it can be embedded in a script element."""
     return msgspec.json.encode(page).decode().replace("<", "\\u003c")
 
 

@@ -1,6 +1,7 @@
 """Data of the page: scenes, episodes, trajectories and decisions of several results, as compact JSON.
 
-`web/types.js` describes the same fields for the code of the page. Viewpoints are numbers in their scene.
+`web/types.js` describes the same fields for the code of the page. A viewpoint is given by its index in its
+scene.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class ScoreRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class BeginReply(msgspec.Struct):
-    """Begun walk."""
+    """First pose of a walk, and the positions of the tokens in its instruction."""
 
     viewpoint: int
     view: int
@@ -84,7 +84,7 @@ class StepReply(msgspec.Struct):
 
 
 class WalkSession:
-    """An agent (or only a person) in the scenes of one split. Walks follow one another; memory is kept."""
+    """Session in the scenes of one split, with or without an agent. Memory is kept between walks."""
 
     def __init__(self, config: EvaluationConfig, *, has_agent: bool = True) -> None:
         """Load the navigator and the split of an evaluation. Without an agent, only people walk."""
