@@ -13,4 +13,5 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-collect_ignore = ["docs/site_hooks.py"]  # imports mkdocs, which only `make docs` installs
+# They import mkdocs, which only `make docs` installs, and Playwright.
+collect_ignore = ["docs/site_hooks.py", "docs/make_screenshots.py"]

@@ -83,12 +83,15 @@ class ProgressSender(TrainingCallback):
         self._send(JobProgress(note=message))
 
 
-def run_evaluation_job(name: str, config: EvaluationConfig, folder: Path, send: SendProgress) -> Result:
+def run_evaluation_job(
+    name: str, config: EvaluationConfig, folder: Path, send: SendProgress, *, trace: bool = False
+) -> Result:
     """Evaluate in a worker process; see `evaluate`. Errors name the job."""
     with prefix_errors_with_job(name):
         return evaluate(
             config,
             folder,
+            trace=trace,
             on_progress=lambda done, total: send(JobProgress(done, total)),
             note=lambda message: send(JobProgress(note=message)),
         )

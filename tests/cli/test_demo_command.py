@@ -20,6 +20,7 @@ from esceme import __version__
 from esceme.cli import main
 from esceme.evaluation import read_result
 from esceme.synth import WorldConfig, embedded_world
+from esceme.viewer.walk_server import WalkServer
 from fixtures.jobs import is_alive
 
 pytestmark = pytest.mark.long
@@ -27,7 +28,8 @@ pytestmark = pytest.mark.long
 Capture = pytest.CaptureFixture[str]
 ITERATIONS = 3
 WEIGHTS = ("none/weights.safetensors", "memory/weights.safetensors")
-FIGURES = ("episode-1", "episode-2", "episode-3", "loss", "panorama", "validation", "visits")
+FIGURES = ("loss", "validation", "visits")
+"""Figures beside those of the selected episodes."""
 
 
 def arguments(out: Path, *more: str) -> list[str]:
@@ -69,12 +71,15 @@ def test_visit_table_counts_every_episode(finished: tuple[Path, str]) -> None:
 
 
 def test_output_ends_with_the_verdict_and_commands_that_work(
-    finished: tuple[Path, str], capsys: Capture
+    finished: tuple[Path, str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(WalkServer, "serve_forever", lambda *_, **__: None)
+    monkeypatch.setattr("webbrowser.open", lambda address: None)
     text, *commands = re.split(r"\n  (?=esceme )", finished[1].partition("report: ")[2].rstrip("\n"))
-    sentences = " ".join(text.splitlines()[1:]).strip()
+    assert re.search(r"\npage: .*page.html; open file:///", text)
+    sentences = " ".join(text.splitlines()[2:]).strip()
     assert re.fullmatch(r"On 36 episodes .*\. Next, .*:", sentences) and sentences.count(". ") == 1
-    assert [shlex.split(command)[1] for command in commands] == ["evaluate", "compare", "train"]
+    assert [shlex.split(command)[1] for command in commands] == ["evaluate", "compare", "walk", "train"]
     for command in commands:
         assert main(shlex.split(command)[1:]) == 0, command
     assert "+" in capsys.readouterr().out
@@ -84,8 +89,9 @@ def test_report_names_its_origin_and_all_its_figures_exist(finished: tuple[Path,
     out = finished[0]
     page = (out / "report.md").read_text()
     shown = re.findall(r"!\[[^]]+\]\((figures/[\w-]+\.svg)\)", page)
-    assert sorted(shown) == [f"figures/{name}.svg" for name in FIGURES]
-    assert {path.name for path in out.iterdir()} >= {"none", "memory", "figures", "report.md"}
+    assert {*shown} == {f"figures/{path.name}" for path in (out / "figures").iterdir()}
+    assert {*shown} > {f"figures/{name}.svg" for name in FIGURES}
+    assert {path.name for path in out.iterdir()} >= {"none", "memory", "figures", "report.md", "page.html"}
     for figure in shown:
         assert ET.parse(out / figure).getroot().tag.endswith("svg")
     command = shlex.join(
@@ -96,7 +102,9 @@ def test_report_names_its_origin_and_all_its_figures_exist(finished: tuple[Path,
     for row in ("none", "cold", "two-pass", "episodic"):
         assert page.count(f"\n| {row} | ") == 2
     assert "Resumed" not in page
-    assert "remembered before" in "".join((out / f"figures/episode-{n}.svg").read_text() for n in (1, 2, 3))
+    assert "remembered before" in "".join(
+        path.read_text() for path in (out / "figures").glob("episode-*.svg")
+    )
 
 
 # -- interruptions ---------------------------------------------------------------------------------------
@@ -151,7 +159,9 @@ def test_interrupted_and_killed_demo_resumes_to_the_same_result(
         "Resumed trainings: without memory after 3, with memory after 3 iterations."
         in Path(summary["report"]).read_text()
     )
-    assert [Path(figure).stem for figure in summary["figures"]] == list(FIGURES)
+    drawn = [f"episode-{number}" for number, _ in enumerate(summary["episodes"], 1)]
+    assert [Path(figure).stem for figure in summary["figures"]] == [*drawn, *FIGURES]
+    assert Path(summary["page"]).read_text().startswith("<!doctype html>")
     for weights in WEIGHTS:
         assert (out / weights).read_bytes() == (whole / weights).read_bytes()
     for split, scores in summary["splits"].items():
@@ -162,7 +172,7 @@ def test_interrupted_and_killed_demo_resumes_to_the_same_result(
             assert result == read_result(whole / folder)
             assert row["means"]["spl"] == result.means["spl"]
             assert (row["spl_gain"] is None) == (memory == "none")
-    assert summary["verdict"].startswith("On 36 episodes ") and len(summary["next"]) == 3
+    assert summary["verdict"].startswith("On 36 episodes ") and len(summary["next"]) == 4
 
 
 # -- refused input --------------------------------------------------------------------------------------

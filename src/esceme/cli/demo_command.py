@@ -22,7 +22,10 @@ from esceme.synth.dataset import WorldSize
 WIDTH = 78
 """Number of letters per line of text."""
 BAR_WIDTH = 20
-NEXT = "Next, evaluate the same weights with a masked memory, compare both agents in detail, or train longer:"
+NEXT = (
+    "Next, evaluate the same weights with a masked memory, compare both agents in detail, give the agent "
+    "instructions of your own, or train longer:"
+)
 
 
 def demo(
@@ -36,8 +39,9 @@ def demo(
 
     Generates the embedded world (two minutes on two cores; later runs reuse it), trains both agents in
     parallel with the same budget, evaluates them in houses of the training split and in unseen houses under
-    four memory protocols, and writes a report with figures. On two cores the whole demo takes ten minutes at
-    most. After an interruption the same command continues. Needs no data and no GPU.
+    four memory protocols, and writes a report with figures and an HTML page that shows every episode. On two
+    cores the whole demo takes ten minutes at most. After an interruption the same command continues. Needs no
+    data and no GPU.
 
     Examples:
         esceme demo
@@ -65,7 +69,8 @@ def demo(
     console.print(_score_table(result))
     print(f"SPL by visit to an unseen house ({UNSEEN}):\n")
     console.print(_visit_table(scores))
-    print(f"\nreport: {result.report}\n")
+    print(f"\nreport: {result.report}")
+    print(f"page: {result.page}; open {result.page.resolve().as_uri()} in a browser\n")
     print(fill(summary_sentence(scores), WIDTH, break_on_hyphens=False))
     print(fill(NEXT, WIDTH))
     for command in config.next_commands(result.world):
@@ -112,6 +117,7 @@ def _as_json(result: DemoResult) -> dict[str, Any]:
         "seconds": result.seconds,
         "world": str(result.world),
         "report": str(result.report),
+        "page": str(result.page),
         "figures": [str(path) for path in sorted(result.report.parent.glob("figures/*.svg"))],
         "episodes": result.episodes,
         "splits": {split: _scores_as_json(scores) for split, scores in result.scores.items()},

@@ -33,9 +33,8 @@ def memory(
 ) -> int:
     """Draw how the memory of a scene grew during an evaluation (Figure 3 of the paper).
 
-    By default the pictures are steps of the first two episodes, as in the paper: at the end of the second,
-    the path meets viewpoints that the first has stored. With --after, they are the memory after numbers
-    of episodes.
+    By default the pictures are steps of two episodes, as in the paper: of the first, and of the next that
+    begins outside the memory and then meets it. With --after, they are the memory after numbers of episodes.
 
     Examples:
         esceme figure memory runs/small/evaluations/r2r-val_unseen-cold --data embedded
@@ -61,8 +60,9 @@ def memory(
     moments = moments_of_steps(history) if after is None else moments_after(history, after)
     caption = None
     if after is None:
-        first = [results.episodes[name].instruction for name in history.episode_ids[:2]]
-        caption = " ".join(f"{number}: {text}" for number, text in enumerate(first, 1))
+        numbers = sorted({moment.number for moment in moments if moment.number is not None})
+        texts = [results.episodes[history.episode_ids[number]].instruction for number in numbers]
+        caption = " ".join(f"{number + 1}: {text}" for number, text in zip(numbers, texts, strict=True))
     title = f"Memory of {scene}, {results.names[0]}"
     write_figure(draw_memory(results.split.graphs[scene], moments, title=title, caption=caption), out)
     counts_by_label = {moment.label: len(moment.remembered) for moment in moments}

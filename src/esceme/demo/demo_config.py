@@ -85,7 +85,7 @@ class DemoConfig:
         return shlex.join(["esceme", "demo", *(word for option in options for word in option)])
 
     def next_commands(self, world: Path) -> list[str]:
-        """Return command lines to try next: masked memory, a comparison, a longer training."""
+        """Return command lines to try next: masked memory, a comparison, live walks, a longer training."""
         masked = ["--split", UNSEEN, "--memory", "masked", "--data", str(world)]
         compared = [
             str(result_folder(config))
@@ -97,6 +97,7 @@ class DemoConfig:
         commands = [
             ["evaluate", str(self.run_folder("memory")), *masked],
             ["compare", *compared],
+            ["walk", str(self.run_folder("memory")), "--data", str(world), "--open"],
             ["train", AGENT_RECIPES["memory"], "--data", data, *longer],
         ]
         return [shlex.join(["esceme", *command]) for command in commands]

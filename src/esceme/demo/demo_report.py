@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
 from esceme import __version__
-from esceme.demo.demo_config import SPLITS, TASK, UNSEEN, DemoConfig
+from esceme.demo.demo_config import SPLITS, UNSEEN, DemoConfig, result_folder
 from esceme.evaluation.compare import Difference, VisitGroup, by_visit, compare
-from esceme.evaluation.result import EpisodeResult, Result, scores_of
-from esceme.files import read_bytes, write_text
+from esceme.evaluation.result import Result, scores_of
+from esceme.files import write_text
 from esceme.learning.training_log import LOG_FILE, read_log
-from esceme.report import CandidateMarker, Curve, PathOverlay, draw_panorama, draw_scene, plot_curves
-from esceme.tasks.episode import Episode
-from esceme.tasks.folder import DataFolder
-from esceme.tasks.split import load_split
-from esceme.world.graph import SceneGraph
+from esceme.report import Curve, plot_curves
+from esceme.report.episode_figure import draw_episode
+from esceme.report.figure_files import write_figure
+from esceme.report.result_set import ResultSet, load_results
+from esceme.report.selection import RULE_TEXTS, SelectionRule, select_by_rule
+from esceme.viewer.page import render_page
+from esceme.viewer.page_data import build_page_data
+from esceme.viewer.page_pictures import add_pictures
 
 HEADINGS = {"tl": "TL (m)", "ne": "NE (m)", "sr": "SR (%)", "spl": "SPL (%)"}
 """Metric -> column heading in the score table."""
@@ -31,6 +33,8 @@ NUM_EPISODES = 3
 """Number of episodes whose paths are drawn in the report."""
 AGENT_NAMES = {"none": "without memory", "memory": "with memory"}
 """Name of an agent's run folder -> name of the agent in reports."""
+RULES: tuple[SelectionRule, ...] = ("helped", "failures")
+"""Rules that select the drawn episodes; a rule that selects none is followed by the next one."""
 PATH_LABELS = {"none": "without memory", "cold": "with memory (cold)"}
 """Memory protocol -> label of its path, for the protocols whose paths are drawn."""
 FIGURES = "figures"
@@ -106,6 +110,11 @@ class DemoResult:
     """Split -> its scores."""
     episodes: tuple[str, ...]
     """Ids of the episodes whose paths are drawn."""
+
+    @property
+    def page(self) -> Path:
+        """The HTML page that shows all episodes in unseen houses."""
+        return self.config.out / "page.html"
 
     @property
     def report(self) -> Path:
@@ -189,111 +198,25 @@ def _conclusion(scores: SplitScores) -> str:
 
 
 def select_trajectories(results: Mapping[str, Result], count: int = NUM_EPISODES) -> list[str]:
-    """Return the ids of the `count` episodes in which memory (protocol `cold`) raised the scores most.
+    """Return the ids of at most `count` episodes in which memory (protocol `cold`) raised the scores most.
 
-    The episodes are from different scenes if possible. Episodes that succeed only with memory come first. In
-    such an episode the protocols `none` and `episodic` fail. `results` is keyed by memory protocol.
+    Where it raised none, the episodes are its failures; where it has none of these, the first one. `results`
+    is keyed by memory protocol; the agent with memory must be ahead of the better of `none` and `episodic`.
     """
-    baselines = [
-        {episode.id: episode.scores for episode in results[memory].episodes}
-        for memory in ("none", "episodic")
-        if memory in results
-    ]
-
-    def gains(episode: EpisodeResult) -> tuple[float, ...]:
-        return tuple(
-            episode.scores[metric] - max(scores[episode.id][metric] for scores in baselines)
-            for metric in ("sr", "spl")
-        )
-
-    ranked = sorted(results["cold"].episodes, key=gains, reverse=True)
-    best_of_scene = {episode.scene: episode.id for episode in reversed(ranked)}.values()
-    best_of_path = {episode.path: episode.id for episode in reversed(ranked)}.values()
-    ranked.sort(key=lambda episode: (episode.id not in best_of_scene, episode.id not in best_of_path))
-    return [episode.id for episode in ranked[:count]]
+    ranked = [results[memory] for memory in ("none", "episodic", "cold") if memory in results]
+    for rule in RULES:
+        if selected := select_by_rule(ranked, rule, count):
+            return selected
+    return [results["cold"].episodes[0].id]
 
 
 def selection_sentence(results: Mapping[str, Result], count: int = NUM_EPISODES) -> str:
-    """Return a sentence that states what the scores of the selected episodes show."""
-    none, cold = (
-        {episode.id: episode.scores["spl"] for episode in results[memory].episodes}
-        for memory in ("none", "cold")
-    )
-    gains = [cold[name] - none[name] for name in select_trajectories(results, count)]
-    num_ahead = sum(gain > 0 for gain in gains)
-    selected = "These episodes in unseen houses are selected, not typical"
-    if num_ahead == len(gains):
-        return f"{selected}: in them memory helped most."
-    if num_ahead:
-        return f"{selected}: the agent with memory is ahead in {num_ahead} of {len(gains)}."
-    return f"{selected}: by their scores memory should have helped most, and it is ahead in none of them."
-
-
-def remembered_viewpoints(result: Result, episode_id: str) -> list[str]:
-    """Return the ids of the viewpoints in memory at the start of an episode (protocol `cold`), sorted.
-
-    These are the viewpoints at which the agent made decisions in earlier episodes in the same scene.
-    """
-    current = _find_episode(result, episode_id)
-    earlier = [
-        episode
-        for episode in result.episodes
-        if episode.scene == current.scene and episode.visit < current.visit
-    ]
-    return sorted({point[0] for episode in earlier for point in episode.trajectory[: episode.decisions]})
-
-
-def _find_episode(result: Result, episode_id: str) -> EpisodeResult:
-    return next(episode for episode in result.episodes if episode.id == episode_id)
-
-
-def _viewpoints_by_label(episode: Episode, results: Mapping[str, Result]) -> dict[str, tuple[str, ...]]:
-    """Return a dict from path label (a value of `PATH_LABELS`) to the viewpoint ids of this agent's path."""
-    return {
-        label: tuple(point[0] for point in _find_episode(results[memory], episode.episode_id).trajectory)
-        for memory, label in PATH_LABELS.items()
-    }
-
-
-def draw_trajectories(graph: SceneGraph, episode: Episode, results: Mapping[str, Result]) -> str:
-    """Return an SVG of an episode from above: reference path, paths of both agents, remembered viewpoints."""
-    overlays = [PathOverlay("reference path", episode.reference_path, "reference")]
-    overlays += [
-        PathOverlay(label, path, "predicted")
-        for label, path in _viewpoints_by_label(episode, results).items()
-    ]
-    visit = _find_episode(results["cold"], episode.episode_id).visit
-    return draw_scene(
-        graph,
-        overlays,
-        title=f"{graph.scene_id}, episode {episode.episode_id}: visit {visit} to this house",
-        caption=episode.instruction,
-        remembered=remembered_viewpoints(results["cold"], episode.episode_id),
-    )
-
-
-def draw_divergence(world: Path, graph: SceneGraph, episode: Episode, results: Mapping[str, Result]) -> str:
-    """Return an SVG of the panorama, with all candidates, at which the agents' paths diverge."""
-    paths = _viewpoints_by_label(episode, results)
-    with_memory = paths[PATH_LABELS["cold"]]
-    step = len(commonprefix(list(paths.values()))) - 1
-    viewpoint = with_memory[step]
-    known = {*remembered_viewpoints(results["cold"], episode.episode_id), *with_memory[:step]}
-    candidates = graph.candidates(viewpoint)
-    numbers = {candidate.viewpoint: f"{number}" for number, candidate in enumerate(candidates, 1)}
-    choices = [
-        f"{label} {numbers[path[step + 1]] if step + 1 < len(path) else 'STOP'}"
-        for label, path in paths.items()
-    ]
-    return draw_panorama(
-        read_bytes(world / "panoramas" / graph.scene_id / f"{viewpoint}.jpg"),
-        [
-            CandidateMarker(numbers[c.viewpoint], c.heading, c.elevation, c.viewpoint in known)
-            for c in candidates
-        ],
-        title=f"{graph.scene_id}, episode {episode.episode_id}, decision {step + 1}: {', '.join(choices)}",
-        caption=episode.instruction,
-    )
+    """Return a sentence that states by which rule the episodes are selected."""
+    ranked = [results[memory] for memory in ("none", "episodic", "cold") if memory in results]
+    for rule in RULES:
+        if select_by_rule(ranked, rule, count):
+            return f"These episodes in unseen houses are selected, not typical: {RULE_TEXTS[rule]}."
+    return "Memory changed no score in unseen houses; this is the first episode."
 
 
 def _write_charts(result: DemoResult, folder: Path) -> dict[str, str]:
@@ -326,18 +249,12 @@ def _log_curve(name: str, log: Sequence[Mapping[str, Any]], kind: str, key: str)
     return Curve(name=name, xs=xs, ys=list(map(float, values)))
 
 
-def _write_drawings(result: DemoResult, results: Mapping[str, Result], folder: Path) -> dict[str, str]:
+def _write_drawings(result: DemoResult, shown: ResultSet, folder: Path) -> dict[str, str]:
     """Write drawings of the selected episodes as SVG files; return a dict from figure name to title."""
-    split = load_split(DataFolder(result.world), TASK, UNSEEN)
-    by_id = {episode.episode_id: episode for episode in split.episodes}
-    episodes = [by_id[episode_id] for episode_id in result.episodes]
-    first, graphs = episodes[0], split.graphs
-    write_text(folder / "panorama.svg", draw_divergence(result.world, graphs[first.scene_id], first, results))
-    titles = {"panorama": "A panorama with its candidates"}
-    for number, episode in enumerate(episodes, 1):
-        drawing = draw_trajectories(graphs[episode.scene_id], episode, results)
-        write_text(folder / f"episode-{number}.svg", drawing)
-        titles[f"episode-{number}"] = "An episode from above, with both agents and remembered viewpoints"
+    titles = {}
+    for number, episode_id in enumerate(result.episodes, 1):
+        write_figure(draw_episode(shown, episode_id), folder / f"episode-{number}.svg")
+        titles[f"episode-{number}"] = "An episode from above, and the panoramas of both agents"
     return titles
 
 
@@ -345,12 +262,21 @@ def _write_drawings(result: DemoResult, results: Mapping[str, Result], folder: P
 
 
 def write_report(result: DemoResult, results: Mapping[str, Result]) -> None:
-    """Write the markdown report and its figures.
+    """Write the markdown report, its figures, and the page of all episodes in unseen houses.
 
     `results` maps memory protocols to their results on unseen houses.
     """
     folder = result.config.out / FIGURES
-    titles = {**_write_charts(result, folder), **_write_drawings(result, results, folder)}
+    paths = [
+        result_folder(config)
+        for config in result.config.evaluations(result.world)
+        if config.split == UNSEEN and config.memory in PATH_LABELS
+    ]
+    shown = load_results(paths, result.world, names=list(PATH_LABELS.values()))
+    titles = {**_write_charts(result, folder), **_write_drawings(result, shown, folder)}
+    page = build_page_data(shown)
+    add_pictures(page, shown.folder, "thumbnails")
+    write_text(result.page, render_page(page))
     images = {name: f"![{title}]({FIGURES}/{name}.svg)" for name, title in titles.items()}
     parts = [
         "# An agent with memory and an agent without",
@@ -366,8 +292,7 @@ def write_report(result: DemoResult, results: Mapping[str, Result]) -> None:
         "## Episodes",
         f"{selection_sentence(results)} {REMEMBERED_TEXT}",
         *(image for name, image in images.items() if name.startswith("episode-")),
-        "The panorama shows where the agents' paths diverge in the first of these episodes:",
-        images["panorama"],
+        f"[{result.page.name}]({result.page.name}) shows all episodes step by step; open it in a browser.",
         "## Training",
         *(images[name] for name in ("loss", "validation") if name in images),
         "## Try next",

@@ -12,6 +12,7 @@ from esceme.config import Experiment
 from esceme.demo.demo_config import SPLITS, UNSEEN, DemoConfig, result_folder
 from esceme.demo.demo_report import (
     AGENT_NAMES,
+    PATH_LABELS,
     DemoResult,
     SplitScores,
     select_trajectories,
@@ -108,7 +109,7 @@ def _evaluate_agents(
     longest_first = sorted(evaluations, key=lambda config: config.num_passes, reverse=True)
     names = [f"{config.split}, {config.memory}" for config in longest_first]
     jobs = [
-        Job(name, partial(run_evaluation_job, name, config, result_folder(config)))
+        Job(name, partial(run_evaluation_job, name, config, result_folder(config), trace=_is_on_page(config)))
         for name, config in zip(names, longest_first, strict=True)
     ]
     run_jobs(jobs, processes=PROCESSES, on_message=on_progress)
@@ -116,3 +117,8 @@ def _evaluate_agents(
     for config in evaluations:
         results[config.split][config.memory] = read_result(result_folder(config))
     return results
+
+
+def _is_on_page(config: EvaluationConfig) -> bool:
+    """Return whether the page shows this evaluation, which is then traced."""
+    return config.split == UNSEEN and config.memory in PATH_LABELS

@@ -11,7 +11,7 @@ import numpy as np
 from esceme.errors import ConfigError
 from esceme.evaluation.history import MemoryHistory
 from esceme.report import symbols
-from esceme.report.floors import GAP, Bounds, Panel, Point, floor_heights, floor_indices
+from esceme.report.floors import GAP, Bounds, Panel, Point, floor_indices
 from esceme.report.svg import element, escape_text, format_points, text_width, translated
 from esceme.report.symbols import GREY, INK, PREDICTED, REMEMBERED, LegendItem
 from esceme.world.graph import SceneGraph
@@ -41,6 +41,8 @@ class MemoryMoment:
     """Viewpoint of the agent; None between episodes."""
     chosen: str | None = None
     """Viewpoint to which the agent moves next."""
+    number: int | None = None
+    """Number of the episode in the scene, from 0; None between episodes."""
 
 
 def moments_after(history: MemoryHistory, num_episodes: Sequence[int]) -> list[MemoryMoment]:
@@ -61,38 +63,47 @@ def moments_after(history: MemoryHistory, num_episodes: Sequence[int]) -> list[M
     return moments
 
 
-def moments_of_steps(
-    history: MemoryHistory, num_episodes: int = 2, per_episode: int = 3
-) -> list[MemoryMoment]:
-    """Return the memory before steps of the first episodes, as in the paper: first, second and last steps.
+def moments_of_steps(history: MemoryHistory, per_episode: int = 3) -> list[MemoryMoment]:
+    """Return the memory before steps of two episodes, as in the paper.
 
-    Of later episodes, the last of the `per_episode` steps is the first one at a viewpoint in memory, if any.
+    Of the first episode, these are the first steps and the last. The second one is the first episode that
+    begins outside the memory and then meets it, or the next one if there is none. Its steps end where it
+    meets the memory.
     """
+    if not any(history.stored):
+        raise ConfigError("this result has no memory; give a result of another memory protocol than 'none'")
     moments = list[MemoryMoment]()
-    for number in range(min(num_episodes, len(history.stored))):
+    for number in dict.fromkeys((0, _meeting_episode(history))):
         path = history.stored[number]
-        before = {*history.remembered(number)}
-        meeting = next((step for step, viewpoint in enumerate(path) if viewpoint in before), len(path) - 1)
-        first = max(0, meeting - per_episode + 1) if number else 0
-        steps = [
-            *range(first, min(first + per_episode - 1, len(path) - 1)),
-            meeting if number else len(path) - 1,
-        ]
-        for step in sorted({step for step in steps if step >= 0}):
+        last = (_meeting_step(history, number) or len(path) - 1) if number else len(path) - 1
+        first = max(0, last - per_episode + 1) if number else 0
+        steps = [*range(first, min(first + per_episode - 1, last)), last]
+        for step in (step for step in steps if step >= 0):
             remembered = {*history.remembered(number, step)}
-            new = remembered - {*moments[-1].remembered} if moments else remembered
+            before = {*moments[-1].remembered} if moments else set[str]()
             moments.append(
                 MemoryMoment(
                     label=f"episode {number + 1}, step {step + 1}",
                     remembered=remembered,
-                    new=new,
+                    new=remembered - before,
+                    number=number,
                     current=path[step],
                     chosen=path[step + 1] if step + 1 < len(path) else None,
                 )
             )
-    if not moments:
-        raise ConfigError("this result has no memory; give a result of another memory protocol than 'none'")
     return moments
+
+
+def _meeting_step(history: MemoryHistory, number: int) -> int | None:
+    """Return the first step of an episode at a viewpoint that was in memory before; None without one."""
+    before = history.remembered(number)
+    return next((step for step, name in enumerate(history.stored[number]) if name in before), None)
+
+
+def _meeting_episode(history: MemoryHistory) -> int:
+    """Return the first episode that begins outside the memory and meets it; 1 if there is none."""
+    numbers = range(1, len(history.stored))
+    return next((n for n in numbers if _meeting_step(history, n)), min(1, len(history.stored) - 1))
 
 
 def draw_memory(
@@ -105,7 +116,8 @@ def draw_memory(
     """Draw the memory of a scene at several moments, side by side, as a complete SVG document."""
     columns = min(MAX_COLUMNS, len(moments))
     cell_width = (WIDTH - (columns - 1) * GAP) / columns
-    panels = _floor_panels(graph, cell_width)
+    shown = {name for moment in moments for name in (*moment.remembered, moment.current) if name}
+    panels = _floor_panels(graph, cell_width, shown)
     cell_height = max(panel.y + panel.height for panel in panels) + HEADING_HEIGHT
     cells = []
     for position, moment in enumerate(moments):
@@ -126,19 +138,14 @@ def draw_memory(
     )
 
 
-def _floor_panels(graph: SceneGraph, width: float) -> list[Panel]:
-    """Return one panel per floor, side by side at the largest scale at which all fit into `width` pixels."""
+def _floor_panels(graph: SceneGraph, width: float, shown: Collection[str]) -> list[Panel]:
+    """Return a panel per floor of the `shown` viewpoints, side by side, as large as `width` pixels permit."""
     floors = floor_indices(graph)
-    heights = floor_heights(graph)
-    bounds = [
-        Bounds.around(graph.positions[floors == floor, :2], MARGIN)
-        if (floors == floor).any()
-        else Bounds(0, 0, 1, 1)
-        for floor in range(len(heights))
-    ]
+    used = sorted({int(floors[graph.index(name)]) for name in shown}) or [0]
+    bounds = [Bounds.around(graph.positions[floors == floor, :2], MARGIN) for floor in used]
     scale = min(MAX_SCALE, (width - GAP * (len(bounds) - 1)) / sum(bound.size[0] for bound in bounds))
     north, x, panels = max(bound.north for bound in bounds), 0.0, list[Panel]()
-    for floor, bound in enumerate(bounds):
+    for floor, bound in zip(used, bounds, strict=True):
         y = HEADING_HEIGHT + (north - bound.north) * scale
         panels.append(Panel(floor=floor, heading="", bounds=bound, scale=scale, x=x, y=y))
         x += bound.size[0] * scale + GAP

@@ -470,7 +470,8 @@ export class App {
   /** @param {number[]} shown numbers of results */
   #renderScores(shown) {
     const { data } = this;
-    const measures = data.measures.filter((name) => ["sr", "spl", "ne", "tl", "ndtw", "gp"].includes(name));
+    const names = ["sr", "spl", "ne", "tl", "ndtw", ...(data.task === "cvdn" ? ["gp"] : [])];
+    const measures = data.measures.filter((name) => names.includes(name));
     this.scoresElement.hidden = !measures.length;
     const format = (/** @type {string} */ name, /** @type {number | null} */ value) =>
       value === null ? "–" : ["ne", "tl", "gp"].includes(name) ? value.toFixed(1) : (100 * value).toFixed(0);

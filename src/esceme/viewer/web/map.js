@@ -49,7 +49,10 @@ export function layOutFloors(content) {
     const part = onPaths.filter((viewpoint) => scene.floors[viewpoint] === floor);
     const isPart = content.zoom === "path" && onPaths.length > 0;
     const box = boundingBox(scene, isPart ? part : members, isPart ? 3 * MARGIN : MARGIN);
-    if (box) placed.push({ floor, box, x: 0, y: 0 });
+    if (!box) return;
+    const goals = content.goals.filter((viewpoint) => scene.floors[viewpoint] === floor);
+    const circles = boundingBox(scene, goals, SUCCESS_RADIUS + 10);
+    placed.push({ floor, box: circles ? union(box, circles) : box, x: 0, y: 0 });
   });
   const total = placed.reduce((sum, { box }) => sum + box.east - box.west, 0) / 100;
   const room = WIDTH - GAP * (placed.length - 1);
@@ -318,4 +321,19 @@ export function star(x, y, outer, inner) {
     points.push(`${(x + radius * Math.cos(angle)).toFixed(1)},${(y + radius * Math.sin(angle)).toFixed(1)}`);
   }
   return points.join(" ");
+}
+
+/**
+ * Return the smallest box around two boxes.
+ * @param {Box} a
+ * @param {Box} b
+ * @returns {Box}
+ */
+function union(a, b) {
+  return {
+    west: Math.min(a.west, b.west),
+    south: Math.min(a.south, b.south),
+    east: Math.max(a.east, b.east),
+    north: Math.max(a.north, b.north),
+  };
 }

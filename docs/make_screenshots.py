@@ -1,0 +1,129 @@
+"""Make the pictures of docs/view.md from a finished demo: `make screenshots DEMO=demo`, which needs Chromium.
+
+Episodes are selected by rules (docs/view.md). The live walk gives the agent one instruction of its split.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from playwright.sync_api import Page, sync_playwright
+
+from esceme.evaluation import EvaluationConfig, read_result
+from esceme.report.selection import SelectionRule, select_by_rule
+from esceme.viewer.walk_server import WalkServer
+from esceme.viewer.walk_session import WalkSession
+
+SIZE, PHONE = {"width": 1360, "height": 860}, {"width": 390, "height": 844}
+COLOURS = 160
+"""Number of colours of a picture, which keeps its file small."""
+EPISODES = (1, 10, 50)
+"""Numbers of episodes after which the memory is shown."""
+SPLIT = "val_unseen"
+
+
+def main() -> None:
+    """Write all pictures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("demo", type=Path, help="folder of a finished `esceme demo`")
+    parser.add_argument("data", type=Path, help="data folder of the demo: the embedded world")
+    parser.add_argument("--out", type=Path, default=Path("docs/images"))
+    options = parser.parse_args()
+    results = [
+        read_result(options.demo / run / f"evaluations/r2r-{SPLIT}-{memory}")
+        for run, memory in (("none", "none"), ("memory", "cold"))
+    ]
+    page_file = (options.demo / "page.html").resolve().as_uri()
+    with _chromium() as browser:
+
+        def shoot(address: str, name: str, *, dark: bool = False, phone: bool = False) -> None:
+            context = browser.new_context(
+                viewport=PHONE if phone else SIZE, color_scheme="dark" if dark else "light"
+            )
+            page = context.new_page()
+            page.goto(address)
+            page.wait_for_timeout(400)
+            _save(page.screenshot(), options.out / f"{name}.png")
+            context.close()
+
+        def address_of(rule: SelectionRule, step: int = 2) -> str:
+            (episode,) = select_by_rule(results, rule, 1)
+            return f"{page_file}#episode={episode}&step={step}"
+
+        shoot(address_of("helped"), "view-helped")
+        shoot(address_of("hurt"), "view-hurt", dark=True)
+        shoot(address_of("helped"), "view-phone", phone=True)
+        shoot(address_of("helped"), "view-phone-dark", phone=True, dark=True)
+        _shoot_memory(browser, page_file, options.out / "view-memory.png")
+        _shoot_walk(browser, options.demo / "memory", options.data, options.out / "view-walk.png")
+
+
+@contextmanager
+def _chromium() -> Iterator[Any]:
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def _save(content: bytes, path: Path) -> None:
+    with Image.open(BytesIO(content)) as image:
+        image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
+def _shoot_memory(browser: Any, page_file: str, path: Path) -> None:
+    """Write the map of one scene after several numbers of episodes, side by side."""
+    page: Page = browser.new_page(viewport=SIZE, color_scheme="light")
+    page.goto(page_file)
+    parts = []
+    for number in EPISODES:
+        page.evaluate(
+            "(order) => { const history = app.data.results[app.agent].histories[0];"
+            "app.set({episode: app.data.episodes[history.episodes[order]].id});"
+            "app.set({step: app.lastStep, hidden: '0'}); }",
+            number - 1,
+        )
+        page.wait_for_timeout(200)
+        with Image.open(BytesIO(page.locator(".map-box").screenshot())) as image:
+            parts.append(image.convert("RGB"))
+    sheet = Image.new("RGB", (sum(part.width for part in parts), max(part.height for part in parts)), "white")
+    x = 0
+    for part in parts:
+        sheet.paste(part, (x, 0))
+        x += part.width
+    content = BytesIO()
+    sheet.resize((1360, round(sheet.height * 1360 / sheet.width))).save(content, "PNG")
+    _save(content.getvalue(), path)
+    page.close()
+
+
+def _shoot_walk(browser: Any, run: Path, data: Path, path: Path) -> None:
+    """Write the live page after the agent has walked three instructions in one scene."""
+    config = EvaluationConfig(run=str(run), data=str(data), split=SPLIT, memory="cold", task="r2r")
+    with WalkServer(WalkSession(config)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        page: Page = browser.new_page(viewport=SIZE, color_scheme="light")
+        page.goto(server.address)
+        for number in (0, 3, 6):
+            page.evaluate("(number) => app.set({episode: app.data.episodes[number].id})", number)
+            page.evaluate("() => app.walkEpisode()")
+        page.evaluate("() => app.set({step: 1})")
+        page.wait_for_timeout(800)
+        _save(page.screenshot(), path)
+        page.close()
+        server.shutdown()
+        thread.join()
+
+
+if __name__ == "__main__":
+    main()
