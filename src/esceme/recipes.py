@@ -2,9 +2,9 @@
 
 The paper's rows use the values that are in effect in the released scripts (docs/spec.md G). They start from
 HAMT's pre-trained weights: `--start RUN` with a folder that `esceme import` makes from the published file.
-Validation differs from the released code in two ways. It uses the memory protocol `cold`; in the released
-code, memory leaks from training to validation and between validations (`--validation.memory leaking`). The
-split `val_train_seen` is left out.
+Validation differs from the released code in two ways. First, it uses the memory protocol `cold`. In the
+released code, memory leaks from training to validation and between validations (`--validation.memory
+leaking`). Second, the split `val_train_seen` is left out.
 """
 
 from __future__ import annotations

@@ -62,9 +62,9 @@ def roll_out(
     """Run the episodes of `source`, with at most `max_steps` decisions each, and yield every step.
 
     Each step follows the paper (docs/spec.md C.3): decide with the memory so far, remember the current
-    viewpoint, move. If the last allowed decision is a move, the viewpoint that it reaches is not remembered.
-    For agents with `stops_at_limit`, the last allowed decision is STOP. When an episode has ended, the path
-    of `Agent.final_paths` is appended to its trajectory.
+    viewpoint, move. If the last allowed decision is a move, the viewpoint that the agent reaches is not
+    remembered. For agents with `stops_at_limit`, the last allowed decision is STOP. When an episode has
+    ended, the path of `Agent.final_paths` is appended to its trajectory.
     """
     active, finished = list[Trajectory](), list[Trajectory]()
     state: State | None = None

@@ -78,7 +78,7 @@ def save_tensors(value: object, path: Path) -> None:
 
 
 def _check_zip(path: Path) -> None:
-    """Raise an error if a file in the archive is damaged or compressed, or if it is a TorchScript program."""
+    """Raise an error if the archive is a TorchScript program, or has a damaged or compressed file."""
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         if any(TORCHSCRIPT_MEMBER.fullmatch(member.filename) for member in members):

@@ -417,7 +417,7 @@ def _replace_existing_fields(config: T, values: Mapping[str, Any]) -> T:
 
 
 def _load_matching_weights(navigator: Navigator, start: Run) -> str:
-    """Load the tensors of a run that the navigator also has, and return a message that counts them.
+    """Load the tensors of a run that the navigator also has; return a message with their number.
 
     Other parameters stay random. Raise `CheckpointError` if a shape differs or no tensor matches.
     """

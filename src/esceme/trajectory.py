@@ -50,8 +50,8 @@ class Trajectory:
     def decision_viewpoints(self) -> list[int]:
         """Viewpoints at which the agent decided, and which a memory therefore stores (docs/spec.md C.3).
 
-        They include viewpoints that the agent passed on a route or after its last decision. It knew them
-        before, so that they do not change a memory.
+        They include viewpoints that the agent passed on a route or after its last decision. The agent knew
+        these viewpoints before, so that they do not change a memory.
         """
         poses = self.poses if self.stopped else self.poses[:-1]
         return [viewpoint for viewpoint, _ in poses]

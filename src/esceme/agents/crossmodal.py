@@ -1,7 +1,7 @@
 """Base of HAMT and TD-STP: text, history and observation tokens, and the cross-modal encoder over them.
 
-Vision tokens are the history and observation tokens. A subclass may add further vision tokens. It computes
-action scores from the encoder's outputs.
+Vision tokens are the history and observation tokens. A subclass may add further vision tokens. The subclass
+computes action scores from the encoder's outputs.
 """
 
 from __future__ import annotations
@@ -272,9 +272,9 @@ class CrossModal(Agent[S]):
     def text_attention(self, state: S, observation: Observation) -> Tensor:
         """Return the attention to the words, (B, L).
 
-        With a grounding head, this is the importance that it gives to each word. Otherwise it is the
-        attention of candidates and STOP in the last cross-modal layer, averaged over heads and weighted with
-        the probability of each action.
+        With a grounding head, the result is the importance that the head gives to each word. Otherwise it is
+        the attention of candidates and STOP in the last cross-modal layer, averaged over heads and weighted
+        with the probability of each action.
         """
         if self.config.grounding:
             text = _grounded_text(state)

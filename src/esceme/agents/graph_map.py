@@ -190,8 +190,9 @@ class GraphMap(State):
     def position_features(self, current: Tensor, facing_view: Tensor) -> Tensor:
         """Return position features (B, K, 7) of all nodes, seen from the nodes `current` (B,).
 
-        They are sine and cosine of heading and elevation relative to `facing_view` (B,), and straight-line
-        distance, length and number of edges of the way, scaled. An unknown way has length 0.
+        The features of a node are sine and cosine of its heading and elevation relative to `facing_view`
+        (B,), its straight-line distance, and the length and number of edges of the way to it. Distance,
+        length and number are scaled. An unknown way has length 0.
         """
         rows = torch.arange(len(current), device=current.device)
         ends = self.position.double()

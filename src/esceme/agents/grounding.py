@@ -71,7 +71,7 @@ class Grounding(nn.Module):
         """(H,): vector that is scaled by the match score of a token and added to the output."""
         distance = torch.arange(steps + 1)[:, None] - torch.arange(NUM_CLAUSES)
         self.pace = nn.Parameter(-distance.abs() / PACE_SCALE)
-        """(steps + 1, clauses): importance of each clause at each step; initially highest for clause i at
+        """(steps + 1, clauses): importance of each clause at each step, initially highest for clause i at
         step i."""
 
     def initialise(self) -> None:
@@ -98,7 +98,8 @@ class Grounding(nn.Module):
     def importance(self, history: Tensor, step: Tensor, text: GroundedText) -> Tensor:
         """Return the importance of each word at this step as logits, (R, L); -inf for padding.
 
-        It depends on the latest history token and on the pace of the clauses.
+        The importance depends on the latest history token and on `pace`, the importance of each clause at
+        each step.
         """
         latest = history[torch.arange(len(step), device=step.device), step]  # (R, H)
         query = self.query(latest)[:, None] * latest.shape[1] ** -0.5

@@ -26,7 +26,8 @@ LATE_RANK, SELF_RANK = 1_000, 1_000_000
 """Offsets of edge ranks, the order in which a path search tries edges. Edges found after the first visit of a
 viewpoint come after its candidates. The edge from a node to itself comes last."""
 REVERSED_JUMP_PENALTY = 100.0
-"""Amount subtracted from an action's logit for each earlier jump (return in one action) that it reverses."""
+"""Amount subtracted from an action's logit for each earlier jump (return in one action) that the action
+reverses."""
 
 
 @dataclass(frozen=True, kw_only=True)

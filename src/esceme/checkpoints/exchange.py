@@ -184,7 +184,7 @@ def export_weights(navigator: Navigator, file: str | Path) -> dict[str, str]:
 
 
 def _agent_of(tensors: Tensors, requested: AgentName | None, file: object) -> AgentName:
-    """Return the agent to which the weights belong; raise `CheckpointError` if it is not `requested`."""
+    """Return the name of the weights' agent; raise `CheckpointError` if another agent is `requested`."""
     found: AgentName = "tdstp" if original.has_part(tensors, original.TD_STP) else "hamt"
     if original.has_part(tensors, original.DUET_PARTS):
         found = "duet"
@@ -294,7 +294,7 @@ def _initialise_navigator(
 
 
 def _size(tensors: Tensors, sources: original.SizeSource) -> int | None:
-    """Return the most frequent size of the tensors that `sources` selects; None if it selects no tensor."""
+    """Return the most frequent size of the tensors that `sources` selects; None if there are none."""
     found = [
         tensor.shape[axis]
         for pattern, axis in sources

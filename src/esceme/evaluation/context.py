@@ -71,7 +71,8 @@ class EvaluationConfig:
     order: Literal["file", "shuffled"] = "file"
     """Order of a scene's episodes in the schedule `lanes`: that of the file, or shuffled by the seed."""
     episode_file: str | None = None
-    """File of the episode ids to run; see `read_episode_ids`. Its order replaces that of the annotations."""
+    """File of the episode ids to run; see `read_episode_ids`. The order of the file replaces that of the
+    annotations."""
     limit: Size | None = None
     """Maximum number of episodes: only the first episodes of the annotations (or of `episode_file`) are run.
     Episodes are selected before they are shuffled."""

@@ -73,7 +73,7 @@ class Trace(NamedTuple):
 def read_trace(path: str | Path) -> Trace:
     """Return the trace in an evaluation's folder, or in a file beside a `result.json`.
 
-    Raise `DataError` if it is damaged, incomplete, or not of the result beside it.
+    Raise `DataError` if the trace is damaged or incomplete, or belongs to another result.
     """
     path = Path(path)
     path = path / TRACE if path.is_dir() else path

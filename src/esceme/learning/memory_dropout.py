@@ -1,7 +1,7 @@
 """The scene memory during training, and memory dropout, which hides a part of it from the agent.
 
-The released training code never clears the memory. Its agents soon see an almost complete memory in every
-rollout and do not learn to act without memory (docs/spec.md C.6). Memory dropout offers alternatives.
+The released training code never clears the memory. Agents therefore soon see an almost complete memory in
+every rollout and do not learn to act without memory (docs/spec.md C.6). Memory dropout offers alternatives.
 """
 
 from __future__ import annotations

@@ -209,8 +209,8 @@ def discounted_returns(
 ) -> list[Tensor]:
     """Return the discounted returns of every transition, a list of (n,) tensors (docs/spec.md E.5).
 
-    A return is the reward plus `discount` times the return of the next step. After the last step it is
-    `bootstrap` (B,).
+    A return is the reward plus `discount` times the return of the next step. The return after the last step
+    is `bootstrap` (B,).
     """
     running, returns = bootstrap.detach().clone(), list[Tensor]()
     for transition in reversed(transitions):

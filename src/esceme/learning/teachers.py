@@ -52,8 +52,8 @@ __all__ = [
 ]
 
 Supervision = Callable[[Episode, np.random.Generator], Episode]
-"""Function that returns the episode with the reference path that imitation should teach. It is called each
-time an episode occurs in a batch, and may choose at random."""
+"""Function that returns the episode with the reference path that imitation should teach. The function is
+called each time an episode occurs in a batch, and may choose at random."""
 
 Oracle = Callable[[Decision, Observation, Sequence[Trajectory]], Tensor]
 """Function that returns the best of all actions of B agents, including backtracking, (B,) int64. The entry is

@@ -37,7 +37,7 @@ def draw_viewpoint(stream: Iterator[int], graph: ScanGraph) -> ViewpointPlace:
 
 
 def random_headings(count: int) -> list[float]:
-    """Return headings in radians. They are always the same: they depend on no seed.
+    """Return `count` headings in radians. They are the same in every call, because they depend on no seed.
 
     >>> [round(heading, 6) for heading in random_headings(2)]
     [0.826476, 2.881784]

@@ -1,7 +1,8 @@
 """The Matterport3D simulator's Python interface: batched (`initialize`) and scalar (`init`).
 
 `Simulator` follows both generations of the original interface, whose method names it keeps. Poses and
-navigable locations equal those of the original. Four accidents of the original are not followed:
+navigable locations equal those of the original. Four unintended behaviours of the original are not
+reproduced:
 
 * A call that fails changes nothing. The original leaves some environments changed.
 * A second `initialize` has no effect, and one after `close` starts anew. In the original, the batch grows.
@@ -116,7 +117,7 @@ class Simulator:
         self._set("_has_rendering", as_flag(value))
 
     def setDepthEnabled(self, value: bool, /) -> None:
-        """Set whether depth images are expected. There are none: `depth` is zero."""
+        """Set whether programs expect depth images. Depth is not simulated: `depth` is always zero."""
         self._set("_has_depth", as_flag(value))
 
     def setDiscretizedViewingAngles(self, value: bool, /) -> None:
@@ -405,7 +406,7 @@ class Simulator:
             self._find_navigable()
 
     def _look(self, environment: Environment, view: int) -> None:
-        """Set the view of an environment, and with it the navigable locations."""
+        """Set the view of an environment, and the navigable locations that this view shows."""
         environment.view_index = view
         environment.heading, environment.elevation = HEADINGS[view], ELEVATIONS[view]
         environment.table = table = environment.graph.view_table(self._min_cosine)

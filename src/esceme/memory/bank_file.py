@@ -87,7 +87,7 @@ def load_bank(
     source: str | None = None,
     device: torch.device | str | None = None,
 ) -> MemoryBank:
-    """Return the bank in a file; raise `MemoryMismatch` if it does not have the given `width` or `source`.
+    """Return the bank in a file; raise `MemoryMismatch` if the bank has another `width` or `source`.
 
     Raise `DataError` if the file is not a bank, or if any byte of it has changed.
     """
@@ -110,7 +110,7 @@ def read_header(path: str | Path) -> BankHeader:
 
 
 class _Content(NamedTuple):
-    """Content of a bank file: the header, and the vectors that it describes."""
+    """Content of a bank file: the header, and the vectors of the viewpoints in the header."""
 
     header: BankHeader
     rows: Tensor

@@ -29,7 +29,7 @@ class MapReaderConfig:
 class MapReader(MemoryReader):
     """Reader that passes the remembered panoramas of the scene to an agent that keeps a map.
 
-    It does so at the first observation of an episode. Features do not change.
+    The panoramas are passed with the first observation of an episode. Features do not change.
     """
 
     Config = MapReaderConfig

@@ -24,7 +24,7 @@ COLUMNS, GAP = 4, 8.0
 """Number of panoramas in a row, and the distance between two of them in pixels."""
 THUMBNAIL_WIDTH = (WIDTH - (COLUMNS - 1) * GAP) / COLUMNS
 THUMBNAIL_HEIGHT = THUMBNAIL_WIDTH / 3
-"""Size of a panorama in pixels. It is cropped to 120 degrees from bottom to top."""
+"""Size of a drawn panorama in pixels. Panoramas are cropped to 120 degrees from bottom to top."""
 ELEVATION_RANGE = 2 * math.pi / 3
 ROW_HEIGHT, HEADING_HEIGHT = THUMBNAIL_HEIGHT + 16.0, 18.0
 PIXEL_RATIO = 2

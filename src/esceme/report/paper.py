@@ -85,7 +85,7 @@ def find_table(target: str) -> PaperTable:
 def add_results(target: str, paths: Sequence[Path]) -> tuple[PaperTable, list[str]]:
     """Return a table of the paper with the rows of results, and notes for the user.
 
-    Results of the same settings form one row. Its values are means over seeds on each split. Raise
+    Results of the same settings form one row. The values of a row are means over seeds on each split. Raise
     `DataError` if a result is of another task or split than the table, or if two results of one row and split
     have the same seed or different data.
     """

@@ -129,7 +129,7 @@ def _rough_seconds(job: PlannedJob) -> float:
 
 
 def _is_trained(training: PlannedTraining, note: Callable[[str], None]) -> bool:
-    """Return whether a training is finished. Set its folder aside if it is damaged."""
+    """Return whether a training is finished. If its folder is damaged, rename the folder."""
     path = training.folder / FINISHED_FILE
     try:
         if not path.exists():
@@ -145,7 +145,7 @@ def _is_trained(training: PlannedTraining, note: Callable[[str], None]) -> bool:
 
 
 def _is_evaluated(evaluation: PlannedEvaluation, note: Callable[[str], None]) -> bool:
-    """Return whether an evaluation is finished. Set its folder aside if it is damaged."""
+    """Return whether an evaluation is finished. If its folder is damaged, rename the folder."""
     if not (evaluation.folder / "result.json").exists():
         return False
     try:

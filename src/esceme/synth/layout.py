@@ -71,7 +71,7 @@ class Layout:
     """Landings at the bottom, middle and top of the stairs; empty in a house without stairs."""
 
     def add_room(self, kind: str, storey: int, rect: Rect, *, storeys: int = 1) -> int:
-        """Append a room and return its index. Its floor is on `storey`, and it is `storeys` storeys high."""
+        """Append a room and return its index. The room starts on `storey` and is `storeys` storeys high."""
         bottom = storey * STOREY_HEIGHT
         self.rooms.append(
             RoomOutline(kind, storey, rect, bottom, bottom + (storeys - 1) * STOREY_HEIGHT + ROOM_HEIGHT)

@@ -164,7 +164,7 @@ class ColumnSpans(NamedTuple):
     is_level: NDArray[np.bool_]
     """Whether the face is horizontal: a floor, a ceiling, the top of a table."""
     value: Floats
-    """Height above the camera if the face is horizontal; otherwise horizontal distance. Both in metres."""
+    """Height above the camera of a horizontal face, horizontal distance of any other face, in metres."""
     face: Integers
 
 

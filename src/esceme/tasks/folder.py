@@ -59,7 +59,7 @@ class DataFolder:
         return self._first_existing(pattern.format(split=split) for pattern in TASKS[task].files)
 
     def require(self, task: str, split: str) -> Path:
-        """Return the path of a split's annotation file; if it is missing, raise `DataError`.
+        """Return the path of a split's annotation file; raise `DataError` if there is no such file.
 
         The error message lists the splits that exist.
         """

@@ -134,7 +134,7 @@ class NavigationVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
     With order `lanes`, no two environments are in the same scene.
 
     `options` of `reset` may also have `episodes`, one id per environment that is reset. A seed restarts the
-    order of episodes, so that it requires a reset of all environments.
+    order of episodes and therefore requires a reset of all environments.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ DUET_CHECKS: dict[str, Check] = {
     rollout_check.FILES: duet_rollout_check.check_duet_rollouts,
     duet_training_check.FILES: duet_training_check.check_duet_training,
 }
-"""The same for files beside weights of DUET, whose files have another structure."""
+"""Like `CHECKS`, for files beside weights of DUET, which have another structure."""
 
 
 def verify(directory: str | Path, data: str | Path) -> VerificationReport:

@@ -32,7 +32,7 @@ POSE_TOLERANCE = 1e-9
 ANGLE_TOLERANCE = 1e-6
 """Tolerance of relative angles (radians), which the original computes in single precision."""
 DISTANCE_TOLERANCE = 2e-6
-"""Tolerance of distances in metres, relative to the distance if it is longer than one metre."""
+"""Tolerance of distances: metres up to a distance of one metre, and a share of longer distances."""
 PLACE_PARTS = {
     "viewpoints": 0.0,
     "relative angles": ANGLE_TOLERANCE,
@@ -54,7 +54,7 @@ ACCIDENTS = {
     "two simulators share one random stream; second seed ignored",
     "v0.1 failed scan load poisons that scan",
 }
-"""Names of sessions that record accidents of the original, which `mattersim.simulator` does not follow."""
+"""Names of sessions with unintended behaviour of the original, which `mattersim.simulator` lacks."""
 DIFFERING_PROBES = {"has", "module_names", "rgb_access"}
 """Probes in which this implementation offers more: both generations at once, and `rgb` without pictures."""
 

@@ -100,7 +100,7 @@ class RecordedFile(msgspec.Struct, kw_only=True):
         return parse_flags(self.flags)
 
     def max_steps(self, recorded: int) -> int:
-        """Return the maximum number of decisions on the command line, or `recorded` if it states none."""
+        """Return the maximum number of decisions on the command line; `recorded` if it is not given."""
         with suppress(ValueError):
             recorded = int(str(self.options.get("max_action_len", recorded)))
         return max(recorded, 1)

@@ -255,7 +255,7 @@ class GreedyReplay:
         width = max([observation.token_type.shape[1], *widths])
 
         def per_episode(values: Iterable[Any], if_ended: Any) -> list[Any]:
-            """Return one value per episode: an entry of `values` if it is active, else `if_ended`."""
+            """Return one value per episode: an entry of `values` for active episodes, else `if_ended`."""
             value_of = dict(zip(trajectories, values, strict=True))
             return [value_of.get(trajectory, if_ended) for trajectory in batch]
 
@@ -287,7 +287,7 @@ class GreedyReplay:
         return planned.logits, planned.node_logits
 
     def _tied_action(self, trajectory: Trajectory, row: int, decision: Decision) -> int | None:
-        """Return the stored action if it and another action are tied for the best score, otherwise None."""
+        """Return the stored action if it is tied with another action for the best score, otherwise None."""
         scores = decision.logits[row]
         near = (scores > scores.max() - TIE).nonzero().flatten().tolist()
         stored = [action for action in near if self._continues_as_stored(trajectory, row, action, decision)]

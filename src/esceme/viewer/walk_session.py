@@ -70,7 +70,7 @@ class BeginReply(msgspec.Struct):
 
 
 class StepReply(msgspec.Struct):
-    """One decision of the agent, and where it led."""
+    """One decision of the agent, and the poses to which it led."""
 
     step: PageStep
     moves: list[int]

@@ -247,7 +247,7 @@ class Atlas:
     def observe(self, pose: Pose, *, out: NDArray[np.float32] | None = None) -> Panoramas:
         """Return the panoramas at a batch of poses, padded to the largest number of tokens in the batch.
 
-        `out` is a buffer from `feature_buffer`; if it is given, features are written to it, not to a new
+        If `out`, a buffer from `feature_buffer`, is given, features are written to this buffer, not to a new
         array.
         """
         viewpoints = pose.viewpoint

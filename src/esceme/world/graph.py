@@ -332,7 +332,7 @@ class SceneGraph:
     def next_steps(self) -> NDArray[np.int32]:
         """(P, P): entry [u, v] is the next viewpoint index on a shortest path from u to v.
 
-        It is -9999 if u is v or if there is no path.
+        The entry is -9999 if u is v or if there is no path.
         """
         return self._distances_and_next_steps[1]
 
