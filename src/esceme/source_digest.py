@@ -17,6 +17,7 @@ RESULT_MODULES = (
     "agents",
     "navigator.py",
     "runs.py",
+    "planning",
     "trajectory.py",
     "rollout.py",
     "evaluation",

@@ -35,6 +35,10 @@ COMMANDS = {
     "export": ("checkpoints_command:export", "Write a run's weights in the layout of the original code."),
     "recipes": ("recipes_command:recipes", "List the recipes that can be trained, or describe one."),
     "train": ("train_command:train", "Train a navigator by a recipe, or resume an interrupted run."),
+    "train-planner": (
+        "planner_command:train_planner",
+        "Train the planner of a run: a speaker, and a belief about routes.",
+    ),
     "evaluate": (
         "evaluate_command:evaluate",
         "Run a navigator on a split under a memory protocol, and score it.",

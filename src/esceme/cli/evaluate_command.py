@@ -16,7 +16,7 @@ from esceme.cli.evaluation_summary import print_orders, print_result
 from esceme.errors import ConfigError
 from esceme.evaluation import EvaluationConfig, Protocol, evaluate_orders
 from esceme.evaluation import evaluate as run_evaluation
-from esceme.evaluation.context import SCRIPTED, Precision
+from esceme.evaluation.context import SCRIPTED, ChoiceName, InstructionsName, PlannerName, Precision
 from esceme.evaluation.evaluate import ProgressCallback
 from esceme.evaluation.schedule import ScheduleName
 from esceme.files import read_bytes
@@ -49,6 +49,10 @@ def evaluate(
     max_tokens: int | None = None,
     precision: Precision = "fp32",
     trace: bool = False,
+    planner: PlannerName = "none",
+    belief: str = "full",
+    choice: ChoiceName = "bayes",
+    instructions: InstructionsName = "own",
     out: Path | None = None,
     first_told: bool = False,
     bootstrap: int = DRAWS,
@@ -96,6 +100,10 @@ def evaluate(
         precision: number format of the network; with bf16, decisions may depend on --batch.
         trace: also write trace.jsonl, which describes every decision: probabilities with and without memory,
             recalled viewpoints, attention to the words (docs/traces.md).
+        planner: routes compares whole routes in the scene's map; see `esceme train-planner`.
+        belief: the planner's belief: full, or a control: blind, no-lengths, speaker or follower.
+        choice: the planner takes the route of best expected score (bayes), or the most probable (argmax).
+        instructions: with other, a control, every episode gets the instruction of another path in its scene.
         out: the folder of trajectories, predictions, scores and memories; by default in RUN/evaluations.
         first_told: also score only the first instruction of each path, in the order in which the episodes are
             run. Later instructions repeat a path that a memory may know.
@@ -124,6 +132,10 @@ def evaluate(
         max_steps=max_steps,
         max_tokens=max_tokens,
         precision=precision,
+        planner=planner,
+        belief=belief,
+        choice=choice,
+        instructions=instructions,
     )
     if orders is not None:
         return _evaluate_orders(config, out, orders, processes, trace=trace, first_told=first_told, json=json)
@@ -194,6 +206,10 @@ def default_folder(config: EvaluationConfig) -> Path:
         (f"steps{config.max_steps}", config.max_steps is not None),
         (f"tokens{config.max_tokens}", config.max_tokens is not None),
         (config.precision, config.precision != "fp32"),
+        ("planner", config.planner != "none"),
+        (config.belief, config.belief != "full"),
+        (config.choice, config.choice != "bayes"),
+        (f"{config.instructions}-instructions", config.instructions != "own"),
     ):
         parts += [part] if applies else []
     if config.run in SCRIPTED:

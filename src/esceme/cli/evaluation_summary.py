@@ -12,12 +12,15 @@ from rich.markup import escape
 from esceme.cli.console import note, print_json, score_table, tables
 from esceme.evaluation import EvaluationConfig, Result, by_visit
 from esceme.evaluation.aggregate import first_told as restrict_to_first_told
-from esceme.evaluation.evaluate import BANK
+from esceme.evaluation.evaluate import BANK, MAPS
 from esceme.evaluation.orders import ORDERS_FILE, summarise_orders
 from esceme.evaluation.result import PREDICTIONS, RESULT, scores_of
 from esceme.evaluation.trace import TRACE
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.folder import DataFolder
+
+FILES = {"result": RESULT, "predictions": PREDICTIONS, "bank": BANK, "maps": MAPS, "trace": TRACE}
+"""Files that an evaluation may write, by the name under which they are printed."""
 
 
 def print_result(
@@ -28,11 +31,7 @@ def print_result(
     first = restrict_to_first_told(result).means if scored and first_told else None
     intervals = scores_of(result).intervals(draws=draws, seed=config.seed) if scored and draws else {}
     visits = by_visit(result)
-    files = {
-        name: folder / file
-        for name, file in (("result", RESULT), ("predictions", PREDICTIONS), ("bank", BANK), ("trace", TRACE))
-        if (folder / file).is_file()
-    }
+    files = {name: folder / file for name, file in FILES.items() if (folder / file).is_file()}
     is_submittable = not scored and TASKS[str(config.task)].leaderboard and not config.selects_episodes
     submit = _submission_command(config, folder) if is_submittable else None
     if json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -28,7 +28,11 @@ from esceme.evaluation.protocol import (
 )
 from esceme.evaluation.schedule import ScheduleName
 from esceme.files import PrintableText, read_bytes, read_json, read_text
-from esceme.memory.bank_file import read_header
+from esceme.memory.scene_map import MappingMemory
+from esceme.navigator import Navigator
+from esceme.planning.planner_file import StoredPlanner, build_planner, load_planner
+from esceme.planning.planning_navigator import PlanningNavigator
+from esceme.planning.speaker import Speaker
 from esceme.runs import NavigatorConfig, Run, load_run, part_config_type
 from esceme.settings import Seed, Size, check_settings
 from esceme.source_digest import source_digest
@@ -43,8 +47,13 @@ from esceme.world.geometry import VIEWS
 SCRIPTED = tuple(name for name, kind in AGENTS.items() if kind.is_scripted)
 """Names of scripted agents, which need no run folder."""
 Precision = Literal["fp32", "bf16"]
+PlannerName = Literal["none", "routes"]
+ChoiceName = Literal["bayes", "argmax"]
+InstructionsName = Literal["own", "other"]
 FILE_FIELDS = ("run", "data", "bank", "tours", "features", "episode_file")
 """Fields of `EvaluationConfig` that name files. Results depend on the content of a file, not on its name."""
+PLANNER_FIELDS = ("planner", "belief", "choice")
+"""Fields of `EvaluationConfig` that have an effect only with a planner."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +102,16 @@ class EvaluationConfig:
     """Maximum number of tokens per instruction; by default that of the run."""
     precision: Precision = "fp32"
     """Precision of the network: single precision (`fp32`) or bfloat16 autocast (`bf16`)."""
+    planner: PlannerName = "none"
+    """Whether the agent walks `routes` that the run's planner chooses in the map of the scene, or decides
+    step by step (`none`)."""
+    belief: str = "full"
+    """Name of the planner's belief: `full`, or a control such as `blind`, which reads no instruction."""
+    choice: ChoiceName = "bayes"
+    """How the planner chooses a route: by expected score (`bayes`), or the most probable one (`argmax`)."""
+    instructions: InstructionsName = "own"
+    """Instruction of each episode: its `own`, or as a control the one of another path in the same scene
+    (`other`)."""
 
     @property
     def num_passes(self) -> int:
@@ -116,6 +135,17 @@ class EvaluationConfig:
             raise ConfigError(
                 "the schedule 'interleaved' always shuffles by the seed; --order is for 'lanes'"
             )
+        if self.planner == "none" and (self.belief, self.choice) != ("full", "bayes"):
+            raise ConfigError("--belief and --choice are settings of a planner; give --planner routes")
+        if self.planner != "none" and (self.schedule, self.precision) != ("lanes", "fp32"):
+            raise ConfigError("a planner needs the schedule 'lanes' and precision fp32")
+
+
+class LoadedPlanner(NamedTuple):
+    """The planner of a run folder."""
+
+    stored: StoredPlanner
+    speaker: Speaker
 
 
 class EvaluationLimits(NamedTuple):
@@ -147,6 +177,7 @@ class EvaluationContext:
     """Number of episodes of the split that the tours, the list of episodes or the limit leave out."""
     hashes: Mapping[str, str]
     """SHA-256 of the weights, the data (annotations and graphs), the features and other files, by name."""
+    planner: LoadedPlanner | None = None
 
     @cached_property
     def by_id(self) -> dict[str, Episode]:
@@ -164,6 +195,22 @@ class EvaluationContext:
         """Number of each episode in its tour, counted from 1, by episode id; None without tours."""
         return {name: position.number + 1 for name, position in self.tour_positions.items()} or None
 
+    def navigator(self, lifetime: MemoryLifetime) -> Navigator:
+        """Return the navigator in evaluation mode. With a planner, it plans in `lifetime.maps`."""
+        navigator = self.run.navigator.eval()
+        if self.planner is None or lifetime.maps is None:
+            return navigator
+        memory = lifetime.memory
+        planner = build_planner(
+            *self.planner,
+            navigator,
+            memory.bank if isinstance(memory, MappingMemory) else None,
+            belief=self.config.belief,
+            choice=self.config.choice,
+            is_cleared=self.config.memory == "episodic",
+        )
+        return PlanningNavigator(navigator, planner, lifetime.maps, self.atlas).eval()
+
     def lifetime(self) -> MemoryLifetime:
         """Return a new memory for this evaluation, in its initial state."""
         return open_memory(
@@ -173,6 +220,7 @@ class EvaluationContext:
             bank=None if self.config.bank is None else Path(self.config.bank),
             tours=self.tour_positions,
             oracle_phases=self.config.oracle_phases,
+            codebook=None if self.planner is None else self.planner.speaker.codebook,
         )
 
     @property
@@ -186,6 +234,10 @@ class EvaluationContext:
         if config.limit is None:
             settings.pop("limit")
         order = "tours" if config.tours else config.order
+        if self.planner is None:
+            settings = {name: value for name, value in settings.items() if name not in PLANNER_FIELDS}
+        else:
+            settings["planner"] = msgspec.to_builtins(self.planner.stored)
         return {
             **settings,
             **self.limits._asdict(),
@@ -229,9 +281,11 @@ def load_context(
     Raise an error if data are missing or contradictory, or if settings do not suit the agent.
     """
     run = open_run(config)
+    planner = open_planner(config, run)
     check_protocol(
         config.memory,
         run.navigator.reader,
+        planner is not None,
         bank=config.bank,
         tours=config.tours,
         oracle_phases=config.oracle_phases,
@@ -247,6 +301,8 @@ def load_context(
         needs_features=not is_scripted,
     )
     split = dataset.splits[0]
+    if config.instructions == "other":
+        split = replace(split, episodes=exchange_instructions(split.episodes))
     if run.navigator.agent.needs_goals and any(episode.goal_withheld for episode in split.episodes):
         raise ConfigError(f"'{config.run}' needs the goals, and those of {config.split} are withheld")
     tours = None if config.tours is None else read_tours(config.tours, config.split)
@@ -276,19 +332,33 @@ def load_context(
         num_episodes=len(episodes),
         num_left_out=len(split.episodes) - len(episodes),
         hashes=hashes or hash_inputs(config, run, dataset),
+        planner=planner,
     )
 
 
-def check_bank_scenes(bank: str, episodes: Sequence[Episode]) -> None:
-    """Raise `ConfigError` if a bank holds none of the scenes of `episodes`."""
-    stored = {scene.scene_id for scene in read_header(Path(bank)).scenes if scene.neighbours}
+def check_bank_scenes(bank: str, stored: Collection[str], episodes: Sequence[Episode]) -> None:
+    """Raise `ConfigError` if a bank with the scenes `stored` holds none of the scenes of `episodes`."""
     scenes = {episode.scene_id for episode in episodes}
-    if not stored & scenes:
+    if not scenes & set(stored):
         held = f"{len(stored)} other scenes, such as '{min(stored)}'" if stored else "no scenes"
         raise ConfigError(
             f"{bank}: holds {held}, and none of the {len(scenes)} scenes to run: the memory would start "
             "empty; give a bank of these scenes, or --allow-other-scenes"
         )
+
+
+def open_planner(config: EvaluationConfig, run: Run) -> LoadedPlanner | None:
+    """Return the planner of a run, or None if the evaluation uses none; check that it fits the run."""
+    if config.planner == "none":
+        return None
+    if config.run in SCRIPTED:
+        raise ConfigError(f"'{config.run}' is scripted; a planner needs a trained run")
+    planner = LoadedPlanner(*load_planner(config.run))
+    if planner.stored.digests.get("weights") != run.weights_hash:
+        raise ConfigError(
+            f"{config.run}: its planner was fitted to other weights; run `esceme train-planner` again"
+        )
+    return planner
 
 
 def open_run(config: EvaluationConfig) -> Run:
@@ -370,6 +440,30 @@ def order_episodes(
     if config.order == "file":
         return list(episodes)
     return [episodes[row] for row in np.random.default_rng(config.seed).permutation(len(episodes))]
+
+
+def exchange_instructions(episodes: Sequence[Episode]) -> list[Episode]:
+    """Return the episodes, each with the instruction of another path in its scene; a control.
+
+    Within a scene, the instructions of half the paths further on are taken. Raise `ConfigError` if a scene
+    has only one path.
+    """
+    by_path: dict[str, dict[str, list[Episode]]] = {}
+    for episode in episodes:
+        by_path.setdefault(episode.scene_id, {}).setdefault(episode.path_id, []).append(episode)
+    exchanged = {}
+    for scene, paths in by_path.items():
+        names = list(paths)
+        if len(names) == 1:
+            raise ConfigError(f"scene '{scene}' has only one path, so no other instruction")
+        for number, name in enumerate(names):
+            others = paths[names[(number + max(1, len(names) // 2)) % len(names)]]
+            for position, episode in enumerate(paths[name]):
+                other = others[position % len(others)]
+                exchanged[episode.episode_id] = replace(
+                    episode, instruction=other.instruction, tokens=other.tokens, language=other.language
+                )
+    return [exchanged[episode.episode_id] for episode in episodes]
 
 
 # -- hashes ----------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from esceme.evaluation.trace import FORMAT, TRACE, EpisodeTrace, write_trace
 from esceme.evaluation.tracing import OnTraced, trace_episodes
 from esceme.files import folder_lock
 from esceme.memory import save_bank
+from esceme.memory.map_file import save_maps
 from esceme.rollout import RolloutStep
 from esceme.tasks.episode import Episode
 from esceme.trajectory import EpisodeSource, Trajectory
@@ -38,6 +39,7 @@ from esceme.workers import Job, run_jobs
 JOURNAL = "journal.jsonl"
 BANK = "bank.safetensors"
 Message = TypeVar("Message")
+MAPS = "maps.safetensors"
 ProgressCallback = Callable[[int, int], None]
 """Function that receives the number of finished trajectories and their total."""
 OnFinished = Callable[[list[JournalEntry]], None]
@@ -63,11 +65,14 @@ def evaluate(
     """
     _check_processes(config, processes)
     context, folder = load_context(config), Path(out)
-    if config.bank is not None and Path(config.bank).resolve() == (folder / BANK).resolve():
+    if config.bank is not None and Path(config.bank).resolve() in (
+        (folder / name).resolve() for name in (BANK, MAPS)
+    ):
         raise ConfigError(f"{config.bank}: would be overwritten by the new bank; give another --out")
     lifetime = context.lifetime()  # raises an error for an unsuitable bank before anything is written
     if config.bank is not None and not config.allow_other_scenes:
-        check_bank_scenes(config.bank, context.episodes)
+        store = lifetime.maps if lifetime.bank is None else lifetime.bank  # as loaded from the file
+        check_bank_scenes(config.bank, store.scenes if store is not None else (), context.episodes)
     with (
         folder_lock(folder, "evaluation"),
         Journal(folder / JOURNAL, context.fingerprint, JournalEntry, note=note) as journal,
@@ -90,6 +95,8 @@ def evaluate(
         trajectories = run_episodes(context, lifetime, entries, on_finished)
         if lifetime.bank is not None:
             save_bank(lifetime.bank, folder / BANK, overwrite=True)
+        if lifetime.maps is not None and config.memory != "masked":
+            save_maps(lifetime.maps, folder / MAPS)
         result = make_result(context, [trajectories[episode.episode_id] for episode in context.episodes])
         save_result(result, folder)
         if trace:
@@ -214,7 +221,7 @@ def _context_steps(
     context: EvaluationContext, source: EpisodeSource, lifetime: MemoryLifetime
 ) -> Iterator[RolloutStep]:
     return evaluation_steps(
-        context.run.navigator.eval(),
+        context.navigator(lifetime),
         context.atlas,
         source,
         lifetime.memory,

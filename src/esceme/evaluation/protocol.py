@@ -12,6 +12,9 @@ import torch
 
 from esceme.errors import ConfigError, DataError, MemoryMismatch
 from esceme.memory import Memory, MemoryBank, Reader, ZeroRecallMemory, load_bank
+from esceme.memory.codebook import Codebook
+from esceme.memory.map_file import load_maps
+from esceme.memory.scene_map import MapBank, MappingMemory
 from esceme.tasks.episode import Episode
 from esceme.tasks.tours import Tour
 from esceme.trajectory import Trajectory
@@ -51,37 +54,43 @@ class MemoryLifetime:
         atlas: Atlas,
         bank: MemoryBank | None,
         *,
+        maps: MapBank | None = None,
         tours: Mapping[str, TourPosition] | None = None,
         oracle_phases: bool = False,
     ) -> None:
-        """Manage `bank` as `protocol` requires. `tours` maps episode ids to positions in tours.
+        """Manage `bank`, and the `maps` of a planner, as `protocol` requires.
 
-        With `oracle_phases`, the bank also stores the paths between the episodes of a tour.
+        `tours` maps episode ids to positions in tours. With `oracle_phases`, bank and maps also store the
+        paths between the episodes of a tour.
         """
         self.protocol = protocol
-        self.bank = bank
+        self.bank, self.maps = bank, maps
         self._atlas, self._tours, self._oracle_phases = atlas, tours or {}, oracle_phases
 
     @property
     def memory(self) -> Memory | None:
-        """Memory that agents read and that stores their observations; None without a bank."""
-        return (
-            ZeroRecallMemory(self.bank) if self.bank is not None and self.protocol == "masked" else self.bank
-        )
+        """Memory that agents read and that stores their observations; None without a bank and maps."""
+        memory: Memory | None = self.bank
+        if memory is not None and self.protocol == "masked":
+            memory = ZeroRecallMemory(memory)
+        return memory if self.maps is None else MappingMemory(self.maps, memory)
 
     def begin(self, trajectory: Trajectory) -> None:
         """Clear the memory of the episode's scene if the protocol requires it; call before the episode."""
         episode = trajectory.episode
         first_of_tour = self.protocol == "tour" and self._tours[episode.episode_id].number == 0
-        if self.bank is not None and (self.protocol == "episodic" or first_of_tour):
-            self.bank.forget(episode.scene_id)
+        if self.protocol == "episodic" or first_of_tour:
+            for store in self._stores:
+                store.forget(episode.scene_id)
+        if self.maps is not None:
+            self.maps.begin_episode(episode.scene_id)
 
     def finish(self, trajectory: Trajectory) -> None:
         """Store the paths from an episode's end to its goal and to the tour's next start (docs/spec.md H.2).
 
         These paths are the oracle phases of IVLN. Without `oracle_phases`, nothing is stored.
         """
-        if self.bank is None or not self._oracle_phases:
+        if not self._stores or not self._oracle_phases:
             return
         episode = trajectory.episode
         following = self._tours[episode.episode_id].following
@@ -91,14 +100,19 @@ class MemoryLifetime:
         stations += [] if following is None else [following.start]
         for start, end in pairwise(stations):
             path = graph.shortest_path(start, end)
-            self.bank.remember_at(self._atlas.locate(episode.scene_id, path).tolist())
+            for store in self._stores:
+                store.remember_at(self._atlas.locate(episode.scene_id, path).tolist())
 
     def replay(self, trajectory: Trajectory) -> None:
         """Update the memory as the given finished trajectory did when it was run."""
         self.begin(trajectory)
-        if self.bank is not None:
-            self.bank.remember_at(trajectory.decision_viewpoints)
+        for store in self._stores:
+            store.remember_at(trajectory.decision_viewpoints)
         self.finish(trajectory)
+
+    @property
+    def _stores(self) -> list[MemoryBank | MapBank]:
+        return [store for store in (self.bank, self.maps) if store is not None]
 
 
 def open_memory(
@@ -110,10 +124,21 @@ def open_memory(
     tours: Mapping[str, TourPosition] | None = None,
     oracle_phases: bool = False,
     device: torch.device | str | None = None,
+    codebook: Codebook | None = None,
 ) -> MemoryLifetime:
-    """Return the memory of an evaluation in its initial state. Call `check_protocol` first."""
+    """Return the memory of an evaluation in its initial state. Call `check_protocol` first.
+
+    With the `codebook` of a planner, the memory also has maps. `bank` is then a file of maps.
+    """
+    maps = None
+    if codebook is not None:
+        maps = MapBank.from_atlas(atlas, codebook=codebook, hides_features=protocol == "masked")
+        if bank is not None:
+            maps.merge(load_maps(bank, codebook=codebook))
+        if protocol == "oracle":
+            maps.remember_all()
     if not reader.uses_memory:
-        return MemoryLifetime(protocol, atlas, None)
+        return MemoryLifetime(protocol, atlas, None, maps=maps, tours=tours, oracle_phases=oracle_phases)
     memory = MemoryBank.from_atlas(atlas, pooling=reader.pooling, device=device)
     if bank is not None:
         saved = load_bank(bank, width=memory.width, source=memory.source)
@@ -122,11 +147,18 @@ def open_memory(
         memory.merge(saved)
     if protocol == "oracle":
         memory.remember_all()
-    return MemoryLifetime(protocol, atlas, memory, tours=tours, oracle_phases=oracle_phases)
+    return MemoryLifetime(protocol, atlas, memory, maps=maps, tours=tours, oracle_phases=oracle_phases)
 
 
 def check_protocol(
-    protocol: Protocol, reader: Reader, *, bank: object, tours: object, oracle_phases: bool, lanes: bool
+    protocol: Protocol,
+    reader: Reader,
+    plans: bool = False,
+    *,
+    bank: object,
+    tours: object,
+    oracle_phases: bool,
+    lanes: bool,
 ) -> None:
     """Raise `ConfigError` if a protocol does not suit the agent, or if an option has no effect.
 
@@ -139,7 +171,13 @@ def check_protocol(
             "memory 'none' is for agents trained without a reader, and this one has a reader; "
             "with 'masked' it recalls only zeros"
         )
-    if protocol != "none" and not reader.uses_memory:
+    if protocol == "none" and plans:
+        raise ConfigError("a planner plans in memory; give --memory cold, or another protocol than 'none'")
+    if bank is not None and plans and reader.uses_memory:
+        raise ConfigError(
+            "memory 'warm' starts with one file, and an agent with both a reader and a planner needs two"
+        )
+    if protocol != "none" and not reader.uses_memory and not plans:
         raise ConfigError(f"this agent reads no memory, so '{protocol}' has no effect; use 'none'")
     if (protocol == "warm") != (bank is not None):
         raise ConfigError("memory 'warm' and a bank file (--bank) belong together: give both or neither")

@@ -25,6 +25,7 @@ from esceme.evaluation.trace import EpisodeTrace, TraceStep
 from esceme.memory import Memory, MemoryBank, MemorySubgraph, ZeroRecallMemory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
+from esceme.planning.planning_navigator import PlanningNavigator
 from esceme.rollout import RolloutStep
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.text import Tokenizer
@@ -101,13 +102,14 @@ class TracingNavigator(Navigator):
                 for row, (here, is_new) in enumerate(zip(viewpoints, unvisited, strict=True))
             ]
         self._masked_observation = None
-        if memory is not None and self.reader.uses_memory:
+        if memory is not None and self.reader.uses_memory and not isinstance(self._traced, PlanningNavigator):
             self._masked_observation = self._traced.observe(observation, ZeroRecallMemory(memory))
         return observed
 
     def decide(self, state: State, observation: Observation) -> Decision:
         """Return the decision of the traced navigator; describe it in `steps`."""
-        attention = self.agent.text_attention(state, observation)
+        plans = isinstance(self._traced, PlanningNavigator)  # then the agent only rehearses routes
+        attention = None if plans else self.agent.text_attention(state, observation)
         masked = None
         if self._masked_observation is not None:
             masked = self._traced.decide(state, self._masked_observation)
@@ -175,7 +177,7 @@ def trace_episodes(
     """
     tokenizer = context.run.tokenizer(DataFolder(context.config.data))
     recorded = {(entry.id, entry.visit): entry for entry in entries}
-    navigator = TracingNavigator(context.run.navigator, context.atlas, lifetime.bank).eval()
+    navigator = TracingNavigator(context.navigator(lifetime), context.atlas, lifetime.bank).eval()
     steps: dict[int, list[TraceStep]] = {}
     done = set(traced)
     with _one_thread():

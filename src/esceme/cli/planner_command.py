@@ -1,0 +1,55 @@
+"""The commands `esceme train-planner` and `esceme speak`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import tyro
+
+from esceme.cli.console import note, print_json, print_line
+from esceme.planner_training import DEFAULT, PlannerTrainingConfig
+from esceme.planner_training import train_planner as run_training
+from esceme.planning.planner_file import FOLDER
+from esceme.tasks.folder import default_data
+
+
+def train_planner(
+    run: tyro.conf.Positional[Path],
+    /,
+    data: Path | None = None,
+    features: Path | None = None,
+    config: Annotated[PlannerTrainingConfig, tyro.conf.arg(name="")] = DEFAULT,
+    threads: int | None = None,
+    json: bool = False,
+) -> int:
+    """Train the planner of a run, which `esceme evaluate --planner routes` uses.
+
+    A speaker is trained on the run's training scenes. The planner is fitted on the scenes that were held out
+    when the run was trained (`esceme train --hold-out 10`). RUN/planner holds the result.
+
+    Examples:
+        esceme train-planner runs/semantic --data datasets
+        esceme evaluate runs/semantic --split val_unseen --memory cold --planner routes
+
+    Args:
+        run: a run folder of `esceme train` with held-out scenes.
+        data: the data folder; by default ESCEME_DATA, else ./datasets.
+        features: the feature file; by default that of the run's experiment.
+        threads: threads of the process, by default torch's own choice.
+        json: print the planner as one JSON object.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    planner = run_training(
+        run, data or default_data(), config, features=None if features is None else str(features), note=note
+    )
+    if json:
+        print_json(
+            {"planner": str(run / FOLDER), "beliefs": planner.beliefs, "exploration": planner.exploration}
+        )
+    else:
+        print_line(f"planner: {run / FOLDER}")
+        print_line(f"exploration: {planner.exploration}")
+    return 0

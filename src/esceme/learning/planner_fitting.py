@@ -1,0 +1,202 @@
+"""Fit a planner on held-out training scenes: random partial maps, then rollouts of the planner itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esceme.evaluation.inference import evaluation_steps
+from esceme.evaluation.protocol import MemoryLifetime, Protocol
+from esceme.evaluation.result import score_trajectories
+from esceme.evaluation.schedule import Lanes
+from esceme.memory.bank import MemoryBank
+from esceme.memory.scene_map import MapBank, SceneMap
+from esceme.navigator import Navigator
+from esceme.planning.belief import LENGTHS, Belief
+from esceme.planning.planner import Planner, PlanRequest
+from esceme.planning.planning_navigator import PlanningNavigator
+from esceme.planning.routes import RouteSet
+from esceme.planning.scoring import FollowerScorer
+from esceme.settings import Count, Size, check_settings
+from esceme.tasks.catalogue import Task
+from esceme.tasks.episode import Episode
+from esceme.tasks.split import InstructionEncoder
+from esceme.trajectory import Trajectory
+from esceme.world.atlas import Atlas
+from esceme.world.geometry import nearest_view
+
+MAX_PATHS = 100
+"""Greatest number of paths in a random partial map."""
+EMPTY_SHARE = 0.1
+"""Share of random partial maps that hold only the path of the episode itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannerFitConfig:
+    """Settings of the fit of a planner."""
+
+    partial_maps: Size = 1500
+    """Number of random partial maps of held-out scenes."""
+    rounds: Count = 2
+    """Number of rollouts of the planner whose plans are added to the samples (DAgger)."""
+    episodes_per_scene: Size = 100
+    """Number of episodes per held-out scene in a rollout whose map is kept."""
+    cleared_episodes_per_scene: Size = 20
+    """Number of episodes per held-out scene in a rollout whose map is cleared before each episode."""
+    late: tuple[float, ...] = (2.0, 4.0, 7.0)
+    """Exploration weights that are tried for later episodes in a building."""
+    early: tuple[float, ...] = (4.0, 10.0, 20.0)
+    """Exploration weights that are tried for the first episodes in a building."""
+    cleared: tuple[float, ...] = (1.0, 2.0, 4.0)
+    """Exploration weights that are tried for maps that are cleared before each episode."""
+    seed: Count = 0
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+Sample = tuple[NDArray[np.float64], int]
+"""Columns of the belief for R routes, (R, F), and the row of the right route."""
+
+
+class FitData(NamedTuple):
+    """Held-out scenes on which a planner is fitted."""
+
+    atlas: Atlas
+    episodes: Sequence[Episode]
+    encode: InstructionEncoder
+    maps: MapBank
+    """Maps of all viewpoints of the held-out scenes."""
+    task: Task
+    max_steps: int
+
+
+def belief_columns(columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the columns that each belief reads, by name of the belief.
+
+    `full` reads all. The others are controls: `blind` reads no instruction, `no-lengths` reads no length of
+    routes, `speaker` and `follower` read only one scorer and the lengths.
+    """
+    scores = [name for name in columns if name not in LENGTHS]
+    spoken = [name for name in scores if "speaker" in name]
+    followed = [name for name in scores if "speaker" not in name]
+    return {
+        "full": tuple(columns),
+        "blind": LENGTHS,
+        "no-lengths": tuple(scores),
+        "speaker": (*spoken, *LENGTHS),
+        "follower": (*followed, *LENGTHS),
+    }
+
+
+def right_route(scene_map: SceneMap, routes: RouteSet, episode: Episode) -> int | None:
+    """Return the row of the right route: to the goal, or to the first unvisited viewpoint on the way there.
+
+    None if it is not among the routes.
+    """
+    unvisited = (name for name in episode.reference_path if name not in scene_map)
+    target = episode.goal if episode.goal in scene_map else next(unvisited)
+    found = np.flatnonzero(routes.area.nodes[routes.ends] == scene_map.find(target))
+    return int(found[0]) if len(found) else None
+
+
+def sample_partial_maps(planner: Planner, data: FitData, config: PlannerFitConfig) -> list[Sample]:
+    """Return samples of random partial maps: of some paths of the scene, and of the start of the own path."""
+    order = np.random.default_rng([config.seed, 3]).permutation(len(data.episodes))
+    paths: dict[str, list[tuple[str, ...]]] = {}
+    for episode in data.episodes:
+        paths.setdefault(episode.scene_id, []).append(episode.reference_path)
+    samples = []
+    for number, row in enumerate(order[: config.partial_maps]):
+        generator, episode = np.random.default_rng([config.seed, 4, number]), data.episodes[row]
+        known = dict.fromkeys(
+            episode.reference_path[: 1 + int(generator.integers(len(episode.reference_path)))]
+        )
+        if generator.random() >= EMPTY_SHARE:
+            num_paths = int(np.exp(generator.uniform(0, np.log(MAX_PATHS))))
+            others = paths[episode.scene_id]
+            for other in generator.integers(len(others), size=num_paths):
+                known.update(dict.fromkeys(others[other]))
+        scene_map = data.maps[episode.scene_id].subset(known)
+        _remember_for_reader(planner, data.atlas, episode.scene_id, list(known))
+        words = np.array(data.encode(episode), dtype=np.int64)
+        start = scene_map.node(episode.start)
+        request = PlanRequest(words, [start], int(nearest_view(episode.heading)))
+        routes, table = planner.compare(scene_map, request)
+        if (right := right_route(scene_map, routes, episode)) is not None:
+            samples.append((table, right))
+    return samples
+
+
+def _remember_for_reader(planner: Planner, atlas: Atlas, scene_id: str, viewpoints: Sequence[str]) -> None:
+    """Let the follower's reader, if it has one, recall exactly these viewpoints."""
+    for scorer in planner.scorers:
+        if isinstance(scorer, FollowerScorer) and scorer.navigator.reader.uses_memory:
+            bank = MemoryBank.from_atlas(atlas, pooling=scorer.navigator.reader.pooling)
+            bank.remember_at(atlas.locate(scene_id, viewpoints).tolist())
+            scorer.memory = bank
+
+
+class PlannedRollout(NamedTuple):
+    """Rollout of a planner over held-out scenes."""
+
+    spl: float
+    """Mean SPL."""
+    samples: list[Sample]
+    """Sample of every plan whose right route was among the candidates."""
+
+
+def planner_rollout(
+    planner: Planner,
+    navigator: Navigator,
+    data: FitData,
+    *,
+    protocol: Protocol = "cold",
+    per_scene: int,
+    shuffle: int | None = None,
+) -> PlannedRollout:
+    """Run the planner on the first `per_scene` episodes of every scene, under a memory protocol.
+
+    With `shuffle`, the episodes are permuted by this seed before.
+    """
+    episodes = list(data.episodes)
+    if shuffle is not None:
+        episodes = [episodes[row] for row in np.random.default_rng(shuffle).permutation(len(episodes))]
+    counts = Counter[str]()
+    chosen = []
+    for episode in episodes:
+        counts[episode.scene_id] += 1
+        chosen += [episode] if counts[episode.scene_id] <= per_scene else []
+    maps = MapBank.from_atlas(data.atlas, codebook=data.maps.codebook)
+    bank = None
+    if navigator.reader.uses_memory:
+        bank = MemoryBank.from_atlas(data.atlas, pooling=navigator.reader.pooling)
+        for scorer in planner.scorers:
+            if isinstance(scorer, FollowerScorer):
+                scorer.memory = bank
+    lifetime = MemoryLifetime(protocol, data.atlas, bank, maps=maps)
+    planning = PlanningNavigator(navigator, planner, maps, data.atlas).eval()
+    source = Lanes(data.atlas, chosen, lifetime, num_slots=8)
+    samples: list[Sample] = []
+    finished: list[Trajectory] = []
+    for step in evaluation_steps(
+        planning, data.atlas, source, lifetime.memory, encode=data.encode, max_steps=data.max_steps
+    ):
+        for trajectory, plan in zip(step.trajectories, planning.plans, strict=True):
+            scene_map = maps[trajectory.episode.scene_id]
+            if plan is not None:
+                right = right_route(scene_map, plan.routes, trajectory.episode)
+                samples += [] if right is None else [(plan.table, right)]
+        finished += step.finished
+    scores = score_trajectories(finished, data.atlas, data.task, objects=None)
+    return PlannedRollout(float(scores.values["spl"].mean()), samples)
+
+
+def initial_belief(columns: Sequence[str]) -> Belief:
+    """Return a belief in which all routes are equally probable."""
+    return Belief(tuple(columns), (0.0,) * len(columns))

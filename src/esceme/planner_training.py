@@ -1,0 +1,243 @@
+"""Train the planner of a run: a speaker on training scenes, then the planner on held-out training scenes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import torch
+
+from esceme.config import Experiment, from_json
+from esceme.errors import CheckpointError, ConfigError
+from esceme.files import read_bytes, read_json
+from esceme.learning.planner_fitting import (
+    FitData,
+    PlannerFitConfig,
+    Sample,
+    belief_columns,
+    initial_belief,
+    planner_rollout,
+    sample_partial_maps,
+)
+from esceme.learning.speaker_fitting import (
+    Description,
+    SpeakerConfig,
+    fit_codebook,
+    fit_speaker,
+    path_steps,
+)
+from esceme.memory.scene_map import MapBank
+from esceme.planning.belief import Belief, fit_belief
+from esceme.planning.choice import Exploration
+from esceme.planning.planner import Planner
+from esceme.planning.planner_file import (
+    FOLDER,
+    SPEAKER_FILE,
+    StoredBelief,
+    StoredPlanner,
+    make_scorers,
+    save_planner,
+    speaker_digest,
+    write_speaker,
+)
+from esceme.planning.speaker import Speaker, StepArrays
+from esceme.runs import Run, load_run
+from esceme.tasks.catalogue import get_task
+from esceme.tasks.episode import Episode
+from esceme.tasks.folder import DataFolder
+from esceme.tasks.split import InstructionEncoder, make_instruction_encoder
+from esceme.tasks.text import Vocabulary
+from esceme.training import EXPERIMENT_FILE, HELD_OUT, load_training_data
+from esceme.world.atlas import Atlas
+
+SCORERS = ["follower", "speaker"]
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannerTrainingConfig:
+    """Settings of a planner: of its speaker and of its fit."""
+
+    speaker: SpeakerConfig = SpeakerConfig()
+    fit: PlannerFitConfig = PlannerFitConfig()
+
+
+DEFAULT = PlannerTrainingConfig()
+
+
+class PlannerData(NamedTuple):
+    """A run with the scenes that it was trained on, and those that were held out."""
+
+    run: Run
+    atlas: Atlas
+    train: Sequence[Episode]
+    held_out: Sequence[Episode]
+    encode: InstructionEncoder
+    digest: str
+    """SHA-256 of the annotations."""
+
+
+def load_planner_data(run: str | Path, data: str | Path, *, features: str | None = None) -> PlannerData:
+    """Load a run and its training data; raise `ConfigError` if it was trained without held-out scenes."""
+    loaded = load_run(run)
+    path = Path(run) / EXPERIMENT_FILE
+    if not path.is_file():
+        raise ConfigError(f"{run}: no {EXPERIMENT_FILE}; a planner needs a run of `esceme train`")
+    try:
+        experiment = from_json(read_json(path, dict[str, Any])["experiment"], Experiment)
+    except (ConfigError, KeyError) as error:
+        raise CheckpointError(f"{path}: not an experiment of this version ({error}); train again") from None
+    if not experiment.hold_out:
+        raise ConfigError(
+            f"{run}: was trained on all training scenes, and a planner is fitted on scenes that its agent "
+            "has not seen; train the run with --hold-out 10"
+        )
+    validation = replace(experiment.validation, splits=(HELD_OUT,), best_split=HELD_OUT)
+    experiment = replace(experiment, validation=validation, features=features or experiment.features)
+    found = load_training_data(experiment, DataFolder(data))
+    config, split = loaded.config, found.dataset.splits[0]
+    encode = make_instruction_encoder(
+        found.dataset.folder,
+        config.task,
+        max_tokens=config.max_tokens,
+        keep=config.keep,
+        vocabulary=None if loaded.vocabulary is None else Vocabulary.read(loaded.vocabulary),
+        vocabulary_size=config.agent.limits.vocabulary,
+        episodes=split.episodes,
+    )
+    digest = hashlib.sha256(read_bytes(split.annotations)).hexdigest()
+    return PlannerData(
+        loaded, found.dataset.atlas, found.train[0], found.validation[HELD_OUT], encode, digest
+    )
+
+
+def train_speaker(data: PlannerData, config: SpeakerConfig, *, note: Note = lambda message: None) -> Speaker:
+    """Fit the codebook and the speaker on the training scenes, without held-out scenes."""
+    atlas = data.atlas
+    located = atlas.locate_all((episode.scene_id, episode.reference_path) for episode in data.train)
+    viewpoints = sorted({index for path in located for index in path})
+    maps = MapBank.from_atlas(atlas, codebook=fit_codebook(atlas, viewpoints, config), keeps_features=False)
+    maps.remember_at(viewpoints)
+    paths: list[tuple[str, StepArrays]] = []
+    descriptions, number_of = [], dict[tuple[Any, ...], int]()
+    for episode in data.train:
+        key = (episode.scene_id, episode.reference_path, episode.heading)
+        if key not in number_of:
+            number_of[key] = len(paths)
+            steps = path_steps(maps[episode.scene_id], episode.reference_path, episode.heading)
+            paths.append((episode.scene_id, steps))
+        descriptions.append(Description(number_of[key], np.array(data.encode(episode), dtype=np.int64)))
+    largest = max(int(item.words.max()) for item in descriptions)
+    return fit_speaker(
+        maps,
+        paths,
+        descriptions,
+        num_words=data.run.config.agent.limits.vocabulary or largest + 1,
+        config=config,
+        on_iteration=lambda number, perplexity: note(
+            f"speaker, iteration {number}: perplexity {perplexity:.2f}"
+        ),
+    )
+
+
+def train_planner(
+    run: str | Path,
+    data: str | Path,
+    config: PlannerTrainingConfig = DEFAULT,
+    *,
+    features: str | None = None,
+    note: Note = lambda message: None,
+) -> StoredPlanner:
+    """Train the speaker and fit the planner of a run; write both to RUN/planner.
+
+    Equal inputs give equal files.
+    """
+    loaded = load_planner_data(run, data, features=features)
+    speaker = train_speaker(loaded, config.speaker, note=note)
+    write_speaker(Path(run) / FOLDER / SPEAKER_FILE, speaker)
+    with torch.inference_mode():
+        stored = fit_planner(loaded, speaker, config.fit, note=note)
+    digests = {
+        "speaker": speaker_digest(Path(run) / FOLDER / SPEAKER_FILE),
+        "weights": loaded.run.weights_hash,
+        "annotations": loaded.digest,
+    }
+    stored = msgspec.structs.replace(stored, digests=digests, fit={**stored.fit, "settings": asdict(config)})
+    save_planner(run, stored, speaker)
+    return stored
+
+
+def fit_planner(
+    data: PlannerData, speaker: Speaker, config: PlannerFitConfig, *, note: Note = lambda message: None
+) -> StoredPlanner:
+    """Fit beliefs and exploration weights on the held-out scenes."""
+    navigator, run = data.run.navigator.eval(), data.run.config
+    scenes = sorted({episode.scene_id for episode in data.held_out})
+    maps = MapBank.from_atlas(data.atlas, codebook=speaker.codebook)
+    first, last = data.atlas.first[:-1], data.atlas.first[1:]
+    for number, scene in enumerate(data.atlas.scenes):
+        if scene in set(scenes):
+            maps.remember_at(range(int(first[number]), int(last[number])))
+    fit_data = FitData(data.atlas, data.held_out, data.encode, maps, get_task(run.task), run.max_steps)
+    scorers = make_scorers(SCORERS, speaker, navigator, None)
+    planner = Planner(scorers, Belief((), ()), max_moves=run.max_steps)
+    columns = planner.columns
+    planner.belief = initial_belief(columns)
+    # Belief: random partial maps, then the planner's own maps.
+    samples: list[Sample] = sample_partial_maps(planner, fit_data, config)
+    planner.belief, loss = fit_belief(samples, columns, columns)
+    note(f"{len(samples)} partial maps: loss {loss:.3f}")
+    for number in range(config.rounds):
+        rollout = planner_rollout(
+            planner, navigator, fit_data, per_scene=config.episodes_per_scene, shuffle=number + 1
+        )
+        samples += rollout.samples
+        planner.belief, loss = fit_belief(samples, columns, columns)
+        note(f"round {number + 1}: spl {rollout.spl:.4f}, {len(samples)} samples, loss {loss:.3f}")
+    fitted = {name: fit_belief(samples, columns, use) for name, use in belief_columns(columns).items()}
+    # Exploration: the weights with the best SPL on held-out scenes.
+    tried: list[dict[str, Any]] = []
+
+    def spl_with(exploration: Exploration, *, is_cleared: bool) -> float:
+        planner.exploration = exploration
+        found = planner_rollout(
+            planner,
+            navigator,
+            fit_data,
+            protocol="episodic" if is_cleared else "cold",
+            per_scene=config.cleared_episodes_per_scene if is_cleared else config.episodes_per_scene,
+        )
+        tried.append({"cleared": is_cleared, **asdict(exploration), "spl": found.spl})
+        note(f"exploration {tried[-1]}")
+        return found.spl
+
+    def best(weights: Sequence[float], make: Callable[[float], Exploration], *, is_cleared: bool) -> float:
+        if len(weights) == 1:  # nothing to choose from
+            return weights[0]
+        return max(weights, key=lambda weight: spl_with(make(weight), is_cleared=is_cleared))
+
+    default = Exploration()
+    late = best(config.late, lambda weight: replace(default, late=weight), is_cleared=False)
+    early = best(config.early, lambda weight: replace(default, late=late, early=weight), is_cleared=False)
+    cleared = best(config.cleared, lambda weight: Exploration(early=weight, late=weight), is_cleared=True)
+    return StoredPlanner(
+        routes="shortest",
+        scorers=SCORERS,
+        beliefs={
+            name: StoredBelief(dict(zip(belief.columns, belief.weights, strict=True)), loss)
+            for name, (belief, loss) in fitted.items()
+        },
+        exploration={
+            "kept": asdict(Exploration(early=early, late=late)),
+            "cleared": asdict(Exploration(early=cleared, late=cleared)),
+        },
+        max_moves=run.max_steps,
+        features=Path(data.atlas.features.source).name if data.atlas.features else "",
+        digests={},
+        fit={"held_out": scenes, "samples": len(samples), "exploration": tried},
+    )

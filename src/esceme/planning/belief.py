@@ -1,0 +1,101 @@
+"""`Belief`: the probability of every candidate route, a softmax of weighted scores and lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import softmax
+
+from esceme.errors import ConfigError
+from esceme.planning.routes import RouteSet
+
+MAX_DEPTH = 7
+"""Routes with more edges than this share one weight of the length prior."""
+LENGTHS = (
+    *(f"edges_{depth}" for depth in range(MAX_DEPTH + 1)),
+    *(f"frontier_edges_{depth}" for depth in range(MAX_DEPTH + 1)),
+    "metres",
+    "frontier_metres",
+)
+"""Names of the columns that describe only the length of a route: one per number of edges, and metres."""
+PENALTY = 1e-3
+"""Weight of the squared weights of standardised columns in the fit."""
+
+
+@dataclass(frozen=True)
+class Belief:
+    """Weights of the columns of `route_columns`, by name."""
+
+    columns: tuple[str, ...]
+    weights: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.columns) != len(self.weights) or not np.isfinite(self.weights).all():
+            raise ConfigError(
+                f"expected {len(self.columns)} finite weights, found {self.weights}; fit the planner again"
+            )
+
+    def probabilities(self, table: NDArray[np.float64], columns: Sequence[str]) -> NDArray[np.float64]:
+        """Return the probability of each route, (R, F) -> (R,). `columns` name the columns of `table`."""
+        if missing := [name for name in self.columns if name not in columns]:
+            raise ConfigError(f"the belief reads {', '.join(missing)}, which no scorer gives")
+        order = [list(columns).index(name) for name in self.columns]
+        found: NDArray[np.float64] = softmax(table[:, order] @ np.array(self.weights))
+        return found
+
+
+def route_columns(scorer_columns: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Return the names of the columns of `route_table`, given the columns of each scorer."""
+    scores = tuple(name for columns in scorer_columns for name in columns)
+    return (*scores, *(f"frontier_{columns[0]}" for columns in scorer_columns), *LENGTHS)
+
+
+def route_table(routes: RouteSet, scores: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Return all columns of the belief for R routes, (R, F), given the scores of each scorer.
+
+    After the scores follow the first score of each scorer for routes to the frontier only, and the lengths.
+    """
+    frontier = ~routes.is_visited
+    depth = np.minimum(routes.num_moves, MAX_DEPTH) + np.where(frontier, MAX_DEPTH + 1, 0)
+    lengths = np.eye(2 * (MAX_DEPTH + 1))[depth]
+    metres = np.stack([routes.metres * ~frontier, routes.metres * frontier], 1)
+    first = [score[:, :1] * frontier[:, None] for score in scores]
+    return np.concatenate([*scores, *first, lengths, metres], 1)
+
+
+def fit_belief(
+    samples: Sequence[tuple[NDArray[np.float64], int]], columns: Sequence[str], use: Sequence[str]
+) -> tuple[Belief, float]:
+    """Fit the weights of the columns `use` by maximum likelihood; return the belief and the mean loss.
+
+    Each sample is a table of `columns` (R, F) and the row of the right route. The loss is the mean negative
+    log-likelihood, with a small penalty on the weights of standardised columns.
+    """
+    order = [list(columns).index(name) for name in use]
+    tables = [table[:, order] for table, _ in samples]
+    sizes = np.array([len(table) for table in tables])
+    values = np.concatenate(tables)
+    scale = values.std(0) + 1e-6
+    values = (values - values.mean(0)) / scale
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    right = starts + np.array([row for _, row in samples])
+    segment = np.repeat(np.arange(len(samples)), sizes)
+
+    def loss(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        scores = values @ weights
+        top = np.maximum.reduceat(scores, starts)
+        exponents = np.exp(scores - top[segment])
+        totals = np.add.reduceat(exponents, starts)
+        value = (np.log(totals) + top - scores[right]).mean() + PENALTY * (weights**2).sum()
+        expected = values.T @ (exponents / totals[segment])
+        gradient = (expected - values[right].sum(0)) / len(samples) + 2 * PENALTY * weights
+        return float(value), gradient
+
+    result: Any = minimize(loss, np.zeros(len(use)), jac=True, method="L-BFGS-B", options={"maxiter": 200})
+    weights = tuple(float(weight) for weight in result.x / scale)
+    return Belief(tuple(use), weights), float(result.fun)

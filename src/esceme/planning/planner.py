@@ -1,0 +1,105 @@
+"""`Planner`: chooses a route in the map of a building, given only the map and the instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esceme.errors import ConfigError
+from esceme.memory.scene_map import SceneMap
+from esceme.planning.belief import Belief, route_columns, route_table
+from esceme.planning.choice import DEFAULT_EXPLORATION, UTILITIES, Exploration, argmax_utilities
+from esceme.planning.routes import RouteSet, Start, get_routes
+from esceme.planning.scoring import Scorer
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """What a planner knows besides the map: the instruction, and the trajectory so far as nodes."""
+
+    words: NDArray[np.int64]
+    """(L,): token ids of the instruction."""
+    trajectory: Sequence[int]
+    """Nodes from the start of the episode to the current node, all visited."""
+    start_view: int
+    """View (0 to 35) that the agent faced at the start."""
+
+
+class Plan(NamedTuple):
+    """A chosen route, and the routes with which it was compared."""
+
+    path: list[tuple[int, int]]
+    """(node, view) after each move from the current node; empty if the agent stops here."""
+    stops: bool
+    """Whether the episode ends at the end of the path. Otherwise the agent plans again there."""
+    chosen: int
+    """Row of the chosen route in `routes`."""
+    routes: RouteSet
+    table: NDArray[np.float64]
+    """(R, F): columns of the belief."""
+    belief: NDArray[np.float64]
+    """(R,): probability of each route."""
+    utilities: NDArray[np.float64]
+    """(R,): utility of each route."""
+
+
+class Planner:
+    """Compares routes from the start of an episode and chooses one; see `planning.choice`."""
+
+    def __init__(
+        self,
+        scorers: Sequence[Scorer],
+        belief: Belief,
+        *,
+        exploration: Exploration = DEFAULT_EXPLORATION,
+        routes: str = "shortest",
+        choice: str = "bayes",
+        max_moves: int = 15,
+    ) -> None:
+        """Combine the parts of a planner. An episode has at most `max_moves` moves."""
+        if choice not in ("bayes", "argmax"):
+            raise ConfigError(f"choice '{choice}': expected 'bayes' or 'argmax'")
+        self.scorers, self.belief, self.exploration = scorers, belief, exploration
+        self.generate, self.choice, self.max_moves = get_routes(routes), choice, max_moves
+        self.columns = route_columns([scorer.columns for scorer in scorers])
+        self.score_columns = tuple(name for scorer in scorers for name in scorer.columns)
+
+    def plan(self, scene_map: SceneMap, request: PlanRequest) -> Plan:
+        """Return the route with the greatest utility. The current node must have been visited."""
+        routes, table = self.compare(scene_map, request)
+        belief = self.belief.probabilities(table, self.columns)
+        area = routes.area
+        places = [area.place(node) for node in request.trajectory]
+        current, walked = places[-1], sum(area.lengths[here, there] for here, there in pairwise(places))
+        weight = self.exploration.weight(scene_map.episodes)
+        utility = argmax_utilities if self.choice == "argmax" else UTILITIES[routes.utility]
+        utilities = utility(routes, belief, current, walked, weight)
+        moves_left = self.max_moves - (len(places) - 1)
+        chosen, path = self._best(routes, utilities, current, moves_left)
+        return Plan(path, bool(routes.is_visited[chosen]), chosen, routes, table, belief, utilities)
+
+    def compare(self, scene_map: SceneMap, request: PlanRequest) -> tuple[RouteSet, NDArray[np.float64]]:
+        """Return the candidate routes of an episode, and the columns of the belief for each, (R, F)."""
+        routes = self.generate(scene_map, Start(request.trajectory[0], request.start_view))
+        scores = [scorer.score(routes, request.words) for scorer in self.scorers]
+        return routes, route_table(routes, scores)
+
+    def _best(
+        self, routes: RouteSet, utilities: NDArray[np.float64], current: int, moves_left: int
+    ) -> tuple[int, list[tuple[int, int]]]:
+        """Return the best route that `moves_left` moves allow, and the path from the current place."""
+        area = routes.area
+        for row in np.argsort(-utilities, kind="stable").tolist():
+            if not np.isfinite(area.distances[current, routes.ends[row]]):
+                continue
+            places = area.path(current, int(routes.ends[row]))
+            if len(places) - 1 <= moves_left:
+                break
+        return row, [
+            (int(area.nodes[there]), int(area.view[here, there])) for here, there in pairwise(places)
+        ]

@@ -1,0 +1,160 @@
+"""Planners in run folders: RUN/planner holds a speaker, fitted beliefs, and how both were fitted."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import safetensors
+from safetensors.numpy import load_file, save
+
+from esceme import __version__
+from esceme.errors import ConfigError, DataError
+from esceme.files import atomic_open, read_bytes, read_json, write_json
+from esceme.memory.bank import Memory
+from esceme.navigator import Navigator
+from esceme.planning.belief import Belief
+from esceme.planning.choice import Exploration
+from esceme.planning.planner import Planner
+from esceme.planning.scoring import FollowerScorer, Scorer, SpeakerScorer
+from esceme.planning.speaker import Speaker
+
+FORMAT = "esceme-planner-1"
+FOLDER = "planner"
+PLANNER_FILE = "planner.json"
+SPEAKER_FILE = "speaker.safetensors"
+ADVICE = "train the planner again (`esceme train-planner`)"
+
+
+class StoredBelief(msgspec.Struct, frozen=True):
+    """Fitted weights of a belief, by name of the column, and its mean loss on the samples of the fit."""
+
+    weights: dict[str, float]
+    loss: float
+
+
+class StoredPlanner(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about a planner except the speaker's tables."""
+
+    format: str = FORMAT
+    version: str = __version__
+    routes: str
+    """Name of the route generator."""
+    scorers: list[str]
+    beliefs: dict[str, StoredBelief]
+    """Beliefs by name: `full`, and controls that read only some of the columns."""
+    exploration: dict[str, dict[str, float]]
+    """Exploration weights for maps that are kept (`kept`) and for maps that are cleared (`cleared`)."""
+    max_moves: int
+    features: str
+    """Name of the feature file."""
+    digests: dict[str, str]
+    """SHA-256 of the speaker, of the follower's weights, and of the data of the fit."""
+    fit: dict[str, Any]
+    """Settings of the fit, held-out scenes, and their SPL for every exploration weight that was tried."""
+
+
+def save_planner(run: str | Path, planner: StoredPlanner, speaker: Speaker) -> None:
+    """Write the planner of a run folder. `planner.json` is written last: it marks a complete planner."""
+    folder = Path(run) / FOLDER
+    write_speaker(folder / SPEAKER_FILE, speaker)
+    write_json(folder / PLANNER_FILE, planner, indent=2)
+
+
+def write_speaker(path: Path, speaker: Speaker) -> None:
+    """Write the tables of a speaker."""
+    with atomic_open(path) as file:
+        file.write(save({name: np.ascontiguousarray(array) for name, array in speaker.digest_arrays.items()}))
+
+
+def speaker_digest(path: Path) -> str:
+    """Return the SHA-256 of a speaker file."""
+    return hashlib.sha256(read_bytes(path)).hexdigest()
+
+
+def read_speaker(path: Path) -> Speaker:
+    """Return the speaker in a file; raise `DataError` if there is none or if it is damaged."""
+    if not path.is_file():
+        raise DataError(f"{path}: no speaker here; {ADVICE}")
+    try:
+        arrays: Mapping[str, Any] = load_file(path)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise DataError(f"{path}: not a complete speaker ({error}); {ADVICE}") from None
+    return Speaker.from_arrays(arrays)
+
+
+def load_planner(run: str | Path) -> tuple[StoredPlanner, Speaker]:
+    """Return the planner of a run folder; raise `ConfigError` if the run has no fitted planner."""
+    folder = Path(run) / FOLDER
+    path = folder / PLANNER_FILE
+    if not path.is_file():
+        raise ConfigError(f"{run}: has no fitted planner; run `esceme train-planner {run}` first")
+    planner = read_json(path, StoredPlanner)
+    if planner.format != FORMAT:
+        raise DataError(f"{path}: format '{planner.format}', expected '{FORMAT}'; {ADVICE}")
+    speaker = read_speaker(folder / SPEAKER_FILE)
+    if speaker_digest(folder / SPEAKER_FILE) != planner.digests.get("speaker"):
+        raise DataError(f"{folder / SPEAKER_FILE}: not the speaker of {PLANNER_FILE}; {ADVICE}")
+    return planner, speaker
+
+
+def planner_digest(run: str | Path) -> str:
+    """Return the SHA-256 of the planner file of a run folder."""
+    return hashlib.sha256(read_bytes(Path(run) / FOLDER / PLANNER_FILE)).hexdigest()
+
+
+def build_planner(
+    stored: StoredPlanner,
+    speaker: Speaker,
+    navigator: Navigator,
+    memory: Memory | None,
+    *,
+    belief: str = "full",
+    choice: str = "bayes",
+    is_cleared: bool = False,
+) -> Planner:
+    """Return the planner of a run folder.
+
+    `belief` is the name of a fitted belief. `is_cleared` says whether the map is cleared before each episode.
+    """
+    if belief not in stored.beliefs:
+        raise ConfigError(f"belief '{belief}': this planner has {', '.join(stored.beliefs)}")
+    weights = stored.beliefs[belief].weights
+    return Planner(
+        make_scorers(stored.scorers, speaker, navigator, memory, set(weights)),
+        Belief(tuple(weights), tuple(weights.values())),
+        exploration=stored_exploration(stored, is_cleared=is_cleared),
+        routes=stored.routes,
+        choice=choice,
+        max_moves=stored.max_moves,
+    )
+
+
+def stored_exploration(stored: StoredPlanner, *, is_cleared: bool) -> Exploration:
+    """Return the fitted exploration weights for a map that is cleared before each episode, or kept."""
+    values = stored.exploration["cleared" if is_cleared else "kept"]
+    return Exploration(values["early"], values["late"], int(values["num_early"]))
+
+
+def make_scorers(
+    names: list[str],
+    speaker: Speaker,
+    navigator: Navigator,
+    memory: Memory | None,
+    columns: set[str] | None = None,
+) -> list[Scorer]:
+    """Return the scorers of these names; with `columns`, only those that give one of these columns."""
+    makers: dict[str, Any] = {
+        "follower": lambda: FollowerScorer(navigator, memory),
+        "speaker": lambda: SpeakerScorer(speaker),
+    }
+    if unknown := [name for name in names if name not in makers]:
+        raise ConfigError(f"scorer '{unknown[0]}': expected one of {', '.join(makers)}")
+    scorers: list[Scorer] = [makers[name]() for name in names]
+    if columns is None:
+        return scorers
+    return [scorer for scorer in scorers if columns & set(scorer.columns)]

@@ -1,0 +1,244 @@
+"""Scores of candidate routes given an instruction: by an agent that follows it, and by a speaker.
+
+A scorer returns named columns with one row per route. To add a scorer, write a class with `columns` and
+`score`, and add it to `SCORERS`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from esceme.agents.base import State, StepIndex, TokenBatch
+from esceme.errors import ConfigError
+from esceme.memory.bank import Memory
+from esceme.navigator import Navigator
+from esceme.observation import Observation
+from esceme.planning.routes import RouteSet
+from esceme.planning.speaker import Speaker, StepArrays
+
+LAST_WORDS = 0.7
+"""The last words of an instruction are those after this share of it."""
+MIN_LOG_PROBABILITY = -30.0
+CHUNK = 512
+"""Number of routes that the speaker scores at a time."""
+
+
+class Scorer(Protocol):
+    """Scores routes given an instruction."""
+
+    columns: ClassVar[tuple[str, ...]]
+    """Names of the scores. The first score also has a weight of its own for routes to the frontier."""
+
+    def score(self, routes: RouteSet, words: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the scores of R routes given L token ids, (R, columns)."""
+
+
+class FollowerScorer:
+    """Log-probabilities of an agent that rehearses all routes of a tree in the map.
+
+    `walk` is that of the moves of a route. `stop` is that of STOP at its end, 0 at a frontier viewpoint.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ("walk", "stop")
+
+    def __init__(self, navigator: Navigator, memory: Memory | None = None) -> None:
+        """Use an agent and its reader, which recalls from `memory`."""
+        self.navigator, self.memory = navigator, memory
+
+    @torch.inference_mode()
+    def score(self, routes: RouteSet, words: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return `walk` and `stop` of every route, (R, 2)."""
+        if routes.parents is None:
+            raise ConfigError("a follower rehearses a tree of routes; use other scorers for these routes")
+        ids = torch.from_numpy(words)[None].to(self.navigator.device)
+        start = torch.tensor(self._indices(routes)[:1], device=ids.device)
+        state = self.navigator.begin(TokenBatch(ids, torch.ones_like(ids, dtype=torch.bool)), start)
+        rehearse = self._in_one_pass if self.navigator.agent.supports_decide_all else self._by_length
+        logs, stops = rehearse(routes, state)
+        # The parent of a route precedes it.
+        found, parents = np.zeros((len(routes), 2)), routes.parents
+        slots = routes.slots[np.arange(len(routes)), routes.num_moves - 1] if len(routes) > 1 else parents
+        for row in range(1, len(routes)):
+            found[row, 0] = found[parents[row], 0] + logs[parents[row], slots[row]]
+        visited = np.flatnonzero(routes.is_visited)
+        found[visited, 1] = logs[visited, stops[visited]]
+        return found
+
+    def _in_one_pass(self, routes: RouteSet, state: State) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Return log-probabilities of all actions at visited ends, (R, C), and the index of STOP, (R,).
+
+        `state` is the initial state of one agent. Every longest route over visited viewpoints is a
+        trajectory, of which the agent evaluates all steps at once.
+        """
+        assert routes.parents is not None
+        visited = np.flatnonzero(routes.is_visited)
+        leaves = np.setdiff1d(visited, routes.parents[visited])
+        chains = [self._prefixes(routes, leaf) for leaf in leaves.tolist()]
+        rows = np.concatenate(chains)
+        episode = torch.from_numpy(np.repeat(np.arange(len(chains)), [len(chain) for chain in chains]))
+        step = torch.from_numpy(routes.num_moves[rows])
+        order = np.zeros(len(routes), np.int64)
+        order[visited] = np.arange(len(visited))
+        observation = self._observe(routes, visited)
+        stops = np.zeros(len(routes), np.int64)
+        stops[visited] = observation.num_candidates.cpu().numpy()
+        following = np.append(rows[1:], 0)
+        is_leaf = np.append(episode.numpy()[1:] != episode.numpy()[:-1], True)
+        taken = routes.slots[following, np.maximum(routes.num_moves[following] - 1, 0)]
+        actions = np.where(is_leaf, stops[rows], taken)
+        device = self.navigator.device
+        decision = self.navigator.agent.decide_all(
+            state.select(torch.zeros(len(chains), dtype=torch.int64, device=device)),
+            observation.select(torch.from_numpy(order[rows]).to(device)),
+            torch.from_numpy(actions).to(device),
+            StepIndex(episode.to(device), step.to(device)),
+        )
+        first = np.unique(rows, return_index=True)[1]  # in the order of `visited`
+        found = _log_probabilities(decision.logits)[first]
+        logs = np.zeros((len(routes), found.shape[1]), np.float32)
+        logs[visited] = found
+        return logs, stops
+
+    def _by_length(self, routes: RouteSet, state: State) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Return the same as `_in_one_pass`, step by step; routes of equally many edges are a batch."""
+        assert routes.parents is not None
+        logs, stops = np.zeros((len(routes), 1), np.float32), np.zeros(len(routes), np.int64)
+        level = np.array([0])
+        while True:
+            observation = self._observe(routes, level)
+            decision = self.navigator.decide(state, observation)
+            found = _log_probabilities(decision.logits)
+            logs = np.pad(logs, ((0, 0), (0, max(0, found.shape[1] - logs.shape[1]))))
+            logs[level, : found.shape[1]] = found
+            stops[level] = observation.num_candidates.cpu().numpy()
+            order = np.full(len(routes), -1)
+            order[level] = np.arange(len(level))
+            is_next = (routes.parents >= 0) & (order[routes.parents] >= 0) & routes.is_visited
+            if not is_next.any():
+                return logs, stops
+            level = np.flatnonzero(is_next)
+            rows = torch.from_numpy(order[routes.parents[level]]).to(self.navigator.device)
+            actions = torch.from_numpy(routes.slots[level, routes.num_moves[level] - 1]).to(rows.device)
+            state = (state if decision.state is None else decision.state).select(rows)
+            state = self.navigator.advance(state, observation.select(rows), actions)
+
+    def _observe(self, routes: RouteSet, rows: NDArray[np.int64]) -> Observation:
+        """Return what the agent observes at the ends of routes, as remembered, after its reader."""
+        longest = int(routes.num_moves[rows].max())
+        previous = routes.places[rows, :longest].copy()
+        previous[np.arange(longest) >= routes.num_moves[rows][:, None]] = -1
+        nodes = routes.area.nodes
+        observation = routes.area.scene_map.observe(
+            nodes[routes.ends[rows]],
+            routes.views[rows, routes.num_moves[rows]],
+            np.where(previous < 0, -1, nodes[previous]),
+            device=self.navigator.device,
+        )
+        return self.navigator.observe(observation, self.memory)
+
+    @staticmethod
+    def _prefixes(routes: RouteSet, row: int) -> NDArray[np.int64]:
+        """Return the rows of all prefixes of a route and of the route itself, the shortest first."""
+        assert routes.parents is not None
+        rows = [row]
+        while (parent := int(routes.parents[rows[-1]])) >= 0:
+            rows.append(parent)
+        return np.array(rows[::-1])
+
+    @staticmethod
+    def _indices(routes: RouteSet) -> list[int]:
+        return routes.area.scene_map.indices(routes.area.nodes[routes.ends].tolist())
+
+
+def _log_probabilities(logits: Tensor) -> NDArray[np.float32]:
+    """Return the log-probabilities of actions, (R, C), none less than `MIN_LOG_PROBABILITY`."""
+    logs = torch.log_softmax(logits.float(), 1).clamp(min=MIN_LOG_PROBABILITY)
+    return logs.cpu().numpy()
+
+
+class SpeakerScorer:
+    """Log-probability of the instruction given a route, relative to that without the route.
+
+    `speaker` counts all words, `speaker_last` the last words, and `speaker_end` the last words if they
+    describe only the end of the route.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ("speaker", "speaker_last", "speaker_end")
+
+    def __init__(self, speaker: Speaker) -> None:
+        self.speaker = speaker
+
+    def score(self, routes: RouteSet, words: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the three scores of every route, (R, 3).
+
+        The end of a route to a frontier viewpoint is unknown. Its score is the mean over the usual numbers of
+        edges, with the mean emission of all training steps at unknown viewpoints.
+        """
+        steps, index, ends = _distinct_steps(routes)
+        emissions = self.speaker.emissions(routes.area.scene_map, steps, words)  # (S, L)
+        unknown = self.speaker.unknown_emissions(words)  # (2, L)
+        found = np.zeros((len(routes), 3))
+        for moves in np.unique(routes.num_moves).tolist():
+            for is_visited in (True, False):
+                rows = np.flatnonzero((routes.num_moves == moves) & (routes.is_visited == is_visited))
+                for chunk in np.array_split(rows, max(1, -(-len(rows) // CHUNK))):
+                    walked = emissions[index[chunk, :moves]]  # (r, moves, L)
+                    if is_visited:
+                        probabilities = np.concatenate([walked, emissions[ends[chunk]][:, None]], 1)
+                        found[chunk] = self._scores(probabilities, words)
+                    elif len(chunk):
+                        found[chunk] = self._unknown_scores(walked, unknown, words)
+        return found
+
+    def _unknown_scores(
+        self, walked: NDArray[np.float64], unknown: NDArray[np.float64], words: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Return the scores of routes that continue beyond the known viewpoints, (r, 3)."""
+        moves = walked.shape[1]
+        least, greatest = (max(moves, usual) for usual in self.speaker.tables.num_moves)
+        scores = []
+        for total in range(least, greatest + 1):
+            rest = np.concatenate([np.repeat(unknown[:1], total - moves, 0), unknown[1:]])
+            rest = np.broadcast_to(rest, (len(walked), *rest.shape))
+            scores.append(self._scores(np.concatenate([walked, rest], 1), words))
+        stacked: NDArray[np.float64] = np.logaddexp.reduce(scores, axis=0) - np.log(len(scores))
+        return stacked
+
+    def _scores(self, probabilities: NDArray[np.float64], words: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the scores of routes with S steps, (r, S, L) -> (r, 3)."""
+        last = max(1, int(len(words) * LAST_WORDS))
+        aligned = np.einsum(
+            "rsl,sl->rl", probabilities, self.speaker.alignment(probabilities.shape[1], len(words))
+        )
+        scores = self.speaker.word_scores(aligned, words)
+        end = self.speaker.word_scores(probabilities[:, -1, last:], words[last:])
+        return np.stack([scores.sum(1), scores[:, last:].sum(1), end.sum(1)], 1)
+
+
+SCORERS: dict[str, type[Any]] = {"follower": FollowerScorer, "speaker": SpeakerScorer}
+"""Scorers by name."""
+
+
+def _distinct_steps(routes: RouteSet) -> tuple[StepArrays, NDArray[np.int64], NDArray[np.int64]]:
+    """Return the distinct steps of routes, the number of each step (R, T), and that of the ends (R,).
+
+    The end at a frontier viewpoint is no step; its number is 0.
+    """
+    nodes, columns = routes.area.nodes, routes.views % 12
+    is_move = routes.places[:, 1:] >= 0
+    moves = np.stack([routes.places[:, :-1], columns[:, :-1], routes.slots], -1)[is_move]
+    rows = np.arange(len(routes))
+    last = np.stack([routes.ends, columns[rows, routes.num_moves], np.full(len(routes), -1)], -1)[
+        routes.is_visited
+    ]
+    distinct, inverse = np.unique(np.concatenate([moves, last]), axis=0, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    index, ends = np.zeros(is_move.shape, np.int64), np.zeros(len(routes), np.int64)
+    index[is_move], ends[routes.is_visited] = inverse[: len(moves)], inverse[len(moves) :]
+    steps = StepArrays(nodes[distinct[:, 0]], distinct[:, 1], distinct[:, 2])
+    return steps, index, ends

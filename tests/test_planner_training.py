@@ -1,0 +1,219 @@
+"""Planners from training to evaluation: equal files, protocols, resuming, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import numpy as np
+import pytest
+
+from esceme.errors import ConfigError, DataError
+from esceme.evaluation import EvaluationConfig, Result, evaluate
+from esceme.evaluation.evaluate import JOURNAL, MAPS
+from esceme.evaluation.trace import read_trace
+from esceme.files import read_json, write_json
+from esceme.learning.planner_fitting import PlannerFitConfig
+from esceme.learning.speaker_fitting import SpeakerConfig
+from esceme.memory.map_file import load_maps
+from esceme.planner_training import PlannerTrainingConfig, train_planner
+from esceme.planning.planner_file import load_planner
+from esceme.training import train
+from fixtures.files import file_contents
+from fixtures.toy_dataset import SPLIT, small_experiment
+
+pytestmark = pytest.mark.long
+CONFIG = PlannerTrainingConfig(
+    speaker=SpeakerConfig(codes=8, iterations=2),
+    fit=PlannerFitConfig(
+        partial_maps=6, rounds=1, episodes_per_scene=4, late=(1.0, 4.0), early=(4.0,), cleared=(2.0,)
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def run(training_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with one held-out scene, and its planner."""
+    folder = tmp_path_factory.mktemp("run") / "run"
+    experiment = replace(small_experiment(iterations=2, reader="none", splits=()), hold_out=1)
+    train(experiment, training_data, folder)
+    train_planner(folder, training_data, CONFIG)
+    return folder
+
+
+def evaluated(run: Path, data: Path, out: Path, *, processes: int = 1, **changes: Any) -> Result:
+    settings = {"run": str(run), "data": str(data), "split": SPLIT, "memory": "cold", "planner": "routes"}
+    return evaluate(EvaluationConfig(**{**settings, "batch": 3, **changes}), out, processes=processes)
+
+
+def paths_of(result: Result) -> list[list[str]]:
+    return [[name for name, _, _ in episode.trajectory] for episode in result.episodes]
+
+
+def test_equal_inputs_give_equal_planners(run: Path, training_data: Path, tmp_path: Path) -> None:
+    again = copytree(run, tmp_path / "run", ignore=lambda folder, names: ["planner"])
+    train_planner(again, training_data, CONFIG)
+    assert file_contents(again / "planner") == file_contents(run / "planner")
+    stored, speaker = load_planner(run)
+    assert stored.exploration["kept"]["late"] in CONFIG.fit.late
+    assert {"full", "blind", "no-lengths", "speaker", "follower"} == set(stored.beliefs)
+    assert stored.fit["held_out"] and stored.digests.keys() == {"speaker", "weights", "annotations"}
+    assert len(speaker.codebook) == 8
+
+
+def test_trajectories_do_not_depend_on_batch_size_and_processes(
+    run: Path, training_data: Path, tmp_path: Path
+) -> None:
+    found = [
+        evaluated(run, training_data, tmp_path / str(number), batch=batch, processes=processes)
+        for number, (batch, processes) in enumerate([(1, 1), (3, 1), (8, 2)])
+    ]
+    assert paths_of(found[0]) == paths_of(found[1]) == paths_of(found[2])
+    files = [(tmp_path / str(number) / MAPS).read_bytes() for number in range(3)]
+    assert files[0] == files[1] == files[2]
+
+
+def test_interrupted_evaluation_resumes_equal(run: Path, training_data: Path, tmp_path: Path) -> None:
+    whole = evaluated(run, training_data, tmp_path / "whole")
+    lines = (tmp_path / "whole" / JOURNAL).read_bytes().splitlines(keepends=True)
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / JOURNAL).write_bytes(b"".join(lines[: len(lines) // 2]))
+    resumed = evaluated(run, training_data, tmp_path / "part")
+    assert resumed == whole
+    assert (tmp_path / "part" / MAPS).read_bytes() == (tmp_path / "whole" / MAPS).read_bytes()
+
+
+def test_every_protocol_means_the_same_for_maps(run: Path, training_data: Path, tmp_path: Path) -> None:
+    _, speaker = load_planner(run)
+    sizes = {}
+    for protocol in ("cold", "two-pass", "episodic", "oracle", "masked"):
+        evaluated(run, training_data, tmp_path / protocol, memory=protocol)
+        if protocol != "masked":
+            maps = load_maps(tmp_path / protocol / MAPS, codebook=speaker.codebook)
+            sizes[protocol] = len(maps)
+    assert sizes["episodic"] <= sizes["cold"] <= sizes["two-pass"] <= sizes["oracle"]
+    assert not (tmp_path / "masked" / MAPS).exists()
+    warm = evaluated(
+        run, training_data, tmp_path / "warm", memory="warm", bank=str(tmp_path / "oracle" / MAPS)
+    )
+    oracle = evaluated(run, training_data, tmp_path / "again", memory="oracle")
+    assert paths_of(warm) == paths_of(oracle)
+    tours = evaluated(
+        run,
+        training_data,
+        tmp_path / "tour",
+        memory="tour",
+        tours=str(training_data / "tours" / "tours_iVLN.json"),
+    )
+    assert tours.means["t_ndtw"] > 0
+
+
+def test_results_record_the_planner_and_controls_differ(
+    run: Path, training_data: Path, tmp_path: Path
+) -> None:
+    full = evaluated(run, training_data, tmp_path / "full")
+    assert full.facts["planner"]["beliefs"]["full"]["weights"] and full.facts["belief"] == "full"
+    assert full.facts["planner"]["exploration"]["kept"]["early"] == 4.0
+    blind = evaluated(run, training_data, tmp_path / "blind", belief="blind")
+    assert blind.facts["belief"] == "blind" and blind.facts != full.facts
+    evaluated(run, training_data, tmp_path / "argmax", choice="argmax")
+
+
+def test_trace_keeps_the_best_routes_of_every_plan(run: Path, training_data: Path, tmp_path: Path) -> None:
+    settings = EvaluationConfig(
+        run=str(run), data=str(training_data), split=SPLIT, memory="cold", planner="routes"
+    )
+    evaluate(settings, tmp_path / "out", trace=True)
+    for episode in read_trace(tmp_path / "out").episodes:
+        details = episode.steps[0].details
+        best = details["routes"][0]
+        assert best["path"][0] == episode.steps[0].viewpoint and best["scores"].keys() >= {"walk", "speaker"}
+        assert len(details["routes"]) <= min(5, details["compared"])
+        utilities = [route["utility"] for route in details["routes"]]
+        assert utilities == sorted(utilities, reverse=True)
+
+
+def test_exchanged_instructions_come_from_other_paths_of_the_scene() -> None:
+    from esceme.evaluation.context import exchange_instructions
+    from fixtures.toy_atlas import toy_episode
+
+    episodes = [
+        toy_episode(f"{path}_{number}", "house", instruction=f"{path} {number}")
+        for path in range(4)
+        for number in range(2)
+    ]
+    found = exchange_instructions(episodes)
+    assert [episode.episode_id for episode in found] == [episode.episode_id for episode in episodes]
+    for before, after in zip(episodes, found, strict=True):
+        assert after.instruction.split()[0] != before.instruction.split()[0]
+        assert after.reference_path == before.reference_path
+    with pytest.raises(ConfigError, match="has only one path"):
+        exchange_instructions(episodes[:2])
+
+
+# -- what is refused ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"memory": "none"}, "a planner plans in memory"),
+        ({"planner": "none", "memory": "cold"}, "reads no memory"),
+        ({"planner": "none", "memory": "none", "belief": "blind"}, "are settings of a planner"),
+        ({"schedule": "interleaved"}, "a planner needs the schedule 'lanes'"),
+        ({"precision": "bf16"}, "precision fp32"),
+        ({"belief": "psychic"}, "belief 'psychic': this planner has full, blind"),
+    ],
+)
+def test_unsuitable_settings_are_refused(
+    run: Path, training_data: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        evaluated(run, training_data, tmp_path / "out", **changes)
+
+
+def test_scripted_agents_have_no_planner(training_data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is scripted; a planner needs a trained run"):
+        evaluated(Path("shortest"), training_data, tmp_path / "out")
+
+
+def test_missing_and_damaged_planners_are_refused(run: Path, training_data: Path, tmp_path: Path) -> None:
+    bare = copytree(run, tmp_path / "bare", ignore=lambda folder, names: ["planner"])
+    with pytest.raises(ConfigError, match="has no fitted planner; run `esceme train-planner"):
+        evaluated(bare, training_data, tmp_path / "out")
+    mute = copytree(run, tmp_path / "mute")
+    (mute / "planner" / "speaker.safetensors").unlink()
+    with pytest.raises(DataError, match="no speaker here"):
+        evaluated(mute, training_data, tmp_path / "out")
+    other = copytree(run, tmp_path / "other")
+    stored = read_json(other / "planner" / "planner.json", dict[str, Any])
+    stored["digests"]["weights"] = "0" * 64
+    write_json(other / "planner" / "planner.json", stored)
+    with pytest.raises(ConfigError, match="its planner was fitted to other weights"):
+        evaluated(other, training_data, tmp_path / "out")
+    stored["digests"]["speaker"] = "0" * 64
+    write_json(other / "planner" / "planner.json", stored)
+    with pytest.raises(DataError, match="not the speaker of planner.json"):
+        evaluated(other, training_data, tmp_path / "out")
+    write_json(other / "planner" / "planner.json", {**stored, "format": "esceme-planner-0"})
+    with pytest.raises(DataError, match="format 'esceme-planner-0'"):
+        evaluated(other, training_data, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_run_without_held_out_scenes_gets_no_planner(training_data: Path, tmp_path: Path) -> None:
+    train(small_experiment(iterations=1, reader="none", splits=()), training_data, tmp_path / "run")
+    with pytest.raises(ConfigError, match="train the run with --hold-out"):
+        train_planner(tmp_path / "run", training_data, CONFIG)
+    assert not (tmp_path / "run" / "planner").exists()
+
+
+def test_follower_with_a_reader_can_plan(training_data: Path, tmp_path: Path) -> None:
+    experiment = replace(small_experiment(iterations=1, splits=()), hold_out=1)
+    train(experiment, training_data, tmp_path / "run")
+    train_planner(tmp_path / "run", training_data, CONFIG)
+    result = evaluated(tmp_path / "run", training_data, tmp_path / "out")
+    assert np.isfinite(result.means["spl"])
+    assert (tmp_path / "out" / "bank.safetensors").is_file() and (tmp_path / "out" / MAPS).is_file()
