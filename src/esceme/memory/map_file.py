@@ -16,7 +16,7 @@ from safetensors.numpy import save
 from esceme.errors import DataError, MemoryMismatch
 from esceme.files import JSON_ERRORS, PrintableText, atomic_open
 from esceme.memory.codebook import Codebook
-from esceme.memory.scene_map import MapBank, MappedViewpoint
+from esceme.memory.scene_map import MapBank, VisitedViewpoint
 
 FORMAT = "esceme-maps-1"
 ADVICE = "remove it and build it again"
@@ -97,7 +97,7 @@ def load_maps(path: str | Path, *, codebook: Codebook | None = None) -> MapBank:
     for scene in header.scenes:
         for viewpoint, neighbours in zip(scene.viewpoints, scene.neighbours, strict=True):
             part = slice(first, first + len(neighbours))
-            record = MappedViewpoint(
+            record = VisitedViewpoint(
                 position=arrays["positions"][row],
                 neighbours=tuple(neighbours),
                 views=arrays["views"][part],

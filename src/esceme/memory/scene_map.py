@@ -27,7 +27,7 @@ READ_BATCH = 64
 """Number of panoramas that are read from the feature file at a time."""
 
 
-class MappedViewpoint(NamedTuple):
+class VisitedViewpoint(NamedTuple):
     """What is observed at a viewpoint with K candidates. Angles are in radians, lengths in metres."""
 
     position: NDArray[np.floating]
@@ -66,7 +66,7 @@ class SceneMap:
 
     >>> def record(*neighbours):
     ...     angles = np.zeros(len(neighbours))
-    ...     return MappedViewpoint(np.zeros(3), neighbours, angles.astype(int), angles, angles, angles + 2,
+    ...     return VisitedViewpoint(np.zeros(3), neighbours, angles.astype(int), angles, angles, angles + 2,
     ...                            np.zeros((36, 1), np.float16))
     >>> building = SceneMap()
     >>> building.remember("hall", record("stairs", "door"))
@@ -82,7 +82,7 @@ class SceneMap:
         self._index_of = index_of
         self._node_of: dict[str, int] = {}
         self._names: list[str] = []
-        self._records: list[MappedViewpoint] = []
+        self._records: list[VisitedViewpoint] = []
         self._tokens: list[_Tokens] = []
         self.row_of: NDArray[np.int64] = np.full(16, -1, np.int64)
         """(nodes,): row of a visited node in the tables; -1 for a frontier viewpoint. May have spare rows."""
@@ -93,7 +93,7 @@ class SceneMap:
 
     # -- remembering -------------------------------------------------------------------------------------
 
-    def remember(self, viewpoint: str, record: MappedViewpoint) -> bool:
+    def remember(self, viewpoint: str, record: VisitedViewpoint) -> bool:
         """Store what is observed at a viewpoint and return True; return False if it was visited before."""
         if viewpoint in self:
             return False
@@ -101,7 +101,7 @@ class SceneMap:
         self._insert(viewpoint, record)
         return True
 
-    def _insert(self, viewpoint: str, record: MappedViewpoint) -> None:
+    def _insert(self, viewpoint: str, record: VisitedViewpoint) -> None:
         node, row = self._add(viewpoint), len(self._records)
         nodes = [self._add(name) for name in record.neighbours]
         self._records.append(record)
@@ -187,7 +187,7 @@ class SceneMap:
         """Return the viewpoint name of a node."""
         return self._names[node]
 
-    def record(self, viewpoint: str) -> MappedViewpoint:
+    def record(self, viewpoint: str) -> VisitedViewpoint:
         """Return what is stored of a visited viewpoint."""
         return self._records[self.row_of[self.node(viewpoint)]]
 
@@ -284,7 +284,7 @@ class _Tokens(NamedTuple):
     valid: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, record: MappedViewpoint, nodes: Sequence[int]) -> _Tokens:
+    def of(cls, record: VisitedViewpoint, nodes: Sequence[int]) -> _Tokens:
         """Return the tokens of a record, whose candidates are `nodes` of the map."""
         degree = len(nodes)
         is_rest = np.ones(VIEWS, dtype=bool)
@@ -312,7 +312,7 @@ def _pad_batch(arrays: Sequence[NDArray[Any]], length: int, fill: float) -> NDAr
     return batch
 
 
-def _check_record(viewpoint: str, record: MappedViewpoint) -> None:
+def _check_record(viewpoint: str, record: VisitedViewpoint) -> None:
     """Raise `MemoryMismatch` if the arrays of a record have different lengths or non-finite values."""
     degree = len(record.neighbours)
     columns = (record.views, record.headings, record.elevations, record.lengths)
@@ -331,7 +331,7 @@ def _check_record(viewpoint: str, record: MappedViewpoint) -> None:
         )
 
 
-def _record_bytes(record: MappedViewpoint) -> bytes:
+def _record_bytes(record: VisitedViewpoint) -> bytes:
     arrays = (*record[2:6], record.position, record.features, record.codes)
     return b"".join(array.tobytes() for array in arrays if array is not None) + repr(record[1]).encode()
 
@@ -432,12 +432,12 @@ class MapBank:
 
     def merge(self, other: MapBank) -> None:
         """Add the maps of `other`; raise `MemoryMismatch` if it holds other features."""
-        mine, theirs = (
+        own, others = (
             f"width {bank.width} from '{bank.source}'{' with codes' if bank.codebook else ''}"
             for bank in (self, other)
         )
-        if mine != theirs or self.keeps_features != other.keeps_features:
-            raise MemoryMismatch(f"maps of {mine} cannot merge maps of {theirs}; build both alike")
+        if own != others or self.keeps_features != other.keeps_features:
+            raise MemoryMismatch(f"maps of {own} cannot merge maps of {others}; build both alike")
         for scene_id in other.scenes:
             self[scene_id].merge(other[scene_id])
 
@@ -456,7 +456,7 @@ class MapBank:
             (scene_id, name), degree = atlas.names[index], int(atlas.degrees[index])
             graph, row = atlas.graph(scene_id), atlas.graph(scene_id).index(name)
             neighbours = atlas.neighbours[index, :degree].tolist()
-            record = MappedViewpoint(
+            record = VisitedViewpoint(
                 position=atlas.positions[index].astype(np.float32),
                 neighbours=tuple(atlas.names[other][1] for other in neighbours),
                 views=graph.views[row, :degree],

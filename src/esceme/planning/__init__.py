@@ -2,7 +2,7 @@
 
 from esceme.planning.belief import Belief
 from esceme.planning.choice import Exploration
-from esceme.planning.planner import Plan, Planner, PlanRequest
+from esceme.planning.planner import Planner, PlanRequest, RoutePlan
 from esceme.planning.planning_navigator import PlanningNavigator
 from esceme.planning.routes import ROUTES, RouteSet, shortest_routes
 from esceme.planning.scoring import SCORERS, FollowerScorer, SpeakerScorer
@@ -14,7 +14,7 @@ __all__ = [
     "Belief",
     "Exploration",
     "FollowerScorer",
-    "Plan",
+    "RoutePlan",
     "PlanRequest",
     "Planner",
     "PlanningNavigator",

@@ -30,7 +30,7 @@ class PlanRequest:
     """View (0 to 35) that the agent faced at the start."""
 
 
-class Plan(NamedTuple):
+class RoutePlan(NamedTuple):
     """A chosen route, and the routes with which it was compared."""
 
     path: list[tuple[int, int]]
@@ -69,7 +69,7 @@ class Planner:
         self.columns = route_columns([scorer.columns for scorer in scorers])
         self.score_columns = tuple(name for scorer in scorers for name in scorer.columns)
 
-    def plan(self, scene_map: SceneMap, request: PlanRequest) -> Plan:
+    def plan(self, scene_map: SceneMap, request: PlanRequest) -> RoutePlan:
         """Return the route with the greatest utility. The current node must have been visited."""
         routes, table = self.compare(scene_map, request)
         belief = self.belief.probabilities(table, self.columns)
@@ -81,7 +81,7 @@ class Planner:
         utilities = utility(routes, belief, current, walked, weight)
         moves_left = self.max_moves - (len(places) - 1)
         chosen, path = self._best(routes, utilities, current, moves_left)
-        return Plan(path, bool(routes.is_visited[chosen]), chosen, routes, table, belief, utilities)
+        return RoutePlan(path, bool(routes.is_visited[chosen]), chosen, routes, table, belief, utilities)
 
     def compare(self, scene_map: SceneMap, request: PlanRequest) -> tuple[RouteSet, NDArray[np.float64]]:
         """Return the candidate routes of an episode, and the columns of the belief for each, (R, F)."""

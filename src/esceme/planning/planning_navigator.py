@@ -14,7 +14,7 @@ from esceme.memory.bank import Memory
 from esceme.memory.scene_map import MapBank
 from esceme.navigator import Navigator
 from esceme.observation import Observation
-from esceme.planning.planner import Plan, Planner, PlanRequest
+from esceme.planning.planner import Planner, PlanRequest, RoutePlan
 from esceme.world.atlas import Atlas
 
 TRACED_ROUTES = 5
@@ -57,7 +57,7 @@ class PlanningNavigator(Navigator):
         """Plan for an agent, which may be one of the planner's scorers. `atlas` gives viewpoints names."""
         super().__init__(navigator.agent, navigator.reader, feature_dropout=navigator.feature_dropout)
         self.planner, self.maps, self._names = planner, maps, atlas.names
-        self.plans: list[Plan | None] = []
+        self.plans: list[RoutePlan | None] = []
         """Plans of the last decision, one per agent; None for an agent that stopped as planned before."""
 
     def begin(
@@ -124,7 +124,7 @@ class PlanningNavigator(Navigator):
             ],
         }
 
-    def _plan(self, indices: list[int], words: Tensor, start_view: int) -> Plan:
+    def _plan(self, indices: list[int], words: Tensor, start_view: int) -> RoutePlan:
         names = [self._names[index] for index in indices]
         scene_map = self.maps[names[0][0]]
         nodes = [scene_map.node(name) for _, name in names]
@@ -132,7 +132,7 @@ class PlanningNavigator(Navigator):
             scene_map, PlanRequest(words.cpu().numpy().astype(np.int64), nodes, start_view)
         )
 
-    def _poses(self, index: int, plan: Plan) -> list[tuple[int, int]]:
+    def _poses(self, index: int, plan: RoutePlan) -> list[tuple[int, int]]:
         """Return the path of a plan with atlas indices, in the scene of the viewpoint `index`."""
         scene_map = self.maps[self._names[index][0]]
         viewpoints = scene_map.indices([node for node, _ in plan.path])
