@@ -494,6 +494,10 @@ class MappingMemory:
         """Return the remembered graph of the scenes that contain `viewpoints` (B,)."""
         return self._required_bank().scene_subgraph(viewpoints)
 
+    def observe(self, viewpoints: Tensor) -> Observation:
+        """Return the panoramas at remembered viewpoints (M,)."""
+        return self._required_bank().observe(viewpoints)
+
     def remember_observation(self, observation: Observation) -> None:
         """Store the viewpoints at which the observed agents are, in the maps and in the bank."""
         self.maps.remember_observation(observation)
