@@ -112,7 +112,7 @@ class _Clock:
     def end(self, job: PlannedJob) -> None:
         rough = _rough_seconds(job)
         self._done, self._left, self._ended = self._done + 1, self._left - rough, self._ended + rough
-        seconds = (time.monotonic() - self._start) * self._left / self._ended
+        seconds = max(0.0, (time.monotonic() - self._start) * self._left / self._ended)
         self._on_job_end(JobEvent(job.name, self._done, self._total, seconds))
 
 
