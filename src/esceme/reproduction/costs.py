@@ -53,7 +53,7 @@ class SystemCosts(msgspec.Struct, frozen=True, kw_only=True):
     peak_gb: float
     """Peak resident memory of the process, with Python, torch and the features of a few scenes."""
     ms_per_step: float
-    """Time per decision of one agent in a batch of `BATCH`, with all passes."""
+    """Processor time of one thread per decision of one agent in a batch of `BATCH`, with all passes."""
     steps: int
     memory_bytes: int
     """Size of the vectors in the scene memory after the episodes; 0 without memory."""
@@ -74,6 +74,7 @@ def measure_costs(data: Path) -> dict[str, SystemCosts]:
 
 
 def _measure_system(recipe: str, passes: int, data: Path, send: SendProgress) -> SystemCosts:
+    torch.set_num_threads(1)
     config = RECIPES[recipe].navigator
     navigator = config.build().eval()
     width = config.agent.limits.feature_width or 0
@@ -85,13 +86,13 @@ def _measure_system(recipe: str, passes: int, data: Path, send: SendProgress) ->
     seconds, steps = 0.0, 0
     for number in range(passes):
         source = Lanes(atlas, episodes, lifetime, num_slots=BATCH, previous_passes=number)
-        start, steps = time.monotonic(), 0
+        start, steps = time.process_time(), 0
         with torch.inference_mode():
             for step in roll_out(
                 navigator, atlas, source, bank, select, encode=encode, max_steps=config.max_steps
             ):
                 steps += len(step.trajectories)
-        seconds += time.monotonic() - start
+        seconds += time.process_time() - start
     return SystemCosts(
         parameters_mb=_size_mb(navigator),
         peak_gb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 2**30,

@@ -23,10 +23,11 @@ from esceme.training import require_same_experiment, train
 from esceme.workers import Job, iterate_jobs
 
 FINISHED_FILE = "finished.json"
-SECONDS_PER_EPISODE = 0.008
+SECONDS_PER_EPISODE = 0.01
 """Rough duration of training on one episode; only ratios between jobs matter."""
-A2C_FACTOR = 4.0
-EVALUATION_SECONDS, EPISODES = 30.0, 720
+A2C_FACTOR, ALL_VIEWS_FACTOR = 2.0, 2.0
+"""Ratios of durations: imitation and A2C to imitation alone, all views to candidates alone."""
+EVALUATION_SECONDS, EPISODES = 25.0, 720
 """Rough duration of one pass of an evaluation, and its number of episodes."""
 
 
@@ -121,8 +122,10 @@ def _rough_seconds(job: PlannedJob) -> float:
         share = 1.0 if job.config.limit is None else min(1.0, 0.05 + job.config.limit / EPISODES)
         return EVALUATION_SECONDS * job.config.num_passes * share
     training = job.experiment.training
-    factor = A2C_FACTOR if training.method == "imitation+a2c" else 1.0
-    return SECONDS_PER_EPISODE * training.iterations * training.batch * factor
+    seconds = SECONDS_PER_EPISODE * training.iterations * training.batch
+    seconds *= A2C_FACTOR if training.method == "imitation+a2c" else 1.0
+    sees_all_views = getattr(job.experiment.navigator.agent, "context_views", False)
+    return seconds * (ALL_VIEWS_FACTOR if sees_all_views else 1.0)
 
 
 # -- finished work ----------------------------------------------------------------------------------------
