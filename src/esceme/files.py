@@ -104,7 +104,7 @@ def read_json(path: Path, kind: type[T]) -> T:
 def read_records(path: Path, kind: type[T]) -> list[T]:
     """Return the records of a JSON array (`.json`) or of JSON lines (`.jsonl`), optionally gzipped.
 
-    Raise `DataError` if there are no records, because no published split is empty.
+    `kind` is the type of a record. Raise `DataError` if there are no records: no published split is empty.
     """
     if path.name.removesuffix(".gz").endswith(".jsonl"):
         lines = enumerate(read_bytes(path).splitlines(), 1)
@@ -338,8 +338,8 @@ def read_checked_lines(
 ) -> tuple[list[T], str]:
     """Return the records of a file written with `checksum_key`, up to the first damaged line.
 
-    The first `skip_lines` lines are left out. The second value is a message about the damaged line; it is
-    empty if no line is damaged.
+    `kind` is the type of a record. The first `skip_lines` lines are left out. The second value is a message
+    about the damaged line; it is empty if no line is damaged.
     """
     records: list[T] = []
     for number, line in enumerate(read_complete_lines(path)[skip_lines:], skip_lines + 1):

@@ -138,10 +138,10 @@ def prepare(
         }
         write_json(folder / EXPERIMENT_FILE, stored, indent=2)
 
-    def save(where: Path) -> None:
+    def save(run_folder: Path) -> None:
         if vocabulary is not None:
-            vocabulary.write(where / VOCABULARY_FILE)
-        save_run(where, navigator, config)
+            vocabulary.write(run_folder / VOCABULARY_FILE)
+        save_run(run_folder, navigator, config)
 
     encode = make_instruction_encoder(
         data_folder,

@@ -64,7 +64,10 @@ def _split(content: object, path: Path) -> PublishedWeights:
 
 
 def _tensors(content: object, path: object, what: str) -> dict[str, Tensor]:
-    """Return `content` if it is a non-empty dict from name to tensor; otherwise raise `CheckpointError`."""
+    """Return `content`; raise `CheckpointError` if it is not a non-empty dict from name to tensor.
+
+    `what` names the content in the message.
+    """
     if not isinstance(content, dict) or not content:
         found = "nothing" if content is None or content == {} else f"a {type(content).__name__}"
         raise CheckpointError(f"{path}: expected {what} to hold tensors by name, found {found}")

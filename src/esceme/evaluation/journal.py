@@ -134,7 +134,8 @@ class Journal(Generic[Entry]):
 def read_journal(path: Path, fingerprint: str, kind: type[Entry]) -> tuple[list[Entry], str]:
     """Return the entries of a journal before the first damaged line, and a message about this line.
 
-    The message is empty if no line is damaged. A missing file has no entries.
+    `kind` is the type of the entries. The message is empty if no line is damaged. A missing file has no
+    entries.
     """
     lines = read_complete_lines(path) if path.is_file() else []
     if not lines:

@@ -257,7 +257,7 @@ class Trainer:
     def _begin_rollout(self, episodes: list[Episode], iteration: int, key: int) -> np.random.Generator:
         """Apply memory dropout before a rollout of `episodes`, which is the whole batch of all ranks.
 
-        Return a random generator, which is the same on all ranks.
+        Return a random generator, which is the same on all ranks. `key` distinguishes the kinds of rollouts.
         """
         rng = np.random.default_rng([self._seed, iteration, key])
         if self.memory is not None:

@@ -297,11 +297,13 @@ def _nearest_pixels(height: int, width: int) -> NDArray[np.int32]:
     return row * 2 * height + column % (2 * height)
 
 
-def _panorama_positions(height: int, seen: Direction) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _panorama_positions(
+    height: int, directions: Direction
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the panorama row and column of directions; integers are centres of panorama pixels."""
     return (
-        (np.pi / 2 - seen.elevation) / np.pi * height - 0.5,
-        (seen.heading + np.pi) / np.pi * height - 0.5,
+        (np.pi / 2 - directions.elevation) / np.pi * height - 0.5,
+        (directions.heading + np.pi) / np.pi * height - 0.5,
     )
 
 

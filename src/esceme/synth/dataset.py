@@ -224,7 +224,8 @@ CapturedHouse = tuple[House, list[ViewpointCapture]]
 """A house and the captures of all its viewpoints, in the order of `House.viewpoints`."""
 
 
-def _generate_world(root: Path, config: WorldConfig, processes: int, progress: ProgressBar) -> None:
+def _generate_world(world_folder: Path, config: WorldConfig, processes: int, progress: ProgressBar) -> None:
+    """Write all files of a world to the folder `world_folder`."""
     scene_ids = list(dict.fromkeys(scene for scenes in config.scene_ids().values() for scene in scenes))
     visibility: dict[str, Visibility] = {}
     nearby: dict[str, list[dict[str, object]]] = {}
@@ -233,7 +234,7 @@ def _generate_world(root: Path, config: WorldConfig, processes: int, progress: P
     def features() -> Iterator[tuple[str, np.ndarray]]:
         for house, captures in _capture_houses(scene_ids, config, processes, progress):
             scene = house.scene_id
-            _write_house(root, house, captures)
+            _write_house(world_folder, house, captures)
             coverage = np.stack([capture.coverage for capture in captures])
             visibility[scene] = Visibility(house, build_graph(house), coverage)
             labels = [ROOM_LABELS.get(room.kind, "z") for room in house.rooms]
@@ -244,23 +245,23 @@ def _generate_world(root: Path, config: WorldConfig, processes: int, progress: P
                 nearby[key] = capture.objects
                 yield key, capture.features
 
-    write_features(root / f"features/{ENCODER}.hdf5", features())
-    write_text(root / "connectivity/scans.txt", "\n".join(scene_ids) + "\n")
+    write_features(world_folder / f"features/{ENCODER}.hdf5", features())
+    write_text(world_folder / "connectivity/scans.txt", "\n".join(scene_ids) + "\n")
     label_names = {label: kind for kind, label in ROOM_LABELS.items()} | {"z": "other room"}
-    write_json(root / "rooms/viewpoint_rooms.json", {"label_name": label_names, "panos": rooms})
-    with atomic_open(root / "objects/reverie_objects.json.gz") as file:
+    write_json(world_folder / "rooms/viewpoint_rooms.json", {"label_name": label_names, "panos": rooms})
+    with atomic_open(world_folder / "objects/reverie_objects.json.gz") as file:
         file.write(compress_gzip(msgspec.json.encode(nearby)))
     paths, extra_paths = _sample_all_paths(config, visibility)
-    _write_tasks(root, config, paths, nearby)
+    _write_tasks(world_folder, config, paths, nearby)
     instructions = (
         episode.instruction
         for name, task in TASKS.items()
-        for file in DataFolder(root).splits(name).values()
+        for file in DataFolder(world_folder).splits(name).values()
         for episode in task.read(file)
     )
-    write_text(root / "tokenizer/vocab.txt", "\n".join(build_wordpiece(instructions)) + "\n")
-    write_augmentation(root, extra_paths, WordPiece.read(root / "tokenizer/vocab.txt"))
-    write_manifest(root)
+    write_text(world_folder / "tokenizer/vocab.txt", "\n".join(build_wordpiece(instructions)) + "\n")
+    write_augmentation(world_folder, extra_paths, WordPiece.read(world_folder / "tokenizer/vocab.txt"))
+    write_manifest(world_folder)
 
 
 def _capture_houses(
@@ -285,7 +286,7 @@ def _capture_house(scene_id: str, seed: int, height: int, _send: object = None) 
     return house, [capture_viewpoint(house, renderer, index, encoder) for index in viewpoints]
 
 
-def _write_house(root: Path, house: House, captures: Sequence[ViewpointCapture]) -> None:
+def _write_house(world_folder: Path, house: House, captures: Sequence[ViewpointCapture]) -> None:
     """Write the panoramas and the connectivity file of one house."""
     adjacent = np.zeros((len(house.viewpoints), len(house.viewpoints)), dtype=bool)
     for a, b in house.edges:
@@ -303,9 +304,9 @@ def _write_house(root: Path, house: House, captures: Sequence[ViewpointCapture])
                 "height": CAMERA_HEIGHT,
             }
         )
-        with atomic_open(root / f"panoramas/{house.scene_id}/{viewpoint.viewpoint_id}.jpg") as file:
+        with atomic_open(world_folder / f"panoramas/{house.scene_id}/{viewpoint.viewpoint_id}.jpg") as file:
             file.write(capture.jpeg)
-    write_json(root / f"connectivity/{house.scene_id}_connectivity.json", records)
+    write_json(world_folder / f"connectivity/{house.scene_id}_connectivity.json", records)
 
 
 def _sample_all_paths(
@@ -340,7 +341,7 @@ def _sample_all_paths(
 
 
 def _write_tasks(
-    root: Path,
+    world_folder: Path,
     config: WorldConfig,
     paths_by_split: PathsBySplit,
     nearby: Mapping[str, Sequence[Mapping[str, object]]],
@@ -350,12 +351,12 @@ def _write_tasks(
     `nearby` maps `<scene>_<viewpoint>` to the object records of that viewpoint.
     """
     generator = np.random.default_rng(config.seed)
-    write_r2r(root, paths_by_split)
-    write_rxr(root, paths_by_split, generator)
+    write_r2r(world_folder, paths_by_split)
+    write_rxr(world_folder, paths_by_split, generator)
     object_ids = {key: [str(item["id"]) for item in objects] for key, objects in nearby.items()}
-    write_reverie(root, paths_by_split, object_ids)
-    write_cvdn(root, paths_by_split, generator)
-    write_tour_file(root, SPLITS, longest=LONGEST_TOUR, seed=config.seed)
+    write_reverie(world_folder, paths_by_split, object_ids)
+    write_cvdn(world_folder, paths_by_split, generator)
+    write_tour_file(world_folder, SPLITS, longest=LONGEST_TOUR, seed=config.seed)
     paths = [path for group in paths_by_split.values() for path in group]
     houses = {path.scene_id: path.visibility.house for path in paths}
     num_words = [len(text.split()) for path in paths for text in path.instructions]
@@ -370,4 +371,4 @@ def _write_tasks(
         "words_per_instruction": round(sum(num_words) / max(1, len(num_words)), 2),
         "instructions_needing_memory": round(fraction_needing_memory(paths), 4),
     }
-    write_json(root / COMPANION, summary, indent=1)
+    write_json(world_folder / COMPANION, summary, indent=1)

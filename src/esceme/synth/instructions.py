@@ -172,6 +172,7 @@ def _union(sets: Iterable[frozenset[Mention]]) -> frozenset[Mention]:
 
 
 def _room_entered(visibility: Visibility, here: int, there: int) -> str:
+    """Return the kind of the room that the step from `here` to `there` enters; empty without a change."""
     viewpoints, rooms = visibility.house.viewpoints, visibility.house.rooms
     return "" if viewpoints[here].room == viewpoints[there].room else rooms[viewpoints[there].room].kind
 

@@ -26,7 +26,7 @@ Json = dict[str, Any]
 T = TypeVar("T")
 
 
-def write_r2r(root: Path, paths_by_split: PathsBySplit) -> None:
+def write_r2r(world_folder: Path, paths_by_split: PathsBySplit) -> None:
     """Write the R2R files of all splits, and R4R files, in which pairs of R2R paths are joined."""
     graphs = {path.scene_id: path.visibility.graph for paths in paths_by_split.values() for path in paths}
     for split, paths in paths_by_split.items():
@@ -43,12 +43,12 @@ def write_r2r(root: Path, paths_by_split: PathsBySplit) -> None:
             for path in paths
         ]
         if not is_test:
-            write_json(root / f"R4R/R4R_{split}.json", list(join_paths(records, graphs)))
-        write_json(root / f"R2R/R2R_{split}.json", records)
+            write_json(world_folder / f"R4R/R4R_{split}.json", list(join_paths(records, graphs)))
+        write_json(world_folder / f"R2R/R2R_{split}.json", records)
 
 
-def write_augmentation(root: Path, paths: Sequence[AnnotatedPath], tokenizer: WordPiece) -> None:
-    """Write extra training paths in the format of PREVALENT: one record with token ids per instruction."""
+def write_augmentation(world_folder: Path, paths: Sequence[AnnotatedPath], tokenizer: WordPiece) -> None:
+    """Write extra training paths in PREVALENT's format: one record per instruction, with token ids."""
     records = [
         R2RRecord(
             scan=path.scene_id,
@@ -61,20 +61,22 @@ def write_augmentation(root: Path, paths: Sequence[AnnotatedPath], tokenizer: Wo
         for number, path in enumerate(paths)
         for index, text in enumerate(path.instructions)
     ]
-    write_json(root / "R2R/prevalent_aug_train_enc.json", records)
+    write_json(world_folder / "R2R/prevalent_aug_train_enc.json", records)
 
 
-def write_tour_file(root: Path, splits: Iterable[str], *, longest: int, seed: int) -> None:
+def write_tour_file(world_folder: Path, splits: Iterable[str], *, longest: int, seed: int) -> None:
     """Write tours of the R2R episodes of all splits except `test`. A tour has at most `longest` episodes."""
-    episodes = {split: read_r2r(root / f"R2R/R2R_{split}.json") for split in splits if split != "test"}
+    episodes = {
+        split: read_r2r(world_folder / f"R2R/R2R_{split}.json") for split in splits if split != "test"
+    }
     tours = {split: make_tours(group, longest=longest, seed=seed) for split, group in episodes.items()}
-    write_tours(root / "tours/tours_iVLN.json", tours)
+    write_tours(world_folder / "tours/tours_iVLN.json", tours)
 
 
 # -- RxR -------------------------------------------------------------------------------------------------
 
 
-def write_rxr(root: Path, paths_by_split: PathsBySplit, generator: np.random.Generator) -> None:
+def write_rxr(world_folder: Path, paths_by_split: PathsBySplit, generator: np.random.Generator) -> None:
     """Write the RxR guide annotations of all splits: per path one English and one Hindi instruction."""
     ids = count(1)
     for split, paths in paths_by_split.items():
@@ -85,7 +87,7 @@ def write_rxr(root: Path, paths_by_split: PathsBySplit, generator: np.random.Gen
             english = clauses_to_text(clauses, generator).strip()
             for language, text in (("en-US", english), ("hi-IN", clauses_to_hindi(clauses))):
                 lines.append(msgspec.json.encode(_rxr_record(path, name, next(ids), language, text)) + b"\n")
-        with atomic_open(root / f"RxR/rxr_{name}_guide.jsonl.gz") as file:
+        with atomic_open(world_folder / f"RxR/rxr_{name}_guide.jsonl.gz") as file:
             file.write(compress_gzip(b"".join(lines)))
 
 
@@ -139,7 +141,9 @@ def _rxr_record(path: AnnotatedPath, split: str, number: int, language: str, tex
 # -- REVERIE ---------------------------------------------------------------------------------------------
 
 
-def write_reverie(root: Path, paths_by_split: PathsBySplit, nearby: Mapping[str, Sequence[str]]) -> None:
+def write_reverie(
+    world_folder: Path, paths_by_split: PathsBySplit, nearby: Mapping[str, Sequence[str]]
+) -> None:
     """Write the REVERIE files of all splits. The target of a path is an object near its last viewpoint.
 
     `nearby` maps `<scene>_<viewpoint>` to the ids of the objects near this viewpoint.
@@ -150,7 +154,7 @@ def write_reverie(root: Path, paths_by_split: PathsBySplit, nearby: Mapping[str,
             objects = nearby[f"{path.scene_id}_{path.viewpoints[-1]}"]
             if objects:
                 records.append(_reverie_record(path, objects[0], is_withheld=split == "test"))
-        write_json(root / f"REVERIE/v2_REVERIE_{split}.json", records)
+        write_json(world_folder / f"REVERIE/v2_REVERIE_{split}.json", records)
 
 
 def _reverie_record(path: AnnotatedPath, object_id: str, *, is_withheld: bool) -> Json:
@@ -172,7 +176,7 @@ def _reverie_record(path: AnnotatedPath, object_id: str, *, is_withheld: bool) -
 # -- NDH -------------------------------------------------------------------------------------------------
 
 
-def write_cvdn(root: Path, paths_by_split: PathsBySplit, generator: np.random.Generator) -> None:
+def write_cvdn(world_folder: Path, paths_by_split: PathsBySplit, generator: np.random.Generator) -> None:
     """Write the NDH (CVDN) files of all splits, with two instances per path.
 
     The first instance begins at the start of the path. The second instance begins half-way, after a question
@@ -191,7 +195,7 @@ def write_cvdn(root: Path, paths_by_split: PathsBySplit, generator: np.random.Ge
                 {k: v for k, v in record.items() if k not in hidden and not k.startswith("R2R_")}
                 for record in records
             ]
-        write_json(root / f"CVDN/{split}.json", records)
+        write_json(world_folder / f"CVDN/{split}.json", records)
 
 
 def _ndh_record(

@@ -65,7 +65,7 @@ def write_json_set(root: Path, values: Mapping[str, object], *, manifest_name: s
 
 
 def check_manifest(root: Path, manifest_name: str = NAME) -> Iterator[ManifestMismatch]:
-    """Yield the files of the manifest that are missing or have changed. Files without entry are ignored."""
+    """Yield the files of a folder's manifest that are missing or changed; files without entry are ignored."""
     manifest = read_json(root / manifest_name, Manifest)
     if manifest.format != FORMAT:
         raise DataError(f"{root / manifest_name}: format '{manifest.format}', expected '{FORMAT}'")

@@ -49,36 +49,38 @@ def check_duet_network(path: Path, references: ReferenceData, comparison: FileCo
     case, config = match_case(comparison.file)
     files, stored = NetworkFiles(path, comparison.used), read_tensors(path)
     agent = duet_of(files.navigator(files.options(config)))
-    given = files.tensors(f"{case}_inputs.safetensors")
+    case_inputs = files.tensors(f"{case}_inputs.safetensors")
     try:
-        ours, inputs = duet_outputs(agent, given)
-        doubled, _ = duet_outputs(copy.deepcopy(agent).double(), to_double(given), feed=True)
+        ours, inputs = duet_outputs(agent, case_inputs)
+        doubled, _ = duet_outputs(copy.deepcopy(agent).double(), to_double(case_inputs), feed=True)
     except (*MALFORMED, RuntimeError, ConfigError) as error:
         raise DataError(f"{case}_inputs.safetensors does not fit the network: {error!r}") from None
     for key, value in inputs.items():
         tolerance = MAP_TOLERANCES.get(key.partition(".")[2], 0.0)
-        comparison.add_array(f"inputs.{key.partition('.')[2]}", given[key].numpy(), value.numpy(), tolerance)
+        comparison.add_array(
+            f"inputs.{key.partition('.')[2]}", case_inputs[key].numpy(), value.numpy(), tolerance
+        )
     ours |= {f"{key}{DOUBLE}": value for key, value in doubled.items() if f"{key}{DOUBLE}" in stored}
     for key, value in ours.items():
         if key not in stored:
             comparison.add_missing(key)
             continue
         theirs, quantity = stored[key].double(), key.partition(".")[2]
-        if theirs.shape == value.shape and (valid := _valid(quantity, key, given)) is not None:
+        if theirs.shape == value.shape and (valid := _valid(quantity, key, case_inputs)) is not None:
             theirs, value = theirs[valid], value[valid]
         tolerance = DOUBLE_TOLERANCE if key.endswith(DOUBLE) else TOLERANCE
         comparison.add_array(quantity, theirs.numpy(), value.double().numpy(), tolerance)
     comparison.unknown |= set(stored) - set(ours)
 
 
-def _valid(quantity: str, key: str, given: Tensors) -> Tensor | None:
+def _valid(quantity: str, key: str, case_inputs: Tensors) -> Tensor | None:
     """Return the mask of real tokens of an output with one vector per token; None for other outputs."""
     step = key.partition(".")[0]
     masks = {"txt_embeds": "txt_masks", "gmap_embeds": f"{step}.gmap_masks", "vp_embeds": f"{step}.vp_masks"}
     if quantity == "pano_embeds":
-        lengths = given[f"{step}.view_lens"]
-        return torch.arange(given[f"{step}.nav_types"].shape[1]) < lengths[:, None]
-    return given[masks[quantity]] if quantity in masks else None
+        lengths = case_inputs[f"{step}.view_lens"]
+        return torch.arange(case_inputs[f"{step}.nav_types"].shape[1]) < lengths[:, None]
+    return case_inputs[masks[quantity]] if quantity in masks else None
 
 
 class TokenLayout(NamedTuple):
@@ -96,17 +98,17 @@ class TokenLayout(NamedTuple):
 
 
 @torch.inference_mode()
-def duet_outputs(agent: DUET, given: Tensors, *, feed: bool = False) -> tuple[Tensors, Tensors]:
+def duet_outputs(agent: DUET, case_inputs: Tensors, *, feed: bool = False) -> tuple[Tensors, Tensors]:
     """Return outputs and map inputs in the layout of a reference file, by name.
 
     With `feed`, stored angles, positions and distances replace ours, so that only the network is compared.
     """
-    words = TokenBatch(given["txt_ids"], given["txt_masks"])
-    state = agent.begin(words, given["start"])
+    words = TokenBatch(case_inputs["txt_ids"], case_inputs["txt_masks"])
+    state = agent.begin(words, case_inputs["start"])
     outputs: Tensors = {"language.txt_embeds": agent.encode_text(words)}
     compared: Tensors = {}
-    for step in range(count_steps(given)):
-        inputs = step_inputs(given, step)
+    for step in range(count_steps(case_inputs)):
+        inputs = step_inputs(case_inputs, step)
         observation = _observation(inputs)
         tokens = _fed_panorama(agent, observation, inputs) if feed else None
         encoded = agent.encode(state, observation, tokens=tokens)

@@ -181,7 +181,7 @@ class MapRecording:
     ) -> Tensor:
         """Return the action of each active episode, (A,), and record the step."""
         actions, agent = decision.logits.argmax(1), duet_of(self._navigator)
-        inputs = agent.encode(cast(DuetState, self._navigator.state), self._navigator.seen)
+        inputs = agent.encode(cast(DuetState, self._navigator.state), self._navigator.observation)
         output = agent.score(inputs)
         line: list[DuetStep | None] = [None] * len(self._row_of)
         for row, trajectory in enumerate(trajectories):

@@ -49,7 +49,7 @@ class ForcedActions:
         self, decision: Decision, observation: Observation, trajectories: Sequence[Trajectory]
     ) -> Tensor:
         """Return the stored actions (A,) of active episodes; record the values and entropy of a step."""
-        state, seen = self.navigator.next_state, self.navigator.seen
+        state, seen = self.navigator.next_state, self.navigator.observation
         values = dict(zip(trajectories, _critic_values(decision), strict=True))
         entropy = policy_entropy(decision.logits).sum()
         self.entropy.append(float(entropy + self._record_values(values)))

@@ -130,18 +130,18 @@ def _probe_state(state: Any, batched: bool) -> dict[str, Json]:
 
 
 def _probe_move(
-    simulator: Any, held: Any, repeat: Callable[[object], object], state: Callable[[], Any], start: str
+    simulator: Any, held_state: Any, repeat: Callable[[object], object], state: Callable[[], Any], start: str
 ) -> dict[str, Json]:
     """Move to the first navigable location, and return how objects that were read before have changed."""
-    target, origin, step = held.navigableLocations[1], held.location, held.step
+    target, origin, step = held_state.navigableLocations[1], held_state.location, held_state.step
     before = target.rel_distance > 0
     returned = simulator.makeAction(repeat(1), repeat(0), repeat(0))
     relative = (target.rel_heading, target.rel_elevation, target.rel_distance)
     return {
         "target_rel_nonzero_before": before,
         "makeAction_returns": repr(returned),
-        "held_state_is_live": held.step == step + 1,
-        "held_state_location_moved": held.location.viewpointId == target.viewpointId,
+        "held_state_is_live": held_state.step == step + 1,
+        "held_state_location_moved": held_state.location.viewpointId == target.viewpointId,
         "held_target_rel_zeroed": [value == 0 for value in relative],
         "new_location_is_held_target": state().location is target,
         "old_location_kept_values": origin.viewpointId == start,

@@ -56,8 +56,8 @@ def check_network(path: Path, references: ReferenceData, comparison: FileCompari
             for tensors in (stored, ours)
         )
         comparison.skipped.append(f"critic: there is no {CRITIC} beside it")
-    for quantity, given, own, tolerance in pairs:
-        comparison.add_array(quantity, given.numpy(), own.numpy(), tolerance)
+    for quantity, expected, own, tolerance in pairs:
+        comparison.add_array(quantity, expected.numpy(), own.numpy(), tolerance)
     _compare_tensors(stored, ours, masks, comparison)
     comparison.unknown |= set(stored) - set(ours)
 
@@ -82,7 +82,7 @@ def _compare_tensors(stored: Tensors, ours: Tensors, masks: Tensors, comparison:
         comparison.add_array(quantity, theirs.numpy(), value.double().numpy(), tolerance)
 
 
-def _valid_tokens(navigator: Navigator, given: Tensors) -> Tensors:
+def _valid_tokens(navigator: Navigator, case_inputs: Tensors) -> Tensors:
     """Return a dict from output name to the mask of its valid tokens, the only tokens that are compared.
 
     The result is empty unless the agent is TD-STP with the structured mask. Under this mask a padding token
@@ -93,8 +93,8 @@ def _valid_tokens(navigator: Navigator, given: Tensors) -> Tensors:
     if not isinstance(agent, TDSTP) or not agent.config.structured:
         return {}
     masks: Tensors = {}
-    for step in range(count_steps(given)):
-        inputs = step_inputs(given, step)
+    for step in range(count_steps(case_inputs)):
+        inputs = step_inputs(case_inputs, step)
         valid = torch.arange(int(inputs["hist_lens"].max())) < inputs["hist_lens"][:, None]
         masks |= {f"s{step}.hist_embeds_out": valid, f"s{step}.ob_embeds_out": inputs["ob_masks"]}
     return masks
@@ -111,24 +111,26 @@ def to_double(tensors: Tensors) -> Tensors:
 
 
 @torch.inference_mode()
-def network_outputs(navigator: Navigator, given: Tensors) -> Tensors:
-    """Return a dict from name to output tensor; `given` are the tensors of a file of inputs.
+def network_outputs(navigator: Navigator, case_inputs: Tensors) -> Tensors:
+    """Return a dict from name to output tensor; `case_inputs` is the content of a file of inputs.
 
     Scores, states and critic values are computed without padding, as in our rollouts. All other outputs are
     computed with padding, as in the original code. Each of the two computations has its own state.
     """
     agent = network_of(navigator)
-    words = TokenBatch(given["txt_ids"], given["txt_masks"])
+    words = TokenBatch(case_inputs["txt_ids"], case_inputs["txt_masks"])
     packed: NetworkState = agent.begin(words, words.ids[:, 0])
     encoded = agent.encode_text(words, compute_all=True)
     texts = _text_outputs(agent, encoded, words.valid)
     outputs = {"history.global": packed.history[:, 0], **texts}
     if isinstance(agent, TDSTP):
-        packed = replace(packed, target=agent.position_encoder(given["global_pos"]) * packed.text[:, :1])
+        packed = replace(
+            packed, target=agent.position_encoder(case_inputs["global_pos"]) * packed.text[:, :1]
+        )
         outputs["global_pos.feat"] = packed.target
     padded = replace(packed, text=encoded)
-    for step in range(count_steps(given)):
-        inputs = step_inputs(given, step)
+    for step in range(count_steps(case_inputs)):
+        inputs = step_inputs(case_inputs, step)
         seen, token = _read_observation(navigator, inputs), _history_token(agent, inputs, step)
         packed, padded = _set_step(packed, agent, inputs), _set_step(padded, agent, inputs)
         short, whole = agent.encode(packed, seen), agent.encode(padded, seen, compute_all=True)
@@ -150,14 +152,16 @@ def match_case(file: str) -> tuple[str, str]:
     return match["case"], match["config"]
 
 
-def count_steps(given: Tensors) -> int:
+def count_steps(case_inputs: Tensors) -> int:
     """Return the number of steps of the tensors of a file of inputs."""
-    return len({match[0] for key in given if (match := re.match(r"s\d+\.", key))})
+    return len({match[0] for key in case_inputs if (match := re.match(r"s\d+\.", key))})
 
 
-def step_inputs(given: Tensors, step: int) -> Tensors:
+def step_inputs(case_inputs: Tensors, step: int) -> Tensors:
     """Return the inputs of one step: a dict whose keys lack the prefix `s<step>.`."""
-    return {key.removeprefix(f"s{step}."): given[key] for key in given if key.startswith(f"s{step}.")}
+    return {
+        key.removeprefix(f"s{step}."): case_inputs[key] for key in case_inputs if key.startswith(f"s{step}.")
+    }
 
 
 def _text_outputs(agent: Network, encoded: Tensor, valid: Tensor) -> Tensors:
@@ -301,22 +305,22 @@ def _observation(inputs: Tensors) -> tuple[Observation, _StoredMemory]:
     return observation, _StoredMemory(remembered * observation.is_candidate[..., None])
 
 
-def _recalled(navigator: Navigator, given: Tensors) -> Iterator[tuple[str, Tensor, Tensor, float]]:
+def _recalled(navigator: Navigator, case_inputs: Tensors) -> Iterator[tuple[str, Tensor, Tensor, float]]:
     """Yield (name, stored, ours, tolerance) for the memory vectors of all tokens, once per step.
 
     Our vectors are computed from the stored vectors of the candidates (docs/spec.md C.4).
     """
     if isinstance(navigator.reader, CandidateEnhancing):
-        for step in range(count_steps(given)):
-            inputs = step_inputs(given, step)
+        for step in range(count_steps(case_inputs)):
+            inputs = step_inputs(case_inputs, step)
             ours = navigator.reader.recall(*_observation(inputs))
             yield "ob_node_feats", inputs["ob_node_feats"], ours, 0.0
 
 
-def _grid(navigator: Navigator, given: Tensors) -> Iterator[tuple[str, Tensor, Tensor, float]]:
+def _grid(navigator: Navigator, case_inputs: Tensors) -> Iterator[tuple[str, Tensor, Tensor, float]]:
     """Yield (name, stored, ours, tolerance) for the points of TD-STP's target grid (docs/spec.md D.3)."""
     if isinstance(navigator.agent, TDSTP):
-        stored = given["global_pos"]  # (B, G, 3)
+        stored = case_inputs["global_pos"]  # (B, G, 3)
         spacing = float(stored[0, 1, 1] - stored[0, 0, 1])
         ours = grid_points(math.isqrt(stored.shape[1]), spacing).expand(len(stored), -1, -1)
         yield "global_pos", stored, ours, TOLERANCE

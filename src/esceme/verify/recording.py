@@ -223,7 +223,7 @@ class RecordingNavigator(Navigator):
 
     memory: Memory | None = None
     state: State
-    seen: Observation
+    observation: Observation
     next_state: State
 
     def observe(self, observation: Observation, memory: Memory | None) -> Observation:
@@ -231,8 +231,8 @@ class RecordingNavigator(Navigator):
         self.memory = memory
         return super().observe(observation, memory)
 
-    def decide(self, state: State, seen: Observation) -> Decision:
+    def decide(self, state: State, observation: Observation) -> Decision:
         """Return the decision; keep the state, the observation and the next state."""
-        decision = super().decide(state, seen)
-        self.state, self.seen, self.next_state = state, seen, decision.state or state
+        decision = super().decide(state, observation)
+        self.state, self.observation, self.next_state = state, observation, decision.state or state
         return decision

@@ -283,7 +283,7 @@ class GreedyReplay:
         if not isinstance(agent, TDSTP) or not isinstance(state, TdstpState):
             return decision.logits, None
         assert isinstance(decision.state, TdstpState)
-        planned = agent.encode(replace(state, origin=decision.state.origin), self._navigator.seen)
+        planned = agent.encode(replace(state, origin=decision.state.origin), self._navigator.observation)
         return planned.logits, planned.node_logits
 
     def _tied_action(self, trajectory: Trajectory, row: int, decision: Decision) -> int | None:

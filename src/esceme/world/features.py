@@ -333,7 +333,7 @@ def check_panorama(
 ) -> NDArray[np.float32]:
     """Return the first `width` features of every view as float32, (36, width); by default all features.
 
-    Raises `DataError` if the shape is wrong or a value is not a finite number.
+    Raises `DataError`, which names `key` and `source`, if the shape is wrong or a value is not finite.
     """
     stored = np.asarray(stored)
     _check_layout(stored.shape, stored.dtype, key, source, width=width, num_views=num_views)
