@@ -86,6 +86,8 @@ def _check_zip(path: Path) -> None:
                 f"{path}: a TorchScript program, which could run code, so it was not read; expected a file "
                 "of tensors: save the module's state_dict() with torch.save"
             )
+        if len({member.filename for member in members}) < len(members):
+            raise ValueError("two members of one name; torch might read the other one")
         if any(member.compress_type != zipfile.ZIP_STORED for member in members):
             raise ValueError("compressed members; torch.save writes none")
         if sum(member.file_size for member in members) > path.stat().st_size:

@@ -133,6 +133,14 @@ def test_damaged_bytes_of_a_tensor_are_noticed(archive: Path) -> None:
         read_weights(archive)
 
 
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_two_members_of_one_name_are_refused(archive: Path) -> None:
+    with zipfile.ZipFile(archive, "a") as file:
+        file.writestr("model/data/0", file.read("model/data/0")[::-1])
+    with pytest.raises(CheckpointError, match=r"model.pt: not a complete file of tensors .two members"):
+        read_weights(archive)
+
+
 def test_compressed_members_are_refused(archive: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(archive) as stored, zipfile.ZipFile(tmp_path / "bomb.pt", "w") as bomb:
         for name in stored.namelist():
