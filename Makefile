@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 SEED   ?= 0
 
-.PHONY: help install demo test test-fast test-slow test-floors test-python fuzz kills full-disk bench docs lint format clean
+.PHONY: help install demo test test-fast test-slow test-floors test-python fuzz kills full-disk bench screenshots docs lint format clean
 
 help:
 	@echo "make demo       train an agent without memory and one with it on the embedded world"
@@ -17,6 +17,7 @@ help:
 	@echo "make fuzz       N=10000 SEED=0: damaged files of every kind"
 	@echo "make kills      N=300: commands that are stopped and run again;  make full-disk  N=50"
 	@echo "make bench      speed and memory as ratios, written to benchmarks/results.md"
+	@echo "make screenshots  the pictures of docs/view.md from the demo; needs Chromium"
 	@echo "make docs       the documentation as a site in build/site, with an API reference"
 	@echo "make lint       ruff, codespell and mypy;  make format  lets ruff rewrite"
 
@@ -70,6 +71,10 @@ full-disk: install
 
 bench: install
 	$(BIN)/python -m benchmarks
+
+DEMO ?= demo
+screenshots: install
+	$(BIN)/python docs/make_screenshots.py $(DEMO) "$$($(BIN)/python -c 'import esceme; print(esceme.embedded_world(esceme.WorldConfig()))')"
 
 docs: install
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'

@@ -25,6 +25,7 @@ ON_REAL_DATA = (
     "atlas-memory",
     "hamt-evaluation",
     "tdstp-evaluation",
+    "result-page",
 )
 ON_GENERATED = (
     "rendering",

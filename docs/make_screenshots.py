@@ -1,6 +1,7 @@
 """Make the pictures of docs/view.md from a finished demo: `make screenshots DEMO=demo`, which needs Chromium.
 
-Episodes are selected by rules (docs/view.md). The live walk gives the agent one instruction of its split.
+Episodes are the first of the rules `helped` and `hurt` (docs/view.md) in which memory changed a choice. In
+the live walk the agent follows three instructions of one scene.
 """
 
 from __future__ import annotations
@@ -23,8 +24,20 @@ from esceme.viewer.walk_server import WalkServer
 from esceme.viewer.walk_session import WalkSession
 
 SIZE, PHONE = {"width": 1360, "height": 860}, {"width": 390, "height": 844}
-COLOURS = 160
-"""Number of colours of a picture, which keeps its file small."""
+CHANGED_CHOICE = """
+(ids) => {
+  const agent = app.data.results.length - 1;
+  const best = (values) => values.indexOf(Math.max(...values));
+  for (const id of ids) {
+    const number = app.data.episodes.findIndex((episode) => episode.id === id);
+    const steps = app.data.results[agent].trajectories[number].steps;
+    const step = steps.findIndex((entry) => entry && entry[1] && best(entry[0]) !== best(entry[1]));
+    if (step >= 0) return `episode=${id}&step=${step}`;
+  }
+  return `episode=${ids[0]}`;
+}
+"""
+"""Script that returns the first of several episodes in which memory changed a choice, at this step."""
 EPISODES = (1, 10, 50)
 """Numbers of episodes after which the memory is shown."""
 SPLIT = "val_unseen"
@@ -54,9 +67,12 @@ def main() -> None:
             _save(page.screenshot(), options.out / f"{name}.png")
             context.close()
 
-        def address_of(rule: SelectionRule, step: int = 2) -> str:
-            (episode,) = select_by_rule(results, rule, 1)
-            return f"{page_file}#episode={episode}&step={step}"
+        def address_of(rule: SelectionRule) -> str:
+            page = browser.new_page()
+            page.goto(page_file)
+            state = page.evaluate(CHANGED_CHOICE, select_by_rule(results, rule, 1000))
+            page.close()
+            return f"{page_file}#{state}"
 
         shoot(address_of("helped"), "view-helped")
         shoot(address_of("hurt"), "view-hurt", dark=True)
@@ -77,7 +93,8 @@ def _chromium() -> Iterator[Any]:
 
 def _save(content: bytes, path: Path) -> None:
     with Image.open(BytesIO(content)) as image:
-        image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+        small = image.convert("RGB").quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        small.save(path, optimize=True)
 
 
 def _shoot_memory(browser: Any, page_file: str, path: Path) -> None:
@@ -114,10 +131,10 @@ def _shoot_walk(browser: Any, run: Path, data: Path, path: Path) -> None:
         thread.start()
         page: Page = browser.new_page(viewport=SIZE, color_scheme="light")
         page.goto(server.address)
-        for number in (0, 3, 6):
+        for number in (3, 6, 1):
             page.evaluate("(number) => app.set({episode: app.data.episodes[number].id})", number)
             page.evaluate("() => app.walkEpisode()")
-        page.evaluate("() => app.set({step: 1})")
+        page.evaluate("() => app.set({step: 2})")
         page.wait_for_timeout(800)
         _save(page.screenshot(), path)
         page.close()

@@ -48,6 +48,12 @@ def test_results_equal_those_of_the_baseline(
     assert list(benchmark.run(toy_root))  # asserts that both are equal
 
 
+def test_page_of_results_is_measured(toy_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    benchmark = import_module("benchmarks.result_page")
+    monkeypatch.setattr(benchmark, "time_in_chromium", lambda file: (1.0, [2.0] * 20))
+    assert [result.value for result in benchmark.run(toy_root, split="val_seen")][2:] == [1.0, 2.0, 2.0]
+
+
 @pytest.fixture(scope="module")
 def training(_benchmarks_importable: None) -> ModuleType:
     return import_module("benchmarks.training")

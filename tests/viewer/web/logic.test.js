@@ -170,8 +170,12 @@ test("paths are drawn per floor, and aside by the same side in both directions",
 });
 
 test("all floors fit side by side, or only the part around the paths", () => {
-  const content = { scene, reference: [0, 1], goals: [1], agents: [], zoom: "scene" };
-  assert.equal(layOutFloors(content).placed.length, 2);
+  const size = { width: 760, height: 500 };
+  const content = { scene, reference: [0, 1], goals: [1], agents: [], zoom: "scene", size };
+  const wide = layOutFloors(content).placed;
+  assert.ok(wide.length === 2 && wide[0].y === wide[1].y && wide[0].x < wide[1].x);
+  const narrow = layOutFloors({ ...content, size: { width: 300, height: 600 } }).placed;
+  assert.ok(narrow[0].x === narrow[1].x && narrow[0].y < narrow[1].y);
   assert.equal(layOutFloors({ ...content, zoom: "path" }).placed.length, 1);
   assert.equal(star(0, 0, 2, 1).split(" ").length, 10);
 });

@@ -21,6 +21,8 @@ const STEP_MILLISECONDS = 900;
 const SERIES_MILLISECONDS = 500;
 /** Delay before the state is written to the address; browsers limit how often that may happen. */
 const ADDRESS_MILLISECONDS = 250;
+/** Number of episodes that are listed at once; the others follow. */
+const LIST_PART = 100;
 const HELP = [
   ["← →", "step back and forward"],
   ["Home End", "first and last step"],
@@ -90,6 +92,7 @@ export class App {
       this.render();
     });
     addEventListener("keydown", (event) => this.#onKey(event));
+    addEventListener("resize", () => this.set({ zoom: this.state.zoom }));
     this.render();
   }
 
@@ -414,28 +417,45 @@ export class App {
     this.list = listEpisodes(data, state);
     const left = data.left_out ? `; ${data.left_out} are not in every result` : "";
     this.countElement.textContent = `${this.list.length} of ${data.episodes.length} episodes${left}`;
-    const items = this.list.map((number) => {
-      const episode = data.episodes[number];
-      const marks = data.results.map((result, index) => {
-        const success = scoreOf(data, index, number, "sr");
-        const text = success === null ? "·" : success ? "✓" : "✗";
-        return html("span", { class: `outcome agent-${index % 5}`, title: `${result.name}: ${success ? "success" : "no success"}` }, text);
-      });
-      const gain = data.results.length > 1 ? gainOf(data, number) : 0;
-      const difference = Math.abs(gain) < 0.005 ? "" : `${gain > 0 ? "+" : "−"}${Math.abs(100 * gain).toFixed(0)}`;
-      return html(
-        "li",
-        { "data-episode": number },
-        html(
-          "button",
-          { type: "button", onclick: () => this.set({ episode: episode.id }) },
-          html("span", { class: "episode-id" }, `${episode.id} `, ...marks, html("span", { class: "gain" }, difference)),
-          html("span", { class: "preview" }, episode.instruction.slice(0, 120)),
-        ),
-      );
-    });
-    this.listElement.replaceChildren(...items);
+    this.listElement.replaceChildren();
+    this.#appendItems(this.list, 0);
+  }
+
+  /**
+   * Append a part of the list; later parts follow when the browser has time.
+   * @param {number[]} list
+   * @param {number} begin
+   */
+  #appendItems(list, begin) {
+    if (list !== this.list) return; // another list is shown by now
+    const end = begin + (begin ? 4 * LIST_PART : LIST_PART);
+    this.listElement.append(...list.slice(begin, end).map((number) => this.#listItem(number)));
     this.#markCurrent();
+    if (end < list.length) setTimeout(() => this.#appendItems(list, end), 30);
+  }
+
+  /** @param {number} number */
+  #listItem(number) {
+    const { data } = this;
+    const episode = data.episodes[number];
+    const marks = data.results.map((result, index) => {
+      const success = scoreOf(data, index, number, "sr");
+      const text = success === null ? "·" : success ? "✓" : "✗";
+      const title = `${result.name}: ${success ? "success" : "no success"}`;
+      return html("span", { class: `outcome agent-${index % 5}`, title }, text);
+    });
+    const gain = data.results.length > 1 ? gainOf(data, number) : 0;
+    const difference = Math.abs(gain) < 0.005 ? "" : `${gain > 0 ? "+" : "−"}${Math.abs(100 * gain).toFixed(0)}`;
+    return html(
+      "li",
+      { "data-episode": number },
+      html(
+        "button",
+        { type: "button", onclick: () => this.set({ episode: episode.id }) },
+        html("span", { class: "episode-id" }, `${episode.id} `, ...marks, html("span", { class: "gain" }, difference)),
+        html("span", { class: "preview" }, episode.instruction.slice(0, 120)),
+      ),
+    );
   }
 
   #markCurrent() {
@@ -463,6 +483,7 @@ export class App {
         .filter((number) => this.trajectory(number))
         .map((number) => ({ number, path: viewpointsOf(/** @type {Trajectory} */ (this.trajectory(number))) })),
       zoom: state.zoom,
+      size: { width: this.map.element.clientWidth || 760, height: this.map.element.clientHeight || 520 },
     });
     this.#renderScores(shown);
   }

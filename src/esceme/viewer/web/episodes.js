@@ -19,13 +19,13 @@ export function scoreOf(data, result, episode, measure) {
 }
 
 /**
- * Return the difference in SPL between the last and the first result.
+ * Return the difference in SPL between the last and the first result; 0 if one is not known.
  * @param {Data} data
  * @param {number} episode
  */
 export function gainOf(data, episode) {
-  const last = scoreOf(data, data.results.length - 1, episode, "spl");
-  return (last ?? 0) - (scoreOf(data, 0, episode, "spl") ?? 0);
+  const [first, last] = [0, data.results.length - 1].map((result) => scoreOf(data, result, episode, "spl"));
+  return first === null || last === null ? 0 : last - first;
 }
 
 /**

@@ -15,6 +15,7 @@ import { ageClass } from "./memory.js";
  * @property {number[]} goals
  * @property {{number: number, path: number[]}[]} agents number of the result, viewpoints of its poses
  * @property {string} zoom `scene` or `path`
+ * @property {{width: number, height: number}} size space for the map in pixels
  */
 
 /**
@@ -28,15 +29,16 @@ import { ageClass } from "./memory.js";
 
 /** Size of a metre on the map in SVG units: at most, and at least. */
 const [MAX_SCALE, MIN_SCALE] = [26, 9];
-const WIDTH = 760;
 const GAP = 26;
+const HEADING = 18;
 const MARGIN = 130;
 const SUCCESS_RADIUS = 300;
 /** Marker of each agent at its position: corners of a polygon of radius 7; none is a disc. */
 const MARKERS = ["-5,-5 5,-5 5,5 -5,5", "0,-7 6,4 -6,4", "", "0,-7 7,0 0,7 -7,0", "0,7 6,-4 -6,-4"];
 
 /**
- * Return where floors are placed: scale in units per centimetre, and for every floor its box and its offset.
+ * Return where floors are placed, in a row or in a column, whichever is larger: scale in units per centimetre, and for
+ * every floor its box and its offset.
  * @param {MapContent} content
  */
 export function layOutFloors(content) {
@@ -54,20 +56,24 @@ export function layOutFloors(content) {
     const circles = boundingBox(scene, goals, SUCCESS_RADIUS + 10);
     placed.push({ floor, box: circles ? union(box, circles) : box, x: 0, y: 0 });
   });
-  const total = placed.reduce((sum, { box }) => sum + box.east - box.west, 0) / 100;
-  const room = WIDTH - GAP * (placed.length - 1);
-  const perMetre = Math.min(MAX_SCALE, Math.max(MIN_SCALE, room / Math.max(total, 1)));
-  const scale = perMetre / 100;
-  let [x, y, width, rowHeight] = [0, 18, 0, 0];
-  for (const entry of placed) {
-    const [w, h] = [(entry.box.east - entry.box.west) * scale, (entry.box.north - entry.box.south) * scale];
-    if (x > 0 && x + w > WIDTH + 1) [x, y, rowHeight] = [0, y + rowHeight + GAP + 18, 0];
+  const sizes = placed.map(({ box }) => ({ w: (box.east - box.west) / 100, h: (box.north - box.south) / 100 }));
+  const sum = (/** @type {"w" | "h"} */ side) => sizes.reduce((total, size) => total + size[side], 0) || 1;
+  const largest = (/** @type {"w" | "h"} */ side) => Math.max(1, ...sizes.map((size) => size[side]));
+  const { width: roomX, height: roomY } = content.size;
+  const [gaps, headings] = [GAP * (placed.length - 1), HEADING * placed.length];
+  const inRow = Math.min((roomX - gaps) / sum("w"), (roomY - HEADING) / largest("h"));
+  const inColumn = Math.min(roomX / largest("w"), (roomY - gaps - headings) / sum("h"));
+  const isRow = inRow >= inColumn;
+  const scale = Math.min(MAX_SCALE, Math.max(MIN_SCALE, inRow, inColumn)) / 100;
+  let [x, y, width, height] = [0, HEADING, 0, 0];
+  placed.forEach((entry, index) => {
     [entry.x, entry.y] = [x, y];
-    width = Math.max(width, x + w);
-    rowHeight = Math.max(rowHeight, h);
-    x += w + GAP;
-  }
-  return { scale, placed, width: Math.max(width, 200), height: y + rowHeight };
+    const [w, h] = [100 * scale * sizes[index].w, 100 * scale * sizes[index].h];
+    [width, height] = [Math.max(width, x + w), Math.max(height, y + h)];
+    if (isRow) x += w + GAP;
+    else y += h + GAP + HEADING;
+  });
+  return { scale, placed, width: Math.max(width, 200), height: Math.max(height, 100) };
 }
 
 /** @type {MapContent} */
@@ -77,6 +83,7 @@ const EMPTY = {
   goals: [],
   agents: [],
   zoom: "scene",
+  size: { width: 760, height: 520 },
 };
 
 /** Map of one episode. `show` draws an episode, `showStep` moves everything to a step. */

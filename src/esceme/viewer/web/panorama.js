@@ -36,6 +36,7 @@ export class Panorama {
     this.onTurn = onTurn;
     this.onPick = onPick;
     this.centre = 0;
+    this.size = { width: 0, height: 0 };
     /** @type {PanoramaContent | null} */
     this.content = null;
     this.layer = html("div", { class: "candidates" });
@@ -48,7 +49,10 @@ export class Panorama {
       this.turnTo(this.centre + (event.key === "ArrowLeft" ? -KEY_TURN : KEY_TURN), true);
     });
     this.#listenToDrags();
-    new ResizeObserver(() => this.#place()).observe(this.element);
+    new ResizeObserver(() => {
+      this.#measure();
+      this.#place();
+    }).observe(this.element);
   }
 
   /**
@@ -97,8 +101,14 @@ export class Panorama {
     if (isByUser) this.onTurn(this.centre);
   }
 
+  /** Keep the size of the element: reading it makes the browser lay out the page. */
+  #measure() {
+    this.size = { width: this.element.clientWidth, height: this.element.clientHeight };
+  }
+
   #place() {
-    const [width, height] = [this.element.clientWidth, this.element.clientHeight];
+    if (!this.size.width) this.#measure();
+    const { width, height } = this.size;
     const turn = 2 * height; // width of a whole turn
     // The centre of the picture has heading 0.
     this.element.style.backgroundPosition = `${width / 2 - turn / 2 - (this.centre / 360) * turn}px 0`;
