@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
@@ -34,12 +35,30 @@ TRAINING_MODULES = tuple(module for module in RESULT_MODULES if module != "evalu
 def source_digest(modules: Sequence[str] = RESULT_MODULES, suffixes: Sequence[str] = (".py",)) -> str:
     """Return the SHA-256 of the source files of modules of this package; `modules` must be hashable.
 
-    A folder in `modules` stands for the files directly in it that have one of the suffixes.
+    Folders stand for the files directly in them that have one of the suffixes. Docstrings and comments on
+    lines of their own do not count.
     """
     paths = [PACKAGE / module for module in modules]
     files = sorted(
         file for path in paths for file in (path.iterdir() if path.is_dir() else [path]) if file.is_file()
     )
-    return hashlib.sha256(
-        b"".join(file.read_bytes() for file in files if file.suffix in suffixes)
-    ).hexdigest()
+    content = (
+        strip_documentation(text) if file.suffix == ".py" else text
+        for file in files
+        if file.suffix in suffixes
+        for text in [file.read_text(encoding="utf-8")]
+    )
+    return hashlib.sha256("\n".join(content).encode()).hexdigest()
+
+
+def strip_documentation(source: str) -> str:
+    r"""Return Python source without docstrings, comments on lines of their own, and empty lines.
+
+    >>> strip_documentation("def f():\n    'a'\n    # b\n\n    return 1  # c")
+    'def f():\n    return 1  # c'
+    """
+    lines = source.splitlines()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            lines[node.lineno - 1 : node.end_lineno] = [""] * ((node.end_lineno or 0) - node.lineno + 1)
+    return "\n".join(line for line in lines if line.strip() and not line.lstrip().startswith("#"))
