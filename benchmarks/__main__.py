@@ -26,6 +26,7 @@ ON_REAL_DATA = (
     "hamt-evaluation",
     "tdstp-evaluation",
     "result-page",
+    "duet-evaluation",
 )
 ON_GENERATED = (
     "rendering",

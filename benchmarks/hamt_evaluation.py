@@ -23,7 +23,7 @@ import torch
 
 from benchmarks.lockstep import LockStep
 from benchmarks.measure import Amount, Measurement, Ratio, Result, seconds
-from esceme.agents import HAMT, TDSTP, HamtConfig
+from esceme.agents import DUET, HAMT, TDSTP, HamtConfig
 from esceme.evaluation.protocol import MemoryLifetime
 from esceme.evaluation.schedule import Lanes
 from esceme.memory import CandidateEnhancing, MemoryBank, save_bank
@@ -43,7 +43,7 @@ EPISODES_PER_SCENE = 6
 PUBLISHED = "predictions/PREVALENT_R2R_seq2seq_teacher_val_unseen_iter36000.json"
 """Predictions of a published agent, for trajectories of realistic length."""
 TOLERANCE = 1e-4
-LABELS = {HAMT: "HAMT", TDSTP: "TD-STP"}
+LABELS = {HAMT: "HAMT", TDSTP: "TD-STP", DUET: "DUET"}
 MANY, FEW, NARROW, CANDIDATES = 1_000_000, 100, 256, 5
 """Viewpoints, width of their features and candidates per panorama when recall is timed."""
 Decisions = Mapping[tuple[str, int], Sequence[float]]

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from esceme.agents.crossmodal import CrossModal
+from esceme.agents.base import Agent
 from esceme.agents.hamt import HAMT
 from esceme.navigator import Navigator
 from esceme.tasks.episode import Episode
@@ -48,7 +48,7 @@ class Item:
 class LockStep:
     """Evaluate batch after batch with one memory, a dictionary of vectors."""
 
-    Agent: type[CrossModal] = HAMT
+    Agent: type[Agent[Any]] = HAMT
     Item = Item
 
     def __init__(self, navigator: Navigator, atlas: Atlas) -> None:

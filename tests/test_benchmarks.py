@@ -113,7 +113,7 @@ def test_both_graph_encodings_are_equal(monkeypatch: pytest.MonkeyPatch) -> None
         benchmark.measure_size(25, reader)
 
 
-@pytest.mark.parametrize("agent", ["hamt", "tdstp"])
+@pytest.mark.parametrize("agent", ["hamt", "tdstp", "duet"])
 def test_lock_step_decisions_equal_those_of_lanes(
     agent: str, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,9 +126,13 @@ def test_lock_step_decisions_equal_those_of_lanes(
             super().move(item, choice)
 
     torch.manual_seed(3)
-    config = AGENTS[agent].Config(**SMALL, feature_width=WIDTH, vocabulary=100)
+    kind = AGENTS[agent].Config
+    sizes = {name: size for name, size in SMALL.items() if name in kind.__dataclass_fields__}
+    config = kind(**sizes, feature_width=WIDTH, vocabulary=100)
     navigator = Navigator(AGENTS[agent](config), CandidateEnhancing(CandidateEnhancingConfig(width=WIDTH)))
-    loop = {"loop": RecordingPlanner} if agent == "tdstp" else {}
+    explorer = import_module("benchmarks.lockstep_duet").LockStepExplorer
+    loops = {"tdstp": {"loop": RecordingPlanner}, "duet": {"loop": explorer}}
+    loop = loops.get(agent, {})
     work = benchmark.EvaluationWorkload(dataset, navigator, **loop, per_scene=2)
     episodes = read_r2r(dataset / "R2R" / f"R2R_{SPLIT}.json")
     for paths in ({episode.episode_id: episode.reference_path for episode in episodes}, None):

@@ -13,7 +13,8 @@ from esceme.agents.graph_map import GraphMap, way
 from esceme.agents.remembered_map import remembered_maps, shortest_ways
 from esceme.memory import MemoryBank
 from esceme.observation import RememberedPanoramas
-from esceme.world import Atlas
+from esceme.world import ArrayFeatures, Atlas
+from esceme.world.geometry import VIEWS
 from fixtures.random_observations import random_building
 from fixtures.toy_atlas import build_toy_atlas
 
@@ -54,6 +55,13 @@ def plain_distances(atlas: Atlas, visited: list[int]) -> tuple[list[int], dict[t
             for b in order:
                 best[a, b] = min(best[a, b], best[a, middle] + best[middle, b])
     return order, best
+
+
+def with_features(atlas: Atlas) -> Atlas:
+    """The atlas with features of one number."""
+    names = [f"{scene}_{viewpoint}" for scene, viewpoint in atlas.names]
+    panoramas = {name: np.zeros((VIEWS, 1), dtype=np.float32) for name in names}
+    return Atlas(atlas.graphs.values(), ArrayFeatures.from_mapping(panoramas, source="zeros"))
 
 
 def walk(seed: int, length: int) -> list[int]:
@@ -130,6 +138,39 @@ def test_remembered_ways_equal_those_of_visits(seed: int) -> None:
     expected = graph.distance[0][order][:, order]
     torch.testing.assert_close(torch.from_numpy(ways.distance), expected)
     assert torch.equal(torch.from_numpy(ways.hops), graph.hops[0][order][:, order])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_remembered_map_that_grows_has_the_ways_of_all_passable_nodes(seed: int) -> None:
+    """A random part of the scene is remembered, then the agent walks; against dictionaries."""
+    generator = np.random.default_rng(seed)
+    memory = sorted(generator.choice(len(SCENE), 6, replace=False).tolist())
+    path = walk(seed, 7)
+    bank = MemoryBank.from_atlas(with_features(SCENE))
+    panoramas = bank.observe(torch.tensor(memory))
+    tokens = torch.rand(len(memory), panoramas.token_type.shape[1], 2)
+    known = torch.ones(1, len(memory), dtype=torch.bool)
+    graph = empty_map().add_disjoint(remembered_maps(RememberedPanoramas(panoramas, known), tokens))
+    for step, viewpoint in enumerate(path, 1):
+        degree = int(SCENE.degrees[viewpoint])
+        seen = torch.tensor([[viewpoint, *SCENE.neighbours[viewpoint, :degree].tolist()]])
+        graph = graph.insert(seen, torch.from_numpy(SCENE.positions[seen.numpy()]))
+        nodes = graph.find(seen)
+        passable = torch.isin(seen, torch.tensor(memory + path[: step - 1]))[:, 1:]
+        graph = graph.connect(nodes[:, 0], nodes[:, 1:])
+        graph = graph.begin_ways(nodes[:, 0], nodes[:, 1:].masked_fill(~passable, -1)).relax(nodes[:, 0])
+        viewpoints = (graph.node[0] - 1).tolist()
+        _, best = plain_distances(SCENE, [*memory, *path[:step]])
+        expected = torch.tensor([[best[a, b] for b in viewpoints] for a in viewpoints], dtype=torch.float64)
+        torch.testing.assert_close(graph.distance[0], expected)
+        for start in range(len(viewpoints)):
+            for end in range(len(viewpoints)):
+                if start == end or math.isinf(float(graph.distance[0, start, end])):
+                    continue
+                places = [viewpoints[node] for node in (start, *way(graph.middle[0], start, end))]
+                assert places[-1] == viewpoints[end] and len(set(places)) == len(places)
+                assert set(places[1:-1]) <= {*memory, *path[:step]}
+                assert all(b in SCENE.neighbours[a] for a, b in pairwise(places))
 
 
 def test_a_new_edge_links_parts_of_a_remembered_map() -> None:

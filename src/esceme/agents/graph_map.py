@@ -179,7 +179,8 @@ class GraphMap(State):
         rows = torch.arange(len(through), device=through.device)
         half, half_hops = self.distance[rows, :, through], self.hops[rows, :, through]  # (B, K)
         via = half[:, :, None] + half[:, None]
-        better = via < self.distance
+        is_end = torch.arange(via.shape[1], device=through.device) == through[:, None]  # (B, K)
+        better = (via < self.distance) & ~(is_end[:, :, None] | is_end[:, None])
         return replace(
             self,
             distance=torch.where(better, via, self.distance),

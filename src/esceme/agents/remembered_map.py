@@ -6,7 +6,7 @@ and are open as goals until they are visited in this episode.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -139,7 +139,13 @@ def shortest_ways(positions: Floats, source: Integers, target: Integers, num_obs
     origin = np.arange(size)[:, None]
     is_edge = previous == origin
     middle = np.where((previous >= 0) & ~is_edge, previous + 1, 0)
-    return ShortestWays(distance, middle, _count_hops(previous, is_edge))
+    hops = _count_hops(previous, is_edge)
+    return ShortestWays(_mirror(distance), _mirror(middle), _mirror(hops))
+
+
+def _mirror(table: NDArray[Any]) -> NDArray[Any]:
+    """Return a table (K, K) whose lower half equals its upper half, so that both are rounded alike."""
+    return np.triu(table) + np.triu(table, 1).T
 
 
 def _count_hops(previous: Integers, is_edge: NDArray[np.bool_]) -> Integers:

@@ -13,6 +13,9 @@ from esceme.recipes import RECIPES, SMALL_AGENT, SMALL_READER
 
 DataKind = Literal["embedded", "semantic"]
 """`embedded`: pictures of the embedded world. `semantic`: annotated objects and rooms of real scenes."""
+Host = Literal["hamt", "tdstp", "duet"]
+HOSTS: dict[Host, str] = {"hamt": "HAMT", "tdstp": "TD-STP", "duet": "DUET"}
+"""Agents to which memory is added -> their titles."""
 PRETRAINING = {"iterations": 1200, "learning_rate": 1e-3}
 FINE_TUNING = {"iterations": 400, "learning_rate": 5e-4}
 """Training on real scenes: agents without and with memory continue from one agent without memory."""
@@ -65,13 +68,13 @@ class TrainedAgent:
 
 
 def small_agent(
-    kind: DataKind, reader: ReaderConfig | None = None, *, task: str = "r2r", tdstp: bool = False
+    kind: DataKind, reader: ReaderConfig | None = None, *, task: str = "r2r", host: Host = "hamt"
 ) -> TrainedAgent:
-    """Return a small HAMT (or TD-STP) for a task, without memory or with a reader.
+    """Return a small agent of a host for a task, without memory or with a reader.
 
     On real scenes the agent continues the training of an agent without memory.
     """
-    recipe = RECIPES[f"{task}-tdstp-small" if tdstp else f"{task}-small"]
+    recipe = RECIPES[f"{task}-small" if host == "hamt" else f"{task}-{host}-small"]
     experiment = replace(recipe, validation=ValidationConfig(splits=()))
     agent = TrainedAgent(experiment if kind == "embedded" else _for_real_scenes(experiment))
     if kind == "semantic":

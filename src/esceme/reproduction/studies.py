@@ -9,10 +9,11 @@ from typing import get_args
 from esceme.evaluation import Protocol
 from esceme.learning import MemoryDropout
 from esceme.learning.memory_dropout import MemoryDropoutMode
-from esceme.memory import NoVisionConfig
+from esceme.memory import MapReaderConfig, NoVisionConfig
 from esceme.recipes import SMALL_READER, SMALL_TRAINING
 from esceme.reproduction.small_agents import (
     AS_RELEASED,
+    HOSTS,
     PAPER_READER,
     PLAIN_HAMT,
     RELEASED_READER,
@@ -149,6 +150,19 @@ def _mechanism_r2r_rows(kind: DataKind) -> list[Row]:
     ]
 
 
+def _map_rows(kind: DataKind) -> list[Row]:
+    """Return HAMT, TD-STP and DUET without memory and with it, and DUET with the remembered map."""
+    protocols: tuple[Protocol, ...] = ("cold", "two-pass")
+    rows = []
+    for host, name in HOSTS.items():
+        none = f"{name}, none"
+        rows.append(Row(name=none, agent=small_agent(kind, host=host)))
+        enhanced = small_agent(kind, SMALL_READER, host=host)
+        rows += _protocol_rows(f"{name}, candidate enhancing", enhanced, none, protocols)
+    remembered = small_agent(kind, MapReaderConfig(), host="duet")
+    return [*rows, *_protocol_rows("DUET, map", remembered, "DUET, none", protocols)]
+
+
 def _of_kind(
     kind: DataKind, rows: Callable[[DataKind], Sequence[Row]]
 ) -> Callable[[DataKind], Sequence[Row]]:
@@ -156,6 +170,10 @@ def _of_kind(
     return lambda _: rows(kind)
 
 
+MAP_NOTE = (
+    "All agents are trained by imitation of the annotated paths, with the same number of iterations and "
+    "batch size. DUET's network has more layers than HAMT's; an iteration takes two to four times as long."
+)
 STUDIES = (
     Target(
         name="headline",
@@ -180,6 +198,20 @@ STUDIES = (
         kind="study",
         title="The published mechanism and ours, real R2R by objects and rooms",
         rows=_of_kind("semantic", _mechanism_r2r_rows),
+    ),
+    Target(
+        name="maps",
+        kind="study",
+        title="DUET beside HAMT and TD-STP, and the remembered map, embedded world",
+        rows=_of_kind("embedded", _map_rows),
+        about=MAP_NOTE,
+    ),
+    Target(
+        name="maps-r2r",
+        kind="study",
+        title="DUET beside HAMT and TD-STP, and the remembered map, real R2R by objects and rooms",
+        rows=_of_kind("semantic", _map_rows),
+        about=MAP_NOTE,
     ),
     Target(
         name="memory-dropout",
