@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from esceme.gym_registration import register_with_gymnasium
 
 if TYPE_CHECKING:
-    from esceme.agents import HAMT, TDSTP, HamtConfig, Seq2Seq, Seq2SeqConfig, TdstpConfig
+    from esceme.agents import DUET, HAMT, TDSTP, DuetConfig, HamtConfig, Seq2Seq, Seq2SeqConfig, TdstpConfig
     from esceme.config import Experiment
     from esceme.errors import (
         CheckpointError,
@@ -58,7 +58,16 @@ _MODULES = {
     "esceme.recipes": ("RECIPES",),
     "esceme.runs": ("NavigatorConfig", "load_run", "save_run"),
     # agents and memory
-    "esceme.agents": ("HAMT", "TDSTP", "HamtConfig", "Seq2Seq", "Seq2SeqConfig", "TdstpConfig"),
+    "esceme.agents": (
+        "DUET",
+        "HAMT",
+        "TDSTP",
+        "DuetConfig",
+        "HamtConfig",
+        "Seq2Seq",
+        "Seq2SeqConfig",
+        "TdstpConfig",
+    ),
     "esceme.memory": (
         *("CandidateEnhancing", "CandidateEnhancingConfig", "GraphEncoding", "GraphEncodingConfig"),
         *("MemoryBank", "NoMemory", "SceneMemory", "load_bank", "save_bank"),
@@ -92,8 +101,10 @@ __all__ = [
     "load_run",
     "save_run",
     # agents and memory
+    "DUET",
     "HAMT",
     "TDSTP",
+    "DuetConfig",
     "HamtConfig",
     "Seq2Seq",
     "Seq2SeqConfig",
