@@ -139,9 +139,9 @@ def test_invalid_options_are_refused_before_any_work(panoramas: Path, toy_root: 
     with pytest.raises(DataError, match="cannot be written"):
         extract(panoramas, out=tmp_path / "file" / "f.hdf5")
     with pytest.raises(ConfigError, match=r"\.hdf5"):
-        semantic(data=toy_root, out=tmp_path / "semantic.txt")
+        semantic(data=str(toy_root), out=tmp_path / "semantic.txt")
     with pytest.raises(DataError, match="nothing_vocab"):
-        semantic(data=toy_root, out=out, glove=str(tmp_path / "nothing"))
+        semantic(data=str(toy_root), out=out, glove=str(tmp_path / "nothing"))
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -152,7 +152,7 @@ def test_semantic_prints_one_json_object(
     toy_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "semantic.hdf5"
-    assert semantic(data=toy_root, out=out, glove="none", json=True) == 0
+    assert semantic(data=str(toy_root), out=out, glove="none", json=True) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["bytes"] == out.stat().st_size
     assert report["reprojected"]["empty_views"] < report["near"]["empty_views"]
@@ -164,7 +164,7 @@ def test_semantic_prints_one_json_object(
 def test_semantic_matches_only_splits_with_paths(
     split: str, toy_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert semantic(data=toy_root, out=tmp_path / "semantic.hdf5", split=split) == 0
+    assert semantic(data=str(toy_root), out=tmp_path / "semantic.hdf5", split=split) == 0
     printed = capsys.readouterr()
     assert "names per viewpoint" in printed.out
     assert ("AUC" in printed.out) == (split != "test") == ("not matched" not in printed.err)

@@ -21,6 +21,13 @@ from esceme.errors import DataError
 from esceme.learning.training_log import TrainingLog, read_log
 
 
+@pytest.fixture(autouse=True)
+def _every_file_begins_in_another_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let time pass between event files; those of one second have no certain order for TensorBoard."""
+    seconds = itertools.count(1_000_000_000)
+    monkeypatch.setattr(time, "time", lambda: next(seconds))
+
+
 def write_log(folder: Path, iterations: range, *, after: int = 0) -> Path:
     """Log the losses of some iterations, and a validation at every second one."""
     with TrainingLog(folder, after=after) as log:
@@ -67,11 +74,7 @@ def test_lines_and_events_can_be_read_before_the_log_is_closed(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("after", [1, 2, 5, 9])
-def test_resumed_log_equals_the_log_of_an_uninterrupted_run(
-    tmp_path: Path, after: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seconds = itertools.count(1_000_000_000)  # TensorBoard sorts files by the second in which they began
-    monkeypatch.setattr(time, "time", lambda: next(seconds))
+def test_resumed_log_equals_the_log_of_an_uninterrupted_run(tmp_path: Path, after: int) -> None:
     whole = write_log(tmp_path / "whole", range(1, 11)).read_bytes()
     write_log(tmp_path / "killed", range(1, 10))
     assert write_log(tmp_path / "killed", range(after + 1, 11), after=after).read_bytes() == whole
