@@ -204,7 +204,7 @@ def atomic_open(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
 
 
 def require_space(path: Path, size: int) -> None:
-    """Raise `OSError` if a file cannot grow to `size` bytes, by the free space or a limit of the process."""
+    """Raise `OSError` if the disk or the process's limit of file sizes has no room for `size` bytes."""
     if path.stat().st_blocks * 512 + shutil.disk_usage(path.parent).free < size:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -84,9 +84,9 @@ class TrainingLog:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """Return the complete lines of a log as dicts, each with `kind` and `iteration`.
+    """Return the lines of a log as dicts, each with `kind` and `iteration`. Skip an unfinished last line.
 
-    Raise `DataError` if there is no such file, or if a line has another structure.
+    Raise `DataError` if the file does not exist, or if a line is not such a dict.
     """
     read_json_lines(path, _LineHead)
     return read_json_lines(path, dict[str, Any])

@@ -29,7 +29,7 @@ def draws(seed: int) -> Iterator[int]:
 
 
 def draw_viewpoint(stream: Iterator[int], graph: ScanGraph) -> ViewpointPlace:
-    """Draw a random viewpoint of a graph. An excluded viewpoint is replaced by the next included one."""
+    """Draw a random viewpoint. If it is excluded, take the next included one in the graph's order."""
     count = len(graph.places)
     width = (RANGE - 1) // count
     ix = next(draw // width for draw in stream if draw < count * width)

@@ -44,7 +44,7 @@ class FinishedTraining(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobEvent(NamedTuple):
-    """A job that has ended: its name, the numbers of ended and of all jobs, and the time left."""
+    """A job that has ended: its name, how many of all jobs have ended, and the time left."""
 
     name: str
     done: int

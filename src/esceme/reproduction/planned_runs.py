@@ -112,7 +112,7 @@ class PlannedEvaluation:
 
 @dataclass
 class Plan:
-    """Trainings and evaluations of targets, each once, in the order of the targets."""
+    """All trainings and evaluations that some targets need. Those that several targets need occur once."""
 
     config: ReproductionConfig
     targets: Sequence[Target]

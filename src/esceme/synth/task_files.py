@@ -142,16 +142,16 @@ def _rxr_record(path: AnnotatedPath, split: str, number: int, language: str, tex
 
 
 def write_reverie(
-    world_folder: Path, paths_by_split: PathsBySplit, nearby: Mapping[str, Sequence[str]]
+    world_folder: Path, paths_by_split: PathsBySplit, nearby_object_ids: Mapping[str, Sequence[str]]
 ) -> None:
     """Write the REVERIE files of all splits. The target of a path is an object near its last viewpoint.
 
-    `nearby` maps `<scene>_<viewpoint>` to the ids of the objects near this viewpoint.
+    `nearby_object_ids` maps `<scene>_<viewpoint>` to the ids of the objects near this viewpoint.
     """
     for split, paths in paths_by_split.items():
         records: list[Json] = []
         for path in paths:
-            objects = nearby[f"{path.scene_id}_{path.viewpoints[-1]}"]
+            objects = nearby_object_ids[f"{path.scene_id}_{path.viewpoints[-1]}"]
             if objects:
                 records.append(_reverie_record(path, objects[0], is_withheld=split == "test"))
         write_json(world_folder / f"REVERIE/v2_REVERIE_{split}.json", records)

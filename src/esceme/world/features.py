@@ -94,17 +94,17 @@ class FeatureStore(ABC):
     def gather(
         self,
         rows: NDArray[np.integer],
-        views_per_row: NDArray[np.integer],
+        view_indices: NDArray[np.integer],
         *,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """Return features (B, N, D) of `views_per_row` (B, N) of the viewpoints `rows` (B,), as float32.
+        """Return features (B, N, D) of `view_indices` (B, N) of the viewpoints `rows` (B,), as float32.
 
         With `out`, features are written to the first elements of that array, and no new array is allocated.
         """
         self._prepare(rows)
         flat = self._values.reshape(-1, self.width)
-        indices = rows[:, None] * VIEWS + views_per_row
+        indices = rows[:, None] * VIEWS + view_indices
         shape = (*indices.shape, self.width)
         target = np.empty(shape, np.float32) if out is None else _view_front(out, shape)
         if flat.dtype == np.float32:
