@@ -127,6 +127,16 @@ def test_choices_show_what_memory_changed(page_file: Path, open_page: OpenPage) 
     assert page.count(".map .memory.age-old, .map .memory.age-recent") > 0
 
 
+def test_compared_routes_are_drawn_and_listed(page_file: Path, open_page: OpenPage) -> None:
+    page = open_page(page_file)
+    page.evaluate(
+        "const path = app.episode.reference; app.trajectory(1).steps[0][6] = {compared: 7, routes: ["
+        "{path, probability: 0.4, utility: 1.5, scores: {text: 2}}, {path: path.slice(0, 2)}]}; app.render()"
+    )
+    assert page.count(".map .planned") == 2 and page.count(".map .planned.best") == 1
+    assert "Best of 7 compared routes" in page.text(".routes") and "utility 1.50" in page.text(".routes li")
+
+
 def test_panorama_is_dragged(page_file: Path, open_page: OpenPage) -> None:
     page = open_page(page_file)
     assert page.evaluate("getComputedStyle(document.querySelector('.panorama')).backgroundImage").startswith(

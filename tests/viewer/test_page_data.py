@@ -13,7 +13,7 @@ from esceme.errors import DataError
 from esceme.evaluation.trace import TraceStep, read_trace
 from esceme.report.result_set import load_results
 from esceme.viewer.page import bundle_script, render_page
-from esceme.viewer.page_data import PageData, align_steps, build_page_data, token_spans
+from esceme.viewer.page_data import PageData, align_steps, build_page_data, page_details, token_spans
 from esceme.viewer.page_pictures import add_pictures
 from esceme.world import SceneGraph
 from fixtures.panoramas import copy_with_panoramas
@@ -128,6 +128,13 @@ def test_decisions_are_aligned_over_returns() -> None:
     ]
     aligned = align_steps(steps, [0, 1, 2, 1, 0], GRAPH)
     assert [entry and entry.action for entry in aligned] == [0, 1, 2, None, 1]
+
+
+def test_compared_routes_refer_to_viewpoints_by_number() -> None:
+    routes = [{"path": ["hall", "den"], "probability": 0.7}, {"path": ["hall", "nowhere"]}, "damaged"]
+    details = page_details({"compared": 9, "routes": routes}, GRAPH)
+    assert details == {"compared": 9, "routes": [{"path": [0, 1], "probability": 0.7}, {"path": [0]}]}
+    assert page_details({}, GRAPH) is None and page_details({"a": 1}, GRAPH) == {"a": 1}
 
 
 def test_tokens_are_found_in_the_text_and_unknown_ones_are_not() -> None:

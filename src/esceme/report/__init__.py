@@ -2,15 +2,12 @@
 
 from esceme.report.charts import Curve, plot_curves
 from esceme.report.floors import floor_indices
-from esceme.report.panorama import CandidateMarker, draw_panorama
 from esceme.report.paths import PathOverlay
 from esceme.report.scene_figure import draw_scene
 
 __all__ = [
-    "CandidateMarker",
     "Curve",
     "PathOverlay",
-    "draw_panorama",
     "draw_scene",
     "floor_indices",
     "plot_curves",

@@ -10,11 +10,10 @@ from PIL import Image
 
 from esceme.perception.views import read_panorama
 from esceme.report import symbols
-from esceme.report.panorama import embed_image
 from esceme.report.paths import PathOverlay
 from esceme.report.result_set import ResultSet
 from esceme.report.scene_figure import scene_drawing
-from esceme.report.svg import Attributes, element, escape_text, shorten_text, translated
+from esceme.report.svg import Attributes, element, embed_image, escape_text, shorten_text, translated
 from esceme.report.symbols import INK, PREDICTED, REMEMBERED, LegendItem, LineStyle
 from esceme.world.geometry import wrap_angle
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterable
 from html import escape
@@ -11,6 +12,8 @@ LETTER_WIDTHS = {**dict.fromkeys("fijlrtI.,:;'|!()[]/ -", 0.31), **dict.fromkeys
 """Letter -> estimated width relative to the font size, for narrow and wide letters."""
 Attributes = dict[str, str | float]
 """Attributes of an element; `_` in a name is written as `-`."""
+MIME_TYPES = {b"\xff\xd8": "image/jpeg", b"\x89P": "image/png"}
+"""First two bytes of an image file -> MIME type."""
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 cannot represent."""
 
@@ -58,6 +61,13 @@ def element(tag: str, content: str | Iterable[str] = "", /, **attributes: str | 
         opening += f' {name.rstrip("_").replace("_", "-")}="{text}"'
     inner = content if isinstance(content, str) else "\n".join(content)
     return f"<{opening}>{inner}</{tag}>" if inner else f"<{opening}/>"
+
+
+def embed_image(image: bytes, width: float, height: float) -> str:
+    """Return the content of a JPEG or PNG file as an SVG element of the given size in pixels."""
+    mime_type = MIME_TYPES.get(image[:2], "application/octet-stream")
+    data = f"data:{mime_type};base64,{base64.b64encode(image).decode()}"
+    return element("image", href=data, width=width, height=height, preserveAspectRatio="none")
 
 
 def translated(x: float, y: float, content: str | Iterable[str]) -> str:

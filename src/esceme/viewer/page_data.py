@@ -338,17 +338,19 @@ def page_step(step: TraceStep, graph: SceneGraph) -> PageStep:
 
 
 def page_details(details: Mapping[str, Any], graph: SceneGraph) -> Any:
-    """Return the details of a decision, with viewpoints of routes as numbers; None if there are none."""
+    """Return the details of a decision, with the viewpoints of compared routes as numbers; None without any.
+
+    A planning agent describes each route as `{"path": [viewpoint, ...], "probability": ..., ...}`.
+    """
     if not details:
         return None
     routes = details.get("routes")
     if not isinstance(routes, list):
         return dict(details)
     numbered = [
-        {**route, "viewpoints": [graph.index(name) for name in route["viewpoints"] if name in graph]}
-        if isinstance(route, dict) and isinstance(route.get("viewpoints"), list)
-        else route
+        {**route, "path": [graph.index(name) for name in route["path"] if name in graph]}
         for route in routes
+        if isinstance(route, dict) and isinstance(route.get("path"), list)
     ]
     return {**details, "routes": numbered}
 

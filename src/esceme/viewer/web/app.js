@@ -571,7 +571,7 @@ export class App {
             isRecalled: decision ? decision[3].includes(target) : this.memory.has(target),
             isChosen: target === next,
           })),
-      routes: (decision?.[6]?.routes ?? []).slice(0, 5).map((route) => route.viewpoints ?? []),
+      routes: (decision?.[6]?.routes ?? []).slice(0, 5).map((route) => route.path),
     });
     this.panorama.show(
       {
@@ -634,6 +634,7 @@ export class App {
       this.decisionElement.replaceChildren(html("p", { class: "hint" }, trajectory ? text : ""));
       return;
     }
+    /** @type {HTMLElement[]} */
     const parts = [choiceTable(choices, (viewpoint) => this.#point(viewpoint))];
     if (decision[1]) {
       const [moved, others] = [movedShare(choices), choices.filter(({ masked }) => masked !== null)];
@@ -642,29 +643,41 @@ export class App {
       const [withMemory, without] = [best("share"), best("masked")];
       const change =
         withMemory === without ? `the first choice stays ${withMemory}` : `the first choice changes from ${without} to ${withMemory}`;
-      parts.push(
-        /** @type {any} */ (html("p", { class: "moved" }, `Memory moves ${percent(moved)} of the probability; ${change}.`)),
-      );
+      parts.push(html("p", { class: "moved" }, `Memory moves ${percent(moved)} of the probability; ${change}.`));
     }
     const routes = decision[6]?.routes ?? [];
-    if (routes.length)
-      parts.push(
-        /** @type {any} */ (
-          html(
-            "ol",
-            { class: "routes" },
-            ...routes.slice(0, 8).map((route) =>
-              html(
-                "li",
-                {},
-                `${(route.viewpoints ?? []).map((viewpoint) => this.nameOf(viewpoint)).join(" → ")}`,
-                route.score === undefined ? null : html("b", {}, ` ${Number(route.score).toFixed(2)}`),
-              ),
-            ),
-          )
-        ),
-      );
+    if (routes.length) parts.push(this.#routeList(routes, decision[6]?.compared ?? routes.length));
     this.decisionElement.replaceChildren(...parts);
+  }
+
+  /**
+   * @param {import("./types.js").PlannedRoute[]} routes
+   * @param {number} compared number of all routes that the agent compared
+   */
+  #routeList(routes, compared) {
+    const facts = (/** @type {import("./types.js").PlannedRoute} */ { probability, utility, scores }) =>
+      [
+        probability === undefined ? "" : percent(probability),
+        utility === undefined ? "" : `utility ${utility.toFixed(2)}`,
+        ...Object.entries(scores ?? {}).map(([name, value]) => `${name} ${value}`),
+      ].filter(Boolean);
+    return html(
+      "details",
+      { class: "routes", open: true },
+      html("summary", {}, `Best of ${compared} compared routes`),
+      html(
+        "ol",
+        {},
+        ...routes.map((route) =>
+          html(
+            "li",
+            {},
+            route.path.map((viewpoint) => this.nameOf(viewpoint)).join(" → "),
+            html("small", {}, ` ${facts(route).join(", ")}`),
+          ),
+        ),
+      ),
+    );
   }
 
   /** @param {number | null} viewpoint */

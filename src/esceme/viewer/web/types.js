@@ -28,8 +28,16 @@
  * @typedef {[number[], number[] | null, number, number[], number[] | null, number[], Details | null]} Step
  */
 
-/** @typedef {{routes?: PlannedRoute[], [key: string]: unknown}} Details */
-/** @typedef {{viewpoints: number[], score?: number, [key: string]: unknown}} PlannedRoute */
+/** @typedef {{compared?: number, routes?: PlannedRoute[], [key: string]: unknown}} Details */
+
+/**
+ * Route that a planning agent compared with others, the best first.
+ * @typedef {object} PlannedRoute
+ * @property {number[]} path
+ * @property {number} [probability]
+ * @property {number} [utility]
+ * @property {Record<string, number>} [scores]
+ */
 
 /**
  * @typedef {object} Trajectory
