@@ -54,13 +54,22 @@ from fixtures.files import load_json, save_json
 from fixtures.original_checkpoints import fine_tuned
 from fixtures.toy_dataset import ToyDataset, small_experiment, write_toy_dataset, write_training_data
 from fixtures.toy_world import write_toy_world
-from reference.make import WORLD, unpack
+from reference.make import HERE, WORLD, unpack
 
 TOY, DATASET = Path("toy"), ToyDataset(Path("dataset/data"), Path("dataset/run"))
 TRAINING, TRAINED = Path("training/data"), Path("trained")
 EVALUATION, OTHER = Path("evaluation"), Path("other")
 CONNECTIVITY = TOY / "connectivity"
 REFERENCE = Path("reference")
+DUET_REFERENCE = Path("reference-duet")
+DUET_FILES = (
+    "vln_bert.safetensors",
+    "meta.json",
+    "case0_inputs.safetensors",
+    "case0_r2r_outputs.safetensors",
+    "rollout_argmax.json.gz",
+    "train_il_dagger.json.gz",
+)
 REFERENCE_FILES = (
     *("rollout_argmax.json.gz", "train_il_a2c.json.gz", "meta.json"),
     *("vln_bert.safetensors", "critic.safetensors"),
@@ -112,6 +121,9 @@ def write_inputs() -> None:
     for file in REFERENCE_FILES:
         shutil.copy(Path("unpacked/hamt_esceme", file), REFERENCE)
     shutil.rmtree("unpacked")
+    DUET_REFERENCE.mkdir()
+    for file in DUET_FILES:
+        shutil.copy(HERE / "duet" / file, DUET_REFERENCE)
     write_manifest(DATASET.root)
 
 
@@ -454,6 +466,12 @@ KINDS = (
         "reference",
         tuple(f"{REFERENCE}/{file}" for file in REFERENCE_FILES),
         (_command("verify", str(REFERENCE), "--data", str(WORLD)),),
+        weight=1,
+    ),
+    InputKind(
+        "reference of DUET",
+        tuple(f"{DUET_REFERENCE}/{file}" for file in DUET_FILES),
+        (_command("verify", str(DUET_REFERENCE), "--data", str(WORLD)),),
         weight=1,
     ),
 )

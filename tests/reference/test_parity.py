@@ -158,6 +158,10 @@ def change_segment(stored: Any) -> None:
     max(stored["passes"][0]["batches"][0]["trajectories"], key=len)[-1].append("x")
 
 
+def shorten_features(stored: Any) -> None:
+    del stored["passes"][0]["batches"][0]["steps"][1][0]["gmap_pos_fts"][0][1]
+
+
 def change_update(stored: Any) -> None:
     norms = stored["iteration"]["update_norms"]
     norms["vln_bert.global_sap_head.net.0.weight"] *= 1.01
@@ -170,6 +174,7 @@ def change_update(stored: Any) -> None:
         ("train_il_dagger.json.gz", change_update, "iteration.update_norms (relative)"),
         ("rollout_argmax.json.gz", change_stop_score, "passes.batches.stop_scores"),
         ("rollout_argmax.json.gz", change_segment, "passes.batches.trajectories (how many)"),
+        ("rollout_argmax.json.gz", shorten_features, "passes.batches.steps.gmap_pos_fts (shape)"),
     ],
 )
 def test_changed_numbers_of_duet_are_noticed(
@@ -214,3 +219,14 @@ def test_the_folder_is_small_and_holds_nothing_of_matterport() -> None:
     duet = read("duet", "train_il_dagger.json.gz")
     scans |= {item["scan"] for key in ("IL", "DAGGER") for item in duet[key]["items"]}
     assert scans == {"toy-house"}
+
+
+def test_a_missing_input_of_duet_is_reported(tmp_path: Path) -> None:
+    names = ("vln_bert.safetensors", "meta.json", "case0_inputs.safetensors", "case0_r2r_outputs.safetensors")
+    for name in names:
+        shutil.copyfile(HERE / "duet" / name, tmp_path / name)
+    tensors = load_file(tmp_path / names[2])
+    del tensors["s0.gmap_lens"]
+    save_file(tensors, tmp_path / names[2])
+    (skipped,) = verify(tmp_path, WORLD).skipped
+    assert "s0.gmap_lens in case0_inputs.safetensors" in skipped.reason

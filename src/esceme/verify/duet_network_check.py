@@ -56,6 +56,9 @@ def check_duet_network(path: Path, references: ReferenceData, comparison: FileCo
     except (*MALFORMED, RuntimeError, ConfigError) as error:
         raise DataError(f"{case}_inputs.safetensors does not fit the network: {error!r}") from None
     for key, value in inputs.items():
+        if key not in case_inputs:
+            comparison.add_missing(f"{key} in {case}_inputs.safetensors")
+            continue
         tolerance = MAP_TOLERANCES.get(key.partition(".")[2], 0.0)
         comparison.add_array(
             f"inputs.{key.partition('.')[2]}", case_inputs[key].numpy(), value.numpy(), tolerance

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, cast
 import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from esceme.agents.base import Decision
@@ -289,13 +290,20 @@ def _compare_step(stored: DuetStep, ours: DuetStep, comparison: FileComparison) 
     for name, own in own_values.items():
         quantity = f"passes.batches.steps.{name}"
         if name in STEP_TOLERANCES:
-            arrays = (np.array(value, dtype=np.float64) for value in (values[name], own))
-            first, second = (np.where(np.isnan(array), -np.inf, array) for array in arrays)
-            comparison.add_array(quantity, first, second, STEP_TOLERANCES[name])
+            comparison.add_array(quantity, _array(values[name]), _array(own), STEP_TOLERANCES[name])
         elif name == "pose":
             comparison.add(quantity, list(values[name]), list(own), 1e-9)
         elif name != "pair_dist_sum":
             comparison.add(quantity, values[name], own, 0.0)
+
+
+def _array(values: Json) -> NDArray[np.float64]:
+    """Return numbers as an array, with -inf for None; empty if nested lists differ in length."""
+    try:
+        array = np.array(values, dtype=np.float64)
+    except ValueError:
+        return np.zeros(0)
+    return np.where(np.isnan(array), -np.inf, array)
 
 
 def _compare_metrics(
