@@ -54,7 +54,7 @@ def _draw_memory(folders: Folders, data: Path, out: Path) -> dict[str, str]:
     scene = max(sorted(counts), key=lambda name: counts[name])
     history, graph = results.histories[0][scene], results.split.graphs[scene]
     drawings = {
-        "steps": (moments_of_steps(history), f"Memory of {scene} at steps of its first two episodes"),
+        "steps": (moments_of_steps(history), f"Memory of {scene} at steps of two episodes"),
         "episodes": (moments_after(history, MOMENTS), f"Memory of {scene} after several episodes"),
     }
     for name, (moments, title) in drawings.items():
