@@ -37,6 +37,7 @@ ON_GENERATED = (
     "next-hop-probes",
     "training",
     "graph-encoding",
+    "planning",
 )
 GROUPS = (*ON_REAL_DATA, *ON_GENERATED)
 

@@ -40,6 +40,7 @@ from esceme.planning.planner_file import (
     SPEAKER_FILE,
     StoredBelief,
     StoredPlanner,
+    load_planner,
     make_scorers,
     save_planner,
     speaker_digest,
@@ -50,13 +51,15 @@ from esceme.runs import Run, load_run
 from esceme.tasks.catalogue import get_task
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
-from esceme.tasks.split import InstructionEncoder, make_instruction_encoder
-from esceme.tasks.text import Vocabulary
+from esceme.tasks.split import InstructionEncoder, load_features, make_instruction_encoder
+from esceme.tasks.text import SPECIAL, Vocabulary
 from esceme.training import EXPERIMENT_FILE, HELD_OUT, load_training_data
 from esceme.world.atlas import Atlas
 
 SCORERS = ["follower", "speaker"]
 Note = Callable[[str], None]
+RARE_WORD = 1e-3
+"""Added to the probability of a word in all instructions, so that rare words do not count as typical."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,3 +244,36 @@ def fit_planner(
         digests={},
         fit={"held_out": scenes, "samples": len(samples), "exploration": tried},
     )
+
+
+def describe_route(
+    run: str | Path,
+    data: str | Path,
+    scene: str,
+    viewpoints: Sequence[str],
+    *,
+    features: str | None = None,
+    heading: float = 0.0,
+    num_words: int = 8,
+) -> list[tuple[str, list[str]]]:
+    """Return the words that the speaker of a run expects at each step of a route, most typical first.
+
+    Typical words are those whose probability at a step exceeds that in all instructions the most.
+    """
+    _, speaker = load_planner(run)
+    loaded, folder = load_run(run), DataFolder(data)
+    tokenizer = loaded.tokenizer(folder)
+    if not isinstance(tokenizer, Vocabulary):
+        raise ConfigError(f"{run}: has no vocabulary of words of its own to describe routes with")
+    store = load_features(folder, features, name=loaded.config.feature_source, width=speaker.codebook.width)
+    atlas = Atlas.read(folder.connectivity, features=store, scenes=[scene])
+    maps = MapBank.from_atlas(atlas, codebook=speaker.codebook, keeps_features=False)
+    maps.remember_at(atlas.locate(scene, viewpoints).tolist())
+    steps = path_steps(maps[scene], viewpoints, heading)
+    everything = np.arange(speaker.num_words)
+    lift = speaker.emissions(maps[scene], steps, everything) / (speaker.tables.background + RARE_WORD)
+    lift[:, : len(SPECIAL)] = 0
+    best = np.argsort(-lift, axis=1, kind="stable")[:, :num_words]
+    names = [maps[scene].name(int(node)) for node in steps.nodes]
+    words = [[tokenizer.entries[word] for word in row] for row in best.tolist()]
+    return list(zip(names, words, strict=True))

@@ -39,6 +39,7 @@ COMMANDS = {
         "planner_command:train_planner",
         "Train the planner of a run: a speaker, and a belief about routes.",
     ),
+    "speak": ("planner_command:speak", "Describe a route by the words that a planner's speaker expects."),
     "evaluate": (
         "evaluate_command:evaluate",
         "Run a navigator on a split under a memory protocol, and score it.",

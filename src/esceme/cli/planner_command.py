@@ -9,7 +9,7 @@ import torch
 import tyro
 
 from esceme.cli.console import note, print_json, print_line
-from esceme.planner_training import DEFAULT, PlannerTrainingConfig
+from esceme.planner_training import DEFAULT, PlannerTrainingConfig, describe_route
 from esceme.planner_training import train_planner as run_training
 from esceme.planning.planner_file import FOLDER
 from esceme.tasks.folder import default_data
@@ -52,4 +52,52 @@ def train_planner(
     else:
         print_line(f"planner: {run / FOLDER}")
         print_line(f"exploration: {planner.exploration}")
+    return 0
+
+
+def speak(
+    run: tyro.conf.Positional[Path],
+    /,
+    scene: str,
+    path: list[str],
+    data: Path | None = None,
+    features: Path | None = None,
+    heading: float = 0.0,
+    words: int = 8,
+    json: bool = False,
+) -> int:
+    """Describe a route by the words that the speaker of a run's planner expects at each of its steps.
+
+    The speaker of `esceme train-planner` is a model of single words, not of sentences: it lists words that
+    are much more probable at a step than elsewhere.
+
+    Examples:
+        esceme speak runs/semantic --scene 8194nk5LbLH --path VIEWPOINT VIEWPOINT VIEWPOINT
+
+    Args:
+        run: a run folder with a planner and a vocabulary.
+        scene: the scene id.
+        path: viewpoint ids along edges of the scene, from start to end.
+        data: the data folder; by default ESCEME_DATA, else ./datasets.
+        features: the feature file; by default that of the run.
+        heading: heading at the start in radians.
+        words: number of words per step.
+        json: print one JSON object instead of lines.
+    """
+    described = describe_route(
+        run,
+        data or default_data(),
+        scene,
+        path,
+        features=None if features is None else str(features),
+        heading=heading,
+        num_words=words,
+    )
+    if json:
+        print_json(
+            {"scene": scene, "steps": [{"viewpoint": name, "words": found} for name, found in described]}
+        )
+    else:
+        for name, found in described:
+            print_line(f"{name}  {' '.join(found)}")
     return 0

@@ -1,4 +1,4 @@
-"""Candidate routes in the map of a building: shortest routes, and routes of two shortest legs.
+"""Candidate routes in the map of a building.
 
 Routes use only edges from visited viewpoints. They end at visited viewpoints or at frontier viewpoints.
 """
@@ -22,10 +22,6 @@ MAX_HOPS = 7
 """Maximum number of edges of a shortest route."""
 MARGIN = 2
 """Distances are computed within this number of edges beyond the longest route."""
-LEG_HOPS = (3, 8)
-"""Least and greatest number of edges of the first leg of a two-leg route; the second may have one less."""
-TWO_LEG_HOPS = (8, 15)
-"""Least and greatest number of edges of a two-leg route."""
 
 
 class Start(NamedTuple):
@@ -99,19 +95,6 @@ class Neighbourhood:
             path.append(int(self.predecessors[start, path[-1]]))
         return path[::-1]
 
-    @cached_property
-    def hops(self) -> NDArray[np.int64]:
-        """(n, n): number of edges of the shortest path; a large number if there is none."""
-        order = np.argsort(self.distances, axis=1)
-        hops = np.full(self.distances.shape, 10**6)
-        rows = np.arange(len(hops))
-        hops[rows, rows] = 0
-        for column in order.T[1:]:  # places in ascending distance: predecessors come first
-            before = self.predecessors[rows, column]
-            known = before >= 0
-            hops[rows[known], column[known]] = hops[rows[known], before[known]] + 1
-        return hops
-
 
 @dataclass(frozen=True)
 class RouteSet:
@@ -126,7 +109,7 @@ class RouteSet:
     """(R,): row of the route without its last edge, -1 for the route of no edge; None without a tree."""
     start_view: int
     utility: str
-    """Name of the utility of these routes, which `choice` maximises: `spl` or `sdtw`."""
+    """Name of the utility of these routes in `choice.UTILITIES`."""
 
     def __len__(self) -> int:
         return len(self.places)
@@ -183,39 +166,6 @@ def shortest_routes(scene_map: SceneMap, start: Start, *, max_hops: int = MAX_HO
     return _route_set(area, rows, start, "spl", parents)
 
 
-def two_leg_routes(scene_map: SceneMap, start: Start) -> RouteSet:
-    """Return all routes of two shortest legs whose numbers of edges are those of R4R.
-
-    R4R joins two R2R paths, each of which is a shortest path. `LEG_HOPS` and `TWO_LEG_HOPS` hold the limits.
-    """
-    low, high = TWO_LEG_HOPS
-    area = Neighbourhood(scene_map, start.node, high)
-    origin, hops = area.place(start.node), area.hops
-    rows: list[list[int]] = [[origin]]
-    distinct: set[tuple[int, ...]] = set()
-    least, greatest = LEG_HOPS
-    middles = np.flatnonzero((hops[origin] >= least) & (hops[origin] <= greatest) & area.visited)
-    for middle in middles.tolist():
-        first = area.path(origin, middle)
-        total = hops[origin, middle] + hops[middle]
-        is_end = (hops[middle] >= least - 1) & (hops[middle] <= greatest) & (total >= low) & (total <= high)
-        for end in np.flatnonzero(is_end).tolist():
-            route = (*first, *area.path(middle, end)[1:])
-            if route not in distinct:
-                distinct.add(route)
-                rows.append(list(route))
-    # Shorter routes are candidates too while the map is small: exploring needs them.
-    tree = shortest_routes(scene_map, start)
-    frontier = tree.is_visited == False  # noqa: E712
-    for places in tree.places[frontier].tolist():
-        nodes = [int(tree.area.nodes[place]) for place in places if place >= 0]
-        route = tuple(area.place(node) for node in nodes)
-        if route not in distinct:
-            distinct.add(route)
-            rows.append(list(route))
-    return _route_set(area, rows, start, "sdtw", None)
-
-
 def _route_set(
     area: Neighbourhood, rows: Sequence[Sequence[int]], start: Start, utility: str, parents: list[int] | None
 ) -> RouteSet:
@@ -228,7 +178,7 @@ def _route_set(
 
 
 RouteGenerator = Callable[[SceneMap, Start], RouteSet]
-ROUTES: dict[str, RouteGenerator] = {"shortest": shortest_routes, "two-leg": two_leg_routes}
+ROUTES: dict[str, RouteGenerator] = {"shortest": shortest_routes}
 """Functions that return candidate routes, by name."""
 
 
