@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from esceme.agents import AGENTS
+from esceme.learning.planner_fitting import belief_columns
 from esceme.learning.teachers import SUPERVISIONS, TEACHERS
 from esceme.memory import READERS
 
@@ -34,7 +35,7 @@ PAPERS = re.compile(
     r"hamt|td.?stp|seq.?2.?seq|candidate.?enhanc|graph.?encod|esceme\W?'s reader", re.IGNORECASE
 )
 """Other spellings of published agents and readers."""
-KEYS = {*AGENTS, *READERS} - {*TEACHERS, *SUPERVISIONS, "none"}
+KEYS = {*AGENTS, *READERS} - {*TEACHERS, *SUPERVISIONS, *belief_columns([]), "none"}
 """Registry keys as whole strings, except those that other options share."""
 
 
