@@ -9,16 +9,16 @@ import torch
 import tyro
 
 from esceme.cli.console import note, print_json, print_line
+from esceme.cli.data_option import find_data
 from esceme.planner_training import DEFAULT, PlannerTrainingConfig, describe_route
 from esceme.planner_training import train_planner as run_training
 from esceme.planning.planner_file import FOLDER
-from esceme.tasks.folder import default_data
 
 
 def train_planner(
     run: tyro.conf.Positional[Path],
     /,
-    data: Path | None = None,
+    data: str | None = None,
     features: Path | None = None,
     config: Annotated[PlannerTrainingConfig, tyro.conf.arg(name="")] = DEFAULT,
     threads: int | None = None,
@@ -35,7 +35,7 @@ def train_planner(
 
     Args:
         run: a run folder of `esceme train` with held-out scenes.
-        data: the data folder; by default ESCEME_DATA, else ./datasets.
+        data: the data folder, by default ESCEME_DATA, else ./datasets; or `embedded`, the generated world.
         features: the feature file; by default that of the run's experiment.
         threads: threads of the process, by default torch's own choice.
         json: print the planner as one JSON object.
@@ -43,7 +43,7 @@ def train_planner(
     if threads is not None:
         torch.set_num_threads(threads)
     planner = run_training(
-        run, data or default_data(), config, features=None if features is None else str(features), note=note
+        run, find_data(data), config, features=None if features is None else str(features), note=note
     )
     if json:
         print_json(
@@ -60,7 +60,7 @@ def speak(
     /,
     scene: str,
     path: list[str],
-    data: Path | None = None,
+    data: str | None = None,
     features: Path | None = None,
     heading: float = 0.0,
     words: int = 8,
@@ -78,7 +78,7 @@ def speak(
         run: a run folder with a planner and a vocabulary.
         scene: the scene id.
         path: viewpoint ids along edges of the scene, from start to end.
-        data: the data folder; by default ESCEME_DATA, else ./datasets.
+        data: the data folder, by default ESCEME_DATA, else ./datasets; or `embedded`, the generated world.
         features: the feature file; by default that of the run.
         heading: heading at the start in radians.
         words: number of words per step.
@@ -86,7 +86,7 @@ def speak(
     """
     described = describe_route(
         run,
-        data or default_data(),
+        find_data(data),
         scene,
         path,
         features=None if features is None else str(features),
