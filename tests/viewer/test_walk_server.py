@@ -189,6 +189,8 @@ def test_unsuitable_requests_have_one_line_errors(server: WalkServer) -> None:
     headers = {"Content-Type": "application/json", TOKEN: server.token}
     assert request(server, "POST", "/api/begin", b"[" * 50_000, **headers)[0] == 400
     assert request(server, "POST", "/api/begin", b" " * (MAX_BODY + 1), **headers)[0] == 413
+    length = f"000000000{MAX_BODY + 1}"
+    assert request(server, "POST", "/api/begin", b"", **headers, **{"Content-Length": length})[0] == 413
 
 
 def fuzz(server: WalkServer, count: int, *, seed: int = 0) -> None:

@@ -139,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit()) or self.headers.get("Transfer-Encoding"):
             raise _RequestError(HTTPStatus.LENGTH_REQUIRED, "expected a Content-Length")
-        if int(length[:9]) > MAX_BODY:
+        if len(length) > 9 or int(length) > MAX_BODY:
             raise _RequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"expected at most {MAX_BODY} bytes")
         if self.headers.get_content_type() != "application/json":
             raise _RequestError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected application/json")

@@ -77,6 +77,9 @@ export class LiveApp extends App {
       method: "POST",
       headers: { "Content-Type": "application/json", "X-Esceme-Token": this.live.token },
       body: JSON.stringify(body),
+    }).catch((error) => {
+      this.message.textContent = "the server does not answer; start `esceme walk` again and reload this page";
+      throw error;
     });
     const reply = await response.json();
     if (response.ok) return reply;
@@ -143,7 +146,7 @@ export class LiveApp extends App {
       const reply = await this.send("step");
       finished = reply.finished;
       trajectory.steps?.push(reply.step, ...Array(Math.max(0, reply.moves.length / 2 - 1)).fill(null));
-      history.stored[trajectory.order].push(trajectory.poses[trajectory.poses.length - 2]);
+      if (this.live.memory) history.stored[trajectory.order].push(trajectory.poses[trajectory.poses.length - 2]);
       trajectory.poses.push(...reply.moves);
       trajectory.stopped = reply.stopped;
       trajectory.scores = reply.scores;
@@ -174,6 +177,7 @@ export class LiveApp extends App {
   onPick(viewpoint) {
     const trajectory = this.trajectory(PERSON);
     if (this.walking !== "person" || !trajectory || this.agent !== PERSON) return super.onPick(viewpoint);
+    trajectory.poses.length = Math.min(trajectory.poses.length, 2 * (this.step + 1)); // continue where the person looks
     const here = trajectory.poses[trajectory.poses.length - 2];
     const { heading } = directionTo(this.scene, here, viewpoint);
     trajectory.poses.push(viewpoint, 12 + ((Math.round(heading / 30) + 12) % 12));
