@@ -436,7 +436,7 @@ def test_lock_of_another_lease_is_an_error(tmp_path: Path) -> None:
             pass
 
 
-@pytest.mark.parametrize("link", ["result.json", "best", "best/weights"])
+@pytest.mark.parametrize("link", ["result.json", "best", "best/weights", "a/b/c"])
 def test_links_that_lead_out_of_a_locked_folder_are_refused(tmp_path: Path, link: str) -> None:
     (tmp_path / "precious").write_text("mine")
     path = tmp_path / "run" / link

@@ -14,7 +14,7 @@ from esceme.errors import ConfigError, DataError
 from esceme.evaluation import EvaluationConfig, Result, evaluate
 from esceme.evaluation.evaluate import JOURNAL, MAPS
 from esceme.evaluation.trace import read_trace
-from esceme.files import read_json, write_json
+from esceme.files import folder_lock, read_json, write_json
 from esceme.learning.planner_fitting import PlannerFitConfig
 from esceme.learning.speaker_fitting import SpeakerConfig
 from esceme.memory.map_file import load_maps
@@ -61,6 +61,16 @@ def test_equal_inputs_give_equal_planners(run: Path, training_data: Path, tmp_pa
     assert {"full", "blind", "no-lengths", "speaker", "follower"} == set(stored.beliefs)
     assert stored.fit["held_out"] and stored.digests.keys() == {"speaker", "weights", "annotations"}
     assert len(speaker.codebook) == 8
+
+
+def test_two_trainings_of_one_planner_are_refused(run: Path, training_data: Path) -> None:
+    before = file_contents(run / "planner")
+    with (
+        folder_lock(run / "planner", "training of a planner"),
+        pytest.raises(DataError, match="another training of a planner is running there"),
+    ):
+        train_planner(run, training_data, CONFIG)
+    assert file_contents(run / "planner") == before
 
 
 def test_trajectories_do_not_depend_on_batch_size_and_processes(

@@ -443,9 +443,10 @@ def _interrupt_without_lock(event: filelock.LeaseCompromise) -> None:
 
 
 def _refuse_links(folder: Path) -> None:
-    """Raise `DataError` if a link in the folder, or one level below, leads out of the folder."""
+    """Raise `DataError` if a link in the folder, at any depth, leads out of the folder."""
     root = folder.resolve()
-    for entry in (*folder.glob("*"), *folder.glob("*/*")):
+    walk = os.walk(folder)
+    for entry in (Path(parent, name) for parent, folders, files in walk for name in (*folders, *files)):
         # Unlike `Path.resolve`, `realpath` accepts circular links.
         if entry.is_symlink() and not Path(os.path.realpath(entry)).is_relative_to(root):
             raise DataError(

@@ -14,7 +14,7 @@ import torch
 
 from esceme.config import Experiment, from_json
 from esceme.errors import CheckpointError, ConfigError
-from esceme.files import read_bytes, read_json
+from esceme.files import folder_lock, read_bytes, read_json
 from esceme.learning.planner_fitting import (
     FitData,
     PlannerFitConfig,
@@ -158,20 +158,22 @@ def train_planner(
 ) -> StoredPlanner:
     """Train the speaker and fit the planner of a run; write both to RUN/planner.
 
-    Equal inputs give equal files.
+    Equal inputs give equal files. Raise `DataError` if another process trains the planner of this run.
     """
     loaded = load_planner_data(run, data, features=features)
-    speaker = train_speaker(loaded, config.speaker, note=note)
-    write_speaker(Path(run) / FOLDER / SPEAKER_FILE, speaker)
-    with torch.inference_mode():
-        stored = fit_planner(loaded, speaker, config.fit, note=note)
-    digests = {
-        "speaker": speaker_digest(Path(run) / FOLDER / SPEAKER_FILE),
-        "weights": loaded.run.weights_hash,
-        "annotations": loaded.digest,
-    }
-    stored = msgspec.structs.replace(stored, digests=digests, fit={**stored.fit, "settings": asdict(config)})
-    save_planner(run, stored, speaker)
+    with folder_lock(Path(run) / FOLDER, "training of a planner"):
+        speaker = train_speaker(loaded, config.speaker, note=note)
+        write_speaker(Path(run) / FOLDER / SPEAKER_FILE, speaker)
+        with torch.inference_mode():
+            stored = fit_planner(loaded, speaker, config.fit, note=note)
+        digests = {
+            "speaker": speaker_digest(Path(run) / FOLDER / SPEAKER_FILE),
+            "weights": loaded.run.weights_hash,
+            "annotations": loaded.digest,
+        }
+        fit = {**stored.fit, "settings": asdict(config)}
+        stored = msgspec.structs.replace(stored, digests=digests, fit=fit)
+        save_planner(run, stored, speaker)
     return stored
 
 
