@@ -40,8 +40,8 @@ from fuzz.mutations import Mutation, gzip_bomb, mutate, picture_bomb
 
 CLASSES = ("refused", "same", "other", "silent", "message", "traceback", "hang", "crash", "memory")
 FAILURES = CLASSES[3:]
-TIMEOUT = 30.0
-"""Seconds per case."""
+TIMEOUT = 120.0
+"""Seconds per case, on a machine that may be busy."""
 MEMORY_FLOOR, MEMORY_LIMIT = 64 << 20, 6 << 30
 """Bytes by which the peak may grow for any file; bytes of address space beyond which allocations fail."""
 CONTROL = re.compile(r"[^\S\n ]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")

@@ -231,8 +231,7 @@ def _read_experiment(file: Path) -> Any:
 
 def _resume_training(file: Path) -> Any:
     run: Any = _training_run()
-    state = load_state(TRAINED, [run.fingerprint], note=note)
-    run.trainer.load_state_dict(state)
+    state = load_state(TRAINED, [run.fingerprint], use=run.restore, note=note)
     return "a state of this run" if state_digest(state) in _known_states() else state_digest(state)
 
 

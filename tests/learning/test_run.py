@@ -416,6 +416,35 @@ def test_damaged_state_is_noted_and_the_one_before_is_loaded(tmp_path: Path, dam
     assert load_iteration(tmp_path) == (10, [])
 
 
+def test_state_that_does_not_fit_is_noted_and_the_one_before_is_used(tmp_path: Path) -> None:
+    save_states(tmp_path, 5, 10)
+    used, notes = list[int](), list[str]()
+
+    def use(state: dict[str, Any]) -> None:
+        if state["iteration"] == 10:
+            raise RuntimeError("Missing key(s) in state_dict")
+        used.append(state["iteration"])
+
+    state = load_state(tmp_path, (FINGERPRINT,), use=use, note=notes.append)
+    assert state is not None and used == [state["iteration"]] == [5]
+    assert len(notes) == 1 and "00000010.pt: skipped (does not fit this run (RuntimeError))" in notes[0]
+
+
+@pytest.mark.parametrize("change", [{"best": "x"}, {"metrics": [{"loss": "x"}]}, {"weights": {}}])
+def test_run_resumes_before_a_state_with_other_content(
+    training_data: Path, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    experiment = small_experiment()
+    train(experiment, training_data, tmp_path)
+    before = file_contents(tmp_path)
+    latest = max((tmp_path / "state").iterdir())
+    torch.save({**torch.load(latest, weights_only=True), **change}, latest)
+    (tmp_path / "navigator.json").unlink()
+    train(experiment, training_data, tmp_path, callback=(callback := Interrupt(0)))
+    assert any("does not fit this run" in note for note in callback.notes)
+    assert (tmp_path / "weights.safetensors").read_bytes() == before["weights.safetensors"]
+
+
 def test_run_with_only_damaged_states_does_not_start_over(tmp_path: Path) -> None:
     for path in save_states(tmp_path, 5, 10):
         path.write_bytes(path.read_bytes()[:100])

@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import msgspec
 import torch
 
 from esceme.errors import CheckpointError
@@ -114,15 +115,18 @@ class TrainingRun:
     def _resume(self) -> int:
         """Load the last readable checkpoint, if any, and return the number of completed iterations."""
         fingerprints = (self.fingerprint, *self.resumable_fingerprints)
-        state = load_state(self.folder, fingerprints, note=self.callback.on_note)
+        state = load_state(self.folder, fingerprints, use=self.restore, note=self.callback.on_note)
         if state is None:
             self._require_no_lost_states()
         iteration = 0 if state is None else int(state["iteration"])
         self.trainer.process_group.assert_equal(iteration)
-        if state is not None:
-            self.trainer.load_state_dict(state)
-            self._best, self._metrics = state["best"], state["metrics"]
         return iteration
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Load a checkpoint. An exception of any type is raised if it does not fit this run."""
+        self.trainer.load_state_dict(state)
+        self._best = msgspec.convert(state["best"], float | None)
+        self._metrics = msgspec.convert(state["metrics"], list[dict[str, float]])
 
     def _require_no_lost_states(self) -> None:
         """Raise `CheckpointError` if the folder has no checkpoints, but other files show that it had some.
@@ -230,16 +234,22 @@ def save_state(folder: Path, iteration: int, state: dict[str, Any]) -> None:
 
 
 def load_state(
-    folder: Path, fingerprints: Sequence[str], *, note: Callable[[str], None] = lambda message: None
+    folder: Path,
+    fingerprints: Sequence[str],
+    *,
+    use: Callable[[dict[str, Any]], object] = lambda state: None,
+    note: Callable[[str], None] = lambda message: None,
 ) -> dict[str, Any] | None:
-    """Return the latest readable checkpoint with one of these fingerprints, or None without checkpoints.
+    """Return the latest usable checkpoint with one of these fingerprints, or None without checkpoints.
 
-    `note` receives a message for every checkpoint that is damaged or of another run. Raise `CheckpointError`
-    if no checkpoint remains.
+    A checkpoint is usable if `use` raises no exception for it. `note` receives a message for every checkpoint
+    that is damaged or of another run. Raise `CheckpointError` if no checkpoint remains.
     """
     for path in (paths := _state_files(folder)):
         try:
-            return _read_state(path, fingerprints)
+            state = _read_state(path, fingerprints)
+            _use_state(state, use, path)
+            return state
         except CheckpointError as error:
             note(f"{path}: skipped ({str(error).removeprefix(f'{path}: ')}); trying the one before")
     if paths:
@@ -262,6 +272,13 @@ def _read_state(path: Path, fingerprints: Sequence[str]) -> dict[str, Any]:
     if not _is_finite([found.get("weights"), found.get("optimizer")]):
         raise CheckpointError(f"{path}: non-finite weights or optimizer averages, which are never saved")
     return found
+
+
+def _use_state(state: dict[str, Any], use: Callable[[dict[str, Any]], object], path: Path) -> None:
+    try:
+        use(state)
+    except Exception as error:  # other names, shapes and types cause many exception types
+        raise CheckpointError(f"{path}: does not fit this run ({type(error).__name__})") from None
 
 
 def _is_finite(value: Any) -> bool:

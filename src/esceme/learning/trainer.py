@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -381,7 +381,7 @@ class Trainer:
             "memory": None if self.memory is None else self.memory.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load weights, optimizer state and memory from `state`, a result of `state_dict`."""
         self.navigator.load_state_dict(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])
