@@ -26,12 +26,13 @@ from esceme.reproduction.target_report import (
     format_difference,
     format_differences,
     format_directions,
+    format_subsets,
 )
 from esceme.reproduction.target_results import TargetResults, read_target_results
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "docs" / "results"
-PAGES = ("README.md", "docs/results.md")
+PAGES = ("README.md", "docs/results.md", "docs/planning.md")
 BLOCK = re.compile(r"(<!-- results ([\w :,-]+): ([\w-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 SUMMARY = ("none", "memory, cold", "memory, episodic", "memory, masked")
 SUMMARY_HEAD = (
@@ -59,6 +60,7 @@ TABLES: dict[str, Callable[[TargetResults], str]] = {
     "differences": format_differences,
     "first-told": lambda results: format_differences(results, first_told=True),
     "paper": lambda results: format_markdown(results.target, as_table(results)),
+    "subsets": format_subsets,
     "directions": format_directions,
     "costs": lambda results: format_costs(results.costs),
     "origin": describe,

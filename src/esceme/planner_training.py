@@ -48,6 +48,7 @@ from esceme.planning.planner_file import (
 )
 from esceme.planning.speaker import Speaker, StepArrays
 from esceme.runs import Run, load_run
+from esceme.source_digest import PLANNER_MODULES, source_digest
 from esceme.tasks.catalogue import get_task
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
@@ -170,6 +171,7 @@ def train_planner(
             "speaker": speaker_digest(Path(run) / FOLDER / SPEAKER_FILE),
             "weights": loaded.run.weights_hash,
             "annotations": loaded.digest,
+            "code": source_digest(PLANNER_MODULES),
         }
         fit = {**stored.fit, "settings": asdict(config)}
         stored = msgspec.structs.replace(stored, digests=digests, fit=fit)

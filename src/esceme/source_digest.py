@@ -27,8 +27,10 @@ RESULT_MODULES = (
     "training.py",
 )
 """Modules that determine trained weights and scores, given an experiment and data."""
-TRAINING_MODULES = tuple(module for module in RESULT_MODULES if module != "evaluation")
+TRAINING_MODULES = tuple(module for module in RESULT_MODULES if module not in ("evaluation", "planning"))
 """Modules that determine trained weights, given an experiment without validation and data."""
+PLANNER_MODULES = (*RESULT_MODULES, "planner_training.py")
+"""Modules that determine a fitted planner, given a run, settings and data."""
 
 
 @lru_cache

@@ -12,7 +12,7 @@ from esceme.evaluation import read_result
 from esceme.evaluation.journal import OtherJournalError
 from esceme.files import read_json, write_text
 from esceme.jobs import JobProgress
-from esceme.reproduction import ReproductionConfig, Target, make_plan, run_plan, write_target_report
+from esceme.reproduction import ReproductionConfig, Row, Target, make_plan, run_plan, write_target_report
 from esceme.reproduction.manager import FINISHED_FILE, FinishedTraining, JobEvent, _evaluate_planned
 from esceme.reproduction.target_results import read_target_results
 from esceme.source_digest import TRAINING_MODULES, source_digest
@@ -182,3 +182,36 @@ def test_a_disk_error_removes_nothing(
     with pytest.raises(EscemeError, match=f"{training.name}: .*No space left on device"):
         run_plan(plan, processes=1)
     assert (training.folder / "state" / "00000002.pt").is_file()
+
+
+def test_planners_are_fitted_before_evaluations_that_plan(
+    target: Target, config: ReproductionConfig, started_jobs: list[str]
+) -> None:
+    agent = target.rows("embedded")[0].agent.with_held_out(1)
+    plans = ((("planner", "routes"),),)
+    rows = (
+        Row(name="greedy", agent=agent, measures=("spl",)),
+        Row(name="planner", agent=agent, memory="cold", against="greedy", variants=plans, measures=("spl",)),
+    )
+    study = Target(name="plans", kind="study", title="Plans", rows=lambda kind: rows, subsets_of="planner")
+    plan = make_plan([study], replace(config, seeds=1, limit=6))
+    run_plan(plan, processes=1)
+    training, fit = next(iter(plan.trainings.values())), next(iter(plan.fits.values()))
+    evaluation = plan.rows["plans", "planner", "val_unseen"][0]
+    assert (
+        started_jobs.index(training.name) < started_jobs.index(fit.name) < started_jobs.index(evaluation.name)
+    )
+    folder = write_target_report(plan, study)
+    report = read_target_results(folder / "results.json").rows[1]
+    assert report.subsets["visits 1 to 5"].difference == pytest.approx(
+        report.differences["val_unseen.spl"].mean
+    )
+    assert "| goal never visited |" in (folder / "report.md").read_text()
+    run_plan(plan, processes=1)
+    assert len(started_jobs) == 4
+
+    # A planner of other settings is fitted again, and its evaluation is made again.
+    stored = training.folder / "planner" / "planner.json"
+    write_text(stored, stored.read_text().replace('"seed": 0', '"seed": 1'))
+    run_plan(plan, processes=1)
+    assert started_jobs[4:] == [fit.name, evaluation.name]

@@ -26,6 +26,8 @@ def test_rows_are_consistent(target: Target, kind: DataKind) -> None:
     for row in rows.values():
         assert row.against == "" or row.against in rows
         reader = READERS[row.agent.experiment.navigator.reader_name]
-        assert reader.uses_memory == (row.memory != "none")
+        plans = ("planner", "routes") in row.variants[0]
+        assert (reader.uses_memory or plans) == (row.memory != "none")
+        assert not plans or all(agent.experiment.hold_out for agent in row.agent.lineage)
         assert all(agent.experiment.start == "" for agent in row.agent.lineage)
     assert target.needs(kind)

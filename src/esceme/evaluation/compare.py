@@ -251,6 +251,14 @@ def _score_array(
 # -- resampling ------------------------------------------------------------------------------------------
 
 
+def bootstrap_interval(
+    gains: Sequence[float], clusters: Sequence[str], *, draws: int = 10_000, seed: int = 0
+) -> Interval | None:
+    """Return a bootstrap interval for the mean of `gains`, one per episode; whole clusters are resampled."""
+    index = np.unique(clusters, return_inverse=True)[1]
+    return _bootstrap_intervals(np.array([gains]), index, draws=draws, seed=seed)[0]
+
+
 def _bootstrap_intervals(
     gains: Array, cluster: NDArray[np.integer], *, draws: int, seed: int
 ) -> Sequence[Interval | None]:

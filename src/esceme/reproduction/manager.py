@@ -17,8 +17,11 @@ from esceme.evaluation import evaluate, read_result
 from esceme.evaluation.journal import OtherJournalError
 from esceme.files import read_json, write_json
 from esceme.jobs import JobProgress, OnProgress, ProgressSender, SendProgress, prefix_errors_with_job
-from esceme.reproduction.planned_runs import Plan, PlannedEvaluation, PlannedTraining
+from esceme.planner_training import train_planner
+from esceme.planning.planner_file import FOLDER, PLANNER_FILE, load_planner
+from esceme.reproduction.planned_runs import Plan, PlannedEvaluation, PlannedFit, PlannedTraining
 from esceme.runs import load_run
+from esceme.source_digest import PLANNER_MODULES, source_digest
 from esceme.training import require_same_experiment, train
 from esceme.workers import Job, iterate_jobs
 
@@ -29,6 +32,8 @@ A2C_FACTOR, ALL_VIEWS_FACTOR = 2.0, 2.0
 """Ratios of durations: imitation and A2C to imitation alone, all views to candidates alone."""
 EVALUATION_SECONDS, EPISODES = 25.0, 720
 """Rough duration of one pass of an evaluation, and its number of episodes."""
+PLANNER_FACTOR, FIT_SECONDS = 4.0, 300.0
+"""Ratio of the durations of an evaluation with and without a planner, and rough duration of a fit."""
 
 
 class FinishedTraining(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +57,7 @@ class JobEvent(NamedTuple):
     seconds_left: float
 
 
-PlannedJob = PlannedTraining | PlannedEvaluation
+PlannedJob = PlannedTraining | PlannedFit | PlannedEvaluation
 
 
 def run_plan(
@@ -70,34 +75,38 @@ def run_plan(
     """
     finished = {key for key, training in plan.trainings.items() if _is_trained(training, note)}
     trainings = [training for key, training in plan.trainings.items() if key not in finished]
+    fits = [fit for key, fit in plan.fits.items() if key not in finished or not _is_fitted(fit)]
+    again = {fit.name for fit in fits}
     evaluations = [
         evaluation
         for evaluation in plan.evaluations.values()
-        if evaluation.training.key not in finished or not _is_evaluated(evaluation, note)
+        if evaluation.training.key not in finished
+        or (evaluation.fit is not None and evaluation.fit.name in again)
+        or not _is_evaluated(evaluation, note)
     ]
-    clock = _Clock([*trainings, *evaluations], processes, on_job_end)
-    for jobs in _waves(trainings, evaluations):
+    clock = _Clock([*trainings, *fits, *evaluations], processes, on_job_end)
+    for jobs in _waves([*trainings, *fits, *evaluations]):
         work = [Job(job.name, partial(_run_planned_job, plan.config.data, job)) for job in jobs]
         results = iterate_jobs(work, processes=processes, on_message=on_progress)
         for job, _ in zip(jobs, results, strict=True):
             clock.end(job)
 
 
-def _waves(
-    trainings: Sequence[PlannedTraining], evaluations: Sequence[PlannedEvaluation]
-) -> Iterable[list[PlannedJob]]:
+def _waves(jobs: Sequence[PlannedJob]) -> Iterable[list[PlannedJob]]:
     """Yield lists of jobs that can run in parallel: a job depends only on jobs of earlier lists.
 
-    Trainings, which take longer, come before the evaluations of the previous list.
+    Within a list, the order of `jobs` is kept. Trainings, which take longer, should precede evaluations.
     """
-    new = {training.key for training in trainings}
-    depths = sorted({training.depth for training in trainings})
-    waiting = [job for job in evaluations if job.training.key not in new]
-    for depth in depths:
-        yield [*(job for job in trainings if job.depth == depth), *waiting]
-        waiting = [job for job in evaluations if job.training.key in new and job.training.depth == depth]
-    if waiting:
-        yield list(waiting)
+    waiting = {job.name: job for job in jobs}
+    while waiting:
+        ready = [
+            job
+            for job in waiting.values()
+            if job.prerequisite is None or job.prerequisite.name not in waiting
+        ]
+        yield ready
+        for job in ready:
+            del waiting[job.name]
 
 
 class _Clock:
@@ -118,8 +127,11 @@ class _Clock:
 
 
 def _rough_seconds(job: PlannedJob) -> float:
+    if isinstance(job, PlannedFit):
+        return FIT_SECONDS
     if isinstance(job, PlannedEvaluation):
         share = 1.0 if job.config.limit is None else min(1.0, 0.05 + job.config.limit / EPISODES)
+        share *= PLANNER_FACTOR if job.fit else 1.0
         return EVALUATION_SECONDS * job.config.num_passes * share
     training = job.experiment.training
     seconds = SECONDS_PER_EPISODE * training.iterations * training.batch
@@ -147,15 +159,36 @@ def _is_trained(training: PlannedTraining, note: Callable[[str], None]) -> bool:
     return False
 
 
+def _is_fitted(fit: PlannedFit) -> bool:
+    """Return whether the planner of a training is fitted to its weights by this code and with these settings.
+
+    A planner that is not is fitted again, over the old one.
+    """
+    if not (fit.training.folder / FOLDER / PLANNER_FILE).is_file():
+        return False
+    try:
+        weights = read_json(fit.training.folder / FINISHED_FILE, FinishedTraining).weights
+        stored, _ = load_planner(fit.training.folder)
+    except EscemeError:
+        return False
+    expected = {"weights": weights, "code": source_digest(PLANNER_MODULES)}
+    is_same = stored.fit.get("settings") == msgspec.json.decode(msgspec.json.encode(fit.config))
+    return is_same and expected.items() <= stored.digests.items()
+
+
 def _is_evaluated(evaluation: PlannedEvaluation, note: Callable[[str], None]) -> bool:
     """Return whether an evaluation is finished. If its folder is damaged, rename the folder."""
     if not (evaluation.folder / "result.json").exists():
         return False
     try:
         weights = read_json(evaluation.training.folder / FINISHED_FILE, FinishedTraining).weights
-        if read_result(evaluation.folder).facts.get("hashes", {}).get("weights") == weights:
+        facts = read_result(evaluation.folder).facts
+        planner = None
+        if evaluation.fit is not None:
+            planner = msgspec.to_builtins(load_planner(evaluation.training.folder)[0])
+        if facts.get("hashes", {}).get("weights") == weights and facts.get("planner") == planner:
             return True
-        _set_aside(evaluation.folder, "a result of other weights", note)
+        _set_aside(evaluation.folder, "a result of other weights or of another planner", note)
     except EscemeError as error:
         _set_aside(evaluation.folder, str(error), note)
     return False
@@ -177,6 +210,14 @@ def _run_planned_job(data: Path, job: PlannedJob, send: SendProgress) -> None:
     with prefix_errors_with_job(job.name):
         if isinstance(job, PlannedTraining):
             _train_planned(data, job, send)
+        elif isinstance(job, PlannedFit):
+            train_planner(
+                job.training.folder,
+                data,
+                job.config,
+                features=job.training.experiment.features,
+                note=lambda message: send(JobProgress(note=message)),
+            )
         else:
             _evaluate_planned(job, send)
 

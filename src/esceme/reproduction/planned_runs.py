@@ -2,6 +2,7 @@
 
 OUT/
   runs/NAME-KEY/                     a training: a run folder, and finished.json once it has ended
+  runs/NAME-KEY/planner/             the planner of it, if an evaluation plans
   runs/NAME-KEY/evaluations/NAME/    an evaluation of it
 
 KEY is a digest of everything that determines the weights: the code, the experiment with its seed, the data,
@@ -25,7 +26,9 @@ from esceme.config import Experiment, as_json, with_iterations
 from esceme.errors import ConfigError, DataError
 from esceme.evaluation import EvaluationConfig
 from esceme.learning import MemoryDropout
+from esceme.learning.planner_fitting import PlannerFitConfig
 from esceme.memory import READERS
+from esceme.planner_training import PlannerTrainingConfig
 from esceme.reproduction.small_agents import DataKind, TrainedAgent
 from esceme.reproduction.targets import Row, Target
 from esceme.source_digest import TRAINING_MODULES, source_digest
@@ -91,9 +94,27 @@ class PlannedTraining:
         return self.folder.name
 
     @property
-    def depth(self) -> int:
-        """Number of trainings that must finish before this one."""
-        return 0 if self.parent is None else self.parent.depth + 1
+    def prerequisite(self) -> PlannedTraining | None:
+        """Job that must finish before this one."""
+        return self.parent
+
+
+@dataclass(frozen=True)
+class PlannedFit:
+    """The fit of the planner of a training."""
+
+    training: PlannedTraining
+    config: PlannerTrainingConfig
+
+    @property
+    def name(self) -> str:
+        """Name in messages."""
+        return f"{self.training.name}, planner"
+
+    @property
+    def prerequisite(self) -> PlannedTraining:
+        """Job that must finish before this one."""
+        return self.training
 
 
 @dataclass(frozen=True)
@@ -103,6 +124,13 @@ class PlannedEvaluation:
     folder: Path
     training: PlannedTraining
     config: EvaluationConfig
+    fit: PlannedFit | None
+    """Fit of the planner; None for an evaluation without a planner."""
+
+    @property
+    def prerequisite(self) -> PlannedTraining | PlannedFit:
+        """Job that must finish before this one."""
+        return self.fit or self.training
 
     @property
     def name(self) -> str:
@@ -118,6 +146,8 @@ class Plan:
     targets: Sequence[Target]
     trainings: dict[str, PlannedTraining] = field(default_factory=dict)
     """Key -> training; parents come first."""
+    fits: dict[str, PlannedFit] = field(default_factory=dict)
+    """Key of the training -> fit of its planner."""
     evaluations: dict[Path, PlannedEvaluation] = field(default_factory=dict)
     """Folder -> evaluation."""
     rows: dict[tuple[str, str, str], list[PlannedEvaluation]] = field(default_factory=dict)
@@ -182,7 +212,18 @@ class Plan:
             features=training.experiment.features,
             **settings,
         )
-        return PlannedEvaluation(training.folder / "evaluations" / "-".join(words), training, config)
+        fit = None
+        if config.planner != "none":
+            fit = self.fits.setdefault(training.key, PlannedFit(training, self._fit_config()))
+        return PlannedEvaluation(training.folder / "evaluations" / "-".join(words), training, config, fit)
+
+    def _fit_config(self) -> PlannerTrainingConfig:
+        fit = PlannerFitConfig()
+        if self.config.scale < 1 or self.config.limit is not None:  # shortened for a budget
+            fit = replace(
+                fit, partial_maps=100, rounds=1, episodes_per_scene=10, cleared_episodes_per_scene=4
+            )
+        return PlannerTrainingConfig(fit=fit)
 
     @cached_property
     def tours(self) -> Path:

@@ -57,6 +57,11 @@ class TrainedAgent:
             experiment = replace(experiment, word_vectors=())  # there is no grounding head to initialise
         return TrainedAgent(experiment, start)
 
+    def with_held_out(self, scenes: int) -> TrainedAgent:
+        """Return this agent, and the agents before it, trained without `scenes` scenes of the train split."""
+        start = None if self.start is None else self.start.with_held_out(scenes)
+        return TrainedAgent(replace(self.experiment, hold_out=scenes), start)
+
     def continued(self, **training: Any) -> TrainedAgent:
         """Return an agent that starts from the weights of this agent, with changed settings of training."""
         return replace(self.with_training(**training), start=self)

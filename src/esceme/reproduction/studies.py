@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 from esceme.evaluation import Protocol
 from esceme.learning import MemoryDropout
 from esceme.learning.memory_dropout import MemoryDropoutMode
-from esceme.memory import MapReaderConfig, NoVisionConfig
+from esceme.memory import MapReaderConfig, NoVisionConfig, ReaderConfig
 from esceme.recipes import SMALL_READER, SMALL_TRAINING
 from esceme.reproduction.small_agents import (
     AS_RELEASED,
@@ -21,7 +21,7 @@ from esceme.reproduction.small_agents import (
     TrainedAgent,
     small_agent,
 )
-from esceme.reproduction.targets import Row, Target
+from esceme.reproduction.targets import Row, Target, main_measure
 
 HEADLINE_PROTOCOLS: tuple[Protocol, ...] = ("cold", "two-pass", "episodic", "masked", "oracle")
 MECHANISM_PROTOCOLS: tuple[Protocol, ...] = ("cold", "two-pass", "episodic", "masked")
@@ -163,6 +163,60 @@ def _map_rows(kind: DataKind) -> list[Row]:
     return [*rows, *_protocol_rows("DUET, map", remembered, "DUET, none", protocols)]
 
 
+PLANS = ("planner", "routes")
+HELD_OUT_SCENES = {"embedded": 6, "semantic": 10}
+"""Kind of data -> number of training scenes on which planners are fitted."""
+PLANNING_TRAINING = ({"iterations": 450, "learning_rate": 1e-3}, {"iterations": 200, "learning_rate": 5e-4})
+"""Training of agents on real scenes: without memory, then without memory or with it."""
+
+
+def _planning_agent(kind: DataKind, task: str, reader: ReaderConfig | None = None) -> TrainedAgent:
+    """Return a small agent that is trained without the scenes on which its planner is fitted."""
+    agent = small_agent(kind, task=task)
+    if kind == "semantic":
+        first, then = PLANNING_TRAINING
+        agent = agent.lineage[0].with_training(**first).continued(**then)
+    return (agent if reader is None else agent.with_reader(reader)).with_held_out(HELD_OUT_SCENES[kind])
+
+
+def _planning_rows(kind: DataKind, task: str = "r2r") -> list[Row]:
+    """Return a planner under all memory protocols, its controls, candidate enhancing, and no memory."""
+    agent = _planning_agent(kind, task)
+    measures = tuple(dict.fromkeys(("sr", "spl", "ndtw", main_measure(task))))
+
+    def planner(name: str, memory: Protocol = "cold", *settings: tuple[str, Any], **fields: Any) -> Row:
+        variants = fields.pop("variants", (settings,))
+        return Row(
+            name=f"planner, {name}",
+            agent=agent,
+            memory=memory,
+            against="greedy",
+            variants=tuple((PLANS, *variant) for variant in variants),
+            **fields,
+        )
+
+    orders = tuple((("order", "shuffled"), ("seed", seed)) for seed in (1, 2))
+    rows = [
+        Row(name="greedy", agent=agent),
+        Row(
+            name="candidate enhancing, cold",
+            agent=_planning_agent(kind, task, SMALL_READER),
+            memory="cold",
+            against="greedy",
+        ),
+        *(planner(protocol, protocol) for protocol in HEADLINE_PROTOCOLS),
+        planner("blind, cold", "cold", ("belief", "blind")),
+        planner("blind, oracle", "oracle", ("belief", "blind")),
+        planner("cold, another path's instruction", "cold", ("instructions", "other")),
+        planner("cold, without length prior", "cold", ("belief", "no-lengths")),
+        planner("cold, speaker only", "cold", ("belief", "speaker"), max_seeds=2),
+        planner("cold, agent only", "cold", ("belief", "follower"), max_seeds=2),
+        planner("cold, most probable route", "cold", ("choice", "argmax"), max_seeds=2),
+        planner("cold, shuffled orders", variants=orders, max_seeds=2),
+    ]
+    return [replace(row, measures=measures) for row in rows]
+
+
 def _of_kind(
     kind: DataKind, rows: Callable[[DataKind], Sequence[Row]]
 ) -> Callable[[DataKind], Sequence[Row]]:
@@ -174,7 +228,28 @@ MAP_NOTE = (
     "All agents are trained by imitation of the annotated paths, with the same number of iterations and "
     "batch size. DUET's network has more layers than HAMT's; an iteration takes two to four times as long."
 )
+PLANNING_NOTE = (
+    "Agents, speakers and codes are trained without the held-out training scenes on which beliefs and "
+    "exploration weights are fitted. Localisation is exact. `masked` keeps the geometry of the map and hides "
+    "its features; `blind` reads no instruction."
+)
 STUDIES = (
+    Target(
+        name="planning",
+        kind="study",
+        title="Planning in memory, embedded world",
+        rows=_of_kind("embedded", _planning_rows),
+        about=PLANNING_NOTE,
+        subsets_of="planner, cold",
+    ),
+    Target(
+        name="planning-r2r",
+        kind="study",
+        title="Planning in memory, real R2R by objects and rooms",
+        rows=_of_kind("semantic", _planning_rows),
+        about=PLANNING_NOTE,
+        subsets_of="planner, cold",
+    ),
     Target(
         name="headline",
         kind="study",

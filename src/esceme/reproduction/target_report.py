@@ -13,6 +13,7 @@ from esceme.metrics import METRES, TOUR_METRICS
 from esceme.report.paper import PaperTable, TableRow, format_latex, format_markdown, read_paper_tables
 from esceme.reproduction.costs import added_costs, format_costs
 from esceme.reproduction.planned_runs import MIN_ITERATIONS, Plan
+from esceme.reproduction.subsets import SubsetScore
 from esceme.reproduction.target_results import (
     RESULTS_FILE,
     ReportRow,
@@ -20,7 +21,7 @@ from esceme.reproduction.target_results import (
     TargetResults,
     collect_results,
 )
-from esceme.reproduction.targets import Target
+from esceme.reproduction.targets import Target, main_measure
 
 REPORT_FILE = "report.md"
 LATEX_FILE = "table.tex"
@@ -55,6 +56,7 @@ def format_report(results: TargetResults, about: str) -> str:
     if results.costs:
         parts.append(format_costs(results.costs))
     parts += [format_differences(results), format_differences(results, first_told=True)]
+    parts.append(format_subsets(results))
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -113,10 +115,13 @@ def format_differences(results: TargetResults, *, first_told: bool = False) -> s
     for task_and_split in results.episodes:
         task, split = task_and_split.split(" ")
         rows = [row for row in results.rows if row.task == task and f"{split}.sr" in row.values]
-        main = "gp" if task == "cvdn" else "spl"
+        main = main_measure(task)
+        if not any(f"{split}.{main}" in row.differences for row in rows):
+            main = "spl"
+        plans = any(row.subsets for row in rows)
         measures = [
             name
-            for name in dict.fromkeys((*MEASURES, main, *TOUR_METRICS))
+            for name in dict.fromkeys((*MEASURES, *(["ndtw"] if plans else []), main, *TOUR_METRICS))
             if f"{split}.{name}" in (rows[0].first_told if first_told else rows[0].values)
         ]
         heading = f"{task} {split}{', first-told instructions only' if first_told else ''}"
@@ -124,12 +129,17 @@ def format_differences(results: TargetResults, *, first_told: bool = False) -> s
             [heading, "runs", *map(str.upper, measures), f"difference of {main.upper()}"],
             ["---", *["---:"] * (len(measures) + 1), "---"],
         ]
+        if plans:
+            lines = [[*lines[0], "over buildings"], [*lines[1], "---"]]
         for row in rows:
             cells = [_format_cell(row, f"{split}.{name}", first_told=first_told) for name in measures]
             differences = row.first_told_differences if first_told else row.differences
             difference = differences.get(f"{split}.{main}")
             shown = "" if difference is None else format_difference(difference)
             lines.append([row.name, f"{row.evaluations}", *cells, shown])
+            if plans:
+                scenes = None if difference is None else difference.over_scenes
+                lines[-1].append("" if scenes is None else f"[{scenes[0]:+.1f}, {scenes[1]:+.1f}]")
         parts.append("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
     return "\n\n".join(parts)
 
@@ -149,6 +159,26 @@ def format_difference(difference: RowDifference) -> str:
         low, high = difference.over_paths
         text += f" [{low:+.1f}, {high:+.1f}]"
     return text if difference.against == "none" else f"{text} to {difference.against}"
+
+
+def format_subsets(results: TargetResults) -> str:
+    """Return a Markdown table of the main measure on subsets of episodes; empty if there are none."""
+    rows = [row for row in results.rows if row.subsets]
+    if not rows:
+        return ""
+    title = f"{main_measure(rows[0].task).upper()} by what was visited before"
+    lines = [[title, "episodes", *(row.name for row in rows)], ["---", *["---:"] * (len(rows) + 1)]]
+    for label, first in rows[0].subsets.items():
+        scores = [row.subsets[label] for row in rows]
+        lines.append([label, f"{first.episodes}", *map(_format_subset, scores)])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _format_subset(score: SubsetScore) -> str:
+    text = f"{score.mean:.1f}"
+    if score.difference is None or score.over_paths is None:
+        return text
+    return f"{text} ({score.difference:+.1f} [{score.over_paths[0]:+.1f}, {score.over_paths[1]:+.1f}])"
 
 
 # -- directions --------------------------------------------------------------------------------------------

@@ -14,8 +14,10 @@ from esceme.files import read_json, write_json
 from esceme.metrics import COUNTS, METRES, TOUR_METRICS
 from esceme.reproduction.costs import SystemCosts, measure_costs
 from esceme.reproduction.planned_runs import KEY_LENGTH, Plan
-from esceme.reproduction.targets import Row, Target
+from esceme.reproduction.subsets import SubsetScore, score_subsets, select_subsets
+from esceme.reproduction.targets import Row, Target, main_measure
 from esceme.source_digest import source_digest
+from esceme.tasks.catalogue import TASKS
 
 RESULTS_FILE = "results.json"
 FORMAT = "esceme-reproduction-1"
@@ -57,6 +59,8 @@ class ReportRow(msgspec.Struct, frozen=True, kw_only=True):
     first_told: dict[str, float]
     """Column -> mean over seeds on the first instruction of every path."""
     first_told_differences: dict[str, RowDifference]
+    subsets: dict[str, SubsetScore] = {}
+    """Subset of the episodes of the first split -> score by the main measure of the task."""
     runs: list[str]
     """Names of the run folders, which end with the keys of the trainings."""
 
@@ -117,7 +121,7 @@ def collect_results(plan: Plan, target: Target) -> TargetResults:
             for row in rows
             for split in row.splits
         },
-        rows=[_make_row(plan, target, row, found) for row in rows],
+        rows=_with_subsets(plan, target, rows, [_make_row(plan, target, row, found) for row in rows], found),
         costs=_find_costs(plan) if target.has_costs else {},
     )
 
@@ -146,8 +150,7 @@ def _make_row(plan: Plan, target: Target, row: Row, found: Found) -> ReportRow:
             first[f"{split}.{measure}"] = _unit(measure) * over_seeds.mean
         if row.against:
             base = found[row.against, split]
-            shared = min(len(base), len(results))
-            groups = (base[:shared], results[:shared])
+            groups = (base[: len(results)], results)
             differences |= _compare_rows(row, split, groups, row.measures)
             measures = [measure for measure in row.measures if measure not in TOUR_METRICS]
             first_differences |= _compare_rows(row, split, groups, measures, only_first_told=True)
@@ -165,6 +168,28 @@ def _make_row(plan: Plan, target: Target, row: Row, found: Found) -> ReportRow:
         first_told_differences=first_differences,
         runs=[evaluation.training.name for evaluation in evaluations],
     )
+
+
+def _with_subsets(
+    plan: Plan, target: Target, rows: Sequence[Row], reported: list[ReportRow], found: Found
+) -> list[ReportRow]:
+    """Return the rows with their scores on the subsets of the target's episodes, if it has any."""
+    if not target.subsets_of:
+        return reported
+    by_name = {row.name: row for row in rows}
+    chosen = by_name[target.subsets_of]
+    split = chosen.splits[0]
+    path = plan.config.folder.require(chosen.task, split)
+    episodes = {episode.episode_id: episode for episode in TASKS[chosen.task].read(path)}
+    subsets = [select_subsets(result, episodes) for result in found[chosen.name, split]]
+
+    def scores(row: Row) -> dict[str, SubsetScore]:
+        if (row.task, len(row.variants)) != (chosen.task, 1):  # other episodes, or other orders
+            return {}
+        base = found[row.against, split] if row.against else None
+        return score_subsets(subsets, found[row.name, split], base, main_measure(row.task))
+
+    return [msgspec.structs.replace(report, subsets=scores(by_name[report.name])) for report in reported]
 
 
 def _unit(measure: str) -> float:

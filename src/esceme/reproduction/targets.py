@@ -51,6 +51,9 @@ class Target:
     draw: Callable[[Mapping[str, Sequence[Path]], Path, Path], dict[str, str]] | None = None
     """Function that draws figures, given the evaluation folders of each row, the data folder and the folder
     to write to. It returns a dict from file name without suffix to title."""
+    subsets_of: str = ""
+    """Name of the row whose trajectories determine the subsets of episodes that the report shows; see
+    `reproduction.subsets`. Empty for no subsets."""
     has_costs: bool = False
     """Whether the costs of inference are measured as well."""
 
@@ -68,3 +71,8 @@ class Target:
         found += ["connectivity", "a feature file"]
         found += ["word vectors"] if any(experiment.word_vectors for experiment in experiments) else []
         return found
+
+
+def main_measure(task: str) -> str:
+    """Return the measure by which the rows of a task are compared first."""
+    return {"cvdn": "gp", "r4r": "sdtw", "rxr": "sdtw"}.get(task, "spl")
