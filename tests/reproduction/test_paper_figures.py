@@ -25,6 +25,7 @@ def test_every_figure_is_drawn_as_svg_and_pdf(
     ]
     assert [figure.name for figure in figures] == [
         "fig:memory",
+        "fig:ge",
         "fig:curves",
         "fig:qualitative",
         "fig:failures",

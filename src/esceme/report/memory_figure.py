@@ -117,7 +117,7 @@ def draw_memory(
     columns = min(MAX_COLUMNS, len(moments))
     cell_width = (WIDTH - (columns - 1) * GAP) / columns
     shown = {name for moment in moments for name in (*moment.remembered, moment.current) if name}
-    panels = _floor_panels(graph, cell_width, shown)
+    panels = floor_panels(graph, cell_width, shown)
     cell_height = max(panel.y + panel.height for panel in panels) + HEADING_HEIGHT
     cells = []
     for position, moment in enumerate(moments):
@@ -128,7 +128,7 @@ def draw_memory(
     counts = [f"{moment.label}: {len(moment.remembered)} of {len(graph)} viewpoints." for moment in moments]
     return symbols.compose_figure(
         cells,
-        _legend_items(moments, panels[0].scale),
+        legend_items(moments, panels[0].scale),
         width=WIDTH,
         height=rows * (cell_height + GAP) - GAP,
         title=title,
@@ -138,7 +138,7 @@ def draw_memory(
     )
 
 
-def _floor_panels(graph: SceneGraph, width: float, shown: Collection[str]) -> list[Panel]:
+def floor_panels(graph: SceneGraph, width: float, shown: Collection[str]) -> list[Panel]:
     """Return a panel per floor of the `shown` viewpoints, side by side, as large as `width` pixels permit."""
     floors = floor_indices(graph)
     used = sorted({int(floors[graph.index(name)]) for name in shown}) or [0]
@@ -159,10 +159,10 @@ def _draw_moment(graph: SceneGraph, panels: Sequence[Panel], moment: MemoryMomen
     heading = element(
         "text", escape_text(text), x=max(0.0, x), y=9.0, font_size=HEADING_SIZE, font_weight="bold", fill=INK
     )
-    return [heading, *(_draw_floor_memory(graph, panel, moment) for panel in panels)]
+    return [heading, *(draw_floor_memory(graph, panel, moment) for panel in panels)]
 
 
-def _draw_floor_memory(graph: SceneGraph, panel: Panel, moment: MemoryMoment) -> str:
+def draw_floor_memory(graph: SceneGraph, panel: Panel, moment: MemoryMoment) -> str:
     """Return one floor as SVG: the whole graph in grey, the memory, the agent and its candidates."""
     floors, names = floor_indices(graph), graph.viewpoints
     points: dict[str, Point] = {
@@ -215,19 +215,23 @@ def _draw_floor_memory(graph: SceneGraph, panel: Panel, moment: MemoryMoment) ->
     return element("g", parts, fill="none", stroke_linecap="round", class_="floor")
 
 
-def _legend_items(moments: Sequence[MemoryMoment], scale: float) -> list[LegendItem]:
+def legend_items(moments: Sequence[MemoryMoment], scale: float) -> list[LegendItem]:
+    """Return the legend of drawn moments, with a scale bar for `scale` pixels per metre."""
+
     def disc(fill: str, stroke: str, width: float, radius: float = 4.0) -> str:
         return element("circle", cx=6.0, cy=0.0, r=radius, fill=fill, stroke=stroke, stroke_width=width)
 
     items = [
         symbols.scale_item(scale),
         symbols.icon_item(disc(REMEMBERED, GREY, 0.6), "remembered", width=12),
-        symbols.icon_item(disc(REMEMBERED, INK, 1.5), "new since the picture before", width=12),
     ]
+    if any(moment.new for moment in moments):
+        items.append(symbols.icon_item(disc(REMEMBERED, INK, 1.5), "new since the picture before", width=12))
     if any(moment.current for moment in moments):
         items += [
             symbols.icon_item(disc(CURRENT, "#fff", 1.0), "agent", width=12),
             symbols.icon_item(disc(OBSERVED, "none", 0.0, 3.0), "observed", width=12),
-            symbols.icon_item(disc("none", MEMORY_EDGE, 2.0, 5.2), "chosen", width=12),
         ]
+    if any(moment.chosen for moment in moments):
+        items.append(symbols.icon_item(disc("none", MEMORY_EDGE, 2.0, 5.2), "chosen", width=12))
     return items

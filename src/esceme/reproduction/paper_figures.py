@@ -9,20 +9,25 @@ from pathlib import Path
 from typing import get_args
 
 from esceme.evaluation import average_results, read_result
+from esceme.evaluation.history import MemoryHistory
 from esceme.recipes import SMALL_READER
 from esceme.report.charts import plot_curves
 from esceme.report.episode_figure import draw_episode
 from esceme.report.figure_files import write_figure
+from esceme.report.graph_encoding_figure import draw_graph_encoding
 from esceme.report.memory_figure import draw_memory, moments_after, moments_of_steps
 from esceme.report.progress_curves import AXIS_LABELS, ProgressAxis, measure_label, progress_curves
 from esceme.report.result_set import load_results
 from esceme.report.selection import RULE_TEXTS, SelectionRule, select_by_rule
 from esceme.reproduction.small_agents import DataKind, small_agent
 from esceme.reproduction.targets import Row, Target
+from esceme.world.graph import SceneGraph
 
 NUM_EPISODES = 3
 """Number of episodes of qualitative figures."""
 SUFFIXES = (".svg", ".pdf")
+ENCODED_EPISODE = 10
+"""Number of the episode of its scene at whose end graph encoding is drawn."""
 MOMENTS = (1, 5, 20, 1_000_000)
 """Numbers of episodes after which a memory is drawn; the last stands for all."""
 CURVES = {"r2r": ("spl",), "r4r": ("spl", "cls"), "cvdn": ("gp",)}
@@ -47,12 +52,26 @@ def _agents(*tasks: str) -> Callable[[DataKind], list[Row]]:
     return rows
 
 
-def _draw_memory(folders: Folders, data: Path, out: Path) -> dict[str, str]:
-    """Draw the memory of the scene with most episodes at steps of two episodes, and after many episodes."""
+def _largest_memory(folders: Folders, data: Path) -> tuple[SceneGraph, MemoryHistory]:
+    """Return the graph of the scene with most episodes, and the history of its memory."""
     results = load_results([folders["cold (R2R)"][0]], data)
     counts = Counter(episode.scene for episode in results.results[0].episodes)
     scene = max(sorted(counts), key=lambda name: counts[name])
-    history, graph = results.histories[0][scene], results.split.graphs[scene]
+    return results.split.graphs[scene], results.histories[0][scene]
+
+
+def _draw_graph_encoding(folders: Folders, data: Path, out: Path) -> dict[str, str]:
+    """Draw graph encoding at the last step of the tenth episode of a scene."""
+    graph, history = _largest_memory(folders, data)
+    episode = min(ENCODED_EPISODE, len(history.stored)) - 1
+    _write(draw_graph_encoding(graph, history, episode, len(history.stored[episode]) - 1), out / "encoding")
+    return {"encoding": f"Graph encoding of the memory of {graph.scene_id}"}
+
+
+def _draw_memory(folders: Folders, data: Path, out: Path) -> dict[str, str]:
+    """Draw the memory of the scene with most episodes at steps of two episodes, and after many episodes."""
+    graph, history = _largest_memory(folders, data)
+    scene = graph.scene_id
     drawings = {
         "steps": (moments_of_steps(history), f"Memory of {scene} at steps of two episodes"),
         "episodes": (moments_after(history, MOMENTS), f"Memory of {scene} after several episodes"),
@@ -114,6 +133,14 @@ PAPER_FIGURES = (
         title="Construction of the scene memory (Figure 3)",
         rows=_agents("r2r"),
         draw=_draw_memory,
+    ),
+    Target(
+        name="fig:ge",
+        kind="figure",
+        title="Graph encoding of a scene memory (appendix A)",
+        rows=_agents("r2r"),
+        about="The memory is that of an evaluation of candidate enhancing: both readers build it alike.",
+        draw=_draw_graph_encoding,
     ),
     Target(
         name="fig:curves",
