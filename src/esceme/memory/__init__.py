@@ -22,6 +22,9 @@ from esceme.memory.reader import (
     Reader,
 )
 from esceme.memory.scene import GrowingMatrix, Pooling, SceneMemory, pool
+from esceme.memory.store import MemoryStore, ObservationStore
+from esceme.memory.store_record import StoredObservation, StoreSettings
+from esceme.memory.stored_memory import StoredMemory, store_settings
 
 READERS: dict[str, type[Reader]] = {
     "none": NoMemory,
@@ -57,16 +60,22 @@ __all__ = [
     "ZeroRecallMemory",
     "Memory",
     "MemoryBank",
+    "MemoryStore",
     "MemorySubgraph",
     "NoMemory",
     "NoMemoryConfig",
     "NoVision",
     "NoVisionConfig",
+    "ObservationStore",
     "Pooling",
     "Reader",
     "ReaderConfig",
     "SceneMemory",
+    "StoreSettings",
+    "StoredMemory",
+    "StoredObservation",
     "load_bank",
     "pool",
     "save_bank",
+    "store_settings",
 ]

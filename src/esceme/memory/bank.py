@@ -53,6 +53,15 @@ class MemorySubgraph(NamedTuple):
         return reached > 0
 
 
+class Visit(NamedTuple):
+    """A visit to a viewpoint: the features (K, D) of the views that lead to its K neighbours."""
+
+    scene_id: str
+    viewpoint: str
+    views: Tensor
+    neighbours: Sequence[str]
+
+
 class Memory(Protocol):
     """Memory interface that rollouts and readers use. Viewpoints are indices of an atlas."""
 
@@ -211,24 +220,37 @@ class MemoryBank:
 
         Features are taken before dropout and before a reader changes them.
         """
-        names = self._bound_atlas().names
-        for row in (self._row_of[observation.viewpoint] == 0).nonzero().flatten().tolist():
+        names, visits = self._bound_atlas().names, list[Visit]()
+        for row in self._is_new(observation.viewpoint).nonzero().flatten().tolist():
             scene_id, viewpoint = names[int(observation.viewpoint[row])]
             is_candidate = observation.is_candidate[row]
             neighbours = [names[index][1] for index in observation.neighbour[row, is_candidate].tolist()]
-            self.remember(scene_id, viewpoint, observation.raw_features[row, is_candidate], neighbours)
+            views = observation.raw_features[row, is_candidate]
+            visits.append(Visit(scene_id, viewpoint, views, neighbours))
+        self.remember_visits(visits)
+
+    def _is_new(self, viewpoints: Tensor) -> Tensor:
+        """Return (B,) bool: whether visits to viewpoints have to be stored."""
+        return self._row_of[viewpoints] == 0
+
+    def remember_visits(self, visits: Sequence[Visit]) -> None:
+        """Store visits, in this order."""
+        for visit in visits:
+            self.remember(*visit)
 
     def remember_at(self, viewpoints: Sequence[int]) -> None:
         """Store viewpoints, given as atlas indices, with features read from the atlas' feature file."""
         atlas = self._bound_atlas()
         for batch in torch.split(torch.tensor(viewpoints, dtype=torch.int64), PANORAMA_BATCH):
             panoramas = torch.from_numpy(atlas.panorama_features(batch.numpy()))  # (B, 36, D)
+            visits = []
             for index, panorama in zip(batch.tolist(), panoramas, strict=True):
                 scene_id, viewpoint = atlas.names[index]
                 degree = int(atlas.degrees[index])
                 neighbours = [atlas.names[other][1] for other in atlas.neighbours[index, :degree].tolist()]
                 views = panorama[atlas.views[index, :degree].tolist()]
-                self.remember(scene_id, viewpoint, views, neighbours)
+                visits.append(Visit(scene_id, viewpoint, views, neighbours))
+            self.remember_visits(visits)
 
     def remember_all(self) -> None:
         """Store every viewpoint of the atlas. This is the memory of the `oracle` protocol."""

@@ -70,6 +70,11 @@ class SceneMemory:
         """
         if viewpoint in self:
             return False
+        self._insert([viewpoint], self._pooled(viewpoint, views)[None], [tuple(neighbours)])
+        return True
+
+    def _pooled(self, viewpoint: str, views: Tensor) -> Tensor:
+        """Return the vector (D,) of a viewpoint; raise `MemoryMismatch` for views that have none."""
         if views.ndim != 2 or len(views) == 0 or views.shape[1] != self.width:
             raise MemoryMismatch(
                 f"viewpoint '{viewpoint}': expected views of shape (K, {self.width}), one per candidate, "
@@ -81,8 +86,7 @@ class SceneMemory:
                 f"viewpoint '{viewpoint}': expected finite features, found NaN, infinity or overflow in "
                 "single precision; extract its features again"
             )
-        self._insert([viewpoint], vector[None], [tuple(neighbours)])
-        return True
+        return vector
 
     def recall(self, viewpoints: Iterable[str]) -> Tensor:
         """Return the vectors of `viewpoints`, (n, D), with zeros for unvisited viewpoints (Eq. 2)."""
