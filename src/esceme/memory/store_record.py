@@ -36,7 +36,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Digest of what makes the features: `features_digest`, or the SHA-256 of a network's weights."""
 
     def check(self, other: StoreSettings, store: object) -> None:
-        """Raise `MemoryMismatch` if `other`, the settings of whoever uses the store, differ."""
+        """Raise `MemoryMismatch` if `other`, the settings that a user of the store expects, differ."""
         for name in ("width", "source", "encoder", "pooling", "precision"):
             stored, found = getattr(self, name), getattr(other, name)
             if stored != found:
