@@ -32,6 +32,15 @@ def test_page_is_written_with_a_summary(folders: list[str], toy_root: Path, json
     assert summary["address"].startswith("file:///")
 
 
+def test_missing_panoramas_are_named(
+    folders: list[str], toy_root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["view", folders[0], "--data", str(toy_root)]) == 0
+    assert "no panorama is in" in capsys.readouterr().err
+    assert main(["view", folders[0], "--data", str(toy_root), "--pictures", "none"]) == 0
+    assert "panorama" not in capsys.readouterr().err
+
+
 def test_same_results_give_the_same_page(folders: list[str], toy_root: Path) -> None:
     for name in ("a.html", "b.html"):
         assert main(["view", *folders, "--data", str(toy_root), "--out", name]) == 0
@@ -66,7 +75,7 @@ def test_walk_serves_until_it_is_interrupted(
 
     monkeypatch.setattr(WalkServer, "serve_forever", interrupt)
     command = ["walk", "--data", str(toy_root), "--split", "val_seen"]
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", json_of(command)["address"])
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", json_of(command)["address"])
     assert main(command) == 0
     out, err = capsys.readouterr()
     assert out.startswith("open http://127.0.0.1:") and "only you can walk" in err and "stopped" in err

@@ -59,8 +59,10 @@ def test_list_is_filtered_searched_and_sorted(page_file: Path, open_page: OpenPa
     num_first = page.count(".episodes li")
     assert 0 < num_first < 36
     page.fill("[data-state=text]", "no such words")
-    assert page.count(".episodes li") == 0
-    page.fill("[data-state=text]", "")
+    assert page.count(".episodes li:not(.empty)") == 0
+    page.click(".empty button")
+    assert page.count(".episodes li") == 36 and page.evaluate("app.state.text") == ""
+    page.select("[data-state=show]", "first")
     page.select("[data-state=sort]", "loss")
     assert page.count(".episodes li") == num_first
     page.wait_for_address("show=first&sort=loss")
@@ -127,6 +129,46 @@ def test_choices_show_what_memory_changed(page_file: Path, open_page: OpenPage) 
     assert page.count(".map .memory.age-old, .map .memory.age-recent") > 0
 
 
+def test_verdict_names_outcomes_and_steps(page_file: Path, open_page: OpenPage) -> None:
+    page = open_page(page_file)
+    assert "shortest reaches the goal (SPL 100); with memory " in page.text(".verdict")
+    page.select("[data-state=show]", "choice")
+    assert page.text("[data-state=show] option:checked") == (
+        f"memory changed a choice ({page.count('.episodes li')})"
+    )
+    page.press("j")
+    assert "Memory changes the first choice at step" in page.text(".verdict")
+    step = int(page.evaluate("document.querySelector('.effect.changed title').textContent").split()[1][:-1])
+    page.press("m")
+    assert page.evaluate("app.step") == step
+    assert "first choice changes from" in page.text(".moved")
+    assert "ago" in page.text(".choices") and page.count(".effect.changed") > 0
+    page.press("Home")
+    page.page.locator(".verdict button").last.click()
+    assert page.evaluate("app.step") > 0 or step == 0
+
+
+def test_rooms_are_drawn_where_they_are_known(page_file: Path, open_page: OpenPage) -> None:
+    page = open_page(page_file)
+    rooms = page.evaluate("app.data.rooms")
+    assert page.count(".map .room") == page.evaluate("new Set(app.scene.regions).size") > 1
+    assert page.text(".map .room-name") in rooms and page.text(".place").endswith(tuple(rooms))
+    page.evaluate("app.scene.rooms = app.scene.regions = null; app.render()")
+    assert page.count(".map .room") == 0 and page.count(".map .room-name") == 0
+
+
+def test_focus_stays_where_it_is(page_file: Path, open_page: OpenPage) -> None:
+    page = open_page(page_file)
+    for selector in (
+        ".agent:nth-of-type(1) input",
+        ".agent:nth-of-type(1) button",
+        ".steps button:nth-of-type(4)",
+    ):
+        page.page.locator(selector).focus()
+        page.press(" ")
+        assert page.evaluate(f"document.activeElement === document.querySelector('{selector}')")
+
+
 def test_compared_routes_are_drawn_and_listed(page_file: Path, open_page: OpenPage) -> None:
     page = open_page(page_file)
     page.evaluate(
@@ -134,7 +176,10 @@ def test_compared_routes_are_drawn_and_listed(page_file: Path, open_page: OpenPa
         "{path, probability: 0.4, utility: 1.5, scores: {text: 2}}, {path: path.slice(0, 2)}]}; app.render()"
     )
     assert page.count(".map .planned") == 2 and page.count(".map .planned.best") == 1
-    assert "Best of 7 compared routes" in page.text(".routes") and "utility 1.50" in page.text(".routes li")
+    assert page.text(".routes caption") == "Best 2 of 7 compared routes"
+    assert [page.text(f".routes tbody td:nth-of-type({n})") for n in (1, 2, 3)] == ["40 %", "1.50", "2.00"]
+    page.page.locator(".routes tbody tr").nth(1).focus()
+    assert "best" in str(page.page.locator(".map .planned").nth(1).get_attribute("class"))
 
 
 def test_panorama_is_dragged(page_file: Path, open_page: OpenPage) -> None:
@@ -158,7 +203,7 @@ def test_series_shows_the_memory_fill_up(page_file: Path, open_page: OpenPage) -
     assert page.text(".series .step-label").startswith("3 of")
     assert page.count(".curves polyline") == 2 and page.count(".curves .band") == 2
     page.select("[data-state=axis]", "visit")
-    assert "visit" in page.text(".curves .axis-label")
+    assert "visit" in page.text(".curves .axis-label.x")
 
 
 def test_figures_are_exported(page_file: Path, open_page: OpenPage, tmp_path: Path) -> None:
@@ -167,6 +212,9 @@ def test_figures_are_exported(page_file: Path, open_page: OpenPage, tmp_path: Pa
     drawing = page.download(".menu button:nth-of-type(1)", tmp_path / "view.svg").read_text()
     root = ET.fromstring(drawing)
     assert root.tag.endswith("svg") and "class=" not in drawing and "var(" not in drawing
+    texts = [element.text for element in root.iter() if element.tag.endswith("text")]
+    assert "memory masked" in texts and texts.count("STOP") == 1
+    assert any(element.tag.endswith("image") for element in root.iter())  # the current panorama
     sheet = page.download(".menu button:nth-of-type(3)", tmp_path / "sheet.svg").read_text()
     images = [element for element in ET.fromstring(sheet).iter() if element.tag.endswith("image")]
     assert len(images) == page.evaluate(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
+import time
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -15,7 +18,7 @@ import pytest
 
 from esceme.evaluation import EvaluationConfig, evaluate
 from esceme.memory import load_bank
-from esceme.viewer.walk_server import HOST, MAX_BODY, TOKEN, WalkServer
+from esceme.viewer.walk_server import HOST, MAX_BODY, MAX_CONNECTIONS, WalkServer
 from esceme.viewer.walk_session import WalkSession
 from fixtures.browser import browser_pages
 from fixtures.panoramas import copy_with_panoramas
@@ -49,10 +52,16 @@ def server(config: EvaluationConfig, tmp_path: Path) -> Iterator[WalkServer]:
 
 
 def request(
-    server: WalkServer, method: str, path: str, body: bytes = b"", **headers: str
+    server: WalkServer,
+    method: str,
+    path: str,
+    body: bytes = b"",
+    *,
+    secret: str | None = None,
+    **headers: str,
 ) -> tuple[int, bytes, dict[str, str]]:
     connection = HTTPConnection(HOST, server.server_port, timeout=20)
-    connection.request(method, path, body, headers)
+    connection.request(method, f"/{server.secret if secret is None else secret}{path}", body, headers)
     response = connection.getresponse()
     content = response.read()
     connection.close()
@@ -61,13 +70,13 @@ def request(
 
 def post(server: WalkServer, action: str, value: object = None, **headers: str) -> tuple[int, dict[str, Any]]:
     body = json.dumps({} if value is None else value).encode()
-    defaults = {"Content-Type": "application/json", TOKEN: server.token}
-    status, content, _ = request(server, "POST", f"/api/{action}", body, **{**defaults, **headers})
+    headers = {"Content-Type": "application/json", **headers}
+    status, content, _ = request(server, "POST", f"/api/{action}", body, **headers)
     return status, json.loads(content)
 
 
 def begin(server: WalkServer, number: int = 0) -> dict[str, Any]:
-    """Begin a walk of an episode of the split."""
+    """Begin a walk of an episode of the split; return the record of all walks."""
     episode = server.session.context.episodes[number]
     message = {"scene": 0, "start": 0, "view": 12, "instruction": "x", "episode": episode.episode_id}
     status, reply = post(server, "begin", message)
@@ -75,14 +84,21 @@ def begin(server: WalkServer, number: int = 0) -> dict[str, Any]:
     return reply
 
 
-def walk(server: WalkServer, number: int = 0) -> list[dict[str, Any]]:
-    begin(server, number)
-    replies = []
-    while not replies or not replies[-1]["finished"]:
-        status, reply = post(server, "step")
+def walk(server: WalkServer, number: int = 0) -> dict[str, Any]:
+    """Let the agent walk an episode; return its trajectory."""
+    record = begin(server, number)
+    while True:
+        status, reply = post(server, "step", {"walk": record["walk"]})
         assert status == 200, reply
-        replies.append(reply)
-    return replies
+        if reply["finished"]:
+            trajectory: dict[str, Any] = reply["trajectory"]
+            return trajectory
+
+
+def data_of(page: bytes) -> Any:
+    match = re.search(rb'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert match is not None
+    return json.loads(match[1])
 
 
 def test_walks_equal_those_of_an_evaluation_with_its_memory(
@@ -94,30 +110,79 @@ def test_walks_equal_those_of_an_evaluation_with_its_memory(
     graph = server.session.graphs[scene]
     for number in numbers[:6]:
         episode = server.session.context.episodes[number]
-        replies = walk(server, number)
-        path = [graph.index(episode.start)] + [v for reply in replies for v in reply["moves"][::2]]
+        walked = walk(server, number)
         result = expected[episode.episode_id]
-        assert [graph.viewpoints[v] for v in path] == [pose[0] for pose in result.trajectory]
-        assert replies[-1]["stopped"] == result.stopped
-        assert replies[-1]["scores"][1] == pytest.approx(result.scores["spl"], abs=1e-4)
+        assert [graph.viewpoints[v] for v in walked["poses"][::2]] == [pose[0] for pose in result.trajectory]
+        assert walked["stopped"] == result.stopped
+        assert walked["scores"][1] == pytest.approx(result.scores["spl"], abs=1e-4)
 
 
 def test_empty_memory_changes_nothing_and_a_filled_one_does(server: WalkServer) -> None:
-    probabilities, masked = walk(server)[0]["step"][:2]
+    probabilities, masked = walk(server)["steps"][0][:2]
     assert probabilities == masked
-    again = walk(server)
-    assert any(reply["step"][0] != reply["step"][1] for reply in again)
-    assert again[0]["stored"] is None  # the start is in memory already
-    assert post(server, "clear") == (200, {})
-    assert walk(server)[0]["step"][:2] == [probabilities, masked]
+    assert any(step[0] != step[1] for step in walk(server)["steps"] if step is not None)
+    status, record = post(server, "clear")
+    assert status == 200 and record["trajectories"] == {} and record["histories"][0]["initial"] == []
+    assert walk(server)["steps"][0][:2] == [probabilities, masked]
 
 
 def test_typed_instruction_is_walked_without_scores(server: WalkServer) -> None:
-    message = {"scene": 0, "start": 2, "view": 14, "instruction": "Go <b>left</b>!"}
-    status, reply = post(server, "begin", message)
-    assert status == 200 and reply["viewpoint"] == 2 and reply["view"] == 14
-    status, reply = post(server, "step")
-    assert status == 200 and reply["scores"] == []
+    message = {"scene": 0, "start": 2, "view": 17, "instruction": "Go <b>left</b>!"}
+    status, record = post(server, "begin", message)
+    number = str(len(server.session.context.episodes))
+    assert status == 200 and record["trajectories"][number]["poses"] == [2, 17]
+    assert record["typed"][0]["id"] == "typed-1" and record["typed"][0]["view"] == 17
+    status, reply = post(server, "step", {"walk": record["walk"]})
+    assert status == 200 and reply["trajectory"]["scores"] == []
+
+
+def test_reloaded_page_has_all_walks_and_the_present_memory(server: WalkServer) -> None:
+    walked = walk(server)
+    live = data_of(request(server, "GET", "/")[1])["live"]
+    assert live["record"]["trajectories"]["0"] == walked
+    scene = list(server.session.graphs).index(server.session.context.episodes[0].scene_id)
+    history = live["record"]["histories"][scene]
+    assert history["episodes"] == [0] and history["stored"][0] == walked["poses"][:-2:2] + (
+        walked["poses"][-2:-1] if walked["stopped"] else []
+    )
+    assert {*history["stored"][0]} == {*server.session._remembered(server.scenes[scene])}
+
+
+def test_a_walk_of_another_page_ends_the_first(server: WalkServer) -> None:
+    first, second = begin(server, 0), begin(server, 1)
+    status, reply = post(server, "step", {"walk": first["walk"]})
+    assert status == 400 and "another page began a walk" in reply["error"]
+    assert post(server, "step", {"walk": second["walk"]})[0] == 200
+
+
+def test_an_error_of_the_agent_is_shown_and_the_server_goes_on(
+    server: WalkServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no such tensor")
+
+    record = begin(server)
+    with monkeypatch.context() as patch:
+        patch.setattr(server.session._navigator, "decide", fail)
+        status, reply = post(server, "step", {"walk": record["walk"]})
+    assert status == 500 and reply["error"] == "RuntimeError: no such tensor"
+    assert "Traceback" in capsys.readouterr().err
+    assert walk(server)["poses"]
+
+
+def test_idle_connections_do_not_use_up_threads(server: WalkServer) -> None:
+    idle = [socket.create_connection((HOST, server.server_port)) for _ in range(MAX_CONNECTIONS + 10)]
+    threads = threading.active_count()
+    for connection in idle:
+        connection.close()
+    assert threads < MAX_CONNECTIONS + 20
+    for _ in range(100):
+        try:
+            assert request(server, "GET", "/")[0] == 200
+            return
+        except OSError:
+            time.sleep(0.05)
+    raise AssertionError("the server does not answer any more")
 
 
 def test_memory_is_saved(server: WalkServer) -> None:
@@ -159,12 +224,17 @@ def test_page_and_panoramas_are_served_with_safe_headers(server: WalkServer) -> 
         "/etc/passwd",
         "/../x",
         "/api/step",
+        "",
     ):
         assert request(server, "GET", path)[0] == 404
 
 
-def test_requests_of_other_sites_are_refused(server: WalkServer) -> None:
-    assert post(server, "clear", **{TOKEN: "guess"})[0] == 403
+def test_requests_without_the_secret_and_of_other_sites_are_refused(server: WalkServer) -> None:
+    for secret in ("guess", "", "..", server.secret[:-1]):
+        for path in ("/", "/api/clear", "/panorama/0/0"):
+            assert request(server, "GET", path, secret=secret)[0] == 403
+    headers = {"Content-Type": "application/json"}
+    assert request(server, "POST", "/api/clear", b"{}", secret="guess", **headers)[0] == 403
     assert post(server, "clear", **{"Content-Type": "text/plain"})[0] == 415
     assert post(server, "clear", Host="evil.example")[0] == 403
     assert request(server, "GET", "/", Host="evil.example:80")[0] == 403
@@ -184,9 +254,9 @@ def test_unsuitable_requests_have_one_line_errors(server: WalkServer) -> None:
     ):
         status, reply = post(server, "begin", {**good, **change})
         assert status == 400 and message in reply["error"] and "\n" not in reply["error"]
-    assert post(server, "step")[1]["error"].startswith("no walk has begun")
-    assert post(server, "dance")[0] == 404
-    headers = {"Content-Type": "application/json", TOKEN: server.token}
+    assert post(server, "step", {"walk": 0})[1]["error"].startswith("this walk has ended")
+    assert post(server, "step")[0] == 400 and post(server, "dance")[0] == 404
+    headers = {"Content-Type": "application/json"}
     assert request(server, "POST", "/api/begin", b"[" * 50_000, **headers)[0] == 400
     assert request(server, "POST", "/api/begin", b" " * (MAX_BODY + 1), **headers)[0] == 413
     length = f"000000000{MAX_BODY + 1}"
@@ -198,9 +268,9 @@ def fuzz(server: WalkServer, count: int, *, seed: int = 0) -> None:
     generator = np.random.default_rng(seed)
     body = json.dumps({"scene": 0, "start": 0, "view": 12, "instruction": "go"}).encode()
     valid = (
-        b"POST /api/begin HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\n"
-        b"%s: %s\r\nContent-Length: %d\r\n\r\n%s"
-    ) % (server.server_port, TOKEN.encode(), server.token.encode(), len(body), body)
+        b"POST /%s/api/begin HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n%s"
+    ) % (server.secret.encode(), server.server_port, len(body), body)
     for _ in range(count):
         data = bytearray(valid)
         for _ in range(int(generator.integers(1, 6))):
@@ -238,7 +308,7 @@ def fuzz(server: WalkServer, count: int, *, seed: int = 0) -> None:
                 505,
             }
     assert request(server, "GET", "/")[0] == 200
-    assert len(walk(server)) > 0
+    assert walk(server)["poses"]
 
 
 def test_malformed_requests_do_not_stop_the_server(server: WalkServer) -> None:
@@ -250,27 +320,68 @@ def test_ten_thousand_malformed_requests_do_not_stop_the_server(server: WalkServ
     fuzz(server, 10_000, seed=1)
 
 
-def test_live_page_walks_in_the_browser(server: WalkServer) -> None:
+def test_live_page_walks_in_the_browser(server: WalkServer, tmp_path: Path) -> None:
     with browser_pages(allowed=server.address) as open_page:
         page = open_page(server.address)
-        page.click("text=Agent walks the list's episode")
-        page.wait_for_text(".message", "the agent has")
-        assert page.count(".map .memory.age-now") > 0
+        page.click("text=Walk the episode")
+        page.wait_for_text(".message", "The agent has")
+        remembered = page.count(".map .memory.age-now")
+        assert remembered > 0
         page.press("Home")
         assert page.count(".choices tbody tr") >= 2
+        page.evaluate("app.set({turn: '90'})")
         page.fill(".live textarea", "Turn left and stop.")
-        page.click("text=Agent walks this instruction")
+        page.click("text=Walk this instruction")
         page.wait_for_text("#episode-title", "typed-1")
-        page.wait_for_text(".message", "the agent has")
+        page.wait_for_text(".message", "The agent has")
+        assert page.evaluate("app.trajectory(0).poses[1]") == 15  # the panorama looked to the east
         assert page.count(".map .memory.age-recent") > 0
-        page.evaluate("app.set({episode: app.data.episodes[0].id})")
+        sheet = page.download(".menu button:nth-of-type(3)", tmp_path / "sheet.svg", opener=".menu summary")
+        pictures = [e for e in ET.fromstring(sheet.read_text()).iter() if e.tag.endswith("image")]
+        assert len(pictures) == page.evaluate("app.trajectory(0).poses.length / 2")
+        assert all(picture.attrib["href"].startswith("data:image/jpeg") for picture in pictures)
+        page.goto(server.address)  # reloaded: the walks and the memory are still there
+        assert page.evaluate("app.data.episodes.at(-1).id") == "typed-1"
+        assert page.count(".map .memory.age-now") == 0 and page.press("End") is None
+        assert page.count(".map .memory.age-now") == remembered
         page.click("text=Walk yourself")
-        page.click(".panorama .candidate:not([hidden])")
+        page.press("1")
         assert "step 1 of" in page.text(".episode .step-label")
+        page.click(".panorama .candidate:not([hidden])")
+        assert page.evaluate("document.activeElement.className") == "panorama"
         page.click("text=Stop here")
-        page.wait_for_text(".message", "you ")
-        assert page.count(".scores tr") == 3
-        page.click("text=Clear memory")
-        page.wait_for_text(".message", "the memory is empty")
-        page.click("text=Save memory")
-        page.wait_for_text(".message", "saved:")
+        page.wait_for_text(".message", "You have stopped")
+        assert "The agent:" in page.text(".message") and page.count(".scores tr") == 3
+        page.click("text=Save")
+        page.wait_for_text(".message", "Saved:")
+        page.click("text=Clear")
+        page.wait_for_text(".message", "The memory is empty")
+        assert page.count(".map .memory[class*=age]") == 0
+
+
+def test_two_pages_do_not_disturb_each_other(server: WalkServer) -> None:
+    with browser_pages(allowed=server.address) as open_page:
+        first, second = open_page(server.address), open_page(server.address)
+        first.click("text=Walk the episode")
+        second.evaluate("app.set({episode: app.data.episodes[1].id})")
+        second.click("text=Walk the episode")
+        second.wait_for_text(".message", "The agent has")
+        first.page.locator(".message").filter(has_text="another page began a walk").wait_for()
+        assert second.evaluate("Object.keys(app.data.results[0].trajectories).length") == 2
+
+
+def test_live_page_without_agent_and_panoramas(toy_root: Path) -> None:
+    config = EvaluationConfig(run="stop", data=str(toy_root), split="val_seen", memory="none", task="r2r")
+    with WalkServer(WalkSession(config, has_agent=False)) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        with browser_pages(allowed=server.address) as open_page:
+            page = open_page(server.address)
+            assert page.text(".agent") == "you" and page.count("text=Walk the episode") == 0
+            assert page.text(".no-picture") == "this page has no panoramas"
+            page.click("text=Walk yourself")
+            page.press("1")
+            page.click("text=Stop here")
+            page.wait_for_text(".message", "You have stopped")
+        server.shutdown()
+        thread.join()

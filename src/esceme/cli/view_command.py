@@ -52,8 +52,9 @@ def view(
     page = build_page_data(loaded)
     missing = add_pictures(page, loaded.folder, pictures)
     write_text(out, render_page(page))
-    if missing and page.pictures:
-        note(f"note: {missing} panoramas are not in {loaded.folder.root / 'panoramas'}")
+    if missing:
+        count = "no panorama is" if not page.pictures else f"{missing} panoramas are not"
+        note(f"note: {count} in {loaded.folder.root / 'panoramas'}; the page shows viewpoints without a picture")
     if page.left_out:
         note(f"note: {page.left_out} episodes are not in every result and are not on the page")
     address = out.resolve().as_uri()

@@ -54,7 +54,9 @@ class PageScene(msgspec.Struct):
     neighbours: list[list[int]]
     """Candidates of every viewpoint, in the order of the actions."""
     rooms: list[int] | None
-    """Room of every viewpoint: index into `PageData.rooms`; -1 where it is not known."""
+    """Kind of room of every viewpoint: index into `PageData.rooms`; -1 where it is not known."""
+    regions: list[int] | None
+    """Number of the room of every viewpoint in its scene, from 0; -1 where it is not known."""
 
 
 class PageEpisode(msgspec.Struct):
@@ -65,6 +67,8 @@ class PageEpisode(msgspec.Struct):
     path: str
     instruction: str
     reference: list[int]
+    view: int
+    """View that the agent faces at the start."""
     goals: list[int]
     """Viewpoints at which stopping is a success; empty if they are withheld."""
     instruction_number: int
@@ -179,31 +183,44 @@ def build_page_data(results: ResultSet) -> PageData:
 
 
 class RoomNames:
-    """Rooms of viewpoints: their names, and an index into the names for every viewpoint of a scene."""
+    """Rooms of viewpoints as the data folder names them."""
 
     def __init__(self, folder: DataFolder, graphs: Mapping[str, SceneGraph]) -> None:
         """Read the rooms of scenes from a data folder; without a file of rooms there are none."""
-        self._rooms: dict[str, dict[str, str]] = {}
+        self._rooms: dict[str, dict[str, tuple[int, str]]] = {}
         if folder.rooms is not None:
             stored = read_json(folder.rooms, Rooms)
             self._rooms = {
-                scene: {name: stored.label_name.get(label, label) for name, (_, label, _) in names.items()}
+                scene: {
+                    name: (region, stored.label_name.get(label, label))
+                    for name, (region, label, _) in names.items()
+                }
                 for scene, names in stored.panos.items()
                 if scene in graphs
             }
-        self.names = sorted({room for rooms in self._rooms.values() for room in rooms.values()})
+        self.names = sorted({kind for rooms in self._rooms.values() for _, kind in rooms.values()})
 
-    def of(self, graph: SceneGraph) -> list[int] | None:
-        """Return the index of every viewpoint's room, or -1; None if no room of the scene is known."""
-        rooms, index = self._rooms.get(graph.scene_id), {name: n for n, name in enumerate(self.names)}
+    def of(self, graph: SceneGraph) -> tuple[list[int], list[int]] | tuple[None, None]:
+        """Return the kind of every viewpoint's room (an index into `names`) and the number of this room.
+
+        Both are -1 for a viewpoint without a room, and None if no room of the scene is known.
+        """
+        rooms = self._rooms.get(graph.scene_id)
         if rooms is None:
-            return None
-        return [index.get(rooms.get(name, ""), -1) for name in graph.viewpoints]
+            return None, None
+        kinds = {name: number for number, name in enumerate(self.names)}
+        numbers = {region: number for number, region in enumerate(sorted({r for r, _ in rooms.values()}))}
+        found = [rooms.get(name) for name in graph.viewpoints]
+        return (
+            [-1 if room is None else kinds[room[1]] for room in found],
+            [-1 if room is None else numbers[room[0]] for room in found],
+        )
 
 
 def page_scene(graph: SceneGraph, rooms: RoomNames) -> PageScene:
     """Return the graph of a scene for the page."""
     heights = floor_heights(graph)
+    kinds, regions = rooms.of(graph)
     return PageScene(
         id=graph.scene_id,
         viewpoints=list(graph.viewpoints),
@@ -213,7 +230,8 @@ def page_scene(graph: SceneGraph, rooms: RoomNames) -> PageScene:
         neighbours=[
             row[:degree].tolist() for row, degree in zip(graph.neighbours, graph.degrees, strict=True)
         ],
-        rooms=rooms.of(graph),
+        rooms=kinds,
+        regions=regions,
     )
 
 
@@ -232,6 +250,7 @@ def page_episodes(episodes: Sequence[Episode], graphs: Mapping[str, SceneGraph])
                 path=episode.path_id,
                 instruction=episode.instruction,
                 reference=[graph.index(name) for name in episode.reference_path],
+                view=int(nearest_view(episode.heading)),
                 goals=[graph.index(name) for name in goals],
                 instruction_number=instruction_counts[episode.path_id],
             )

@@ -1,9 +1,11 @@
-"""HTTP server of the live page, on loopback. Every request that changes something carries a secret token."""
+"""HTTP server of the live page, on loopback. It answers only requests whose path begins with a secret."""
 
 from __future__ import annotations
 
 import secrets
+import sys
 import threading
+import traceback
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,14 +16,15 @@ import msgspec
 from esceme.errors import EscemeError
 from esceme.viewer.page import render_page
 from esceme.viewer.page_pictures import QUALITIES, WIDTHS, shrink_panorama
-from esceme.viewer.walk_session import BeginRequest, ScoreRequest, WalkSession
+from esceme.viewer.walk_session import BeginRequest, ScoreRequest, StepRequest, WalkSession
 
 HOST = "127.0.0.1"
 MAX_BODY = 64_000
 """Maximum size of a request in bytes."""
 SECONDS = 20
 """A connection that sends nothing for this long is closed."""
-TOKEN = "X-Esceme-Token"
+MAX_CONNECTIONS = 64
+"""Further connections are closed at once."""
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -40,16 +43,31 @@ class WalkServer(ThreadingHTTPServer):
         """Serve `session`. The page can save its memory to the file `bank`, if there is one."""
         super().__init__((HOST, port), _Handler)
         self.session, self.bank = session, bank
-        self.token = secrets.token_urlsafe(24)
+        self.secret = secrets.token_urlsafe(24)
+        """First part of every path. Other users of this machine and pages of other sites do not know it."""
         self.lock = threading.Lock()
         """Held while the session works: requests come in several threads."""
-        self.page = render_page(session.page_data(self.token, can_save=bank is not None)).encode()
         self.scenes = list(session.graphs.values())
+        self._connections = threading.BoundedSemaphore(MAX_CONNECTIONS)
 
     @property
     def address(self) -> str:
         """Address of the page."""
-        return f"http://{HOST}:{self.server_port}/"
+        return f"http://{HOST}:{self.server_port}/{self.secret}/"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread of its own, unless there are too many."""
+        if self._connections.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a connection."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._connections.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore connections that break off."""
@@ -76,26 +94,36 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, respond: Any) -> None:
         try:
-            self._check_host()
-            kind, body = respond()
+            kind, body = respond(self._route())
             self._send(HTTPStatus.OK, kind, body)
         except _RequestError as error:
             self._send_error(error.status, str(error))
-        except (EscemeError, msgspec.ValidationError, msgspec.DecodeError) as error:
+        except (EscemeError, msgspec.ValidationError, msgspec.DecodeError, UnicodeError) as error:
             self._send_error(HTTPStatus.BAD_REQUEST, str(error))
         except (OSError, RecursionError) as error:
             self._send_error(HTTPStatus.BAD_REQUEST, f"request cannot be answered ({type(error).__name__})")
+        except Exception as error:  # of an agent: the page shows it, and the server goes on
+            traceback.print_exc(file=sys.stderr)
+            self._send_error(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
 
-    def _check_host(self) -> None:
-        """Refuse requests for other host names, with which pages of other sites could reach this server."""
+    def _route(self) -> list[str]:
+        """Return the parts of the path after the secret.
+
+        Requests without the secret are refused, and requests for other host names, by which pages of other
+        sites could reach this server.
+        """
         allowed = {f"{name}:{self.server.server_port}" for name in (HOST, "localhost")}
-        if self.headers.get("Host") not in allowed:
-            raise _RequestError(HTTPStatus.FORBIDDEN, f"expected the address {self.server.address}")
+        parts = self.path.partition("?")[0].split("/")
+        is_known = secrets.compare_digest("".join(parts[1:2]).encode(), self.server.secret.encode())
+        if not is_known or self.headers.get("Host") not in allowed:
+            raise _RequestError(HTTPStatus.FORBIDDEN, "open the address that `esceme walk` printed")
+        return parts[2:]
 
-    def _get(self) -> tuple[str, bytes]:
-        parts = self.path.partition("?")[0].strip("/").split("/")
+    def _get(self, parts: list[str]) -> tuple[str, bytes]:
         if parts == [""]:
-            return "text/html; charset=utf-8", self.server.page
+            with self.server.lock:
+                page = self.server.session.page_data(can_save=self.server.bank is not None)
+                return "text/html; charset=utf-8", render_page(page).encode()
         if (
             len(parts) == 3
             and parts[0] == "panorama"
@@ -112,28 +140,24 @@ class _Handler(BaseHTTPRequestHandler):
                 return shrink_panorama(file, WIDTHS["full"], QUALITIES["full"])
         raise _RequestError(HTTPStatus.NOT_FOUND, "no picture of this viewpoint")
 
-    def _post(self) -> tuple[str, bytes]:
-        body = self._body()
-        if not secrets.compare_digest(self.headers.get(TOKEN, "").encode(), self.server.token.encode()):
-            raise _RequestError(HTTPStatus.FORBIDDEN, "reload the page: it belongs to another server")
-        session, action = self.server.session, self.path.partition("?")[0]
+    def _post(self, parts: list[str]) -> tuple[str, bytes]:
+        body, session = self._body(), self.server.session
         with self.server.lock:
             reply: object
-            if action == "/api/begin":
+            if parts == ["api", "begin"]:
                 reply = session.begin(msgspec.json.decode(body, type=BeginRequest))
-            elif action == "/api/step":
-                reply = session.step()
-            elif action == "/api/score":
+            elif parts == ["api", "step"]:
+                reply = session.step(msgspec.json.decode(body, type=StepRequest))
+            elif parts == ["api", "score"]:
                 reply = {"scores": session.score(msgspec.json.decode(body, type=ScoreRequest))}
-            elif action == "/api/clear":
-                session.clear()
-                reply = {}
-            elif action == "/api/save" and self.server.bank is not None:
+            elif parts == ["api", "clear"]:
+                reply = session.clear()
+            elif parts == ["api", "save"] and self.server.bank is not None:
                 session.save(self.server.bank)
                 reply = {"path": str(self.server.bank)}
             else:
                 raise _RequestError(HTTPStatus.NOT_FOUND, "no such action")
-        return "application/json", msgspec.json.encode(reply)
+            return "application/json", msgspec.json.encode(reply)
 
     def _body(self) -> bytes:
         length = self.headers.get("Content-Length", "")

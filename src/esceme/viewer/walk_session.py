@@ -24,15 +24,17 @@ from esceme.trajectory import SingleBatch, Trajectory
 from esceme.viewer.page_data import (
     MEASURES,
     PageData,
+    PageEpisode,
     PageHistory,
     PageResult,
-    PageStep,
+    PageTrajectory,
     RoomNames,
+    align_steps,
     page_episodes,
     page_scene,
-    page_step,
     token_spans,
 )
+from esceme.world.geometry import COLUMNS, TURN
 from esceme.world.graph import SceneGraph
 
 MAX_INSTRUCTION = 2000
@@ -40,8 +42,6 @@ MAX_INSTRUCTION = 2000
 MAX_PATH = 200
 """Maximum number of viewpoints of a path that a person walks."""
 Number = Annotated[int, msgspec.Meta(ge=0, lt=1_000_000)]
-AGENT, PERSON = 0, 1
-"""Numbers of the results on the live page."""
 
 
 class BeginRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -61,26 +61,34 @@ class ScoreRequest(msgspec.Struct, forbid_unknown_fields=True):
     path: Annotated[list[Number], msgspec.Meta(min_length=1, max_length=MAX_PATH)]
 
 
-class BeginReply(msgspec.Struct):
-    """First pose of a walk, and the positions of the tokens in its instruction."""
+class StepRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Next decision of a walk."""
 
-    viewpoint: int
-    view: int
-    spans: list[int] | None
+    walk: Number
 
 
 class StepReply(msgspec.Struct):
-    """One decision of the agent, and the poses to which it led."""
+    """The walk so far."""
 
-    step: PageStep
-    moves: list[int]
-    """Viewpoint and view of the poses that the action led through, one after the other."""
-    stored: int | None
-    """Viewpoint that the memory stored at this step; None if it stored none."""
+    trajectory: PageTrajectory
+    stored: list[int]
+    """Viewpoints that the walk stored in memory, as in `PageHistory.stored`."""
     finished: bool
-    stopped: bool
-    scores: list[float | None]
-    """Scores at the end of an episode of the split; empty otherwise."""
+
+
+class WalkRecord(msgspec.Struct):
+    """All walks of the agent since the server started or the memory was cleared."""
+
+    walk: int
+    """Number of the latest walk. A walk ends when another one begins."""
+    episode: int
+    """Number of its episode on the page; -1 without a walk."""
+    typed: list[PageEpisode]
+    """Typed instructions, which follow the episodes of the split."""
+    trajectories: dict[int, PageTrajectory]
+    """Latest trajectory by the number of its episode."""
+    histories: list[PageHistory]
+    """Memory of every scene."""
 
 
 class WalkSession:
@@ -106,48 +114,55 @@ class WalkSession:
             self.context.run.config.agent.limits.vocabulary,
         )
         self._steps: Iterator[RolloutStep] | None = None
-        self._num_poses = 0
+        self._traces: list[TraceStep] = []
+        self._numbers = {episode.episode_id: number for number, episode in enumerate(self.context.episodes)}
+        self.record = WalkRecord(0, -1, [], {}, self._new_histories())
 
     @property
     def has_memory(self) -> bool:
         """Whether the agent has a memory."""
         return self.lifetime.bank is not None
 
-    def page_data(self, token: str, *, can_save: bool) -> PageData:
-        """Return the data of the live page, without any walk. Requests must carry `token`."""
+    def page_data(self, *, can_save: bool) -> PageData:
+        """Return the data of the live page: the split, and in `live` all walks up to now."""
         rooms = RoomNames(self.folder, self.graphs)
         config = self.context.config
-        names = [Path(config.run).name if self.has_agent else "no agent", "you"]
-        bank = self.lifetime.bank
+        graphs = list(self.graphs.values())
         return PageData(
             task=self.context.task.name,
             split=config.split,
             measures=list(MEASURES),
             rooms=rooms.names,
-            scenes=[page_scene(graph, rooms) for graph in self.graphs.values()],
+            scenes=[page_scene(graph, rooms) for graph in graphs],
             episodes=page_episodes(self.context.episodes, self.graphs),
             results=[
                 PageResult(
                     name=name,
-                    has_memory=number == AGENT and self.has_memory,
-                    facts={},
+                    has_memory=name == "agent" and self.has_memory,
+                    facts={"run": config.run} if name == "agent" else {},
                     means={},
                     trajectories=[],
-                    histories=[
-                        PageHistory([], [], [], self._remembered(graph) if number == AGENT and bank else [])
-                        for graph in self.graphs.values()
-                    ],
+                    histories=[PageHistory([], [], [], []) for _ in graphs],
                 )
-                for number, name in enumerate(names)
+                for name in (["agent"] if self.has_agent else []) + ["you"]
             ],
             curves=[],
+            pictures={
+                f"{scene}/{number}": ""
+                for scene, graph in enumerate(graphs)
+                for number, name in enumerate(graph.viewpoints)
+                if self.folder.panorama(graph.scene_id, name) is not None
+            },
             live={
-                "token": token,
                 "agent": self.has_agent,
                 "memory": self.has_memory,
                 "saveable": can_save and self.has_memory,
+                "record": self.record,
             },
         )
+
+    def _new_histories(self) -> list[PageHistory]:
+        return [PageHistory([], [], [], self._remembered(graph)) for graph in self.graphs.values()]
 
     def _remembered(self, graph: SceneGraph) -> list[int]:
         bank = self.lifetime.bank
@@ -157,21 +172,18 @@ class WalkSession:
 
     # -- walks -------------------------------------------------------------------------------------------
 
-    def begin(self, request: BeginRequest) -> BeginReply:
+    def begin(self, request: BeginRequest) -> WalkRecord:
         """Start a walk of the agent; a walk that has not ended is given up."""
         if not self.has_agent:
             raise ConfigError("there is no agent; start `esceme walk RUN` with a run folder")
-        episode = self._episode(request)
+        episode, record = self._episode(request), self.record
         if self.context.run.navigator.agent.needs_goals and episode.goal_withheld:
             raise ConfigError("this scripted agent needs a goal; choose an episode of the list")
+        ids = self.context.encode(episode)
         source = SingleBatch(self.context.atlas, [episode])
         trajectory = source.trajectories[0]
-        if request.episode is None:
-            viewpoint = trajectory.poses[0][0]
-            trajectory.poses[0] = (viewpoint, request.view)
-        self._num_poses = 1
-        ids = self.context.encode(episode)
         self.lifetime.begin(trajectory)
+        self._traces = []
         self._steps = evaluation_steps(
             self._navigator,
             self.context.atlas,
@@ -180,42 +192,52 @@ class WalkSession:
             encode=self.context.encode,
             max_steps=self.context.limits.max_steps,
         )
-        graph = self.graphs[episode.scene_id]
+        if request.episode is None:
+            record.typed += page_episodes([episode], self.graphs)
+        number = self._numbers.get(episode.episode_id, len(self._numbers) + len(record.typed) - 1)
+        history = record.histories[list(self.graphs).index(episode.scene_id)]
+        history.episodes.append(number)
+        history.stored.append([])
         tokens = None if self._tokenizer is None else self._tokenizer.tokens(ids)
-        return BeginReply(
-            viewpoint=graph.index(episode.start),
-            view=trajectory.poses[0][1],
+        record.trajectories[number] = PageTrajectory(
+            visit=len(history.episodes),
+            order=len(history.episodes) - 1,
+            poses=self._poses(trajectory),
+            stopped=False,
+            scores=[],
             spans=None if tokens is None else token_spans(tokens, episode.instruction),
+            steps=[],
         )
+        record.walk, record.episode = record.walk + 1, number
+        return record
 
-    def step(self) -> StepReply:
+    def step(self, request: StepRequest) -> StepReply:
         """Let the agent take one decision."""
-        if self._steps is None:
-            raise ConfigError("no walk has begun, or it has ended; begin another one")
+        record = self.record
+        if self._steps is None or request.walk != record.walk:
+            raise ConfigError("this walk has ended: it was finished, or another page began a walk")
         step = next(self._steps)
         trajectory, fields = step.trajectories[0], self._navigator.steps[0]
-        graph = self.graphs[trajectory.episode.scene_id]
-        trace = TraceStep(**fields, action=trajectory.actions[-1])
-        moves = trajectory.poses[self._num_poses :]
-        self._num_poses = len(trajectory.poses)
-        finished = bool(step.finished)
-        if finished:
+        self._traces.append(TraceStep(**fields, action=trajectory.actions[-1]))
+        page, graph = record.trajectories[record.episode], self.graphs[trajectory.episode.scene_id]
+        page.poses, page.stopped = self._poses(trajectory), trajectory.stopped
+        page.steps = align_steps(self._traces, page.poses[::2], graph)
+        stored = [self._number(viewpoint) for viewpoint in trajectory.decision_viewpoints]
+        history = record.histories[list(self.graphs).index(graph.scene_id)]
+        history.stored[page.order] = stored if self.has_memory else []
+        if step.finished:
             self._steps = None
             self.lifetime.finish(trajectory)
-        return StepReply(
-            step=page_step(trace, graph),
-            moves=[value for viewpoint, view in moves for value in (self._number(graph, viewpoint), view)],
-            stored=graph.index(trace.remembered[0]) if trace.remembered else None,
-            finished=finished,
-            stopped=trajectory.stopped,
-            scores=self._scores(trajectory) if finished else [],
-        )
+            page.scores = self._scores(trajectory)
+        return StepReply(page, history.stored[page.order], finished=bool(step.finished))
 
-    def clear(self) -> None:
-        """Clear the memory of all scenes; a walk that has not ended is given up."""
+    def clear(self) -> WalkRecord:
+        """Clear the memory of all scenes, and forget all walks; one that has not ended is given up."""
         self._steps = None
         if self.lifetime.bank is not None:
             self.lifetime.bank.forget()
+        self.record = WalkRecord(self.record.walk + 1, -1, [], {}, self._new_histories())
+        return self.record
 
     def save(self, path: Path) -> None:
         """Save the memory to a file, which is replaced."""
@@ -257,17 +279,21 @@ class WalkSession:
         if request.start >= len(graph):
             raise ConfigError(f"start {request.start}: expected less than {len(graph)}")
         return Episode(
-            episode_id="live",
+            episode_id=f"typed-{len(self.record.typed) + 1}",
             scene_id=graph.scene_id,
-            path_id="live",
+            path_id="typed",
             reference_path=(graph.viewpoints[request.start],),
-            heading=0.0,
+            heading=request.view % COLUMNS * TURN,
             instruction=request.instruction,
             goal_withheld=True,
         )
 
-    def _number(self, graph: SceneGraph, viewpoint: int) -> int:
-        return graph.index(self.context.atlas.name(viewpoint)[1])
+    def _poses(self, trajectory: Trajectory) -> list[int]:
+        return [value for viewpoint, view in trajectory.poses for value in (self._number(viewpoint), view)]
+
+    def _number(self, viewpoint: int) -> int:
+        scene, name = self.context.atlas.name(viewpoint)
+        return self.graphs[scene].index(name)
 
     def _scores(self, trajectory: Trajectory) -> list[float | None]:
         if trajectory.episode.goal_withheld:

@@ -7,11 +7,12 @@ import { ticks } from "../../../src/esceme/viewer/web/charts.js";
 import { listChoices, movedShare, percent } from "../../../src/esceme/viewer/web/choices.js";
 import { gainOf, listEpisodes, memoryChangedChoice } from "../../../src/esceme/viewer/web/episodes.js";
 import { wrapWords } from "../../../src/esceme/viewer/web/figures.js";
-import { boundingBox, directionTo, distance, pathLines, wrapDegrees } from "../../../src/esceme/viewer/web/geometry.js";
+import { boundingBox, directionTo, distance, headingView, pathLines, wrapDegrees } from "../../../src/esceme/viewer/web/geometry.js";
 import { weightedParts } from "../../../src/esceme/viewer/web/instruction.js";
 import { layOutFloors, star } from "../../../src/esceme/viewer/web/map.js";
 import { separate } from "../../../src/esceme/viewer/web/panorama.js";
-import { ageClass, describeAge, memorySizes, remembered } from "../../../src/esceme/viewer/web/memory.js";
+import { ageClass, describeAge, describeMemory, memorySizes, remembered } from "../../../src/esceme/viewer/web/memory.js";
+import { describeOutcome, memoryEffects, partingStep } from "../../../src/esceme/viewer/web/verdict.js";
 import { DEFAULTS, decodeState, encodeState, isShown, toggleShown } from "../../../src/esceme/viewer/web/state.js";
 
 /** @typedef {import("../../../src/esceme/viewer/web/types.js").Step} Step */
@@ -26,6 +27,7 @@ const scene = {
   heights: [0, 300],
   neighbours: [[1], [0, 2, 3], [1], [1]],
   rooms: null,
+  regions: null,
 };
 
 /** @type {import("../../../src/esceme/viewer/web/types.js").History} */
@@ -70,6 +72,7 @@ function dataOf(sr, steps = null) {
         path: String(number >> 1),
         instruction: `Go to room ${number}. <script>alert(1)</script>`,
         reference: [0, 1],
+        view: 12,
         goals: [1],
         instruction_number: (number & 1) + 1,
       })),
@@ -139,9 +142,24 @@ test("memory holds what was stored before a step, with its age", () => {
   assert.equal(ageClass({ episode: 4, step: 0 }, 4), "age-now");
   assert.equal(ageClass({ episode: 0, step: 0 }, 5), "age-recent");
   assert.equal(ageClass({ episode: -1, step: 0 }, 2), "age-old");
-  assert.equal(describeAge({ episode: 0, step: 1 }, 1), "remembered 1 episode ago, at step 2");
-  assert.equal(describeAge({ episode: 2, step: 0 }, 2), "remembered in this episode, at step 1");
-  assert.equal(describeAge({ episode: -1, step: 0 }, 2), "remembered from before these episodes");
+  assert.equal(describeAge({ episode: 0, step: 1 }, 1), "1 episode ago");
+  assert.equal(describeAge({ episode: 2, step: 0 }, 2), "step 0");
+  assert.equal(describeAge({ episode: -1, step: 0 }, 2), "before");
+  const memory = remembered({ ...history, initial: [1] }, 1, 1);
+  assert.equal(describeMemory(memory, 4, 1), "3 of 4 viewpoints remembered: 1 in this episode, 1 in the last five, 1 earlier");
+  assert.equal(describeMemory(new Map(), 4, 0), "0 of 4 viewpoints remembered");
+});
+
+test("what memory did is known at every step with a masked decision", () => {
+  /** @type {Step} */
+  const changed = [[7000, 3000], [2000, 8000], 0, [1], null, [], null];
+  const [trajectory] = dataOf([0, 1], [changed, null, [[5000, 5000], null, 0, [], null, [], null]]).results[1].trajectories;
+  assert.deepEqual(memoryEffects(trajectory), [{ moved: 0.5, isChanged: true }, null, null]);
+  assert.deepEqual(memoryEffects(undefined), []);
+  assert.deepEqual([partingStep([0, 1, 2], [0, 1, 3]), partingStep([0, 1], [0, 1]), partingStep([0, 1], [0])], [1, -1, 0]);
+  const data = dataOf([0, 1]);
+  assert.equal(describeOutcome(data, 1, 0), "reaches the goal (SPL 100)");
+  assert.equal(describeOutcome(data, 0, 0), "stops elsewhere");
 });
 
 test("directions follow the simulator: north is 0, east is 90", () => {
@@ -149,6 +167,7 @@ test("directions follow the simulator: north is 0, east is 90", () => {
   assert.equal(directionTo(scene, 1, 2).heading, 90);
   assert.ok(Math.abs(directionTo(scene, 1, 3).elevation - 45) < 1e-9);
   assert.equal(distance(scene, 1, 2), 4);
+  assert.deepEqual([0, 90, -30, 345.1, -179].map(headingView), [12, 15, 23, 12, 18]);
   assert.deepEqual([wrapDegrees(190), wrapDegrees(-180), wrapDegrees(720)], [-170, 180, 0]);
 });
 
@@ -171,7 +190,7 @@ test("paths are drawn per floor, and aside by the same side in both directions",
 
 test("all floors fit side by side, or only the part around the paths", () => {
   const size = { width: 760, height: 500 };
-  const content = { scene, reference: [0, 1], goals: [1], agents: [], zoom: "scene", size };
+  const content = { scene, rooms: [], reference: [0, 1], goals: [1], agents: [], zoom: "scene", size };
   const wide = layOutFloors(content).placed;
   assert.ok(wide.length === 2 && wide[0].y === wide[1].y && wide[0].x < wide[1].x);
   const narrow = layOutFloors({ ...content, size: { width: 300, height: 600 } }).placed;

@@ -1,16 +1,17 @@
 // The page: list of episodes, map, panorama, choices, timelines and curves, all drawn from one state.
 
-import { curveChart, memoryChart } from "./charts.js";
-import { choiceTable, listChoices, movedShare, percent } from "./choices.js";
+import { curveChart, effectChart, lineSwatch, memoryChart } from "./charts.js";
+import { choiceTable, listChoices, memorySentence, percent, routeTable } from "./choices.js";
 import { html } from "./dom.js";
 import { FILTERS, SORTS, gainOf, listEpisodes, scoreOf } from "./episodes.js";
 import { composeFigure, figureImage, figureText, saveFile, withInlineStyles } from "./figures.js";
 import { directionTo, viewHeading } from "./geometry.js";
 import { instructionElements, weightedParts } from "./instruction.js";
 import { SceneMap } from "./map.js";
-import { describeAge, memorySizes, remembered } from "./memory.js";
+import { describeAge, describeMemory, memorySizes, remembered } from "./memory.js";
 import { Panorama } from "./panorama.js";
 import { DEFAULTS, decodeState, encodeState, isShown, toggleShown } from "./state.js";
+import { memoryEffects, verdict } from "./verdict.js";
 
 /** @typedef {import("./types.js").Data} Data */
 /** @typedef {import("./types.js").Trajectory} Trajectory */
@@ -23,12 +24,16 @@ const SERIES_MILLISECONDS = 500;
 const ADDRESS_MILLISECONDS = 250;
 /** Number of episodes that are listed at once; the others follow. */
 const LIST_PART = 100;
+/** @type {Record<string, string>} */
+const LABELS = { ndtw: "nDTW" };
 const HELP = [
   ["← →", "step back and forward"],
   ["Home End", "first and last step"],
   ["space", "play and pause"],
   ["j k", "next and previous episode of the list"],
   ["a", "next result"],
+  ["m", "next step at which memory changes the first choice"],
+  ["1 … 9", "candidate of the panorama"],
   ["shift ← →", "turn the panorama, where it has the focus"],
 ];
 
@@ -45,6 +50,8 @@ export class App {
   titleElement = html("h2", { id: "episode-title" });
   scoresElement = html("table", { class: "scores" });
   instructionElement = html("p", { class: "instruction", lang: "" });
+  verdictElement = html("p", { class: "verdict" });
+  placeElement = html("h3", { class: "place" });
   statusElement = html("p", { class: "status" });
   announcement = html("p", { class: "visually-hidden", role: "status" });
   decisionElement = html("div", { class: "decision" });
@@ -56,7 +63,9 @@ export class App {
     oninput: (/** @type {any} */ event) => this.set({ step: Number(event.target.value) }),
   });
   stepLabel = html("output", { class: "step-label" });
+  effectElement = html("div", { class: "effect-box" });
   playButton = this.#button("Play", "Play (space)", () => this.togglePlay());
+  seriesText = html("p", { class: "hint" });
   seriesElement = html("div", { class: "growth-box" });
   seriesRange = html("input", {
     type: "range",
@@ -75,7 +84,7 @@ export class App {
     /** @type {State} */
     this.defaults = {
       ...DEFAULTS,
-      agent: Math.max(0, data.results.length - 1),
+      agent: data.live ? 0 : Math.max(0, data.results.length - 1),
       episode: data.episodes[0]?.id ?? "",
       measure: data.curves[0]?.measure ?? DEFAULTS.measure,
     };
@@ -86,6 +95,8 @@ export class App {
     this.addressTimer = 0;
     /** @type {Map<number, Moment>} */
     this.memory = new Map();
+    /** @type {ReturnType<typeof listChoices>} */
+    this.choices = [];
     this.#build();
     addEventListener("hashchange", () => {
       this.state = decodeState(location.hash.slice(1), this.defaults);
@@ -156,12 +167,13 @@ export class App {
     this.state = { ...this.state, ...(isEpisode ? { step: 0, turn: "" } : {}), ...change };
     const keys = new Set(Object.keys(change));
     const has = (/** @type {string[]} */ ...names) => names.some((name) => keys.has(name));
-    if (has("theme")) this.#renderTheme();
+    if (has("theme", "scene", "show", "text")) this.#renderTheme();
     if (has("scene", "show", "text", "sort")) this.renderList();
     else if (isEpisode) this.#markCurrent();
     if (has("hidden", "agent")) this.#renderAgents();
     if (has("episode", "hidden", "zoom")) this.#renderEpisode();
     if (has("episode", "agent")) this.#renderSeries();
+    if (has("episode", "agent", "hidden")) this.#renderVerdict();
     if (has("measure", "axis", "hidden")) this.#renderCurves();
     if (has("episode", "step", "agent", "hidden", "zoom", "turn")) this.#renderStep();
     clearTimeout(this.addressTimer);
@@ -179,6 +191,7 @@ export class App {
     this.#renderAgents();
     this.renderList();
     this.#renderEpisode();
+    this.#renderVerdict();
     this.#renderSeries();
     this.#renderCurves();
     this.#renderStep();
@@ -188,6 +201,7 @@ export class App {
 
   #build() {
     const { data } = this;
+    this.#buildAgents();
     const help = html(
       "dialog",
       { class: "help", "aria-label": "Keys" },
@@ -205,13 +219,19 @@ export class App {
         html(
           "div",
           { class: "tools" },
-          this.#select("Colours", "theme", { auto: "as the system", light: "light", dark: "dark" }),
+          this.#select("Colours", "theme", { auto: "auto", light: "light", dark: "dark" }),
           this.#figureMenu(),
           this.#button("?", "Keys", () => help.showModal()),
         ),
       ),
       this.sideElement,
-      html("main", {}, this.#listSection(), this.#episodeSection(), this.#detailSection(), this.#seriesSection()),
+      html(
+        "main",
+        {},
+        this.#listSection(),
+        html("div", { class: "centre" }, this.#episodeSection(), this.#seriesSection()),
+        this.#detailSection(),
+      ),
       help,
       this.announcement,
     );
@@ -264,8 +284,16 @@ export class App {
 
   #listSection() {
     const { data } = this;
-    const labels = (/** @type {Record<string, {label: string}>} */ entries) =>
-      Object.fromEntries(Object.entries(entries).map(([key, { label }]) => [key, label]));
+    const numbers = data.episodes.map((_, number) => number);
+    const filters = Object.entries(FILTERS)
+      .filter(([, { least = 1 }]) => data.results.length >= least)
+      .map(([key, { label, test }]) => {
+        const count = data.live ? "" : ` (${numbers.filter((number) => test(data, number)).length})`;
+        return [key, `${label(data)}${count}`];
+      });
+    const sorts = Object.entries(SORTS)
+      .filter(([, { least = 1 }]) => data.results.length >= least)
+      .map(([key, { label }]) => [key, label]);
     const scenes = { "": "all scenes", ...Object.fromEntries(data.scenes.map(({ id }) => [id, id])) };
     return html(
       "section",
@@ -274,14 +302,15 @@ export class App {
         "form",
         { onsubmit: (/** @type {Event} */ event) => event.preventDefault() },
         this.#select("Scene", "scene", scenes),
-        this.#select("Show", "show", labels(FILTERS)),
-        this.#select("Sort by", "sort", labels(SORTS)),
+        this.#select("Show", "show", Object.fromEntries(filters)),
+        this.#select("Sort by", "sort", Object.fromEntries(sorts)),
         html(
           "label",
           {},
           "Search ",
           html("input", {
             type: "search",
+            placeholder: "words of the instruction",
             value: this.state.text,
             "data-state": "text",
             oninput: (/** @type {any} */ event) => this.set({ text: event.target.value }),
@@ -298,20 +327,27 @@ export class App {
     return html(
       "section",
       { class: "episode", "aria-labelledby": "episode-title" },
-      html("div", { class: "episode-head" }, this.titleElement, zoom),
-      this.instructionElement,
-      html("div", { class: "map-box" }, this.map.element),
-      this.#legend(),
-      this.statusElement,
       html(
         "div",
-        { class: "timeline", role: "group", "aria-label": "Steps of the episode" },
+        { class: "episode-head" },
+        this.#button("‹", "Previous episode of the list (k)", () => this.moveInList(-1)),
+        this.#button("›", "Next episode of the list (j)", () => this.moveInList(1)),
+        this.titleElement,
+        zoom,
+      ),
+      this.instructionElement,
+      this.verdictElement,
+      html("div", { class: "map-box" }, this.map.element, this.statusElement),
+      this.#legend(),
+      html(
+        "div",
+        { class: "timeline steps", role: "group", "aria-label": "Steps of the episode" },
         this.#button("|◀", "First step (Home)", () => this.set({ step: 0 })),
         this.#button("◀", "Step back (←)", () => this.move(-1)),
         this.playButton,
         this.#button("▶", "Step forward (→)", () => this.move(1)),
         this.#button("▶|", "Last step (End)", () => this.set({ step: this.lastStep })),
-        this.stepRange,
+        html("div", { class: "scrub" }, this.effectElement, this.stepRange),
         this.stepLabel,
       ),
     );
@@ -320,10 +356,13 @@ export class App {
   #legend() {
     const entries = [
       ["start", "start"],
-      ["goal", "goal, 3 m around it"],
+      ["goal", "goal"],
+      ["circle", "3 m around it"],
+      ["reference", "reference path"],
       ["age-now", "remembered in this episode"],
       ["age-recent", "in one of the last 5"],
       ["age-old", "earlier"],
+      ["effect", "memory changes the first choice"],
     ];
     return html(
       "ul",
@@ -337,6 +376,7 @@ export class App {
       "section",
       { class: "detail", "aria-label": "What the agent saw, and its choices" },
       this.scoresElement,
+      this.placeElement,
       this.panorama.element,
       this.memoryElement,
       this.decisionElement,
@@ -348,7 +388,8 @@ export class App {
     const series = html(
       "div",
       { class: "series", role: "group", "aria-label": "Episodes of this scene" },
-      html("h2", {}, "Memory of this scene, episode by episode"),
+      html("h2", {}, "Memory of this scene"),
+      this.seriesText,
       this.seriesElement,
       html("div", { class: "timeline" }, this.seriesButton, this.seriesRange, this.seriesLabel),
     );
@@ -373,25 +414,25 @@ export class App {
     const { theme } = this.state;
     if (theme === "auto") delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = theme;
-    for (const element of document.querySelectorAll("[data-state]")) {
-      const name = /** @type {keyof State} */ (element.getAttribute("data-state"));
-      /** @type {HTMLInputElement} */ (element).value = String(this.state[name]);
+    for (const element of /** @type {NodeListOf<HTMLInputElement>} */ (document.querySelectorAll("[data-state]"))) {
+      const value = String(this.state[/** @type {keyof State} */ (element.dataset.state)]);
+      if (element.value !== value) element.value = value;
     }
   }
 
-  #renderAgents() {
-    const { data, state } = this;
-    this.agentsElement.replaceChildren(
+  #buildAgents() {
+    const { data } = this;
+    this.agentsElement.append(
       html("legend", { class: "visually-hidden" }, "Results"),
       ...data.results.map((result, number) => {
-        const spl = result.means.spl;
-        const details = spl === undefined ? "" : `SPL ${(100 * spl).toFixed(1)}, SR ${(100 * (result.means.sr ?? 0)).toFixed(1)}`;
+        const { spl, sr } = result.means;
+        const details = spl === undefined ? "" : `SPL ${(100 * spl).toFixed(1)}, SR ${(100 * (sr ?? 0)).toFixed(1)}`;
+        const facts = Object.entries(result.facts).map(([name, value]) => `${name}: ${value}`);
         return html(
           "span",
-          { class: `agent agent-${number % 5}${number === this.agent ? " current" : ""}` },
+          { class: `agent agent-${number % 5}` },
           html("input", {
             type: "checkbox",
-            checked: isShown(state, number),
             "aria-label": `Draw ${result.name}`,
             onchange: () => this.set({ hidden: toggleShown(this.state, number) }),
           }),
@@ -399,16 +440,23 @@ export class App {
             "button",
             {
               type: "button",
-              "aria-pressed": String(number === this.agent),
-              title: "show the panorama, the choices and the memory of this result",
+              title: ["Show its panorama, choices and memory.", ...facts].join("\n"),
               onclick: () => this.set({ agent: number }),
             },
             html("b", {}, result.name),
-            html("small", {}, details),
+            details ? html("small", {}, details) : null,
           ),
         );
       }),
     );
+  }
+
+  #renderAgents() {
+    this.agentsElement.querySelectorAll(".agent").forEach((element, number) => {
+      element.classList.toggle("current", number === this.agent);
+      /** @type {HTMLInputElement} */ (element.querySelector("input")).checked = isShown(this.state, number);
+      element.querySelector("button")?.setAttribute("aria-pressed", String(number === this.agent));
+    });
   }
 
   /** Draw the list of episodes. */
@@ -418,6 +466,12 @@ export class App {
     const left = data.left_out ? `; ${data.left_out} are not in every result` : "";
     this.countElement.textContent = `${this.list.length} of ${data.episodes.length} episodes${left}`;
     this.listElement.replaceChildren();
+    if (!this.list.length) {
+      const showAll = () => this.set({ scene: "", show: "all", text: "" });
+      this.listElement.append(
+        html("li", { class: "empty" }, "No episode matches. ", html("button", { type: "button", onclick: showAll }, "Show all")),
+      );
+    }
     this.#appendItems(this.list, 0);
   }
 
@@ -438,12 +492,15 @@ export class App {
   #listItem(number) {
     const { data } = this;
     const episode = data.episodes[number];
-    const marks = data.results.map((result, index) => {
+    const outcomes = data.results.map((result, index) => {
       const success = scoreOf(data, index, number, "sr");
-      const text = success === null ? "·" : success ? "✓" : "✗";
-      const title = `${result.name}: ${success ? "success" : "no success"}`;
-      return html("span", { class: `outcome agent-${index % 5}`, title }, text);
+      const [mark, text] = success === null ? ["·", "no scores"] : success ? ["✓", "success"] : ["✗", "no success"];
+      return { mark, text: `${result.name}: ${text}`, index };
     });
+    const marks = outcomes.map(({ mark, text, index }) =>
+      html("span", { class: `outcome agent-${index % 5}`, title: text }, mark),
+    );
+    const label = [`Episode ${episode.id}`, ...outcomes.map(({ text }) => text), episode.instruction].join(". ");
     const gain = data.results.length > 1 ? gainOf(data, number) : 0;
     const difference = Math.abs(gain) < 0.005 ? "" : `${gain > 0 ? "+" : "−"}${Math.abs(100 * gain).toFixed(0)}`;
     return html(
@@ -451,7 +508,7 @@ export class App {
       { "data-episode": number },
       html(
         "button",
-        { type: "button", onclick: () => this.set({ episode: episode.id }) },
+        { type: "button", "aria-label": label, onclick: () => this.set({ episode: episode.id }) },
         html("span", { class: "episode-id" }, `${episode.id} `, ...marks, html("span", { class: "gain" }, difference)),
         html("span", { class: "preview" }, episode.instruction.slice(0, 120)),
       ),
@@ -470,20 +527,33 @@ export class App {
     }
   }
 
+  /** Numbers of the results that are drawn. */
+  get shown() {
+    return this.data.results.map((_, number) => number).filter((number) => isShown(this.state, number));
+  }
+
+  #renderVerdict() {
+    if (!this.episode) return;
+    const goTo = (/** @type {number} */ step) => this.set({ step, turn: "" });
+    this.verdictElement.replaceChildren(...verdict(this.data, this.episodeNumber, this.shown, this.agent, goTo));
+    const effects = memoryEffects(this.trajectory(this.agent));
+    this.effectElement.replaceChildren(...(effects.some(Boolean) ? [effectChart(effects, this.lastStep, goTo)] : []));
+  }
+
   #renderEpisode() {
-    const { data, state, episode } = this;
+    const { data, state, episode, shown } = this;
     if (!episode) return;
     this.titleElement.textContent = `${this.scene.id}, episode ${episode.id}`;
-    const shown = data.results.map((_, number) => number).filter((number) => isShown(state, number));
     this.map.show({
       scene: this.scene,
+      rooms: data.rooms,
       reference: episode.reference,
       goals: episode.goals,
       agents: shown
         .filter((number) => this.trajectory(number))
         .map((number) => ({ number, path: viewpointsOf(/** @type {Trajectory} */ (this.trajectory(number))) })),
       zoom: state.zoom,
-      size: { width: this.map.element.clientWidth || 760, height: this.map.element.clientHeight || 520 },
+      size: { width: this.map.element.clientWidth || 760, height: innerWidth < 736 ? 0.75 * innerHeight : Math.max(320, innerHeight - 340) },
     });
     this.#renderScores(shown);
   }
@@ -493,12 +563,20 @@ export class App {
     const { data } = this;
     const names = ["sr", "spl", "ne", "tl", "ndtw", ...(data.task === "cvdn" ? ["gp"] : [])];
     const measures = data.measures.filter((name) => names.includes(name));
+    const inMetres = ["ne", "tl", "gp"];
     this.scoresElement.hidden = !measures.length;
     const format = (/** @type {string} */ name, /** @type {number | null} */ value) =>
-      value === null ? "–" : ["ne", "tl", "gp"].includes(name) ? value.toFixed(1) : (100 * value).toFixed(0);
+      value === null ? "–" : inMetres.includes(name) ? value.toFixed(1) : (100 * value).toFixed(0);
     this.scoresElement.replaceChildren(
       html("caption", { class: "visually-hidden" }, "Scores of this episode"),
-      html("tr", {}, html("th", {}, ""), ...measures.map((name) => html("th", { scope: "col" }, `${name.toUpperCase()} ${["ne", "tl", "gp"].includes(name) ? "m" : "%"}`))),
+      html(
+        "tr",
+        {},
+        html("td", {}),
+        ...measures.map((name) =>
+          html("th", { scope: "col" }, LABELS[name] ?? name.toUpperCase(), html("small", {}, inMetres.includes(name) ? " m" : " %")),
+        ),
+      ),
       ...shown
         .filter((number) => this.trajectory(number))
         .map((number) =>
@@ -519,6 +597,7 @@ export class App {
     const trajectory = this.trajectory(this.agent);
     if (!history || !trajectory || !history.episodes.length) {
       this.seriesElement.replaceChildren();
+      this.seriesText.textContent = "No episode of this scene was run yet.";
       return;
     }
     const successes = history.episodes.map((number) => {
@@ -526,7 +605,11 @@ export class App {
       return success === null ? null : success > 0;
     });
     const sizes = memorySizes(history);
-    this.seriesElement.replaceChildren(memoryChart(sizes, this.scene.viewpoints.length, successes, trajectory.order));
+    const total = this.scene.viewpoints.length;
+    this.seriesText.textContent = result.has_memory
+      ? `${sizes[trajectory.order]} of ${total} viewpoints in memory before this episode. High ticks are successes.`
+      : "This agent has no memory. High ticks are successes.";
+    this.seriesElement.replaceChildren(memoryChart(sizes, total, successes, trajectory.order));
     this.seriesRange.max = String(history.episodes.length - 1);
     this.seriesRange.value = String(trajectory.order);
     this.seriesLabel.textContent = `${trajectory.order + 1} of ${history.episodes.length}`;
@@ -538,7 +621,12 @@ export class App {
     const names = data.results.map(({ name }) => name);
     const shown = (/** @type {number} */ number) => isShown(state, number);
     const hasLines = curve && curve.lines.some((_, number) => shown(number));
-    this.curveElement.replaceChildren(...(hasLines ? [curveChart(curve, names, shown)] : []));
+    const legend = data.results.flatMap((result, number) =>
+      shown(number) ? [html("li", {}, lineSwatch(number), result.name)] : [],
+    );
+    this.curveElement.replaceChildren(
+      ...(hasLines ? [curveChart(curve, names, shown), html("ul", { class: "legend" }, ...legend)] : []),
+    );
   }
 
   #renderStep() {
@@ -550,12 +638,12 @@ export class App {
     const poses = trajectory ? trajectory.poses.length / 2 : 1;
     const pose = Math.min(step, poses - 1);
     const viewpoint = trajectory ? trajectory.poses[2 * pose] : episode.reference[0];
-    const heading = trajectory ? viewHeading(trajectory.poses[2 * pose + 1]) : 0;
+    const heading = viewHeading(trajectory ? trajectory.poses[2 * pose + 1] : episode.view);
     const history = result?.histories[episode.scene];
     this.memory = history ? remembered(history, order, Math.min(step, poses)) : new Map();
     const decision = trajectory?.steps?.[pose] ?? null;
     const next = trajectory && pose + 1 < poses ? trajectory.poses[2 * pose + 2] : null;
-    const choices = decision ? this.#choices(decision, viewpoint) : [];
+    const choices = (this.choices = decision ? this.#choices(decision, viewpoint) : []);
     const neighbours = this.scene.neighbours[viewpoint];
     const shares = new Map(choices.slice(0, neighbours.length).map((choice) => [choice.viewpoint, percent(choice.share)]));
     const isAtEnd = step > poses - 1;
@@ -578,6 +666,7 @@ export class App {
         picture: this.pictureOf(episode.scene, viewpoint),
         heading,
         label: `Panorama of ${this.nameOf(viewpoint)}, step ${pose}`,
+        note: Object.keys(data.pictures).length ? "no picture of this viewpoint" : "this page has no panoramas",
         candidates: neighbours.map((target) => ({
           viewpoint: target,
           name: this.nameOf(target),
@@ -599,10 +688,14 @@ export class App {
     const chosen = choices.find(({ isChosen }) => isChosen);
     const text = `${result?.name ?? ""}: step ${pose}, at ${this.nameOf(viewpoint)}`;
     const choice = chosen ? `, chooses ${chosen.name} (${percent(chosen.share)})` : "";
-    const count = `${this.memory.size} of ${this.scene.viewpoints.length} viewpoints remembered`;
+    const count = describeMemory(this.memory, this.scene.viewpoints.length, order);
+    this.placeElement.replaceChildren(
+      html("span", { class: `agent-${this.agent % 5}` }, result?.name ?? ""),
+      ` · step ${pose} · ${this.nameOf(viewpoint)}`,
+    );
     this.map.element.setAttribute("aria-label", `Map of ${this.scene.id}. ${text}. ${count}.`);
-    if (!this.timer) this.announcement.textContent = `${text}${choice}`;
-    this.memoryElement.textContent = result?.has_memory ? count : "this agent has no memory";
+    if (!this.timer) this.announcement.textContent = `${text}${choice}. ${result?.has_memory ? count : ""}`;
+    this.memoryElement.textContent = result?.has_memory ? count : `${result?.name ?? ""} has no memory`;
   }
 
   /**
@@ -625,59 +718,41 @@ export class App {
    */
   #renderDecision(decision, choices, trajectory, pose) {
     if (!decision) {
-      const isLast = trajectory && pose === trajectory.poses.length / 2 - 1 && !trajectory.stopped;
-      const text = trajectory?.steps
-        ? isLast
-          ? "The number of steps was used up here."
-          : "The agent only passed here, on its way back."
-        : "No probabilities: evaluate with --trace to see them.";
-      this.decisionElement.replaceChildren(html("p", { class: "hint" }, trajectory ? text : ""));
+      this.decisionElement.replaceChildren(html("p", { class: "hint" }, this.#noDecision(trajectory, pose)));
       return;
     }
-    /** @type {HTMLElement[]} */
-    const parts = [choiceTable(choices, (viewpoint) => this.#point(viewpoint))];
-    if (decision[1]) {
-      const [moved, others] = [movedShare(choices), choices.filter(({ masked }) => masked !== null)];
-      const best = (/** @type {"share" | "masked"} */ key) =>
-        others.reduce((a, b) => ((b[key] ?? 0) > (a[key] ?? 0) ? b : a)).name;
-      const [withMemory, without] = [best("share"), best("masked")];
-      const change =
-        withMemory === without ? `the first choice stays ${withMemory}` : `the first choice changes from ${without} to ${withMemory}`;
-      parts.push(html("p", { class: "moved" }, `Memory moves ${percent(moved)} of the probability; ${change}.`));
-    }
+    const order = trajectory?.order ?? 0;
+    const describe = (/** @type {number} */ viewpoint) => {
+      const moment = this.memory.get(viewpoint);
+      return moment ? describeAge(moment, order) : "memory";
+    };
     const routes = decision[6]?.routes ?? [];
-    if (routes.length) parts.push(this.#routeList(routes, decision[6]?.compared ?? routes.length));
-    this.decisionElement.replaceChildren(...parts);
+    this.decisionElement.replaceChildren(
+      ...(routes.length
+        ? [
+            routeTable(
+              routes,
+              decision[6]?.compared ?? routes.length,
+              (viewpoint) => this.nameOf(viewpoint),
+              (rank) => this.map.emphasize(rank),
+            ),
+          ]
+        : []),
+      choiceTable(choices, (viewpoint) => this.#point(viewpoint), describe),
+      ...(decision[1] ? [html("p", { class: "moved" }, memorySentence(choices))] : []),
+    );
   }
 
   /**
-   * @param {import("./types.js").PlannedRoute[]} routes
-   * @param {number} compared number of all routes that the agent compared
+   * Say why there are no probabilities at a pose.
+   * @param {Trajectory | undefined} trajectory
+   * @param {number} pose
    */
-  #routeList(routes, compared) {
-    const facts = (/** @type {import("./types.js").PlannedRoute} */ { probability, utility, scores }) =>
-      [
-        probability === undefined ? "" : percent(probability),
-        utility === undefined ? "" : `utility ${utility.toFixed(2)}`,
-        ...Object.entries(scores ?? {}).map(([name, value]) => `${name} ${value}`),
-      ].filter(Boolean);
-    return html(
-      "details",
-      { class: "routes", open: true },
-      html("summary", {}, `Best of ${compared} compared routes`),
-      html(
-        "ol",
-        {},
-        ...routes.map((route) =>
-          html(
-            "li",
-            {},
-            route.path.map((viewpoint) => this.nameOf(viewpoint)).join(" → "),
-            html("small", {}, ` ${facts(route).join(", ")}`),
-          ),
-        ),
-      ),
-    );
+  #noDecision(trajectory, pose) {
+    if (!trajectory) return "No walk yet.";
+    if (!trajectory.steps) return this.data.live ? "" : "No probabilities: evaluate with --trace to see them.";
+    if (pose < trajectory.poses.length / 2 - 1) return "The agent passes here without a decision, on a route that it chose before.";
+    return trajectory.stopped || trajectory.scores.length ? "The agent's walk ends here." : "The agent decides next.";
   }
 
   /** @param {number | null} viewpoint */
@@ -688,7 +763,7 @@ export class App {
     }
     const moment = this.memory.get(viewpoint);
     const order = this.trajectory(this.agent)?.order ?? 0;
-    const age = moment ? describeAge(moment, order) : "not remembered";
+    const age = moment ? `remembered: ${describeAge(moment, order)}` : "not remembered";
     this.statusElement.textContent = `${this.scene.viewpoints[viewpoint]}: ${this.nameOf(viewpoint)}, ${age}`;
   }
 
@@ -701,6 +776,16 @@ export class App {
   pictureOf(scene, viewpoint) {
     const picture = this.data.pictures[`${scene}/${viewpoint}`];
     return picture ? `data:image/jpeg;base64,${picture}` : null;
+  }
+
+  /**
+   * The panorama of a viewpoint as data, for figures; null if there is none.
+   * @param {number} scene
+   * @param {number} viewpoint
+   * @returns {Promise<string | null>}
+   */
+  async embeddedPicture(scene, viewpoint) {
+    return this.pictureOf(scene, viewpoint);
   }
 
   /**
@@ -737,7 +822,7 @@ export class App {
   togglePlay() {
     if (this.timer) return this.#stop();
     if (this.step >= this.lastStep) this.set({ step: 0 });
-    this.playButton.textContent = "Pause";
+    this.#label(this.playButton, "Pause");
     this.timer = window.setInterval(() => {
       if (this.step >= this.lastStep) this.#stop();
       else this.move(1);
@@ -750,7 +835,7 @@ export class App {
     const length = () => this.data.results[this.agent]?.histories[this.episode.scene]?.episodes.length ?? 0;
     const order = () => this.trajectory(this.agent)?.order ?? 0;
     if (order() >= length() - 1) this.#goToOrder(0);
-    this.seriesButton.textContent = "Pause";
+    this.#label(this.seriesButton, "Pause");
     this.timer = window.setInterval(() => {
       if (order() >= length() - 1) return this.#stop();
       this.#goToOrder(order() + 1);
@@ -761,7 +846,24 @@ export class App {
   #stop() {
     clearInterval(this.timer);
     this.timer = 0;
-    this.playButton.textContent = this.seriesButton.textContent = "Play";
+    this.#label(this.playButton, "Play");
+    this.#label(this.seriesButton, "Play");
+  }
+
+  /**
+   * @param {HTMLButtonElement} button
+   * @param {"Play" | "Pause"} text
+   */
+  #label(button, text) {
+    button.textContent = text;
+    button.setAttribute("aria-label", button === this.playButton ? `${text} (space)` : `${text} all episodes of this scene`);
+  }
+
+  /** Go to the next step at which memory changed the first choice. */
+  #goToChange() {
+    const changed = memoryEffects(this.trajectory(this.agent)).flatMap((effect, step) => (effect?.isChanged ? [step] : []));
+    const next = changed.find((step) => step > this.step) ?? changed[0];
+    if (next !== undefined) this.set({ step: next, turn: "" });
   }
 
   /** @param {KeyboardEvent} event */
@@ -778,8 +880,11 @@ export class App {
       " ": () => this.togglePlay(),
       j: () => this.moveInList(1),
       k: () => this.moveInList(-1),
+      m: () => this.#goToChange(),
       a: () => this.set({ agent: (this.agent + 1) % Math.max(1, this.data.results.length) }),
     };
+    const candidate = this.panorama.content?.candidates[Number(event.key) - 1];
+    if (/^[1-9]$/.test(event.key) && candidate) this.onPick(candidate.viewpoint);
     if (!actions[event.key]) return;
     event.preventDefault();
     actions[event.key]();
@@ -789,14 +894,14 @@ export class App {
 
   /**
    * Return the current view as a figure in light colours.
-   * @param {boolean} hasStrips whether the panoramas of all steps are part of it
+   * @param {boolean} hasStrips whether the panoramas of all steps are part of it, or that of the current step
    */
-  figure(hasStrips) {
-    const { data, state, episode } = this;
+  async figure(hasStrips) {
+    const { data, episode } = this;
     const before = document.documentElement.dataset.theme;
     document.documentElement.dataset.theme = "light";
     const map = withInlineStyles(this.map.element);
-    const shown = data.results.map((_, number) => number).filter((number) => isShown(state, number) && this.trajectory(number));
+    const shown = this.shown.filter((number) => this.trajectory(number));
     const colours = shown.map((number) => colourOf(number));
     if (before === undefined) delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = before;
@@ -806,11 +911,15 @@ export class App {
         .map((name) => `${name.toUpperCase()} ${scoreOf(data, number, this.episodeNumber, name)?.toFixed(2) ?? "–"}`)
         .join(", ");
     const strips = shown.map((number) =>
-      viewpointsOf(/** @type {Trajectory} */ (this.trajectory(number))).flatMap((viewpoint, step) => {
-        const picture = this.pictureOf(episode.scene, viewpoint);
-        return picture ? [{ label: String(step), picture }] : [];
-      }),
+      Promise.all(
+        viewpointsOf(/** @type {Trajectory} */ (this.trajectory(number))).map(async (viewpoint, step) => ({
+          label: String(step),
+          picture: await this.embeddedPicture(episode.scene, viewpoint),
+        })),
+      ),
     );
+    const { content, centre } = this.panorama;
+    const viewpoint = this.trajectory(this.agent)?.poses[2 * Math.min(this.step, this.lastStep)] ?? episode.reference[0];
     return composeFigure({
       map,
       title: `${this.scene.id}, episode ${episode.id}${hasStrips ? "" : `, step ${this.step}`}`,
@@ -819,13 +928,23 @@ export class App {
         { name: "reference path", colour: "#1a1a1a", details: "" },
         ...shown.map((number, index) => ({ name: data.results[number].name, colour: colours[index], details: details(number) })),
       ],
-      strips: hasStrips ? [[], ...strips] : [],
+      strips: hasStrips ? [[], ...(await Promise.all(strips))] : [],
+      view:
+        hasStrips || !content
+          ? null
+          : {
+              picture: await this.embeddedPicture(episode.scene, viewpoint),
+              centre,
+              candidates: content.candidates,
+              name: data.results[this.agent].name,
+              choices: this.choices,
+            },
     });
   }
 
   /** @param {"svg" | "png" | "sheet"} kind */
   async saveFigure(kind) {
-    const figure = this.figure(kind === "sheet");
+    const figure = await this.figure(kind === "sheet");
     const name = `${this.scene.id}-${this.episode.id}`;
     if (kind === "png") saveFile(await figureImage(figure), `${name}.png`);
     else saveFile(new Blob([figureText(figure)], { type: "image/svg+xml" }), `${name}${kind === "sheet" ? "-steps" : ""}.svg`);

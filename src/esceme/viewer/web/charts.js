@@ -4,8 +4,8 @@ import { svg } from "./dom.js";
 
 /** @typedef {import("./types.js").Curve} Curve */
 
-const [WIDTH, HEIGHT] = [420, 190];
-const [LEFT, RIGHT, TOP, BOTTOM] = [38, 8, 8, 30];
+const [WIDTH, HEIGHT] = [320, 176];
+const [LEFT, RIGHT, TOP, BOTTOM] = [26, 12, 18, 30];
 
 /**
  * Return about `count` round numbers between two numbers.
@@ -49,7 +49,7 @@ export function curveChart(curve, names, isShown) {
   return svg(
     "svg",
     { class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label },
-    ...ticks(y0, y1, 4).map((y) =>
+    ...ticks(y0, y1, 6).map((y) =>
       svg(
         "g",
         { class: "tick" },
@@ -60,7 +60,8 @@ export function curveChart(curve, names, isShown) {
     ...xTicks.map((x) =>
       svg("text", { class: "tick-label", x: scaleX(x), y: HEIGHT - BOTTOM + 12, "text-anchor": "middle" }, String(x)),
     ),
-    svg("text", { class: "axis-label", x: (LEFT + WIDTH) / 2, y: HEIGHT - 3, "text-anchor": "middle" }, curve.x_label),
+    svg("text", { class: "axis-label", x: 2, y: 10 }, `${curve.y_label}, with 95 % bands`),
+    svg("text", { class: "axis-label x", x: (LEFT + WIDTH) / 2, y: HEIGHT - 3, "text-anchor": "middle" }, curve.x_label),
     ...lines.map(({ x, low, high, number }) =>
       svg("polygon", {
         class: `band agent-${number % 5}`,
@@ -76,6 +77,15 @@ export function curveChart(curve, names, isShown) {
 }
 
 /**
+ * Return a piece of the line of a result, for legends.
+ * @param {number} number
+ */
+export function lineSwatch(number) {
+  const line = svg("line", { class: `line agent-${number % 5}`, x1: 0, x2: 28, y1: 3, y2: 3 });
+  return svg("svg", { class: "line-swatch", viewBox: "0 0 28 6", "aria-hidden": "true" }, line);
+}
+
+/**
  * Return a chart of the memory of a scene before every episode, with a tick for each success and failure.
  * @param {number[]} sizes number of remembered viewpoints before every episode, and at the end
  * @param {number} total number of viewpoints of the scene
@@ -83,10 +93,10 @@ export function curveChart(curve, names, isShown) {
  * @param {number} current number of the current episode
  */
 export function memoryChart(sizes, total, successes, current) {
-  const [width, height] = [420, 74];
+  const [width, height] = [420, 80];
   const count = Math.max(1, sizes.length - 1);
   const x = (/** @type {number} */ number) => (width * number) / count;
-  const y = (/** @type {number} */ size) => height - 12 - ((height - 16) * size) / Math.max(1, total);
+  const y = (/** @type {number} */ size) => height - 14 - ((height - 16) * size) / Math.max(1, total);
   const area = sizes.map((size, number) => `${x(number).toFixed(1)},${y(size).toFixed(1)}`);
   return svg(
     "svg",
@@ -97,16 +107,54 @@ export function memoryChart(sizes, total, successes, current) {
       role: "img",
       "aria-label": `Memory before episode ${current + 1} of ${count}: ${sizes[current]} of ${total} viewpoints`,
     },
+    svg("line", { class: "total", x1: 0, x2: width, y1: y(total), y2: y(total) }),
     svg("polygon", { class: "memory-area", points: `0,${y(0)} ${area.join(" ")} ${width},${y(0)}` }),
     ...successes.map((success, number) =>
       svg("rect", {
         class: success === null ? "unknown" : success ? "succeeded" : "failed",
         x: x(number),
-        y: success ? height - 10 : height - 6,
-        width: Math.max(0.8, x(1) - 0.6),
-        height: success ? 10 : 6,
+        y: success ? height - 12 : height - 4,
+        width: Math.max(0.8, x(1) - 0.8),
+        height: success ? 12 : 4,
       }),
     ),
     svg("line", { class: "now", x1: x(current + 0.5), x2: x(current + 0.5), y1: 0, y2: height }),
+  );
+}
+
+/**
+ * Return a bar per step: the share of the probability that memory moved. Bars of steps at which the first choice changed
+ * are emphasized.
+ * @param {({moved: number, isChanged: boolean} | null)[]} effects
+ * @param {number} last number of the last step
+ * @param {(step: number) => void} onStep
+ */
+export function effectChart(effects, last, onStep) {
+  const steps = Math.max(1, last);
+  const width = Math.min(0.6, 0.03 * steps);
+  const changed = effects.flatMap((effect, step) => (effect?.isChanged ? [step] : []));
+  return svg(
+    "svg",
+    {
+      class: "effects",
+      viewBox: `0 0 ${steps} 1`,
+      preserveAspectRatio: "none",
+      role: "img",
+      "aria-label": `What memory moved at every step. ${changed.length ? `It changed the first choice at ${changed.map((step) => `step ${step}`).join(", ")}` : "It changed no first choice"}.`,
+    },
+    ...effects.map((effect, step) =>
+      svg(
+        "rect",
+        {
+          class: effect?.isChanged ? "effect changed" : "effect",
+          x: step - width / 2,
+          width,
+          y: 1 - Math.max(0.04, effect?.moved ?? 0),
+          height: Math.max(0.04, effect?.moved ?? 0),
+          onclick: () => onStep(step),
+        },
+        svg("title", {}, `step ${step}: memory moves ${Math.round(100 * (effect?.moved ?? 0))} %`),
+      ),
+    ),
   );
 }

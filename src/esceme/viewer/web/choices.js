@@ -45,7 +45,7 @@ export function listChoices(step, candidates, nameOf, reference, isReferenceEnd)
 
 /**
  * Return the sum of the probabilities that memory moved from one choice to another, 0 to 1 (total variation).
- * @param {Choice[]} choices
+ * @param {{share: number, masked: number | null}[]} choices
  */
 export function movedShare(choices) {
   return choices.reduce((sum, { share, masked }) => sum + Math.abs(share - (masked ?? share)), 0) / 2;
@@ -57,19 +57,24 @@ export function percent(share) {
 }
 
 /**
+ * Return a bar with its number as a cell of a table.
+ * @param {number} share
+ * @param {string} kind
+ */
+function barCell(share, kind) {
+  const bar = html("span", { class: `bar ${kind}` });
+  bar.style.setProperty("--share", String(share));
+  return html("td", { class: "share" }, bar, html("span", {}, percent(share)));
+}
+
+/**
  * Return the table of choices.
  * @param {Choice[]} choices
  * @param {(viewpoint: number | null) => void} onPoint
+ * @param {(viewpoint: number) => string} describe when a recalled viewpoint was stored
  */
-export function choiceTable(choices, onPoint) {
+export function choiceTable(choices, onPoint, describe) {
   const hasMasked = choices.some(({ masked }) => masked !== null);
-  const bar = (/** @type {number} */ share, /** @type {string} */ kind) =>
-    html(
-      "td",
-      { class: "share" },
-      html("meter", { class: kind, min: 0, max: 1, value: share, "aria-hidden": "true" }),
-      html("span", {}, percent(share)),
-    );
   return html(
     "table",
     { class: "choices" },
@@ -81,6 +86,7 @@ export function choiceTable(choices, onPoint) {
         "tr",
         {},
         html("th", { scope: "col" }, "choice"),
+        hasMasked ? html("th", { scope: "col" }, "recalled from") : null,
         html("th", { scope: "col" }, hasMasked ? "with memory" : "probability"),
         hasMasked ? html("th", { scope: "col" }, "masked") : null,
       ),
@@ -88,25 +94,90 @@ export function choiceTable(choices, onPoint) {
     html(
       "tbody",
       {},
-      ...choices.map((choice) => {
-        const kind = `${choice.isChosen ? "chosen" : ""}${choice.isRecalled ? " recalled" : ""}`;
-        const marks = [
-          choice.isChosen ? html("b", { title: "the agent's choice" }, "✓ chosen") : null,
-          choice.isRecalled ? html("span", { class: "mark recalled" }, "recalled") : null,
-          choice.isReference ? html("span", { class: "mark" }, "reference") : null,
-        ];
-        return html(
+      ...choices.map((choice) =>
+        html(
           "tr",
           {
-            class: kind,
+            class: choice.isChosen ? "chosen" : null,
             onpointerenter: () => onPoint(choice.viewpoint),
             onpointerleave: () => onPoint(null),
           },
-          html("th", { scope: "row" }, choice.name, " ", ...marks),
-          bar(choice.share, "with"),
-          hasMasked ? bar(choice.masked ?? 0, "without") : null,
-        );
-      }),
+          html(
+            "th",
+            { scope: "row" },
+            html("span", { class: "choice-name" }, choice.name),
+            choice.isChosen ? html("span", { class: "mark chosen", title: "the agent's choice" }, "✓", html("span", { class: "visually-hidden" }, "chosen")) : null,
+            choice.isReference ? html("span", { class: "mark", title: "the reference path goes there" }, "ref", html("span", { class: "visually-hidden" }, "erence path")) : null,
+          ),
+          hasMasked ? html("td", { class: "recalled-from" }, choice.isRecalled ? describe(choice.viewpoint ?? 0) : "") : null,
+          barCell(choice.share, "with"),
+          hasMasked ? barCell(choice.masked ?? 0, "without") : null,
+        ),
+      ),
+    ),
+  );
+}
+
+/**
+ * Return a sentence about what memory did to the probabilities of a decision.
+ * @param {Choice[]} choices
+ */
+export function memorySentence(choices) {
+  const best = (/** @type {"share" | "masked"} */ key) =>
+    choices.reduce((a, b) => ((b[key] ?? 0) > (a[key] ?? 0) ? b : a)).name;
+  const [after, before] = [best("share"), best("masked")];
+  const change = after === before ? `the first choice stays ${after}` : `the first choice changes from ${before} to ${after}`;
+  return `Memory moves ${percent(movedShare(choices))} of the probability; ${change}.`;
+}
+
+/**
+ * Return the routes that a planning agent compared, with their scores.
+ * @param {import("./types.js").PlannedRoute[]} routes
+ * @param {number} compared number of all routes that the agent compared
+ * @param {(viewpoint: number) => string} nameOf
+ * @param {(rank: number | null) => void} onRoute called with the route under the pointer or with the focus
+ */
+export function routeTable(routes, compared, nameOf, onRoute) {
+  const columns = [...new Set(routes.flatMap(({ scores }) => Object.keys(scores ?? {})))];
+  const number = (/** @type {number | undefined} */ value) => (value === undefined ? "–" : value.toFixed(2));
+  return html(
+    "div",
+    { class: "routes" },
+    html(
+      "table",
+      {},
+      html("caption", {}, `Best ${routes.length} of ${compared} compared routes`),
+      html(
+        "thead",
+        {},
+        html("tr", {}, ...["route", "belief", "utility", ...columns].map((name) => html("th", { scope: "col" }, name))),
+      ),
+      html(
+        "tbody",
+        {},
+        ...routes.map((route, rank) => {
+          const rooms = route.path.map(nameOf).filter((name, index, names) => name !== names[index - 1]);
+          return html(
+            "tr",
+            {
+              tabindex: 0,
+              onpointerenter: () => onRoute(rank),
+              onpointerleave: () => onRoute(null),
+              onfocus: () => onRoute(rank),
+              onblur: () => onRoute(null),
+            },
+            html(
+              "th",
+              { scope: "row" },
+              `${rank + 1}. ${rooms.join(" → ")}`,
+              html("small", {}, ` ${route.path.length - 1} step${route.path.length === 2 ? "" : "s"}${route.visited === false ? ", end not visited" : ""}`),
+            ),
+            route.probability === undefined ? html("td", {}, "–") : barCell(route.probability, "with"),
+            html("td", {}, number(route.utility)),
+            ...columns.map((name) => html("td", {}, number(route.scores?.[name]))),
+          );
+        }),
+      ),
     ),
   );
 }

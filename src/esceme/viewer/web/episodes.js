@@ -61,43 +61,57 @@ function successes(data, episode) {
   return data.results.map((_, result) => scoreOf(data, result, episode, "sr"));
 }
 
-/** @type {Record<string, {label: string, test: (data: Data, episode: number) => boolean}>} */
+/**
+ * @param {Data} data
+ * @returns {string} name of the last result
+ */
+function last(data) {
+  return data.results.at(-1)?.name ?? "";
+}
+
+/** @type {Record<string, {label: (data: Data) => string, test: (data: Data, episode: number) => boolean, least?: number}>} */
 export const FILTERS = {
-  all: { label: "all episodes", test: () => true },
-  success: { label: "the last result succeeds", test: (data, episode) => !!successes(data, episode).at(-1) },
-  failure: { label: "the last result fails", test: (data, episode) => successes(data, episode).at(-1) === 0 },
+  all: { label: () => "all episodes", test: () => true },
   helped: {
-    label: "only the last result succeeds",
+    least: 2,
+    label: (data) => `helped: only ${last(data)} succeeds`,
     test: (data, episode) => {
       const values = successes(data, episode);
       return !!values.at(-1) && values.slice(0, -1).some((value) => value === 0);
     },
   },
   hurt: {
-    label: "the last result fails, another succeeds",
+    least: 2,
+    label: (data) => `hurt: ${last(data)} fails, another succeeds`,
     test: (data, episode) => {
       const values = successes(data, episode);
       return values.at(-1) === 0 && values.slice(0, -1).some((value) => !!value);
     },
   },
   changed: {
-    label: "results differ in success",
+    least: 2,
+    label: () => "results differ in success",
     test: (data, episode) => new Set(successes(data, episode)).size > 1,
   },
   choice: {
-    label: "memory changed a choice",
+    label: () => "memory changed a choice",
     test: (data, episode) => someTrace(data, episode, (steps) => steps.some(memoryChangedChoice)),
   },
-  first: { label: "first instruction of a path", test: (data, episode) => data.episodes[episode].instruction_number === 1 },
+  success: { label: (data) => `${last(data)} succeeds`, test: (data, episode) => !!successes(data, episode).at(-1) },
+  failure: { label: (data) => `${last(data)} fails`, test: (data, episode) => successes(data, episode).at(-1) === 0 },
+  first: {
+    label: () => "first instruction of a path",
+    test: (data, episode) => data.episodes[episode].instruction_number === 1,
+  },
 };
 
-/** @type {Record<string, {label: string, key: (data: Data, episode: number) => number}>} */
+/** @type {Record<string, {label: string, least?: number, key: (data: Data, episode: number) => number}>} */
 export const SORTS = {
-  run: { label: "order of the evaluation", key: (_, episode) => episode },
-  gain: { label: "largest gain in SPL (last − first)", key: (data, episode) => -gainOf(data, episode) },
-  loss: { label: "largest loss in SPL (last − first)", key: (data, episode) => gainOf(data, episode) },
+  run: { label: "evaluation order", key: (_, episode) => episode },
+  gain: { label: "gain in SPL", least: 2, key: (data, episode) => -gainOf(data, episode) },
+  loss: { label: "loss in SPL", least: 2, key: (data, episode) => gainOf(data, episode) },
   visit: {
-    label: "visit to the scene",
+    label: "visit to its scene",
     key: (data, episode) => data.results.at(-1)?.trajectories[episode]?.visit ?? episode,
   },
   steps: {

@@ -1,9 +1,10 @@
 // Figures for papers: the map and its legend as SVG or PNG, and a contact sheet of all steps.
 
 import { svg } from "./dom.js";
+import { wrapDegrees } from "./geometry.js";
 
 const STYLES = [
-  ..."fill fill-opacity stroke stroke-width stroke-dasharray stroke-linecap stroke-linejoin stroke-opacity".split(" "),
+  ..."paint-order fill fill-opacity stroke stroke-width stroke-dasharray stroke-linecap stroke-linejoin stroke-opacity".split(" "),
   ..."opacity font-size font-weight text-anchor".split(" "),
 ];
 
@@ -46,15 +47,26 @@ export function wrapWords(text, length) {
 }
 
 /**
+ * Panorama and choices of one step.
+ * @typedef {object} CurrentView
+ * @property {string | null} picture
+ * @property {number} centre heading at its centre in degrees
+ * @property {import("./panorama.js").PanoramaCandidate[]} candidates
+ * @property {string} name of the result
+ * @property {import("./choices.js").Choice[]} choices
+ */
+
+/**
  * Return a figure as an SVG element: title, instruction, panoramas (if there are any), map, legend.
  * @param {object} content
  * @param {SVGSVGElement} content.map with inline styles
  * @param {string} content.title
  * @param {string} content.instruction
  * @param {{name: string, colour: string, details: string}[]} content.legend
- * @param {{label: string, picture: string}[][]} [content.strips] panoramas of every agent
+ * @param {{label: string, picture: string | null}[][]} [content.strips] panoramas of every agent
+ * @param {CurrentView | null} [content.view]
  */
-export function composeFigure({ map, title, instruction, legend, strips = [] }) {
+export function composeFigure({ map, title, instruction, legend, strips = [], view = null }) {
   const [margin, width, columns] = [12, 760, 4];
   const figure = svg("svg", { xmlns: "http://www.w3.org/2000/svg", "font-family": "Helvetica, Arial, sans-serif" });
   figure.append(svg("title", {}, title), svg("rect", { width: "100%", height: "100%", fill: "#fff" }));
@@ -80,18 +92,73 @@ export function composeFigure({ map, title, instruction, legend, strips = [] }) 
     const tile = (width - 8 * (columns - 1)) / columns;
     tiles.forEach(({ label, picture }, index) => {
       const [x, top] = [margin + (index % columns) * (tile + 8), y + Math.floor(index / columns) * (tile / 2 + 10)];
+      const box = { x, y: top, width: tile, height: tile / 2 };
       figure.append(
-        svg("image", { href: picture, x, y: top, width: tile, height: tile / 2, preserveAspectRatio: "none" }),
+        picture
+          ? svg("image", { href: picture, ...box, preserveAspectRatio: "none" })
+          : svg("rect", { ...box, fill: "#eceeef" }),
         svg("circle", { cx: x + 11, cy: top + 11, r: 8, fill: "#fff", stroke: colour }),
         svg("text", { x: x + 11, y: top + 14.5, "font-size": 10, "font-weight": "bold", "text-anchor": "middle" }, label),
       );
     });
     if (tiles.length) y += Math.ceil(tiles.length / columns) * (tile / 2 + 10) + 10;
   });
+  if (view) {
+    const height = Math.max(190, 44 + 16 * view.choices.length);
+    const part = svg("g", { transform: `translate(${margin} ${y})` }, ...viewElements(view));
+    figure.append(part);
+    y += height;
+  }
   const size = { width: width + 2 * margin, height: y + margin };
   figure.setAttribute("viewBox", `0 0 ${size.width} ${size.height}`);
   for (const [name, value] of Object.entries(size)) figure.setAttribute(name, String(value));
   return figure;
+}
+
+/**
+ * Return the panorama of the current step with its candidates, and the probabilities as bars.
+ * @param {CurrentView} view
+ */
+function viewElements({ picture, centre, candidates, name, choices }) {
+  const [width, height, left, bar] = [364, 182, 384, 90];
+  const clip = svg("clipPath", { id: "view" }, svg("rect", { width, height }));
+  // The centre of the picture has heading 0; two copies fill every turn.
+  const shift = ((((-centre / 360) * width) % width) + width) % width;
+  const pictures = [shift - width, shift].map((x) =>
+    picture
+      ? svg("image", { href: picture, x, y: 0, width, height, preserveAspectRatio: "none" })
+      : svg("rect", { x, y: 0, width, height, fill: "#eceeef" }),
+  );
+  const marks = candidates.map(({ heading, elevation, isRemembered, isChosen }, index) => {
+    const [x, y] = [width * (0.5 + wrapDegrees(heading - centre) / 360), height * (0.5 - elevation / 180)];
+    return svg(
+      "g",
+      { transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})` },
+      svg("circle", { r: 7, fill: isRemembered ? "#f0e442" : "#fff", stroke: "#1a1a1a", "stroke-width": isChosen ? 2.4 : 1 }),
+      svg("text", { y: 3.2, "font-size": 9, "font-weight": "bold", "text-anchor": "middle", fill: "#1a1a1a" }, String(index + 1)),
+    );
+  });
+  const text = (/** @type {number} */ x, /** @type {number} */ y, /** @type {string} */ content, weight = "normal") =>
+    svg("text", { x, y, "font-size": 10.5, "font-weight": weight, fill: "#1a1a1a" }, content);
+  const hasMasked = choices.some(({ masked }) => masked !== null);
+  const columns = hasMasked ? [left + 140, left + 270] : [left + 140];
+  const rows = choices.flatMap(({ name: label, share, masked, isChosen, isRecalled }, row) => {
+    const y = 34 + 16 * row;
+    const bars = columns.flatMap((x, column) => {
+      const value = column ? (masked ?? 0) : share;
+      return [
+        svg("rect", { x, y: y - 8, width: Math.max(0.5, bar * value), height: 9, fill: column ? "#9aa0a6" : "#0072b2" }),
+        text(x + bar * value + 4, y, `${Math.round(100 * value)} %`),
+      ];
+    });
+    return [
+      ...(isRecalled ? [svg("circle", { cx: left + 4, cy: y - 3.5, r: 3.5, fill: "#f0e442", stroke: "#8a7f00" })] : []),
+      text(left + 12, y, label.slice(0, 24), isChosen ? "bold" : "normal"),
+      ...bars,
+    ];
+  });
+  const heads = choices.length ? columns.map((x, column) => text(x, 14, column ? "memory masked" : name.slice(0, 22), "bold")) : [];
+  return [clip, svg("g", { "clip-path": "url(#view)" }, ...pictures, ...marks), ...heads, ...rows];
 }
 
 /** @param {SVGSVGElement} figure */

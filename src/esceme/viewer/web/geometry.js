@@ -32,6 +32,14 @@ export function viewHeading(view) {
 }
 
 /**
+ * Return the level view (12 to 23) that is nearest to a heading in degrees.
+ * @param {number} heading
+ */
+export function headingView(heading) {
+  return 12 + ((Math.round(heading / 30) + 24) % 12);
+}
+
+/**
  * Return the distance of two viewpoints in metres.
  * @param {Scene} scene
  * @param {number} a

@@ -2,53 +2,95 @@
 
 import { App, viewpointsOf } from "./app.js";
 import { html } from "./dom.js";
-import { directionTo } from "./geometry.js";
+import { scoreOf } from "./episodes.js";
+import { directionTo, headingView, wrapDegrees } from "./geometry.js";
 
 /** @typedef {import("./types.js").Data} Data */
-/** @typedef {import("./types.js").Trajectory} Trajectory */
+/** @typedef {import("./types.js").WalkRecord} WalkRecord */
 
-const [AGENT, PERSON] = [0, 1];
+const AGENT = 0;
 const PAUSE_MILLISECONDS = 700;
+
+/**
+ * Put the walks of the agent into the data of the page.
+ * @param {Data} data
+ * @param {number} first number of episodes of the split
+ * @param {WalkRecord} record
+ */
+function withWalks(data, first, record) {
+  data.episodes.splice(first, Infinity, ...record.typed);
+  if (data.live?.agent) {
+    const trajectories = Object.entries(record.trajectories).map(([number, trajectory]) => [Number(number), trajectory]);
+    data.results[AGENT].trajectories = Object.assign([], Object.fromEntries(trajectories));
+    data.results[AGENT].histories = record.histories;
+  }
+  return data;
+}
 
 /** Page on which walks are added to the data while they happen. */
 export class LiveApp extends App {
-  /** @type {"" | "agent" | "person"} */
-  walking = "";
   live = /** @type {import("./types.js").Live} */ (this.data.live);
-  typed = html("textarea", { "aria-label": "Instruction", rows: 2, maxlength: 2000 });
-  message = html("span", { class: "message", role: "status" });
-  typedCount = 0;
-  walkNumber = 0;
+  /** Whether a person walks. */
+  isPersonWalking = false;
+  /** Number of the agent's walk that this page follows; 0: none. */
+  walk = 0;
+  typed = html("textarea", { rows: 2, maxlength: 2000 });
+  message = html("p", { class: "message", role: "status" });
 
   /** @param {Data} data */
   constructor(data) {
-    super(data);
-    const button = (/** @type {string} */ text, /** @type {string} */ title, /** @type {() => void} */ action) =>
-      html("button", { type: "button", title, onclick: action }, text);
+    const first = data.episodes.length;
+    super(withWalks(data, first, /** @type {import("./types.js").Live} */ (data.live).record));
+    this.first = first;
     const { agent, memory, saveable } = this.live;
+    const button = (/** @type {string} */ text, /** @type {string} */ title, /** @type {() => unknown} */ action) =>
+      html("button", { type: "button", title, onclick: () => void action() }, text);
+    this.stopButton = button("Stop here", "end your walk and get its scores", () => this.endPerson());
+    const group = (/** @type {string} */ label, /** @type {(Node | null)[]} */ ...children) =>
+      html("div", { class: "buttons", role: "group", "aria-label": label }, html("b", { "aria-hidden": "true" }, label), ...children);
     this.sideElement.replaceChildren(
       html(
         "section",
         { class: "live", "aria-label": "Walk" },
-        html("label", {}, "Instruction", this.typed),
+        agent ? html("label", { class: "typed" }, "Instruction to the agent", this.typed) : null,
         html(
           "div",
-          { class: "buttons" },
-          agent ? button("Agent walks the list's episode", "from the start of the episode below", () => void this.walkEpisode()) : null,
-          agent ? button("Agent walks this instruction", "from where you stand", () => void this.walkTyped()) : null,
-          button("Walk yourself", "click the numbers in the panorama", () => this.beginPerson()),
-          button("Stop here", "end your walk and get its scores", () => void this.endPerson()),
-          memory ? button("Clear memory", "forget all scenes", () => void this.clearMemory()) : null,
-          saveable ? button("Save memory", "write the memory bank to a file", () => void this.saveMemory()) : null,
-          this.message,
+          { class: "groups" },
+          agent
+            ? group(
+                "Agent",
+                button("Walk this instruction", "from where the panorama below looks", () => this.walkTyped()),
+                button("Walk the episode", "from the start of the episode below", () => this.walkEpisode()),
+              )
+            : null,
+          group("You", button("Walk yourself", "click the numbers in the panorama", () => this.beginPerson()), this.stopButton),
+          memory
+            ? group(
+                "Memory",
+                button("Clear", "forget all scenes and all walks", () => this.clearMemory()),
+                saveable ? button("Save", "write the memory bank to a file", () => this.saveMemory()) : null,
+              )
+            : null,
         ),
+        this.message,
       ),
     );
     this.#showInstruction();
+    this.#say(agent ? "Choose an episode, or type an instruction." : "Choose an episode and walk yourself.");
+  }
+
+  get person() {
+    return this.data.results.length - 1;
   }
 
   #showInstruction() {
     this.typed.value = this.episode?.instruction ?? "";
+  }
+
+  /** @param {string} text */
+  #say(text) {
+    this.message.textContent = text;
+    this.stopButton.disabled = !this.isPersonWalking;
   }
 
   /** @param {Partial<import("./state.js").State>} change */
@@ -63,157 +105,159 @@ export class LiveApp extends App {
    * @param {number} viewpoint
    */
   pictureOf(scene, viewpoint) {
-    return `panorama/${scene}/${viewpoint}`;
+    const name = `${scene}/${viewpoint}`;
+    return name in this.data.pictures ? `panorama/${name}` : null;
   }
 
   /**
-   * Send a request to the server; show its error message if there is one.
+   * A picture of this page is on the server, but a figure must hold it.
+   * @param {number} scene
+   * @param {number} viewpoint
+   * @returns {Promise<string | null>}
+   */
+  async embeddedPicture(scene, viewpoint) {
+    const address = this.pictureOf(scene, viewpoint);
+    if (!address) return null;
+    const picture = await (await fetch(address)).blob();
+    return new Promise((resolve, reject) => {
+      const reader = new FileReader();
+      reader.onload = () => resolve(String(reader.result));
+      reader.onerror = reject;
+      reader.readAsDataURL(picture);
+    });
+  }
+
+  /**
+   * Send a request to the server and return its reply; show its error message and return null if it has one.
    * @param {string} action
    * @param {object} [body]
    * @returns {Promise<any>}
    */
   async send(action, body = {}) {
-    const response = await fetch(`api/${action}`, {
-      method: "POST",
-      headers: { "Content-Type": "application/json", "X-Esceme-Token": this.live.token },
-      body: JSON.stringify(body),
-    }).catch((error) => {
-      this.message.textContent = "the server does not answer; start `esceme walk` again and reload this page";
-      throw error;
-    });
-    const reply = await response.json();
-    if (response.ok) return reply;
-    this.message.textContent = reply.error;
-    throw new Error(reply.error);
-  }
-
-  /** Viewpoint and view of the person, or of the agent, or the start of the episode. */
-  get place() {
-    const poses = (this.trajectory(this.agent) ?? this.trajectory(AGENT))?.poses;
-    const position = poses ? Math.min(2 * this.step, poses.length - 2) : 0;
-    return poses ? [poses[position], poses[position + 1]] : [this.episode.reference[0], 12];
-  }
-
-  async walkEpisode() {
-    await this.#walk(this.episodeNumber, this.episode.id);
-  }
-
-  async walkTyped() {
-    const instruction = this.typed.value.trim();
-    if (!instruction) {
-      this.message.textContent = "type an instruction first";
-      return;
+    const request = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+    try {
+      const response = await fetch(`api/${action}`, request);
+      const reply = await response.json();
+      if (response.ok) return reply;
+      this.#say(reply.error);
+    } catch {
+      this.#say("The server does not answer: start `esceme walk` again and open its new address.");
     }
-    const [start] = this.place;
-    const { scene } = this.episode;
-    this.typedCount += 1;
-    const id = `typed-${this.typedCount}`;
-    this.data.episodes.push({ id, scene, path: id, instruction, reference: [start], goals: [], instruction_number: 1 });
-    this.renderList();
-    this.set({ episode: id });
-    await this.#walk(this.data.episodes.length - 1, null);
+    return null;
+  }
+
+  /** Let the agent walk the episode of the list. */
+  async walkEpisode() {
+    if (this.episodeNumber >= this.first) return this.walkTyped();
+    await this.#walk(this.episode.id, this.episode.reference[0], this.episode.view);
+  }
+
+  /** Let the agent walk the typed instruction from the viewpoint of the panorama, in the direction of its centre. */
+  async walkTyped() {
+    if (!this.typed.value.trim()) return this.#say("Type an instruction first.");
+    const poses = this.trajectory(this.agent)?.poses;
+    const start = poses ? poses[Math.min(2 * this.step, poses.length - 2)] : this.episode.reference[0];
+    await this.#walk(null, start, headingView(this.panorama.centre));
   }
 
   /**
-   * Let the agent walk an episode to its end.
-   * @param {number} number
-   * @param {string | null} id of an episode of the split
+   * Let the agent walk to the end.
+   * @param {string | null} id of an episode of the split; null for the typed instruction
+   * @param {number} start
+   * @param {number} view
    */
-  async #walk(number, id) {
-    const walk = ++this.walkNumber;
-    this.walking = "agent";
-    const [, view] = this.place;
-    const { scene, instruction, reference } = this.data.episodes[number];
-    const begun = await this.send("begin", { scene, start: reference[0], view, instruction, episode: id });
+  async #walk(id, start, view) {
+    this.isPersonWalking = false;
+    const { scene } = this.episode;
+    const instruction = id === null ? this.typed.value.trim() : this.episode.instruction;
+    /** @type {WalkRecord | null} */
+    const record = await this.send("begin", { scene, start, view, instruction, episode: id });
+    if (!record) return;
+    const walk = (this.walk = record.walk);
+    withWalks(this.data, this.first, record);
+    this.#say("The agent walks.");
+    this.render();
+    this.set({ agent: AGENT, episode: this.data.episodes[record.episode].id, step: 0, turn: "" });
     const result = this.data.results[AGENT];
     const history = result.histories[scene];
-    /** @type {Trajectory} */
-    const trajectory = {
-      visit: history.episodes.length + 1,
-      order: history.episodes.length,
-      poses: [begun.viewpoint, begun.view],
-      stopped: false,
-      scores: [],
-      spans: begun.spans,
-      steps: [],
-    };
-    result.trajectories[number] = trajectory;
-    history.episodes.push(number);
-    history.stored.push([]);
-    this.message.textContent = "the agent walks";
-    this.set({ agent: AGENT, step: 0, turn: "", episode: this.data.episodes[number].id });
-    for (let finished = false; !finished && walk === this.walkNumber; ) {
-      const reply = await this.send("step");
-      finished = reply.finished;
-      trajectory.steps?.push(reply.step, ...Array(Math.max(0, reply.moves.length / 2 - 1)).fill(null));
-      if (this.live.memory) history.stored[trajectory.order].push(trajectory.poses[trajectory.poses.length - 2]);
-      trajectory.poses.push(...reply.moves);
-      trajectory.stopped = reply.stopped;
-      trajectory.scores = reply.scores;
+    for (;;) {
+      const reply = await this.send("step", { walk });
+      if (!reply || walk !== this.walk) return;
+      result.trajectories[record.episode] = reply.trajectory;
+      history.stored[reply.trajectory.order] = reply.stored;
       this.render();
       await new Promise((resolve) => setTimeout(resolve, PAUSE_MILLISECONDS));
-      if (walk === this.walkNumber) this.set({ step: this.lastStep, turn: "" });
+      if (walk !== this.walk) return;
+      if (this.episodeNumber === record.episode) this.set({ step: this.lastStep, turn: "" });
+      if (reply.finished) break;
     }
-    if (walk !== this.walkNumber) return;
-    this.walking = "";
-    this.message.textContent = trajectory.stopped ? "the agent has stopped" : "the agent has no steps left";
+    this.walk = 0;
+    const [stopped, outcome] = [result.trajectories[record.episode].stopped, this.#outcome(AGENT, record.episode)];
+    this.#say(`${stopped ? "The agent has stopped" : "The agent has no steps left"}${outcome && `: ${outcome}`}.`);
     this.render();
+  }
+
+  /**
+   * Return the scores of a walk as text; empty if it has none.
+   * @param {number} result
+   * @param {number} episode
+   */
+  #outcome(result, episode) {
+    const [success, spl, error] = ["sr", "spl", "ne"].map((name) => scoreOf(this.data, result, episode, name));
+    if (success === null || spl === null) return "";
+    return success ? `at the goal, SPL ${(100 * spl).toFixed(0)}` : `${error?.toFixed(1)} m from the goal`;
   }
 
   /** Begin a walk of a person at the start of the episode. */
   beginPerson() {
-    this.walkNumber += 1;
-    this.walking = "person";
-    const view = this.trajectory(AGENT)?.poses[1] ?? 12;
-    this.data.results[PERSON].trajectories[this.episodeNumber] = {
+    this.walk = 0;
+    this.isPersonWalking = true;
+    this.data.results[this.person].trajectories[this.episodeNumber] = {
       ...{ visit: 1, order: 0, stopped: false, scores: [], spans: null, steps: null },
-      poses: [this.episode.reference[0], view],
+      poses: [this.episode.reference[0], this.episode.view],
     };
-    this.message.textContent = "you walk: click a number in the panorama";
-    this.set({ agent: PERSON, step: 0, turn: "", hidden: this.state.hidden });
+    this.#say("You walk: click a number in the panorama, or press its key. Then press “Stop here”.");
+    this.set({ agent: this.person, step: 0, turn: "", hidden: this.state.hidden });
+    this.panorama.element.focus();
   }
 
   /** @param {number} viewpoint */
   onPick(viewpoint) {
-    const trajectory = this.trajectory(PERSON);
-    if (this.walking !== "person" || !trajectory || this.agent !== PERSON) return super.onPick(viewpoint);
+    const trajectory = this.trajectory(this.person);
+    if (!this.isPersonWalking || !trajectory || this.agent !== this.person) return super.onPick(viewpoint);
     trajectory.poses.length = Math.min(trajectory.poses.length, 2 * (this.step + 1)); // continue where the person looks
     const here = trajectory.poses[trajectory.poses.length - 2];
-    const { heading } = directionTo(this.scene, here, viewpoint);
-    trajectory.poses.push(viewpoint, 12 + ((Math.round(heading / 30) + 12) % 12));
+    trajectory.poses.push(viewpoint, headingView(wrapDegrees(directionTo(this.scene, here, viewpoint).heading)));
     this.set({ step: trajectory.poses.length / 2 - 1, turn: "", hidden: this.state.hidden });
   }
 
-  /** End the walk of a person and show its scores. */
+  /** End the walk of a person, and compare its scores with the agent's. */
   async endPerson() {
-    const trajectory = this.trajectory(PERSON);
-    if (this.walking !== "person" || !trajectory) return;
-    this.walking = "";
+    const [trajectory, number] = [this.trajectory(this.person), this.episodeNumber];
+    if (!this.isPersonWalking || !trajectory) return;
+    this.isPersonWalking = false;
     trajectory.stopped = true;
-    if (!this.episode.goals.length) {
-      this.message.textContent = "this instruction has no goal, so your walk has no scores";
-      return;
-    }
+    if (!this.episode.goals.length) return this.#say("This instruction has no goal, so your walk has no scores.");
     const reply = await this.send("score", { episode: this.episode.id, path: viewpointsOf(trajectory) });
+    if (!reply) return;
     trajectory.scores = reply.scores;
-    const success = reply.scores[this.data.measures.indexOf("sr")];
-    this.message.textContent = success ? "you have reached the goal" : "you stopped away from the goal";
+    const agent = this.live.agent ? this.#outcome(AGENT, number) || "has not walked this episode yet" : "";
+    this.#say(`You have stopped ${this.#outcome(this.person, number)}.${agent && ` The agent: ${agent}.`}`);
     this.render();
   }
 
   /** Clear the memory of the agent on the server and on the page. */
   async clearMemory() {
-    this.walkNumber += 1;
-    await this.send("clear");
-    for (const history of this.data.results[AGENT].histories)
-      Object.assign(history, { episodes: [], stored: [], cleared: [], initial: [] });
-    this.data.results[AGENT].trajectories = [];
-    this.message.textContent = "the memory is empty";
+    this.walk = 0;
+    const record = await this.send("clear");
+    if (!record) return;
+    withWalks(this.data, this.first, record);
+    this.#say("The memory is empty.");
     this.render();
   }
 
   async saveMemory() {
-    const { path } = await this.send("save");
-    this.message.textContent = `saved: ${path}`;
+    const reply = await this.send("save");
+    if (reply) this.#say(`Saved: ${reply.path}`);
   }
 }

@@ -13,6 +13,7 @@ import { ageClass } from "./memory.js";
  * @property {Scene} scene
  * @property {number[]} reference
  * @property {number[]} goals
+ * @property {string[]} rooms names of kinds of rooms
  * @property {{number: number, path: number[]}[]} agents number of the result, viewpoints of its poses
  * @property {string} zoom `scene` or `path`
  * @property {{width: number, height: number}} size space for the map in pixels
@@ -33,6 +34,10 @@ const GAP = 26;
 const HEADING = 18;
 const MARGIN = 130;
 const SUCCESS_RADIUS = 300;
+/** Width of the ground around edges, and of the floor of rooms, in centimetres. */
+const [GROUND, ROOM] = [180, 210];
+/** Width of a letter and height of a line of the names of rooms. */
+const [LETTER, LINE] = [5.2, 11];
 /** Marker of each agent at its position: corners of a polygon of radius 7; none is a disc. */
 const MARKERS = ["-5,-5 5,-5 5,5 -5,5", "0,-7 6,4 -6,4", "", "0,-7 7,0 0,7 -7,0", "0,7 6,-4 -6,-4"];
 
@@ -78,7 +83,8 @@ export function layOutFloors(content) {
 
 /** @type {MapContent} */
 const EMPTY = {
-  scene: { id: "", viewpoints: [], positions: [], floors: [], heights: [], neighbours: [], rooms: null },
+  scene: { id: "", viewpoints: [], positions: [], floors: [], heights: [], neighbours: [], rooms: null, regions: null },
+  rooms: [],
   reference: [],
   goals: [],
   agents: [],
@@ -115,6 +121,7 @@ export class SceneMap {
     const { placed, scale, width, height } = this.layout;
     this.element.replaceChildren();
     setAttributes(this.element, { viewBox: `-6 -2 ${width + 12} ${height + 10}` });
+    this.element.style.height = `${Math.max(280, Math.min(content.size.height, height + 10))}px`;
     this.discs.clear();
     this.edges.clear();
     const offsets = content.agents.map((_, index) => ((index + 1) * 4.2) / scale);
@@ -176,13 +183,21 @@ export class SceneMap {
       }),
     );
     this.routes.replaceChildren(
-      ...routes.map((route, rank) =>
-        svg("polyline", {
-          class: rank ? "planned" : "planned best",
-          points: route.map((viewpoint) => this.point(viewpoint).join(",")).join(" "),
-        }),
-      ),
+      ...routes.map((route, rank) => {
+        const lines = pathLines(this.content.scene, route, 0).map(({ floor, line: [x1, y1, x2, y2] }) =>
+          [this.#place(floor, x1, y1), this.#place(floor, x2, y2)].map((point) => point.join(",")).join("L"),
+        );
+        return svg("path", { class: rank ? "planned" : "planned best", d: lines.map((line) => `M${line}`).join("") });
+      }),
     );
+  }
+
+  /**
+   * Emphasize one planned route; null: the best.
+   * @param {number | null} rank
+   */
+  emphasize(rank) {
+    [...this.routes.children].forEach((route, index) => route.classList.toggle("best", index === (rank ?? 0)));
   }
 
   /**
@@ -238,7 +253,9 @@ export class SceneMap {
         else edge.setAttribute("class", "edge stairs");
         edges.push(edge);
       }
-    part.append(svg("path", { class: "ground", d: ground.join(""), "stroke-width": 180 * scale }), ...edges);
+    part.append(svg("path", { class: "ground", d: ground.join(""), "stroke-width": GROUND * scale }));
+    const names = this.#drawRooms(part, floor);
+    part.append(...edges);
     scene.viewpoints.forEach((name, number) => {
       if (scene.floors[number] !== floor) return;
       const [x, y] = this.point(number);
@@ -250,6 +267,46 @@ export class SceneMap {
         svg("circle", { class: "target", cx: x, cy: y, r: 9, "data-viewpoint": number }, svg("title", {}, name)),
       );
     });
+    part.append(...names);
+  }
+
+  /**
+   * Draw the rooms of a floor, where they are known; return their names, which do not cover each other.
+   * @param {SVGElement} part
+   * @param {number} floor
+   */
+  #drawRooms(part, floor) {
+    const { scene, rooms } = this.content;
+    const { scale } = this.layout;
+    /** @type {Map<number, number[]>} */
+    const members = new Map();
+    scene.regions?.forEach((region, number) => {
+      if (region >= 0 && scene.floors[number] === floor) members.set(region, [...(members.get(region) ?? []), number]);
+    });
+    const [names, boxes] = [/** @type {SVGElement[]} */ ([]), /** @type {number[][]} */ ([])];
+    for (const [region, numbers] of [...members].sort((a, b) => b[1].length - a[1].length)) {
+      const points = numbers.map((number) => this.point(number));
+      const lines = numbers.flatMap((a) =>
+        scene.neighbours[a].filter((b) => b > a && scene.regions?.[b] === region && scene.floors[b] === floor).map((b) => [a, b]),
+      );
+      const d = [
+        ...points.map(([x, y]) => `M${x},${y}h0.01`),
+        ...lines.map(([a, b]) => `M${this.point(a).join(",")}L${this.point(b).join(",")}`),
+      ].join("");
+      part.append(
+        svg("path", { class: "room-wall", d, "stroke-width": ROOM * scale + 2 }),
+        svg("path", { class: "room", d, "stroke-width": ROOM * scale }),
+      );
+      const name = rooms[scene.rooms?.[numbers[0]] ?? -1] ?? "";
+      const x = points.reduce((sum, point) => sum + point[0], 0) / points.length;
+      const y = Math.min(...points.map((point) => point[1])) - 10;
+      const half = (name.length * LETTER) / 2;
+      const isFree = boxes.every(([left, top, right]) => x + half < left || x - half > right || Math.abs(y - top) > LINE);
+      if (!name || !isFree) continue;
+      boxes.push([x - half, y, x + half]);
+      names.push(svg("text", { class: "room-name", x: x.toFixed(1), y: y.toFixed(1) }, name));
+    }
+    return names;
   }
 
   /**

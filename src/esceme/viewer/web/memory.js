@@ -46,6 +46,7 @@ export function memorySizes(history) {
  * Return the class of a viewpoint's age: stored in this episode, in one of the last five, or earlier.
  * @param {Moment} moment
  * @param {number} order number of the current episode
+ * @returns {"age-now" | "age-recent" | "age-old"}
  */
 export function ageClass(moment, order) {
   if (moment.episode === order) return "age-now";
@@ -53,13 +54,29 @@ export function ageClass(moment, order) {
 }
 
 /**
- * Describe the age of a memory.
+ * Describe when a memory was stored: `step 2`, `3 episodes ago`, `before`.
  * @param {Moment} moment
  * @param {number} order
  */
 export function describeAge(moment, order) {
-  if (moment.episode < 0) return "remembered from before these episodes";
-  if (moment.episode === order) return `remembered in this episode, at step ${moment.step + 1}`;
   const age = order - moment.episode;
-  return `remembered ${age} episode${age === 1 ? "" : "s"} ago, at step ${moment.step + 1}`;
+  if (moment.episode < 0) return "before";
+  return age ? `${age} episode${age === 1 ? "" : "s"} ago` : `step ${moment.step}`;
+}
+
+/**
+ * Describe how many viewpoints are in memory, and how old they are.
+ * @param {Map<number, Moment>} memory
+ * @param {number} total number of viewpoints of the scene
+ * @param {number} order
+ */
+export function describeMemory(memory, total, order) {
+  const counts = { "age-now": 0, "age-recent": 0, "age-old": 0 };
+  for (const moment of memory.values()) counts[ageClass(moment, order)] += 1;
+  const parts = [
+    counts["age-now"] ? `${counts["age-now"]} in this episode` : "",
+    counts["age-recent"] ? `${counts["age-recent"]} in the last five` : "",
+    counts["age-old"] ? `${counts["age-old"]} earlier` : "",
+  ].filter(Boolean);
+  return `${memory.size} of ${total} viewpoints remembered${parts.length ? `: ${parts.join(", ")}` : ""}`;
 }

@@ -8,6 +8,7 @@ import { wrapDegrees } from "./geometry.js";
  * @property {string | null} picture address of the picture, or null
  * @property {number} heading heading of the agent in degrees
  * @property {string} label description for screen readers
+ * @property {string} note text where there is no picture
  * @property {PanoramaCandidate[]} candidates
  */
 
@@ -40,7 +41,7 @@ export class Panorama {
     /** @type {PanoramaContent | null} */
     this.content = null;
     this.layer = html("div", { class: "candidates" });
-    this.note = html("p", { class: "no-picture" }, "no picture of this viewpoint");
+    this.note = html("p", { class: "no-picture" });
     this.element = html("div", { class: "panorama", role: "group", tabindex: 0 }, this.note, this.layer);
     this.element.addEventListener("keydown", (event) => {
       if (!event.shiftKey || !["ArrowLeft", "ArrowRight"].includes(event.key)) return;
@@ -64,7 +65,9 @@ export class Panorama {
     this.content = content;
     if (!isSame) this.element.style.backgroundImage = content.picture ? `url("${content.picture}")` : "";
     this.note.hidden = content.picture !== null;
+    this.note.textContent = content.note;
     this.element.setAttribute("aria-label", content.label);
+    const hasFocus = this.layer.contains(document.activeElement);
     this.layer.replaceChildren(
       ...content.candidates.map((candidate, index) => {
         const kind = `${candidate.isRemembered ? " remembered" : ""}${candidate.isChosen ? " chosen" : ""}`;
@@ -88,6 +91,7 @@ export class Panorama {
         );
       }),
     );
+    if (hasFocus) this.element.focus({ preventScroll: true }); // the candidate with the focus is gone
     this.turnTo(centre, false);
   }
 

@@ -8,7 +8,8 @@
  * @property {number[]} floors
  * @property {number[]} heights height of every floor in centimetres
  * @property {number[][]} neighbours candidates of every viewpoint, in the order of the actions
- * @property {number[] | null} rooms index into `Data.rooms`, or -1
+ * @property {number[] | null} rooms kind of each viewpoint's room: index into `Data.rooms`, or -1
+ * @property {number[] | null} regions number of each viewpoint's room in the scene, or -1
  */
 
 /**
@@ -18,6 +19,7 @@
  * @property {string} path
  * @property {string} instruction
  * @property {number[]} reference
+ * @property {number} view view that the agent faces at the start
  * @property {number[]} goals
  * @property {number} instruction_number number of this instruction among those of its path, from 1
  */
@@ -34,6 +36,7 @@
  * Route that a planning agent compared with others, the best first.
  * @typedef {object} PlannedRoute
  * @property {number[]} path
+ * @property {boolean} [visited] whether the end of the route was visited before
  * @property {number} [probability]
  * @property {number} [utility]
  * @property {Record<string, number>} [scores]
@@ -77,7 +80,17 @@
  * @property {{x: number[], y: number[], low: number[], high: number[]}[]} lines one per result
  */
 
-/** @typedef {{token: string, agent: string, memory: boolean, saveable: boolean}} Live */
+/**
+ * All walks of the agent on the live page. `typed` are episodes after those of the split.
+ * @typedef {object} WalkRecord
+ * @property {number} walk number of the latest walk
+ * @property {number} episode number of its episode, or -1
+ * @property {Episode[]} typed
+ * @property {Record<string, Trajectory>} trajectories by the number of their episode
+ * @property {History[]} histories by scene
+ */
+
+/** @typedef {{agent: boolean, memory: boolean, saveable: boolean, record: WalkRecord}} Live */
 
 /**
  * @typedef {object} Data
@@ -91,7 +104,7 @@
  * @property {Result[]} results
  * @property {Curve[]} curves
  * @property {number} left_out
- * @property {Record<string, string>} pictures
+ * @property {Record<string, string>} pictures `scene/viewpoint` -> JPEG as base64; empty texts on the live page
  * @property {Live | null} live
  */
 
