@@ -54,7 +54,7 @@ def view(
     write_text(out, render_page(page))
     if missing:
         count = "no panorama is" if not page.pictures else f"{missing} panoramas are not"
-        note(f"note: {count} in {loaded.folder.root / 'panoramas'}; the page shows viewpoints without a picture")
+        note(f"note: {count} in {loaded.folder.root / 'panoramas'}")
     if page.left_out:
         note(f"note: {page.left_out} episodes are not in every result and are not on the page")
     address = out.resolve().as_uri()
