@@ -37,6 +37,8 @@ def test_unknown_targets_and_unsuitable_data_are_refused(
     assert "expected a target" in error_of(["reproduce", *data])
     assert "stands alone" in error_of(["reproduce", "list", "all", *data])
     assert "--seeds 0: expected at least 1" in error_of(["reproduce", "tab:r2r", "--seeds", "0", *data])
+    assert "--scale 2: expected" in error_of(["reproduce", "tab:r2r", "--scale", "2", *data])
+    assert "give one" in error_of(["reproduce", "tab:r2r", "--scale", "0.5", "--budget", "9", *data])
     assert "cannot serve tab:rxr: no RxR/rxr_train_guide.jsonl" in error_of(["reproduce", "tab:rxr", *data])
 
 
@@ -63,7 +65,7 @@ def test_a_target_is_reproduced_within_a_budget_and_not_repeated(
     command = ["reproduce", "fig:memory", "--data", "embedded:tiny", "--seeds", "1", "--budget", "0.5"]
     assert main(command) == 0
     out, err = capsys.readouterr()
-    assert "Shortened for a budget" in out and "2 trainings and 2 evaluations in all" in err
+    assert "Shortened trainings" in out and "2 trainings and 2 evaluations in all" in err
     assert err.count("about 0 min left") >= 1
     folder = Path("reproduction", "fig-memory")
     files = {

@@ -38,6 +38,7 @@ def reproduce(
     data: str = "embedded",
     seeds: int | None = None,
     budget: float | None = None,
+    scale: float = 1.0,
     out: Path = Path("reproduction"),
     features: Path | None = None,
     processes: int | None = None,
@@ -53,6 +54,7 @@ def reproduce(
         esceme reproduce list
         esceme reproduce headline --seeds 4
         esceme reproduce all --budget 60
+        esceme reproduce mechanism --scale 0.5
         esceme reproduce headline-r2r --data datasets --features semantic.hdf5 --seeds 4 --out studies
 
     Args:
@@ -61,6 +63,7 @@ def reproduce(
         seeds: number of seeds of every training; by default 3, with a budget 2.
         budget: minutes that the command may take, about. Speeds are measured first; trainings, and if
             necessary evaluations, are shortened to fit, which the reports say.
+        scale: factor of the number of iterations of all trainings, at most 1; not together with a budget.
         out: folder of all runs and reports.
         features: the feature file, if the data folder has none or several.
         processes: number of trainings and evaluations that run in parallel; by default one per core.
@@ -72,12 +75,17 @@ def reproduce(
         raise ConfigError("`list` stands alone: esceme reproduce list")
     if LIST in targets:
         return _list_targets(data, features, json=json)
+    if budget is not None and scale != 1:
+        raise ConfigError("--scale and --budget both shorten trainings; give one of them")
+    if not 0 < scale <= 1:
+        raise ConfigError(f"--scale {scale:g}: expected more than 0 and at most 1")
     chosen = find_targets(targets)
     config = ReproductionConfig(
         data=find_data(data).absolute(),
         out=out,
         seeds=seeds if seeds is not None else 3 if budget is None else 2,
         features="" if features is None else str(features.absolute()),
+        scale=scale,
     )
     if ALL in targets:
         skipped = {target.name: missing_data(target, config) for target in chosen}

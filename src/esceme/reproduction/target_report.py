@@ -69,13 +69,13 @@ def describe(results: TargetResults) -> str:
         f"{results.version}, code {code}, data {results.data[:SHOWN_DIGITS]}. Values are means over seeds ± "
         "standard deviation. Differences are paired by episode, with 95 % intervals over paths."
     )
-    if results.scale != 1 or results.limit is not None:
+    if results.scale != 1:
         text += (
-            f" **Shortened for a budget: {results.scale:.3f} times the iterations of the recipes (at least "
-            f"{MIN_ITERATIONS})"
-            f"{'' if results.limit is None else f', at most {results.limit} episodes per split'}.** Such "
-            "numbers show that the target runs, not what its agents reach."
+            f" **Shortened trainings: {results.scale:.3g} times the iterations of the recipes (at least "
+            f"{MIN_ITERATIONS}), the same factor for every row.**"
         )
+    if results.limit is not None:
+        text += f" **Shortened evaluations: at most {results.limit} episodes per split.**"
     return text
 
 
