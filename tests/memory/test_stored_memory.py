@@ -83,19 +83,17 @@ def test_nothing_is_recalled_that_was_not_acknowledged(store: MemoryStore) -> No
     assert (len(found), len(store)) == (1, 1)
 
 
-def test_a_repeated_session_stores_nothing_twice(store: MemoryStore) -> None:
-    for viewpoints in ([0, 8], [0, 8, 3], [3, 1]):
+def test_a_resumed_session_stores_nothing_twice_and_goes_on_numbering(store: MemoryStore) -> None:
+    for steps in ([[0], [8]], [[8, 0]], [[0], [8], [3]], [[3, 5]]):
         found = memory(store, session="evaluation", starts_empty=True)
-        found.remember_observation(observe([0, 8]))
-        found.remember_at(viewpoints[2:])
-    digest = store.digest
-    again = memory(store, session="evaluation", starts_empty=True)
-    for step in ([0], [8], [3]):
-        again.remember_observation(observe(step))
-    assert store.digest == digest
-    assert store.last_sequences("r1") == {"evaluation/cottage": 1, "evaluation/shed": 0}
-    with pytest.raises(DataError, match="holds another observation"):
-        memory(store, session="evaluation").remember_at([1])
+        for step in steps:
+            found.remember_observation(observe(step))
+    stored = sorted((item.session, item.sequence, item.viewpoint) for item in store.observations())
+    names = [ATLAS.names[index][1] for index in (0, 3, 5, 8)]
+    assert stored == [
+        *[("evaluation/cottage", sequence, name) for sequence, name in enumerate(names[:3])],
+        ("evaluation/shed", 0, names[3]),
+    ]
 
 
 def test_a_resumed_session_starts_with_the_memory_of_its_first_start(store: MemoryStore) -> None:

@@ -20,6 +20,7 @@ from esceme.evaluation.context import SCRIPTED, ChoiceName, InstructionsName, Pl
 from esceme.evaluation.evaluate import ProgressCallback
 from esceme.evaluation.schedule import ScheduleName
 from esceme.files import read_bytes
+from esceme.memory.store import Prefer
 from esceme.runs import read_navigator_config
 
 DRAWS = 1000
@@ -32,6 +33,9 @@ def evaluate(
     memory: Protocol,
     task: TaskName | None = None,
     bank: Path | None = None,
+    store: str | None = None,
+    robot: str = "robot",
+    prefer: Prefer = "first",
     tours: Path | None = None,
     allow_other_scenes: bool = False,
     oracle_phases: bool = False,
@@ -70,16 +74,21 @@ def evaluate(
         esceme evaluate runs/hamt-r2r --split val_unseen --memory none --tours tours_iVLN.json
         esceme evaluate runs/esceme-r2r --split val_seen --memory warm --bank bank.safetensors --processes 4
         esceme evaluate runs/esceme-r2r --split val_unseen --memory cold --orders 5 --first-told
+        esceme evaluate runs/esceme-r2r --split val_unseen --memory warm --store site.db --robot r1
         esceme evaluate random --split val_unseen --memory none --data datasets --json
 
     Args:
         run: a run folder, or a scripted agent: random, shortest or stop.
         split: the split of the task.
         memory: the memory protocol: none (for agents without a reader), cold (ESceme: empty at the start of
-            the split), two-pass (ESceme*: the split is run twice), episodic, tour, warm (starts with --bank),
-            or a control: masked (recalls zeros), oracle (everything remembered before the start).
+            the split), two-pass (ESceme*: the split is run twice), episodic, tour, warm (starts with --bank
+            or --store), or a control: masked (recalls zeros), oracle (everything remembered beforehand).
         task: by default the task of the run.
         bank: file of stored memories with which the protocol `warm` starts.
+        store: a memory store (docs/robots.md): everything remembered is durable there at once. With
+            `warm` the memory starts with what the store held when this evaluation began, otherwise empty.
+        robot: the name under which the store keeps the observations.
+        prefer: with a store, recall the first durable observation of a viewpoint, or the newest.
         allow_other_scenes: accept a bank that holds none of the scenes of the split, and so has no effect.
         tours: a file of tours (IVLN), which the episodes follow under any protocol; adds t_ndtw, t_sr, t_spl.
         oracle_phases: on tours, also remember the paths to an episode's goal and to the next start.
@@ -125,6 +134,9 @@ def evaluate(
         episode_file=_as_text(episodes),
         limit=limit,
         bank=_as_text(bank),
+        store=store,
+        robot=robot,
+        prefer=prefer,
         allow_other_scenes=allow_other_scenes,
         tours=_as_text(tours),
         oracle_phases=oracle_phases,
@@ -195,6 +207,8 @@ def default_folder(config: EvaluationConfig) -> Path:
         _name_with_digest(Path(file)) for file in (config.bank, config.episode_file) if file is not None
     ]
     parts += [Path(file).stem for file in (config.tours, config.features) if file is not None]
+    if config.store is not None:
+        parts += [Path(config.store).stem, config.robot]
     depends_on_batch = config.schedule == "interleaved" or config.precision != "fp32"
     for part, applies in (
         ("interleaved", config.schedule == "interleaved"),
@@ -209,6 +223,7 @@ def default_folder(config: EvaluationConfig) -> Path:
         ("planner", config.planner != "none"),
         (config.belief, config.belief != "full"),
         (config.choice, config.choice != "bayes"),
+        (config.prefer, config.prefer != "first"),
         (f"{config.instructions}-instructions", config.instructions != "own"),
     ):
         parts += [part] if applies else []

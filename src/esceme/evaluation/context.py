@@ -19,6 +19,7 @@ from esceme.errors import ConfigError, DataError
 from esceme.evaluation.protocol import (
     MemoryLifetime,
     Protocol,
+    StoreSession,
     TourPosition,
     check_protocol,
     check_tour_routes,
@@ -29,6 +30,7 @@ from esceme.evaluation.protocol import (
 from esceme.evaluation.schedule import ScheduleName
 from esceme.files import PrintableText, read_bytes, read_json, read_text
 from esceme.memory.scene_map import MappingMemory
+from esceme.memory.store import Prefer
 from esceme.navigator import Navigator
 from esceme.planning.planner_file import StoredPlanner, build_planner, load_planner
 from esceme.planning.planning_navigator import PlanningNavigator
@@ -50,8 +52,10 @@ Precision = Literal["fp32", "bf16"]
 PlannerName = Literal["none", "routes"]
 ChoiceName = Literal["bayes", "argmax"]
 InstructionsName = Literal["own", "other"]
-FILE_FIELDS = ("run", "data", "bank", "tours", "features", "episode_file")
+FILE_FIELDS = ("run", "data", "bank", "tours", "features", "episode_file", "store", "session")
 """Fields of `EvaluationConfig` that name files. Results depend on the content of a file, not on its name."""
+STORE_FIELDS = ("robot", "prefer")
+"""Fields of `EvaluationConfig` that have an effect only with a store."""
 PLANNER_FIELDS = ("planner", "belief", "choice")
 """Fields of `EvaluationConfig` that have an effect only with a planner."""
 
@@ -89,6 +93,15 @@ class EvaluationConfig:
     """File of a saved memory bank, with which the memory starts in the protocol `warm`."""
     allow_other_scenes: bool = False
     """Whether a bank is accepted that holds none of the scenes to run. The memory then starts empty."""
+    store: str | None = None
+    """Memory store in which everything remembered is stored as well. The protocol `warm` starts with what the
+    store held when this evaluation began, all others start empty."""
+    robot: str = "robot"
+    """Name of the robot under which the store keeps observations."""
+    prefer: Prefer = "first"
+    """Which observation of a viewpoint a store recalls: the first durable one, or the newest."""
+    session: str = ""
+    """Name of the session in the store. `evaluate` sets it from the output folder and the facts."""
     tours: str | None = None
     """File of tours, which determine the order of the episodes."""
     oracle_phases: bool = False
@@ -221,7 +234,15 @@ class EvaluationContext:
             tours=self.tour_positions,
             oracle_phases=self.config.oracle_phases,
             codebook=None if self.planner is None else self.planner.speaker.codebook,
+            store=self._store_session,
         )
+
+    @property
+    def _store_session(self) -> StoreSession | None:
+        config = self.config
+        if config.store is None:
+            return None
+        return StoreSession(config.store, config.robot, config.session or "evaluation", config.prefer)
 
     @property
     def facts(self) -> dict[str, object]:
@@ -231,6 +252,8 @@ class EvaluationContext:
         if config.schedule == "lanes" and config.precision == "fp32":
             settings.pop("batch")  # trajectories in lanes depend on the batch size by bf16's rounding only
         settings.pop("allow_other_scenes")
+        if config.store is None:
+            settings = {name: value for name, value in settings.items() if name not in STORE_FIELDS}
         if config.limit is None:
             settings.pop("limit")
         order = "tours" if config.tours else config.order
@@ -290,6 +313,7 @@ def load_context(
         tours=config.tours,
         oracle_phases=config.oracle_phases,
         lanes=config.schedule == "lanes",
+        store=config.store,
     )
     task, is_scripted = get_task(config.task or run.config.task), run.config.agent_name in SCRIPTED
     dataset = load_dataset(  # with all scenes, also in workers: viewpoints have the same integers everywhere

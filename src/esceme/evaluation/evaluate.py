@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -30,6 +31,7 @@ from esceme.evaluation.trace import FORMAT, TRACE, EpisodeTrace, write_trace
 from esceme.evaluation.tracing import OnTraced, trace_episodes
 from esceme.files import folder_lock
 from esceme.memory import save_bank
+from esceme.memory.bank_file import bank_checksum
 from esceme.memory.map_file import save_maps
 from esceme.rollout import RolloutStep
 from esceme.tasks.episode import Episode
@@ -64,12 +66,38 @@ def evaluate(
     `esceme.evaluation.trace`. `note` receives messages for the user.
     """
     _check_processes(config, processes)
-    context, folder = load_context(config), Path(out)
+    context, folder = _with_session(load_context(config), Path(out)), Path(out)
     if config.bank is not None and Path(config.bank).resolve() in (
         (folder / name).resolve() for name in (BANK, MAPS)
     ):
         raise ConfigError(f"{config.bank}: would be overwritten by the new bank; give another --out")
-    lifetime = context.lifetime()  # raises an error for an unsuitable bank before anything is written
+    with context.lifetime() as lifetime:  # raises an error for an unsuitable bank before anything is written
+        if config.store is not None and config.memory == "warm" and lifetime.bank is not None:
+            hashes = {**context.hashes, "store": bank_checksum(lifetime.bank)}
+            context = replace(context, hashes=hashes)
+        return _evaluate(context, lifetime, folder, processes, trace, on_progress, on_trace_progress, note)
+
+
+def _with_session(context: EvaluationContext, folder: Path) -> EvaluationContext:
+    """Return a context that names its session in the store, by the output folder and the facts."""
+    if context.config.store is None:
+        return context
+    session = f"{folder.resolve().name}-{context.fingerprint[:8]}"
+    return replace(context, config=replace(context.config, session=session))
+
+
+def _evaluate(
+    context: EvaluationContext,
+    lifetime: MemoryLifetime,
+    folder: Path,
+    processes: int,
+    trace: bool,
+    on_progress: ProgressCallback,
+    on_trace_progress: ProgressCallback,
+    note: Callable[[str], None],
+) -> Result:
+    """Run and score a split with a memory in its initial state; see `evaluate`."""
+    config = context.config
     if config.bank is not None and not config.allow_other_scenes:
         store = lifetime.maps if lifetime.bank is None else lifetime.bank  # as loaded from the file
         check_bank_scenes(config.bank, store.scenes if store is not None else (), context.episodes)
@@ -128,7 +156,8 @@ def _write_trace(
             if processes > 1:
                 run_in_workers(context, processes, job, on_traced)
             else:
-                trace_episodes(context, context.lifetime(), entries, list(traces), on_traced)
+                with context.lifetime() as lifetime:
+                    trace_episodes(context, lifetime, entries, list(traces), on_traced)
     order = [episode.episode_id for episode in context.episodes]
     if list(traces) != order:
         write_trace(path, context.fingerprint, [traces[name] for name in order])
@@ -258,7 +287,8 @@ def _run_scenes(
 ) -> None:
     """Run the episodes of some scenes in a worker process; pass their journal entries to `send`."""
     context = load_context(config, scenes=scenes, hashes=hashes)
-    run_episodes(context, context.lifetime(), entries, send)
+    with context.lifetime() as lifetime:
+        run_episodes(context, lifetime, entries, send)
 
 
 def _trace_scenes(
@@ -271,7 +301,8 @@ def _trace_scenes(
 ) -> None:
     """Trace the episodes of some scenes in a worker process; pass their traces to `send`."""
     context = load_context(config, scenes=scenes, hashes=hashes)
-    trace_episodes(context, context.lifetime(), entries, traced, send)
+    with context.lifetime() as lifetime:
+        trace_episodes(context, lifetime, entries, traced, send)
 
 
 def group_scenes(episodes: Sequence[Episode], num_groups: int) -> list[set[str]]:

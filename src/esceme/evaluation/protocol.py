@@ -5,16 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, Self, get_args
 
 import numpy as np
 import torch
 
 from esceme.errors import ConfigError, DataError, MemoryMismatch
-from esceme.memory import Memory, MemoryBank, Reader, ZeroRecallMemory, load_bank
+from esceme.memory import (
+    Memory,
+    MemoryBank,
+    Reader,
+    StoredMemory,
+    ZeroRecallMemory,
+    load_bank,
+    store_settings,
+)
 from esceme.memory.codebook import Codebook
 from esceme.memory.map_file import load_maps
 from esceme.memory.scene_map import MapBank, MappingMemory
+from esceme.memory.store import Prefer
+from esceme.memory.stored_memory import open_store
 from esceme.tasks.episode import Episode
 from esceme.tasks.tours import Tour
 from esceme.trajectory import Trajectory
@@ -43,6 +53,16 @@ class TourPosition(NamedTuple):
     """Number of the episode in its tour, counted from 0."""
     following: Episode | None
     """Next episode of the tour; None for the last episode."""
+
+
+class StoreSession(NamedTuple):
+    """Session of an evaluation in a memory store."""
+
+    location: str
+    """Path or address of the store."""
+    robot: str
+    session: str
+    prefer: Prefer = "first"
 
 
 class MemoryLifetime:
@@ -110,6 +130,14 @@ class MemoryLifetime:
             store.remember_at(trajectory.decision_viewpoints)
         self.finish(trajectory)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Close the store of the bank, if it has one."""
+        if isinstance(self.bank, StoredMemory):
+            self.bank.close()
+
     @property
     def _stores(self) -> list[MemoryBank | MapBank]:
         return [store for store in (self.bank, self.maps) if store is not None]
@@ -125,10 +153,12 @@ def open_memory(
     oracle_phases: bool = False,
     device: torch.device | str | None = None,
     codebook: Codebook | None = None,
+    store: StoreSession | None = None,
 ) -> MemoryLifetime:
     """Return the memory of an evaluation in its initial state. Call `check_protocol` first.
 
     With the `codebook` of a planner, the memory also has maps. `bank` is then a file of maps.
+    With `store`, everything remembered is stored there; only the protocol `warm` recalls what it held before.
     """
     maps = None
     if codebook is not None:
@@ -139,6 +169,18 @@ def open_memory(
             maps.remember_all()
     if not reader.uses_memory:
         return MemoryLifetime(protocol, atlas, None, maps=maps, tours=tours, oracle_phases=oracle_phases)
+    if store is not None:
+        settings = store_settings(atlas, pooling=reader.pooling)
+        stored = StoredMemory(
+            open_store(store.location, settings),
+            robot=store.robot,
+            session=store.session,
+            prefer=store.prefer,
+            starts_empty=protocol != "warm",
+            device=device,
+        )
+        stored.bind(atlas)
+        return MemoryLifetime(protocol, atlas, stored, tours=tours, oracle_phases=oracle_phases)
     memory = MemoryBank.from_atlas(atlas, pooling=reader.pooling, device=device)
     if bank is not None:
         saved = load_bank(bank, width=memory.width, source=memory.source)
@@ -159,10 +201,11 @@ def check_protocol(
     tours: object,
     oracle_phases: bool,
     lanes: bool,
+    store: object = None,
 ) -> None:
     """Raise `ConfigError` if a protocol does not suit the agent, or if an option has no effect.
 
-    `bank` and `tours` are None if they are not given. `lanes` is True for the schedule `lanes`.
+    `bank`, `tours` and `store` are None if they are not given. `lanes` is True for the schedule `lanes`.
     """
     if protocol not in PROTOCOLS:
         raise ConfigError(f"memory '{protocol}': expected one of {', '.join(PROTOCOLS)}")
@@ -179,8 +222,16 @@ def check_protocol(
         )
     if protocol != "none" and not reader.uses_memory and not plans:
         raise ConfigError(f"this agent reads no memory, so '{protocol}' has no effect; use 'none'")
-    if (protocol == "warm") != (bank is not None):
-        raise ConfigError("memory 'warm' and a bank file (--bank) belong together: give both or neither")
+    if store is not None and (plans or bank is not None or protocol in ("none", "oracle")):
+        raise ConfigError(
+            "a store (--store) keeps what an agent with a reader observes; it excludes planners, --bank, and "
+            "the protocols 'none' and 'oracle'"
+        )
+    if (protocol == "warm") != (bank is not None) and not (protocol == "warm" and store is not None):
+        raise ConfigError(
+            "memory 'warm' and a bank file (--bank) belong together: give both or neither; or give a "
+            "store (--store)"
+        )
     if protocol == "tour" and tours is None:
         raise ConfigError(
             "memory 'tour' is cleared at the start of every tour: give the tours with --tours FILE "

@@ -104,6 +104,11 @@ def load_bank(
     return bank
 
 
+def bank_checksum(bank: MemoryBank) -> str:
+    """Return the SHA-256 in the file of a bank. Equal memories have equal checksums."""
+    return _encode(bank).header.sha256
+
+
 def read_header(path: str | Path) -> BankHeader:
     """Return the header of a bank file after checking the whole file."""
     return _open(Path(path)).header

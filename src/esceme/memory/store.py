@@ -134,12 +134,13 @@ class MemoryStore:
         """Use the tables of `database`; create them for `settings` if there are none.
 
         Raise `MemoryMismatch` if the store has other settings. Without `settings`, any store is accepted.
+        The precision is that of the first settings.
         """
         self.database, self.name = database, database.name
         try:
             self.settings = self._open(settings, read_only)
             if settings is not None:
-                self.settings.check(settings, self.name)
+                self.settings.check(settings, self.name, same_precision=False)
         except BaseException:
             database.close()
             raise

@@ -35,9 +35,9 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     encoder: PrintableText = ""
     """Digest of what makes the features: `features_digest`, or the SHA-256 of a network's weights."""
 
-    def check(self, other: StoreSettings, store: object) -> None:
+    def check(self, other: StoreSettings, store: object, *, same_precision: bool = True) -> None:
         """Raise `MemoryMismatch` if `other`, the settings that a user of the store expects, differ."""
-        for name in ("width", "source", "encoder", "pooling", "precision"):
+        for name in ("width", "source", "encoder", "pooling", *(["precision"] if same_precision else [])):
             stored, found = getattr(self, name), getattr(other, name)
             if stored != found:
                 raise MemoryMismatch(

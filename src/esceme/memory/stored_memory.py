@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -29,8 +29,9 @@ class StoredMemory(MemoryBank):
     """Memory of one session of a robot. All that it stores is durable before it is recalled.
 
     A session stores each viewpoint once, at its first visit there. Its observations in a scene form the
-    session `NAME/SCENE` of the store, numbered from 0: a session that is repeated with the same visits, for
-    example when a killed evaluation resumes, stores the same keys and contents, which changes nothing.
+    session `NAME/SCENE` of the store, numbered from 0. Scenes are independent of each other, so that an
+    evaluation stores the same keys in any number of processes. A resumed session goes on numbering and stores
+    nothing twice.
 
     `forget` clears what this session recalls. It removes nothing from the store; see `MemoryStore.forget`.
     """
@@ -61,8 +62,23 @@ class StoredMemory(MemoryBank):
         self._is_stored = torch.zeros(1, dtype=torch.bool)
         self._num_forgettings = store.num_forgettings
         self._last_arrival = store.begin_session(robot, self.session)
+        for found in self._own_observations():
+            self._visited.setdefault(found.scene, {})[found.viewpoint] = found.sequence
         if not starts_empty:
             self._load(store.recalled(prefer=prefer, until=self._last_arrival))
+
+    def _own_observations(self) -> Iterator[StoredObservation]:
+        """Yield what this session has stored before, if it is resumed."""
+        last = self._last_arrival
+        while page := self.store.arrivals(last, PAGE):
+            last = page[-1][0]
+            for _, found in page:
+                if (found.robot, found.session) == (self.robot, f"{self.session}/{found.scene}"):
+                    yield found
+
+    def close(self) -> None:
+        """Close the store."""
+        self.store.close()
 
     # -- what is recalled --------------------------------------------------------------------------------
 
@@ -157,7 +173,10 @@ class StoredMemory(MemoryBank):
 
     def _remember(self, visits: Sequence[Visit], extras: Mapping[str, object]) -> None:
         settings, records, recalled = self.store.settings, list[StoredObservation](), list[Visit]()
-        sequences = {visit.scene_id: len(self._visited.get(visit.scene_id, ())) for visit in visits}
+        sequences = {
+            visit.scene_id: 1 + max(self._visited.get(visit.scene_id, {}).values(), default=-1)
+            for visit in visits
+        }
         new: dict[tuple[str, str], int] = {}
         for visit in visits:
             scene, name, views, neighbours = visit
