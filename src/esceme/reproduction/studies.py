@@ -64,19 +64,24 @@ CONTINUED = {"learning_rate": 5e-4}
 PUBLISHED_READERS = {"Eq. 3 as released": RELEASED_READER, "Eq. 3 as written": PAPER_READER}
 
 
-def _mechanism_rows(kind: DataKind) -> list[Row]:
-    """Return the published mechanism, our reader, and our reader without each of our changes."""
-    ours, none = small_agent(kind, SMALL_READER), small_agent(kind)
-    rows = [
-        Row(name="none", agent=none),
+def _our_rows(kind: DataKind) -> list[Row]:
+    """Return an agent without memory, and our reader."""
+    ours = small_agent(kind, SMALL_READER)
+    return [
+        Row(name="none", agent=small_agent(kind)),
         *_protocol_rows("ours", ours, "none", (*MECHANISM_PROTOCOLS, "masked")),
     ]
+
+
+def _change_rows(kind: DataKind) -> list[Row]:
+    """Return our reader, and our reader without each of our changes."""
+    ours, none, rows = small_agent(kind, SMALL_READER), small_agent(kind), _our_rows(kind)
     changes = {
         "ours without shortcut": (
             ours.with_reader(replace(SMALL_READER, shortcut="none")),
             "none",
         ),
-        "ours without completeness": (ours.with_training(memory_dropout=AS_RELEASED), "none"),
+        "ours without memory dropout": (ours.with_training(memory_dropout=AS_RELEASED), "none"),
     }
     for name, network in (
         ("grounding head", {"grounding": 0}),
@@ -88,7 +93,7 @@ def _mechanism_rows(kind: DataKind) -> list[Row]:
         changes[f"ours without {name}"] = (ours.with_agent(**network).with_reader(reader), baseline)
     for name, (agent, baseline) in changes.items():
         rows += _protocol_rows(name, agent, baseline, MECHANISM_PROTOCOLS)
-    return [*rows, *_published_rows(kind), *_explaining_rows(kind)]
+    return rows
 
 
 def _plain_hamt(kind: DataKind) -> TrainedAgent:
@@ -96,43 +101,49 @@ def _plain_hamt(kind: DataKind) -> TrainedAgent:
     return small_agent(kind).lineage[0].with_agent(**PLAIN_HAMT).with_training(memory_dropout=AS_RELEASED)
 
 
-def _published_rows(kind: DataKind) -> list[Row]:
-    """Return Eq. 3 with a small HAMT without our changes: both forms, both losses, both initialisations."""
-    drawn = _plain_hamt(kind)
-    starts = {"random weights": drawn, "a trained HAMT": drawn.continued(**CONTINUED)}
+def _published_rows(agent: TrainedAgent) -> list[Row]:
+    """Return Eq. 3, in both forms and with both losses, for a small HAMT without our changes."""
     rows = []
-    for start, agent in starts.items():
-        for loss, training in {"imitation": {}, "imitation + A2C": A2C}.items():
-            baseline = f"HAMT from {start}, {loss}"
-            trained = agent.with_training(**training)
-            rows.append(Row(name=baseline, agent=trained))
-            for equation, reader in PUBLISHED_READERS.items():
-                name = f"{equation} from {start}, {loss}"
-                rows += _protocol_rows(name, trained.with_reader(reader), baseline, MECHANISM_PROTOCOLS)
+    for loss, training in {"imitation": {}, "imitation + A2C": A2C}.items():
+        baseline, trained = f"HAMT, {loss}", agent.with_training(**training)
+        rows.append(Row(name=baseline, agent=trained))
+        for equation, reader in PUBLISHED_READERS.items():
+            name = f"{equation}, {loss}"
+            rows += _protocol_rows(name, trained.with_reader(reader), baseline, MECHANISM_PROTOCOLS)
     return rows
 
 
-def _explaining_rows(kind: DataKind) -> list[Row]:
+def _mechanism_rows(kind: DataKind) -> list[Row]:
+    """Return our reader, and Eq. 3 with a HAMT that was trained before."""
+    return [*_our_rows(kind), *_published_rows(_plain_hamt(kind).continued(**CONTINUED))]
+
+
+def _scratch_rows(kind: DataKind) -> list[Row]:
+    """Return Eq. 3 with a HAMT that starts from random weights."""
+    return _published_rows(_plain_hamt(kind))
+
+
+def _variant_rows(kind: DataKind) -> list[Row]:
     """Return variants of Eq. 3 from a trained HAMT: longer, with the agent frozen first, memory dropout."""
     trained = _plain_hamt(kind).continued(**CONTINUED)
     iterations = trained.experiment.training.iterations
-    released = trained.with_reader(RELEASED_READER)
-    start, longer = "from a trained HAMT, imitation", {"iterations": 2 * iterations}
+    released, longer = trained.with_reader(RELEASED_READER), {"iterations": 2 * iterations}
     variants = {
-        f"Eq. 3 as released {start}, twice as long": (
-            released.with_training(**longer),
-            f"HAMT {start}, twice as long",
-        ),
-        f"Eq. 3 as released {start}, agent frozen for the first half": (
+        "Eq. 3 as released": (released, "HAMT"),
+        "Eq. 3 as released, twice as long": (released.with_training(**longer), "HAMT, twice as long"),
+        "Eq. 3 as released, agent frozen for the first half": (
             released.with_training(reader_warmup_iterations=iterations // 2),
-            f"HAMT {start}",
+            "HAMT",
         ),
-        f"Eq. 3 as released {start}, memory dropout": (
+        "Eq. 3 as released, memory dropout": (
             released.with_training(memory_dropout=SMALL_TRAINING.memory_dropout),
-            f"HAMT {start}",
+            "HAMT",
         ),
     }
-    rows = [Row(name=f"HAMT {start}, twice as long", agent=trained.with_training(**longer))]
+    rows = [
+        Row(name="HAMT", agent=trained),
+        Row(name="HAMT, twice as long", agent=trained.with_training(**longer)),
+    ]
     for name, (agent, baseline) in variants.items():
         rows += _protocol_rows(name, agent, baseline, MECHANISM_PROTOCOLS)
     return rows
@@ -270,6 +281,26 @@ STUDIES = (
         kind="study",
         title="The published mechanism and ours, embedded world",
         rows=_of_kind("embedded", _mechanism_rows),
+        about="HAMT and Eq. 3 start from a HAMT that was trained by imitation; none and ours do not.",
+    ),
+    Target(
+        name="mechanism-scratch",
+        kind="study",
+        title="The published mechanism from random weights, embedded world",
+        rows=_of_kind("embedded", _scratch_rows),
+    ),
+    Target(
+        name="mechanism-variants",
+        kind="study",
+        title="What the published mechanism needs, embedded world",
+        rows=_of_kind("embedded", _variant_rows),
+        about="All agents start from a HAMT that was trained by imitation, and are trained by imitation.",
+    ),
+    Target(
+        name="changes",
+        kind="study",
+        title="Our reader without each of our changes, embedded world",
+        rows=_of_kind("embedded", _change_rows),
     ),
     Target(
         name="mechanism-r2r",
