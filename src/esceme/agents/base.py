@@ -202,6 +202,8 @@ class Agent(nn.Module, ABC, Generic[S]):
     """Whether the agent has no parameters. Evaluation then needs only the agent's name, not a saved run."""
     supports_decide_all: ClassVar[bool] = False
     """Whether the agent implements `decide_all`."""
+    supports_decide_tree: ClassVar[bool] = False
+    """Whether the agent implements `decide_tree`."""
     keeps_map: ClassVar[bool] = False
     """Whether the agent adds `Observation.remembered` to a map of its episode."""
     stops_at_limit: ClassVar[bool] = False
@@ -229,6 +231,15 @@ class Agent(nn.Module, ABC, Generic[S]):
 
         `observation` and `actions` have R entries, one per step; `index` assigns each step to its trajectory.
         `state` is the initial state of the B trajectories. Recurrent agents cannot implement this.
+        """
+        raise NotImplementedError(f"{type(self).__name__} decides step by step")
+
+    def decide_tree(self, state: S, observation: Observation, parents: Tensor, actions: Tensor) -> Decision:
+        """Return the decisions at R nodes of a tree of trajectories in one forward pass; logits are (R, C).
+
+        `state` is the initial state of one agent. `observation` has R entries, of which the first is at the
+        root. The agent reached node i from the node `parents[i]` < i by `actions[i]`; both are -1 at the
+        root. Recurrent agents cannot implement this.
         """
         raise NotImplementedError(f"{type(self).__name__} decides step by step")
 

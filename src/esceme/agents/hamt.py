@@ -44,6 +44,7 @@ class HAMT(CrossModal[HamtState]):
 
     Config = HamtConfig
     supports_decide_all = True
+    supports_decide_tree = True
 
     def begin(
         self, instructions: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None
@@ -86,6 +87,39 @@ class HAMT(CrossModal[HamtState]):
             state, groups = state.select(index.episode), None
         history, length = history[index.episode, :-1], index.step + 1
         return self.decide(replace(state, history=history, history_length=length, groups=groups), observation)
+
+    def decide_tree(
+        self, state: HamtState, observation: Observation, parents: Tensor, actions: Tensor
+    ) -> Decision:
+        """Return the decisions at R nodes of a tree of trajectories in one pass, with logits (R, C)."""
+        if len(parents) == 1:
+            return self.decide(state, observation)
+        before, taken = parents[1:], actions[1:]
+        steps = [0]
+        for parent in before.tolist():
+            steps.append(steps[parent] + 1)
+        step = torch.tensor(steps, device=parents.device)
+        panorama = None
+        if self.config.encode_panorama:
+            panorama = self.history.encode_panorama(
+                observation.panorama_features(), observation.panorama_angles()
+            )[before]
+        angles, faced = observation.angles[before, taken], observation.facing_features()[before]
+        tokens = self.history(faced, angles, step[before], panorama)  # (R - 1, H)
+        # The history of a node is that of its parent and one more token.
+        history = state.history[:, :1].expand(len(parents), max(steps) + 1, -1).contiguous()
+        for depth in range(1, max(steps) + 1):
+            rows = (step == depth).nonzero().squeeze(1)
+            history[rows, 1:depth] = history[parents[rows], 1:depth]
+            history[rows, depth] = tokens[rows - 1]
+        # All nodes share one text, unless vision changes the text.
+        zeros, order = torch.zeros_like(parents), torch.arange(len(parents), device=parents.device)
+        groups: Groups | None = Groups(zeros, order, (1, len(parents)))
+        if self.config.language_cross_attention:
+            state, groups = state.select(zeros), None
+        return self.decide(
+            replace(state, history=history, history_length=step + 1, groups=groups), observation
+        )
 
     def encode(self, state: HamtState, observation: Observation, *, compute_all: bool = False) -> HamtOutput:
         """Run the network and return its outputs.

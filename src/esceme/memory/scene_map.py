@@ -239,7 +239,7 @@ class SceneMap:
         angles = angle_feature(headings - VIEW_HEADINGS[views][:, None], elevations)
         angles[batch["view"] < 0] = 0.0
         positions = np.stack([self._records[row].position for row in rows])[:, None] + batch["offset"]
-        features = torch.from_numpy(self._features(rows, batch["view"])).to(device)
+        features = self._features(rows, batch["view"]).to(device)
         return Observation(
             features=features,
             raw_features=features,
@@ -260,15 +260,14 @@ class SceneMap:
         found = [self._index_of(self._names[node]) if node >= 0 else -1 for node in distinct.tolist()]
         return np.array(found, dtype=np.int64)[inverse].reshape(nodes.shape)
 
-    def _features(self, rows: NDArray[np.integer], views: NDArray[np.integer]) -> NDArray[np.float32]:
+    def _features(self, rows: NDArray[np.integer], views: NDArray[np.integer]) -> Tensor:
         """Return the features of tokens, (B, N) -> (B, N, D); zeros for view -1."""
         stored = [self._records[row].features for row in rows]
         if any(features is None for features in stored):
             raise MemoryMismatch("this map keeps codes and no features, which a follower needs")
-        panoramas = np.stack(stored).astype(np.float32)
-        features: NDArray[np.float32] = panoramas[np.arange(len(rows))[:, None], views.clip(0)]
+        features = np.stack(stored)[np.arange(len(rows))[:, None], views.clip(0)]
         features[views < 0] = 0.0
-        return features
+        return torch.from_numpy(features).float()  # numpy converts half precision element by element
 
 
 class _Tokens(NamedTuple):

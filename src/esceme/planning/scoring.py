@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esceme.agents.base import State, StepIndex, TokenBatch
+from esceme.agents.base import State, TokenBatch
 from esceme.errors import ConfigError
 from esceme.memory.bank import Memory
 from esceme.navigator import Navigator
@@ -58,7 +58,7 @@ class FollowerScorer:
         ids = torch.from_numpy(words)[None].to(self.navigator.device)
         start = torch.tensor(self._indices(routes)[:1], device=ids.device)
         state = self.navigator.begin(TokenBatch(ids, torch.ones_like(ids, dtype=torch.bool)), start)
-        rehearse = self._in_one_pass if self.navigator.agent.supports_decide_all else self._by_length
+        rehearse = self._in_one_pass if self.navigator.agent.supports_decide_tree else self._by_length
         logs, stops = rehearse(routes, state)
         # The parent of a route precedes it.
         found, parents = np.zeros((len(routes), 2)), routes.parents
@@ -72,36 +72,24 @@ class FollowerScorer:
     def _in_one_pass(self, routes: RouteSet, state: State) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return log-probabilities of all actions at visited ends, (R, C), and the index of STOP, (R,).
 
-        `state` is the initial state of one agent. Every longest route over visited viewpoints is a
-        trajectory, of which the agent evaluates all steps at once.
+        `state` is the initial state of one agent.
         """
         assert routes.parents is not None
         visited = np.flatnonzero(routes.is_visited)
-        leaves = np.setdiff1d(visited, routes.parents[visited])
-        chains = [self._prefixes(routes, leaf) for leaf in leaves.tolist()]
-        rows = np.concatenate(chains)
-        episode = torch.from_numpy(np.repeat(np.arange(len(chains)), [len(chain) for chain in chains]))
-        step = torch.from_numpy(routes.num_moves[rows])
-        order = np.zeros(len(routes), np.int64)
-        order[visited] = np.arange(len(visited))
         observation = self._observe(routes, visited)
-        stops = np.zeros(len(routes), np.int64)
-        stops[visited] = observation.num_candidates.cpu().numpy()
-        following = np.append(rows[1:], 0)
-        is_leaf = np.append(episode.numpy()[1:] != episode.numpy()[:-1], True)
-        taken = routes.slots[following, np.maximum(routes.num_moves[following] - 1, 0)]
-        actions = np.where(is_leaf, stops[rows], taken)
+        order = np.full(len(routes) + 1, -1)  # the last entry is that of the parent -1
+        order[visited] = np.arange(len(visited))
+        taken = routes.slots[visited, routes.num_moves[visited] - 1] if len(visited) > 1 else np.array([-1])
         device = self.navigator.device
-        decision = self.navigator.agent.decide_all(
-            state.select(torch.zeros(len(chains), dtype=torch.int64, device=device)),
-            observation.select(torch.from_numpy(order[rows]).to(device)),
-            torch.from_numpy(actions).to(device),
-            StepIndex(episode.to(device), step.to(device)),
+        decision = self.navigator.agent.decide_tree(
+            state,
+            observation,
+            torch.from_numpy(order[routes.parents[visited]]).to(device),
+            torch.from_numpy(taken).to(device),
         )
-        first = np.unique(rows, return_index=True)[1]  # in the order of `visited`
-        found = _log_probabilities(decision.logits)[first]
-        logs = np.zeros((len(routes), found.shape[1]), np.float32)
-        logs[visited] = found
+        found = _log_probabilities(decision.logits)
+        logs, stops = np.zeros((len(routes), found.shape[1]), np.float32), np.zeros(len(routes), np.int64)
+        logs[visited], stops[visited] = found, observation.num_candidates.cpu().numpy()
         return logs, stops
 
     def _by_length(self, routes: RouteSet, state: State) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -140,15 +128,6 @@ class FollowerScorer:
             device=self.navigator.device,
         )
         return self.navigator.observe(observation, self.memory)
-
-    @staticmethod
-    def _prefixes(routes: RouteSet, row: int) -> NDArray[np.int64]:
-        """Return the rows of all prefixes of a route and of the route itself, the shortest first."""
-        assert routes.parents is not None
-        rows = [row]
-        while (parent := int(routes.parents[rows[-1]])) >= 0:
-            rows.append(parent)
-        return np.array(rows[::-1])
 
     @staticmethod
     def _indices(routes: RouteSet) -> list[int]:
