@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,6 +47,7 @@ from esceme.planning.planner_file import (
     speaker_digest,
     write_speaker,
 )
+from esceme.planning.routes import RouteLimits
 from esceme.planning.speaker import Speaker, StepArrays
 from esceme.runs import Run, load_run
 from esceme.source_digest import PLANNER_MODULES, source_digest
@@ -57,7 +59,14 @@ from esceme.tasks.text import SPECIAL, Vocabulary
 from esceme.training import EXPERIMENT_FILE, HELD_OUT, load_training_data
 from esceme.world.atlas import Atlas
 
-SCORERS = ["follower", "speaker"]
+UTILITIES = {"r4r": "sdtw", "rxr": "sdtw", "cvdn": "gp"}
+"""Task -> metric whose expectation its planners maximise, if this is not SPL."""
+SHORTEST_SHARE = 0.9
+"""Least share of reference paths that must be shortest paths (or two of them) for the route generator."""
+SAME_LENGTH = 1e-3
+"""Greatest difference in metres of paths that count as equally long."""
+MOVES = (0.001, 0.999)
+"""Quantiles of the number of edges of training paths that limit routes."""
 Note = Callable[[str], None]
 RARE_WORD = 1e-3
 """Added to the probability of a word in all instructions, so that rare words do not count as typical."""
@@ -122,14 +131,17 @@ def load_planner_data(run: str | Path, data: str | Path, *, features: str | None
 
 def train_speaker(data: PlannerData, config: SpeakerConfig, *, note: Note = lambda message: None) -> Speaker:
     """Fit the codebook and the speaker on the training scenes, without held-out scenes."""
-    atlas = data.atlas
-    located = atlas.locate_all((episode.scene_id, episode.reference_path) for episode in data.train)
+    atlas, episodes = data.atlas, data.train
+    if len(episodes) > config.max_instructions:
+        order = np.random.default_rng([config.seed, 2]).permutation(len(episodes))
+        episodes = [episodes[row] for row in sorted(order[: config.max_instructions].tolist())]
+    located = atlas.locate_all((episode.scene_id, episode.reference_path) for episode in episodes)
     viewpoints = sorted({index for path in located for index in path})
     maps = MapBank.from_atlas(atlas, codebook=fit_codebook(atlas, viewpoints, config), keeps_features=False)
     maps.remember_at(viewpoints)
     paths: list[tuple[str, StepArrays]] = []
     descriptions, number_of = [], dict[tuple[Any, ...], int]()
-    for episode in data.train:
+    for episode in episodes:
         key = (episode.scene_id, episode.reference_path, episode.heading)
         if key not in number_of:
             number_of[key] = len(paths)
@@ -179,6 +191,35 @@ def train_planner(
     return stored
 
 
+class RouteShape(NamedTuple):
+    """What the reference paths of the training scenes look like."""
+
+    routes: str
+    """Name of the route generator whose routes contain most of them."""
+    limits: RouteLimits
+    shares: dict[str, float]
+    """Share of paths that are one shortest path (`one`), and that consist of at most two (`two`)."""
+
+
+def route_shape(data: PlannerData) -> RouteShape:
+    """Return the route generator that suits the reference paths of the training scenes."""
+    paths = dict.fromkeys((episode.scene_id, episode.reference_path) for episode in data.train)
+    located = data.atlas.locate_all(paths)
+    moves, parts = [], []
+    for path in located:
+        nodes = np.array([path[0], *(there for here, there in pairwise(path) if here != there)])
+        metres = np.concatenate([[0.0], np.cumsum(data.atlas.distance(nodes[:-1], nodes[1:]))])
+        there = data.atlas.distance(np.full_like(nodes, nodes[0]), nodes) >= metres - SAME_LENGTH
+        back = data.atlas.distance(nodes, np.full_like(nodes, nodes[-1])) >= metres[-1] - metres - SAME_LENGTH
+        moves.append(len(nodes) - 1)
+        parts.append(1 if there[-1] else 2 if (there & back).any() else 3)
+    shares = {name: float(np.mean(np.array(parts) <= most)) for name, most in (("one", 1), ("two", 2))}
+    if shares["one"] >= SHORTEST_SHARE:
+        return RouteShape("shortest", RouteLimits(), shares)
+    least, greatest = np.quantile(moves, MOVES, method="inverted_cdf").astype(int).tolist()
+    return RouteShape("two-leg", RouteLimits(least, greatest), shares)
+
+
 def fit_planner(
     data: PlannerData, speaker: Speaker, config: PlannerFitConfig, *, note: Note = lambda message: None
 ) -> StoredPlanner:
@@ -191,8 +232,17 @@ def fit_planner(
         if scene in set(scenes):
             maps.remember_at(range(int(first[number]), int(last[number])))
     fit_data = FitData(data.atlas, data.held_out, data.encode, maps, get_task(run.task), run.max_steps)
-    scorers = make_scorers(SCORERS, speaker, navigator, None)
-    planner = Planner(scorers, Belief((), ()), max_moves=run.max_steps)
+    shape = route_shape(data)
+    scorers = ["speaker"] if shape.routes != "shortest" else ["follower", "speaker"]
+    planner = Planner(
+        make_scorers(scorers, speaker, navigator, None),
+        Belief((), ()),
+        routes=shape.routes,
+        limits=shape.limits,
+        utility=UTILITIES.get(run.task, "spl"),
+        max_moves=max(run.max_steps, 2 * shape.limits.max_moves),
+    )
+    note(f"routes: {shape.routes}, {shape.limits}, by expected {planner.utility}")
     columns = planner.columns
     planner.belief = initial_belief(columns)
     # Belief: random partial maps, then the planner's own maps.
@@ -205,12 +255,13 @@ def fit_planner(
         )
         samples += rollout.samples
         planner.belief, loss = fit_belief(samples, columns, columns)
-        note(f"round {number + 1}: spl {rollout.spl:.4f}, {len(samples)} samples, loss {loss:.3f}")
-    fitted = {name: fit_belief(samples, columns, use) for name, use in belief_columns(columns).items()}
-    # Exploration: the weights with the best SPL on held-out scenes.
+        score = f"{planner.utility} {rollout.score:.4f}"
+        note(f"round {number + 1}: {score}, {len(samples)} samples, loss {loss:.3f}")
+    fitted = {name: fit_belief(samples, columns, use) for name, use in belief_columns(planner).items()}
+    # Exploration: the weights with the best score on held-out scenes.
     tried: list[dict[str, Any]] = []
 
-    def spl_with(exploration: Exploration, *, is_cleared: bool) -> float:
+    def score_with(exploration: Exploration, *, is_cleared: bool) -> float:
         planner.exploration = exploration
         found = planner_rollout(
             planner,
@@ -219,22 +270,24 @@ def fit_planner(
             protocol="episodic" if is_cleared else "cold",
             per_scene=config.cleared_episodes_per_scene if is_cleared else config.episodes_per_scene,
         )
-        tried.append({"cleared": is_cleared, **asdict(exploration), "spl": found.spl})
+        tried.append({"cleared": is_cleared, **asdict(exploration), planner.utility: found.score})
         note(f"exploration {tried[-1]}")
-        return found.spl
+        return found.score
 
     def best(weights: Sequence[float], make: Callable[[float], Exploration], *, is_cleared: bool) -> float:
         if len(weights) == 1:  # nothing to choose from
             return weights[0]
-        return max(weights, key=lambda weight: spl_with(make(weight), is_cleared=is_cleared))
+        return max(weights, key=lambda weight: score_with(make(weight), is_cleared=is_cleared))
 
     default = Exploration()
     late = best(config.late, lambda weight: replace(default, late=weight), is_cleared=False)
     early = best(config.early, lambda weight: replace(default, late=late, early=weight), is_cleared=False)
     cleared = best(config.cleared, lambda weight: Exploration(early=weight, late=weight), is_cleared=True)
     return StoredPlanner(
-        routes="shortest",
-        scorers=SCORERS,
+        routes=shape.routes,
+        limits=asdict(shape.limits),
+        utility=planner.utility,
+        scorers=scorers,
         beliefs={
             name: StoredBelief(dict(zip(belief.columns, belief.weights, strict=True)), loss)
             for name, (belief, loss) in fitted.items()
@@ -243,10 +296,15 @@ def fit_planner(
             "kept": asdict(Exploration(early=early, late=late)),
             "cleared": asdict(Exploration(early=cleared, late=cleared)),
         },
-        max_moves=run.max_steps,
+        max_moves=planner.max_moves,
         features=Path(data.atlas.features.source).name if data.atlas.features else "",
         digests={},
-        fit={"held_out": scenes, "samples": len(samples), "exploration": tried},
+        fit={
+            "held_out": scenes,
+            "shortest_paths": shape.shares,
+            "samples": len(samples),
+            "exploration": tried,
+        },
     )
 
 

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from esceme.agents import TDSTP, Seq2Seq
+from esceme.agents import DUET, TDSTP, Seq2Seq
 from esceme.agents.base import TokenBatch
 from esceme.errors import ConfigError
 from esceme.memory import NoMemory
 from esceme.memory.scene_map import MapBank, SceneMap
+from esceme.metrics import score_paths
 from esceme.navigator import Navigator
-from esceme.planning.belief import LENGTHS, Belief, fit_belief, route_columns, route_table
-from esceme.planning.choice import Exploration, spl_utilities
+from esceme.planning.belief import Belief, fit_belief, length_columns, route_columns, route_table
+from esceme.planning.choice import Exploration, progress_utilities, sdtw_utilities, spl_utilities
 from esceme.planning.planner import Planner, PlanRequest
-from esceme.planning.routes import RouteSet, Start, shortest_routes
+from esceme.planning.routes import RouteLimits, RouteSet, Start, shortest_routes, two_leg_routes
 from esceme.planning.scoring import FollowerScorer, SpeakerScorer
 from esceme.planning.speaker import END, UP, StepArrays, align, step_concepts
 from esceme.world.atlas import Atlas
@@ -40,7 +41,7 @@ def complete_map(atlas: Atlas, *names: str) -> SceneMap:
 
 
 def routes_from(scene_map: SceneMap, name: str = "garden") -> RouteSet:
-    return shortest_routes(scene_map, Start(scene_map.node(name), 12))
+    return shortest_routes(scene_map, Start(scene_map.node(name), 12), RouteLimits())
 
 
 def navigator_of(agent_class: type, **settings: object) -> Navigator:
@@ -69,7 +70,7 @@ def test_rehearsing_in_one_pass_equals_rehearsing_step_by_step(atlas: Atlas) -> 
     np.testing.assert_allclose(one[visited][is_action], other[visited][is_action], atol=1e-4)
 
 
-@pytest.mark.parametrize("agent_class", [TDSTP, Seq2Seq])
+@pytest.mark.parametrize("agent_class", [TDSTP, Seq2Seq, DUET])
 def test_every_agent_can_rehearse(atlas: Atlas, agent_class: type) -> None:
     scorer, routes = FollowerScorer(navigator_of(agent_class)), routes_from(complete_map(atlas))
     with torch.inference_mode():
@@ -139,7 +140,7 @@ def test_fitted_belief_recovers_what_decides() -> None:
     for _ in range(300):
         table = rng.normal(size=(6, 3))
         scores = table @ [2.0, 0.0, -1.0] + rng.gumbel(size=6)
-        samples.append((table, int(scores.argmax())))
+        samples.append((table, np.eye(6)[scores.argmax()]))
     belief, loss = fit_belief(samples, columns, columns)
     assert belief.weights == pytest.approx([2.0, 0.0, -1.0], abs=0.4)
     only, worse = fit_belief(samples, columns, ["b"])
@@ -149,12 +150,13 @@ def test_fitted_belief_recovers_what_decides() -> None:
 
 def test_belief_reads_only_its_columns(atlas: Atlas) -> None:
     routes = routes_from(complete_map(atlas, "garden", "door"))
-    columns = route_columns([("x", "y")])
+    columns = route_columns([("x", "y")], 7, has_shape=False)
     scores = np.random.default_rng(0).normal(size=(len(routes), 2))
-    table = route_table(routes, [scores])
+    table = route_table(routes, [scores], 7, has_shape=False)
     assert table.shape == (len(routes), len(columns))
-    blind = Belief(LENGTHS, tuple(np.linspace(-1, 1, len(LENGTHS)).tolist()))
-    other = route_table(routes, [scores + 5])
+    lengths = length_columns(7, has_shape=False)
+    blind = Belief(lengths, tuple(np.linspace(-1, 1, len(lengths)).tolist()))
+    other = route_table(routes, [scores + 5], 7, has_shape=False)
     np.testing.assert_array_equal(blind.probabilities(table, columns), blind.probabilities(other, columns))
     with pytest.raises(ConfigError, match="the belief reads z, which no scorer gives"):
         Belief(("z",), (1.0,)).probabilities(table, columns)
@@ -170,11 +172,46 @@ def test_expected_spl_prefers_the_middle_of_probable_ends(atlas: Atlas) -> None:
     belief = np.zeros(len(names))
     for name, share in (("kitchen", 0.3), ("hall", 0.3), ("attic", 0.4)):
         belief[names.index(name)] = share
-    utilities = spl_utilities(routes, belief, routes.area.place(scene_map.node("hall")), 0.0, 1.0)
+    hall, landing = (routes.area.place(scene_map.node(name)) for name in ("hall", "landing"))
+    utilities = spl_utilities(routes, belief, [hall], 1.0)
     assert names[int(belief.argmax())] == "attic"
     assert utilities[names.index("attic")] == pytest.approx(0.4)
-    longer = spl_utilities(routes, belief, routes.area.place(scene_map.node("hall")), 10.0, 1.0)
+    longer = spl_utilities(routes, belief, [hall, landing, hall, landing, hall], 1.0)
     assert (longer <= utilities + 1e-9).all()
+
+
+def test_expected_sdtw_equals_the_metric_of_each_pair_of_routes(atlas: Atlas) -> None:
+    scene_map = complete_map(atlas)
+    routes = two_leg_routes(scene_map, Start(scene_map.node("garden"), 12), RouteLimits(3, 5))
+    rng, scene = np.random.default_rng(0), "cottage"
+    belief = rng.dirichlet(np.ones(len(routes)))
+    origin = routes.area.place(scene_map.node("garden"))
+    utilities = sdtw_utilities(routes, belief, [origin], 1.0)
+    names = [
+        [scene_map.name(int(routes.area.nodes[place])) for place in row if place >= 0]
+        for row in routes.places
+    ]
+    compared = np.flatnonzero(utilities >= 0)
+    assert len(compared) == min(len(routes), 120)
+    for row in rng.choice(compared, 3, replace=False).tolist():
+        expected = sum(
+            belief[other]
+            * score_paths(
+                [make_episode(*names[other])], [atlas.locate(scene, names[row]).tolist()], atlas
+            ).values["sdtw"][0]
+            for other in compared.tolist()
+            if len(names[other]) > 1
+        )
+        assert utilities[row] == pytest.approx(expected, abs=belief[routes.num_moves == 0].sum() + 1e-6)
+
+
+def test_expected_progress_prefers_ends_near_probable_ends(atlas: Atlas) -> None:
+    scene_map = complete_map(atlas)
+    routes = routes_from(scene_map, "garden")
+    names = [scene_map.name(int(node)) for node in routes.area.nodes[routes.ends]]
+    belief = np.eye(len(names))[names.index("attic")]
+    utilities = progress_utilities(routes, belief, [routes.area.place(scene_map.node("garden"))], 1.0)
+    assert names[int(utilities.argmax())] == "attic" and utilities[names.index("garden")] == pytest.approx(0)
 
 
 def test_exploration_is_larger_in_the_first_episodes() -> None:

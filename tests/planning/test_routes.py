@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from esceme.memory.scene_map import MapBank, SceneMap
-from esceme.planning.routes import Neighbourhood, RouteSet, Start, shortest_routes
+from esceme.planning.routes import (
+    Neighbourhood,
+    RouteLimits,
+    RouteSet,
+    Start,
+    shortest_routes,
+    two_leg_routes,
+)
 from esceme.world.atlas import Atlas
 from fixtures.toy_atlas import build, build_toy_atlas
 
@@ -30,7 +37,7 @@ def names_of(scene_map: SceneMap, routes: RouteSet) -> list[list[str]]:
 def test_routes_in_a_complete_map_are_the_shortest_paths_of_the_graph(atlas: Atlas) -> None:
     graph = atlas.graph("cottage")
     scene_map = map_of(atlas, *graph.viewpoints)
-    routes = shortest_routes(scene_map, Start(scene_map.node("garden"), 12))
+    routes = shortest_routes(scene_map, Start(scene_map.node("garden"), 12), RouteLimits())
     found = names_of(scene_map, routes)
     assert sorted(route[-1] for route in found) == sorted(graph.viewpoints)
     for route, metres in zip(found, routes.metres, strict=True):
@@ -42,7 +49,7 @@ def test_routes_in_a_complete_map_are_the_shortest_paths_of_the_graph(atlas: Atl
 
 def test_routes_end_at_the_frontier_and_never_pass_it(atlas: Atlas) -> None:
     scene_map = map_of(atlas, "hall", "door")
-    routes = shortest_routes(scene_map, Start(scene_map.node("hall"), 12))
+    routes = shortest_routes(scene_map, Start(scene_map.node("hall"), 12), RouteLimits())
     found = {route[-1]: route for route in names_of(scene_map, routes)}
     assert set(found) == {"hall", "door", "kitchen", "pantry", "landing", "garden"}
     assert found["garden"] == ["hall", "door", "garden"]
@@ -52,7 +59,7 @@ def test_routes_end_at_the_frontier_and_never_pass_it(atlas: Atlas) -> None:
 
 def test_parents_slots_and_views_describe_the_moves(atlas: Atlas) -> None:
     scene_map = map_of(atlas, *atlas.graph("cottage").viewpoints)
-    routes = shortest_routes(scene_map, Start(scene_map.node("attic"), 7))
+    routes = shortest_routes(scene_map, Start(scene_map.node("attic"), 7), RouteLimits())
     assert routes.parents is not None and routes.parents[0] == -1 and (routes.views[:, 0] == 7).all()
     for row, parent in enumerate(routes.parents.tolist()):
         if row:
@@ -75,7 +82,7 @@ def test_number_of_edges_is_bounded() -> None:
         {"cottage": list(zip(names, names[1:], strict=False))},
     )
     scene_map = map_of(corridor, *names)
-    routes = shortest_routes(scene_map, Start(scene_map.node("v15"), 12), max_hops=4)
+    routes = shortest_routes(scene_map, Start(scene_map.node("v15"), 12), RouteLimits(max_moves=4))
     assert routes.num_moves.max() == 4 and len(routes) == 9
     assert len(Neighbourhood(scene_map, scene_map.node("v15"), 6).nodes) == 13
 
@@ -85,7 +92,39 @@ def test_routes_do_not_depend_on_the_order_of_exploration(atlas: Atlas) -> None:
     found = []
     for order in (names, names[::-1]):
         scene_map = map_of(atlas, *order)
-        routes = shortest_routes(scene_map, Start(scene_map.node("door"), 3))
+        routes = shortest_routes(scene_map, Start(scene_map.node("door"), 3), RouteLimits())
         found.append((names_of(scene_map, routes), routes.slots.tolist(), routes.metres.tolist()))
     assert found[0] == found[1]
     assert np.isfinite(found[0][2]).all()
+
+
+def test_two_leg_routes_are_pairs_of_shortest_paths(atlas: Atlas) -> None:
+    scene_map = map_of(atlas, *atlas.graph("cottage").viewpoints)
+    limits = RouteLimits(3, 6)
+    routes = two_leg_routes(scene_map, Start(scene_map.node("garden"), 12), limits)
+    area = routes.area
+    assert len(np.unique(routes.places, axis=0)) == len(routes)
+    for row, moves in zip(routes.places.tolist(), routes.num_moves.tolist(), strict=True):
+        assert moves == 0 or limits.min_moves <= moves <= limits.max_moves
+        path = row[: moves + 1]
+        assert any(area.path(path[0], middle) + area.path(middle, path[-1])[1:] == path for middle in path)
+    assert any(len(set(row)) < len(row) for row in (r[r >= 0].tolist() for r in routes.places))
+
+
+def test_two_leg_routes_reach_the_frontier_with_fewer_edges(atlas: Atlas) -> None:
+    scene_map = map_of(atlas, "garden", "door")
+    routes = two_leg_routes(scene_map, Start(scene_map.node("garden"), 12), RouteLimits(8, 15))
+    assert (routes.num_moves[routes.is_visited] == 0).all()
+    ends = routes.area.nodes[routes.ends][~routes.is_visited]
+    assert {scene_map.name(int(node)) for node in ends} == set(scene_map.frontier)
+
+
+def test_walks_return_to_where_the_route_leaves_the_trajectory(atlas: Atlas) -> None:
+    scene_map = map_of(atlas, *atlas.graph("cottage").viewpoints)
+    routes = two_leg_routes(scene_map, Start(scene_map.node("hall"), 12), RouteLimits(3, 6))
+    row = int(routes.num_moves.argmax())
+    route = routes.places[row][: routes.num_moves[row] + 1].tolist()
+    assert routes.walk(row, route[:1]) == routes.walk(row, route[:2]) == route
+    neighbours = np.flatnonzero(routes.area.slot[route[0]] >= 0).tolist()
+    walked = [route[0], next(place for place in neighbours if place != route[1])]
+    assert routes.walk(row, walked) == [*walked, *route]

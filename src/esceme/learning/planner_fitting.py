@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from esceme.evaluation.inference import evaluation_steps
 from esceme.evaluation.protocol import MemoryLifetime, Protocol
@@ -16,12 +17,13 @@ from esceme.evaluation.result import score_trajectories
 from esceme.evaluation.schedule import Lanes
 from esceme.memory.bank import MemoryBank
 from esceme.memory.scene_map import MapBank, SceneMap
+from esceme.metrics import PaddedPaths, dtw, ndtw
 from esceme.navigator import Navigator
-from esceme.planning.belief import LENGTHS, Belief
+from esceme.planning.belief import Belief, length_columns
 from esceme.planning.planner import Planner, PlanRequest
 from esceme.planning.planning_navigator import PlanningNavigator
 from esceme.planning.routes import RouteSet
-from esceme.planning.scoring import FollowerScorer
+from esceme.planning.scoring import FollowerScorer, SpeakerScorer
 from esceme.settings import Count, Size, check_settings
 from esceme.tasks.catalogue import Task
 from esceme.tasks.episode import Episode
@@ -32,6 +34,8 @@ from esceme.world.geometry import nearest_view
 
 MAX_PATHS = 100
 """Greatest number of paths in a random partial map."""
+SHARPNESS, MIN_SIMILARITY = 20.0, 0.6
+"""By SDTW, shares of right routes are proportional to exp(SHARPNESS nDTW) if one has the least nDTW."""
 EMPTY_SHARE = 0.1
 """Share of random partial maps that hold only the path of the episode itself."""
 
@@ -60,8 +64,8 @@ class PlannerFitConfig:
         check_settings(self)
 
 
-Sample = tuple[NDArray[np.float64], int]
-"""Columns of the belief for R routes, (R, F), and the row of the right route."""
+Sample = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""Columns of the belief for R routes, (R, F), and the shares of the right routes, (R,)."""
 
 
 class FitData(NamedTuple):
@@ -76,33 +80,56 @@ class FitData(NamedTuple):
     max_steps: int
 
 
-def belief_columns(columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def belief_columns(planner: Planner) -> dict[str, tuple[str, ...]]:
     """Return the columns that each belief reads, by name of the belief.
 
     `full` reads all. The others are controls: `blind` reads no instruction, `no-lengths` reads no length of
     routes, `speaker` and `follower` read only one scorer and the lengths.
     """
-    scores = [name for name in columns if name not in LENGTHS]
-    spoken = [name for name in scores if "speaker" in name]
-    followed = [name for name in scores if "speaker" not in name]
-    return {
-        "full": tuple(columns),
-        "blind": LENGTHS,
-        "no-lengths": tuple(scores),
-        "speaker": (*spoken, *LENGTHS),
-        "follower": (*followed, *LENGTHS),
-    }
+    lengths = length_columns(planner.limits.max_moves, has_shape=planner.has_shape)
+    scores = tuple(name for name in planner.columns if name not in lengths)
+    found = {"full": planner.columns, "blind": lengths, "no-lengths": scores}
+    for scorer, label in ((SpeakerScorer, "speaker"), (FollowerScorer, "follower")):
+        names = {*scorer.columns, f"frontier_{scorer.columns[0]}"}
+        if names & set(scores):
+            found[label] = (*(name for name in scores if name in names), *lengths)
+    return found
 
 
-def right_route(scene_map: SceneMap, routes: RouteSet, episode: Episode) -> int | None:
-    """Return the row of the right route: to the goal, or to the first unvisited viewpoint on the way there.
+def right_routes(
+    scene_map: SceneMap, routes: RouteSet, episode: Episode, atlas: Atlas, utility: str
+) -> NDArray[np.float64] | None:
+    """Return the shares of the right routes, (R,), which sum to 1; None if no route is right.
 
-    None if it is not among the routes.
+    By SPL and goal progress, the route to the goal is right, or, if the goal was not visited, the route to
+    the first unvisited viewpoint on the way there. By SDTW, routes like the reference path are right, or
+    routes like its part until the first unvisited viewpoint.
     """
-    unvisited = (name for name in episode.reference_path if name not in scene_map)
-    target = episode.goal if episode.goal in scene_map else next(unvisited)
-    found = np.flatnonzero(routes.area.nodes[routes.ends] == scene_map.find(target))
-    return int(found[0]) if len(found) else None
+    reference = episode.reference_path
+    unvisited = [number for number, name in enumerate(reference) if name not in scene_map]
+    if utility != "sdtw":
+        target = episode.goal if episode.goal in scene_map or not unvisited else reference[unvisited[0]]
+        found = routes.area.nodes[routes.ends] == scene_map.find(target)
+        return np.eye(len(routes))[found.argmax()] if found.any() else None
+    indices = np.array(scene_map.indices(routes.area.nodes.tolist()))
+    for part, rows in (
+        (reference if episode.goal in scene_map else (), np.flatnonzero(routes.is_visited)),
+        (reference[: unvisited[0] + 1] if unvisited else (), np.flatnonzero(~routes.is_visited)),
+    ):
+        if len(part) < 2 or not len(rows):
+            continue
+        expected = atlas.locate(episode.scene_id, part)
+        paths = PaddedPaths.from_paths(
+            [routes.places[row, : routes.num_moves[row] + 1].tolist() for row in rows]
+        )
+        costs = atlas.distance(indices[paths.viewpoints][:, None], expected[None, :, None])
+        length = np.full(len(rows), len(expected))
+        similar = ndtw(dtw(costs, paths.count, length), length)
+        if similar.max() >= MIN_SIMILARITY:
+            shares = np.zeros(len(routes))
+            shares[rows] = softmax(SHARPNESS * similar)
+            return shares
+    return None
 
 
 def sample_partial_maps(planner: Planner, data: FitData, config: PlannerFitConfig) -> list[Sample]:
@@ -128,7 +155,8 @@ def sample_partial_maps(planner: Planner, data: FitData, config: PlannerFitConfi
         start = scene_map.node(episode.start)
         request = PlanRequest(words, [start], int(nearest_view(episode.heading)))
         routes, table = planner.compare(scene_map, request)
-        if (right := right_route(scene_map, routes, episode)) is not None:
+        right = right_routes(scene_map, routes, episode, data.atlas, planner.utility)
+        if right is not None:
             samples.append((table, right))
     return samples
 
@@ -145,8 +173,8 @@ def _remember_for_reader(planner: Planner, atlas: Atlas, scene_id: str, viewpoin
 class PlannedRollout(NamedTuple):
     """Rollout of a planner over held-out scenes."""
 
-    spl: float
-    """Mean SPL."""
+    score: float
+    """Mean of the planner's utility: SPL, SDTW or goal progress."""
     samples: list[Sample]
     """Sample of every plan whose right route was among the candidates."""
 
@@ -190,11 +218,12 @@ def planner_rollout(
         for trajectory, plan in zip(step.trajectories, planning.plans, strict=True):
             scene_map = maps[trajectory.episode.scene_id]
             if plan is not None:
-                right = right_route(scene_map, plan.routes, trajectory.episode)
+                episode, utility = trajectory.episode, planner.utility
+                right = right_routes(scene_map, plan.routes, episode, data.atlas, utility)
                 samples += [] if right is None else [(plan.table, right)]
         finished += step.finished
     scores = score_trajectories(finished, data.atlas, data.task, objects=None)
-    return PlannedRollout(float(scores.values["spl"].mean()), samples)
+    return PlannedRollout(float(scores.values[planner.utility].mean()), samples)
 
 
 def initial_belief(columns: Sequence[str]) -> Belief:

@@ -42,6 +42,8 @@ class SpeakerConfig:
     """Number of codes of views."""
     code_viewpoints: Size = 900
     """Number of viewpoints whose views the codes are fitted to."""
+    max_instructions: Size = 20_000
+    """Greatest number of instructions to learn from; they are drawn at random."""
     iterations: Size = 6
     """Number of iterations of expectation maximisation."""
     prior: float = 5.0

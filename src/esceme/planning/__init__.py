@@ -4,7 +4,7 @@ from esceme.planning.belief import Belief
 from esceme.planning.choice import Exploration
 from esceme.planning.planner import Planner, PlanRequest, RoutePlan
 from esceme.planning.planning_navigator import PlanningNavigator
-from esceme.planning.routes import ROUTES, RouteSet, shortest_routes
+from esceme.planning.routes import ROUTES, RouteLimits, RouteSet, shortest_routes
 from esceme.planning.scoring import SCORERS, FollowerScorer, SpeakerScorer
 from esceme.planning.speaker import Speaker
 
@@ -18,6 +18,7 @@ __all__ = [
     "PlanRequest",
     "Planner",
     "PlanningNavigator",
+    "RouteLimits",
     "RouteSet",
     "Speaker",
     "SpeakerScorer",

@@ -13,16 +13,11 @@ from scipy.special import softmax
 
 from esceme.errors import ConfigError
 from esceme.planning.routes import RouteSet
+from esceme.tasks.episode import SUCCESS_WITHIN
 
-MAX_DEPTH = 7
-"""Routes with more edges than this share one weight of the length prior."""
-LENGTHS = (
-    *(f"edges_{depth}" for depth in range(MAX_DEPTH + 1)),
-    *(f"frontier_edges_{depth}" for depth in range(MAX_DEPTH + 1)),
-    "metres",
-    "frontier_metres",
-)
-"""Names of the columns that describe only the length of a route: one per number of edges, and metres."""
+SHAPE = ("revisits", "has_revisit", "returns", "start_to_end", "end_near_start", "metres_per_edge")
+"""Names of the columns of routes that are not shortest: how often they visit a viewpoint again and turn back,
+and the distance of their ends."""
 PENALTY = 1e-3
 """Weight of the squared weights of standardised columns in the fit."""
 
@@ -49,32 +44,57 @@ class Belief:
         return found
 
 
-def route_columns(scorer_columns: Sequence[Sequence[str]]) -> tuple[str, ...]:
+def length_columns(max_moves: int, *, has_shape: bool) -> tuple[str, ...]:
+    """Return the names of the columns that read no instruction: numbers of edges, metres, and shape."""
+    edges = [f"{end}edges_{depth}" for end in ("", "frontier_") for depth in range(max_moves + 1)]
+    return (*edges, "metres", "frontier_metres", *(SHAPE if has_shape else ()))
+
+
+def route_columns(
+    scorer_columns: Sequence[Sequence[str]], max_moves: int, *, has_shape: bool
+) -> tuple[str, ...]:
     """Return the names of the columns of `route_table`, given the columns of each scorer."""
     scores = tuple(name for columns in scorer_columns for name in columns)
-    return (*scores, *(f"frontier_{columns[0]}" for columns in scorer_columns), *LENGTHS)
+    lengths = length_columns(max_moves, has_shape=has_shape)
+    return (*scores, *(f"frontier_{columns[0]}" for columns in scorer_columns), *lengths)
 
 
-def route_table(routes: RouteSet, scores: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+def route_table(
+    routes: RouteSet, scores: Sequence[NDArray[np.float64]], max_moves: int, *, has_shape: bool
+) -> NDArray[np.float64]:
     """Return all columns of the belief for R routes, (R, F), given the scores of each scorer.
 
     After the scores follow the first score of each scorer for routes to the frontier only, and the lengths.
     """
     frontier = ~routes.is_visited
-    depth = np.minimum(routes.num_moves, MAX_DEPTH) + np.where(frontier, MAX_DEPTH + 1, 0)
-    lengths = np.eye(2 * (MAX_DEPTH + 1))[depth]
+    depth = np.minimum(routes.num_moves, max_moves) + np.where(frontier, max_moves + 1, 0)
+    lengths = np.eye(2 * (max_moves + 1))[depth]
     metres = np.stack([routes.metres * ~frontier, routes.metres * frontier], 1)
     first = [score[:, :1] * frontier[:, None] for score in scores]
-    return np.concatenate([*scores, *first, lengths, metres], 1)
+    shape = [_shape(routes)] if has_shape else []
+    return np.concatenate([*scores, *first, lengths, metres, *shape], 1)
+
+
+def _shape(routes: RouteSet) -> NDArray[np.float64]:
+    """Return the columns `SHAPE` of R routes, (R, 6)."""
+    places = routes.places
+    ordered = np.sort(places, 1)
+    revisits = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).sum(1)
+    returns = ((places[:, 2:] == places[:, :-2]) & (places[:, 2:] >= 0)).sum(1)
+    apart = routes.area.distances[places[0, 0], routes.ends]
+    per_edge = routes.metres / np.maximum(routes.num_moves, 1)
+    return np.stack([revisits, revisits > 0, returns, apart, apart < SUCCESS_WITHIN, per_edge], 1)
 
 
 def fit_belief(
-    samples: Sequence[tuple[NDArray[np.float64], int]], columns: Sequence[str], use: Sequence[str]
+    samples: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]],
+    columns: Sequence[str],
+    use: Sequence[str],
 ) -> tuple[Belief, float]:
     """Fit the weights of the columns `use` by maximum likelihood; return the belief and the mean loss.
 
-    Each sample is a table of `columns` (R, F) and the row of the right route. The loss is the mean negative
-    log-likelihood, with a small penalty on the weights of standardised columns.
+    Each sample is a table of `columns` (R, F) and the shares of the right routes (R,), which sum to 1. The
+    loss is the mean cross-entropy, with a small penalty on the weights of standardised columns.
     """
     order = [list(columns).index(name) for name in use]
     tables = [table[:, order] for table, _ in samples]
@@ -83,7 +103,7 @@ def fit_belief(
     scale = values.std(0) + 1e-6
     values = (values - values.mean(0)) / scale
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    right = starts + np.array([row for _, row in samples])
+    right = np.concatenate([shares for _, shares in samples])
     segment = np.repeat(np.arange(len(samples)), sizes)
 
     def loss(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
@@ -91,9 +111,9 @@ def fit_belief(
         top = np.maximum.reduceat(scores, starts)
         exponents = np.exp(scores - top[segment])
         totals = np.add.reduceat(exponents, starts)
-        value = (np.log(totals) + top - scores[right]).mean() + PENALTY * (weights**2).sum()
+        value = (np.log(totals) + top).mean() - right @ scores / len(samples) + PENALTY * (weights**2).sum()
         expected = values.T @ (exponents / totals[segment])
-        gradient = (expected - values[right].sum(0)) / len(samples) + 2 * PENALTY * weights
+        gradient = (expected - values.T @ right) / len(samples) + 2 * PENALTY * weights
         return float(value), gradient
 
     result: Any = minimize(loss, np.zeros(len(use)), jac=True, method="L-BFGS-B", options={"maxiter": 200})

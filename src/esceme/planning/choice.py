@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from esceme.metrics import PaddedPaths, dtw, ndtw
 from esceme.planning.routes import RouteSet
 from esceme.tasks.episode import SUCCESS_WITHIN
 
@@ -14,6 +16,8 @@ UNSEEN_METRES = 3.0
 """Assumed length of a route beyond a frontier viewpoint, in metres."""
 FRONTIER_SHARE = 0.3
 """Share of success if an agent stops near a frontier viewpoint on the way to an unknown goal."""
+COMPARED = 120
+"""Number of routes that are compared with each other by expected SDTW."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +40,16 @@ DEFAULT_EXPLORATION = Exploration()
 
 
 def spl_utilities(
-    routes: RouteSet, belief: NDArray[np.float64], current: int, walked: float, exploration: float
+    routes: RouteSet, belief: NDArray[np.float64], walked: Sequence[int], exploration: float
 ) -> NDArray[np.float64]:
-    """Return the expected SPL of ending the episode at the end of each route, (R,).
+    """Return the expected SPL of walking to the end of each route on the shortest path, (R,).
 
-    The agent is at place `current` after `walked` metres. The utility of a frontier viewpoint is
-    `exploration` times its probability times the share of the shortest path in the way there. Ends that
-    cannot be reached have utility -1.
+    `walked` are the places of the trajectory so far. The utility of a frontier viewpoint is `exploration`
+    times its probability times the share of the shortest path in the way there. Ends that cannot be reached
+    have utility -1.
     """
     area, ends, visited = routes.area, routes.ends, routes.is_visited
-    total = walked + area.distances[current, ends]
+    total = area.length(walked) + area.distances[walked[-1], ends]
     near = (area.distances[ends][:, ends] < SUCCESS_WITHIN) & visited[:, None]  # (stop here, right end)
     length = routes.metres
     share = length / np.maximum(np.maximum(length, total[:, None]), 1e-6)
@@ -57,14 +61,62 @@ def spl_utilities(
     return np.where(np.isfinite(total), utilities, -1.0)
 
 
+def sdtw_utilities(
+    routes: RouteSet, belief: NDArray[np.float64], walked: Sequence[int], exploration: float
+) -> NDArray[np.float64]:
+    """Return the expected SDTW of walking along each route, (R,).
+
+    Only the `COMPARED` most probable routes to visited viewpoints are compared. The utility of a route to
+    the frontier is `exploration` times its probability times its share in the trajectory. All other routes
+    have utility -1.
+    """
+    area, utilities = routes.area, np.full(len(routes), -1.0)
+    order = np.argsort(-belief, kind="stable")
+    visited = order[routes.is_visited[order]][:COMPARED]
+    walks = PaddedPaths.from_paths([routes.walk(row, walked) for row in visited.tolist()])
+    rights = PaddedPaths.from_paths(
+        [routes.places[row, : routes.num_moves[row] + 1].tolist() for row in visited.tolist()]
+    )
+    size = len(visited)
+    first, second = np.repeat(np.arange(size), size), np.tile(np.arange(size), size)
+    costs = area.distances[walks.viewpoints[:, None, first], rights.viewpoints[None, :, second]]
+    similar = ndtw(dtw(costs, walks.count[first], rights.count[second]), rights.count[second])
+    near = area.distances[routes.ends[visited]][:, routes.ends[visited]] < SUCCESS_WITHIN
+    utilities[visited] = (similar.reshape(size, size) * near) @ belief[visited]
+    for row in order[~routes.is_visited[order]][:COMPARED].tolist():
+        share = routes.metres[row] / max(area.length(routes.walk(row, walked)), 1e-6)
+        utilities[row] = exploration * belief[row] * min(share, 1.0)
+    return utilities
+
+
+def progress_utilities(
+    routes: RouteSet, belief: NDArray[np.float64], walked: Sequence[int], exploration: float
+) -> NDArray[np.float64]:
+    """Return the expected progress towards the goal in metres at the end of each route, (R,).
+
+    A frontier viewpoint has the progress of its neighbourhood, and `exploration` times its probability times
+    the assumed metres beyond it.
+    """
+    area, ends, visited = routes.area, routes.ends, routes.is_visited
+    apart = area.distances[ends][:, ends]  # (from, to); the way back from a frontier viewpoint is as long
+    apart = np.minimum(apart, apart.T)
+    both = ~visited[:, None] & ~visited & ~np.eye(len(ends), dtype=bool)
+    apart = np.where(both, 2 * UNSEEN_METRES + np.abs(routes.metres[:, None] - routes.metres), apart)
+    np.fill_diagonal(apart, 0.0)
+    progress = (area.distances[walked[0], ends] - apart) @ belief
+    progress = progress + np.where(visited, 0.0, exploration * belief * UNSEEN_METRES)
+    reachable = np.isfinite(area.distances[walked[-1], ends])
+    return np.where(reachable, progress, -np.inf)
+
+
 def argmax_utilities(
-    routes: RouteSet, belief: NDArray[np.float64], current: int, walked: float, exploration: float
+    routes: RouteSet, belief: NDArray[np.float64], walked: Sequence[int], exploration: float
 ) -> NDArray[np.float64]:
     """Return the probability of each route; that of a frontier viewpoint is multiplied by `exploration`."""
-    reachable = np.isfinite(routes.area.distances[current, routes.ends])
+    reachable = np.isfinite(routes.area.distances[walked[-1], routes.ends])
     weighted = belief * np.where(routes.is_visited, 1.0, exploration)
     return np.where(reachable, weighted, -1.0)
 
 
-UTILITIES = {"spl": spl_utilities}
-"""Expected utilities of routes by name; see `RouteSet.utility`."""
+UTILITIES = {"spl": spl_utilities, "sdtw": sdtw_utilities, "gp": progress_utilities}
+"""Expected scores of routes by name of the metric."""

@@ -14,8 +14,10 @@ from esceme.errors import ConfigError
 from esceme.memory.scene_map import SceneMap
 from esceme.planning.belief import Belief, route_columns, route_table
 from esceme.planning.choice import DEFAULT_EXPLORATION, UTILITIES, Exploration, argmax_utilities
-from esceme.planning.routes import RouteSet, Start, get_routes
+from esceme.planning.routes import RouteLimits, RouteSet, Start, get_routes
 from esceme.planning.scoring import Scorer
+
+DEFAULT_LIMITS = RouteLimits()
 
 
 @dataclass(frozen=True)
@@ -58,48 +60,61 @@ class Planner:
         *,
         exploration: Exploration = DEFAULT_EXPLORATION,
         routes: str = "shortest",
+        limits: RouteLimits = DEFAULT_LIMITS,
+        utility: str = "spl",
         choice: str = "bayes",
         max_moves: int = 15,
     ) -> None:
-        """Combine the parts of a planner. An episode has at most `max_moves` moves."""
+        """Combine the parts of a planner. An episode has at most `max_moves` moves.
+
+        `routes` names the route generator, `utility` the metric whose expectation the choice maximises.
+        """
         if choice not in ("bayes", "argmax"):
             raise ConfigError(f"choice '{choice}': expected 'bayes' or 'argmax'")
+        if utility not in UTILITIES:
+            raise ConfigError(f"utility '{utility}': expected one of {', '.join(UTILITIES)}")
         self.scorers, self.belief, self.exploration = scorers, belief, exploration
-        self.generate, self.choice, self.max_moves = get_routes(routes), choice, max_moves
-        self.columns = route_columns([scorer.columns for scorer in scorers])
+        self.generate, self.limits, self.utility = get_routes(routes), limits, utility
+        self.choice, self.max_moves = choice, max_moves
+        self.has_shape = routes != "shortest"
+        self.columns = route_columns(
+            [scorer.columns for scorer in scorers], limits.max_moves, has_shape=self.has_shape
+        )
         self.score_columns = tuple(name for scorer in scorers for name in scorer.columns)
 
     def plan(self, scene_map: SceneMap, request: PlanRequest) -> RoutePlan:
         """Return the route with the greatest utility. The current node must have been visited."""
         routes, table = self.compare(scene_map, request)
         belief = self.belief.probabilities(table, self.columns)
-        area = routes.area
-        places = [area.place(node) for node in request.trajectory]
-        current, walked = places[-1], sum(area.lengths[here, there] for here, there in pairwise(places))
+        walked = [routes.area.place(node) for node in request.trajectory]
         weight = self.exploration.weight(scene_map.episodes)
-        utility = argmax_utilities if self.choice == "argmax" else UTILITIES[routes.utility]
-        utilities = utility(routes, belief, current, walked, weight)
-        moves_left = self.max_moves - (len(places) - 1)
-        chosen, path = self._best(routes, utilities, current, moves_left)
+        utility = argmax_utilities if self.choice == "argmax" else UTILITIES[self.utility]
+        utilities = utility(routes, belief, walked, weight)
+        chosen, path = self._best(routes, utilities, walked)
         return RoutePlan(path, bool(routes.is_visited[chosen]), chosen, routes, table, belief, utilities)
 
     def compare(self, scene_map: SceneMap, request: PlanRequest) -> tuple[RouteSet, NDArray[np.float64]]:
         """Return the candidate routes of an episode, and the columns of the belief for each, (R, F)."""
-        routes = self.generate(scene_map, Start(request.trajectory[0], request.start_view))
+        routes = self.generate(scene_map, Start(request.trajectory[0], request.start_view), self.limits)
         scores = [scorer.score(routes, request.words) for scorer in self.scorers]
-        return routes, route_table(routes, scores)
+        return routes, route_table(routes, scores, self.limits.max_moves, has_shape=self.has_shape)
 
     def _best(
-        self, routes: RouteSet, utilities: NDArray[np.float64], current: int, moves_left: int
+        self, routes: RouteSet, utilities: NDArray[np.float64], walked: Sequence[int]
     ) -> tuple[int, list[tuple[int, int]]]:
-        """Return the best route that `moves_left` moves allow, and the path from the current place."""
-        area = routes.area
+        """Return the best route that the limit of moves allows, and the poses from the current place."""
+        area, current = routes.area, walked[-1]
         for row in np.argsort(-utilities, kind="stable").tolist():
             if not np.isfinite(area.distances[current, routes.ends[row]]):
                 continue
-            places = area.path(current, int(routes.ends[row]))
-            if len(places) - 1 <= moves_left:
+            if self.utility == "sdtw":
+                places = routes.walk(row, walked)[len(walked) - 1 :]
+            else:
+                places = area.path(current, int(routes.ends[row]))
+            if len(walked) + len(places) - 2 <= self.max_moves:
                 break
+        else:
+            row, places = int(np.argmax(routes.ends == current)), [current]
         return row, [
             (int(area.nodes[there]), int(area.view[here, there])) for here, there in pairwise(places)
         ]

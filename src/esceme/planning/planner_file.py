@@ -20,10 +20,11 @@ from esceme.navigator import Navigator
 from esceme.planning.belief import Belief
 from esceme.planning.choice import Exploration
 from esceme.planning.planner import Planner
+from esceme.planning.routes import RouteLimits
 from esceme.planning.scoring import FollowerScorer, Scorer, SpeakerScorer
 from esceme.planning.speaker import Speaker
 
-FORMAT = "esceme-planner-1"
+FORMAT = "esceme-planner-2"
 FOLDER = "planner"
 PLANNER_FILE = "planner.json"
 SPEAKER_FILE = "speaker.safetensors"
@@ -44,6 +45,10 @@ class StoredPlanner(msgspec.Struct, frozen=True, kw_only=True):
     version: str = __version__
     routes: str
     """Name of the route generator."""
+    limits: dict[str, int]
+    """Least and greatest number of edges of routes."""
+    utility: str
+    """Name of the metric whose expectation the choice maximises."""
     scorers: list[str]
     beliefs: dict[str, StoredBelief]
     """Beliefs by name: `full`, and controls that read only some of the columns."""
@@ -129,6 +134,8 @@ def build_planner(
         Belief(tuple(weights), tuple(weights.values())),
         exploration=stored_exploration(stored, is_cleared=is_cleared),
         routes=stored.routes,
+        limits=RouteLimits(**stored.limits),
+        utility=stored.utility,
         choice=choice,
         max_moves=stored.max_moves,
     )

@@ -5,9 +5,11 @@ Routes use only edges from visited viewpoints. They end at visited viewpoints or
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +20,8 @@ from scipy.sparse.csgraph import dijkstra
 from esceme.errors import ConfigError
 from esceme.memory.scene_map import SceneMap
 
-MAX_HOPS = 7
-"""Maximum number of edges of a shortest route."""
+MIN_LEG, MAX_LEG = 2, 8
+"""Least and greatest number of edges of each leg of a two-leg route."""
 MARGIN = 2
 """Distances are computed within this number of edges beyond the longest route."""
 
@@ -29,6 +31,14 @@ class Start(NamedTuple):
 
     node: int
     view: int
+
+
+@dataclass(frozen=True)
+class RouteLimits:
+    """Least and greatest number of edges of routes. Routes to the frontier may have fewer."""
+
+    min_moves: int = 0
+    max_moves: int = 7
 
 
 class Neighbourhood:
@@ -88,6 +98,29 @@ class Neighbourhood:
         """(n, n): place before the second place on the shortest path from the first; negative if none."""
         return self._paths[1]
 
+    def length(self, places: Sequence[int]) -> float:
+        """Return the length in metres of a path over known edges."""
+        return math.fsum(self.lengths[here, there] for here, there in pairwise(places))
+
+    def legs(self, start: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return all shortest paths from a place with at most `MAX_LEG` edges, and their numbers of edges.
+
+        Paths (J, MAX_LEG) are without `start` and padded with -1.
+        """
+        before = self.predecessors[start]
+        ends = np.flatnonzero(before >= 0)
+        backwards = [ends]
+        while len(backwards) <= MAX_LEG:
+            here = backwards[-1]
+            backwards.append(np.where(here == start, start, before[here]))
+        steps = np.stack(backwards, 1)  # (J, MAX_LEG + 1)
+        moves = (steps != start).sum(1)
+        is_leg = moves <= MAX_LEG
+        steps, moves = steps[is_leg], moves[is_leg]
+        column = moves[:, None] - 1 - np.arange(MAX_LEG)
+        paths = np.take_along_axis(steps, np.maximum(column, 0), 1)
+        return np.where(column >= 0, paths, -1), moves
+
     def path(self, start: int, end: int) -> list[int]:
         """Return the places of the shortest path from `start` to `end`, both included."""
         path = [end]
@@ -108,8 +141,6 @@ class RouteSet:
     parents: NDArray[np.int64] | None
     """(R,): row of the route without its last edge, -1 for the route of no edge; None without a tree."""
     start_view: int
-    utility: str
-    """Name of the utility of these routes in `choice.UTILITIES`."""
 
     def __len__(self) -> int:
         return len(self.places)
@@ -141,44 +172,84 @@ class RouteSet:
         metres: NDArray[np.float64] = self._per_edge(self.area.lengths, 0).sum(1)
         return metres
 
+    def walk(self, row: int, walked: Sequence[int]) -> list[int]:
+        """Return the places of a trajectory that begins with `walked` and continues along a route.
+
+        The trajectory returns to the place at which the route leaves it.
+        """
+        route = self.places[row, : self.num_moves[row] + 1].tolist()
+        shared = 0
+        for here, there in zip(walked, route, strict=False):
+            if here != there:
+                break
+            shared += 1
+        back = [] if shared == len(walked) else self.area.path(walked[-1], route[shared - 1])[1:]
+        return [*walked, *back, *route[shared:]]
+
     def _per_edge(self, table: NDArray[Any], fill: float) -> NDArray[Any]:
         here, there = self.places[:, :-1], self.places[:, 1:]
         return np.where(there >= 0, table[here, there], fill)
 
 
-def shortest_routes(scene_map: SceneMap, start: Start, *, max_hops: int = MAX_HOPS) -> RouteSet:
-    """Return the shortest route to every known viewpoint that it reaches with at most `max_hops` edges.
+def shortest_routes(scene_map: SceneMap, start: Start, limits: RouteLimits) -> RouteSet:
+    """Return the shortest route to every known viewpoint that it reaches with at most `max_moves` edges.
 
     The routes form a tree. They are ordered by length, so that a route follows its prefixes.
     """
-    area = Neighbourhood(scene_map, start.node, max_hops + MARGIN)
+    area = Neighbourhood(scene_map, start.node, limits.max_moves + MARGIN)
     origin = area.place(start.node)
     distance, before = area.distances[origin], area.predecessors[origin]
     row_of: dict[int, int] = {origin: 0}
     rows, parents = [[origin]], [-1]
     for place in np.argsort(distance, kind="stable").tolist():
         parent = row_of.get(int(before[place]))
-        if parent is None or place == origin or len(rows[parent]) > max_hops:
+        if parent is None or place == origin or len(rows[parent]) > limits.max_moves:
             continue
         row_of[place] = len(rows)
         parents.append(parent)
         rows.append([*rows[parent], place])
-    return _route_set(area, rows, start, "spl", parents)
-
-
-def _route_set(
-    area: Neighbourhood, rows: Sequence[Sequence[int]], start: Start, utility: str, parents: list[int] | None
-) -> RouteSet:
     num_moves = np.array([len(row) - 1 for row in rows])
     places = np.full((len(rows), int(num_moves.max()) + 1), -1, dtype=np.int64)
     for target, row in zip(places, rows, strict=True):
         target[: len(row)] = row
-    as_array = None if parents is None else np.array(parents, dtype=np.int64)
-    return RouteSet(area, places, num_moves, as_array, start.view, utility)
+    return RouteSet(area, places, num_moves, np.array(parents, dtype=np.int64), start.view)
 
 
-RouteGenerator = Callable[[SceneMap, Start], RouteSet]
-ROUTES: dict[str, RouteGenerator] = {"shortest": shortest_routes}
+def two_leg_routes(scene_map: SceneMap, start: Start, limits: RouteLimits) -> RouteSet:
+    """Return all routes of two shortest paths, such as the paths of R4R, and the route of no edge.
+
+    Routes to the frontier end on the first or on the second leg, and may be shorter than `limits` say.
+    """
+    area = Neighbourhood(scene_map, start.node, limits.max_moves)
+    origin, longest = area.place(start.node), limits.max_moves
+    legs, moves = area.legs(origin)
+    ends = legs[np.arange(len(legs)), moves - 1]
+    blocks = [
+        np.full((1, longest + MAX_LEG), -1),
+        np.full((int((~area.visited[ends]).sum()), longest + MAX_LEG), -1),
+    ]
+    blocks[1][:, :MAX_LEG] = legs[~area.visited[ends]]
+    for row in np.flatnonzero(area.visited[ends] & (moves >= MIN_LEG)).tolist():
+        leg, middle = legs[row, : moves[row]], int(ends[row])
+        onward, more = area.legs(middle)
+        visited = area.visited[onward[np.arange(len(onward)), more - 1]]
+        # Of equal routes, keep the one with the longest first leg.
+        extends = (area.predecessors[origin, onward[:, 0]] == middle) & (len(leg) < MAX_LEG)
+        least = np.where(visited, MIN_LEG, 1)
+        is_kept = (more >= least) & ~(extends & ((more > least) | ~visited))
+        is_kept &= (len(leg) + more <= longest) & ((len(leg) + more >= limits.min_moves) | ~visited)
+        block = np.full((int(is_kept.sum()), longest + MAX_LEG), -1)
+        block[:, : len(leg)] = leg
+        block[:, len(leg) : len(leg) + MAX_LEG] = onward[is_kept]
+        blocks.append(block)
+    joined = np.concatenate(blocks)
+    places = np.concatenate([np.full((len(joined), 1), origin), joined], 1)[:, : longest + 1]
+    places = places[(joined[:, longest:] < 0).all(1)]
+    return RouteSet(area, places, (places >= 0).sum(1) - 1, None, start.view)
+
+
+RouteGenerator = Callable[[SceneMap, Start, RouteLimits], RouteSet]
+ROUTES: dict[str, RouteGenerator] = {"shortest": shortest_routes, "two-leg": two_leg_routes}
 """Functions that return candidate routes, by name."""
 
 

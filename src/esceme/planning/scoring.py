@@ -20,10 +20,13 @@ from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.planning.routes import RouteSet
 from esceme.planning.speaker import Speaker, StepArrays
+from esceme.world.geometry import COLUMNS
 
 LAST_WORDS = 0.7
 """The last words of an instruction are those after this share of it."""
 MIN_LOG_PROBABILITY = -30.0
+NUM_LENGTHS = 3
+"""Number of assumed lengths of a route whose end is unknown."""
 CHUNK = 512
 """Number of routes that the speaker scores at a time."""
 
@@ -169,7 +172,7 @@ class SpeakerScorer:
                     walked = emissions[index[chunk, :moves]]  # (r, moves, L)
                     if is_visited:
                         probabilities = np.concatenate([walked, emissions[ends[chunk]][:, None]], 1)
-                        found[chunk] = self._scores(probabilities, words)
+                        found[chunk] = self._scores(probabilities, unknown[:0], words)
                     elif len(chunk):
                         found[chunk] = self._unknown_scores(walked, unknown, words)
         return found
@@ -181,22 +184,24 @@ class SpeakerScorer:
         moves = walked.shape[1]
         least, greatest = (max(moves, usual) for usual in self.speaker.tables.num_moves)
         scores = []
-        for total in range(least, greatest + 1):
+        for total in np.unique(np.linspace(least, greatest, NUM_LENGTHS).round().astype(int)).tolist():
             rest = np.concatenate([np.repeat(unknown[:1], total - moves, 0), unknown[1:]])
-            rest = np.broadcast_to(rest, (len(walked), *rest.shape))
-            scores.append(self._scores(np.concatenate([walked, rest], 1), words))
+            scores.append(self._scores(walked, rest, words))
         stacked: NDArray[np.float64] = np.logaddexp.reduce(scores, axis=0) - np.log(len(scores))
         return stacked
 
-    def _scores(self, probabilities: NDArray[np.float64], words: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the scores of routes with S steps, (r, S, L) -> (r, 3)."""
-        last = max(1, int(len(words) * LAST_WORDS))
-        aligned = np.einsum(
-            "rsl,sl->rl", probabilities, self.speaker.alignment(probabilities.shape[1], len(words))
-        )
+    def _scores(
+        self, probabilities: NDArray[np.float64], rest: NDArray[np.float64], words: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Return the scores of routes, (r, 3), with steps (r, S, L) and then steps (U, L) common to all."""
+        last, known = max(1, int(len(words) * LAST_WORDS)), probabilities.shape[1]
+        weights = self.speaker.alignment(known + len(rest), len(words))
+        aligned = np.einsum("rsl,sl->rl", probabilities, weights[:known]) + (rest * weights[known:]).sum(0)
         scores = self.speaker.word_scores(aligned, words)
-        end = self.speaker.word_scores(probabilities[:, -1, last:], words[last:])
-        return np.stack([scores.sum(1), scores[:, last:].sum(1), end.sum(1)], 1)
+        ends = rest[-1:, last:] if len(rest) else probabilities[:, -1, last:]
+        end = self.speaker.word_scores(ends, words[last:]).sum(1)
+        end = np.broadcast_to(end, len(scores))
+        return np.stack([scores.sum(1), scores[:, last:].sum(1), end], 1)
 
 
 SCORERS: dict[str, type[Any]] = {"follower": FollowerScorer, "speaker": SpeakerScorer}
@@ -208,16 +213,19 @@ def _distinct_steps(routes: RouteSet) -> tuple[StepArrays, NDArray[np.int64], ND
 
     The end at a frontier viewpoint is no step; its number is 0.
     """
-    nodes, columns = routes.area.nodes, routes.views % 12
+    nodes, columns = routes.area.nodes, routes.views % COLUMNS
     is_move = routes.places[:, 1:] >= 0
-    moves = np.stack([routes.places[:, :-1], columns[:, :-1], routes.slots], -1)[is_move]
-    rows = np.arange(len(routes))
-    last = np.stack([routes.ends, columns[rows, routes.num_moves], np.full(len(routes), -1)], -1)[
-        routes.is_visited
-    ]
-    distinct, inverse = np.unique(np.concatenate([moves, last]), axis=0, return_inverse=True)
-    inverse = inverse.reshape(-1)
+    num_slots = int(routes.slots.max(initial=-1)) + 2  # slot -1 is the end
+    first = (routes.places * COLUMNS + columns) * num_slots
+    moves = (first[:, :-1] + routes.slots + 1)[is_move]
+    last = first[np.arange(len(routes)), routes.num_moves][routes.is_visited]
+    keys = np.concatenate([moves, last])
+    number = np.zeros(len(nodes) * COLUMNS * num_slots, np.int64)
+    number[keys] = 1
+    distinct = np.flatnonzero(number)
+    number[distinct] = np.arange(len(distinct))
     index, ends = np.zeros(is_move.shape, np.int64), np.zeros(len(routes), np.int64)
-    index[is_move], ends[routes.is_visited] = inverse[: len(moves)], inverse[len(moves) :]
-    steps = StepArrays(nodes[distinct[:, 0]], distinct[:, 1], distinct[:, 2])
+    index[is_move], ends[routes.is_visited] = number[moves], number[last]
+    places, slots = np.divmod(distinct, num_slots)
+    steps = StepArrays(nodes[places // COLUMNS], places % COLUMNS, slots - 1)
     return steps, index, ends
