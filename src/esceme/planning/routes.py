@@ -224,11 +224,10 @@ def two_leg_routes(scene_map: SceneMap, start: Start, limits: RouteLimits) -> Ro
     origin, longest = area.place(start.node), limits.max_moves
     legs, moves = area.legs(origin)
     ends = legs[np.arange(len(legs)), moves - 1]
-    blocks = [
-        np.full((1, longest + MAX_LEG), -1),
-        np.full((int((~area.visited[ends]).sum()), longest + MAX_LEG), -1),
-    ]
-    blocks[1][:, :MAX_LEG] = legs[~area.visited[ends]]
+    width = longest + MAX_LEG
+    direct = np.full((len(legs), width), -1)
+    direct[:, :MAX_LEG] = legs
+    blocks = [np.full((1, width), -1), direct[~area.visited[ends]]]
     for row in np.flatnonzero(area.visited[ends] & (moves >= MIN_LEG)).tolist():
         leg, middle = legs[row, : moves[row]], int(ends[row])
         onward, more = area.legs(middle)
@@ -238,7 +237,7 @@ def two_leg_routes(scene_map: SceneMap, start: Start, limits: RouteLimits) -> Ro
         least = np.where(visited, MIN_LEG, 1)
         is_kept = (more >= least) & ~(extends & ((more > least) | ~visited))
         is_kept &= (len(leg) + more <= longest) & ((len(leg) + more >= limits.min_moves) | ~visited)
-        block = np.full((int(is_kept.sum()), longest + MAX_LEG), -1)
+        block = np.full((int(is_kept.sum()), width), -1)
         block[:, : len(leg)] = leg
         block[:, len(leg) : len(leg) + MAX_LEG] = onward[is_kept]
         blocks.append(block)

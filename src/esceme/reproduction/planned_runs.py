@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from esceme.config import Experiment, as_json, with_iterations
 from esceme.errors import ConfigError, DataError
 from esceme.evaluation import EvaluationConfig
+from esceme.files import write_text
 from esceme.learning import MemoryDropout
 from esceme.learning.planner_fitting import PlannerFitConfig
 from esceme.memory import READERS
@@ -153,6 +155,7 @@ class Plan:
     rows: dict[tuple[str, str, str], list[PlannedEvaluation]] = field(default_factory=dict)
     """(target, row, split) -> the evaluations of all seeds."""
     _digests: dict[Path, str] = field(default_factory=dict)
+    _drawn: set[Path] = field(default_factory=set)
 
     def add(self, target: Target) -> None:
         """Add the trainings and evaluations of a target."""
@@ -200,6 +203,10 @@ class Plan:
         words.append(source_digest()[:KEY_LENGTH])
         if row.on_tours:
             settings = {**settings, "tours": str(self.tours)}
+        elif row.sample is not None:
+            count = min(row.sample, self.config.limit or row.sample)
+            settings = {**settings, "episode_file": str(self.draw_episodes(row.task, split, count))}
+            words.append(f"sample-{count}")
         elif self.config.limit is not None:
             settings = {**settings, "limit": self.config.limit}
             words.append(f"limit-{self.config.limit}")
@@ -236,6 +243,16 @@ class Plan:
         tours = {split: make_tours(of_split, longest=LONGEST_TOUR) for split, of_split in episodes.items()}
         path = self.config.out.absolute() / "tours.json"
         write_tours(path, tours)
+        return path
+
+    def draw_episodes(self, task: str, split: str, count: int) -> Path:
+        """Write the ids of `count` random episodes of a split to a file and return it; always the same."""
+        path = self.config.out.absolute() / f"episodes-{task}-{split}-{count}.txt"
+        if path not in self._drawn:
+            episodes = TASKS[task].read(self.config.folder.require(task, split))
+            order = np.random.default_rng(0).permutation(len(episodes))[:count]
+            write_text(path, "".join(f"{episodes[row].episode_id}\n" for row in order))
+            self._drawn.add(path)
         return path
 
     def data_digest(self, experiment: Experiment) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, get_args
 
 from esceme.evaluation import Protocol
@@ -178,10 +179,16 @@ def _map_rows(kind: DataKind) -> list[Row]:
 
 
 PLANS = ("planner", "routes")
+SAMPLES = {"r4r": 2000}
+"""Task -> number of random episodes per split, if a split is very large."""
 HELD_OUT_SCENES = {"embedded": 6, "semantic": 10}
 """Kind of data -> number of training scenes on which planners are fitted."""
 PLANNING_TRAINING = ({"iterations": 450, "learning_rate": 1e-3}, {"iterations": 200, "learning_rate": 5e-4})
 """Training of agents on real scenes: without memory, then without memory or with it."""
+
+
+INSTRUCTION_LENGTHS = {"r4r": 160}
+"""Task -> maximum number of token ids on real scenes, so that whole instructions are read."""
 
 
 def _planning_agent(kind: DataKind, task: str, reader: ReaderConfig | None = None) -> TrainedAgent:
@@ -189,7 +196,12 @@ def _planning_agent(kind: DataKind, task: str, reader: ReaderConfig | None = Non
     agent = small_agent(kind, task=task)
     if kind == "semantic":
         first, then = PLANNING_TRAINING
-        agent = agent.lineage[0].with_training(**first).continued(**then)
+        start = small_agent(kind).lineage[0].with_training(**first)  # on R2R, for all tasks
+        experiment = agent.lineage[0].with_training(**then).experiment
+        if task in INSTRUCTION_LENGTHS:
+            navigator = replace(experiment.navigator, max_tokens=INSTRUCTION_LENGTHS[task])
+            experiment = replace(experiment, navigator=navigator)
+        agent = TrainedAgent(experiment, start)
     return (agent if reader is None else agent.with_reader(reader)).with_held_out(HELD_OUT_SCENES[kind])
 
 
@@ -210,6 +222,7 @@ def _planning_rows(kind: DataKind, task: str = "r2r") -> list[Row]:
         )
 
     orders = tuple((("order", "shuffled"), ("seed", seed)) for seed in (1, 2))
+    has_follower = task == "r2r"
     rows = [
         Row(name="greedy", agent=agent),
         Row(
@@ -224,11 +237,11 @@ def _planning_rows(kind: DataKind, task: str = "r2r") -> list[Row]:
         planner("cold, another path's instruction", "cold", ("instructions", "other")),
         planner("cold, without length prior", "cold", ("belief", "no-lengths")),
         planner("cold, speaker only", "cold", ("belief", "speaker"), max_seeds=2),
-        planner("cold, agent only", "cold", ("belief", "follower"), max_seeds=2),
+        *([planner("cold, agent only", "cold", ("belief", "follower"), max_seeds=2)] if has_follower else []),
         planner("cold, most probable route", "cold", ("choice", "argmax"), max_seeds=2),
         planner("cold, shuffled orders", variants=orders, max_seeds=2),
     ]
-    return [replace(row, measures=measures) for row in rows]
+    return [replace(row, measures=measures, sample=SAMPLES.get(task)) for row in rows]
 
 
 def _of_kind(
@@ -262,6 +275,14 @@ STUDIES = (
         title="Planning in memory, real R2R by objects and rooms",
         rows=_of_kind("semantic", _planning_rows),
         about=PLANNING_NOTE,
+        subsets_of="planner, cold",
+    ),
+    Target(
+        name="planning-r4r",
+        kind="study",
+        title="Planning in memory, real R4R by objects and rooms",
+        rows=_of_kind("semantic", partial(_planning_rows, task="r4r")),
+        about=f"{PLANNING_NOTE} Agents start from an agent that was trained on R2R.",
         subsets_of="planner, cold",
     ),
     Target(

@@ -29,6 +29,8 @@ class Row:
     measures: tuple[str, ...] = ("sr", "spl")
     """Measures whose differences to the other row are computed."""
     on_tours: bool = False
+    sample: int | None = None
+    """Number of random episodes of each split, in random order; None for all, in the order of the file."""
     max_seeds: int | None = None
 
     @property
