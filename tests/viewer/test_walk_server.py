@@ -9,6 +9,7 @@ import threading
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -41,14 +42,22 @@ def config(world: Path) -> EvaluationConfig:
     )
 
 
-@pytest.fixture
-def server(config: EvaluationConfig, tmp_path: Path) -> Iterator[WalkServer]:
-    with WalkServer(WalkSession(config), bank=tmp_path / "bank.safetensors") as server:
+@contextmanager
+def serving(session: WalkSession, bank: Path | None = None) -> Iterator[WalkServer]:
+    with WalkServer(session, bank=bank) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def server(config: EvaluationConfig, tmp_path: Path) -> Iterator[WalkServer]:
+    with serving(WalkSession(config), tmp_path / "bank.safetensors") as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def request(
@@ -344,14 +353,19 @@ def test_live_page_walks_in_the_browser(server: WalkServer, tmp_path: Path) -> N
         assert page.evaluate("app.data.episodes.at(-1).id") == "typed-1"
         assert page.count(".map .memory.age-now") == 0 and page.press("End") is None
         assert page.count(".map .memory.age-now") == remembered
+        page.evaluate("app.set({episode: app.data.episodes[2].id, agent: 0})")
+        assert page.count(".map .memory.age-recent") >= remembered  # an episode that was not walked yet
+        page.evaluate("app.set({episode: app.data.episodes[0].id})")
         page.click("text=Walk yourself")
+        assert page.count(".map .goal") == 0 and page.text(".verdict") == ""  # hidden while she walks
         page.press("1")
         assert "step 1 of" in page.text(".episode .step-label")
         page.click(".panorama .candidate:not([hidden])")
         assert page.evaluate("document.activeElement.className") == "panorama"
-        page.click("text=Stop here")
+        page.click(".game button")
         page.wait_for_text(".message", "You have stopped")
         assert "The agent:" in page.text(".message") and page.count(".scores tr") == 3
+        assert page.count(".map .goal") == 1 and "you " in page.text(".verdict")
         page.click("text=Save")
         page.wait_for_text(".message", "Saved:")
         page.click("text=Clear")
@@ -372,16 +386,12 @@ def test_two_pages_do_not_disturb_each_other(server: WalkServer) -> None:
 
 def test_live_page_without_agent_and_panoramas(toy_root: Path) -> None:
     config = EvaluationConfig(run="stop", data=str(toy_root), split="val_seen", memory="none", task="r2r")
-    with WalkServer(WalkSession(config, has_agent=False)) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        with browser_pages(allowed=server.address) as open_page:
-            page = open_page(server.address)
-            assert page.text(".agent") == "you" and page.count("text=Walk the episode") == 0
-            assert page.text(".no-picture") == "this page has no panoramas"
-            page.click("text=Walk yourself")
-            page.press("1")
-            page.click("text=Stop here")
-            page.wait_for_text(".message", "You have stopped")
-        server.shutdown()
-        thread.join()
+    session = WalkSession(config, has_agent=False)
+    with serving(session) as server, browser_pages(allowed=server.address) as open_page:
+        page = open_page(server.address)
+        assert page.text(".agent") == "you" and page.count("text=Walk the episode") == 0
+        assert page.text(".no-picture") == "this page has no panoramas"
+        page.click("text=Walk yourself")
+        page.press("1")
+        page.click(".game button")
+        page.wait_for_text(".message", "You have stopped")

@@ -93,8 +93,9 @@ export class App {
     this.list = [];
     this.timer = 0;
     this.addressTimer = 0;
-    /** @type {Map<number, Moment>} */
+    /** @type {Map<number, Moment>} Memory before the current step, and the number of the episode in its scene. */
     this.memory = new Map();
+    this.order = 0;
     /** @type {ReturnType<typeof listChoices>} */
     this.choices = [];
     this.#build();
@@ -532,23 +533,34 @@ export class App {
     return this.data.results.map((_, number) => number).filter((number) => isShown(this.state, number));
   }
 
+  /** Whether the reference path, the goal and the other results are hidden: a person walks. */
+  get isGame() {
+    return false;
+  }
+
+  /** Number of the result whose memory is shown over the episodes. */
+  get remembering() {
+    return this.agent;
+  }
+
   #renderVerdict() {
     if (!this.episode) return;
     const goTo = (/** @type {number} */ step) => this.set({ step, turn: "" });
-    this.verdictElement.replaceChildren(...verdict(this.data, this.episodeNumber, this.shown, this.agent, goTo));
+    this.verdictElement.replaceChildren(...(this.isGame ? [] : verdict(this.data, this.episodeNumber, this.shown, this.agent, goTo)));
     const effects = memoryEffects(this.trajectory(this.agent));
     this.effectElement.replaceChildren(...(effects.some(Boolean) ? [effectChart(effects, this.lastStep, goTo)] : []));
   }
 
   #renderEpisode() {
-    const { data, state, episode, shown } = this;
+    const { data, state, episode } = this;
     if (!episode) return;
+    const shown = this.isGame ? [this.agent] : this.shown;
     this.titleElement.textContent = `${this.scene.id}, episode ${episode.id}`;
     this.map.show({
       scene: this.scene,
       rooms: data.rooms,
-      reference: episode.reference,
-      goals: episode.goals,
+      reference: this.isGame ? episode.reference.slice(0, 1) : episode.reference,
+      goals: this.isGame ? [] : episode.goals,
       agents: shown
         .filter((number) => this.trajectory(number))
         .map((number) => ({ number, path: viewpointsOf(/** @type {Trajectory} */ (this.trajectory(number))) })),
@@ -564,7 +576,7 @@ export class App {
     const names = ["sr", "spl", "ne", "tl", "ndtw", ...(data.task === "cvdn" ? ["gp"] : [])];
     const measures = data.measures.filter((name) => names.includes(name));
     const inMetres = ["ne", "tl", "gp"];
-    this.scoresElement.hidden = !measures.length;
+    this.scoresElement.hidden = !measures.length || !shown.some((number) => this.trajectory(number));
     const format = (/** @type {string} */ name, /** @type {number | null} */ value) =>
       value === null ? "–" : inMetres.includes(name) ? value.toFixed(1) : (100 * value).toFixed(0);
     this.scoresElement.replaceChildren(
@@ -591,28 +603,29 @@ export class App {
   }
 
   #renderSeries() {
-    const { data, episode } = this;
-    const result = data.results[this.agent];
+    const { data, episode, remembering } = this;
+    const result = data.results[remembering];
     const history = episode && result?.histories[episode.scene];
-    const trajectory = this.trajectory(this.agent);
-    if (!history || !trajectory || !history.episodes.length) {
+    const order = this.trajectory(remembering)?.order ?? history?.episodes.length ?? 0;
+    /** @type {HTMLElement} */ (this.seriesRange.parentElement).hidden = !history?.episodes.length;
+    if (!history?.episodes.length) {
       this.seriesElement.replaceChildren();
       this.seriesText.textContent = "No episode of this scene was run yet.";
       return;
     }
     const successes = history.episodes.map((number) => {
-      const success = number < 0 ? null : scoreOf(data, this.agent, number, "sr");
+      const success = number < 0 ? null : scoreOf(data, remembering, number, "sr");
       return success === null ? null : success > 0;
     });
     const sizes = memorySizes(history);
     const total = this.scene.viewpoints.length;
     this.seriesText.textContent = result.has_memory
-      ? `${sizes[trajectory.order]} of ${total} viewpoints in memory before this episode. High ticks are successes.`
+      ? `${sizes[order]} of ${total} viewpoints in memory before this episode. High ticks are successes.`
       : "This agent has no memory. High ticks are successes.";
-    this.seriesElement.replaceChildren(memoryChart(sizes, total, successes, trajectory.order));
+    this.seriesElement.replaceChildren(memoryChart(sizes, total, successes, order));
     this.seriesRange.max = String(history.episodes.length - 1);
-    this.seriesRange.value = String(trajectory.order);
-    this.seriesLabel.textContent = `${trajectory.order + 1} of ${history.episodes.length}`;
+    this.seriesRange.value = String(order);
+    this.seriesLabel.textContent = `${Math.min(order + 1, history.episodes.length)} of ${history.episodes.length}`;
   }
 
   #renderCurves() {
@@ -634,12 +647,12 @@ export class App {
     if (!episode) return;
     const result = data.results[this.agent];
     const trajectory = this.trajectory(this.agent);
-    const order = trajectory?.order ?? 0;
+    const history = result?.histories[episode.scene];
+    const order = (this.order = trajectory?.order ?? history?.episodes.length ?? 0);
     const poses = trajectory ? trajectory.poses.length / 2 : 1;
     const pose = Math.min(step, poses - 1);
     const viewpoint = trajectory ? trajectory.poses[2 * pose] : episode.reference[0];
     const heading = viewHeading(trajectory ? trajectory.poses[2 * pose + 1] : episode.view);
-    const history = result?.histories[episode.scene];
     this.memory = history ? remembered(history, order, Math.min(step, poses)) : new Map();
     const decision = trajectory?.steps?.[pose] ?? null;
     const next = trajectory && pose + 1 < poses ? trajectory.poses[2 * pose + 2] : null;
@@ -695,7 +708,7 @@ export class App {
     );
     this.map.element.setAttribute("aria-label", `Map of ${this.scene.id}. ${text}. ${count}.`);
     if (!this.timer) this.announcement.textContent = `${text}${choice}. ${result?.has_memory ? count : ""}`;
-    this.memoryElement.textContent = result?.has_memory ? count : `${result?.name ?? ""} has no memory`;
+    this.memoryElement.textContent = result?.has_memory ? count : data.live ? "" : "This agent has no memory.";
   }
 
   /**
@@ -721,10 +734,9 @@ export class App {
       this.decisionElement.replaceChildren(html("p", { class: "hint" }, this.#noDecision(trajectory, pose)));
       return;
     }
-    const order = trajectory?.order ?? 0;
     const describe = (/** @type {number} */ viewpoint) => {
       const moment = this.memory.get(viewpoint);
-      return moment ? describeAge(moment, order) : "memory";
+      return moment ? describeAge(moment, this.order) : "memory";
     };
     const routes = decision[6]?.routes ?? [];
     this.decisionElement.replaceChildren(
@@ -762,8 +774,7 @@ export class App {
       return;
     }
     const moment = this.memory.get(viewpoint);
-    const order = this.trajectory(this.agent)?.order ?? 0;
-    const age = moment ? `remembered: ${describeAge(moment, order)}` : "not remembered";
+    const age = moment ? `remembered: ${describeAge(moment, this.order)}` : "not remembered";
     this.statusElement.textContent = `${this.scene.viewpoints[viewpoint]}: ${this.nameOf(viewpoint)}, ${age}`;
   }
 
@@ -813,7 +824,7 @@ export class App {
 
   /** @param {number} order */
   #goToOrder(order) {
-    const history = this.data.results[this.agent]?.histories[this.episode.scene];
+    const history = this.data.results[this.remembering]?.histories[this.episode.scene];
     const number = history?.episodes[order] ?? -1;
     if (number >= 0) this.set({ episode: this.data.episodes[number].id });
   }
@@ -832,8 +843,8 @@ export class App {
   /** Play all episodes of the scene, each at its last step, or pause. */
   toggleSeries() {
     if (this.timer) return this.#stop();
-    const length = () => this.data.results[this.agent]?.histories[this.episode.scene]?.episodes.length ?? 0;
-    const order = () => this.trajectory(this.agent)?.order ?? 0;
+    const length = () => this.data.results[this.remembering]?.histories[this.episode.scene]?.episodes.length ?? 0;
+    const order = () => this.trajectory(this.remembering)?.order ?? 0;
     if (order() >= length() - 1) this.#goToOrder(0);
     this.#label(this.seriesButton, "Pause");
     this.timer = window.setInterval(() => {

@@ -36,6 +36,8 @@ export class LiveApp extends App {
   walk = 0;
   typed = html("textarea", { rows: 2, maxlength: 2000 });
   message = html("p", { class: "message", role: "status" });
+  gameText = html("p");
+  gameBox = html("div", { class: "game", hidden: true });
 
   /** @param {Data} data */
   constructor(data) {
@@ -45,7 +47,8 @@ export class LiveApp extends App {
     const { agent, memory, saveable } = this.live;
     const button = (/** @type {string} */ text, /** @type {string} */ title, /** @type {() => unknown} */ action) =>
       html("button", { type: "button", title, onclick: () => void action() }, text);
-    this.stopButton = button("Stop here", "end your walk and get its scores", () => this.endPerson());
+    this.gameBox.append(this.gameText, button("Stop here", "end your walk and get its scores", () => this.endPerson()));
+    this.panorama.element.after(this.gameBox);
     const group = (/** @type {string} */ label, /** @type {(Node | null)[]} */ ...children) =>
       html("div", { class: "buttons", role: "group", "aria-label": label }, html("b", { "aria-hidden": "true" }, label), ...children);
     this.sideElement.replaceChildren(
@@ -63,7 +66,7 @@ export class LiveApp extends App {
                 button("Walk the episode", "from the start of the episode below", () => this.walkEpisode()),
               )
             : null,
-          group("You", button("Walk yourself", "click the numbers in the panorama", () => this.beginPerson()), this.stopButton),
+          group("You", button("Walk yourself", "click the numbers in the panorama", () => this.beginPerson())),
           memory
             ? group(
                 "Memory",
@@ -71,8 +74,8 @@ export class LiveApp extends App {
                 saveable ? button("Save", "write the memory bank to a file", () => this.saveMemory()) : null,
               )
             : null,
+          this.message,
         ),
-        this.message,
       ),
     );
     this.#showInstruction();
@@ -83,6 +86,14 @@ export class LiveApp extends App {
     return this.data.results.length - 1;
   }
 
+  get isGame() {
+    return this.isPersonWalking && this.agent === this.person;
+  }
+
+  get remembering() {
+    return AGENT;
+  }
+
   #showInstruction() {
     this.typed.value = this.episode?.instruction ?? "";
   }
@@ -90,12 +101,17 @@ export class LiveApp extends App {
   /** @param {string} text */
   #say(text) {
     this.message.textContent = text;
-    this.stopButton.disabled = !this.isPersonWalking;
+    this.gameBox.hidden = !this.isPersonWalking;
+    this.gameText.textContent = this.episode?.instruction ?? "";
   }
 
   /** @param {Partial<import("./state.js").State>} change */
   set(change) {
     const isOther = change.episode !== undefined && change.episode !== this.state.episode;
+    if (isOther && this.isPersonWalking) {
+      this.isPersonWalking = false;
+      this.#say("Your walk has ended: you chose another episode.");
+    }
     super.set(change);
     if (isOther && this.typed) this.#showInstruction();
   }
@@ -216,9 +232,10 @@ export class LiveApp extends App {
       ...{ visit: 1, order: 0, stopped: false, scores: [], spans: null, steps: null },
       poses: [this.episode.reference[0], this.episode.view],
     };
-    this.#say("You walk: click a number in the panorama, or press its key. Then press “Stop here”.");
-    this.set({ agent: this.person, step: 0, turn: "", hidden: this.state.hidden });
+    this.#say("You walk: click a number in the panorama, or press its key; then press “Stop here”. The goal is hidden.");
+    this.set({ agent: this.person, step: 0, turn: "", hidden: "" });
     this.panorama.element.focus();
+    this.panorama.element.scrollIntoView({ block: "nearest" });
   }
 
   /** @param {number} viewpoint */
@@ -237,7 +254,10 @@ export class LiveApp extends App {
     if (!this.isPersonWalking || !trajectory) return;
     this.isPersonWalking = false;
     trajectory.stopped = true;
-    if (!this.episode.goals.length) return this.#say("This instruction has no goal, so your walk has no scores.");
+    if (!this.episode.goals.length) {
+      this.#say("This instruction has no goal, so your walk has no scores.");
+      return this.render();
+    }
     const reply = await this.send("score", { episode: this.episode.id, path: viewpointsOf(trajectory) });
     if (!reply) return;
     trajectory.scores = reply.scores;
