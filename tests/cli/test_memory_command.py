@@ -81,7 +81,7 @@ def test_merged_banks_hold_the_viewpoints_of_all(empty_folder: Path, json_of: An
     assert load_bank("again.bank").recall("a", ["v2"]).tolist() == [[2.0, 2.0]]
     for files, out, message in (
         (["0.bank", "3.bank"], "x", "3.bank: a bank of max "),
-        (["0.bank"], "x", "expected at least two bank files"),
+        (["0.bank"], "x", "expected at least two memory files"),
         (["0.bank", "gone"], "x", "gone: no such file"),
         (["0.bank", "2.bank"], "1.bank", "1.bank: holds another bank"),
     ):

@@ -115,6 +115,18 @@ class Place(NamedTuple):
     """Number of different vectors; more than one is a conflict."""
 
 
+class SceneSize(NamedTuple):
+    """Size of the memory of a scene."""
+
+    scene: str
+    viewpoints: int
+    edges: int
+    observations: int
+    robots: int
+    first_time: float
+    last_time: float
+
+
 class AuditRow(NamedTuple):
     """An operation that changed the store as a whole."""
 
@@ -240,8 +252,13 @@ class MemoryStore:
             self._audit("merge", {"store": Path(other.name).name}, num_new)
         return num_new
 
-    def add(self, observations: Iterable[StoredObservation], *, operation: str) -> int:
-        """Add observations of a file, with their stamps, as `merge` does; return how many are new."""
+    def add(
+        self, observations: Iterable[StoredObservation], forgotten: Iterable[Row] = (), *, operation: str
+    ) -> int:
+        """Add observations of a file, with their stamps, and forgotten keys, as `merge` does.
+
+        Return how many are new. The audit names the `operation`.
+        """
         before = len(self)
         with self.database.writing():
             first = self._last_stamp() + 1
@@ -249,6 +266,7 @@ class MemoryStore:
                 checked = observation.checked(self.settings)
                 stamped = msgspec.structs.replace(checked, stamp=checked.stamp or first)
                 self.database.execute(_UNION, [_to_row(stamped)])
+            self.database.execute(_FORGET, forgotten)
             self._drop_forgotten({"by": operation})
             num_new = max(0, len(self) - before)
             self._audit(operation, {}, num_new)
@@ -397,6 +415,23 @@ class MemoryStore:
             visits, first, last, vectors = self.database.query(query, place)[0]
             names = tuple(name for (name,) in self.database.query(robots, place))
             yield Place(observation, visits, names, first, last, vectors)
+
+    def scene_sizes(self) -> list[SceneSize]:
+        """Return the sizes of all scenes, by name."""
+        places: dict[str, dict[str, list[str]]] = {}
+        for scene, viewpoint, names in self.database.query(
+            "SELECT scene, viewpoint, neighbours FROM memory_graph"
+        ):
+            places.setdefault(scene, {})[viewpoint] = msgspec.json.decode(names)
+        edges = {
+            scene: {frozenset((a, b)) for a, names in graph.items() for b in names if b in graph}
+            for scene, graph in places.items()
+        }
+        totals = self.database.query(
+            "SELECT scene, count(*), count(DISTINCT robot), min(time), max(time) FROM observation "
+            "GROUP BY scene ORDER BY scene"
+        )
+        return [SceneSize(row[0], len(places[row[0]]), len(edges[row[0]]), *row[1:]) for row in totals]
 
     def scenes(self) -> list[str]:
         """Return the names of the scenes with observations."""

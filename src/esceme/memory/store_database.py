@@ -47,6 +47,16 @@ SCHEMA = (
 )
 """Statements that create the tables. `id` numbers the rows by arrival; `memory_graph` is what is recalled."""
 Row = tuple[Any, ...]
+STORE_SUFFIXES = (".db", ".sqlite")
+
+
+def is_store(path: Path) -> bool:
+    """Return whether a file is a memory store rather than a bank: by its first bytes, or by its name."""
+    try:
+        with path.open("rb") as file:
+            return file.read(16) == b"SQLite format 3\0" or path.suffix in STORE_SUFFIXES
+    except OSError:
+        return path.suffix in STORE_SUFFIXES
 
 
 class Database(ABC):
