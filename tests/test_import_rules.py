@@ -28,6 +28,7 @@ LEVELS = [
     {"perception"},
     {"mattersim"},
     {"synth"},
+    {"dropout"},
     {"observation"},
     {"memory", "agents"},
     {"navigator"},

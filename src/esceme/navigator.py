@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from esceme.agents.base import Agent, Decision, PrivilegedInfo, State, TokenBatch
+from esceme.dropout import dropout
 from esceme.errors import ConfigError
 from esceme.memory.bank import Memory
 from esceme.memory.reader import Reader
@@ -57,7 +57,7 @@ class Navigator(nn.Module):
         if not self.agent.uses_context_views:
             observation = observation.without_context_views()
         if self.training and self.feature_dropout:
-            features = functional.dropout(observation.raw_features, self.feature_dropout)
+            features = dropout(observation.raw_features, self.feature_dropout)
             observation = replace(observation, features=features, feature_dropout=self.feature_dropout)
         return self.reader(observation, memory)
 

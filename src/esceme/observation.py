@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
+from esceme.dropout import dropout
 from esceme.errors import ConfigError
 from esceme.world.atlas import CANDIDATE, CONTEXT, Atlas, Pose
 from esceme.world.geometry import VIEWS, panorama_angles
@@ -208,4 +208,4 @@ class Observation:
         return self.angles[torch.arange(len(self), device=actions.device), actions]
 
     def _dropout(self, features: Tensor) -> Tensor:
-        return functional.dropout(features, self.feature_dropout) if self.feature_dropout else features
+        return dropout(features, self.feature_dropout)

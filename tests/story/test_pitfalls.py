@@ -19,6 +19,7 @@ from esceme.agents.base import TokenBatch
 from esceme.agents.hamt import HamtState
 from esceme.agents.layers import Attention, FeedForward, PackedLayout, Tokens
 from esceme.checkpoints import navigator_from
+from esceme.dropout import dropout
 from esceme.evaluation.schedule import ReleasedOrder
 from esceme.memory import CandidateEnhancing, MemoryBank
 from esceme.metrics import score
@@ -139,7 +140,7 @@ def test_pitfall_3_in_training_a_context_view_is_fused_with_its_raw_feature() ->
     torch.manual_seed(5)
     seen = navigator.observe(observation, bank)
     torch.manual_seed(5)
-    dropped = functional.dropout(observation.raw_features, 0.4)
+    dropped = dropout(observation.raw_features, 0.4)
     assert 0.3 < float((dropped == 0)[observation.view >= 0].float().mean()) < 0.5
     memory = memories(observation, bank)
     fused = literal_fusion(reader_of(navigator), dropped, memory)

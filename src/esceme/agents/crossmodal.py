@@ -51,6 +51,8 @@ class CrossModalState(State):
     """(B, L) bool: True for tokens of the instruction, False for padding."""
     word_grounding: Tensor
     """(B, L, G): embedding of each word for the grounding head; G is 0 without a grounding head."""
+    word_key: Tensor
+    """(B, L, H): keys of the words for the grounding head; the width is 0 without a grounding head."""
     clause: Tensor
     """(B, L) int64: number of clauses of the instruction that ended before each word."""
     text_kv: Tensor
@@ -185,7 +187,8 @@ class CrossModal(Agent[S]):
     def _text_kv(self, encoded: Tensor, valid: Tensor) -> Tensor:
         """Return the text's keys and values, (B, X, 2, L, H), for `CrossModalState.text_kv`."""
         is_fixed = not self.config.language_cross_attention
-        texts = self.text_per_layer(encoded, valid) if is_fixed else [encoded]
+        tokens = Tokens.pack(encoded, valid)
+        texts = [tokens, *(layer.text(tokens) for layer in self._layers[:-1])] if is_fixed else [tokens]
         pairs = [layer.across.stack(text) for layer, text in zip(self._layers, texts, strict=is_fixed)]
         return torch.stack(pairs, 1)
 
@@ -194,13 +197,12 @@ class CrossModal(Agent[S]):
         ids, valid = instructions
         encoded = self.encode_text(instructions)
         history = self.history.begin(len(encoded))
-        grounding = self.grounding_head
+        grounding, none = self.grounding_head, encoded.new_zeros(*ids.shape, 0)
         return {
             "text": encoded,
             "text_mask": valid,
-            "word_grounding": (
-                torch.zeros(*ids.shape, 0, device=ids.device) if grounding is None else grounding.words(ids)
-            ),
+            "word_grounding": none if grounding is None else grounding.words(ids),
+            "word_key": none if grounding is None else grounding.word_keys(encoded, valid),
             "clause": number_clauses(ids, self.config.clause_ends),
             "text_kv": self._text_kv(encoded, valid),
             "history": history.detach() if self.config.freeze_history else history,
@@ -231,14 +233,15 @@ class CrossModal(Agent[S]):
             observation = observation.with_features(torch.where(is_stop, panorama, observation.features))
         return observation
 
-    def _encode_observation(self, state: S, observation: Observation) -> Tensor:
+    def _encode_observation(self, state: S, observation: Observation, *, compute_all: bool) -> Tensor:
         """Return the observation tokens, (B, N, H)."""
         grounded = None
         if self.config.grounding:
             grounded = self.grounding(
                 observation, state.history, state.history_length - 1, _grounded_text(state)
             )
-        tokens = self.sight(observation, self.text.kinds.weight[1], grounded)
+        vision_type = self.text.kinds.weight[1]
+        tokens = self.sight(observation, vision_type, grounded, compute_all=compute_all)
         return tokens.detach() if self.config.freeze_observation else tokens
 
     def _history_token(
@@ -347,4 +350,6 @@ class CrossModal(Agent[S]):
 
 def _grounded_text(state: CrossModalState) -> GroundedText:
     """Return the inputs of the grounding head from the instructions."""
-    return GroundedText(state.text, state.text_mask, state.word_grounding, state.clause, state.groups)
+    return GroundedText(
+        state.text, state.text_mask, state.word_grounding, state.word_key, state.clause, state.groups
+    )

@@ -31,6 +31,7 @@ from esceme.agents.layers import (
 )
 from esceme.agents.remembered_map import remembered_maps
 from esceme.agents.tokens import TextEncoder, TransformerConfig, config_layer
+from esceme.dropout import Dropout
 from esceme.errors import ConfigError
 from esceme.observation import Observation, RememberedPanoramas
 from esceme.settings import Size
@@ -75,6 +76,8 @@ class DuetState(GraphMap):
     """(B, L) bool: True for tokens of the instruction, False for padding."""
     word_grounding: Tensor
     """(B, L, G): embedding of each word for the grounding head."""
+    word_key: Tensor
+    """(B, L, H): keys of the words for the grounding head."""
     clause: Tensor
     """(B, L) int64: number of clauses that ended before each word."""
     text_kv: Tensor
@@ -204,14 +207,16 @@ class DUET(Agent[DuetState]):
         """Return the initial state, which contains the encoded instructions and an empty map."""
         ids, valid = instructions
         encoded = self.encode_text(instructions)
-        grounding, batch = self.grounding_head, len(ids)
+        grounding, batch, none = self.grounding_head, len(ids), encoded.new_zeros(*ids.shape, 0)
+        tokens = Tokens.pack(encoded, valid)
         return DuetState(
             **GraphMap.empty_fields(batch, self.config.hidden, encoded),
             text=encoded if grounding is not None else encoded[:, :0],
             text_mask=valid,
-            word_grounding=encoded.new_zeros(*ids.shape, 0) if grounding is None else grounding.words(ids),
+            word_grounding=none if grounding is None else grounding.words(ids),
+            word_key=none if grounding is None else grounding.word_keys(encoded, valid),
             clause=number_clauses(ids, self.config.clause_ends),
-            text_kv=torch.stack([layer.across.stack(encoded) for layer in self._layers], 1),
+            text_kv=torch.stack([layer.across.stack(tokens) for layer in self._layers], 1),
             num_decisions=torch.zeros_like(start),
             start=torch.zeros_like(start),
             current=torch.zeros_like(start),
@@ -352,7 +357,7 @@ class DUET(Agent[DuetState]):
         shown = observation.with_features(
             torch.where(is_stop, observation.max_features()[:, None], observation.features)
         )
-        return cast(Tensor, self.grounding(shown, *self._grounding_inputs(state)))
+        return cast(Tokens, self.grounding(shown, *self._grounding_inputs(state))).padded
 
     def _grounding_inputs(self, state: DuetState) -> tuple[Tensor, Tensor, GroundedText]:
         """Return history tokens (B, S, H), step numbers (B,) and text for the grounding head.
@@ -362,7 +367,9 @@ class DUET(Agent[DuetState]):
         step = state.num_decisions
         is_latest = state.is_visited & (state.step_id == step[:, None])
         latest = (state.node_embedding * is_latest[..., None]).sum(1, keepdim=True)
-        text = GroundedText(state.text, state.text_mask, state.word_grounding, state.clause, None)
+        text = GroundedText(
+            state.text, state.text_mask, state.word_grounding, state.word_key, state.clause, None
+        )
         return latest.expand(-1, int(step.max()) + 1, -1), step, text
 
     # -- map ---------------------------------------------------------------------------------------------
@@ -547,7 +554,7 @@ class PanoramaEncoder(nn.Module):
         self.kinds = nn.Embedding(3, config.hidden)
         """Token types: 0 view, 1 candidate, 2 object (unused here)."""
         self.norm = nn.LayerNorm(config.hidden, eps=EPSILON)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(
             nn.TransformerEncoderLayer(
                 config.hidden,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from esceme.agents.layers import Groups
+from esceme.agents.layers import Groups, PackedLayout, Tokens
 from esceme.observation import Observation
 
 NUM_CLAUSES = 32
@@ -33,15 +33,16 @@ class GroundedText(NamedTuple):
     """(B, L) bool: True for words, False for padding."""
     word_grounding: Tensor
     """(B, L, G): word embeddings in the space shared with image features."""
+    word_key: Tensor
+    """(B, L, H): result of `Grounding.key`, by which history tokens find the important words."""
     clause: Tensor
     """(B, L) int64: number of clauses that ended before each word."""
     groups: Groups | None
 
-    def matmul(self, per_agent: Tensor, per_text: Tensor) -> Tensor:
-        """Multiply each agent's matrix (R, N, K) by the matrix (B, K, M) of its instruction: (R, N, M)."""
-        if self.groups is None:
-            return per_agent @ per_text
-        return self.groups.split(self.groups.join(per_agent) @ per_text)
+    def matmul(self, rows: Tensor, per_text: Tensor, layout: PackedLayout) -> Tensor:
+        """Multiply packed tokens (T, K) of R agents by the matrix (B, K, M) of their instruction: (T, M)."""
+        joined = layout.grouped(self.groups)
+        return joined.pack(joined.pad(rows) @ per_text)
 
     def expand(self, per_text: Tensor) -> Tensor:
         """Repeat a tensor with one entry per instruction, (B, …), for each agent that reads it: (R, …)."""
@@ -80,20 +81,26 @@ class Grounding(nn.Module):
             nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
         nn.init.normal_(self.match, std=len(self.match) ** -0.5)
 
-    def forward(self, observation: Observation, history: Tensor, step: Tensor, text: GroundedText) -> Tensor:
-        """Return vectors (R, N, H) to be added to the N observation tokens of R agents.
+    def word_keys(self, encoded: Tensor, valid: Tensor) -> Tensor:
+        """Return `GroundedText.word_key` (B, L, H) of encoded instructions (B, L, H), once per episode."""
+        tokens = Tokens.pack(encoded, valid)
+        return tokens.layout.pad(self.key(tokens.rows))
+
+    def forward(self, observation: Observation, history: Tensor, step: Tensor, text: GroundedText) -> Tokens:
+        """Return vectors of width H to be added to the valid observation tokens of R agents.
 
         `step` (R,) are the step numbers, `history` (R, S, H) the history tokens.
         """
-        importance = self.importance(history, step, text)
-        # Similarity of each token and word, (R, N, L).
-        tokens = self.picture(observation.features) + self.direction(observation.angles)  # (R, N, G)
-        tokens = tokens + self.kinds(observation.token_type)
-        similarity = text.matmul(tokens, text.word_grounding.transpose(1, 2))
-        joint = similarity + importance[:, None]
-        match_score = joint.logsumexp(2) - importance.logsumexp(1)[:, None]  # (R, N)
-        matched_words = text.matmul(joint.softmax(2), text.encoded)  # (R, N, H)
-        return self.out(matched_words) + match_score[..., None] * self.match
+        importance, layout = self.importance(history, step, text), PackedLayout(observation.valid)
+        # Similarity of each of T tokens to the words of its instruction, (T, L).
+        tokens = self.picture(layout.pack(observation.features))  # (T, G)
+        tokens = tokens + self.direction(layout.pack(observation.angles))
+        tokens = tokens + self.kinds(layout.pack(observation.token_type))
+        similarity = text.matmul(tokens, text.word_grounding.transpose(1, 2), layout)
+        joint = similarity + importance[layout.sequence]
+        match_score = joint.logsumexp(1) - importance.logsumexp(1)[layout.sequence]  # (T,)
+        matched_words = text.matmul(joint.softmax(1), text.encoded, layout)  # (T, H)
+        return Tokens(self.out(matched_words) + match_score[:, None] * self.match, layout)
 
     def importance(self, history: Tensor, step: Tensor, text: GroundedText) -> Tensor:
         """Return the importance of each word at this step as logits, (R, L); -inf for padding.
@@ -102,8 +109,8 @@ class Grounding(nn.Module):
         each step.
         """
         latest = history[torch.arange(len(step), device=step.device), step]  # (R, H)
-        query = self.query(latest)[:, None] * latest.shape[1] ** -0.5
-        importance = text.matmul(query, self.key(text.encoded).transpose(1, 2)).squeeze(1)
+        query, one_each = self.query(latest) * latest.shape[1] ** -0.5, PackedLayout(step[:, None] >= 0)
+        importance = text.matmul(query, text.word_key.transpose(1, 2), one_each)
         importance = importance + PACE_SCALE * self.pace[step[:, None], text.expand(text.clause)]
         return importance.masked_fill(~text.expand(text.valid), -torch.inf)
 

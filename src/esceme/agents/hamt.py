@@ -82,7 +82,7 @@ class HAMT(CrossModal[HamtState]):
         history[:, :1] = state.history[:, :1]
         history = history.index_put((index.episode, index.step + 1), tokens)  # (B, T + 1, H)
         # Steps of an episode share its text, unless vision changes the text at every step.
-        groups: Groups | None = Groups(*index, (num_episodes, num_steps))
+        groups: Groups | None = Groups(index.episode, num_episodes)
         if self.config.language_cross_attention:
             state, groups = state.select(index.episode), None
         history, length = history[index.episode, :-1], index.step + 1
@@ -130,7 +130,8 @@ class HAMT(CrossModal[HamtState]):
         # Vision tokens: history and observation.
         observation = self._prepare_observation(observation)
         history, history_mask = self._encode_history(state, compute_all=compute_all)
-        tokens, length = self._encode_observation(state, observation), history.shape[1]
+        tokens = self._encode_observation(state, observation, compute_all=compute_all)
+        length = history.shape[1]
         valid = torch.cat([history_mask, observation.valid], 1)
         vision = Tokens.pack(torch.cat([history, tokens], 1), valid, compute_all=compute_all)
         # Cross-modal encoder; the heads read the global token, candidates and STOP.

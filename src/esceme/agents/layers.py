@@ -6,11 +6,14 @@ attention pads the batch to (B, L, H). Linear layers, which take most of the tim
 
 from __future__ import annotations
 
+from copy import copy
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from esceme.dropout import Dropout
 
 EPSILON = 1e-12
 """Epsilon of layer normalisation, as in BERT."""
@@ -32,6 +35,45 @@ class PackedLayout:
         index = valid.flatten().nonzero().squeeze(1)
         self.is_full = len(index) == valid.numel()
         self._index = None if self.is_full or compute_all else index
+        self._grouped: PackedLayout | None = None
+
+    @property
+    def sequence(self) -> Tensor:
+        """(T,) int64: index of the sequence to which each packed token belongs."""
+        if self._index is not None:
+            return self._index // self.shape[1]
+        rows = torch.arange(self.shape[0], device=self.valid.device)
+        return rows.repeat_interleave(self.shape[1])
+
+    def grouped(self, groups: Groups | None) -> PackedLayout:
+        """Return the layout of the same packed tensor whose sequences are the groups' joined sequences.
+
+        Padding follows the last token of a group only, so that there is less of it. The result is kept for
+        the next call, because all layers of a network ask for the same groups.
+        """
+        if groups is None:
+            return self
+        if self._grouped is None:
+            self._grouped = self._join(groups)
+        return self._grouped
+
+    def _join(self, groups: Groups) -> PackedLayout:
+        sequence = self.sequence
+        count = torch.bincount(sequence, minlength=self.shape[0])  # tokens per sequence
+        order = groups.group.argsort(stable=True)
+        end = count[order].cumsum(0)
+        total = torch.zeros(groups.size, dtype=torch.int64, device=count.device)
+        total = total.index_add(0, groups.group, count)  # tokens per group
+        longest = int(total.max())
+        # Position of the first token of each sequence, in the packed tensor and in the joined batch.
+        first = count.cumsum(0) - count
+        target = torch.empty_like(count)
+        target[order] = end - count[order]
+        target += groups.group * longest - (total.cumsum(0) - total)[groups.group]
+        index = target[sequence] + torch.arange(len(sequence), device=count.device) - first[sequence]
+        joined = copy(self)
+        joined.shape, joined._index = torch.Size([groups.size, longest]), index
+        return joined
 
     def pack(self, padded: Tensor) -> Tensor:
         """Return the packed tensor of a padded batch: (B, L, H) -> (T, H)."""
@@ -41,7 +83,7 @@ class PackedLayout:
     def pad(self, rows: Tensor) -> Tensor:
         """Return the padded batch of a packed tensor, with zeros as padding: (T, H) -> (B, L, H)."""
         if self._index is not None:
-            flat = rows.new_zeros(self.valid.numel(), rows.shape[-1])
+            flat = rows.new_zeros(self.shape.numel(), rows.shape[-1])
             rows = flat.index_copy(0, self._index, rows)
         return rows.view(*self.shape, -1)
 
@@ -90,19 +132,8 @@ class Groups(NamedTuple):
 
     group: Tensor
     """(R,) int64: group of each query sequence."""
-    step: Tensor
-    """(R,) int64: position of each query sequence in its group. Positions within a group differ."""
-    size: tuple[int, int]
-    """(B, T): number of groups, and size of the largest group."""
-
-    def join(self, rows: Tensor) -> Tensor:
-        """Concatenate the sequences of each group: (R, L, …) -> (B, T * L, …), zeros for missing ones."""
-        joined = rows.new_zeros(*self.size, *rows.shape[1:])
-        return joined.index_put((self.group, self.step), rows).flatten(1, 2)
-
-    def split(self, joined: Tensor) -> Tensor:
-        """Undo `join`: (B, T * L, …) -> (R, L, …)."""
-        return torch.unflatten(joined, 1, (self.size[1], -1))[self.group, self.step]
+    size: int
+    """Number of groups, B."""
 
 
 class KeyValue(NamedTuple):
@@ -138,7 +169,7 @@ class Attention(nn.Module):
         self.value = nn.Linear(width, width)
         self.out = nn.Linear(width, width)
         self.norm = nn.LayerNorm(width, eps=epsilon)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.weight_dropout = dropout
 
     def project(self, tokens: Tokens) -> KeyValue:
@@ -147,21 +178,19 @@ class Attention(nn.Module):
         values = self._split_heads(tokens.layout.pad(self.value(tokens.rows)))
         return KeyValue(keys, values, tokens.layout.mask)
 
-    def stack(self, tokens: Tensor) -> Tensor:
-        """Return keys and values of a padded batch (B, L, H) in one tensor (B, 2, L, H), to be kept."""
-        return torch.stack([self.key(tokens), self.value(tokens)], 1)
+    def stack(self, tokens: Tokens) -> Tensor:
+        """Return keys and values of the tokens in one tensor (B, 2, L, H), to be kept; zeros as padding."""
+        return torch.stack([tokens.layout.pad(layer(tokens.rows)) for layer in (self.key, self.value)], 1)
 
     def forward(self, tokens: Tokens, context: KeyValue) -> Tokens:
         """Return `tokens` after they have attended to `context`."""
-        queries, groups = tokens.layout.pad(self.query(tokens.rows)), context.groups
-        queries = self._split_heads(queries if groups is None else groups.join(queries))
+        layout = tokens.layout.grouped(context.groups)
+        queries = self._split_heads(layout.pad(self.query(tokens.rows)))
         dropout = self.weight_dropout if self.training else 0.0
         attended = functional.scaled_dot_product_attention(
             queries, context.keys, context.values, attn_mask=context.mask, dropout_p=dropout
         )  # (B, heads, L', H / heads)
-        merged = attended.transpose(1, 2).flatten(2)
-        merged = merged if groups is None else groups.split(merged)
-        output = self.out(tokens.layout.pack(merged))
+        output = self.out(layout.pack(attended.transpose(1, 2).flatten(2)))
         return Tokens(self.norm(tokens.rows + self.dropout(output)), tokens.layout)
 
     def weights(self, tokens: Tokens, context: KeyValue) -> Tensor:
@@ -187,7 +216,7 @@ class FeedForward(nn.Module):
         self.inner = nn.Linear(width, inner)
         self.out = nn.Linear(inner, width)
         self.norm = nn.LayerNorm(width, eps=epsilon)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, tokens: Tokens) -> Tokens:
         """Return the transformed tokens."""
@@ -278,7 +307,7 @@ class ActionHead(nn.Sequential):
             nn.Linear(hidden, hidden),
             nn.ReLU(),
             nn.LayerNorm(hidden, eps=EPSILON),
-            nn.Dropout(dropout),
+            Dropout(dropout),
             nn.Linear(hidden, 1),
         )
 
@@ -287,7 +316,7 @@ class Critic(nn.Sequential):
     """Head that predicts the expected return of a state, (B, hidden) -> (B, 1) (docs/spec.md B.7)."""
 
     def __init__(self, hidden: int, inner: int, *, dropout: float) -> None:
-        super().__init__(nn.Linear(hidden, inner), nn.ReLU(), nn.Dropout(dropout), nn.Linear(inner, 1))
+        super().__init__(nn.Linear(hidden, inner), nn.ReLU(), Dropout(dropout), nn.Linear(inner, 1))
 
 
 def init_bert_weights(module: nn.Module, std: float) -> None:

@@ -22,6 +22,7 @@ from esceme.agents.base import (
     choice_mask,
     num_choices,
 )
+from esceme.dropout import Dropout
 from esceme.errors import ConfigError
 from esceme.observation import Observation
 from esceme.settings import DropoutRate, Size, check_settings
@@ -95,7 +96,7 @@ class Seq2Seq(Agent[Seq2SeqState]):
         self.stop = nn.Parameter(torch.randn(token) / token**0.5)
         """(D + A): learned features of STOP, whose observed features are zero."""
         self.critic = nn.Linear(hidden, 1)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     @property
     def critic_parameters(self) -> list[nn.Parameter]:

@@ -232,7 +232,7 @@ class TDSTP(CrossModal[TdstpState]):
         # Vision tokens: history, observation with positions, target.
         num_tokens, observation = observation.token_type.shape[1], self._prepare_observation(observation)
         history, history_mask = self._encode_history(state, compute_all=compute_all)
-        tokens = self._encode_observation(state, observation)
+        tokens = self._encode_observation(state, observation, compute_all=compute_all)
         positions = self._token_positions(observation) - state.origin[:, None]
         tokens = tokens + self.position_encoder(positions)
         target_mask = torch.ones_like(state.target[..., 0]).bool()

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from esceme.agents.base import BaseAgentConfig, InputLimits, TokenBatch
-from esceme.agents.layers import EPSILON, Layer, LinearNorm, Tokens
+from esceme.agents.layers import EPSILON, Layer, LinearNorm, PackedLayout, Tokens
+from esceme.dropout import Dropout
 from esceme.errors import ConfigError
 from esceme.observation import Observation
 from esceme.settings import Count, DropoutRate, NonNegative, Positive, Size, check_settings
@@ -124,7 +125,7 @@ class TextEncoder(nn.Module):
         self.kinds = nn.Embedding(2, config.hidden)
         """Token type embeddings: index 0 is text, index 1 is vision."""
         self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(config_layer(config) for _ in range(config.text_layers))
 
     def forward(self, instructions: TokenBatch, *, compute_all: bool = False) -> Tensor:
@@ -151,19 +152,28 @@ class ObservationEncoder(nn.Module):
         self.angle = LinearNorm(config.angle_width, config.hidden)
         self.kinds = nn.Embedding(3, config.hidden)
         self.norm = nn.LayerNorm(config.hidden, eps=EPSILON)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(
-        self, observation: Observation, vision_type: Tensor, grounded: Tensor | None = None
+        self,
+        observation: Observation,
+        vision_type: Tensor,
+        grounded: Tokens | None = None,
+        *,
+        compute_all: bool = False,
     ) -> Tensor:
         """Return the embeddings of the N tokens of each observation, (B, N, H).
 
-        `vision_type` (H,) is the token type embedding of vision. `grounded` (B, N, H) is the grounding head's
-        output.
+        `vision_type` (H,) is the token type embedding of vision. `grounded` is the grounding head's output.
+        Padding is zero unless `compute_all`.
         """
-        embedded = self.picture(observation.features) + self.angle(observation.angles)
-        embedded = embedded if grounded is None else embedded + grounded
-        return self.dropout(self.norm(embedded + vision_type + self.kinds(observation.token_type)))
+        layout = PackedLayout(observation.valid, compute_all=compute_all)
+        layout = layout if grounded is None else grounded.layout
+        embedded = self.picture(layout.pack(observation.features))  # (T, H)
+        embedded = embedded + self.angle(layout.pack(observation.angles))
+        embedded = embedded if grounded is None else embedded + grounded.rows
+        embedded = embedded + vision_type + self.kinds(layout.pack(observation.token_type))
+        return layout.pad(self.dropout(self.norm(embedded)))
 
 
 class HistoryEncoder(nn.Module):
@@ -177,7 +187,7 @@ class HistoryEncoder(nn.Module):
         self.steps = nn.Embedding(config.max_steps, config.hidden)
         self.kind = nn.Embedding(1, config.hidden)
         self.norm = nn.LayerNorm(config.hidden, eps=EPSILON)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         if config.encode_panorama:
             self.panorama_picture = LinearNorm(config.feature_width, config.hidden)
             self.panorama_angle = LinearNorm(config.angle_width, config.hidden)

@@ -126,6 +126,7 @@ class Trainer:
             [group for group in groups if group["params"]],
             lr=config.learning_rate,
             weight_decay=config.weight_decay,
+            fused=True,
         )
 
     # -- one iteration -----------------------------------------------------------------------------------
@@ -136,7 +137,8 @@ class Trainer:
         Raise `TrainingError`, without updating weights, if a loss or a gradient is not finite.
         """
         torch.manual_seed(self._derived_seed(iteration, DROPOUT, self.process_group.rank))
-        self.navigator.train()
+        if not self.navigator.training:
+            self.navigator.train()
         self.optimizer.zero_grad(set_to_none=True)
         metrics: dict[str, float] = {}
         for loss, part in self._losses(iteration):
