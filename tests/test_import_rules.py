@@ -31,6 +31,7 @@ LEVELS = [
     {"dropout"},
     {"observation"},
     {"memory", "agents"},
+    {"service"},
     {"navigator"},
     {"runs"},
     {"planning"},

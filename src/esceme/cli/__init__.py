@@ -56,6 +56,7 @@ COMMANDS = {
     "memory import": ("store_command:import_", "Add a bank, a Parquet table or a store to a store."),
     "memory forget": ("store_command:forget", "Remove observations from a memory, with an audit row."),
     "memory check": ("store_command:check", "Verify every row of a memory, and name what is damaged."),
+    "serve": ("serve_command:serve", "Serve a memory store to many robots, over HTTP."),
     "score": ("score_command:score", "Score a prediction file with all metrics of the field."),
     "submit": ("submit_command:submit", "Check predictions and write the file that a leaderboard accepts."),
     "mattersim run": (

@@ -50,10 +50,11 @@ Prefer = Literal["first", "newest"]
 PAGE = 500
 """Number of rows that are read at a time."""
 _COLUMNS = ", ".join(COLUMNS)
-_ORDER = {
+ORDER = {
     "first": "stamp, robot, session, sequence, digest",
     "newest": "stamp DESC, robot DESC, session DESC, sequence DESC, digest DESC",
 }
+"""SQL order of the observations of a place; the first one is recalled."""
 _INSERT = f"INSERT INTO observation ({_COLUMNS}) VALUES ({', '.join('?' * len(COLUMNS))})"
 _UNION = (
     f"{_INSERT} ON CONFLICT ({', '.join(KEY)}) DO UPDATE SET stamp = excluded.stamp, time = excluded.time, "
@@ -194,11 +195,10 @@ class MemoryStore:
         query = "SELECT arrivals FROM session WHERE robot = ? AND name = ?"
         if not (found := self.database.query(query, (robot, session))):
             with self.database.writing():
-                last = self.database.query("SELECT coalesce(max(id), 0) FROM observation")[0][0]
                 self.database.execute(
                     "INSERT INTO session (robot, name, time, arrivals) VALUES (?, ?, ?, ?) "
                     "ON CONFLICT DO NOTHING",
-                    [(robot, session, time.time(), last)],
+                    [(robot, session, time.time(), self.last_arrival)],
                 )
                 found = self.database.query(query, (robot, session))
         return int(found[0][0])
@@ -292,7 +292,7 @@ class MemoryStore:
         if superseded:
             ranks = ", ".join(
                 f"ROW_NUMBER() OVER (PARTITION BY scene, viewpoint ORDER BY {order}) AS {name}_rank"
-                for name, order in _ORDER.items()
+                for name, order in ORDER.items()
             )
             given[
                 f"id IN (SELECT id FROM (SELECT id, {ranks} FROM observation) ranked "
@@ -335,6 +335,11 @@ class MemoryStore:
         return int(self.database.query("SELECT count(*) FROM observation")[0][0])
 
     @property
+    def last_arrival(self) -> int:
+        """Number of the last arrival; 0 if there is none."""
+        return int(self.database.query("SELECT coalesce(max(id), 0) FROM observation")[0][0])
+
+    @property
     def num_forgettings(self) -> int:
         """Number of operations that removed observations."""
         query = "SELECT count(*) FROM audit WHERE operation = 'forget'"
@@ -358,7 +363,7 @@ class MemoryStore:
         given = {sql: value for sql, value in conditions.items() if value is not None}
         ids = self.database.query(
             "SELECT id FROM (SELECT id, scene, viewpoint, ROW_NUMBER() OVER (PARTITION BY scene, viewpoint "
-            f"ORDER BY {_ORDER[prefer]}) AS place_rank FROM observation {_where(given)}) ranked "
+            f"ORDER BY {ORDER[prefer]}) AS place_rank FROM observation {_where(given)}) ranked "
             "WHERE place_rank = 1 ORDER BY scene, viewpoint",
             tuple(given.values()),
         )
@@ -375,7 +380,7 @@ class MemoryStore:
         """Return what is recalled of viewpoints of a scene; None where nothing is remembered."""
         query = (
             f"SELECT {_COLUMNS} FROM observation WHERE scene = ? AND viewpoint = ? "
-            f"ORDER BY {_ORDER[prefer]} LIMIT 1"
+            f"ORDER BY {ORDER[prefer]} LIMIT 1"
         )
         found = [self.database.query(query, (scene, viewpoint)) for viewpoint in viewpoints]
         return [_from_row(rows[0]) if rows else None for rows in found]

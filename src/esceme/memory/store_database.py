@@ -59,6 +59,10 @@ def is_store(path: Path) -> bool:
         return path.suffix in STORE_SUFFIXES
 
 
+class StoreUnavailable(DataError):  # noqa: N818
+    """The database cannot be read or written: it is away, full, locked or damaged."""
+
+
 class Database(ABC):
     """A connection to the tables. Threads may share it; one statement or transaction runs at a time."""
 
@@ -219,9 +223,9 @@ class SqliteDatabase(Database):
         with self._lock:
             self._connection.close()
 
-    def _error(self, error: Exception) -> DataError:
+    def _error(self, error: Exception) -> StoreUnavailable:
         if isinstance(error, OSError):
-            return DataError(f"{self.name}: cannot be opened ({error.strerror or error})")
+            return StoreUnavailable(f"{self.name}: cannot be opened ({error.strerror or error})")
         text = str(error)
         for part, advice in (
             ("full", "the disk is full; free some space and run the command again"),
@@ -234,5 +238,7 @@ class SqliteDatabase(Database):
             ("unable to open", "no such file, or no permission"),
         ):  # fmt: skip
             if part in text:
-                return DataError(f"{self.name}: {advice} ({text}). Acknowledged observations are kept.")
-        return DataError(f"{self.name}: {text}")
+                return StoreUnavailable(
+                    f"{self.name}: {advice} ({text}). Acknowledged observations are kept."
+                )
+        return StoreUnavailable(f"{self.name}: {text}")

@@ -6,7 +6,7 @@ import hashlib
 import math
 import zlib
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -26,7 +26,7 @@ Position = tuple[float, float, float]
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Properties of all vectors of a store. Stores with different settings cannot be merged."""
 
-    width: int
+    width: Annotated[int, msgspec.Meta(ge=1, le=65_536)]
     pooling: Pooling = "max"
     precision: StorePrecision = "single"
     """Precision of stored vectors: half (2 bytes per number) or single (4 bytes)."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from esceme.errors import ConfigError, MemoryMismatch
 from esceme.memory.bank import MemoryBank, Visit
+from esceme.memory.remote_store import RemoteStore
 from esceme.memory.scene import Pooling
 from esceme.memory.store import PAGE, MemoryStore, ObservationStore, Prefer
 from esceme.memory.store_record import Position, StoredObservation, StorePrecision, StoreSettings
@@ -251,8 +252,19 @@ def store_settings(
     )
 
 
-def open_store(location: str, settings: StoreSettings | None = None) -> ObservationStore:
-    """Open the store at a location: the path of an SQLite file."""
+def open_store(location: str, settings: StoreSettings | None = None, *, robot: str = "") -> ObservationStore:
+    """Open the store at a location: the path of an SQLite file, http://HOST:PORT or postgresql://..."""
+    if location.startswith(("http://", "https://")):
+        return RemoteStore(location, settings, robot=robot)
+    return connect_store(location, settings)
+
+
+def connect_store(
+    location: str, settings: StoreSettings | None = None, *, read_only: bool = False
+) -> MemoryStore:
+    """Open the store in a database: the path of an SQLite file, or postgresql://..."""
     if "://" in location:
-        raise ConfigError(f"--store {location}: expected the path of a store, such as site.db")
-    return MemoryStore.open(location, settings)
+        raise ConfigError(
+            f"{location}: expected a path such as site.db, http://HOST:PORT or postgresql://HOST/DATABASE"
+        )
+    return MemoryStore.open(location, settings, read_only=read_only)

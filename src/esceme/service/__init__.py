@@ -1,0 +1,1 @@
+"""A memory store as an HTTP service for many robots; see docs/robots.md."""
