@@ -57,7 +57,7 @@ def test_equal_inputs_give_equal_planners(run: Path, training_data: Path, tmp_pa
     train_planner(again, training_data, CONFIG)
     assert file_contents(again / "planner") == file_contents(run / "planner")
     stored, speaker = load_planner(run)
-    assert stored.exploration["kept"]["late"] in CONFIG.fit.late
+    assert stored.exploration.kept.late in CONFIG.fit.late
     assert {"full", "blind", "no-lengths", "speaker", "follower"} == set(stored.beliefs)
     assert stored.fit["held_out"]
     assert stored.digests.keys() == {"speaker", "weights", "annotations", "code"}
@@ -211,6 +211,18 @@ def test_missing_and_damaged_planners_are_refused(run: Path, training_data: Path
     write_json(other / "planner" / "planner.json", {**stored, "format": "esceme-planner-0"})
     with pytest.raises(DataError, match="format 'esceme-planner-0'"):
         evaluated(other, training_data, tmp_path / "out")
+    for name, value, message in (
+        ("routes", "flight", "routes: expected one of shortest, two-leg, found 'flight'"),
+        ("utility", "fun", "utility: expected one of spl, sdtw, gp, found 'fun'"),
+        ("scorers", ["oracle"], "scorers: expected one of follower, speaker, found 'oracle'"),
+        ("beliefs", {}, "found 'full'"),
+        ("max_moves", 0, "max_moves"),
+        ("limits", {"min_moves": 0, "max_moves": 10**9}, "max_moves"),
+        ("exploration", {"kept": {"early": -1.0}, "cleared": {}}, "early"),
+    ):
+        write_json(other / "planner" / "planner.json", {**stored, name: value})
+        with pytest.raises(DataError, match=message):
+            evaluated(other, training_data, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -40,6 +40,7 @@ from esceme.planning.planner_file import (
     FOLDER,
     SPEAKER_FILE,
     StoredBelief,
+    StoredExploration,
     StoredPlanner,
     load_planner,
     make_scorers,
@@ -285,17 +286,16 @@ def fit_planner(
     cleared = best(config.cleared, lambda weight: Exploration(early=weight, late=weight), is_cleared=True)
     return StoredPlanner(
         routes=shape.routes,
-        limits=asdict(shape.limits),
+        limits=shape.limits,
         utility=planner.utility,
         scorers=scorers,
         beliefs={
             name: StoredBelief(dict(zip(belief.columns, belief.weights, strict=True)), loss)
             for name, (belief, loss) in fitted.items()
         },
-        exploration={
-            "kept": asdict(Exploration(early=early, late=late)),
-            "cleared": asdict(Exploration(early=cleared, late=cleared)),
-        },
+        exploration=StoredExploration(
+            Exploration(early=early, late=late), Exploration(early=cleared, late=cleared)
+        ),
         max_moves=planner.max_moves,
         features=Path(data.atlas.features.source).name if data.atlas.features else "",
         digests={},

@@ -36,6 +36,7 @@ from esceme.memory.bank_file import read_header
 from esceme.metrics import score
 from esceme.perception.semantic_features import write_semantic_features
 from esceme.perception.views import find_panoramas, read_panorama
+from esceme.planning.planner_file import load_planner, save_planner
 from esceme.runs import load_run
 from esceme.tasks import TASKS
 from esceme.tasks.catalogue import Task
@@ -53,6 +54,7 @@ from esceme.world.features import write_features
 from fixtures.files import load_json, save_json
 from fixtures.original_checkpoints import fine_tuned
 from fixtures.toy_dataset import ToyDataset, small_experiment, write_toy_dataset, write_training_data
+from fixtures.toy_planner import random_speaker, random_stored_planner
 from fixtures.toy_world import write_toy_world
 from reference.make import HERE, WORLD, unpack
 
@@ -74,6 +76,7 @@ REFERENCE_FILES = (
     *("rollout_argmax.json.gz", "train_il_a2c.json.gz", "meta.json"),
     *("vln_bert.safetensors", "critic.safetensors"),
 )
+PLANNED = Path("planned")
 EXPERIMENT = small_experiment()
 OUT = Path("out")
 """Folder for what a call writes; it is removed after every call."""
@@ -87,6 +90,7 @@ def write_inputs() -> None:
     write_training_data(TRAINING.parent)
     train(EXPERIMENT, TRAINING, TRAINED)
     Vocabulary.build(["turn left at the sofa", "go on"]).write(TRAINED / "vocab.txt")
+    save_planner(PLANNED, random_stored_planner(), random_speaker())
     for memory, folder in (("cold", EVALUATION), ("masked", OTHER)):
         evaluate(DATASET.config(memory), folder, trace=folder == EVALUATION)
     tokenizer = WordPiece.read(TOY / "tokenizer/vocab.txt")
@@ -143,6 +147,11 @@ def _read_annotations(task: str) -> Callable[[Path], Any]:
         return loaded.episodes, [encode(episode) for episode in loaded.episodes]
 
     return read
+
+
+def _read_planner(file: Path) -> Any:
+    stored, speaker = load_planner(PLANNED)
+    return stored, {name: array.tobytes() for name, array in speaker.digest_arrays.items()}
 
 
 @functools.cache
@@ -409,6 +418,21 @@ KINDS = (
         weight=2,
         is_strict=True,
         ranges=NAVIGATOR_RANGES,
+    ),
+    InputKind(
+        "planner",
+        ("planned/planner/planner.json", "planned/planner/speaker.safetensors"),
+        (_read_planner,),
+        is_strict=True,
+        ranges={
+            "max_moves": NOT_COUNTS,
+            "routes": ("flight", None),
+            "utility": ("fun", 3),
+            "scorers": ("oracle", None),
+            "early": (-1.0, "x"),
+            "speaker": (None, "0" * 64),
+        },
+        weight=2,
     ),
     InputKind("experiment", ("trained/experiment.json",), (_read_experiment,)),
     InputKind("state", ("trained/state/00000006.pt",), (_resume_training,), weight=3),

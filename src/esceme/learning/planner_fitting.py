@@ -44,11 +44,11 @@ EMPTY_SHARE = 0.1
 class PlannerFitConfig:
     """Settings of the fit of a planner."""
 
-    partial_maps: Size = 1500
+    partial_maps: Size = 1000
     """Number of random partial maps of held-out scenes."""
     rounds: Count = 2
     """Number of rollouts of the planner whose plans are added to the samples (DAgger)."""
-    episodes_per_scene: Size = 100
+    episodes_per_scene: Size = 60
     """Number of episodes per held-out scene in a rollout whose map is kept."""
     cleared_episodes_per_scene: Size = 20
     """Number of episodes per held-out scene in a rollout whose map is cleared before each episode."""

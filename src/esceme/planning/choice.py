@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from esceme.metrics import PaddedPaths, dtw, ndtw
 from esceme.planning.routes import RouteSet
+from esceme.settings import Count, NonNegative, check_settings
 from esceme.tasks.episode import SUCCESS_WITHIN
 
 UNSEEN_METRES = 3.0
@@ -24,12 +25,15 @@ COMPARED = 120
 class Exploration:
     """Weights of walking to a frontier viewpoint, relative to stopping at a visited viewpoint."""
 
-    early: float = 10.0
+    early: NonNegative = 10.0
     """Weight in the first episodes in a building."""
-    late: float = 4.0
+    late: NonNegative = 4.0
     """Weight in all later episodes."""
-    num_early: int = 15
+    num_early: Count = 15
     """Number of episodes in a building that count as first."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def weight(self, episodes: int) -> float:
         """Return the weight after `episodes` episodes have begun in a building."""

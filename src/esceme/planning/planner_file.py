@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -18,11 +18,12 @@ from esceme.files import atomic_open, read_bytes, read_json, write_json
 from esceme.memory.bank import Memory
 from esceme.navigator import Navigator
 from esceme.planning.belief import Belief
-from esceme.planning.choice import Exploration
+from esceme.planning.choice import UTILITIES, Exploration
 from esceme.planning.planner import Planner
-from esceme.planning.routes import RouteLimits
-from esceme.planning.scoring import FollowerScorer, Scorer, SpeakerScorer
+from esceme.planning.routes import ROUTES, RouteLimits
+from esceme.planning.scoring import SCORERS, FollowerScorer, Scorer, SpeakerScorer
 from esceme.planning.speaker import Speaker
+from esceme.settings import LARGEST, Size
 
 FORMAT = "esceme-planner-2"
 FOLDER = "planner"
@@ -31,11 +32,27 @@ SPEAKER_FILE = "speaker.safetensors"
 ADVICE = "train the planner again (`esceme train-planner`)"
 
 
+Weight = Annotated[float, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
+
+
+class PlannerHeader(msgspec.Struct, frozen=True):
+    """Format of a planner file."""
+
+    format: str = ""
+
+
 class StoredBelief(msgspec.Struct, frozen=True):
     """Fitted weights of a belief, by name of the column, and its mean loss on the samples of the fit."""
 
-    weights: dict[str, float]
+    weights: dict[str, Weight]
     loss: float
+
+
+class StoredExploration(msgspec.Struct, frozen=True):
+    """Fitted exploration weights for maps that are kept, and for maps that are cleared per episode."""
+
+    kept: Exploration
+    cleared: Exploration
 
 
 class StoredPlanner(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,16 +62,14 @@ class StoredPlanner(msgspec.Struct, frozen=True, kw_only=True):
     version: str = __version__
     routes: str
     """Name of the route generator."""
-    limits: dict[str, int]
-    """Least and greatest number of edges of routes."""
+    limits: RouteLimits
     utility: str
     """Name of the metric whose expectation the choice maximises."""
     scorers: list[str]
     beliefs: dict[str, StoredBelief]
     """Beliefs by name: `full`, and controls that read only some of the columns."""
-    exploration: dict[str, dict[str, float]]
-    """Exploration weights for maps that are kept (`kept`) and for maps that are cleared (`cleared`)."""
-    max_moves: int
+    exploration: StoredExploration
+    max_moves: Size
     features: str
     """Name of the feature file."""
     digests: dict[str, str]
@@ -98,9 +113,19 @@ def load_planner(run: str | Path) -> tuple[StoredPlanner, Speaker]:
     path = folder / PLANNER_FILE
     if not path.is_file():
         raise ConfigError(f"{run}: has no fitted planner; run `esceme train-planner {run}` first")
+    header = read_json(path, PlannerHeader)
+    if header.format != FORMAT:
+        raise DataError(f"{path}: format '{header.format}', expected '{FORMAT}'; {ADVICE}")
     planner = read_json(path, StoredPlanner)
-    if planner.format != FORMAT:
-        raise DataError(f"{path}: format '{planner.format}', expected '{FORMAT}'; {ADVICE}")
+    for name, value, known in (
+        ("routes", [planner.routes], ROUTES),
+        ("utility", [planner.utility], UTILITIES),
+        ("scorers", planner.scorers, SCORERS),
+        ("beliefs", ["full"], planner.beliefs),
+    ):
+        if unknown := [entry for entry in value if entry not in known]:
+            expected = ", ".join(known)
+            raise DataError(f"{path}: {name}: expected one of {expected}, found '{unknown[0]}'; {ADVICE}")
     speaker = read_speaker(folder / SPEAKER_FILE)
     if speaker_digest(folder / SPEAKER_FILE) != planner.digests.get("speaker"):
         raise DataError(f"{folder / SPEAKER_FILE}: not the speaker of {PLANNER_FILE}; {ADVICE}")
@@ -132,19 +157,13 @@ def build_planner(
     return Planner(
         make_scorers(stored.scorers, speaker, navigator, memory, set(weights)),
         Belief(tuple(weights), tuple(weights.values())),
-        exploration=stored_exploration(stored, is_cleared=is_cleared),
+        exploration=stored.exploration.cleared if is_cleared else stored.exploration.kept,
         routes=stored.routes,
-        limits=RouteLimits(**stored.limits),
+        limits=stored.limits,
         utility=stored.utility,
         choice=choice,
         max_moves=stored.max_moves,
     )
-
-
-def stored_exploration(stored: StoredPlanner, *, is_cleared: bool) -> Exploration:
-    """Return the fitted exploration weights for a map that is cleared before each episode, or kept."""
-    values = stored.exploration["cleared" if is_cleared else "kept"]
-    return Exploration(values["early"], values["late"], int(values["num_early"]))
 
 
 def make_scorers(

@@ -10,18 +10,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
 from esceme.errors import ConfigError
 from esceme.memory.scene_map import SceneMap
+from esceme.settings import Count, check_settings
 
 MIN_LEG, MAX_LEG = 2, 8
 """Least and greatest number of edges of each leg of a two-leg route."""
+MAX_MOVES = 60
+"""Greatest number of edges that limits of routes may have."""
 MARGIN = 2
 """Distances are computed within this number of edges beyond the longest route."""
 
@@ -37,8 +41,11 @@ class Start(NamedTuple):
 class RouteLimits:
     """Least and greatest number of edges of routes. Routes to the frontier may have fewer."""
 
-    min_moves: int = 0
-    max_moves: int = 7
+    min_moves: Count = 0
+    max_moves: Annotated[int, Meta(ge=1, le=MAX_MOVES)] = 7
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 class Neighbourhood:

@@ -34,6 +34,10 @@ STAIRS = 0.35
 TURN_SHARE = 0.3
 """Share of the turn in the action of a step that changes the floor."""
 MIN_ALIGNMENT = 1e-4
+AXES = {"words": 2, "alignment": 2, "unknown": 2, "centroids": 2}
+"""Array of a speaker file -> number of its axes, if that is not 1."""
+MAX_MOVES = 1000
+"""Greatest number of edges of training routes."""
 
 
 class StepArrays(NamedTuple):
@@ -137,9 +141,16 @@ class Speaker:
         names = ("words", "alignment", "groups", "background", "background_share", "unknown", "num_moves")
         if missing := [name for name in (*names, "centroids") if name not in arrays]:
             raise DataError(f"the speaker has no {', '.join(missing)}; train the planner again")
-        if not all(np.isfinite(array).all() for array in arrays.values()):
-            raise DataError("the speaker has non-finite numbers; train the planner again")
-        least, greatest = (int(number) for number in arrays["num_moves"])
+        for name, array in arrays.items():
+            is_wrong = array.ndim != AXES.get(name, 1) or array.size == 0 or not np.isfinite(array).all()
+            if is_wrong or (name != "centroids" and array.min() < 0):
+                raise DataError(
+                    f"the speaker's {name}: expected {AXES.get(name, 1)} axes of finite "
+                    f"numbers, none negative, found shape {array.shape}; train the planner again"
+                )
+        least, greatest = (int(number) for number in arrays["num_moves"][[0, -1]])
+        if not 0 <= least <= greatest <= MAX_MOVES or not arrays["background"].all():
+            raise DataError("the speaker's tables are not distributions; train the planner again")
         tables = SpeakerTables(
             **{name: arrays[name] for name in names[:4]},
             background_share=float(arrays["background_share"][0]),
