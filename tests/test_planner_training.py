@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from esceme.cli import main
 from esceme.errors import ConfigError, DataError
 from esceme.evaluation import EvaluationConfig, Result, evaluate
 from esceme.evaluation.evaluate import JOURNAL, MAPS
@@ -144,6 +145,11 @@ def test_trace_keeps_the_best_routes_of_every_plan(run: Path, training_data: Pat
         assert len(details["routes"]) <= min(5, details["compared"])
         utilities = [route["utility"] for route in details["routes"]]
         assert utilities == sorted(utilities, reverse=True)
+    drawing = tmp_path / "plan.svg"
+    arguments = ["--connectivity", str(training_data / "connectivity"), "--out", str(drawing)]
+    plans = ["--episode", episode.id, "--plans", str(tmp_path / "out")]
+    assert main(["scene", episode.scene, *arguments, *plans]) == 0
+    assert f"route {len(details['routes'])}: " in drawing.read_text()
 
 
 def test_exchanged_instructions_come_from_other_paths_of_the_scene() -> None:

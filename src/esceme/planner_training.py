@@ -68,6 +68,8 @@ SAME_LENGTH = 1e-3
 """Greatest difference in metres of paths that count as equally long."""
 MOVES = (0.001, 0.999)
 """Quantiles of the number of edges of training paths that limit routes."""
+SHORTEST_MOVES = (7, 10)
+"""Least and greatest limit of the number of edges of shortest routes."""
 Note = Callable[[str], None]
 RARE_WORD = 1e-3
 """Added to the probability of a word in all instructions, so that rare words do not count as typical."""
@@ -202,8 +204,11 @@ class RouteShape(NamedTuple):
     """Share of paths that are one shortest path (`one`), and that consist of at most two (`two`)."""
 
 
-def route_shape(data: PlannerData) -> RouteShape:
-    """Return the route generator that suits the reference paths of the training scenes."""
+def route_shape(data: PlannerData, utility: str) -> RouteShape:
+    """Return the route generator that suits the reference paths of the training scenes.
+
+    Where only the end of a trajectory counts, routes are shortest, whatever the paths look like.
+    """
     paths = dict.fromkeys((episode.scene_id, episode.reference_path) for episode in data.train)
     located = data.atlas.locate_all(paths)
     moves, parts = [], []
@@ -215,9 +220,10 @@ def route_shape(data: PlannerData) -> RouteShape:
         moves.append(len(nodes) - 1)
         parts.append(1 if there[-1] else 2 if (there & back).any() else 3)
     shares = {name: float(np.mean(np.array(parts) <= most)) for name, most in (("one", 1), ("two", 2))}
-    if shares["one"] >= SHORTEST_SHARE:
-        return RouteShape("shortest", RouteLimits(), shares)
     least, greatest = np.quantile(moves, MOVES, method="inverted_cdf").astype(int).tolist()
+    if utility != "sdtw" or shares["one"] >= SHORTEST_SHARE:
+        longest = int(np.clip(greatest, *SHORTEST_MOVES))
+        return RouteShape("shortest", RouteLimits(max_moves=longest), shares)
     return RouteShape("two-leg", RouteLimits(least, greatest), shares)
 
 
@@ -233,14 +239,15 @@ def fit_planner(
         if scene in set(scenes):
             maps.remember_at(range(int(first[number]), int(last[number])))
     fit_data = FitData(data.atlas, data.held_out, data.encode, maps, get_task(run.task), run.max_steps)
-    shape = route_shape(data)
+    utility = UTILITIES.get(run.task, "spl")
+    shape = route_shape(data, utility)
     scorers = ["speaker"] if shape.routes != "shortest" else ["follower", "speaker"]
     planner = Planner(
         make_scorers(scorers, speaker, navigator, None),
         Belief((), ()),
         routes=shape.routes,
         limits=shape.limits,
-        utility=UTILITIES.get(run.task, "spl"),
+        utility=utility,
         max_moves=max(run.max_steps, 2 * shape.limits.max_moves),
     )
     note(f"routes: {shape.routes}, {shape.limits}, by expected {planner.utility}")

@@ -16,7 +16,13 @@ from esceme.memory.scene_map import MapBank, SceneMap
 from esceme.metrics import score_paths
 from esceme.navigator import Navigator
 from esceme.planning.belief import Belief, fit_belief, length_columns, route_columns, route_table
-from esceme.planning.choice import Exploration, progress_utilities, sdtw_utilities, spl_utilities
+from esceme.planning.choice import (
+    Exploration,
+    lookahead_utilities,
+    progress_utilities,
+    sdtw_utilities,
+    spl_utilities,
+)
 from esceme.planning.planner import Planner, PlanRequest
 from esceme.planning.routes import RouteLimits, RouteSet, Start, shortest_routes, two_leg_routes
 from esceme.planning.scoring import FollowerScorer, SpeakerScorer
@@ -178,6 +184,19 @@ def test_expected_spl_prefers_the_middle_of_probable_ends(atlas: Atlas) -> None:
     assert utilities[names.index("attic")] == pytest.approx(0.4)
     longer = spl_utilities(routes, belief, [hall, landing, hall, landing, hall], 1.0)
     assert (longer <= utilities + 1e-9).all()
+
+
+def test_lookahead_adds_what_can_still_be_reached_from_the_frontier(atlas: Atlas) -> None:
+    scene_map = complete_map(atlas, "garden", "door")
+    routes = routes_from(scene_map, "garden")
+    belief = np.full(len(routes), 1 / len(routes))
+    walked = [routes.area.place(scene_map.node("garden"))]
+    plain = spl_utilities(routes, belief, walked, 1.2)
+    ahead = lookahead_utilities(routes, belief, walked, 99.0)
+    visited = routes.is_visited
+    np.testing.assert_array_equal(ahead[visited], plain[visited])
+    assert (ahead[~visited] > plain[~visited]).all()
+    assert (ahead[~visited] - plain[~visited] <= plain[visited].max() + 1e-9).all()
 
 
 def test_expected_sdtw_equals_the_metric_of_each_pair_of_routes(atlas: Atlas) -> None:

@@ -111,7 +111,8 @@ def evaluate(
             recalled viewpoints, attention to the words (docs/traces.md).
         planner: routes compares whole routes in the scene's map; see `esceme train-planner`.
         belief: the planner's belief: full, or a control: blind, no-lengths, speaker or follower.
-        choice: the planner takes the route of best expected score (bayes), or the most probable (argmax).
+        choice: the planner takes the route of best expected score (bayes), the most probable (argmax), or
+            looks one step ahead at the frontier (lookahead).
         instructions: with other, a control, every episode gets the instruction of another path in its scene.
         out: the folder of trajectories, predictions, scores and memories; by default in RUN/evaluations.
         first_told: also score only the first instruction of each path, in the order in which the episodes are

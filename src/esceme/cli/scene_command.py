@@ -12,6 +12,7 @@ import tyro
 
 from esceme.cli.console import TaskName, print_json
 from esceme.errors import ConfigError, DataError, prefix_errors
+from esceme.evaluation.trace import read_trace
 from esceme.files import write_text
 from esceme.report import PathOverlay, draw_scene, floor_indices
 from esceme.report.paths import expand_path
@@ -29,6 +30,7 @@ def scene(
     task: TaskName = "r2r",
     episode: str | None = None,
     predictions: tuple[Path, ...] = (),
+    plans: Path | None = None,
     out: Path | None = None,
     labels: bool = False,
     whole: bool = False,
@@ -46,6 +48,7 @@ def scene(
             --episode 2211_0
         esceme scene 2azQ1b91cZZ --connectivity connectivity --annotations R2R_val_unseen.json
             --episode 2211_0 --predictions baseline.json ours.json --out figure.svg
+        esceme scene 2azQ1b91cZZ --connectivity connectivity --episode 2211_0 --plans runs/none/evaluations/a
 
     Args:
         scene: scene id, as in the names of the connectivity files.
@@ -54,18 +57,22 @@ def scene(
         task: task of the annotation file.
         episode: id of the episode to draw, as in prediction files.
         predictions: prediction files; each adds one path, labelled with the name of the file.
+        plans: folder of an evaluation with --planner routes --trace; adds the five best routes of the
+            episode's first plan, with their probabilities.
         out: file to write; by default SCENE.svg or SCENE_EPISODE.svg in the current folder.
         labels: write a prefix of its id beside every viewpoint.
         whole: draw all floors in full, also if the paths cover only a part.
         json: print a summary as one json object.
     """
     graph = _read_scene(connectivity, scene)
-    if episode is None and (annotations is not None or predictions):
+    if episode is None and (annotations is not None or predictions or plans is not None):
         examples = "" if annotations is None else _list_example_episodes(annotations, task, scene)
         raise ConfigError(f"which episode? give --episode ID{examples}")
-    if episode is not None and annotations is None and not predictions:
-        raise ConfigError("--episode needs --annotations (for the reference path), --predictions, or both")
+    if episode is not None and annotations is None and not predictions and plans is None:
+        raise ConfigError("--episode needs --annotations (for the reference path), --predictions or --plans")
     overlays, caption = _read_overlays(graph, annotations, task, episode, predictions)
+    if episode is not None and plans is not None:
+        overlays += _planned_routes(plans, episode, graph)
     drawing = draw_scene(
         graph,
         overlays,
@@ -122,6 +129,25 @@ def _read_overlays(
         with prefix_errors(file=file, record=f"episode {episode_id}"):
             expand_path(graph, overlay)
     return [overlay for _, overlay in overlays], caption
+
+
+def _planned_routes(folder: Path, episode_id: str, graph: SceneGraph) -> list[PathOverlay]:
+    """Return the best routes of the first plan of an episode, as its trace describes them."""
+    found = [episode for episode in read_trace(folder).episodes if episode.id == episode_id]
+    if not found or found[0].scene != graph.scene_id:
+        raise DataError(f"{folder}: no episode '{episode_id}' in scene {graph.scene_id}")
+    routes = found[0].steps[0].details.get("routes", [])
+    if not routes:
+        raise DataError(f"{folder}: its trace has no plans; evaluate with --planner routes --trace")
+    overlays = []
+    for number, route in enumerate(routes, 1):
+        end = "stop" if route["visited"] else "explore"
+        label = f"route {number}: {end}, {route['probability']:.0%}"
+        overlays.append(PathOverlay(label, tuple(route["path"]), "predicted"))
+    for overlay in overlays:
+        with prefix_errors(file=folder, record=f"episode {episode_id}"):
+            expand_path(graph, overlay)
+    return overlays
 
 
 def _find_episode(annotations: Path, task: TaskName, scene: str, name: str) -> Episode:

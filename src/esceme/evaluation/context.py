@@ -50,7 +50,7 @@ SCRIPTED = tuple(name for name, kind in AGENTS.items() if kind.is_scripted)
 """Names of scripted agents, which need no run folder."""
 Precision = Literal["fp32", "bf16"]
 PlannerName = Literal["none", "routes"]
-ChoiceName = Literal["bayes", "argmax"]
+ChoiceName = Literal["bayes", "argmax", "lookahead"]
 InstructionsName = Literal["own", "other"]
 FILE_FIELDS = ("run", "data", "bank", "tours", "features", "episode_file", "store", "session")
 """Fields of `EvaluationConfig` that name files. Results depend on the content of a file, not on its name."""
@@ -121,7 +121,8 @@ class EvaluationConfig:
     belief: str = "full"
     """Name of the planner's belief: `full`, or a control such as `blind`, which reads no instruction."""
     choice: ChoiceName = "bayes"
-    """How the planner chooses a route: by expected score (`bayes`), or the most probable one (`argmax`)."""
+    """How the planner chooses a route: by expected score (`bayes`), the most probable one (`argmax`), or by
+    expected score with one step of lookahead at the frontier (`lookahead`)."""
     instructions: InstructionsName = "own"
     """Instruction of each episode: its `own`, or as a control the one of another path in the same scene
     (`other`)."""

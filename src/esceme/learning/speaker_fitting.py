@@ -30,6 +30,8 @@ NEW_COUNT = 0.1
 """Count that is added to every word of the background."""
 CHUNK = 400
 """Number of paths whose emissions are in memory at a time."""
+LONG = 7
+"""Paths are long if they usually have more edges than this."""
 USUAL_MOVES = (0.025, 0.975)
 """Quantiles of the number of edges of training paths that count as usual."""
 
@@ -50,10 +52,10 @@ class SpeakerConfig:
     """Number of words from the background that are added to the words of every concept."""
     background: float = 0.3
     """Initial probability that a word comes from the background."""
-    step_positions: Size = 8
-    """Number of relative positions of steps in the alignment."""
-    word_positions: Size = 12
-    """Number of relative positions of words in the alignment."""
+    step_positions: Size | None = None
+    """Number of relative positions of steps in the alignment; by default 8, or 12 for long paths."""
+    word_positions: Size | None = None
+    """Number of relative positions of words in the alignment; by default 12, or 24 for long paths."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -119,7 +121,7 @@ def fit_speaker(
     least, greatest = np.quantile(lengths, USUAL_MOVES, method="inverted_cdf").astype(int).tolist()
     tables = SpeakerTables(
         words=np.repeat(background[None], num_concepts, 0),
-        alignment=_initial_alignment(config),
+        alignment=_initial_alignment(config, is_long=float(np.median(lengths)) > LONG),
         groups=np.array([0.35, 0.4, 0.25]),
         background=background,
         background_share=config.background,
@@ -135,10 +137,11 @@ def fit_speaker(
     return Speaker(_with_unknown(tables, concepts), codebook)
 
 
-def _initial_alignment(config: SpeakerConfig) -> NDArray[np.float64]:
+def _initial_alignment(config: SpeakerConfig, *, is_long: bool) -> NDArray[np.float64]:
     """Return an alignment that prefers equal relative positions, (A, W)."""
-    steps = (np.arange(config.step_positions) + 0.5) / config.step_positions
-    words = (np.arange(config.word_positions) + 0.5) / config.word_positions
+    num_steps = config.step_positions or (12 if is_long else 8)
+    num_words = config.word_positions or (24 if is_long else 12)
+    steps, words = ((np.arange(size) + 0.5) / size for size in (num_steps, num_words))
     weights = np.exp(-(((steps[:, None] - words) / 0.25) ** 2))
     aligned: NDArray[np.float64] = weights / weights.sum(0)
     return aligned

@@ -17,6 +17,8 @@ UNSEEN_METRES = 3.0
 """Assumed length of a route beyond a frontier viewpoint, in metres."""
 FRONTIER_SHARE = 0.3
 """Share of success if an agent stops near a frontier viewpoint on the way to an unknown goal."""
+LOOKAHEAD = 1.2
+"""Weight of a frontier viewpoint's own probability in `lookahead_utilities`, chosen before it was tested."""
 COMPARED = 120
 """Number of routes that are compared with each other by expected SDTW."""
 
@@ -63,6 +65,29 @@ def spl_utilities(
     explore = exploration * belief * beyond / np.maximum(beyond, total + UNSEEN_METRES)
     utilities = np.where(visited, utilities, explore)
     return np.where(np.isfinite(total), utilities, -1.0)
+
+
+def lookahead_utilities(
+    routes: RouteSet, belief: NDArray[np.float64], walked: Sequence[int], exploration: float
+) -> NDArray[np.float64]:
+    """Return the expected SPL of each route, (R,), where a walk to the frontier may end elsewhere.
+
+    The utility of a frontier viewpoint is `LOOKAHEAD` times its probability times its share of the way,
+    plus the best expected SPL of going on to a visited viewpoint if the goal is not beyond it.
+    `exploration` has no effect.
+    """
+    area, ends, visited = routes.area, routes.ends, routes.is_visited
+    utilities = spl_utilities(routes, belief, walked, LOOKAHEAD)
+    there = area.length(walked) + area.distances[walked[-1], ends]
+    known = np.flatnonzero(visited)
+    near = area.distances[ends[known]][:, ends] < SUCCESS_WITHIN  # (V, R)
+    right = belief * np.where(visited, 1.0, FRONTIER_SHARE)
+    for row in np.flatnonzero(~visited & np.isfinite(there)).tolist():
+        total = there[row] + area.distances[ends[known], ends[row]]  # the way back is as long
+        share = routes.metres / np.maximum(np.maximum(routes.metres, total[:, None]), 1e-6)
+        others = np.where(np.arange(len(ends)) == row, 0.0, right)
+        utilities[row] += float(((near * share) @ others).max())
+    return utilities
 
 
 def sdtw_utilities(

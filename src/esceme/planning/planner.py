@@ -13,11 +13,19 @@ from numpy.typing import NDArray
 from esceme.errors import ConfigError
 from esceme.memory.scene_map import SceneMap
 from esceme.planning.belief import Belief, route_columns, route_table
-from esceme.planning.choice import DEFAULT_EXPLORATION, UTILITIES, Exploration, argmax_utilities
+from esceme.planning.choice import (
+    DEFAULT_EXPLORATION,
+    UTILITIES,
+    Exploration,
+    argmax_utilities,
+    lookahead_utilities,
+)
 from esceme.planning.routes import RouteLimits, RouteSet, Start, get_routes
 from esceme.planning.scoring import Scorer
 
 DEFAULT_LIMITS = RouteLimits()
+CHOICES = {"bayes": None, "argmax": argmax_utilities, "lookahead": lookahead_utilities}
+"""Ways to choose a route -> utilities; None for those of the planner."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +77,10 @@ class Planner:
 
         `routes` names the route generator, `utility` the metric whose expectation the choice maximises.
         """
-        if choice not in ("bayes", "argmax"):
-            raise ConfigError(f"choice '{choice}': expected 'bayes' or 'argmax'")
+        if choice not in CHOICES:
+            raise ConfigError(f"choice '{choice}': expected one of {', '.join(CHOICES)}")
+        if choice == "lookahead" and utility != "spl":
+            raise ConfigError(f"choice 'lookahead' is for planners by expected SPL, this one is by {utility}")
         if utility not in UTILITIES:
             raise ConfigError(f"utility '{utility}': expected one of {', '.join(UTILITIES)}")
         self.scorers, self.belief, self.exploration = scorers, belief, exploration
@@ -88,7 +98,7 @@ class Planner:
         belief = self.belief.probabilities(table, self.columns)
         walked = [routes.area.place(node) for node in request.trajectory]
         weight = self.exploration.weight(scene_map.episodes)
-        utility = argmax_utilities if self.choice == "argmax" else UTILITIES[self.utility]
+        utility = CHOICES[self.choice] or UTILITIES[self.utility]
         utilities = utility(routes, belief, walked, weight)
         chosen, path = self._best(routes, utilities, walked)
         return RoutePlan(path, bool(routes.is_visited[chosen]), chosen, routes, table, belief, utilities)
