@@ -6,7 +6,7 @@ Goals and references are unreachable by type: a planner receives a `SceneMap` an
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from esceme.memory.scene_map import MapBank, SceneMap
 from esceme.planning.planner import Planner, PlanRequest
 from esceme.planning.planning_navigator import PlanningNavigator
+from esceme.planning.routes import RouteLimits
 from esceme.world.atlas import Atlas
 from fixtures.toy_atlas import TOY_EPISODES, build_toy_atlas, encode
 from fixtures.toy_planner import random_planner, walk
@@ -72,8 +73,17 @@ class FoggyAtlas(Atlas):
         return features
 
 
-def foggy_walks(seed: int) -> list[list[str]]:
-    planner, speaker = random_planner()
+KINDS = (
+    {},
+    {"choice": "lookahead"},
+    {"utility": "gp"},
+    {"scorers": ("speaker",), "routes": "two-leg", "limits": RouteLimits(2, 6), "utility": "sdtw"},
+)
+"""Settings of planners."""
+
+
+def foggy_walks(seed: int, **settings: Any) -> list[list[str]]:
+    planner, speaker = random_planner(**settings)
     atlas = FoggyAtlas(build_toy_atlas(), seed)
     return walk(planner, speaker, build_toy_atlas(), TOY_EPISODES, bank_of(atlas, speaker))
 
@@ -82,15 +92,19 @@ def bank_of(atlas: Atlas, speaker) -> MapBank:  # type: ignore[no-untyped-def]
     return FoggyBank.from_atlas(atlas, codebook=speaker.codebook)
 
 
-def test_garbling_unvisited_viewpoints_changes_no_decision() -> None:
-    planner, speaker = random_planner()
+@pytest.mark.parametrize("settings", KINDS)
+def test_garbling_unvisited_viewpoints_changes_no_decision(settings: dict[str, Any]) -> None:
+    planner, speaker = random_planner(**settings)
     clear = walk(planner, speaker, build_toy_atlas(), TOY_EPISODES)
     assert len({tuple(path) for path in clear}) > 3, "the planner must walk different routes"
     for seed in range(3):
-        assert foggy_walks(seed) == clear
+        assert foggy_walks(seed, **settings) == clear
 
 
-def test_canary_reading_beyond_the_frontier_changes_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("settings", KINDS)
+def test_canary_reading_beyond_the_frontier_changes_decisions(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
     """The test above can fail: maps that read neighbours of visited viewpoints as well are noticed."""
 
     remember = MapBank.remember_at
@@ -102,9 +116,9 @@ def test_canary_reading_beyond_the_frontier_changes_decisions(monkeypatch: pytes
             remember(self, atlas.neighbours[viewpoint, : atlas.degrees[viewpoint]].tolist())
 
     monkeypatch.setattr(MapBank, "remember_at", leaking)
-    planner, speaker = random_planner()
+    planner, speaker = random_planner(**settings)
     clear = walk(planner, speaker, build_toy_atlas(), TOY_EPISODES)
-    assert any(foggy_walks(seed) != clear for seed in range(3))
+    assert any(foggy_walks(seed, **settings) != clear for seed in range(3))
 
 
 def test_planner_receives_neither_goals_nor_references() -> None:

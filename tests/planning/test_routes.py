@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from esceme.errors import MemoryMismatch
 from esceme.memory.scene_map import MapBank, SceneMap
 from esceme.planning.routes import (
     Neighbourhood,
@@ -128,3 +129,10 @@ def test_walks_return_to_where_the_route_leaves_the_trajectory(atlas: Atlas) -> 
     neighbours = np.flatnonzero(routes.area.slot[route[0]] >= 0).tolist()
     walked = [route[0], next(place for place in neighbours if place != route[1])]
     assert routes.walk(row, walked) == [*walked, *route]
+
+
+def test_a_viewpoint_that_no_edge_leads_to_is_an_error(atlas: Atlas) -> None:
+    scene_map = map_of(atlas, "garden", "attic")
+    area = Neighbourhood(scene_map, scene_map.node("garden"), 9)
+    with pytest.raises(MemoryMismatch, match="'attic' was visited in this episode, but no edge"):
+        area.place(scene_map.node("attic"))

@@ -48,7 +48,8 @@ def scene(
             --episode 2211_0
         esceme scene 2azQ1b91cZZ --connectivity connectivity --annotations R2R_val_unseen.json
             --episode 2211_0 --predictions baseline.json ours.json --out figure.svg
-        esceme scene 2azQ1b91cZZ --connectivity connectivity --episode 2211_0 --plans runs/none/evaluations/a
+        esceme scene 2azQ1b91cZZ --connectivity connectivity --episode 2211_0
+            --plans runs/none/evaluations/r2r-val_unseen-cold-planner
 
     Args:
         scene: scene id, as in the names of the connectivity files.

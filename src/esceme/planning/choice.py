@@ -101,21 +101,31 @@ def sdtw_utilities(
     """
     area, utilities = routes.area, np.full(len(routes), -1.0)
     order = np.argsort(-belief, kind="stable")
-    visited = order[routes.is_visited[order]][:COMPARED]
-    walks = PaddedPaths.from_paths([routes.walk(row, walked) for row in visited.tolist()])
-    rights = PaddedPaths.from_paths(
-        [routes.places[row, : routes.num_moves[row] + 1].tolist() for row in visited.tolist()]
-    )
-    size = len(visited)
-    first, second = np.repeat(np.arange(size), size), np.tile(np.arange(size), size)
-    costs = area.distances[walks.viewpoints[:, None, first], rights.viewpoints[None, :, second]]
-    similar = ndtw(dtw(costs, walks.count[first], rights.count[second]), rights.count[second])
-    near = area.distances[routes.ends[visited]][:, routes.ends[visited]] < SUCCESS_WITHIN
-    utilities[visited] = (similar.reshape(size, size) * near) @ belief[visited]
+    found = {row: routes.walk(row, walked) for row in order[routes.is_visited[order]][:COMPARED].tolist()}
+    reachable = {row: path for row, path in found.items() if path is not None}
+    if reachable:
+        visited = np.array(list(reachable))
+        similar = _similarities(routes, visited, [*reachable.values()])
+        near = area.distances[routes.ends[visited]][:, routes.ends[visited]] < SUCCESS_WITHIN
+        utilities[visited] = (similar * near) @ belief[visited]
     for row in order[~routes.is_visited[order]][:COMPARED].tolist():
-        share = routes.metres[row] / max(area.length(routes.walk(row, walked)), 1e-6)
-        utilities[row] = exploration * belief[row] * min(share, 1.0)
+        if (path := routes.walk(row, walked)) is not None:
+            share = routes.metres[row] / max(area.length(path), 1e-6)
+            utilities[row] = exploration * belief[row] * min(share, 1.0)
     return utilities
+
+
+def _similarities(
+    routes: RouteSet, rows: NDArray[np.int64], walks: Sequence[Sequence[int]]
+) -> NDArray[np.float64]:
+    """Return the nDTW of every walk to every route, (walks, rows)."""
+    size = len(rows)
+    first, second = np.repeat(np.arange(len(walks)), size), np.tile(np.arange(size), len(walks))
+    paths = [routes.places[row, : routes.num_moves[row] + 1].tolist() for row in rows.tolist()]
+    right, own = PaddedPaths.from_paths(paths), PaddedPaths.from_paths(walks)
+    costs = routes.area.distances[own.viewpoints[:, None, first], right.viewpoints[None, :, second]]
+    similar = ndtw(dtw(costs, own.count[first], right.count[second]), right.count[second])
+    return similar.reshape(len(walks), size)
 
 
 def progress_utilities(

@@ -115,16 +115,16 @@ class Planner:
         """Return the best route that the limit of moves allows, and the poses from the current place."""
         area, current = routes.area, walked[-1]
         for row in np.argsort(-utilities, kind="stable").tolist():
-            if not np.isfinite(area.distances[current, routes.ends[row]]):
-                continue
             if self.utility == "sdtw":
-                places = routes.walk(row, walked)[len(walked) - 1 :]
-            else:
+                places = (routes.walk(row, walked) or [])[len(walked) - 1 :]
+            elif np.isfinite(area.distances[current, routes.ends[row]]):
                 places = area.path(current, int(routes.ends[row]))
-            if len(walked) + len(places) - 2 <= self.max_moves:
+            else:
+                places = []
+            if places and len(walked) + len(places) - 2 <= self.max_moves:
                 break
         else:
-            row, places = int(np.argmax(routes.ends == current)), [current]
+            row, places = int(np.argmax(routes.ends == current)), [current]  # no route is left: stop here
         return row, [
             (int(area.nodes[there]), int(area.view[here, there])) for here, there in pairwise(places)
         ]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
-from esceme.errors import ConfigError
+from esceme.errors import ConfigError, MemoryMismatch
 from esceme.memory.scene_map import SceneMap
 from esceme.settings import Count, check_settings
 
@@ -88,7 +88,12 @@ class Neighbourhood:
         self._place_of = place_of
 
     def place(self, node: int) -> int:
-        """Return the place of a node."""
+        """Return the place of a node; raise `MemoryMismatch` if no known edges lead there."""
+        if node not in self._place_of:
+            raise MemoryMismatch(
+                f"viewpoint '{self.scene_map.name(node)}' was visited in this episode, but no edge of the map "
+                "leads there; the map is of other graphs: build it again"
+            )
         return self._place_of[node]
 
     @cached_property
@@ -179,10 +184,10 @@ class RouteSet:
         metres: NDArray[np.float64] = self._per_edge(self.area.lengths, 0).sum(1)
         return metres
 
-    def walk(self, row: int, walked: Sequence[int]) -> list[int]:
+    def walk(self, row: int, walked: Sequence[int]) -> list[int] | None:
         """Return the places of a trajectory that begins with `walked` and continues along a route.
 
-        The trajectory returns to the place at which the route leaves it.
+        The trajectory returns to the place at which the route leaves it; None if no known edges lead there.
         """
         route = self.places[row, : self.num_moves[row] + 1].tolist()
         shared = 0
@@ -190,8 +195,11 @@ class RouteSet:
             if here != there:
                 break
             shared += 1
-        back = [] if shared == len(walked) else self.area.path(walked[-1], route[shared - 1])[1:]
-        return [*walked, *back, *route[shared:]]
+        if shared == len(walked):
+            return [*walked, *route[shared:]]
+        if not np.isfinite(self.area.distances[walked[-1], route[shared - 1]]):
+            return None
+        return [*walked, *self.area.path(walked[-1], route[shared - 1])[1:], *route[shared:]]
 
     def _per_edge(self, table: NDArray[Any], fill: float) -> NDArray[Any]:
         here, there = self.places[:, :-1], self.places[:, 1:]
