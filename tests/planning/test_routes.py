@@ -134,5 +134,5 @@ def test_walks_return_to_where_the_route_leaves_the_trajectory(atlas: Atlas) -> 
 def test_a_viewpoint_that_no_edge_leads_to_is_an_error(atlas: Atlas) -> None:
     scene_map = map_of(atlas, "garden", "attic")
     area = Neighbourhood(scene_map, scene_map.node("garden"), 9)
-    with pytest.raises(MemoryMismatch, match="'attic' was visited in this episode, but no edge"):
+    with pytest.raises(MemoryMismatch, match="'attic' was visited in this episode, and no edge"):
         area.place(scene_map.node("attic"))

@@ -113,8 +113,8 @@ class HAMT(CrossModal[HamtState]):
             history[rows, 1:depth] = history[parents[rows], 1:depth]
             history[rows, depth] = tokens[rows - 1]
         # All nodes share one text, unless vision changes the text.
-        zeros, order = torch.zeros_like(parents), torch.arange(len(parents), device=parents.device)
-        groups: Groups | None = Groups(zeros, order, (1, len(parents)))
+        zeros = torch.zeros_like(parents)
+        groups: Groups | None = Groups(zeros, 1)
         if self.config.language_cross_attention:
             state, groups = state.select(zeros), None
         return self.decide(

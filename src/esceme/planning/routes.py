@@ -91,8 +91,8 @@ class Neighbourhood:
         """Return the place of a node; raise `MemoryMismatch` if no known edges lead there."""
         if node not in self._place_of:
             raise MemoryMismatch(
-                f"viewpoint '{self.scene_map.name(node)}' was visited in this episode, but no edge of the map "
-                "leads there; the map is of other graphs: build it again"
+                f"viewpoint '{self.scene_map.name(node)}' was visited in this episode, and no edge "
+                "of the map leads there; the map is of other graphs: build it again"
             )
         return self._place_of[node]
 
