@@ -159,7 +159,7 @@ def test_the_first_robot_creates_the_store_and_others_have_to_agree(tmp_path: Pa
         assert (
             service.request("POST", "/v1/remember", encode_observations([observation(1)], SETTINGS))[0] == 200
         )
-        assert service.stop() == "interrupted\n" and service.process.returncode == 130
+        assert service.stop() == "interrupted\n" and service.process.exitcode == 130
     with MemoryStore.open(tmp_path / "new.db") as store:
         assert len(store) == 1
 

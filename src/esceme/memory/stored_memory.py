@@ -15,6 +15,7 @@ from torch import Tensor
 
 from esceme.errors import ConfigError, MemoryMismatch
 from esceme.memory.bank import MemoryBank, Visit
+from esceme.memory.postgresql_database import PostgresqlDatabase
 from esceme.memory.remote_store import RemoteStore
 from esceme.memory.scene import Pooling
 from esceme.memory.store import PAGE, MemoryStore, ObservationStore, Prefer
@@ -263,6 +264,9 @@ def connect_store(
     location: str, settings: StoreSettings | None = None, *, read_only: bool = False
 ) -> MemoryStore:
     """Open the store in a database: the path of an SQLite file, or postgresql://..."""
+    if location.startswith(("postgresql://", "postgres://")):
+        database = PostgresqlDatabase(location, read_only=read_only)
+        return MemoryStore(database, settings, read_only=read_only)
     if "://" in location:
         raise ConfigError(
             f"{location}: expected a path such as site.db, http://HOST:PORT or postgresql://HOST/DATABASE"
