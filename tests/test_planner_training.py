@@ -58,7 +58,7 @@ def test_equal_inputs_give_equal_planners(run: Path, training_data: Path, tmp_pa
     train_planner(again, training_data, CONFIG)
     assert file_contents(again / "planner") == file_contents(run / "planner")
     stored, speaker = load_planner(run)
-    assert stored.exploration.kept.late in CONFIG.fit.late
+    assert stored.exploration.persistent.late in CONFIG.fit.late
     assert {"full", "blind", "no-lengths", "speaker", "follower"} == set(stored.beliefs)
     assert stored.fit["held_out"]
     assert stored.digests.keys() == {"speaker", "weights", "annotations", "code"}
@@ -127,7 +127,7 @@ def test_results_record_the_planner_and_controls_differ(
 ) -> None:
     full = evaluated(run, training_data, tmp_path / "full")
     assert full.facts["planner"]["beliefs"]["full"]["weights"] and full.facts["belief"] == "full"
-    assert full.facts["planner"]["exploration"]["kept"]["early"] == 4.0
+    assert full.facts["planner"]["exploration"]["persistent"]["early"] == 4.0
     blind = evaluated(run, training_data, tmp_path / "blind", belief="blind")
     assert blind.facts["belief"] == "blind" and blind.facts != full.facts
     evaluated(run, training_data, tmp_path / "argmax", choice="argmax")
@@ -224,7 +224,7 @@ def test_missing_and_damaged_planners_are_refused(run: Path, training_data: Path
         ("beliefs", {}, "found 'full'"),
         ("max_moves", 0, "max_moves"),
         ("limits", {"min_moves": 0, "max_moves": 10**9}, "max_moves"),
-        ("exploration", {"kept": {"early": -1.0}, "cleared": {}}, "early"),
+        ("exploration", {"persistent": {"early": -1.0}, "cleared": {}}, "early"),
     ):
         write_json(other / "planner" / "planner.json", {**stored, name: value})
         with pytest.raises(DataError, match=message):

@@ -51,7 +51,7 @@ class StoredBelief(msgspec.Struct, frozen=True):
 class StoredExploration(msgspec.Struct, frozen=True):
     """Fitted exploration weights for maps that are kept, and for maps that are cleared per episode."""
 
-    kept: Exploration
+    persistent: Exploration
     cleared: Exploration
 
 
@@ -157,7 +157,7 @@ def build_planner(
     return Planner(
         make_scorers(stored.scorers, speaker, navigator, memory, set(weights)),
         Belief(tuple(weights), tuple(weights.values())),
-        exploration=stored.exploration.cleared if is_cleared else stored.exploration.kept,
+        exploration=stored.exploration.cleared if is_cleared else stored.exploration.persistent,
         routes=stored.routes,
         limits=stored.limits,
         utility=stored.utility,
