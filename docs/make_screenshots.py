@@ -15,15 +15,19 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 from playwright.sync_api import Page, sync_playwright
 
 from esceme.evaluation import EvaluationConfig, read_result
+from esceme.report.result_set import load_results
 from esceme.report.selection import SelectionRule, select_by_rule
+from esceme.viewer.page import render_page
+from esceme.viewer.page_data import build_page_data
+from esceme.viewer.page_pictures import add_pictures
 from esceme.viewer.walk_server import WalkServer
 from esceme.viewer.walk_session import WalkSession
 
-SIZE, PHONE = {"width": 1360, "height": 860}, {"width": 390, "height": 844}
+SIZE, PHONE = {"width": 1360, "height": 930}, {"width": 390, "height": 844}
 CHANGED_CHOICE = """
 (ids) => {
   const agent = app.data.results.length - 1;
@@ -41,6 +45,8 @@ CHANGED_CHOICE = """
 EPISODES = (1, 10, 50)
 """Numbers of episodes after which the memory is shown."""
 SPLIT = "val_unseen"
+HEADING_SIZE = 20
+"""Size of the letters above the maps of memories."""
 
 
 def main() -> None:
@@ -54,7 +60,7 @@ def main() -> None:
         read_result(options.demo / run / f"evaluations/r2r-{SPLIT}-{memory}")
         for run, memory in (("none", "none"), ("memory", "cold"))
     ]
-    page_file = (options.demo / "page.html").resolve().as_uri()
+    page_file = _write_page(options.demo, options.data).resolve().as_uri()
     with _chromium() as browser:
 
         def shoot(address: str, name: str, *, dark: bool = False, phone: bool = False) -> None:
@@ -82,6 +88,17 @@ def main() -> None:
         _shoot_walk(browser, options.demo / "memory", options.data, options.out / "view-walk.png")
 
 
+def _write_page(demo: Path, data: Path) -> Path:
+    """Write the page of the demo with the present code."""
+    names = {"none/evaluations/r2r-val_unseen-none": "without memory"}
+    names |= {"memory/evaluations/r2r-val_unseen-cold": "with memory"}
+    loaded = load_results([demo / name for name in names], data, names=list(names.values()))
+    page = build_page_data(loaded)
+    add_pictures(page, loaded.folder, "thumbnails")
+    (demo / "page.html").write_text(render_page(page))
+    return demo / "page.html"
+
+
 @contextmanager
 def _chromium() -> Iterator[Any]:
     path = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -93,7 +110,7 @@ def _chromium() -> Iterator[Any]:
 
 def _save(content: bytes, path: Path) -> None:
     with Image.open(BytesIO(content)) as image:
-        small = image.convert("RGB").quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        small = image.convert("RGB").quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
         small.save(path, optimize=True)
 
 
@@ -105,13 +122,19 @@ def _shoot_memory(browser: Any, page_file: str, path: Path) -> None:
     for number in EPISODES:
         page.evaluate(
             "(order) => { const history = app.data.results[app.agent].histories[0];"
-            "app.set({episode: app.data.episodes[history.episodes[order]].id});"
-            "app.set({step: app.lastStep, hidden: '0'}); }",
-            number - 1,
+            "app.set({episode: app.data.episodes[history.episodes[order]].id, step: 0, hidden: '0.1'}); }",
+            number,  # the memory before the next episode
         )
         page.wait_for_timeout(200)
         with Image.open(BytesIO(page.locator(".map-box").screenshot())) as image:
-            parts.append(image.convert("RGB"))
+            part = image.convert("RGB")
+        count = page.locator(".memory-line").text_content()
+        text = f"after {number} episode{'s' if number > 1 else ''}: {count}"
+        font = ImageFont.load_default(HEADING_SIZE)
+        heading = Image.new("RGB", (part.width, part.height + 3 * HEADING_SIZE), "white")
+        ImageDraw.Draw(heading).text((4, HEADING_SIZE), text.partition(" viewpoints")[0], "#1a1a1a", font)
+        heading.paste(part, (0, 3 * HEADING_SIZE))
+        parts.append(heading)
     sheet = Image.new("RGB", (sum(part.width for part in parts), max(part.height for part in parts)), "white")
     x = 0
     for part in parts:

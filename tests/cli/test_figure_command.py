@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -76,6 +77,10 @@ def test_episode_figure_shows_panoramas_of_all_steps(
     assert "by success, then by SPL" in summary["rule_text"]
     with Image.open("e.gif") as gif:
         assert gif.n_frames == max(len(episode.trajectory) for episode in trajectories)
+        gif.seek(gif.n_frames - 1)
+        colours = np.asarray(gif.convert("RGB")).reshape(-1, 3).astype(int)
+    for colour in ((213, 94, 0), (0, 114, 178)):  # of the two results
+        assert np.abs(colours - colour).sum(axis=1).min() < 30
 
 
 def test_several_episodes_get_numbers_and_missing_panoramas_are_noted(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from esceme.cli import main
+from esceme.evaluation import EvaluationConfig, evaluate
 from esceme.viewer.walk_server import WalkServer
 from fixtures.viewed_results import traced_results
 
@@ -47,16 +48,37 @@ def test_same_results_give_the_same_page(folders: list[str], toy_root: Path) -> 
     assert Path("a.html").read_bytes() == Path("b.html").read_bytes()
 
 
+def test_results_of_different_versions_are_noted(
+    folders: list[str], toy_root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(folders[0], "older")
+    file = Path("older/result.json")
+    file.write_text(re.sub(r'"version": ?"[^"]*"', '"version":"0.0.1"', file.read_text()))
+    assert main(["view", "older", folders[1], "--data", str(toy_root)]) == 0
+    assert "different versions of ESceme: 0.0.1, " in capsys.readouterr().err
+
+
 def test_unsuitable_input_is_an_error(
     folders: list[str], toy_root: Path, error_of: ErrorOf, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     data = ["--data", str(toy_root)]
+    other = tmp_path_factory.mktemp("other")
+    config = EvaluationConfig(run="stop", data=str(toy_root), split="val_unseen", memory="none", task="r2r")
+    evaluate(config, other / "split")
+    for name in ("interrupted", "version"):
+        shutil.copytree(folders[0], other / name)
+    (other / "interrupted" / "result.json").unlink()
+    result = other / "version" / "result.json"
+    result.write_text(result.read_text().replace('"esceme-result-', '"esceme-result-9'))
     damaged = tmp_path_factory.mktemp("damaged") / "cold"
     shutil.copytree(folders[1], damaged)
     trace = damaged / "trace.jsonl"
     trace.write_bytes(trace.read_bytes()[:-200])
     for command, message in (
         (["view", *data], "no result"),
+        (["view", folders[0], str(other / "split"), *data], "val_unseen"),
+        (["view", str(other / "interrupted"), *data], "this evaluation was interrupted"),
+        (["view", str(other / "version"), *data], "esceme-result-9"),
         (["view", str(damaged), *data], "trace.jsonl"),
         (["view", "nowhere", *data], "nowhere"),
         (["view", folders[0], "--data", "nowhere"], "no such folder"),

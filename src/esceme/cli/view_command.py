@@ -55,6 +55,9 @@ def view(
     if missing:
         count = "no panorama is" if not page.pictures else f"{missing} panoramas are not"
         note(f"note: {count} in {loaded.folder.root / 'panoramas'}")
+    versions = sorted({str(result.facts.get("version")) for result in loaded.results})
+    if len(versions) > 1:
+        note(f"note: the results are of different versions of ESceme: {', '.join(versions)}")
     if page.left_out:
         note(f"note: {page.left_out} episodes are not in every result and are not on the page")
     address = out.resolve().as_uri()

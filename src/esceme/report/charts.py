@@ -30,14 +30,15 @@ TEXT_WIDTH = 72 * WIDTH - 50
 MAX_VALUE = 1e100
 """Larger values are treated as missing."""
 STYLES: tuple[dict[str, Any], ...] = (
-    {"color": "#0072b2", "linestyle": "-", "marker": "o"},
     {"color": "#d55e00", "linestyle": (0, (6, 2)), "marker": "s"},
+    {"color": "#0072b2", "linestyle": "-", "marker": "o"},
     {"color": "#009e73", "linestyle": (0, (1, 1)), "marker": "^"},
     {"color": "#aa4499", "linestyle": (0, (6, 2, 1, 2)), "marker": "h"},
     {"color": "#56b4e9", "linestyle": (0, (3, 1.5)), "marker": "v"},
     {"color": "#1a1a1a", "linestyle": (0, (10, 3)), "marker": "D"},
 )
-"""Colours of the curves in order: those of Okabe and Ito, safe for the colour-blind, with a darker purple."""
+"""Colours of the curves in order: those of Okabe and Ito, safe for the colour-blind, with a darker purple.
+The first two are those of the first two results in figures of episodes and on the page."""
 METADATA = {".svg": ("Title", "Description"), ".pdf": ("Title", "Subject"), ".png": ("Title", "Description")}
 """File name suffix -> metadata keys of the title and the description."""
 NO_DATE: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}

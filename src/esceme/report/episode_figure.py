@@ -26,6 +26,8 @@ THUMBNAIL_HEIGHT = THUMBNAIL_WIDTH / 3
 """Size of a drawn panorama in pixels. Panoramas are cropped to 120 degrees from bottom to top."""
 ELEVATION_RANGE = 2 * math.pi / 3
 ROW_HEIGHT, HEADING_HEIGHT = THUMBNAIL_HEIGHT + 16.0, 18.0
+ENLARGEMENT = (WIDTH - GAP) / 2 / THUMBNAIL_WIDTH
+"""Scale of panoramas in drawings of single steps, which have two in a row."""
 PIXEL_RATIO = 2
 """Pixels of an embedded image per pixel of the figure."""
 JPEG_QUALITY = 80
@@ -95,9 +97,11 @@ def _panorama_rows(results: ResultSet, episode_id: str, num_steps: int | None) -
         if not tiles:
             continue
         if num_steps is not None:
-            x, top = number % COLUMNS * (THUMBNAIL_WIDTH + GAP), number // COLUMNS * ROW_HEIGHT
-            parts += [translated(x, top, tiles[0][1])]
-            y = top + ROW_HEIGHT
+            row_height = ENLARGEMENT * THUMBNAIL_HEIGHT + GAP
+            x, y = number % 2 * (WIDTH + GAP) / 2, number // 2 * row_height
+            enlarged = element("g", [tiles[0][1]], transform=f"scale({ENLARGEMENT:.4f})")
+            parts.append(translated(x, y, enlarged))
+            y += row_height
             continue
         parts.append(_row_heading(name, style, y + 11))
         y += HEADING_HEIGHT

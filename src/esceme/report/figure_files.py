@@ -46,9 +46,19 @@ def write_figure(drawing: str, path: str | Path) -> None:
 
 
 def write_gif(drawings: Sequence[str], path: str | Path) -> None:
-    """Write drawings of equal size as the frames of an animated GIF, which is repeated without end."""
+    """Write drawings of equal size as the frames of an animated GIF, which is repeated without end.
+
+    The octree keeps rare colours, such as those of symbols, beside the many colours of panoramas.
+    """
+    from PIL import Image as Images
+
     path = check_figure_path(Path(path), (".gif",))
-    frames = [_to_image(drawing, GIF_PIXEL_RATIO).quantize(64) for drawing in drawings]
+    frames = [
+        _to_image(drawing, GIF_PIXEL_RATIO)
+        .convert("RGB")
+        .quantize(255, method=Images.Quantize.FASTOCTREE, dither=Images.Dither.NONE)
+        for drawing in drawings
+    ]
     seconds = [SECONDS_PER_STEP] * (len(frames) - 1) + [LAST_SECONDS]
     durations = [round(1000 * duration) for duration in seconds]
     with atomic_open(path) as file:

@@ -22,7 +22,7 @@ MAX_SCALE = 14.0
 """Maximum of the scale in pixels per metre."""
 MARGIN = 1.2
 """Margin in metres around the viewpoints of a floor."""
-HEADING_SIZE, HEADING_HEIGHT = 9.0, 16.0
+HEADING_SIZE, HEADING_HEIGHT = 9.0, 22.0
 MEMORY_EDGE, OBSERVED = "#8a7f00", "#56b4e9"
 """Colours of edges in memory, and of the candidates of the current viewpoint."""
 CURRENT = PREDICTED[1].colour
@@ -159,7 +159,12 @@ def _draw_moment(graph: SceneGraph, panels: Sequence[Panel], moment: MemoryMomen
     heading = element(
         "text", escape_text(text), x=max(0.0, x), y=9.0, font_size=HEADING_SIZE, font_weight="bold", fill=INK
     )
-    return [heading, *(draw_floor_memory(graph, panel, moment) for panel in panels)]
+    floors = [
+        element("text", f"Floor {panel.floor + 1}", x=panel.x, y=20.0, font_size=7.0, fill=GREY)
+        for panel in panels
+        if floor_indices(graph).any()
+    ]
+    return [heading, *floors, *(draw_floor_memory(graph, panel, moment) for panel in panels)]
 
 
 def draw_floor_memory(graph: SceneGraph, panel: Panel, moment: MemoryMoment) -> str:

@@ -311,7 +311,7 @@ export class App {
           "Search ",
           html("input", {
             type: "search",
-            placeholder: "words of the instruction",
+            placeholder: "words, or an id",
             value: this.state.text,
             "data-state": "text",
             oninput: (/** @type {any} */ event) => this.set({ text: event.target.value }),
