@@ -241,6 +241,36 @@ def test_page_fits_a_phone_in_both_themes(page_file: Path, open_page: OpenPage) 
         assert (max(map(int, re.findall(r"\d+", colour))) < 128) == dark
 
 
+CONTRASTS = """
+() => {
+  const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = (value) => (value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  const luminance = ([r, g, b]) => 0.2126 * light(r) + 0.7152 * light(g) + 0.0722 * light(b);
+  const ground = (element) => {
+    const colour = numbers(getComputedStyle(element).backgroundColor);
+    const isOpaque = colour.length === 3 || colour[3] > 0.99;
+    return isOpaque || !element.parentElement ? colour : ground(element.parentElement);
+  };
+  const texts = [...document.querySelectorAll("p, b, small, th, td, h1, h2, h3, li, button, label, .mark")];
+  return texts
+    .filter((element) => [...element.childNodes].some((node) => node.nodeType === 3))
+    .filter((element) => element.checkVisibility())
+    .map((element) => {
+      const [a, b] = [luminance(numbers(getComputedStyle(element).color)), luminance(ground(element))];
+      return [element.outerHTML.slice(0, 80), (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)];
+    })
+    .filter(([, contrast]) => contrast < 4.5);
+}
+"""
+"""Script that returns the texts whose contrast is below 4.5."""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_texts_have_enough_contrast(page_file: Path, open_page: OpenPage, dark: bool) -> None:
+    page = open_page(page_file, dark=dark)
+    assert page.page.evaluate(CONTRASTS) == []
+
+
 def test_everything_has_a_label(page_file: Path, open_page: OpenPage) -> None:
     page = open_page(page_file)
     unnamed = page.evaluate(
