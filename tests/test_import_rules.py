@@ -33,6 +33,7 @@ LEVELS = [
     {"memory", "agents"},
     {"service"},
     {"navigator"},
+    {"engine"},
     {"runs"},
     {"planning"},
     {"checkpoints"},

@@ -69,6 +69,10 @@ class Navigator(nn.Module):
         """Return the state after the agents took `actions` (B,) at `observation`."""
         return self.agent.advance(state, observation, actions)
 
+    def final_paths(self, state: State) -> list[list[int]] | None:
+        """Return the viewpoints through which each agent goes after its episode; see `Agent.final_paths`."""
+        return self.agent.final_paths(state)
+
     def decision_details(self, row: int) -> dict[str, Any]:
         """Return JSON values that describe the latest decision of the agent with batch index `row`.
 

@@ -92,6 +92,9 @@ def roll_out(
         # Move.
         numbers = action_numbers(decision, atlas.degrees[pose.viewpoint], actions)
         paths = next_poses(atlas, pose, decision, actions)
+        if decision.recomputed is not None:
+            for trajectory, again in zip(active, decision.recomputed.tolist(), strict=True):
+                trajectory.num_recomputed += again
         for trajectory, number, moves in zip(active, numbers, paths, strict=True):
             trajectory.actions.append(number)
             trajectory.num_decisions += 1
@@ -102,7 +105,7 @@ def roll_out(
         state = state if decision.state is None else decision.state
         if finished:
             rows = torch.tensor(ended).nonzero().flatten().to(device)
-            final_paths = navigator.agent.final_paths(state.select(rows)) or []
+            final_paths = navigator.final_paths(state.select(rows)) or []
             for trajectory, viewpoints in zip(finished, final_paths, strict=False):
                 route = [(viewpoint, FACE_FORWARD) for viewpoint in viewpoints]
                 trajectory.poses += resolve_views(atlas, trajectory.poses[-1], route)

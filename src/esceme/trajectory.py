@@ -34,6 +34,8 @@ class Trajectory:
     """Number of this episode among the episodes in its scene (or tour), counted from 1."""
     actions: list[int] = field(default_factory=list)
     """Number of each selected action among the actions that existed at its step; see `action_numbers`."""
+    num_recomputed: int = 0
+    """Number of decisions that were computed again in full precision; see `Decision.recomputed`."""
 
     @classmethod
     def begin(cls, atlas: Atlas, episode: Episode, *, visit: int = 1) -> Trajectory:

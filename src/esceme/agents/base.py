@@ -128,6 +128,8 @@ class Decision(NamedTuple):
     state to `advance` instead of the state that `decide` received."""
     goal_logits: Tensor | None = None
     """(B, G): scores of G possible goal positions, which only the agent's `auxiliary_loss` reads."""
+    recomputed: Tensor | None = None
+    """(B,) bool: whether the scores were computed again in full precision; None without low precision."""
     auxiliary_loss: Tensor | None = None
     """(B,): result of `Agent.auxiliary_loss`. Training sets this field; `decide` leaves it None."""
 
@@ -266,6 +268,13 @@ class Agent(nn.Module, ABC, Generic[S]):
         """
         return None
 
+    def final_margin(self, state: S) -> Tensor | None:
+        """Return by how much the end chosen by `final_paths` is better than the next one, (B,).
+
+        The difference is one of log probabilities. None, the default, means that nothing is chosen.
+        """
+        return None
+
     @property
     def uses_context_views(self) -> bool:
         """Whether the agent reads views without a candidate. If False, observations omit these views."""
@@ -279,6 +288,11 @@ class Agent(nn.Module, ABC, Generic[S]):
     @property
     def critic_parameters(self) -> list[nn.Parameter]:
         """Parameters of the critic. Gradient clipping excludes them."""
+        return []
+
+    @property
+    def decision_layers(self) -> list[nn.Module]:
+        """Transformer layers of `decide`, which `--precision guarded` computes in low precision."""
         return []
 
     @property

@@ -117,6 +117,11 @@ class CrossModal(Agent[S]):
         return list(self.critic.parameters())
 
     @property
+    def decision_layers(self) -> list[nn.Module]:
+        """The cross-modal layers."""
+        return list(self.cross_layers)
+
+    @property
     def grounding_head(self) -> Grounding | None:
         """The grounding head, which relates words to image features; None if `config.grounding` is 0."""
         return self.grounding if self.config.grounding else None

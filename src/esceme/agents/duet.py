@@ -190,6 +190,11 @@ class DUET(Agent[DuetState]):
             self.text.requires_grad_(False)
 
     @property
+    def decision_layers(self) -> list[nn.Module]:
+        """The layers of both branches."""
+        return list(self._layers)
+
+    @property
     def grounding_head(self) -> Grounding | None:
         """The grounding head, which relates words to image features; None if `config.grounding` is 0."""
         return self.grounding if self.config.grounding else None
@@ -271,6 +276,12 @@ class DUET(Agent[DuetState]):
     def final_paths(self, state: DuetState) -> list[list[int]]:
         """Return each agent's way to the visited viewpoint at which STOP was most probable, as viewpoints."""
         return state.way_to_best_stop(state.current)
+
+    def final_margin(self, state: DuetState) -> Tensor:
+        """Return the difference of the two largest log probabilities of STOP at visited nodes, (B,)."""
+        best = state.stop_probability.log().masked_fill(~state.is_visited, -torch.inf)
+        best = functional.pad(best, (0, 1), value=-torch.inf).topk(2, 1).values
+        return best[:, 0] - best[:, 1]
 
     # -- encoders ----------------------------------------------------------------------------------------
 

@@ -13,10 +13,11 @@ import tyro
 from esceme.cli.console import TaskName, note, progress_bar
 from esceme.cli.data_option import find_data
 from esceme.cli.evaluation_summary import print_orders, print_result
+from esceme.engine import EngineName, Precision
 from esceme.errors import ConfigError
 from esceme.evaluation import EvaluationConfig, Protocol, evaluate_orders
 from esceme.evaluation import evaluate as run_evaluation
-from esceme.evaluation.context import SCRIPTED, ChoiceName, InstructionsName, PlannerName, Precision
+from esceme.evaluation.context import SCRIPTED, ChoiceName, InstructionsName, PlannerName
 from esceme.evaluation.evaluate import ProgressCallback
 from esceme.evaluation.schedule import ScheduleName
 from esceme.files import read_bytes
@@ -52,6 +53,7 @@ def evaluate(
     max_steps: int | None = None,
     max_tokens: int | None = None,
     precision: Precision = "fp32",
+    engine: EngineName = "eager",
     trace: bool = False,
     planner: PlannerName = "none",
     belief: str = "full",
@@ -75,6 +77,7 @@ def evaluate(
         esceme evaluate runs/esceme-r2r --split val_seen --memory warm --bank bank.safetensors --processes 4
         esceme evaluate runs/esceme-r2r --split val_unseen --memory cold --orders 5 --first-told
         esceme evaluate runs/esceme-r2r --split val_unseen --memory warm --store site.db --robot r1
+        esceme evaluate runs/esceme-r2r --split val_unseen --memory cold --engine packed --precision guarded
         esceme evaluate random --split val_unseen --memory none --data datasets --json
 
     Args:
@@ -106,7 +109,9 @@ def evaluate(
         features: the feature file, where the data folder has several.
         max_steps: maximum number of decisions per episode; by default that of the run.
         max_tokens: maximum number of token ids per instruction; by default that of the run.
-        precision: number format of the network; with bf16, decisions may depend on --batch.
+        precision: number format of the network. With bf16 and int8, decisions may change and may depend on
+            --batch; guarded computes in int8 and repeats close decisions in fp32 (docs/performance.md).
+        engine: packed stores the weights as the CPU's matrix kernels read them: faster, equal up to rounding.
         trace: also write trace.jsonl, which describes every decision: probabilities with and without memory,
             recalled viewpoints, attention to the words (docs/traces.md).
         planner: routes compares whole routes in the scene's map; see `esceme train-planner`.
@@ -145,6 +150,7 @@ def evaluate(
         max_steps=max_steps,
         max_tokens=max_tokens,
         precision=precision,
+        engine=engine,
         planner=planner,
         belief=belief,
         choice=choice,
@@ -210,10 +216,9 @@ def default_folder(config: EvaluationConfig) -> Path:
     parts += [Path(file).stem for file in (config.tours, config.features) if file is not None]
     if config.store is not None:
         parts += [Path(config.store).stem, config.robot]
-    depends_on_batch = config.schedule == "interleaved" or config.precision != "fp32"
     for part, applies in (
         ("interleaved", config.schedule == "interleaved"),
-        (f"batch{config.batch}", depends_on_batch),
+        (f"batch{config.batch}", config.depends_on_batch),
         ("shuffled", config.order == "shuffled"),
         (f"seed{config.seed}", config.seed > 0),
         ("phases", config.oracle_phases),
@@ -221,6 +226,7 @@ def default_folder(config: EvaluationConfig) -> Path:
         (f"steps{config.max_steps}", config.max_steps is not None),
         (f"tokens{config.max_tokens}", config.max_tokens is not None),
         (config.precision, config.precision != "fp32"),
+        (config.engine, config.engine != "eager"),
         ("planner", config.planner != "none"),
         (config.belief, config.belief != "full"),
         (config.choice, config.choice != "bayes"),

@@ -19,6 +19,7 @@ from esceme.evaluation.trace import TRACE
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.folder import DataFolder
 
+COUNTS = "recomputed", "decisions"
 FILES = {"result": RESULT, "predictions": PREDICTIONS, "bank": BANK, "maps": MAPS, "trace": TRACE}
 """Files that an evaluation may write, by the name under which they are printed."""
 
@@ -96,8 +97,11 @@ def print_orders(
 
 def _format_facts(result: Result) -> str:
     facts = result.facts
-    named = ("agent", "reader", "memory", "schedule", "batch", "order", "seed", "precision", "max_steps")
-    shown = [f"{name} {facts[name]}" for name in named if name in facts]
+    named = ("agent", "reader", "memory", "schedule", "batch", "order", "seed", "precision", "engine")
+    shown = [f"{name} {facts[name]}" for name in (*named, "max_steps") if name in facts]
+    if "margin" in facts:
+        again, total = (sum(getattr(episode, name) or 0 for episode in result.episodes) for name in COUNTS)
+        shown.append(f"{again} of {total} decisions computed again")
     shown += ["with oracle phases"] if facts.get("oracle_phases") else []
     return ", ".join(shown + [f"{name} {digest[:8]}" for name, digest in facts["hashes"].items()])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -15,7 +15,9 @@ import numpy as np
 
 from esceme import __version__
 from esceme.agents import AGENTS
+from esceme.engine import EngineName, Precision, PrecisionSwitch, apply_engine
 from esceme.errors import ConfigError, DataError
+from esceme.evaluation.guarded import GuardedNavigator, read_guard
 from esceme.evaluation.protocol import (
     MemoryLifetime,
     Protocol,
@@ -48,7 +50,6 @@ from esceme.world.geometry import VIEWS
 
 SCRIPTED = tuple(name for name, kind in AGENTS.items() if kind.is_scripted)
 """Names of scripted agents, which need no run folder."""
-Precision = Literal["fp32", "bf16"]
 PlannerName = Literal["none", "routes"]
 ChoiceName = Literal["bayes", "argmax", "lookahead"]
 InstructionsName = Literal["own", "other"]
@@ -114,7 +115,10 @@ class EvaluationConfig:
     max_tokens: Size | None = None
     """Maximum number of tokens per instruction; by default that of the run."""
     precision: Precision = "fp32"
-    """Precision of the network: single precision (`fp32`) or bfloat16 autocast (`bf16`)."""
+    """Precision of the network: single precision (`fp32`), 16 bits (`bf16`), 8 bits (`int8`), or 8 bits where
+    this cannot change a decision (`guarded`)."""
+    engine: EngineName = "eager"
+    """How linear layers are computed; see `esceme.engine`."""
     planner: PlannerName = "none"
     """Whether the agent walks `routes` that the run's planner chooses in the map of the scene, or decides
     step by step (`none`)."""
@@ -136,6 +140,11 @@ class EvaluationConfig:
     def selects_episodes(self) -> bool:
         """Whether a list of episodes or a limit restricts the split."""
         return self.episode_file is not None or self.limit is not None
+
+    @property
+    def depends_on_batch(self) -> bool:
+        """Whether trajectories depend on the other episodes of a batch, beyond the last bits of scores."""
+        return self.schedule == "interleaved" or self.precision in ("bf16", "int8")
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -192,6 +201,11 @@ class EvaluationContext:
     hashes: Mapping[str, str]
     """SHA-256 of the weights, the data (annotations and graphs), the features and other files, by name."""
     planner: LoadedPlanner | None = None
+    switch: PrecisionSwitch = field(default_factory=PrecisionSwitch)
+    """Selects the precision of the navigator's decision layers, with precision `guarded`."""
+    margin: float | None = None
+    """With precision `guarded`: decisions whose two best scores are closer are computed again. None if the
+    run has no calibration yet."""
 
     @cached_property
     def by_id(self) -> dict[str, Episode]:
@@ -209,9 +223,16 @@ class EvaluationContext:
         """Number of each episode in its tour, counted from 1, by episode id; None without tours."""
         return {name: position.number + 1 for name, position in self.tour_positions.items()} or None
 
-    def navigator(self, lifetime: MemoryLifetime) -> Navigator:
-        """Return the navigator in evaluation mode. With a planner, it plans in `lifetime.maps`."""
+    def navigator(self, lifetime: MemoryLifetime, *, exact: bool = False) -> Navigator:
+        """Return the navigator in evaluation mode. With a planner, it plans in `lifetime.maps`.
+
+        With `exact`, precision `guarded` computes every decision in single precision.
+        """
         navigator = self.run.navigator.eval()
+        if self.config.precision == "guarded" and not exact:
+            if self.margin is None:
+                raise ConfigError(f"{self.run.folder}: not calibrated for --precision guarded")
+            return GuardedNavigator(navigator, self.switch, self.margin).eval()
         if self.planner is None or lifetime.maps is None:
             return navigator
         memory = lifetime.memory
@@ -250,8 +271,8 @@ class EvaluationContext:
         """Settings and hashes that determine the result. Evaluations with equal facts have equal scores."""
         config, navigator = self.config, self.run.config
         settings = {name: value for name, value in asdict(config).items() if name not in FILE_FIELDS}
-        if config.schedule == "lanes" and config.precision == "fp32":
-            settings.pop("batch")  # trajectories in lanes depend on the batch size by bf16's rounding only
+        if not config.depends_on_batch:
+            settings.pop("batch")
         settings.pop("allow_other_scenes")
         if config.store is None:
             settings = {name: value for name, value in settings.items() if name not in STORE_FIELDS}
@@ -272,6 +293,7 @@ class EvaluationContext:
             "settings": {"agent": asdict(navigator.agent), "reader": asdict(navigator.reader)},
             "origin": navigator.origin,
             "episodes": self.num_episodes,
+            **({} if self.margin is None else {"margin": self.margin}),
             **({"left_out": self.num_left_out} if config.tours or config.selects_episodes else {}),
             "hashes": dict(self.hashes),
             "version": __version__,
@@ -287,9 +309,14 @@ class EvaluationContext:
 def hash_facts(facts: Mapping[str, object]) -> str:
     """Return the SHA-256 of the facts of an evaluation, which identifies the evaluation.
 
-    The digest of the code is left out: an evaluation can be resumed by another version of the code.
+    The digest of the code is left out: an evaluation can be resumed by another version of the code. So is the
+    engine `eager`, which older results do not name.
     """
-    identifying = {name: value for name, value in facts.items() if name != "code"}
+    identifying = {
+        name: value
+        for name, value in facts.items()
+        if name != "code" and (name, value) != ("engine", "eager")
+    }
     return hashlib.sha256(msgspec.json.encode(identifying, order="sorted")).hexdigest()
 
 
@@ -298,13 +325,16 @@ def load_context(
     *,
     scenes: Collection[str] | None = None,
     hashes: Mapping[str, str] | None = None,
+    run: Run | None = None,
 ) -> EvaluationContext:
     """Load everything that `config` names. With `scenes`, keep only the episodes of these scenes.
 
-    Pass the `hashes` of another context of the same config to save time; otherwise the files are hashed.
+    Pass the `hashes` of another context of the same config to save time; otherwise the files are hashed. A
+    `run` of another context is used as it is, with its engine.
     Raise an error if data are missing or contradictory, or if settings do not suit the agent.
     """
-    run = open_run(config)
+    is_loaded = run is not None
+    run = run or open_run(config)
     planner = open_planner(config, run)
     check_protocol(
         config.memory,
@@ -337,6 +367,11 @@ def load_context(
             check_tour_routes(tours, split.episodes, dataset.atlas, config.tours)
     episodes = order_episodes(select_episodes(split.episodes, config), config, tours)
     limits = get_limits(config, run)
+    switch = PrecisionSwitch()
+    guard = None
+    if not is_loaded:
+        switch = apply_engine(run.navigator, config.engine, config.precision)
+        guard = read_guard(run.folder, run.weights_hash) if config.precision == "guarded" else None
     selected = [episode for episode in episodes if scenes is None or episode.scene_id in scenes]
     return EvaluationContext(
         config=config,
@@ -358,6 +393,8 @@ def load_context(
         num_left_out=len(split.episodes) - len(episodes),
         hashes=hashes or hash_inputs(config, run, dataset),
         planner=planner,
+        switch=switch,
+        margin=None if guard is None else guard.margin,
     )
 
 

@@ -16,6 +16,7 @@ from typing import TypeVar
 import torch
 
 from esceme.errors import ConfigError
+from esceme.evaluation.calibration import with_margin
 from esceme.evaluation.context import (
     EvaluationConfig,
     EvaluationContext,
@@ -66,7 +67,7 @@ def evaluate(
     `esceme.evaluation.trace`. `note` receives messages for the user.
     """
     _check_processes(config, processes)
-    context, folder = _with_session(load_context(config), Path(out)), Path(out)
+    context, folder = with_margin(_with_session(load_context(config), Path(out)), note), Path(out)
     if config.bank is not None and Path(config.bank).resolve() in (
         (folder / name).resolve() for name in (BANK, MAPS)
     ):
@@ -168,9 +169,10 @@ def _check_processes(config: EvaluationConfig, processes: int) -> None:
         raise ConfigError(f"processes: expected at least 1, found {processes}")
     if processes > 1 and config.schedule != "lanes":
         raise ConfigError("the schedule 'interleaved' mixes scenes in a batch; use one process")
-    if processes > 1 and config.precision != "fp32":
+    if processes > 1 and config.depends_on_batch:
         raise ConfigError(
-            f"trajectories in {config.precision} depend on the rest of the batch; use one process or fp32"
+            f"trajectories in {config.precision} depend on the rest of the batch; use one process, fp32 or "
+            "guarded"
         )
 
 
@@ -257,6 +259,7 @@ def _context_steps(
         encode=context.encode,
         max_steps=context.limits.max_steps,
         precision=context.config.precision,
+        engine=context.config.engine,
     )
 
 

@@ -32,7 +32,7 @@ class JournalHeader(msgspec.Struct, frozen=True, omit_defaults=True):
     """Name of the format of the other lines; empty for trajectories."""
 
 
-class JournalEntry(msgspec.Struct, frozen=True):
+class JournalEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """A finished trajectory. Viewpoints are stored by name, because their indices depend on the atlas."""
 
     pass_: int = msgspec.field(name="pass")
@@ -45,6 +45,8 @@ class JournalEntry(msgspec.Struct, frozen=True):
     poses: list[tuple[str, int]]
     actions: list[int] = []
     """Number of each action, see `trajectory.action_numbers`; older journals have none."""
+    recomputed: int = 0
+    """Number of decisions that were computed again in full precision."""
 
     @classmethod
     def of(cls, trajectory: Trajectory, atlas: Atlas, *, pass_number: int, batch: int = 0) -> JournalEntry:
@@ -58,6 +60,7 @@ class JournalEntry(msgspec.Struct, frozen=True):
             stopped=trajectory.stopped,
             poses=[(atlas.name(viewpoint)[1], view) for viewpoint, view in trajectory.poses],
             actions=trajectory.actions,
+            recomputed=trajectory.num_recomputed,
         )
 
     def trajectory(self, atlas: Atlas, episode: Episode, *, max_steps: int) -> Trajectory:
@@ -69,7 +72,9 @@ class JournalEntry(msgspec.Struct, frozen=True):
             viewpoints = atlas.locate(episode.scene_id, [name for name, _ in self.poses]).tolist()
             self._check(viewpoints, atlas, episode, max_steps)
         poses = list(zip(viewpoints, (view for _, view in self.poses), strict=True))
-        return Trajectory(episode, poses, self.decisions, self.stopped, self.visit, self.actions)
+        return Trajectory(
+            episode, poses, self.decisions, self.stopped, self.visit, self.actions, self.recomputed
+        )
 
     def _check(self, viewpoints: Sequence[int], atlas: Atlas, episode: Episode, max_steps: int) -> None:
         start = atlas.locate(episode.scene_id, [episode.start]).tolist()

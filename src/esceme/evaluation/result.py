@@ -31,7 +31,7 @@ RANGES = {**dict.fromkeys(FRACTIONS, (0.0, 1.0)), **dict.fromkeys(("tl", "ne", "
 ROUNDING = 1e-9
 
 
-class EpisodeResult(msgspec.Struct, frozen=True, kw_only=True):
+class EpisodeResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Trajectory and scores of one episode."""
 
     id: PrintableText
@@ -45,6 +45,8 @@ class EpisodeResult(msgspec.Struct, frozen=True, kw_only=True):
     stopped: bool
     trajectory: list[tuple[PrintableText, Angle, Angle]]
     """(viewpoint, heading, elevation) of every pose, with angles in radians, as in prediction files."""
+    recomputed: int | None = None
+    """Number of decisions that precision `guarded` computed again; None for other precisions."""
     scores: dict[str, float]
     """Value of each metric, by name; empty if the goal is withheld. The value of a tour metric is the
     episode's contribution to the mean (docs/spec.md H.4)."""
@@ -86,6 +88,7 @@ def make_result(context: EvaluationContext, trajectories: Sequence[Trajectory]) 
             decisions=trajectory.num_decisions,
             stopped=trajectory.stopped,
             trajectory=named_poses(trajectory, context.atlas),
+            recomputed=trajectory.num_recomputed if context.config.precision == "guarded" else None,
             scores={name: float(column[row]) for name, column in values.items()},
         )
         for row, trajectory in enumerate(trajectories)

@@ -131,6 +131,10 @@ class TracingNavigator(Navigator):
         """Return the state after the agents took `actions` (B,)."""
         return self._traced.advance(state, observation, actions)
 
+    def final_paths(self, state: State) -> list[list[int]] | None:
+        """Return the paths of the traced navigator after the episodes."""
+        return self._traced.final_paths(state)
+
     def _describe_actions(self, decision: Decision, observation: Observation, row: int) -> dict[str, Any]:
         degree = int(observation.num_candidates[row])
         routes = [] if decision.routes is None else decision.routes.viewpoints[row].tolist()
@@ -177,7 +181,7 @@ def trace_episodes(
     """
     tokenizer = context.run.tokenizer(DataFolder(context.config.data))
     recorded = {(entry.id, entry.visit): entry for entry in entries}
-    navigator = TracingNavigator(context.navigator(lifetime), context.atlas, lifetime.bank).eval()
+    navigator = TracingNavigator(context.navigator(lifetime, exact=True), context.atlas, lifetime.bank).eval()
     steps: dict[int, list[TraceStep]] = {}
     done = set(traced)
     with _one_thread():
@@ -241,6 +245,7 @@ def _replay(
         encode=context.encode,
         max_steps=context.limits.max_steps,
         precision=context.config.precision,
+        engine=context.config.engine,
         select=replaying(recorded_actions),
     )
 

@@ -100,6 +100,9 @@ class PlanningNavigator(Navigator):
         """Return the state, which `decide` has already updated."""
         return state
 
+    def final_paths(self, state: State) -> None:
+        """Return None: agents stay at the end of their planned routes."""
+
     def decision_details(self, row: int) -> dict[str, Any]:
         """Return the best routes of the latest plan of an agent, with their scores; empty without a plan."""
         plan = self.plans[row]
