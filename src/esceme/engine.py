@@ -64,7 +64,7 @@ class Int8Linear(nn.Module):
         rows = values.reshape(-1, values.shape[-1])
         scale = (rows.abs().amax(1, keepdim=True) / INT8_MAX).clamp(min=torch.finfo(rows.dtype).tiny)
         products = torch._int_mm((rows / scale).round_().to(torch.int8), self.weight)
-        outputs = torch.addcmul(self.bias, products.float().mul_(scale), self.scale)
+        outputs = products.float().mul_(scale).mul_(self.scale).add_(self.bias)
         return outputs.view(*values.shape[:-1], -1)
 
 
