@@ -39,7 +39,7 @@ def test_scripted_agents_do_not_depend_on_the_number_of_processes(
 def test_half_precision_records_its_batch_and_needs_one_process(dataset: ToyDataset, tmp_path: Path) -> None:
     assert "batch" not in dataset.context(batch=3).facts
     assert dataset.context(batch=3, precision="bf16").facts["batch"] == 3
-    with pytest.raises(ConfigError, match="one process or fp32"):
+    with pytest.raises(ConfigError, match="one process, fp32 or guarded"):
         evaluate(dataset.config(precision="bf16"), tmp_path / "two", processes=2)
 
 
