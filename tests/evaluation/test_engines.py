@@ -15,7 +15,7 @@ from esceme.errors import ConfigError
 from esceme.evaluation import Result, evaluate, read_result
 from esceme.evaluation.calibration import NUM_EPISODES, SAFETY
 from esceme.evaluation.context import EvaluationContext
-from esceme.evaluation.guarded import GUARD, Guard, GuardedNavigator, best_margin
+from esceme.evaluation.guarded import GUARD, GuardCalibration, GuardedNavigator, best_margin
 from esceme.evaluation.inference import evaluation_steps
 from esceme.evaluation.schedule import Lanes
 from esceme.evaluation.trace import read_trace
@@ -90,7 +90,7 @@ def test_walks_are_equal_over_engines_guard_batches_and_processes(toy: ToyDatase
         expected.pop("batch", None)
         assert {name: result.facts[name] for name in expected} == expected
         if "precision" in changes:
-            assert result.facts["margin"] == read_json(toy.run / GUARD, Guard).margin
+            assert result.facts["margin"] == read_json(toy.run / GUARD, GuardCalibration).margin
             assert 0 < recomputed(read_result(folder)) <= decisions(result)
         else:
             assert "margin" not in result.facts
@@ -153,10 +153,13 @@ def logged_steps(
 def test_wide_margins_repeat_every_decision(toy: ToyDataset, tmp_path: Path) -> None:
     plain = evaluate(toy.config(), tmp_path / "plain")
     evaluate(toy.config(precision="guarded"), tmp_path / "guarded")
-    guard = read_json(toy.run / GUARD, Guard)
+    guard = read_json(toy.run / GUARD, GuardCalibration)
     assert guard.margin == pytest.approx(SAFETY * guard.largest_error)
     try:
-        write_json(toy.run / GUARD, Guard(weights=guard.weights, margin=1e9, largest_error=1.0, decisions=1))
+        write_json(
+            toy.run / GUARD,
+            GuardCalibration(weights=guard.weights, margin=1e9, largest_error=1.0, decisions=1),
+        )
         result = evaluate(toy.config(precision="guarded"), tmp_path / "wide")
     finally:
         write_json(toy.run / GUARD, guard)
@@ -181,9 +184,9 @@ def test_without_a_margin_int8_changes_walks(data: Path, tmp_path: Path) -> None
 
 def test_calibration_of_other_weights_is_not_used(data: Path, tmp_path: Path) -> None:
     toy = toy_run(data, tmp_path / "run", "hamt")
-    write_json(toy.run / GUARD, Guard(weights="other", margin=1e9, largest_error=1.0, decisions=1))
+    write_json(toy.run / GUARD, GuardCalibration(weights="other", margin=1e9, largest_error=1.0, decisions=1))
     evaluate(toy.config(precision="guarded"), tmp_path / "out")
-    assert read_json(toy.run / GUARD, Guard).margin < 1e3
+    assert read_json(toy.run / GUARD, GuardCalibration).margin < 1e3
 
 
 def test_traces_of_guarded_evaluations_are_exact(data: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from esceme.agents.base import Decision, PrivilegedInfo, State, TokenBatch
 from esceme.engine import PrecisionSwitch
 from esceme.errors import ConfigError, EscemeError
 from esceme.evaluation.context import EvaluationConfig, EvaluationContext, load_context
-from esceme.evaluation.guarded import GUARD, Guard
+from esceme.evaluation.guarded import GUARD, GuardCalibration
 from esceme.evaluation.inference import evaluation_steps
 from esceme.evaluation.schedule import Lanes
 from esceme.files import write_json
@@ -96,7 +96,7 @@ def with_margin(context: EvaluationContext, note: Callable[[str], None]) -> Eval
     return replace(context, margin=guard.margin)
 
 
-def calibrate(context: EvaluationContext) -> Guard:
+def calibrate(context: EvaluationContext) -> GuardCalibration:
     """Return the margin of a run, from episodes that are spread over the training split."""
     config, reader = context.config, context.run.navigator.reader
     training = EvaluationConfig(
@@ -129,7 +129,7 @@ def calibrate(context: EvaluationContext) -> Guard:
     ):
         pass
     largest = max(navigator.errors)
-    return Guard(
+    return GuardCalibration(
         weights=context.run.weights_hash,
         margin=max(SAFETY * largest, torch.finfo(torch.float32).eps),
         largest_error=largest,

@@ -26,7 +26,7 @@ from esceme.observation import Observation
 GUARD, FORMAT = "guard.json", "esceme-guard-1"
 
 
-class Guard(msgspec.Struct, frozen=True, kw_only=True):
+class GuardCalibration(msgspec.Struct, frozen=True, kw_only=True):
     """Calibration of a run, as stored in `guard.json` of its folder."""
 
     format: str = FORMAT
@@ -40,10 +40,10 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True):
     """Number of decisions that were compared."""
 
 
-def read_guard(folder: Path, weights: str) -> Guard | None:
+def read_guard(folder: Path, weights: str) -> GuardCalibration | None:
     """Return the calibration in a run folder; None if there is none for these weights (SHA-256)."""
     path = folder / GUARD
-    guard = read_json(path, Guard) if path.is_file() else None
+    guard = read_json(path, GuardCalibration) if path.is_file() else None
     if guard is not None and guard.format != FORMAT:
         raise DataError(f"{path}: format '{guard.format}', expected '{FORMAT}'; remove it to calibrate again")
     return guard if guard is not None and guard.weights == weights else None
