@@ -65,6 +65,7 @@ fuzz: install
 
 kills: install
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz.kills --kills $(or $(N),300) --seed $(SEED)
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz.store_kills --kills $(or $(N),300) --seed $(SEED)
 
 full-disk: install
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz.kills --full-disks $(or $(N),50) --seed $(SEED)

@@ -27,6 +27,7 @@ ON_REAL_DATA = (
     "tdstp-evaluation",
     "result-page",
     "duet-evaluation",
+    "memory-store",
 )
 ON_GENERATED = (
     "rendering",

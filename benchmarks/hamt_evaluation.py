@@ -103,9 +103,15 @@ class EvaluationWorkload:
             for episode in self.episodes
         }
 
-    def run_lanes(self, paths: Mapping[str, Sequence[str]] | None, *, half: bool = False) -> Decisions:
+    def run_lanes(
+        self,
+        paths: Mapping[str, Sequence[str]] | None,
+        *,
+        half: bool = False,
+        bank: MemoryBank | None = None,
+    ) -> Decisions:
         """Return all decisions of the package's rollout, where a slot gets a new episode when one ends."""
-        bank = MemoryBank.from_atlas(self.atlas)
+        bank = MemoryBank.from_atlas(self.atlas) if bank is None else bank
         source = Lanes(self.atlas, self.episodes, MemoryLifetime("cold", self.atlas, bank), num_slots=SLOTS)
         choose = (
             greedy
@@ -258,6 +264,8 @@ class NumberedViewpoints:
 
     def __init__(self, count: int) -> None:
         self.names = tuple(("scene", f"{number}") for number in range(count))
+        self.scene_of, self.neighbours = np.zeros(count, np.int64), np.full((count, 1), -1)
+        self.positions = np.zeros((count, 3))
 
     def __len__(self) -> int:
         return len(self.names)

@@ -141,14 +141,15 @@ def test_the_next_session_starts_as_with_the_bank_of_the_first(
 ) -> None:
     store = str(tmp_path / "site.db")
     for day in ("monday", "tuesday"):
-        evaluate(dataset.config("warm", store=store), tmp_path / day)
+        evaluate(dataset.config("warm", store=store), tmp_path / day / "r1")
     first = evaluated("cold")
-    assert predictions(tmp_path / "monday") == predictions(first.folder)
+    assert predictions(tmp_path / "monday" / "r1") == predictions(first.folder)
     bank = str(first.folder / "bank.safetensors")
     evaluate(dataset.config("warm", bank=bank), tmp_path / "bank")
-    assert predictions(tmp_path / "tuesday") == predictions(tmp_path / "bank")
+    assert predictions(tmp_path / "tuesday" / "r1") == predictions(tmp_path / "bank")
     facts = [
-        evaluate(dataset.config("warm", store=store), tmp_path / day).facts for day in ("monday", "tuesday")
+        evaluate(dataset.config("warm", store=store), tmp_path / day / "r1").facts
+        for day in ("monday", "tuesday")
     ]
     assert facts[0]["hashes"]["store"] != facts[1]["hashes"]["store"]
     with MemoryStore.open(store) as found:
@@ -173,7 +174,7 @@ def test_another_encoder_is_refused(dataset: ToyDataset, tmp_path: Path) -> None
     [
         ({"memory": "oracle"}, "excludes planners, --bank, and the protocols"),
         ({"memory": "warm", "bank": "bank.safetensors"}, "excludes planners, --bank"),
-        ({"store": "ftp://site"}, "expected the path of a store"),
+        ({"store": "ftp://site"}, "expected a path such as site.db"),
     ],
 )
 def test_settings_that_a_store_excludes_are_refused(

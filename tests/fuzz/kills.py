@@ -38,7 +38,7 @@ import torch
 from esceme.cli import main as run_command
 from esceme.errors import EscemeError
 from esceme.evaluation import evaluate
-from esceme.memory import MemoryBank, load_bank, save_bank
+from esceme.memory import MemoryBank, MemoryStore, load_bank, save_bank
 from esceme.recipes import RECIPES
 from esceme.synth.dataset import WORLD_PRESETS
 from esceme.world import open_features, pack
@@ -48,7 +48,7 @@ from fuzz.inputs import DATASET, EXPERIMENT, TOY, state_digest, write_inputs
 SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "INT": signal.SIGINT}
 TIMEOUT, HANGS = 600.0, -999
 """Seconds until a command counts as hanging, and the code that it then gets."""
-VOLATILE = re.compile(r"(^|/)(\.lock|tensorboard(/.*)?|journal\.jsonl)$")
+VOLATILE = re.compile(r"(^|/)(\.lock|tensorboard(/.*)?|journal\.jsonl|site\.db-(wal|shm))$")
 """Files that depend on times or on the order of processes."""
 FILE_CHANGES = {"os.rename", "os.remove", "os.truncate", "os.mkdir", "os.rmdir", "os.chmod", "os.link"}
 """Audit events of changes of the file system, beside those of `open` for writing."""
@@ -189,6 +189,7 @@ SCENARIOS = (
     Scenario("train", _command(*_TRAIN), weight=6, check=_check_states),
     Scenario("evaluate", _command(*_EVALUATE), weight=6, check=_check_journal),
     Scenario("evaluate 2", _command(*_EVALUATE, "--processes", "2"), weight=2, check=_check_journal),
+    Scenario("evaluate in store", _command(*_EVALUATE, "--store", "site.db"), check=_check_journal),
     Scenario("synth", _command(*_SYNTH), weight=2),
     Scenario("pack", _command(*_PACK), _copy("../inputs/earlier", "out"), check=_check_pack),
     Scenario(
@@ -432,6 +433,9 @@ def read_files(folder: Path) -> Files:
 
 
 def _read(path: Path) -> bytes:
+    if path.suffix == ".db":  # equal stores have different times
+        with suppress(EscemeError), MemoryStore.open(path, read_only=True) as store:
+            return store.digest.encode()
     if path.suffix == ".pt":  # equal states may have different bytes
         with suppress(Exception):
             return state_digest(torch.load(path, weights_only=True)).encode()
@@ -525,7 +529,7 @@ def main() -> int:
         if case.fault:
             print(f"{case.name} | {case.scenario} | {case.how} | {case.fault}", flush=True)
     for name, total in totals.items():
-        print(f"{name:<12}{total:>5} runs{faults[name]:>5} faults")
+        print(f"{name:<18}{total:>5} runs{faults[name]:>5} faults")
     seconds = time.monotonic() - begin
     print(f"{totals.total()} runs of seed {options.seed} in {seconds:.0f} s, {faults.total()} faults")
     return 1 if faults.total() else 0

@@ -37,11 +37,21 @@ def test_damaged_files_are_refused_in_one_line_or_read_with_a_valid_meaning() ->
 
 
 def test_stopped_commands_and_full_disks_leave_whole_files_and_can_be_run_again() -> None:
-    scenarios = ("evaluate", "pack", "bank", "import")
-    command = [sys.executable, "-m", "fuzz.kills", "--kills", "16", "--full-disks", "8", "--only", *scenarios]
+    scenarios = ("evaluate", "evaluate in store", "pack", "bank", "import")
+    command = [
+        sys.executable,
+        "-m",
+        "fuzz.kills",
+        "--kills",
+        "20",
+        "--full-disks",
+        "10",
+        "--only",
+        *scenarios,
+    ]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "24 runs of seed 0" in done.stdout
+    assert "30 runs of seed 0" in done.stdout
 
 
 SELF_CHECK = """
@@ -82,3 +92,46 @@ def test_every_class_of_failure_is_noticed() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert {*done.stdout.split()} >= {"silent", "message", "traceback", "hang", "crash", "memory"}
+
+
+# -- writers of memory stores --------------------------------------------------------------------------------
+
+
+def test_killed_writers_lose_no_acknowledged_observation() -> None:
+    command = [sys.executable, "-m", "fuzz.store_kills", "--kills", "24"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ", 0 faults" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_thousand_killed_writers_lose_no_acknowledged_observation() -> None:
+    command = [sys.executable, "-m", "fuzz.store_kills", "--kills", "1000", "--seed", "1"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+EARLY_ACKNOWLEDGEMENT = """
+import tempfile
+from pathlib import Path
+from random import Random
+
+from esceme.memory.store import MemoryStore
+from fuzz import store_kills
+
+remember, waiting = MemoryStore.remember, []
+
+def remember_later(store, observations):
+    waiting.extend(observations)
+    return remember(store, [waiting.pop(0) for _ in waiting[3:]])
+
+MemoryStore.remember = remember_later
+with tempfile.TemporaryDirectory() as folder:
+    print(store_kills.run_round(Path(folder), Random(0), 12).faults)
+"""
+
+
+def test_a_store_that_acknowledges_too_early_is_noticed() -> None:
+    command = [sys.executable, "-c", EARLY_ACKNOWLEDGEMENT]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert "was acknowledged and is lost" in done.stdout, done.stderr

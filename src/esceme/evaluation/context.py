@@ -256,11 +256,12 @@ class EvaluationContext:
             tours=self.tour_positions,
             oracle_phases=self.config.oracle_phases,
             codebook=None if self.planner is None else self.planner.speaker.codebook,
-            store=self._store_session,
+            store=self.store_session,
         )
 
     @property
-    def _store_session(self) -> StoreSession | None:
+    def store_session(self) -> StoreSession | None:
+        """Session of this evaluation in a store; None without a store."""
         config = self.config
         if config.store is None:
             return None

@@ -6,8 +6,10 @@ different scenes are independent. The trajectories are therefore the same as wit
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +32,7 @@ from esceme.evaluation.result import Result, make_result, save_result
 from esceme.evaluation.schedule import Interleaved, Lanes, ReleasedOrder
 from esceme.evaluation.trace import FORMAT, TRACE, EpisodeTrace, write_trace
 from esceme.evaluation.tracing import OnTraced, trace_episodes
-from esceme.files import folder_lock
+from esceme.files import PrintableText, folder_lock, read_json, write_json
 from esceme.memory import save_bank
 from esceme.memory.bank_file import bank_checksum
 from esceme.memory.map_file import save_maps
@@ -41,6 +43,8 @@ from esceme.workers import Job, run_jobs
 
 JOURNAL = "journal.jsonl"
 BANK = "bank.safetensors"
+SESSION = "session.json"
+"""File that names the session of an evaluation in a store."""
 Message = TypeVar("Message")
 MAPS = "maps.safetensors"
 ProgressCallback = Callable[[int, int], None]
@@ -80,11 +84,26 @@ def evaluate(
 
 
 def _with_session(context: EvaluationContext, folder: Path) -> EvaluationContext:
-    """Return a context that names its session in the store, by the output folder and the facts."""
-    if context.config.store is None:
+    """Return a context that names its session in the store.
+
+    The name follows from the folder, the facts and the memory in the store when the session begins. It is
+    written to the folder, because a resumed evaluation finds another memory in the store.
+    """
+    config, path, location = context.config, folder / SESSION, context.store_session
+    if location is None:
         return context
-    session = f"{folder.resolve().name}-{context.fingerprint[:8]}"
-    return replace(context, config=replace(context.config, session=session))
+    if not path.exists():
+        digest = hashlib.sha256(context.fingerprint.encode())
+        with closing(location.open(context.run.navigator.reader, context.atlas)) as store:
+            for found in store.recalled(prefer=config.prefer) if config.memory == "warm" else ():
+                digest.update(found.digest.encode())
+        with folder_lock(folder, "evaluation"):
+            if (folder / JOURNAL).exists():
+                raise ConfigError(f"{folder}: holds an evaluation without a store; give another --out")
+            if not path.exists():
+                write_json(path, {"session": f"{folder.resolve().name}-{digest.hexdigest()[:8]}"})
+    session = read_json(path, dict[str, PrintableText]).get("session", "")
+    return replace(context, config=replace(config, session=session))
 
 
 def _evaluate(

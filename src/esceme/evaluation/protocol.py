@@ -23,7 +23,7 @@ from esceme.memory import (
 from esceme.memory.codebook import Codebook
 from esceme.memory.map_file import load_maps
 from esceme.memory.scene_map import MapBank, MappingMemory
-from esceme.memory.store import Prefer
+from esceme.memory.store import ObservationStore, Prefer
 from esceme.memory.stored_memory import open_store
 from esceme.tasks.episode import Episode
 from esceme.tasks.tours import Tour
@@ -63,6 +63,10 @@ class StoreSession(NamedTuple):
     robot: str
     session: str
     prefer: Prefer = "first"
+
+    def open(self, reader: Reader, atlas: Atlas) -> ObservationStore:
+        """Open the store; raise `MemoryMismatch` if it holds other features or another pooling."""
+        return open_store(self.location, store_settings(atlas, pooling=reader.pooling), robot=self.robot)
 
 
 class MemoryLifetime:
@@ -170,9 +174,8 @@ def open_memory(
     if not reader.uses_memory:
         return MemoryLifetime(protocol, atlas, None, maps=maps, tours=tours, oracle_phases=oracle_phases)
     if store is not None:
-        settings = store_settings(atlas, pooling=reader.pooling)
         stored = StoredMemory(
-            open_store(store.location, settings),
+            store.open(reader, atlas),
             robot=store.robot,
             session=store.session,
             prefer=store.prefer,
