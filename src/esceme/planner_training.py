@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,7 +53,7 @@ from esceme.planning.routes import RouteLimits
 from esceme.planning.speaker import Speaker, StepArrays
 from esceme.runs import Run, load_run
 from esceme.source_digest import PLANNER_MODULES, source_digest
-from esceme.tasks.catalogue import get_task
+from esceme.tasks.catalogue import TASKS, get_task
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
 from esceme.tasks.split import InstructionEncoder, load_features, make_instruction_encoder
@@ -62,6 +63,10 @@ from esceme.world.atlas import Atlas
 
 UTILITIES = {"r4r": "sdtw", "rxr": "sdtw", "cvdn": "gp"}
 """Task -> metric whose expectation its planners maximise, if this is not SPL."""
+PARTS = {"r4r": "r2r"}
+"""Task -> task whose paths are joined to paths of this task."""
+ALIGNMENT_ITERATIONS = 3
+"""Number of iterations in which only the alignment of a speaker is learned."""
 SHORTEST_SHARE = 0.9
 """Least share of reference paths that must be shortest paths (or two of them) for the route generator."""
 SAME_LENGTH = 1e-3
@@ -96,6 +101,8 @@ class PlannerData(NamedTuple):
     encode: InstructionEncoder
     digest: str
     """SHA-256 of the annotations."""
+    parts: Sequence[Episode] = ()
+    """Episodes in the same scenes of the task whose paths are parts of the paths of this task, if any."""
 
 
 def load_planner_data(run: str | Path, data: str | Path, *, features: str | None = None) -> PlannerData:
@@ -127,41 +134,55 @@ def load_planner_data(run: str | Path, data: str | Path, *, features: str | None
         episodes=split.episodes,
     )
     digest = hashlib.sha256(read_bytes(split.annotations)).hexdigest()
-    return PlannerData(
-        loaded, found.dataset.atlas, found.train[0], found.validation[HELD_OUT], encode, digest
-    )
+    train, parts = found.train[0], list[Episode]()
+    if config.task in PARTS:
+        scenes = {episode.scene_id for episode in train}
+        annotations = found.dataset.folder.require(PARTS[config.task], "train")
+        parts = [e for e in TASKS[PARTS[config.task]].read(annotations) if e.scene_id in scenes]
+    atlas, held_out = found.dataset.atlas, found.validation[HELD_OUT]
+    return PlannerData(loaded, atlas, train, held_out, encode, digest, parts)
 
 
 def train_speaker(data: PlannerData, config: SpeakerConfig, *, note: Note = lambda message: None) -> Speaker:
-    """Fit the codebook and the speaker on the training scenes, without held-out scenes."""
-    atlas, episodes = data.atlas, data.train
-    if len(episodes) > config.max_instructions:
-        order = np.random.default_rng([config.seed, 2]).permutation(len(episodes))
-        episodes = [episodes[row] for row in sorted(order[: config.max_instructions].tolist())]
-    located = atlas.locate_all((episode.scene_id, episode.reference_path) for episode in episodes)
-    viewpoints = sorted({index for path in located for index in path})
-    maps = MapBank.from_atlas(atlas, codebook=fit_codebook(atlas, viewpoints, config), keeps_features=False)
-    maps.remember_at(viewpoints)
-    paths: list[tuple[str, StepArrays]] = []
-    descriptions, number_of = [], dict[tuple[Any, ...], int]()
-    for episode in episodes:
-        key = (episode.scene_id, episode.reference_path, episode.heading)
-        if key not in number_of:
-            number_of[key] = len(paths)
-            steps = path_steps(maps[episode.scene_id], episode.reference_path, episode.heading)
-            paths.append((episode.scene_id, steps))
-        descriptions.append(Description(number_of[key], np.array(data.encode(episode), dtype=np.int64)))
-    largest = max(int(item.words.max()) for item in descriptions)
-    return fit_speaker(
-        maps,
-        paths,
-        descriptions,
-        num_words=data.run.config.agent.limits.vocabulary or largest + 1,
-        config=config,
-        on_iteration=lambda number, perplexity: note(
-            f"speaker, iteration {number}: perplexity {perplexity:.2f}"
-        ),
-    )
+    """Fit the codebook and the speaker on the training scenes, without held-out scenes.
+
+    If paths of the task are joined paths of another task, words are learned from the other task, and only
+    their alignment from this one.
+    """
+    largest = data.run.config.agent.limits.vocabulary
+    maps, speaker = None, None
+    for episodes in filter(None, (data.parts, data.train)):
+        if len(episodes) > config.max_instructions:
+            order = np.random.default_rng([config.seed, 2]).permutation(len(episodes))
+            episodes = [episodes[row] for row in sorted(order[: config.max_instructions].tolist())]
+        located = data.atlas.locate_all((episode.scene_id, episode.reference_path) for episode in episodes)
+        viewpoints = sorted({index for path in located for index in path})
+        if maps is None:
+            codebook = fit_codebook(data.atlas, viewpoints, config)
+            maps = MapBank.from_atlas(data.atlas, codebook=codebook, keeps_features=False)
+        maps.remember_at(viewpoints)
+        paths: list[tuple[str, StepArrays]] = []
+        descriptions, number_of = [], dict[tuple[Any, ...], int]()
+        for episode in episodes:
+            key = (episode.scene_id, episode.reference_path, episode.heading)
+            if key not in number_of:
+                number_of[key] = len(paths)
+                steps = path_steps(maps[episode.scene_id], episode.reference_path, episode.heading)
+                paths.append((episode.scene_id, steps))
+            descriptions.append(Description(number_of[key], np.array(data.encode(episode), dtype=np.int64)))
+        speaker = fit_speaker(
+            maps,
+            paths,
+            descriptions,
+            num_words=largest or max(int(item.words.max()) for item in descriptions) + 1,
+            config=config if speaker is None else replace(config, iterations=ALIGNMENT_ITERATIONS),
+            words=None if speaker is None else speaker.tables,
+            on_iteration=lambda number, perplexity: note(
+                f"speaker, iteration {number}: perplexity {perplexity:.2f}"
+            ),
+        )
+    assert speaker is not None
+    return speaker
 
 
 def train_planner(
@@ -269,6 +290,7 @@ def fit_planner(
     # Exploration: the weights with the best score on held-out scenes.
     tried: list[dict[str, Any]] = []
 
+    @cache
     def score_with(exploration: Exploration, *, is_cleared: bool) -> float:
         planner.exploration = exploration
         found = planner_rollout(

@@ -8,7 +8,7 @@ import pytest
 from esceme.errors import DataError
 from esceme.learning.speaker_fitting import Description, SpeakerConfig, fit_codebook, fit_speaker, path_steps
 from esceme.memory.scene_map import MapBank
-from esceme.planning.speaker import DOWN, END, UP, Speaker
+from esceme.planning.speaker import DOWN, END, UP, Speaker, SpeakerTables
 from fixtures.toy_atlas import build_toy_atlas
 
 CONFIG = SpeakerConfig(codes=6, iterations=5, prior=0.1)
@@ -23,7 +23,7 @@ PATHS = [
 ]
 
 
-def fitted(iterations: int = 5) -> tuple[Speaker, list[float]]:
+def fitted(iterations: int = 5, words: SpeakerTables | None = None) -> tuple[Speaker, list[float]]:
     """Fit a speaker to instructions that name stairs and the end."""
     atlas = build_toy_atlas()
     codebook = fit_codebook(atlas, range(len(atlas)), CONFIG)
@@ -33,11 +33,11 @@ def fitted(iterations: int = 5) -> tuple[Speaker, list[float]]:
     for number, names in enumerate(PATHS):
         steps = path_steps(maps["cottage"], names, 0.0)
         paths.append(("cottage", steps))
-        words = []
+        spoken = []
         for here, there in zip(names, names[1:], strict=False):
             stairs = {("hall", "landing"): UPSTAIRS, ("landing", "hall"): DOWNSTAIRS}
-            words += [stairs.get((here, there), FILLER), FILLER]
-        descriptions.append(Description(number, np.array([*words, STOP])))
+            spoken += [stairs.get((here, there), FILLER), FILLER]
+        descriptions.append(Description(number, np.array([*spoken, STOP])))
     perplexities: list[float] = []
     config = SpeakerConfig(codes=6, iterations=iterations, prior=0.1)
     speaker = fit_speaker(
@@ -46,6 +46,7 @@ def fitted(iterations: int = 5) -> tuple[Speaker, list[float]]:
         descriptions,
         num_words=WORDS,
         config=config,
+        words=words,
         on_iteration=lambda iteration, perplexity: perplexities.append(perplexity),
     )
     return speaker, perplexities
@@ -81,10 +82,22 @@ def test_speaker_survives_its_arrays_and_refuses_damaged_ones() -> None:
     assert all(np.array_equal(arrays[name], array) for name, array in again.digest_arrays.items())
     with pytest.raises(DataError, match="has no words"):
         Speaker.from_arrays({name: array for name, array in arrays.items() if name != "words"})
-    with pytest.raises(DataError, match="non-finite"):
-        Speaker.from_arrays({**arrays, "groups": np.full(3, np.nan)})
+    for wrong in (np.full(3, np.nan), np.full(3, -1.0), np.ones((3, 1)), np.ones(0)):
+        with pytest.raises(DataError, match="the speaker's groups: expected 1 axes of finite numbers"):
+            Speaker.from_arrays({**arrays, "groups": wrong})
+    with pytest.raises(DataError, match="not distributions"):
+        Speaker.from_arrays({**arrays, "num_moves": np.array([5.0, 2.0])})
     with pytest.raises(DataError, match="expected a speaker of sizes"):
         Speaker.from_arrays({**arrays, "centroids": arrays["centroids"][:2]})
+
+
+def test_alignment_can_be_learned_with_words_of_another_speaker() -> None:
+    words = fitted()[0].tables
+    speaker, perplexities = fitted(3, words=words)
+    np.testing.assert_array_equal(speaker.tables.words, words.words)
+    assert perplexities[0] > perplexities[-1] and not np.array_equal(
+        speaker.tables.alignment, words.alignment
+    )
 
 
 def test_path_without_edge_is_refused() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from esceme.errors import ConfigError
 from esceme.evaluation.inference import evaluation_steps
 from esceme.evaluation.protocol import MemoryLifetime, Protocol
 from esceme.evaluation.result import score_trajectories
@@ -24,7 +25,7 @@ from esceme.planning.planner import Planner, PlanRequest
 from esceme.planning.planning_navigator import PlanningNavigator
 from esceme.planning.routes import RouteSet
 from esceme.planning.scoring import FollowerScorer, SpeakerScorer
-from esceme.settings import Count, Size, check_settings
+from esceme.settings import Count, NonNegative, Size, check_settings
 from esceme.tasks.catalogue import Task
 from esceme.tasks.episode import Episode
 from esceme.tasks.split import InstructionEncoder
@@ -40,6 +41,9 @@ EMPTY_SHARE = 0.1
 """Share of random partial maps that hold only the path of the episode itself."""
 
 
+Weights = tuple[NonNegative, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlannerFitConfig:
     """Settings of the fit of a planner."""
@@ -52,16 +56,18 @@ class PlannerFitConfig:
     """Number of episodes per held-out scene in a rollout whose map is kept."""
     cleared_episodes_per_scene: Size = 20
     """Number of episodes per held-out scene in a rollout whose map is cleared before each episode."""
-    late: tuple[float, ...] = (2.0, 4.0, 7.0)
+    late: Weights = (2.0, 4.0, 7.0)
     """Exploration weights that are tried for later episodes in a building."""
-    early: tuple[float, ...] = (4.0, 10.0, 20.0)
+    early: Weights = (4.0, 10.0, 20.0)
     """Exploration weights that are tried for the first episodes in a building."""
-    cleared: tuple[float, ...] = (1.0, 2.0, 4.0)
+    cleared: Weights = (1.0, 2.0, 4.0)
     """Exploration weights that are tried for maps that are cleared before each episode."""
     seed: Count = 0
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if not (self.late and self.early and self.cleared):
+            raise ConfigError("late, early and cleared: expected at least one exploration weight each")
 
 
 Sample = tuple[NDArray[np.float64], NDArray[np.float64]]

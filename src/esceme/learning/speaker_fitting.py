@@ -44,7 +44,7 @@ class SpeakerConfig:
     """Number of codes of views."""
     code_viewpoints: Size = 900
     """Number of viewpoints whose views the codes are fitted to."""
-    max_instructions: Size = 20_000
+    max_instructions: Size = 12_000
     """Greatest number of instructions to learn from; they are drawn at random."""
     iterations: Size = 6
     """Number of iterations of expectation maximisation."""
@@ -103,12 +103,14 @@ def fit_speaker(
     *,
     num_words: int,
     config: SpeakerConfig,
+    words: SpeakerTables | None = None,
     on_iteration: Callable[[int, float], None] = lambda iteration, perplexity: None,
 ) -> Speaker:
     """Return a speaker of `num_words` words that explains `descriptions` of `paths` (scene id, steps).
 
-    `maps` hold all viewpoints of the paths with codes. `on_iteration` receives the perplexity before each
-    update.
+    `maps` hold all viewpoints of the paths with codes. With `words`, the probabilities of words given
+    concepts, and of all words, are taken from there; only the alignment is learned. `on_iteration` receives
+    the perplexity before each update.
     """
     if maps.codebook is None or not descriptions:
         raise DataError("a speaker needs maps with codes, and instructions to learn from")
@@ -120,11 +122,11 @@ def fit_speaker(
     lengths = np.array([len(paths[item.path][1].nodes) - 1 for item in descriptions])
     least, greatest = np.quantile(lengths, USUAL_MOVES, method="inverted_cdf").astype(int).tolist()
     tables = SpeakerTables(
-        words=np.repeat(background[None], num_concepts, 0),
+        words=np.repeat(background[None], num_concepts, 0) if words is None else words.words,
         alignment=_initial_alignment(config, is_long=float(np.median(lengths)) > LONG),
-        groups=np.array([0.35, 0.4, 0.25]),
-        background=background,
-        background_share=config.background,
+        groups=np.array([0.35, 0.4, 0.25]) if words is None else words.groups,
+        background=background if words is None else words.background,
+        background_share=config.background if words is None else words.background_share,
         unknown=np.zeros((2, num_concepts)),
         num_moves=(least, greatest),
     )
@@ -132,7 +134,7 @@ def fit_speaker(
     for item in descriptions:
         by_path[item.path].append(item.words)
     for iteration in range(config.iterations):
-        tables, perplexity = _update(tables, concepts, by_path, config.prior)
+        tables, perplexity = _update(tables, concepts, by_path, None if words is not None else config.prior)
         on_iteration(iteration + 1, perplexity)
     return Speaker(_with_unknown(tables, concepts), codebook)
 
@@ -151,9 +153,12 @@ def _update(
     tables: SpeakerTables,
     concepts: Sequence[Sequence[csr_array]],
     by_path: Sequence[Sequence[NDArray[np.int64]]],
-    prior: float,
+    prior: float | None,
 ) -> tuple[SpeakerTables, float]:
-    """Run one iteration of expectation maximisation; return the new tables and the old perplexity."""
+    """Run one iteration of expectation maximisation; return the new tables and the old perplexity.
+
+    Without a `prior`, the probabilities of words do not change.
+    """
     share = tables.background_share
     translation = np.zeros_like(tables.words)
     alignment, groups = np.ones_like(tables.alignment), np.ones(len(tables.groups))
@@ -183,8 +188,10 @@ def _update(
                 background_count += (from_background / total).sum()
                 log_likelihood += np.log(total).sum()
                 num_words += len(words)
-                steps = np.repeat(np.arange(first, first + num_steps), len(words))
-                entries.append((((1 - share) * aligned / total).ravel(), steps, np.tile(words, num_steps)))
+                if prior is not None:
+                    steps = np.repeat(np.arange(first, first + num_steps), len(words))
+                    columns = np.tile(words, num_steps)
+                    entries.append((((1 - share) * aligned / total).ravel(), steps, columns))
             first += num_steps
         if entries:
             values, steps, columns = (np.concatenate(part) for part in zip(*entries, strict=True))
@@ -192,9 +199,12 @@ def _update(
             weights = coo_array((values, (steps, columns)), shape=shape).tocsr()
             for group, matrix in zip(tables.groups, stacked, strict=True):
                 translation += group * (matrix.T @ weights).toarray()
-    expected = tables.words * translation + prior * tables.background
+    translated = tables.words
+    if prior is not None:
+        expected = tables.words * translation + prior * tables.background
+        translated = expected / expected.sum(1, keepdims=True)
     updated = SpeakerTables(
-        words=expected / expected.sum(1, keepdims=True),
+        words=translated,
         alignment=alignment / alignment.sum(0),
         groups=groups / groups.sum(),
         background=tables.background,
