@@ -95,9 +95,8 @@ def test_alignment_can_be_learned_with_words_of_another_speaker() -> None:
     words = fitted()[0].tables
     speaker, perplexities = fitted(3, words=words)
     np.testing.assert_array_equal(speaker.tables.words, words.words)
-    assert perplexities[0] > perplexities[-1] and not np.array_equal(
-        speaker.tables.alignment, words.alignment
-    )
+    assert perplexities[0] < fitted(1)[1][0]  # the words are known from the start
+    assert not np.array_equal(speaker.tables.alignment, words.alignment)
 
 
 def test_path_without_edge_is_refused() -> None:
