@@ -24,6 +24,8 @@ import torch
 from benchmarks.lockstep import LockStep
 from benchmarks.measure import Amount, Measurement, Ratio, Result, seconds
 from esceme.agents import DUET, HAMT, TDSTP, HamtConfig
+from esceme.engine import apply_engine
+from esceme.evaluation.guarded import GuardedNavigator
 from esceme.evaluation.protocol import MemoryLifetime
 from esceme.evaluation.schedule import Lanes
 from esceme.memory import CandidateEnhancing, MemoryBank, save_bank
@@ -54,9 +56,9 @@ def run(data: Path) -> Iterator[Result]:
     """Throughput, share of memory operations, peak memory, and the effect of half precision."""
     torch.set_num_threads(1)
     work = EvaluationWorkload(data)
-    yield from throughput(work, None)
     paths = published_paths(data)
     yield from throughput(work, paths)
+    yield from throughput(work, None)
     yield memory_share(work, paths)
     yield peak_memory(work, data)
     yield from half_precision(work, paths)
@@ -86,6 +88,8 @@ class EvaluationWorkload:
             torch.manual_seed(0)
             navigator = Navigator(HAMT(HamtConfig(initial_std=0.04)), CandidateEnhancing())
         self.navigator, self.loop = navigator.eval(), loop
+        self.num_recomputed = 0
+        """Number of decisions of the latest `run_lanes` that were computed again in full precision."""
         folder = DataFolder(data)
         by_scene: dict[str, list[Episode]] = {}
         for episode in read_r2r(folder.annotations("r2r", "val_unseen")):
@@ -119,6 +123,7 @@ class EvaluationWorkload:
             else teacher_forcing(self.atlas, lambda trajectory: self._next_viewpoint(trajectory, paths))
         )
         decisions: dict[tuple[str, int], list[float]] = {}
+        self.num_recomputed = 0
         precision = torch.autocast("cpu", torch.bfloat16) if half else nullcontext()
         with torch.inference_mode(), precision:
             for step in roll_out(
@@ -130,6 +135,7 @@ class EvaluationWorkload:
                 encode=lambda episode: self.ids[episode.episode_id],
                 max_steps=MAX_STEPS,
             ):
+                self.num_recomputed += sum(trajectory.num_recomputed for trajectory in step.finished)
                 for trajectory, logits in zip(
                     step.trajectories, step.decision.logits.float().tolist(), strict=True
                 ):
@@ -226,7 +232,7 @@ def peak_memory(work: EvaluationWorkload, data: Path) -> Amount:
     """Peak memory of a process that loads a run folder and evaluates."""
     with tempfile.TemporaryDirectory() as folder:
         save_run(Path(folder), work.navigator, navigator_config(work.navigator))
-        program = [sys.executable, "-m", "benchmarks.hamt_evaluation", folder, str(data)]
+        program = [sys.executable, "-m", "benchmarks.hamt_evaluation", folder, str(data), "eager", "fp32"]
         done = subprocess.run(program, check=True, capture_output=True, text=True)
     return Amount("peak memory, 170 M parameters", float(done.stdout), "MB", 1500, "the weights: 690 MB")
 
@@ -295,5 +301,10 @@ def _random_features(key: str, width: int) -> np.ndarray:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    EvaluationWorkload(Path(sys.argv[2]), load_run(sys.argv[1]).navigator).run_lanes(None)
+    run_folder, data_folder, engine, precision = sys.argv[1:]
+    loaded = load_run(run_folder).navigator.eval()
+    switch = apply_engine(loaded, engine, precision)  # type: ignore[arg-type]
+    if precision == "guarded":
+        loaded = GuardedNavigator(loaded, switch, margin=1e-3)
+    EvaluationWorkload(Path(data_folder), loaded).run_lanes(None)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)

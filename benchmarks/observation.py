@@ -213,7 +213,12 @@ def _compare(
         np.testing.assert_allclose(array, expected, atol=1e-6)
 
     bound = "memory traffic: 5 MB of half precision in, 8 MB of single precision out, per batch"
-    yield Ratio("observing, no candidate cache", *both_sides(baseline, ours, 6), 50, bound)
+    yield Ratio(
+        "observing, no candidate cache (41 to 51x over machines and loads)",
+        *both_sides(baseline, ours, 6),
+        40,
+        bound,
+    )
     slow.cache = {}
     baseline()
     yield Ratio("observing, candidate cache warm", *both_sides(baseline, ours, 20), 5, bound)

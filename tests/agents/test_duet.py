@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from esceme.agents import DUET
-from esceme.agents.base import Decision
+from esceme.agents.base import Decision, TokenBatch
 from esceme.agents.duet import DuetState
 from esceme.errors import ConfigError
 from esceme.learning import Trainer, TrainingConfig
@@ -30,6 +30,7 @@ from esceme.navigator import Navigator
 from esceme.observation import Observation
 from esceme.rollout import roll_out
 from esceme.trajectory import SingleBatch, Trajectory, greedy, sampling
+from esceme.world.atlas import Pose
 from fixtures.toy_atlas import (
     TOY_EPISODES,
     WIDTH,
@@ -308,3 +309,20 @@ def test_training_with_a_remembered_map() -> None:
     losses = [trainer.training_step(iteration)["oracle"] for iteration in range(3)]
     trainer.check_finite(3)
     assert np.isfinite(losses).all() and trainer.memory is not None
+
+
+def test_encoded_panoramas_are_reused_only_with_the_same_features() -> None:
+    """Two observations at one pose, with other features for one view, as after a change of the memory."""
+    agent = small_duet().agent
+    pose = Pose(np.array([0, 1]), np.array([12, 15]))
+    seen = Observation.from_atlas(ATLAS, pose)
+    fused = seen.with_features(seen.features + 0.5)
+    changed = seen.with_features(fused.features.index_fill(1, torch.tensor([0]), 2.0))
+    with torch.inference_mode():
+        state = agent.begin(TokenBatch(torch.ones(2, 3).long(), torch.ones(2, 3).bool()), seen.viewpoint)
+        for observation, size in ((seen, 2), (fused, 4), (fused, 4), (changed, 6), (seen, 6)):
+            tokens, _ = agent._encode_observation(state, observation)
+            assert len(state.panorama_cache) == size
+            torch.testing.assert_close(tokens, agent.encode_panorama(observation), atol=1e-6, rtol=0)
+    trained, _ = agent._encode_observation(state, fused)
+    assert trained.requires_grad

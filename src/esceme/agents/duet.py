@@ -8,6 +8,7 @@ STOP was most probable.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, cast
 
@@ -40,8 +41,11 @@ from esceme.world.geometry import COLUMNS, TURN, VIEWS
 
 LOCATION_WIDTH = 7
 """Numbers that locate a panorama token (angles and size) or a map node (angles, distances, edges)."""
-CACHE_SIZE = 5_000
-"""Maximum number of encoded panoramas that an evaluation keeps."""
+CACHE_SIZE = 1_500
+"""Maximum number of encoded panoramas that an evaluation keeps: 200 MB at the published size."""
+
+PanoramaKey = tuple[int, bytes]
+"""`viewpoint * 36 + faced view`, and a digest of the features if a reader has changed them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +94,8 @@ class DuetState(GraphMap):
     """(B,) int64: node of the latest decision."""
     is_decided: Tensor
     """(B,) bool: whether the map contains the current observation."""
-    panorama_cache: dict[int, Tensor] = field(default_factory=dict, compare=False)
-    """Encoded panoramas (N, H) of an evaluation, by `viewpoint * 36 + faced view`."""
+    panorama_cache: dict[PanoramaKey, Tensor] = field(default_factory=dict, compare=False)
+    """Encoded panoramas (N, H) of an evaluation."""
 
 
 class MapTokens(NamedTuple):
@@ -327,14 +331,13 @@ class DUET(Agent[DuetState]):
             grounded = self._ground(state, observation)
             stop = grounded[_rows(observation.viewpoint), observation.num_candidates]
             return self.encode_panorama(observation, grounded), stop
-        is_plain = observation.features is observation.raw_features
-        if self.training or torch.is_grad_enabled() or not is_plain:
+        if self.training or torch.is_grad_enabled():
             return self.encode_panorama(observation), None
         return self._cached_panoramas(state.panorama_cache, observation), None
 
-    def _cached_panoramas(self, cache: dict[int, Tensor], observation: Observation) -> Tensor:
+    def _cached_panoramas(self, cache: dict[PanoramaKey, Tensor], observation: Observation) -> Tensor:
         """Return the encoded panoramas (B, N, H), after encoding those that are not in `cache`."""
-        keys = (observation.viewpoint * VIEWS + observation.facing_view).tolist()
+        keys = _panorama_keys(observation)
         if missing := {key: row for row, key in enumerate(keys) if key not in cache}:
             rows = torch.tensor(list(missing.values()), device=observation.viewpoint.device)
             encoded = self.encode_panorama(observation.select(rows))
@@ -624,6 +627,17 @@ class ScoreHead(nn.Sequential):
         super().__init__(
             nn.Linear(width, hidden), nn.ReLU(), nn.LayerNorm(hidden, eps=EPSILON), nn.Linear(hidden, 1)
         )
+
+
+def _panorama_keys(observation: Observation) -> list[PanoramaKey]:
+    """Return a key for each panorama; panoramas with equal keys have equal tokens."""
+    poses = (observation.viewpoint * VIEWS + observation.facing_view).tolist()
+    if observation.features is observation.raw_features:
+        return [(pose, b"") for pose in poses]
+    rows, lengths = observation.features.float().cpu(), observation.valid.sum(1).tolist()
+    views = [row[:length].contiguous().numpy() for row, length in zip(rows, lengths, strict=True)]
+    digests = [hashlib.blake2b(view, digest_size=16).digest() for view in views]
+    return list(zip(poses, digests, strict=True))
 
 
 def location_features(observation: Observation) -> Tensor:
