@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from esceme.navigator import Navigator
 from esceme.planning.belief import Belief
 from esceme.planning.planner import Planner, PlanRequest
 from esceme.planning.planner_file import make_scorers
+from esceme.planning.routes import RouteLimits
 from esceme.planning.speaker import FIRST_CODE, Speaker, SpeakerTables
 from esceme.recipes import RECIPES
 from esceme.world.geometry import VIEWS, nearest_view
@@ -97,12 +99,18 @@ def milliseconds(function: Callable[[], object], *, repeat: int = 5) -> float:
     return 1000 * min(times)
 
 
+def make_planner(scorers: list[str], follower: Navigator, **settings: Any) -> Planner:
+    """Return a planner with a random speaker whose belief has equal weights."""
+    planner = Planner(make_scorers(scorers, random_speaker(), follower, None), Belief((), ()), **settings)
+    planner.belief = Belief(planner.columns, (0.1,) * len(planner.columns))
+    return planner
+
+
 def run(data: Path | None) -> Iterator[Amount]:
     """Measure a plan in maps of 100 to 10,000 viewpoints, and the bytes of a viewpoint."""
     torch.set_num_threads(1)
     follower, words = small_follower(), np.random.default_rng(3).integers(WORDS, size=30)
-    planner = Planner(make_scorers(["follower", "speaker"], random_speaker(), follower, None), Belief((), ()))
-    planner.belief = Belief(planner.columns, (0.1,) * len(planner.columns))
+    planner = make_planner(["follower", "speaker"], follower)
     costs: dict[int, float] = {}
     for size in (100, 1000, 10_000):
         scene_map, _ = grid_map(size)
@@ -117,6 +125,21 @@ def run(data: Path | None) -> Iterator[Amount]:
     yield Amount("plan in 10,000 viewpoints, relative to 1,000", costs[10_000] / costs[1000], "", 1.5, bound)
     step = milliseconds(partial(one_step, follower, scene_map, request))
     yield Amount("the same plan in single steps of the agent", costs[10_000] / step, "steps", 40, "as above")
+    for edges, aim in ((4, 8), (5, 12)):
+        shorter = make_planner(["follower", "speaker"], follower, limits=RouteLimits(max_moves=edges))
+        routes = shorter.plan(scene_map, request).routes
+        cost = milliseconds(partial(shorter.plan, scene_map, request))
+        yield Amount(
+            f"plan over {len(routes)} routes in steps of the agent", cost / step, "steps", aim, "the agent"
+        )
+    scene_map, _ = grid_map(100, keeps_features=False)
+    two_leg = make_planner(["speaker"], follower, routes="two-leg", limits=RouteLimits(8, 15), utility="sdtw")
+    request = PlanRequest(np.tile(words, 2), [scene_map.node("5,5")], 12)
+    routes = two_leg.plan(scene_map, request).routes
+    cost = milliseconds(partial(two_leg.plan, scene_map, request))
+    yield Amount(
+        f"plan over {len(routes):,} two-leg routes", cost, "ms", 150, "the speaker, then DTW of 120 routes"
+    )
     for name, limit, keeps_features in (("features", 25_000, True), ("codes", 160, False)):
         scene_map, _ = grid_map(100, keeps_features=keeps_features)
         bound = "the 36 views: 72 bytes per code, 2 bytes per feature" if keeps_features else "candidates"
