@@ -149,9 +149,11 @@ class Observation:
     def select(self, rows: Tensor) -> Observation:
         """Return the observations of the agents whose batch indices are in `rows` (int64)."""
         names = ("viewpoint", "facing_view", "previous_viewpoints", *TOKEN_FIELDS)
-        selected = {name: value[rows] for name in names if (value := getattr(self, name)) is not None}
+        selected = {
+            name: value.index_select(0, rows) for name in names if (value := getattr(self, name)) is not None
+        }
         is_raw = self.features is self.raw_features
-        selected["features"] = selected["raw_features"] if is_raw else self.features[rows]
+        selected["features"] = selected["raw_features"] if is_raw else self.features.index_select(0, rows)
         full = None if self.full_observation is None else self.full_observation.select(rows)
         remembered = self.remembered
         if remembered is not None:

@@ -163,7 +163,9 @@ class State:
 
     def select(self, rows: Tensor) -> Self:
         """Return the states of the agents whose batch indices are in `rows` (int64)."""
-        return replace(self, **{name: tensor[rows] for name, tensor in self._tensors().items()})
+        return replace(
+            self, **{name: tensor.index_select(0, rows) for name, tensor in self._tensors().items()}
+        )
 
     def concat(self, other: Self) -> Self:
         """Return the states of `self`, then those of `other`, zero-padded to common tensor sizes."""

@@ -189,30 +189,30 @@ class CrossModal(Agent[S]):
         tokens = Tokens.pack(encoded, valid, compute_all=compute_all)
         return [encoded, *(layer.text(tokens).padded for layer in self._layers[:-1])]
 
-    def _text_kv(self, encoded: Tensor, valid: Tensor) -> Tensor:
-        """Return the text's keys and values, (B, X, 2, L, H), for `CrossModalState.text_kv`."""
-        is_fixed = not self.config.language_cross_attention
-        tokens = Tokens.pack(encoded, valid)
-        texts = [tokens, *(layer.text(tokens) for layer in self._layers[:-1])] if is_fixed else [tokens]
-        pairs = [layer.across.stack(text) for layer, text in zip(self._layers, texts, strict=is_fixed)]
-        return torch.stack(pairs, 1)
+    def _initial_fields(self, instructions: TokenBatch) -> tuple[dict[str, Any], Tokens]:
+        """Return the fields of `CrossModalState` at the start of an episode, by name, and the last text.
 
-    def _initial_fields(self, instructions: TokenBatch) -> dict[str, Any]:
-        """Return the fields of `CrossModalState` at the start of an episode, by name."""
+        The last text is what the last cross-modal layer reads if vision cannot change the text; otherwise it
+        is the encoded instruction.
+        """
         ids, valid = instructions
         encoded = self.encode_text(instructions)
+        tokens, is_fixed = Tokens.pack(encoded, valid), not self.config.language_cross_attention
+        texts = [tokens, *(layer.text(tokens) for layer in self._layers[:-1])] if is_fixed else [tokens]
+        pairs = [layer.across.stack(text) for layer, text in zip(self._layers, texts, strict=is_fixed)]
         history = self.history.begin(len(encoded))
         grounding, none = self.grounding_head, encoded.new_zeros(*ids.shape, 0)
-        return {
+        fields = {
             "text": encoded,
             "text_mask": valid,
             "word_grounding": none if grounding is None else grounding.words(ids),
             "word_key": none if grounding is None else grounding.word_keys(encoded, valid),
             "clause": number_clauses(ids, self.config.clause_ends),
-            "text_kv": self._text_kv(encoded, valid),
+            "text_kv": torch.stack(pairs, 1),
             "history": history.detach() if self.config.freeze_history else history,
             "history_length": torch.ones(len(encoded), dtype=torch.int64, device=encoded.device),
         }
+        return fields, texts[-1]
 
     # -- vision ------------------------------------------------------------------------------------------
 

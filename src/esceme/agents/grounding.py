@@ -46,7 +46,7 @@ class GroundedText(NamedTuple):
 
     def expand(self, per_text: Tensor) -> Tensor:
         """Repeat a tensor with one entry per instruction, (B, …), for each agent that reads it: (R, …)."""
-        return per_text if self.groups is None else per_text[self.groups.group]
+        return per_text if self.groups is None else per_text.index_select(0, self.groups.group)
 
 
 class Grounding(nn.Module):
@@ -97,8 +97,9 @@ class Grounding(nn.Module):
         tokens = tokens + self.direction(layout.pack(observation.angles))
         tokens = tokens + self.kinds(layout.pack(observation.token_type))
         similarity = text.matmul(tokens, text.word_grounding.transpose(1, 2), layout)
-        joint = similarity + importance[layout.sequence]
-        match_score = joint.logsumexp(1) - importance.logsumexp(1)[layout.sequence]  # (T,)
+        agent = layout.sequence
+        joint = similarity + importance.index_select(0, agent)
+        match_score = joint.logsumexp(1) - importance.logsumexp(1).index_select(0, agent)  # (T,)
         matched_words = text.matmul(joint.softmax(1), text.encoded, layout)  # (T, H)
         return Tokens(self.out(matched_words) + match_score[:, None] * self.match, layout)
 

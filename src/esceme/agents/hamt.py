@@ -50,7 +50,7 @@ class HAMT(CrossModal[HamtState]):
         self, instructions: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None
     ) -> HamtState:
         """Return the initial state, which contains the encoded instructions."""
-        return HamtState(**self._initial_fields(instructions))
+        return HamtState(**self._initial_fields(instructions)[0])
 
     def decide(self, state: HamtState, observation: Observation) -> Decision:
         """Return the scores of every candidate and STOP."""

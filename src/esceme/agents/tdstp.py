@@ -140,14 +140,12 @@ class TDSTP(CrossModal[TdstpState]):
         self, instructions: TokenBatch, start: Tensor, privileged: PrivilegedInfo | None = None
     ) -> TdstpState:
         """Return the initial state, which contains the encoded instructions and the target tokens."""
-        fields = self._initial_fields(instructions)
+        fields, last_text = self._initial_fields(instructions)
         text: Tensor = fields["text"]
         none = torch.zeros(len(text), 1, dtype=torch.int64, device=text.device)
-        uses_text = self.config.language_cross_attention
-        last_text = text if uses_text else self.text_per_layer(text, instructions.valid)[-1]
         return TdstpState(
             **fields,
-            summary=last_text[:, 0],
+            summary=last_text.padded[:, 0],
             target=self.position_encoder(self.grid_points)[None] * text[:, :1],
             origin=text.new_zeros(len(text), 3),
             node_viewpoint=none,
