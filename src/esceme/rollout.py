@@ -111,12 +111,13 @@ def roll_out(
                 trajectory.poses += resolve_views(atlas, trajectory.poses[-1], route)
         yield RolloutStep(list(active), state, observation, decision, actions, finished)
         # Keep the trajectories that continue, and update their state by the move.
-        remaining = [row for row, over in enumerate(ended) if not over]
-        active = [active[row] for row in remaining]
-        rows = torch.tensor(remaining, dtype=torch.int64).to(device)
-        state = state.select(rows)
+        if finished:
+            remaining = [row for row, over in enumerate(ended) if not over]
+            active = [active[row] for row in remaining]
+            rows = torch.tensor(remaining, dtype=torch.int64).to(device)
+            state, observation, actions = state.select(rows), observation.select(rows), actions[rows]
         if active:
-            state = navigator.advance(state, observation.select(rows), actions[rows])
+            state = navigator.advance(state, observation, actions)
 
 
 def begin_trajectories(

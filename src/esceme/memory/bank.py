@@ -197,11 +197,18 @@ class MemoryBank:
 
     def scene_subgraph(self, viewpoints: Tensor) -> MemorySubgraph:
         """Return the remembered graph of the scenes that contain `viewpoints` (B,)."""
-        visited, scenes = self.visited.nonzero().flatten(), self._scene_of[viewpoints]
-        nodes = visited[torch.isin(self._scene_of[visited], scenes)]  # (M,)
+        # Only viewpoints of these scenes are read, so that the cost does not grow with the bank.
+        first, scenes = self._bound_atlas().first, self._scene_of[viewpoints]
+        spans = [(int(first[scene]), int(first[scene + 1])) for scene in torch.unique(scenes).tolist()]
+        ranges = [torch.arange(*span, device=scenes.device) for span in spans]
+        places = torch.cat([scenes[:0], *ranges])  # (P,), sorted
+        is_visited = self._row_of[places] > 0
+        nodes = places[is_visited]  # (M,)
         order = torch.arange(len(nodes), device=nodes.device)
-        row_of = torch.full_like(self._row_of, -1).index_copy_(0, nodes, order)
-        neighbours = row_of[self._neighbours[nodes]]  # (M, K), -1 for unvisited
+        order_of = torch.full_like(places, -1).masked_scatter_(is_visited, order)
+        adjacent = self._neighbours[nodes]  # (M, K), -1 for padding
+        neighbours = order_of[torch.searchsorted(places, adjacent.clamp(min=0)).clamp(max=len(places) - 1)]
+        neighbours = neighbours.masked_fill(adjacent < 0, -1)  # -1 for unvisited
         source, slot = (neighbours > order[:, None]).nonzero(as_tuple=True)
         edges = torch.stack([source, neighbours[source, slot]])
         return MemorySubgraph(nodes, self.recall_at(nodes), edges, self._scene_of[nodes] == scenes[:, None])
