@@ -26,11 +26,11 @@ from esceme.memory.remote_store import RemoteStore
 from esceme.memory.store_recovery import check_rows
 from esceme.memory.stored_memory import connect_store
 from fixtures.observations import SETTINGS, observation
-from fixtures.postgresql import PostgresqlServer, postgresql_server
-from fixtures.services import TOKEN, RunningService
+from fixtures.postgresql import postgresql_server
+from fixtures.services import TOKEN, RunningService, wait_until
 
-ROBOTS, MAX_DELAY = 4, 0.5
-"""Number of robots, and maximum time in seconds between two kills."""
+ROBOTS, MAX_DELAY = 4, 0.2
+"""Number of robots, and maximum time in seconds from an acknowledgement after a kill to the next kill."""
 
 
 class KillReport(NamedTuple):
@@ -59,8 +59,7 @@ class Robot(threading.Thread):
             try:
                 self.store.remember([observation(self.sequence, robot=self.robot, viewpoint=self._place())])
                 self.sequence += 1
-                if not self.store.num_waiting:  # all that was sent until now is acknowledged by the service
-                    self.acknowledged = self.sequence
+                self.acknowledged = self.sequence - self.store.num_waiting  # the outbox is sent in order
                 (found,) = self.store.recall("house", [f"{self.robot}-0"])
                 if found is None and not self.store.is_away and self.acknowledged:
                     self.faults.append(f"{self.robot} does not recall its first observation")
@@ -87,16 +86,21 @@ def run_kills(number: int, seed: int, *, postgresql: bool) -> KillReport:
         for robot in robots:
             robot.start()
         for count in range(number):
+            before = sum(robot.acknowledged for robot in robots)
+            wait_until(lambda before=before: _is_active(robots, before), 120.0)
             time.sleep(rng.random() * MAX_DELAY)
-            if server is not None and count % 2:
-                _restart(server)
+            kills_server = server is not None and count % 2 == 1
+            if kills_server:
+                server.kill()
             else:
-                port = service.port
                 service.stop(signal.SIGKILL)
-                acknowledged = [robot.acknowledged for robot in robots]
-                lookups += sum(acknowledged)
-                faults += _lost(location, acknowledged)
-                service = RunningService(location, port=port)
+            acknowledged = [robot.acknowledged for robot in robots]
+            if kills_server:
+                server.start()
+            lookups += sum(acknowledged)
+            faults += _lost(location, acknowledged)
+            if not kills_server:
+                service = RunningService(location, port=service.port)
         for robot in robots:
             robot.stop.set()
         for robot in robots:
@@ -108,9 +112,9 @@ def run_kills(number: int, seed: int, *, postgresql: bool) -> KillReport:
         return KillReport(number, sum(robot.sequence for robot in robots), lookups, faults)
 
 
-def _restart(server: PostgresqlServer) -> None:
-    server.kill()
-    server.start()
+def _is_active(robots: list[Robot], before: int) -> bool:
+    """Whether the service has acknowledged something since a moment, or a robot has ended by a fault."""
+    return sum(robot.acknowledged for robot in robots) > before or not all(map(Robot.is_alive, robots))
 
 
 def _finish(robot: Robot) -> None:
