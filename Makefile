@@ -62,10 +62,12 @@ test_in_venv = $(1) -m venv $(2) \
 
 fuzz: install
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz.fuzzer --cases $(or $(N),10000) --seed $(SEED)
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz.service_requests --cases $(or $(N),10000) --seed $(SEED)
 
 kills: install
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz.kills --kills $(or $(N),300) --seed $(SEED)
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz.store_kills --kills $(or $(N),300) --seed $(SEED)
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz.service_kills --kills $(or $(N),300) --seed $(SEED)
 
 full-disk: install
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz.kills --full-disks $(or $(N),50) --seed $(SEED)
