@@ -226,7 +226,7 @@ class Plan:
 
     def _fit_config(self) -> PlannerTrainingConfig:
         fit = PlannerFitConfig()
-        if self.config.scale < 1 or self.config.limit is not None:  # shortened for a budget
+        if self.config.limit is not None:  # shortened for a budget
             fit = replace(
                 fit, partial_maps=100, rounds=1, episodes_per_scene=10, cleared_episodes_per_scene=4
             )
