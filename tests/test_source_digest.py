@@ -25,7 +25,7 @@ def double(x):
 
 def test_modules_exist() -> None:
     assert all((module.PACKAGE / name).exists() for name in RESULT_MODULES)
-    assert {*RESULT_MODULES} - {*TRAINING_MODULES} == {"evaluation"}
+    assert {*RESULT_MODULES} - {*TRAINING_MODULES} == {"evaluation", "planning"}
 
 
 def test_only_code_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ RESULT_MODULES = (
     "world",
     "tasks",
     "metrics.py",
+    "dropout.py",
     "observation.py",
     "memory",
     "agents",
