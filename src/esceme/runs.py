@@ -328,7 +328,7 @@ def load_navigator_weights(navigator: Navigator, tensors: dict[str, torch.Tensor
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
-    """Return whether all values are finite. A finite sum shows it in a twentieth of the time of `isfinite`."""
+    """Return whether all values are finite. A finite sum shows it, in a twentieth of the time of isfinite."""
     return math.isfinite(float(tensor.sum())) or bool(tensor.isfinite().all())
 
 
