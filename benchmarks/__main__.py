@@ -40,6 +40,7 @@ ON_GENERATED = (
     "training",
     "graph-encoding",
     "planning",
+    "memory-service",
 )
 GROUPS = (*ON_REAL_DATA, *ON_GENERATED)
 ORIGINAL = """\

@@ -43,6 +43,7 @@ def run(data: object) -> Iterator[Result]:
         ratio = medians[SIZES[-1]] / medians[SIZES[0]]
         name = f"median recall among {SIZES[-1]:,} viewpoints over {SIZES[0]:,}"
         yield Amount(name, ratio, "x", 3.0, "depth of the index, cache of pages")
+        yield served_recall(Path(folder), SIZES[-1])
         yield from robots_at_once(Path(folder))
 
 
@@ -62,6 +63,7 @@ def recall_times(path: Path, size: int) -> tuple[float, float]:
     with MemoryStore.open(path, SETTINGS) as store:
         with store.database.writing():
             store.database.execute(_INSERT, (_to_row(viewpoint(number)) for number in range(size)))
+        store.database.checkpoint()
         rng, times = Random(0), []
         for _ in range(REPEATS):
             first = rng.randrange(size - BATCH)
@@ -84,6 +86,22 @@ def service(path: Path) -> Iterator[tuple[str, int]]:
             yield json.loads(process.stdout.readline())["address"], process.pid
         finally:
             process.kill()
+
+
+def served_recall(folder: Path, size: int) -> Result:
+    """Return the mean process time of the service per recall of one robot."""
+    with service(folder / f"{size}.db") as (address, pid):
+        store = RemoteStore(address, token=TOKEN, outbox=folder / "single.db")
+        before = process_seconds(pid)
+        for number in range(REPEATS):
+            first = number * (size // REPEATS)
+            places = [viewpoint(first + step) for step in range(BATCH)]
+            found = store.recall(places[0].scene, [place.viewpoint for place in places])
+            assert found[0] is not None and found[0].sequence == first
+        milliseconds = 1e3 * (process_seconds(pid) - before) / REPEATS
+        store.close()
+    name = f"recall of {BATCH} among {size:,} viewpoints over HTTP, mean process time of the service"
+    return Amount(name, milliseconds, "ms", 5.0, "HTTP in Python")
 
 
 def process_seconds(pid: int) -> float:

@@ -62,9 +62,10 @@ class GroupWriter:
                     self._entries.put(None)
                     break
                 group.append(entry)
-            self._write(group)
+            self._write([item for item in group if item[1].set_running_or_notify_cancel()])
 
     def _write(self, group: list[_Entry]) -> None:
+        """Run the functions of a group; a future that was cancelled is not in it."""
         try:
             with self.store.database.writing():
                 results = [job(self.store) for job, _ in group]
