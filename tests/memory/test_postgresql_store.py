@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from esceme.cli import main
 from esceme.errors import ConfigError, DataError, MemoryMismatch
 from esceme.memory import MemoryStore
 from esceme.memory.store_database import StoreUnavailable
@@ -155,3 +156,17 @@ def test_services_share_one_database(address: str, tmp_path: Path, monkeypatch: 
         second.close()
     with MemoryStore.open(tmp_path / "copy.db") as copy, connect_store(address) as stored:
         assert copy.digest == stored.digest
+
+
+def test_commands_check_export_and_forget(
+    address: str, store: MemoryStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.remember([observation(n, robot=f"r{n % 2}") for n in range(6)])
+    assert main(["memory", "check", address]) == 0 and "6 observations, undamaged" in capsys.readouterr().out
+    assert main(["memory", "export", address, "--out", str(tmp_path / "copy.db")]) == 0
+    with MemoryStore.open(tmp_path / "copy.db") as copy:
+        assert copy.digest == store.digest
+    assert main(["memory", "forget", address, "--robot", "r1"]) == 0
+    assert len(store) == 3 and [row.operation for row in store.audit()] == ["forget", "compact"]
+    store.database.execute("UPDATE observation SET viewpoint = 'other' WHERE sequence = 2")
+    assert main(["memory", "check", address]) == 1

@@ -16,14 +16,14 @@ from esceme.memory.store_database import is_store
 from esceme.memory.store_formats import from_bank, read_parquet, to_bank, write_geojson, write_parquet
 from esceme.memory.store_record import StoreSettings
 from esceme.memory.store_recovery import check_store, open_readable
-from esceme.memory.stored_memory import features_digest
+from esceme.memory.stored_memory import connect_store, features_digest
 from esceme.world.features import open_features
 
 GEOJSON, PARQUET, BANK, STORE = ".geojson", ".parquet", ".safetensors", ".db"
 
 
 def export(
-    store: tyro.conf.Positional[Path],
+    store: tyro.conf.Positional[str],
     /,
     out: Path,
     scene: str | None = None,
@@ -43,7 +43,7 @@ def export(
         esceme memory export damaged.db --out rescued.db
 
     Args:
-        store: file of a memory store.
+        store: file of a memory store, or postgresql://...
         out: the file to write.
         scene: the scene, for route graphs (by default the only one) and bank files (by default all).
         frame: the coordinate frame of a route graph.
@@ -117,7 +117,7 @@ def import_(
 
 
 def forget(
-    file: tyro.conf.Positional[Path],
+    file: tyro.conf.Positional[str],
     /,
     scene: str | None = None,
     viewpoint: str | None = None,
@@ -137,7 +137,7 @@ def forget(
         esceme memory forget site.db --before 2026-01-31 --superseded
 
     Args:
-        file: file of a memory store, or bank file.
+        file: file of a memory store, postgresql://..., or bank file.
         scene: only this scene.
         viewpoint: only this viewpoint.
         robot: only observations of this robot.
@@ -156,7 +156,7 @@ def forget(
         bank.forget(scene)
         save_bank(bank, file)
     else:
-        with MemoryStore.open(file) as store:
+        with connect_store(file) as store:
             number = store.forget(
                 scene=scene,
                 viewpoint=viewpoint,
@@ -169,7 +169,7 @@ def forget(
     return 0
 
 
-def check(file: tyro.conf.Positional[Path], /, json: bool = False) -> int:
+def check(file: tyro.conf.Positional[str], /, json: bool = False) -> int:
     """Verify every row of a store, or the checksum of a bank file. The exit code is 1 if it is damaged.
 
     Examples:
@@ -177,7 +177,7 @@ def check(file: tyro.conf.Positional[Path], /, json: bool = False) -> int:
         esceme memory check bank.safetensors --json
 
     Args:
-        file: file of a memory store, or bank file.
+        file: file of a memory store, postgresql://..., or bank file.
         json: print one json object instead of text.
     """
     if not is_store(file):
@@ -188,7 +188,7 @@ def check(file: tyro.conf.Positional[Path], /, json: bool = False) -> int:
     report = check_store(file)
     digest = None
     if not report.faults:
-        with MemoryStore.open(file, read_only=True) as store:
+        with connect_store(file, read_only=True) as store:
             digest = store.digest
     if json:
         print_json({"file": str(file), "digest": digest, **report._asdict()})

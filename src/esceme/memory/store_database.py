@@ -50,8 +50,11 @@ Row = tuple[Any, ...]
 STORE_SUFFIXES = (".db", ".sqlite")
 
 
-def is_store(path: Path) -> bool:
-    """Return whether a file is a memory store rather than a bank: by its first bytes, or by its name."""
+def is_store(location: str | Path) -> bool:
+    """Return whether a location is a memory store, not a bank: an address, or by first bytes or name."""
+    if "://" in str(location):
+        return True
+    path = Path(location)
     try:
         with path.open("rb") as file:
             return file.read(16) == b"SQLite format 3\0" or path.suffix in STORE_SUFFIXES

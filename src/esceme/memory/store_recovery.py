@@ -20,6 +20,7 @@ from esceme.errors import DataError
 from esceme.memory.store import MemoryStore, _from_row
 from esceme.memory.store_database import COLUMNS, KEY, Row
 from esceme.memory.store_record import StoredObservation, StoreSettings
+from esceme.memory.stored_memory import connect_store
 
 LEAF = 0x0D
 """First byte of a page that holds rows of a table."""
@@ -49,7 +50,10 @@ class Recovered(NamedTuple):
 
 
 def check_store(path: str | Path) -> StoreReport:
-    """Verify the structure of a store and every row."""
+    """Verify the structure of a store, a file or postgresql://..., and every row."""
+    if "://" in str(path):
+        with connect_store(str(path), read_only=True) as store:
+            return check_rows(store)
     path = Path(path)
     try:
         with MemoryStore.open(path, read_only=True) as store:
@@ -66,10 +70,10 @@ def check_store(path: str | Path) -> StoreReport:
 def open_readable(path: str | Path, note: Callable[[str], None]) -> Iterator[MemoryStore]:
     """Yield a store for reading; if it is damaged, a temporary one of everything readable, after a `note`."""
     if not (faults := check_store(path).faults):
-        with MemoryStore.open(path, read_only=True) as store:
+        with connect_store(str(path), read_only=True) as store:
             yield store
         return
-    found = recover(path)
+    found = recover(Path(path))
     note(f"{path} is damaged ({len(faults)} faults): {len(found.observations):,} observations are readable")
     with (
         tempfile.TemporaryDirectory() as folder,
