@@ -38,6 +38,7 @@ ON_GENERATED = (
     "instruction-following",
     "next-hop-probes",
     "training",
+    "training-versions",
     "graph-encoding",
     "planning",
     "memory-service",
