@@ -45,6 +45,8 @@ CHANGED_CHOICE = """
 EPISODES = (1, 10, 50)
 """Numbers of episodes after which the memory is shown."""
 SPLIT = "val_unseen"
+TIMEOUT = 120_000
+"""Milliseconds that a picture may take."""
 HEADING_SIZE = 20
 """Size of the letters above the maps of memories."""
 
@@ -68,6 +70,7 @@ def main() -> None:
                 viewport=PHONE if phone else SIZE, color_scheme="dark" if dark else "light"
             )
             page = context.new_page()
+            page.set_default_timeout(TIMEOUT)
             page.goto(address)
             page.wait_for_timeout(400)
             _save(page.screenshot(), options.out / f"{name}.png")
@@ -110,13 +113,14 @@ def _chromium() -> Iterator[Any]:
 
 def _save(content: bytes, path: Path) -> None:
     with Image.open(BytesIO(content)) as image:
-        small = image.convert("RGB").quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+        small = image.convert("RGB").quantize(160, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
         small.save(path, optimize=True)
 
 
 def _shoot_memory(browser: Any, page_file: str, path: Path) -> None:
     """Write the map of one scene after several numbers of episodes, side by side."""
     page: Page = browser.new_page(viewport=SIZE, color_scheme="light")
+    page.set_default_timeout(TIMEOUT)
     page.goto(page_file)
     parts = []
     for number in EPISODES:
@@ -153,6 +157,7 @@ def _shoot_walk(browser: Any, run: Path, data: Path, path: Path) -> None:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         page: Page = browser.new_page(viewport=SIZE, color_scheme="light")
+        page.set_default_timeout(TIMEOUT)
         page.goto(server.address)
         for number in (3, 6, 1):
             page.evaluate("(number) => app.set({episode: app.data.episodes[number].id})", number)
