@@ -7,10 +7,12 @@ the live walk the agent follows three instructions of one scene.
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,9 @@ CHANGED_CHOICE = """
 EPISODES = (1, 10, 50)
 """Numbers of episodes after which the memory is shown."""
 SPLIT = "val_unseen"
+STYLE = files("esceme.viewer") / "web" / "page.css"
+SYMBOL_COLOURS = [*b"".join(map(bytes.fromhex, sorted({*re.findall(r"#(\w{6})\b", STYLE.read_text())})))]
+"""Colours of the page, red, green and blue one after the other: pictures with few colours keep them."""
 TIMEOUT = 120_000
 """Milliseconds that a picture may take."""
 HEADING_SIZE = 20
@@ -113,7 +118,11 @@ def _chromium() -> Iterator[Any]:
 
 def _save(content: bytes, path: Path) -> None:
     with Image.open(BytesIO(content)) as image:
-        small = image.convert("RGB").quantize(160, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+        picture = image.convert("RGB")
+        frequent = picture.quantize(256 - len(SYMBOL_COLOURS) // 3, method=Image.Quantize.MEDIANCUT)
+        palette = Image.new("P", (1, 1))
+        palette.putpalette(SYMBOL_COLOURS + (frequent.getpalette() or []))
+        small = picture.quantize(palette=palette, dither=Image.Dither.NONE)
         small.save(path, optimize=True)
 
 

@@ -50,7 +50,9 @@ def test_results_equal_those_of_the_baseline(
 
 def test_page_of_results_is_measured(toy_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     benchmark = import_module("benchmarks.result_page")
-    monkeypatch.setattr(benchmark, "time_in_chromium", lambda file: (1.0, [20.0] * 20))
+    monkeypatch.setattr(
+        benchmark, "time_in_chromium", lambda file: benchmark.ChromiumTimes(1.0, 0.5, [20.0] * 20, 9.0)
+    )
     results = list(benchmark.run(toy_root, split="val_seen"))
     assert [result.value for result in results][2:] == [1.0, 20.0, 20.0]
     assert "50 frames a second" in results[3].bound
