@@ -61,13 +61,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("demo", type=Path, help="folder of a finished `esceme demo`")
     parser.add_argument("data", type=Path, help="data folder of the demo: the embedded world")
+    parser.add_argument("--routes", type=Path, help="traced result of `esceme evaluate --planner routes`")
     parser.add_argument("--out", type=Path, default=Path("docs/images"))
     options = parser.parse_args()
     results = [
         read_result(options.demo / run / f"evaluations/r2r-{SPLIT}-{memory}")
         for run, memory in (("none", "none"), ("memory", "cold"))
     ]
-    page_file = _write_page(options.demo, options.data).resolve().as_uri()
+    runs = {
+        "none/evaluations/r2r-val_unseen-none": "without memory",
+        "memory/evaluations/r2r-val_unseen-cold": "with memory",
+    }
+    named = {options.demo / name: label for name, label in runs.items()}
+    page_file = _write_page(named, options.data, options.demo / "page.html")
     with _chromium() as browser:
 
         def shoot(address: str, name: str, *, dark: bool = False, phone: bool = False) -> None:
@@ -92,19 +98,20 @@ def main() -> None:
         shoot(address_of("hurt"), "view-hurt", dark=True)
         shoot(address_of("helped"), "view-phone", phone=True)
         shoot(address_of("helped"), "view-phone-dark", phone=True, dark=True)
+        if options.routes is not None:
+            file = _write_page({options.routes: "planner"}, options.data, options.demo / "routes.html")
+            shoot(file, "view-routes")
         _shoot_memory(browser, page_file, options.out / "view-memory.png")
         _shoot_walk(browser, options.demo / "memory", options.data, options.out / "view-walk.png")
 
 
-def _write_page(demo: Path, data: Path) -> Path:
-    """Write the page of the demo with the present code."""
-    names = {"none/evaluations/r2r-val_unseen-none": "without memory"}
-    names |= {"memory/evaluations/r2r-val_unseen-cold": "with memory"}
-    loaded = load_results([demo / name for name in names], data, names=list(names.values()))
+def _write_page(named: dict[Path, str], data: Path, out: Path) -> str:
+    """Write a page of results (folder -> name) with the present code; return its address."""
+    loaded = load_results(list(named), data, names=list(named.values()))
     page = build_page_data(loaded)
     add_pictures(page, loaded.folder, "thumbnails")
-    (demo / "page.html").write_text(render_page(page))
-    return demo / "page.html"
+    out.write_text(render_page(page))
+    return out.resolve().as_uri()
 
 
 @contextmanager

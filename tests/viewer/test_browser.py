@@ -177,7 +177,9 @@ def test_compared_routes_are_drawn_and_listed(page_file: Path, open_page: OpenPa
     )
     assert page.count(".map .planned") == 2 and page.count(".map .planned.best") == 1
     assert page.text(".routes caption") == "Best 2 of 7 compared routes"
-    assert [page.text(f".routes tbody td:nth-of-type({n})") for n in (1, 2, 3)] == ["40 %", "1.50", "2.00"]
+    assert [page.text(f".routes tbody td:nth-of-type({n})") for n in (1, 2)] == ["40 %", "1.50"]
+    assert page.text(".routes tbody small").endswith("text 2.00")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.page.locator(".routes tbody tr").nth(1).focus()
     assert "best" in str(page.page.locator(".map .planned").nth(1).get_attribute("class"))
 

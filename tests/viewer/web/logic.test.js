@@ -205,7 +205,7 @@ test("choices list candidates, STOP and returns, with and without memory", () =>
   const choices = listChoices(step, [2, 3], (viewpoint) => scene.viewpoints[viewpoint], 3, false);
   assert.deepEqual(
     choices.map(({ name }) => name),
-    ["1 bath", "2 attic", "STOP", "return to hall"],
+    ["1 bath", "2 attic", "STOP", "go to hall"],
   );
   assert.deepEqual([choices[0].isChosen, choices[0].isRecalled, choices[1].isReference], [true, true, true]);
   assert.ok(Math.abs(movedShare(choices) - 0.4) < 1e-9);

@@ -658,7 +658,8 @@ export class App {
     const next = trajectory && pose + 1 < poses ? trajectory.poses[2 * pose + 2] : null;
     const choices = (this.choices = decision ? this.#choices(decision, viewpoint) : []);
     const neighbours = this.scene.neighbours[viewpoint];
-    const shares = new Map(choices.slice(0, neighbours.length).map((choice) => [choice.viewpoint, percent(choice.share)]));
+    const isPlanned = !!decision?.[6]?.routes?.length; // then routes have probabilities, and choices do not
+    const shares = new Map((isPlanned ? [] : choices).slice(0, neighbours.length).map((choice) => [choice.viewpoint, percent(choice.share)]));
     const isAtEnd = step > poses - 1;
     this.map.showStep({
       step,
@@ -749,8 +750,7 @@ export class App {
               (rank) => this.map.emphasize(rank),
             ),
           ]
-        : []),
-      choiceTable(choices, (viewpoint) => this.#point(viewpoint), describe),
+        : [choiceTable(choices, (viewpoint) => this.#point(viewpoint), describe)]),
       ...(decision[1] ? [html("p", { class: "moved" }, memorySentence(choices))] : []),
     );
   }

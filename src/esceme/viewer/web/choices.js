@@ -32,7 +32,7 @@ export function listChoices(step, candidates, nameOf, reference, isReferenceEnd)
           ? "STOP"
           : index < candidates.length
             ? `${index + 1} ${nameOf(viewpoint)}`
-            : `return to ${nameOf(viewpoint)}`,
+            : `go to ${nameOf(viewpoint)}`,
       viewpoint,
       share: (shares[index] ?? 0) / 10000,
       masked: masked ? (masked[index] ?? 0) / 10000 : null,
@@ -138,46 +138,40 @@ export function memorySentence(choices) {
  * @param {(rank: number | null) => void} onRoute called with the route under the pointer or with the focus
  */
 export function routeTable(routes, compared, nameOf, onRoute) {
-  const columns = [...new Set(routes.flatMap(({ scores }) => Object.keys(scores ?? {})))];
   const number = (/** @type {number | undefined} */ value) => (value === undefined ? "–" : value.toFixed(2));
   return html(
-    "div",
+    "table",
     { class: "routes" },
+    html("caption", {}, `Best ${routes.length} of ${compared} compared routes`),
     html(
-      "table",
+      "thead",
       {},
-      html("caption", {}, `Best ${routes.length} of ${compared} compared routes`),
-      html(
-        "thead",
-        {},
-        html("tr", {}, ...["route", "belief", "utility", ...columns].map((name) => html("th", { scope: "col" }, name))),
-      ),
-      html(
-        "tbody",
-        {},
-        ...routes.map((route, rank) => {
-          const rooms = route.path.map(nameOf).filter((name, index, names) => name !== names[index - 1]);
-          return html(
-            "tr",
-            {
-              tabindex: 0,
-              onpointerenter: () => onRoute(rank),
-              onpointerleave: () => onRoute(null),
-              onfocus: () => onRoute(rank),
-              onblur: () => onRoute(null),
-            },
-            html(
-              "th",
-              { scope: "row" },
-              `${rank + 1}. ${rooms.join(" → ")}`,
-              html("small", {}, ` ${route.path.length - 1} step${route.path.length === 2 ? "" : "s"}${route.visited === false ? ", end not visited" : ""}`),
-            ),
-            route.probability === undefined ? html("td", {}, "–") : barCell(route.probability, "with"),
-            html("td", {}, number(route.utility)),
-            ...columns.map((name) => html("td", {}, number(route.scores?.[name]))),
-          );
-        }),
-      ),
+      html("tr", {}, ...["route", "belief", "utility"].map((name) => html("th", { scope: "col" }, name))),
+    ),
+    html(
+      "tbody",
+      {},
+      ...routes.map((route, rank) => {
+        const rooms = route.path.map(nameOf).filter((name, index, names) => name !== names[index - 1]);
+        const facts = [
+          `${route.path.length - 1} step${route.path.length === 2 ? "" : "s"}`,
+          route.visited === false ? "end not visited before" : "",
+          ...Object.entries(route.scores ?? {}).map(([name, value]) => `${name} ${number(value)}`),
+        ];
+        return html(
+          "tr",
+          {
+            tabindex: 0,
+            onpointerenter: () => onRoute(rank),
+            onpointerleave: () => onRoute(null),
+            onfocus: () => onRoute(rank),
+            onblur: () => onRoute(null),
+          },
+          html("th", { scope: "row" }, `${rank + 1}. ${rooms.join(" → ")}`, html("small", {}, facts.filter(Boolean).join(" · "))),
+          route.probability === undefined ? html("td", {}, "–") : barCell(route.probability, "with"),
+          html("td", {}, number(route.utility)),
+        );
+      }),
     ),
   );
 }
