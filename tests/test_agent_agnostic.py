@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from esceme.agents import AGENTS
-from esceme.learning.planner_fitting import belief_columns
 from esceme.learning.teachers import SUPERVISIONS, TEACHERS
 from esceme.memory import READERS
 
@@ -35,8 +34,8 @@ PAPERS = re.compile(
     r"hamt|td.?stp|seq.?2.?seq|candidate.?enhanc|graph.?encod|esceme\W?'s reader", re.IGNORECASE
 )
 """Other spellings of published agents and readers."""
-KEYS = {*AGENTS, *READERS} - {*TEACHERS, *SUPERVISIONS, *belief_columns([]), "none"}
-"""Registry keys as whole strings, except those that other options share."""
+KEYS = {*AGENTS, *READERS} - {*TEACHERS, *SUPERVISIONS, "blind", "none"}
+"""Registry keys as whole strings, except those that other options share; `blind` is also a belief."""
 
 
 def find_names(source: str) -> set[str]:

@@ -40,7 +40,8 @@ def test_training_drops_features_and_rescales_the_rest(share: float) -> None:
     dropped = seen.features[has_view] == 0
     assert float(dropped.float().mean()) == pytest.approx(share, abs=0.05)
     remaining = seen.features[has_view][~dropped]
-    torch.testing.assert_close(remaining, observation.raw_features[has_view][~dropped] / (1 - share))
+    expected = observation.raw_features[has_view][~dropped] / (1 - share)
+    torch.testing.assert_close(remaining, expected, rtol=1e-4, atol=1e-5)  # the rate has 16 bits
     assert torch.equal(seen.raw_features, observe().raw_features)
     assert torch.equal(observation.features, observe().features)
 

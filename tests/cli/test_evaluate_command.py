@@ -85,7 +85,8 @@ def test_evaluate_prints_metrics_and_facts_and_writes_files(toy_root: Path, caps
         assert name in out
     assert f"{result.means['tl']:.2f}" in out
     hashes = [f"{name} {result.facts['hashes'][name][:8]}" for name in ("weights", "data")]
-    stated = ["memory cold", "schedule lanes", "order file", "seed 0", "precision fp32", "max_steps 3"]
+    stated = ["memory cold", "schedule lanes", "order file", "seed 0", "precision fp32", "engine eager"]
+    stated.append("max_steps 3")
     assert ", ".join([*stated, *hashes]) in out
     (visits,) = (line for line in out.splitlines() if line.startswith("spl by visit: 1: "))
     counts = [int(part.split(")")[0]) for part in visits.split("(n ")[1:]]

@@ -63,7 +63,7 @@ class LoggedStep(NamedTuple):
 class GuardedState(State):
     """State of B agents between two steps, in low precision, and what is needed to compute it exactly.
 
-    Without feedback of scores to the state, as in HAMT, `latest` is exact and no steps are logged.
+    If scores do not return to the state, `latest` is exact and no steps are logged.
     """
 
     latest: State
