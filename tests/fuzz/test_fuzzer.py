@@ -105,8 +105,8 @@ def test_killed_writers_lose_no_acknowledged_observation() -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_killed_writers_lose_no_acknowledged_observation() -> None:
-    command = [sys.executable, "-m", "fuzz.store_kills", "--kills", "1000", "--seed", "1"]
+def test_many_killed_writers_lose_no_acknowledged_observation() -> None:
+    command = [sys.executable, "-m", "fuzz.store_kills", "--kills", "150", "--seed", "1"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -49,5 +49,5 @@ def test_malformed_requests_are_refused_in_one_line_and_leave_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_twenty_thousand_malformed_requests() -> None:
-    assert run_cases(20_000, seed=1).faults == []
+def test_many_malformed_requests() -> None:
+    assert run_cases(5_000, seed=1).faults == []
