@@ -55,15 +55,14 @@ def compare_engines(
     """Time all sides by turns and compare the medians."""
     eager = Navigator(agent, CandidateEnhancing()).eval()
     work = EvaluationWorkload(data, eager, per_scene=EPISODES_PER_SCENE)
-    packed, low = copy.deepcopy(eager), copy.deepcopy(eager)
-    apply_engine(packed, "packed", "fp32")
-    switch = apply_engine(low, "packed", "guarded")
-    work.navigator = GuardedNavigator(low, switch, LEAST_MARGIN).eval()
+    packed = copy.deepcopy(eager)  # in low precision only while the switch is on
+    switch = apply_engine(packed, "packed", "guarded")
+    work.navigator = GuardedNavigator(packed, switch, LEAST_MARGIN).eval()
     gaps = margins(work.run_lanes(paths))
     sides: dict[str | float, Navigator] = {"eager": eager, "packed": packed}
     for share in shares:
         margin = float(np.quantile(gaps, share)) if share else LEAST_MARGIN
-        sides[share] = GuardedNavigator(low, switch, margin).eval()
+        sides[share] = GuardedNavigator(packed, switch, margin).eval()
     times: dict[str | float, list[float]] = {name: [] for name in sides}
     decisions: dict[str | float, Decisions] = {}
     repeated: dict[str | float, int] = {}

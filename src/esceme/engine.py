@@ -126,6 +126,11 @@ def apply_engine(navigator: Navigator, engine: EngineName, precision: Precision)
         )
     if engine == "packed":
         check_packing()
+    # Copies of the parameters that stay: they may share a file mapping with weights that are replaced.
+    replaced = {id(getattr(place.parent, place.name).weight) for place in places}
+    for parameter in navigator.parameters():
+        if id(parameter) not in replaced:
+            parameter.data = parameter.data.clone()
     for place in places:
         linear = getattr(place.parent, place.name)
         setattr(place.parent, place.name, _convert(linear, place, engine, precision, switch))

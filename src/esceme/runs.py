@@ -13,13 +13,15 @@ import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from esceme import __version__
@@ -37,6 +39,8 @@ from esceme.tasks.text import Tokenizer, Vocabulary, truncate
 FORMAT = "esceme-run-2"
 NAVIGATOR_FILE = "navigator.json"
 WEIGHTS_FILE = "weights.safetensors"
+LAYER_DEPTH = 4
+"""Number of parts of a weight's name that identify its layer, as in agent.text.layers.3."""
 VOCABULARY_FILE = "vocab.txt"
 DIGESTS_KEY = "weights_sha256"
 PARTS: dict[str, Mapping[str, Any]] = {"agent": AGENTS, "reader": READERS}
@@ -206,7 +210,7 @@ def load_run(folder: str | Path, *, device: torch.device | str = "cpu") -> Run:
                 f"{path}: damaged or replaced, its sha256 is not the one in {NAVIGATOR_FILE}; restore both "
                 "files, or import or train the run again"
             )
-        tensors = load_file(path, device=str(device))
+        tensors = _read_tensors(path, device)
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: not a complete safetensors file ({error})") from None
     navigator = _build_on_meta(config, len(tensors), file=path)
@@ -215,6 +219,20 @@ def load_run(folder: str | Path, *, device: torch.device | str = "cpu") -> Run:
         navigator = config.build()
         load_navigator_weights(navigator, tensors, file=path)
     return Run(folder, config, navigator.to(device).eval(), digest)
+
+
+def _read_tensors(path: Path, device: torch.device | str) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file. Those of a layer share a mapping of the file.
+
+    Memory of a layer is therefore returned when the layer is replaced; a single mapping would be kept whole.
+    """
+    with safe_open(path, framework="pt") as file:
+        names = sorted(file.keys())
+    tensors: dict[str, Tensor] = {}
+    for _, layer in groupby(names, key=lambda name: name.split(".")[:LAYER_DEPTH]):
+        with safe_open(path, framework="pt", device=str(device)) as file:
+            tensors.update((name, file.get_tensor(name)) for name in layer)
+    return tensors
 
 
 def read_navigator_config(folder: Path) -> NavigatorConfig:
