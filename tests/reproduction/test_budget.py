@@ -16,6 +16,7 @@ SPEEDS = {"fast": Speed(1.0, 0.1, 0.05), "slow": Speed(2.0, 0.4, 0.1)}
 WORK = _Work(
     [("fast", 700), ("slow", 700)],
     [("fast", 1, 600, True), ("slow", 2, 600, True), ("fast", 1, 600, False)],
+    fits=0,
 )
 
 
@@ -35,6 +36,12 @@ def test_a_small_budget_shortens_trainings_and_evaluations(minutes: float) -> No
     budget = fit(minutes)
     assert budget.scale < 1 and budget.limit is not None
     assert budget.planned_minutes == pytest.approx(module.USED_SHARE * minutes)
+
+
+def test_fits_of_planners_count() -> None:
+    with_fits = fit(100, WORK._replace(fits=2))
+    assert with_fits.planned_minutes - fit(100).planned_minutes == pytest.approx(module.FIT_SECONDS / 60)
+    assert fit(5, WORK._replace(fits=2)).scale < fit(5).scale
 
 
 def test_a_budget_that_cannot_be_kept_is_exceeded_by_the_shortest_jobs() -> None:

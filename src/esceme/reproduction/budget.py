@@ -19,6 +19,7 @@ from esceme.files import read_json, write_json
 from esceme.jobs import SendProgress
 from esceme.learning import TrainingCallback, ValidationConfig
 from esceme.learning.validation import subsample_episodes, validate
+from esceme.reproduction.manager import FIT_SECONDS, PLANNER_FACTOR
 from esceme.reproduction.planned_runs import (
     MIN_ITERATIONS,
     Plan,
@@ -39,6 +40,8 @@ EVALUATION_SHARE = 0.35
 """Maximum share of the planned time for evaluations, if limiting them can achieve it."""
 LIMITS = (480, 360, 240, 120, 60, 30)
 """Limits of episodes per evaluation that are tried if whole splits take too long."""
+SHORT_FIT_SECONDS = 60.0
+"""Rough duration of the fit of a planner if evaluations are limited."""
 MEASURED_STEPS = 3
 MEASURED_EPISODES = 12
 
@@ -70,8 +73,11 @@ class _Work(NamedTuple):
     """Kinds and sizes of the jobs of a plan."""
 
     iterations: list[tuple[str, int]]
-    evaluations: list[tuple[str, int, int, bool]]
-    """Kind of agent, number of passes, number of episodes, and whether episodes can be limited."""
+    evaluations: list[tuple[str, float, int, bool]]
+    """Kind of agent, number of passes (planned ones count several times), number of episodes, and whether
+    episodes can be limited."""
+    fits: int
+    """Number of planners to fit."""
 
 
 def plan_within_budget(
@@ -139,6 +145,7 @@ def fit_budget(
     fitting = (limit for limit in limits if evaluation_seconds(limit) <= EVALUATION_SHARE * available)
     limit = next(fitting, limits[-1])
     fixed = evaluation_seconds(limit) + sum(speeds[kind].load for kind, _ in work.iterations)
+    fixed += work.fits * (FIT_SECONDS if limit is None else SHORT_FIT_SECONDS)
     variable = sum(speeds[kind].iteration * count for kind, count in work.iterations)
     scale = min(1.0, max(0.0, (available - fixed) / variable)) if variable else 1.0
     seconds = fixed + sum(
@@ -178,9 +185,15 @@ def _list_work(plan: Plan) -> _Work:
     return _Work(
         [(_kind(t.experiment), t.experiment.training.iterations) for t in plan.trainings.values()],
         [
-            (_kind(e.training.experiment), e.config.num_passes, num_episodes(e), e.config.tours is None)
+            (
+                _kind(e.training.experiment),
+                e.config.num_passes * (PLANNER_FACTOR if e.fit else 1.0),
+                num_episodes(e),
+                e.config.tours is None,
+            )
             for e in plan.evaluations.values()
         ],
+        len(plan.fits),
     )
 
 
