@@ -186,8 +186,9 @@ def _with_subsets(
     def scores(row: Row) -> dict[str, SubsetScore]:
         if (row.task, len(row.variants)) != (chosen.task, 1):  # other episodes, or other orders
             return {}
-        base = found[row.against, split] if row.against else None
-        return score_subsets(subsets, found[row.name, split], base, main_measure(row.task))
+        results = found[row.name, split]
+        base = found[row.against, split][: len(results)] if row.against else None
+        return score_subsets(subsets, results, base, main_measure(row.task))
 
     return [msgspec.structs.replace(report, subsets=scores(by_name[report.name])) for report in reported]
 
