@@ -23,7 +23,7 @@ from esceme.memory.scene_map import MapBank, SceneMap, VisitedViewpoint
 from esceme.navigator import Navigator
 from esceme.planning.belief import Belief
 from esceme.planning.planner import Planner, PlanRequest
-from esceme.planning.planner_file import make_scorers
+from esceme.planning.planner_file import RouteModels, make_scorers
 from esceme.planning.routes import RouteLimits
 from esceme.planning.speaker import FIRST_CODE, Speaker, SpeakerTables
 from esceme.recipes import RECIPES
@@ -101,7 +101,8 @@ def milliseconds(function: Callable[[], object], *, repeat: int = 5) -> float:
 
 def make_planner(scorers: list[str], follower: Navigator, **settings: Any) -> Planner:
     """Return a planner with a random speaker whose belief has equal weights."""
-    planner = Planner(make_scorers(scorers, random_speaker(), follower, None), Belief((), ()), **settings)
+    models = RouteModels(random_speaker())
+    planner = Planner(make_scorers(scorers, models, follower, None), Belief((), ()), **settings)
     planner.belief = Belief(planner.columns, (0.1,) * len(planner.columns))
     return planner
 

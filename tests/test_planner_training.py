@@ -16,6 +16,7 @@ from esceme.evaluation import EvaluationConfig, Result, evaluate
 from esceme.evaluation.evaluate import JOURNAL, MAPS
 from esceme.evaluation.trace import read_trace
 from esceme.files import folder_lock, read_json, write_json
+from esceme.learning.matcher_fitting import MatcherConfig
 from esceme.learning.planner_fitting import PlannerFitConfig
 from esceme.learning.speaker_fitting import SpeakerConfig
 from esceme.memory.map_file import load_maps
@@ -28,6 +29,7 @@ from fixtures.toy_dataset import SPLIT, small_experiment
 pytestmark = pytest.mark.long
 CONFIG = PlannerTrainingConfig(
     speaker=SpeakerConfig(codes=8, iterations=2),
+    matcher=MatcherConfig(epochs=1, hidden=8),
     fit=PlannerFitConfig(
         partial_maps=6, rounds=1, episodes_per_scene=4, late=(1.0, 4.0), early=(4.0,), cleared=(2.0,)
     ),
@@ -57,12 +59,28 @@ def test_equal_inputs_give_equal_planners(run: Path, training_data: Path, tmp_pa
     again = copytree(run, tmp_path / "run", ignore=lambda folder, names: ["planner"])
     train_planner(again, training_data, CONFIG)
     assert file_contents(again / "planner") == file_contents(run / "planner")
-    stored, speaker = load_planner(run)
+    stored, (speaker, matcher) = load_planner(run)
     assert stored.exploration.persistent.late in CONFIG.fit.late
-    assert {"full", "blind", "no-lengths", "speaker", "follower"} == set(stored.beliefs)
+    controls = {"blind", "no-lengths", "no-matcher", "speaker", "follower", "matcher"}
+    assert {"full", *controls} == set(stored.beliefs)
+    assert matcher is not None and matcher.query.in_features == CONFIG.matcher.hidden
     assert stored.fit["held_out"]
-    assert stored.digests.keys() == {"speaker", "weights", "annotations", "code"}
+    assert stored.digests.keys() == {"speaker", "matcher", "weights", "annotations", "code"}
     assert len(speaker.codebook) == 8
+
+
+def test_interrupted_training_does_not_train_the_matcher_again(
+    run: Path, training_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = copytree(run, tmp_path / "run")
+    (again / "planner" / "planner.json").unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr("esceme.planner_training.train_matcher", None)
+        train_planner(again, training_data, CONFIG)
+    assert file_contents(again / "planner") == file_contents(run / "planner")
+    without = replace(CONFIG, matcher=MatcherConfig(epochs=0))
+    assert train_planner(again, training_data, without).scorers == ["follower", "speaker"]
+    assert load_planner(again)[1].matcher is None
 
 
 def test_two_trainings_of_one_planner_are_refused(run: Path, training_data: Path) -> None:
@@ -98,7 +116,7 @@ def test_interrupted_evaluation_resumes_equal(run: Path, training_data: Path, tm
 
 
 def test_every_protocol_means_the_same_for_maps(run: Path, training_data: Path, tmp_path: Path) -> None:
-    _, speaker = load_planner(run)
+    speaker = load_planner(run)[1].speaker
     sizes = {}
     for protocol in ("cold", "two-pass", "episodic", "oracle", "masked"):
         evaluated(run, training_data, tmp_path / protocol, memory=protocol)
@@ -200,6 +218,13 @@ def test_missing_and_damaged_planners_are_refused(run: Path, training_data: Path
     bare = copytree(run, tmp_path / "bare", ignore=lambda folder, names: ["planner"])
     with pytest.raises(ConfigError, match="has no fitted planner; run `esceme train-planner"):
         evaluated(bare, training_data, tmp_path / "out")
+    for damage, message in ((None, "no matcher here"), (b"{}", "not a complete matcher")):
+        blunt = copytree(run, tmp_path / "blunt", dirs_exist_ok=True)
+        (blunt / "planner" / "matcher.safetensors").unlink()
+        if damage:
+            (blunt / "planner" / "matcher.safetensors").write_bytes(damage)
+        with pytest.raises(DataError, match=message):
+            evaluated(blunt, training_data, tmp_path / "out")
     mute = copytree(run, tmp_path / "mute")
     (mute / "planner" / "speaker.safetensors").unlink()
     with pytest.raises(DataError, match="no speaker here"):
@@ -220,7 +245,7 @@ def test_missing_and_damaged_planners_are_refused(run: Path, training_data: Path
     for name, value, message in (
         ("routes", "flight", "routes: expected one of shortest, two-leg, found 'flight'"),
         ("utility", "fun", "utility: expected one of spl, sdtw, gp, found 'fun'"),
-        ("scorers", ["oracle"], "scorers: expected one of follower, speaker, found 'oracle'"),
+        ("scorers", ["oracle"], "scorers: expected one of follower, speaker, matcher, found 'oracle'"),
         ("beliefs", {}, "found 'full'"),
         ("max_moves", 0, "max_moves"),
         ("limits", {"min_moves": 0, "max_moves": 10**9}, "max_moves"),

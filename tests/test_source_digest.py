@@ -24,6 +24,7 @@ def double(x):
 
 
 def test_modules_exist() -> None:
+    assert all((module.PACKAGE / name.removeprefix("-")).exists() for name in TRAINING_MODULES)
     assert all((module.PACKAGE / name).exists() for name in RESULT_MODULES)
     assert {*RESULT_MODULES} - {*TRAINING_MODULES} == {"evaluation", "planning"}
 
@@ -46,6 +47,9 @@ def test_only_code_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert digest(SOURCE.replace('"#"', '"%"')) != first
         (tmp_path / "folder" / "notes.txt").write_text("ignored")
         assert digest(SOURCE) == first
+        (tmp_path / "folder" / "excluded.py").write_text("OTHER = 1")
+        assert module.source_digest(("folder", "-folder/excluded.py")) == first
+        assert digest(SOURCE) != first
     finally:
         module.source_digest.cache_clear()
 

@@ -1,9 +1,9 @@
-"""Train the planner of a run: a speaker on training scenes, then the planner on held-out training scenes."""
+"""Train the planner of a run: its models on training scenes, then the planner on held-out training scenes."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import pairwise
@@ -17,6 +17,14 @@ import torch
 from esceme.config import Experiment, from_json
 from esceme.errors import CheckpointError, ConfigError
 from esceme.files import folder_lock, read_bytes, read_json
+from esceme.learning.matcher_fitting import (
+    MatcherConfig,
+    MatchSample,
+    StartRoutes,
+    draw_routes,
+    fit_matcher,
+    pool_views,
+)
 from esceme.learning.planner_fitting import (
     FitData,
     PlannerFitConfig,
@@ -33,23 +41,26 @@ from esceme.learning.speaker_fitting import (
     fit_speaker,
     path_steps,
 )
-from esceme.memory.scene_map import MapBank
+from esceme.memory.scene_map import MapBank, SceneMap
 from esceme.planning.belief import Belief, fit_belief
 from esceme.planning.choice import Exploration
+from esceme.planning.matcher import RouteMatcher, matcher_key, read_matcher, write_matcher
 from esceme.planning.planner import Planner
 from esceme.planning.planner_file import (
     FOLDER,
+    MATCHER_FILE,
     SPEAKER_FILE,
+    RouteModels,
     StoredBelief,
     StoredExploration,
     StoredPlanner,
+    file_digest,
     load_planner,
     make_scorers,
     save_planner,
-    speaker_digest,
     write_speaker,
 )
-from esceme.planning.routes import RouteLimits
+from esceme.planning.routes import RouteLimits, RouteSet, Start, get_routes
 from esceme.planning.speaker import Speaker, StepArrays
 from esceme.runs import Run, load_run
 from esceme.source_digest import PLANNER_MODULES, source_digest
@@ -60,6 +71,7 @@ from esceme.tasks.split import InstructionEncoder, load_features, make_instructi
 from esceme.tasks.text import SPECIAL, Vocabulary
 from esceme.training import EXPERIMENT_FILE, HELD_OUT, load_training_data
 from esceme.world.atlas import Atlas
+from esceme.world.geometry import nearest_view
 
 UTILITIES = {"r4r": "sdtw", "rxr": "sdtw", "cvdn": "gp"}
 """Task -> metric whose expectation its planners maximise, if this is not SPL."""
@@ -82,9 +94,10 @@ RARE_WORD = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class PlannerTrainingConfig:
-    """Settings of a planner: of its speaker and of its fit."""
+    """Settings of a planner: of its speaker, of its matcher, and of its fit."""
 
     speaker: SpeakerConfig = SpeakerConfig()
+    matcher: MatcherConfig = MatcherConfig()
     fit: PlannerFitConfig = PlannerFitConfig()
 
 
@@ -143,78 +156,6 @@ def load_planner_data(run: str | Path, data: str | Path, *, features: str | None
     return PlannerData(loaded, atlas, train, held_out, encode, digest, parts)
 
 
-def train_speaker(data: PlannerData, config: SpeakerConfig, *, note: Note = lambda message: None) -> Speaker:
-    """Fit the codebook and the speaker on the training scenes, without held-out scenes.
-
-    If paths of the task are joined paths of another task, words are learned from the other task, and only
-    their alignment from this one.
-    """
-    largest = data.run.config.agent.limits.vocabulary
-    maps, speaker = None, None
-    for episodes in filter(None, (data.parts, data.train)):
-        if len(episodes) > config.max_instructions:
-            order = np.random.default_rng([config.seed, 2]).permutation(len(episodes))
-            episodes = [episodes[row] for row in sorted(order[: config.max_instructions].tolist())]
-        located = data.atlas.locate_all((episode.scene_id, episode.reference_path) for episode in episodes)
-        viewpoints = sorted({index for path in located for index in path})
-        if maps is None:
-            codebook = fit_codebook(data.atlas, viewpoints, config)
-            maps = MapBank.from_atlas(data.atlas, codebook=codebook, keeps_features=False)
-        maps.remember_at(viewpoints)
-        paths: list[tuple[str, StepArrays]] = []
-        descriptions, number_of = [], dict[tuple[Any, ...], int]()
-        for episode in episodes:
-            key = (episode.scene_id, episode.reference_path, episode.heading)
-            if key not in number_of:
-                number_of[key] = len(paths)
-                steps = path_steps(maps[episode.scene_id], episode.reference_path, episode.heading)
-                paths.append((episode.scene_id, steps))
-            descriptions.append(Description(number_of[key], np.array(data.encode(episode), dtype=np.int64)))
-        speaker = fit_speaker(
-            maps,
-            paths,
-            descriptions,
-            num_words=largest or max(int(item.words.max()) for item in descriptions) + 1,
-            config=config if speaker is None else replace(config, iterations=ALIGNMENT_ITERATIONS),
-            words=None if speaker is None else speaker.tables,
-            on_iteration=lambda number, perplexity: note(
-                f"speaker, iteration {number}: perplexity {perplexity:.2f}"
-            ),
-        )
-    assert speaker is not None
-    return speaker
-
-
-def train_planner(
-    run: str | Path,
-    data: str | Path,
-    config: PlannerTrainingConfig = DEFAULT,
-    *,
-    features: str | None = None,
-    note: Note = lambda message: None,
-) -> StoredPlanner:
-    """Train the speaker and fit the planner of a run; write both to RUN/planner.
-
-    Equal inputs give equal files. Raise `DataError` if another process trains the planner of this run.
-    """
-    loaded = load_planner_data(run, data, features=features)
-    with folder_lock(Path(run) / FOLDER, "training of a planner"):
-        speaker = train_speaker(loaded, config.speaker, note=note)
-        write_speaker(Path(run) / FOLDER / SPEAKER_FILE, speaker)
-        with torch.inference_mode():
-            stored = fit_planner(loaded, speaker, config.fit, note=note)
-        digests = {
-            "speaker": speaker_digest(Path(run) / FOLDER / SPEAKER_FILE),
-            "weights": loaded.run.weights_hash,
-            "annotations": loaded.digest,
-            "code": source_digest(PLANNER_MODULES),
-        }
-        fit = {**stored.fit, "settings": asdict(config)}
-        stored = msgspec.structs.replace(stored, digests=digests, fit=fit)
-        save_planner(run, stored, speaker)
-    return stored
-
-
 class RouteShape(NamedTuple):
     """What the reference paths of the training scenes look like."""
 
@@ -248,23 +189,181 @@ def route_shape(data: PlannerData, utility: str) -> RouteShape:
     return RouteShape("two-leg", RouteLimits(least, greatest), shares)
 
 
+def train_speaker(data: PlannerData, config: SpeakerConfig, *, note: Note = lambda message: None) -> Speaker:
+    """Fit the codebook and the speaker on the training scenes, without held-out scenes.
+
+    If paths of the task are joined paths of another task, words are learned from the other task, and only
+    their alignment from this one.
+    """
+    largest = data.run.config.agent.limits.vocabulary
+    maps, speaker = None, None
+    for episodes in filter(None, (data.parts, data.train)):
+        episodes = _draw(episodes, config.max_instructions, config.seed)
+        located = data.atlas.locate_all((episode.scene_id, episode.reference_path) for episode in episodes)
+        viewpoints = sorted({index for path in located for index in path})
+        if maps is None:
+            codebook = fit_codebook(data.atlas, viewpoints, config)
+            maps = MapBank.from_atlas(data.atlas, codebook=codebook, keeps_features=False)
+        maps.remember_at(viewpoints)
+        paths: list[tuple[str, StepArrays]] = []
+        descriptions, number_of = [], dict[tuple[Any, ...], int]()
+        for episode in episodes:
+            key = (episode.scene_id, episode.reference_path, episode.heading)
+            if key not in number_of:
+                number_of[key] = len(paths)
+                steps = path_steps(maps[episode.scene_id], episode.reference_path, episode.heading)
+                paths.append((episode.scene_id, steps))
+            descriptions.append(Description(number_of[key], np.array(data.encode(episode), dtype=np.int64)))
+        speaker = fit_speaker(
+            maps,
+            paths,
+            descriptions,
+            num_words=largest or max(int(item.words.max()) for item in descriptions) + 1,
+            config=config if speaker is None else replace(config, iterations=ALIGNMENT_ITERATIONS),
+            words=None if speaker is None else speaker.tables,
+            on_iteration=lambda number, perplexity: note(
+                f"speaker, iteration {number}: perplexity {perplexity:.2f}"
+            ),
+        )
+    assert speaker is not None
+    return speaker
+
+
+def train_matcher(
+    data: PlannerData,
+    speaker: Speaker,
+    shape: RouteShape,
+    config: MatcherConfig,
+    *,
+    note: Note = lambda message: None,
+) -> RouteMatcher:
+    """Train a matcher on the training scenes, without held-out scenes, in maps of all their viewpoints.
+
+    If paths of the task are joined paths of another task, it learns from both tasks.
+    """
+    viewpoints = _viewpoints(data.atlas, {episode.scene_id for episode in data.train})
+    maps = MapBank.from_atlas(data.atlas, codebook=speaker.codebook, keeps_features=False)
+    maps.remember_at(viewpoints)
+    pooled_row = np.full(len(data.atlas), -1)
+    pooled_row[viewpoints] = np.arange(len(viewpoints))
+    rows_of = {scene: pooled_row[maps[scene].indices(range(len(maps[scene])))] for scene in maps.scenes}
+    starts: list[StartRoutes] = []
+    samples: list[MatchSample] = []
+    parts = RouteShape("shortest", RouteLimits(max_moves=SHORTEST_MOVES[0]), {})
+    for episodes, of in ((data.parts, parts), (data.train, shape)):
+        by_start: dict[tuple[str, str, int], list[Episode]] = {}
+        for episode in _draw(episodes, config.max_instructions, config.seed):
+            key = (episode.scene_id, episode.start, int(nearest_view(episode.heading)))
+            by_start.setdefault(key, []).append(episode)
+        for (scene_id, viewpoint, view), described in by_start.items():
+            scene_map = maps[scene_id]
+            routes = get_routes(of.routes)(scene_map, Start(scene_map.node(viewpoint), view), of.limits)
+            found = {
+                number: row
+                for number, episode in enumerate(described)
+                if (row := described_route(scene_map, routes, episode)) is not None
+            }
+            if found:
+                routes, rows = draw_routes(routes, list(found.values()), config.seed)
+                for number, row in zip(found, rows.tolist(), strict=True):
+                    words = np.array(data.encode(described[number]), dtype=np.int64)
+                    samples.append(MatchSample(words, len(starts), row))
+                starts.append(StartRoutes.of(routes, rows_of[scene_id]))
+    note(f"matcher: {len(samples)} instructions, {len(starts)} starts")
+    return fit_matcher(
+        pool_views(data.atlas, viewpoints),
+        starts,
+        samples,
+        num_words=speaker.num_words,
+        config=config,
+        on_epoch=lambda number, loss: note(f"matcher, epoch {number}: loss {loss:.3f}"),
+    )
+
+
+def described_route(scene_map: SceneMap, routes: RouteSet, episode: Episode) -> int | None:
+    """Return the row of the route to the goal of an episode; of several, that along the reference path."""
+    rows = np.flatnonzero(routes.area.nodes[routes.ends] == scene_map.find(episode.goal))
+    if len(rows) > 1:
+        path = path_steps(scene_map, episode.reference_path, episode.heading).nodes
+        rows = rows[routes.num_moves[rows] == len(path) - 1]
+        rows = rows[(routes.area.nodes[routes.places[rows, : len(path)]] == path).all(1)]
+    return int(rows[0]) if len(rows) else None
+
+
+def _draw(episodes: Sequence[Episode], most: int, seed: int) -> Sequence[Episode]:
+    """Return at most `most` random episodes, in their order."""
+    if len(episodes) <= most:
+        return episodes
+    order = np.random.default_rng([seed, 2]).permutation(len(episodes))
+    return [episodes[row] for row in sorted(order[:most].tolist())]
+
+
+def _viewpoints(atlas: Atlas, scenes: Collection[str]) -> list[int]:
+    """Return the atlas indices of all viewpoints of scenes."""
+    bounds = zip(atlas.scenes, atlas.first[:-1].tolist(), atlas.first[1:].tolist(), strict=True)
+    return [index for scene, first, last in bounds if scene in scenes for index in range(first, last)]
+
+
+def train_planner(
+    run: str | Path,
+    data: str | Path,
+    config: PlannerTrainingConfig = DEFAULT,
+    *,
+    features: str | None = None,
+    note: Note = lambda message: None,
+) -> StoredPlanner:
+    """Train the speaker and the matcher and fit the planner of a run; write all to RUN/planner.
+
+    Equal inputs give equal files. A matcher that an interrupted training has written is not trained again.
+    Raise `DataError` if another process trains the planner of this run.
+    """
+    loaded, folder = load_planner_data(run, data, features=features), Path(run) / FOLDER
+    with folder_lock(folder, "training of a planner"):
+        speaker, matcher = train_speaker(loaded, config.speaker, note=note), None
+        write_speaker(folder / SPEAKER_FILE, speaker)
+        digests = {
+            "speaker": file_digest(folder / SPEAKER_FILE),
+            "weights": loaded.run.weights_hash,
+            "annotations": loaded.digest,
+            "code": source_digest(PLANNER_MODULES),
+        }
+        utility = UTILITIES.get(loaded.run.config.task, "spl")
+        shape = route_shape(loaded, utility)
+        if config.matcher.epochs:
+            inputs = [digests["speaker"], digests["annotations"], digests["code"], shape, config.matcher]
+            key = hashlib.sha256(msgspec.json.encode(inputs)).hexdigest()
+            if matcher_key(folder / MATCHER_FILE) != key:
+                matcher = train_matcher(loaded, speaker, shape, config.matcher, note=note)
+                write_matcher(folder / MATCHER_FILE, matcher, key)
+            matcher = read_matcher(folder / MATCHER_FILE)
+            digests["matcher"] = file_digest(folder / MATCHER_FILE)
+        with torch.inference_mode():
+            stored = fit_planner(loaded, RouteModels(speaker, matcher), shape, utility, config.fit, note=note)
+        fit = {**stored.fit, "settings": asdict(config)}
+        stored = msgspec.structs.replace(stored, digests=digests, fit=fit)
+        save_planner(run, stored, speaker)
+    return stored
+
+
 def fit_planner(
-    data: PlannerData, speaker: Speaker, config: PlannerFitConfig, *, note: Note = lambda message: None
+    data: PlannerData,
+    models: RouteModels,
+    shape: RouteShape,
+    utility: str,
+    config: PlannerFitConfig,
+    *,
+    note: Note = lambda message: None,
 ) -> StoredPlanner:
     """Fit beliefs and exploration weights on the held-out scenes."""
     navigator, run = data.run.navigator.eval(), data.run.config
     scenes = sorted({episode.scene_id for episode in data.held_out})
-    maps = MapBank.from_atlas(data.atlas, codebook=speaker.codebook)
-    first, last = data.atlas.first[:-1], data.atlas.first[1:]
-    for number, scene in enumerate(data.atlas.scenes):
-        if scene in set(scenes):
-            maps.remember_at(range(int(first[number]), int(last[number])))
+    maps = MapBank.from_atlas(data.atlas, codebook=models.speaker.codebook)
+    maps.remember_at(_viewpoints(data.atlas, scenes))
     fit_data = FitData(data.atlas, data.held_out, data.encode, maps, get_task(run.task), run.max_steps)
-    utility = UTILITIES.get(run.task, "spl")
-    shape = route_shape(data, utility)
     scorers = ["speaker"] if shape.routes != "shortest" else ["follower", "speaker"]
+    scorers += [] if models.matcher is None else ["matcher"]
     planner = Planner(
-        make_scorers(scorers, speaker, navigator, None),
+        make_scorers(scorers, models, navigator, None),
         Belief((), ()),
         routes=shape.routes,
         limits=shape.limits,
@@ -351,7 +450,7 @@ def describe_route(
 
     Typical words are those whose probability at a step exceeds that in all instructions the most.
     """
-    _, speaker = load_planner(run)
+    speaker = load_planner(run)[1].speaker
     loaded, folder = load_run(run), DataFolder(data)
     tokenizer = loaded.tokenizer(folder)
     if not isinstance(tokenizer, Vocabulary):

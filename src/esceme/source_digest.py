@@ -28,8 +28,15 @@ RESULT_MODULES = (
     "training.py",
 )
 """Modules that determine trained weights and scores, given an experiment and data."""
-TRAINING_MODULES = tuple(module for module in RESULT_MODULES if module not in ("evaluation", "planning"))
-"""Modules that determine trained weights, given an experiment without validation and data."""
+TRAINING_MODULES = (
+    *(module for module in RESULT_MODULES if module not in ("evaluation", "planning")),
+    "-learning/matcher_fitting.py",
+    "-learning/planner_fitting.py",
+    "-learning/speaker_fitting.py",
+    "-memory/map_file.py",
+    "-memory/scene_map.py",
+)
+"""Modules that determine trained weights, given an experiment without validation and data: no planners."""
 PLANNER_MODULES = (*RESULT_MODULES, "planner_training.py")
 """Modules that determine a fitted planner, given a run, settings and data."""
 
@@ -38,12 +45,14 @@ PLANNER_MODULES = (*RESULT_MODULES, "planner_training.py")
 def source_digest(modules: Sequence[str] = RESULT_MODULES, suffixes: Sequence[str] = (".py",)) -> str:
     """Return the SHA-256 of the source files of modules of this package; `modules` must be hashable.
 
-    Folders stand for the files directly in them that have one of the suffixes. Docstrings and comments on
-    lines of their own do not count.
+    Folders stand for the files directly in them that have one of the suffixes; `-` excludes a file of them.
+    Docstrings and comments on lines of their own do not count.
     """
-    paths = [PACKAGE / module for module in modules]
+    paths = [PACKAGE / module for module in modules if not module.startswith("-")]
+    excluded = {PACKAGE / module[1:] for module in modules if module.startswith("-")}
     files = sorted(
-        file for path in paths for file in (path.iterdir() if path.is_dir() else [path]) if file.is_file()
+        {file for path in paths for file in (path.iterdir() if path.is_dir() else [path]) if file.is_file()}
+        - excluded
     )
     content = (
         strip_documentation(text) if file.suffix == ".py" else text

@@ -150,7 +150,7 @@ def _read_annotations(task: str) -> Callable[[Path], Any]:
 
 
 def _read_planner(file: Path) -> Any:
-    stored, speaker = load_planner(PLANNED)
+    stored, (speaker, _) = load_planner(PLANNED)
     return stored, {name: array.tobytes() for name, array in speaker.digest_arrays.items()}
 
 

@@ -77,7 +77,9 @@ KINDS = (
     {},
     {"choice": "lookahead"},
     {"utility": "gp"},
-    {"scorers": ("speaker",), "routes": "two-leg", "limits": RouteLimits(2, 6), "utility": "sdtw"},
+    {"scorers": ("follower", "speaker", "matcher")},
+    {"scorers": ("matcher",)},
+    {"scorers": ("speaker", "matcher"), "routes": "two-leg", "limits": RouteLimits(2, 6), "utility": "sdtw"},
 )
 """Settings of planners."""
 

@@ -26,8 +26,8 @@ def train_planner(
 ) -> int:
     """Train the planner of a run, which `esceme evaluate --planner routes` uses.
 
-    A speaker is trained on the run's training scenes. The planner is fitted on the scenes that were held out
-    when the run was trained (`esceme train --hold-out 10`). RUN/planner holds the result.
+    A speaker and a matcher are trained on the run's training scenes. The planner is fitted on the scenes that
+    were held out when the run was trained (`esceme train --hold-out 10`). RUN/planner holds the result.
 
     Examples:
         esceme train-planner runs/semantic --data datasets

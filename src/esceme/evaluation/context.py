@@ -34,9 +34,8 @@ from esceme.files import PrintableText, read_bytes, read_json, read_text
 from esceme.memory.scene_map import MappingMemory
 from esceme.memory.store import Prefer
 from esceme.navigator import Navigator
-from esceme.planning.planner_file import StoredPlanner, build_planner, load_planner
+from esceme.planning.planner_file import RouteModels, StoredPlanner, build_planner, load_planner
 from esceme.planning.planning_navigator import PlanningNavigator
-from esceme.planning.speaker import Speaker
 from esceme.runs import NavigatorConfig, Run, load_run, part_config_type
 from esceme.settings import Seed, Size, check_settings
 from esceme.source_digest import source_digest
@@ -168,7 +167,7 @@ class LoadedPlanner(NamedTuple):
     """The planner of a run folder."""
 
     stored: StoredPlanner
-    speaker: Speaker
+    models: RouteModels
 
 
 class EvaluationLimits(NamedTuple):
@@ -255,7 +254,7 @@ class EvaluationContext:
             bank=None if self.config.bank is None else Path(self.config.bank),
             tours=self.tour_positions,
             oracle_phases=self.config.oracle_phases,
-            codebook=None if self.planner is None else self.planner.speaker.codebook,
+            codebook=None if self.planner is None else self.planner.models.speaker.codebook,
             store=self.store_session,
         )
 

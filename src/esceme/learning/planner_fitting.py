@@ -24,7 +24,7 @@ from esceme.planning.belief import Belief, length_columns
 from esceme.planning.planner import Planner, PlanRequest
 from esceme.planning.planning_navigator import PlanningNavigator
 from esceme.planning.routes import RouteSet
-from esceme.planning.scoring import FollowerScorer, SpeakerScorer
+from esceme.planning.scoring import SCORERS, FollowerScorer
 from esceme.settings import Count, NonNegative, Size, check_settings
 from esceme.tasks.catalogue import Task
 from esceme.tasks.episode import Episode
@@ -90,15 +90,18 @@ def belief_columns(planner: Planner) -> dict[str, tuple[str, ...]]:
     """Return the columns that each belief reads, by name of the belief.
 
     `full` reads all. The others are controls: `blind` reads no instruction, `no-lengths` reads no length of
-    routes, `speaker` and `follower` read only one scorer and the lengths.
+    routes, `no-matcher` reads no score of a matcher; `speaker`, `follower` and `matcher` read only one scorer
+    and the lengths.
     """
     lengths = length_columns(planner.limits.max_moves, has_shape=planner.has_shape)
     scores = tuple(name for name in planner.columns if name not in lengths)
     found = {"full": planner.columns, "blind": lengths, "no-lengths": scores}
-    for scorer, label in ((SpeakerScorer, "speaker"), (FollowerScorer, "follower")):
+    for label, scorer in SCORERS.items():
         names = {*scorer.columns, f"frontier_{scorer.columns[0]}"}
         if names & set(scores):
             found[label] = (*(name for name in scores if name in names), *lengths)
+        if label == "matcher" and label in found:
+            found["no-matcher"] = tuple(name for name in planner.columns if name not in names)
     return found
 
 

@@ -206,6 +206,11 @@ class SceneMap:
             raise MemoryMismatch("this map has no codes; build it with the codebook of the speaker")
         return np.stack(found) if found else np.zeros((0, VIEWS), np.int16)
 
+    def panoramas(self, nodes: NDArray[np.integer]) -> Tensor:
+        """Return the features of all views at visited nodes, (B,) -> (B, 36, D)."""
+        views = np.broadcast_to(np.arange(VIEWS), (len(nodes), VIEWS))
+        return self._features(self.row_of[nodes], views)
+
     @property
     def nbytes(self) -> int:
         """Bytes of the tables, features and codes of the visited viewpoints, without names."""
@@ -264,7 +269,7 @@ class SceneMap:
         """Return the features of tokens, (B, N) -> (B, N, D); zeros for view -1."""
         stored = [self._records[row].features for row in rows]
         if any(features is None for features in stored):
-            raise MemoryMismatch("this map keeps codes and no features, which a follower needs")
+            raise MemoryMismatch("this map keeps codes and no features, which a follower and a matcher need")
         features = np.stack(stored)[np.arange(len(rows))[:, None], views.clip(0)]
         features[views < 0] = 0.0
         return torch.from_numpy(features).float()  # numpy converts half precision element by element

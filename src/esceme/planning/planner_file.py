@@ -1,11 +1,12 @@
-"""Planners in run folders: RUN/planner holds a speaker, fitted beliefs, and how both were fitted."""
+"""Planners in run folders: RUN/planner holds a speaker, a matcher, fitted beliefs, and their settings."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,20 +20,29 @@ from esceme.memory.bank import Memory
 from esceme.navigator import Navigator
 from esceme.planning.belief import Belief
 from esceme.planning.choice import UTILITIES, Exploration
+from esceme.planning.matcher import RouteMatcher, read_matcher
 from esceme.planning.planner import Planner
 from esceme.planning.routes import ROUTES, RouteLimits
-from esceme.planning.scoring import SCORERS, FollowerScorer, Scorer, SpeakerScorer
+from esceme.planning.scoring import SCORERS, FollowerScorer, MatcherScorer, Scorer, SpeakerScorer
 from esceme.planning.speaker import Speaker
 from esceme.settings import LARGEST, Size
 
-FORMAT = "esceme-planner-2"
+FORMAT = "esceme-planner-3"
 FOLDER = "planner"
 PLANNER_FILE = "planner.json"
 SPEAKER_FILE = "speaker.safetensors"
+MATCHER_FILE = "matcher.safetensors"
 ADVICE = "train the planner again (`esceme train-planner`)"
 
 
 Weight = Annotated[float, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
+
+
+class RouteModels(NamedTuple):
+    """Models that score routes, besides the agent."""
+
+    speaker: Speaker
+    matcher: RouteMatcher | None = None
 
 
 class PlannerHeader(msgspec.Struct, frozen=True):
@@ -56,7 +66,7 @@ class StoredExploration(msgspec.Struct, frozen=True):
 
 
 class StoredPlanner(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about a planner except the speaker's tables."""
+    """Everything about a planner except its models."""
 
     format: str = FORMAT
     version: str = __version__
@@ -73,7 +83,7 @@ class StoredPlanner(msgspec.Struct, frozen=True, kw_only=True):
     features: str
     """Name of the feature file."""
     digests: dict[str, str]
-    """SHA-256 of the speaker, of the follower's weights, and of the data of the fit."""
+    """SHA-256 of the speaker, of the matcher, of the follower's weights, and of the data of the fit."""
     fit: dict[str, Any]
     """Settings of the fit, held-out scenes, and their SPL for every exploration weight that was tried."""
 
@@ -91,8 +101,8 @@ def write_speaker(path: Path, speaker: Speaker) -> None:
         file.write(save({name: np.ascontiguousarray(array) for name, array in speaker.digest_arrays.items()}))
 
 
-def speaker_digest(path: Path) -> str:
-    """Return the SHA-256 of a speaker file."""
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of the file of a model."""
     return hashlib.sha256(read_bytes(path)).hexdigest()
 
 
@@ -107,7 +117,7 @@ def read_speaker(path: Path) -> Speaker:
     return Speaker.from_arrays(arrays)
 
 
-def load_planner(run: str | Path) -> tuple[StoredPlanner, Speaker]:
+def load_planner(run: str | Path) -> tuple[StoredPlanner, RouteModels]:
     """Return the planner of a run folder; raise `ConfigError` if the run has no fitted planner."""
     folder = Path(run) / FOLDER
     path = folder / PLANNER_FILE
@@ -126,10 +136,14 @@ def load_planner(run: str | Path) -> tuple[StoredPlanner, Speaker]:
         if unknown := [entry for entry in value if entry not in known]:
             expected = ", ".join(known)
             raise DataError(f"{path}: {name}: expected one of {expected}, found '{unknown[0]}'; {ADVICE}")
-    speaker = read_speaker(folder / SPEAKER_FILE)
-    if speaker_digest(folder / SPEAKER_FILE) != planner.digests.get("speaker"):
-        raise DataError(f"{folder / SPEAKER_FILE}: not the speaker of {PLANNER_FILE}; {ADVICE}")
-    return planner, speaker
+    speaker, matcher = read_speaker(folder / SPEAKER_FILE), None
+    if "matcher" in planner.scorers:
+        matcher = read_matcher(folder / MATCHER_FILE)
+    for name, model in (("speaker", speaker), ("matcher", matcher)):
+        file = folder / f"{name}.safetensors"
+        if model is not None and file_digest(file) != planner.digests.get(name):
+            raise DataError(f"{file}: not the {name} of {PLANNER_FILE}; {ADVICE}")
+    return planner, RouteModels(speaker, matcher)
 
 
 def planner_digest(run: str | Path) -> str:
@@ -139,7 +153,7 @@ def planner_digest(run: str | Path) -> str:
 
 def build_planner(
     stored: StoredPlanner,
-    speaker: Speaker,
+    models: RouteModels,
     navigator: Navigator,
     memory: Memory | None,
     *,
@@ -155,7 +169,7 @@ def build_planner(
         raise ConfigError(f"belief '{belief}': this planner has {', '.join(stored.beliefs)}")
     weights = stored.beliefs[belief].weights
     return Planner(
-        make_scorers(stored.scorers, speaker, navigator, memory, set(weights)),
+        make_scorers(stored.scorers, models, navigator, memory, set(weights)),
         Belief(tuple(weights), tuple(weights.values())),
         exploration=stored.exploration.cleared if is_cleared else stored.exploration.persistent,
         routes=stored.routes,
@@ -168,7 +182,7 @@ def build_planner(
 
 def make_scorers(
     names: list[str],
-    speaker: Speaker,
+    models: RouteModels,
     navigator: Navigator,
     memory: Memory | None,
     columns: set[str] | None = None,
@@ -176,8 +190,10 @@ def make_scorers(
     """Return the scorers of these names; with `columns`, only those that give one of these columns."""
     makers: dict[str, Any] = {
         "follower": lambda: FollowerScorer(navigator, memory),
-        "speaker": lambda: SpeakerScorer(speaker),
+        "speaker": lambda: SpeakerScorer(models.speaker),
     }
+    if models.matcher is not None:
+        makers["matcher"] = partial(MatcherScorer, models.matcher)
     if unknown := [name for name in names if name not in makers]:
         raise ConfigError(f"scorer '{unknown[0]}': expected one of {', '.join(makers)}")
     scorers: list[Scorer] = [makers[name]() for name in names]

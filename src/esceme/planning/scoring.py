@@ -18,6 +18,7 @@ from esceme.errors import ConfigError
 from esceme.memory.bank import Memory
 from esceme.navigator import Navigator
 from esceme.observation import Observation
+from esceme.planning.matcher import PooledViews, RouteMatcher, StepInputs, route_index, step_inputs
 from esceme.planning.routes import RouteSet
 from esceme.planning.speaker import Speaker, StepArrays
 from esceme.world.geometry import COLUMNS
@@ -28,7 +29,7 @@ MIN_LOG_PROBABILITY = -30.0
 NUM_LENGTHS = 3
 """Number of assumed lengths of a route whose end is unknown."""
 CHUNK = 512
-"""Number of routes that the speaker scores at a time."""
+"""Number of routes that the speaker and the matcher score at a time."""
 
 
 class Scorer(Protocol):
@@ -161,7 +162,7 @@ class SpeakerScorer:
         The end of a route to a frontier viewpoint is unknown. Its score is the mean over the usual numbers of
         edges, with the mean emission of all training steps at unknown viewpoints.
         """
-        steps, index, ends = _distinct_steps(routes)
+        steps, index, ends = distinct_steps(routes)
         emissions = self.speaker.emissions(routes.area.scene_map, steps, words)  # (S, L)
         unknown = self.speaker.unknown_emissions(words)  # (2, L)
         found = np.zeros((len(routes), 3))
@@ -204,11 +205,54 @@ class SpeakerScorer:
         return np.stack([scores.sum(1), scores[:, last:].sum(1), end], 1)
 
 
-SCORERS: dict[str, type[Any]] = {"follower": FollowerScorer, "speaker": SpeakerScorer}
+class MatcherScorer:
+    """Score of a route by a network that was trained to score described routes higher than others."""
+
+    columns: ClassVar[tuple[str, ...]] = ("match",)
+
+    def __init__(self, matcher: RouteMatcher) -> None:
+        self.matcher = matcher
+
+    @torch.inference_mode()
+    def score(self, routes: RouteSet, words: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the score of every route, (R, 1)."""
+        area, (steps, index, ends) = routes.area, distinct_steps(routes)
+        used = np.zeros(len(area.nodes), dtype=bool)
+        used[routes.places[routes.places >= 0]] = True
+        visited = area.nodes[used & area.visited]
+        row_of = np.full(len(area.scene_map.row_of), -1)
+        row_of[visited] = np.arange(len(visited))
+        inputs = step_inputs(area.scene_map, steps, row_of)
+        numbers = torch.from_numpy(
+            route_index(
+                index,
+                ends,
+                routes.num_moves,
+                routes.is_visited,
+                unknown=len(steps.nodes),
+                usual_steps=int(self.matcher.usual_steps),
+            )
+        )
+        instruction = torch.from_numpy(words)[None]
+        known = (
+            instruction,
+            torch.ones_like(instruction, dtype=torch.bool),
+            PooledViews.of(area.scene_map.panoramas(visited)),
+            StepInputs(*(tensor[None] for tensor in inputs)),
+        )
+        scores = torch.cat([self.matcher(*known, part[None])[0] for part in torch.split(numbers, CHUNK)])
+        return scores.double().numpy()[:, None]
+
+
+SCORERS: dict[str, type[Any]] = {
+    "follower": FollowerScorer,
+    "speaker": SpeakerScorer,
+    "matcher": MatcherScorer,
+}
 """Scorers by name."""
 
 
-def _distinct_steps(routes: RouteSet) -> tuple[StepArrays, NDArray[np.int64], NDArray[np.int64]]:
+def distinct_steps(routes: RouteSet) -> tuple[StepArrays, NDArray[np.int64], NDArray[np.int64]]:
     """Return the distinct steps of routes, the number of each step (R, T), and that of the ends (R,).
 
     The end at a frontier viewpoint is no step; its number is 0.

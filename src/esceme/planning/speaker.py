@@ -51,17 +51,36 @@ class StepArrays(NamedTuple):
     """Number of the candidate that is taken; -1 for the end of a route."""
 
 
-def step_concepts(scene_map: SceneMap, steps: StepArrays, num_concepts: int) -> list[csr_array]:
-    """Return the concept weights of steps, one matrix (S, concepts) per group; rows sum to 1 or are empty."""
-    rows, size = scene_map.row_of[steps.nodes], len(steps.nodes)
-    is_end = steps.slots < 0
-    slots = np.maximum(steps.slots, 0)
+class StepGeometry(NamedTuple):
+    """Directions and lengths of S steps: arrays (S,). The end of a route is a step of no length."""
+
+    is_end: NDArray[np.bool_]
+    turn: NDArray[np.float64]
+    """Turn before the step, clockwise, in radians."""
+    sector: NDArray[np.int64]
+    """Direction of the step: column of views (0 to 11)."""
+    length: NDArray[np.float64]
+    rise: NDArray[np.float64]
+    """Metres by which the step rises."""
+
+
+def step_geometry(scene_map: SceneMap, steps: StepArrays) -> StepGeometry:
+    """Return directions and lengths of steps."""
+    rows, slots, is_end = scene_map.row_of[steps.nodes], np.maximum(steps.slots, 0), steps.slots < 0
     faced = VIEW_HEADINGS[steps.views]
     heading = np.where(is_end, faced, scene_map.tables["headings"][rows, slots])
     length, elevation = (scene_map.tables[name][rows, slots] for name in ("lengths", "elevations"))
-    rise = np.where(is_end, 0.0, length * np.sin(elevation))
+    length = np.where(is_end, 0.0, length)
+    sector = np.round(heading / (2 * np.pi / COLUMNS)).astype(np.int64) % COLUMNS
+    return StepGeometry(is_end, heading - faced, sector, length, length * np.sin(elevation))
+
+
+def step_concepts(scene_map: SceneMap, steps: StepArrays, num_concepts: int) -> list[csr_array]:
+    """Return the concept weights of steps, one matrix (S, concepts) per group; rows sum to 1 or are empty."""
+    size = len(steps.nodes)
+    is_end, angle, sector, _, rise = step_geometry(scene_map, steps)
     # Actions: END, or a turn, or mostly a change of floor.
-    turn = np.round(((heading - faced) % (2 * np.pi)) / (2 * np.pi / TURNS)).astype(np.int64) % TURNS
+    turn = np.round((angle % (2 * np.pi)) / (2 * np.pi / TURNS)).astype(np.int64) % TURNS
     climbs = np.abs(rise) > STAIRS
     first = np.where(is_end, END, turn)
     second = np.where(rise > 0, UP, DOWN)
@@ -71,7 +90,6 @@ def step_concepts(scene_map: SceneMap, steps: StepArrays, num_concepts: int) -> 
     action = csr_array((np.concatenate([shares, 1 - shares]), both), shape=(size, num_concepts))
     # Codes of the views in the direction of the step, and of all other views.
     codes = scene_map.codes(steps.nodes).astype(np.int64) + FIRST_CODE  # (S, 36)
-    sector = np.round(heading / (2 * np.pi / COLUMNS)).astype(np.int64) % COLUMNS
     offset = (np.arange(VIEWS) % COLUMNS - sector[:, None] + COLUMNS // 2) % COLUMNS - COLUMNS // 2
     ahead = np.abs(offset) <= 1
     matrices = [action]

@@ -222,7 +222,6 @@ def _planning_rows(kind: DataKind, task: str = "r2r") -> list[Row]:
         )
 
     orders = tuple((("order", "shuffled"), ("seed", seed)) for seed in (1, 2))
-    has_follower = task == "r2r"
     rows = [
         Row(name="greedy", agent=agent),
         Row(
@@ -237,8 +236,17 @@ def _planning_rows(kind: DataKind, task: str = "r2r") -> list[Row]:
         *(planner(protocol, protocol, max_seeds=2) for protocol in ("two-pass", "masked")),
         planner("blind, oracle", "oracle", ("belief", "blind"), max_seeds=2),
         planner("cold, without length prior", "cold", ("belief", "no-lengths"), max_seeds=2),
+        planner("cold, without matcher", "cold", ("belief", "no-matcher"), max_seeds=2),
+        planner("cold, matcher only", "cold", ("belief", "matcher"), max_seeds=2),
         planner("cold, speaker only", "cold", ("belief", "speaker"), max_seeds=2),
-        *([planner("cold, agent only", "cold", ("belief", "follower"), max_seeds=2)] if has_follower else []),
+        *(
+            planner(f"cold, {name}", "cold", setting, max_seeds=2)
+            for name, setting in (
+                ("agent only", ("belief", "follower")),
+                ("one-step lookahead", ("choice", "lookahead")),
+            )
+            if task == "r2r"
+        ),
         planner("cold, most probable route", "cold", ("choice", "argmax"), max_seeds=2),
         planner("cold, shuffled orders", variants=orders, max_seeds=2),
     ]
@@ -257,9 +265,9 @@ MAP_NOTE = (
     "batch size. DUET's network has more layers than HAMT's; an iteration takes two to four times as long."
 )
 PLANNING_NOTE = (
-    "Agents, speakers and codes are trained without the held-out training scenes on which beliefs and "
-    "exploration weights are fitted. Localisation is exact. `masked` keeps the geometry of the map and hides "
-    "its features; `blind` reads no instruction."
+    "Agents, speakers, matchers and codes are trained without the held-out training scenes on which beliefs "
+    "and exploration weights are fitted. Localisation is exact. `masked` keeps the geometry of the map and "
+    "hides its features; `blind` reads no instruction."
 )
 STUDIES = (
     Target(
