@@ -12,6 +12,7 @@ import pytest
 from esceme.errors import DataError
 from esceme.files import write_text
 from esceme.perception.semantic_features import (
+    Annotation,
     WordTable,
     unknown_words,
     view_features,
@@ -126,6 +127,20 @@ def test_files_are_deterministic(toy_root: Path, tmp_path: Path) -> None:
     for file in files:
         write_semantic_features(toy_root, file, words=WordTable.random(8))
     assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.parametrize("without", ["objects", "rooms"])
+def test_features_without_an_annotation_are_zero(toy_root: Path, tmp_path: Path, without: Annotation) -> None:
+    width, arrays = 8, []
+    for omitted in ((), (without,)):
+        file = tmp_path / f"{len(omitted)}.hdf5"
+        write_semantic_features(toy_root, file, words=WordTable.random(width), without=omitted)
+        atlas = Atlas.read(toy_root / "connectivity", features=file)
+        arrays.append(atlas.panorama_features(np.arange(len(atlas))))
+    words, rooms = slice(width), slice(width, None)
+    absent, present = (words, rooms) if without == "objects" else (rooms, words)
+    assert arrays[0][..., absent].any() and not arrays[1][..., absent].any()
+    assert np.array_equal(arrays[0][..., present], arrays[1][..., present])
 
 
 @pytest.mark.real

@@ -14,7 +14,12 @@ from esceme.cli.data_option import find_data
 from esceme.errors import ConfigError
 from esceme.perception.encoders import encode_panorama, make_encoder
 from esceme.perception.next_hop_matching import NextHopAuc, match_next_hops
-from esceme.perception.semantic_features import SemanticSummary, WordTable, write_semantic_features
+from esceme.perception.semantic_features import (
+    Annotation,
+    SemanticSummary,
+    WordTable,
+    write_semantic_features,
+)
 from esceme.perception.views import ViewGrid, find_panoramas, read_panorama
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.episode import Episode
@@ -123,6 +128,7 @@ def semantic(
     out: Path,
     glove: str | None = None,
     reach: float = 7.0,
+    without: tuple[Annotation, ...] = (),
     split: str = "val_unseen",
     json: bool = False,
 ) -> int:
@@ -138,6 +144,7 @@ def semantic(
     Examples:
         esceme features semantic --data datasets --out features/semantic.hdf5
         esceme features semantic --data datasets --out semantic.hdf5 --glove none --reach 5 --json
+        esceme features semantic --data datasets --out blank.hdf5 --without objects rooms
 
     Args:
         data: data folder with connectivity, objects and rooms; or `embedded`, the generated world.
@@ -145,13 +152,16 @@ def semantic(
         glove: PREFIX of PREFIX_glove.npy and PREFIX_vocab.txt, or none for random word vectors; by default
             glove/REVERIE_train below the data folder, if it exists.
         reach: objects farther than this many metres are not visible.
+        without: annotations whose features are 0, for controls.
         split: R2R split whose instructions are matched.
         json: print one JSON object instead of tables.
     """
     _check_suffix(out)
     folder = find_data(data)
     words, episodes = _read_words(folder, glove), _read_episodes(folder, split)
-    summary = write_semantic_features(folder, out, words=words, reach=reach, progress=progress)
+    summary = write_semantic_features(
+        folder, out, words=words, reach=reach, without=without, progress=progress
+    )
     auc = match_next_hops(folder, episodes, reach=reach, progress=progress) if episodes else None
     if json:
         report = {"out": str(out), "words": words.source, "reach": reach, "bytes": out.stat().st_size}

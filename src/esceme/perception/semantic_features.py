@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ from esceme.world.graph import SUFFIX, scene_ids
 
 RANDOM_WIDTH = 128
 """Number of features of a random word vector."""
+Annotation = Literal["objects", "rooms"]
 ProgressBar = Callable[[Sequence[str], str], Iterable[str]]
 """Takes names and a label; returns the same names and displays progress as they are consumed."""
 
@@ -146,18 +147,21 @@ def write_semantic_features(
     *,
     words: WordTable,
     reach: float = REACH,
+    without: Collection[Annotation] = (),
     progress: ProgressBar = lambda names, label: names,
 ) -> SemanticSummary:
     """Write the semantic features of all scenes of a data folder to the HDF5 file `out`.
 
     The file has the format of the published files: the key `<scene>_<viewpoint>` of every included viewpoint
     has features (36, D). Values are rounded to half precision. Objects farther than `reach` metres are
-    ignored. Equal annotations give equal files.
+    ignored. The features of annotations `without` are 0. Equal annotations give equal files.
     """
     folder = DataFolder(data_folder)
     annotations = DatasetAnnotations.read(folder)
     scenes = scene_ids(folder.connectivity)
     table, labels = words.embed(annotations.names), sorted(annotations.labels)
+    if "objects" in without:
+        table[:] = 0
     num_viewpoints, num_names, num_filled = 0, np.zeros(2), np.zeros(2)
 
     def features() -> Iterator[tuple[str, NDArray[np.float16]]]:
@@ -169,7 +173,7 @@ def write_semantic_features(
             for kind, group in enumerate((objects.only_annotated(), objects)):
                 num_names[kind] += len(np.unique(group.viewpoint * len(table) + group.name))
                 num_filled[kind] += len(np.unique(group.viewpoint * VIEWS + group.view))
-            room_of = [annotations.rooms.get(key) for key in scene.keys]
+            room_of = [None if "rooms" in without else annotations.rooms.get(key) for key in scene.keys]
             rooms = np.array([-1 if room is None else labels.index(room) for room in room_of], dtype=np.int64)
             rows = view_features(objects, table, rooms, len(labels)).astype(np.float16)
             yield from zip(scene.keys, rows, strict=True)
