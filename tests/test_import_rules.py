@@ -45,6 +45,7 @@ LEVELS = [
     {"training"},
     {"jobs"},
     {"planner_training"},
+    {"route_descriptions"},
     {"recipes"},
     {"report"},
     {"viewer"},

@@ -55,7 +55,6 @@ from esceme.planning.planner_file import (
     StoredExploration,
     StoredPlanner,
     file_digest,
-    load_planner,
     make_scorers,
     save_planner,
     write_speaker,
@@ -67,8 +66,8 @@ from esceme.source_digest import PLANNER_MODULES, source_digest
 from esceme.tasks.catalogue import TASKS, get_task
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
-from esceme.tasks.split import InstructionEncoder, load_features, make_instruction_encoder
-from esceme.tasks.text import SPECIAL, Vocabulary
+from esceme.tasks.split import InstructionEncoder, make_instruction_encoder
+from esceme.tasks.text import Vocabulary
 from esceme.training import EXPERIMENT_FILE, HELD_OUT, load_training_data
 from esceme.world.atlas import Atlas
 from esceme.world.geometry import nearest_view
@@ -88,8 +87,6 @@ MOVES = (0.001, 0.999)
 SHORTEST_MOVES = (7, 10)
 """Least and greatest limit of the number of edges of shortest routes."""
 Note = Callable[[str], None]
-RARE_WORD = 1e-3
-"""Added to the probability of a word in all instructions, so that rare words do not count as typical."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +238,7 @@ def train_matcher(
 
     If paths of the task are joined paths of another task, it learns from both tasks.
     """
-    viewpoints = _viewpoints(data.atlas, {episode.scene_id for episode in data.train})
+    viewpoints = atlas_viewpoints(data.atlas, {episode.scene_id for episode in data.train})
     maps = MapBank.from_atlas(data.atlas, codebook=speaker.codebook, keeps_features=False)
     maps.remember_at(viewpoints)
     pooled_row = np.full(len(data.atlas), -1)
@@ -298,7 +295,7 @@ def _draw(episodes: Sequence[Episode], most: int, seed: int) -> Sequence[Episode
     return [episodes[row] for row in sorted(order[:most].tolist())]
 
 
-def _viewpoints(atlas: Atlas, scenes: Collection[str]) -> list[int]:
+def atlas_viewpoints(atlas: Atlas, scenes: Collection[str]) -> list[int]:
     """Return the atlas indices of all viewpoints of scenes."""
     bounds = zip(atlas.scenes, atlas.first[:-1].tolist(), atlas.first[1:].tolist(), strict=True)
     return [index for scene, first, last in bounds if scene in scenes for index in range(first, last)]
@@ -358,7 +355,7 @@ def fit_planner(
     navigator, run = data.run.navigator.eval(), data.run.config
     scenes = sorted({episode.scene_id for episode in data.held_out})
     maps = MapBank.from_atlas(data.atlas, codebook=models.speaker.codebook)
-    maps.remember_at(_viewpoints(data.atlas, scenes))
+    maps.remember_at(atlas_viewpoints(data.atlas, scenes))
     fit_data = FitData(data.atlas, data.held_out, data.encode, maps, get_task(run.task), run.max_steps)
     scorers = ["speaker"] if shape.routes != "shortest" else ["follower", "speaker"]
     scorers += [] if models.matcher is None else ["matcher"]
@@ -434,36 +431,3 @@ def fit_planner(
             "exploration": tried,
         },
     )
-
-
-def describe_route(
-    run: str | Path,
-    data: str | Path,
-    scene: str,
-    viewpoints: Sequence[str],
-    *,
-    features: str | None = None,
-    heading: float = 0.0,
-    num_words: int = 8,
-) -> list[tuple[str, list[str]]]:
-    """Return the words that the speaker of a run expects at each step of a route, most typical first.
-
-    Typical words are those whose probability at a step exceeds that in all instructions the most.
-    """
-    speaker = load_planner(run)[1].speaker
-    loaded, folder = load_run(run), DataFolder(data)
-    tokenizer = loaded.tokenizer(folder)
-    if not isinstance(tokenizer, Vocabulary):
-        raise ConfigError(f"{run}: has no vocabulary of words of its own to describe routes with")
-    store = load_features(folder, features, name=loaded.config.feature_source, width=speaker.codebook.width)
-    atlas = Atlas.read(folder.connectivity, features=store, scenes=[scene])
-    maps = MapBank.from_atlas(atlas, codebook=speaker.codebook, keeps_features=False)
-    maps.remember_at(atlas.locate(scene, viewpoints).tolist())
-    steps = path_steps(maps[scene], viewpoints, heading)
-    everything = np.arange(speaker.num_words)
-    lift = speaker.emissions(maps[scene], steps, everything) / (speaker.tables.background + RARE_WORD)
-    lift[:, : len(SPECIAL)] = 0
-    best = np.argsort(-lift, axis=1, kind="stable")[:, :num_words]
-    names = [maps[scene].name(int(node)) for node in steps.nodes]
-    words = [[tokenizer.entries[word] for word in row] for row in best.tolist()]
-    return list(zip(names, words, strict=True))

@@ -10,6 +10,8 @@ import pytest
 
 from esceme.cli import main
 from esceme.files import read_json
+from esceme.planner_training import load_planner_data
+from esceme.tasks.r2r import read_r2r
 from esceme.training import train
 from fixtures.toy_dataset import SPLIT, WORDS, small_experiment
 
@@ -39,6 +41,18 @@ def test_train_speak_and_evaluate(
     assert all(len(step["words"]) == 3 and set(step["words"]) <= set(WORDS) for step in steps)
     assert main(["speak", str(run), "--scene", scene, "--path", path[0], path[-1], *data]) == 2
     assert "no edge leads to" in capsys.readouterr().err
+    generated = [tmp_path / "generated.json", tmp_path / "again.json"]
+    for file in generated:
+        assert main(["speak", str(run), "--random-paths", "5", "--out", str(file), *data]) == 0
+    assert generated[0].read_bytes() == generated[1].read_bytes()
+    trained = {e.scene_id for e in read_r2r(training_data / "R2R" / "R2R_train.json")} - {
+        e.scene_id for e in load_planner_data(run, training_data).held_out
+    }
+    for episode in read_r2r(generated[0]):
+        assert episode.scene_id in trained and set(episode.instruction.split()) <= set(WORDS)
+    for wrong in (["--random-paths", "5"], ["--random-paths", "-1", "--out", "x.json"], ["--scene", scene]):
+        assert main(["speak", str(run), *wrong, *data]) == 2
+        assert "--random-paths" in capsys.readouterr().err
     out = tmp_path / "out"
     assert main(["evaluate", str(run), *options, "--out", str(out), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["maps"] == str(out / "maps.safetensors")

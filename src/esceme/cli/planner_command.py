@@ -8,11 +8,14 @@ from typing import Annotated
 import torch
 import tyro
 
-from esceme.cli.console import note, print_json, print_line
+from esceme.cli.console import note, print_json, print_line, progress_bar
 from esceme.cli.data_option import find_data
-from esceme.planner_training import DEFAULT, PlannerTrainingConfig, describe_route
+from esceme.errors import ConfigError
+from esceme.files import write_json
+from esceme.planner_training import DEFAULT, PlannerTrainingConfig
 from esceme.planner_training import train_planner as run_training
 from esceme.planning.planner_file import FOLDER
+from esceme.route_descriptions import describe_route, generate_instructions
 
 
 def train_planner(
@@ -58,40 +61,61 @@ def train_planner(
 def speak(
     run: tyro.conf.Positional[Path],
     /,
-    scene: str,
-    path: list[str],
+    scene: str = "",
+    path: tuple[str, ...] = (),
+    random_paths: int = 0,
+    out: Path | None = None,
     data: str | None = None,
     features: Path | None = None,
     heading: float = 0.0,
     words: int = 8,
+    seed: int = 0,
     json: bool = False,
 ) -> int:
-    """Describe a route by the words that the speaker of a run's planner expects at each of its steps.
+    """Describe a route, or random routes, by the speaker of a run's planner.
 
-    The speaker of `esceme train-planner` is a model of single words, not of sentences: it lists words that
-    are much more probable at a step than elsewhere.
+    The speaker of `esceme train-planner` is a model of single words, not of sentences. For one route it lists
+    words that are much more probable at a step than elsewhere. For random routes it draws as many words as an
+    instruction has, in order, and writes them as a file of R2R's form; as R2R/prevalent_aug_train_enc.json of
+    a data folder it augments training (`esceme train RECIPE --augmentation prevalent`).
 
     Examples:
         esceme speak runs/semantic --scene 8194nk5LbLH --path VIEWPOINT VIEWPOINT VIEWPOINT
+        esceme speak runs/semantic --random-paths 10000 --out generated.json
 
     Args:
         run: a run folder with a planner and a vocabulary.
-        scene: the scene id.
+        scene: the scene id of the route.
         path: viewpoint ids along edges of the scene, from start to end.
+        random_paths: number of random shortest paths in the scenes that the run was trained on.
+        out: file of the random paths and their instructions.
         data: the data folder, by default ESCEME_DATA, else ./datasets; or `embedded`, the generated world.
         features: the feature file; by default that of the run.
-        heading: heading at the start in radians.
-        words: number of words per step.
+        heading: heading at the start of the route in radians.
+        words: number of words per step of the route.
+        seed: seed of the random paths and words.
         json: print one JSON object instead of lines.
     """
+    file = None if features is None else str(features)
+    if random_paths:
+        if out is None or scene or path or random_paths < 0:
+            raise ConfigError(
+                f"--random-paths {random_paths}: expected a positive number, with --out and without --path"
+            )
+        with progress_bar("paths") as on_progress:
+            records = generate_instructions(
+                run, find_data(data), random_paths, features=file, seed=seed, on_progress=on_progress
+            )
+        write_json(out, records)
+        if json:
+            print_json({"out": str(out), "paths": len(records)})
+        else:
+            print_line(f"{out}: {len(records):,} paths with one instruction each")
+        return 0
+    if not scene or not path:
+        raise ConfigError("give --scene and --path of a route, or --random-paths and --out")
     described = describe_route(
-        run,
-        find_data(data),
-        scene,
-        path,
-        features=None if features is None else str(features),
-        heading=heading,
-        num_words=words,
+        run, find_data(data), scene, path, features=file, heading=heading, num_words=words
     )
     if json:
         print_json(
