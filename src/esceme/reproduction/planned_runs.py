@@ -28,7 +28,9 @@ from esceme.errors import ConfigError, DataError
 from esceme.evaluation import EvaluationConfig
 from esceme.files import write_text
 from esceme.learning import MemoryDropout
+from esceme.learning.matcher_fitting import MatcherConfig
 from esceme.learning.planner_fitting import PlannerFitConfig
+from esceme.learning.speaker_fitting import SpeakerConfig
 from esceme.memory import READERS
 from esceme.planner_training import PlannerTrainingConfig
 from esceme.reproduction.small_agents import DataKind, TrainedAgent
@@ -221,16 +223,20 @@ class Plan:
         )
         fit = None
         if config.planner != "none":
-            fit = self.fits.setdefault(training.key, PlannedFit(training, self._fit_config()))
+            fit = self.fits.setdefault(
+                training.key, PlannedFit(training, self._fit_config(training.experiment.seed))
+            )
         return PlannedEvaluation(training.folder / "evaluations" / "-".join(words), training, config, fit)
 
-    def _fit_config(self) -> PlannerTrainingConfig:
-        fit = PlannerFitConfig()
+    def _fit_config(self, seed: int) -> PlannerTrainingConfig:
+        fit = PlannerFitConfig(seed=seed)
         if self.config.limit is not None:  # shortened for a budget
             fit = replace(
                 fit, partial_maps=100, rounds=1, episodes_per_scene=10, cleared_episodes_per_scene=4
             )
-        return PlannerTrainingConfig(fit=fit)
+        return PlannerTrainingConfig(
+            speaker=SpeakerConfig(seed=seed), matcher=MatcherConfig(seed=seed), fit=fit
+        )
 
     @cached_property
     def tours(self) -> Path:
