@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.nn import functional
 
+from esceme.dropout import Dropout
 from esceme.errors import DataError
 from esceme.files import atomic_open
 from esceme.memory.scene_map import SceneMap
@@ -104,7 +105,7 @@ class RouteMatcher(nn.Module):
         self.register_buffer("usual_steps", torch.tensor(6))
         self.usual_steps: Tensor
         """Number of steps that routes to the frontier are assumed to have in all, the end included."""
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self, words: Tensor, is_word: Tensor, views: PooledViews, steps: StepInputs, index: Tensor
