@@ -60,7 +60,11 @@ def test_equal_inputs_give_equal_planners(run: Path, training_data: Path, tmp_pa
     train_planner(again, training_data, CONFIG)
     assert file_contents(again / "planner") == file_contents(run / "planner")
     stored, (speaker, matcher) = load_planner(run)
-    assert stored.exploration.persistent.late in CONFIG.fit.late
+    tried = [row for row in stored.fit["exploration"] if not row["cleared"]]
+    assert stored.exploration.persistent.late == max(tried, key=lambda row: row["spl"])["late"]
+    lates = [row["late"] for row in tried]
+    assert lates[:2] == [1.0, 4.0] and len(lates) <= 4, "larger weights are tried only if the largest is best"
+    assert (len(lates) > 2) == (tried[1]["spl"] > tried[0]["spl"])
     controls = {"blind", "no-lengths", "no-matcher", "speaker", "follower", "matcher"}
     assert {"full", *controls} == set(stored.beliefs)
     assert matcher is not None and matcher.query.in_features == CONFIG.matcher.hidden

@@ -86,6 +86,8 @@ MOVES = (0.001, 0.999)
 """Quantiles of the number of edges of training paths that limit routes."""
 SHORTEST_MOVES = (7, 10)
 """Least and greatest limit of the number of edges of shortest routes."""
+MORE_WEIGHTS = 2
+"""Greatest number of larger exploration weights that are tried while the largest one is the best."""
 Note = Callable[[str], None]
 
 
@@ -403,7 +405,12 @@ def fit_planner(
     def best(weights: Sequence[float], make: Callable[[float], Exploration], *, is_cleared: bool) -> float:
         if len(weights) == 1:  # nothing to choose from
             return weights[0]
-        return max(weights, key=lambda weight: score_with(make(weight), is_cleared=is_cleared))
+        candidates = sorted(weights)
+        while True:
+            chosen = max(candidates, key=lambda weight: score_with(make(weight), is_cleared=is_cleared))
+            if chosen < candidates[-1] or len(candidates) == len(weights) + MORE_WEIGHTS:
+                return chosen
+            candidates.append(2 * chosen)
 
     default = Exploration()
     late = best(config.late, lambda weight: replace(default, late=weight), is_cleared=False)

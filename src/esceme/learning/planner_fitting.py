@@ -57,7 +57,7 @@ class PlannerFitConfig:
     cleared_episodes_per_scene: Size = 20
     """Number of episodes per held-out scene in a rollout whose map is cleared before each episode."""
     late: Weights = (2.0, 4.0, 7.0)
-    """Exploration weights that are tried for later episodes in a building."""
+    """Exploration weights to try for later episodes in a building; larger ones too if the last is best."""
     early: Weights = (4.0, 10.0, 20.0)
     """Exploration weights that are tried for the first episodes in a building."""
     cleared: Weights = (1.0, 2.0, 4.0)
