@@ -12,6 +12,8 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ from esceme.cli import main
 from esceme.evaluation import read_result
 from esceme.synth import WorldConfig, embedded_world
 from esceme.viewer.walk_server import WalkServer
-from fixtures.jobs import is_alive
+from fixtures.jobs import is_alive, run_here
 
 pytestmark = pytest.mark.long
 
@@ -36,16 +38,20 @@ def arguments(out: Path, *more: str) -> list[str]:
     return ["demo", "--out", str(out), "--size", "tiny", "--iterations", f"{ITERATIONS}", *more]
 
 
+def program(out: Path) -> list[str]:
+    return [sys.executable, "-m", "esceme", *arguments(out)]
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Folder and standard output of a demo that was not interrupted."""
+    """Folder and standard output of a demo that was not interrupted; its jobs run in this process."""
     embedded_world(WorldConfig("tiny"))
-    out = tmp_path_factory.mktemp("demo") / "with a space"
-    program = [sys.executable, "-m", "esceme", *arguments(out)]
-    done = subprocess.run(program, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert f"{ITERATIONS}/{ITERATIONS}" in done.stderr and "loss" in done.stderr
-    return out, done.stdout
+    out, printed, errors = tmp_path_factory.mktemp("demo") / "with a space", StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed), redirect_stderr(errors):
+        patch.setattr("esceme.demo.run_demo.run_jobs", run_here)
+        assert main(arguments(out)) == 0, errors.getvalue()
+    assert f"{ITERATIONS}/{ITERATIONS}" in errors.getvalue() and "loss" in errors.getvalue()
+    return out, printed.getvalue()
 
 
 def test_table_has_every_protocol_on_both_splits_with_intervals(finished: tuple[Path, str]) -> None:
@@ -112,9 +118,8 @@ def test_report_names_its_origin_and_all_its_figures_exist(finished: tuple[Path,
 
 def start_and_stop(out: Path, is_time: Callable[[], bool], sent: signal.Signals) -> tuple[int, str]:
     """Start the demo and send a signal when `is_time`; return its exit code and standard error."""
-    program = [sys.executable, "-m", "esceme", *arguments(out)]
     demo = subprocess.Popen(
-        program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        program(out), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
         while not is_time():
@@ -133,10 +138,10 @@ def start_and_stop(out: Path, is_time: Callable[[], bool], sent: signal.Signals)
     return demo.returncode, errors
 
 
-def test_interrupted_and_killed_demo_resumes_to_the_same_result(
-    finished: tuple[Path, str], tmp_path: Path, capsys: Capture
-) -> None:
-    out, whole = tmp_path / "demo", finished[0]
+@pytest.mark.slow
+def test_interrupted_and_killed_demo_resumes_to_the_same_result(tmp_path: Path, capsys: Capture) -> None:
+    out, whole = tmp_path / "demo", tmp_path / "whole"
+    subprocess.run(program(whole), check=True, capture_output=True)
 
     def both_have_a_state() -> bool:
         return all(any((out / agent / "state").glob("*.pt")) for agent in ("none", "memory"))

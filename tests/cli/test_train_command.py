@@ -10,7 +10,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from statistics import fmean
 
@@ -55,11 +57,18 @@ def world() -> Path:
 
 
 @pytest.fixture(scope="module")
-def finished_run(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished_run run; copy it before resuming."""
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    assert main(train_command("r2r-small-esceme", folder, data=str(world))) == 0
-    return folder
+def first_run(world: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """The folder of a finished run, and what the command printed to standard output and error."""
+    folder, out, err = tmp_path_factory.mktemp("runs") / "run", StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        assert main(train_command("r2r-small-esceme", folder, "--threads", "1")) == 0
+    return folder, out.getvalue(), err.getvalue()
+
+
+@pytest.fixture
+def finished_run(first_run: tuple[Path, str, str]) -> Path:
+    """A finished run; copy it before resuming."""
+    return first_run[0]
 
 
 def as_arguments(values: Mapping[str, str]) -> list[str]:
@@ -74,19 +83,20 @@ def train_command(recipe: str, out: object, *extra: str, data: str = "embedded:t
 # -- a run -----------------------------------------------------------------------------------------------
 
 
-def test_run_writes_a_folder_and_prints_a_table_and_the_next_command(world: Path, capsys: Capture) -> None:
-    assert main(train_command("r2r-small-esceme", "run", "--threads", "1")) == 0
-    out, err = capsys.readouterr()
+def test_run_writes_a_folder_and_prints_a_table_and_the_next_command(
+    first_run: tuple[Path, str, str], world: Path
+) -> None:
+    run, out, err = first_run
     assert "last, iteration 8" in out and "val_unseen" in out and "spl (%)" in out
-    assert f"esceme evaluate run/best --split val_unseen --memory cold --data {world}" in out
+    command = f"evaluate {run}/best --split val_unseen --memory cold --data {world}"
+    assert f"esceme {command}" in out
     assert [f"iteration {number}: val_seen TL " in err for number in (4, 8)] == [True, True]
     assert "8/8" in err and "(best so far)" in err
-    for folder in ("run", "run/best"):
+    for folder in (run, run / "best"):
         assert load_run(folder).config.reader_name == "candidate-enhancing"
-    log = read_log(Path("run/log.jsonl"))
+    log = read_log(run / "log.jsonl")
     assert [entry["iteration"] for entry in log if entry["kind"] == "validation"] == [4, 8]
-    command = ["evaluate", "run/best", "--split", "val_unseen", "--memory", "cold", "--data", str(world)]
-    assert main([*command, "--max-steps", "2"]) == 0
+    assert main([*command.split(), "--max-steps", "2", "--out", "scores"]) == 0
 
 
 @pytest.mark.parametrize(("recipe", "memory"), [("ir2r-small", "none"), ("ir2r-small-esceme", "tour")])
@@ -191,7 +201,7 @@ def test_finished_run_prints_the_command_that_evaluates_it(
     line = capsys.readouterr().out.splitlines()[-1]
     options = f"--split val_unseen --memory cold --data {world}"
     assert line == f"  esceme evaluate {finished_run / 'best'} {options}"
-    assert main([*shlex.split(line)[1:], "--out", "scores"]) == 0
+    assert main([*shlex.split(line)[1:], "--out", "scores", "--max-steps", "1", "--limit", "2"]) == 0
 
 
 def test_unfinished_run_resumes_to_the_same_weights(finished_run: Path, world: Path, capsys: Capture) -> None:
@@ -278,16 +288,16 @@ def test_short_run_lowers_the_loss(recipe: str, world: Path) -> None:
         training=replace(
             experiment.training,
             method="dagger",
-            iterations=36,
-            imitation_warmup_iterations=32,
+            iterations=22,
+            imitation_warmup_iterations=20,
             batch=8,
             warmup_iterations=0,
         ),
-        validation=replace(experiment.validation, every=36, limit=6),
+        validation=replace(experiment.validation, every=22, limit=3),
     )
     train(experiment, world, "run", callback=callback)
-    assert len(callback.losses) == 36
-    first, last = fmean(callback.losses[:5]), fmean(callback.losses[27:32])
+    assert len(callback.losses) == 22
+    first, last = fmean(callback.losses[:4]), fmean(callback.losses[16:20])
     assert last < 0.9 * first
 
 

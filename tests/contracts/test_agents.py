@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,7 +62,7 @@ ATLAS = random_building()
 GOALS = np.array([[3, 8], [11, 11], [20, 5], [39, 0]])
 
 
-def small(name: str, variant: int = 0) -> Agent[Any]:
+def small(name: str, variant: int) -> Agent[Any]:
     """A small agent in evaluation mode."""
     torch.manual_seed(0)
     kind = AGENTS[name]
@@ -74,11 +75,18 @@ def case(request: pytest.FixtureRequest) -> tuple[str, int]:
     return request.param
 
 
+@cache
+def shared(name: str, variant: int) -> Agent[Any]:
+    """One agent for all tests: nothing that they call changes its weights."""
+    return small(name, variant)
+
+
 @pytest.fixture
 def agent(case: tuple[str, int]) -> Agent[Any]:
-    return small(*case)
+    return shared(*case)
 
 
+@cache
 def observations() -> list[Observation]:
     return [random_observation(counts, seed=step) for step, counts in enumerate(COUNTS)]
 
@@ -271,14 +279,14 @@ def test_permuting_candidates_permutes_logits(agent: Agent[Any]) -> None:
         assert_close(plain._replace(logits=expected), other)
 
 
-@pytest.mark.parametrize("row", range(4))
-def test_decisions_do_not_depend_on_other_rows(agent: Agent[Any], row: int) -> None:
-    words, seen = random_words(), observations()
-    single = [observation.select(torch.tensor([row])) for observation in seen]
-    state = begin(agent, TokenBatch(words.ids[[row]], words.valid[[row]]), single[0], [row])
-    decisions = roll_out(agent, state, single, [action[[row]] for action in actions_of(seen)])[1]
-    for batch, alone in zip(decisions_of(agent), decisions, strict=True):
-        assert_close(select(batch, [row]), alone)
+def test_decisions_do_not_depend_on_other_rows(agent: Agent[Any]) -> None:
+    words, seen, together = random_words(), observations(), decisions_of(agent)
+    for row in range(4):
+        single = [observation.select(torch.tensor([row])) for observation in seen]
+        state = begin(agent, TokenBatch(words.ids[[row]], words.valid[[row]]), single[0], [row])
+        decisions = roll_out(agent, state, single, [action[[row]] for action in actions_of(seen)])[1]
+        for batch, alone in zip(together, decisions, strict=True):
+            assert_close(select(batch, [row]), alone)
 
 
 def test_concatenated_states_decide_like_the_parts(agent: Agent[Any]) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from esceme.evaluation import Result, evaluate
 from esceme.memory import MemoryBank, load_bank
+from fixtures.process_utils import CONTEXT
 from fixtures.toy_dataset import ToyDataset, write_toy_dataset
 
 
@@ -26,6 +27,12 @@ class Evaluated(NamedTuple):
 
 
 Evaluate = Callable[..., Evaluated]
+
+
+@pytest.fixture(autouse=True)
+def _forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork workers from a server that has imported torch; spawned ones, as in use, import it for seconds."""
+    monkeypatch.setattr("esceme.workers.get_context", lambda method: CONTEXT)
 
 
 @pytest.fixture(scope="session")

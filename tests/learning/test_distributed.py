@@ -36,12 +36,12 @@ pytestmark = pytest.mark.long
 @pytest.mark.parametrize(
     ("agent", "method", "mode", "reader"),
     [
-        ("hamt", "imitation", "as-released", "candidate-enhancing"),
-        ("hamt", "imitation", "sampled", "candidate-enhancing"),
-        ("hamt", "dagger", "forgetting", "candidate-enhancing"),
+        pytest.param("hamt", "imitation", "as-released", "candidate-enhancing", marks=pytest.mark.slow),
+        pytest.param("hamt", "imitation", "sampled", "candidate-enhancing", marks=pytest.mark.slow),
+        pytest.param("hamt", "dagger", "forgetting", "candidate-enhancing", marks=pytest.mark.slow),
         ("hamt", "dagger", "sampled", "candidate-enhancing"),
         ("hamt", "imitation+a2c", "reset", "candidate-enhancing"),
-        ("hamt", "imitation+a2c", "sampled", "candidate-enhancing"),
+        pytest.param("hamt", "imitation+a2c", "sampled", "candidate-enhancing", marks=pytest.mark.slow),
         ("hamt", "imitation", "sampled", "graph-encoding"),
         ("hamt", "imitation+a2c", "as-released", "both"),
         ("hamt", "imitation+a2c", "as-released", "none"),
@@ -150,6 +150,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_torchrun_starts_one_run(training_data: Path, tmp_path: Path) -> None:
     experiment = small_experiment(iterations=2)
     (tmp_path / "program.py").write_text(PROGRAM)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from esceme.reproduction import ReproductionConfig, Target
 from esceme.reproduction.small_agents import TrainedAgent
 from esceme.reproduction.targets import Row
 from esceme.workers import Job
+from fixtures.jobs import iterate_here
 from fixtures.toy_dataset import WIDTH, small_experiment
 
 
@@ -39,12 +40,10 @@ def started_jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the jobs of all plans, which run in this process instead of worker processes."""
     started: list[str] = []
 
-    def iterate(
-        jobs: Sequence[Job[Any, Any]], *, processes: int, on_message: Callable[[str, Any], None]
-    ) -> Iterator[Any]:
-        for name, function in jobs:
-            started.append(name)
-            yield function(lambda message, name=name: on_message(name, message))
+    def iterate(jobs: Sequence[Job[Any, Any]], **options: Any) -> Iterator[Any]:
+        for job in jobs:
+            started.append(job.name)
+            yield from iterate_here([job], **options)
 
     monkeypatch.setattr("esceme.reproduction.manager.iterate_jobs", iterate)
     return started
