@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from esceme.checkpoints import AgentName, ReaderName, TensorReport, export_weights, import_weights
-from esceme.cli.console import TaskName, note, print_json, tables
+from esceme.cli.console import TaskName, note, print_facts, print_json, tables
 from esceme.memory import Pooling
 from esceme.runs import as_json, load_run
 
@@ -99,10 +99,8 @@ def export(run: tyro.conf.Positional[Path], /, out: Path, json: bool = False) ->
     """
     loaded = load_run(run)
     names = export_weights(loaded.navigator, out)
-    if json:
-        print_json({"run": str(run), "out": str(out), "weights": loaded.weights_hash, "names": names})
-        return 0
-    print(f"{out}: {len(names)} tensors in the original's layout")
+    facts = {"run": str(run), "out": str(out), "weights": loaded.weights_hash, "names": names}
+    print_facts(facts, f"{out}: {len(names)} tensors in the original's layout", json=json)
     return 0
 
 

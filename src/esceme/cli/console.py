@@ -43,6 +43,15 @@ def print_json(value: object) -> None:
     print(text)
 
 
+def print_facts(facts: object, *lines: str, json: bool) -> None:
+    """Print the result of a command: `facts` as one JSON object if `json`, else `lines` of text."""
+    if json:
+        print_json(facts)
+    else:
+        for line in lines:
+            print_line(line)
+
+
 class _EscapingConsole(Console):
     """Console that escapes control characters in printed text, because the text may come from files."""
 

@@ -9,7 +9,7 @@ import tyro
 from rich.markup import escape
 from rich.table import Table
 
-from esceme.cli.console import TaskName, note, print_json, progress, tables
+from esceme.cli.console import TaskName, note, print_facts, print_json, progress, tables
 from esceme.cli.data_option import find_data
 from esceme.errors import ConfigError, DataError
 from esceme.files import folder_lock
@@ -152,10 +152,9 @@ def tours(
             raise ConfigError(f"{path}: there is a split '{split}' already")
         splits[split] = make_tours(list(TASKS[task].read(path)), longest=longest, seed=seed)
     write_tours(out, splits)
-    if json:
-        print_json({split: len(tours) for split, tours in splits.items()})
-    else:
-        print(f"{out}: " + ", ".join(f"{split} {len(tours)} tours" for split, tours in splits.items()))
+    sizes = {split: len(tours) for split, tours in splits.items()}
+    counts = ", ".join(f"{split} {size} tours" for split, size in sizes.items())
+    print_facts(sizes, f"{out}: {counts}", json=json)
     return 0
 
 

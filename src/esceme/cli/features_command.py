@@ -9,7 +9,7 @@ from typing import Literal
 import tyro
 from rich.table import Table
 
-from esceme.cli.console import note, print_json, progress, tables
+from esceme.cli.console import note, print_facts, print_json, progress, tables
 from esceme.cli.data_option import find_data
 from esceme.errors import ConfigError
 from esceme.perception.encoders import encode_panorama, make_encoder
@@ -180,10 +180,9 @@ def _check_suffix(out: Path) -> None:
 
 def _print_summary(out: Path, viewpoints: int, width: int, *, json: bool, **more: str) -> None:
     size = out.stat().st_size
-    if json:
-        print_json({"out": str(out), **more, "viewpoints": viewpoints, "width": width, "bytes": size})
-    else:
-        print(f"{out}: {viewpoints:,} viewpoints, {width} numbers a view, {size / 1e6:.1f} MB")
+    facts = {"out": str(out), **more, "viewpoints": viewpoints, "width": width, "bytes": size}
+    text = f"{out}: {viewpoints:,} viewpoints, {width} numbers a view, {size / 1e6:.1f} MB"
+    print_facts(facts, text, json=json)
 
 
 def _read_words(data: Path, glove: str | None) -> WordTable:

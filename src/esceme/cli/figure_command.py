@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tyro
 
-from esceme.cli.console import note, print_json, print_line
+from esceme.cli.console import note, print_facts
 from esceme.cli.data_option import find_data
 from esceme.errors import ConfigError
 from esceme.evaluation import read_result
@@ -198,8 +198,5 @@ def curves(
 
 
 def _print_files(files: Sequence[Path], facts: dict[str, object], *, json: bool) -> None:
-    if json:
-        print_json({"out": [str(file) for file in files], **facts})
-        return
-    for file in files:
-        print_line(str(file))
+    names = [str(file) for file in files]
+    print_facts({"out": names, **facts}, *names, json=json)

@@ -11,7 +11,7 @@ import tyro
 from rich.markup import escape
 from rich.table import Column, Table
 
-from esceme.cli.console import print_json, print_line, tables
+from esceme.cli.console import print_facts, print_json, print_line, tables
 from esceme.errors import ConfigError, DataError, prefix_errors
 from esceme.memory import MemoryStore, load_bank, save_bank
 from esceme.memory.bank_file import BankHeader, StoredScene, read_header
@@ -104,10 +104,8 @@ def merge(files: tyro.conf.Positional[tuple[Path, ...]], /, out: Path, json: boo
             bank.merge(other)
     save_bank(bank, out)
     facts = {"out": str(out), "files": len(files), "scenes": len(bank.scenes), "viewpoints": len(bank)}
-    if json:
-        print_json(facts)
-    else:
-        print_line(f"{out}: {len(bank):,} viewpoints of {len(bank.scenes)} scenes, from {len(files)} files")
+    text = f"{out}: {len(bank):,} viewpoints of {len(bank.scenes)} scenes, from {len(files)} files"
+    print_facts(facts, text, json=json)
     return 0
 
 
@@ -128,13 +126,11 @@ def _merge_stores(files: Sequence[Path], out: Path, json: bool) -> int:
             "conflicts": len(store.conflicts()),
             "digest": store.digest,
         }
-    if json:
-        print_json(facts)
-    else:
-        print_line(
-            f"{out}: {facts['observations']:,} observations from {len(files)} stores, {facts['conflicts']:,} "
-            f"viewpoints with different vectors; digest {facts['digest']}"
-        )
+    text = (
+        f"{out}: {facts['observations']:,} observations from {len(files)} stores, {facts['conflicts']:,} "
+        f"viewpoints with different vectors; digest {facts['digest']}"
+    )
+    print_facts(facts, text, json=json)
     return 0
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 import tyro
 
-from esceme.cli.console import note, print_json, print_line, progress_bar
+from esceme.cli.console import note, print_facts, progress_bar
 from esceme.cli.data_option import find_data
 from esceme.errors import ConfigError
 from esceme.files import write_json
@@ -48,13 +48,9 @@ def train_planner(
     planner = run_training(
         run, find_data(data), config, features=None if features is None else str(features), note=note
     )
-    if json:
-        print_json(
-            {"planner": str(run / FOLDER), "beliefs": planner.beliefs, "exploration": planner.exploration}
-        )
-    else:
-        print_line(f"planner: {run / FOLDER}")
-        print_line(f"exploration: {planner.exploration}")
+    folder = str(run / FOLDER)
+    facts = {"planner": folder, "beliefs": planner.beliefs, "exploration": planner.exploration}
+    print_facts(facts, f"planner: {folder}", f"exploration: {planner.exploration}", json=json)
     return 0
 
 
@@ -107,21 +103,15 @@ def speak(
                 run, find_data(data), random_paths, features=file, seed=seed, on_progress=on_progress
             )
         write_json(out, records)
-        if json:
-            print_json({"out": str(out), "paths": len(records)})
-        else:
-            print_line(f"{out}: {len(records):,} paths with one instruction each")
+        line = f"{out}: {len(records):,} paths with one instruction each"
+        print_facts({"out": str(out), "paths": len(records)}, line, json=json)
         return 0
     if not scene or not path:
         raise ConfigError("give --scene and --path of a route, or --random-paths and --out")
     described = describe_route(
         run, find_data(data), scene, path, features=file, heading=heading, num_words=words
     )
-    if json:
-        print_json(
-            {"scene": scene, "steps": [{"viewpoint": name, "words": found} for name, found in described]}
-        )
-    else:
-        for name, found in described:
-            print_line(f"{name}  {' '.join(found)}")
+    steps = [{"viewpoint": name, "words": found} for name, found in described]
+    lines = [f"{name}  {' '.join(found)}" for name, found in described]
+    print_facts({"scene": scene, "steps": steps}, *lines, json=json)
     return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tyro
 
-from esceme.cli.console import note, print_json, print_line
+from esceme.cli.console import note, print_facts, print_json, print_line
 from esceme.errors import ConfigError, DataError
 from esceme.memory import MemoryStore, load_bank, save_bank
 from esceme.memory.bank_file import bank_checksum, read_header
@@ -66,7 +66,7 @@ def export(
                 raise DataError(f"{out}: exists already; take another name")
             with MemoryStore.open(out, found.settings) as copy:
                 number, what = copy.merge(found), "observations"
-    _print(json, {"out": str(out), what: number}, f"{out}: {number:,} {what}")
+    print_facts({"out": str(out), what: number}, f"{out}: {number:,} {what}", json=json)
     return 0
 
 
@@ -112,7 +112,8 @@ def import_(
                 bank, found.settings, robot=robot, session=session, time=file.stat().st_mtime
             )
             number = found.add(memories, operation="import")
-    _print(json, {"store": str(store), "new": number}, f"{store}: {number:,} new observations from {file}")
+    text = f"{store}: {number:,} new observations from {file}"
+    print_facts({"store": str(store), "new": number}, text, json=json)
     return 0
 
 
@@ -165,7 +166,8 @@ def forget(
                 superseded=superseded,
             )
             store.compact()
-    _print(json, {"file": str(file), "forgotten": number}, f"{file}: {number:,} observations forgotten")
+    text = f"{file}: {number:,} observations forgotten"
+    print_facts({"file": str(file), "forgotten": number}, text, json=json)
     return 0
 
 
@@ -182,8 +184,8 @@ def check(file: tyro.conf.Positional[str], /, json: bool = False) -> int:
     """
     if not is_store(file):
         viewpoints = sum(len(scene.neighbours) for scene in read_header(file).scenes)
-        facts: dict[str, object] = {"file": str(file), "viewpoints": viewpoints, "faults": []}
-        _print(json, facts, f"{file}: {viewpoints:,} viewpoints, undamaged")
+        facts = {"file": str(file), "viewpoints": viewpoints, "faults": []}
+        print_facts(facts, f"{file}: {viewpoints:,} viewpoints, undamaged", json=json)
         return 0
     report = check_store(file)
     digest = None
@@ -210,10 +212,3 @@ def _to_seconds(text: str) -> float:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
         raise ConfigError(f"--before {text}: expected a day or time such as 2026-01-31T12:00") from None
-
-
-def _print(json: bool, facts: dict[str, object], text: str) -> None:
-    if json:
-        print_json(facts)
-    else:
-        print_line(text)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tyro
 
-from esceme.cli.console import note, print_json
+from esceme.cli.console import note, print_facts
 from esceme.cli.data_option import find_data
 from esceme.files import write_text
 from esceme.report.result_set import load_results
@@ -61,14 +61,11 @@ def view(
     if page.left_out:
         note(f"note: {page.left_out} episodes are not in every result and are not on the page")
     address = out.resolve().as_uri()
-    if json:
-        traced = [result.name for result in page.results if any(t.steps for t in result.trajectories)]
-        counts = {name: len(getattr(page, name)) for name in ("episodes", "scenes", "pictures")}
-        print_json(
-            {"out": str(out), "address": address, "bytes": out.stat().st_size, **counts, "traced": traced}
-        )
-    else:
-        print(f"{out}: {len(page.episodes)} episodes, {len(page.results)} results\nopen {address}")
+    counts = {name: len(getattr(page, name)) for name in ("episodes", "scenes", "pictures")}
+    traced = [result.name for result in page.results if any(t.steps for t in result.trajectories)]
+    facts = {"out": str(out), "address": address, "bytes": out.stat().st_size, **counts, "traced": traced}
+    text = f"{out}: {len(page.episodes)} episodes, {len(page.results)} results"
+    print_facts(facts, text, f"open {address}", json=json)
     if open:
         webbrowser.open(address)
     return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tyro
 
-from esceme.cli.console import TaskName, note, print_json, print_line
+from esceme.cli.console import TaskName, note, print_facts
 from esceme.cli.data_option import EMBEDDED, find_data
 from esceme.errors import ConfigError
 from esceme.evaluation import EvaluationConfig
@@ -80,10 +80,8 @@ def walk(
     except OSError as error:
         raise ConfigError(f"--port {port}: cannot be used ({error.strerror or error})") from None
     with server:
-        if json:
-            print_json({"address": server.address})
-        else:
-            print_line(f"open {server.address} (Ctrl-C ends the server)")
+        text = f"open {server.address} (Ctrl-C ends the server)"
+        print_facts({"address": server.address}, text, json=json)
         sys.stdout.flush()
         if run is None:
             note("no run folder was given: only you can walk, `esceme walk RUN` adds an agent")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -126,41 +127,25 @@ def _write(drawing: str, path: Path) -> None:
         write_figure(drawing, path.with_suffix(suffix))
 
 
+_figure = partial(Target, kind="figure", rows=_agents("r2r"))
 PAPER_FIGURES = (
-    Target(
-        name="fig:memory",
-        kind="figure",
-        title="Construction of the scene memory (Figure 3)",
-        rows=_agents("r2r"),
-        draw=_draw_memory,
-    ),
-    Target(
+    _figure(name="fig:memory", title="Construction of the scene memory (Figure 3)", draw=_draw_memory),
+    _figure(
         name="fig:ge",
-        kind="figure",
         title="Graph encoding of a scene memory (appendix A)",
-        rows=_agents("r2r"),
         about="The memory is that of an evaluation of candidate enhancing: both readers build it alike.",
         draw=_draw_graph_encoding,
     ),
-    Target(
+    _figure(
         name="fig:curves",
-        kind="figure",
         title="Scores over the progress of a split",
         rows=_agents(*CURVES),
         draw=_draw_curves,
     ),
-    Target(
-        name="fig:qualitative",
-        kind="figure",
-        title="Episodes in which memory helps",
-        rows=_agents("r2r"),
-        draw=_draw_episodes("helped"),
-    ),
-    Target(
+    _figure(name="fig:qualitative", title="Episodes in which memory helps", draw=_draw_episodes("helped")),
+    _figure(
         name="fig:failures",
-        kind="figure",
         title="Episodes in which the agent with memory fails, or memory does harm",
-        rows=_agents("r2r"),
         draw=_draw_episodes("failures", "hurt"),
     ),
 )

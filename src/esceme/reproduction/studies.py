@@ -253,11 +253,22 @@ def _planning_rows(kind: DataKind, task: str = "r2r") -> list[Row]:
     return [replace(row, measures=measures, sample=SAMPLES.get(task)) for row in rows]
 
 
-def _of_kind(
-    kind: DataKind, rows: Callable[[DataKind], Sequence[Row]]
-) -> Callable[[DataKind], Sequence[Row]]:
-    """Return a function that returns the rows for `kind`, whatever kind of data it is called with."""
-    return lambda _: rows(kind)
+def _study(
+    name: str,
+    title: str,
+    rows: Callable[[DataKind], Sequence[Row]],
+    about: str = "",
+    *,
+    kind: DataKind = "embedded",
+    task: str = "R2R",
+    subsets_of: str = "",
+) -> Target:
+    """Return a study on one kind of data, whatever kind its rows are requested for."""
+    place = "embedded world" if kind == "embedded" else f"real {task} by objects and rooms"
+    title = f"{title}, {place}"
+    return Target(
+        name=name, kind="study", title=title, rows=lambda _: rows(kind), about=about, subsets_of=subsets_of
+    )
 
 
 MAP_NOTE = (
@@ -269,99 +280,41 @@ PLANNING_NOTE = (
     "and exploration weights are fitted. Localisation is exact. `masked` keeps the geometry of the map and "
     "hides its features; `blind` reads no instruction."
 )
+PLANNING = "Planning in memory"
+MECHANISM = "The published mechanism and ours"
+HEADLINE = "Memory of earlier episodes"
+MAPS = "DUET beside HAMT and TD-STP, and the remembered map"
+DROPOUT = "Memory dropout in training"
+_planning = partial(_study, title=PLANNING, subsets_of="planner, cold")
 STUDIES = (
-    Target(
-        name="planning",
-        kind="study",
-        title="Planning in memory, embedded world",
-        rows=_of_kind("embedded", _planning_rows),
-        about=PLANNING_NOTE,
-        subsets_of="planner, cold",
-    ),
-    Target(
-        name="planning-r2r",
-        kind="study",
-        title="Planning in memory, real R2R by objects and rooms",
-        rows=_of_kind("semantic", _planning_rows),
-        about=PLANNING_NOTE,
-        subsets_of="planner, cold",
-    ),
-    Target(
-        name="planning-r4r",
-        kind="study",
-        title="Planning in memory, real R4R by objects and rooms",
-        rows=_of_kind("semantic", partial(_planning_rows, task="r4r")),
+    _planning("planning", rows=_planning_rows, about=PLANNING_NOTE),
+    _planning("planning-r2r", rows=_planning_rows, about=PLANNING_NOTE, kind="semantic"),
+    _planning(
+        "planning-r4r",
+        rows=partial(_planning_rows, task="r4r"),
         about=f"{PLANNING_NOTE} Agents start from an agent that was trained on R2R.",
-        subsets_of="planner, cold",
+        kind="semantic",
+        task="R4R",
     ),
-    Target(
-        name="headline",
-        kind="study",
-        title="Memory of earlier episodes, embedded world",
-        rows=_of_kind("embedded", _headline_rows),
+    _study("headline", HEADLINE, _headline_rows),
+    _study("headline-r2r", HEADLINE, _headline_rows, kind="semantic"),
+    _study(
+        "mechanism",
+        MECHANISM,
+        _mechanism_rows,
+        "HAMT and Eq. 3 start from a HAMT that was trained by imitation; none and ours do not.",
     ),
-    Target(
-        name="headline-r2r",
-        kind="study",
-        title="Memory of earlier episodes, real R2R by objects and rooms",
-        rows=_of_kind("semantic", _headline_rows),
+    _study("mechanism-scratch", "The published mechanism from random weights", _scratch_rows),
+    _study(
+        "mechanism-variants",
+        "What the published mechanism needs",
+        _variant_rows,
+        "All agents start from a HAMT that was trained by imitation, and are trained by imitation.",
     ),
-    Target(
-        name="mechanism",
-        kind="study",
-        title="The published mechanism and ours, embedded world",
-        rows=_of_kind("embedded", _mechanism_rows),
-        about="HAMT and Eq. 3 start from a HAMT that was trained by imitation; none and ours do not.",
-    ),
-    Target(
-        name="mechanism-scratch",
-        kind="study",
-        title="The published mechanism from random weights, embedded world",
-        rows=_of_kind("embedded", _scratch_rows),
-    ),
-    Target(
-        name="mechanism-variants",
-        kind="study",
-        title="What the published mechanism needs, embedded world",
-        rows=_of_kind("embedded", _variant_rows),
-        about="All agents start from a HAMT that was trained by imitation, and are trained by imitation.",
-    ),
-    Target(
-        name="changes",
-        kind="study",
-        title="Our reader without each of our changes, embedded world",
-        rows=_of_kind("embedded", _change_rows),
-    ),
-    Target(
-        name="mechanism-r2r",
-        kind="study",
-        title="The published mechanism and ours, real R2R by objects and rooms",
-        rows=_of_kind("semantic", _mechanism_r2r_rows),
-    ),
-    Target(
-        name="maps",
-        kind="study",
-        title="DUET beside HAMT and TD-STP, and the remembered map, embedded world",
-        rows=_of_kind("embedded", _map_rows),
-        about=MAP_NOTE,
-    ),
-    Target(
-        name="maps-r2r",
-        kind="study",
-        title="DUET beside HAMT and TD-STP, and the remembered map, real R2R by objects and rooms",
-        rows=_of_kind("semantic", _map_rows),
-        about=MAP_NOTE,
-    ),
-    Target(
-        name="memory-dropout",
-        kind="study",
-        title="Memory dropout in training, embedded world",
-        rows=_of_kind("embedded", _memory_dropout_rows),
-    ),
-    Target(
-        name="memory-dropout-r2r",
-        kind="study",
-        title="Memory dropout in training, real R2R by objects and rooms",
-        rows=_of_kind("semantic", _memory_dropout_rows),
-    ),
+    _study("changes", "Our reader without each of our changes", _change_rows),
+    _study("mechanism-r2r", MECHANISM, _mechanism_r2r_rows, kind="semantic"),
+    _study("maps", MAPS, _map_rows, MAP_NOTE),
+    _study("maps-r2r", MAPS, _map_rows, MAP_NOTE, kind="semantic"),
+    _study("memory-dropout", DROPOUT, _memory_dropout_rows),
+    _study("memory-dropout-r2r", DROPOUT, _memory_dropout_rows, kind="semantic"),
 )
