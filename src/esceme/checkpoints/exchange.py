@@ -66,12 +66,6 @@ class Switches(TypedDict, total=False):
     """Only in DUET."""
 
 
-TDSTP_SWITCHES = frozenset(
-    {field.name for field in fields(TdstpConfig)} - {field.name for field in fields(HamtConfig)}
-)
-"""Names of the settings that only TD-STP has."""
-
-
 @dataclass(frozen=True)
 class TensorReport:
     """What happened to each tensor when a file was imported: loaded, ignored or initialised."""
