@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 SEED   ?= 0
+# The tests of a file run in one of the two processes, so that its fixtures are made once.
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help install demo test test-fast test-slow test-floors test-python fuzz kills full-disk bench screenshots docs lint format clean
 
@@ -32,10 +34,10 @@ demo: install
 	$(BIN)/esceme demo
 
 test: lint
-	$(BIN)/pytest -m "not slow" -n 2
+	$(PYTEST) -m "not slow"
 
 test-fast: install
-	$(BIN)/pytest -m "not slow and not real and not long" -n 2
+	$(PYTEST) -m "not slow and not real and not long"
 
 test-slow: install
 	$(BIN)/pytest -m slow || [ $$? -eq 5 ]  # 5: no test carries the mark
@@ -58,7 +60,7 @@ test-python-%:
 test_in_venv = $(1) -m venv $(2) \
 	&& sed '$(TORCH:%=s/^torch==.*/torch==%/)' $(3) > $(2)/constraints.txt \
 	&& $(2)/bin/python -m pip install --quiet --constraint $(2)/constraints.txt --editable '.[test]' \
-	&& $(2)/bin/pytest -m "not slow" -n 2
+	&& $(PYTEST:$(BIN)/%=$(2)/bin/%) -m "not slow"
 
 fuzz: install
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz.fuzzer --cases $(or $(N),10000) --seed $(SEED)
