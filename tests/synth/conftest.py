@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmarks.instruction_follower import compute_visibility
-from filelock import FileLock
 
 from esceme.synth.annotated_paths import AnnotatedPath, sample_paths
 from esceme.synth.dataset import WorldConfig, embedded_world
@@ -50,10 +48,9 @@ def paths_of(visibility_of: Callable[[int], Visibility]) -> Callable[[int], list
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny world, generated once for all test workers; read-only, copy it before changing files."""
-    base = tmp_path_factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    with pytest.MonkeyPatch.context() as patch, FileLock(shared / "world.lock"):
-        patch.setenv("ESCEME_CACHE", str(shared / "shared-cache"))
-        return embedded_world(WorldConfig("tiny"), processes=1)
+def world() -> Path:
+    """The tiny world that all tests share; read-only, copy it before changing files.
+
+    The name of its folder contains a digest of the code that generates it.
+    """
+    return embedded_world(WorldConfig("tiny"))
