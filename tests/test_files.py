@@ -23,6 +23,7 @@ from esceme.errors import DataError
 from esceme.files import (
     LEASE_SECONDS,
     JsonLinesWriter,
+    StoredDigest,
     atomic_open,
     file_lock,
     folder_lock,
@@ -310,6 +311,60 @@ def test_target_of_a_link_is_written(tmp_path: Path) -> None:
     write_text(tmp_path / "link", "text")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real" / "file").read_text() == "text"
+
+
+# -- digests of unchanged files --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files count as old."""
+    monkeypatch.setattr("esceme.files.UNSETTLED_SECONDS", -60)
+
+
+@pytest.mark.usefixtures("settled")
+def test_digest_is_stored_until_a_file_changes(tmp_path: Path) -> None:
+    files, store = (
+        [write_bytes(tmp_path, b"one", "a"), write_bytes(tmp_path, b"two", "b")],
+        tmp_path / "store",
+    )
+    assert StoredDigest(store, "both", files).get(lambda: "first") == "first"
+    assert StoredDigest(store, "both", files).get(lambda: "other") == "first"
+    assert StoredDigest(store, "a", files[:1]).value is None
+    assert StoredDigest(store, "both", files, is_trusted=False).value is None
+    status = files[0].stat()
+    write_bytes(tmp_path, b"new", "c").replace(files[0])
+    os.utime(files[0], ns=(status.st_atime_ns, status.st_mtime_ns))  # as a copy with its old time stamp
+    assert StoredDigest(store, "both", files).get(lambda: "second") == "second"
+    assert StoredDigest(store, "both", files).value == "second"
+
+
+def test_digest_of_a_file_that_has_just_changed_is_not_stored(tmp_path: Path) -> None:
+    files, store = [write_bytes(tmp_path, b"one", "a")], tmp_path / "store"
+    assert StoredDigest(store, "a", files).get(lambda: "first") == "first"
+    assert not store.exists()
+
+
+@pytest.mark.usefixtures("settled")
+def test_digest_of_a_file_that_changes_while_it_is_read_is_not_stored(tmp_path: Path) -> None:
+    files, store = [write_bytes(tmp_path, b"one", "a")], tmp_path / "store"
+
+    def read_and_change() -> str:
+        write_bytes(tmp_path, b"longer", "a")
+        return "first"
+
+    assert StoredDigest(store, "a", files).get(read_and_change) == "first"
+    assert not store.exists()
+
+
+@pytest.mark.usefixtures("settled")
+def test_store_of_digests_that_cannot_be_used_is_ignored(tmp_path: Path) -> None:
+    files, store = [write_bytes(tmp_path, b"one", "a")], write_bytes(tmp_path, b'{"a": 1', "store")
+    assert StoredDigest(store, "a", files).value is None
+    (tmp_path / "link").symlink_to(files[0])  # leads to a file that is not a store
+    assert StoredDigest(tmp_path / "link", "a", files).get(lambda: "first") == "first"
+    assert StoredDigest(files[0] / "below a file", "a", files).get(lambda: "first") == "first"
+    assert files[0].read_bytes() == b"one"
 
 
 # -- JSON lines and locks --------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from esceme.runs import (
     VOCABULARY_FILE,
     WEIGHTS_FILE,
     NavigatorConfig,
+    _file_digest,
     _write_navigator_file,
     as_json,
     from_json,
@@ -259,6 +260,25 @@ def test_damaged_weights_are_refused(run: Path) -> None:
     (run / WEIGHTS_FILE).write_bytes(b"text")
     with pytest.raises(CheckpointError, match=r"weights\.safetensors: not a complete safetensors file"):
         load_run(run)
+
+
+def test_weights_that_were_checked_are_read_again_if_changed_or_paranoid(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("esceme.files.UNSETTLED_SECONDS", -60)
+    digests = []
+    monkeypatch.setattr("esceme.runs._file_digest", lambda path: digests.append(path) or _file_digest(path))
+    expected = load_run(run).weights_hash
+    for is_paranoid, num_read in ((False, 1), (True, 2)):
+        assert load_run(run, is_paranoid=is_paranoid).weights_hash == expected
+        assert len(digests) == num_read
+    tensors = {name: tensor.clone() for name, tensor in load_run(run).navigator.state_dict().items()}
+    next(iter(tensors.values())).view(-1)[0] = torch.nan
+    (run / WEIGHTS_FILE).unlink()
+    replace_weights(run, tensors)
+    for _ in range(2):  # weights that were refused are not stored as checked
+        with pytest.raises(CheckpointError, match="not finite"):
+            load_run(run)
 
 
 def test_truncated_navigator_json_is_refused(run: Path) -> None:

@@ -6,6 +6,7 @@ import codecs
 import errno
 import glob
 import gzip
+import hashlib
 import os
 import re
 import resource
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Annotated, Any, Self, TypeVar, get_args, get_origin
@@ -38,6 +39,8 @@ LEASE_SECONDS = 60
 """Time in seconds after which a process on another machine may take a lock that was not renewed."""
 LOCK_ERRORS = (OSError, NotImplementedError, filelock.LeaseSettingsMismatch)
 """Exceptions of `filelock` where a lock cannot be taken, other than `filelock.Timeout`."""
+UNSETTLED_SECONDS = 2
+"""Time in seconds after a change during which another change may not change the time stamp of a file."""
 CHECKSUM_FIELD = b',"crc32":'
 MAX_EXPANSION = 64
 MIN_EXPANSION_LIMIT = 1 << 24
@@ -357,6 +360,66 @@ def _add_checksum(line: bytes, key: str) -> bytes:
     """Return a JSON object line with an additional field: the CRC-32 of key and line."""
     checksum = zlib.crc32(line, zlib.crc32(key.encode()))
     return line[:-1] + CHECKSUM_FIELD + b'"%08x"}' % checksum
+
+
+# -- digests of unchanged files --------------------------------------------------------------------------
+
+
+class StampedDigest(msgspec.Struct, frozen=True):
+    """Digest of the content of files, and of their sizes and time stamps at that time."""
+
+    digest: str
+    stamp: str
+
+
+class StoredDigest:
+    """Digest of files that is stored in a JSON file, so that unchanged files need not be read again.
+
+    Files are unchanged if size, inode and both time stamps are. Files that changed within the last seconds
+    are not trusted, because a later change could have the same time stamp.
+    """
+
+    def __init__(
+        self, store: Path | None, name: str, files: Sequence[Path], *, is_trusted: bool = True
+    ) -> None:
+        """Look up the digest of `files` under `name` in the file `store`. Create this before reading them.
+
+        If `store` is None, no digest is stored.
+        """
+        self._store, self._name, self._files = store, name, files
+        self._stamp, self._changed = _stamp_files(files)
+        found = self._read().get(name) if is_trusted else None
+        is_unchanged = found is not None and found.stamp == self._stamp
+        self.value = found.digest if found is not None and is_unchanged else None
+        """The stored digest; None if there is none, if the files have changed, or if it is not trusted."""
+
+    def get(self, compute: Callable[[], str]) -> str:
+        """Return the stored digest, or compute and store it."""
+        digest = self.value or compute()
+        self.save(digest)
+        return digest
+
+    def save(self, digest: str) -> None:
+        """Store the digest if it is new and the files have not just changed. Ignore a folder without room."""
+        is_settled = self._changed < time.time() - UNSETTLED_SECONDS
+        if self._store is None or self._store.is_symlink() or self.value == digest or not is_settled:
+            return
+        if _stamp_files(self._files)[0] == self._stamp:
+            with suppress(DataError):
+                write_json(self._store, self._read() | {self._name: StampedDigest(digest, self._stamp)})
+
+    def _read(self) -> dict[str, StampedDigest]:
+        with suppress(DataError):
+            return {} if self._store is None else read_json(self._store, dict[str, StampedDigest])
+        return {}
+
+
+def _stamp_files(files: Sequence[Path]) -> tuple[str, float]:
+    """Return a digest of sizes, inodes and time stamps of files, and the time of their latest change."""
+    status = [file.stat() for file in files]
+    facts = [(entry.st_size, entry.st_ino, entry.st_mtime_ns, entry.st_ctime_ns) for entry in status]
+    changed = max((max(entry.st_mtime, entry.st_ctime) for entry in status), default=0.0)
+    return hashlib.sha256(repr(facts).encode()).hexdigest(), changed
 
 
 # -- locks -----------------------------------------------------------------------------------------------

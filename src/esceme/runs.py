@@ -4,6 +4,7 @@ RUN/
   navigator.json        what the navigator is, what it was trained for, and the sha256 of its weights
   weights.safetensors   all parameters of the agent and the reader
   vocab.txt             its vocabulary, if it was trained with one of its own
+  digests.json          digests of files that were read before, with their sizes and time stamps
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.nn.init import normal_
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.overrides import TorchFunctionMode
 
 from esceme import __version__
 from esceme.agents import AGENTS, AgentConfig, HamtConfig
 from esceme.errors import CheckpointError, ConfigError, DataError, EscemeError
-from esceme.files import atomic_path, read_json, write_json
+from esceme.files import StoredDigest, atomic_path, read_json, write_json
 from esceme.memory import READERS, NoMemoryConfig, ReaderConfig
 from esceme.navigator import Navigator
 from esceme.settings import DropoutRate, Size, check_settings
@@ -42,6 +45,7 @@ WEIGHTS_FILE = "weights.safetensors"
 LAYER_DEPTH = 4
 """Number of parts of a weight's name that identify its layer, as in agent.text.layers.3."""
 VOCABULARY_FILE = "vocab.txt"
+DIGESTS_FILE = "digests.json"
 DIGESTS_KEY = "weights_sha256"
 PARTS: dict[str, Mapping[str, Any]] = {"agent": AGENTS, "reader": READERS}
 """Registered classes of each part of a navigator, by name. A class is identified by its `Config`."""
@@ -191,10 +195,11 @@ def save_run(folder: str | Path, navigator: Navigator, config: NavigatorConfig) 
     return folder
 
 
-def load_run(folder: str | Path, *, device: torch.device | str = "cpu") -> Run:
+def load_run(folder: str | Path, *, device: torch.device | str = "cpu", is_paranoid: bool = False) -> Run:
     """Return the navigator of a run folder, in evaluation mode.
 
-    Raise `CheckpointError` if the weights are damaged or do not fit the config.
+    Weights that were checked before are not read again if their size and time stamps are the same, unless
+    `is_paranoid`. Raise `CheckpointError` if the weights are damaged or do not fit the config.
     """
     folder = Path(folder)
     config, digests = _read_navigator_file(folder)
@@ -202,7 +207,8 @@ def load_run(folder: str | Path, *, device: torch.device | str = "cpu") -> Run:
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file; a run folder has its weights there")
     try:
-        digest = _file_digest(path)
+        stored = StoredDigest(folder / DIGESTS_FILE, "weights", [path], is_trusted=not is_paranoid)
+        digest = stored.value or _file_digest(path)
         if digest not in digests:  # the run may have been saved again meanwhile
             config, digests = _read_navigator_file(folder)
         if digest not in digests:
@@ -214,10 +220,11 @@ def load_run(folder: str | Path, *, device: torch.device | str = "cpu") -> Run:
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: not a complete safetensors file ({error})") from None
     navigator = _build_on_meta(config, len(tensors), file=path)
-    load_navigator_weights(navigator, tensors, file=path)
+    load_navigator_weights(navigator, tensors, file=path, are_finite=stored.value is not None)
     if any(buffer.is_meta for buffer in navigator.buffers()):  # computed by the constructor, not saved
         navigator = config.build()
-        load_navigator_weights(navigator, tensors, file=path)
+        load_navigator_weights(navigator, tensors, file=path, are_finite=True)
+    stored.save(digest)
     return Run(folder, config, navigator.to(device).eval(), digest)
 
 
@@ -305,7 +312,7 @@ def _build_on_meta(config: NavigatorConfig, num_tensors: int, *, file: object) -
 
     hook = register_module_parameter_registration_hook(count_parameter)
     try:
-        with torch.device("meta"):  # no random weights that would only be overwritten
+        with torch.device("meta"), _NoRandomWeights():
             return config.build()
     except (RuntimeError, OverflowError, TypeError, ValueError) as error:
         if isinstance(error.__context__, KeyboardInterrupt):  # torch fails when it is interrupted here
@@ -316,8 +323,22 @@ def _build_on_meta(config: NavigatorConfig, num_tensors: int, *, file: object) -
         hook.remove()
 
 
-def load_navigator_weights(navigator: Navigator, tensors: dict[str, torch.Tensor], *, file: object) -> None:
+class _NoRandomWeights(TorchFunctionMode):
+    """Context in which `normal_` changes nothing. On the meta device, it would import torch's compiler."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        return kwargs["tensor"] if func is normal_ else func(*args, **kwargs)
+
+
+def load_navigator_weights(
+    navigator: Navigator, tensors: dict[str, torch.Tensor], *, file: object, are_finite: bool = False
+) -> None:
     """Copy tensors, by parameter name, into a navigator. `file` is their source in error messages.
+
+    Values are not read if they are known to be finite (`are_finite`).
 
     Raise `CheckpointError` if tensors are missing or unknown, or have a wrong shape or non-finite values. The
     message names all of these tensors, and the navigator does not change.
@@ -334,7 +355,7 @@ def load_navigator_weights(navigator: Navigator, tensors: dict[str, torch.Tensor
             if tensors[name].shape != expected[name].shape
         ],
         "of a wrong type": [f"{name} ({tensors[name].dtype})" for name in both if name not in typed],
-        "not finite": [name for name in typed if not _is_finite(tensors[name])],
+        "not finite": [name for name in typed if not are_finite and not _is_finite(tensors[name])],
     }
     found = [f"{len(names)} {what}: {', '.join(names)}" for what, names in faults.items() if names]
     if found:

@@ -45,22 +45,25 @@ PLANNER_MODULES = (*RESULT_MODULES, "planner_training.py")
 def source_digest(modules: Sequence[str] = RESULT_MODULES, suffixes: Sequence[str] = (".py",)) -> str:
     """Return the SHA-256 of the source files of modules of this package; `modules` must be hashable.
 
-    Folders stand for the files directly in them that have one of the suffixes; `-` excludes a file of them.
     Docstrings and comments on lines of their own do not count.
     """
-    paths = [PACKAGE / module for module in modules if not module.startswith("-")]
-    excluded = {PACKAGE / module[1:] for module in modules if module.startswith("-")}
-    files = sorted(
-        {file for path in paths for file in (path.iterdir() if path.is_dir() else [path]) if file.is_file()}
-        - excluded
-    )
     content = (
         strip_documentation(text) if file.suffix == ".py" else text
-        for file in files
-        if file.suffix in suffixes
+        for file in source_files(modules, suffixes)
         for text in [file.read_text(encoding="utf-8")]
     )
     return hashlib.sha256("\n".join(content).encode()).hexdigest()
+
+
+def source_files(modules: Sequence[str] = RESULT_MODULES, suffixes: Sequence[str] = (".py",)) -> list[Path]:
+    """Return the source files of modules of this package that have one of the suffixes, in order.
+
+    Folders stand for the files directly in them; `-` excludes a file of them.
+    """
+    paths = [PACKAGE / module for module in modules if not module.startswith("-")]
+    excluded = {PACKAGE / module[1:] for module in modules if module.startswith("-")}
+    files = {file for path in paths for file in (path.iterdir() if path.is_dir() else [path])}
+    return sorted(file for file in files - excluded if file.suffix in suffixes and file.is_file())
 
 
 def strip_documentation(source: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from shutil import copytree
 from typing import Any
 
+import h5py
 import pytest
 
 from esceme.errors import ConfigError, DataError
@@ -17,6 +18,7 @@ from esceme.files import read_json, write_json
 from esceme.metrics import score
 from esceme.tasks.catalogue import TASKS
 from esceme.tasks.submission import match_predictions, read_predictions
+from esceme.world.features import Hdf5Features
 from fixtures.random_runs import random_run
 from fixtures.toy_dataset import ToyDataset
 
@@ -41,6 +43,30 @@ def test_half_precision_records_its_batch_and_needs_one_process(dataset: ToyData
     assert dataset.context(batch=3, precision="bf16").facts["batch"] == 3
     with pytest.raises(ConfigError, match="one process, fp32 or guarded"):
         evaluate(dataset.config(precision="bf16"), tmp_path / "two", processes=2)
+
+
+def test_features_of_unchanged_files_are_hashed_once(
+    toy_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("esceme.files.UNSETTLED_SECONDS", -60)
+    run, gather = random_run(tmp_path / "run", toy_root), Hdf5Features.gather
+    config = EvaluationConfig(run=str(run), data=str(toy_root), split="val_seen", memory="cold", task="r2r")
+    first = load_context(config).facts
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise AssertionError("features are read")
+
+    monkeypatch.setattr(Hdf5Features, "gather", refuse)
+    assert load_context(config).facts == first
+    with pytest.raises(AssertionError, match="features are read"):
+        load_context(replace(config, paranoid=True))
+    monkeypatch.setattr(Hdf5Features, "gather", gather)
+    data = copytree(toy_root, tmp_path / "data")
+    with h5py.File(next((data / "features").iterdir()), "r+") as features:
+        panorama = features["_".join(load_context(config).atlas.names[0])]
+        panorama[0] = 1 - panorama[0]
+    changed = load_context(replace(config, data=str(data))).facts
+    assert changed["hashes"]["features"] != first["hashes"]["features"]
 
 
 # -- dialogs ---------------------------------------------------------------------------------------------

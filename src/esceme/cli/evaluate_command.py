@@ -59,6 +59,7 @@ def evaluate(
     belief: str = "full",
     choice: ChoiceName = "bayes",
     instructions: InstructionsName = "own",
+    paranoid: bool = False,
     out: Path | None = None,
     first_told: bool = False,
     bootstrap: int = DRAWS,
@@ -119,6 +120,8 @@ def evaluate(
         choice: the planner takes the route of best expected score (bayes), the most probable (argmax), or
             looks one step ahead at the frontier (lookahead).
         instructions: with other, a control, every episode gets the instruction of another path in its scene.
+        paranoid: read and check weights and features again, although size and time stamps of their files are
+            those of an earlier evaluation.
         out: the folder of trajectories, predictions, scores and memories; by default in RUN/evaluations.
         first_told: also score only the first instruction of each path, in the order in which the episodes are
             run. Later instructions repeat a path that a memory may know.
@@ -155,6 +158,7 @@ def evaluate(
         belief=belief,
         choice=choice,
         instructions=instructions,
+        paranoid=paranoid,
     )
     if orders is not None:
         return _evaluate_orders(config, out, orders, processes, trace=trace, first_told=first_told, json=json)

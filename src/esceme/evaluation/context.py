@@ -30,15 +30,15 @@ from esceme.evaluation.protocol import (
     tour_positions,
 )
 from esceme.evaluation.schedule import ScheduleName
-from esceme.files import PrintableText, read_bytes, read_json, read_text
+from esceme.files import PrintableText, StoredDigest, read_bytes, read_json, read_text
 from esceme.memory.scene_map import MappingMemory
 from esceme.memory.store import Prefer
 from esceme.navigator import Navigator
 from esceme.planning.planner_file import RouteModels, StoredPlanner, build_planner, load_planner
 from esceme.planning.planning_navigator import PlanningNavigator
-from esceme.runs import NavigatorConfig, Run, load_run, part_config_type
+from esceme.runs import DIGESTS_FILE, NavigatorConfig, Run, load_run, part_config_type
 from esceme.settings import Seed, Size, check_settings
-from esceme.source_digest import source_digest
+from esceme.source_digest import source_digest, source_files
 from esceme.tasks.catalogue import Task, get_task
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
@@ -129,6 +129,14 @@ class EvaluationConfig:
     instructions: InstructionsName = "own"
     """Instruction of each episode: its `own`, or as a control the one of another path in the same scene
     (`other`)."""
+    paranoid: bool = False
+    """Whether weights and features are read again to verify them, although size and time stamps of their
+    files are those of an earlier evaluation."""
+
+    @property
+    def digests(self) -> Path | None:
+        """File in the run folder that stores digests of unchanged files; None for scripted agents."""
+        return None if self.run in SCRIPTED else Path(self.run) / DIGESTS_FILE
 
     @property
     def num_passes(self) -> int:
@@ -274,6 +282,7 @@ class EvaluationContext:
         if not config.depends_on_batch:
             settings.pop("batch")
         settings.pop("allow_other_scenes")
+        settings.pop("paranoid")
         if config.store is None:
             settings = {name: value for name, value in settings.items() if name not in STORE_FIELDS}
         if config.limit is None:
@@ -297,7 +306,7 @@ class EvaluationContext:
             **({"left_out": self.num_left_out} if config.tours or config.selects_episodes else {}),
             "hashes": dict(self.hashes),
             "version": __version__,
-            "code": source_digest(),
+            "code": StoredDigest(config.digests, "code", source_files()).get(source_digest),
         }
 
     @property
@@ -426,7 +435,7 @@ def open_planner(config: EvaluationConfig, run: Run) -> LoadedPlanner | None:
 def open_run(config: EvaluationConfig) -> Run:
     """Return the loaded run folder, or a run with a scripted agent."""
     if config.run not in SCRIPTED:
-        return load_run(config.run)
+        return load_run(config.run, is_paranoid=config.paranoid)
     task = get_task(config.task or "r2r")
     agent_config = part_config_type("agent", config.run)
     has_seed = "seed" in {field.name for field in fields(agent_config)}
@@ -540,13 +549,31 @@ def hash_data(split: Split) -> str:
     return digest.hexdigest()
 
 
+def hash_features(config: EvaluationConfig, dataset: Dataset) -> str:
+    """Return the SHA-256 of the features of a dataset's scenes, in the order of the atlas.
+
+    The run folder stores it, so that features of unchanged files are not read before they are used.
+    """
+    features = dataset.features
+    rows = features.locate([f"{scene}_{viewpoint}" for scene, viewpoint in dataset.atlas.names])
+
+    def compute() -> str:
+        digest = hashlib.sha256()
+        for row in rows[:, None]:
+            digest.update(features.gather(row, np.arange(VIEWS)[None]).tobytes())
+        return digest.hexdigest()
+
+    identity = [*(str(file.resolve()) for file in features.files), features.width, rows.tolist()]
+    name = f"features {hashlib.sha256(repr(identity).encode()).hexdigest()[:16]}"
+    store = config.digests if features.files else None
+    return StoredDigest(store, name, features.files, is_trusted=not config.paranoid).get(compute)
+
+
 def hash_inputs(config: EvaluationConfig, run: Run, dataset: Dataset) -> dict[str, str]:
     """Return the SHA-256 of each input of an evaluation, by name; `dataset` must have one split."""
-    data, split, features = dataset.folder, dataset.splits[0], hashlib.sha256()
-    for scene, graph in split.graphs.items():
-        for row in dataset.features.locate([f"{scene}_{name}" for name in graph.viewpoints])[:, None]:
-            features.update(dataset.features.gather(row, np.arange(VIEWS)[None]).tobytes())
-    hashes = {"weights": run.weights_hash, "data": hash_data(split), "features": features.hexdigest()}
+    data, split = dataset.folder, dataset.splits[0]
+    features = hash_features(config, dataset)
+    hashes = {"weights": run.weights_hash, "data": hash_data(split), "features": features}
     files = {
         "vocabulary": run.vocabulary or next(iter(data.tokenizers), None),
         "bank": config.bank,

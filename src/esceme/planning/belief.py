@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from scipy.special import softmax
 
 from esceme.errors import ConfigError
@@ -96,6 +95,8 @@ def fit_belief(
     Each sample is a table of `columns` (R, F) and the shares of the right routes (R,), which sum to 1. The
     loss is the mean cross-entropy, with a small penalty on the weights of standardised columns.
     """
+    from scipy.optimize import minimize  # takes a third of a second
+
     order = [list(columns).index(name) for name in use]
     tables = [table[:, order] for table, _ in samples]
     sizes = np.array([len(table) for table in tables])

@@ -58,8 +58,12 @@ PACK_AGAIN = "pack it again"
 class FeatureStore(ABC):
     """Features (R, 36, D) of the 36 views of R viewpoints. Subclasses may load features on demand."""
 
-    def __init__(self, keys: Iterable[str], values: NDArray[Any], *, source: str) -> None:
+    def __init__(
+        self, keys: Iterable[str], values: NDArray[Any], *, source: str, files: Sequence[Path] = ()
+    ) -> None:
         """Store `values` (R, 36, D), one row per key. Error messages call the features `source`."""
+        self.files = files
+        """Files from which the features are read; none for features in memory."""
         self.keys = tuple(keys)
         self.source = source
         self._values = values
@@ -185,7 +189,7 @@ class PackedFeatures(FeatureStore):
                 f"{path}: shape {values.shape} of {values.dtype} does not fit its index, which names "
                 f"{len(index.keys)} viewpoints of width {index.width} in float16; {PACK_AGAIN}"
             )
-        super().__init__(index.keys, values, source=index.source)
+        super().__init__(index.keys, values, source=index.source, files=[self._path, index_path])
         self._crc32 = index.crc32
 
     def _prepare_row(self, row: int) -> None:
@@ -222,7 +226,8 @@ class Hdf5Features(FeatureStore):
                 "fetch it again"
             )
         # zeros() allocates lazily: unread viewpoints take no memory.
-        super().__init__(keys, np.zeros((len(keys), VIEWS, width), dtype=np.float32), source=str(path))
+        values = np.zeros((len(keys), VIEWS, width), dtype=np.float32)
+        super().__init__(keys, values, source=str(path), files=[path])
 
     def panorama(self, key: str) -> NDArray[np.float32]:
         """Return the features (36, D) of all views of one viewpoint, without caching them."""
