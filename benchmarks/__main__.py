@@ -29,6 +29,8 @@ ON_REAL_DATA = (
     "duet-evaluation",
     "memory-store",
     "engines",
+    "start-up",
+    "growth",
 )
 ON_GENERATED = (
     "rendering",

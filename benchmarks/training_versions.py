@@ -67,11 +67,16 @@ def run(data: Path | None) -> Iterator[Result]:
     """Compare the iterations of all trainings on the small embedded world, or of `ESCEME_TRAININGS`."""
     world = embedded_world(WorldConfig("small"))
     with TemporaryDirectory() as folder:
-        archive = ["git", "-C", str(REPOSITORY), "archive", EARLIER, "src"]
-        files = subprocess.run(archive, check=True, capture_output=True).stdout
-        subprocess.run(["tar", "-x", "-C", folder], check=True, input=files)
+        extract_sources(EARLIER, Path(folder))
         for key in os.environ.get("ESCEME_TRAININGS", " ".join(TRAININGS)).split():
             yield compare(key, world, Path(folder) / "src")
+
+
+def extract_sources(commit: str, folder: Path) -> None:
+    """Write the package of a commit to `folder`/src."""
+    archive = ["git", "-C", str(REPOSITORY), "archive", commit, "src"]
+    files = subprocess.run(archive, check=True, capture_output=True).stdout
+    subprocess.run(["tar", "-x", "-C", str(folder)], check=True, input=files)
 
 
 def compare(key: str, world: Path, earlier: Path) -> Ratio:
