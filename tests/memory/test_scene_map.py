@@ -11,7 +11,7 @@ import torch
 from esceme.errors import DataError, MemoryMismatch
 from esceme.memory.codebook import Codebook
 from esceme.memory.map_file import load_maps, save_maps
-from esceme.memory.scene_map import MapBank
+from esceme.memory.scene_map import MapBank, SceneMap, VisitedViewpoint
 from esceme.observation import Observation
 from esceme.world.atlas import Atlas, Pose
 from fixtures.toy_atlas import WIDTH, build_toy_atlas
@@ -43,7 +43,7 @@ def test_revisit_changes_nothing_and_forgetting_clears_one_scene(atlas: Atlas) -
     maps = maps_of(atlas, "hall", "door")
     before = maps["cottage"].record("hall")
     maps.remember_at(atlas.locate("cottage", ["hall"]).tolist())
-    assert maps["cottage"].record("hall") is before
+    assert repr(maps["cottage"].record("hall")) == repr(before) and len(maps) == 2
     maps.remember_at(atlas.locate("shed", ["door"]).tolist())
     maps.begin_episode("cottage")
     maps.forget("cottage")
@@ -143,19 +143,63 @@ def test_damaged_records_are_refused_and_leave_the_map_unchanged(atlas: Atlas) -
         (record._replace(features=infinite), "finite numbers"),
         (record._replace(features=None), "features or codes of 36 views"),
         (record._replace(lengths=record.lengths[:1]), "expected 4 angles and lengths"),
+        (record._replace(lengths=record.lengths + 64), "expected numbers from 0 to 64, found"),
+        (record._replace(elevations=record.elevations + 2), "expected numbers from 0 to 1.5708, found"),
+        (record._replace(views=record.views + 36), "expected numbers from 0 to 35, found"),
+        (record._replace(codes=np.zeros(36, np.int16)), "have features or codes alike"),
     ):
         with pytest.raises(MemoryMismatch, match=message):
             maps["cottage"].remember("garden", damaged)
     assert maps["cottage"].viewpoints == ("hall",) and len(maps["cottage"].frontier) == 4
 
 
-def test_maps_with_codes_only_need_at_most_100_bytes_of_views_per_viewpoint(atlas: Atlas) -> None:
-    codebook = Codebook(np.random.default_rng(0).normal(size=(7, WIDTH)))
-    names = ("hall", "door", "kitchen")
-    coded = maps_of(atlas, *names, codebook=codebook, keeps_features=False)
-    record = coded["cottage"].record("hall")
-    assert record.features is None and record.codes is not None and record.codes.nbytes == 72
-    assert coded.nbytes < maps_of(atlas, *names).nbytes
+def test_maps_with_codes_only_need_at_most_100_bytes_per_viewpoint(atlas: Atlas) -> None:
+    rng = np.random.default_rng(0)
+    codebook = Codebook(rng.normal(size=(400, WIDTH)))
+    scene = MapBank.from_atlas(atlas, codebook=codebook, keeps_features=False)["cottage"]
+    codes = rng.integers(400, size=(50, 36)).astype(np.int16)
+    for number in range(50):
+        names = tuple(f"v{(number + step) % 50}" for step in (1, 2, 48, 49))
+        values = rng.uniform(0, 1.5, size=(3, 4))
+        record = VisitedViewpoint(
+            rng.normal(size=3), names, np.arange(4), *values, features=None, codes=codes[number]
+        )
+        scene.remember(f"v{number}", record)
+    assert scene.nbytes / len(scene) <= 100
+    nodes = np.array([scene.node(f"v{number}") for number in range(50)])
+    assert np.array_equal(scene.codes(nodes), codes)
+
+
+def test_candidates_are_stored_to_thousandths_of_degrees_and_of_millimetres() -> None:
+    rng = np.random.default_rng(0)
+    headings, elevations = rng.uniform(-1, 7, 200), rng.uniform(-np.pi / 2, np.pi / 2, 200)
+    lengths, views = rng.uniform(0, 63, 200), rng.integers(36, size=200)
+    elevations[:2] = -np.pi / 2, np.pi / 2
+    scene, features = SceneMap(), np.zeros((36, 1), np.float16)
+    names = tuple(f"v{number}" for number in range(200))
+    scene.remember(
+        "here", VisitedViewpoint(np.zeros(3), names, views, headings, elevations, lengths, features)
+    )
+    record = scene.record("here")
+    assert record.neighbours == names and np.array_equal(record.views, views)
+    turned = (record.headings - headings + np.pi) % (2 * np.pi) - np.pi
+    assert np.abs(turned).max() < 2.5e-5 and np.abs(record.elevations - elevations).max() < 2.5e-5
+    assert np.abs(record.lengths - lengths).max() < 6e-6
+    again = SceneMap()
+    again.remember("here", record)
+    assert repr(again.record("here")) == repr(record)  # storing what was stored loses nothing
+
+
+def test_a_map_of_more_nodes_than_16_bits_can_number() -> None:
+    scene, features = SceneMap(), np.zeros((36, 1), np.float16)
+    zeros = np.zeros(400)
+    for number in range(90):
+        names = tuple(f"v{number}_{other}" for other in range(400))
+        record = VisitedViewpoint(np.zeros(3), names, zeros.astype(int), zeros, zeros, zeros + 1, features)
+        scene.remember(f"v{number}", record)
+    assert len(scene.frontier) == 36_000
+    assert scene.record("v89").neighbours == names and scene.record("v0").neighbours[399] == "v0_399"
+    assert scene.name(scene.node("v89_399")) == "v89_399" and "v89_399" not in scene
 
 
 def test_masked_maps_hide_features_and_keep_geometry(atlas: Atlas) -> None:

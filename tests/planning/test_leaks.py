@@ -53,6 +53,7 @@ class FoggyAtlas(Atlas):
                 name: rng.permuted(getattr(graph, name), axis=0)
                 for name in ("headings", "elevations", "lengths", "views")
             }
+            changed["views"] = changed["views"].clip(0)  # padding is -1
             self.graphs[scene] = replace(graph, **changed)
 
     def reveal(self, viewpoint: int) -> None:

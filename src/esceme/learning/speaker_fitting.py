@@ -86,12 +86,12 @@ def path_steps(scene_map: SceneMap, viewpoints: Sequence[str], heading: float) -
         node = scene_map.node(viewpoint)
         if node == nodes[-1]:
             continue  # annotated paths may stay at a viewpoint
-        row = scene_map.row_of[nodes[-1]]
-        found = np.flatnonzero(scene_map.tables["neighbours"][row] == node)
+        candidates = scene_map.candidates(np.array(nodes[-1:]))
+        found = np.flatnonzero(candidates.neighbours == node)
         if not len(found):
             raise DataError(f"no edge leads to viewpoint '{viewpoint}' of a path")
         slots.append(int(found[0]))
-        views.append(int(scene_map.tables["views"][row, found[0]]))
+        views.append(int(candidates.views[found[0]]))
         nodes.append(node)
     return StepArrays(np.array(nodes), np.array(views), np.array([*slots, -1]))
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from esceme.errors import MemoryMismatch
 from esceme.memory.bank import Memory, MemorySubgraph
-from esceme.memory.codebook import Codebook
+from esceme.memory.codebook import MAX_CODES, Codebook
 from esceme.observation import Observation
 from esceme.world.atlas import CANDIDATE, CONTEXT, STOP, Atlas
 from esceme.world.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, angle_feature
@@ -48,14 +48,23 @@ class VisitedViewpoint(NamedTuple):
     """(36,): codes of the views by a codebook; None without a codebook."""
 
 
-CANDIDATE_TABLES: dict[str, tuple[type, float]] = {
-    "neighbours": (np.int32, -1),
-    "views": (np.int8, -1),
-    "headings": (np.float32, 0.0),
-    "elevations": (np.float32, 0.0),
-    "lengths": (np.float32, 0.0),
-}
-"""Type and padding of the tables of a map that have one column per candidate."""
+class Candidates(NamedTuple):
+    """E candidates of visited viewpoints, as a map keeps them; arrays (E,). See `VisitedViewpoint`."""
+
+    neighbours: NDArray[np.integer]
+    """Node to which each leads."""
+    views: NDArray[np.int64]
+    headings: NDArray[np.float32]
+    elevations: NDArray[np.float32]
+    lengths: NDArray[np.float32]
+
+
+VIEW_BITS, ANGLE_BITS, LENGTH_BITS = 6, 17, 24
+"""Bits of a candidate's view, of its heading, of its elevation (as many), and of its length: 64 in all."""
+HEADING_STEP, ELEVATION_STEP, LENGTH_STEP = 2 * np.pi / 2**ANGLE_BITS, np.pi / 2**ANGLE_BITS, 2.0**-18
+"""Precision of the angles in radians and of the length in metres that a map keeps of a candidate."""
+MAX_LENGTH = 2**LENGTH_BITS * LENGTH_STEP - LENGTH_STEP
+"""Greatest length of a candidate in metres, almost 64."""
 
 PADDING = {"view": -1, "kind": CONTEXT, "neighbour": -1, "angles": 0.0, "offset": 0.0, "valid": False}
 """Values of padding in the token arrays of a batch of panoramas."""
@@ -75,21 +84,34 @@ class SceneMap:
     (('hall',), ('stairs', 'door'))
     """
 
-    def __init__(self, index_of: Callable[[str], int] = lambda name: -1) -> None:
-        """Create an empty map. `index_of` returns the atlas index of a viewpoint, or -1."""
+    def __init__(
+        self, index_of: Callable[[str], int] = lambda name: -1, *, num_codes: int = MAX_CODES
+    ) -> None:
+        """Create an empty map. `index_of` returns the atlas index of a viewpoint, or -1.
+
+        `num_codes` is the size of the codebook, if the map keeps codes.
+        """
         self.episodes = 0
         """Number of episodes that have begun in this building since the map was cleared."""
-        self._index_of = index_of
+        self._index_of, self._num_codes = index_of, num_codes
         self._node_of: dict[str, int] = {}
         self._names: list[str] = []
-        self._records: list[VisitedViewpoint] = []
-        self._tokens: list[_Tokens] = []
-        self.row_of: NDArray[np.int64] = np.full(16, -1, np.int64)
+        self._tokens: dict[int, _Tokens] = {}
+        self.row_of: NDArray[np.signedinteger] = np.full(16, -1, np.int16)
         """(nodes,): row of a visited node in the tables; -1 for a frontier viewpoint. May have spare rows."""
-        self.tables: dict[str, NDArray[Any]] = {
-            name: np.full((16, 4), fill, kind) for name, (kind, fill) in CANDIDATE_TABLES.items()
-        }
-        """Tables (rows, K) of visited viewpoints, by name: see `CANDIDATE_TABLES`; neighbours are nodes."""
+        # Tables of visited viewpoints, and of their candidates one after another. All may have spare rows.
+        self._size = 0
+        self._positions = np.zeros((0, 3), np.float32)
+        self._codes = np.zeros((0, -(-VIEWS * self._code_bits // 8)), np.uint8)
+        self._features: list[NDArray[np.float16]] = []
+        self._first: NDArray[np.signedinteger] = np.zeros(1, np.int16)
+        """Number of the first candidate of each row; the entry after the last row is their number."""
+        self._neighbours: NDArray[np.signedinteger] = np.zeros(0, np.int16)
+        self._packed = np.zeros(0, np.uint64)
+
+    @property
+    def _code_bits(self) -> int:
+        return max(1, (self._num_codes - 1).bit_length())
 
     # -- remembering -------------------------------------------------------------------------------------
 
@@ -97,38 +119,46 @@ class SceneMap:
         """Store what is observed at a viewpoint and return True; return False if it was visited before."""
         if viewpoint in self:
             return False
-        _check_record(viewpoint, record)
+        _check_record(viewpoint, record, self._num_codes)
+        if self._size and (record.features is None, record.codes is None) != self._lacks:
+            raise MemoryMismatch(
+                f"viewpoint '{viewpoint}': all viewpoints of a map have features or codes alike"
+            )
         self._insert(viewpoint, record)
         return True
 
+    @property
+    def _lacks(self) -> tuple[bool, bool]:
+        """Whether the visited viewpoints have no features, and no codes."""
+        return not self._features, not len(self._codes)
+
     def _insert(self, viewpoint: str, record: VisitedViewpoint) -> None:
-        node, row = self._add(viewpoint), len(self._records)
-        nodes = [self._add(name) for name in record.neighbours]
-        self._records.append(record)
-        self._tokens.append(_Tokens.of(record, nodes))
-        self.row_of[node] = row
-        degree = len(nodes)
-        for name, (kind, fill) in CANDIDATE_TABLES.items():
-            table = self.tables[name]
-            if row == len(table) or degree > table.shape[1]:
-                shape = (max(len(table), 2 * row), max(table.shape[1], degree))
-                grown = np.full(shape, fill, kind)
-                grown[: len(table), : table.shape[1]] = table
-                self.tables[name] = table = grown
-            table[row, :degree] = nodes if name == "neighbours" else getattr(record, name)
+        node, row = self._add(viewpoint), self._size
+        nodes = np.array([self._add(name) for name in record.neighbours], np.int64)
+        first = int(self._first[row])
+        self.row_of = _written(self.row_of, node, np.array([row]))
+        self._first = _written(self._first, row + 1, np.array([first + len(nodes)]))
+        self._neighbours = _written(self._neighbours, first, nodes)
+        self._packed = _written(self._packed, first, _pack_candidates(record))
+        self._positions = _written(self._positions, row, record.position[None])
+        if record.codes is not None:
+            bits = record.codes[:, None] >> np.arange(self._code_bits) & 1
+            self._codes = _written(self._codes, row, np.packbits(bits.astype(np.uint8))[None])
+        if record.features is not None:
+            self._features.append(record.features)
+        self._size += 1
 
     def _add(self, name: str) -> int:
         """Return the node of a viewpoint, which becomes a frontier viewpoint if it is new."""
         node = self._node_of.setdefault(name, len(self._names))
         if node == len(self._names):
             self._names.append(name)
-            if node == len(self.row_of):
-                self.row_of = np.concatenate([self.row_of, np.full_like(self.row_of, -1)])
+            self.row_of = _written(self.row_of, node, np.array([-1]))
         return node
 
     def forget(self) -> None:
         """Clear the map."""
-        self.__init__(self._index_of)  # type: ignore[misc]
+        self.__init__(self._index_of, num_codes=self._num_codes)  # type: ignore[misc]
 
     def merge(self, other: SceneMap) -> None:
         """Add the visited viewpoints of `other`. A viewpoint with two records keeps the one of larger bytes.
@@ -148,7 +178,7 @@ class SceneMap:
 
     def subset(self, viewpoints: Iterable[str]) -> SceneMap:
         """Return a map of only these visited viewpoints."""
-        part = SceneMap(self._index_of)
+        part = SceneMap(self._index_of, num_codes=self._num_codes)
         for viewpoint in viewpoints:
             part._insert(viewpoint, self.record(viewpoint))
         return part
@@ -171,7 +201,7 @@ class SceneMap:
 
     def __len__(self) -> int:
         """Return the number of visited viewpoints."""
-        return len(self._records)
+        return self._size
 
     def node(self, viewpoint: str) -> int:
         """Return the node of a viewpoint; raise `MemoryMismatch` if the map does not know it."""
@@ -189,7 +219,38 @@ class SceneMap:
 
     def record(self, viewpoint: str) -> VisitedViewpoint:
         """Return what is stored of a visited viewpoint."""
-        return self._records[self.row_of[self.node(viewpoint)]]
+        node = np.array([self.node(viewpoint)])
+        (row,), candidates = self.row_of[node].tolist(), self.candidates(node)
+        return VisitedViewpoint(
+            self._positions[row],
+            tuple(self._names[other] for other in candidates.neighbours.tolist()),
+            *candidates[1:],
+            features=self._features[row] if self._features else None,
+            codes=self.codes(node)[0] if len(self._codes) else None,
+        )
+
+    def num_candidates(self, nodes: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Return the number of candidates of visited nodes, (B,) -> (B,)."""
+        rows = self.row_of[nodes].astype(np.int64)
+        return self._first[rows + 1].astype(np.int64) - self._first[rows]
+
+    def candidates(self, nodes: NDArray[np.integer], slots: NDArray[np.integer] | None = None) -> Candidates:
+        """Return candidate `slots` (B,) of visited nodes (B,), or all candidates of these nodes in turn."""
+        first = self._first[self.row_of[nodes]].astype(np.int64)
+        if slots is None:
+            counts = self.num_candidates(nodes)
+            first, slots = np.repeat(first, counts), slots_of(counts)
+        index = first + slots
+        fields = [self._packed[index] >> shift for shift in (0, LENGTH_BITS, LENGTH_BITS + ANGLE_BITS)]
+        angles = (fields[number] & (2**ANGLE_BITS - 1) for number in (1, 2))
+        heading, elevation = (angle.astype(np.int64) for angle in angles)
+        return Candidates(
+            self._neighbours[index],
+            (self._packed[index] >> (64 - VIEW_BITS)).astype(np.int64),
+            (heading * HEADING_STEP).astype(np.float32),
+            (elevation * ELEVATION_STEP - np.pi / 2).astype(np.float32),
+            ((fields[0] & (2**LENGTH_BITS - 1)) * LENGTH_STEP).astype(np.float32),
+        )
 
     def is_visited(self, nodes: NDArray[np.integer]) -> NDArray[np.bool_]:
         """Return whether nodes were visited; False for -1."""
@@ -201,22 +262,30 @@ class SceneMap:
 
     def codes(self, nodes: NDArray[np.integer]) -> NDArray[np.int16]:
         """Return the codes of all views at visited nodes, (B,) -> (B, 36)."""
-        found = [self._records[row].codes for row in self.row_of[nodes]]
-        if any(codes is None for codes in found):
+        if self._size and not len(self._codes):
             raise MemoryMismatch("this map has no codes; build it with the codebook of the speaker")
-        return np.stack(found) if found else np.zeros((0, VIEWS), np.int16)
+        packed, width = self._codes[self.row_of[nodes]], self._code_bits
+        bits = np.unpackbits(packed, axis=1, count=VIEWS * width).reshape(-1, VIEWS, width)
+        return (bits.astype(np.int16) << np.arange(width, dtype=np.int16)).sum(2, dtype=np.int16)
 
     def panoramas(self, nodes: NDArray[np.integer]) -> Tensor:
         """Return the features of all views at visited nodes, (B,) -> (B, 36, D)."""
         views = np.broadcast_to(np.arange(VIEWS), (len(nodes), VIEWS))
-        return self._features(self.row_of[nodes], views)
+        return self._gather(self.row_of[nodes], views)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tables, features and codes of the visited viewpoints, without names."""
-        table_bytes = sum(int(table[: len(self)].nbytes) for table in self.tables.values())
-        arrays = [(record.position, record.features, record.codes) for record in self._records]
-        return table_bytes + sum(array.nbytes for row in arrays for array in row if array is not None)
+        """Bytes of all that is known of visited and frontier viewpoints, without names."""
+        num_candidates = int(self._first[self._size])
+        tables = (
+            self.row_of[: len(self._names)],
+            self._first[: self._size],
+            self._neighbours[:num_candidates],
+            self._packed[:num_candidates],
+            self._positions[: self._size],
+            self._codes[: self._size],
+        )
+        return sum(table.nbytes for table in (*tables, *self._features))
 
     # -- observing ---------------------------------------------------------------------------------------
 
@@ -234,7 +303,7 @@ class SceneMap:
         observation are atlas indices.
         """
         rows = self.row_of[nodes]
-        panoramas = [self._tokens[row] for row in rows]
+        panoramas = [self._tokens_of(node) for node in nodes.tolist()]
         longest = max(len(tokens.view) for tokens in panoramas)
         batch = {
             name: _pad_batch([getattr(tokens, name) for tokens in panoramas], longest, fill)
@@ -243,8 +312,8 @@ class SceneMap:
         headings, elevations = batch["angles"][..., 0], batch["angles"][..., 1]
         angles = angle_feature(headings - VIEW_HEADINGS[views][:, None], elevations)
         angles[batch["view"] < 0] = 0.0
-        positions = np.stack([self._records[row].position for row in rows])[:, None] + batch["offset"]
-        features = self._features(rows, batch["view"]).to(device)
+        positions = self._positions[rows][:, None] + batch["offset"]
+        features = self._gather(rows, batch["view"]).to(device)
         return Observation(
             features=features,
             raw_features=features,
@@ -265,14 +334,54 @@ class SceneMap:
         found = [self._index_of(self._names[node]) if node >= 0 else -1 for node in distinct.tolist()]
         return np.array(found, dtype=np.int64)[inverse].reshape(nodes.shape)
 
-    def _features(self, rows: NDArray[np.integer], views: NDArray[np.integer]) -> Tensor:
+    def _tokens_of(self, node: int) -> _Tokens:
+        if node not in self._tokens:
+            self._tokens[node] = _Tokens.of(self.candidates(np.array([node])))
+        return self._tokens[node]
+
+    def _gather(self, rows: NDArray[np.integer], views: NDArray[np.integer]) -> Tensor:
         """Return the features of tokens, (B, N) -> (B, N, D); zeros for view -1."""
-        stored = [self._records[row].features for row in rows]
-        if any(features is None for features in stored):
+        if not self._features:
             raise MemoryMismatch("this map keeps codes and no features, which a follower and a matcher need")
-        features = np.stack(stored)[np.arange(len(rows))[:, None], views.clip(0)]
+        stored = np.stack([self._features[row] for row in rows])
+        features = stored[np.arange(len(rows))[:, None], views.clip(0)]
         features[views < 0] = 0.0
         return torch.from_numpy(features).float()  # numpy converts half precision element by element
+
+
+def slots_of(counts: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return 0, 1, ... for each of `counts` in turn.
+
+    >>> slots_of(np.array([2, 0, 3])).tolist()
+    [0, 1, 0, 1, 2]
+    """
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def _written(table: NDArray[Any], start: int, rows: NDArray[Any]) -> NDArray[Any]:
+    """Return a table with these rows at `start`; it grows, and its integers become larger, as needed."""
+    kind = table.dtype
+    if kind.kind == "i" and rows.size:
+        kind = np.promote_types(kind, np.min_scalar_type(-int(rows.max())))
+    end, size = start + len(rows), len(table)
+    if end > size or kind != table.dtype:
+        grown = np.zeros((max(end, 2 * size if end > size else size), *table.shape[1:]), kind)
+        grown[: len(table)] = table
+        table = grown
+    table[start:end] = rows
+    return table
+
+
+def _pack_candidates(record: VisitedViewpoint) -> NDArray[np.uint64]:
+    """Return view, angles and length of the candidates of a record, (K,)."""
+    heading = np.round(record.headings.astype(np.float64) / HEADING_STEP).astype(np.int64) % 2**ANGLE_BITS
+    elevation = np.round((record.elevations.astype(np.float64) + np.pi / 2) / ELEVATION_STEP).astype(np.int64)
+    length = np.round(record.lengths.astype(np.float64) / LENGTH_STEP).astype(np.uint64)
+    fields = (record.views, elevation.clip(0, 2**ANGLE_BITS - 1), heading)
+    packed = np.zeros(len(length), np.uint64)
+    for field in fields:
+        packed = (packed << np.uint64(ANGLE_BITS)) | field.astype(np.uint64)
+    return (packed << np.uint64(LENGTH_BITS)) | length
 
 
 class _Tokens(NamedTuple):
@@ -288,15 +397,15 @@ class _Tokens(NamedTuple):
     valid: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, record: VisitedViewpoint, nodes: Sequence[int]) -> _Tokens:
-        """Return the tokens of a record, whose candidates are `nodes` of the map."""
-        degree = len(nodes)
+    def of(cls, record: Candidates) -> _Tokens:
+        """Return the tokens of a viewpoint with these candidates."""
+        degree = len(record.views)
         is_rest = np.ones(VIEWS, dtype=bool)
         is_rest[record.views] = False
         rest = np.flatnonzero(is_rest)
         size = degree + 1 + len(rest)
         view, kind, neighbour = np.full(size, -1), np.full(size, CONTEXT), np.full(size, -1)
-        view[:degree], view[degree + 1 :], neighbour[:degree] = record.views, rest, nodes
+        view[:degree], view[degree + 1 :], neighbour[:degree] = record.views, rest, record.neighbours
         kind[:degree], kind[degree] = CANDIDATE, STOP
         angles, offset = np.zeros((size, 2)), np.zeros((size, 3))
         angles[:degree] = np.stack([record.headings, record.elevations], 1)
@@ -316,8 +425,8 @@ def _pad_batch(arrays: Sequence[NDArray[Any]], length: int, fill: float) -> NDAr
     return batch
 
 
-def _check_record(viewpoint: str, record: VisitedViewpoint) -> None:
-    """Raise `MemoryMismatch` if the arrays of a record have different lengths or non-finite values."""
+def _check_record(viewpoint: str, record: VisitedViewpoint, num_codes: int) -> None:
+    """Raise `MemoryMismatch` if the arrays of a record have different lengths or impossible values."""
     degree = len(record.neighbours)
     columns = (record.views, record.headings, record.elevations, record.lengths)
     if any(column.shape != (degree,) for column in columns) or record.position.shape != (3,):
@@ -333,6 +442,15 @@ def _check_record(viewpoint: str, record: VisitedViewpoint) -> None:
             f"viewpoint '{viewpoint}': expected finite numbers, found NaN, infinity or overflow in half "
             "precision; extract its features again"
         )
+    limits = [(record.views, 0, VIEWS - 1), (record.lengths, 0, MAX_LENGTH)]
+    limits += [(np.abs(record.elevations), 0, np.pi / 2 + ELEVATION_STEP)]
+    limits += [] if record.codes is None else [(record.codes, 0, num_codes - 1)]
+    for values, least, greatest in limits:
+        if len(values) and not least <= values.min() <= values.max() <= greatest:
+            raise MemoryMismatch(
+                f"viewpoint '{viewpoint}': expected numbers from {least:.5g} to {greatest:.5g}, found "
+                f"{values.min():.5g} to {values.max():.5g}"
+            )
 
 
 def _record_bytes(record: VisitedViewpoint) -> bytes:
@@ -391,7 +509,10 @@ class MapBank:
 
     def __getitem__(self, scene_id: str) -> SceneMap:
         if scene_id not in self._maps:
-            self._maps[scene_id] = SceneMap(self._indices_of(scene_id))
+            self._maps[scene_id] = SceneMap(
+                self._indices_of(scene_id),
+                num_codes=MAX_CODES if self.codebook is None else len(self.codebook),
+            )
         return self._maps[scene_id]
 
     @property

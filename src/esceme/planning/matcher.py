@@ -73,8 +73,8 @@ class StepInputs(NamedTuple):
 def step_inputs(scene_map: SceneMap, steps: StepArrays, row_of: NDArray[np.int64]) -> StepInputs:
     """Return the inputs of steps in a map; `row_of` are the rows in `PooledViews` of its nodes, or -1."""
     found = step_geometry(scene_map, steps)
-    rows, slots = scene_map.row_of[steps.nodes], np.maximum(steps.slots, 0)
-    targets = np.where(found.is_end, -1, scene_map.tables["neighbours"][rows, slots])
+    neighbours = scene_map.candidates(steps.nodes, np.maximum(steps.slots, 0)).neighbours
+    targets = np.where(found.is_end, -1, neighbours)
     rise = found.rise.clip(-MAX_RISE, MAX_RISE)
     columns = [np.sin(found.turn), np.cos(found.turn), rise, found.length / METRES, found.is_end]
     return StepInputs(

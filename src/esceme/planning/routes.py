@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
 from esceme.errors import ConfigError, MemoryMismatch
-from esceme.memory.scene_map import SceneMap
+from esceme.memory.scene_map import SceneMap, slots_of
 from esceme.settings import Count, check_settings
 
 MIN_LEG, MAX_LEG = 2, 8
@@ -59,33 +59,32 @@ class Neighbourhood:
     def __init__(self, scene_map: SceneMap, center: int, hops: int) -> None:
         """Collect all nodes within `hops` edges of the visited node `center`."""
         self.scene_map = scene_map
-        tables, row_of = scene_map.tables, scene_map.row_of
         found: dict[int, None] = {center: None}
-        level = [center]
+        level = np.array([center])
         for _ in range(hops):
-            rows = row_of[level]
-            seen = tables["neighbours"][rows[rows >= 0]]
-            level = [node for node in dict.fromkeys(seen[seen >= 0].tolist()) if node not in found]
-            found.update(dict.fromkeys(level))
+            seen = scene_map.candidates(level[scene_map.is_visited(level)]).neighbours.tolist()
+            level = np.array([node for node in dict.fromkeys(seen) if node not in found], dtype=np.int64)
+            found.update(dict.fromkeys(level.tolist()))
         # The numbering of places must not depend on the order of exploration.
         self.nodes: NDArray[np.int64] = np.array(sorted(found, key=scene_map.name), dtype=np.int64)
         """(n,): node of each place."""
         self.visited: NDArray[np.bool_] = scene_map.is_visited(self.nodes)
-        place_of = {node: place for place, node in enumerate(self.nodes.tolist())}
+        self._place_of = {node: place for place, node in enumerate(self.nodes.tolist())}
         self.slot: NDArray[np.int64] = np.full((len(self.nodes),) * 2, -1)
         """(n, n): number of the candidate that leads from one place to another; -1 without an edge."""
         self.view: NDArray[np.int64] = np.full_like(self.slot, -1)
         """(n, n): view that shows this candidate, which the agent faces on arrival; -1 without an edge."""
         lengths = np.zeros(self.slot.shape)
-        for place in np.flatnonzero(self.visited).tolist():
-            row = row_of[self.nodes[place]]
-            for slot, node in enumerate(tables["neighbours"][row].tolist()):
-                if (other := place_of.get(node, -1)) >= 0 and node >= 0:
-                    self.slot[place, other], self.view[place, other] = slot, tables["views"][row, slot]
-                    lengths[place, other] = tables["lengths"][row, slot]
+        visited = self.nodes[self.visited]
+        counts, candidates = scene_map.num_candidates(visited), scene_map.candidates(visited)
+        here = np.repeat(np.flatnonzero(self.visited), counts)
+        there = np.array([self._place_of.get(node, -1) for node in candidates.neighbours.tolist()], np.int64)
+        within = there >= 0
+        edges = (here[within], there[within])
+        self.slot[edges] = slots_of(counts)[within]
+        self.view[edges], lengths[edges] = candidates.views[within], candidates.lengths[within]
         self.lengths = lengths
         self._graph = csr_array(lengths)
-        self._place_of = place_of
 
     def place(self, node: int) -> int:
         """Return the place of a node; raise `MemoryMismatch` if no known edges lead there."""

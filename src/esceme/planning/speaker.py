@@ -66,13 +66,12 @@ class StepGeometry(NamedTuple):
 
 def step_geometry(scene_map: SceneMap, steps: StepArrays) -> StepGeometry:
     """Return directions and lengths of steps."""
-    rows, slots, is_end = scene_map.row_of[steps.nodes], np.maximum(steps.slots, 0), steps.slots < 0
+    is_end, candidates = steps.slots < 0, scene_map.candidates(steps.nodes, np.maximum(steps.slots, 0))
     faced = VIEW_HEADINGS[steps.views]
-    heading = np.where(is_end, faced, scene_map.tables["headings"][rows, slots])
-    length, elevation = (scene_map.tables[name][rows, slots] for name in ("lengths", "elevations"))
-    length = np.where(is_end, 0.0, length)
+    heading = np.where(is_end, faced, candidates.headings)
+    length = np.where(is_end, 0.0, candidates.lengths)
     sector = np.round(heading / (2 * np.pi / COLUMNS)).astype(np.int64) % COLUMNS
-    return StepGeometry(is_end, heading - faced, sector, length, length * np.sin(elevation))
+    return StepGeometry(is_end, heading - faced, sector, length, length * np.sin(candidates.elevations))
 
 
 def step_concepts(scene_map: SceneMap, steps: StepArrays, num_concepts: int) -> list[csr_array]:
