@@ -30,6 +30,7 @@ from esceme.learning.planner_fitting import (
     PlannerFitConfig,
     Sample,
     belief_columns,
+    fit_route_prior,
     initial_belief,
     planner_rollout,
     sample_partial_maps,
@@ -41,6 +42,7 @@ from esceme.learning.speaker_fitting import (
     fit_speaker,
     path_steps,
 )
+from esceme.memory.codebook import Codebook
 from esceme.memory.scene_map import MapBank, SceneMap
 from esceme.planning.belief import Belief, fit_belief
 from esceme.planning.choice import Exploration
@@ -59,15 +61,15 @@ from esceme.planning.planner_file import (
     save_planner,
     write_speaker,
 )
-from esceme.planning.routes import RouteLimits, RouteSet, Start, get_routes
+from esceme.planning.route_prior import RoutePrior
+from esceme.planning.routes import MAX_MOVES, RouteGenerator, RouteLimits, RouteSet, Start, get_routes
 from esceme.planning.speaker import Speaker, StepArrays
 from esceme.runs import Run, load_run
 from esceme.source_digest import PLANNER_MODULES, source_digest
-from esceme.tasks.catalogue import TASKS, get_task
+from esceme.tasks.catalogue import TASKS, Task, get_task
 from esceme.tasks.episode import Episode
 from esceme.tasks.folder import DataFolder
-from esceme.tasks.split import InstructionEncoder, make_instruction_encoder
-from esceme.tasks.text import Vocabulary
+from esceme.tasks.split import InstructionEncoder
 from esceme.training import EXPERIMENT_FILE, HELD_OUT, load_training_data
 from esceme.world.atlas import Atlas
 from esceme.world.geometry import nearest_view
@@ -80,6 +82,8 @@ ALIGNMENT_ITERATIONS = 3
 """Number of iterations in which only the alignment of a speaker is learned."""
 SHORTEST_SHARE = 0.9
 """Least share of reference paths that must be shortest paths (or two of them) for the route generator."""
+PRIOR_PATHS = 3000
+"""Greatest number of training paths to which a prior of routes is fitted; they are drawn at random."""
 SAME_LENGTH = 1e-3
 """Greatest difference in metres of paths that count as equally long."""
 MOVES = (0.001, 0.999)
@@ -110,15 +114,34 @@ class PlannerData(NamedTuple):
     atlas: Atlas
     train: Sequence[Episode]
     held_out: Sequence[Episode]
+    """Episodes of the fit: in held-out scenes, or those of another task; see `load_planner_data`."""
     encode: InstructionEncoder
-    digest: str
-    """SHA-256 of the annotations."""
+    digests: dict[str, str]
+    """SHA-256 of the annotations of training, and of those of the fit if these are others."""
+    task: Task
+    """Task of the fit."""
+    fit_encode: InstructionEncoder
+    max_steps: int
     parts: Sequence[Episode] = ()
     """Episodes in the same scenes of the task whose paths are parts of the paths of this task, if any."""
 
 
-def load_planner_data(run: str | Path, data: str | Path, *, features: str | None = None) -> PlannerData:
-    """Load a run and its training data; raise `ConfigError` if it was trained without held-out scenes."""
+def load_planner_data(
+    run: str | Path,
+    data: str | Path,
+    *,
+    features: str | None = None,
+    task: str | None = None,
+    split: str | None = None,
+) -> PlannerData:
+    """Load a run and its training data; raise `ConfigError` if it was trained without held-out scenes.
+
+    With `task` and `split`, the fit uses this split of another task, whose scenes must be training scenes.
+    """
+    if (task is None) != (split is None):
+        raise ConfigError(
+            "--task and --split: give both, to fit a planner on a split of another task, or none"
+        )
     loaded = load_run(run)
     path = Path(run) / EXPERIMENT_FILE
     if not path.is_file():
@@ -135,24 +158,44 @@ def load_planner_data(run: str | Path, data: str | Path, *, features: str | None
     validation = replace(experiment.validation, splits=(HELD_OUT,), best_split=HELD_OUT)
     experiment = replace(experiment, validation=validation, features=features or experiment.features)
     found = load_training_data(experiment, DataFolder(data))
-    config, split = loaded.config, found.dataset.splits[0]
-    encode = make_instruction_encoder(
-        found.dataset.folder,
-        config.task,
-        max_tokens=config.max_tokens,
-        keep=config.keep,
-        vocabulary=None if loaded.vocabulary is None else Vocabulary.read(loaded.vocabulary),
-        vocabulary_size=config.agent.limits.vocabulary,
-        episodes=split.episodes,
-    )
-    digest = hashlib.sha256(read_bytes(split.annotations)).hexdigest()
-    train, parts = found.train[0], list[Episode]()
+    config, source, folder = loaded.config, found.dataset.splits[0], found.dataset.folder
+    encode = fit_encode = loaded.instruction_encoder(folder, episodes=source.episodes)
+    digests = {"annotations": hashlib.sha256(read_bytes(source.annotations)).hexdigest()}
+    train, parts, held_out = found.train[0], list[Episode](), found.validation[HELD_OUT]
+    fit_task, max_steps = get_task(task or config.task), config.max_steps
+    if task is not None and split is not None:
+        annotations = folder.require(task, split)
+        held_out = list(fit_task.read(annotations))
+        if other := {episode.scene_id for episode in held_out} - set(found.dataset.atlas.scenes):
+            raise ConfigError(
+                f"{annotations}: scene '{min(other)}' is no training scene of the run; planners are fitted "
+                "on training scenes only"
+            )
+        digests["fit"] = hashlib.sha256(read_bytes(annotations)).hexdigest()
+        max_steps = fit_task.max_steps
+        fit_encode = loaded.instruction_encoder(
+            folder,
+            task=task,
+            max_tokens=min(fit_task.max_tokens, config.agent.limits.max_tokens or fit_task.max_tokens),
+            keep=fit_task.keep,
+            episodes=held_out,
+        )
     if config.task in PARTS:
         scenes = {episode.scene_id for episode in train}
-        annotations = found.dataset.folder.require(PARTS[config.task], "train")
+        annotations = folder.require(PARTS[config.task], "train")
         parts = [e for e in TASKS[PARTS[config.task]].read(annotations) if e.scene_id in scenes]
-    atlas, held_out = found.dataset.atlas, found.validation[HELD_OUT]
-    return PlannerData(loaded, atlas, train, held_out, encode, digest, parts)
+    return PlannerData(
+        loaded,
+        found.dataset.atlas,
+        train,
+        held_out,
+        encode,
+        digests,
+        fit_task,
+        fit_encode,
+        max_steps,
+        parts,
+    )
 
 
 class RouteShape(NamedTuple):
@@ -163,21 +206,27 @@ class RouteShape(NamedTuple):
     limits: RouteLimits
     shares: dict[str, float]
     """Share of paths that are one shortest path (`one`), and that consist of at most two (`two`)."""
+    prior: RoutePrior | None = None
+
+    @property
+    def generate(self) -> RouteGenerator:
+        """The route generator."""
+        return get_routes(self.routes, self.prior)
 
 
-def route_shape(data: PlannerData, utility: str) -> RouteShape:
-    """Return the route generator that suits the reference paths of the training scenes.
+def route_shape(atlas: Atlas, episodes: Sequence[Episode], utility: str, codebook: Codebook) -> RouteShape:
+    """Return the route generator that suits the reference paths of episodes.
 
     Where only the end of a trajectory counts, routes are shortest, whatever the paths look like.
     """
-    paths = dict.fromkeys((episode.scene_id, episode.reference_path) for episode in data.train)
-    located = data.atlas.locate_all(paths)
+    paths = {(episode.scene_id, episode.reference_path): episode for episode in episodes}
+    located = atlas.locate_all(paths)
     moves, parts = [], []
     for path in located:
         nodes = np.array([path[0], *(there for here, there in pairwise(path) if here != there)])
-        metres = np.concatenate([[0.0], np.cumsum(data.atlas.distance(nodes[:-1], nodes[1:]))])
-        there = data.atlas.distance(np.full_like(nodes, nodes[0]), nodes) >= metres - SAME_LENGTH
-        back = data.atlas.distance(nodes, np.full_like(nodes, nodes[-1])) >= metres[-1] - metres - SAME_LENGTH
+        metres = np.concatenate([[0.0], np.cumsum(atlas.distance(nodes[:-1], nodes[1:]))])
+        there = atlas.distance(np.full_like(nodes, nodes[0]), nodes) >= metres - SAME_LENGTH
+        back = atlas.distance(nodes, np.full_like(nodes, nodes[-1])) >= metres[-1] - metres - SAME_LENGTH
         moves.append(len(nodes) - 1)
         parts.append(1 if there[-1] else 2 if (there & back).any() else 3)
     shares = {name: float(np.mean(np.array(parts) <= most)) for name, most in (("one", 1), ("two", 2))}
@@ -185,7 +234,14 @@ def route_shape(data: PlannerData, utility: str) -> RouteShape:
     if utility != "sdtw" or shares["one"] >= SHORTEST_SHARE:
         longest = int(np.clip(greatest, *SHORTEST_MOVES))
         return RouteShape("shortest", RouteLimits(max_moves=longest), shares)
-    return RouteShape("two-leg", RouteLimits(least, greatest), shares)
+    limits = RouteLimits(least, min(greatest, MAX_MOVES))
+    if shares["two"] >= SHORTEST_SHARE:
+        return RouteShape("two-leg", limits, shares)
+    drawn = _draw([*paths.values()], PRIOR_PATHS, seed=0)
+    maps = MapBank.from_atlas(atlas, codebook=codebook, keeps_features=False)
+    for episode in drawn:
+        maps.remember_at(atlas.locate(episode.scene_id, episode.reference_path).tolist())
+    return RouteShape("k-best", limits, shares, fit_route_prior(maps, atlas, drawn))
 
 
 def train_speaker(data: PlannerData, config: SpeakerConfig, *, note: Note = lambda message: None) -> Speaker:
@@ -256,7 +312,7 @@ def train_matcher(
             by_start.setdefault(key, []).append(episode)
         for (scene_id, viewpoint, view), described in by_start.items():
             scene_map = maps[scene_id]
-            routes = get_routes(of.routes)(scene_map, Start(scene_map.node(viewpoint), view), of.limits)
+            routes = of.generate(scene_map, Start(scene_map.node(viewpoint), view), of.limits)
             found = {
                 number: row
                 for number, episode in enumerate(described)
@@ -309,36 +365,42 @@ def train_planner(
     config: PlannerTrainingConfig = DEFAULT,
     *,
     features: str | None = None,
+    task: str | None = None,
+    split: str | None = None,
     note: Note = lambda message: None,
 ) -> StoredPlanner:
     """Train the speaker and the matcher and fit the planner of a run; write all to RUN/planner.
 
+    With `task` and `split`, it is fitted on a split of another task; see `load_planner_data`.
     Equal inputs give equal files. A matcher that an interrupted training has written is not trained again.
     Raise `DataError` if another process trains the planner of this run.
     """
-    loaded, folder = load_planner_data(run, data, features=features), Path(run) / FOLDER
+    loaded = load_planner_data(run, data, features=features, task=task, split=split)
+    folder = Path(run) / FOLDER
     with folder_lock(folder, "training of a planner"):
         speaker, matcher = train_speaker(loaded, config.speaker, note=note), None
         write_speaker(folder / SPEAKER_FILE, speaker)
         digests = {
             "speaker": file_digest(folder / SPEAKER_FILE),
             "weights": loaded.run.weights_hash,
-            "annotations": loaded.digest,
+            **loaded.digests,
             "code": source_digest(PLANNER_MODULES),
         }
-        utility = UTILITIES.get(loaded.run.config.task, "spl")
-        shape = route_shape(loaded, utility)
+        utility, own = (UTILITIES.get(name, "spl") for name in (loaded.task.name, loaded.run.config.task))
+        shape = matched = route_shape(loaded.atlas, loaded.train, own, speaker.codebook)
+        if split is not None:
+            shape = route_shape(loaded.atlas, loaded.held_out, utility, speaker.codebook)
         if config.matcher.epochs:
-            inputs = [digests["speaker"], digests["annotations"], digests["code"], shape, config.matcher]
+            inputs = [digests["speaker"], digests["annotations"], digests["code"], matched, config.matcher]
             key = hashlib.sha256(msgspec.json.encode(inputs)).hexdigest()
             if matcher_key(folder / MATCHER_FILE) != key:
-                matcher = train_matcher(loaded, speaker, shape, config.matcher, note=note)
+                matcher = train_matcher(loaded, speaker, matched, config.matcher, note=note)
                 write_matcher(folder / MATCHER_FILE, matcher, key)
             matcher = read_matcher(folder / MATCHER_FILE)
             digests["matcher"] = file_digest(folder / MATCHER_FILE)
         with torch.inference_mode():
             stored = fit_planner(loaded, RouteModels(speaker, matcher), shape, utility, config.fit, note=note)
-        fit = {**stored.fit, "settings": asdict(config)}
+        fit = {**stored.fit, "task": loaded.task.name, "split": split or HELD_OUT, "settings": asdict(config)}
         stored = msgspec.structs.replace(stored, digests=digests, fit=fit)
         save_planner(run, stored, speaker)
     return stored
@@ -354,11 +416,11 @@ def fit_planner(
     note: Note = lambda message: None,
 ) -> StoredPlanner:
     """Fit beliefs and exploration weights on the held-out scenes."""
-    navigator, run = data.run.navigator.eval(), data.run.config
+    navigator = data.run.navigator.eval()
     scenes = sorted({episode.scene_id for episode in data.held_out})
     maps = MapBank.from_atlas(data.atlas, codebook=models.speaker.codebook)
     maps.remember_at(atlas_viewpoints(data.atlas, scenes))
-    fit_data = FitData(data.atlas, data.held_out, data.encode, maps, get_task(run.task), run.max_steps)
+    fit_data = FitData(data.atlas, data.held_out, data.fit_encode, maps, data.task, data.max_steps)
     scorers = ["speaker"] if shape.routes != "shortest" else ["follower", "speaker"]
     scorers += [] if models.matcher is None else ["matcher"]
     planner = Planner(
@@ -366,8 +428,9 @@ def fit_planner(
         Belief((), ()),
         routes=shape.routes,
         limits=shape.limits,
+        prior=shape.prior,
         utility=utility,
-        max_moves=max(run.max_steps, 2 * shape.limits.max_moves),
+        max_moves=max(data.max_steps, 2 * shape.limits.max_moves),
     )
     note(f"routes: {shape.routes}, {shape.limits}, by expected {planner.utility}")
     columns = planner.columns
@@ -419,6 +482,7 @@ def fit_planner(
     return StoredPlanner(
         routes=shape.routes,
         limits=shape.limits,
+        prior=shape.prior,
         utility=planner.utility,
         scorers=scorers,
         beliefs={

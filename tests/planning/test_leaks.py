@@ -17,7 +17,7 @@ from esceme.planning.planning_navigator import PlanningNavigator
 from esceme.planning.routes import RouteLimits
 from esceme.world.atlas import Atlas
 from fixtures.toy_atlas import TOY_EPISODES, build_toy_atlas, encode
-from fixtures.toy_planner import random_planner, walk
+from fixtures.toy_planner import RANDOM_PRIOR, random_planner, walk
 
 
 class FoggyBank(MapBank):
@@ -81,6 +81,13 @@ KINDS = (
     {"scorers": ("follower", "speaker", "matcher")},
     {"scorers": ("matcher",)},
     {"scorers": ("speaker", "matcher"), "routes": "two-leg", "limits": RouteLimits(2, 6), "utility": "sdtw"},
+    {
+        "scorers": ("speaker", "matcher"),
+        "routes": "k-best",
+        "limits": RouteLimits(2, 6),
+        "prior": RANDOM_PRIOR,
+        "utility": "sdtw",
+    },
 )
 """Settings of planners."""
 

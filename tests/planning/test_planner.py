@@ -156,13 +156,13 @@ def test_fitted_belief_recovers_what_decides() -> None:
 
 def test_belief_reads_only_its_columns(atlas: Atlas) -> None:
     routes = routes_from(complete_map(atlas, "garden", "door"))
-    columns = route_columns([("x", "y")], 7, has_shape=False)
+    columns = route_columns([("x", "y")], 7)
     scores = np.random.default_rng(0).normal(size=(len(routes), 2))
-    table = route_table(routes, [scores], 7, has_shape=False)
+    table = route_table(routes, [scores], 7)
     assert table.shape == (len(routes), len(columns))
-    lengths = length_columns(7, has_shape=False)
+    lengths = length_columns(7)
     blind = Belief(lengths, tuple(np.linspace(-1, 1, len(lengths)).tolist()))
-    other = route_table(routes, [scores + 5], 7, has_shape=False)
+    other = route_table(routes, [scores + 5], 7)
     np.testing.assert_array_equal(blind.probabilities(table, columns), blind.probabilities(other, columns))
     with pytest.raises(ConfigError, match="the belief reads z, which no scorer gives"):
         Belief(("z",), (1.0,)).probabilities(table, columns)

@@ -11,18 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from esceme.errors import ConfigError
+from esceme.errors import ConfigError, DataError
 from esceme.evaluation.inference import evaluation_steps
 from esceme.evaluation.protocol import MemoryLifetime, Protocol
 from esceme.evaluation.result import score_trajectories
 from esceme.evaluation.schedule import Lanes
+from esceme.learning.speaker_fitting import path_steps
 from esceme.memory.bank import MemoryBank
 from esceme.memory.scene_map import MapBank, SceneMap
 from esceme.metrics import PaddedPaths, dtw, ndtw
 from esceme.navigator import Navigator
-from esceme.planning.belief import Belief, length_columns
+from esceme.planning.belief import Belief, fit_belief, length_columns
 from esceme.planning.planner import Planner, PlanRequest
 from esceme.planning.planning_navigator import PlanningNavigator
+from esceme.planning.route_prior import STEP_COLUMNS, RoutePrior, step_columns
 from esceme.planning.routes import RouteSet
 from esceme.planning.scoring import SCORERS, FollowerScorer
 from esceme.settings import Count, NonNegative, Size, check_settings
@@ -31,7 +33,7 @@ from esceme.tasks.episode import Episode
 from esceme.tasks.split import InstructionEncoder
 from esceme.trajectory import Trajectory
 from esceme.world.atlas import Atlas
-from esceme.world.geometry import nearest_view
+from esceme.world.geometry import VIEW_HEADINGS, nearest_view
 
 MAX_PATHS = 100
 """Greatest number of paths in a random partial map."""
@@ -93,7 +95,7 @@ def belief_columns(planner: Planner) -> dict[str, tuple[str, ...]]:
     routes, `no-matcher` reads no score of a matcher; `speaker`, `follower` and `matcher` read only one scorer
     and the lengths.
     """
-    lengths = length_columns(planner.limits.max_moves, has_shape=planner.has_shape)
+    lengths = length_columns(planner.limits.max_moves, planner.shape)
     scores = tuple(name for name in planner.columns if name not in lengths)
     found = {"full": planner.columns, "blind": lengths, "no-lengths": scores}
     for label, scorer in SCORERS.items():
@@ -103,6 +105,37 @@ def belief_columns(planner: Planner) -> dict[str, tuple[str, ...]]:
         if label == "matcher" and label in found:
             found["no-matcher"] = tuple(name for name in planner.columns if name not in names)
     return found
+
+
+def fit_route_prior(maps: MapBank, atlas: Atlas, episodes: Sequence[Episode]) -> RoutePrior:
+    """Return the prior of routes under which the steps of the reference paths are most probable.
+
+    The paths differ, and `maps` have visited all viewpoints on them. If no path visits a viewpoint twice,
+    no route may do so.
+    """
+    samples: list[Sample] = []
+    again = 0
+    for episode in episodes:
+        scene_map = maps[episode.scene_id]
+        steps = path_steps(scene_map, episode.reference_path, episode.heading)
+        for number, (node, view, slot) in enumerate(
+            zip(*(part[:-1].tolist() for part in steps), strict=True)
+        ):
+            found = scene_map.candidates(np.array([node]))
+            revisits = np.isin(found.neighbours, steps.nodes[: number + 1])
+            again += int(revisits[slot])
+            start, here, *there = scene_map.indices([steps.nodes[0], node, *found.neighbours])
+            away = atlas.distance(np.full(len(there), start), np.array(there)) - atlas.distance(start, here)
+            columns = step_columns(found.headings - VIEW_HEADINGS[view], found.lengths, away)
+            samples.append((np.column_stack([columns, revisits]), np.eye(len(there))[slot]))
+    if not samples:
+        raise DataError("a prior of routes needs reference paths with edges")
+    if not again:
+        samples = [(table[table[:, -1] < 1], right[table[:, -1] < 1]) for table, right in samples]
+    names = (*STEP_COLUMNS, "revisit")
+    fitted, _ = fit_belief(samples, names, names if again else STEP_COLUMNS)
+    *weights, last = fitted.weights
+    return RoutePrior(tuple(weights), min(last, 0.0)) if again else RoutePrior(fitted.weights)
 
 
 def right_routes(

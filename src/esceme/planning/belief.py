@@ -17,6 +17,8 @@ from esceme.tasks.episode import SUCCESS_WITHIN
 SHAPE = ("revisits", "has_revisit", "returns", "start_to_end", "end_near_start", "metres_per_edge")
 """Names of the columns of routes that are not shortest: how often they visit a viewpoint again and turn back,
 and the distance of their ends."""
+SHAPES: dict[str, tuple[str, ...]] = {"shortest": (), "two-leg": SHAPE, "k-best": (*SHAPE, "prior")}
+"""Columns of the shape of routes, by name of the route generator."""
 PENALTY = 1e-3
 """Weight of the squared weights of standardised columns in the fit."""
 
@@ -43,23 +45,23 @@ class Belief:
         return found
 
 
-def length_columns(max_moves: int, *, has_shape: bool) -> tuple[str, ...]:
-    """Return the names of the columns that read no instruction: numbers of edges, metres, and shape."""
+def length_columns(max_moves: int, shape: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the names of the columns that read no instruction: numbers of edges, metres, and `shape`."""
     edges = [f"{end}edges_{depth}" for end in ("", "frontier_") for depth in range(max_moves + 1)]
-    return (*edges, "metres", "frontier_metres", *(SHAPE if has_shape else ()))
+    return (*edges, "metres", "frontier_metres", *shape)
 
 
 def route_columns(
-    scorer_columns: Sequence[Sequence[str]], max_moves: int, *, has_shape: bool
+    scorer_columns: Sequence[Sequence[str]], max_moves: int, shape: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Return the names of the columns of `route_table`, given the columns of each scorer."""
     scores = tuple(name for columns in scorer_columns for name in columns)
-    lengths = length_columns(max_moves, has_shape=has_shape)
+    lengths = length_columns(max_moves, shape)
     return (*scores, *(f"frontier_{columns[0]}" for columns in scorer_columns), *lengths)
 
 
 def route_table(
-    routes: RouteSet, scores: Sequence[NDArray[np.float64]], max_moves: int, *, has_shape: bool
+    routes: RouteSet, scores: Sequence[NDArray[np.float64]], max_moves: int, shape: Sequence[str] = ()
 ) -> NDArray[np.float64]:
     """Return all columns of the belief for R routes, (R, F), given the scores of each scorer.
 
@@ -70,8 +72,11 @@ def route_table(
     lengths = np.eye(2 * (max_moves + 1))[depth]
     metres = np.stack([routes.metres * ~frontier, routes.metres * frontier], 1)
     first = [score[:, :1] * frontier[:, None] for score in scores]
-    shape = [_shape(routes)] if has_shape else []
-    return np.concatenate([*scores, *first, lengths, metres, *shape], 1)
+    shapes = [_shape(routes)] if shape else []
+    if "prior" in shape:
+        assert routes.log_prior is not None
+        shapes.append(routes.log_prior[:, None])
+    return np.concatenate([*scores, *first, lengths, metres, *shapes], 1)
 
 
 def _shape(routes: RouteSet) -> NDArray[np.float64]:

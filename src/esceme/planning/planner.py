@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from esceme.errors import ConfigError
 from esceme.memory.scene_map import SceneMap
-from esceme.planning.belief import Belief, route_columns, route_table
+from esceme.planning.belief import SHAPES, Belief, route_columns, route_table
 from esceme.planning.choice import (
     DEFAULT_EXPLORATION,
     UTILITIES,
@@ -20,6 +20,7 @@ from esceme.planning.choice import (
     argmax_utilities,
     lookahead_utilities,
 )
+from esceme.planning.route_prior import RoutePrior
 from esceme.planning.routes import RouteLimits, RouteSet, Start, get_routes
 from esceme.planning.scoring import Scorer
 
@@ -69,13 +70,15 @@ class Planner:
         exploration: Exploration = DEFAULT_EXPLORATION,
         routes: str = "shortest",
         limits: RouteLimits = DEFAULT_LIMITS,
+        prior: RoutePrior | None = None,
         utility: str = "spl",
         choice: str = "bayes",
         max_moves: int = 15,
     ) -> None:
         """Combine the parts of a planner. An episode has at most `max_moves` moves.
 
-        `routes` names the route generator, `utility` the metric whose expectation the choice maximises.
+        `routes` names the route generator, which may need a `prior`. `utility` names the metric whose
+        expectation the choice maximises.
         """
         if choice not in CHOICES:
             raise ConfigError(f"choice '{choice}': expected one of {', '.join(CHOICES)}")
@@ -84,12 +87,10 @@ class Planner:
         if utility not in UTILITIES:
             raise ConfigError(f"utility '{utility}': expected one of {', '.join(UTILITIES)}")
         self.scorers, self.belief, self.exploration = scorers, belief, exploration
-        self.generate, self.limits, self.utility = get_routes(routes), limits, utility
+        self.generate, self.limits, self.utility = get_routes(routes, prior), limits, utility
         self.choice, self.max_moves = choice, max_moves
-        self.has_shape = routes != "shortest"
-        self.columns = route_columns(
-            [scorer.columns for scorer in scorers], limits.max_moves, has_shape=self.has_shape
-        )
+        self.shape = SHAPES[routes]
+        self.columns = route_columns([scorer.columns for scorer in scorers], limits.max_moves, self.shape)
         self.score_columns = tuple(name for scorer in scorers for name in scorer.columns)
 
     def plan(self, scene_map: SceneMap, request: PlanRequest) -> RoutePlan:
@@ -107,7 +108,7 @@ class Planner:
         """Return the candidate routes of an episode, and the columns of the belief for each, (R, F)."""
         routes = self.generate(scene_map, Start(request.trajectory[0], request.start_view), self.limits)
         scores = [scorer.score(routes, request.words) for scorer in self.scorers]
-        return routes, route_table(routes, scores, self.limits.max_moves, has_shape=self.has_shape)
+        return routes, route_table(routes, scores, self.limits.max_moves, self.shape)
 
     def _best(
         self, routes: RouteSet, utilities: NDArray[np.float64], walked: Sequence[int]

@@ -22,6 +22,7 @@ from esceme.planning.belief import Belief
 from esceme.planning.choice import UTILITIES, Exploration
 from esceme.planning.matcher import RouteMatcher, read_matcher
 from esceme.planning.planner import Planner
+from esceme.planning.route_prior import RoutePrior
 from esceme.planning.routes import ROUTES, RouteLimits
 from esceme.planning.scoring import SCORERS, FollowerScorer, MatcherScorer, Scorer, SpeakerScorer
 from esceme.planning.speaker import Speaker
@@ -73,6 +74,8 @@ class StoredPlanner(msgspec.Struct, frozen=True, kw_only=True):
     routes: str
     """Name of the route generator."""
     limits: RouteLimits
+    prior: RoutePrior | None = None
+    """Prior of routes, for the route generator `k-best`."""
     utility: str
     """Name of the metric whose expectation the choice maximises."""
     scorers: list[str]
@@ -136,6 +139,8 @@ def load_planner(run: str | Path) -> tuple[StoredPlanner, RouteModels]:
         if unknown := [entry for entry in value if entry not in known]:
             expected = ", ".join(known)
             raise DataError(f"{path}: {name}: expected one of {expected}, found '{unknown[0]}'; {ADVICE}")
+    if (planner.routes == "k-best") != (planner.prior is not None):
+        raise DataError(f"{path}: prior: expected one for routes 'k-best' and only for these; {ADVICE}")
     speaker, matcher = read_speaker(folder / SPEAKER_FILE), None
     if "matcher" in planner.scorers:
         matcher = read_matcher(folder / MATCHER_FILE)
@@ -174,6 +179,7 @@ def build_planner(
         exploration=stored.exploration.cleared if is_cleared else stored.exploration.persistent,
         routes=stored.routes,
         limits=stored.limits,
+        prior=stored.prior,
         utility=stored.utility,
         choice=choice,
         max_moves=stored.max_moves,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Annotated, Any, NamedTuple
 
@@ -20,12 +20,20 @@ from scipy.sparse.csgraph import dijkstra
 
 from esceme.errors import ConfigError, MemoryMismatch
 from esceme.memory.scene_map import SceneMap, slots_of
+from esceme.planning.route_prior import RoutePrior, step_columns
 from esceme.settings import Count, check_settings
+from esceme.world.geometry import VIEW_HEADINGS
 
 MIN_LEG, MAX_LEG = 2, 8
 """Least and greatest number of edges of each leg of a two-leg route."""
 MAX_MOVES = 60
 """Greatest number of edges that limits of routes may have."""
+PER_LENGTH = 100
+"""Number of routes of each number of edges that `best_routes` returns, to visited viewpoints and others."""
+MOST_PARTIAL = 50_000
+"""Greatest number of partial routes that `best_routes` extends at a time."""
+TOLERANCE = 1e-9
+"""Differences of logarithms that may be rounding errors."""
 MARGIN = 2
 """Distances are computed within this number of edges beyond the longest route."""
 
@@ -74,6 +82,8 @@ class Neighbourhood:
         """(n, n): number of the candidate that leads from one place to another; -1 without an edge."""
         self.view: NDArray[np.int64] = np.full_like(self.slot, -1)
         """(n, n): view that shows this candidate, which the agent faces on arrival; -1 without an edge."""
+        self.heading: NDArray[np.float64] = np.zeros(self.slot.shape)
+        """(n, n): absolute heading of this candidate in radians; 0 without an edge."""
         lengths = np.zeros(self.slot.shape)
         visited = self.nodes[self.visited]
         counts, candidates = scene_map.num_candidates(visited), scene_map.candidates(visited)
@@ -83,6 +93,7 @@ class Neighbourhood:
         edges = (here[within], there[within])
         self.slot[edges] = slots_of(counts)[within]
         self.view[edges], lengths[edges] = candidates.views[within], candidates.lengths[within]
+        self.heading[edges] = candidates.headings[within]
         self.lengths = lengths
         self._graph = csr_array(lengths)
 
@@ -152,6 +163,8 @@ class RouteSet:
     parents: NDArray[np.int64] | None
     """(R,): row of the route without its last edge, -1 for the route of no edge; None without a tree."""
     start_view: int
+    log_prior: NDArray[np.float64] | None = None
+    """(R,): logarithm of the prior of each route; None without a prior."""
 
     def __len__(self) -> int:
         return len(self.places)
@@ -261,13 +274,162 @@ def two_leg_routes(scene_map: SceneMap, start: Start, limits: RouteLimits) -> Ro
     return RouteSet(area, places, (places >= 0).sum(1) - 1, None, start.view)
 
 
+class _Steps:
+    """All steps of routes in a neighbourhood. The state of a route is its last edge, or the start.
+
+    State 0 is the start, state e + 1 is edge e. Steps are ordered by the state from which they are taken.
+    """
+
+    def __init__(self, area: Neighbourhood, start: Start, prior: RoutePrior) -> None:
+        origin = area.place(start.node)
+        here, there = np.nonzero(area.slot >= 0)
+        ends, faced = np.append(origin, there), np.append(start.view, area.view[here, there])
+        before = np.append(-1, here)
+        counts = np.bincount(here, minlength=len(area.nodes))[ends]
+        first = np.searchsorted(here, ends)
+        states = np.repeat(np.arange(len(ends)), counts)
+        edges = np.repeat(first, counts) + slots_of(counts)
+        turns = area.heading[here, there][edges] - VIEW_HEADINGS[faced[states]]
+        away = area.distances[origin, there[edges]] - area.distances[origin, here[edges]]
+        columns = step_columns(turns, area.lengths[here, there][edges], away)
+        scores = columns @ np.array(prior.steps)
+        if prior.revisit is None:  # paths that turn back or return to the start are never extended
+            allowed = (there[edges] != before[states]) & (there[edges] != origin)
+            states, edges, scores = states[allowed], edges[allowed], scores[allowed]
+        self.ends = ends
+        """(S,): place of each state."""
+        self.counts = np.bincount(states, minlength=len(ends))
+        """(S,): number of steps from each state."""
+        self.first = np.cumsum(self.counts) - self.counts
+        """(S,): number of the first step from each state."""
+        self.targets = edges + 1
+        """State to which each step leads."""
+        has_steps = np.flatnonzero(self.counts)
+        top, total = np.zeros(len(ends)), np.ones(len(ends))
+        if len(scores):
+            top[has_steps] = np.maximum.reduceat(scores, self.first[has_steps])
+            total[has_steps] = np.add.reduceat(np.exp(scores - top[states]), self.first[has_steps])
+        self.scores = scores - top[states] - np.log(total)[states]
+        """Logarithm of the prior of each step, without that of visiting a viewpoint again."""
+        self._has_steps = has_steps
+
+    def best(self, is_end: NDArray[np.bool_], longest: int) -> NDArray[np.float64]:
+        """Return the greatest score of 0 to `longest` further steps to an end, (longest + 1, S), by state."""
+        values = np.full((longest + 1, len(self.ends)), -np.inf)
+        values[0, is_end[self.ends]] = 0.0
+        for number in range(1, longest + 1 if len(self.scores) else 1):
+            onward = self.scores + values[number - 1, self.targets]
+            values[number, self._has_steps] = np.maximum.reduceat(onward, self.first[self._has_steps])
+        return values
+
+
+class _Partial(NamedTuple):
+    """P routes of equally many edges, which may be extended."""
+
+    places: NDArray[np.int64]
+    """(P, edges + 1): places of each route."""
+    states: NDArray[np.int64]
+    scores: NDArray[np.float64]
+    """(P,): logarithm of the prior."""
+
+    def select(self, rows: NDArray[Any]) -> _Partial:
+        return _Partial(self.places[rows], self.states[rows], self.scores[rows])
+
+
+def best_routes(
+    scene_map: SceneMap, start: Start, limits: RouteLimits, prior: RoutePrior, count: int = PER_LENGTH
+) -> RouteSet:
+    """Return the most probable routes under a prior, and the route of no edge.
+
+    For every number of edges, these are exactly the `count` best routes to visited viewpoints, and as many to
+    the frontier: a first search, which keeps the best partial routes only, gives the least prior that a route
+    must have. A second search extends every partial route whose best completion has at least this prior.
+    (Only if more than `MOST_PARTIAL` partial routes of equally many edges are left, it keeps the best.)
+    """
+    area = Neighbourhood(scene_map, start.node, limits.max_moves)
+    steps, longest = _Steps(area, start, prior), limits.max_moves
+    kinds = [area.visited, ~area.visited]
+    values = np.stack([steps.best(is_end, longest) for is_end in kinds], 1)  # (edges, kinds, S)
+    least = np.full((longest + 1, 2), -np.inf)
+    least[: limits.min_moves, 0] = least[0] = np.inf  # such routes are not looked for
+    found: list[_Partial] = []
+    for is_exact in (False, True):
+        part = _Partial(np.array([[area.place(start.node)]]), np.zeros(1, np.int64), np.zeros(1))
+        found = [part]
+        for number in range(1, longest + 1):
+            part = _extended(part, steps, prior)
+            # (edges in all, kinds, P): greatest prior that routes of so many edges can have
+            bounds = values[: longest + 1 - number, :, part.states] + part.scores
+            hopeful = np.isfinite(bounds) & (bounds + TOLERANCE >= least[number:, :, None])
+            if not is_exact:
+                order = np.argsort(-np.where(hopeful, bounds, -np.inf), axis=2, kind="stable")[..., :count]
+                chosen = np.zeros_like(hopeful)
+                np.put_along_axis(chosen, order, True, axis=2)
+                hopeful &= chosen
+            rows = np.flatnonzero(hopeful.any((0, 1)))
+            if len(rows) > MOST_PARTIAL:
+                best = np.where(hopeful, bounds - np.nan_to_num(least)[number:, :, None], -np.inf).max((0, 1))
+                rows = np.sort(rows[np.argsort(-best[rows], kind="stable")[:MOST_PARTIAL]])
+            part = part.select(rows)
+            found.append(part)
+            for kind, is_end in enumerate(kinds):
+                scores = part.scores[is_end[steps.ends[part.states]]]
+                if len(scores) >= count and not is_exact:
+                    least[number, kind] = max(
+                        least[number, kind], -np.partition(-scores, count - 1)[count - 1]
+                    )
+    return _collect(found, area, limits, count, start.view)
+
+
+def _extended(part: _Partial, steps: _Steps, prior: RoutePrior) -> _Partial:
+    """Return all routes of one edge more."""
+    counts = steps.counts[part.states]
+    parents = np.repeat(np.arange(len(counts)), counts)
+    index = np.repeat(steps.first[part.states], counts) + slots_of(counts)
+    states = steps.targets[index]
+    places = steps.ends[states]
+    scores = part.scores[parents] + steps.scores[index]
+    again = (part.places[parents] == places[:, None]).any(1)
+    extended = _Partial(np.concatenate([part.places[parents], places[:, None]], 1), states, scores)
+    if prior.revisit is None:
+        return extended.select(~again)
+    return extended._replace(scores=scores + prior.revisit * again)
+
+
+def _collect(
+    found: Sequence[_Partial], area: Neighbourhood, limits: RouteLimits, count: int, start_view: int
+) -> RouteSet:
+    """Return the best routes among those that were found; they have 0, 1, ... edges."""
+    places, scores = [np.full((1, limits.max_moves + 1), -1)], [np.zeros(1)]
+    places[0][0, 0] = found[0].places[0, 0]
+    for number, part in enumerate(found[1:], 1):
+        ends = area.visited[part.places[:, -1]]
+        for is_end in (ends, ~ends) if number >= limits.min_moves else (~ends,):
+            rows = np.flatnonzero(is_end)
+            rows = rows[np.argsort(-part.scores[rows], kind="stable")[:count]]
+            block = np.full((len(rows), limits.max_moves + 1), -1)
+            block[:, : number + 1] = part.places[rows]
+            places.append(block)
+            scores.append(part.scores[rows])
+    joined = np.concatenate(places)
+    num_moves = (joined >= 0).sum(1) - 1
+    joined = joined[:, : int(num_moves.max()) + 1]
+    return RouteSet(area, joined, num_moves, None, start_view, np.concatenate(scores))
+
+
 RouteGenerator = Callable[[SceneMap, Start, RouteLimits], RouteSet]
-ROUTES: dict[str, RouteGenerator] = {"shortest": shortest_routes, "two-leg": two_leg_routes}
-"""Functions that return candidate routes, by name."""
+ROUTES: dict[str, Callable[..., RouteSet]] = {
+    "shortest": shortest_routes,
+    "two-leg": two_leg_routes,
+    "k-best": best_routes,
+}
+"""Functions that return candidate routes, by name; `k-best` also needs a prior."""
 
 
-def get_routes(name: str) -> RouteGenerator:
-    """Return the route generator of a name; raise `ConfigError` for an unknown name."""
+def get_routes(name: str, prior: RoutePrior | None = None) -> RouteGenerator:
+    """Return the route generator of a name; raise `ConfigError` for an unknown name or without its prior."""
     if name not in ROUTES:
         raise ConfigError(f"routes '{name}': expected one of {', '.join(ROUTES)}")
-    return ROUTES[name]
+    if (name == "k-best") != (prior is not None):
+        raise ConfigError(f"routes '{name}': expected {'a' if name == 'k-best' else 'no'} prior of routes")
+    return ROUTES[name] if prior is None else partial(ROUTES[name], prior=prior)
