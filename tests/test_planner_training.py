@@ -247,7 +247,11 @@ def test_missing_and_damaged_planners_are_refused(run: Path, training_data: Path
     with pytest.raises(DataError, match="format 'esceme-planner-0'"):
         evaluated(other, training_data, tmp_path / "out")
     for name, value, message in (
-        ("routes", "flight", "routes: expected one of shortest, two-leg, found 'flight'"),
+        ("routes", "flight", "routes: expected one of shortest, two-leg, k-best, found 'flight'"),
+        ("routes", "k-best", "prior: expected one for routes 'k-best' and only for these"),
+        ("prior", {"steps": [0.0] * 7}, "prior: expected one for routes 'k-best' and only for these"),
+        ("prior", {"steps": [0.0] * 6}, "steps"),
+        ("prior", {"steps": [0.0] * 7, "revisit": 1.0}, "revisit"),
         ("utility", "fun", "utility: expected one of spl, sdtw, gp, found 'fun'"),
         ("scorers", ["oracle"], "scorers: expected one of follower, speaker, matcher, found 'oracle'"),
         ("beliefs", {}, "found 'full'"),
@@ -259,6 +263,53 @@ def test_missing_and_damaged_planners_are_refused(run: Path, training_data: Path
         with pytest.raises(DataError, match=message):
             evaluated(other, training_data, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_planner_fitted_on_another_task(run: Path, training_data: Path, tmp_path: Path) -> None:
+    """A run of R2R gets a planner by goal progress, fitted on dialogs in training scenes."""
+    data = copytree(training_data, tmp_path / "data")
+    for split in ("train", SPLIT):
+        records = read_json(data / f"R2R/R2R_{split}.json", list[dict[str, Any]])
+        dialogs = [
+            {
+                "inst_idx": number,
+                "scan": record["scan"],
+                "target": "lamp",
+                "start_pano": {"pano": record["path"][0], "heading": record["heading"]},
+                "dialog_history": [{"role": "oracle", "message": record["instructions"][0]}],
+                "end_panos": record["path"][-1:],
+                "player_path": record["path"],
+                "planner_path": record["path"],
+            }
+            for number, record in enumerate(records)
+        ]
+        write_json(data / f"CVDN/{'val_seen' if split == 'train' else split}.json", dialogs)
+    again = copytree(run, tmp_path / "run", ignore=lambda folder, names: ["planner"])
+    options = [
+        "--data",
+        str(data),
+        "--speaker.codes",
+        "8",
+        "--speaker.iterations",
+        "1",
+        "--matcher.epochs",
+        "1",
+    ]
+    options += ["--fit.partial-maps", "4", "--fit.rounds", "0", "--fit.late", "4", "--fit.early", "4"]
+    options += ["--fit.cleared", "2"]
+    assert main(["train-planner", str(again), "--task", "cvdn", "--split", "val_seen", *options]) == 0
+    stored, _ = load_planner(again)
+    assert (stored.utility, stored.routes) == ("gp", "shortest")
+    assert (stored.fit["task"], stored.fit["split"]) == ("cvdn", "val_seen")
+    assert {"annotations", "fit"} <= stored.digests.keys()
+    result = evaluated(again, data, tmp_path / "out", task="cvdn", max_tokens=60)
+    assert "gp" in result.episodes[0].scores and result.facts["planner"]["utility"] == "gp"
+    for wrong, message in (
+        ({"task": "cvdn", "split": SPLIT}, "is no training scene of the run"),
+        ({"task": "cvdn"}, "--task and --split: give both"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            train_planner(again, data, CONFIG, **wrong)
 
 
 def test_run_without_held_out_scenes_gets_no_planner(training_data: Path, tmp_path: Path) -> None:

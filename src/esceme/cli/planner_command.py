@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 import tyro
 
-from esceme.cli.console import note, print_facts, progress_bar
+from esceme.cli.console import TaskName, note, print_facts, progress_bar
 from esceme.cli.data_option import find_data
 from esceme.errors import ConfigError
 from esceme.files import write_json
@@ -23,6 +23,8 @@ def train_planner(
     /,
     data: str | None = None,
     features: Path | None = None,
+    task: TaskName | None = None,
+    split: str | None = None,
     config: Annotated[PlannerTrainingConfig, tyro.conf.arg(name="")] = DEFAULT,
     threads: int | None = None,
     json: bool = False,
@@ -31,22 +33,32 @@ def train_planner(
 
     A speaker and a matcher are trained on the run's training scenes. The planner is fitted on the scenes that
     were held out when the run was trained (`esceme train --hold-out 10`). RUN/planner holds the result.
+    With --task and --split, it is fitted on this split of another task, in scenes that the run may have seen.
 
     Examples:
         esceme train-planner runs/semantic --data datasets
         esceme evaluate runs/semantic --split val_unseen --memory cold --planner routes
+        esceme train-planner runs/semantic-cvdn --task cvdn --split val_seen
 
     Args:
         run: a run folder of `esceme train` with held-out scenes.
         data: the data folder, by default ESCEME_DATA, else ./datasets; or `embedded`, the generated world.
         features: the feature file; by default that of the run's experiment.
+        task: fit the planner on another task; give --split, too.
+        split: a split of this task whose scenes are training scenes of the run.
         threads: threads of the process, by default torch's own choice.
         json: print the planner as one JSON object.
     """
     if threads is not None:
         torch.set_num_threads(threads)
     planner = run_training(
-        run, find_data(data), config, features=None if features is None else str(features), note=note
+        run,
+        find_data(data),
+        config,
+        features=None if features is None else str(features),
+        task=task,
+        split=split,
+        note=note,
     )
     folder = str(run / FOLDER)
     facts = {"planner": folder, "beliefs": planner.beliefs, "exploration": planner.exploration}
