@@ -233,23 +233,23 @@ def _planning_rows(kind: DataKind, task: str = "r2r") -> list[Row]:
         *(planner(protocol, protocol) for protocol in ("cold", "episodic", "oracle")),
         planner("blind, cold", "cold", ("belief", "blind")),
         planner("cold, another path's instruction", "cold", ("instructions", "other")),
-        *(planner(protocol, protocol, max_seeds=2) for protocol in ("two-pass", "masked")),
-        planner("blind, oracle", "oracle", ("belief", "blind"), max_seeds=2),
-        planner("cold, without length prior", "cold", ("belief", "no-lengths"), max_seeds=2),
         planner("cold, without matcher", "cold", ("belief", "no-matcher"), max_seeds=2),
-        planner("cold, matcher only", "cold", ("belief", "matcher"), max_seeds=2),
-        planner("cold, speaker only", "cold", ("belief", "speaker"), max_seeds=2),
-        *(
-            planner(f"cold, {name}", "cold", setting, max_seeds=2)
-            for name, setting in (
-                ("agent only", ("belief", "follower")),
-                ("one-step lookahead", ("choice", "lookahead")),
-            )
-            if task == "r2r"
-        ),
-        planner("cold, most probable route", "cold", ("choice", "argmax"), max_seeds=2),
-        planner("cold, shuffled orders", variants=orders, max_seeds=2),
     ]
+    if task == "r2r":
+        cold: dict[str, tuple[str, str]] = {
+            "without length prior": ("belief", "no-lengths"),
+            "matcher only": ("belief", "matcher"),
+            "speaker only": ("belief", "speaker"),
+            "agent only": ("belief", "follower"),
+            "one-step lookahead": ("choice", "lookahead"),
+            "most probable route": ("choice", "argmax"),
+        }
+        rows += [
+            *(planner(protocol, protocol, max_seeds=2) for protocol in ("two-pass", "masked")),
+            planner("blind, oracle", "oracle", ("belief", "blind"), max_seeds=2),
+            *(planner(f"cold, {name}", "cold", setting, max_seeds=2) for name, setting in cold.items()),
+            planner("cold, shuffled orders", variants=orders, max_seeds=2),
+        ]
     return [replace(row, measures=measures, sample=SAMPLES.get(task)) for row in rows]
 
 
