@@ -65,7 +65,8 @@ def test_equal_inputs_give_equal_planners(run: Path, training_data: Path, tmp_pa
     lates = [row["late"] for row in tried]
     assert lates[:2] == [1.0, 4.0] and len(lates) <= 4, "larger weights are tried only if the largest is best"
     assert (len(lates) > 2) == (tried[1]["spl"] > tried[0]["spl"])
-    controls = {"blind", "no-lengths", "no-matcher", "speaker", "follower", "matcher"}
+    scorers = {"speaker", "follower", "matcher"}
+    controls = {"blind", "no-lengths", *scorers, *(f"no-{scorer}" for scorer in scorers)}
     assert {"full", *controls} == set(stored.beliefs)
     assert matcher is not None and matcher.query.in_features == CONFIG.matcher.hidden
     assert stored.fit["held_out"]

@@ -92,8 +92,8 @@ def belief_columns(planner: Planner) -> dict[str, tuple[str, ...]]:
     """Return the columns that each belief reads, by name of the belief.
 
     `full` reads all. The others are controls: `blind` reads no instruction, `no-lengths` reads no length of
-    routes, `no-matcher` reads no score of a matcher; `speaker`, `follower` and `matcher` read only one scorer
-    and the lengths.
+    routes; `follower`, `speaker` and `matcher` read only one scorer and the lengths, `no-follower` and so on
+    all but one. A scorer that a belief does not read is not computed.
     """
     lengths = length_columns(planner.limits.max_moves, planner.shape)
     scores = tuple(name for name in planner.columns if name not in lengths)
@@ -102,8 +102,8 @@ def belief_columns(planner: Planner) -> dict[str, tuple[str, ...]]:
         names = {*scorer.columns, f"frontier_{scorer.columns[0]}"}
         if names & set(scores):
             found[label] = (*(name for name in scores if name in names), *lengths)
-        if label == "matcher" and label in found:
-            found["no-matcher"] = tuple(name for name in planner.columns if name not in names)
+            if set(scores) - names:
+                found[f"no-{label}"] = tuple(name for name in planner.columns if name not in names)
     return found
 
 

@@ -241,6 +241,7 @@ def _planning_rows(kind: DataKind, task: str = "r2r") -> list[Row]:
             "matcher only": ("belief", "matcher"),
             "speaker only": ("belief", "speaker"),
             "agent only": ("belief", "follower"),
+            "without agent": ("belief", "no-follower"),
             "one-step lookahead": ("choice", "lookahead"),
             "most probable route": ("choice", "argmax"),
         }
