@@ -15,6 +15,7 @@ from esceme.memory import NoMemory
 from esceme.memory.scene_map import MapBank, SceneMap
 from esceme.metrics import score_paths
 from esceme.navigator import Navigator
+from esceme.planning import planner as planner_module
 from esceme.planning.belief import Belief, fit_belief, length_columns, route_columns, route_table
 from esceme.planning.choice import (
     Exploration,
@@ -279,3 +280,26 @@ def test_parts_of_a_map_without_a_known_connection_are_planned_apart(atlas: Atla
     plan = planner.plan(scene_map, PlanRequest(WORDS, [scene_map.node("garden")], 12))
     names = {scene_map.name(int(node)) for node in plan.routes.area.nodes[plan.routes.ends]}
     assert names == {"garden", "door"}
+
+
+def test_the_first_scorer_selects_the_routes_that_others_score(
+    atlas: Atlas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene_map = complete_map(atlas, "hall", "garden", "door", "kitchen")
+    request = PlanRequest(WORDS, [scene_map.node("garden")], 12)
+    settings = {"scorers": ("speaker", "matcher"), "routes": "two-leg", "limits": RouteLimits(2, 6)}
+    planner, _ = random_planner(**settings, utility="sdtw")
+    routes, table = planner.compare(scene_map, request)
+    monkeypatch.setattr(planner_module, "SELECTED", 2)
+    part, selected = planner.compare(scene_map, request)
+    assert len(part) == 4 < len(routes) and part.is_visited.sum() == 2
+    speaker = planner.columns.index("speaker")
+    for is_visited in (True, False):
+        best = np.sort(table[routes.is_visited == is_visited][:, speaker])[-2:]
+        rows = part.is_visited == is_visited
+        assert np.array_equal(np.sort(selected[rows][:, speaker]), best)
+    for row, places in enumerate(part.places):
+        same = np.flatnonzero((routes.places == places).all(1))
+        assert np.allclose(table[same[0]], selected[row], atol=1e-5)
+    plan = planner.plan(scene_map, request)
+    assert len(plan.routes) == 4 and plan.chosen in range(4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -108,8 +108,7 @@ def draw_routes(routes: RouteSet, described: Sequence[int], seed: int) -> tuple[
     alike = np.argsort(-shared, kind="stable")[: MOST_ROUTES // 2]
     others = np.random.default_rng([seed, 6]).permutation(len(routes))[: MOST_ROUTES // 2]
     rows = np.unique(np.concatenate([described, alike, others]))
-    part = replace(routes, places=routes.places[rows], num_moves=routes.num_moves[rows], parents=None)
-    return part, np.searchsorted(rows, described)
+    return routes.select(rows), np.searchsorted(rows, described)
 
 
 def pool_views(atlas: Atlas, viewpoints: Sequence[int]) -> PooledViews:

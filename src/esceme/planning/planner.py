@@ -25,6 +25,8 @@ from esceme.planning.routes import RouteLimits, RouteSet, Start, get_routes
 from esceme.planning.scoring import Scorer
 
 DEFAULT_LIMITS = RouteLimits()
+SELECTED = 300
+"""Number of routes to visited viewpoints, and to the frontier, that the first of several scorers selects."""
 CHOICES = {"bayes": None, "argmax": argmax_utilities, "lookahead": lookahead_utilities}
 """Ways to choose a route -> utilities; None for those of the planner."""
 
@@ -105,9 +107,16 @@ class Planner:
         return RoutePlan(path, bool(routes.is_visited[chosen]), chosen, routes, table, belief, utilities)
 
     def compare(self, scene_map: SceneMap, request: PlanRequest) -> tuple[RouteSet, NDArray[np.float64]]:
-        """Return the candidate routes of an episode, and the columns of the belief for each, (R, F)."""
+        """Return the candidate routes of an episode, and the columns of the belief for each, (R, F).
+
+        Of routes that form no tree, which are many, the first scorer selects those that others score.
+        """
         routes = self.generate(scene_map, Start(request.trajectory[0], request.start_view), self.limits)
-        scores = [scorer.score(routes, request.words) for scorer in self.scorers]
+        scores = [scorer.score(routes, request.words) for scorer in self.scorers[:1]]
+        if routes.parents is None and len(self.scorers) > 1:
+            rows = _most_probable(routes, scores[0][:, 0])
+            routes, scores = routes.select(rows), [scores[0][rows]]
+        scores += [scorer.score(routes, request.words) for scorer in self.scorers[1:]]
         return routes, route_table(routes, scores, self.limits.max_moves, self.shape)
 
     def _best(
@@ -129,3 +138,10 @@ class Planner:
         return row, [
             (int(area.nodes[there]), int(area.view[here, there])) for here, there in pairwise(places)
         ]
+
+
+def _most_probable(routes: RouteSet, score: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the rows of the `SELECTED` best routes to visited viewpoints, and to the frontier, in order."""
+    order = np.argsort(-score, kind="stable")
+    visited = routes.is_visited[order]
+    return np.sort(np.concatenate([order[visited][:SELECTED], order[~visited][:SELECTED]]))

@@ -196,6 +196,11 @@ class RouteSet:
         metres: NDArray[np.float64] = self._per_edge(self.area.lengths, 0).sum(1)
         return metres
 
+    def select(self, rows: NDArray[np.int64]) -> RouteSet:
+        """Return the routes of some rows, which form no tree."""
+        prior = None if self.log_prior is None else self.log_prior[rows]
+        return RouteSet(self.area, self.places[rows], self.num_moves[rows], None, self.start_view, prior)
+
     def walk(self, row: int, walked: Sequence[int]) -> list[int] | None:
         """Return the places of a trajectory that begins with `walked` and continues along a route.
 
