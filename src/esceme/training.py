@@ -421,6 +421,7 @@ def _load_matching_weights(navigator: Navigator, start: Run) -> str:
 
     Other parameters stay random. Raise `CheckpointError` if a shape differs or no tensor matches.
     """
+    agents = [type(run.agent).__name__ for run in (start.navigator, navigator)]
     own, theirs = navigator.state_dict(), start.navigator.state_dict()
     loaded = {name: tensor for name, tensor in theirs.items() if name in own}
     misshapen = [name for name, tensor in loaded.items() if tensor.shape != own[name].shape]
@@ -430,7 +431,8 @@ def _load_matching_weights(navigator: Navigator, start: Run) -> str:
             f"{tuple(theirs[name].shape)} and {tuple(own[name].shape)}" if misshapen else "not in this one"
         )
         raise CheckpointError(
-            f"{start.folder}: does not fit the experiment that starts from it: {name} is {shapes}"
+            f"{start.folder}: {agents[0]} does not fit the experiment that starts from it, which trains "
+            f"{agents[1]}: {name} is {shapes}"
         )
     navigator.load_state_dict({**own, **loaded})
     random, ignored = ([name for name in names if name not in loaded] for names in (own, theirs))

@@ -73,6 +73,7 @@ def test_other_cameras_and_grids(panoramas: Path, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"width": 4}, "width: expected 8 to 8192, found 4"),
+        ({"width": 0}, "width: expected 8 to 8192, found 0"),
         ({"height": 10**6}, "height: expected 8"),
         ({"vfov": 180.0}, "vfov: expected 1 to 170, found 180"),
         ({"vfov": float("nan")}, "vfov: expected"),

@@ -40,6 +40,9 @@ def test_unknown_targets_and_unsuitable_data_are_refused(
     assert "--scale 2: expected" in error_of(["reproduce", "tab:r2r", "--scale", "2", *data])
     assert "give one" in error_of(["reproduce", "tab:r2r", "--scale", "0.5", "--budget", "9", *data])
     assert "cannot serve tab:rxr: no RxR/rxr_train_guide.jsonl" in error_of(["reproduce", "tab:rxr", *data])
+    assert "nowhere: cannot serve tab:rxr: no such folder" in error_of(
+        ["reproduce", "tab:rxr", "--data", "nowhere"]
+    )
 
 
 def test_one_manager_works_in_a_folder(training_data: Path, empty_folder: Path, error_of: Refused) -> None:

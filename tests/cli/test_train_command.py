@@ -350,6 +350,11 @@ def test_faulty_command_is_refused_and_writes_nothing(
     assert message in error_of(train_command(recipe, "run", *extra))
 
 
+def test_start_from_another_agent_is_refused(finished_run: Path, world: Path, error_of: ErrorOf) -> None:
+    command = train_command("r2r-duet-small", "run", "--start", str(finished_run), data=str(world))
+    assert ": HAMT does not fit the experiment that starts from it, which trains DUET: " in error_of(command)
+
+
 def test_missing_gpu_is_refused(world: Path, error_of: ErrorOf) -> None:
     import torch
 

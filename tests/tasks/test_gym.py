@@ -571,10 +571,13 @@ def test_environment_uses_the_given_feature_store(toy_root: Path) -> None:
     assert not observation["features"].any()
 
 
-def test_gymnasium_make_finds_the_registered_environments(toy_root: Path) -> None:
+def test_gymnasium_make_finds_the_registered_environments(
+    toy_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     env = gymnasium.make(ENV_ID, folder=toy_root, task="r2r", split="val_seen", render_mode="ansi")
     check_env(env.unwrapped)
-    envs = gymnasium.make_vec(ENV_ID, num_envs=2, folder=toy_root, split="val_seen", order="lanes")
+    monkeypatch.setenv("ESCEME_DATA", str(toy_root))
+    envs = gymnasium.make_vec(ENV_ID, num_envs=2, split="val_seen", order="lanes")
     assert isinstance(envs, NavigationVectorEnv)
     assert envs.reset(seed=0)[0] in envs.observation_space
 

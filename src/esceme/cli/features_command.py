@@ -105,8 +105,8 @@ def extract(
     """
     _check_suffix(out)
     view_encoder = make_encoder(encoder, weights)
-    columns = width or view_encoder.view_width
-    camera = Camera(columns, height or columns * 3 // 4, radians(vfov))
+    columns = view_encoder.view_width if width is None else width
+    camera = Camera(columns, columns * 3 // 4 if height is None else height, radians(vfov))
     grid = ViewGrid.regular(camera, headings, elevations)
     paths = find_panoramas(panoramas)
     write_features(

@@ -303,6 +303,8 @@ def make_plan(targets: Sequence[Target], config: ReproductionConfig) -> Plan:
 def missing_data(target: Target, config: ReproductionConfig) -> list[str]:
     """Return a message for each file that a target needs and that the data folder does not have."""
     folder, found = config.folder, list[str]()
+    if not folder.root.is_dir():
+        return ["no such folder"]
 
     def check(path: object, name: str) -> None:
         if not path and name not in found:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from esceme.errors import ConfigError, DataError
 from esceme.tasks.batch_simulator import Arrays, BatchSimulator, EnvOptions
 from esceme.tasks.episode import Episode
-from esceme.tasks.folder import DataFolder
+from esceme.tasks.folder import DataFolder, default_data
 from esceme.tasks.split import load_dataset
 from esceme.world.atlas import STOP, Atlas
 from esceme.world.features import FeatureStore
@@ -224,7 +224,7 @@ class NavigationVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
 
 
 def make_env(
-    folder: str | Path,
+    folder: str | Path | None = None,
     *,
     task: str = "r2r",
     split: str = "val_unseen",
@@ -234,18 +234,19 @@ def make_env(
 ) -> NavigationEnv:
     """Return an environment with the episodes of a split. `options` override the limits of the task.
 
+    `folder` is the data folder; by default that of the environment variable `ESCEME_DATA`, or `datasets`.
     `features` is a file or a store; by default it is the only feature file of the folder. Observation and
     action spaces depend on the scenes of the split. For equal spaces over several splits, construct
     `NavigationEnv` with one `Atlas` of all scenes.
     """
-    atlas, episodes, options = _load_episodes(folder, task, split, features, options)
-    panoramas = DataFolder(folder).panorama
-    return NavigationEnv(atlas, episodes, render_mode=render_mode, panoramas=panoramas, **options)
+    data = DataFolder(folder or default_data())
+    atlas, episodes, options = _load_episodes(data, task, split, features, options)
+    return NavigationEnv(atlas, episodes, render_mode=render_mode, panoramas=data.panorama, **options)
 
 
 def make_vector_env(
-    folder: str | Path,
-    num_envs: int,
+    folder: str | Path | None = None,
+    num_envs: int = 1,
     *,
     task: str = "r2r",
     split: str = "val_unseen",
@@ -255,23 +256,24 @@ def make_vector_env(
     **options: Unpack[EnvOptions],
 ) -> NavigationVectorEnv:
     """Return `num_envs` parallel environments with the episodes of a split; see `make_env`."""
-    atlas, episodes, options = _load_episodes(folder, task, split, features, options)
+    data = DataFolder(folder or default_data())
+    atlas, episodes, options = _load_episodes(data, task, split, features, options)
     return NavigationVectorEnv(
         atlas,
         episodes,
         num_envs,
         autoreset_mode=autoreset_mode,
         render_mode=render_mode,
-        panoramas=DataFolder(folder).panorama,
+        panoramas=data.panorama,
         **options,
     )
 
 
 def _load_episodes(
-    folder: str | Path, task: str, split: str, features: str | Path | FeatureStore | None, options: EnvOptions
+    data: DataFolder, task: str, split: str, features: str | Path | FeatureStore | None, options: EnvOptions
 ) -> tuple[Atlas, list[Episode], EnvOptions]:
     """Return the atlas and the episodes of a split, and the limits of the task, overridden by `options`."""
-    dataset = load_dataset(DataFolder(folder), [(task, split)], features=features, option="`features`")
+    dataset = load_dataset(data, [(task, split)], features=features, option="`features`")
     limits = dataset.splits[0].task
     defaults: EnvOptions = {
         "max_steps": limits.max_steps,
