@@ -206,6 +206,8 @@ def names_of(navigator: Navigator) -> dict[str, str]:
     is_released_agent = isinstance(navigator.agent, HAMT | TDSTP | DUET)
     if not is_released_agent or not is_released_reader or len(names) != len(state):
         found = f"{type(navigator.agent).__name__} with {type(navigator.reader).__name__}"
+        if others := [name for name in state if name not in names]:
+            found += f" and tensors that the original does not have, such as {others[0]}"
         raise CheckpointError(f"expected HAMT, TD-STP or DUET, with or without ESceme, found {found}")
     return names
 
