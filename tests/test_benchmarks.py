@@ -117,6 +117,14 @@ def test_both_graph_encodings_are_equal(monkeypatch: pytest.MonkeyPatch) -> None
         benchmark.measure_size(25, reader)
 
 
+def test_operations_of_linear_layers_are_counted() -> None:
+    benchmark = import_module("benchmarks.duet_evaluation")
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    with torch.inference_mode():
+        counted = benchmark.count_operations(lambda: layer(torch.ones(2, 3, 8)))
+    assert counted == pytest.approx(2 * 2 * 3 * (4 * 8 * 8 + 2 * 8 * 16) / 1e9)
+
+
 @pytest.mark.parametrize("agent", ["hamt", "tdstp", "duet"])
 def test_lock_step_decisions_equal_those_of_lanes(
     agent: str, dataset: Path, monkeypatch: pytest.MonkeyPatch
@@ -140,8 +148,8 @@ def test_lock_step_decisions_equal_those_of_lanes(
     work = benchmark.EvaluationWorkload(dataset, navigator, **loop, per_scene=2)
     episodes = read_r2r(dataset / "R2R" / f"R2R_{SPLIT}.json")
     for paths in ({episode.episode_id: episode.reference_path for episode in episodes}, None):
-        ratio, _ = benchmark.throughput(work, paths, rounds=1)  # asserts that decisions are equal
-        assert ratio.baseline > 0 and ratio.ours > 0
+        *ratios, _ = benchmark.throughput(work, paths, rounds=1, packed=True)  # asserts equal decisions
+        assert len(ratios) == 2 and all(ratio.baseline > 0 and ratio.ours > 0 for ratio in ratios)
     if agent == "tdstp":
         assert any(is_jump) and not all(is_jump)
         monkeypatch.setattr(benchmark.LockStepPlanner, "restrict", lambda *_: None)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from esceme.agents import DUET, HAMT, DuetConfig, HamtConfig
-from esceme.agents.layers import Attention, FeedForward
+from esceme.agents.layers import Attention, FeedForward, PreNormLayer
 from esceme.agents.seq2seq import Seq2Seq
 from esceme.engine import (
     Int8Linear,
@@ -82,10 +82,12 @@ def test_switches_are_reset_after_errors() -> None:
 def test_packing_frees_the_unpacked_weights(agent: str) -> None:
     prepared = navigator(agent)
     apply_engine(prepared, "packed", "fp32")
-    blocks = [module for module in prepared.modules() if isinstance(module, Attention | FeedForward)]
+    kinds = Attention | FeedForward | PreNormLayer | nn.MultiheadAttention
+    blocks = [module for module in prepared.modules() if isinstance(module, kinds)]
     assert len(blocks) > 8
     linears = [child for block in blocks for child in block.children() if isinstance(child, nn.Linear)]
     assert not linears
+    assert not any(name.endswith("in_proj_weight") for name, _ in prepared.named_parameters())
 
 
 def test_guarded_layers_are_those_that_decide() -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from esceme.agents.layers import Attention, FeedForward, LinearNorm
+from esceme.agents.layers import Attention, FeedForward, LinearNorm, PreNormLayer
 from esceme.errors import ConfigError
 from esceme.navigator import Navigator
 
@@ -112,13 +112,16 @@ def apply_engine(navigator: Navigator, engine: EngineName, precision: Precision)
     no effect. Raise `ConfigError` if the agent, the device or this version of torch does not allow it.
     """
     switch = PrecisionSwitch()
-    places = list(_linear_layers(navigator))
     if (engine, precision) == ("eager", "fp32") or (engine, precision) == ("eager", "bf16"):
         return switch  # bf16 by autocast
     if navigator.device.type != "cpu":
         raise ConfigError(
             f"engine {engine}, precision {precision}: for CPUs only; use eager and fp32 or bf16"
         )
+    for layer in navigator.agent.modules():
+        if isinstance(layer, PreNormLayer):
+            layer.separate_projection()
+    places = list(_linear_layers(navigator))
     if not any(place.is_deciding for place in places):
         raise ConfigError(
             f"engine {engine}, precision {precision}: {type(navigator.agent).__name__} has no transformer "
@@ -154,7 +157,7 @@ def _linear_layers(navigator: Navigator) -> Iterator[LayerPlace]:
     """Yield the linear layers of the agent's transformer layers and embeddings."""
     deciding = {id(module) for layers in navigator.agent.decision_layers for module in layers.modules()}
     for parent in navigator.agent.modules():
-        if isinstance(parent, Attention | FeedForward | LinearNorm):
+        if isinstance(parent, Attention | FeedForward | LinearNorm | PreNormLayer | nn.MultiheadAttention):
             for name, child in parent.named_children():
                 if isinstance(child, nn.Linear):
                     yield LayerPlace(parent, name, id(parent) in deciding)

@@ -1,4 +1,4 @@
-"""Attention with a learned bias."""
+"""Attention with a learned bias, and pre-norm layers on valid tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from esceme.agents import layers
-from esceme.agents.layers import BiasedAttention, Layer, Tokens
+from esceme.agents.layers import BiasedAttention, Layer, PreNormLayer, Tokens
 
 
 def test_biased_attention_equals_pytorch() -> None:
@@ -49,3 +49,15 @@ def test_attention_with_a_learned_bias_is_the_same_beyond_the_limit(monkeypatch:
     monkeypatch.setattr(layers, "MIN_BIASED", 1)
     for ours, theirs in zip(run(), expected, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("is_separate", [False, True])
+def test_pre_norm_layers_on_valid_tokens_equal_those_of_pytorch(is_separate: bool) -> None:
+    torch.manual_seed(5)
+    layer = PreNormLayer(8, 2, 16, dropout=0.1).eval()
+    padded, valid = torch.randn(2, 6, 8), torch.arange(6) < torch.tensor([[6], [3]])
+    expected = layer(padded, src_key_padding_mask=~valid)
+    if is_separate:
+        layer.separate_projection()
+    outputs = layer.infer(Tokens.pack(padded, valid))
+    torch.testing.assert_close(outputs.rows, expected[valid])

@@ -9,6 +9,7 @@ STOP was most probable.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, cast
 
@@ -27,6 +28,7 @@ from esceme.agents.layers import (
     Layer,
     LinearNorm,
     OutputPositions,
+    PreNormLayer,
     Tokens,
     init_bert_weights,
 )
@@ -570,15 +572,7 @@ class PanoramaEncoder(nn.Module):
         self.norm = nn.LayerNorm(config.hidden, eps=EPSILON)
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(
-                config.hidden,
-                config.heads,
-                config.feed_forward,
-                dropout=config.dropout,
-                activation="gelu",
-                batch_first=True,
-                norm_first=True,
-            )
+            PreNormLayer(config.hidden, config.heads, config.feed_forward, dropout=config.dropout)
             for _ in range(config.panorama_layers)
         )
         self.final_norm = nn.LayerNorm(config.hidden, eps=EPSILON)
@@ -599,7 +593,13 @@ class PanoramaEncoder(nn.Module):
         """
         embedded = self.picture(features) + self.location(location) + self.kinds(kinds) + vision_type
         tokens = self.dropout(self.norm(embedded if grounded is None else embedded + grounded))
-        for layer in self.layers:
+        layers = cast(Iterable[PreNormLayer], self.layers)
+        if not self.training and not torch.is_grad_enabled():
+            packed = Tokens.pack(tokens, valid)
+            for layer in layers:
+                packed = layer.infer(packed)
+            return packed.layout.pad(self.final_norm(packed.rows))
+        for layer in layers:
             tokens = layer(tokens, src_key_padding_mask=~valid)
         return self.final_norm(tokens).masked_fill(~valid[..., None], 0.0)
 

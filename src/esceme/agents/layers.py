@@ -308,6 +308,39 @@ class Layer(nn.Module):
         return self.feed_forward(self.attention(queries, context))
 
 
+class PreNormLayer(nn.TransformerEncoderLayer):
+    """PyTorch's pre-norm transformer layer with exact GELU. `infer` computes it on valid tokens only."""
+
+    def __init__(self, width: int, heads: int, inner: int, *, dropout: float) -> None:
+        super().__init__(
+            width, heads, inner, dropout=dropout, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.projection: nn.Module | None = None
+
+    def infer(self, tokens: Tokens) -> Tokens:
+        """Return the output tokens, as `forward` does without dropout."""
+        (rows, layout), attention = tokens, self.self_attn
+        values = self.norm1(rows)
+        if self.projection is not None:
+            projected = self.projection(values)
+        else:
+            projected = functional.linear(values, attention.in_proj_weight, attention.in_proj_bias)
+        heads = layout.pad(projected).view(*layout.shape, 3, attention.num_heads, -1)
+        queries, keys, values = heads.permute(2, 0, 3, 1, 4)  # (B, heads, L, H / heads)
+        attended = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=layout.mask)
+        rows = rows + attention.out_proj(layout.pack(attended.transpose(1, 2).flatten(2)))
+        output = self.linear2(functional.gelu(self.linear1(self.norm2(rows))))
+        return Tokens(rows + output, layout)
+
+    def separate_projection(self) -> None:
+        """Make the joint projection of queries, keys and values a linear layer. `forward` cannot run then."""
+        attention = self.self_attn
+        self.projection = nn.Linear(1, 1)
+        self.projection.weight, self.projection.bias = attention.in_proj_weight, attention.in_proj_bias
+        for name in ("in_proj_weight", "in_proj_bias"):
+            attention.register_parameter(name, None)
+
+
 class CrossLayer(nn.Module):
     """Cross-modal layer: text and vision attend to each other, then each to itself (docs/spec.md B.6).
 
