@@ -13,6 +13,7 @@ import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
 from io import StringIO
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     embedded_world(WorldConfig("tiny"))
     out, printed, errors = tmp_path_factory.mktemp("demo") / "with a space", StringIO(), StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed), redirect_stderr(errors):
-        patch.setattr("esceme.demo.run_demo.run_jobs", run_here)
+        patch.setattr(import_module("esceme.demo.run_demo"), "run_jobs", run_here)  # a function, too
         assert main(arguments(out)) == 0, errors.getvalue()
     assert f"{ITERATIONS}/{ITERATIONS}" in errors.getvalue() and "loss" in errors.getvalue()
     return out, printed.getvalue()
