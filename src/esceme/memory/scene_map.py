@@ -343,8 +343,8 @@ class SceneMap:
         """Return the features of tokens, (B, N) -> (B, N, D); zeros for view -1."""
         if not self._features:
             raise MemoryMismatch("this map keeps codes and no features, which a follower and a matcher need")
-        stored = np.stack([self._features[row] for row in rows])
-        features = stored[np.arange(len(rows))[:, None], views.clip(0)]
+        shown = views.clip(0)
+        features = np.stack([self._features[row][tokens] for row, tokens in zip(rows, shown, strict=True)])
         features[views < 0] = 0.0
         return torch.from_numpy(features).float()  # numpy converts half precision element by element
 
