@@ -340,8 +340,9 @@ def described_route(scene_map: SceneMap, routes: RouteSet, episode: Episode) -> 
     rows = np.flatnonzero(routes.area.nodes[routes.ends] == scene_map.find(episode.goal))
     if len(rows) > 1:
         path = path_steps(scene_map, episode.reference_path, episode.heading).nodes
-        rows = rows[routes.num_moves[rows] == len(path) - 1]
-        rows = rows[(routes.area.nodes[routes.places[rows, : len(path)]] == path).all(1)]
+        rows = rows[routes.num_moves[rows] == len(path) - 1]  # none if the path is longer than all routes
+        if len(rows):
+            rows = rows[(routes.area.nodes[routes.places[rows, : len(path)]] == path).all(1)]
     return int(rows[0]) if len(rows) else None
 
 

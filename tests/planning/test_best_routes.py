@@ -13,7 +13,7 @@ from esceme.learning.speaker_fitting import Description, SpeakerConfig, fit_spea
 from esceme.memory.codebook import Codebook
 from esceme.memory.scene_map import MapBank, SceneMap
 from esceme.metrics import PaddedPaths, dtw, ndtw
-from esceme.planner_training import route_shape
+from esceme.planner_training import described_route, route_shape
 from esceme.planning.belief import Belief
 from esceme.planning.planner import Planner, PlanRequest
 from esceme.planning.route_prior import STEP_COLUMNS, TURN_COLUMNS, RoutePrior, step_columns
@@ -235,3 +235,14 @@ def test_a_prior_is_needed_for_best_routes_only() -> None:
         RoutePrior(prior.steps, 1.0)
     with pytest.raises(ConfigError, match="steps: expected"):
         RoutePrior(prior.steps[:3])
+
+
+def test_a_path_longer_than_all_routes_is_not_among_them() -> None:
+    atlas = grid()
+    maps = MapBank.from_atlas(atlas)
+    maps.remember_all()
+    scene_map, (episode,) = maps["cottage"], wandering_paths(atlas, 1, 0)
+    for name, prior in (("k-best", random_prior(0, revisit=None)), ("two-leg", None)):
+        start = Start(scene_map.node(episode.start), 12)
+        routes = get_routes(name, prior)(scene_map, start, RouteLimits(0, 5))
+        assert described_route(scene_map, routes, episode) is None
