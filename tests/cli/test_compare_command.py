@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
 from esceme.cli import main
 from esceme.evaluation import EvaluationConfig, evaluate, read_result
 from esceme.evaluation.compare import MEASURES, compare
+from esceme.files import write_json
 from fixtures.random_runs import random_run
 
 Capture = pytest.CaptureFixture[str]
@@ -125,3 +127,27 @@ def test_results_of_different_seeds_form_groups(toy_root: Path, tmp_path: Path, 
     assert main([*command, "--first-told", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["runs"] == [2, 2] and printed["episodes"] == 12 and printed["first_told"] is True
+
+
+def test_planners_of_different_seeds_form_a_group(
+    results: dict[str, str], tmp_path: Path, capsys: Capture
+) -> None:
+    """What a fit determines does not separate results; its settings and the choice do."""
+    paths = []
+    for seed, epochs, belief in ((0, 8, "full"), (1, 8, "full"), (0, 8, "blind"), (0, 4, "full")):
+        result = read_result(results["cold"])
+        planner = {
+            "routes": "shortest",
+            "beliefs": {"full": {"weights": {"walk": 0.1 * seed}, "loss": 1.0 + seed}},
+            "exploration": {"persistent": {"early": 10.0 * (1 + seed)}},
+            "digests": {"weights": f"{seed}"},
+            "fit": {"samples": 9 + seed, "settings": {"matcher": {"epochs": epochs, "seed": seed}}},
+        }
+        facts = {**result.facts, "planner": planner, "belief": belief, "seed": seed}
+        paths.append(tmp_path / f"{seed}-{epochs}-{belief}.json")
+        write_json(paths[-1], msgspec.structs.replace(result, facts=facts))
+    command = ["compare", *map(str, paths), "--group-seeds", "--measures", "tl", "--draws", "50"]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"1: {paths[0]}, {paths[1]}\n2: {paths[2]}\n3: {paths[3]}\n")
+    assert "planner.fit.settings.matcher.epochs: 1: 8, 2: 8, 3: 4" in out and "beliefs" not in out

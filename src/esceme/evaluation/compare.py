@@ -30,6 +30,9 @@ VISITS = (1, 2, 3, 6, 11, 21, 51, 101)
 
 Array = NDArray[np.float64]
 
+FITTED = ("planner.beliefs.", "planner.exploration.", "planner.prior.", "planner.fit.")
+"""Beginnings of the names of facts that follow from the fit of a planner."""
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -179,9 +182,20 @@ def _named_by_path(result: Result) -> Result:
     return msgspec.structs.replace(result, episodes=episodes)
 
 
+def is_fitted(fact: str) -> bool:
+    """Whether a fact of a result, such as `planner.beliefs.full.loss`, follows from the fit of its planner.
+
+    The digests of the planner differ if any of these does.
+    """
+    return fact.startswith(FITTED) and not fact.startswith("planner.fit.settings.")
+
+
 def differing_facts(results: Sequence[Result]) -> dict[str, tuple[Any, ...]]:
     """Return settings and hashes that differ between results, by name, such as `hashes.weights`."""
-    facts = [flatten(result.facts) for result in results]
+    facts = [
+        {name: value for name, value in flatten(result.facts).items() if not is_fitted(name)}
+        for result in results
+    ]
     names = dict.fromkeys(name for flat in facts for name in flat)
     values = {name: tuple(flat.get(name) for flat in facts) for name in names}
     return {name: row for name, row in values.items() if any(value != row[0] for value in row)}

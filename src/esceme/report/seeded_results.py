@@ -10,6 +10,7 @@ import msgspec
 
 from esceme.errors import DataError
 from esceme.evaluation import Result, read_result
+from esceme.evaluation.compare import is_fitted
 from esceme.files import read_json
 from esceme.learning.run import BEST_FOLDER
 from esceme.runs import flatten
@@ -50,7 +51,13 @@ def read_seeded_result(path: Path) -> SeededResult:
     result = read_result(path)
     facts = flatten(result.facts)
     training, seed = _read_training(path if path.is_dir() else path.parent)
-    own = {name: value for name, value in facts.items() if name.partition(".")[0] not in PER_EVALUATION}
+    own = {
+        name: value
+        for name, value in facts.items()
+        if name.partition(".")[0] not in PER_EVALUATION
+        and not is_fitted(name)
+        and not name.startswith("planner.digests.")
+    }
     return SeededResult(
         path,
         result,
