@@ -22,6 +22,7 @@ from esceme.memory.codebook import Codebook
 from esceme.memory.scene_map import MapBank, SceneMap, VisitedViewpoint
 from esceme.navigator import Navigator
 from esceme.planning.belief import Belief
+from esceme.planning.matcher import RouteMatcher
 from esceme.planning.planner import Planner, PlanRequest
 from esceme.planning.planner_file import RouteModels, make_scorers
 from esceme.planning.route_prior import RoutePrior
@@ -33,6 +34,9 @@ from esceme.world.geometry import VIEWS, nearest_view
 WIDTH, CODES, WORDS = 331, 400, 1200
 SPACING = 2.2
 """Distance of neighbouring viewpoints in metres, about that of Matterport3D."""
+
+ALL = ["follower", "speaker", "matcher"]
+"""Names of all scorers."""
 
 
 def grid_map(size: int, *, keeps_features: bool = True) -> tuple[SceneMap, MapBank]:
@@ -101,8 +105,9 @@ def milliseconds(function: Callable[[], object], *, repeat: int = 5) -> float:
 
 
 def make_planner(scorers: list[str], follower: Navigator, **settings: Any) -> Planner:
-    """Return a planner with a random speaker whose belief has equal weights."""
-    models = RouteModels(random_speaker())
+    """Return a planner with a random speaker and matcher whose belief has equal weights."""
+    torch.manual_seed(0)
+    models = RouteModels(random_speaker(), RouteMatcher(WORDS, WIDTH).eval())
     planner = Planner(make_scorers(scorers, models, follower, None), Belief((), ()), **settings)
     planner.belief = Belief(planner.columns, (0.1,) * len(planner.columns))
     return planner
@@ -112,7 +117,7 @@ def run(data: Path | None) -> Iterator[Amount]:
     """Measure a plan in maps of 100 to 10,000 viewpoints, and the bytes of a viewpoint."""
     torch.set_num_threads(1)
     follower, words = small_follower(), np.random.default_rng(3).integers(WORDS, size=30)
-    planner = make_planner(["follower", "speaker"], follower)
+    planner = make_planner(ALL, follower)
     costs: dict[int, float] = {}
     for size in (100, 1000, 10_000):
         scene_map, _ = grid_map(size)
@@ -120,20 +125,20 @@ def run(data: Path | None) -> Iterator[Amount]:
         request = PlanRequest(words, [scene_map.node(f"{side // 2},{side // 2}")], 12)
         routes = planner.plan(scene_map, request).routes
         costs[size] = milliseconds(partial(planner.plan, scene_map, request))
-        bound = "one pass of the agent over all routes, then the speaker"
+        bound = "one pass of the agent over all routes, then speaker and matcher"
         name = f"plan over {len(routes)} routes, map of {size:,} viewpoints"
         yield Amount(name, costs[size], "ms", 150, bound)
     bound = "routes have at most 7 edges, so their number does not grow with the map"
     yield Amount("plan in 10,000 viewpoints, relative to 1,000", costs[10_000] / costs[1000], "", 1.5, bound)
     step = milliseconds(partial(one_step, follower, scene_map, request))
     yield Amount("the same plan in single steps of the agent", costs[10_000] / step, "steps", 40, "as above")
-    for edges, aim in ((4, 8), (5, 12)):
-        shorter = make_planner(["follower", "speaker"], follower, limits=RouteLimits(max_moves=edges))
-        routes = shorter.plan(scene_map, request).routes
-        cost = milliseconds(partial(shorter.plan, scene_map, request))
-        yield Amount(
-            f"plan over {len(routes)} routes in steps of the agent", cost / step, "steps", aim, "the agent"
-        )
+    for scorers, aims in ((ALL, (8, 12)), (ALL[1:], (3, 4)), (ALL[2:], (3, 3))):
+        for edges, aim in zip((4, 5), aims, strict=True):
+            shorter = make_planner(scorers, follower, limits=RouteLimits(max_moves=edges))
+            routes = shorter.plan(scene_map, request).routes
+            cost = milliseconds(partial(shorter.plan, scene_map, request))
+            name = f"plan over {len(routes)} routes by {', '.join(scorers)}, in steps of the agent"
+            yield Amount(name, cost / step, "steps", aim, scorers[0])
     scene_map, _ = grid_map(100, keeps_features=False)
     two_leg = make_planner(["speaker"], follower, routes="two-leg", limits=RouteLimits(8, 15), utility="sdtw")
     request = PlanRequest(np.tile(words, 2), [scene_map.node("5,5")], 12)

@@ -16,6 +16,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from esceme.errors import DataError
 from esceme.files import write_json, write_text
 from esceme.report.paper import format_markdown
@@ -56,11 +58,29 @@ def summarise(results: Sequence[TargetResults]) -> str:
     return "\n".join(lines)
 
 
+SUBSET_ROWS = (
+    "greedy",
+    "planner, cold",
+    "planner, cold, one-step lookahead",
+    "planner, episodic",
+    "planner, oracle",
+    "planner, blind, cold",
+)
+"""Rows of planning studies that are shown on subsets of episodes."""
+
+
+def show_subsets(results: TargetResults) -> str:
+    """Return the scores of the main rows on subsets of episodes."""
+    rows = [row for row in results.rows if row.name in SUBSET_ROWS]
+    rows.sort(key=lambda row: SUBSET_ROWS.index(row.name))
+    return format_subsets(msgspec.structs.replace(results, rows=rows))
+
+
 TABLES: dict[str, Callable[[TargetResults], str]] = {
     "differences": format_differences,
     "first-told": lambda results: format_differences(results, first_told=True),
     "paper": lambda results: format_markdown(results.target, as_table(results)),
-    "subsets": format_subsets,
+    "subsets": show_subsets,
     "directions": format_directions,
     "costs": lambda results: format_costs(results.costs),
     "origin": describe,
