@@ -125,21 +125,19 @@ def _evaluate(
         folder_lock(folder, "evaluation"),
         Journal(folder / JOURNAL, context.fingerprint, JournalEntry, note=note) as journal,
     ):
-        entries, total = list(journal.entries), len(context.episodes) * config.num_passes
-        recorded = list(entries)
+        entries, total = journal.entries, len(context.episodes) * config.num_passes
         finished = len({(entry.pass_, entry.id) for entry in entries})
 
         def on_finished(new: list[JournalEntry]) -> None:
             nonlocal finished
             journal.write(new)
-            recorded.extend(new)
             finished = min(finished + len(new), total)
             on_progress(finished, total)
 
         on_progress(finished, total)
         if processes > 1 and finished < total:
-            run_in_workers(context, processes, partial(_run_scenes, list(entries)), on_finished)
-            entries = recorded
+            run_in_workers(context, processes, partial(_run_scenes, entries), on_finished)
+            entries = journal.read()  # trajectories of the workers were not collected, only written
         trajectories = run_episodes(context, lifetime, entries, on_finished)
         if lifetime.bank is not None:
             save_bank(lifetime.bank, folder / BANK, overwrite=True)
@@ -148,7 +146,7 @@ def _evaluate(
         result = make_result(context, [trajectories[episode.episode_id] for episode in context.episodes])
         save_result(result, folder)
         if trace:
-            _write_trace(context, folder, recorded, processes, on_trace_progress, note)
+            _write_trace(context, folder, journal.read(), processes, on_trace_progress, note)
     return result
 
 
@@ -172,7 +170,7 @@ def _write_trace(
 
         on_progress(len(traces), total)
         if len(traces) < total:
-            job = partial(_trace_scenes, list(entries), list(traces))
+            job = partial(_trace_scenes, entries, list(traces))
             if processes > 1:
                 run_in_workers(context, processes, job, on_traced)
             else:
@@ -200,11 +198,13 @@ def run_episodes(
     lifetime: MemoryLifetime,
     entries: Sequence[JournalEntry],
     on_finished: OnFinished,
+    *,
+    collect: bool = True,
 ) -> dict[str, Trajectory]:
     """Run the split once, or twice for protocol `two-pass`; return the last trajectories by episode id.
 
     `entries` are journal entries of episodes that have already finished. These episodes are not run again.
-    Only their effect on the memory is repeated.
+    Only their effect on the memory is repeated. Without `collect`, only `on_finished` receives trajectories.
     """
     config, atlas, max_steps = context.config, context.atlas, context.limits.max_steps
     order, visits = ReleasedOrder(context.episodes, config.batch, seed=config.seed), Counter[str]()
@@ -224,7 +224,7 @@ def run_episodes(
             on_finished(
                 [JournalEntry.of(trajectory, atlas, pass_number=number, batch=batch) for trajectory in ended]
             )
-            for trajectory in ended:  # the first trajectory of an episode counts
+            for trajectory in ended if collect else ():  # the first trajectory of an episode counts
                 trajectories.setdefault(trajectory.episode.episode_id, trajectory)
     return trajectories
 
@@ -310,7 +310,7 @@ def _run_scenes(
     """Run the episodes of some scenes in a worker process; pass their journal entries to `send`."""
     context = load_context(config, scenes=scenes, hashes=hashes)
     with context.lifetime() as lifetime:
-        run_episodes(context, lifetime, entries, send)
+        run_episodes(context, lifetime, entries, send, collect=False)
 
 
 def _trace_scenes(

@@ -115,6 +115,7 @@ class Journal(Generic[Entry]):
         A damaged line and all entries after it are dropped, and `note` receives a message. Raise
         `OtherJournalError` if the file belongs to another evaluation or is not a journal.
         """
+        self._path, self._fingerprint, self._kind = path, fingerprint, kind
         self.entries, fault = read_journal(path, fingerprint, kind)
         """Entries that the file contained when it was opened."""
         if fault:
@@ -128,6 +129,10 @@ class Journal(Generic[Entry]):
         """Append entries and flush them, so that they are not lost if this process is killed."""
         self._writer.write(*self._header, *entries)
         self._header = []
+
+    def read(self) -> list[Entry]:
+        """Return all entries that the file contains now."""
+        return read_journal(self._path, self._fingerprint, self._kind)[0]
 
     def __enter__(self) -> Self:
         return self
