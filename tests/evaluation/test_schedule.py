@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esceme.evaluation import MemoryLifetime
-from esceme.evaluation.context import EvaluationContext
+from esceme.evaluation.context import EvaluationConfig, EvaluationContext, load_context
 from esceme.evaluation.schedule import Interleaved, Lanes, ReleasedOrder
 from esceme.memory import MemoryBank
 from esceme.rollout import RolloutStep, roll_out
@@ -37,7 +37,9 @@ def context(dataset: ToyDataset) -> EvaluationContext:
 
 
 @torch.inference_mode()
-def run_source(context: EvaluationContext, source: EpisodeSource, bank: MemoryBank) -> Iterator[RolloutStep]:
+def run_source(
+    context: EvaluationContext, source: EpisodeSource, bank: MemoryBank | None
+) -> Iterator[RolloutStep]:
     run, limit = context.run.navigator, context.limits.max_steps
     yield from roll_out(run, context.atlas, source, bank, greedy, encode=context.encode, max_steps=limit)
 
@@ -95,6 +97,22 @@ def test_free_slot_is_refilled_at_once(context: EvaluationContext, slots: int) -
         assert len(step.trajectories) == min(slots, len(left))
         left -= Counter(trajectory.episode.scene_id for trajectory in step.finished)
     assert not left
+
+
+def test_batch_is_full_without_memory_although_scenes_are_few(dataset: ToyDataset) -> None:
+    settings = EvaluationConfig(run="random", data=str(dataset.root), split="val_unseen", memory="none")
+    context = load_context(settings)
+    lifetime, found = MemoryLifetime("none", context.atlas, None), []
+    scene = [episode for episode in context.episodes if episode.scene_id == context.episodes[0].scene_id]
+    for slots in (1, 4):
+        source = Lanes(context.atlas, scene, lifetime, num_slots=slots)
+        waiting, poses = len(scene), {}
+        for step in run_source(context, source, None):
+            waiting -= sum(trajectory.num_decisions == 1 for trajectory in step.trajectories)
+            assert len(step.trajectories) == slots or not waiting
+            poses |= {name: trajectory.poses for name, trajectory in finished_in([step]).items()}
+        found.append(poses)
+    assert found[0] == found[1] and found[0].keys() == {*ids(scene)}
 
 
 def test_longest_lane_starts_first(context: EvaluationContext) -> None:

@@ -1,7 +1,8 @@
 """Schedules: the order of episodes in an evaluation, and which episodes run in parallel.
 
 Memory is sequential within a scene and independent across scenes. `Lanes` runs the episodes of a scene one
-after another, and different scenes in parallel. Trajectories then do not depend on the batch size.
+after another if there is a memory, and different scenes in parallel. Trajectories then do not depend on the
+batch size.
 `Interleaved` follows the released code: episodes of a batch may share a scene and its memory.
 """
 
@@ -24,6 +25,7 @@ class Lanes:
     """Episode source that runs one episode per scene at a time, and several scenes in parallel.
 
     A lane is the queue of one scene's episodes. When an episode ends, another takes its place in the batch.
+    Without memory, every episode is a lane of its own.
     """
 
     def __init__(
@@ -55,6 +57,10 @@ class Lanes:
         }
         # Long lanes first: started last, they would run alone at the end.
         self._waiting = deque(sorted(lanes.values(), key=len, reverse=True))
+        if (
+            lifetime.memory is None
+        ):  # episodes of a scene are independent: fill the batch where scenes are few
+            self._waiting = deque(deque([episode]) for lane in self._waiting for episode in lane)
         self._lanes: dict[str, deque[Episode]] = {}
 
     def next(self, finished: Sequence[Trajectory], active: Sequence[Trajectory]) -> Sequence[Trajectory]:
