@@ -21,17 +21,19 @@ from benchmarks.measure import Amount, Result, seconds
 from esceme.evaluation import EvaluationConfig, compare, evaluate, read_result
 from esceme.evaluation.context import load_context
 from esceme.evaluation.evaluate import JOURNAL
-from esceme.evaluation.journal import JournalEntry, read_journal
+from esceme.evaluation.journal import Journal, JournalEntry, read_journal
 from esceme.memory import MemoryBank, load_bank, save_bank
 from esceme.observation import Observation
 from esceme.report.result_set import load_results
 from esceme.tasks.r4r import join_paths, read_r2r_records
 from esceme.tasks.split import blank_features
 from esceme.viewer.page_data import build_page_data
+from esceme.workers import Job, run_jobs
 from esceme.world import Atlas, read_scenes
 from esceme.world.atlas import Pose
 
 EPISODES = (100, 1_000, 10_000, 100_000)
+JOURNALLED = (1_000, 10_000)
 VIEWPOINTS = (100, 10_000, 1_000_000)
 SCENES = (1, 10, 90)
 RESULTS = (2, 4, 8, 16)
@@ -48,6 +50,7 @@ def run(data: Path) -> Iterator[Result]:
     """Measure all sizes and compare the costs per unit."""
     torch.set_num_threads(1)
     yield from growth_rows("episodes", "episode", episode_costs(data))
+    yield from growth_rows("episodes", "episode", parent_costs())
     yield from growth_rows("viewpoints in memory", "viewpoint or step", viewpoint_costs())
     yield from growth_rows("scenes", "scene or step", scene_costs(data))
     yield from growth_rows("results compared", "result", result_costs(data))
@@ -114,6 +117,28 @@ def time_episodes(folder: Path, size: int) -> Iterator[tuple[str, float]]:
     yield "data of the page", repeat(lambda: build_page_data(load_results([out], folder)))
 
 
+def parent_costs(sizes: Sequence[int] = JOURNALLED) -> Costs:
+    """Time the parent of two worker processes: receiving finished trajectories and writing the journal."""
+    costs = {}
+    for size in sizes:
+        jobs = [Job(f"worker {number}", partial(send_entries, size // 2)) for number in range(2)]
+        with TemporaryDirectory() as name, Journal(Path(name) / JOURNAL, "", JournalEntry) as journal:
+            on_message = partial(_write_message, journal)
+            costs[size] = seconds(partial(run_jobs, jobs, processes=2, on_message=on_message)) / size
+    return {"parent of two processes": costs}
+
+
+def send_entries(count: int, send: Callable[[list[JournalEntry]], None]) -> None:
+    """Send entries of ten poses, one at a time, as a worker does."""
+    poses = [(f"{number:032x}", number) for number in range(10)]
+    for number in range(count):
+        send([JournalEntry(1, 0, f"{number}", 1, 10, True, poses, list(range(10)))])
+
+
+def _write_message(journal: Journal[JournalEntry], _: str, entries: list[JournalEntry]) -> None:
+    journal.write(entries)
+
+
 # -- viewpoints ------------------------------------------------------------------------------------------
 
 
@@ -156,6 +181,7 @@ def bank_work(atlas: Any, size: int) -> Iterator[tuple[str, int, Callable[[], ob
         bank[f"{scene}"]._insert(names, torch.randn(PER_SCENE, WIDTH, generator=generator), neighbours)
     bank.bind(atlas)
     at = torch.randint(size, (STEPS, BATCH), generator=generator)
+    in_one_scene = at[:, :1] // PER_SCENE * PER_SCENE + at % PER_SCENE
     candidates = torch.from_numpy(atlas.neighbours)[at]
     views, last = torch.randn(4, WIDTH, generator=generator), f"{size // PER_SCENE}"
 
@@ -166,7 +192,7 @@ def bank_work(atlas: Any, size: int) -> Iterator[tuple[str, int, Callable[[], ob
 
     yield "recalling candidates of 8 agents", STEPS, lambda: [bank.recall_at(row) for row in candidates]
     yield "remembering and forgetting", PER_SCENE, remember_scene
-    yield "graphs of the scenes of 8 agents", STEPS, lambda: [bank.scene_subgraph(row) for row in at]
+    yield "graph of the scene of 8 agents", STEPS, lambda: [bank.scene_subgraph(row) for row in in_one_scene]
     with TemporaryDirectory() as folder:
         file = Path(folder) / "bank.safetensors"
         yield "saving a bank", size, partial(save_bank, bank, file, overwrite=True)
