@@ -8,7 +8,7 @@ that they choose the same action at every step, except where two scores are equa
 from __future__ import annotations
 
 import copy
-import resource
+import re
 import subprocess
 import sys
 import tempfile
@@ -320,5 +320,8 @@ if __name__ == "__main__":
     switch = apply_engine(loaded, engine, precision)  # type: ignore[arg-type]
     if precision == "guarded":
         loaded = GuardedNavigator(loaded, switch, margin=1e-3)
-    EvaluationWorkload(Path(data_folder), loaded).run_lanes(None)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    EvaluationWorkload(Path(data_folder), loaded, per_scene=1).run_lanes(None)
+    # `resource.getrusage` would include the peak of the process that started this one.
+    peak = re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())
+    assert peak is not None
+    print(int(peak[1]) / 1024)

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -73,8 +73,8 @@ def run(data: Path | None) -> Iterator[Result]:
 
 
 def extract_sources(commit: str, folder: Path) -> None:
-    """Write the package of a commit to `folder`/src."""
-    archive = ["git", "-C", str(REPOSITORY), "archive", commit, "src"]
+    """Write the package of a commit to `folder`/src, and its benchmarks to `folder`/benchmarks."""
+    archive = ["git", "-C", str(REPOSITORY), "archive", commit, "src", "benchmarks"]
     files = subprocess.run(archive, check=True, capture_output=True).stdout
     subprocess.run(["tar", "-x", "-C", str(folder)], check=True, input=files)
 
@@ -83,12 +83,13 @@ def compare(key: str, world: Path, earlier: Path) -> Ratio:
     """Return the median times of an iteration with the sources in `earlier` and with this version."""
     training, sources = TRAININGS[key], (earlier, REPOSITORY / "src")
     with ExitStack() as stack:
-        sides = [stack.enter_context(start_worker(key, world, source)) for source in sources]
+        program = ["-m", "benchmarks.training_versions", key, str(world)]
+        sides = [stack.enter_context(start_worker(program, (path, REPOSITORY))) for path in sources]
         for batch in range(NUM_BATCHES):  # features are read at their first use
             for side in sides:
-                seconds_of(side, batch)
+                ask_worker(side, batch)
         times = [
-            [seconds_of(side, batch) for side in sides]
+            [float(ask_worker(side, batch)) for side in sides]
             for _ in range(NUM_ROUNDS)
             for batch in range(NUM_BATCHES)
         ]
@@ -101,23 +102,22 @@ def compare(key: str, world: Path, earlier: Path) -> Ratio:
     return Ratio(name, baseline, baseline / ratio, TARGET, training.bound)
 
 
-def start_worker(key: str, world: Path, source: Path) -> subprocess.Popen[str]:
-    """Start a process that trains with the package in `source`."""
-    path = os.pathsep.join([str(source), str(REPOSITORY)])
+def start_worker(program: Sequence[str], path: Sequence[Path]) -> subprocess.Popen[str]:
+    """Start Python with the arguments `program`, and with the package and the benchmarks found in `path`."""
     return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.training_versions", key, str(world)],
-        env=os.environ | {"PYTHONPATH": path} | dict.fromkeys(THREADS, "1"),
+        [sys.executable, *program],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))} | dict.fromkeys(THREADS, "1"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
 
 
-def seconds_of(worker: subprocess.Popen[str], batch: int) -> float:
-    """Return the process time of one iteration in a worker."""
+def ask_worker(worker: subprocess.Popen[str], number: int) -> str:
+    """Return the line with which a worker answers a number."""
     assert worker.stdin is not None and worker.stdout is not None
-    print(batch, file=worker.stdin, flush=True)
-    return float(worker.stdout.readline())
+    print(number, file=worker.stdin, flush=True)
+    return worker.stdout.readline()
 
 
 def work(key: str, world: Path) -> None:
