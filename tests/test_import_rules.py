@@ -41,6 +41,7 @@ LEVELS = [
     {"rollout"},
     {"evaluation"},
     {"learning"},
+    {"sharded_evaluation"},
     {"config"},
     {"training"},
     {"jobs"},

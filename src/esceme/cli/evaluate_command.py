@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +71,8 @@ def evaluate(
     With the schedule `lanes`, the episodes of a scene run one after the other and scenes run side by side:
     the scores do not depend on --batch or --processes. Finished trajectories are kept; the same command
     continues an interrupted evaluation. The result file records everything that determines the scores.
+    Under torchrun, processes on several machines that share a file system divide the scenes; the first one
+    prints (docs/performance.md).
 
     Examples:
         esceme evaluate runs/esceme-r2r --split val_unseen --memory cold
@@ -80,6 +83,7 @@ def evaluate(
         esceme evaluate runs/esceme-r2r --split val_unseen --memory warm --store site.db --robot r1
         esceme evaluate runs/esceme-r2r --split val_unseen --memory cold --engine packed --precision guarded
         esceme evaluate random --split val_unseen --memory none --data datasets --json
+        torchrun --nproc-per-node 2 -m esceme evaluate runs/esceme-r2r --split val_unseen --memory cold
 
     Args:
         run: a run folder, or a scripted agent: random, shortest or stop.
@@ -130,9 +134,12 @@ def evaluate(
     """
     if bootstrap < 0:
         raise ConfigError(f"--bootstrap {bootstrap}: expected the number of samples, 0 for none")
+    is_sharded, is_main = "RANK" in os.environ, os.environ.get("RANK", "0") == "0"
+    if is_sharded and orders is not None:
+        raise ConfigError("--orders: give torchrun one order at a time, by --order shuffled and --seed")
     config = EvaluationConfig(
         run=run,
-        data=str(find_data(data)),
+        data=str(find_data(data, is_main=is_main)),
         split=split,
         memory=memory,
         task=task or ("r2r" if run in SCRIPTED else read_navigator_config(Path(run)).task),
@@ -165,17 +172,37 @@ def evaluate(
     folder = out or default_folder(config)
     label = f"{config.task} {split}, {memory}"
     with progress_bar(label) as progress, progress_bar(f"{label}, trace") as trace_progress:
+        on_progress = _noting_resume(progress)
+        if is_sharded:
+            _run_sharded(config, folder, processes, on_progress if is_main else lambda finished, total: None)
+        if not is_main:
+            return 0
         result = run_evaluation(
             config,
             folder,
             processes=processes,
             trace=trace,
-            on_progress=_noting_resume(progress),
+            on_progress=on_progress,
             on_trace_progress=trace_progress,
             note=note,
         )
     print_result(config, folder, result, bootstrap, first_told=first_told, json=json)
     return 0
+
+
+def _run_sharded(
+    config: EvaluationConfig, folder: Path, processes: int, on_progress: ProgressCallback
+) -> None:
+    """Run the episodes in all processes that torchrun started."""
+    from esceme.learning import ProcessGroup  # not above: an evaluation without torchrun needs no training
+    from esceme.sharded_evaluation import run_trajectories
+
+    group = ProcessGroup.from_environment()
+    try:
+        if group.size > 1:
+            run_trajectories(config, folder, group, processes=processes, on_progress=on_progress, note=note)
+    finally:
+        group.destroy()
 
 
 def _evaluate_orders(

@@ -70,13 +70,10 @@ def evaluate(
     described in `trace.jsonl` as well, also for an evaluation that is finished already; see
     `esceme.evaluation.trace`. `note` receives messages for the user.
     """
-    _check_processes(config, processes)
+    check_processes(config, processes)
     context, folder = with_margin(_with_session(load_context(config), Path(out)), note), Path(out)
-    if config.bank is not None and Path(config.bank).resolve() in (
-        (folder / name).resolve() for name in (BANK, MAPS)
-    ):
-        raise ConfigError(f"{config.bank}: would be overwritten by the new bank; give another --out")
     with context.lifetime() as lifetime:  # raises an error for an unsuitable bank before anything is written
+        check_bank(context, lifetime, folder)
         if config.store is not None and config.memory == "warm" and lifetime.bank is not None:
             hashes = {**context.hashes, "store": bank_checksum(lifetime.bank)}
             context = replace(context, hashes=hashes)
@@ -118,9 +115,6 @@ def _evaluate(
 ) -> Result:
     """Run and score a split with a memory in its initial state; see `evaluate`."""
     config = context.config
-    if config.bank is not None and not config.allow_other_scenes:
-        store = lifetime.maps if lifetime.bank is None else lifetime.bank  # as loaded from the file
-        check_bank_scenes(config.bank, store.scenes if store is not None else (), context.episodes)
     with (
         folder_lock(folder, "evaluation"),
         Journal(folder / JOURNAL, context.fingerprint, JournalEntry, note=note) as journal,
@@ -136,7 +130,7 @@ def _evaluate(
 
         on_progress(finished, total)
         if processes > 1 and finished < total:
-            run_in_workers(context, processes, partial(_run_scenes, entries), on_finished)
+            run_in_workers(context, processes, partial(run_scenes, entries), on_finished)
             entries = journal.read()  # trajectories of the workers were not collected, only written
         trajectories = run_episodes(context, lifetime, entries, on_finished)
         if lifetime.bank is not None:
@@ -181,7 +175,20 @@ def _write_trace(
         write_trace(path, context.fingerprint, [traces[name] for name in order])
 
 
-def _check_processes(config: EvaluationConfig, processes: int) -> None:
+def check_bank(context: EvaluationContext, lifetime: MemoryLifetime, folder: Path) -> None:
+    """Raise `ConfigError` if the bank would be overwritten, or holds none of the scenes to run."""
+    config = context.config
+    if config.bank is None:
+        return
+    if Path(config.bank).resolve() in ((folder / name).resolve() for name in (BANK, MAPS)):
+        raise ConfigError(f"{config.bank}: would be overwritten by the new bank; give another --out")
+    if not config.allow_other_scenes:
+        store = lifetime.maps if lifetime.bank is None else lifetime.bank  # as loaded from the file
+        check_bank_scenes(config.bank, store.scenes if store is not None else (), context.episodes)
+
+
+def check_processes(config: EvaluationConfig, processes: int) -> None:
+    """Raise `ConfigError` if this number of processes cannot divide the scenes among them."""
     if processes < 1:
         raise ConfigError(f"processes: expected at least 1, found {processes}")
     if processes > 1 and config.schedule != "lanes":
@@ -300,7 +307,7 @@ def run_in_workers(
     )
 
 
-def _run_scenes(
+def run_scenes(
     entries: Sequence[JournalEntry],
     config: EvaluationConfig,
     scenes: Collection[str],
