@@ -31,6 +31,7 @@ ON_REAL_DATA = (
     "engines",
     "start-up",
     "growth",
+    "large-features",
 )
 ON_GENERATED = (
     "rendering",

@@ -131,6 +131,19 @@ def test_packed_and_hdf5_features_give_equal_observations(toy_root: Path, tmp_pa
     )
 
 
+def test_rows_of_a_batch_are_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, parts = pack(store_of(panoramas(width=100)), tmp_path / "packed.npy"), list[bytes]()
+
+    def record(descriptor: int, offset: int, length: int, advice: int) -> None:
+        assert advice == os.POSIX_FADV_WILLNEED
+        parts.append(os.pread(descriptor, length, offset))
+
+    monkeypatch.setattr(os, "posix_fadvise", record)
+    open_features(path).gather(np.array([2, 0]), np.arange(36)[None].repeat(2, 0))
+    stored = np.load(path)
+    assert parts == [stored[2].tobytes(), stored[0].tobytes()]
+
+
 def test_packing_reports_its_progress(tmp_path: Path) -> None:
     seen: list[str] = []
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import weakref
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -170,7 +171,8 @@ class ArrayFeatures(FeatureStore):
 class PackedFeatures(FeatureStore):
     """Features in a file `NAME.npy` from `pack`, with its index `NAME.json`, mapped into memory.
 
-    The checksum of a viewpoint is verified at its first use.
+    The checksum of a viewpoint is verified at its first use. The file may be larger than the memory: whatever
+    is not in memory is read when it is used, all viewpoints of a batch at once.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -190,7 +192,18 @@ class PackedFeatures(FeatureStore):
                 f"{len(index.keys)} viewpoints of width {index.width} in float16; {PACK_AGAIN}"
             )
         super().__init__(index.keys, values, source=index.source, files=[self._path, index_path])
-        self._crc32 = index.crc32
+        self._crc32, self._num_bytes = index.crc32, VIEWS * index.width * values.itemsize
+        self._descriptor = os.open(self._path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._descriptor)
+        self._offset = os.fstat(self._descriptor).st_size - values.nbytes
+
+    def _prepare(self, rows: NDArray[np.integer]) -> None:
+        # Page faults would read one viewpoint after the other, each with megabytes of its neighbours.
+        if hasattr(os, "posix_fadvise"):  # not on macOS
+            for row in rows.tolist():
+                start = self._offset + row * self._num_bytes
+                os.posix_fadvise(self._descriptor, start, self._num_bytes, os.POSIX_FADV_WILLNEED)
+        super()._prepare(rows)
 
     def _prepare_row(self, row: int) -> None:
         if zlib.crc32(self._values[row]) != self._crc32[row]:
