@@ -14,7 +14,7 @@ from esceme.cli.data_option import find_data
 
 def test_sizes_of_the_generated_world(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "esceme.cli.data_option.embedded_world", lambda config, **_: Path("worlds") / config.size
+        "esceme.synth.dataset.embedded_world", lambda config, **_: Path("worlds") / config.size
     )
     assert find_data("embedded") == Path("worlds/small")
     assert find_data("embedded:tiny") == Path("worlds/tiny")

@@ -264,7 +264,7 @@ def test_bank_of_other_scenes_is_refused_unless_allowed(
 
 
 def test_generated_world_is_a_data_folder(monkeypatch: pytest.MonkeyPatch, toy_root: Path) -> None:
-    monkeypatch.setattr("esceme.cli.data_option.embedded_world", lambda config, **_: Path(config.size))
+    monkeypatch.setattr("esceme.synth.dataset.embedded_world", lambda config, **_: Path(config.size))
     Path("tiny").symlink_to(toy_root)
     options = ["--memory", "none", "--data", "embedded:tiny", "--limit", "2", "--out", "o", "--json"]
     assert main(["evaluate", "stop", "--split", "val_seen", *options]) == 0
