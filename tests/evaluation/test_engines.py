@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor
@@ -195,7 +196,13 @@ def test_traces_of_guarded_evaluations_are_exact(data: Path, tmp_path: Path) -> 
     evaluate(toy.config(), tmp_path / "plain", trace=True)
     guarded, plain = (read_trace(tmp_path / name / "trace.jsonl").episodes for name in ("guarded", "plain"))
     assert len(guarded) > 1
-    assert [trace.steps for trace in guarded] == [trace.steps for trace in plain]
+    for one, other in zip(guarded, plain, strict=True):
+        for step, expected in zip(one.steps, other.steps, strict=True):
+            # Probabilities are rounded, and their last bits depend on which agents are computed together.
+            for name in ("probabilities", "masked"):
+                assert getattr(step, name) == pytest.approx(getattr(expected, name), abs=2e-5)
+                step, expected = (msgspec.structs.replace(found, **{name: []}) for found in (step, expected))
+            assert step == expected
 
 
 @pytest.mark.parametrize(
