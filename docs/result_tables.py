@@ -58,6 +58,30 @@ def summarise(results: Sequence[TargetResults]) -> str:
     return "\n".join(lines)
 
 
+PLAN_ROWS = {
+    "greedy": "greedy",
+    "candidate enhancing": "candidate enhancing, cold",
+    "**planner, cold start**": "planner, cold",
+    "complete map": "planner, oracle",
+    "map cleared per episode": "planner, episodic",
+    "without instruction": "planner, blind, cold",
+    "another path's instruction": "planner, cold, another path's instruction",
+}
+"""Columns of the summary of planning -> rows of a study."""
+
+
+def summarise_plans(results: Sequence[TargetResults]) -> str:
+    """Return a line per study of planning."""
+    lines = [f"| SPL, val_unseen | {' | '.join(PLAN_ROWS)} |", "|---" * (len(PLAN_ROWS) + 1) + "|"]
+    for result in results:
+        rows, column = {row.name: row for row in result.rows}, "val_unseen.spl"
+        found = [rows[name] for name in PLAN_ROWS.values()]
+        cells = [f"{row.values[column]:.1f} ± {row.spread[column]:.1f}" for row in found]
+        title = f"{result.title.partition(', ')[2]}, {found[0].evaluations} seeds"
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 SUBSET_ROWS = (
     "greedy",
     "planner, cold",
@@ -76,6 +100,8 @@ def show_subsets(results: TargetResults) -> str:
     return format_subsets(msgspec.structs.replace(results, rows=rows))
 
 
+SUMMARIES = {"summary": summarise, "plans": summarise_plans}
+"""Kind of a table -> function of several kept results."""
 TABLES: dict[str, Callable[[TargetResults], str]] = {
     "differences": format_differences,
     "first-told": lambda results: format_differences(results, first_told=True),
@@ -91,10 +117,12 @@ TABLES: dict[str, Callable[[TargetResults], str]] = {
 def make_table(names: Sequence[str], kind: str, kept: Path = KEPT) -> str:
     """Return a table of kept results, given the names of their files without suffix."""
     results = [read_target_results(kept / f"{name}.json") for name in names]
-    if kind == "summary":
-        return summarise(results)
+    if kind in SUMMARIES:
+        return SUMMARIES[kind](results)
     if kind not in TABLES or len(results) != 1:
-        raise DataError(f"table '{kind}' of {len(results)} results: expected summary, {', '.join(TABLES)}")
+        raise DataError(
+            f"table '{kind}' of {len(results)} results: expected {', '.join((*SUMMARIES, *TABLES))}"
+        )
     return TABLES[kind](results[0])
 
 

@@ -25,7 +25,7 @@ def tables() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md", "docs/planning.md"])
 def test_tables_equal_those_of_the_kept_results(tables: ModuleType, page: str) -> None:
     text = (ROOT / page).read_text()
     assert tables.rewrite(text) == text
@@ -75,5 +75,5 @@ def test_a_block_is_replaced_by_the_table_of_its_results(tables: ModuleType, tmp
     assert tables.rewrite(found, tmp_path) == found
     summary = "| toy world, 2 seeds | 40.0 | 40.0 | +3.2 [+1.0, +5.5] | +3.2 [+1.0, +5.5] | 40.0 | 40.0 |"
     assert summary in tables.rewrite(page.format("summary"), tmp_path)
-    with pytest.raises(DataError, match="table 'unknown' of 1 results: expected summary, differences"):
+    with pytest.raises(DataError, match="table 'unknown' of 1 results: expected summary, plans, differences"):
         tables.rewrite(page.format("unknown"), tmp_path)
