@@ -62,9 +62,9 @@ def test_equal_inputs_give_equal_planners(run: Path, training_data: Path, tmp_pa
     stored, (speaker, matcher) = load_planner(run)
     tried = [row for row in stored.fit["exploration"] if not row["cleared"]]
     assert stored.exploration.persistent.late == max(tried, key=lambda row: row["spl"])["late"]
-    lates = [row["late"] for row in tried]
-    assert lates[:2] == [1.0, 4.0] and len(lates) <= 4, "larger weights are tried only if the largest is best"
-    assert (len(lates) > 2) == (tried[1]["spl"] > tried[0]["spl"])
+    weights = [row["late"] for row in tried]
+    assert weights[:2] == [1.0, 4.0] and len(weights) <= 4, "larger ones only if the largest is best"
+    assert (len(weights) > 2) == (tried[1]["spl"] > tried[0]["spl"])
     scorers = {"speaker", "follower", "matcher"}
     controls = {"blind", "no-lengths", *scorers, *(f"no-{scorer}" for scorer in scorers)}
     assert {"full", *controls} == set(stored.beliefs)
