@@ -13,7 +13,7 @@ from torch import Tensor
 
 from esceme.agents.base import Decision
 from esceme.errors import ConfigError
-from esceme.evaluation import Result, evaluate, read_result
+from esceme.evaluation import Result, evaluate, read_result, tracing
 from esceme.evaluation.calibration import NUM_EPISODES, SAFETY
 from esceme.evaluation.context import EvaluationContext
 from esceme.evaluation.guarded import GUARD, GuardCalibration, GuardedNavigator, best_margin
@@ -190,7 +190,11 @@ def test_calibration_of_other_weights_is_not_used(data: Path, tmp_path: Path) ->
     assert read_json(toy.run / GUARD, GuardCalibration).margin < 1e3
 
 
-def test_traces_of_guarded_evaluations_are_exact(data: Path, tmp_path: Path) -> None:
+def test_traces_of_guarded_evaluations_are_exact(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decisions are described in single precision, whose last bits depend on what is computed together."""
+    monkeypatch.setattr(tracing, "_rounded", Tensor.tolist)
     toy = toy_run(data, tmp_path / "run", "duet")
     evaluate(toy.config(precision="guarded"), tmp_path / "guarded", trace=True)
     evaluate(toy.config(), tmp_path / "plain", trace=True)
@@ -198,9 +202,8 @@ def test_traces_of_guarded_evaluations_are_exact(data: Path, tmp_path: Path) -> 
     assert len(guarded) > 1
     for one, other in zip(guarded, plain, strict=True):
         for step, expected in zip(one.steps, other.steps, strict=True):
-            # Probabilities are rounded, and their last bits depend on which agents are computed together.
             for name in ("probabilities", "masked"):
-                assert getattr(step, name) == pytest.approx(getattr(expected, name), abs=2e-5)
+                assert getattr(step, name) == pytest.approx(getattr(expected, name), abs=1e-6)
                 step, expected = (msgspec.structs.replace(found, **{name: []}) for found in (step, expected))
             assert step == expected
 
