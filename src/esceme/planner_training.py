@@ -44,6 +44,7 @@ from esceme.learning.speaker_fitting import (
 )
 from esceme.memory.codebook import Codebook
 from esceme.memory.scene_map import MapBank, SceneMap
+from esceme.navigator import Navigator
 from esceme.planning.belief import Belief, fit_belief
 from esceme.planning.choice import Exploration
 from esceme.planning.matcher import RouteMatcher, matcher_key, read_matcher, write_matcher
@@ -449,7 +450,39 @@ def fit_planner(
         score = f"{planner.utility} {rollout.score:.4f}"
         note(f"round {number + 1}: {score}, {len(samples)} samples, loss {loss:.3f}")
     fitted = {name: fit_belief(samples, columns, use) for name, use in belief_columns(planner).items()}
-    # Exploration: the weights with the best score on held-out scenes.
+    exploration, tried = fit_exploration(planner, navigator, fit_data, config, note=note)
+    return StoredPlanner(
+        routes=shape.routes,
+        limits=shape.limits,
+        prior=shape.prior,
+        utility=planner.utility,
+        scorers=scorers,
+        beliefs={
+            name: StoredBelief(dict(zip(belief.columns, belief.weights, strict=True)), loss)
+            for name, (belief, loss) in fitted.items()
+        },
+        exploration=exploration,
+        max_moves=planner.max_moves,
+        features=Path(data.atlas.features.source).name if data.atlas.features else "",
+        digests={},
+        fit={
+            "held_out": scenes,
+            "shortest_paths": shape.shares,
+            "samples": len(samples),
+            "exploration": tried,
+        },
+    )
+
+
+def fit_exploration(
+    planner: Planner,
+    navigator: Navigator,
+    data: FitData,
+    config: PlannerFitConfig,
+    *,
+    note: Note = lambda message: None,
+) -> tuple[StoredExploration, list[dict[str, Any]]]:
+    """Return the exploration weights with the best score on held-out scenes, and all that were tried."""
     tried: list[dict[str, Any]] = []
 
     @cache
@@ -458,7 +491,7 @@ def fit_planner(
         found = planner_rollout(
             planner,
             navigator,
-            fit_data,
+            data,
             protocol="episodic" if is_cleared else "cold",
             per_scene=config.cleared_episodes_per_scene if is_cleared else config.episodes_per_scene,
         )
@@ -480,26 +513,5 @@ def fit_planner(
     late = best(config.late, lambda weight: replace(default, late=weight), is_cleared=False)
     early = best(config.early, lambda weight: replace(default, late=late, early=weight), is_cleared=False)
     cleared = best(config.cleared, lambda weight: Exploration(early=weight, late=weight), is_cleared=True)
-    return StoredPlanner(
-        routes=shape.routes,
-        limits=shape.limits,
-        prior=shape.prior,
-        utility=planner.utility,
-        scorers=scorers,
-        beliefs={
-            name: StoredBelief(dict(zip(belief.columns, belief.weights, strict=True)), loss)
-            for name, (belief, loss) in fitted.items()
-        },
-        exploration=StoredExploration(
-            Exploration(early=early, late=late), Exploration(early=cleared, late=cleared)
-        ),
-        max_moves=planner.max_moves,
-        features=Path(data.atlas.features.source).name if data.atlas.features else "",
-        digests={},
-        fit={
-            "held_out": scenes,
-            "shortest_paths": shape.shares,
-            "samples": len(samples),
-            "exploration": tried,
-        },
-    )
+    found = Exploration(early=early, late=late), Exploration(early=cleared, late=cleared)
+    return StoredExploration(*found), tried

@@ -566,9 +566,6 @@ class MapBank:
         for scene_id in other.scenes:
             self[scene_id].merge(other[scene_id])
 
-    def _knows(self, scene_id: str, viewpoint: str) -> bool:
-        return viewpoint in self[scene_id]
-
     def _read(self, indices: Sequence[int]) -> None:
         atlas = self._bound_atlas()
         panoramas = atlas.panorama_features(np.asarray(indices, dtype=np.int64))  # (B, 36, D)

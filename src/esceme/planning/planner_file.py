@@ -151,11 +151,6 @@ def load_planner(run: str | Path) -> tuple[StoredPlanner, RouteModels]:
     return planner, RouteModels(speaker, matcher)
 
 
-def planner_digest(run: str | Path) -> str:
-    """Return the SHA-256 of the planner file of a run folder."""
-    return hashlib.sha256(read_bytes(Path(run) / FOLDER / PLANNER_FILE)).hexdigest()
-
-
 def build_planner(
     stored: StoredPlanner,
     models: RouteModels,
