@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import os
 import resource
@@ -27,6 +28,7 @@ from esceme.files import (
     atomic_open,
     file_lock,
     folder_lock,
+    pause_garbage_collection,
     read_bytes,
     read_checked_lines,
     read_complete_lines,
@@ -582,3 +584,27 @@ def test_process_that_loses_its_lock_is_interrupted(
         for number, handler in before.items():
             signal.signal(number, handler)
     assert "the lock was lost (marker-missing)" in capsys.readouterr().err
+
+
+def test_reading_many_lines_starts_no_garbage_collection(tmp_path: Path) -> None:
+    path, phases = tmp_path / "lines.jsonl", list[str]()
+
+    def observe(phase: str, _: dict[str, int]) -> None:
+        phases.append(phase)
+
+    with JsonLinesWriter(path, checksum_key="key") as writer:
+        writer.write(*({"names": [[number]]} for number in range(5_000)))
+    gc.callbacks.append(observe)
+    try:
+        gc.collect()
+        records, _ = read_checked_lines(path, dict, "key")
+        assert len(records) == 5_000 and phases.count("start") <= 2  # one before, at most one after
+    finally:
+        gc.callbacks.remove(observe)
+
+
+def test_garbage_collection_resumes_after_an_error() -> None:
+    with pytest.raises(ValueError, match="inside"), pause_garbage_collection():
+        assert not gc.isenabled()
+        raise ValueError("inside")
+    assert gc.isenabled()

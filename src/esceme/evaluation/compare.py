@@ -252,7 +252,7 @@ def _score_array(
     if not measures:
         raise ConfigError("no measures to compare; name at least one")
     for name, episodes in zip(names, rows, strict=True):
-        known = set.intersection(*(set(episode.scores) for episode in episodes))
+        known = frozenset.intersection(*{frozenset(episode.scores) for episode in episodes})
         if missing := [measure for measure in measures if measure not in known]:
             raise ConfigError(
                 f"{name}: no measure '{missing[0]}' of every episode; there are {', '.join(sorted(known))}"

@@ -12,7 +12,7 @@ import numpy as np
 
 from esceme.errors import DataError
 from esceme.evaluation.context import EvaluationContext
-from esceme.files import PrintableText, read_json, write_json
+from esceme.files import PrintableText, pause_garbage_collection, read_json, write_json
 from esceme.metrics import FRACTIONS, TOUR_METRICS, Scores, score_paths
 from esceme.tasks.catalogue import Task
 from esceme.tasks.episode import Angle
@@ -151,6 +151,7 @@ def save_result(result: Result, folder: Path) -> None:
     write_json(folder / RESULT, result)
 
 
+@pause_garbage_collection()
 def read_result(path: str | Path) -> Result:
     """Return the result in a file, given the path of the file or of the evaluation's folder."""
     path = Path(path)

@@ -14,7 +14,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from esceme.errors import DataError, MemoryMismatch, prefix_errors
-from esceme.files import JSON_ERRORS, PrintableText, atomic_open, file_lock
+from esceme.files import JSON_ERRORS, PrintableText, atomic_open, file_lock, pause_garbage_collection
 from esceme.memory.bank import MemoryBank
 from esceme.memory.scene import Pooling
 
@@ -55,6 +55,7 @@ class BankHeader(msgspec.Struct, frozen=True):
     scenes: list[StoredScene]
 
 
+@pause_garbage_collection()
 def save_bank(bank: MemoryBank, path: str | Path, *, overwrite: bool = False) -> None:
     """Write a bank to a file atomically. Equal memories give equal bytes.
 
@@ -80,6 +81,7 @@ def save_bank(bank: MemoryBank, path: str | Path, *, overwrite: bool = False) ->
             bank.stored_checksums[file] = content.header.sha256
 
 
+@pause_garbage_collection()
 def load_bank(
     path: str | Path,
     *,
