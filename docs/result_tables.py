@@ -83,6 +83,9 @@ def summarise_plans(results: Sequence[TargetResults]) -> str:
 
 
 SUBSET_ROWS = (
+    "none",
+    "memory, cold",
+    "memory, episodic",
     "greedy",
     "planner, cold",
     "planner, cold, one-step lookahead",
@@ -90,7 +93,7 @@ SUBSET_ROWS = (
     "planner, oracle",
     "planner, blind, cold",
 )
-"""Rows of planning studies that are shown on subsets of episodes."""
+"""Rows that are shown on subsets of episodes."""
 
 
 def show_subsets(results: TargetResults) -> str:

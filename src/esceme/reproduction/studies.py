@@ -287,6 +287,7 @@ HEADLINE = "Memory of earlier episodes"
 MAPS = "DUET beside HAMT and TD-STP, and the remembered map"
 DROPOUT = "Memory dropout in training"
 _planning = partial(_study, title=PLANNING, subsets_of="planner, cold")
+_headline = partial(_study, title=HEADLINE, rows=_headline_rows, subsets_of="memory, cold")
 STUDIES = (
     _planning("planning", rows=_planning_rows, about=PLANNING_NOTE),
     _planning("planning-r2r", rows=_planning_rows, about=PLANNING_NOTE, kind="semantic"),
@@ -297,8 +298,8 @@ STUDIES = (
         kind="semantic",
         task="R4R",
     ),
-    _study("headline", HEADLINE, _headline_rows),
-    _study("headline-r2r", HEADLINE, _headline_rows, kind="semantic"),
+    _headline("headline"),
+    _headline("headline-r2r", kind="semantic"),
     _study(
         "mechanism",
         MECHANISM,

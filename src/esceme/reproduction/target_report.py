@@ -67,7 +67,8 @@ def describe(results: TargetResults) -> str:
     text = (
         f"{results.seeds} seed{'s' if results.seeds > 1 else ''}. Episodes: {sizes}. esceme "
         f"{results.version}, code {code}, data {results.data[:SHOWN_DIGITS]}. Values are means over seeds ± "
-        "standard deviation. Differences are paired by episode, with 95 % intervals over paths."
+        "standard deviation. Differences are paired by episode, with 95 % intervals over paths "
+        "and over buildings."
     )
     if results.scale != 1:
         text += (
@@ -118,28 +119,25 @@ def format_differences(results: TargetResults, *, first_told: bool = False) -> s
         main = main_measure(task)
         if not any(f"{split}.{main}" in row.differences for row in rows):
             main = "spl"
-        plans = any(row.subsets for row in rows)
+        more = ["ndtw"] if any(row.subsets for row in rows) else []
         measures = [
             name
-            for name in dict.fromkeys((*MEASURES, *(["ndtw"] if plans else []), main, *TOUR_METRICS))
+            for name in dict.fromkeys((*MEASURES, *more, main, *TOUR_METRICS))
             if f"{split}.{name}" in (rows[0].first_told if first_told else rows[0].values)
         ]
         heading = f"{task} {split}{', first-told instructions only' if first_told else ''}"
         lines = [
-            [heading, "runs", *map(str.upper, measures), f"difference of {main.upper()}"],
-            ["---", *["---:"] * (len(measures) + 1), "---"],
+            [heading, "runs", *map(str.upper, measures), f"difference of {main.upper()}", "over buildings"],
+            ["---", *["---:"] * (len(measures) + 1), "---", "---"],
         ]
-        if plans:
-            lines = [[*lines[0], "over buildings"], [*lines[1], "---"]]
         for row in rows:
             cells = [_format_cell(row, f"{split}.{name}", first_told=first_told) for name in measures]
             differences = row.first_told_differences if first_told else row.differences
             difference = differences.get(f"{split}.{main}")
             shown = "" if difference is None else format_difference(difference)
-            lines.append([row.name, f"{row.evaluations}", *cells, shown])
-            if plans:
-                scenes = None if difference is None else difference.over_scenes
-                lines[-1].append("" if scenes is None else f"[{scenes[0]:+.1f}, {scenes[1]:+.1f}]")
+            scenes = None if difference is None else difference.over_scenes
+            over_scenes = "" if scenes is None else f"[{scenes[0]:+.1f}, {scenes[1]:+.1f}]"
+            lines.append([row.name, f"{row.evaluations}", *cells, shown, over_scenes])
         parts.append("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
     return "\n\n".join(parts)
 
