@@ -38,8 +38,9 @@ PAGES = ("README.md", "docs/results.md", "docs/planning.md")
 BLOCK = re.compile(r"(<!-- results ([\w :,-]+): ([\w-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 SUMMARY = ("none", "memory, cold", "memory, episodic", "memory, masked")
 SUMMARY_HEAD = (
-    "| data | SPL without memory | SPL with memory (`cold`) | difference [95 %] | first-told only | "
-    "memory cleared per episode | memory masked |\n|---|---|---|---|---|---|---|"
+    "| data | SPL without memory | SPL with memory (`cold`) | difference [95 %] | difference on the first "
+    "instruction of each path | SPL, memory cleared per episode | SPL, memory masked |\n"
+    "|---|---|---|---|---|---|---|"
 )
 
 

@@ -120,7 +120,9 @@ def evaluate(
         trace: also write trace.jsonl, which describes every decision: probabilities with and without memory,
             recalled viewpoints, attention to the words (docs/traces.md).
         planner: routes compares whole routes in the scene's map; see `esceme train-planner`.
-        belief: the planner's belief: full, or a control: blind, no-lengths, speaker or follower.
+        belief: the planner's belief: full, or a control: blind (without the instruction), no-lengths,
+            one scorer (follower: the agent; speaker; matcher), or all but one (no-follower, no-speaker,
+            no-matcher).
         choice: the planner takes the route of best expected score (bayes), the most probable (argmax), or
             looks one step ahead at the frontier (lookahead).
         instructions: with other, a control, every episode gets the instruction of another path in its scene.
