@@ -175,7 +175,7 @@ def format_markdown(target: str, table: PaperTable) -> str:
     headings = [
         "system",
         "source",
-        *(f"{_split_label(name)} {_measure_label(name)}".strip() for name in columns),
+        *(f"{_split_label(name)} {measure_label(name)}".strip() for name in columns),
     ]
     lines = [headings, ["---", "---", *("---:" for _ in columns)]]
     lines += [
@@ -194,7 +194,7 @@ def format_latex(target: str, table: PaperTable) -> str:
         f"\\begin{{tabular}}{{l{'r' * len(columns)}}}",
         "\\toprule",
         " & ".join(["", *(f"\\multicolumn{{{size}}}{{c}}{{{split}}}" for split, size in groups)]) + r" \\",
-        " & ".join(["system", *map(_measure_label, columns)]) + r" \\",
+        " & ".join(["system", *map(measure_label, columns)]) + r" \\",
     ]
     source = None
     for row in table.rows:
@@ -231,7 +231,8 @@ def _split_label(column: str) -> str:
     return column.rpartition(".")[0].replace("_", " ")
 
 
-def _measure_label(column: str) -> str:
+def measure_label(column: str) -> str:
+    """Return the heading of a measure, such as `nDTW`, given `ndtw` or `val_unseen.ndtw`."""
     measure = column.rpartition(".")[2]
     return LABELS.get(measure, measure.upper())
 

@@ -10,7 +10,14 @@ import msgspec
 
 from esceme.files import write_json, write_text
 from esceme.metrics import METRES, TOUR_METRICS
-from esceme.report.paper import PaperTable, TableRow, format_latex, format_markdown, read_paper_tables
+from esceme.report.paper import (
+    PaperTable,
+    TableRow,
+    format_latex,
+    format_markdown,
+    measure_label,
+    read_paper_tables,
+)
 from esceme.reproduction.costs import added_costs, format_costs
 from esceme.reproduction.planned_runs import MIN_ITERATIONS, Plan
 from esceme.reproduction.subsets import SubsetScore
@@ -127,7 +134,13 @@ def format_differences(results: TargetResults, *, first_told: bool = False) -> s
         ]
         heading = f"{task} {split}{', first-told instructions only' if first_told else ''}"
         lines = [
-            [heading, "runs", *map(str.upper, measures), f"difference of {main.upper()}", "over buildings"],
+            [
+                heading,
+                "runs",
+                *map(measure_label, measures),
+                f"difference of {measure_label(main)}",
+                "over buildings",
+            ],
             ["---", *["---:"] * (len(measures) + 1), "---", "---"],
         ]
         for row in rows:
@@ -164,7 +177,7 @@ def format_subsets(results: TargetResults) -> str:
     rows = [row for row in results.rows if row.subsets]
     if not rows:
         return ""
-    title = f"{main_measure(rows[0].task).upper()} by what was visited before"
+    title = f"{measure_label(main_measure(rows[0].task))} by what was visited before"
     lines = [[title, "episodes", *(row.name for row in rows)], ["---", *["---:"] * (len(rows) + 1)]]
     for label, first in rows[0].subsets.items():
         scores = [row.subsets[label] for row in rows]
